@@ -1,0 +1,63 @@
+//! What `rollout` and `judge` write: episodes and what they were worth.
+
+use super::table::table;
+
+table! {
+    /// One episode. `tokens`, `sampled` and `logprobs` have equal length.
+    Trajectory in "trajectories" {
+        /// Stable id: digest of policy, scenario, sample index and seed.
+        id: String,
+        /// The scenario attempted.
+        scenario_id: String,
+        /// Family of the scenario.
+        family: String,
+        /// Split of the scenario.
+        split: String,
+        /// Index of the episode within its group (the attempts at one scenario by one policy).
+        sample: u32,
+        /// Digest of the policy that acted.
+        policy: String,
+        /// Sampling seed.
+        seed: u64,
+        /// Conversation as JSON: an array of {role, content, tool_calls?}.
+        messages: String,
+        /// Every token of the episode, prompt included.
+        tokens: Vec<u32>,
+        /// True where the policy sampled the token; false for prompt, tool results and template text.
+        sampled: Vec<bool>,
+        /// Natural log-probability of each sampled token under the acting policy at temperature 1; 0 elsewhere.
+        logprobs: Vec<f32>,
+        /// Model turns.
+        turns: u32,
+        /// Tool calls that reached the server.
+        calls: u32,
+        /// Names of the tools called, in order.
+        tools: Vec<String>,
+        /// Calls that came back as errors.
+        tool_errors: u32,
+        /// Turns whose tool call could not be parsed.
+        parse_failures: u32,
+        /// Why it ended: `completed`, `no_call`, `out_of_turns`, `out_of_tokens`, `out_of_time`, `server_down`.
+        end: String,
+        /// The answer given to `complete_task`.
+        answer: Option<String>,
+    }
+}
+
+table! {
+    /// What an episode was worth.
+    Reward in "rewards" {
+        /// The trajectory judged.
+        trajectory_id: String,
+        /// Its scenario: trajectories of one scenario and policy form a group.
+        scenario_id: String,
+        /// Total reward.
+        reward: f32,
+        /// Whether the answer equals the ground truth, where there is one.
+        correct: Option<bool>,
+        /// Weighted parts as a JSON object, e.g. {"truth": 1.0, "efficiency": -0.02}.
+        components: String,
+        /// Why, in words, where a judge said so.
+        explanation: Option<String>,
+    }
+}

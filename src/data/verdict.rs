@@ -1,0 +1,45 @@
+//! What `eval` writes: policies compared on held-out scenarios.
+
+use super::table::table;
+
+table! {
+    /// One policy on one slice of the scenarios, beside the first policy of the stage (the baseline).
+    VerdictRow in "verdict" {
+        /// What the slice is cut by: `all`, `split`, `family` or `tool`.
+        scope: String,
+        /// Which slice: `a`, `pay_by_name`, `run_query`.
+        slice: String,
+        /// `greedy` or `sampled`.
+        mode: String,
+        /// The policy's name in the run file.
+        policy: String,
+        /// Scenarios in the slice.
+        scenarios: u32,
+        /// Episodes in the slice.
+        episodes: u32,
+        /// pass@1: mean over scenarios of the share of right episodes.
+        success: f64,
+        /// pass^k: share of scenarios whose every episode was right.
+        success_all: f64,
+        /// Lower end of the 95 % bootstrap interval of `success`.
+        success_low: f64,
+        /// Upper end.
+        success_high: f64,
+        /// Paired difference in success from the baseline; absent for the baseline.
+        gain: Option<f64>,
+        /// Lower end of its 95 % paired bootstrap interval.
+        gain_low: Option<f64>,
+        /// Upper end.
+        gain_high: Option<f64>,
+        /// Two-sided sign test over scenarios that differ from the baseline.
+        p_value: Option<f64>,
+        /// Mean calls per episode.
+        calls: f64,
+        /// Mean turns per episode.
+        turns: f64,
+        /// Mean sampled tokens per episode.
+        tokens: f64,
+        /// Share of episodes that hit a tool error and still ended right; absent where no episode hit one.
+        error_recovery: Option<f64>,
+    }
+}

@@ -1,0 +1,185 @@
+//! Content hashing: what a digest is, and how typed values are encoded before they are hashed.
+//!
+//! Every value is written with a type tag and a length, so that two different field lists can never
+//! produce the same bytes (`["ab", "c"]` and `["a", "bc"]` differ, a missing field and an empty one differ).
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A blake3 digest, written as 64 lower-case hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of these bytes, with no domain.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(*blake3::hash(bytes).as_bytes())
+    }
+
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The first twelve hex digits: enough for people, never used as a key.
+    pub fn short(&self) -> String {
+        self.to_string()[..12].to_owned()
+    }
+
+    /// The first eight bytes as a number: a seed derived from what is hashed.
+    pub fn seed(&self) -> u64 {
+        let mut head = [0; 8];
+        head.copy_from_slice(&self.0[..8]);
+        u64::from_le_bytes(head)
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Digest({})", self.short())
+    }
+}
+
+/// What is wrong with a text that should be a digest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a digest (64 lower-case hex digits)")]
+pub struct NotADigest(String);
+
+impl FromStr for Digest {
+    type Err = NotADigest;
+
+    fn from_str(text: &str) -> Result<Self, NotADigest> {
+        let wrong = || NotADigest(text.to_owned());
+        let lower_hex = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
+        if text.len() != 64 || !text.as_bytes().iter().all(lower_hex) {
+            return Err(wrong());
+        }
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Hashes typed, length-prefixed fields under a domain (blake3's derive-key mode).
+pub struct Encoder(blake3::Hasher);
+
+impl Encoder {
+    /// `domain` says what is hashed and in which revision of the encoding, e.g. `"mcprl stage key v1"`.
+    pub fn new(domain: &str) -> Self {
+        Self(blake3::Hasher::new_derive_key(domain))
+    }
+
+    fn tagged(&mut self, tag: u8, bytes: &[u8]) -> &mut Self {
+        self.0.update(&[tag]);
+        self.0.update(&(bytes.len() as u64).to_le_bytes());
+        self.0.update(bytes);
+        self
+    }
+
+    pub fn text(&mut self, text: &str) -> &mut Self {
+        self.tagged(b's', text.as_bytes())
+    }
+
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.tagged(b'b', bytes)
+    }
+
+    pub fn number(&mut self, number: u64) -> &mut Self {
+        self.tagged(b'u', &number.to_le_bytes())
+    }
+
+    pub fn digest(&mut self, digest: &Digest) -> &mut Self {
+        self.tagged(b'd', &digest.0)
+    }
+
+    /// A JSON value, structurally: objects by sorted key, numbers by their shortest text.
+    pub fn json(&mut self, value: &serde_json::Value) -> &mut Self {
+        use serde_json::Value;
+        match value {
+            Value::Null => self.tagged(b'n', &[]),
+            Value::Bool(bit) => self.tagged(b't', &[u8::from(*bit)]),
+            Value::Number(number) => self.tagged(b'f', number.to_string().as_bytes()),
+            Value::String(text) => self.text(text),
+            Value::Array(items) => {
+                self.tagged(b'[', &(items.len() as u64).to_le_bytes());
+                items.iter().fold(self, |encoder, item| encoder.json(item))
+            }
+            Value::Object(fields) => {
+                self.tagged(b'{', &(fields.len() as u64).to_le_bytes());
+                let mut fields: Vec<_> = fields.iter().collect();
+                fields.sort_by_key(|(name, _)| *name);
+                fields.into_iter().fold(self, |encoder, (name, item)| encoder.text(name).json(item))
+            }
+        }
+    }
+
+    pub fn finish(&self) -> Digest {
+        Digest(*self.0.finalize().as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(fill: impl Fn(&mut Encoder)) -> Digest {
+        let mut encoder = Encoder::new("test");
+        fill(&mut encoder);
+        encoder.finish()
+    }
+
+    #[test]
+    fn moving_a_boundary_between_fields_changes_the_digest() {
+        let left = of(|e| _ = e.text("ab").text("c"));
+        let right = of(|e| _ = e.text("a").text("bc"));
+        assert_ne!(left, right);
+    }
+
+    #[test]
+    fn the_type_of_a_field_is_part_of_the_digest() {
+        assert_ne!(of(|e| _ = e.text("x")), of(|e| _ = e.bytes(b"x")));
+    }
+
+    #[test]
+    fn the_order_of_keys_in_an_object_does_not_matter_but_that_of_items_does() {
+        let json = |text: &str| serde_json::from_str(text).unwrap();
+        let digest = |text: &str| of(|e| _ = e.json(&json(text)));
+        assert_eq!(digest(r#"{"a":1,"b":2}"#), digest(r#"{"b":2,"a":1}"#));
+        assert_ne!(digest("[1,2]"), digest("[2,1]"));
+        assert_ne!(digest("[[1],2]"), digest("[[1,2]]"));
+    }
+
+    #[test]
+    fn a_digest_survives_its_text_and_refuses_other_texts() {
+        let digest = Digest::of(b"mcprl");
+        assert_eq!(digest.to_string().parse(), Ok(digest));
+        for wrong in ["", "00", &"G".repeat(64), &"A".repeat(64)] {
+            assert!(wrong.parse::<Digest>().is_err(), "{wrong}");
+        }
+    }
+}

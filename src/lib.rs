@@ -1,0 +1,41 @@
+//! `mcprl`: an MCP server and a base language model in, an agent measurably better at that server's tools out.
+//!
+//! Rooms by floor, each importing only from floors below (`tests/layering.rs` holds it):
+//!
+//! | floor | rooms |
+//! |---|---|
+//! | 0 | [`hash`], [`error`], [`progress`], [`data`] |
+//! | 1 | [`store`], [`mcp`], [`chat`], [`model`] |
+//! | 2 | [`engine`], [`llm`] |
+//! | 3 | [`agent`], [`judge`], [`grpo`], [`eval`] |
+//! | 4 | [`stage`] |
+//! | 5 | [`plan`] |
+//! | 6 | [`exec`] |
+//! | 7 | [`cli`], [`ui`] |
+
+pub mod data;
+pub mod error;
+pub mod hash;
+pub mod progress;
+
+pub mod chat;
+pub mod mcp;
+pub mod model;
+pub mod store;
+
+pub mod engine;
+pub mod llm;
+
+pub mod agent;
+pub mod eval;
+pub mod grpo;
+pub mod judge;
+
+pub mod stage;
+
+pub mod plan;
+
+pub mod exec;
+
+pub mod cli;
+pub mod ui;

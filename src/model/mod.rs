@@ -1,0 +1,1 @@
+//! One decoder for all families: weights, LoRA, fused ops.

@@ -1,0 +1,67 @@
+//! Stages: each reads artifacts, calls the rooms below, and writes artifacts. One file per kind.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::{engine::EngineSpec, error::Result, hash::Digest, mcp::ServerSpec, progress::Observer};
+
+/// An artifact handed to a stage: a folder that holds one output of an earlier stage, read-only.
+#[derive(Debug, Clone)]
+pub struct Input {
+    /// The name given in the run file where a role takes several (`policies = { base = … }`); the role otherwise.
+    pub name: String,
+    /// Digest of the artifact.
+    pub digest: Digest,
+    /// The file, or for folder types the folder.
+    pub path: PathBuf,
+}
+
+/// Finds stored artifacts by digest, for artifacts that refer to others (an adapter to its base).
+pub trait Artifacts: Send + Sync {
+    fn folder(&self, digest: &Digest) -> Result<PathBuf>;
+}
+
+/// Finished rows of a stage that was interrupted, and the place to record more. Rows are keyed by the caller.
+pub trait Rows: Send + Sync {
+    /// Rows recorded by earlier attempts at the same stage key.
+    fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>>;
+    /// Records one finished row durably enough to survive a kill -9.
+    fn record(&self, key: &str, row: &[u8]) -> Result<()>;
+}
+
+/// Everything a stage may use.
+pub struct Context {
+    /// Where it stands: `rollout`, or `train[0003]/rollout` within a loop.
+    pub stage: String,
+    /// Parameters, the card's defaults filled in and types checked.
+    pub params: Map<String, Value>,
+    pub inputs: BTreeMap<String, Vec<Input>>,
+    /// An empty folder. Each output is written at the path its card declares.
+    pub output: PathBuf,
+    /// Prompts and other files of the card, by name, with any override from disk applied.
+    pub files: BTreeMap<String, String>,
+    pub seed: u64,
+    pub server: Option<ServerSpec>,
+    pub engine: EngineSpec,
+    pub artifacts: Arc<dyn Artifacts>,
+    pub rows: Arc<dyn Rows>,
+    pub observer: Arc<dyn Observer>,
+    pub cancel: CancellationToken,
+}
+
+impl Context {
+    /// The parameters as the stage's own struct.
+    pub fn params<P: DeserializeOwned>(&self) -> Result<P> {
+        todo!()
+    }
+    /// The one artifact in this role.
+    pub fn input(&self, _role: &str) -> Result<&Input> {
+        todo!()
+    }
+}
+
+/// What a finished stage says of itself beside its artifacts: numbers for `until` and for people.
+pub type Metrics = BTreeMap<String, f64>;
