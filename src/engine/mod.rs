@@ -7,6 +7,7 @@ mod error;
 mod optimizer;
 mod sampler;
 mod sampling;
+mod schedule;
 mod trainer;
 mod worker;
 
@@ -19,6 +20,7 @@ pub use error::EngineError;
 pub use optimizer::{Optimizer, Rule};
 pub use sampler::{Sampled, Sampler, Sequence, Stop, Usage};
 pub use sampling::Sampling;
+pub use schedule::Schedule;
 pub use trainer::{Microbatch, StepReport, Trainer, forward_backward};
 
 /// Where and how the model computes, as the run file resolved it.
