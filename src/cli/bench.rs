@@ -108,7 +108,8 @@ fn gemm_peak() -> Result<f64> {
 fn sequences(groups: usize) -> Vec<(Vec<u32>, Vec<bool>)> {
     let episode = |index: usize| {
         let parts = [tokens(PREFIX, 0), tokens(QUESTION, 50 + index / GROUP), tokens(EPISODE, 100 + index)];
-        let trained = (0..PREFIX + QUESTION + EPISODE).map(|at| at >= PREFIX + QUESTION && at % 2 == 0).collect();
+        let trained =
+            (0..PREFIX + QUESTION + EPISODE).map(|at| at >= PREFIX + QUESTION && at % 2 == 0).collect();
         (parts.concat(), trained)
     };
     (0..groups * GROUP).map(episode).collect()

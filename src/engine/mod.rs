@@ -7,7 +7,6 @@ mod error;
 mod optimizer;
 mod sampler;
 mod sampling;
-mod schedule;
 mod trainer;
 mod worker;
 
@@ -20,8 +19,7 @@ pub use error::EngineError;
 pub use optimizer::{Optimizer, Rule};
 pub use sampler::{Sampled, Sampler, Sequence, Stop, Usage};
 pub use sampling::Sampling;
-pub use schedule::Schedule;
-pub use trainer::{Microbatch, StepReport, Trainer, forward_backward};
+pub use trainer::{Microbatch, StepReport, Trainer};
 
 /// Where and how the model computes, as the run file resolved it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

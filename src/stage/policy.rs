@@ -66,7 +66,10 @@ impl PolicyFolder {
             Ok(text) => {
                 let of: AdapterOf = serde_json::from_slice(&text)
                     .map_err(|source| PolicyError::NoBase { path: marker.clone(), source })?;
-                let folder = context.artifacts.folder(&of.base).at(|| format!("base model of {}", marker.display()))?;
+                let folder = context
+                    .artifacts
+                    .folder(&of.base)
+                    .at(|| format!("base model of {}", marker.display()))?;
                 Some((of.base, folder))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,

@@ -8,8 +8,9 @@ use serde::Deserialize;
 
 use crate::{
     data::Step,
-    engine::{Microbatch, Rule, Schedule, Trainer},
+    engine::{Microbatch, Rule, Trainer},
     error::{Interrupted, Result},
+    grpo::{Schedule, Shape},
     model::Parameter,
     stage::Context,
 };
@@ -37,7 +38,8 @@ const SHARES: usize = 2;
 impl TrainParams {
     /// Muon on the matrices of the layers, AdamW on the rest; the step's learning rate is 1.
     pub fn rules(&self, parameters: &[Parameter<'_>]) -> Vec<Rule> {
-        let adam = Rule::AdamW { rate: self.learning_rate as f32, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
+        let adam =
+            Rule::AdamW { rate: self.learning_rate as f32, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
         let muon = Rule::Muon { rate: self.matrix_learning_rate as f32, momentum: self.momentum };
         let rule = |(index, parameter): (usize, &Parameter<'_>)| match parameter {
             // The first parameter is the embedding, which is also the output projection.
@@ -79,7 +81,14 @@ pub fn train(
 ) -> Result<Vec<Step>> {
     let steps = params.steps(examples, context.seed);
     let total = steps.len() as u64;
-    let schedule = Schedule { warmup: 0, decay_from: total / 2, total, floor: 0.1 };
+    let schedule = Schedule {
+        peak: 1.0,
+        warmup: 0,
+        shape: Shape::Linear,
+        total: Some(total),
+        decay_from: 0.5,
+        floor: 0.1,
+    };
     context.observer.total(total);
     let mut rows = Vec::with_capacity(steps.len());
     for (index, step) in steps.iter().enumerate() {
@@ -92,7 +101,7 @@ pub fn train(
             .collect();
         let (batches, weights): (Vec<_>, Vec<_>) = shares.into_iter().map(|s| (s.batch, s.weights)).unzip();
         let loss_tokens: f32 = weights.iter().flatten().sum();
-        let learning_rate = schedule.factor(index as u64);
+        let learning_rate = schedule.rate(index as u64);
         let slope = |share: usize, target: usize, _| -weights[share][target] / loss_tokens;
         let report = trainer.step(&batches, &slope, learning_rate, params.max_gradient_norm)?;
         let logprobs = report.logprobs.iter().flatten().zip(weights.iter().flatten());
@@ -127,7 +136,8 @@ struct Share {
 
 impl Share {
     fn new<'a>(examples: impl Iterator<Item = &'a Example>) -> Self {
-        let examples: Vec<(&[u32], &[bool])> = examples.map(|(t, trained)| (t.as_slice(), trained.as_slice())).collect();
+        let examples: Vec<(&[u32], &[bool])> =
+            examples.map(|(t, trained)| (t.as_slice(), trained.as_slice())).collect();
         let (batch, indices) = Microbatch::new(&examples);
         let mut weights = vec![0.0; batch.targets.len()];
         indices.iter().flatten().for_each(|target| weights[*target] += 1.0);
