@@ -11,6 +11,8 @@ mod trainer;
 mod worker;
 
 #[cfg(test)]
+mod parity;
+#[cfg(test)]
 mod tests;
 
 use serde::{Deserialize, Serialize};
