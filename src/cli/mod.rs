@@ -1,1 +1,2 @@
-//! To be written.
+//! cli
+pub mod bench;

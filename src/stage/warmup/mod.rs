@@ -1,0 +1,2 @@
+//! warmup
+mod train;
