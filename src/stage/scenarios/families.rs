@@ -88,6 +88,10 @@ enum Argument {
 }
 
 impl CallTemplate {
+    pub fn tool(&self) -> &str {
+        &self.tool
+    }
+
     pub fn fill(&self, binding: &Binding) -> ToolCall {
         ToolCall { name: self.tool.clone(), arguments: table(&self.arguments, binding) }
     }
@@ -211,7 +215,7 @@ fn parsed(alternatives: &declaration::Alternatives) -> Result<Word, String> {
         return Err("the list of alternatives is empty".into());
     }
     let templates = |texts: &[String]| {
-        texts.iter().map(|text| Template::parse(text).map_err(|why| format!("\"{text}\": {why}"))).collect()
+        texts.iter().map(|text| Template::parse(text).map_err(|why| format!("\"{text}\": {why}"))).collect::<Result<_, String>>()
     };
     Ok(Word { train: templates(train)?, unseen: templates(unseen)? })
 }
