@@ -58,15 +58,18 @@ impl Run {
         let resample = plan.resampled(&spec.resample)?;
         store.prepare()?;
         let folder = RunFolder::create(&store, &plan.name, &spec)?;
-        go(printer, Request {
-            plan,
-            store,
-            files,
-            folder,
-            resample,
-            listener: Arc::new(RunView::new(*printer)),
-            cancel: CancellationToken::new(),
-        })
+        go(
+            printer,
+            Request {
+                plan,
+                store,
+                files,
+                folder,
+                resample,
+                listener: Arc::new(RunView::new(*printer)),
+                cancel: CancellationToken::new(),
+            },
+        )
     }
 }
 
@@ -80,15 +83,18 @@ impl Resume {
         let plan = Plan::new(&source, &spec.overrides, &Cards::new(stages), &files)?;
         let resample = plan.resampled(&spec.resample)?;
         store.prepare()?;
-        go(printer, Request {
-            plan,
-            store,
-            files,
-            folder,
-            resample,
-            listener: Arc::new(RunView::new(*printer)),
-            cancel: CancellationToken::new(),
-        })
+        go(
+            printer,
+            Request {
+                plan,
+                store,
+                files,
+                folder,
+                resample,
+                listener: Arc::new(RunView::new(*printer)),
+                cancel: CancellationToken::new(),
+            },
+        )
     }
 }
 
@@ -176,7 +182,9 @@ fn closing(summary: &Summary, id: &str, path: &Path, began: Instant) -> String {
     let [cached, worked, skipped, failed, open] = counts(summary);
     let mut parts = vec![format!("{cached} cached"), format!("{worked} worked")];
     let more = [(skipped, "skipped"), (failed, "failed"), (open, "not begun")];
-    parts.extend(more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
+    parts.extend(
+        more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")),
+    );
     let took = crate::ui::seconds(began.elapsed().as_secs_f64());
     let text = format!("{id}: {} in {took}, {}", parts.join(", "), path.display());
     match (summary.interrupted, summary.failures.is_empty()) {
@@ -186,12 +194,7 @@ fn closing(summary: &Summary, id: &str, path: &Path, began: Instant) -> String {
     }
 }
 
-fn ended(
-    summary: &Summary,
-    id: &str,
-    began: Instant,
-    artifacts: &[(String, PathBuf)],
-) -> serde_json::Value {
+fn ended(summary: &Summary, id: &str, began: Instant, artifacts: &[(String, PathBuf)]) -> serde_json::Value {
     let [cached, worked, skipped, failed, open] = counts(summary);
     let artifacts: std::collections::BTreeMap<_, _> = artifacts.iter().cloned().collect();
     json!({

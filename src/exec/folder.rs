@@ -153,7 +153,8 @@ pub fn list(store: &Store) -> Vec<String> {
         .filter(|item| item.path().is_dir())
         .filter_map(|item| {
             let created = item.metadata().ok()?.modified().ok()?;
-            let first = journal::read(&item.path().join("journal.jsonl")).first().map_or(0, |moment| moment.at);
+            let first =
+                journal::read(&item.path().join("journal.jsonl")).first().map_or(0, |moment| moment.at);
             Some((first, created, item.file_name().into_string().ok()?))
         })
         .collect();

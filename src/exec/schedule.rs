@@ -172,7 +172,11 @@ impl<'w> Run<'w> {
     }
 
     /// Starts every open node that is ready and has a slot.
-    fn start(&mut self, at_work: &mut JoinSet<Result<Done>>, tasks: &mut HashMap<Id, NodeIndex>) -> Result<()> {
+    fn start(
+        &mut self,
+        at_work: &mut JoinSet<Result<Done>>,
+        tasks: &mut HashMap<Id, NodeIndex>,
+    ) -> Result<()> {
         if self.workshop.cancel.is_cancelled() {
             return Ok(());
         }

@@ -117,8 +117,7 @@ fn stage_kinds<'e>(reader: &Reader<'_>, top: &'e Entry) -> Vec<(String, &'e str)
     stages
         .filter_map(|stage| {
             let kind = quiet(Some(stage))?.get("kind")?;
-            matches!(kind.datum, Datum::Text(_))
-                .then(|| Some((stage.path.clone(), reader.text(kind)?)))?
+            matches!(kind.datum, Datum::Text(_)).then(|| Some((stage.path.clone(), reader.text(kind)?)))?
         })
         .collect()
 }
@@ -334,13 +333,7 @@ impl Drafter<'_> {
         }
     }
 
-    fn wires(
-        &self,
-        card: &Card,
-        name: &str,
-        stage: &Entry,
-        fields: &BTreeMap<String, Entry>,
-    ) -> Vec<Wire> {
+    fn wires(&self, card: &Card, name: &str, stage: &Entry, fields: &BTreeMap<String, Entry>) -> Vec<Wire> {
         let mut wires = Vec::new();
         for (role_name, role) in &card.inputs {
             let wire = |name: &str, entry: &Entry| Wire {

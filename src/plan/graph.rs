@@ -175,8 +175,7 @@ fn renewer(
     match stage.stage.card.output_of_type(artifact) {
         Some(port) => Some((index, port.to_owned())),
         None => {
-            let message =
-                format!("stage \"{}\" does not write one artifact of type {artifact}", stage.name);
+            let message = format!("stage \"{}\" does not write one artifact of type {artifact}", stage.name);
             reader.wrong(declared, Part::Value, message, None)
         }
     }
@@ -364,6 +363,7 @@ fn cycle<T>(reader: &Reader<'_>, draft: &Draft, nodes: &DiGraph<Node, ()>) -> Op
         reader.text(&wire.entry).is_some_and(|text| text.split('.').next() == Some(before.as_str()))
     });
     let message = format!("stages wait for each other: {}", names.join(" → "));
-    let hint = "what one iteration hands to the next is a carried value: `carry`, `@name`, `yields`".to_owned();
+    let hint =
+        "what one iteration hands to the next is a carried value: `carry`, `@name`, `yields`".to_owned();
     reader.wrong(wire.map_or(&entry.entry, |wire| &wire.entry), Part::Value, message, Some(hint))
 }

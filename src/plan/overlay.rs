@@ -148,10 +148,10 @@ impl Overlay {
             Value::Bool(_, bit) => Datum::Boolean(*bit),
             Value::Num(_, number) => match number {
                 Num::F32(_) | Num::F64(_) => Datum::Number(value.to_f64().unwrap_or_default()),
-                _ => value.to_i128().and_then(|number| i64::try_from(number).ok()).map_or_else(
-                    || Datum::Number(value.to_f64().unwrap_or(f64::INFINITY)),
-                    Datum::Integer,
-                ),
+                _ => value
+                    .to_i128()
+                    .and_then(|number| i64::try_from(number).ok())
+                    .map_or_else(|| Datum::Number(value.to_f64().unwrap_or(f64::INFINITY)), Datum::Integer),
             },
             Value::Empty(..) => Datum::Text(String::new()),
             Value::Dict(_, fields) => {

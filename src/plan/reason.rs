@@ -15,22 +15,59 @@ pub enum RerunReason {
     /// There is no earlier result.
     First,
     /// Keys are made differently since.
-    Schema { old: Option<u32>, new: u32 },
-    Kind { old: String, new: String },
+    Schema {
+        old: Option<u32>,
+        new: u32,
+    },
+    Kind {
+        old: String,
+        new: String,
+    },
     /// The code means something else since.
-    Revision { old: u32, new: u32 },
+    Revision {
+        old: u32,
+        new: u32,
+    },
     /// The card, a prompt or the command's code.
-    Card { old: Digest, new: Digest },
+    Card {
+        old: Digest,
+        new: Digest,
+    },
     /// A parameter, by its dotted name; `None` where it was not there.
-    Param { name: String, old: Option<Value>, new: Option<Value> },
-    Input { role: String, name: String, old: Option<Digest>, new: Option<Digest> },
-    Seed { old: Option<u64>, new: Option<u64> },
-    Iteration { old: Option<u32>, new: Option<u32> },
+    Param {
+        name: String,
+        old: Option<Value>,
+        new: Option<Value>,
+    },
+    Input {
+        role: String,
+        name: String,
+        old: Option<Digest>,
+        new: Option<Digest>,
+    },
+    Seed {
+        old: Option<u64>,
+        new: Option<u64>,
+    },
+    Iteration {
+        old: Option<u32>,
+        new: Option<u32>,
+    },
     /// Something about the server, by its dotted name.
-    Server { name: String, old: Option<Value>, new: Option<Value> },
-    Numerics { old: Option<String>, new: Option<String> },
+    Server {
+        name: String,
+        old: Option<Value>,
+        new: Option<Value>,
+    },
+    Numerics {
+        old: Option<String>,
+        new: Option<String>,
+    },
     /// The result is there but can not be used.
-    Damaged { output: Option<String>, problem: String },
+    Damaged {
+        output: Option<String>,
+        problem: String,
+    },
     /// The same was worked before, but its record is gone.
     Gone,
     /// The run file says `cache = false`.
@@ -81,7 +118,10 @@ fn input_changes(old: &Inputs, new: &Inputs) -> Vec<RerunReason> {
     let flat = |inputs: &Inputs| -> BTreeMap<(String, String), Digest> {
         let named = |(role, inputs): (&String, &Vec<super::key::KeyInput>)| {
             let role = role.clone();
-            inputs.iter().map(move |input| ((role.clone(), input.name.clone()), input.digest)).collect::<Vec<_>>()
+            inputs
+                .iter()
+                .map(move |input| ((role.clone(), input.name.clone()), input.digest))
+                .collect::<Vec<_>>()
         };
         inputs.iter().flat_map(named).collect()
     };
