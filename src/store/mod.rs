@@ -23,9 +23,9 @@ mod last;
 mod lease;
 mod record;
 mod rows;
-mod tree;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod write;
 
 use std::path::{Path, PathBuf};
