@@ -26,7 +26,7 @@ use crate::{
     error::Failure,
     plan::{Plan, RerunReason},
     progress::Observer,
-    store::{FileDigests, Holder, Output, Store},
+    store::{FileDigests, Holder, Store},
 };
 
 /// What is needed to run a plan.
@@ -88,10 +88,10 @@ pub trait Listener: Send + Sync {
 }
 
 /// What became of a node.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    Cached(BTreeMap<String, Output>),
-    Worked(BTreeMap<String, Output>),
+    Cached,
+    Worked,
     Skipped,
     Failed,
     /// Not begun: something before it failed, or the run was stopped.
