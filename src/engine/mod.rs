@@ -1,10 +1,27 @@
-//! The model at work: sampling and training over shared prefixes.
+//! The model at work: sampling and training, both over shared prefixes and through the same decoder.
+//!
+//! What is sampled for a sequence depends on its tokens and its seed alone; what a training step yields depends on its
+//! batches and their order alone. Neither depends on the number of threads, on timing, or on what else is running.
 
-use std::{path::Path, sync::Arc};
+mod error;
+mod optimizer;
+mod sampler;
+mod sampling;
+mod trainer;
+mod worker;
+
+#[cfg(test)]
+mod parity;
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Diagnostic;
+pub use error::EngineError;
+pub use optimizer::{Optimizer, Rule};
+pub use sampler::{Sampled, Sampler, Sequence, Stop, Usage};
+pub use sampling::Sampling;
+pub use trainer::{Microbatch, StepReport, Trainer};
 
 /// Where and how the model computes, as the run file resolved it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -15,80 +32,13 @@ pub struct EngineSpec {
     pub threads: Option<usize>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    #[error("to be written")]
-    Todo,
-}
-
-impl Diagnostic for EngineError {
-    fn code(&self) -> &'static str {
-        "engine::todo"
-    }
-}
-
-/// How a token is drawn.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Sampling {
-    /// 0 takes the most likely token.
-    pub temperature: f32,
-    pub top_p: f32,
-    /// 0 keeps all.
-    pub top_k: usize,
-    pub min_p: f32,
-}
-
-/// Why a turn's sampling ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
-    /// A stop token, the last of `tokens`.
-    Token,
-    /// `max_new` tokens were sampled.
-    Length,
-    /// The context is full.
-    Context,
-}
-
-/// One sampled turn.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Sampled {
-    pub tokens: Vec<u32>,
-    /// Natural log-probabilities at temperature 1, one per token.
-    pub logprobs: Vec<f32>,
-    pub stop: Stop,
-}
-
-/// A policy at work: a cheap handle to worker threads that hold the weights.
-#[derive(Clone)]
-pub struct Sampler {}
-
-/// One conversation with the policy; its cache is freed when dropped.
-pub struct Sequence {}
-
-impl Sampler {
-    /// Loads a policy folder (a Hugging Face model folder, or an adapter folder with `policy.json`).
-    pub fn load(_policy: &Path, _base: Option<&Path>, _spec: &EngineSpec) -> Result<Self, EngineError> {
-        todo!()
-    }
-    /// Starts a conversation. `prompt` is cut where sharing ends: equal leading pieces are computed once for all sequences.
-    /// What is sampled depends on the prompt, `seed` and `sampling` alone, not on what else is running.
-    pub fn open(&self, _prompt: Vec<Arc<[u32]>>, _sampling: Sampling, _seed: u64) -> Sequence {
-        todo!()
-    }
-    /// Tokens sampled so far, by all sequences of this policy.
-    pub fn sampled_tokens(&self) -> u64 {
-        todo!()
-    }
-}
-
-impl Sequence {
-    /// Appends given tokens, then samples until a token of `stop` or `max_new` tokens.
-    pub async fn turn(
-        &mut self,
-        _append: &[u32],
-        _stop: &[u32],
-        _max_new: usize,
-    ) -> Result<Sampled, EngineError> {
-        todo!()
+impl EngineSpec {
+    /// Worker threads to use, once every device is known to be one this build can compute on.
+    pub fn workers(&self) -> Result<usize, EngineError> {
+        if let Some(device) = self.devices.iter().find(|device| *device != "cpu") {
+            return Err(EngineError::Device { device: device.clone() });
+        }
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Ok(self.threads.unwrap_or(cores).max(1))
     }
 }

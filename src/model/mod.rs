@@ -1,1 +1,24 @@
-//! One decoder for all families: weights, LoRA, fused ops.
+//! One decoder for all families: configuration, weights, LoRA adapters, and operations with their backward passes.
+//!
+//! There is no tape. Every operation is a pair of functions, forward and backward, and a layer's backward names them
+//! one by one: a gradient cannot be cut in silence, because nothing is recorded that could be forgotten.
+//! Nothing here samples, optimises or spawns threads.
+
+mod config;
+mod decoder;
+mod error;
+pub mod kernels;
+mod linear;
+mod lora;
+pub mod ops;
+mod tree;
+mod weights;
+
+pub use config::ModelConfig;
+pub use decoder::{Decoder, Init, Parameter, Saved};
+pub use error::ModelError;
+pub use linear::{Linear, Lora, Matrix, Vector};
+pub use lora::{Adapter, AdapterConfig};
+pub use ops::Gradients;
+pub use tree::{Segment, TokenTree};
+pub use weights::{read_safetensors, write_safetensors};

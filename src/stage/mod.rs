@@ -1,10 +1,24 @@
 //! Stages: each reads artifacts, calls the rooms below, and writes artifacts. One file per kind.
+//!
+//! A stage sees its [`Context`] and nothing else: no store, no run file, no other stage. What it writes depends on its
+//! parameters, inputs, prompts and seed alone (and on the server, for those that use one).
+
+pub mod card;
+pub mod command;
+mod error;
+pub mod grpo;
+pub mod policy;
+pub mod registry;
+pub mod warmup;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
+
+pub use card::{Card, Cards};
+pub use error::StageError;
 
 use crate::{engine::EngineSpec, error::Result, hash::Digest, mcp::ServerSpec, progress::Observer};
 
@@ -55,11 +69,21 @@ pub struct Context {
 impl Context {
     /// The parameters as the stage's own struct.
     pub fn params<P: DeserializeOwned>(&self) -> Result<P> {
-        todo!()
+        // figment and not serde_json, for its errors name the key.
+        let params = figment::Figment::from(figment::providers::Serialized::defaults(&self.params));
+        Ok(params.extract().map_err(|cause| StageError::Param {
+            name: cause.path.join("."),
+            problem: cause.kind.to_string(),
+        })?)
     }
+
     /// The one artifact in this role.
-    pub fn input(&self, _role: &str) -> Result<&Input> {
-        todo!()
+    pub fn input(&self, role: &str) -> Result<&Input> {
+        match self.inputs.get(role).map(Vec::as_slice) {
+            Some([input]) => Ok(input),
+            None | Some([]) => Err(StageError::NoInput { role: role.into() }.into()),
+            Some(_) => Err(StageError::ManyInputs { role: role.into() }.into()),
+        }
     }
 }
 

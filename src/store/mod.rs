@@ -1,1 +1,104 @@
-//! To be written.
+//! The local store: artifacts by content, action records by key, leases, and half-done work.
+//!
+//! | folder | holds |
+//! |---|---|
+//! | `cas/ab/<digest>/` | one artifact: the file, or the folder's content, that one output of a stage wrote |
+//! | `cas/ab/<digest>.seal` | size, inode and times of its files when they were last hashed |
+//! | `ac/<key>.json` | what the stage with this key wrote: digests of its outputs, its metrics, the fields of the key |
+//! | `ac/last/<run name>.json` | the newest key of each stage, for explaining reruns; nothing else depends on it |
+//! | `leases/<key>.json` | who works on this key now |
+//! | `runs/` | journals, one folder per run |
+//! | `tmp/` | work in progress, rows of interrupted stages, digests of files outside the store |
+//!
+//! Invariants:
+//! - Nothing under `cas/` or `ac/` is ever seen half-written: it is written under `tmp/`, synced, then renamed.
+//! - A record is created if absent and never overwritten; a second writer with other outputs is told so.
+//! - An artifact is trusted by its seal and hashed again when the seal does not fit; a damaged one is a miss, not an error.
+//! - Opening a store and looking into it writes nothing.
+
+mod cas;
+mod error;
+mod files;
+mod last;
+mod lease;
+mod record;
+mod rows;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod write;
+
+use std::path::{Path, PathBuf};
+
+pub use cas::Condition;
+pub use error::StoreError;
+pub use files::FileDigests;
+pub use last::LastKeys;
+pub use lease::{Acquired, Holder, Lease, Watch};
+pub use record::{ActionRecord, Cost, Lookup, Output, Recorded};
+pub use rows::RowLog;
+
+/// Layout of the folders above. A store with a higher number is left alone.
+const VERSION: u32 = 1;
+
+/// A store at a folder that may not exist yet.
+#[derive(Debug, Clone)]
+pub struct Store {
+    root: PathBuf,
+}
+
+impl Store {
+    /// Looks at the store under `root` without writing to it. An absent folder is an empty store.
+    pub fn open(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
+        let root = root.into();
+        let path = root.join("version");
+        match std::fs::read_to_string(&path) {
+            Ok(text) => match text.trim().parse::<u32>() {
+                Ok(found) if found <= VERSION => {}
+                _ => return Err(StoreError::Version { root, found: text.trim().into(), known: VERSION }),
+            },
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {}
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotADirectory => {
+                return Err(StoreError::NotAFolder { root });
+            }
+            Err(cause) => return Err(StoreError::reading(path, cause)),
+        }
+        Ok(Self { root })
+    }
+
+    /// Creates the folders, so that work can begin.
+    pub fn prepare(&self) -> Result<(), StoreError> {
+        for folder in ["cas", "ac/last", "leases", "runs", "tmp"] {
+            let folder = self.root.join(folder);
+            std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(folder, cause))?;
+        }
+        let ignore = self.root.join(".gitignore");
+        if !ignore.exists() {
+            write::replace(self, &ignore, b"*\n!.gitignore\n")?;
+        }
+        let version = self.root.join("version");
+        if !version.exists() {
+            write::replace(self, &version, format!("{VERSION}\n").as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Whether the store can be written.
+    pub fn probe(&self) -> Result<(), StoreError> {
+        let file = tempfile::NamedTempFile::new_in(self.tmp());
+        file.map(|_| ()).map_err(|cause| StoreError::writing(self.tmp(), cause))
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where the journals are.
+    pub fn runs(&self) -> PathBuf {
+        self.root.join("runs")
+    }
+
+    fn tmp(&self) -> PathBuf {
+        self.root.join("tmp")
+    }
+}

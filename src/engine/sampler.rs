@@ -1,0 +1,155 @@
+//! Handles to a policy at work: what the rest of the house sees of sampling.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Sender, channel},
+    },
+};
+
+use tokio::sync::oneshot;
+
+use super::{
+    EngineError, EngineSpec, Sampling,
+    worker::{Command, Worker},
+};
+use crate::{
+    hash::{Digest, Encoder},
+    model::{Adapter, Decoder},
+};
+
+/// Why a turn's sampling ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// A stop token, the last of `tokens`.
+    Token,
+    /// `max_new` tokens were sampled.
+    Length,
+    /// The context is full.
+    Context,
+}
+
+/// One sampled turn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampled {
+    pub tokens: Vec<u32>,
+    /// Natural log-probabilities at temperature 1, one per token.
+    pub logprobs: Vec<f32>,
+    pub stop: Stop,
+}
+
+/// What a policy has computed so far.
+#[derive(Debug, Default)]
+pub struct Usage {
+    /// Tokens sampled.
+    pub sampled: AtomicU64,
+    /// Tokens that went through the decoder, sampled or given, each shared one once.
+    pub computed: AtomicU64,
+}
+
+/// A policy at work: a cheap handle to worker threads that share its weights and end with the last handle.
+#[derive(Clone)]
+pub struct Sampler {
+    workers: Vec<Sender<Command>>,
+    /// Which worker holds a prompt, so that a group's sequences meet there.
+    homes: Arc<Mutex<BTreeMap<Digest, usize>>>,
+    next: Arc<AtomicU64>,
+    usage: Arc<Usage>,
+}
+
+/// One conversation with the policy; its cache is freed when dropped.
+pub struct Sequence {
+    id: u64,
+    worker: Sender<Command>,
+}
+
+impl Sampler {
+    /// Loads a policy: a Hugging Face model folder, or with `base` an adapter folder and the model it sits on.
+    pub fn load(policy: &Path, base: Option<&Path>, spec: &EngineSpec) -> Result<Self, EngineError> {
+        let workers = spec.workers()?;
+        let mut decoder = Decoder::load(base.unwrap_or(policy))?;
+        if base.is_some() {
+            Adapter::load(&mut decoder, policy)?;
+        }
+        Ok(Self::new(decoder, workers))
+    }
+
+    /// Puts a decoder to work on this many threads.
+    pub fn new(decoder: Decoder, workers: usize) -> Self {
+        let (decoder, usage) = (Arc::new(decoder), Arc::new(Usage::default()));
+        let start = |index| {
+            let (sender, receiver) = channel();
+            let worker = Worker::new(decoder.clone(), usage.clone());
+            std::thread::Builder::new()
+                .name(format!("sampler-{index}"))
+                .spawn(move || worker.run(receiver))
+                .expect("the system can start a thread");
+            sender
+        };
+        Self {
+            workers: (0..workers.max(1)).map(start).collect(),
+            homes: Arc::default(),
+            next: Arc::default(),
+            usage,
+        }
+    }
+
+    /// Starts a conversation. `prompt` is cut where sharing ends: equal leading pieces are computed once for all sequences.
+    pub fn open(&self, prompt: Vec<Arc<[u32]>>, sampling: Sampling, seed: u64) -> Sequence {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let worker = self.workers[self.home(&prompt)].clone();
+        // A worker that has stopped says so at the first turn.
+        _ = worker.send(Command::Open { id, prompt, sampling, seed });
+        Sequence { id, worker }
+    }
+
+    /// The worker that holds this prompt; a new one goes to each in turn.
+    fn home(&self, prompt: &[Arc<[u32]>]) -> usize {
+        let mut encoder = Encoder::new("mcprl prompt v1");
+        for piece in prompt {
+            encoder.number(piece.len() as u64);
+            piece.iter().for_each(|token| _ = encoder.number(u64::from(*token)));
+        }
+        let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = homes.len() % self.workers.len();
+        *homes.entry(encoder.finish()).or_insert(next)
+    }
+
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    /// Tokens sampled so far, by all sequences of this policy.
+    pub fn sampled_tokens(&self) -> u64 {
+        self.usage.sampled.load(Ordering::Relaxed)
+    }
+}
+
+impl Sequence {
+    /// Appends given tokens, then samples until a token of `stop` or `max_new` tokens.
+    ///
+    /// # Errors
+    /// If a token is outside the vocabulary, the context is already full, or the worker has stopped.
+    pub async fn turn(
+        &mut self,
+        append: &[u32],
+        stop: &[u32],
+        max_new: usize,
+    ) -> Result<Sampled, EngineError> {
+        let stopped = || EngineError::Worker { reason: "its thread has ended".into() };
+        let (reply, result) = oneshot::channel();
+        let turn =
+            Command::Turn { id: self.id, append: append.to_vec(), stop: stop.to_vec(), max_new, reply };
+        self.worker.send(turn).map_err(|_| stopped())?;
+        result.await.map_err(|_| stopped())?
+    }
+}
+
+impl Drop for Sequence {
+    fn drop(&mut self) {
+        _ = self.worker.send(Command::Close { id: self.id });
+    }
+}

@@ -1,0 +1,266 @@
+//! The engine's promises, on small random decoders.
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+
+use super::*;
+use crate::model::{Adapter, AdapterConfig, Decoder, Init, ModelConfig, kernels::Heads, ops};
+
+fn config() -> ModelConfig {
+    ModelConfig {
+        vocabulary: 90,
+        hidden: 48,
+        intermediate: 80,
+        layers: 2,
+        heads: Heads { query: 4, kv: 2, dim: 16 },
+        context: 128,
+        rope_theta: 10_000.0,
+        norm_epsilon: 1e-6,
+        tied: true,
+    }
+}
+
+fn decoder() -> Decoder {
+    Decoder::random(config(), Init { seed: 3, deviation: 0.15 }).unwrap()
+}
+
+/// A decoder whose adapter changes what it says.
+fn adapted() -> Decoder {
+    let mut decoder = decoder();
+    Adapter::fresh(&mut decoder, &AdapterConfig { rank: 4, alpha: 8.0, rank_stabilised: false }, 5).unwrap();
+    for (index, parameter) in decoder.trained().iter_mut().enumerate() {
+        let values: Vec<f32> =
+            (0..parameter.tensor().elem_count()).map(|i| wave(i * 31 + index * 7) * 0.2).collect();
+        let tensor =
+            candle_core::Tensor::from_vec(values, parameter.tensor().shape(), &candle_core::Device::Cpu);
+        parameter.set(tensor.unwrap());
+    }
+    decoder
+}
+
+fn wave(i: usize) -> f32 {
+    ((i as f32) * 0.37).sin()
+}
+
+fn tokens(count: usize, seed: usize) -> Vec<u32> {
+    (0..count).map(|i| ((i * i * 7 + i * 13 + seed * 29) % 89) as u32).collect()
+}
+
+const WARM: Sampling = Sampling { temperature: 1.0, ..Sampling::GREEDY };
+
+/// Sequences that branch after 9 and after 15 tokens; trained from token 9 on.
+fn branching() -> Vec<(Vec<u32>, Vec<bool>)> {
+    let stem = tokens(9, 0);
+    let sequence = |parts: &[Vec<u32>]| {
+        let tokens = [std::slice::from_ref(&stem), parts].concat().concat();
+        let trained = (0..tokens.len()).map(|at| at >= 9 && at % 5 != 0).collect();
+        (tokens, trained)
+    };
+    let middle = tokens(6, 4);
+    vec![
+        sequence(&[middle.clone(), tokens(40, 1)]),
+        sequence(&[middle.clone(), tokens(7, 2)]),
+        sequence(&[tokens(20, 6)]),
+        sequence(&[middle, tokens(40, 1)]),
+    ]
+}
+
+fn close(a: &[f32], b: &[f32], tolerance: f32) -> bool {
+    let size = a.iter().chain(b).fold(1e-3f32, |m, v| m.max(v.abs()));
+    a.iter().zip(b).all(|(a, b)| (a - b).abs() <= tolerance * size)
+}
+
+fn gradients_of(
+    decoder: Decoder,
+    sequences: &[(Vec<u32>, Vec<bool>)],
+    weights: &[f32],
+) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
+    let mut trainer = Trainer::new(decoder, |p| vec![Rule::Muon { rate: 1.0, momentum: 0.9 }; p.len()], 1);
+    let (batch, indices) = Microbatch::new(sequences);
+    let mut slopes = vec![0.0; batch.targets.len()];
+    for (sequence, weight) in indices.iter().zip(weights) {
+        sequence.iter().for_each(|target| slopes[*target] += weight);
+    }
+    let (gradients, logprobs) = trainer.gradients(&[batch], &|_, target, _| slopes[target]).unwrap();
+    let gradients = gradients.slots.iter().map(|slot| ops::values(slot).unwrap().to_vec()).collect();
+    (gradients, indices.iter().map(|of| of.iter().map(|target| logprobs[0][*target]).collect()).collect())
+}
+
+#[test]
+fn a_shared_prefix_gives_the_gradients_of_the_unshared_sequences() {
+    let (sequences, weights) = (branching(), [1.0, -0.5, 0.25, 2.0]);
+    for make in [decoder, adapted] {
+        let (together, logprobs) = gradients_of(make(), &sequences, &weights);
+        let mut apart: Vec<Vec<f32>> = together.iter().map(|slot| vec![0.0; slot.len()]).collect();
+        for (index, sequence) in sequences.iter().enumerate() {
+            let (alone, of) = gradients_of(make(), std::slice::from_ref(sequence), &weights[index..=index]);
+            assert_eq!(of[0], logprobs[index], "log-probabilities are the same bits");
+            apart
+                .iter_mut()
+                .zip(alone)
+                .for_each(|(sum, of)| sum.iter_mut().zip(of).for_each(|(s, g)| *s += g));
+        }
+        for (slot, (together, apart)) in together.iter().zip(&apart).enumerate() {
+            assert!(close(together, apart, 2e-5), "slot {slot}");
+        }
+    }
+}
+
+#[test]
+fn gradients_agree_with_finite_differences() {
+    let (sequences, weights) = (branching(), [1.0, -0.5, 0.25, 2.0]);
+    let loss = |decoder: Decoder| -> f64 {
+        let (_, logprobs) = gradients_of(decoder, &sequences, &weights);
+        let weigh = |(of, weight): (&Vec<f32>, &f32)| {
+            of.iter().map(|p| f64::from(*p)).sum::<f64>() * f64::from(*weight)
+        };
+        logprobs.iter().zip(&weights).map(weigh).sum()
+    };
+    for make in [decoder, adapted] {
+        let (gradients, _) = gradients_of(make(), &sequences, &weights);
+        for (slot, gradient) in gradients.iter().enumerate() {
+            let at = slot * 13 % gradient.len();
+            let nudged = |by: f32| {
+                let mut decoder = make();
+                let mut parameters = decoder.trained();
+                let mut values = ops::values(parameters[slot].tensor()).unwrap().to_vec();
+                values[at] += by;
+                let shape = parameters[slot].tensor().shape().clone();
+                parameters[slot]
+                    .set(candle_core::Tensor::from_vec(values, shape, &candle_core::Device::Cpu).unwrap());
+                drop(parameters);
+                loss(decoder)
+            };
+            let step = 4e-3;
+            let slope = (nudged(step) - nudged(-step)) / f64::from(2.0 * step);
+            let size = gradient.iter().fold(0.0f32, |m, g| m.max(g.abs()));
+            let error = (slope - f64::from(gradient[at])).abs();
+            assert!(
+                error < 0.02 * f64::from(size) + 2e-2,
+                "slot {slot}[{at}]: {slope} against {}",
+                gradient[at]
+            );
+        }
+    }
+}
+
+#[test]
+fn every_adapter_gets_a_gradient_and_reaches_the_sampler() {
+    let (gradients, _) = gradients_of(adapted(), &branching(), &[1.0; 4]);
+    assert_eq!(gradients.len(), 2 * 7 * 2);
+    for (slot, gradient) in gradients.iter().enumerate() {
+        assert!(gradient.iter().any(|g| *g != 0.0), "slot {slot}");
+    }
+    let plain = decoder().embed(&[1], &[0]).unwrap();
+    for index in 0..28 {
+        let mut decoder = adapted();
+        let before = outputs(&decoder, plain.clone());
+        let mut parameters = decoder.trained();
+        let doubled = (parameters[index].tensor() * 2.0).unwrap();
+        parameters[index].set(doubled);
+        drop(parameters);
+        assert_ne!(before, outputs(&decoder, plain.clone()), "slot {index}");
+    }
+}
+
+fn outputs(decoder: &Decoder, mut x: candle_core::Tensor) -> Vec<f32> {
+    for layer in 0..decoder.config.layers {
+        // A query as well as a value: with one key alone the scores would not matter.
+        let mix = |q: &candle_core::Tensor, k: &candle_core::Tensor, v: &candle_core::Tensor| {
+            q.add(&candle_core::Tensor::cat(&[k, v], 1)?)
+        };
+        x = decoder.layer(layer, x, &[3], mix).unwrap().output;
+    }
+    ops::values(&x).unwrap().to_vec()
+}
+
+/// Plays two turns for each of several conversations at once, and gives tokens, sampled flags and log-probabilities.
+async fn play(sampler: &Sampler, count: usize) -> Vec<(Vec<u32>, Vec<bool>, Vec<f32>)> {
+    let shared: Arc<[u32]> = tokens(30, 7).into();
+    join_all((0..count).map(|index| {
+        let task: Arc<[u32]> = tokens(5 + index % 3, index / 4).into();
+        let mut sequence = sampler.open(vec![shared.clone(), task.clone()], WARM, 1000 + index as u64);
+        let mut tokens_ = [shared.as_ref(), task.as_ref()].concat();
+        async move {
+            let (mut sampled, mut logprobs) = (vec![false; tokens_.len()], vec![0.0; tokens_.len()]);
+            for append in [vec![], tokens(11, index)] {
+                tokens_.extend(&append);
+                sampled.resize(tokens_.len(), false);
+                logprobs.resize(tokens_.len(), 0.0);
+                let turn = sequence.turn(&append, &[5], 12).await.unwrap();
+                tokens_.extend(&turn.tokens);
+                sampled.resize(tokens_.len(), true);
+                logprobs.extend(&turn.logprobs);
+            }
+            (tokens_, sampled, logprobs)
+        }
+    }))
+    .await
+}
+
+#[tokio::test]
+async fn what_is_sampled_depends_neither_on_threads_nor_on_company() {
+    let many = play(&Sampler::new(adapted(), 3), 24).await;
+    let few = play(&Sampler::new(adapted(), 1), 5).await;
+    assert_eq!(many[..5], few);
+    assert!(many.iter().any(|(tokens, ..)| *tokens != many[0].0), "seeds differ, so should samples");
+}
+
+#[tokio::test]
+async fn scoring_gives_the_bits_that_sampling_gave() {
+    for make in [decoder, adapted] {
+        let episodes = play(&Sampler::new(make(), 2), 16).await;
+        let sequences: Vec<_> =
+            episodes.iter().map(|(tokens, sampled, _)| (tokens.clone(), sampled.clone())).collect();
+        let (_, scored) = gradients_of(make(), &sequences, &[1.0; 16]);
+        for ((_, sampled, logprobs), scored) in episodes.iter().zip(scored) {
+            let drawn: Vec<f32> =
+                logprobs.iter().zip(sampled).filter(|(_, s)| **s).map(|(p, _)| *p).collect();
+            assert_eq!(drawn, scored);
+        }
+    }
+}
+
+#[test]
+fn a_step_is_the_same_bits_on_any_number_of_threads() {
+    let stepped = |threads| {
+        let rule = Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
+        let mut trainer = Trainer::new(adapted(), |p| vec![rule; p.len()], threads);
+        let batches: Vec<_> =
+            branching().iter().map(|one| Microbatch::new(std::slice::from_ref(one)).0).collect();
+        for _ in 0..3 {
+            trainer.step(&batches, &|_, _, _| -0.1, 1e-2, 1.0).unwrap();
+        }
+        let parameters = trainer.decoder.trained();
+        parameters.iter().flat_map(|p| ops::values(p.tensor()).unwrap().to_vec()).collect::<Vec<f32>>()
+    };
+    assert_eq!(stepped(1), stepped(3));
+}
+
+#[test]
+fn training_raises_the_probability_of_what_it_is_asked_to() {
+    let rule = Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
+    let mut trainer = Trainer::new(decoder(), |p| vec![rule; p.len()], 2);
+    let (batch, _) = Microbatch::new(&branching());
+    let mean = |report: &StepReport| report.logprobs[0].iter().sum::<f32>() / report.logprobs[0].len() as f32;
+    let mut step = || trainer.step(std::slice::from_ref(&batch), &|_, _, _| -0.01, 3e-3, 1.0).unwrap();
+    let first = mean(&step());
+    let last = (0..30).map(|_| mean(&step())).last().unwrap();
+    assert!(last > first + 2.0, "{first} → {last}");
+}
+
+#[tokio::test]
+async fn a_prompt_that_does_not_fit_is_refused_and_others_go_on() {
+    let sampler = Sampler::new(decoder(), 1);
+    let mut long = sampler.open(vec![tokens(200, 1).into()], WARM, 1);
+    let mut foreign = sampler.open(vec![vec![1, 9000].into()], WARM, 1);
+    let mut empty = sampler.open(vec![], WARM, 1);
+    let mut fine = sampler.open(vec![tokens(5, 1).into()], WARM, 1);
+    assert!(matches!(long.turn(&[], &[], 5).await, Err(EngineError::Context { .. })));
+    assert!(matches!(foreign.turn(&[], &[], 5).await, Err(EngineError::Model(_))));
+    assert!(matches!(empty.turn(&[], &[], 5).await, Err(EngineError::EmptyPrompt)));
+    assert_eq!(fine.turn(&[], &[], 5).await.unwrap().tokens.len(), 5);
+    let filled = fine.turn(&[1], &[], 500).await.unwrap();
+    assert_eq!(filled.stop, Stop::Context);
+}

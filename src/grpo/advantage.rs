@@ -1,0 +1,222 @@
+//! What each rollout's reward says beside those of its group, and the account of what carried gradient.
+
+use std::{collections::BTreeMap, ops::AddAssign};
+
+use serde::{Deserialize, Serialize};
+
+/// How the rewards of a group become advantages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scale {
+    /// `r − mean`: the size of a reward difference keeps its meaning (Liu et al. 2025, Dr. GRPO).
+    Mean,
+    /// `(r − mean) / (deviation + 1e-4)`, the deviation with n − 1 (Shao et al. 2024, §4.1): every group weighs the
+    /// same, however small its differences.
+    MeanStd,
+}
+
+/// Keeps a nearly uniform group from being blown up; the value TRL and the DeepSeekMath code use.
+const DEVIATION_FLOOR: f64 = 1e-4;
+
+/// Why a rollout carries no gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Silence {
+    /// Every rollout of its group was worth the same.
+    ZeroVariance,
+    /// Its reward is exactly the mean of a group that does vary.
+    AtMean,
+    /// No other rollout of its group can be compared with it.
+    Alone,
+    /// It has no reward, or one that is not a finite number.
+    Unjudged,
+    /// The server failed, not the policy.
+    ServerDown,
+    /// It was cut off by a budget, and such rollouts are masked.
+    Truncated,
+    /// The policy sampled nothing.
+    Empty,
+}
+
+/// One rollout as its group sees it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Attempt<'a> {
+    /// Attempts of one policy at one scenario share this name.
+    pub group: &'a str,
+    pub reward: f32,
+    /// Why it must not count, where the caller knows; it then does not enter its group's mean either.
+    pub excluded: Option<Silence>,
+}
+
+/// A rollout's advantage, never zero, or why it carries no gradient.
+pub type Credit = Result<f64, Silence>;
+
+/// The advantages of attempts in any order, one credit per attempt, and the account of them.
+pub fn advantages(attempts: &[Attempt<'_>], scale: Scale) -> (Vec<Credit>, Signal) {
+    let mut credits: Vec<Credit> = attempts.iter().map(exclusion).collect();
+    let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (index, attempt) in attempts.iter().enumerate() {
+        let members = groups.entry(attempt.group).or_default();
+        if credits[index].is_ok() {
+            members.push(index);
+        }
+    }
+    let mut signal = Signal { groups: groups.len() as u64, ..Signal::default() };
+    for members in groups.values() {
+        let rewards: Vec<f64> = members.iter().map(|index| f64::from(attempts[*index].reward)).collect();
+        for (index, credit) in members.iter().zip(within_group(&rewards, scale)) {
+            credits[*index] = credit;
+        }
+        signal.groups_with_gradient += u64::from(members.iter().any(|index| credits[*index].is_ok()));
+    }
+    for credit in &credits {
+        signal.count(credit);
+    }
+    (credits, signal)
+}
+
+fn exclusion(attempt: &Attempt<'_>) -> Credit {
+    match attempt.excluded {
+        Some(reason) => Err(reason),
+        None if attempt.reward.is_finite() => Ok(0.0),
+        None => Err(Silence::Unjudged),
+    }
+}
+
+fn within_group(rewards: &[f64], scale: Scale) -> Vec<Credit> {
+    let silent = |reason| vec![Err(reason); rewards.len()];
+    if rewards.len() < 2 {
+        return silent(Silence::Alone);
+    }
+    if rewards.iter().all(|reward| *reward == rewards[0]) {
+        return silent(Silence::ZeroVariance);
+    }
+    let count = rewards.len() as f64;
+    let mean = rewards.iter().sum::<f64>() / count;
+    let divisor = match scale {
+        Scale::Mean => 1.0,
+        Scale::MeanStd => {
+            let squares: f64 = rewards.iter().map(|reward| (reward - mean).powi(2)).sum();
+            (squares / (count - 1.0)).sqrt() + DEVIATION_FLOOR
+        }
+    };
+    let credit = |reward: &f64| match (reward - mean) / divisor {
+        0.0 => Err(Silence::AtMean),
+        advantage => Ok(advantage),
+    };
+    rewards.iter().map(credit).collect()
+}
+
+/// The signal account: how many rollouts carried gradient, and why the others did not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signal {
+    pub rollouts: u64,
+    pub with_gradient: u64,
+    pub groups: u64,
+    pub groups_with_gradient: u64,
+    /// Rollouts without gradient, by reason.
+    pub silent: BTreeMap<Silence, u64>,
+}
+
+impl Signal {
+    fn count(&mut self, credit: &Credit) {
+        self.rollouts += 1;
+        match credit {
+            Ok(_) => self.with_gradient += 1,
+            Err(reason) => *self.silent.entry(*reason).or_default() += 1,
+        }
+    }
+
+    /// Share of rollouts that carried gradient; 0 without rollouts.
+    pub fn share(&self) -> f64 {
+        if self.rollouts == 0 { 0.0 } else { self.with_gradient as f64 / self.rollouts as f64 }
+    }
+
+    /// As it stands in a step's `signal` column.
+    pub fn to_json(&self) -> String {
+        serde_json::json!(self).to_string()
+    }
+}
+
+/// Accounts of separate groups add up.
+impl AddAssign<&Signal> for Signal {
+    fn add_assign(&mut self, other: &Signal) {
+        self.rollouts += other.rollouts;
+        self.with_gradient += other.with_gradient;
+        self.groups += other.groups;
+        self.groups_with_gradient += other.groups_with_gradient;
+        for (reason, count) in &other.silent {
+            *self.silent.entry(*reason).or_default() += count;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(rewards: &[f32]) -> Vec<Attempt<'static>> {
+        rewards.iter().map(|reward| Attempt { group: "g", reward: *reward, excluded: None }).collect()
+    }
+
+    #[test]
+    fn a_group_is_centred_on_its_mean() {
+        let (credits, signal) = advantages(&group(&[1.0, 0.0, 0.0, 0.0]), Scale::Mean);
+        assert_eq!(credits, [Ok(0.75), Ok(-0.25), Ok(-0.25), Ok(-0.25)]);
+        assert_eq!(signal.share(), 1.0);
+    }
+
+    #[test]
+    fn the_deviation_has_one_degree_of_freedom_less() {
+        let (credits, _) = advantages(&group(&[1.0, 0.0]), Scale::MeanStd);
+        assert_eq!(credits[0], Ok(0.5 / (0.5_f64.sqrt() + 1e-4)));
+    }
+
+    #[test]
+    fn equal_rewards_are_silent_and_nearly_equal_ones_are_not() {
+        // The mean of three times 0.1 is not 0.1 in floating point: a threshold on the deviation would be a guess.
+        let (credits, _) = advantages(&group(&[0.1; 3]), Scale::MeanStd);
+        assert_eq!(credits, [Err(Silence::ZeroVariance); 3]);
+        let (credits, _) = advantages(&group(&[0.1, 0.1, 0.1 + 1e-6]), Scale::Mean);
+        assert!(credits.iter().all(Result::is_ok));
+    }
+
+    #[test]
+    fn what_is_excluded_does_not_move_the_mean() {
+        let mut attempts = group(&[1.0, 0.0, 7.0, f32::NAN]);
+        attempts[2].excluded = Some(Silence::ServerDown);
+        let (credits, _) = advantages(&attempts, Scale::Mean);
+        assert_eq!(credits, [Ok(0.5), Ok(-0.5), Err(Silence::ServerDown), Err(Silence::Unjudged)]);
+    }
+
+    #[test]
+    fn a_reward_at_the_mean_and_a_lone_survivor_are_silent() {
+        assert_eq!(advantages(&group(&[0.0, 0.5, 1.0]), Scale::Mean).0[1], Err(Silence::AtMean));
+        let mut attempts = group(&[1.0, 0.0]);
+        attempts[1].excluded = Some(Silence::Truncated);
+        assert_eq!(advantages(&attempts, Scale::Mean).0, [Err(Silence::Alone), Err(Silence::Truncated)]);
+    }
+
+    #[test]
+    fn groups_may_lie_interleaved() {
+        let attempt = |group, reward| Attempt { group, reward, excluded: None };
+        let attempts = [attempt("a", 1.0), attempt("b", 1.0), attempt("a", 0.0), attempt("b", 1.0)];
+        let (credits, signal) = advantages(&attempts, Scale::Mean);
+        assert_eq!(credits, [Ok(0.5), Err(Silence::ZeroVariance), Ok(-0.5), Err(Silence::ZeroVariance)]);
+        assert_eq!((signal.groups, signal.groups_with_gradient), (2, 1));
+    }
+
+    #[test]
+    fn the_account_is_json_that_adds_up() {
+        let (_, mut signal) = advantages(&group(&[1.0, 0.0]), Scale::Mean);
+        let (_, silent) = advantages(&group(&[1.0, 1.0, f32::NAN]), Scale::Mean);
+        signal += &silent;
+        insta::assert_snapshot!(signal.to_json(), @r#"{"rollouts":5,"with_gradient":2,"groups":2,"groups_with_gradient":1,"silent":{"zero_variance":2,"unjudged":1}}"#);
+        assert_eq!(serde_json::from_str::<Signal>(&signal.to_json()).unwrap(), signal);
+    }
+
+    #[test]
+    fn nothing_gives_nothing() {
+        assert_eq!(advantages(&[], Scale::Mean), (vec![], Signal::default()));
+    }
+}

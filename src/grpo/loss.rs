@@ -1,0 +1,280 @@
+//! The objective: what one sampled token adds to the loss, and the slope of that in its log-probability.
+//!
+//! With ρ the ratio of the token's probability under the policy being trained to that under the policy that acted
+//! (GSPO: the geometric mean of those over the rollout), and A the rollout's advantage:
+//!
+//! | kind | term of a token | weight of a token | source |
+//! |---|---|---|---|
+//! | `Dapo` | −min(ρA, clip(ρ)A) | 1 / tokens of the step | Yu et al. 2025, §3.3 |
+//! | `Grpo` | the same | 1 / (rollouts · its rollout's tokens) | Shao et al. 2024, §4.1 |
+//! | `DrGrpo` | the same | 1 / (rollouts · token budget) | Liu et al. 2025, §3.2 |
+//! | `Gspo` | the same, ρ of the whole rollout | 1 / (rollouts · its rollout's tokens) | Zheng et al. 2025, §4 |
+//! | `Cispo` | −sg(min(ρ, 1 + high)) A log p | 1 / tokens of the step | MiniMax 2025, §3.1 |
+//!
+//! clip(ρ) is ρ kept in `[1 − low, 1 + high]`; sg stops the gradient. The loss is the sum of weight × term over every
+//! sampled token of one optimiser step, microbatches notwithstanding.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossKind {
+    Dapo,
+    Grpo,
+    DrGrpo,
+    Gspo,
+    Cispo,
+}
+
+/// How far from 1 a ratio may move before it earns no more.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Clip {
+    pub low: f64,
+    pub high: f64,
+}
+
+impl LossKind {
+    /// The clip range its authors used: ratios of whole rollouts move far less than those of tokens, and CISPO has
+    /// no lower bound to speak of.
+    pub fn default_clip(self) -> Clip {
+        match self {
+            Self::Dapo | Self::Grpo | Self::DrGrpo => Clip { low: 0.2, high: 0.28 },
+            Self::Gspo => Clip { low: 3e-4, high: 4e-4 },
+            Self::Cispo => Clip { low: 1.0, high: 4.0 },
+        }
+    }
+}
+
+/// One sampled token, as the loss sees it. Log-probabilities are natural, at temperature 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Token {
+    /// Of its rollout.
+    pub advantage: f64,
+    /// Under the policy being trained.
+    pub new: f32,
+    /// Under the policy that acted.
+    pub old: f32,
+    /// [`mean_log_ratio`] of its rollout; read where [`Objective::needs_rollout_ratio`] says so. 0 on the first step
+    /// after sampling.
+    pub rollout_log_ratio: f64,
+    /// Under the reference policy; read where `kl` is above 0.
+    pub reference: Option<f32>,
+}
+
+/// What a token adds to the loss, before its weight.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Term {
+    pub loss: f64,
+    /// d loss / d log p, p being the token's probability under the policy being trained.
+    pub slope: f64,
+    /// The ratio was out of range on the side where that matters: the clip changed the slope.
+    pub clipped: bool,
+    /// Estimate of KL(trained ‖ reference) at this token, in nats, ≥ 0; 0 without a reference.
+    pub kl: f64,
+}
+
+/// What one optimiser step is taken over, all microbatches together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepSize {
+    /// Rollouts.
+    pub rollouts: usize,
+    /// Sampled tokens of those rollouts.
+    pub tokens: usize,
+    /// Most tokens a rollout may sample; read by `DrGrpo`.
+    pub token_budget: usize,
+}
+
+/// The loss of a training step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Objective {
+    pub kind: LossKind,
+    pub clip: Clip,
+    /// Weight of the KL penalty towards the reference policy; 0 for none.
+    pub kl: f64,
+}
+
+impl Objective {
+    /// With its authors' clip range and no KL penalty.
+    pub fn new(kind: LossKind) -> Self {
+        Self { kind, clip: kind.default_clip(), kl: 0.0 }
+    }
+
+    /// Whether every token's term depends on its whole rollout, so that the rollout is scored before the backward pass.
+    pub fn needs_rollout_ratio(&self) -> bool {
+        self.kind == LossKind::Gspo
+    }
+
+    /// The term of one sampled token.
+    pub fn term(&self, token: &Token) -> Term {
+        let log_ratio = match self.kind {
+            LossKind::Gspo => token.rollout_log_ratio,
+            _ => f64::from(token.new) - f64::from(token.old),
+        };
+        let (ratio, advantage) = (log_ratio.exp(), token.advantage);
+        let (low, high) = (1.0 - self.clip.low, 1.0 + self.clip.high);
+        let mut term = if self.kind == LossKind::Cispo {
+            let slope = -ratio.min(high) * advantage;
+            Term { loss: slope * f64::from(token.new), slope, clipped: ratio > high, kl: 0.0 }
+        } else {
+            let clipped = if advantage > 0.0 { ratio > high } else { advantage < 0.0 && ratio < low };
+            let open = -ratio * advantage;
+            let shut = -ratio.max(low).min(high) * advantage;
+            Term { loss: open.max(shut), slope: if clipped { 0.0 } else { open }, clipped, kl: 0.0 }
+        };
+        if let Some(reference) = token.reference.filter(|_| self.kl > 0.0) {
+            // k3 of Schulman, "Approximating KL divergence" (2020).
+            let gap = f64::from(reference) - f64::from(token.new);
+            term.kl = gap.exp_m1() - gap;
+            term.loss += self.kl * term.kl;
+            term.slope -= self.kl * gap.exp_m1();
+        }
+        term
+    }
+
+    /// What the terms of a rollout with this many sampled tokens are multiplied by.
+    pub fn weight(&self, step: &StepSize, rollout_tokens: usize) -> f64 {
+        let count = match self.kind {
+            LossKind::Dapo | LossKind::Cispo => step.tokens,
+            LossKind::Grpo | LossKind::Gspo => step.rollouts * rollout_tokens,
+            LossKind::DrGrpo => step.rollouts * step.token_budget,
+        };
+        1.0 / count.max(1) as f64
+    }
+}
+
+/// Mean of log p(new) − log p(old) over the sampled tokens of one rollout; 0 without tokens.
+pub fn mean_log_ratio(new: &[f32], old: &[f32]) -> f64 {
+    let sum: f64 = new.iter().zip(old).map(|(new, old)| f64::from(*new) - f64::from(*old)).sum();
+    sum / new.len().max(1) as f64
+}
+
+/// Sums over the tokens of a step, for its row in the step log. Order of adding is the caller's to keep.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Tally {
+    /// Σ weight × term.
+    pub loss: f64,
+    pub tokens: u64,
+    pub clipped: u64,
+    /// Largest |log p(new) − log p(old)|.
+    pub max_gap: f64,
+    sum_logprobs: f64,
+    sum_kl: f64,
+}
+
+impl Tally {
+    pub fn add(&mut self, token: &Token, term: &Term, weight: f64) {
+        self.loss += weight * term.loss;
+        self.tokens += 1;
+        self.clipped += u64::from(term.clipped);
+        self.max_gap = self.max_gap.max((f64::from(token.new) - f64::from(token.old)).abs());
+        self.sum_logprobs += f64::from(token.new);
+        self.sum_kl += term.kl;
+    }
+
+    /// Share of tokens whose ratio was clipped.
+    pub fn clip_fraction(&self) -> f64 {
+        self.mean(self.clipped as f64)
+    }
+
+    /// −mean log p, in nats.
+    pub fn entropy(&self) -> f64 {
+        -self.mean(self.sum_logprobs)
+    }
+
+    /// Mean KL estimate towards the reference, in nats.
+    pub fn kl(&self) -> f64 {
+        self.mean(self.sum_kl)
+    }
+
+    fn mean(&self, sum: f64) -> f64 {
+        if self.tokens == 0 { 0.0 } else { sum / self.tokens as f64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(advantage: f64, ratio: f64) -> Token {
+        let old = -1.5;
+        Token {
+            advantage,
+            new: old + ratio.ln() as f32,
+            old,
+            rollout_log_ratio: ratio.ln(),
+            reference: Some(-1.2),
+        }
+    }
+
+    #[test]
+    fn on_policy_every_kind_pushes_by_the_advantage_alone() {
+        for kind in [LossKind::Dapo, LossKind::Grpo, LossKind::DrGrpo, LossKind::Gspo, LossKind::Cispo] {
+            for advantage in [-0.5, 0.75] {
+                let term = Objective::new(kind).term(&token(advantage, 1.0));
+                assert_eq!((term.slope, term.clipped), (-advantage, false), "{kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_ratio_is_clipped_only_where_the_advantage_would_push_it_further_out() {
+        let clipped =
+            |advantage, ratio| Objective::new(LossKind::Dapo).term(&token(advantage, ratio)).clipped;
+        let table = [(1.0, 1.5), (1.0, 0.5), (-1.0, 1.5), (-1.0, 0.5)].map(|(a, r)| clipped(a, r));
+        assert_eq!(table, [true, false, false, true]);
+    }
+
+    #[test]
+    fn the_upper_bound_is_higher_than_the_lower_is_low() {
+        let clipped =
+            |advantage, ratio| Objective::new(LossKind::Dapo).term(&token(advantage, ratio)).clipped;
+        assert!(!clipped(1.0, 1.27) && clipped(1.0, 1.29));
+        assert!(!clipped(-1.0, 0.81) && clipped(-1.0, 0.79));
+    }
+
+    #[test]
+    fn a_slope_is_the_derivative_of_its_term() {
+        let step = 1e-3_f32;
+        for kind in [LossKind::Dapo, LossKind::Cispo] {
+            let objective = Objective { kl: 0.3, ..Objective::new(kind) };
+            for (advantage, ratio) in [(0.7, 1.1), (-0.7, 1.9), (-0.4, 0.5), (0.9, 2.5)] {
+                let at = token(advantage, ratio);
+                let loss = |by: f32| objective.term(&Token { new: at.new + by, ..at }).loss;
+                let numeric = (loss(step) - loss(-step)) / f64::from(2.0 * step);
+                let mut expected = objective.term(&at).slope;
+                if kind == LossKind::Cispo {
+                    // The ratio is a constant there; a finite difference sees it move.
+                    let open = ratio.min(5.0);
+                    expected -= open * advantage * f64::from(at.new);
+                }
+                assert!(
+                    (numeric - expected).abs() < 2e-3,
+                    "{kind:?} {advantage} {ratio}: {numeric} {expected}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn weights_of_a_step_add_up_to_one_however_long_its_rollouts() {
+        let lengths = [3, 5, 12];
+        let step = StepSize { rollouts: 3, tokens: 20, token_budget: 12 };
+        let total = |kind| {
+            let of = |tokens: usize| Objective::new(kind).weight(&step, tokens) * tokens as f64;
+            lengths.into_iter().map(of).sum::<f64>()
+        };
+        for kind in [LossKind::Dapo, LossKind::Grpo, LossKind::Gspo, LossKind::Cispo] {
+            assert!((total(kind) - 1.0).abs() < 1e-12, "{kind:?}");
+        }
+        assert!((total(LossKind::DrGrpo) - 20.0 / 36.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_step_without_tokens_has_finite_weights_and_means() {
+        let weight =
+            Objective::new(LossKind::Dapo).weight(&StepSize { rollouts: 0, tokens: 0, token_budget: 0 }, 0);
+        assert!(weight.is_finite());
+        assert_eq!((Tally::default().clip_fraction(), Tally::default().entropy()), (0.0, 0.0));
+        assert_eq!(mean_log_ratio(&[], &[]), 0.0);
+    }
+}

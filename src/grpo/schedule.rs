@@ -1,0 +1,82 @@
+//! Learning rate by optimiser step.
+
+use serde::{Deserialize, Serialize};
+
+/// How the rate comes down once it decays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shape {
+    Constant,
+    Linear,
+    Cosine,
+}
+
+/// A ramp to the peak, a plateau, then a decay.
+///
+/// Steps count from 0 over the whole training, so that a loop of updates follows one schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Schedule {
+    pub peak: f64,
+    /// Steps of the ramp: step `k` of it has `(k + 1) / (warmup + 1)` of the peak.
+    pub warmup: u64,
+    pub shape: Shape,
+    /// Steps after which the decay has ended; without it nothing decays.
+    pub total: Option<u64>,
+    /// Share of `total` at which the decay begins, in `[0, 1]`.
+    pub decay_from: f64,
+    /// Rate at the end of the decay, as a share of the peak.
+    pub floor: f64,
+}
+
+impl Schedule {
+    /// The rate of this step.
+    pub fn rate(&self, step: u64) -> f64 {
+        let ramp = ((step + 1) as f64 / (self.warmup + 1) as f64).min(1.0);
+        self.peak * ramp * self.decay(step)
+    }
+
+    fn decay(&self, step: u64) -> f64 {
+        let Some(total) = self.total else { return 1.0 };
+        let first = total as f64 * self.decay_from;
+        let length = (total as f64 - first).max(1.0);
+        let done = ((step as f64 - first) / length).clamp(0.0, 1.0);
+        let left = match self.shape {
+            Shape::Constant => 1.0,
+            Shape::Linear => 1.0 - done,
+            Shape::Cosine => 0.5 * (1.0 + (std::f64::consts::PI * done).cos()),
+        };
+        self.floor + (1.0 - self.floor) * left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates(shape: Shape, steps: &[u64]) -> Vec<f64> {
+        let schedule =
+            Schedule { peak: 8.0, warmup: 3, shape, total: Some(20), decay_from: 0.5, floor: 0.25 };
+        steps.iter().map(|step| schedule.rate(*step)).collect()
+    }
+
+    #[test]
+    fn a_rate_ramps_up_holds_and_comes_down_to_its_floor() {
+        assert_eq!(rates(Shape::Linear, &[0, 1, 3, 10, 15, 20, 99]), [2.0, 4.0, 8.0, 8.0, 5.0, 2.0, 2.0]);
+        let cosine = rates(Shape::Cosine, &[10, 15, 20]);
+        for (rate, expected) in cosine.iter().zip([8.0, 5.0, 2.0]) {
+            assert!((rate - expected).abs() < 1e-12, "{cosine:?}");
+        }
+    }
+
+    #[test]
+    fn a_constant_rate_only_ramps() {
+        assert_eq!(rates(Shape::Constant, &[0, 3, 99]), [2.0, 8.0, 8.0]);
+    }
+
+    #[test]
+    fn without_a_total_nothing_decays() {
+        let schedule =
+            Schedule { peak: 1.0, warmup: 0, shape: Shape::Linear, total: None, decay_from: 0.0, floor: 0.0 };
+        assert_eq!(schedule.rate(1_000_000), 1.0);
+    }
+}

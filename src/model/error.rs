@@ -1,0 +1,74 @@
+use std::path::PathBuf;
+
+use crate::error::Diagnostic;
+
+/// What can be wrong with a model, its files or its inputs.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    #[error("cannot read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("cannot write {path}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{path} is not a readable safetensors file: {reason}")]
+    Safetensors { path: PathBuf, reason: String },
+    #[error("{path}: {reason}")]
+    Config { path: PathBuf, reason: String },
+    #[error("{path}: architecture `{found}` is not supported")]
+    Architecture { path: PathBuf, found: String },
+    #[error("{path} has no tensor `{name}`")]
+    MissingTensor { path: PathBuf, name: String },
+    #[error("{path}: tensor `{name}` has shape {found:?}, the configuration says {expected:?}")]
+    Shape { path: PathBuf, name: String, found: Vec<usize>, expected: Vec<usize> },
+    #[error("{path}: tensor `{name}` holds values that are not finite")]
+    NotFinite { path: PathBuf, name: String },
+    #[error("{path}: the adapter does not fit the model: {reason}")]
+    Adapter { path: PathBuf, reason: String },
+    #[error("token {token} is outside the vocabulary of {vocabulary}")]
+    Token { token: u32, vocabulary: usize },
+    #[error("position {position} is beyond the model's context of {context} tokens")]
+    Context { position: usize, context: usize },
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+}
+
+impl Diagnostic for ModelError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Read { .. } => "model::read",
+            Self::Write { .. } => "model::write",
+            Self::Safetensors { .. } => "model::safetensors",
+            Self::Config { .. } => "model::config",
+            Self::Architecture { .. } => "model::architecture",
+            Self::MissingTensor { .. } => "model::missing_tensor",
+            Self::Shape { .. } => "model::shape",
+            Self::NotFinite { .. } => "model::not_finite",
+            Self::Adapter { .. } => "model::adapter",
+            Self::Token { .. } => "model::token",
+            Self::Context { .. } => "model::context",
+            Self::Tensor(_) => "model::tensor",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Architecture { .. } => Some("supported: qwen3".into()),
+            Self::Safetensors { .. } => {
+                Some("the file is truncated or not safetensors; fetch or make it again".into())
+            }
+            Self::MissingTensor { .. } | Self::Shape { .. } => {
+                Some("config.json and the weights must come from the same model".into())
+            }
+            Self::Adapter { .. } => Some("load it with the base model it was trained on".into()),
+            Self::Context { .. } => Some("lower max_turns, max_tokens or result_tokens of the stage".into()),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Causal grouped-query attention of many rows over a tree of segments.
+//!
+//! Rows of several sequences attend together to the keys they share: one matrix product per segment, not per sequence.
+//! The scores of a row over its whole path stand side by side before the softmax, so how the path is cut into segments
+//! changes no bit of the result.
+
+use std::ops::Range;
+
+use super::{Left, PANEL, Right, gemm, softmax};
+
+/// Query tokens worked on at a time, so that their scores stay in cache.
+const BLOCK: usize = 32;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heads {
+    pub query: usize,
+    /// Each serves `query / kv` query heads.
+    pub kv: usize,
+    pub dim: usize,
+}
+
+impl Heads {
+    fn group(self) -> usize {
+        self.query / self.kv
+    }
+
+    fn scale(self) -> f32 {
+        1.0 / (self.dim as f32).sqrt()
+    }
+}
+
+/// Keys and values of one segment in one layer; grows at its end.
+#[derive(Debug, Clone)]
+pub struct KeyValues {
+    len: usize,
+    dim: usize,
+    /// Per kv head: keys in panels `[len / 32][dim][32]`, values `[len, dim]`.
+    heads: Vec<(Vec<f32>, Vec<f32>)>,
+}
+
+impl KeyValues {
+    pub fn new(heads: Heads) -> Self {
+        Self { len: 0, dim: heads.dim, heads: vec![Default::default(); heads.kv] }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.heads.iter().map(|(k, v)| (k.capacity() + v.capacity()) * size_of::<f32>()).sum()
+    }
+
+    /// Appends tokens: `keys` and `values` are `[tokens, kv heads, dim]`.
+    pub fn extend(&mut self, keys: &[f32], values: &[f32]) {
+        let (dim, width) = (self.dim, self.dim * self.heads.len());
+        for (keys, values) in keys.chunks_exact(width).zip(values.chunks_exact(width)) {
+            for (head, (panels, rows)) in self.heads.iter_mut().enumerate() {
+                let lane = self.len % PANEL;
+                if lane == 0 {
+                    panels.resize(panels.len() + dim * PANEL, 0.0);
+                }
+                let panel = (self.len / PANEL) * dim * PANEL;
+                for (i, key) in keys[head * dim..][..dim].iter().enumerate() {
+                    panels[panel + i * PANEL + lane] = *key;
+                }
+                rows.extend_from_slice(&values[head * dim..][..dim]);
+            }
+            self.len += 1;
+        }
+    }
+
+    fn keys(&self, head: usize, len: usize) -> Right<'_> {
+        Right::packed(&self.heads[head].0, self.dim, len)
+    }
+
+    fn values(&self, head: usize, len: usize) -> Right<'_> {
+        Right::rows(&self.heads[head].1, len, self.dim)
+    }
+}
+
+/// A segment and the rows that attend to it: those of the segment itself and of its descendants.
+pub struct Span<'a> {
+    pub rows: Range<usize>,
+    /// Position of the segment's first key.
+    pub first: usize,
+    pub kv: &'a KeyValues,
+}
+
+impl Span<'_> {
+    /// The part of this span in a block of rows: the rows, and how many keys the furthest of them sees.
+    fn within(&self, block: &Range<usize>, positions: &[u32]) -> Option<(Range<usize>, usize)> {
+        let rows = self.rows.start.max(block.start)..self.rows.end.min(block.end);
+        let furthest = positions.get(rows.clone())?.iter().max()?;
+        let keys = (*furthest as usize + 1).saturating_sub(self.first).min(self.kv.len);
+        (keys > 0).then_some((rows, keys))
+    }
+}
+
+/// The scratch of one block of rows for one kv head; query rows are ordered by token, then head.
+#[derive(Default)]
+struct Scratch {
+    columns: usize,
+    /// `[rows, columns]`
+    scores: Vec<f32>,
+    /// `[rows, dim]`, scaled.
+    query: Vec<f32>,
+}
+
+/// Copies `[rows, group, dim]` of one kv head out of `[tokens, query heads, dim]`.
+fn gather(from: &[f32], block: &Range<usize>, head: usize, heads: Heads, scale: f32, into: &mut Vec<f32>) {
+    let width = heads.group() * heads.dim;
+    into.clear();
+    for token in block.clone() {
+        let at = token * heads.query * heads.dim + head * width;
+        into.extend(from[at..at + width].iter().map(|value| value * scale));
+    }
+}
+
+/// The reverse of [`gather`].
+fn scatter(from: &[f32], block: &Range<usize>, head: usize, heads: Heads, into: &mut [f32]) {
+    let width = heads.group() * heads.dim;
+    for (token, from) in block.clone().zip(from.chunks_exact(width)) {
+        let at = token * heads.query * heads.dim + head * width;
+        into[at..at + width].copy_from_slice(from);
+    }
+}
+
+impl Scratch {
+    /// Attention probabilities of a block of rows, zero beyond each row's own position.
+    fn probabilities(
+        &mut self,
+        q: &[f32],
+        positions: &[u32],
+        spans: &[Span<'_>],
+        block: &Range<usize>,
+        head: usize,
+        heads: Heads,
+    ) {
+        let group = heads.group();
+        gather(q, block, head, heads, heads.scale(), &mut self.query);
+        let furthest = positions[block.clone()].iter().max().copied().unwrap_or(0);
+        self.columns = furthest as usize + 1;
+        self.scores.clear();
+        self.scores.resize(block.len() * group * self.columns, 0.0);
+        for span in spans {
+            let Some((rows, keys)) = span.within(block, positions) else { continue };
+            let start = (rows.start - block.start) * group;
+            gemm(
+                rows.len() * group,
+                Left::rows(&self.query[start * heads.dim..], heads.dim),
+                span.kv.keys(head, keys),
+                &mut self.scores[start * self.columns + span.first..],
+                self.columns,
+                false,
+            );
+        }
+        for (row, scores) in self.scores.chunks_exact_mut(self.columns).enumerate() {
+            let seen = positions[block.start + row / group] as usize + 1;
+            softmax(&mut scores[..seen]);
+            scores[seen..].fill(0.0);
+        }
+    }
+}
+
+fn blocks(rows: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..rows).step_by(BLOCK).map(move |start| start..(start + BLOCK).min(rows))
+}
+
+/// Attention of every row over the keys of its path up to its own position.
+///
+/// `q`, `out`: `[rows, query heads, dim]`; `positions`: `[rows]`. Spans stand with parents before children, and
+/// together give every row the keys `0..=position` exactly once.
+pub fn attend(q: &[f32], positions: &[u32], spans: &[Span<'_>], heads: Heads, out: &mut [f32]) {
+    let group = heads.group();
+    let (mut scratch, mut sums) = (Scratch::default(), Vec::new());
+    for block in blocks(positions.len()) {
+        for head in 0..heads.kv {
+            scratch.probabilities(q, positions, spans, &block, head, heads);
+            sums.clear();
+            sums.resize(block.len() * group * heads.dim, 0.0);
+            for span in spans {
+                let Some((rows, keys)) = span.within(&block, positions) else { continue };
+                let start = (rows.start - block.start) * group;
+                let probabilities = &scratch.scores[start * scratch.columns + span.first..];
+                gemm(
+                    rows.len() * group,
+                    Left { data: probabilities, row: scratch.columns, column: 1 },
+                    span.kv.values(head, keys),
+                    &mut sums[start * heads.dim..],
+                    heads.dim,
+                    true,
+                );
+            }
+            scatter(&sums, &block, head, heads, out);
+        }
+    }
+}
+
+/// Gradients of [`attend`] where the keys and values are those of the rows themselves.
+///
+/// `k`, `v`, `dk`, `dv`: `[rows, kv heads, dim]`; `starts[i]` is the row of the first key of `spans[i]`.
+/// `dq` is set, `dk` and `dv` are added to.
+#[expect(clippy::too_many_arguments, reason = "three inputs, their three gradients, and the layout")]
+pub fn attend_backward(
+    (q, k, v): (&[f32], &[f32], &[f32]),
+    positions: &[u32],
+    spans: &[Span<'_>],
+    starts: &[usize],
+    heads: Heads,
+    out: &[f32],
+    dout: &[f32],
+    (dq, dk, dv): (&mut [f32], &mut [f32], &mut [f32]),
+) {
+    let (group, dim, step) = (heads.group(), heads.dim, heads.kv * heads.dim);
+    let values_as_keys: Vec<KeyValues> = spans
+        .iter()
+        .zip(starts)
+        .map(|(span, start)| {
+            let mut transposed = KeyValues::new(heads);
+            let rows = &v[start * step..(start + span.kv.len) * step];
+            transposed.extend(rows, rows);
+            transposed
+        })
+        .collect();
+    let mut scratch = Scratch::default();
+    let (mut outs, mut douts, mut slopes, mut dquery) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for block in blocks(positions.len()) {
+        for head in 0..heads.kv {
+            scratch.probabilities(q, positions, spans, &block, head, heads);
+            let columns = scratch.columns;
+            gather(out, &block, head, heads, 1.0, &mut outs);
+            gather(dout, &block, head, heads, 1.0, &mut douts);
+            slopes.clear();
+            slopes.resize(scratch.scores.len(), 0.0);
+            let parts: Vec<_> = spans.iter().map(|span| span.within(&block, positions)).collect();
+            for (((span, transposed), part), start) in
+                spans.iter().zip(&values_as_keys).zip(&parts).zip(starts)
+            {
+                let Some((rows, keys)) = part else { continue };
+                let (first, count) = ((rows.start - block.start) * group, rows.len() * group);
+                let seen = &scratch.scores[first * columns + span.first..];
+                gemm(
+                    *keys,
+                    Left { data: seen, row: 1, column: columns },
+                    Right::rows(&douts[first * dim..], count, dim),
+                    &mut dv[start * step + head * dim..],
+                    step,
+                    true,
+                );
+                gemm(
+                    count,
+                    Left::rows(&douts[first * dim..], dim),
+                    transposed.keys(head, *keys),
+                    &mut slopes[first * columns + span.first..],
+                    columns,
+                    false,
+                );
+            }
+            for row in 0..block.len() * group {
+                let (out, dout) = (&outs[row * dim..][..dim], &douts[row * dim..][..dim]);
+                let mean: f32 = out.iter().zip(dout).map(|(out, dout)| out * dout).sum();
+                let cells = row * columns..(row + 1) * columns;
+                for (slope, probability) in slopes[cells.clone()].iter_mut().zip(&scratch.scores[cells]) {
+                    *slope = probability * (*slope - mean);
+                }
+            }
+            dquery.clear();
+            dquery.resize(block.len() * group * dim, 0.0);
+            for ((span, part), start) in spans.iter().zip(&parts).zip(starts) {
+                let Some((rows, keys)) = part else { continue };
+                let (first, count) = ((rows.start - block.start) * group, rows.len() * group);
+                let slopes = &slopes[first * columns + span.first..];
+                gemm(
+                    count,
+                    Left { data: slopes, row: columns, column: 1 },
+                    Right::strided(&k[start * step + head * dim..], *keys, dim, step),
+                    &mut dquery[first * dim..],
+                    dim,
+                    true,
+                );
+                gemm(
+                    *keys,
+                    Left { data: slopes, row: 1, column: columns },
+                    Right::rows(&scratch.query[first * dim..], count, dim),
+                    &mut dk[start * step + head * dim..],
+                    step,
+                    true,
+                );
+            }
+            dquery.iter_mut().for_each(|value| *value *= heads.scale());
+            scatter(&dquery, &block, head, heads, dq);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! CPU kernels over `f32` slices, single-threaded: parallelism is a matter of workers, each with rows of its own.
+//!
+//! Invariant: what is computed for a row depends on that row alone. Every output element of a matrix product is one
+//! chain of fused multiply-adds in ascending `k`, every reduction has a fixed order, and neither depends on how many
+//! rows are computed together or how the keys of a sequence are split into segments. So a token's logits are the same
+//! bits in a batch of one, in a batch of a hundred, and when the same token is scored in training.
+//!
+//! The instruction set is chosen at run time: AVX-512, AVX2 with FMA, or portable. Bits may differ between the three.
+
+#![expect(unsafe_code, reason = "vector instructions chosen at run time")]
+
+mod attention;
+mod gemm;
+mod math;
+
+use std::sync::OnceLock;
+
+pub use attention::{Heads, KeyValues, Span, attend, attend_backward};
+pub use gemm::{LANES, Left, PANEL, Packed, Right, gemm, metered};
+pub use math::{
+    add_assign, log_sum_exp, log_sum_exp_exps, rms_norm, rms_norm_backward, rope, silu_mul,
+    silu_mul_backward, softmax,
+};
+
+/// The widest vector instructions this machine and the kernels share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Portable,
+    Avx2,
+    Avx512,
+}
+
+impl Level {
+    /// Found once; `MCPRL_KERNELS=portable|avx2` asks for less than the machine has.
+    pub fn get() -> Self {
+        static LEVEL: OnceLock<Level> = OnceLock::new();
+        *LEVEL.get_or_init(|| {
+            let found = Self::detect();
+            match std::env::var("MCPRL_KERNELS").as_deref() {
+                Ok("portable") => Self::Portable,
+                Ok("avx2") => found.min(Self::Avx2),
+                _ => found,
+            }
+        })
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn detect() -> Self {
+        let fma = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let wide = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl");
+        match (fma, wide) {
+            (true, true) => Self::Avx512,
+            (true, false) => Self::Avx2,
+            _ => Self::Portable,
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn detect() -> Self {
+        Self::Portable
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+}
+
+/// Compiles a function body once per [`Level`] and calls the best one.
+macro_rules! multiversion {
+    ($(#[$meta:meta])* pub fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+        $(#[$meta])*
+        pub fn $name($($arg: $type),*) $(-> $ret)? {
+            #[inline(always)]
+            fn body($($arg: $type),*) $(-> $ret)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")]
+                fn avx512($($arg: $type),*) $(-> $ret)? { body($($arg),*) }
+                #[target_feature(enable = "avx2,fma")]
+                fn avx2($($arg: $type),*) $(-> $ret)? { body($($arg),*) }
+                match $crate::model::kernels::Level::get() {
+                    // SAFETY: `Level::get` found these features on this machine.
+                    $crate::model::kernels::Level::Avx512 => return unsafe { avx512($($arg),*) },
+                    // SAFETY: as above.
+                    $crate::model::kernels::Level::Avx2 => return unsafe { avx2($($arg),*) },
+                    $crate::model::kernels::Level::Portable => {}
+                }
+            }
+            body($($arg),*)
+        }
+    };
+}
+use multiversion;

@@ -1,0 +1,390 @@
+//! Stage cards: what a stage kind does, reads, writes and takes, as `stages/<kind>/card.toml` beside its prompts.
+//!
+//! A card is embedded in the binary; a file of the same name in a `stages/` folder on disk takes its place. The
+//! [`Card::digest`] covers all that can change a result: roles and types, outputs, prompts, command. It does not
+//! cover prose (`about`, `unit`), nor defaults, which reach the key as parameters.
+
+use std::{
+    collections::BTreeMap,
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{error::StageError, registry};
+use crate::hash::{Digest, Encoder};
+
+/// What can be said of a stage's result before it is worked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Determinism {
+    /// The inputs decide. The stage is handed no seed.
+    Pure,
+    /// The inputs and the seed decide.
+    Seeded,
+    /// Drawn; the stored result is one sample. `--resample` draws another.
+    Sampled,
+    /// The outside world decides; the stored result is what it was then. The stage is handed no seed.
+    External,
+}
+
+impl Determinism {
+    /// Whether the stage is handed a seed, which is then part of its key.
+    pub fn draws(self) -> bool {
+        matches!(self, Self::Seeded | Self::Sampled)
+    }
+}
+
+/// A section of the run file that a stage is handed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Section {
+    Server,
+    Engine,
+}
+
+/// Artifacts of one type that a stage reads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Role {
+    /// Type of the artifact, e.g. `trajectories`.
+    #[serde(rename = "type")]
+    pub artifact: String,
+    #[serde(default)]
+    pub about: String,
+    /// The run file gives a table of named artifacts.
+    #[serde(default)]
+    pub many: bool,
+    #[serde(default)]
+    pub optional: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ParamType {
+    Integer,
+    Number,
+    Boolean,
+    String,
+    /// A path relative to the run file; its content is what counts.
+    File,
+    Strings,
+    Table,
+}
+
+impl ParamType {
+    /// With its article, for messages.
+    pub fn named(self) -> &'static str {
+        match self {
+            Self::Integer => "an integer",
+            Self::Number => "a number",
+            Self::Boolean => "true or false",
+            Self::String => "a string",
+            Self::File => "a path",
+            Self::Strings => "a list of strings",
+            Self::Table => "a table",
+        }
+    }
+
+    fn accepts(self, value: &Value) -> bool {
+        match self {
+            Self::Integer => value.is_i64() || value.is_u64(),
+            Self::Number => value.is_number(),
+            Self::Boolean => value.is_boolean(),
+            Self::String | Self::File => value.is_string(),
+            Self::Strings => value.as_array().is_some_and(|items| items.iter().all(Value::is_string)),
+            Self::Table => value.is_object(),
+        }
+    }
+}
+
+/// A parameter of a stage. Without a default and not optional, the run file must give it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Param {
+    #[serde(rename = "type")]
+    pub kind: ParamType,
+    #[serde(default)]
+    pub about: String,
+    #[serde(default)]
+    pub unit: Option<String>,
+    #[serde(default)]
+    pub default: Option<Value>,
+    #[serde(default)]
+    pub optional: bool,
+    #[serde(default)]
+    pub min: Option<f64>,
+    #[serde(default)]
+    pub max: Option<f64>,
+    #[serde(default)]
+    pub choices: Vec<String>,
+}
+
+impl Param {
+    /// Why the parameter can not have this value.
+    pub fn objection(&self, value: &Value) -> Option<String> {
+        if !self.kind.accepts(value) {
+            return Some(format!("should be {}, found {}", self.kind.named(), json_type(value)));
+        }
+        if let Some(number) = value.as_f64() {
+            if let Some(min) = self.min.filter(|min| number < *min) {
+                return Some(format!("should be at least {min}, found {number}"));
+            }
+            if let Some(max) = self.max.filter(|max| number > *max) {
+                return Some(format!("should be at most {max}, found {number}"));
+            }
+        }
+        let text = value.as_str()?;
+        if !self.choices.is_empty() && !self.choices.iter().any(|choice| choice == text) {
+            return Some(format!("should be one of {}, found \"{text}\"", self.choices.join(", ")));
+        }
+        None
+    }
+}
+
+/// The type of a JSON value as a run file calls it, with its article.
+pub fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "a boolean",
+        Value::Number(number) if number.is_f64() => "a number with a fraction",
+        Value::Number(_) => "an integer",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a table",
+    }
+}
+
+/// An artifact that a stage writes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    #[serde(rename = "type")]
+    pub artifact: String,
+    /// File or folder, relative to the stage's output folder.
+    pub path: String,
+    #[serde(default)]
+    pub about: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CardFile {
+    kind: String,
+    revision: u32,
+    about: String,
+    determinism: Determinism,
+    #[serde(default)]
+    uses: Vec<Section>,
+    #[serde(default)]
+    inputs: BTreeMap<String, Role>,
+    #[serde(default)]
+    params: BTreeMap<String, Param>,
+    outputs: BTreeMap<String, Port>,
+    #[serde(default)]
+    metrics: BTreeMap<String, String>,
+    #[serde(default)]
+    files: BTreeMap<String, String>,
+    #[serde(default)]
+    command: Vec<String>,
+}
+
+/// A stage kind, as its card describes it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Card {
+    pub kind: String,
+    /// Raised when the code's meaning changes.
+    pub revision: u32,
+    pub about: String,
+    pub determinism: Determinism,
+    pub uses: Vec<Section>,
+    pub inputs: BTreeMap<String, Role>,
+    pub params: BTreeMap<String, Param>,
+    pub outputs: BTreeMap<String, Port>,
+    /// Name to meaning.
+    pub metrics: BTreeMap<String, String>,
+    /// Name to file name, relative to the card.
+    pub files: BTreeMap<String, String>,
+    /// The program of a user's own stage; empty for a built-in kind.
+    pub command: Vec<String>,
+    /// The card's folder on disk, where it has one.
+    #[serde(skip)]
+    pub folder: Option<PathBuf>,
+    /// Contents of `files`.
+    #[serde(skip)]
+    pub texts: BTreeMap<String, String>,
+    /// Files of the card's folder that the command names, by content.
+    pub code: BTreeMap<String, Digest>,
+}
+
+/// Names that a run file's stage table gives a meaning of its own.
+pub const RESERVED: [&str; 4] = ["kind", "seed", "cache", "yields"];
+
+impl Card {
+    fn from_file(place: &str, file: CardFile) -> Result<Self, StageError> {
+        let card = Self {
+            kind: file.kind,
+            revision: file.revision,
+            about: file.about,
+            determinism: file.determinism,
+            uses: file.uses,
+            inputs: file.inputs,
+            params: file.params,
+            outputs: file.outputs,
+            metrics: file.metrics,
+            files: file.files,
+            command: file.command,
+            folder: None,
+            texts: BTreeMap::new(),
+            code: BTreeMap::new(),
+        };
+        match card.objection() {
+            Some(problem) => Err(StageError::Card { place: place.to_owned(), problem }),
+            None => Ok(card),
+        }
+    }
+
+    fn objection(&self) -> Option<String> {
+        for (name, port) in &self.outputs {
+            let mut parts = Path::new(&port.path).components().peekable();
+            if parts.peek().is_none() || !parts.all(|part| matches!(part, Component::Normal(_))) {
+                return Some(format!(
+                    "outputs.{name}.path should be a relative path, found \"{}\"",
+                    port.path
+                ));
+            }
+        }
+        for (name, param) in &self.params {
+            if RESERVED.contains(&name.as_str()) || self.inputs.contains_key(name) {
+                return Some(format!("params.{name} has the name of another key of a stage"));
+            }
+            if let Some(problem) = param.default.as_ref().and_then(|value| param.objection(value)) {
+                return Some(format!("params.{name}.default {problem}"));
+            }
+        }
+        let reserved = self.inputs.keys().find(|role| RESERVED.contains(&role.as_str()))?;
+        Some(format!("inputs.{reserved} has the name of another key of a stage"))
+    }
+
+    /// Covers what can change a result; see the module's doc.
+    pub fn digest(&self) -> Digest {
+        let mut encoder = Encoder::new("mcprl stage card v1");
+        encoder.text(&self.kind).number(u64::from(self.revision));
+        encoder.text(&format!("{:?}", self.determinism)).text(&format!("{:?}", self.uses));
+        encoder.number(self.inputs.len() as u64);
+        for (name, role) in &self.inputs {
+            encoder.text(name).text(&role.artifact).number(u64::from(role.many));
+        }
+        encoder.number(self.outputs.len() as u64);
+        for (name, port) in &self.outputs {
+            encoder.text(name).text(&port.artifact).text(&port.path);
+        }
+        encoder.number(self.texts.len() as u64);
+        for (name, text) in &self.texts {
+            encoder.text(name).text(text);
+        }
+        encoder.number(self.command.len() as u64);
+        for word in &self.command {
+            encoder.text(word);
+        }
+        encoder.number(self.code.len() as u64);
+        for (name, digest) in &self.code {
+            encoder.text(name).digest(digest);
+        }
+        encoder.finish()
+    }
+
+    /// The one output of this type, if there is exactly one.
+    pub fn output_of_type(&self, artifact: &str) -> Option<&str> {
+        let mut fitting = self.outputs.iter().filter(|(_, port)| port.artifact == artifact);
+        match (fitting.next(), fitting.next()) {
+            (Some((name, _)), None) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+/// Finds cards: on disk first, then among the built-in ones.
+#[derive(Debug, Clone, Default)]
+pub struct Cards {
+    folder: Option<PathBuf>,
+}
+
+impl Cards {
+    /// `folder` is the `stages/` folder, if there is one.
+    pub fn new(folder: Option<PathBuf>) -> Self {
+        Self { folder }
+    }
+
+    /// All kinds by name, with whether a file on disk has a say in them.
+    pub fn kinds(&self) -> Vec<String> {
+        let mut kinds: Vec<String> = registry::BUILT_IN.iter().map(|kind| kind.name.to_owned()).collect();
+        let items = self.folder.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
+        for item in items.into_iter().flatten().flatten() {
+            if item.path().join("card.toml").is_file()
+                && let Ok(name) = item.file_name().into_string()
+            {
+                kinds.push(name);
+            }
+        }
+        kinds.sort();
+        kinds.dedup();
+        kinds
+    }
+
+    /// The card of this kind; `None` if there is no such kind.
+    pub fn get(&self, kind: &str) -> Result<Option<Arc<Card>>, StageError> {
+        let folder = self.folder.as_ref().map(|folder| folder.join(kind)).filter(|folder| folder.is_dir());
+        let built_in = registry::find(kind);
+        let on_disk =
+            |name: &str| folder.as_ref().map(|folder| folder.join(name)).filter(|path| path.is_file());
+
+        let place = on_disk("card.toml");
+        let text = match (&place, built_in) {
+            (Some(path), _) => read(path)?,
+            (None, Some(built_in)) => built_in.card.to_owned(),
+            (None, None) => return Ok(None),
+        };
+        let place = place.map_or_else(|| format!("built-in card {kind}"), |path| path.display().to_string());
+        let file = toml::from_str::<CardFile>(&text).map_err(|cause| StageError::CardSyntax {
+            place: place.clone(),
+            problem: cause.to_string().trim_end().to_owned(),
+        })?;
+        let wrong = |problem: String| StageError::Card { place: place.clone(), problem };
+        let mut card = Card::from_file(&place, file)?;
+        if card.kind != kind {
+            return Err(wrong(format!(
+                "kind should be \"{kind}\", the folder's name, found \"{}\"",
+                card.kind
+            )));
+        }
+        if card.command.is_empty() && built_in.is_none() {
+            return Err(wrong("a kind that is not built in needs a `command`".into()));
+        }
+        for (name, file) in &card.files {
+            let embedded = built_in.and_then(|built_in| built_in.file(file));
+            let text = match (on_disk(file), embedded) {
+                (Some(path), _) => read(&path)?,
+                (None, Some(text)) => text.to_owned(),
+                (None, None) => {
+                    return Err(wrong(format!("files.{name} names \"{file}\", which is not there")));
+                }
+            };
+            card.texts.insert(name.clone(), text);
+        }
+        for word in &card.command {
+            if let Some(path) = on_disk(word) {
+                let bytes = std::fs::read(&path).map_err(|source| StageError::Read { path, source })?;
+                card.code.insert(word.clone(), Digest::of(&bytes));
+            }
+        }
+        card.folder = folder;
+        Ok(Some(Arc::new(card)))
+    }
+}
+
+fn read(path: &Path) -> Result<String, StageError> {
+    std::fs::read_to_string(path).map_err(|source| StageError::Read { path: path.to_owned(), source })
+}

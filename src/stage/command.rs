@@ -1,0 +1,173 @@
+//! A user's own stage, in any language: a program that reads and writes files.
+//!
+//! | variable | holds |
+//! |---|---|
+//! | `MCPRL_INPUT_<ROLE>` | path of the artifact; `MCPRL_INPUT_<ROLE>_<NAME>` where a role takes several |
+//! | `MCPRL_OUTPUT_<PORT>` | path to write the output to |
+//! | `MCPRL_METRICS` | path to write metrics to, a JSON object of numbers; may stay unwritten |
+//! | `MCPRL_SEED` | the stage's seed |
+//! | `MCPRL_STAGE` | path of a JSON file with all of that, the parameters and the run file's sections |
+//!
+//! The program works in an empty folder. Words of the command that name a file beside the card are made absolute.
+//! What it prints is shown as notes; a failing one's last lines are part of the error. It gets SIGTERM, and five
+//! seconds later SIGKILL, when the run is stopped.
+
+use std::{collections::BTreeMap, path::Path, process::Stdio, time::Duration};
+
+use process_wrap::tokio::{ChildWrapper, CommandWrap, KillOnDrop, ProcessGroup};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, BufReader},
+    sync::mpsc,
+};
+
+use super::{Card, Context, Metrics, StageError};
+use crate::error::{Interrupted, Result};
+
+const GRACE: Duration = Duration::from_secs(5);
+const TAIL_LINES: usize = 12;
+
+/// Runs the card's command. `scratch` is a folder of its own beside the outputs.
+pub async fn run(card: &Card, context: &Context, scratch: &Path) -> Result<Metrics> {
+    let metrics = scratch.join("metrics.json");
+    let mut command = prepare(card, context, scratch, &metrics)?;
+    let shown = card.command.join(" ");
+    let start = |source| StageError::Start { command: shown.clone(), source };
+    let mut child = command.spawn().map_err(start)?;
+    let lines = Lines::of(child.as_mut());
+    let status = tokio::select! {
+        status = lines.until_end(child.as_mut(), context) => status,
+        () = context.cancel.cancelled() => {
+            stop(child.as_mut()).await;
+            return Err(Interrupted.into());
+        }
+    };
+    let (status, tail) = status.map_err(start)?;
+    if !status.success() {
+        return Err(StageError::Command { command: shown, status: status.to_string(), tail }.into());
+    }
+    read_metrics(&metrics)
+}
+
+fn prepare(card: &Card, context: &Context, scratch: &Path, metrics: &Path) -> Result<CommandWrap> {
+    let work = scratch.join("work");
+    let description = scratch.join("stage.json");
+    let writing = |source| StageError::Write { path: scratch.to_owned(), source };
+    std::fs::create_dir_all(&work).map_err(writing)?;
+    std::fs::write(&description, describe(card, context).to_string()).map_err(writing)?;
+
+    let mut words = card.command.iter().map(|word| match &card.folder {
+        Some(folder) if card.code.contains_key(word) => folder.join(word).into_os_string(),
+        _ => word.into(),
+    });
+    let program = words.next().unwrap_or_default();
+    let mut command = CommandWrap::with_new(program, |command| {
+        command
+            .args(words)
+            .current_dir(&work)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command.env("MCPRL_STAGE", &description).env("MCPRL_METRICS", metrics);
+        command.env("MCPRL_SEED", context.seed.to_string());
+        for (role, inputs) in &context.inputs {
+            for input in inputs {
+                let name = if input.name == *role { role.clone() } else { format!("{role}_{}", input.name) };
+                command.env(format!("MCPRL_INPUT_{}", variable(&name)), &input.path);
+            }
+        }
+        for (port, output) in &card.outputs {
+            command.env(format!("MCPRL_OUTPUT_{}", variable(port)), context.output.join(&output.path));
+        }
+    });
+    command.wrap(ProcessGroup::leader()).wrap(KillOnDrop);
+    Ok(command)
+}
+
+fn variable(name: &str) -> String {
+    name.to_uppercase().replace('-', "_")
+}
+
+fn describe(card: &Card, context: &Context) -> Value {
+    let inputs: BTreeMap<_, Vec<_>> = context
+        .inputs
+        .iter()
+        .map(|(role, inputs)| {
+            let inputs = inputs
+                .iter()
+                .map(|input| json!({ "name": input.name, "path": input.path, "digest": input.digest }));
+            (role, inputs.collect())
+        })
+        .collect();
+    let outputs: BTreeMap<_, _> =
+        card.outputs.iter().map(|(port, output)| (port, context.output.join(&output.path))).collect();
+    json!({
+        "stage": context.stage,
+        "params": context.params,
+        "inputs": inputs,
+        "outputs": outputs,
+        "files": context.files,
+        "seed": context.seed,
+        "server": context.server,
+        "engine": context.engine,
+    })
+}
+
+fn read_metrics(path: &Path) -> Result<Metrics> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes)
+            .map_err(|cause| StageError::Metrics { path: path.to_owned(), problem: cause.to_string() })?),
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(Metrics::new()),
+        Err(source) => Err(StageError::Read { path: path.to_owned(), source }.into()),
+    }
+}
+
+/// What the program prints, line by line.
+struct Lines(mpsc::Receiver<String>);
+
+impl Lines {
+    fn of(child: &mut dyn ChildWrapper) -> Self {
+        let (sender, receiver) = mpsc::channel(64);
+        if let Some(out) = child.stdout().take() {
+            tokio::spawn(forward(out, sender.clone()));
+        }
+        if let Some(err) = child.stderr().take() {
+            tokio::spawn(forward(err, sender));
+        }
+        Self(receiver)
+    }
+
+    async fn until_end(
+        mut self,
+        child: &mut dyn ChildWrapper,
+        context: &Context,
+    ) -> std::io::Result<(std::process::ExitStatus, String)> {
+        let mut tail = Vec::new();
+        while let Some(line) = self.0.recv().await {
+            context.observer.note(&line);
+            tail.push(line);
+            if tail.len() > TAIL_LINES {
+                tail.remove(0);
+            }
+        }
+        Ok((child.wait().await?, tail.join("\n")))
+    }
+}
+
+async fn forward(source: impl AsyncRead + Unpin, sender: mpsc::Sender<String>) {
+    let mut lines = BufReader::new(source).split(b'\n');
+    while let Ok(Some(line)) = lines.next_segment().await {
+        if sender.send(String::from_utf8_lossy(&line).trim_end().to_owned()).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn stop(child: &mut dyn ChildWrapper) {
+    // Either signal fails only where the process is gone already.
+    _ = child.signal(libc::SIGTERM);
+    if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
+        _ = child.start_kill();
+        _ = child.wait().await;
+    }
+}

@@ -1,0 +1,77 @@
+use std::path::PathBuf;
+
+use crate::error::Diagnostic;
+
+/// What can be wrong with a card, or with how a stage is used.
+#[derive(Debug, thiserror::Error)]
+pub enum StageError {
+    #[error("{place}: {problem}")]
+    Card { place: String, problem: String },
+    #[error("{place}: {problem}")]
+    CardSyntax { place: String, problem: String },
+    #[error("cannot read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("cannot write {path}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("parameter `{name}`: {problem}")]
+    Param { name: String, problem: String },
+    #[error("no artifact was given as `{role}`")]
+    NoInput { role: String },
+    #[error("several artifacts were given as `{role}`")]
+    ManyInputs { role: String },
+    #[error("kind \"{kind}\" is not built in")]
+    NotBuiltIn { kind: String },
+    #[error("cannot start `{command}`")]
+    Start {
+        command: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("`{command}` ended with {status}{}{tail}", if tail.is_empty() { "" } else { "\n" })]
+    Command { command: String, status: String, tail: String },
+    #[error("output `{port}` was not written: {path} is missing")]
+    NoOutput { port: String, path: String },
+    #[error("{path} is not a JSON object of numbers: {problem}")]
+    Metrics { path: PathBuf, problem: String },
+}
+
+impl Diagnostic for StageError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Card { .. } | Self::CardSyntax { .. } => "stage::card",
+            Self::Read { .. } => "stage::read",
+            Self::Write { .. } => "stage::write",
+            Self::Param { .. } => "stage::param",
+            Self::NoInput { .. } | Self::ManyInputs { .. } => "stage::input",
+            Self::NotBuiltIn { .. } => "stage::not_built_in",
+            Self::Start { .. } => "stage::start",
+            Self::Command { .. } => "stage::command",
+            Self::NoOutput { .. } => "stage::no_output",
+            Self::Metrics { .. } => "stage::metrics",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NotBuiltIn { .. } => "`mcprl stage list` shows the kinds there are".into(),
+            Self::Start { .. } => "is the program installed, and is the name right?".into(),
+            Self::NoOutput { .. } => "the card says in [outputs] which files the stage writes".into(),
+            _ => return None,
+        })
+    }
+
+    fn class(&self) -> crate::error::Class {
+        match self {
+            Self::Card { .. } | Self::CardSyntax { .. } => crate::error::Class::Usage,
+            _ => crate::error::Class::Work,
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The built-in stage kinds: one line each.
+
+use std::{future::Future, pin::Pin};
+
+use super::{Context, Metrics};
+use crate::error::Result;
+
+pub type StageFuture<'a> = Pin<Box<dyn Future<Output = Result<Metrics>> + Send + 'a>>;
+
+/// A stage kind that is part of the binary.
+pub struct BuiltIn {
+    pub name: &'static str,
+    /// Text of its `card.toml`.
+    pub card: &'static str,
+    /// Other files of its folder, by file name.
+    pub files: &'static [(&'static str, &'static str)],
+    pub run: fn(&Context) -> StageFuture<'_>,
+}
+
+impl BuiltIn {
+    pub fn file(&self, name: &str) -> Option<&'static str> {
+        self.files.iter().find(|(file, _)| *file == name).map(|(_, text)| *text)
+    }
+}
+
+/// `built_in!(judge, ["absolute.jinja"])`: the module `stage::judge` and the folder `stages/judge/`.
+#[allow(unused_macros, reason = "the list below may be empty")]
+macro_rules! built_in {
+    ($kind:ident, [$($file:literal),*]) => {
+        BuiltIn {
+            name: stringify!($kind),
+            card: include_str!(concat!("../../stages/", stringify!($kind), "/card.toml")),
+            files: &[$(($file, include_str!(concat!("../../stages/", stringify!($kind), "/", $file)))),*],
+            run: |context| Box::pin(super::$kind::run(context)),
+        }
+    };
+}
+
+pub const BUILT_IN: &[BuiltIn] = &[];
+
+pub fn find(kind: &str) -> Option<&'static BuiltIn> {
+    BUILT_IN.iter().find(|built_in| built_in.name == kind)
+}

@@ -1,0 +1,147 @@
+//! Artifacts by content: publishing them, and telling cheaply whether one is still what it was.
+
+use std::{
+    fs::{File, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Store, StoreError,
+    tree::{self, Entry},
+    write,
+};
+use crate::hash::Digest;
+
+/// What an artifact in the store is worth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// Its files are as they were when last hashed.
+    Sealed,
+    /// The seal did not fit (a copied store, a touched file), but the bytes are right.
+    Unsealed,
+    Absent,
+    /// It can not be used; says what is wrong with it.
+    Damaged(String),
+}
+
+impl Condition {
+    pub fn is_intact(&self) -> bool {
+        matches!(self, Self::Sealed | Self::Unsealed)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Seal {
+    files: Vec<Entry>,
+}
+
+impl Store {
+    /// Where the artifact is, if it is there.
+    pub fn artifact(&self, digest: &Digest) -> PathBuf {
+        let digest = digest.to_string();
+        self.root.join("cas").join(&digest[..2]).join(digest)
+    }
+
+    fn seal_path(&self, digest: &Digest) -> PathBuf {
+        self.artifact(digest).with_extension("seal")
+    }
+
+    /// Whether the artifact can be used. Stats its files; reads them only where the seal does not fit. Writes nothing.
+    pub fn inspect(&self, digest: &Digest) -> Condition {
+        let folder = self.artifact(digest);
+        if !folder.is_dir() {
+            return Condition::Absent;
+        }
+        let entries = match tree::list(&folder) {
+            Ok(entries) => entries,
+            Err(cause) => return Condition::Damaged(cause.to_string()),
+        };
+        let seal = std::fs::read(self.seal_path(digest)).ok();
+        let seal = seal.and_then(|bytes| serde_json::from_slice::<Seal>(&bytes).ok());
+        if seal.is_some_and(|seal| seal.files == entries) {
+            return Condition::Sealed;
+        }
+        match tree::digest(&folder, &entries) {
+            Ok(found) if found == *digest => Condition::Unsealed,
+            Ok(_) => Condition::Damaged("its bytes changed since it was written".into()),
+            Err(cause) => Condition::Damaged(cause.to_string()),
+        }
+    }
+
+    /// Records the stamps of an intact artifact, so that the next look at it is cheap.
+    pub fn seal(&self, digest: &Digest) -> Result<(), StoreError> {
+        let files = tree::list(&self.artifact(digest))?;
+        self.write_seal(digest, files)
+    }
+
+    fn write_seal(&self, digest: &Digest, files: Vec<Entry>) -> Result<(), StoreError> {
+        let seal = serde_json::to_vec(&Seal { files }).unwrap_or_default();
+        write::replace(self, &self.seal_path(digest), &seal)
+    }
+
+    /// Moves a folder of the store's own `tmp/` in as an artifact. The folder is gone afterwards.
+    ///
+    /// Equal content that is already there is kept; a damaged artifact under the same digest is replaced.
+    pub fn publish(&self, staged: &Path) -> Result<Digest, StoreError> {
+        for entry in tree::list(staged)? {
+            let path = staged.join(&entry.path);
+            std::fs::set_permissions(&path, Permissions::from_mode(0o444))
+                .and_then(|()| File::open(&path)?.sync_all())
+                .map_err(|cause| StoreError::writing(path, cause))?;
+        }
+        // Stamps are taken before the bytes are read: a change in between shows as a seal that does not fit.
+        let entries = tree::list(staged)?;
+        let digest = tree::digest(staged, &entries)?;
+        sync_folders(staged)?;
+
+        let target = self.artifact(&digest);
+        if self.inspect(&digest).is_intact() {
+            remove(staged)?;
+            return Ok(digest);
+        }
+        if let Some(parent) = target.parent() {
+            std::fs::create_dir_all(parent).map_err(|cause| StoreError::writing(parent, cause))?;
+        }
+        if target.exists() {
+            self.discard(&target)?;
+        }
+        match std::fs::rename(staged, &target) {
+            Ok(()) => {}
+            // Another process published the same bytes in between.
+            Err(_) if self.inspect(&digest).is_intact() => {
+                remove(staged)?;
+                return Ok(digest);
+            }
+            Err(cause) => return Err(StoreError::writing(target, cause)),
+        }
+        write::sync_parent(&target)?;
+        self.write_seal(&digest, entries)?;
+        Ok(digest)
+    }
+
+    /// Takes a folder out of sight in one step, then deletes it.
+    fn discard(&self, folder: &Path) -> Result<(), StoreError> {
+        let grave =
+            tempfile::tempdir_in(self.tmp()).map_err(|cause| StoreError::writing(self.tmp(), cause))?;
+        std::fs::rename(folder, grave.path().join("artifact"))
+            .map_err(|cause| StoreError::writing(folder, cause))
+    }
+}
+
+fn sync_folders(folder: &Path) -> Result<(), StoreError> {
+    let reading = |cause| StoreError::reading(folder, cause);
+    for item in std::fs::read_dir(folder).map_err(reading)? {
+        let path = item.map_err(reading)?.path();
+        if path.is_dir() {
+            sync_folders(&path)?;
+        }
+    }
+    write::sync_folder(folder)
+}
+
+fn remove(folder: &Path) -> Result<(), StoreError> {
+    std::fs::remove_dir_all(folder).map_err(|cause| StoreError::writing(folder, cause))
+}

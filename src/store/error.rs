@@ -1,0 +1,96 @@
+use std::{
+    io::{Error, ErrorKind},
+    path::PathBuf,
+};
+
+use crate::error::Diagnostic;
+
+/// What can go wrong with the store.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("cannot read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: Error,
+    },
+    #[error("cannot write {path}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: Error,
+    },
+    #[error("no space left while writing {path}")]
+    Full { path: PathBuf },
+    #[error("the cache cannot be written: {path}")]
+    ReadOnly {
+        path: PathBuf,
+        #[source]
+        source: Error,
+    },
+    #[error("the cache {root} is not a folder")]
+    NotAFolder { root: PathBuf },
+    #[error("the cache {root} has layout {found}, this mcprl knows layouts up to {known}")]
+    Version { root: PathBuf, found: String, known: u32 },
+    #[error("output holds {path}, which is neither a file nor a folder")]
+    Special { path: PathBuf },
+    #[error("output holds {path:?}, whose name is not UTF-8")]
+    Name { path: PathBuf },
+    #[error("artifact {digest} is not in the cache")]
+    Absent { digest: String },
+    #[error("another process took over this stage")]
+    LeaseLost,
+}
+
+impl StoreError {
+    pub(super) fn reading(path: impl Into<PathBuf>, source: Error) -> Self {
+        Self::Read { path: path.into(), source }
+    }
+
+    /// Tells a full disk and a read-only place apart from other failures.
+    pub fn writing(path: impl Into<PathBuf>, source: Error) -> Self {
+        let path = path.into();
+        match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+                Self::Full { path }
+            }
+            ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Self::ReadOnly { path, source },
+            _ => Self::Write { path, source },
+        }
+    }
+}
+
+impl Diagnostic for StoreError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Read { .. } => "store::read",
+            Self::Write { .. } => "store::write",
+            Self::Full { .. } => "store::full",
+            Self::ReadOnly { .. } => "store::read_only",
+            Self::NotAFolder { .. } => "store::not_a_folder",
+            Self::Version { .. } => "store::version",
+            Self::Special { .. } => "store::special_file",
+            Self::Name { .. } => "store::name",
+            Self::Absent { .. } => "store::absent",
+            Self::LeaseLost => "store::lease_lost",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Full { .. } => {
+                "nothing finished is lost: free some space, or choose another place with `--cache DIR`".into()
+            }
+            Self::ReadOnly { .. } | Self::NotAFolder { .. } => {
+                "choose another place with `--cache DIR` or `MCPRL_CACHE`".into()
+            }
+            Self::Version { .. } => "update mcprl, or choose another place with `--cache DIR`".into(),
+            Self::Special { .. } => {
+                "outputs are plain files and folders; links and devices are not kept".into()
+            }
+            Self::Absent { .. } => "run the same file again: what is missing is made anew".into(),
+            Self::LeaseLost => "its result is used instead; run the same file again".into(),
+            Self::Read { .. } | Self::Write { .. } | Self::Name { .. } => return None,
+        })
+    }
+}

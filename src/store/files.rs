@@ -1,0 +1,75 @@
+//! Digests of files outside the store: parameters of type `file`, scripts a server command names.
+//!
+//! A file is read once and again only when its stamp changes. A stamp younger than the clock's grain is not trusted,
+//! for the file could change twice within it.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Store, StoreError,
+    tree::{Stamp, file_digest},
+    write,
+};
+use crate::hash::Digest;
+
+const GRAIN: Duration = Duration::from_secs(2);
+
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+struct Known {
+    stamp: Stamp,
+    digest: Digest,
+}
+
+/// Digests by path, remembered between runs.
+pub struct FileDigests {
+    known: Mutex<BTreeMap<PathBuf, Known>>,
+    loaded: BTreeMap<PathBuf, Known>,
+}
+
+impl FileDigests {
+    /// What earlier runs left behind; nothing where that is unreadable.
+    pub fn load(store: &Store) -> Self {
+        let bytes = std::fs::read(path(store)).ok();
+        let loaded: BTreeMap<_, _> =
+            bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        Self { known: Mutex::new(loaded.clone()), loaded }
+    }
+
+    /// The digest of the file's bytes now.
+    pub fn digest(&self, path: &Path) -> Result<Digest, StoreError> {
+        let reading = |cause| StoreError::reading(path, cause);
+        let metadata = std::fs::metadata(path).map_err(reading)?;
+        let stamp = Stamp::from(&metadata);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.get(path).filter(|known| known.stamp == stamp) {
+            return Ok(known.digest);
+        }
+        let digest = file_digest(path)?;
+        let age = metadata.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+        if age.is_some_and(|age| age > GRAIN) {
+            known.insert(path.to_owned(), Known { stamp, digest });
+        }
+        Ok(digest)
+    }
+
+    /// Keeps what was learnt for the next run.
+    pub fn save(&self, store: &Store) -> Result<(), StoreError> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known == self.loaded {
+            return Ok(());
+        }
+        let bytes = serde_json::to_vec(&*known).unwrap_or_default();
+        write::replace(store, &path(store), &bytes)
+    }
+}
+
+fn path(store: &Store) -> PathBuf {
+    store.tmp().join("files.json")
+}

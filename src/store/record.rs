@@ -1,0 +1,143 @@
+//! Action records: what the stage with a given key wrote.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{
+    Condition, Store, StoreError,
+    write::{self, Created},
+};
+use crate::hash::Digest;
+
+/// One output of a finished stage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    pub digest: Digest,
+    /// Name of the file, where the output is a single file; absent where it is a folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+}
+
+/// What a result cost. Never part of a key or an artifact.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Wall-clock seconds the stage took.
+    pub seconds: f64,
+}
+
+/// What the stage with this key wrote.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ActionRecord {
+    pub key: Digest,
+    /// Where the stage stood in the run that made it.
+    pub stage: String,
+    /// The fields the key was made of, for explaining later reruns.
+    pub fields: Value,
+    pub outputs: BTreeMap<String, Output>,
+    pub metrics: BTreeMap<String, f64>,
+    pub cost: Cost,
+}
+
+/// What the store has for a key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Lookup {
+    Hit(ActionRecord),
+    Miss,
+    /// There is a record, but it or what it names can not be used.
+    Damaged {
+        output: Option<String>,
+        problem: String,
+    },
+}
+
+/// What became of a new record.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Recorded {
+    New,
+    /// Another writer was first, with the same outputs.
+    Same,
+    /// Another writer was first, with other outputs. Theirs stand; these are named.
+    Differs {
+        outputs: Vec<String>,
+        standing: ActionRecord,
+    },
+}
+
+impl Store {
+    fn record_path(&self, key: &Digest) -> PathBuf {
+        self.root.join("ac").join(format!("{key}.json"))
+    }
+
+    /// The record under this key as it is, whatever its outputs are worth. An unreadable one counts as none.
+    pub fn record(&self, key: &Digest) -> Option<ActionRecord> {
+        let bytes = std::fs::read(self.record_path(key)).ok()?;
+        serde_json::from_slice::<ActionRecord>(&bytes).ok().filter(|record| record.key == *key)
+    }
+
+    /// The finished result under this key, every output checked. Writes nothing.
+    pub fn lookup(&self, key: &Digest) -> Lookup {
+        let Some(record) = self.record(key) else {
+            return match self.record_path(key).exists() {
+                true => Lookup::Damaged { output: None, problem: "its record is unreadable".into() },
+                false => Lookup::Miss,
+            };
+        };
+        for (port, output) in &record.outputs {
+            let problem = match self.inspect(&output.digest) {
+                Condition::Sealed | Condition::Unsealed => continue,
+                Condition::Absent => "it is gone".into(),
+                Condition::Damaged(problem) => problem,
+            };
+            return Lookup::Damaged { output: Some(port.clone()), problem };
+        }
+        Lookup::Hit(record)
+    }
+
+    /// Renews seals that did not fit, so that the next lookup reads no artifact.
+    pub fn seal_outputs(&self, record: &ActionRecord) -> Result<(), StoreError> {
+        for output in record.outputs.values() {
+            if self.inspect(&output.digest) == Condition::Unsealed {
+                self.seal(&output.digest)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates the record if its key has none yet.
+    pub fn commit(&self, record: &ActionRecord) -> Result<Recorded, StoreError> {
+        let path = self.record_path(&record.key);
+        let bytes = serde_json::to_vec_pretty(record)
+            .map_err(|cause| StoreError::writing(&path, std::io::Error::other(cause)))?;
+        match write::create(self, &path, &bytes)? {
+            Created::New => Ok(Recorded::New),
+            Created::Exists => {
+                let Some(standing) = self.record(&record.key) else {
+                    write::replace(self, &path, &bytes)?;
+                    return Ok(Recorded::New);
+                };
+                let outputs: Vec<String> = record
+                    .outputs
+                    .iter()
+                    .filter(|(port, output)| standing.outputs.get(*port) != Some(output))
+                    .map(|(port, _)| port.clone())
+                    .collect();
+                if outputs.is_empty() {
+                    return Ok(Recorded::Same);
+                }
+                Ok(Recorded::Differs { outputs, standing })
+            }
+        }
+    }
+
+    /// Sets a record aside (`ac/old/`), so that the stage is worked anew. Its artifacts stay.
+    pub fn withdraw(&self, key: &Digest) -> Result<(), StoreError> {
+        let path = self.record_path(key);
+        let Ok(bytes) = std::fs::read(&path) else { return Ok(()) };
+        let folder = self.root.join("ac/old");
+        std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(&folder, cause))?;
+        let aside = folder.join(format!("{key}.{}.json", Digest::of(&bytes).short()));
+        std::fs::rename(&path, aside).map_err(|cause| StoreError::writing(path, cause))
+    }
+}

@@ -1,0 +1,195 @@
+use std::{collections::BTreeMap, path::PathBuf};
+
+use serde_json::json;
+
+use super::*;
+use crate::hash::Digest;
+
+struct Place {
+    store: Store,
+    _folder: tempfile::TempDir,
+}
+
+fn place() -> Place {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path().join("cache")).unwrap();
+    store.prepare().unwrap();
+    Place { store, _folder: folder }
+}
+
+impl Place {
+    fn staged(&self, files: &[(&str, &str)]) -> PathBuf {
+        let folder = tempfile::tempdir_in(self.store.tmp()).unwrap().keep();
+        for (name, text) in files {
+            let path = folder.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        folder
+    }
+
+    fn published(&self, files: &[(&str, &str)]) -> Digest {
+        self.store.publish(&self.staged(files)).unwrap()
+    }
+
+    fn record(&self, output: Digest) -> ActionRecord {
+        ActionRecord {
+            key: Digest::of(b"key"),
+            stage: "stage".into(),
+            fields: json!({}),
+            outputs: BTreeMap::from([("out".into(), Output { digest: output, file: None })]),
+            metrics: BTreeMap::new(),
+            cost: Cost::default(),
+        }
+    }
+
+    /// Puts other bytes in the place of a stored file.
+    fn overwrite(&self, digest: &Digest, name: &str, text: &str) {
+        let path = self.store.artifact(digest).join(name);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+}
+
+#[test]
+fn equal_content_is_one_artifact_and_names_are_content() {
+    let place = place();
+    let first = place.published(&[("a", "1"), ("b/c", "2")]);
+    assert_eq!(place.published(&[("b/c", "2"), ("a", "1")]), first);
+    assert_ne!(place.published(&[("a", "1"), ("b/d", "2")]), first);
+    assert_ne!(place.published(&[("a", "1"), ("b/c", "3")]), first);
+    assert_eq!(place.store.inspect(&first), Condition::Sealed);
+}
+
+#[test]
+fn a_truncated_file_is_noticed() {
+    let place = place();
+    let digest = place.published(&[("a", "whole")]);
+    place.overwrite(&digest, "a", "who");
+    assert!(matches!(place.store.inspect(&digest), Condition::Damaged(_)));
+}
+
+#[test]
+fn other_bytes_of_the_same_length_are_noticed() {
+    let place = place();
+    let digest = place.published(&[("a", "whole")]);
+    place.overwrite(&digest, "a", "hole!");
+    assert!(matches!(place.store.inspect(&digest), Condition::Damaged(_)));
+}
+
+#[test]
+fn a_file_too_many_is_noticed() {
+    let place = place();
+    let digest = place.published(&[("a", "1")]);
+    std::fs::write(place.store.artifact(&digest).join("b"), "2").unwrap();
+    assert!(matches!(place.store.inspect(&digest), Condition::Damaged(_)));
+}
+
+#[test]
+fn a_rewritten_file_with_the_same_bytes_is_intact_and_can_be_sealed_again() {
+    let place = place();
+    let digest = place.published(&[("a", "whole")]);
+    place.overwrite(&digest, "a", "whole");
+    assert_eq!(place.store.inspect(&digest), Condition::Unsealed);
+    place.store.seal(&digest).unwrap();
+    assert_eq!(place.store.inspect(&digest), Condition::Sealed);
+}
+
+#[test]
+fn publishing_again_mends_a_damaged_artifact() {
+    let place = place();
+    let digest = place.published(&[("a", "whole")]);
+    place.overwrite(&digest, "a", "w");
+    assert_eq!(place.published(&[("a", "whole")]), digest);
+    assert_eq!(place.store.inspect(&digest), Condition::Sealed);
+}
+
+#[test]
+fn a_link_in_an_output_is_refused() {
+    let place = place();
+    let folder = place.staged(&[("a", "1")]);
+    std::os::unix::fs::symlink("a", folder.join("link")).unwrap();
+    assert!(matches!(place.store.publish(&folder), Err(StoreError::Special { .. })));
+}
+
+#[test]
+fn a_record_with_an_artifact_gone_is_no_hit() {
+    let place = place();
+    let digest = place.published(&[("a", "1")]);
+    let record = place.record(digest);
+    assert_eq!(place.store.lookup(&record.key), Lookup::Miss);
+    assert_eq!(place.store.commit(&record).unwrap(), Recorded::New);
+    assert_eq!(place.store.lookup(&record.key), Lookup::Hit(record.clone()));
+    std::fs::remove_dir_all(place.store.artifact(&digest)).unwrap();
+    let expected = Lookup::Damaged { output: Some("out".into()), problem: "it is gone".into() };
+    assert_eq!(place.store.lookup(&record.key), expected);
+}
+
+#[test]
+fn a_torn_record_is_no_hit_and_gives_way() {
+    let place = place();
+    let record = place.record(place.published(&[("a", "1")]));
+    std::fs::write(place.store.root().join("ac").join(format!("{}.json", record.key)), "{\"key\"").unwrap();
+    assert!(matches!(place.store.lookup(&record.key), Lookup::Damaged { output: None, .. }));
+    assert_eq!(place.store.commit(&record).unwrap(), Recorded::New);
+    assert_eq!(place.store.lookup(&record.key), Lookup::Hit(record));
+}
+
+#[test]
+fn the_first_record_stands_and_a_second_with_other_bytes_is_reported() {
+    let place = place();
+    let first = place.record(place.published(&[("a", "1")]));
+    let second = place.record(place.published(&[("a", "2")]));
+    place.store.commit(&first).unwrap();
+    assert_eq!(place.store.commit(&first).unwrap(), Recorded::Same);
+    let differs = Recorded::Differs { outputs: vec!["out".into()], standing: first.clone() };
+    assert_eq!(place.store.commit(&second).unwrap(), differs);
+    assert_eq!(place.store.record(&first.key), Some(first));
+}
+
+#[test]
+fn a_withdrawn_record_makes_room_for_another() {
+    let place = place();
+    let first = place.record(place.published(&[("a", "1")]));
+    let second = place.record(place.published(&[("a", "2")]));
+    place.store.commit(&first).unwrap();
+    place.store.withdraw(&first.key).unwrap();
+    assert_eq!(place.store.commit(&second).unwrap(), Recorded::New);
+}
+
+#[test]
+fn looking_into_an_absent_store_writes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("cache");
+    let store = Store::open(&root).unwrap();
+    assert_eq!(store.lookup(&Digest::of(b"key")), Lookup::Miss);
+    assert!(!root.exists());
+}
+
+#[test]
+fn a_store_of_a_later_layout_is_left_alone() {
+    let place = place();
+    std::fs::write(place.store.root().join("version"), "99\n").unwrap();
+    assert!(matches!(Store::open(place.store.root()), Err(StoreError::Version { .. })));
+}
+
+#[test]
+fn a_file_outside_is_read_again_once_it_changes() {
+    let place = place();
+    let path = place.store.root().join("outside.txt");
+    std::fs::write(&path, "one").unwrap();
+    let files = FileDigests::load(&place.store);
+    assert_eq!(files.digest(&path).unwrap(), Digest::of(b"one"));
+    std::fs::write(&path, "two").unwrap();
+    assert_eq!(files.digest(&path).unwrap(), Digest::of(b"two"));
+}
+
+#[test]
+fn the_newest_key_of_a_stage_is_remembered_beside_the_others() {
+    let place = place();
+    let (one, two) = (Digest::of(b"1"), Digest::of(b"2"));
+    place.store.remember("run", &BTreeMap::from([("a".into(), one), ("b".into(), one)])).unwrap();
+    place.store.remember("run", &BTreeMap::from([("b".into(), two)])).unwrap();
+    let last = place.store.last_keys("run");
+    assert_eq!((last.get("a"), last.get("b"), last.get("c")), (Some(&one), Some(&two), None));
+}
