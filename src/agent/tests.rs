@@ -40,7 +40,7 @@ impl Server for Desk {
         let text = arguments.get("at").and_then(Value::as_str).unwrap_or_default().to_owned();
         match name {
             "wire-fail" => Ok(Outcome { text: "no such thing".into(), is_error: true }),
-            "wire-crash" => Err(McpError::Todo),
+            "wire-crash" => Err(McpError::PoolClosed),
             "wire-count" => {
                 let numbers: Vec<String> = (0..400).map(|number: u32| number.to_string()).collect();
                 Ok(Outcome { text: numbers.join(" "), is_error: false })

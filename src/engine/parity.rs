@@ -47,8 +47,12 @@ impl Reference {
         let norms = ["input_layernorm", "self_attn.q_norm", "self_attn.k_norm", "post_attention_layernorm"];
         let layers = (0..2).map(|layer| format!("model.layers.{layer}"));
         if self.of == "adapted" {
-            let both = |name: String| ["A", "B"].map(|part| format!("base_model.model.{name}.lora_{part}.weight"));
-            layers.flat_map(|layer| linears.clone().map(move |l| format!("{layer}.{l}"))).flat_map(both).collect()
+            let both =
+                |name: String| ["A", "B"].map(|part| format!("base_model.model.{name}.lora_{part}.weight"));
+            layers
+                .flat_map(|layer| linears.clone().map(move |l| format!("{layer}.{l}")))
+                .flat_map(both)
+                .collect()
         } else {
             let of_layer = |layer: String| {
                 norms.into_iter().chain(linears.clone()).map(move |name| format!("{layer}.{name}.weight"))
@@ -80,10 +84,14 @@ fn logits_at_every_position_are_those_of_transformers_and_peft() {
             let layout = ops::TreeLayout { positions: &tree.positions, segments: &segments, heads };
             let mut x = decoder.embed(tokens, &tree.positions).unwrap();
             for layer in 0..decoder.config.layers {
-                x = decoder.layer(layer, x, &tree.positions, |q, k, v| layout.attend(q, k, v)).unwrap().output;
+                x = decoder
+                    .layer(layer, x, &tree.positions, |q, k, v| layout.attend(q, k, v))
+                    .unwrap()
+                    .output;
             }
             let (_, logits) = decoder.logits(&x).unwrap();
-            let found = difference(&ops::values(&logits).unwrap(), &reference.values(&format!("logits.{index}")));
+            let found =
+                difference(&ops::values(&logits).unwrap(), &reference.values(&format!("logits.{index}")));
             assert!(found < worst, "{of}, sequence {index}: {found:e}");
         }
     }
@@ -93,8 +101,11 @@ fn logits_at_every_position_are_those_of_transformers_and_peft() {
 fn log_probabilities_and_gradients_of_every_parameter_are_those_of_autograd() {
     for of in ["base", "adapted"] {
         let reference = Reference::new(of);
-        let sequences: Vec<(Vec<u32>, Vec<bool>)> =
-            reference.sequences().into_iter().map(|tokens| (tokens.clone(), vec![true; tokens.len()])).collect();
+        let sequences: Vec<(Vec<u32>, Vec<bool>)> = reference
+            .sequences()
+            .into_iter()
+            .map(|tokens| (tokens.clone(), vec![true; tokens.len()]))
+            .collect();
         let (batch, indices) = Microbatch::new(&sequences);
         let count = indices.iter().map(Vec::len).sum::<usize>() as f32;
         let mut weights = vec![0.0; batch.targets.len()];
@@ -135,7 +146,9 @@ fn an_adapter_written_by_us_is_read_back_to_the_bit() {
 #[test]
 fn files_that_do_not_fit_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
-    let copy = |name: &str| std::fs::copy(fixtures().join("qwen3-tiny").join(name), folder.path().join(name)).unwrap();
+    let copy = |name: &str| {
+        std::fs::copy(fixtures().join("qwen3-tiny").join(name), folder.path().join(name)).unwrap()
+    };
     copy("config.json");
     copy("model.safetensors");
     let load = || Decoder::load(folder.path()).map(|_| ()).unwrap_err();
@@ -147,7 +160,9 @@ fn files_that_do_not_fit_are_refused_by_name() {
     std::fs::write(folder.path().join("model.safetensors"), &bytes).unwrap();
 
     let config = std::fs::read_to_string(folder.path().join("config.json")).unwrap();
-    let with = |from: &str, to: &str| std::fs::write(folder.path().join("config.json"), config.replace(from, to)).unwrap();
+    let with = |from: &str, to: &str| {
+        std::fs::write(folder.path().join("config.json"), config.replace(from, to)).unwrap()
+    };
     with("\"hidden_size\": 64", "\"hidden_size\": 128");
     assert_eq!(code(load()), "model::shape");
     with("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3");

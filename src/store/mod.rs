@@ -83,6 +83,12 @@ impl Store {
         Ok(())
     }
 
+    /// Whether the store can be written.
+    pub fn probe(&self) -> Result<(), StoreError> {
+        let file = tempfile::NamedTempFile::new_in(self.tmp());
+        file.map(|_| ()).map_err(|cause| StoreError::writing(self.tmp(), cause))
+    }
+
     pub fn root(&self) -> &Path {
         &self.root
     }

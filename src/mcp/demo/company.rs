@@ -44,13 +44,13 @@ pub(super) const TABLES: [(&str, &[(&str, &str)]); 3] = [
 const SCHEMA: &str = "
 CREATE TABLE departments (
     dept_id integer PRIMARY KEY,
-    dept_name text NOT NULL UNIQUE,
+    dept_name text NOT NULL,
     location text NOT NULL,
     annual_budget integer NOT NULL
 );
 CREATE TABLE employees (
     emp_id integer PRIMARY KEY,
-    full_name text NOT NULL UNIQUE,
+    full_name text NOT NULL,
     job_title text NOT NULL,
     dept_id integer NOT NULL REFERENCES departments (dept_id),
     annual_pay integer NOT NULL,
@@ -58,7 +58,7 @@ CREATE TABLE employees (
 );
 CREATE TABLE projects (
     proj_id integer PRIMARY KEY,
-    proj_name text NOT NULL UNIQUE,
+    proj_name text NOT NULL,
     dept_id integer NOT NULL REFERENCES departments (dept_id),
     lead_id integer NOT NULL REFERENCES employees (emp_id),
     cost integer NOT NULL,

@@ -169,7 +169,7 @@ fn select(connection: &Connection, sql: &str) -> Result<String, QueryError> {
     if statement.column_count() == 0 || !statement.readonly() {
         return Err(QueryError::NotAQuery);
     }
-    let header = statement.column_names().into_iter().map(shortened).collect::<Vec<_>>().join(" | ");
+    let header = statement.column_names().map(shortened).collect::<Vec<_>>().join(" | ");
     let columns = statement.column_count();
     let mut lines = vec![header];
     let mut count = 0;
@@ -260,4 +260,232 @@ fn columns_hint(sql: &str) -> String {
 
 fn table_names() -> String {
     TABLES.map(|(name, _)| name).join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+
+    fn ask(sql: &str) -> Answer {
+        Database::open().unwrap().run_query(sql)
+    }
+
+    /// What each query is answered, refusals marked with `!`.
+    fn answers(queries: &[&str]) -> String {
+        let database = Database::open().unwrap();
+        let mut text = String::new();
+        for sql in queries {
+            let (mark, answer) = match database.run_query(sql) {
+                Ok(answer) => ("=", answer),
+                Err(answer) => ("!", answer),
+            };
+            writeln!(text, "> {sql}\n{mark} {answer}").unwrap();
+        }
+        text
+    }
+
+    #[test]
+    fn a_result_is_a_header_and_at_most_five_rows() {
+        insta::assert_snapshot!(answers(&[
+            "SELECT emp_id, full_name FROM employees ORDER BY emp_id LIMIT 5",
+            "SELECT emp_id FROM employees",
+            "SELECT proj_name FROM projects WHERE cost > 5000",
+            "SELECT 3.0, 2.50, ROUND(10 / 3.0, 2), AVG(cost), NULL, 1 = 1, x'00ff', 1e20 FROM projects",
+            "SELECT a.emp_id FROM employees a, employees b",
+        ]), @r"
+        > SELECT emp_id, full_name FROM employees ORDER BY emp_id LIMIT 5
+        = emp_id | full_name
+        1 | David Evans
+        2 | Stella Ingram
+        3 | Amber Osborne
+        4 | Cecil Quick
+        5 | Xavier Abbott
+        > SELECT emp_id FROM employees
+        = emp_id
+        1
+        2
+        3
+        4
+        5
+        (48 rows)
+        > SELECT proj_name FROM projects WHERE cost > 5000
+        = (no rows)
+        > SELECT 3.0, 2.50, ROUND(10 / 3.0, 2), AVG(cost), NULL, 1 = 1, x'00ff', 1e20 FROM projects
+        = 3.0 | 2.50 | ROUND(10 / 3.0, 2) | AVG(cost) | NULL | 1 = 1 | x'00ff' | 1e20
+        3 | 2.5 | 3.33 | 445.916666666667 | NULL | 1 | (2 bytes) | 100000000000000000000
+        > SELECT a.emp_id FROM employees a, employees b
+        = emp_id
+        1
+        1
+        1
+        1
+        1
+        (more than 1000 rows)
+        ");
+    }
+
+    #[test]
+    fn an_error_says_what_there_is_instead() {
+        insta::assert_snapshot!(answers(&[
+            "SELECT salary FROM employees",
+            "SELECT e.salary FROM employees e JOIN departments d ON d.id = e.dept_id",
+            "SELECT dept_id FROM employees JOIN departments ON 1 = 1",
+            "SELECT name FROM staff",
+            "SELECT salary",
+            "SELCT * FROM employees",
+            "SELECT * FROM employees WHERE",
+            "SELECT MEDIAN(annual_pay) FROM employees",
+            "",
+            "-- nothing",
+        ]), @r#"
+        > SELECT salary FROM employees
+        ! no such column: salary
+        columns of employees: emp_id, full_name, job_title, dept_id, annual_pay, hire_year
+        > SELECT e.salary FROM employees e JOIN departments d ON d.id = e.dept_id
+        ! no such column: e.salary
+        columns of departments: dept_id, dept_name, location, annual_budget
+        columns of employees: emp_id, full_name, job_title, dept_id, annual_pay, hire_year
+        > SELECT dept_id FROM employees JOIN departments ON 1 = 1
+        ! ambiguous column name: dept_id
+        columns of departments: dept_id, dept_name, location, annual_budget
+        columns of employees: emp_id, full_name, job_title, dept_id, annual_pay, hire_year
+        > SELECT name FROM staff
+        ! no such table: staff
+        tables: departments, employees, projects
+        > SELECT salary
+        ! no such column: salary
+        tables: departments, employees, projects
+        > SELCT * FROM employees
+        ! near "SELCT": syntax error
+        > SELECT * FROM employees WHERE
+        ! incomplete input
+        > SELECT MEDIAN(annual_pay) FROM employees
+        ! no such function: MEDIAN
+        > 
+        ! the query is empty
+        tables: departments, employees, projects
+        > -- nothing
+        ! the query is empty
+        tables: departments, employees, projects
+        "#);
+    }
+
+    #[test]
+    fn tables_are_described_on_one_line() {
+        let database = Database::open().unwrap();
+        insta::assert_snapshot!(database.list_tables(), @"departments, employees, projects");
+        insta::assert_snapshot!(database.describe_table("Employees").unwrap(), @"emp_id integer, full_name text, job_title text, dept_id integer, annual_pay integer, hire_year integer");
+        insta::assert_snapshot!(database.describe_table("staff").unwrap_err(), @r"
+        no such table: staff
+        tables: departments, employees, projects
+        ");
+    }
+
+    #[test]
+    fn nothing_but_reading_is_allowed() {
+        insta::assert_snapshot!(answers(&[
+            "DROP TABLE employees",
+            "INSERT INTO departments VALUES (9, 'Cheats', 'Nowhere', 1)",
+            "UPDATE employees SET annual_pay = 1",
+            "DELETE FROM projects",
+            "CREATE TABLE t (x)",
+            "CREATE TEMP TABLE t (x)",
+            "WITH t AS (SELECT 1) DELETE FROM projects",
+            "ATTACH DATABASE '/tmp/other.db' AS other",
+            "VACUUM INTO '/tmp/copy.db'",
+            "BEGIN",
+            "PRAGMA writable_schema = ON",
+            "PRAGMA query_only = OFF",
+            "PRAGMA hard_heap_limit = 0",
+            "SELECT load_extension('/tmp/evil.so')",
+            "SELECT random()",
+            "SELECT CURRENT_TIMESTAMP",
+            "SELECT full_name FROM employees; DROP TABLE employees",
+            "SELECT 1; SELECT 2",
+        ]), @r"
+        > DROP TABLE employees
+        ! only SELECT is allowed: the database is read-only
+        > INSERT INTO departments VALUES (9, 'Cheats', 'Nowhere', 1)
+        ! only SELECT is allowed: the database is read-only
+        > UPDATE employees SET annual_pay = 1
+        ! only SELECT is allowed: the database is read-only
+        > DELETE FROM projects
+        ! only SELECT is allowed: the database is read-only
+        > CREATE TABLE t (x)
+        ! only SELECT is allowed: the database is read-only
+        > CREATE TEMP TABLE t (x)
+        ! only SELECT is allowed: the database is read-only
+        > WITH t AS (SELECT 1) DELETE FROM projects
+        ! only SELECT is allowed: the database is read-only
+        > ATTACH DATABASE '/tmp/other.db' AS other
+        ! only SELECT is allowed: the database is read-only
+        > VACUUM INTO '/tmp/copy.db'
+        ! only SELECT is allowed: the database is read-only
+        > BEGIN
+        ! only SELECT is allowed: the database is read-only
+        > PRAGMA writable_schema = ON
+        ! only SELECT is allowed: the database is read-only
+        > PRAGMA query_only = OFF
+        ! only SELECT is allowed: the database is read-only
+        > PRAGMA hard_heap_limit = 0
+        ! only SELECT is allowed: the database is read-only
+        > SELECT load_extension('/tmp/evil.so')
+        ! not authorized to use function: load_extension
+        > SELECT random()
+        ! not authorized to use function: random
+        > SELECT CURRENT_TIMESTAMP
+        ! not authorized to use function: CURRENT_TIMESTAMP
+        > SELECT full_name FROM employees; DROP TABLE employees
+        ! only SELECT is allowed: the database is read-only
+        > SELECT 1; SELECT 2
+        ! only one statement at a time is allowed
+        ");
+        assert_eq!(ask("SELECT COUNT(*) FROM employees"), Ok("COUNT(*)\n48".into()));
+    }
+
+    #[test]
+    fn reading_about_tables_in_sqlites_own_way_is_allowed() {
+        insta::assert_snapshot!(answers(&[
+            "SELECT name FROM sqlite_master WHERE type = 'table'",
+            "PRAGMA table_info(departments)",
+        ]), @r"
+        > SELECT name FROM sqlite_master WHERE type = 'table'
+        = name
+        departments
+        employees
+        projects
+        > PRAGMA table_info(departments)
+        = cid | name | type | notnull | dflt_value | pk
+        0 | dept_id | INTEGER | 0 | NULL | 1
+        1 | dept_name | TEXT | 1 | NULL | 0
+        2 | location | TEXT | 1 | NULL | 0
+        3 | annual_budget | INTEGER | 1 | NULL | 0
+        ");
+    }
+
+    #[test]
+    fn a_query_without_end_is_stopped_and_the_next_one_answered() {
+        insta::assert_snapshot!(answers(&[
+            "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT MAX(x) FROM n",
+            "SELECT COUNT(*) FROM employees a, employees b, employees c, employees d, employees e",
+            "SELECT hex(zeroblob(1000000000))",
+            "SELECT COUNT(*) FROM employees",
+        ]), @r"
+        > WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT MAX(x) FROM n
+        ! the query was stopped: it takes too long; add conditions or a smaller join
+        > SELECT COUNT(*) FROM employees a, employees b, employees c, employees d, employees e
+        ! the query was stopped: it takes too long; add conditions or a smaller join
+        > SELECT hex(zeroblob(1000000000))
+        ! the query or one of its values is too long
+        > SELECT COUNT(*) FROM employees
+        = COUNT(*)
+        48
+        ");
+        let long = format!("SELECT '{}'", "x".repeat(100_000));
+        insta::assert_snapshot!(ask(&long).unwrap_err(), @"the query or one of its values is too long");
+        let deep = format!("SELECT {}1", "1 + ".repeat(1000));
+        insta::assert_snapshot!(ask(&deep).unwrap_err(), @"Expression tree is too large (maximum depth 64)");
+    }
 }

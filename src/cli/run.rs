@@ -1,0 +1,208 @@
+//! `mcprl run` and `mcprl resume`.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
+
+use clap::Args;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::{Outcome, place::Place};
+use crate::{
+    error::Result,
+    exec::{self, Ended, Request, RunFolder, RunSpec, Summary, folder},
+    plan::{Overrides, Plan, Source},
+    stage::Cards,
+    store::FileDigests,
+    ui::{Printer, RunView, Voice},
+};
+
+#[derive(Args)]
+pub struct Run {
+    /// The run file.
+    file: PathBuf,
+    /// Change a value of the run file: `--set loop.train.iterations=2`.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Draw this stage's sample anew.
+    #[arg(long, value_name = "STAGE")]
+    resample: Vec<String>,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Args)]
+pub struct Resume {
+    /// The run's id, as `mcprl runs` lists it.
+    id: String,
+    #[command(flatten)]
+    place: Place,
+}
+
+impl Run {
+    pub fn execute(self, printer: &Printer) -> Result<Outcome> {
+        let source = Source::read(&self.file)?;
+        let store = self.place.store(Some(&self.file))?;
+        let spec = RunSpec {
+            file: std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone()),
+            stages: self.place.stages(Some(&self.file)),
+            resample: self.resample,
+            overrides: Overrides::new(std::env::vars(), self.set),
+            text: source.text().to_owned(),
+        };
+        let files = FileDigests::load(&store);
+        let plan = Plan::new(&source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)?;
+        let resample = plan.resampled(&spec.resample)?;
+        store.prepare()?;
+        let folder = RunFolder::create(&store, &plan.name, &spec)?;
+        go(
+            printer,
+            Request {
+                plan,
+                store,
+                files,
+                folder,
+                resample,
+                listener: Arc::new(RunView::new(*printer)),
+                cancel: CancellationToken::new(),
+            },
+        )
+    }
+}
+
+impl Resume {
+    pub fn execute(self, printer: &Printer) -> Result<Outcome> {
+        let store = self.place.store(None)?;
+        let (folder, spec) = RunFolder::open(&store, &self.id)?;
+        let source = Source::parse(&spec.file, spec.text.clone())?;
+        let files = FileDigests::load(&store);
+        let stages = self.place.given_stages().or(spec.stages);
+        let plan = Plan::new(&source, &spec.overrides, &Cards::new(stages), &files)?;
+        let resample = plan.resampled(&spec.resample)?;
+        store.prepare()?;
+        go(
+            printer,
+            Request {
+                plan,
+                store,
+                files,
+                folder,
+                resample,
+                listener: Arc::new(RunView::new(*printer)),
+                cancel: CancellationToken::new(),
+            },
+        )
+    }
+}
+
+fn go(printer: &Printer, request: Request) -> Result<Outcome> {
+    let began = Instant::now();
+    let (id, path) = (request.folder.id.clone(), request.folder.path.clone());
+    let shown = Shown::of(&request.plan, &path);
+    let summary = exec::run(request)?;
+    for failure in &summary.failures {
+        printer.error(failure);
+    }
+    let artifacts = shown.artifacts(&summary);
+    match printer.voice {
+        Voice::Json => printer.data(&ended_json(&summary, &id, began, &artifacts).to_string()),
+        Voice::Human => {
+            for text in shown.reports(&summary) {
+                printer.data(&text);
+            }
+            for (name, artifact) in &artifacts {
+                printer.say(&format!("{name:<24} {}", artifact.display()));
+            }
+            printer.say(&closing(&summary, &id, &path, began));
+        }
+    }
+    Ok(match () {
+        () if summary.interrupted => Outcome::Interrupted,
+        () if summary.failures.is_empty() => Outcome::Worked,
+        () => Outcome::Failed,
+    })
+}
+
+/// What a person asks for after a run: the artifacts of the stages outside loops.
+struct Shown {
+    /// Node, port, type and the link in the run's folder.
+    ports: Vec<(String, String, String, PathBuf)>,
+}
+
+impl Shown {
+    fn of(plan: &Plan, run: &Path) -> Self {
+        let nodes = plan.order().iter().map(|index| plan.node(*index)).filter(|node| node.turn.is_none());
+        let ports = nodes.flat_map(|node| {
+            node.stage.card.outputs.iter().filter_map(|(name, port)| {
+                let link = run.join(folder::inner_path(node, name)?);
+                Some((node.id.clone(), name.clone(), port.artifact.clone(), link))
+            })
+        });
+        Self { ports: ports.collect() }
+    }
+
+    fn there(&self, summary: &Summary) -> impl Iterator<Item = &(String, String, String, PathBuf)> {
+        let done = |id: &str| {
+            let found = summary.nodes.iter().find(|(node, _)| node == id);
+            matches!(found, Some((_, Ended::Cached | Ended::Worked)))
+        };
+        self.ports.iter().filter(move |(node, ..)| done(node))
+    }
+
+    fn artifacts(&self, summary: &Summary) -> BTreeMap<String, PathBuf> {
+        self.there(summary).map(|(node, port, _, link)| (format!("{node}.{port}"), link.clone())).collect()
+    }
+
+    /// Texts of everything of type `report`.
+    fn reports(&self, summary: &Summary) -> Vec<String> {
+        let reports = self.there(summary).filter(|(_, _, artifact, _)| artifact == "report");
+        reports.filter_map(|(.., link)| std::fs::read_to_string(link).ok()).collect()
+    }
+}
+
+fn counts(summary: &Summary) -> [usize; 5] {
+    [
+        summary.count(|ended| matches!(ended, Ended::Cached)),
+        summary.count(|ended| matches!(ended, Ended::Worked)),
+        summary.count(|ended| matches!(ended, Ended::Skipped)),
+        summary.count(|ended| matches!(ended, Ended::Failed)),
+        summary.count(|ended| matches!(ended, Ended::Open)),
+    ]
+}
+
+fn closing(summary: &Summary, id: &str, path: &Path, began: Instant) -> String {
+    let [cached, worked, skipped, failed, open] = counts(summary);
+    let mut parts = vec![format!("{cached} cached"), format!("{worked} worked")];
+    let more = [(skipped, "skipped"), (failed, "failed"), (open, "not begun")];
+    parts.extend(
+        more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")),
+    );
+    let took = crate::ui::seconds(began.elapsed().as_secs_f64());
+    let text = format!("{id}: {} in {took}, {}", parts.join(", "), path.display());
+    match (summary.interrupted, summary.failures.is_empty()) {
+        (true, _) => format!("{text}\nstopped; to go on: mcprl resume {id}"),
+        (false, false) => format!("{text}\nhint: when the cause is gone, `mcprl resume {id}` goes on"),
+        (false, true) => text,
+    }
+}
+
+fn ended_json(
+    summary: &Summary,
+    id: &str,
+    began: Instant,
+    artifacts: &BTreeMap<String, PathBuf>,
+) -> serde_json::Value {
+    let [cached, worked, skipped, failed, open] = counts(summary);
+    json!({
+        "event": "ended",
+        "run": id,
+        "seconds": began.elapsed().as_secs_f64(),
+        "interrupted": summary.interrupted,
+        "cached": cached, "worked": worked, "skipped": skipped, "failed": failed, "open": open,
+        "artifacts": artifacts,
+    })
+}
