@@ -12,6 +12,7 @@ pub mod judge;
 pub mod policy;
 pub mod registry;
 pub mod rollout;
+pub mod scenarios;
 pub mod warmup;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};

@@ -174,6 +174,16 @@ impl Family {
     pub(in crate::stage) fn worker(&self) -> &Worker {
         &self.worker
     }
+
+    /// How the answer is read from the last result, and which field it is.
+    pub(in crate::stage) fn reading(&self) -> (Read, Option<&str>) {
+        (self.read, self.field.as_deref())
+    }
+
+    /// The reference calls in order, each with the name its first field is known by to the calls after it.
+    pub(in crate::stage) fn steps(&self) -> impl Iterator<Item = (&CallTemplate, Option<&str>)> {
+        self.solve.iter().map(|step| (&step.call, step.take.as_deref()))
+    }
 }
 
 /// A problem and the place in the file.

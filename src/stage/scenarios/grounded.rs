@@ -27,7 +27,7 @@ use super::{
 use crate::{
     chat::ToolCall,
     data::{Scenario, Tool},
-    error::{Interrupted, Result, did_you_mean},
+    error::{Failure, Interrupted, Result, did_you_mean},
     hash::Encoder,
     progress::Observer,
 };
@@ -107,14 +107,17 @@ pub async fn generate(
         })
         .collect();
     observer.total(cases.len() as u64);
-    let found: Vec<(&Family, Binding, Found)> = futures::stream::iter(cases)
-        .map(|(family, binding)| async move {
-            if cancel.is_cancelled() {
-                return Err(Interrupted.into());
+    let found: Vec<Found> = futures::stream::iter(0..cases.len())
+        .map(|case| {
+            let (family, binding) = &cases[case];
+            async move {
+                if cancel.is_cancelled() {
+                    return Err(Interrupted.into());
+                }
+                let found = solve(families, family, binding, live).await?;
+                observer.advance(1);
+                Ok::<_, Failure>(found)
             }
-            let found = solve(families, family, &binding, live).await?;
-            observer.advance(1);
-            Ok::<_, crate::error::Failure>((family, binding, found))
         })
         .buffered(VISITS)
         .try_collect()
@@ -123,7 +126,7 @@ pub async fn generate(
     let mut wording = Wording { seed, ..Wording::default() };
     let mut solved: Vec<(&Family, Vec<Solved>)> = families.iter().map(|family| (family, Vec::new())).collect();
     let mut failures: BTreeMap<&str, String> = BTreeMap::new();
-    for (family, binding, found) in found {
+    for ((family, binding), found) in cases.into_iter().zip(found) {
         match found {
             Found::Answer { answer, calls } => {
                 if let Some((_, cases)) = solved.iter_mut().find(|(other, _)| other.name == family.name) {
@@ -248,6 +251,20 @@ impl Families {
             }
         }
         Ok(())
+    }
+
+    /// Reads an answer as a hasty reader does: the first row will do.
+    pub(in crate::stage) fn glance(&self, text: &str, read: Read, field: Option<&str>) -> Option<String> {
+        if read == Read::Text {
+            return Some(text.trim().to_owned());
+        }
+        let rows = self.results.read(text);
+        let position = rows.position(field).unwrap_or_default();
+        let mut fields = (0..rows.rows.len()).filter_map(|row| rows.field(row, position));
+        match read {
+            Read::Column => Some(fields.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty()),
+            _ => fields.next().map(str::to_owned),
+        }
     }
 
     /// Reads an answer out of a result, strictly.

@@ -21,11 +21,11 @@ use serde::Deserialize;
 
 pub use self::{
     error::ScenarioError,
-    families::{Families, Family},
+    families::{Families, Family, Read, Tier},
     live::{Live, Visit},
     phrase::Binding,
 };
-pub(in crate::stage) use self::{families::CallTemplate, phrase::below};
+pub(in crate::stage) use self::phrase::below;
 
 use super::{Context, Metrics, StageError};
 use crate::{

@@ -17,7 +17,7 @@ async fn server() -> ServerSpec {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn try_it() {
-    let families = Families::parse(include_str!("../../../pipelines/sqlite.families.toml"), "sqlite.families.toml").unwrap();
+    let families = Families::load(std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/pipelines/sqlite.families.toml"))).unwrap();
     let spec = server().await;
     let session = crate::mcp::Session::connect(&spec).await.unwrap();
     let (_, tools, _) = session.describe().await.unwrap();
