@@ -13,6 +13,9 @@ pub mod registry;
 pub mod rollout;
 pub mod warmup;
 
+#[cfg(test)]
+mod testing;
+
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use serde::de::DeserializeOwned;

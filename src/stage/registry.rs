@@ -36,7 +36,8 @@ macro_rules! built_in {
     };
 }
 
-pub const BUILT_IN: &[BuiltIn] = &[];
+pub const BUILT_IN: &[BuiltIn] =
+    &[built_in!(judge, ["relative.jinja"]), built_in!(rollout, ["system.jinja"])];
 
 pub fn find(kind: &str) -> Option<&'static BuiltIn> {
     BUILT_IN.iter().find(|built_in| built_in.name == kind)
