@@ -137,7 +137,7 @@ async fn an_episode_keeps_sampled_tokens_and_appends_only_what_others_said() {
         episode.tokens.iter().zip(&episode.sampled).filter(|(_, s)| **s).map(|(t, _)| *t).collect();
     assert_eq!(chat.decode(&said), format!("{look}<|im_end|>{done}<|im_end|>"));
     let whole = chat.decode(&episode.tokens);
-    assert!(whole.ends_with(&format!("{}{}{done}<|im_end|>", format!("{look}<|im_end|>"), played.heard[1])));
+    assert!(whole.ends_with(&format!("{look}<|im_end|>{}{done}<|im_end|>", played.heard[1])));
     let scored = |(logprob, sampled): (&f32, &bool)| *logprob == if *sampled { -0.5 } else { 0.0 };
     assert!(episode.logprobs.iter().zip(&episode.sampled).all(scored));
 }
