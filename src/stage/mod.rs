@@ -15,6 +15,9 @@ pub mod rollout;
 pub mod scenarios;
 pub mod warmup;
 
+#[cfg(test)]
+mod testing;
+
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use serde::de::DeserializeOwned;
