@@ -1,1 +1,17 @@
-//! To be written.
+//! An episode: a policy and a server, turn by turn, until the task is done or a limit is reached.
+//!
+//! Token in, token out: what the policy sampled is kept as it was sampled, and only what others said is appended, so
+//! the tokens of an episode are exactly those the policy saw. Every episode ends with a reason. Whatever a policy
+//! writes is answered: a malformed call, an unknown tool and wrong arguments come back to it as errors.
+//!
+//! Nothing here knows of rewards or training, and nothing depends on how long a tool took, up to the limit on time.
+
+mod clip;
+mod episode;
+mod toolbox;
+
+#[cfg(test)]
+mod tests;
+
+pub use episode::{End, Episode, Limits, Opening, Server, Speaker, episode};
+pub use toolbox::{Toolbox, ToolboxError};

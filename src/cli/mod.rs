@@ -1,1 +1,88 @@
-//! To be written.
+//! The command line: raw arguments and environment in, resolved once, one file per command.
+//!
+//! Exit codes: 0 it worked, 1 the work failed, 2 the command line or a file it names is wrong, 130 stopped.
+
+mod doctor;
+mod place;
+mod plan;
+mod run;
+mod runs;
+mod stage;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::{
+    error::{Class, Result},
+    ui::{Printer, Voice},
+};
+
+/// An MCP server and a base language model in, an agent measurably better at that server's tools out.
+#[derive(Parser)]
+#[command(name = "mcprl", version, max_term_width = 100, subcommand_required = true)]
+struct Arguments {
+    /// Print JSON: data on standard output, errors on standard error.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a run file; what is in the cache is not worked again.
+    Run(run::Run),
+    /// Go on with a run that was stopped or failed.
+    Resume(run::Resume),
+    /// Show what a run would do, and why. Changes nothing.
+    Plan(plan::Plan),
+    /// List the runs in the cache.
+    Runs(runs::Runs),
+    /// Say what this machine can do.
+    Doctor(doctor::Doctor),
+    /// Show the stage kinds and their cards.
+    #[command(subcommand)]
+    Stage(stage::Stage),
+}
+
+/// How a command ended, where it did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Worked,
+    Failed,
+    Interrupted,
+}
+
+/// Does what the process's arguments say.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let voice = if arguments.json { Voice::Json } else { Voice::Human };
+    let printer = Printer { voice };
+    match arguments.command.execute(&printer) {
+        Ok(Outcome::Worked) => ExitCode::SUCCESS,
+        Ok(Outcome::Failed) => ExitCode::from(1),
+        Ok(Outcome::Interrupted) => ExitCode::from(130),
+        Err(failure) => {
+            printer.error(&failure);
+            match failure.class() {
+                Class::Work => ExitCode::from(1),
+                Class::Usage => ExitCode::from(2),
+                Class::Interrupted => ExitCode::from(130),
+            }
+        }
+    }
+}
+
+impl Command {
+    fn execute(self, printer: &Printer) -> Result<Outcome> {
+        match self {
+            Self::Run(command) => command.execute(printer),
+            Self::Resume(command) => command.execute(printer),
+            Self::Plan(command) => command.execute(printer),
+            Self::Runs(command) => command.execute(printer),
+            Self::Doctor(command) => command.execute(printer),
+            Self::Stage(command) => command.execute(printer),
+        }
+    }
+}

@@ -11,6 +11,8 @@ mod trainer;
 mod worker;
 
 #[cfg(test)]
+mod parity;
+#[cfg(test)]
 mod tests;
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +21,7 @@ pub use error::EngineError;
 pub use optimizer::{Optimizer, Rule};
 pub use sampler::{Sampled, Sampler, Sequence, Stop, Usage};
 pub use sampling::Sampling;
-pub use trainer::{Microbatch, StepReport, Trainer, forward_backward};
+pub use trainer::{Microbatch, StepReport, Trainer};
 
 /// Where and how the model computes, as the run file resolved it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

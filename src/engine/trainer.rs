@@ -11,7 +11,7 @@ use std::sync::{
 use candle_core::Tensor;
 
 use super::{EngineError, Optimizer, Rule};
-use crate::model::{Decoder, Gradients, Parameter, TokenTree, kernels, ops};
+use crate::model::{Decoder, Gradients, Parameter, Saved, TokenTree, kernels, ops};
 
 /// Rows whose logits are held at once: `[rows, vocabulary]` is never larger than this.
 const LOGIT_ROWS: usize = 256;
@@ -48,83 +48,122 @@ impl Microbatch {
     }
 }
 
+/// Calls `layer` for every layer of the decoder over a microbatch, and gives the last one's output.
+fn forward(
+    decoder: &Decoder,
+    tree: &TokenTree,
+    layout: &ops::TreeLayout<'_>,
+    mut keep: impl FnMut(Saved),
+) -> Result<Tensor, EngineError> {
+    let mut x = decoder.embed(&tree.tokens, &tree.positions)?;
+    for index in 0..decoder.config.layers {
+        let layer = decoder.layer(index, x, &tree.positions, |q, k, v| layout.attend(q, k, v))?;
+        x = layer.output.clone();
+        keep(layer);
+    }
+    Ok(x)
+}
+
+/// Runs `work` with the microbatch's rows laid out for attention.
+fn with_layout<T>(decoder: &Decoder, tree: &TokenTree, work: impl FnOnce(&ops::TreeLayout<'_>) -> T) -> T {
+    let segments: Vec<_> =
+        tree.segments.iter().map(|s| (s.rows.clone(), s.subtree.clone(), s.first)).collect();
+    work(&ops::TreeLayout { positions: &tree.positions, segments: &segments, heads: decoder.config.heads })
+}
+
 /// Runs a microbatch forward and backward, adding to `gradients`; gives the log-probability of each target.
 ///
 /// `slope(target, log p)` is the derivative of the loss by that log-probability.
-pub fn forward_backward(
+fn forward_backward(
     decoder: &Decoder,
     batch: &Microbatch,
     slope: &dyn Fn(usize, f32) -> f32,
     gradients: &Gradients,
 ) -> Result<Vec<f32>, EngineError> {
     let tree = &batch.tree;
-    let segments: Vec<_> =
-        tree.segments.iter().map(|s| (s.rows.clone(), s.subtree.clone(), s.first)).collect();
-    let layout =
-        ops::TreeLayout { positions: &tree.positions, segments: &segments, heads: decoder.config.heads };
-    let mut x = decoder.embed(&tree.tokens, &tree.positions)?;
-    let mut saved = Vec::with_capacity(decoder.config.layers);
-    for index in 0..decoder.config.layers {
-        let layer = decoder.layer(index, x, &tree.positions, |q, k, v| layout.attend(q, k, v))?;
-        x = layer.output.clone();
-        saved.push(layer);
-    }
-    let dx = x.zeros_like()?;
-    let logprobs = predictions(decoder, batch, &x, &dx, slope, gradients)?;
-    drop(x);
-    while let Some(layer) = saved.pop() {
-        decoder.layer_backward(saved.len(), &layer, &layout, &dx, gradients)?;
-    }
-    ops::embed_backward(&tree.tokens, &dx, decoder.embedding.slot, gradients)?;
-    Ok(logprobs)
+    with_layout(decoder, tree, |layout| {
+        let mut saved = Vec::with_capacity(decoder.config.layers);
+        let x = forward(decoder, tree, layout, |layer| saved.push(layer))?;
+        let dx = x.zeros_like()?;
+        let logprobs = predictions(decoder, batch, &x, |rows, picked, normed, logits, first| {
+            slopes(batch, rows, logits, first, slope)?;
+            let back = decoder.logits_backward(picked, normed, logits, gradients)?;
+            let (back, width) = (ops::values(&back)?, decoder.config.hidden);
+            ops::update(&dx, |dx| {
+                for (row, back) in rows.iter().zip(back.chunks_exact(width)) {
+                    dx[row * width..][..width].copy_from_slice(back);
+                }
+            })?;
+            Ok(())
+        })?;
+        drop(x);
+        while let Some(layer) = saved.pop() {
+            decoder.layer_backward(saved.len(), &layer, layout, &dx, gradients)?;
+        }
+        ops::embed_backward(&tree.tokens, &dx, decoder.embedding.slot, gradients)?;
+        Ok(logprobs)
+    })
 }
 
-/// The output projection, a block of rows at a time; sets the rows of `dx`.
+/// The log-probability of each target, a block of rows at a time.
+///
+/// `then` is given each block's rows, their hidden states before and after the norm, their logits, and the index of
+/// their first target; it may overwrite the logits.
 fn predictions(
     decoder: &Decoder,
     batch: &Microbatch,
     x: &Tensor,
-    dx: &Tensor,
-    slope: &dyn Fn(usize, f32) -> f32,
-    gradients: &Gradients,
+    mut then: impl FnMut(&[usize], &Tensor, &Tensor, &Tensor, usize) -> Result<(), EngineError>,
 ) -> Result<Vec<f32>, EngineError> {
-    let vocabulary = decoder.config.vocabulary;
     let mut rows: Vec<usize> = batch.targets.iter().map(|(row, _)| *row).collect();
     rows.dedup();
     let mut logprobs = Vec::with_capacity(batch.targets.len());
     for rows in rows.chunks(LOGIT_ROWS) {
         let picked = ops::gather(x, rows)?;
         let (normed, logits) = decoder.logits(&picked)?;
-        ops::update(&logits, |logits| {
-            let mut probabilities = vec![0.0; vocabulary];
-            for (row, logits) in rows.iter().zip(logits.chunks_exact_mut(vocabulary)) {
-                let total = kernels::log_sum_exp_exps(logits, &mut probabilities);
-                let mut sum = 0.0;
-                let first = logprobs.len();
+        let first = logprobs.len();
+        {
+            let values = ops::values(&logits)?;
+            for (row, logits) in rows.iter().zip(values.chunks_exact(decoder.config.vocabulary)) {
+                let total = kernels::log_sum_exp(logits);
                 while let Some((_, token)) = batch.targets.get(logprobs.len()).filter(|(of, _)| of == row) {
                     logprobs.push(logits[*token as usize] - total);
                 }
-                // d loss / d logit = Σ slope · (1[token] − p)
-                let slopes: Vec<f32> = (first..logprobs.len()).map(|t| slope(t, logprobs[t])).collect();
-                sum += slopes.iter().sum::<f32>();
-                for (logit, probability) in logits.iter_mut().zip(&probabilities) {
-                    *logit = -sum * probability;
-                }
-                for (target, slope) in (first..).zip(slopes) {
-                    logits[batch.targets[target].1 as usize] += slope;
-                }
             }
-        })?;
-        let back = decoder.logits_backward(&picked, &normed, &logits, gradients)?;
-        let back = ops::values(&back)?;
-        let width = decoder.config.hidden;
-        ops::update(dx, |dx| {
-            for (row, back) in rows.iter().zip(back.chunks_exact(width)) {
-                dx[row * width..][..width].copy_from_slice(back);
-            }
-        })?;
+        }
+        then(rows, &picked, &normed, &logits, first)?;
     }
     Ok(logprobs)
+}
+
+/// Turns the logits of a block into the loss's derivatives by them: Σ slope · (1\[token\] − p).
+fn slopes(
+    batch: &Microbatch,
+    rows: &[usize],
+    logits: &Tensor,
+    first: usize,
+    slope: &dyn Fn(usize, f32) -> f32,
+) -> Result<(), EngineError> {
+    let (_, vocabulary) = logits.dims2()?;
+    let (mut target, mut probabilities, mut pushes) = (first, vec![0.0; vocabulary], Vec::new());
+    ops::update(logits, |logits| {
+        for (row, logits) in rows.iter().zip(logits.chunks_exact_mut(vocabulary)) {
+            let total = kernels::log_sum_exp_exps(logits, &mut probabilities);
+            pushes.clear();
+            while let Some((_, token)) = batch.targets.get(target).filter(|(of, _)| of == row) {
+                pushes.push((*token as usize, slope(target, logits[*token as usize] - total)));
+                target += 1;
+            }
+            let sum: f32 = pushes.iter().map(|(_, slope)| slope).sum();
+            for (logit, probability) in logits.iter_mut().zip(&probabilities) {
+                *logit = -sum * probability;
+            }
+            for (token, slope) in &pushes {
+                logits[*token] += slope;
+            }
+        }
+    })?;
+    Ok(())
 }
 
 /// What one optimiser step did.
@@ -158,6 +197,41 @@ impl Trainer {
         &mut self.optimizer
     }
 
+    /// Does `work` for every microbatch, shared out among the threads; results in the order of the microbatches.
+    fn each<T: Send>(
+        &self,
+        batches: &[Microbatch],
+        work: impl Fn(usize, &Microbatch) -> Result<T, EngineError> + Sync,
+    ) -> Result<Vec<T>, EngineError> {
+        let next = AtomicUsize::new(0);
+        let done = Mutex::new(batches.iter().map(|_| None).collect::<Vec<_>>());
+        let run = || {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(batch) = batches.get(index) else { return };
+                let result = work(index, batch);
+                done.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..self.threads.min(batches.len()) {
+                scope.spawn(run);
+            }
+            run();
+        });
+        done.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
+    }
+
+    /// The log-probability of every target, without gradients.
+    pub fn score(&self, batches: &[Microbatch]) -> Result<Vec<Vec<f32>>, EngineError> {
+        self.each(batches, |_, batch| {
+            with_layout(&self.decoder, &batch.tree, |layout| {
+                let x = forward(&self.decoder, &batch.tree, layout, drop)?;
+                predictions(&self.decoder, batch, &x, |_, _, _, _, _| Ok(()))
+            })
+        })
+    }
+
     /// Gradients of all microbatches and the log-probabilities of their targets, without an update.
     ///
     /// `slope(microbatch, target, log p)` is the derivative of the loss by that log-probability.
@@ -166,40 +240,20 @@ impl Trainer {
         batches: &[Microbatch],
         slope: &(dyn Fn(usize, usize, f32) -> f32 + Sync),
     ) -> Result<(Gradients, Vec<Vec<f32>>), EngineError> {
-        let zeros = |parameters: Vec<Parameter<'_>>| {
-            let slots = parameters.iter().map(|parameter| parameter.tensor().zeros_like());
-            Ok::<_, EngineError>(Gradients { slots: slots.collect::<candle_core::Result<_>>()? })
+        let shapes: Vec<Tensor> = self.decoder.trained().iter().map(|p| p.tensor().clone()).collect();
+        let zeros = || {
+            let slots = shapes.iter().map(Tensor::zeros_like).collect::<candle_core::Result<_>>()?;
+            Ok::<_, EngineError>(Gradients { slots })
         };
-        let total = zeros(self.decoder.trained())?;
-        let decoder = &self.decoder;
-        let next = AtomicUsize::new(0);
-        let done: Mutex<Vec<Option<Result<(Gradients, Vec<f32>), EngineError>>>> =
-            Mutex::new(batches.iter().map(|_| None).collect());
-        let work = || {
-            while let Some((index, batch)) = {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                batches.get(index).map(|batch| (index, batch))
-            } {
-                let result = (|| {
-                    let slots =
-                        total.slots.iter().map(Tensor::zeros_like).collect::<candle_core::Result<_>>()?;
-                    let gradients = Gradients { slots };
-                    let logprobs =
-                        forward_backward(decoder, batch, &|target, p| slope(index, target, p), &gradients)?;
-                    Ok((gradients, logprobs))
-                })();
-                done.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..self.threads.min(batches.len()) {
-                scope.spawn(work);
-            }
-            work();
-        });
+        let results = self.each(batches, |index, batch| {
+            let gradients = zeros()?;
+            let logprobs =
+                forward_backward(&self.decoder, batch, &|target, p| slope(index, target, p), &gradients)?;
+            Ok((gradients, logprobs))
+        })?;
+        let total = zeros()?;
         let mut logprobs = Vec::with_capacity(batches.len());
-        for result in done.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten() {
-            let (gradients, of) = result?;
+        for (gradients, of) in results {
             total.merge(&gradients)?;
             logprobs.push(of);
         }

@@ -1,1 +1,92 @@
-//! To be written.
+//! Runs a plan: takes from the store what is there, works what is not, and can be stopped at any moment.
+//!
+//! Only the store says what is finished. The run's own folder (`runs/<id>/`) holds what a person or `resume` needs: the
+//! run file as it was, a journal, and links to the artifacts. Killed at any moment, a run loses at most the rows its
+//! stages had in hand; [`RunFolder::open`] and [`run`] go on from there.
+//!
+//! A stage that fails stops what depends on it and nothing else.
+
+mod error;
+pub mod folder;
+mod interrupt;
+mod journal;
+mod schedule;
+mod work;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tokio_util::sync::CancellationToken;
+
+pub use error::ExecError;
+pub use folder::{RunFolder, RunSpec};
+pub use journal::{Entry, Moment, RunState};
+pub use schedule::run;
+
+use crate::{
+    error::Failure,
+    plan::{Plan, RerunReason},
+    progress::Observer,
+    store::{FileDigests, Holder, Output, Store},
+};
+
+/// What is needed to run a plan.
+pub struct Request {
+    pub plan: Plan,
+    pub store: Store,
+    pub files: FileDigests,
+    pub folder: RunFolder,
+    /// Stages to draw anew, as [`Plan::resampled`] checked them.
+    pub resample: Vec<String>,
+    pub listener: Arc<dyn Listener>,
+    pub cancel: CancellationToken,
+}
+
+/// Something that happened in a run.
+#[derive(Debug)]
+pub enum Event<'a> {
+    Cached { id: &'a str, metrics: &'a BTreeMap<String, f64> },
+    Started { id: &'a str, reasons: &'a [RerunReason] },
+    /// Another run works on the same stage.
+    Waiting { id: &'a str, run: &'a str, holder: &'a Holder },
+    Finished { id: &'a str, seconds: f64, metrics: &'a BTreeMap<String, f64> },
+    /// The loop had reached its goal.
+    Skipped { id: &'a str },
+    Failed { id: &'a str, failure: &'a Failure },
+    /// The stage wrote other bytes than another run did under the same key; the first ones stand.
+    Differs { id: &'a str, outputs: &'a [String] },
+    /// A stop was asked for; stages are ending.
+    Stopping,
+}
+
+/// Hears what happens.
+pub trait Listener: Send + Sync {
+    fn event(&self, event: &Event<'_>);
+    /// Who listens to one stage's work.
+    fn observer(&self, id: &str) -> Arc<dyn Observer>;
+}
+
+/// What became of a node.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ended {
+    Cached(BTreeMap<String, Output>),
+    Worked(BTreeMap<String, Output>),
+    Skipped,
+    Failed,
+    /// Not begun: something before it failed, or the run was stopped.
+    Open,
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Summary {
+    /// In the plan's order.
+    pub nodes: Vec<(String, Ended)>,
+    pub failures: Vec<Failure>,
+    pub interrupted: bool,
+}
+
+impl Summary {
+    pub fn count(&self, which: impl Fn(&Ended) -> bool) -> usize {
+        self.nodes.iter().filter(|(_, ended)| which(ended)).count()
+    }
+}

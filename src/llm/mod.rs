@@ -1,1 +1,224 @@
-//! To be written.
+//! Clients to language models behind OpenAI-compatible endpoints: judges and generators.
+//!
+//! A request is tried again where the endpoint is busy or failing, and never where it refused. The key is read from
+//! an environment variable, sent to the endpoint alone, and is in no error, log or artifact. Proxies named by the
+//! environment are not used, redirects are not followed.
+
+mod error;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use reqwest::{StatusCode, Url, header::HeaderValue, redirect::Policy};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+pub use error::LlmError;
+
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Characters of an error's body that are shown.
+const SHOWN: usize = 300;
+
+/// A model and how to reach it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// Up to and including `/v1`.
+    pub base_url: String,
+    pub model: String,
+    /// Environment variable that holds the API key; none is sent where absent.
+    pub api_key_env: Option<String>,
+    pub temperature: f64,
+    /// Tokens of a reply.
+    pub max_tokens: u32,
+    /// For one attempt.
+    pub timeout: Duration,
+    /// Attempts after the first.
+    pub retries: u32,
+    /// Requests under way at once.
+    pub concurrency: usize,
+}
+
+/// One message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// `system`, `user` or `assistant`.
+    pub role: String,
+    pub content: String,
+}
+
+impl Message {
+    pub fn system(content: impl Into<String>) -> Self {
+        Self { role: "system".into(), content: content.into() }
+    }
+
+    pub fn user(content: impl Into<String>) -> Self {
+        Self { role: "user".into(), content: content.into() }
+    }
+
+    pub fn assistant(content: impl Into<String>) -> Self {
+        Self { role: "assistant".into(), content: content.into() }
+    }
+}
+
+/// Tokens and requests so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub requests: u64,
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+}
+
+/// A client to one endpoint.
+pub struct Client {
+    endpoint: Endpoint,
+    url: Url,
+    key: Option<HeaderValue>,
+    http: reqwest::Client,
+    permits: Semaphore,
+    requests: AtomicU64,
+    prompt_tokens: AtomicU64,
+    completion_tokens: AtomicU64,
+}
+
+/// Why an attempt failed.
+struct Failed {
+    error: LlmError,
+    /// Whether another attempt may succeed, and how long the endpoint asked to wait.
+    again: Option<Option<Duration>>,
+}
+
+impl Client {
+    pub fn new(endpoint: Endpoint) -> Result<Self, LlmError> {
+        let url = address(&endpoint.base_url)?;
+        let key = endpoint.api_key_env.as_deref().map(key).transpose()?;
+        // Fails where one is installed already, which serves as well.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let http = reqwest::Client::builder()
+            .redirect(Policy::none())
+            .no_proxy()
+            .timeout(endpoint.timeout)
+            .build()
+            .map_err(LlmError::Client)?;
+        let permits = Semaphore::new(endpoint.concurrency.max(1));
+        Ok(Self {
+            endpoint,
+            url,
+            key,
+            http,
+            permits,
+            requests: AtomicU64::new(0),
+            prompt_tokens: AtomicU64::new(0),
+            completion_tokens: AtomicU64::new(0),
+        })
+    }
+
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    pub fn usage(&self) -> Usage {
+        Usage {
+            requests: self.requests.load(Ordering::Relaxed),
+            prompt_tokens: self.prompt_tokens.load(Ordering::Relaxed),
+            completion_tokens: self.completion_tokens.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The model's reply to a conversation.
+    pub async fn complete(&self, messages: &[Message]) -> Result<String, LlmError> {
+        let body = json!({
+            "model": self.endpoint.model,
+            "messages": messages,
+            "temperature": self.endpoint.temperature,
+            "max_tokens": self.endpoint.max_tokens,
+        });
+        // Never closed, so never refused.
+        let _permit = self.permits.acquire().await;
+        let mut wait = FIRST_WAIT;
+        let mut left = self.endpoint.retries;
+        loop {
+            match self.attempt(&body).await {
+                Ok(reply) => return Ok(reply),
+                Err(Failed { again: Some(asked), .. }) if left > 0 => {
+                    tokio::time::sleep(asked.unwrap_or(wait).min(LONGEST_WAIT)).await;
+                    left -= 1;
+                    wait *= 2;
+                }
+                Err(Failed { error, .. }) => return Err(error),
+            }
+        }
+    }
+
+    async fn attempt(&self, body: &Value) -> Result<String, Failed> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let mut request = self.http.post(self.url.clone()).json(body);
+        if let Some(key) = &self.key {
+            request = request.header(reqwest::header::AUTHORIZATION, key.clone());
+        }
+        let response = request.send().await.map_err(|source| self.unreachable(source))?;
+        let status = response.status();
+        let asked = response
+            .headers()
+            .get(reqwest::header::RETRY_AFTER)
+            .and_then(|value| value.to_str().ok()?.parse().ok().map(Duration::from_secs));
+        let text = response.text().await.map_err(|source| self.unreachable(source))?;
+        if !status.is_success() {
+            let busy = status.is_server_error()
+                || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
+            let body = text.trim().chars().take(SHOWN).collect();
+            let Endpoint { model, base_url, .. } = self.endpoint.clone();
+            let error = LlmError::Status { model, url: base_url, status: status.as_u16(), body };
+            return Err(Failed { error, again: busy.then_some(asked) });
+        }
+        self.read(&text)
+    }
+
+    fn read(&self, text: &str) -> Result<String, Failed> {
+        let wrong = |reason: String| {
+            let Endpoint { model, base_url, .. } = self.endpoint.clone();
+            Failed { error: LlmError::Reply { model, url: base_url, reason }, again: None }
+        };
+        let reply: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        let count = |name: &str| reply.pointer(name).and_then(Value::as_u64).unwrap_or(0);
+        self.prompt_tokens.fetch_add(count("/usage/prompt_tokens"), Ordering::Relaxed);
+        self.completion_tokens.fetch_add(count("/usage/completion_tokens"), Ordering::Relaxed);
+        let content = reply.pointer("/choices/0/message/content").and_then(Value::as_str);
+        content.map(str::to_owned).ok_or_else(|| wrong("it has no choices[0].message.content".into()))
+    }
+
+    fn unreachable(&self, source: reqwest::Error) -> Failed {
+        let Endpoint { model, base_url: url, timeout: limit, .. } = self.endpoint.clone();
+        let source = source.without_url();
+        let error = match source.is_timeout() {
+            true => LlmError::Timeout { model, url, limit },
+            false => LlmError::Unreachable { model, url, source },
+        };
+        Failed { error, again: Some(None) }
+    }
+}
+
+fn address(base_url: &str) -> Result<Url, LlmError> {
+    let wrong = |reason: &str| LlmError::Url { url: base_url.to_owned(), reason: reason.to_owned() };
+    let url = format!("{}/chat/completions", base_url.trim_end_matches('/'));
+    let url: Url = url.parse().map_err(|_| wrong("it is not a URL"))?;
+    match (url.scheme(), url.username(), url.password()) {
+        ("http" | "https", "", None) => Ok(url),
+        ("http" | "https", ..) => Err(wrong("a secret does not belong in it")),
+        _ => Err(wrong("it begins with neither https:// nor http://")),
+    }
+}
+
+fn key(variable: &str) -> Result<HeaderValue, LlmError> {
+    let key = std::env::var(variable).map_err(|_| LlmError::NoKey { variable: variable.to_owned() })?;
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", key.trim()))
+        .map_err(|_| LlmError::Key { variable: variable.to_owned() })?;
+    value.set_sensitive(true);
+    Ok(value)
+}

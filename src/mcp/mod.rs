@@ -1,11 +1,37 @@
 //! The client to any MCP server, and the demo server.
+//!
+//! A [`Session`] is one live connection, over a child process's standard streams or over streamable HTTP; a
+//! [`Pool`] lends sessions so that episodes do not see each other's effects. Servers are not trusted: every
+//! wait has a limit, every list and text a bound, what a server says is cleaned of characters a reader cannot
+//! see, and what it gets wrong in a list or a result is repaired or left out, never passed on.
+//!
+//! Absent: no shell ever runs a server's command, no reference or link of a server is followed, no request of
+//! a server to the client (sampling, elicitation, roots) is granted, and no answer of a server widens what
+//! this client does. Nothing here knows of episodes, policies or training.
 
-use std::{collections::BTreeMap, time::Duration};
+mod clean;
+pub mod demo;
+mod error;
+mod http;
+mod listing;
+mod names;
+mod outcome;
+mod pool;
+mod process;
+mod session;
+mod tools;
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
-use crate::{data, error::Diagnostic};
+pub use self::{
+    error::{LastWords, McpError},
+    outcome::Outcome,
+    pool::{Lent, Pool},
+    session::Session,
+    tools::{COMPLETE_TASK, tools_digest},
+};
 
 /// The MCP server to master, as the run file resolved it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -18,9 +44,22 @@ pub struct ServerSpec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Transport {
     /// A child process that speaks over its standard input and output. `{mcprl}` in the command is this binary.
-    Stdio { command: Vec<String>, env: BTreeMap<String, String>, cwd: Option<std::path::PathBuf> },
+    ///
+    /// The child sees `PATH`, `HOME`, `LANG`, `TMPDIR` and what `env` lists, nothing else. A value written
+    /// `${NAME}` is taken from this process's environment, so that secrets stay out of run files.
+    Stdio { command: Vec<String>, env: BTreeMap<String, String>, cwd: Option<PathBuf> },
     /// Streamable HTTP. The token is read from the named environment variable, never from the run file.
     Http { url: String, bearer_env: Option<String>, headers: BTreeMap<String, String> },
+}
+
+impl std::fmt::Display for Transport {
+    /// The command line or the URL, for messages.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Stdio { command, .. } => f.write_str(&command.join(" ")),
+            Self::Http { url, .. } => f.write_str(url),
+        }
+    }
 }
 
 /// What keeps one episode's effects from the next one's.
@@ -28,7 +67,7 @@ pub enum Transport {
 pub enum State {
     /// The server has no state an episode can change: sessions are shared.
     ReadOnly,
-    /// Every episode gets its own server process.
+    /// Every episode gets its own server process; over HTTP, its own session.
     FreshProcess,
     /// This tool is called (without arguments) before every episode.
     ResetTool(String),
@@ -44,63 +83,13 @@ pub struct Limits {
     pub result_bytes: usize,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum McpError {
-    #[error("to be written")]
-    Todo,
-}
-
-impl Diagnostic for McpError {
-    fn code(&self) -> &'static str {
-        "mcp::todo"
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions: 4,
+            start_timeout: Duration::from_secs(60),
+            call_timeout: Duration::from_secs(30),
+            result_bytes: 16_384,
+        }
     }
-}
-
-/// What a tool call came back with. A failed call is an outcome (the model is shown it), not an error.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
-    /// The result as text for the model.
-    pub text: String,
-    pub is_error: bool,
-}
-
-/// One live connection to the server.
-pub struct Session {}
-
-impl Session {
-    pub async fn connect(_spec: &ServerSpec) -> Result<Self, McpError> {
-        todo!()
-    }
-    pub async fn describe(&self) -> Result<(data::Server, Vec<data::Tool>, Vec<data::Resource>), McpError> {
-        todo!()
-    }
-    /// Calls a tool by its wire name. `Err` only where the session is lost or unusable.
-    pub async fn call(&self, _name: &str, _arguments: Map<String, Value>) -> Result<Outcome, McpError> {
-        todo!()
-    }
-    pub async fn close(self) {}
-}
-
-/// Sessions handed out one episode at a time, isolated as [`State`] demands; dead ones are replaced.
-pub struct Pool {}
-
-/// A session lent by a pool; goes back when dropped.
-pub struct Lent {}
-
-impl std::ops::Deref for Lent {
-    type Target = Session;
-    fn deref(&self) -> &Session {
-        todo!()
-    }
-}
-
-impl Pool {
-    /// Opens sessions as they are needed, up to `limits.sessions`.
-    pub fn new(_spec: ServerSpec) -> Self {
-        Self {}
-    }
-    pub async fn session(&self) -> Result<Lent, McpError> {
-        todo!()
-    }
-    pub async fn close(self) {}
 }

@@ -1,1 +1,118 @@
-//! To be written.
+//! Run file → plan: the DAG of stages with loops unrolled, their keys, and why each would be worked.
+//!
+//! Planning writes nothing, asks no network and touches no GPU. The same run file, overrides, cards and store give the
+//! same plan. What a later stage needs of an earlier one that is not finished stays open: its key is not known yet.
+//!
+//! ```text
+//! Source  text, values, where each stands        source.rs
+//! Overlay card < file < environment < --set      overlay.rs
+//! Draft   typed, defaults filled in              draft.rs, server.rs
+//! Graph   references followed, loops unrolled    link.rs, graph.rs
+//! Ledger  what is settled, what is ready         ledger.rs
+//! Survey  cached / run and why / waits           survey.rs
+//! ```
+
+mod draft;
+mod error;
+mod graph;
+mod identity;
+mod key;
+mod ledger;
+mod link;
+mod overlay;
+mod reader;
+mod reason;
+mod server;
+mod source;
+mod survey;
+
+pub use draft::Stage;
+pub use error::{Mistake, Place, PlanError};
+pub use graph::{Node, Turn};
+pub use key::{KeyFields, KeyInput};
+pub use ledger::{Ledger, Readiness, Ready, Settled};
+pub use overlay::Overrides;
+pub use petgraph::graph::NodeIndex;
+pub use reason::RerunReason;
+pub use source::Source;
+pub use survey::{NodeStatus, Status, Survey, forced, reasons};
+
+use self::{graph::Graph, identity::ServerIdentity, key::Surroundings, reader::Reader};
+use crate::{
+    engine::EngineSpec,
+    error::{Result, did_you_mean},
+    mcp::ServerSpec,
+    stage::{Cards, card::Determinism},
+    store::FileDigests,
+};
+
+/// Everything a run will do, resolved once.
+pub struct Plan {
+    pub name: String,
+    pub server: Option<ServerSpec>,
+    pub engine: EngineSpec,
+    graph: Graph,
+    identity: Option<ServerIdentity>,
+    numerics: &'static str,
+}
+
+impl Plan {
+    pub fn new(source: &Source, overrides: &Overrides, cards: &Cards, files: &FileDigests) -> Result<Self> {
+        let draft = draft::draft(source, overrides, cards, files)?;
+        let reader = Reader::new(source);
+        let graph = graph::graph(&reader, &draft);
+        let graph = reader.finish(graph)?;
+        let identity = match &draft.server {
+            Some(server) => Some(ServerIdentity::new(server, files)?),
+            None => None,
+        };
+        let numerics = identity::numerics(&draft.engine);
+        Ok(Self { name: draft.name, server: draft.server, engine: draft.engine, graph, identity, numerics })
+    }
+
+    /// All nodes, none before what it waits for.
+    pub fn order(&self) -> &[NodeIndex] {
+        &self.graph.order
+    }
+
+    pub fn node(&self, index: NodeIndex) -> &Node {
+        &self.graph.nodes[index]
+    }
+
+    pub fn loop_name(&self, turn: Turn) -> &str {
+        self.graph.loops.get(turn.turns).map_or("", |(name, _)| name)
+    }
+
+    /// The fields of a node's key, its inputs known.
+    pub fn fields(&self, index: NodeIndex, ready: &Ready) -> KeyFields {
+        let node = self.node(index);
+        let key_input =
+            |(name, output): &(String, crate::store::Output)| KeyInput { name: name.clone(), digest: output.digest };
+        let inputs = ready.inputs.iter().map(|(role, inputs)| (role.clone(), inputs.iter().map(key_input).collect()));
+        let around = Surroundings { server: self.identity.as_ref(), numerics: self.numerics };
+        KeyFields::new(&node.stage, node.turn.map(|turn| turn.iteration), inputs.collect(), &around)
+    }
+
+    /// Checks that these stages exist and can come out differently. A loop's stage is `loop/stage` or `loop.stage`.
+    pub fn resampled(&self, names: &[String]) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        for name in names {
+            let name = name.replace('.', "/");
+            let stages = || self.graph.nodes.node_weights().map(|node| &node.stage);
+            let Some(stage) = stages().find(|stage| stage.name == name) else {
+                let near = did_you_mean(&name, stages().map(|stage| stage.name.as_str())).map(str::to_owned);
+                return Err(PlanError::NoStage(name, near).into());
+            };
+            let class = match stage.card.determinism {
+                Determinism::Pure => "pure",
+                Determinism::Seeded => "seeded",
+                Determinism::Sampled | Determinism::External => {
+                    found.push(name);
+                    continue;
+                }
+            };
+            return Err(PlanError::NotResampled { stage: name, class }.into());
+        }
+        Ok(found)
+    }
+}

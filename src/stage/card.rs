@@ -250,7 +250,10 @@ impl Card {
         for (name, port) in &self.outputs {
             let mut parts = Path::new(&port.path).components().peekable();
             if parts.peek().is_none() || !parts.all(|part| matches!(part, Component::Normal(_))) {
-                return Some(format!("outputs.{name}.path should be a relative path, found \"{}\"", port.path));
+                return Some(format!(
+                    "outputs.{name}.path should be a relative path, found \"{}\"",
+                    port.path
+                ));
             }
         }
         for (name, param) in &self.params {
@@ -335,7 +338,8 @@ impl Cards {
     pub fn get(&self, kind: &str) -> Result<Option<Arc<Card>>, StageError> {
         let folder = self.folder.as_ref().map(|folder| folder.join(kind)).filter(|folder| folder.is_dir());
         let built_in = registry::find(kind);
-        let on_disk = |name: &str| folder.as_ref().map(|folder| folder.join(name)).filter(|path| path.is_file());
+        let on_disk =
+            |name: &str| folder.as_ref().map(|folder| folder.join(name)).filter(|path| path.is_file());
 
         let place = on_disk("card.toml");
         let text = match (&place, built_in) {
@@ -351,7 +355,10 @@ impl Cards {
         let wrong = |problem: String| StageError::Card { place: place.clone(), problem };
         let mut card = Card::from_file(&place, file)?;
         if card.kind != kind {
-            return Err(wrong(format!("kind should be \"{kind}\", the folder's name, found \"{}\"", card.kind)));
+            return Err(wrong(format!(
+                "kind should be \"{kind}\", the folder's name, found \"{}\"",
+                card.kind
+            )));
         }
         if card.command.is_empty() && built_in.is_none() {
             return Err(wrong("a kind that is not built in needs a `command`".into()));
@@ -361,7 +368,9 @@ impl Cards {
             let text = match (on_disk(file), embedded) {
                 (Some(path), _) => read(&path)?,
                 (None, Some(text)) => text.to_owned(),
-                (None, None) => return Err(wrong(format!("files.{name} names \"{file}\", which is not there"))),
+                (None, None) => {
+                    return Err(wrong(format!("files.{name} names \"{file}\", which is not there")));
+                }
             };
             card.texts.insert(name.clone(), text);
         }

@@ -62,7 +62,12 @@ fn prepare(card: &Card, context: &Context, scratch: &Path, metrics: &Path) -> Re
     });
     let program = words.next().unwrap_or_default();
     let mut command = CommandWrap::with_new(program, |command| {
-        command.args(words).current_dir(&work).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(words)
+            .current_dir(&work)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command.env("MCPRL_STAGE", &description).env("MCPRL_METRICS", metrics);
         command.env("MCPRL_SEED", context.seed.to_string());
         for (role, inputs) in &context.inputs {
@@ -88,9 +93,9 @@ fn describe(card: &Card, context: &Context) -> Value {
         .inputs
         .iter()
         .map(|(role, inputs)| {
-            let inputs = inputs.iter().map(|input| {
-                json!({ "name": input.name, "path": input.path, "digest": input.digest })
-            });
+            let inputs = inputs
+                .iter()
+                .map(|input| json!({ "name": input.name, "path": input.path, "digest": input.digest }));
             (role, inputs.collect())
         })
         .collect();
@@ -110,10 +115,8 @@ fn describe(card: &Card, context: &Context) -> Value {
 
 fn read_metrics(path: &Path) -> Result<Metrics> {
     match std::fs::read(path) {
-        Ok(bytes) => Ok(serde_json::from_slice(&bytes).map_err(|cause| StageError::Metrics {
-            path: path.to_owned(),
-            problem: cause.to_string(),
-        })?),
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes)
+            .map_err(|cause| StageError::Metrics { path: path.to_owned(), problem: cause.to_string() })?),
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(Metrics::new()),
         Err(source) => Err(StageError::Read { path: path.to_owned(), source }.into()),
     }

@@ -6,7 +6,10 @@
 pub mod card;
 pub mod command;
 mod error;
+pub mod grpo;
+pub mod policy;
 pub mod registry;
+pub mod warmup;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 

@@ -124,7 +124,8 @@ impl Store {
 
     /// Takes a folder out of sight in one step, then deletes it.
     fn discard(&self, folder: &Path) -> Result<(), StoreError> {
-        let grave = tempfile::tempdir_in(self.tmp()).map_err(|cause| StoreError::writing(self.tmp(), cause))?;
+        let grave =
+            tempfile::tempdir_in(self.tmp()).map_err(|cause| StoreError::writing(self.tmp(), cause))?;
         std::fs::rename(folder, grave.path().join("artifact"))
             .map_err(|cause| StoreError::writing(folder, cause))
     }

@@ -85,7 +85,9 @@ impl Diagnostic for StoreError {
                 "choose another place with `--cache DIR` or `MCPRL_CACHE`".into()
             }
             Self::Version { .. } => "update mcprl, or choose another place with `--cache DIR`".into(),
-            Self::Special { .. } => "outputs are plain files and folders; links and devices are not kept".into(),
+            Self::Special { .. } => {
+                "outputs are plain files and folders; links and devices are not kept".into()
+            }
             Self::Absent { .. } => "run the same file again: what is missing is made anew".into(),
             Self::LeaseLost => "its result is used instead; run the same file again".into(),
             Self::Read { .. } | Self::Write { .. } | Self::Name { .. } => return None,

@@ -110,7 +110,10 @@ pub struct Lease {
 pub enum Acquired {
     Mine(Lease),
     /// Another run works on it.
-    Taken { run: String, holder: Holder },
+    Taken {
+        run: String,
+        holder: Holder,
+    },
 }
 
 impl Store {

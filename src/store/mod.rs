@@ -23,9 +23,9 @@ mod last;
 mod lease;
 mod record;
 mod rows;
-mod tree;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -81,6 +81,12 @@ impl Store {
             write::replace(self, &version, format!("{VERSION}\n").as_bytes())?;
         }
         Ok(())
+    }
+
+    /// Whether the store can be written.
+    pub fn probe(&self) -> Result<(), StoreError> {
+        let file = tempfile::NamedTempFile::new_in(self.tmp());
+        file.map(|_| ()).map_err(|cause| StoreError::writing(self.tmp(), cause))
     }
 
     pub fn root(&self) -> &Path {

@@ -46,7 +46,10 @@ pub enum Lookup {
     Hit(ActionRecord),
     Miss,
     /// There is a record, but it or what it names can not be used.
-    Damaged { output: Option<String>, problem: String },
+    Damaged {
+        output: Option<String>,
+        problem: String,
+    },
 }
 
 /// What became of a new record.
@@ -56,7 +59,10 @@ pub enum Recorded {
     /// Another writer was first, with the same outputs.
     Same,
     /// Another writer was first, with other outputs. Theirs stand; these are named.
-    Differs { outputs: Vec<String>, standing: ActionRecord },
+    Differs {
+        outputs: Vec<String>,
+        standing: ActionRecord,
+    },
 }
 
 impl Store {

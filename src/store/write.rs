@@ -41,7 +41,9 @@ pub(super) fn replace(store: &Store, path: &Path, bytes: &[u8]) -> Result<(), St
 
 /// Makes the names in a folder durable.
 pub(super) fn sync_folder(folder: &Path) -> Result<(), StoreError> {
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(|cause| StoreError::writing(folder, cause))
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(|cause| StoreError::writing(folder, cause))
 }
 
 pub(super) fn sync_parent(path: &Path) -> Result<(), StoreError> {

@@ -1,1 +1,70 @@
-//! To be written.
+//! The one door out: everything a person or a program reads of mcprl passes here.
+//!
+//! Data goes to standard output, everything else to standard error. With `--json` both are JSON: one document (or one
+//! object per line for a run's events) on standard output, errors as one object on standard error. Nothing is said by
+//! colour alone.
+
+mod bars;
+mod human;
+mod lines;
+mod plan;
+mod run;
+
+use std::io::Write;
+
+pub use human::{bytes, seconds};
+pub use plan::plan_text;
+pub use run::RunView;
+
+use crate::error::Failure;
+
+/// How mcprl talks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Voice {
+    Human,
+    Json,
+}
+
+/// Writes to the two streams. A closed pipe is not an error: the reader has seen enough.
+#[derive(Debug, Clone, Copy)]
+pub struct Printer {
+    pub voice: Voice,
+}
+
+impl Printer {
+    /// Data, to standard output.
+    pub fn data(&self, text: &str) {
+        let mut out = std::io::stdout().lock();
+        _ = writeln!(out, "{}", text.trim_end());
+    }
+
+    /// A JSON document, to standard output.
+    pub fn json(&self, value: &impl serde::Serialize) {
+        if let Ok(text) = serde_json::to_string_pretty(value) {
+            self.data(&text);
+        }
+    }
+
+    /// For people, to standard error; nothing with `--json`.
+    pub fn say(&self, text: &str) {
+        if self.voice == Voice::Human {
+            let mut err = std::io::stderr().lock();
+            _ = writeln!(err, "{text}");
+        }
+    }
+
+    pub fn error(&self, failure: &Failure) {
+        let mut err = std::io::stderr().lock();
+        if self.voice == Voice::Json {
+            let error = serde_json::json!({
+                "error": { "code": failure.code(), "message": failure.to_string(), "hint": failure.hint() }
+            });
+            _ = writeln!(err, "{error}");
+            return;
+        }
+        _ = writeln!(err, "error: {failure}");
+        if let Some(hint) = failure.hint() {
+            _ = writeln!(err, "hint: {hint}");
+        }
+    }
+}

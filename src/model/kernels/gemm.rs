@@ -2,6 +2,11 @@
 //!
 //! Each element of `C` is one chain of fused multiply-adds over ascending `k`, whatever the number of rows.
 
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Instant,
+};
+
 use super::Level;
 
 /// Floats in the widest vector.
@@ -106,8 +111,32 @@ impl<'a> Right<'a> {
     }
 }
 
+static METERED: AtomicBool = AtomicBool::new(false);
+static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
+static OPERATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Seconds spent in [`gemm`] by all threads while `work` ran, and floating-point operations done. For benchmarks:
+/// metering two pieces of work at once mixes their counts.
+pub fn metered<T>(work: impl FnOnce() -> T) -> (T, f64, f64) {
+    NANOSECONDS.store(0, Ordering::Relaxed);
+    OPERATIONS.store(0, Ordering::Relaxed);
+    METERED.store(true, Ordering::Relaxed);
+    let result = work();
+    METERED.store(false, Ordering::Relaxed);
+    (result, NANOSECONDS.load(Ordering::Relaxed) as f64 / 1e9, OPERATIONS.load(Ordering::Relaxed) as f64)
+}
+
 /// `c[i * stride + j] = Σ a(i, k) b(k, j)`, added to what is there if `accumulate`.
 pub fn gemm(m: usize, a: Left<'_>, b: Right<'_>, c: &mut [f32], stride: usize, accumulate: bool) {
+    let started = METERED.load(Ordering::Relaxed).then(Instant::now);
+    product(m, a, b, c, stride, accumulate);
+    if let Some(started) = started {
+        NANOSECONDS.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        OPERATIONS.fetch_add(2 * (m * b.n * b.k) as u64, Ordering::Relaxed);
+    }
+}
+
+fn product(m: usize, a: Left<'_>, b: Right<'_>, c: &mut [f32], stride: usize, accumulate: bool) {
     let (k, n) = (b.k, b.n);
     if m == 0 || n == 0 {
         return;

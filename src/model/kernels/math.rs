@@ -9,16 +9,16 @@ use super::{LANES, multiversion};
 fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
     let clamped = x.clamp(-87.3, 88.7);
-    let n = (clamped * std::f32::consts::LOG2_E + ROUND) - ROUND;
-    let r = clamped - n * 0.693_359_4;
-    let r = r - n * -2.121_944_4e-4;
-    let mut p = 1.987_569_1e-4;
-    p = p * r + 1.398_199_9e-3;
-    p = p * r + 8.333_452e-3;
-    p = p * r + 4.166_579_6e-2;
-    p = p * r + 1.666_666_5e-1;
-    p = p * r + 5.000_000_1e-1;
-    let value = p * r * r + r + 1.0;
+    let n = clamped.mul_add(std::f32::consts::LOG2_E, ROUND) - ROUND;
+    let r = n.mul_add(-0.693_359_4, clamped);
+    let r = n.mul_add(2.121_944_4e-4, r);
+    let p = 1.987_569_1e-4f32;
+    let p = p.mul_add(r, 1.398_199_9e-3);
+    let p = p.mul_add(r, 8.333_452e-3);
+    let p = p.mul_add(r, 4.166_579_6e-2);
+    let p = p.mul_add(r, 1.666_666_5e-1);
+    let p = p.mul_add(r, 5.000_000_1e-1);
+    let value = p.mul_add(r * r, r) + 1.0;
     let scale = f32::from_bits((((n as i32) + 127) << 23) as u32);
     if x < -87.3 { 0.0 } else { value * scale }
 }

@@ -7,6 +7,8 @@
 //!
 //! The instruction set is chosen at run time: AVX-512, AVX2 with FMA, or portable. Bits may differ between the three.
 
+#![expect(unsafe_code, reason = "vector instructions chosen at run time")]
+
 mod attention;
 mod gemm;
 mod math;
@@ -14,7 +16,7 @@ mod math;
 use std::sync::OnceLock;
 
 pub use attention::{Heads, KeyValues, Span, attend, attend_backward};
-pub use gemm::{LANES, Left, PANEL, Packed, Right, gemm};
+pub use gemm::{LANES, Left, PANEL, Packed, Right, gemm, metered};
 pub use math::{
     add_assign, log_sum_exp, log_sum_exp_exps, rms_norm, rms_norm_backward, rope, silu_mul,
     silu_mul_backward, softmax,

@@ -1,0 +1,24 @@
+//! Long results, shortened to what a context can bear.
+
+use crate::chat::Chat;
+
+/// The text, or where it has more than `most` tokens its beginning and end with a note between.
+pub(super) fn clip(chat: &Chat, text: String, most: usize) -> String {
+    // No tokenizer makes a token of nothing: a text of few bytes has few tokens.
+    if text.len() <= most {
+        return text;
+    }
+    let tokens = chat.encode_text(&text);
+    if tokens.len() <= most {
+        return text;
+    }
+    let tail = most / 2;
+    let head = most - tail;
+    let piece = |tokens: &[u32]| chat.decode(tokens).trim_matches(char::REPLACEMENT_CHARACTER).to_owned();
+    let left_out = tokens.len() - most;
+    format!(
+        "{}\n[{left_out} tokens left out]\n{}",
+        piece(&tokens[..head]),
+        piece(&tokens[tokens.len() - tail..])
+    )
+}

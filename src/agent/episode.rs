@@ -1,0 +1,314 @@
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    clip::clip,
+    toolbox::{Action, Toolbox},
+};
+use crate::{
+    chat::{Chat, ChatError, Prompt, ToolCall, Turn},
+    engine::{EngineError, Sampled, Sequence, Stop},
+    mcp::{McpError, Outcome, Session},
+};
+
+/// Who speaks for the model: the engine, or a script in tests.
+pub trait Speaker: Send {
+    /// Appends given tokens to the conversation, then samples until a token of `stop` or `max_new` tokens.
+    /// The first turn of an episode appends nothing: the conversation was opened with its prompt.
+    fn turn(
+        &mut self,
+        append: &[u32],
+        stop: &[u32],
+        max_new: usize,
+    ) -> impl Future<Output = Result<Sampled, EngineError>> + Send;
+}
+
+impl Speaker for Sequence {
+    async fn turn(&mut self, append: &[u32], stop: &[u32], max_new: usize) -> Result<Sampled, EngineError> {
+        Sequence::turn(self, append, stop, max_new).await
+    }
+}
+
+/// Who answers calls: an MCP session, or a script in tests.
+pub trait Server: Sync {
+    /// Calls a tool by its wire name. An error means that the server is lost.
+    fn call(
+        &self,
+        name: &str,
+        arguments: Map<String, Value>,
+    ) -> impl Future<Output = Result<Outcome, McpError>> + Send;
+}
+
+impl Server for Session {
+    async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
+        Session::call(self, name, arguments).await
+    }
+}
+
+/// When an episode is ended although the task is not done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// Model turns.
+    pub turns: u32,
+    /// Tokens sampled in one turn.
+    pub turn_tokens: usize,
+    /// Tokens of the whole episode, prompt and results included.
+    pub tokens: usize,
+    /// Calls that reach the server; further ones are answered with an error.
+    pub calls: u32,
+    /// Tokens of one result; longer ones lose their middle.
+    pub result_tokens: usize,
+    /// Wall time. Meant for the server that hangs: an episode it ends depends on the machine.
+    pub time: Duration,
+}
+
+/// Why an episode ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// By `complete_task`.
+    Completed,
+    /// By a turn without a call.
+    NoCall,
+    OutOfTurns,
+    OutOfTokens,
+    OutOfTime,
+    ServerDown,
+}
+
+impl End {
+    pub const ALL: [Self; 6] = [
+        Self::Completed,
+        Self::NoCall,
+        Self::OutOfTurns,
+        Self::OutOfTokens,
+        Self::OutOfTime,
+        Self::ServerDown,
+    ];
+
+    /// The name in [`crate::data::Trajectory::end`].
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::NoCall => "no_call",
+            Self::OutOfTurns => "out_of_turns",
+            Self::OutOfTokens => "out_of_tokens",
+            Self::OutOfTime => "out_of_time",
+            Self::ServerDown => "server_down",
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How an episode begins: the task as messages and as tokens, cut where sharing ends.
+#[derive(Debug, Clone)]
+pub struct Opening {
+    messages: Vec<Value>,
+    /// What a conversation is opened with.
+    pub pieces: Vec<Arc<[u32]>>,
+}
+
+impl Opening {
+    pub fn new(chat: &Chat, toolbox: &Toolbox, system: &str, task: &str) -> Result<Self, ChatError> {
+        let Prompt { shared, task: own } = chat.prompt(system, toolbox.functions(), task)?;
+        let mut messages = vec![json!({"role": "user", "content": task})];
+        if !system.is_empty() {
+            messages.insert(0, json!({"role": "system", "content": system}));
+        }
+        let pieces = [shared, own].into_iter().filter(|piece| !piece.is_empty()).map(Arc::from).collect();
+        Ok(Self { messages, pieces })
+    }
+}
+
+/// What happened in an episode. `tokens`, `sampled` and `logprobs` have equal length.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Episode {
+    /// The conversation for people: {role, content, tool_calls?}.
+    pub messages: Vec<Value>,
+    pub tokens: Vec<u32>,
+    /// True where the policy sampled the token.
+    pub sampled: Vec<bool>,
+    /// Natural log-probability of each sampled token; 0 elsewhere.
+    pub logprobs: Vec<f32>,
+    pub turns: u32,
+    /// Names of the tools whose calls reached the server, in order.
+    pub tools: Vec<String>,
+    /// Calls that came back as errors, from the server or from here.
+    pub tool_errors: u32,
+    /// Turns with a call that could not be read.
+    pub parse_failures: u32,
+    pub end: End,
+    pub answer: Option<String>,
+    /// How the server was lost, where that ended the episode.
+    pub lost: Option<String>,
+}
+
+/// Plays one episode to its end.
+///
+/// # Errors
+/// Only where the engine fails; what goes wrong on the server's side is part of the episode.
+pub async fn episode(
+    speaker: &mut impl Speaker,
+    server: &impl Server,
+    chat: &Chat,
+    toolbox: &Toolbox,
+    opening: &Opening,
+    limits: &Limits,
+) -> Result<Episode, EngineError> {
+    let deadline = Instant::now() + limits.time;
+    let mut table = Table { server, chat, toolbox, limits, deadline, episode: Episode::opened(opening) };
+    let end = table.play(speaker).await?;
+    Ok(Episode { end, ..table.episode })
+}
+
+impl Episode {
+    fn opened(opening: &Opening) -> Self {
+        let tokens = opening.pieces.concat();
+        Self {
+            messages: opening.messages.clone(),
+            sampled: vec![false; tokens.len()],
+            logprobs: vec![0.0; tokens.len()],
+            tokens,
+            turns: 0,
+            tools: Vec::new(),
+            tool_errors: 0,
+            parse_failures: 0,
+            end: End::OutOfTurns,
+            answer: None,
+            lost: None,
+        }
+    }
+
+    fn append(&mut self, given: &[u32]) {
+        self.tokens.extend(given);
+        self.sampled.resize(self.tokens.len(), false);
+        self.logprobs.resize(self.tokens.len(), 0.0);
+    }
+
+    fn speak(&mut self, turn: &Sampled) {
+        self.turns += 1;
+        self.tokens.extend(&turn.tokens);
+        self.sampled.resize(self.tokens.len(), true);
+        self.logprobs.extend(&turn.logprobs);
+    }
+}
+
+/// An episode being played.
+struct Table<'a, S> {
+    server: &'a S,
+    chat: &'a Chat,
+    toolbox: &'a Toolbox,
+    limits: &'a Limits,
+    deadline: Instant,
+    episode: Episode,
+}
+
+impl<S: Server> Table<'_, S> {
+    async fn play(&mut self, speaker: &mut impl Speaker) -> Result<End, EngineError> {
+        let mut delta = Vec::new();
+        while self.episode.turns < self.limits.turns {
+            let used = self.episode.tokens.len() + delta.len();
+            let left = self.limits.tokens.saturating_sub(used).min(self.limits.turn_tokens);
+            if left == 0 {
+                return Ok(End::OutOfTokens);
+            }
+            let sampled = match timeout_at(self.deadline, speaker.turn(&delta, self.chat.stop(), left)).await
+            {
+                Ok(Ok(sampled)) => sampled,
+                Ok(Err(EngineError::Context { .. })) => return Ok(End::OutOfTokens),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Ok(End::OutOfTime),
+            };
+            self.episode.append(&delta);
+            self.episode.speak(&sampled);
+            let turn = self.chat.parse(&sampled.tokens);
+            self.note_turn(&sampled.tokens, &turn);
+            if sampled.stop != Stop::Token {
+                return Ok(End::OutOfTokens);
+            }
+            if turn.calls.is_empty() {
+                return Ok(End::NoCall);
+            }
+            match self.answer_calls(turn.calls).await {
+                Ok(results) => delta = self.chat.results(&results),
+                Err(end) => return Ok(end),
+            }
+        }
+        Ok(End::OutOfTurns)
+    }
+
+    /// Answers the calls of one turn, in order; an end where one of them ends the episode.
+    async fn answer_calls(&mut self, calls: Vec<Result<ToolCall, String>>) -> Result<Vec<String>, End> {
+        if calls.iter().any(Result::is_err) {
+            self.episode.parse_failures += 1;
+        }
+        let mut results = Vec::with_capacity(calls.len());
+        for call in calls {
+            let (name, result) = match call {
+                Ok(call) => (call.name.clone(), self.answer_call(call).await?),
+                Err(why) => (String::new(), format!("error: the tool call is malformed: {why}")),
+            };
+            self.episode.messages.push(json!({"role": "tool", "name": name, "content": result}));
+            results.push(result);
+        }
+        Ok(results)
+    }
+
+    async fn answer_call(&mut self, call: ToolCall) -> Result<String, End> {
+        let wire_name = match self.toolbox.action(&call) {
+            Action::Complete { answer } => {
+                self.episode.answer = Some(answer);
+                return Err(End::Completed);
+            }
+            Action::Refuse(why) => return Ok(self.refuse(&why)),
+            Action::Call { wire_name } => wire_name,
+        };
+        if self.episode.tools.len() >= self.limits.calls as usize {
+            return Ok(self.refuse("no calls are left; complete the task"));
+        }
+        let outcome = match timeout_at(self.deadline, self.server.call(wire_name, call.arguments)).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(error)) => {
+                self.episode.lost = Some(error.to_string());
+                return Err(End::ServerDown);
+            }
+            Err(_) => return Err(End::OutOfTime),
+        };
+        self.episode.tools.push(call.name);
+        self.episode.tool_errors += u32::from(outcome.is_error);
+        Ok(clip(self.chat, outcome.text, self.limits.result_tokens))
+    }
+
+    fn refuse(&mut self, why: &str) -> String {
+        self.episode.tool_errors += 1;
+        format!("error: {why}")
+    }
+
+    /// Keeps a turn for people; one that could not be read, as it was written.
+    fn note_turn(&mut self, tokens: &[u32], turn: &Turn) {
+        let calls: Option<Vec<&ToolCall>> = turn.calls.iter().map(|call| call.as_ref().ok()).collect();
+        let mut message = Map::from_iter([("role".to_owned(), Value::from("assistant"))]);
+        match calls {
+            Some(calls) => {
+                message.insert("content".into(), turn.text.clone().into());
+                if let Some(reasoning) = &turn.reasoning {
+                    message.insert("reasoning_content".into(), reasoning.clone().into());
+                }
+                if !calls.is_empty() {
+                    let call = |call: &&ToolCall| json!({"type": "function", "function": call});
+                    message.insert("tool_calls".into(), calls.iter().map(call).collect());
+                }
+            }
+            None => _ = message.insert("content".into(), self.chat.decode(tokens).into()),
+        }
+        self.episode.messages.push(message.into());
+    }
+}

@@ -1,0 +1,139 @@
+//! Text to token ids and back, with the line drawn between a template's control tokens and anybody's text.
+//!
+//! A control token (end of turn, role header, …) has power over the conversation, so text from outside must never
+//! become one, however it is spelled. Outside text is [masked](Vocabulary::mask) before it goes through a template;
+//! what is masked is tokenised as the plain characters it consists of.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use tokenizers::{AddedToken, Tokenizer};
+
+use super::ChatError;
+
+/// A Unicode noncharacter, never used for interchange: breaks the spelling of a control token in outside text.
+const MASK: char = '\u{FDD0}';
+
+pub(super) struct Vocabulary {
+    /// Recognises control tokens.
+    tokenizer: Tokenizer,
+    /// Reads control tokens as plain characters.
+    literal: Tokenizer,
+    /// Control tokens by spelling.
+    controls: BTreeMap<String, u32>,
+    control_ids: BTreeSet<u32>,
+}
+
+impl Vocabulary {
+    /// Loads `tokenizer.json`. `named` are tokens the configuration names (`eos_token`, …): control tokens even where
+    /// the tokenizer forgot to flag them as special.
+    pub fn load(path: &Path, named: &[String]) -> Result<Self, ChatError> {
+        let bytes =
+            std::fs::read(path).map_err(|source| ChatError::Read { path: path.to_owned(), source })?;
+        let wrong = |error: tokenizers::Error| ChatError::Tokenizer {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        };
+        let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(wrong)?;
+        tokenizer.with_truncation(None).map_err(wrong)?;
+        tokenizer.with_padding(None);
+        let controls: BTreeMap<String, u32> = tokenizer
+            .get_added_tokens_decoder()
+            .into_iter()
+            .filter(|(_, token)| !token.content.is_empty() && is_control(token, named))
+            .map(|(id, token)| (token.content, id))
+            .collect();
+        let mut literal = tokenizer.clone();
+        literal
+            .add_special_tokens(controls.keys().map(|content| AddedToken::from(content.as_str(), true)))
+            .map_err(wrong)?;
+        literal.set_encode_special_tokens(true);
+        let control_ids = controls.values().copied().collect();
+        Ok(Self { tokenizer, literal, controls, control_ids })
+    }
+
+    #[cfg(test)]
+    pub fn controls(&self) -> &BTreeSet<u32> {
+        &self.control_ids
+    }
+
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(token)
+    }
+
+    /// Outside text, made safe to be put into a template.
+    pub fn mask<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let spelled = |control: &&String| text.contains(control.as_str());
+        if !text.contains(MASK) && !self.controls.keys().any(|control| spelled(&control)) {
+            return Cow::Borrowed(text);
+        }
+        let mut masked = text.replace(MASK, "");
+        for control in self.controls.keys() {
+            let mut characters = control.chars();
+            if let Some(first) = characters.next() {
+                masked = masked.replace(control, &format!("{first}{MASK}{}", characters.as_str()));
+            }
+        }
+        Cow::Owned(masked)
+    }
+
+    /// Tokens of a rendered template; masked text in it gives no control token.
+    pub fn encode(&self, rendered: &str) -> Vec<u32> {
+        if !rendered.contains(MASK) {
+            return ids(&self.tokenizer, rendered);
+        }
+        let mut tokens = Vec::new();
+        let mut rest = rendered;
+        while let Some((start, control, id)) = self.next_control(rest) {
+            tokens.extend(self.encode_text(&rest[..start].replace(MASK, "")));
+            tokens.push(id);
+            rest = &rest[start + control.len()..];
+        }
+        tokens.extend(self.encode_text(&rest.replace(MASK, "")));
+        tokens
+    }
+
+    /// Tokens of outside text on its own. Where a tokenizer would still answer with a control token, nothing is given.
+    pub fn encode_text(&self, text: &str) -> Vec<u32> {
+        let mut tokens = ids(&self.literal, text);
+        tokens.retain(|id| !self.control_ids.contains(id));
+        tokens
+    }
+
+    pub fn decode(&self, tokens: &[u32]) -> String {
+        self.tokenizer.decode(tokens, false).unwrap_or_default()
+    }
+
+    /// Byte offset behind the last control token of a text; 0 where there is none.
+    pub fn last_control_end(&self, text: &str) -> usize {
+        let ends = self
+            .controls
+            .keys()
+            .filter_map(|control| text.rfind(control.as_str()).map(|at| at + control.len()));
+        ends.max().unwrap_or(0)
+    }
+
+    /// The first control token in a text, the longest where several start at once.
+    fn next_control<'a>(&'a self, text: &str) -> Option<(usize, &'a str, u32)> {
+        self.controls
+            .iter()
+            .filter_map(|(control, id)| text.find(control.as_str()).map(|at| (at, control.as_str(), *id)))
+            .min_by_key(|(at, control, _)| (*at, std::cmp::Reverse(control.len())))
+    }
+}
+
+/// Special by the tokenizer's word, by the configuration's, or by its shape.
+fn is_control(token: &AddedToken, named: &[String]) -> bool {
+    let content = token.content.as_str();
+    token.special
+        || named.iter().any(|name| name == content)
+        || (content.starts_with("<|") && content.ends_with("|>"))
+}
+
+/// A byte-level or unknown-aware tokenizer never fails; text another one cannot represent gives no tokens.
+fn ids(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
+    tokenizer.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()).unwrap_or_default()
+}

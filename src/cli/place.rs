@@ -1,0 +1,65 @@
+//! Where things are: the run file, the cache, the stage cards on disk.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::{error::Result, stage::Cards, store::Store};
+
+/// Where to find things, when not where they usually are.
+#[derive(Args, Clone, Debug)]
+pub struct Place {
+    /// The cache [environment: MCPRL_CACHE] [default: `cache/` beside `.git`, `stages/` or an earlier cache, looked for
+    /// upwards from the run file].
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// Stage cards on disk [environment: MCPRL_STAGES] [default: `stages/` beside the cache].
+    #[arg(long, value_name = "DIR")]
+    stages: Option<PathBuf>,
+}
+
+impl Place {
+    /// The store for a run file, or for the present folder where there is none.
+    pub fn store(&self, run_file: Option<&Path>) -> Result<Store> {
+        let root = self.cache.clone().or_else(|| variable("MCPRL_CACHE"));
+        Ok(Store::open(root.unwrap_or_else(|| project(run_file).join("cache")))?)
+    }
+
+    /// The `stages/` folder that was asked for.
+    pub fn given_stages(&self) -> Option<PathBuf> {
+        self.stages.clone().or_else(|| variable("MCPRL_STAGES"))
+    }
+
+    /// The `stages/` folder, if there is one.
+    pub fn stages(&self, run_file: Option<&Path>) -> Option<PathBuf> {
+        let folder = self.given_stages().unwrap_or_else(|| project(run_file).join("stages"));
+        folder.is_dir().then(|| std::path::absolute(&folder).unwrap_or(folder))
+    }
+
+    pub fn cards(&self, run_file: Option<&Path>) -> Cards {
+        Cards::new(self.stages(run_file))
+    }
+}
+
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// The nearest folder upwards from the run file that looks like a project; else the run file's own.
+fn project(run_file: Option<&Path>) -> PathBuf {
+    let folder = match run_file.and_then(Path::parent) {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let absolute = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
+    let marked = |folder: &&Path| {
+        [".git", "stages", "cache/version"].iter().any(|mark| folder.join(mark).exists())
+    };
+    let found = absolute.ancestors().find(marked).unwrap_or(&absolute);
+    // Shown to people, so relative where that is short.
+    let here = std::env::current_dir().unwrap_or_default();
+    match found.strip_prefix(&here) {
+        Ok(below) => below.to_owned(),
+        Err(_) => found.to_owned(),
+    }
+}

@@ -1,0 +1,161 @@
+//! `mcprl stage`: the kinds there are, their cards, and cards copied out to be changed.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{Outcome, place::Place};
+use crate::{
+    error::{Class, Diagnostic, Result, did_you_mean},
+    stage::{Card, StageError, registry},
+    ui::{Printer, Voice},
+};
+
+#[derive(Subcommand)]
+pub enum Stage {
+    /// List the stage kinds.
+    List {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Show what a kind reads, writes and takes.
+    Show(Named),
+    /// Copy a built-in kind's card and prompts to `stages/<kind>/`, where they can be changed.
+    Eject(Named),
+}
+
+#[derive(Args)]
+pub struct Named {
+    kind: String,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum StageCommandError {
+    #[error("unknown stage kind \"{kind}\"")]
+    Unknown { kind: String, near: Option<String> },
+    #[error("{0} exists already")]
+    Exists(PathBuf),
+}
+
+impl Diagnostic for StageCommandError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Unknown { .. } => "cli::unknown_kind",
+            Self::Exists(_) => "cli::exists",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Unknown { near: Some(near), .. } => format!("did you mean \"{near}\"?"),
+            Self::Unknown { near: None, .. } => "`mcprl stage list` shows the kinds there are".into(),
+            Self::Exists(_) => "remove it first to start from the built-in card again".into(),
+        })
+    }
+
+    fn class(&self) -> Class {
+        Class::Usage
+    }
+}
+
+impl Stage {
+    pub fn execute(self, printer: &Printer) -> Result<Outcome> {
+        match self {
+            Self::List { place } => list(printer, &place),
+            Self::Show(named) => named.show(printer),
+            Self::Eject(named) => named.eject(printer),
+        }
+    }
+}
+
+fn list(printer: &Printer, place: &Place) -> Result<Outcome> {
+    let cards = place.cards(None);
+    let mut found = Vec::new();
+    for kind in cards.kinds() {
+        found.extend(cards.get(&kind)?);
+    }
+    match printer.voice {
+        Voice::Json => printer.json(&found),
+        Voice::Human => {
+            for card in &found {
+                printer.data(&format!("{:<12} {}", card.kind, card.about));
+            }
+        }
+    }
+    Ok(Outcome::Worked)
+}
+
+impl Named {
+    fn unknown(&self) -> StageCommandError {
+        let kinds = self.place.cards(None).kinds();
+        let near = did_you_mean(&self.kind, kinds.iter().map(String::as_str)).map(str::to_owned);
+        StageCommandError::Unknown { kind: self.kind.clone(), near }
+    }
+
+    fn show(&self, printer: &Printer) -> Result<Outcome> {
+        let card = self.place.cards(None).get(&self.kind)?.ok_or_else(|| self.unknown())?;
+        match printer.voice {
+            Voice::Json => printer.json(&card),
+            Voice::Human => printer.data(&describe(&card)),
+        }
+        Ok(Outcome::Worked)
+    }
+
+    fn eject(&self, printer: &Printer) -> Result<Outcome> {
+        let built_in = registry::find(&self.kind).ok_or_else(|| self.unknown())?;
+        let stages = self.place.given_stages().unwrap_or_else(|| "stages".into());
+        let folder = stages.join(&self.kind);
+        if folder.exists() {
+            return Err(StageCommandError::Exists(folder).into());
+        }
+        let writing = |source| StageError::Write { path: folder.clone(), source };
+        std::fs::create_dir_all(&folder).map_err(writing)?;
+        for (name, text) in built_in.files.iter().chain([&("card.toml", built_in.card)]) {
+            std::fs::write(folder.join(name), text).map_err(writing)?;
+        }
+        printer.say(&format!("wrote {}; what stands there counts from now on", folder.display()));
+        Ok(Outcome::Worked)
+    }
+}
+
+fn describe(card: &Card) -> String {
+    let mut text = format!("{} (revision {}): {}\n", card.kind, card.revision, card.about);
+    let mut section = |title: &str, rows: Vec<(String, String)>| {
+        if rows.is_empty() {
+            return;
+        }
+        let wide = rows.iter().map(|(left, _)| left.chars().count()).max().unwrap_or(0);
+        text += &format!("\n{title}\n");
+        for (left, right) in rows {
+            text += format!("  {left:<wide$}  {right}").trim_end();
+            text.push('\n');
+        }
+    };
+    let input = |(name, role): (&String, &crate::stage::card::Role)| {
+        let many = if role.many { ", several by name" } else { "" };
+        let optional = if role.optional { ", optional" } else { "" };
+        (format!("{name}: {}{many}{optional}", role.artifact), role.about.clone())
+    };
+    section("inputs", card.inputs.iter().map(input).collect());
+    let param = |(name, param): (&String, &crate::stage::card::Param)| {
+        let given = match &param.default {
+            Some(default) => format!(" = {default}"),
+            None if param.optional => ", optional".into(),
+            None => ", required".into(),
+        };
+        let unit = param.unit.as_ref().map(|unit| format!(" [{unit}]")).unwrap_or_default();
+        let choices =
+            if param.choices.is_empty() { String::new() } else { format!(" ({})", param.choices.join(" | ")) };
+        (format!("{name}{given}"), format!("{}{unit}{choices}", param.about))
+    };
+    section("parameters", card.params.iter().map(param).collect());
+    let output = |(name, port): (&String, &crate::stage::card::Port)| {
+        (format!("{name}: {} in {}", port.artifact, port.path), port.about.clone())
+    };
+    section("outputs", card.outputs.iter().map(output).collect());
+    section("metrics", card.metrics.iter().map(|(name, about)| (name.clone(), about.clone())).collect());
+    section("files", card.files.iter().map(|(name, file)| (name.clone(), file.clone())).collect());
+    text
+}

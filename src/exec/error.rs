@@ -1,0 +1,48 @@
+use std::path::PathBuf;
+
+use crate::error::{Class, Diagnostic};
+
+/// What can go wrong with a run as a whole.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    #[error("there is no run \"{id}\"")]
+    NoRun { id: String, near: Option<String> },
+    #[error("{path} is not a run's description: {problem}")]
+    BadRun { path: PathBuf, problem: String },
+    #[error("stage \"{stage}\" crashed: {message}")]
+    Crashed { stage: String, message: String },
+    #[error("{path} changed while stage \"{stage}\" read it")]
+    FileChanged { stage: String, path: String },
+    #[error("cannot start worker threads")]
+    Threads(#[source] std::io::Error),
+}
+
+impl Diagnostic for ExecError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoRun { .. } => "exec::no_run",
+            Self::BadRun { .. } => "exec::bad_run",
+            Self::Crashed { .. } => "exec::crashed",
+            Self::FileChanged { .. } => "exec::file_changed",
+            Self::Threads(_) => "exec::threads",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NoRun { near: Some(near), .. } => format!("did you mean \"{near}\"?"),
+            Self::NoRun { near: None, .. } => "`mcprl runs` lists the runs in this cache".into(),
+            Self::BadRun { .. } => "run the run file again: what is finished is taken from the cache".into(),
+            Self::Crashed { .. } => "this is a bug in the stage; what other stages finished is kept".into(),
+            Self::FileChanged { .. } => "run again: the stage will see the file as it is then".into(),
+            Self::Threads(_) => return None,
+        })
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::NoRun { .. } => Class::Usage,
+            _ => Class::Work,
+        }
+    }
+}

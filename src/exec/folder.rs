@@ -1,0 +1,172 @@
+//! A run's folder: `runs/<id>/` with the run file as it was (`run.toml`), the journal, and links to the artifacts.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    error::ExecError,
+    journal::{self, Entry, Journal, Moment, RunState},
+};
+use crate::{
+    error::{Result, did_you_mean},
+    hash::Digest,
+    plan::{Node, Overrides},
+    stage::Card,
+    store::{Output, Store, StoreError},
+};
+
+/// What a run was asked to do; enough to ask it again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunSpec {
+    /// Where the run file was; relative paths in it start from there.
+    pub file: PathBuf,
+    /// The `stages/` folder on disk, if there was one.
+    pub stages: Option<PathBuf>,
+    #[serde(default)]
+    pub resample: Vec<String>,
+    #[serde(default)]
+    pub overrides: Overrides,
+    /// Text of the run file.
+    pub text: String,
+}
+
+/// A run's place in the store.
+pub struct RunFolder {
+    pub id: String,
+    pub path: PathBuf,
+    journal: Journal,
+}
+
+impl RunFolder {
+    /// A folder for a new run. The id is the run's name and the local time.
+    pub fn create(store: &Store, name: &str, spec: &RunSpec) -> Result<Self> {
+        let now = chrono::Local::now().format("%Y%m%d-%H%M%S");
+        let mut id = format!("{name}-{now}");
+        let mut again = 1;
+        let path = loop {
+            let path = store.runs().join(&id);
+            match std::fs::create_dir(&path) {
+                Ok(()) => break path,
+                Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => {
+                    again += 1;
+                    id = format!("{name}-{now}-{again}");
+                }
+                Err(cause) => return Err(StoreError::writing(path, cause).into()),
+            }
+        };
+        let file = path.join("run.toml");
+        let text = toml::to_string(spec)
+            .map_err(|cause| ExecError::BadRun { path: file.clone(), problem: cause.to_string() })?;
+        // Renamed into place: a run killed right here has no description rather than half of one.
+        let new = path.join("run.toml.new");
+        std::fs::write(&new, text)
+            .and_then(|()| std::fs::rename(&new, &file))
+            .map_err(|cause| StoreError::writing(file, cause))?;
+        Self::at(id, path)
+    }
+
+    /// The folder of an earlier run and what it was asked to do.
+    pub fn open(store: &Store, id: &str) -> Result<(Self, RunSpec)> {
+        let path = store.runs().join(id);
+        let file = path.join("run.toml");
+        if !path.is_dir() || id.contains('/') {
+            let runs = list(store);
+            let near = did_you_mean(id, runs.iter().map(String::as_str)).map(str::to_owned);
+            return Err(ExecError::NoRun { id: id.to_owned(), near }.into());
+        }
+        let wrong = |problem: String| ExecError::BadRun { path: file.clone(), problem };
+        let text = std::fs::read_to_string(&file).map_err(|cause| wrong(cause.to_string()))?;
+        let spec = toml::from_str(&text).map_err(|cause| wrong(cause.message().to_owned()))?;
+        Ok((Self::at(id.to_owned(), path)?, spec))
+    }
+
+    fn at(id: String, path: PathBuf) -> Result<Self> {
+        let journal = Journal::open(&path.join("journal.jsonl"))?;
+        let folder = Self { id, path, journal };
+        folder.note(Entry::Opened { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").into() })?;
+        Ok(folder)
+    }
+
+    pub fn note(&self, entry: Entry) -> Result<()> {
+        Ok(self.journal.add(entry)?)
+    }
+
+    /// Keys of stages that this run worked already.
+    pub fn worked(&self) -> Vec<Digest> {
+        let moments = journal::read(&self.path.join("journal.jsonl"));
+        let finished = |moment: Moment| match moment.entry {
+            Entry::Finished { key, .. } => Some(key),
+            _ => None,
+        };
+        moments.into_iter().filter_map(finished).collect()
+    }
+
+    /// Links a node's artifacts under the names their card gives them: `exam/report.md`, `train.0003/update/policy`.
+    pub fn link(
+        &self,
+        store: &Store,
+        node: &Node,
+        outputs: impl Iterator<Item = (String, Output)>,
+    ) -> Result<()> {
+        let folder = node.id.replace('[', ".").replace(']', "");
+        for (port, output) in outputs {
+            let Some(name) = declared(&node.stage.card, &port) else { continue };
+            let link = self.path.join(&folder).join(name);
+            let target = artifact(store, &output);
+            // Relative to the link, so that a cache can be moved.
+            let up = "../".repeat(Path::new(&folder).join(name).components().count() + 1);
+            let target = Path::new(&up).join(target.strip_prefix(store.root()).unwrap_or(&target));
+            if std::fs::read_link(&link).is_ok_and(|found| found == target) {
+                continue;
+            }
+            let writing = |cause| StoreError::writing(&link, cause);
+            if let Some(parent) = link.parent() {
+                std::fs::create_dir_all(parent).map_err(writing)?;
+            }
+            if link.symlink_metadata().is_ok() {
+                std::fs::remove_file(&link).map_err(writing)?;
+            }
+            std::os::unix::fs::symlink(target, &link).map_err(writing)?;
+        }
+        Ok(())
+    }
+}
+
+fn declared<'c>(card: &'c Card, port: &str) -> Option<&'c str> {
+    card.outputs.get(port).map(|port| port.path.as_str())
+}
+
+/// Path of an artifact: the file, or the folder.
+pub fn artifact(store: &Store, output: &Output) -> PathBuf {
+    let folder = store.artifact(&output.digest);
+    match &output.file {
+        Some(file) => folder.join(file),
+        None => folder,
+    }
+}
+
+/// Ids of all runs, oldest first.
+pub fn list(store: &Store) -> Vec<String> {
+    let items = std::fs::read_dir(store.runs()).into_iter().flatten().flatten();
+    let mut runs: Vec<_> = items
+        .filter(|item| item.path().is_dir())
+        .filter_map(|item| {
+            let created = item.metadata().ok()?.modified().ok()?;
+            let first = journal::read(&item.path().join("journal.jsonl")).first().map_or(0, |moment| moment.at);
+            Some((first, created, item.file_name().into_string().ok()?))
+        })
+        .collect();
+    runs.sort();
+    runs.into_iter().map(|(_, _, id)| id).collect()
+}
+
+/// What a run's journal says: when it began, and how far it came.
+pub fn state(store: &Store, id: &str) -> (Option<u64>, RunState) {
+    let moments = journal::read(&store.runs().join(id).join("journal.jsonl"));
+    let state = match moments.last().map(|moment| &moment.entry) {
+        Some(Entry::Closed { state }) => *state,
+        _ => RunState::Open,
+    };
+    (moments.first().map(|moment| moment.at), state)
+}

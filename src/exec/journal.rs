@@ -1,0 +1,109 @@
+//! A run's journal: one JSON object per line, only ever added to.
+//!
+//! It is a record for people and for `mcprl runs`; whether a stage is finished is asked of the store. A line torn by a
+//! kill is skipped when read and closed when the journal is opened again.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::SystemTime,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{hash::Digest, plan::RerunReason, store::StoreError};
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Entry {
+    /// A process took the run up.
+    Opened { pid: u32, version: String },
+    Cached { node: String, key: Digest },
+    Started { node: String, key: Digest, reasons: Vec<RerunReason> },
+    Finished { node: String, key: Digest, seconds: f64 },
+    Skipped { node: String },
+    Failed { node: String, error: String },
+    /// Other outputs than another run's under the same key.
+    Differs { node: String, key: Digest, outputs: Vec<String> },
+    /// The process ended in order.
+    Closed { state: RunState },
+}
+
+/// How far a run has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RunState {
+    Finished,
+    Failed,
+    Interrupted,
+    /// Still at work, or killed.
+    Open,
+}
+
+/// An entry and when it was written.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Moment {
+    /// Milliseconds since the epoch.
+    pub at: u64,
+    #[serde(flatten)]
+    pub entry: Entry,
+}
+
+pub struct Journal {
+    path: PathBuf,
+    file: Mutex<File>,
+}
+
+impl Journal {
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let writing = |cause| StoreError::writing(path, cause);
+        let mut file = OpenOptions::new().create(true).read(true).append(true).open(path).map_err(writing)?;
+        if file.seek(SeekFrom::End(-1)).is_ok() {
+            let mut last = [0];
+            file.read_exact(&mut last).map_err(writing)?;
+            if last != *b"\n" {
+                file.write_all(b"\n").map_err(writing)?;
+            }
+        }
+        Ok(Self { path: path.to_owned(), file: Mutex::new(file) })
+    }
+
+    pub fn add(&self, entry: Entry) -> Result<(), StoreError> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let at = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let writing = |cause| StoreError::writing(&self.path, cause);
+        let mut line =
+            serde_json::to_vec(&Moment { at, entry }).map_err(|cause| writing(std::io::Error::other(cause)))?;
+        line.push(b'\n');
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line).map_err(writing)
+    }
+}
+
+/// All whole lines of a journal; none where there is no journal.
+pub fn read(path: &Path) -> Vec<Moment> {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torn_line_is_skipped_and_what_follows_it_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.jsonl");
+        let skipped = |node: &str| Entry::Skipped { node: node.into() };
+        Journal::open(&path).unwrap().add(skipped("a")).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let half = bytes.len() / 2;
+        bytes.extend_from_within(..half);
+        std::fs::write(&path, bytes).unwrap();
+        Journal::open(&path).unwrap().add(skipped("b")).unwrap();
+        let entries: Vec<_> = read(&path).into_iter().map(|moment| moment.entry).collect();
+        assert_eq!(entries, [skipped("a"), skipped("b")]);
+    }
+}

@@ -1,0 +1,237 @@
+//! Which stage is worked when.
+//!
+//! First everything that is in the store is settled, without threads: a run with nothing to do is over in
+//! milliseconds. Then every stage whose inputs are known is started, as slots allow. Stages that use the engine share
+//! one slot, for the engine fills the machine by itself.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use tokio::task::{Id, JoinError, JoinSet};
+
+use super::{
+    Ended, Event, ExecError, Request, Summary, interrupt,
+    journal::{Entry, RunState},
+    work::{Done, Workshop},
+};
+use crate::{
+    error::{Class, Failure, Result},
+    plan::{Ledger, NodeIndex, Readiness, Settled},
+    stage::card::Section,
+};
+
+/// Stages at work at once, beside the one that has the engine.
+const OTHER_SLOTS: usize = 4;
+
+/// Runs the plan. `Err` is for what stops the run as a whole; a failing stage is part of the summary.
+pub fn run(request: Request) -> Result<Summary> {
+    let Request { plan, store, files, folder, resample, listener, cancel } = request;
+    let (last, worked) = (store.last_keys(&plan.name), folder.worked());
+    let workshop =
+        Arc::new(Workshop { plan, store, files, folder, last, resample, worked, listener, cancel });
+    let mut run = Run::new(&workshop);
+    let outcome = run.settle_cached().and_then(|()| {
+        if run.open().next().is_none() {
+            return Ok(());
+        }
+        // Stages may compute on their worker thread, so there are more of these than slots.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(OTHER_SLOTS + 2)
+            .enable_all()
+            .build()
+            .map_err(ExecError::Threads)?;
+        let outcome = runtime.block_on(async {
+            interrupt::listen(workshop.cancel.clone(), workshop.listener.clone());
+            run.schedule().await
+        });
+        runtime.shutdown_background();
+        outcome
+    });
+    workshop.store.remember(&workshop.plan.name, &run.keys)?;
+    workshop.files.save(&workshop.store)?;
+    let summary = run.summary();
+    let state = match &outcome {
+        _ if summary.interrupted => RunState::Interrupted,
+        Ok(()) if summary.failures.is_empty() => RunState::Finished,
+        _ => RunState::Failed,
+    };
+    workshop.folder.note(Entry::Closed { state })?;
+    outcome.map(|()| summary)
+}
+
+struct Run<'w> {
+    workshop: &'w Arc<Workshop>,
+    ledger: Ledger<'w>,
+    ended: BTreeMap<NodeIndex, Ended>,
+    keys: BTreeMap<String, crate::hash::Digest>,
+    failures: Vec<Failure>,
+    started: BTreeSet<NodeIndex>,
+    engine_busy: bool,
+    others: usize,
+}
+
+impl<'w> Run<'w> {
+    fn new(workshop: &'w Arc<Workshop>) -> Self {
+        Self {
+            workshop,
+            ledger: Ledger::new(&workshop.plan),
+            ended: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            failures: Vec::new(),
+            started: BTreeSet::new(),
+            engine_busy: false,
+            others: 0,
+        }
+    }
+
+    fn id(&self, index: NodeIndex) -> &'w str {
+        &self.workshop.plan.node(index).id
+    }
+
+    /// Nodes neither settled nor begun.
+    fn open(&self) -> impl Iterator<Item = NodeIndex> {
+        let order = self.workshop.plan.order().iter().copied();
+        order.filter(|index| !self.ended.contains_key(index) && !self.started.contains(index))
+    }
+
+    fn settle_cached(&mut self) -> Result<()> {
+        for index in self.workshop.plan.order() {
+            match self.ledger.readiness(*index)? {
+                Readiness::Waits(_) => {}
+                Readiness::Skipped => self.skip(*index)?,
+                Readiness::Ready(ready) => {
+                    let job = self.workshop.job(*index, ready);
+                    if let Some(record) = self.workshop.cached(&job)? {
+                        self.done(*index, Done { key: job.key, record, cached: true });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, index: NodeIndex) -> Result<()> {
+        self.workshop.listener.event(&Event::Skipped { id: self.id(index) });
+        self.workshop.folder.note(Entry::Skipped { node: self.id(index).to_owned() })?;
+        self.ledger.settle(index, Settled::Skipped);
+        self.ended.insert(index, Ended::Skipped);
+        Ok(())
+    }
+
+    fn done(&mut self, index: NodeIndex, done: Done) {
+        let (id, record) = (self.id(index), done.record);
+        let event = match done.cached {
+            true => Event::Cached { id, metrics: &record.metrics },
+            false => Event::Finished { id, seconds: record.cost.seconds, metrics: &record.metrics },
+        };
+        self.workshop.listener.event(&event);
+        self.keys.insert(id.to_owned(), done.key);
+        let ended = match done.cached {
+            true => Ended::Cached(record.outputs.clone()),
+            false => Ended::Worked(record.outputs.clone()),
+        };
+        self.ended.insert(index, ended);
+        self.ledger.settle(index, Settled::Done { outputs: record.outputs, metrics: record.metrics });
+    }
+
+    fn failed(&mut self, index: NodeIndex, failure: Failure) -> Result<()> {
+        if failure.class() == Class::Interrupted {
+            return Ok(());
+        }
+        let failure = failure.at(format!("stage \"{}\"", self.id(index)));
+        self.workshop.listener.event(&Event::Failed { id: self.id(index), failure: &failure });
+        let entry = Entry::Failed { node: self.id(index).to_owned(), error: failure.to_string() };
+        self.ended.insert(index, Ended::Failed);
+        self.failures.push(failure);
+        self.workshop.folder.note(entry)
+    }
+
+    async fn schedule(&mut self) -> Result<()> {
+        let mut at_work = JoinSet::new();
+        let mut tasks: HashMap<Id, NodeIndex> = HashMap::new();
+        loop {
+            self.start(&mut at_work, &mut tasks)?;
+            let Some(joined) = at_work.join_next_with_id().await else { return Ok(()) };
+            let id = match &joined {
+                Ok((id, _)) => *id,
+                Err(cause) => cause.id(),
+            };
+            let Some(index) = tasks.remove(&id) else { continue };
+            self.release(index);
+            match joined {
+                Ok((_, Ok(done))) => self.done(index, done),
+                Ok((_, Err(failure))) => self.failed(index, failure)?,
+                Err(cause) => {
+                    let stage = self.id(index).to_owned();
+                    self.failed(index, ExecError::Crashed { stage, message: panic_message(cause) }.into())?;
+                }
+            }
+        }
+    }
+
+    /// Starts every open node that is ready and has a slot.
+    fn start(&mut self, at_work: &mut JoinSet<Result<Done>>, tasks: &mut HashMap<Id, NodeIndex>) -> Result<()> {
+        if self.workshop.cancel.is_cancelled() {
+            return Ok(());
+        }
+        let open: Vec<_> = self.open().collect();
+        for index in open {
+            match self.ledger.readiness(index)? {
+                Readiness::Waits(_) => {}
+                Readiness::Skipped => self.skip(index)?,
+                Readiness::Ready(ready) => {
+                    if !self.occupy(index) {
+                        continue;
+                    }
+                    self.started.insert(index);
+                    let workshop = self.workshop.clone();
+                    let task = at_work.spawn(async move {
+                        let job = workshop.job(index, ready);
+                        workshop.settle(&job).await
+                    });
+                    tasks.insert(task.id(), index);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn uses_engine(&self, index: NodeIndex) -> bool {
+        self.workshop.plan.node(index).stage.card.uses.contains(&Section::Engine)
+    }
+
+    fn occupy(&mut self, index: NodeIndex) -> bool {
+        if self.uses_engine(index) {
+            return !std::mem::replace(&mut self.engine_busy, true);
+        }
+        let free = self.others < OTHER_SLOTS;
+        self.others += usize::from(free);
+        free
+    }
+
+    fn release(&mut self, index: NodeIndex) {
+        if self.uses_engine(index) {
+            self.engine_busy = false;
+        } else {
+            self.others -= 1;
+        }
+    }
+
+    fn summary(&mut self) -> Summary {
+        let node = |index: &NodeIndex| {
+            (self.id(*index).to_owned(), self.ended.get(index).cloned().unwrap_or(Ended::Open))
+        };
+        let nodes: Vec<_> = self.workshop.plan.order().iter().map(node).collect();
+        let open = nodes.iter().any(|(_, ended)| *ended == Ended::Open);
+        let interrupted = open && self.workshop.cancel.is_cancelled();
+        Summary { nodes, failures: std::mem::take(&mut self.failures), interrupted }
+    }
+}
+
+fn panic_message(cause: JoinError) -> String {
+    let Ok(payload) = cause.try_into_panic() else { return "it was stopped".into() };
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}

@@ -1,0 +1,301 @@
+//! One stage, from key to record.
+//!
+//! Order matters: the lease before the second look, so that what another run just published is taken; publishing before
+//! the record, so that a record never names what is not there; the record before the rows are forgotten.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+use super::{Event, ExecError, Listener, RunFolder, folder, journal::Entry};
+use crate::{
+    error::{At, Interrupted, Result},
+    hash::Digest,
+    plan::{self, KeyFields, NodeIndex, Plan, Ready, RerunReason},
+    stage::{self, Artifacts, Context, Input, Metrics, Rows, StageError, card::Section, registry},
+    store::{
+        Acquired, ActionRecord, Condition, Cost, FileDigests, LastKeys, Lease, Lookup, Output, Recorded, RowLog, Store,
+        StoreError, Watch,
+    },
+};
+
+const POLL: Duration = Duration::from_millis(50);
+
+/// What all stages of a run share.
+pub struct Workshop {
+    pub plan: Plan,
+    pub store: Store,
+    pub files: FileDigests,
+    pub folder: RunFolder,
+    pub last: LastKeys,
+    pub resample: Vec<String>,
+    /// Keys that this run worked before it was resumed.
+    pub worked: Vec<Digest>,
+    pub listener: Arc<dyn Listener>,
+    pub cancel: CancellationToken,
+}
+
+/// A node's result.
+pub struct Done {
+    pub key: Digest,
+    pub record: ActionRecord,
+    pub cached: bool,
+}
+
+/// A node with its inputs and key known.
+pub struct Job {
+    pub index: NodeIndex,
+    pub fields: KeyFields,
+    pub key: Digest,
+    ready: Ready,
+}
+
+impl Workshop {
+    pub fn job(&self, index: NodeIndex, ready: Ready) -> Job {
+        let fields = self.plan.fields(index, &ready);
+        Job { index, key: fields.key(), fields, ready }
+    }
+
+    /// The finished result, unless there is none or it is to be made anew.
+    pub fn cached(&self, job: &Job) -> Result<Option<ActionRecord>> {
+        if self.forced(job).is_some() {
+            return Ok(None);
+        }
+        let Lookup::Hit(record) = self.store.lookup(&job.key) else { return Ok(None) };
+        self.store.seal_outputs(&record)?;
+        self.folder.note(Entry::Cached { node: self.id(job).to_owned(), key: job.key })?;
+        self.link(job, &record)?;
+        Ok(Some(record))
+    }
+
+    fn id(&self, job: &Job) -> &str {
+        &self.plan.node(job.index).id
+    }
+
+    fn link(&self, job: &Job, record: &ActionRecord) -> Result<()> {
+        let outputs = record.outputs.iter().map(|(port, output)| (port.clone(), output.clone()));
+        self.folder.link(&self.store, self.plan.node(job.index), outputs)
+    }
+
+    fn forced(&self, job: &Job) -> Option<RerunReason> {
+        plan::forced(&self.plan, job.index, &self.resample).filter(|_| !self.worked.contains(&job.key))
+    }
+
+    /// Takes the result from the store, from another run that is about to have it, or works it.
+    pub async fn settle(&self, job: &Job) -> Result<Done> {
+        let mut watch = Watch::default();
+        let mut told = false;
+        let lease = loop {
+            if let Some(record) = self.cached(job)? {
+                return Ok(Done { key: job.key, record, cached: true });
+            }
+            match self.store.lease(&job.key, self.id(job), &self.folder.id, &mut watch)? {
+                Acquired::Mine(lease) => break lease,
+                Acquired::Taken { run, holder } => {
+                    if !std::mem::replace(&mut told, true) {
+                        self.listener.event(&Event::Waiting { id: self.id(job), run: &run, holder: &holder });
+                    }
+                    tokio::select! {
+                        () = tokio::time::sleep(POLL) => {}
+                        () = self.cancel.cancelled() => return Err(Interrupted.into()),
+                    }
+                }
+            }
+        };
+        if let Some(record) = self.cached(job)? {
+            return Ok(Done { key: job.key, record, cached: true });
+        }
+        self.work(job, &lease).await
+    }
+
+    async fn work(&self, job: &Job, lease: &Lease) -> Result<Done> {
+        let found = self.store.lookup(&job.key);
+        let reasons = match self.forced(job) {
+            Some(reason) => vec![reason],
+            None => plan::reasons(&self.store, &self.last, self.id(job), &job.fields, &found),
+        };
+        let id = self.id(job).to_owned();
+        self.listener.event(&Event::Started { id: &id, reasons: &reasons });
+        self.folder.note(Entry::Started { node: id.clone(), key: job.key, reasons })?;
+
+        let attempt = Attempt::new(&self.store, &job.key)?;
+        let rows = Arc::new(StageRows(self.store.rows(&job.key)));
+        let began = Instant::now();
+        let metrics = self.perform(job, &attempt, rows.clone()).await?;
+        self.files_unchanged(job)?;
+        let outputs = self.publish(job, &attempt)?;
+        let record = ActionRecord {
+            key: job.key,
+            stage: id.clone(),
+            fields: job.fields.value(),
+            outputs,
+            metrics,
+            cost: Cost { seconds: began.elapsed().as_secs_f64() },
+        };
+        lease.check()?;
+        if found != Lookup::Miss {
+            self.store.withdraw(&job.key)?;
+        }
+        let record = match self.store.commit(&record)? {
+            Recorded::New | Recorded::Same => record,
+            Recorded::Differs { outputs, standing } => {
+                self.listener.event(&Event::Differs { id: &id, outputs: &outputs });
+                self.folder.note(Entry::Differs { node: id.clone(), key: job.key, outputs })?;
+                standing
+            }
+        };
+        rows.0.clear()?;
+        self.store.remember(&self.plan.name, &BTreeMap::from([(id.clone(), job.key)]))?;
+        self.link(job, &record)?;
+        let seconds = record.cost.seconds;
+        self.folder.note(Entry::Finished { node: id, key: job.key, seconds })?;
+        Ok(Done { key: job.key, record, cached: false })
+    }
+
+    async fn perform(&self, job: &Job, attempt: &Attempt, rows: Arc<dyn Rows>) -> Result<Metrics> {
+        let node = self.plan.node(job.index);
+        let card = &node.stage.card;
+        let input = |(name, output): &(String, Output)| Input {
+            name: name.clone(),
+            digest: output.digest,
+            path: absolute(folder::artifact(&self.store, output)),
+        };
+        let inputs = job.ready.inputs.iter();
+        let context = Context {
+            stage: node.id.clone(),
+            params: node.stage.params.clone(),
+            inputs: inputs.map(|(role, inputs)| (role.clone(), inputs.iter().map(input).collect())).collect(),
+            output: attempt.out(),
+            files: card.texts.clone(),
+            seed: job.fields.stage_seed(),
+            server: self.plan.server.clone().filter(|_| card.uses.contains(&Section::Server)),
+            engine: self.plan.engine.clone(),
+            artifacts: Arc::new(StageArtifacts(self.store.clone())),
+            rows,
+            observer: self.listener.observer(&node.id),
+            cancel: self.cancel.clone(),
+        };
+        if !card.command.is_empty() {
+            return stage::command::run(card, &context, &attempt.scratch()).await;
+        }
+        match registry::find(&card.kind) {
+            Some(built_in) => (built_in.run)(&context).await,
+            None => Err(StageError::NotBuiltIn { kind: card.kind.clone() }.into()),
+        }
+    }
+
+    /// A file that changed between the key and now would put a wrong result under a right key.
+    fn files_unchanged(&self, job: &Job) -> Result<()> {
+        let stage = &self.plan.node(job.index).stage;
+        for (param, digest) in &stage.files {
+            let path = stage.params.get(param).and_then(serde_json::Value::as_str).unwrap_or_default();
+            if self.files.digest(Path::new(path))? != *digest {
+                let (stage, path) = (self.id(job).to_owned(), path.to_owned());
+                return Err(ExecError::FileChanged { stage, path }.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&self, job: &Job, attempt: &Attempt) -> Result<BTreeMap<String, Output>> {
+        let mut outputs = BTreeMap::new();
+        for (port, declared) in &self.plan.node(job.index).stage.card.outputs {
+            let written = attempt.out().join(&declared.path);
+            let Ok(metadata) = written.symlink_metadata() else {
+                return Err(StageError::NoOutput { port: port.clone(), path: declared.path.clone() }.into());
+            };
+            let (staged, file) = if metadata.is_dir() {
+                (written, None)
+            } else {
+                let name = Path::new(&declared.path).file_name().unwrap_or_default();
+                let staged = attempt.port(port)?;
+                std::fs::rename(&written, staged.join(name))
+                    .map_err(|cause| StoreError::writing(&written, cause))?;
+                (staged, Some(name.to_string_lossy().into_owned()))
+            };
+            let digest = self.store.publish(&staged).at(|| format!("output `{port}`"))?;
+            outputs.insert(port.clone(), Output { digest, file });
+        }
+        Ok(outputs)
+    }
+}
+
+/// A folder for one try at a stage, gone afterwards. Its own for each try, for a killed run may leave programs behind
+/// that still write into theirs.
+struct Attempt(TempDir);
+
+impl Attempt {
+    /// The caller holds the key's lease: what lies here is nobody's.
+    fn new(store: &Store, key: &Digest) -> Result<Self> {
+        let folder = absolute(store.root().join("tmp/work").join(key.to_string()));
+        if folder.exists() {
+            // A program left behind may write at this moment; the rest is removed next time.
+            _ = std::fs::remove_dir_all(&folder);
+        }
+        let writing = |cause| StoreError::writing(&folder, cause);
+        std::fs::create_dir_all(&folder).map_err(writing)?;
+        let attempt = Self(TempDir::new_in(&folder).map_err(writing)?);
+        for folder in [attempt.out(), attempt.scratch()] {
+            std::fs::create_dir(&folder).map_err(|cause| StoreError::writing(folder, cause))?;
+        }
+        Ok(attempt)
+    }
+
+    fn out(&self) -> PathBuf {
+        self.0.path().join("out")
+    }
+
+    fn scratch(&self) -> PathBuf {
+        self.0.path().join("scratch")
+    }
+
+    fn port(&self, port: &str) -> Result<PathBuf> {
+        let folder = self.0.path().join("ports").join(port);
+        std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(&folder, cause))?;
+        Ok(folder)
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if let Some(folder) = self.0.path().parent() {
+            // Removed with what is in it; nothing of it is wanted any more.
+            _ = std::fs::remove_dir_all(folder);
+        }
+    }
+}
+
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
+}
+
+struct StageRows(RowLog);
+
+impl Rows for StageRows {
+    fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
+        Ok(self.0.finished()?)
+    }
+
+    fn record(&self, key: &str, row: &[u8]) -> Result<()> {
+        Ok(self.0.record(key, row)?)
+    }
+}
+
+struct StageArtifacts(Store);
+
+impl Artifacts for StageArtifacts {
+    fn folder(&self, digest: &Digest) -> Result<PathBuf> {
+        match self.0.inspect(digest) {
+            Condition::Sealed | Condition::Unsealed => Ok(absolute(self.0.artifact(digest))),
+            Condition::Absent | Condition::Damaged(_) => {
+                Err(StoreError::Absent { digest: digest.short() }.into())
+            }
+        }
+    }
+}

@@ -1,0 +1,39 @@
+use crate::{error::Diagnostic, llm::LlmError};
+
+/// What can go wrong with a judge.
+#[derive(Debug, thiserror::Error)]
+pub enum JudgeError {
+    #[error(transparent)]
+    Llm(#[from] LlmError),
+    #[error("the judge's prompt cannot be rendered")]
+    Prompt(#[source] minijinja::Error),
+    #[error("the judge's reply cannot be used after {asked} attempts: {problem}")]
+    Reply { asked: u32, problem: String },
+}
+
+impl Diagnostic for JudgeError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Llm(error) => error.code(),
+            Self::Prompt(_) => "judge::prompt",
+            Self::Reply { .. } => "judge::reply",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Llm(error) => error.hint(),
+            Self::Prompt(_) => Some("relative.jinja sees `task` and `attempts` (id, conversation)".into()),
+            Self::Reply { .. } => {
+                Some("a larger judge, a higher max_tokens or smaller groups may help".into())
+            }
+        }
+    }
+
+    fn class(&self) -> crate::error::Class {
+        match self {
+            Self::Llm(error) => error.class(),
+            Self::Prompt(_) | Self::Reply { .. } => crate::error::Class::Work,
+        }
+    }
+}

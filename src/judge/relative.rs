@@ -1,0 +1,222 @@
+//! A language model compares the attempts of one group and scores each between 0 and 1.
+//!
+//! Relative scores follow RULER (OpenPipe ART). Against a judge's habits: attempts are shown in several seeded
+//! orders under names that say nothing, scores are matched by name and never by place, equal attempts are shown once
+//! and get one score, and a reply is asked for again until it has exactly one score for each attempt.
+
+use std::collections::BTreeMap;
+
+use minijinja::{AutoEscape, Environment, context, value::Serde};
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng, SeedableRng},
+};
+use serde_json::{Deserializer, Value, json};
+
+use super::{JudgeError, reward::Attempt};
+use crate::{
+    hash::{Digest, Encoder},
+    llm::{Client, Message},
+};
+
+/// How the judge is asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RelativeSpec {
+    /// The prompt, a jinja template of `task` and `attempts`, each with `id` and `conversation`.
+    pub prompt: String,
+    /// Orders in which a group is shown; scores are averaged over them.
+    pub orders: u32,
+    /// Replies asked for until one can be used.
+    pub attempts: u32,
+    pub seed: u64,
+}
+
+/// What the judge thinks of one attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// From 0 to 1.
+    pub score: f64,
+    pub explanation: Option<String>,
+}
+
+/// Replies by the digest of what was asked, so that nothing is paid for twice.
+pub trait Memory: Sync {
+    fn recall(&self, question: &Digest) -> Option<String>;
+    fn keep(&self, question: &Digest, reply: &str) -> crate::error::Result<()>;
+}
+
+/// The relative judge.
+pub struct Relative {
+    client: Client,
+    spec: RelativeSpec,
+}
+
+impl Relative {
+    pub fn new(client: Client, spec: RelativeSpec) -> Self {
+        Self { client, spec }
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Judges one group; verdicts come in the group's order.
+    pub async fn judge(
+        &self,
+        group: &[Attempt<'_>],
+        memory: &impl Memory,
+    ) -> crate::error::Result<Vec<Verdict>> {
+        // Equal conversations are one attempt.
+        let mut distinct: Vec<&str> = Vec::new();
+        let mut which = Vec::with_capacity(group.len());
+        for attempt in group {
+            let conversation = attempt.trajectory.messages.as_str();
+            which.push(distinct.iter().position(|known| *known == conversation).unwrap_or_else(|| {
+                distinct.push(conversation);
+                distinct.len() - 1
+            }));
+        }
+        let Some(first) = group.first() else { return Ok(Vec::new()) };
+        let mut sums = vec![0.0; distinct.len()];
+        let mut explanations = vec![None; distinct.len()];
+        let orders = self.spec.orders.max(1);
+        for order in 0..orders {
+            let order = shuffled(distinct.len(), &first.scenario.id, self.spec.seed, order);
+            let question = self.question(&first.scenario.task, &distinct, &order)?;
+            let scores = self.ask(question, order.len(), memory).await?;
+            for (place, (score, explanation)) in order.into_iter().zip(scores) {
+                sums[place] += score;
+                explanations[place] = explanations[place].take().or(explanation);
+            }
+        }
+        let verdict = |place: usize| Verdict {
+            score: sums[place] / f64::from(orders),
+            explanation: explanations[place].clone(),
+        };
+        Ok(which.into_iter().map(verdict).collect())
+    }
+
+    fn question(&self, task: &str, conversations: &[&str], order: &[usize]) -> Result<String, JudgeError> {
+        let conversation = |place: &usize| {
+            let messages: Vec<Value> = serde_json::from_str(conversations[*place]).unwrap_or_default();
+            // What the system said is the same in all.
+            messages.into_iter().filter(|message| message["role"] != "system").collect::<Vec<_>>()
+        };
+        let attempts: Vec<Value> = order
+            .iter()
+            .enumerate()
+            .map(|(index, place)| {
+                json!({"id": name(index), "conversation": Value::from(conversation(place)).to_string()})
+            })
+            .collect();
+        let mut environment = Environment::new();
+        environment.set_auto_escape_callback(|_| AutoEscape::None);
+        environment
+            .render_str(&self.spec.prompt, context! { task => task, attempts => Serde(attempts) })
+            .map_err(JudgeError::Prompt)
+    }
+
+    /// Asks until the reply has one score for each name; scores come in the order of the names.
+    async fn ask(
+        &self,
+        question: String,
+        names: usize,
+        memory: &impl Memory,
+    ) -> crate::error::Result<Vec<(f64, Option<String>)>> {
+        let endpoint = self.client.endpoint();
+        let mut encoder = Encoder::new("mcprl judge question v1");
+        encoder.text(&endpoint.base_url).text(&endpoint.model).text(&endpoint.temperature.to_string());
+        let key = encoder.text(&question).finish();
+        if let Some(scores) = memory.recall(&key).and_then(|reply| scores(&reply, names).ok()) {
+            return Ok(scores);
+        }
+        let mut messages = vec![Message::user(question)];
+        let mut problem = String::new();
+        for _ in 0..self.spec.attempts.max(1) {
+            let reply = self.client.complete(&messages).await.map_err(JudgeError::from)?;
+            match scores(&reply, names) {
+                Ok(scores) => {
+                    memory.keep(&key, &reply)?;
+                    return Ok(scores);
+                }
+                Err(why) => {
+                    messages.truncate(1);
+                    messages.push(Message::assistant(reply));
+                    messages.push(Message::user(format!(
+                        "That cannot be used: {why}. Reply with the JSON object alone."
+                    )));
+                    problem = why;
+                }
+            }
+        }
+        Err(JudgeError::Reply { asked: self.spec.attempts.max(1), problem }.into())
+    }
+}
+
+/// The name under which the attempt in this place is shown.
+fn name(index: usize) -> String {
+    (index + 1).to_string()
+}
+
+/// A permutation that depends on the scenario, the seed and the round alone; every other round turns the one before
+/// around, so that what comes first in one comes last in the other.
+fn shuffled(length: usize, scenario: &str, seed: u64, round: u32) -> Vec<usize> {
+    let digest =
+        Encoder::new("mcprl judge order v1").text(scenario).number(seed).number((round / 2).into()).finish();
+    let mut rng = ChaCha8Rng::from_seed(*digest.as_bytes());
+    let mut order: Vec<usize> = (0..length).collect();
+    // Fisher-Yates; the bias of a 64-bit remainder is below 1e-17.
+    for last in (1..length).rev() {
+        order.swap(last, (rng.next_u64() % (last as u64 + 1)) as usize);
+    }
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    order
+}
+
+/// Reads a reply: one score for each of the names `1` to `names`, wherever in the text the JSON stands.
+fn scores(reply: &str, names: usize) -> Result<Vec<(f64, Option<String>)>, String> {
+    let entries = entries(reply).ok_or("it holds no JSON with \"scores\"")?;
+    let mut found = BTreeMap::new();
+    for entry in &entries {
+        let id = match entry.get("id").or_else(|| entry.get("trajectory_id")) {
+            Some(Value::String(id)) => id.trim().to_owned(),
+            Some(Value::Number(id)) => id.to_string(),
+            _ => return Err("a score has no \"id\"".into()),
+        };
+        let score = match entry.get("score") {
+            Some(Value::Number(score)) => score.as_f64(),
+            Some(Value::String(score)) => score.trim().parse().ok(),
+            _ => None,
+        };
+        let score = score.filter(|score: &f64| (0.0..=1.0).contains(score));
+        let score = score.ok_or_else(|| format!("the score of {id} is not a number between 0 and 1"))?;
+        let explanation = entry.get("explanation").and_then(Value::as_str).map(str::to_owned);
+        if found.insert(id.clone(), (score, explanation)).is_some() {
+            return Err(format!("{id} is scored twice"));
+        }
+    }
+    (0..names)
+        .map(|index| found.remove(&name(index)).ok_or(format!("{} is not scored", name(index))))
+        .collect()
+}
+
+/// The list of scores: `{"scores": […]}` or the list itself, in a code fence or behind other text or not.
+fn entries(reply: &str) -> Option<Vec<Value>> {
+    let starts = reply.char_indices().filter(|(_, c)| matches!(c, '{' | '['));
+    starts.map(|(at, _)| &reply[at..]).find_map(|text| {
+        let value = Deserializer::from_str(text).into_iter::<Value>().next()?.ok()?;
+        let list = match value {
+            Value::Object(mut fields) => fields.remove("scores")?,
+            list => list,
+        };
+        match list {
+            Value::Array(items) if items.iter().all(Value::is_object) && !items.is_empty() => Some(items),
+            _ => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

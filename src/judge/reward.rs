@@ -1,0 +1,190 @@
+//! How the parts of a reward are put together.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{Verdict, truth};
+use crate::data::{Reward, Scenario, Trajectory};
+
+/// Weights of a reward's parts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Shaping {
+    /// For the right answer.
+    pub truth: f64,
+    /// Taken off for each turn beyond the fewest with which the group found the right answer.
+    pub turn_cost: f64,
+    /// Taken off for each call that came back as an error.
+    pub tool_error_cost: f64,
+    /// Taken off an episode that did not end by `complete_task`.
+    pub unfinished_cost: f64,
+    /// For the relative judge's score, 0 to 1.
+    pub relative: f64,
+}
+
+/// The most that turns and errors together take off, as a share of `truth`: a clumsy right answer stays a right one.
+const MOST_SHAPING: f64 = 0.25;
+
+/// An episode and what it was about.
+#[derive(Debug, Clone, Copy)]
+pub struct Attempt<'a> {
+    pub scenario: &'a Scenario,
+    pub trajectory: &'a Trajectory,
+}
+
+/// Rewards of one group, in its order. `verdicts` are the relative judge's, one per attempt, where it was asked.
+///
+/// Efficiency tells right answers apart only in a group that has wrong ones too: where all are right, the small
+/// differences would be all that is left to learn from, and a normalised advantage would blow them up.
+pub fn rewards(group: &[Attempt<'_>], verdicts: Option<&[Verdict]>, shaping: &Shaping) -> Vec<Reward> {
+    let right: Vec<Option<bool>> = group
+        .iter()
+        .map(|attempt| truth::correct(attempt.scenario, attempt.trajectory.answer.as_deref()))
+        .collect();
+    let fewest_turns = group
+        .iter()
+        .zip(&right)
+        .filter(|(_, right)| **right == Some(true))
+        .map(|(attempt, _)| attempt.trajectory.turns)
+        .min()
+        .filter(|_| right.contains(&Some(false)));
+    let reward = |(index, attempt): (usize, &Attempt<'_>)| {
+        let verdict = verdicts.and_then(|verdicts| verdicts.get(index));
+        reward(attempt.trajectory, right[index], fewest_turns, verdict, shaping)
+    };
+    group.iter().enumerate().map(reward).collect()
+}
+
+fn reward(
+    trajectory: &Trajectory,
+    correct: Option<bool>,
+    fewest_turns: Option<u32>,
+    verdict: Option<&Verdict>,
+    shaping: &Shaping,
+) -> Reward {
+    let mut parts: Vec<(&str, f64)> = Vec::new();
+    if let Some(correct) = correct {
+        parts.push(("truth", if correct { shaping.truth } else { 0.0 }));
+    }
+    if let (Some(true), Some(fewest)) = (correct, fewest_turns) {
+        let turns = shaping.turn_cost * f64::from(trajectory.turns.saturating_sub(fewest));
+        let errors = shaping.tool_error_cost * f64::from(trajectory.tool_errors);
+        parts.push(("efficiency", 0.0 - (turns + errors).min(MOST_SHAPING * shaping.truth)));
+    }
+    if trajectory.end != "completed" {
+        parts.push(("unfinished", -shaping.unfinished_cost));
+    }
+    // The veto: a judge may be talked into liking a wrong answer.
+    if let Some(verdict) = verdict.filter(|_| correct != Some(false)) {
+        parts.push(("relative", shaping.relative * verdict.score));
+    }
+    let component = |(name, part): &(&str, f64)| (name.to_string(), Value::from(*part));
+    Reward {
+        trajectory_id: trajectory.id.clone(),
+        scenario_id: trajectory.scenario_id.clone(),
+        reward: parts.iter().map(|(_, part)| part).sum::<f64>() as f32,
+        correct,
+        components: Value::Object(parts.iter().map(component).collect::<Map<_, _>>()).to_string(),
+        explanation: verdict.and_then(|verdict| verdict.explanation.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPING: Shaping =
+        Shaping { truth: 1.0, turn_cost: 0.02, tool_error_cost: 0.01, unfinished_cost: 0.1, relative: 0.5 };
+
+    fn scenario(check: &str) -> Scenario {
+        Scenario {
+            id: "s".into(),
+            split: "train".into(),
+            family: "f".into(),
+            task: "t".into(),
+            answer: Some("7".into()),
+            check: check.into(),
+            entity: None,
+            reference: None,
+        }
+    }
+
+    fn trajectory(answer: Option<&str>, turns: u32, tool_errors: u32) -> Trajectory {
+        Trajectory {
+            id: "t".into(),
+            scenario_id: "s".into(),
+            family: "f".into(),
+            split: "train".into(),
+            sample: 0,
+            policy: String::new(),
+            seed: 0,
+            messages: "[]".into(),
+            tokens: vec![],
+            sampled: vec![],
+            logprobs: vec![],
+            turns,
+            calls: 0,
+            tools: vec![],
+            tool_errors,
+            parse_failures: 0,
+            end: if answer.is_some() { "completed" } else { "no_call" }.into(),
+            answer: answer.map(str::to_owned),
+        }
+    }
+
+    /// Rewards of a group, `reward components` per line.
+    fn judged(check: &str, group: &[(Option<&str>, u32, u32)], scores: Option<&[f64]>) -> Vec<String> {
+        let scenario = scenario(check);
+        let trajectories: Vec<_> =
+            group.iter().map(|(a, turns, errors)| trajectory(*a, *turns, *errors)).collect();
+        let attempts: Vec<_> =
+            trajectories.iter().map(|trajectory| Attempt { scenario: &scenario, trajectory }).collect();
+        let verdicts: Option<Vec<Verdict>> = scores
+            .map(|scores| scores.iter().map(|score| Verdict { score: *score, explanation: None }).collect());
+        let rewards = rewards(&attempts, verdicts.as_deref(), &SHAPING);
+        rewards.iter().map(|reward| format!("{:.3} {}", reward.reward, reward.components)).collect()
+    }
+
+    #[test]
+    fn a_right_answer_counts_and_a_detour_costs_a_little() {
+        let group = [(Some("7"), 3, 0), (Some("7"), 5, 1), (Some("8"), 2, 0), (None, 6, 0)];
+        assert_eq!(
+            judged("number", &group, None),
+            [
+                r#"1.000 {"truth":1.0,"efficiency":0.0}"#,
+                r#"0.950 {"truth":1.0,"efficiency":-0.05}"#,
+                r#"0.000 {"truth":0.0}"#,
+                r#"-0.100 {"truth":0.0,"unfinished":-0.1}"#,
+            ]
+        );
+    }
+
+    #[test]
+    fn where_all_are_right_nothing_tells_them_apart() {
+        assert_eq!(
+            judged("number", &[(Some("7"), 3, 0), (Some("7"), 6, 3)], None),
+            [r#"1.000 {"truth":1.0}"#; 2]
+        );
+    }
+
+    #[test]
+    fn shaping_never_makes_a_right_answer_a_bad_one() {
+        let rewards = judged("number", &[(Some("7"), 1, 0), (Some("7"), 900, 900), (Some("8"), 1, 0)], None);
+        assert!(rewards[1].starts_with("0.750 "), "{rewards:?}");
+    }
+
+    #[test]
+    fn ground_truth_overrules_the_judge() {
+        let group = [(Some("7"), 1, 0), (Some("8"), 1, 0)];
+        let rewards = judged("number", &group, Some(&[0.2, 1.0]));
+        assert!(rewards[0].starts_with("1.100 ") && rewards[1].starts_with("0.000 "), "{rewards:?}");
+    }
+
+    #[test]
+    fn without_ground_truth_the_judge_alone_decides() {
+        let group = [(Some("x"), 1, 0), (Some("y"), 1, 0)];
+        assert_eq!(
+            judged("none", &group, Some(&[0.2, 1.0])),
+            [r#"0.100 {"relative":0.1}"#, r#"0.500 {"relative":0.5}"#]
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! Cleaning and bounding what a server says before anyone, person or model, reads it.
+
+use serde_json::{Map, Value};
+
+/// Levels of a schema that are kept.
+const SCHEMA_DEPTH: usize = 48;
+
+/// The text without characters a reader cannot see: controls (but tab and newline), bidirectional overrides,
+/// zero-width characters, and the tag block, in all of which instructions can be hidden.
+pub(super) fn clean(text: &str) -> String {
+    text.chars().filter(|letter| !is_hidden(*letter)).collect()
+}
+
+fn is_hidden(letter: char) -> bool {
+    match letter {
+        '\t' | '\n' => false,
+        _ if letter.is_control() => true,
+        // Soft hyphen, combining grapheme joiner, Arabic letter mark, Hangul fillers, Mongolian separator.
+        '\u{00AD}' | '\u{034F}' | '\u{061C}' | '\u{115F}' | '\u{1160}' | '\u{180E}' | '\u{3164}'
+        | '\u{FFA0}' => true,
+        // Zero-width characters and joiners, directional marks, embeddings and overrides, invisible operators.
+        '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}' => true,
+        // Line and paragraph separators, interlinear annotations, variation selectors, tags.
+        '\u{2028}' | '\u{2029}' | '\u{FFF9}'..='\u{FFFB}' => true,
+        '\u{FE00}'..='\u{FE0F}' | '\u{E0000}'..='\u{E0FFF}' => true,
+        _ => false,
+    }
+}
+
+/// A JSON value with every text in it cleaned, keys too, and what is nested too deeply left out.
+pub(super) fn clean_json(value: &Value) -> Value {
+    clean_at(value, SCHEMA_DEPTH)
+}
+
+fn clean_at(value: &Value, depth: usize) -> Value {
+    let Some(below) = depth.checked_sub(1) else { return Value::Object(Map::new()) };
+    match value {
+        Value::String(text) => clean(text).into(),
+        Value::Array(items) => items.iter().map(|item| clean_at(item, below)).collect(),
+        Value::Object(fields) => {
+            Value::Object(fields.iter().map(|(name, item)| (clean(name), clean_at(item, below))).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// At most `limit` bytes of a text: its beginning and its end, and between them how much is missing.
+pub(super) fn truncate_middle(text: String, limit: usize) -> String {
+    if text.len() <= limit {
+        return text;
+    }
+    let marker = |missing: usize| format!("\n[… {missing} bytes left out …]\n");
+    let Some(kept) = limit.checked_sub(marker(text.len()).len()) else {
+        return text[..text.floor_char_boundary(limit)].to_owned();
+    };
+    let head = text.floor_char_boundary(kept.div_ceil(2));
+    let tail = text.ceil_char_boundary(text.len() - kept / 2);
+    format!("{}{}{}", &text[..head], marker(tail - head), &text[tail..])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_seen_is_removed() {
+        let hidden = "a\u{200B}b\u{202E}c\u{E0041}d\u{1B}[31m\u{FEFF}\u{0}\r\n\te é 漢";
+        assert_eq!(clean(hidden), "abcd[31m\n\te é 漢");
+    }
+
+    #[test]
+    fn a_schema_keeps_its_key_order_and_loses_what_is_too_deep() {
+        let schema = json!({"z": {"b\u{200B}": ["x\u{202E}"]}, "a": 1});
+        assert_eq!(clean_json(&schema).to_string(), r#"{"z":{"b":["x"]},"a":1}"#);
+        let deep = (0..200).fold(json!("end"), |inner, _| json!([inner]));
+        assert!(!clean_json(&deep).to_string().contains("end"));
+    }
+
+    #[test]
+    fn a_long_text_keeps_both_ends_within_the_limit_and_between_characters() {
+        let text: String = (0..500).map(|_| "é").collect();
+        for limit in [0, 1, 20, 101, 102, 999] {
+            let cut = truncate_middle(text.clone(), limit);
+            assert!(cut.len() <= limit, "{limit}: {}", cut.len());
+        }
+        assert_eq!(truncate_middle("short".into(), 5), "short");
+        let cut = truncate_middle("a".repeat(100) + &"z".repeat(100), 60);
+        insta::assert_snapshot!(cut, @r"
+        aaaaaaaaaaaaaaa
+        [… 170 bytes left out …]
+        zzzzzzzzzzzzzzz
+        ");
+    }
+}

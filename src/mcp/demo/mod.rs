@@ -1,0 +1,93 @@
+//! The demo server: a small company in SQLite behind three tools, over stdio or streamable HTTP.
+//!
+//! It is an ordinary MCP server and knows nothing of the rest of mcprl. It never writes: the database is
+//! read-only at every level SQLite offers. Over HTTP it listens on loopback only, and refuses requests
+//! whose `Host` is not loopback or that come from a web page (an `Origin` header).
+
+mod company;
+mod database;
+mod server;
+
+use std::net::SocketAddr;
+
+use rmcp::{
+    ServiceExt,
+    transport::{
+        StreamableHttpServerConfig, StreamableHttpService, io::stdio_pipes,
+        streamable_http_server::session::local::LocalSessionManager,
+    },
+};
+use tokio::net::TcpListener;
+
+use self::{database::Database, server::CompanyServer};
+use super::McpError;
+
+pub use self::database::DatabaseError;
+
+/// The demo servers there are.
+pub const KINDS: [&str; 1] = ["sqlite"];
+
+/// Where a server over HTTP answers.
+pub const HTTP_PATH: &str = "/mcp";
+
+/// Speaks MCP over standard input and output until input ends.
+pub async fn serve_stdio(kind: &str) -> Result<(), McpError> {
+    let server = open(kind)?;
+    let running = match server.serve(stdio_pipes()).await {
+        Ok(running) => running,
+        // Input ended before a client introduced itself: nothing was asked, nothing is wrong.
+        Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
+        Err(error) => return Err(McpError::Serve(error.into())),
+    };
+    running.waiting().await.map_err(|error| McpError::Serve(error.into()))?;
+    Ok(())
+}
+
+/// Speaks MCP over streamable HTTP at `http://ADDR/mcp` until the process ends.
+pub async fn serve_http(kind: &str, address: SocketAddr) -> Result<(), McpError> {
+    HttpServer::bind(kind, address).await?.serve().await
+}
+
+/// A demo server that listens but does not answer yet.
+pub struct HttpServer {
+    server: CompanyServer,
+    listener: TcpListener,
+}
+
+impl HttpServer {
+    /// Port 0 takes any free port.
+    pub async fn bind(kind: &str, address: SocketAddr) -> Result<Self, McpError> {
+        let server = open(kind)?;
+        if !address.ip().is_loopback() {
+            return Err(McpError::NotLoopback(address));
+        }
+        let listener =
+            TcpListener::bind(address).await.map_err(|source| McpError::Bind { address, source })?;
+        Ok(Self { server, listener })
+    }
+
+    /// The URL for a client's run file.
+    pub fn url(&self) -> Result<String, McpError> {
+        let address = self.listener.local_addr().map_err(|error| McpError::Serve(error.into()))?;
+        Ok(format!("http://{address}{HTTP_PATH}"))
+    }
+
+    pub async fn serve(self) -> Result<(), McpError> {
+        let server = self.server;
+        let service = StreamableHttpService::new(
+            move || Ok(server.clone()),
+            LocalSessionManager::default().into(),
+            StreamableHttpServerConfig::default().enforce_origin_validation(),
+        );
+        let router = axum::Router::new().route_service(HTTP_PATH, service);
+        axum::serve(self.listener, router).await.map_err(|error| McpError::Serve(error.into()))
+    }
+}
+
+fn open(kind: &str) -> Result<CompanyServer, McpError> {
+    if kind != "sqlite" {
+        return Err(McpError::UnknownDemo(kind.to_owned()));
+    }
+    let database = Database::open().map_err(McpError::DemoDatabase)?;
+    Ok(CompanyServer::new(database))
+}

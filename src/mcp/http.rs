@@ -1,0 +1,131 @@
+//! The way to a server over streamable HTTP.
+//!
+//! A secret (token or header) is never sent in clear text beyond this machine, never to another origin by way of a
+//! redirect, and never shown in a log. Proxies named by the environment are not used.
+
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
+
+use reqwest::{
+    Url,
+    header::{HeaderName, HeaderValue},
+    redirect::Policy,
+};
+use rmcp::transport::{
+    StreamableHttpClientTransport, common::client_side_sse::ExponentialBackoff,
+    streamable_http_client::StreamableHttpClientTransportConfig,
+};
+
+use super::McpError;
+
+/// Requests of one session under way at once; more wait their turn.
+const CONCURRENT_REQUESTS: usize = 64;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Attempts to reopen a broken stream of events before it is given up.
+const STREAM_RETRIES: usize = 5;
+const STREAM_RETRY_DELAY: Duration = Duration::from_secs(10);
+
+pub(super) type HttpTransport = StreamableHttpClientTransport<reqwest::Client>;
+
+/// A transport that has not sent anything yet.
+pub(super) fn transport(
+    url: &str,
+    bearer_env: Option<&str>,
+    headers: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
+) -> Result<HttpTransport, McpError> {
+    let token = match bearer_env {
+        Some(variable) => Some(
+            std::env::var(variable).map_err(|_| McpError::UnsetVariable { variable: variable.to_owned() })?,
+        ),
+        None => None,
+    };
+    let headers = headers
+        .into_iter()
+        .map(|(name, value)| header(name.as_ref(), value.as_ref()))
+        .collect::<Result<HashMap<_, _>, _>>()?;
+    check_address(url, token.is_some() || !headers.is_empty())?;
+
+    // Fails where one is installed already, which serves as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder()
+        .redirect(Policy::none())
+        .no_proxy()
+        .connect_timeout(CONNECT_TIMEOUT)
+        // A kept connection whose last body was not read to the end stalls the next request by a delayed ACK.
+        .pool_max_idle_per_host(0)
+        .build()
+        .map_err(McpError::Client)?;
+    let mut config = StreamableHttpClientTransportConfig::with_uri(url)
+        .custom_headers(headers)
+        .max_concurrent_requests(CONCURRENT_REQUESTS);
+    let mut retry = ExponentialBackoff::default();
+    retry.max_times = Some(STREAM_RETRIES);
+    retry.max_delay = Some(STREAM_RETRY_DELAY);
+    config.retry_config = Arc::new(retry);
+    if let Some(token) = token {
+        config = config.auth_header(token);
+    }
+    Ok(StreamableHttpClientTransport::with_client(client, config))
+}
+
+fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), McpError> {
+    let wrong = || McpError::Header { name: name.to_owned() };
+    let parsed: HeaderName = name.parse().map_err(|_| wrong())?;
+    let mut value: HeaderValue = value.parse().map_err(|_| wrong())?;
+    value.set_sensitive(true);
+    Ok((parsed, value))
+}
+
+fn check_address(url: &str, secret: bool) -> Result<(), McpError> {
+    let wrong = |reason: String| McpError::Url { url: url.to_owned(), reason };
+    let parsed: Url = url.parse().map_err(|error| wrong(format!("{error}")))?;
+    if !parsed.username().is_empty() || parsed.password().is_some() {
+        return Err(wrong("a password does not belong in it; use bearer_env".into()));
+    }
+    match parsed.scheme() {
+        "https" => Ok(()),
+        "http" if !secret || is_loopback(&parsed) => Ok(()),
+        "http" => Err(wrong("a token or header would travel unencrypted".into())),
+        other => Err(wrong(format!("`{other}` is not http or https"))),
+    }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Diagnostic;
+
+    fn check(url: &str, secret: bool, expected: Option<&str>) {
+        let code = check_address(url, secret).err().map(|error| error.code());
+        assert_eq!(code, expected, "{url}");
+    }
+
+    #[test]
+    fn a_secret_does_not_travel_unencrypted() {
+        check("https://example.com/mcp", true, None);
+        check("http://example.com/mcp", false, None);
+        check("http://example.com/mcp", true, Some("mcp::url"));
+        for local in ["http://127.0.0.1:1/mcp", "http://[::1]:1/mcp", "http://localhost/mcp"] {
+            check(local, true, None);
+        }
+    }
+
+    #[test]
+    fn what_is_not_an_address_is_refused() {
+        for wrong in ["", "example.com/mcp", "file:///etc/passwd", "https://me:secret@example.com"] {
+            check(wrong, false, Some("mcp::url"));
+        }
+    }
+
+    #[test]
+    fn a_header_that_cannot_be_sent_is_named() {
+        let error = header("x y", "1").unwrap_err();
+        assert_eq!(error.to_string(), "the header `x y` cannot be sent");
+        assert!(header("x-key", "secret\n").is_err());
+        assert!(header("x-key", "secret").unwrap().1.is_sensitive());
+    }
+}

@@ -1,0 +1,75 @@
+//! Paging through a server's lists without trusting it to end them or to keep to the protocol's types.
+
+use std::{collections::BTreeSet, future::Future};
+
+use rmcp::{
+    ServiceError,
+    model::{ErrorCode, PaginatedRequestParams},
+};
+use serde_json::Value;
+
+use super::clean::clean;
+use crate::data;
+
+const PAGES: usize = 100;
+/// Items of one list.
+const ITEMS: usize = 1000;
+/// Bytes of one list, as JSON.
+const BYTES: usize = 16 << 20;
+
+/// Collects `result[field]` over all pages. A cursor that comes back, or one of the limits, ends the list with a note.
+pub(super) async fn all_pages<F>(
+    field: &str,
+    notes: &mut Vec<String>,
+    mut ask: impl FnMut(Option<PaginatedRequestParams>) -> F,
+) -> Result<Vec<Value>, ServiceError>
+where
+    F: Future<Output = Result<Value, ServiceError>>,
+{
+    let (mut items, mut bytes, mut cursors) = (Vec::new(), 0, BTreeSet::new());
+    let mut cursor: Option<String> = None;
+    for _ in 0..PAGES {
+        let params = cursor.take().map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor)));
+        let page = match ask(params).await {
+            // A server without such a list.
+            Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => {
+                return Ok(items);
+            }
+            answer => answer?,
+        };
+        for item in page.get(field).and_then(Value::as_array).into_iter().flatten() {
+            bytes += item.to_string().len();
+            if items.len() == ITEMS || bytes > BYTES {
+                notes.push(format!("only the first {} {field} are taken: the list is too long", items.len()));
+                return Ok(items);
+            }
+            items.push(item.clone());
+        }
+        match page.get("nextCursor").and_then(Value::as_str) {
+            None | Some("") => return Ok(items),
+            Some(next) => {
+                if !cursors.insert(next.to_owned()) {
+                    notes.push(format!("the list of {field} goes round in circles and was cut"));
+                    return Ok(items);
+                }
+                cursor = Some(next.to_owned());
+            }
+        }
+    }
+    notes.push(format!("the list of {field} was cut after {PAGES} pages"));
+    Ok(items)
+}
+
+/// Resources with a URI; their texts cleaned.
+pub(super) fn resources(listed: &[Value]) -> Vec<data::Resource> {
+    let resource = |raw: &Value| {
+        let text = |field: &str| raw.get(field).and_then(Value::as_str).map(clean);
+        Some(data::Resource {
+            uri: text("uri")?,
+            name: text("name").unwrap_or_default(),
+            description: text("description"),
+            mime_type: text("mimeType"),
+        })
+    };
+    listed.iter().filter_map(resource).collect()
+}

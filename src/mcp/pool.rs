@@ -1,0 +1,237 @@
+//! Sessions lent to episodes, isolated as [`State`] demands.
+//!
+//! | state | a session is | before it is lent | when it comes back |
+//! |---|---|---|---|
+//! | read-only | shared, the least used one is lent | – | stays open |
+//! | fresh process | one episode's own | it is started | it is ended |
+//! | reset tool | one episode's own | the tool is called | waits for the next |
+//!
+//! A dead session is never lent: another takes its place, up to a number of restarts per minute.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use serde_json::Map;
+use tokio::{
+    runtime::Handle,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+use tokio_util::task::TaskTracker;
+
+use super::{McpError, ServerSpec, Session, State};
+
+/// Dead sessions that are replaced within a minute; beyond it the server is given up.
+const RESTARTS: usize = 20;
+const RESTART_WINDOW: Duration = Duration::from_secs(60);
+/// Servers that are being started at once: starting is what costs, and many at once time each other out.
+const SPAWNS: usize = 4;
+
+/// Sessions handed out one episode at a time, isolated as [`State`] demands; dead ones are replaced.
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    spec: ServerSpec,
+    spawns: Semaphore,
+    /// One permit per session that is an episode's own, until its process has ended.
+    own: Arc<Semaphore>,
+    /// Own sessions that wait for their next episode.
+    idle: Mutex<Vec<Session>>,
+    /// Sessions that several episodes use.
+    slots: Vec<tokio::sync::Mutex<Option<Arc<Session>>>>,
+    /// How many episodes use each slot.
+    users: Mutex<Vec<usize>>,
+    restarts: Mutex<VecDeque<Instant>>,
+    /// Sessions being closed.
+    closing: TaskTracker,
+}
+
+impl Pool {
+    /// Opens sessions as they are needed, up to `limits.sessions`.
+    pub fn new(spec: ServerSpec) -> Self {
+        let sessions = spec.limits.sessions.max(1);
+        let shared = Shared {
+            spec,
+            spawns: Semaphore::new(SPAWNS),
+            own: Arc::new(Semaphore::new(sessions)),
+            idle: Mutex::default(),
+            slots: (0..sessions).map(|_| tokio::sync::Mutex::default()).collect(),
+            users: Mutex::new(vec![0; sessions]),
+            restarts: Mutex::default(),
+            closing: TaskTracker::new(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Lends a session, waiting for one where all are some episode's own.
+    pub async fn session(&self) -> Result<Lent, McpError> {
+        match &self.shared.spec.state {
+            State::ReadOnly => self.lend_shared().await,
+            State::FreshProcess => self.lend_own(None).await,
+            State::ResetTool(tool) => self.lend_own(Some(tool)).await,
+        }
+    }
+
+    /// Closes every session that is not lent; those that are close when they come back.
+    pub async fn close(self) {
+        self.shared.own.close();
+        let idle = std::mem::take(&mut *locked(&self.shared.idle));
+        let mut closing: Vec<Session> = idle;
+        for slot in &self.shared.slots {
+            closing.extend(slot.lock().await.take().and_then(Arc::into_inner));
+        }
+        futures::future::join_all(closing.into_iter().map(Session::close)).await;
+        self.shared.closing.close();
+        self.shared.closing.wait().await;
+    }
+
+    async fn lend_shared(&self) -> Result<Lent, McpError> {
+        if self.shared.own.is_closed() {
+            return Err(McpError::PoolClosed);
+        }
+        let user = SlotUser::of_least_used(&self.shared);
+        let mut slot = self.shared.slots[user.slot].lock().await;
+        if let Some(session) = slot.as_ref().filter(|session| session.is_alive()) {
+            return Ok(Lent { session: Some(Held::Shared(Arc::clone(session), user)) });
+        }
+        if slot.take().is_some() {
+            self.shared.count_restart()?;
+        }
+        let session = Arc::new(self.shared.connect().await?);
+        *slot = Some(Arc::clone(&session));
+        Ok(Lent { session: Some(Held::Shared(session, user)) })
+    }
+
+    async fn lend_own(&self, reset_tool: Option<&str>) -> Result<Lent, McpError> {
+        let own = Arc::clone(&self.shared.own);
+        let permit = own.acquire_owned().await.map_err(|_| McpError::PoolClosed)?;
+        let session = match reset_tool {
+            None => self.shared.connect().await?,
+            Some(tool) => self.shared.reset_session(tool).await?,
+        };
+        let lease = Lease {
+            shared: Arc::clone(&self.shared),
+            permit,
+            reused: reset_tool.is_some(),
+            runtime: Handle::current(),
+        };
+        Ok(Lent { session: Some(Held::Own(session, lease)) })
+    }
+}
+
+impl Shared {
+    async fn connect(&self) -> Result<Session, McpError> {
+        let _turn = self.spawns.acquire().await.map_err(|_| McpError::PoolClosed)?;
+        Session::connect(&self.spec).await
+    }
+
+    /// A session on which the reset tool has just succeeded.
+    async fn reset_session(&self, tool: &str) -> Result<Session, McpError> {
+        loop {
+            let waiting = locked(&self.idle).pop();
+            let (session, is_new) = match waiting {
+                Some(session) => (session, false),
+                None => (self.connect().await?, true),
+            };
+            match session.call(tool, Map::new()).await {
+                Ok(outcome) if outcome.is_error => {
+                    return Err(McpError::Reset { tool: tool.to_owned(), reason: outcome.text });
+                }
+                Ok(_) => return Ok(session),
+                Err(error) if is_new => return Err(error),
+                // It died while it waited.
+                Err(_) => self.count_restart()?,
+            }
+        }
+    }
+
+    fn count_restart(&self) -> Result<(), McpError> {
+        let mut restarts = locked(&self.restarts);
+        let now = Instant::now();
+        while restarts.front().is_some_and(|then| now.duration_since(*then) > RESTART_WINDOW) {
+            restarts.pop_front();
+        }
+        restarts.push_back(now);
+        if restarts.len() > RESTARTS {
+            return Err(McpError::Restarts { server: self.spec.transport.to_string(), limit: RESTARTS });
+        }
+        Ok(())
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A session lent by a pool; goes back when dropped.
+pub struct Lent {
+    /// `None` only while it is dropped.
+    session: Option<Held>,
+}
+
+enum Held {
+    Shared(Arc<Session>, #[expect(dead_code, reason = "counts as a user until dropped")] SlotUser),
+    Own(Session, Lease),
+}
+
+/// An episode's own session: where it goes, and the permit for one.
+struct Lease {
+    shared: Arc<Shared>,
+    permit: OwnedSemaphorePermit,
+    /// Whether the session may serve another episode.
+    reused: bool,
+    runtime: Handle,
+}
+
+impl std::ops::Deref for Lent {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        match &self.session {
+            Some(Held::Shared(session, _)) => session,
+            Some(Held::Own(session, _)) => session,
+            None => unreachable!("a session is held until it is dropped"),
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let Some(Held::Own(session, lease)) = self.session.take() else { return };
+        let Lease { shared, permit, reused, runtime } = lease;
+        if reused && session.is_alive() && !shared.own.is_closed() {
+            locked(&shared.idle).push(session);
+            return;
+        }
+        let close = async move {
+            session.close().await;
+            drop(permit);
+        };
+        shared.closing.spawn_on(close, &runtime);
+    }
+}
+
+/// One user of a slot, counted from before its session is opened.
+struct SlotUser {
+    shared: Arc<Shared>,
+    slot: usize,
+}
+
+impl SlotUser {
+    fn of_least_used(shared: &Arc<Shared>) -> Self {
+        let mut users = locked(&shared.users);
+        let slot = (0..users.len()).min_by_key(|slot| users[*slot]).unwrap_or_default();
+        users[slot] += 1;
+        Self { shared: Arc::clone(shared), slot }
+    }
+}
+
+impl Drop for SlotUser {
+    fn drop(&mut self) {
+        locked(&self.shared.users)[self.slot] -= 1;
+    }
+}

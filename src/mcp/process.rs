@@ -1,0 +1,250 @@
+//! A server as a child process: how it is started, listened to and certain to end.
+//!
+//! The command is a list of arguments, never a shell line. The child sees a short list of environment variables
+//! and leads a process group of its own. When it ends, or is no longer wanted, the whole group is killed: nothing a
+//! server started outlives it, not even when this process is killed itself (on Linux, by the parent-death signal).
+
+use std::{
+    collections::VecDeque,
+    io,
+    process::{ExitStatus, Stdio},
+    sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    io::AsyncReadExt,
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
+    runtime::Handle,
+    sync::watch,
+    time::timeout,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{LastWords, McpError, Transport, clean::clean};
+
+/// Variables of ours that every server sees.
+const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
+/// How long a server may take to end once its input is closed.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long an error waits for the reason to arrive on standard error.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// What is kept of standard error, in bytes, and what is quoted of it, in lines and characters.
+const STDERR_BYTES: usize = 8192;
+const QUOTED_LINES: usize = 4;
+const QUOTED_CHARS: usize = 600;
+
+/// A running server process. Dropped, it ends within [`GRACE`] once its input is closed.
+pub(super) struct Process {
+    stderr: Arc<Stderr>,
+    /// How it ended, once it did.
+    ended: watch::Receiver<Option<String>>,
+    _stop: DropGuard,
+}
+
+/// The child's standard streams that carry messages.
+pub(super) type Pipes = (ChildStdout, ChildStdin);
+
+impl Process {
+    pub(super) async fn spawn(transport: &Transport) -> Result<(Self, Pipes), McpError> {
+        let server = transport.to_string();
+        let failed = |source| McpError::Spawn { server: server.clone(), source };
+        let mut child = spawn_from_lasting_thread(command(transport)?).await.map_err(failed)?;
+        let (Some(stdin), Some(stdout), Some(errors)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(failed(io::Error::other("its standard streams are not piped")));
+        };
+        let group = Group(child.id().and_then(|id| Pid::from_raw(id as i32)));
+        let stop = CancellationToken::new();
+        let (report, ended) = watch::channel(None);
+        tokio::spawn(tend(child, group, stop.clone(), report));
+        let (done, closed) = watch::channel(());
+        let stderr = Arc::new(Stderr { tail: Mutex::default(), closed });
+        tokio::spawn(listen(errors, Arc::clone(&stderr), done));
+        Ok((Self { stderr, ended, _stop: stop.drop_guard() }, (stdout, stdin)))
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
+
+    /// Why it ended, or what it last complained about; waits a moment for both to arrive.
+    pub(super) async fn last_words(&self) -> LastWords {
+        let (mut ended, mut closed) = (self.ended.clone(), self.stderr.closed.clone());
+        let both = async {
+            let _ = ended.wait_for(Option::is_some).await;
+            // The sender is dropped when standard error is closed.
+            while closed.changed().await.is_ok() {}
+        };
+        let _ = timeout(LAST_WORDS, both).await;
+        LastWords { status: self.ended.borrow().clone(), stderr: self.stderr.quote() }
+    }
+
+    /// Ends the process and everything it started; its input must be closed already.
+    pub(super) async fn end(self) {
+        let mut ended = self.ended.clone();
+        drop(self);
+        let _ = ended.wait_for(Option::is_some).await;
+    }
+}
+
+/// The command of a transport, ready to spawn.
+fn command(transport: &Transport) -> Result<Command, McpError> {
+    let Transport::Stdio { command, env, cwd } = transport else { return Err(McpError::EmptyCommand) };
+    let mut words = Vec::with_capacity(command.len());
+    for word in command {
+        words.push(if word.contains("{mcprl}") {
+            let this = std::env::current_exe()
+                .map_err(|source| McpError::Spawn { server: transport.to_string(), source })?;
+            word.replace("{mcprl}", &this.to_string_lossy())
+        } else {
+            word.clone()
+        });
+    }
+    let [program, arguments @ ..] = &words[..] else { return Err(McpError::EmptyCommand) };
+    if program.is_empty() {
+        return Err(McpError::EmptyCommand);
+    }
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().kill_on_drop(true).process_group(0);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.envs(INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+    for (name, value) in env {
+        let taken = value.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
+        match taken {
+            None => command.env(name, value),
+            Some(variable) => {
+                let value = std::env::var_os(variable)
+                    .ok_or_else(|| McpError::UnsetVariable { variable: variable.to_owned() })?;
+                command.env(name, value)
+            }
+        };
+    }
+    if let Some(cwd) = cwd {
+        command.current_dir(cwd);
+    }
+    Ok(command)
+}
+
+/// Asks the kernel to kill the child when the thread that spawned it ends.
+#[cfg(target_os = "linux")]
+fn die_with_us(command: &mut Command) {
+    let ask = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?);
+    // SAFETY: runs between fork and exec, and makes one system call that neither allocates nor locks.
+    #[expect(
+        unsafe_code,
+        reason = "the only way to have something done in the child before it becomes the server"
+    )]
+    unsafe {
+        command.pre_exec(ask);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn die_with_us(_: &mut Command) {}
+
+struct Spawn {
+    command: Command,
+    runtime: Handle,
+    reply: tokio::sync::oneshot::Sender<io::Result<Child>>,
+}
+
+/// Spawns on a thread that ends with this process: the parent-death signal comes when the *thread* that spawned
+/// ends, and a worker of the runtime may do that long before.
+async fn spawn_from_lasting_thread(mut command: Command) -> io::Result<Child> {
+    static SPAWNER: OnceLock<mpsc::Sender<Spawn>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (sender, requests) = mpsc::channel::<Spawn>();
+        std::thread::spawn(move || {
+            for Spawn { mut command, runtime, reply } in requests {
+                let _runtime = runtime.enter();
+                let _ = reply.send(command.spawn());
+            }
+        });
+        sender
+    });
+    die_with_us(&mut command);
+    let (reply, answer) = tokio::sync::oneshot::channel();
+    let gone = || io::Error::other("the thread that starts servers is gone");
+    spawner.send(Spawn { command, runtime: Handle::current(), reply }).map_err(|_| gone())?;
+    answer.await.map_err(|_| gone())?
+}
+
+/// Kills a process group when dropped.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn kill(&self) {
+        if let Some(leader) = self.0 {
+            // No such group is the usual answer: all of it has ended.
+            let _ = kill_process_group(leader, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Waits for the process to end, of itself or because it is no longer wanted, and for no longer than it may take.
+async fn tend(
+    mut child: Child,
+    group: Group,
+    stop: CancellationToken,
+    report: watch::Sender<Option<String>>,
+) {
+    let status = tokio::select! {
+        status = child.wait() => status,
+        () = stop.cancelled() => match timeout(GRACE, child.wait()).await {
+            Ok(status) => status,
+            Err(_) => {
+                group.kill();
+                child.wait().await
+            }
+        },
+    };
+    drop(group);
+    report.send_replace(Some(
+        status.map_or_else(|error| error.to_string(), |status: ExitStatus| status.to_string()),
+    ));
+}
+
+/// The end of what a server wrote to standard error.
+struct Stderr {
+    tail: Mutex<VecDeque<u8>>,
+    closed: watch::Receiver<()>,
+}
+
+impl Stderr {
+    fn push(&self, bytes: &[u8]) {
+        let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        tail.extend(bytes);
+        let surplus = tail.len().saturating_sub(STDERR_BYTES);
+        tail.drain(..surplus);
+    }
+
+    /// The last lines on one line.
+    fn quote(&self) -> String {
+        let tail: Vec<u8> =
+            self.tail.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
+        let text = clean(&String::from_utf8_lossy(&tail));
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let quoted = lines[lines.len().saturating_sub(QUOTED_LINES)..].join(" / ");
+        match quoted.char_indices().nth_back(QUOTED_CHARS) {
+            Some((start, _)) => format!("…{}", &quoted[start..]),
+            None => quoted,
+        }
+    }
+}
+
+/// Reads standard error to its end, so that the server never waits for a reader.
+async fn listen(mut errors: ChildStderr, stderr: Arc<Stderr>, _done: watch::Sender<()>) {
+    let mut buffer = [0; 4096];
+    while let Ok(count @ 1..) = errors.read(&mut buffer).await {
+        stderr.push(&buffer[..count]);
+    }
+}

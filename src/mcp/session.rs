@@ -1,0 +1,343 @@
+//! One live connection to a server.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use rmcp::{
+    ClientHandler, RoleClient, ServiceError,
+    model::{
+        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest,
+        Implementation, ListResourcesRequest, ListToolsRequest, ProtocolVersion, ServerPeerInfo,
+    },
+    service::{
+        ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext,
+        PeerRequestOptions, RunningService,
+    },
+    transport::{IntoTransport, async_rw::AsyncRwTransport, streamable_http_client::StreamableHttpError},
+};
+use serde_json::{Map, Value};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::{
+    LastWords, Limits, McpError, Outcome, ServerSpec, Transport,
+    clean::{clean, clean_json},
+    error::chain,
+    http, listing,
+    process::Process,
+    tools,
+};
+use crate::data;
+
+/// Calls in a row without an answer after which a session counts as lost.
+const UNANSWERED: u32 = 3;
+/// Longest line a server may send over standard output.
+const LINE_BYTES: usize = 16 << 20;
+/// Beyond a request's own timeout: for a server that does not even read its input.
+const STUCK: Duration = Duration::from_secs(2);
+/// How often a list that changed while it was read is read again.
+const LIST_READS: usize = 3;
+
+/// One live connection to the server. Calls may overlap; dropped, the connection closes and a child process ends.
+pub struct Session {
+    // Before the process: closing it closes the process's input, the sign to end.
+    service: RunningService<RoleClient, Client>,
+    process: Option<Process>,
+    server: String,
+    limits: Limits,
+    /// Calls in a row that were not answered in time.
+    unanswered: AtomicU32,
+    notes: Mutex<Vec<String>>,
+}
+
+impl Session {
+    /// Starts the server or connects to it, and introduces us.
+    ///
+    /// The `initialize` handshake, which every server but the newest-only ones answers, goes first; a server that
+    /// answers it with an error is asked again with `server/discover`, over a connection of its own.
+    pub async fn connect(spec: &ServerSpec) -> Result<Self, McpError> {
+        let deadline = Instant::now() + spec.limits.start_timeout;
+        let mut refusal = None;
+        for lifecycle in [
+            ClientLifecycleMode::Initialize,
+            ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
+        ] {
+            match open(spec, lifecycle, deadline).await {
+                Ok(session) => return Ok(session),
+                Err(Refusal { error, speaks_other: true }) if refusal.is_none() => refusal = Some(error),
+                // What was wrong first says more than that the second way failed too.
+                Err(Refusal { error, .. }) => return Err(refusal.unwrap_or(error)),
+            }
+        }
+        Err(refusal.unwrap_or(McpError::EmptyCommand))
+    }
+
+    /// The server, its tools (and `complete_task`, which is ours) and its resources, as they are right now.
+    pub async fn describe(&self) -> Result<(data::Server, Vec<data::Tool>, Vec<data::Resource>), McpError> {
+        let info = self.info();
+        let has_tools = info.as_ref().is_none_or(|info| info.capabilities.tools.is_some());
+        let has_resources = info.as_ref().is_some_and(|info| info.capabilities.resources.is_some());
+        let mut notes = Vec::new();
+        let mut listed = Vec::new();
+        for _ in 0..if has_tools { LIST_READS } else { 0 } {
+            self.service.service().tools_changed.store(false, Ordering::Relaxed);
+            notes.clear();
+            let ask = |params| {
+                let request =
+                    ListToolsRequest { method: Default::default(), params, extensions: Default::default() };
+                self.ask(ClientRequest::ListToolsRequest(request), self.limits.start_timeout)
+            };
+            listed = match listing::all_pages("tools", &mut notes, ask).await {
+                Ok(listed) => listed,
+                Err(error) => return Err(self.list_error("tools", &error).await),
+            };
+            if !self.service.service().tools_changed.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        let (tools, mended) = tools::from_list(&listed);
+        notes.extend(mended);
+        let mut resources = Vec::new();
+        if has_resources {
+            let ask = |params| {
+                let request = ListResourcesRequest {
+                    method: Default::default(),
+                    params,
+                    extensions: Default::default(),
+                };
+                self.ask(ClientRequest::ListResourcesRequest(request), self.limits.start_timeout)
+            };
+            match listing::all_pages("resources", &mut notes, ask).await {
+                Ok(listed) => resources = listing::resources(&listed),
+                Err(error) => return Err(self.list_error("resources", &error).await),
+            }
+        }
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).extend(notes);
+        let server = server_row(info.as_deref(), self.process.is_some(), &tools);
+        Ok((server, tools, resources))
+    }
+
+    /// What [`Session::describe`] had to mend or leave out, in words; each note is handed out once.
+    pub fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Calls a tool by its wire name. `Err` only where the session is lost or unusable.
+    pub async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
+        let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+        let answer = self.ask(request, self.limits.call_timeout).await;
+        if !matches!(answer, Err(ServiceError::Timeout { .. })) {
+            self.unanswered.store(0, Ordering::Relaxed);
+        }
+        match answer {
+            Ok(result) => Ok(Outcome::from_result(&result, self.limits.result_bytes)),
+            Err(ServiceError::McpError(error)) => Ok(Outcome::error(clean(&error.message))),
+            Err(ServiceError::Timeout { .. }) => {
+                let unanswered = self.unanswered.fetch_add(1, Ordering::Relaxed) + 1;
+                if unanswered >= UNANSWERED {
+                    return Err(self.lost(format!("it left {unanswered} calls in a row unanswered")).await);
+                }
+                Ok(Outcome::error(format!("the tool did not answer within {:?}", self.limits.call_timeout)))
+            }
+            Err(error) if self.is_lost_by(&error).await => Err(self.lost(chain(&error)).await),
+            Err(error) => Ok(Outcome::error(format!("the call failed: {}", clean(&chain(&error))))),
+        }
+    }
+
+    /// Whether calls may still be answered.
+    pub fn is_alive(&self) -> bool {
+        !self.service.is_closed()
+            && !self.service.is_transport_closed()
+            && self.unanswered.load(Ordering::Relaxed) < UNANSWERED
+            && !self.process.as_ref().is_some_and(Process::has_ended)
+    }
+
+    /// Closes the connection; returns when a child process, and all it started, has ended.
+    pub async fn close(self) {
+        let Self { mut service, process, .. } = self;
+        let _ = service.close_with_timeout(STUCK).await;
+        drop(service);
+        if let Some(process) = process {
+            process.end().await;
+        }
+    }
+
+    fn info(&self) -> Option<Arc<ServerPeerInfo>> {
+        self.service.peer_info()
+    }
+
+    /// Sends a request and gives back the result as JSON, whatever its shape.
+    async fn ask(&self, request: ClientRequest, limit: Duration) -> Result<Value, ServiceError> {
+        let exchange = async {
+            let options = PeerRequestOptions::with_timeout(limit);
+            let handle = self.service.send_request_with_option(request, options).await?;
+            let result = handle.await_response().await?;
+            serde_json::to_value(result).map_err(|_| ServiceError::UnexpectedResponse)
+        };
+        match timeout(limit + STUCK, exchange).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ServiceError::Timeout { timeout: limit }),
+        }
+    }
+
+    /// Whether an error means that no later call can succeed either.
+    async fn is_lost_by(&self, error: &ServiceError) -> bool {
+        match error {
+            ServiceError::TransportClosed if self.process.is_some() => true,
+            ServiceError::TransportClosed => {
+                // Over HTTP this also means one stream that broke; a closed transport shows itself in a moment.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                !self.is_alive()
+            }
+            ServiceError::TransportSend(error) => {
+                use StreamableHttpError as E;
+                let answered = error.error.downcast_ref::<E<reqwest::Error>>().is_some_and(|error| {
+                    matches!(
+                        error,
+                        E::HttpStatus(_)
+                            | E::ResponseBodyTooLarge { .. }
+                            | E::UnexpectedContentType(_)
+                            | E::UnexpectedServerResponse(_)
+                            | E::Deserialize(_)
+                    )
+                });
+                !answered
+            }
+            _ => !self.is_alive(),
+        }
+    }
+
+    async fn lost(&self, reason: String) -> McpError {
+        McpError::Lost { server: self.server.clone(), reason, said: last_words(self.process.as_ref()).await }
+    }
+
+    async fn list_error(&self, what: &'static str, error: &ServiceError) -> McpError {
+        match error {
+            ServiceError::TransportClosed => self.lost(chain(error)).await,
+            _ => McpError::List { server: self.server.clone(), what, reason: clean(&chain(error)) },
+        }
+    }
+}
+
+async fn last_words(process: Option<&Process>) -> LastWords {
+    match process {
+        Some(process) => process.last_words().await,
+        None => LastWords::default(),
+    }
+}
+
+/// Why a connection did not come about.
+struct Refusal {
+    error: McpError,
+    /// The server is there but refuses this handshake: it may know the other one.
+    speaks_other: bool,
+}
+
+impl From<McpError> for Refusal {
+    fn from(error: McpError) -> Self {
+        Self { error, speaks_other: false }
+    }
+}
+
+async fn open(
+    spec: &ServerSpec,
+    lifecycle: ClientLifecycleMode,
+    deadline: Instant,
+) -> Result<Session, Refusal> {
+    let server = spec.transport.to_string();
+    let (process, greeted) = match &spec.transport {
+        Transport::Stdio { .. } => {
+            let (process, (stdout, stdin)) = Process::spawn(&spec.transport).await?;
+            let transport = AsyncRwTransport::new(stdout, stdin).with_max_line_length(LINE_BYTES);
+            (Some(process), greet(transport, lifecycle, deadline).await)
+        }
+        Transport::Http { url, bearer_env, headers } => {
+            let transport = http::transport(url, bearer_env.as_deref(), headers)?;
+            (None, greet(transport, lifecycle, deadline).await)
+        }
+    };
+    let service = match greeted {
+        Some(Ok(service)) => service,
+        None => {
+            let limit = spec.limits.start_timeout;
+            return Err(
+                McpError::StartTimeout { server, limit, said: last_words(process.as_ref()).await }.into()
+            );
+        }
+        Some(Err(error)) => {
+            let speaks_other = matches!(error, ClientInitializeError::JsonRpcError(_));
+            let said = last_words(process.as_ref()).await;
+            let error = match error {
+                _ if error.is_authorization_required() => McpError::Unauthorized { server },
+                _ if said.status.is_some() => McpError::DiedAtStart { server, said },
+                error => McpError::Handshake { server, reason: clean(&chain(&error)), said },
+            };
+            return Err(Refusal { error, speaks_other });
+        }
+    };
+    let revision = service.peer_info().map(|info| info.protocol_version.clone());
+    if let Some(revision) = revision.filter(|revision| !ProtocolVersion::KNOWN_VERSIONS.contains(revision)) {
+        return Err(McpError::Revision { server, revision: clean(revision.as_str()) }.into());
+    }
+    Ok(Session {
+        service,
+        process,
+        server,
+        limits: spec.limits.clone(),
+        unanswered: AtomicU32::new(0),
+        notes: Mutex::default(),
+    })
+}
+
+/// Introduces us; `None` where the deadline came first.
+async fn greet<T, E, A>(
+    transport: T,
+    lifecycle: ClientLifecycleMode,
+    deadline: Instant,
+) -> Option<Result<RunningService<RoleClient, Client>, ClientInitializeError>>
+where
+    T: IntoTransport<RoleClient, E, A>,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    timeout_at(deadline, Client::default().serve_with_lifecycle(transport, lifecycle)).await.ok()
+}
+
+/// Who the server is, as a row.
+fn server_row(info: Option<&ServerPeerInfo>, stdio: bool, tools: &[data::Tool]) -> data::Server {
+    let identity = info.and_then(|info| info.server_info.as_ref());
+    let capabilities = info.and_then(|info| serde_json::to_value(&info.capabilities).ok());
+    data::Server {
+        name: identity.map(|server| clean(&server.name)).unwrap_or_default(),
+        version: identity.map(|server| clean(&server.version)).unwrap_or_default(),
+        protocol: info.map(|info| info.protocol_version.as_str().to_owned()).unwrap_or_default(),
+        transport: if stdio { "stdio" } else { "http" }.into(),
+        instructions: info.and_then(|info| info.instructions.as_deref()).map(clean),
+        capabilities: capabilities.as_ref().map(clean_json).unwrap_or_default().to_string(),
+        tools_digest: tools::tools_digest(tools).to_string(),
+    }
+}
+
+/// Our side of the conversation: no capability is offered, so no request of a server is granted.
+#[derive(Default)]
+struct Client {
+    tools_changed: AtomicBool,
+}
+
+impl ClientHandler for Client {
+    fn get_info(&self) -> ClientConfig {
+        ClientConfig::new(
+            ClientCapabilities::default(),
+            Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")),
+        )
+        .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.tools_changed.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,218 @@
+//! From a server's tool list, however odd, to the tools an agent is shown.
+//!
+//! Each tool gets a valid name of its own, a schema that is an object, and a function declaration; all texts are
+//! cleaned. The server's order of tools and of schema keys is kept, for both are part of the prompt a model reads.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    clean::{clean, clean_json, truncate_middle},
+    names::Names,
+};
+use crate::{
+    data,
+    hash::{Digest, Encoder},
+};
+
+/// The tool that ends an episode. It is answered here, never by a server.
+pub const COMPLETE_TASK: &str = "complete_task";
+
+const DESCRIPTION_BYTES: usize = 16_384;
+/// One tool's schema, as JSON.
+const SCHEMA_BYTES: usize = 1 << 20;
+
+/// The tools to show, `complete_task` last, and what had to be mended.
+pub(super) fn from_list(listed: &[Value]) -> (Vec<data::Tool>, Vec<String>) {
+    let mut names = Names::default();
+    // Taken first: a server's tool of the same name gets another.
+    names.give(COMPLETE_TASK);
+    let mut seen = BTreeSet::new();
+    let (mut tools, mut notes) = (Vec::new(), Vec::new());
+    for raw in listed {
+        let Some(server_name) = raw.get("name").and_then(Value::as_str).filter(|name| !name.is_empty())
+        else {
+            notes.push("left out a tool without a name".to_owned());
+            continue;
+        };
+        let shown = clean(server_name);
+        if !seen.insert(server_name) {
+            notes.push(format!("left out a second tool named `{shown}`"));
+            continue;
+        }
+        let Some(schema) = input_schema(raw.get("inputSchema").or_else(|| raw.get("input_schema"))) else {
+            notes
+                .push(format!("left out the tool `{shown}`: its schema is longer than {SCHEMA_BYTES} bytes"));
+            continue;
+        };
+        if schema.mended {
+            notes
+                .push(format!("the tool `{shown}` declares no schema of its arguments; any are let through"));
+        }
+        let name = names.give(server_name);
+        if name != server_name {
+            notes.push(format!("the tool `{shown}` is called `{name}` here"));
+        }
+        let description = raw.get("description").and_then(Value::as_str).unwrap_or_default();
+        let description = truncate_middle(clean(description).trim().to_owned(), DESCRIPTION_BYTES);
+        let as_json = |field: &str| match raw.get(field) {
+            Some(value @ Value::Object(_)) => Some(clean_json(value).to_string()),
+            _ => None,
+        };
+        tools.push(data::Tool {
+            function: function(&name, &description, &schema.schema),
+            input_schema: Value::Object(schema.schema).to_string(),
+            output_schema: as_json("outputSchema").filter(|text| text.len() <= SCHEMA_BYTES),
+            annotations: as_json("annotations"),
+            name,
+            server_name: server_name.to_owned(),
+            description,
+            synthetic: false,
+        });
+    }
+    tools.push(complete_task());
+    (tools, notes)
+}
+
+struct Schema {
+    schema: Map<String, Value>,
+    mended: bool,
+}
+
+/// An object schema in place of whatever was declared; `None` where it is too long.
+fn input_schema(declared: Option<&Value>) -> Option<Schema> {
+    let (mut schema, mended) = match declared.map(clean_json) {
+        Some(Value::Object(schema)) => (schema, false),
+        _ => (Map::new(), true),
+    };
+    if schema.get("type").and_then(Value::as_str) != Some("object") {
+        schema.insert("type".into(), "object".into());
+    }
+    if !schema.get("properties").is_some_and(Value::is_object) {
+        schema.insert("properties".into(), json!({}));
+    }
+    let bytes = Value::Object(schema.clone()).to_string().len();
+    (bytes <= SCHEMA_BYTES).then_some(Schema { schema, mended })
+}
+
+/// `{"name", "description", "parameters"}`, the order models were trained on.
+fn function(name: &str, description: &str, schema: &Map<String, Value>) -> String {
+    let mut parameters = schema.clone();
+    parameters.shift_remove("$schema");
+    json!({ "name": name, "description": description, "parameters": parameters }).to_string()
+}
+
+fn complete_task() -> data::Tool {
+    let description = "Ends the task with the answer.".to_owned();
+    let mut schema = Map::new();
+    schema.insert("type".into(), "object".into());
+    schema.insert("properties".into(), json!({ "answer": { "type": "string" } }));
+    schema.insert("required".into(), json!(["answer"]));
+    data::Tool {
+        name: COMPLETE_TASK.into(),
+        server_name: String::new(),
+        function: function(COMPLETE_TASK, &description, &schema),
+        input_schema: Value::Object(schema).to_string(),
+        output_schema: None,
+        annotations: None,
+        description,
+        synthetic: true,
+    }
+}
+
+/// What an agent is shown and may call, as one digest: equal for equal lists, whatever server sent them.
+///
+/// | hashed, per tool in order | why |
+/// |---|---|
+/// | `server_name` | what a call reaches |
+/// | `function` (name, description, parameters; keys sorted) | what the model reads |
+/// | `output_schema`, `annotations` | what a later stage may read |
+pub fn tools_digest(tools: &[data::Tool]) -> Digest {
+    let mut encoder = Encoder::new("mcprl tool list v1");
+    encoder.number(tools.len() as u64);
+    for tool in tools {
+        encoder.text(&tool.server_name);
+        let texts = [Some(&tool.function), tool.output_schema.as_ref(), tool.annotations.as_ref()];
+        for text in texts {
+            let value = text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
+            encoder.json(&value);
+        }
+    }
+    encoder.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(listed: Value) -> Vec<(String, String)> {
+        let (tools, _) = from_list(listed.as_array().unwrap());
+        tools.into_iter().map(|tool| (tool.name, tool.server_name)).collect()
+    }
+
+    fn pairs(names: &[(&str, &str)]) -> Vec<(String, String)> {
+        names.iter().map(|(name, server)| ((*name).to_owned(), (*server).to_owned())).collect()
+    }
+
+    #[test]
+    fn names_are_mended_duplicates_dropped_and_complete_task_comes_last() {
+        let listed =
+            json!([{"name": "get time"}, {"name": "a"}, {"name": "a"}, {"title": "nameless"}, {"name": ""}]);
+        assert_eq!(named(listed), pairs(&[("get_time", "get time"), ("a", "a"), ("complete_task", "")]));
+    }
+
+    #[test]
+    fn a_server_may_have_a_tool_named_complete_task() {
+        assert_eq!(
+            named(json!([{"name": "complete_task"}])),
+            pairs(&[("complete_task_2", "complete_task"), ("complete_task", "")])
+        );
+    }
+
+    #[test]
+    fn a_missing_null_or_boolean_schema_becomes_an_empty_object() {
+        for schema in [
+            json!({"name": "t"}),
+            json!({"name": "t", "inputSchema": null}),
+            json!({"name": "t", "inputSchema": true}),
+        ] {
+            let (tools, notes) = from_list(&[schema]);
+            assert_eq!(tools[0].input_schema, r#"{"type":"object","properties":{}}"#);
+            assert_eq!(notes.len(), 1);
+        }
+    }
+
+    #[test]
+    fn the_function_has_the_usual_keys_in_the_usual_order() {
+        let listed = json!([{
+            "name": "t", "description": " Does\u{200B} it.\n",
+            "inputSchema": {"$schema": "x", "type": "object", "required": ["b"], "properties": {"b": {"type": "string"}, "a": {}}},
+        }]);
+        let (tools, notes) = from_list(listed.as_array().unwrap());
+        insta::assert_snapshot!(tools[0].function, @r#"{"name":"t","description":"Does it.","parameters":{"type":"object","required":["b"],"properties":{"b":{"type":"string"},"a":{}}}}"#);
+        insta::assert_snapshot!(tools[1].function, @r#"{"name":"complete_task","description":"Ends the task with the answer.","parameters":{"type":"object","properties":{"answer":{"type":"string"}},"required":["answer"]}}"#);
+        assert!(notes.is_empty());
+    }
+
+    #[test]
+    fn a_schema_too_long_to_read_costs_its_tool() {
+        let listed =
+            json!([{"name": "t", "inputSchema": {"type": "object", "description": "x".repeat(2 << 20)}}]);
+        assert_eq!(named(listed), pairs(&[("complete_task", "")]));
+    }
+
+    #[test]
+    fn the_digest_sees_what_the_model_reads_and_ignores_key_order() {
+        let digest = |listed: &str| tools_digest(&from_list(&[serde_json::from_str(listed).unwrap()]).0);
+        let one =
+            digest(r#"{"name": "t", "inputSchema": {"type": "object", "properties": {"a": {}, "b": {}}}}"#);
+        let same =
+            digest(r#"{"inputSchema": {"properties": {"b": {}, "a": {}}, "type": "object"}, "name": "t"}"#);
+        let other = digest(
+            r#"{"name": "t", "description": "now evil", "inputSchema": {"type": "object", "properties": {"a": {}, "b": {}}}}"#,
+        );
+        assert_eq!(one, same);
+        assert_ne!(one, other);
+    }
+}

@@ -1,0 +1,427 @@
+//! The run file with every value typed and every default filled in; references between stages are still text.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry as Slot},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use figment::value::{Dict, Value as Layered};
+use serde_json::{Map, Value};
+
+use super::{
+    overlay::{Datum, Entry, Origin, Overlay, Overrides},
+    reader::{Part, Reader},
+    server,
+    source::Source,
+};
+use crate::{
+    engine::EngineSpec,
+    error::{Result, did_you_mean},
+    hash::Digest,
+    mcp::ServerSpec,
+    stage::{
+        Card, Cards,
+        card::{ParamType, RESERVED, Section},
+    },
+    store::FileDigests,
+};
+
+/// A run file before its references are followed.
+pub struct Draft {
+    pub name: String,
+    pub server: Option<ServerSpec>,
+    pub engine: EngineSpec,
+    /// In the order of the file.
+    pub stages: Vec<DraftStage>,
+    pub loops: Vec<DraftLoop>,
+}
+
+/// A stage's values.
+pub struct Stage {
+    /// As the run file calls it, with the loop's name where it is in one: `tasks`, `train/rollout`.
+    pub name: String,
+    pub card: Arc<Card>,
+    pub params: Map<String, Value>,
+    /// Contents of the parameters of type `file`, by parameter.
+    pub files: BTreeMap<String, Digest>,
+    pub seed: u64,
+    /// False: worked in every run.
+    pub cache: bool,
+}
+
+pub struct DraftStage {
+    pub name: String,
+    pub stage: Arc<Stage>,
+    pub wires: Vec<Wire>,
+    /// The carried value that an output of this stage renews.
+    pub yields: Option<Entry>,
+    pub entry: Entry,
+}
+
+/// One artifact a stage asks for.
+pub struct Wire {
+    pub role: String,
+    /// The role, or the artifact's name where the role takes several.
+    pub name: String,
+    pub artifact: String,
+    pub entry: Entry,
+}
+
+pub struct DraftLoop {
+    pub name: String,
+    pub iterations: u32,
+    pub carry: BTreeMap<String, Entry>,
+    pub until: Option<DraftUntil>,
+    pub stages: Vec<DraftStage>,
+    pub entry: Entry,
+}
+
+pub struct DraftUntil {
+    pub metric: Entry,
+    pub at_least: Option<f64>,
+    pub at_most: Option<f64>,
+}
+
+/// Reads the run file under its overrides.
+pub fn draft(source: &Source, overrides: &Overrides, cards: &Cards, files: &FileDigests) -> Result<Draft> {
+    let mut overlay = Overlay::new(source, overrides)?;
+    let bare = overlay.merged(source);
+    let reader = Reader::new(source);
+    let mut kinds = BTreeMap::new();
+    for (path, kind) in stage_kinds(&reader, &bare) {
+        if let Some(card) = cards.get(kind)? {
+            overlay = overlay.defaults(&path, defaults(&card));
+            kinds.insert(kind.to_owned(), card);
+        }
+    }
+    let top = overlay.merged(source);
+    let drafter = Drafter { reader: &reader, source, kinds: &kinds, cards, files, seed: 0 };
+    let draft = drafter.draft(&top);
+    Ok(reader.finish(draft)?)
+}
+
+/// Every stage's path and kind, as far as they can be read; what can not is noted later.
+fn stage_kinds<'e>(reader: &Reader<'_>, top: &'e Entry) -> Vec<(String, &'e str)> {
+    let quiet = |entry: Option<&'e Entry>| match entry.map(|entry| &entry.datum) {
+        Some(Datum::Table(fields)) => Some(fields),
+        _ => None,
+    };
+    let mut tables: Vec<&Entry> = Vec::new();
+    let Some(sections) = quiet(Some(top)) else { return Vec::new() };
+    tables.extend(sections.get("stages"));
+    for turns in quiet(sections.get("loop")).into_iter().flat_map(BTreeMap::values) {
+        tables.extend(quiet(Some(turns)).and_then(|fields| fields.get("stages")));
+    }
+    let stages = tables.into_iter().filter_map(|table| quiet(Some(table))).flat_map(BTreeMap::values);
+    stages
+        .filter_map(|stage| {
+            let kind = quiet(Some(stage))?.get("kind")?;
+            matches!(kind.datum, Datum::Text(_))
+                .then(|| Some((stage.path.clone(), reader.text(kind)?)))?
+        })
+        .collect()
+}
+
+fn defaults(card: &Card) -> Dict {
+    let default = |(name, param): (&String, &crate::stage::card::Param)| {
+        let value = param.default.as_ref()?;
+        Some((name.clone(), Layered::serialize(value).ok()?))
+    };
+    card.params.iter().filter_map(default).collect()
+}
+
+struct Drafter<'a> {
+    reader: &'a Reader<'a>,
+    source: &'a Source,
+    kinds: &'a BTreeMap<String, Arc<Card>>,
+    cards: &'a Cards,
+    files: &'a FileDigests,
+    seed: u64,
+}
+
+impl Drafter<'_> {
+    fn draft(mut self, top: &Entry) -> Option<Draft> {
+        self.reader.only(top, &["name", "seed", "server", "engine", "stages", "loop"]);
+        let sections = self.reader.table(top)?;
+        let name = match sections.get("name") {
+            Some(entry) => {
+                let name = self.reader.text(entry)?;
+                self.check_name(entry, name, Part::Value);
+                name.to_owned()
+            }
+            None => self.source.path().file_stem().map_or("run".into(), |stem| {
+                stem.to_string_lossy().replace(|letter: char| !letter.is_ascii_alphanumeric(), "-")
+            }),
+        };
+        if let Some(seed) = sections.get("seed") {
+            self.seed = self.reader.integer(seed, 0).unwrap_or_default();
+        }
+        let server = sections.get("server").map(|entry| server::server(self.reader, entry, self.source));
+        let engine = server::engine(self.reader, sections.get("engine"));
+        let stages = sections.get("stages").map_or(Vec::new(), |entry| self.stages(entry, ""));
+        let loops = sections.get("loop").map_or(Vec::new(), |entry| self.loops(entry));
+
+        let mut names: BTreeMap<&str, &Entry> = BTreeMap::new();
+        let all = stages.iter().map(|stage| (stage.name.as_str(), &stage.entry));
+        let all = all.chain(loops.iter().map(|turns| (turns.name.as_str(), &turns.entry)));
+        let inner = loops.iter().flat_map(|turns| &turns.stages);
+        let inner: Vec<_> = inner.map(|stage| (stage.name.as_str(), &stage.entry)).collect();
+        for (name, entry) in all {
+            self.unique(&mut names, name, entry);
+        }
+        for (name, entry) in inner {
+            if names.contains_key(name) {
+                self.twice(name, entry);
+            }
+        }
+        if stages.is_empty() && loops.is_empty() && self.reader.clean() {
+            return self.reader.wrong(top, Part::Key, "the run file has no stages".into(), None);
+        }
+        for stage in stages.iter().chain(loops.iter().flat_map(|turns| &turns.stages)) {
+            if stage.stage.card.uses.contains(&Section::Server) && server.is_none() {
+                let message =
+                    format!("stage \"{}\" needs a server, the run file has no [server]", stage.name);
+                self.reader.wrong::<()>(&stage.entry, Part::Key, message, None);
+            }
+        }
+        let server = match server {
+            Some(server) => Some(server?),
+            None => None,
+        };
+        Some(Draft { name, server, engine: engine?, stages, loops })
+    }
+
+    fn unique<'e>(&self, names: &mut BTreeMap<&'e str, &'e Entry>, name: &'e str, entry: &'e Entry) {
+        match names.entry(name) {
+            Slot::Vacant(slot) => _ = slot.insert(entry),
+            Slot::Occupied(_) => self.twice(name, entry),
+        }
+    }
+
+    fn twice(&self, name: &str, entry: &Entry) {
+        let message = format!("\"{name}\" is the name of two things");
+        let hint = "stages and loops share one set of names".to_owned();
+        self.reader.wrong::<()>(entry, Part::Key, message, Some(hint));
+    }
+
+    fn check_name(&self, entry: &Entry, name: &str, part: Part) {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if name.is_empty() || !name.bytes().all(plain) {
+            let message = format!("\"{name}\" should be a name of letters, digits, `_` and `-`");
+            self.reader.wrong::<()>(entry, part, message, None);
+        }
+    }
+
+    /// Entries of a table, in the order of the file.
+    fn ordered<'e>(&self, table: &'e Entry) -> Vec<(&'e String, &'e Entry)> {
+        let mut entries: Vec<_> = self.reader.table(table).into_iter().flatten().collect();
+        entries.sort_by_key(|(_, entry)| match &entry.origin {
+            Origin::File { key, .. } => key.start,
+            _ => usize::MAX,
+        });
+        entries
+    }
+
+    fn stages(&self, table: &Entry, within: &str) -> Vec<DraftStage> {
+        let stage = |(name, entry): (&String, &Entry)| {
+            self.check_name(entry, name, Part::Key);
+            self.stage(name, entry, within)
+        };
+        self.ordered(table).into_iter().filter_map(stage).collect()
+    }
+
+    fn stage(&self, name: &str, entry: &Entry, within: &str) -> Option<DraftStage> {
+        let fields = self.reader.table(entry)?;
+        let Some(kind_entry) = fields.get("kind") else {
+            let message = format!("stage \"{name}\" has no `kind`");
+            let hint = format!("kinds: {}", self.cards.kinds().join(", "));
+            return self.reader.wrong(entry, Part::Key, message, Some(hint));
+        };
+        let kind = self.reader.text(kind_entry)?;
+        let Some(card) = self.kinds.get(kind) else {
+            let kinds = self.cards.kinds();
+            let hint = match did_you_mean(kind, kinds.iter().map(String::as_str)) {
+                Some(near) => format!("did you mean \"{near}\"?"),
+                None => format!("kinds: {}", kinds.join(", ")),
+            };
+            let message = format!("unknown stage kind \"{kind}\"");
+            return self.reader.wrong(kind_entry, Part::Value, message, Some(hint));
+        };
+        let known: Vec<&str> = RESERVED
+            .into_iter()
+            .chain(card.inputs.keys().map(String::as_str))
+            .chain(card.params.keys().map(String::as_str))
+            .collect();
+        self.reader.only(entry, &known);
+
+        let (params, files) = self.params(card, name, entry, fields);
+        let seed = fields.get("seed").and_then(|seed| self.reader.integer(seed, 0));
+        let cache = fields.get("cache").and_then(|cache| self.reader.boolean(cache));
+        let stage = Stage {
+            name: if within.is_empty() { name.to_owned() } else { format!("{within}/{name}") },
+            card: card.clone(),
+            params,
+            files,
+            seed: seed.unwrap_or(self.seed),
+            cache: cache.unwrap_or(true),
+        };
+        let yields = fields.get("yields").filter(|yields| self.reader.text(yields).is_some());
+        if let Some(yields) = yields.filter(|_| within.is_empty()) {
+            self.reader.wrong::<()>(yields, Part::Key, "`yields` has a meaning within a loop".into(), None);
+        }
+        Some(DraftStage {
+            name: name.to_owned(),
+            wires: self.wires(card, name, entry, fields),
+            yields: yields.cloned(),
+            stage: Arc::new(stage),
+            entry: entry.clone(),
+        })
+    }
+
+    fn params(
+        &self,
+        card: &Card,
+        name: &str,
+        stage: &Entry,
+        fields: &BTreeMap<String, Entry>,
+    ) -> (Map<String, Value>, BTreeMap<String, Digest>) {
+        let (mut params, mut files) = (Map::new(), BTreeMap::new());
+        for (param_name, param) in &card.params {
+            let Some(entry) = fields.get(param_name) else {
+                if !param.optional {
+                    let message = format!("stage \"{name}\" needs the parameter `{param_name}`");
+                    let hint = (!param.about.is_empty()).then(|| format!("{param_name}: {}", param.about));
+                    self.reader.wrong::<()>(stage, Part::Key, message, hint);
+                }
+                continue;
+            };
+            let mut value = entry.datum.json();
+            if let Some(problem) = param.objection(&value) {
+                let message = format!("`{}` {problem}", entry.path);
+                let choices = param.choices.iter().map(String::as_str);
+                let near = value.as_str().and_then(|text| did_you_mean(text, choices));
+                let hint = near.map(|near| format!("did you mean \"{near}\"?"));
+                self.reader.wrong::<()>(entry, Part::Value, message, hint);
+                continue;
+            }
+            match (param.kind, value.as_str()) {
+                (ParamType::File, Some(text)) => {
+                    let Some((path, digest)) = self.file(entry, text) else { continue };
+                    value = path.display().to_string().into();
+                    files.insert(param_name.clone(), digest);
+                }
+                // `2` and `2.0` are one value of a number, and so have one key.
+                (ParamType::Number, _) => value = value.as_f64().into(),
+                _ => {}
+            }
+            params.insert(param_name.clone(), value);
+        }
+        (params, files)
+    }
+
+    fn file(&self, entry: &Entry, text: &str) -> Option<(PathBuf, Digest)> {
+        let path = self.source.folder().join(text);
+        let path = std::path::absolute(&path).unwrap_or(path);
+        match self.files.digest(&path) {
+            Ok(digest) => Some((path, digest)),
+            Err(cause) => {
+                let cause = std::error::Error::source(&cause).map(ToString::to_string).unwrap_or_default();
+                let message = format!("cannot read \"{text}\": {cause}");
+                let hint = "paths are relative to the run file".to_owned();
+                self.reader.wrong(entry, Part::Value, message, Some(hint))
+            }
+        }
+    }
+
+    fn wires(
+        &self,
+        card: &Card,
+        name: &str,
+        stage: &Entry,
+        fields: &BTreeMap<String, Entry>,
+    ) -> Vec<Wire> {
+        let mut wires = Vec::new();
+        for (role_name, role) in &card.inputs {
+            let wire = |name: &str, entry: &Entry| Wire {
+                role: role_name.clone(),
+                name: name.to_owned(),
+                artifact: role.artifact.clone(),
+                entry: entry.clone(),
+            };
+            match fields.get(role_name) {
+                Some(entry) if role.many => {
+                    wires.extend(self.ordered(entry).into_iter().map(|(name, entry)| wire(name, entry)));
+                }
+                Some(entry) => wires.push(wire(role_name, entry)),
+                None if role.optional => {}
+                None => {
+                    let message = format!("stage \"{name}\" needs the input `{role_name}`");
+                    let hint = format!("{role_name} = \"…\" names a stage that writes {}", role.artifact);
+                    self.reader.wrong::<()>(stage, Part::Key, message, Some(hint));
+                }
+            }
+        }
+        wires
+    }
+
+    fn loops(&self, table: &Entry) -> Vec<DraftLoop> {
+        let turns = |(name, entry): (&String, &Entry)| {
+            self.check_name(entry, name, Part::Key);
+            self.reader.only(entry, &["iterations", "carry", "until", "stages"]);
+            let fields = self.reader.table(entry)?;
+            let iterations = match fields.get("iterations") {
+                Some(iterations) => self.reader.integer(iterations, 1)?,
+                None => {
+                    let message = format!("loop \"{name}\" has no `iterations`");
+                    return self.reader.wrong(entry, Part::Key, message, None);
+                }
+            };
+            let Some(iterations) = u32::try_from(iterations).ok().filter(|count| *count <= 9999) else {
+                let message = format!("`{}.iterations` should be at most 9999", entry.path);
+                return self.reader.wrong(fields.get("iterations")?, Part::Value, message, None);
+            };
+            let stages = fields.get("stages").map_or(Vec::new(), |stages| self.stages(stages, name));
+            if stages.is_empty() && self.reader.clean() {
+                let message = format!("loop \"{name}\" has no stages");
+                return self.reader.wrong(entry, Part::Key, message, None);
+            }
+            Some(DraftLoop {
+                name: name.clone(),
+                iterations,
+                carry: match fields.get("carry") {
+                    Some(carry) => self.reader.table(carry)?.clone(),
+                    None => BTreeMap::new(),
+                },
+                until: match fields.get("until") {
+                    Some(until) => Some(self.until(until)?),
+                    None => None,
+                },
+                stages,
+                entry: entry.clone(),
+            })
+        };
+        self.ordered(table).into_iter().filter_map(turns).collect()
+    }
+
+    fn until(&self, entry: &Entry) -> Option<DraftUntil> {
+        self.reader.only(entry, &["metric", "at_least", "at_most"]);
+        let fields = self.reader.table(entry)?;
+        let Some(metric) = fields.get("metric") else {
+            let message = format!("`{}` needs a `metric`", entry.path);
+            let hint = "for example `metric = \"update.success\"`".to_owned();
+            return self.reader.wrong(entry, Part::Key, message, Some(hint));
+        };
+        self.reader.text(metric)?;
+        let bound = |key: &str| match fields.get(key) {
+            Some(entry) => self.reader.number(entry).map(Some),
+            None => Some(None),
+        };
+        let (at_least, at_most) = (bound("at_least")?, bound("at_most")?);
+        if at_least.is_none() && at_most.is_none() {
+            let message = format!("`{}` needs `at_least` or `at_most`", entry.path);
+            return self.reader.wrong(entry, Part::Key, message, None);
+        }
+        Some(DraftUntil { metric: metric.clone(), at_least, at_most })
+    }
+}

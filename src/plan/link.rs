@@ -1,0 +1,228 @@
+//! Follows references: `stage`, `stage.output`, `@carried`, `@carried~lag`, `loop.carried`.
+
+use super::{
+    draft::{Draft, DraftLoop, DraftStage},
+    overlay::{Datum, Entry},
+    reader::{Part, Reader},
+};
+use crate::error::did_you_mean;
+
+/// What a reference points to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Link {
+    /// An output of a stage outside loops.
+    Outer { stage: usize, port: String },
+    /// An output of a stage of the same iteration.
+    Inner { stage: usize, port: String },
+    /// The carried value, `lag` iterations behind the newest.
+    Carried { name: String, lag: u32 },
+    /// The carried value after the loop's last iteration.
+    Result { turns: usize, name: String },
+}
+
+/// Follows references as seen from outside all loops, or from within one.
+#[derive(Clone, Copy)]
+pub struct Linker<'a> {
+    pub reader: &'a Reader<'a>,
+    pub draft: &'a Draft,
+    /// Index of the loop around.
+    pub within: Option<usize>,
+}
+
+impl<'a> Linker<'a> {
+    fn turns(&self) -> Option<&'a DraftLoop> {
+        self.draft.loops.get(self.within?)
+    }
+
+    /// Follows the reference in `entry` to an artifact of this type.
+    pub fn link(&self, entry: &Entry, artifact: &str) -> Option<Link> {
+        let text = self.reader.text(entry)?;
+        if let Some(carried) = text.strip_prefix('@') {
+            return self.carried(entry, text, carried, artifact);
+        }
+        let (head, tail) = match text.split_once('.') {
+            Some((head, tail)) => (head, Some(tail)),
+            None => (text, None),
+        };
+        if let Some((index, turns)) = find(&self.draft.loops, head, |turns| &turns.name) {
+            return self.result(entry, index, turns, tail, artifact);
+        }
+        let inner = self.turns().and_then(|turns| find(&turns.stages, head, |stage| &stage.name));
+        if let Some((stage, found)) = inner {
+            return Some(Link::Inner { stage, port: self.port(entry, found, tail, artifact)? });
+        }
+        match find(&self.draft.stages, head, |stage| &stage.name) {
+            Some((stage, found)) => {
+                Some(Link::Outer { stage, port: self.port(entry, found, tail, artifact)? })
+            }
+            None => self.unknown(entry, head),
+        }
+    }
+
+    fn unknown<T>(&self, entry: &Entry, head: &str) -> Option<T> {
+        let inner = self.turns().into_iter().flat_map(|turns| &turns.stages);
+        let stages = self.draft.stages.iter().chain(inner).map(|stage| stage.name.as_str());
+        let names: Vec<&str> = stages.chain(self.draft.loops.iter().map(|turns| turns.name.as_str())).collect();
+        let elsewhere = self.draft.loops.iter().find(|turns| turns.stages.iter().any(|s| s.name == head));
+        let hint = match (elsewhere, did_you_mean(head, names.iter().copied())) {
+            (Some(turns), _) => format!(
+                "\"{head}\" is within loop \"{0}\"; from outside only its carried values are seen: \"{0}.…\"",
+                turns.name
+            ),
+            (None, Some(near)) => format!("did you mean \"{near}\"?"),
+            (None, None) => format!("stages: {}", names.join(", ")),
+        };
+        let message = format!("`{}` names \"{head}\", which is no stage", entry.path);
+        self.reader.wrong(entry, Part::Value, message, Some(hint))
+    }
+
+    fn port(&self, entry: &Entry, stage: &DraftStage, tail: Option<&str>, artifact: &str) -> Option<String> {
+        let card = &stage.stage.card;
+        let names = || card.outputs.keys().map(String::as_str);
+        let Some(name) = tail else {
+            let fitting: Vec<&str> = names().filter(|name| card.outputs[*name].artifact == artifact).collect();
+            return match fitting[..] {
+                [port] => Some(port.to_owned()),
+                [] => {
+                    let message = format!(
+                        "`{}` needs {artifact}, stage \"{}\" writes {}",
+                        entry.path,
+                        stage.name,
+                        outputs(stage)
+                    );
+                    self.reader.wrong(entry, Part::Value, message, None)
+                }
+                _ => {
+                    let message =
+                        format!("stage \"{}\" writes several artifacts of type {artifact}", stage.name);
+                    let choices: Vec<_> =
+                        fitting.iter().map(|port| format!("\"{}.{port}\"", stage.name)).collect();
+                    let hint = format!("say which: {}", choices.join(" or "));
+                    self.reader.wrong(entry, Part::Value, message, Some(hint))
+                }
+            };
+        };
+        let Some(port) = card.outputs.get(name) else {
+            let message = format!(
+                "`{}` reads \"{}.{name}\", which stage \"{}\" does not write",
+                entry.path, stage.name, stage.name
+            );
+            let hint = match did_you_mean(name, names()) {
+                Some(near) => format!("did you mean \"{}.{near}\"?", stage.name),
+                None => format!("it writes {}", outputs(stage)),
+            };
+            return self.reader.wrong(entry, Part::Value, message, Some(hint));
+        };
+        if port.artifact != artifact {
+            let message = format!(
+                "`{}` needs {artifact}, \"{}.{name}\" is of type {}",
+                entry.path, stage.name, port.artifact
+            );
+            return self.reader.wrong(entry, Part::Value, message, None);
+        }
+        Some(name.to_owned())
+    }
+
+    fn carried(&self, entry: &Entry, text: &str, carried: &str, artifact: &str) -> Option<Link> {
+        let Some(turns) = self.turns() else {
+            let message = format!("\"{text}\" has a meaning within a loop");
+            let hint = "after a loop its carried value is \"loop.name\"".to_owned();
+            return self.reader.wrong(entry, Part::Value, message, Some(hint));
+        };
+        let (name, lag) = match carried.split_once('~') {
+            Some((name, lag)) => match lag.parse::<u32>() {
+                Ok(lag) => (name, lag),
+                Err(_) => {
+                    let message = format!("\"{text}\" should end in a number of iterations, like \"@{name}~1\"");
+                    return self.reader.wrong(entry, Part::Value, message, None);
+                }
+            },
+            None => (carried, 0),
+        };
+        self.known_carry(entry, turns, name)?;
+        self.carry_fits(entry, self.within?, name, artifact)?;
+        Some(Link::Carried { name: name.to_owned(), lag })
+    }
+
+    fn result(
+        &self,
+        entry: &Entry,
+        index: usize,
+        turns: &DraftLoop,
+        tail: Option<&str>,
+        artifact: &str,
+    ) -> Option<Link> {
+        if self.within == Some(index) {
+            let message = format!("within loop \"{0}\" there is no result of \"{0}\" yet", turns.name);
+            let hint = "the carried value is \"@name\"".to_owned();
+            return self.reader.wrong(entry, Part::Value, message, Some(hint));
+        }
+        let Some(name) = tail else {
+            let carried: Vec<_> =
+                turns.carry.keys().map(|name| format!("\"{}.{name}\"", turns.name)).collect();
+            let message = format!("\"{}\" is a loop", turns.name);
+            let hint = format!("its carried values: {}", carried.join(", "));
+            return self.reader.wrong(entry, Part::Value, message, Some(hint));
+        };
+        self.known_carry(entry, turns, name)?;
+        self.carry_fits(entry, index, name, artifact)?;
+        Some(Link::Result { turns: index, name: name.to_owned() })
+    }
+
+    fn known_carry(&self, entry: &Entry, turns: &DraftLoop, name: &str) -> Option<()> {
+        if turns.carry.contains_key(name) {
+            return Some(());
+        }
+        let known = turns.carry.keys().map(String::as_str);
+        let hint = match did_you_mean(name, known) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => format!("say where it starts: `carry = {{ {name} = \"…\" }}`"),
+        };
+        let message = format!("loop \"{}\" carries no \"{name}\"", turns.name);
+        self.reader.wrong(entry, Part::Value, message, Some(hint))
+    }
+
+    fn carry_fits(&self, entry: &Entry, turns: usize, name: &str, artifact: &str) -> Option<()> {
+        let found = carried_type(self.draft, turns, name)?;
+        if found == artifact {
+            return Some(());
+        }
+        let message = format!("`{}` needs {artifact}, the carried \"{name}\" is of type {found}", entry.path);
+        self.reader.wrong(entry, Part::Value, message, None)
+    }
+}
+
+/// Type of a carried value: that of the stage which renews it, as far as its card says so; else of its first reader.
+pub fn carried_type(draft: &Draft, turns: usize, name: &str) -> Option<String> {
+    let turns = draft.loops.get(turns)?;
+    let reads = |entry: &Entry| match &entry.datum {
+        Datum::Text(text) => text.strip_prefix('@').and_then(|text| text.split('~').next()) == Some(name),
+        _ => false,
+    };
+    let renewer = turns.stages.iter().find(|stage| yields(stage) == Some(name));
+    let outputs = renewer.map(|stage| &stage.stage.card.outputs);
+    let only = outputs.filter(|outputs| outputs.len() == 1).and_then(|outputs| outputs.values().next());
+    only.map(|port| port.artifact.clone()).or_else(|| {
+        let mut wires = turns.stages.iter().flat_map(|stage| &stage.wires);
+        wires.find(|wire| reads(&wire.entry)).map(|wire| wire.artifact.clone())
+    })
+}
+
+/// The carried value a stage renews.
+pub fn yields(stage: &DraftStage) -> Option<&str> {
+    match &stage.yields.as_ref()?.datum {
+        Datum::Text(name) => Some(name),
+        _ => None,
+    }
+}
+
+/// `"train" and "heldout" of type scenarios`, for messages.
+fn outputs(stage: &DraftStage) -> String {
+    let outputs = stage.stage.card.outputs.iter();
+    let outputs: Vec<_> = outputs.map(|(name, port)| format!("\"{name}\" ({})", port.artifact)).collect();
+    outputs.join(", ")
+}
+
+fn find<'a, T>(items: &'a [T], name: &str, named: impl Fn(&'a T) -> &'a str) -> Option<(usize, &'a T)> {
+    items.iter().enumerate().find(|(_, item)| named(item) == name)
+}

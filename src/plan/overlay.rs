@@ -1,0 +1,195 @@
+//! Card defaults < run file < `MCPRL_*` < `--set`: one merged tree in which every value knows where it came from.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use figment::{
+    Figment, Metadata, Profile, Provider,
+    value::{Dict, Map, Num, Value},
+};
+
+use super::{
+    error::{Mistake, Place, PlanError},
+    source::{Source, join},
+};
+
+/// What comes on top of the run file.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Overrides {
+    /// Environment variables, name and value, of which those that name a section of the run file count:
+    /// `MCPRL_SEED=3`, `MCPRL_LOOP__TRAIN__ITERATIONS=2`.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// `a.b=value`, as given to `--set`; later ones win.
+    #[serde(default)]
+    pub set: Vec<String>,
+}
+
+/// Keys of a run file that an environment variable can name, and tables it can name something in. Other variables
+/// that start with `MCPRL_` are not overrides.
+const KEYS: [&str; 2] = ["name", "seed"];
+const TABLES: [&str; 4] = ["server", "engine", "stages", "loop"];
+const RUN_FILE: &str = "run file";
+const CARD: &str = "card";
+
+impl Overrides {
+    /// Keeps of the environment what overrides something.
+    pub fn new(environment: impl IntoIterator<Item = (String, String)>, set: Vec<String>) -> Self {
+        let environment = environment.into_iter().filter(|(name, _)| variable_path(name).is_some());
+        Self { environment: environment.collect(), set }
+    }
+}
+
+/// `MCPRL_LOOP__TRAIN__ITERATIONS` is `loop.train.iterations`.
+fn variable_path(name: &str) -> Option<String> {
+    let path = name.strip_prefix("MCPRL_")?.to_lowercase().replace("__", ".");
+    let known = match path.split_once('.') {
+        Some((table, _)) => TABLES.contains(&table),
+        None => KEYS.contains(&path.as_str()),
+    };
+    known.then_some(path)
+}
+
+struct Layer {
+    name: String,
+    values: Dict,
+}
+
+impl Provider for Layer {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.name.clone())
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(Map::from([(Profile::Default, self.values.clone())]))
+    }
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Origin {
+    /// The run file: the key's bytes and the value's.
+    File {
+        key: Range<usize>,
+        value: Range<usize>,
+    },
+    /// An override, as the person gave it.
+    Override(String),
+    Card,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Datum {
+    Boolean(bool),
+    Integer(i64),
+    Number(f64),
+    Text(String),
+    List(Vec<Entry>),
+    Table(BTreeMap<String, Entry>),
+}
+
+/// One value of the merged tree.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Dotted path from the top of the run file.
+    pub path: String,
+    pub datum: Datum,
+    pub origin: Origin,
+}
+
+/// The layers of one run.
+pub struct Overlay {
+    figment: Figment,
+}
+
+impl Overlay {
+    pub fn new(source: &Source, overrides: &Overrides) -> Result<Self, PlanError> {
+        let file = Layer { name: RUN_FILE.into(), values: source.values.clone() };
+        let mut figment = Figment::from(file);
+        for (name, text) in &overrides.environment {
+            if let Some(path) = variable_path(name) {
+                figment = figment.merge(layer(format!("environment variable {name}={text}"), &path, text)?);
+            }
+        }
+        for set in &overrides.set {
+            let Some((path, text)) = set.split_once('=') else {
+                return Err(wrong_set(set, "an override should read `key=value`"));
+            };
+            figment = figment.merge(layer(format!("--set {set}"), path.trim(), text.trim())?);
+        }
+        Ok(Self { figment })
+    }
+
+    /// Puts a card's defaults under a stage's table.
+    #[must_use]
+    pub fn defaults(self, stage: &str, defaults: Dict) -> Self {
+        let values = nest(stage, Value::from(defaults));
+        Self { figment: self.figment.join(Layer { name: CARD.into(), values }) }
+    }
+
+    /// All layers as one tree.
+    pub fn merged(&self, source: &Source) -> Entry {
+        let value = self.figment.find_value("").unwrap_or_else(|_| Value::from(Dict::new()));
+        self.entry(&value, String::new(), source)
+    }
+
+    fn entry(&self, value: &Value, path: String, source: &Source) -> Entry {
+        let layer = self.figment.get_metadata(value.tag()).map(|metadata| metadata.name.as_ref());
+        let mut origin = match (layer, source.spot(&path)) {
+            (Some(RUN_FILE) | None, Some(spot)) => {
+                Origin::File { key: spot.key.clone(), value: spot.value.clone() }
+            }
+            (Some(CARD), _) => Origin::Card,
+            (Some(text), _) => Origin::Override(text.to_owned()),
+            (None, None) => Origin::Card,
+        };
+        let datum = match value {
+            Value::String(_, text) => Datum::Text(text.clone()),
+            Value::Char(_, text) => Datum::Text(text.to_string()),
+            Value::Bool(_, bit) => Datum::Boolean(*bit),
+            Value::Num(_, number) => match number {
+                Num::F32(_) | Num::F64(_) => Datum::Number(value.to_f64().unwrap_or_default()),
+                _ => value.to_i128().and_then(|number| i64::try_from(number).ok()).map_or_else(
+                    || Datum::Number(value.to_f64().unwrap_or(f64::INFINITY)),
+                    Datum::Integer,
+                ),
+            },
+            Value::Empty(..) => Datum::Text(String::new()),
+            Value::Dict(_, fields) => {
+                // A table exists where the run file opens it, whoever adds keys to it.
+                if let Some(spot) = source.spot(&path) {
+                    origin = Origin::File { key: spot.key.clone(), value: spot.value.clone() };
+                }
+                let entry = |(name, value): (&String, &Value)| {
+                    (name.clone(), self.entry(value, join(&path, name), source))
+                };
+                Datum::Table(fields.iter().map(entry).collect())
+            }
+            Value::Array(_, items) => {
+                let entry = |(index, value): (usize, &Value)| {
+                    self.entry(value, join(&path, &index.to_string()), source)
+                };
+                Datum::List(items.iter().enumerate().map(entry).collect())
+            }
+        };
+        Entry { path, datum, origin }
+    }
+}
+
+fn layer(name: String, path: &str, text: &str) -> Result<Layer, PlanError> {
+    if path.split('.').any(str::is_empty) {
+        return Err(wrong_set(&name, "an override should name a key, like `loop.train.iterations=2`"));
+    }
+    // figment reads numbers, booleans, lists and tables; whatever else is a string.
+    let value = text.parse::<Value>().unwrap_or_else(|_| Value::from(text));
+    Ok(Layer { name, values: nest(path, value) })
+}
+
+fn nest(path: &str, value: Value) -> Dict {
+    figment::util::nest(path, value).into_dict().unwrap_or_default()
+}
+
+fn wrong_set(text: &str, message: &str) -> PlanError {
+    let mistake =
+        Mistake { message: message.into(), place: Some(Place::Override(text.to_owned())), hint: None };
+    PlanError::Mistakes(vec![mistake])
+}

@@ -1,0 +1,163 @@
+//! Reads typed values out of the merged tree and collects what is wrong with them, so that one look shows all mistakes.
+
+use std::{cell::RefCell, collections::BTreeMap};
+
+use serde_json::Value;
+
+use super::{
+    error::{Mistake, Place, PlanError},
+    overlay::{Datum, Entry, Origin},
+    source::Source,
+};
+use crate::error::did_you_mean;
+
+/// What of an entry is pointed at.
+#[derive(Clone, Copy)]
+pub enum Part {
+    Key,
+    Value,
+}
+
+pub struct Reader<'a> {
+    source: &'a Source,
+    mistakes: RefCell<Vec<Mistake>>,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(source: &'a Source) -> Self {
+        Self { source, mistakes: RefCell::default() }
+    }
+
+    /// The value, unless something was wrong.
+    pub fn finish<T>(&self, value: Option<T>) -> Result<T, PlanError> {
+        let mut mistakes = self.mistakes.take();
+        match value {
+            Some(value) if mistakes.is_empty() => Ok(value),
+            _ => {
+                mistakes.sort_by_key(|mistake| match &mistake.place {
+                    Some(Place::File { line, column, .. }) => (*line, *column),
+                    _ => (usize::MAX, 0),
+                });
+                Err(PlanError::Mistakes(mistakes))
+            }
+        }
+    }
+
+    pub fn clean(&self) -> bool {
+        self.mistakes.borrow().is_empty()
+    }
+
+    /// Notes a mistake at an entry. Always `None`, to end a chain with.
+    pub fn wrong<T>(&self, entry: &Entry, part: Part, message: String, hint: Option<String>) -> Option<T> {
+        let place = match (&entry.origin, part) {
+            (Origin::File { key, .. }, Part::Key) => Some(self.source.place(key.clone())),
+            (Origin::File { value, .. }, Part::Value) => Some(self.source.place(value.clone())),
+            (Origin::Override(text), _) => Some(Place::Override(text.clone())),
+            (Origin::Card, _) => None,
+        };
+        let mistake = Mistake { message, place, hint };
+        let mut mistakes = self.mistakes.borrow_mut();
+        if !mistakes.contains(&mistake) {
+            mistakes.push(mistake);
+        }
+        None
+    }
+
+    pub fn table<'e>(&self, entry: &'e Entry) -> Option<&'e BTreeMap<String, Entry>> {
+        match &entry.datum {
+            Datum::Table(fields) => Some(fields),
+            _ => self.mistyped(entry, "a table"),
+        }
+    }
+
+    pub fn text<'e>(&self, entry: &'e Entry) -> Option<&'e str> {
+        match &entry.datum {
+            Datum::Text(text) => Some(text),
+            _ => self.mistyped(entry, "a string"),
+        }
+    }
+
+    pub fn boolean(&self, entry: &Entry) -> Option<bool> {
+        match entry.datum {
+            Datum::Boolean(bit) => Some(bit),
+            _ => self.mistyped(entry, "true or false"),
+        }
+    }
+
+    pub fn number(&self, entry: &Entry) -> Option<f64> {
+        match entry.datum {
+            Datum::Number(number) => Some(number),
+            #[expect(clippy::cast_precision_loss, reason = "thresholds are small")]
+            Datum::Integer(number) => Some(number as f64),
+            _ => self.mistyped(entry, "a number"),
+        }
+    }
+
+    /// A whole number of at least `least`.
+    pub fn integer(&self, entry: &Entry, least: u64) -> Option<u64> {
+        let Datum::Integer(number) = entry.datum else { return self.mistyped(entry, "an integer") };
+        match u64::try_from(number).ok().filter(|number| *number >= least) {
+            Some(number) => Some(number),
+            None => {
+                let message = format!("`{}` should be at least {least}, found {number}", entry.path);
+                self.wrong(entry, Part::Value, message, None)
+            }
+        }
+    }
+
+    pub fn strings(&self, entry: &Entry) -> Option<Vec<String>> {
+        let Datum::List(items) = &entry.datum else { return self.mistyped(entry, "a list of strings") };
+        items.iter().map(|item| self.text(item).map(str::to_owned)).collect()
+    }
+
+    pub fn string_map(&self, entry: &Entry) -> Option<BTreeMap<String, String>> {
+        let fields = self.table(entry)?;
+        fields.iter().map(|(name, item)| Some((name.clone(), self.text(item)?.to_owned()))).collect()
+    }
+
+    /// Notes every key of a table that is not among `known`.
+    pub fn only(&self, table: &Entry, known: &[&str]) {
+        let Some(fields) = self.table(table) else { return };
+        for (name, entry) in fields.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
+            let within =
+                if table.path.is_empty() { "the run file".into() } else { format!("`{}`", table.path) };
+            let hint = match did_you_mean(name, known.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("known keys: {}", known.join(", ")),
+            };
+            self.wrong::<()>(entry, Part::Key, format!("unknown key `{name}` in {within}"), Some(hint));
+        }
+    }
+
+    fn mistyped<T>(&self, entry: &Entry, expected: &str) -> Option<T> {
+        let message = format!("`{}` should be {expected}, found {}", entry.path, entry.datum.named());
+        self.wrong(entry, Part::Value, message, None)
+    }
+}
+
+impl Datum {
+    /// The type with its article, for messages.
+    pub fn named(&self) -> &'static str {
+        match self {
+            Self::Boolean(_) => "a boolean",
+            Self::Integer(_) => "an integer",
+            Self::Number(_) => "a number",
+            Self::Text(_) => "a string",
+            Self::List(_) => "a list",
+            Self::Table(_) => "a table",
+        }
+    }
+
+    pub fn json(&self) -> Value {
+        match self {
+            Self::Boolean(bit) => (*bit).into(),
+            Self::Integer(number) => (*number).into(),
+            Self::Number(number) => (*number).into(),
+            Self::Text(text) => text.as_str().into(),
+            Self::List(items) => items.iter().map(|item| item.datum.json()).collect(),
+            Self::Table(fields) => {
+                Value::Object(fields.iter().map(|(name, item)| (name.clone(), item.datum.json())).collect())
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Why a stage is worked again, with the old value and the new one.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::key::KeyFields;
+use crate::hash::Digest;
+
+/// One cause of a rerun. Old and new are compared against the newest earlier result of the same stage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "kebab-case")]
+pub enum RerunReason {
+    /// There is no earlier result.
+    First,
+    /// Keys are made differently since.
+    Schema { old: Option<u32>, new: u32 },
+    Kind { old: String, new: String },
+    /// The code means something else since.
+    Revision { old: u32, new: u32 },
+    /// The card, a prompt or the command's code.
+    Card { old: Digest, new: Digest },
+    /// A parameter, by its dotted name; `None` where it was not there.
+    Param { name: String, old: Option<Value>, new: Option<Value> },
+    Input { role: String, name: String, old: Option<Digest>, new: Option<Digest> },
+    Seed { old: Option<u64>, new: Option<u64> },
+    Iteration { old: Option<u32>, new: Option<u32> },
+    /// Something about the server, by its dotted name.
+    Server { name: String, old: Option<Value>, new: Option<Value> },
+    Numerics { old: Option<String>, new: Option<String> },
+    /// The result is there but can not be used.
+    Damaged { output: Option<String>, problem: String },
+    /// The same was worked before, but its record is gone.
+    Gone,
+    /// The run file says `cache = false`.
+    NotCached,
+    /// Asked for with `--resample`.
+    Resample,
+}
+
+/// Every difference between two keys. Empty where they are equal.
+pub fn differences(old: &Value, new: &KeyFields) -> Vec<RerunReason> {
+    let Ok(old) = serde_json::from_value::<KeyFields>(old.clone()) else {
+        let schema = old.get("schema").and_then(Value::as_u64).and_then(|schema| u32::try_from(schema).ok());
+        return vec![RerunReason::Schema { old: schema, new: new.schema }];
+    };
+    let mut reasons = Vec::new();
+    if old.schema != new.schema {
+        reasons.push(RerunReason::Schema { old: Some(old.schema), new: new.schema });
+    }
+    if old.kind != new.kind {
+        reasons.push(RerunReason::Kind { old: old.kind.clone(), new: new.kind.clone() });
+        return reasons;
+    }
+    if old.revision != new.revision {
+        reasons.push(RerunReason::Revision { old: old.revision, new: new.revision });
+    } else if old.card != new.card {
+        reasons.push(RerunReason::Card { old: old.card, new: new.card });
+    }
+    let params = changes(Value::Object(old.params), Value::Object(new.params.clone()));
+    reasons.extend(params.into_iter().map(|(name, old, new)| RerunReason::Param { name, old, new }));
+    reasons.extend(input_changes(&old.inputs, &new.inputs));
+    if old.seed != new.seed {
+        reasons.push(RerunReason::Seed { old: old.seed, new: new.seed });
+    }
+    if old.iteration != new.iteration {
+        reasons.push(RerunReason::Iteration { old: old.iteration, new: new.iteration });
+    }
+    let server = changes(old.server.unwrap_or_default(), new.server.clone().unwrap_or_default());
+    reasons.extend(server.into_iter().map(|(name, old, new)| RerunReason::Server { name, old, new }));
+    if old.numerics != new.numerics {
+        reasons.push(RerunReason::Numerics { old: old.numerics, new: new.numerics.clone() });
+    }
+    reasons
+}
+
+type Inputs = BTreeMap<String, Vec<super::key::KeyInput>>;
+
+fn input_changes(old: &Inputs, new: &Inputs) -> Vec<RerunReason> {
+    let flat = |inputs: &Inputs| -> BTreeMap<(String, String), Digest> {
+        let named = |(role, inputs): (&String, &Vec<super::key::KeyInput>)| {
+            let role = role.clone();
+            inputs.iter().map(move |input| ((role.clone(), input.name.clone()), input.digest)).collect::<Vec<_>>()
+        };
+        inputs.iter().flat_map(named).collect()
+    };
+    let (old, new) = (flat(old), flat(new));
+    let mut names: Vec<_> = old.keys().chain(new.keys()).collect();
+    names.sort();
+    names.dedup();
+    names
+        .into_iter()
+        .filter(|name| old.get(name) != new.get(name))
+        .map(|name| RerunReason::Input {
+            role: name.0.clone(),
+            name: name.1.clone(),
+            old: old.get(name).copied(),
+            new: new.get(name).copied(),
+        })
+        .collect()
+}
+
+/// Differing leaves of two values, by dotted name.
+fn changes(old: Value, new: Value) -> Vec<(String, Option<Value>, Option<Value>)> {
+    let (mut left, mut right) = (BTreeMap::new(), BTreeMap::new());
+    leaves(String::new(), old, &mut left);
+    leaves(String::new(), new, &mut right);
+    let mut names: Vec<&String> = left.keys().chain(right.keys()).collect();
+    names.sort();
+    names.dedup();
+    names
+        .into_iter()
+        .filter(|name| left.get(*name) != right.get(*name))
+        .map(|name| (name.clone(), left.get(name).cloned(), right.get(name).cloned()))
+        .collect()
+}
+
+fn leaves(path: String, value: Value, into: &mut BTreeMap<String, Value>) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (name, value) in fields {
+                leaves(super::source::join(&path, &name), value, into);
+            }
+        }
+        Value::Null => {}
+        value => _ = into.insert(path, value),
+    }
+}
+
+struct Shown<'a, T>(&'a Option<T>);
+
+impl<T: fmt::Display> fmt::Display for Shown<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            // Long values are cut: the stored fields have them whole.
+            Some(value) => {
+                let text = value.to_string();
+                let cut: String = text.chars().take(60).collect();
+                f.write_str(&cut)?;
+                if cut.len() < text.len() { f.write_str("…") } else { Ok(()) }
+            }
+            None => f.write_str("none"),
+        }
+    }
+}
+
+impl fmt::Display for RerunReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let short = |digest: &Option<Digest>| digest.map(|digest| digest.short());
+        match self {
+            Self::First => f.write_str("first time"),
+            Self::Schema { old, new } => write!(f, "key schema {} → {new}", Shown(old)),
+            Self::Kind { old, new } => write!(f, "kind {old} → {new}"),
+            Self::Revision { old, new } => write!(f, "revision {old} → {new}"),
+            Self::Card { old, new } => write!(f, "card {} → {}", old.short(), new.short()),
+            Self::Param { name, old, new } => write!(f, "params.{name} {} → {}", Shown(old), Shown(new)),
+            Self::Input { role, name, old, new } => {
+                let name = if role == name { role.clone() } else { format!("{role}.{name}") };
+                write!(f, "inputs.{name} {} → {}", Shown(&short(old)), Shown(&short(new)))
+            }
+            Self::Seed { old, new } => write!(f, "seed {} → {}", Shown(old), Shown(new)),
+            Self::Iteration { old, new } => write!(f, "iteration {} → {}", Shown(old), Shown(new)),
+            Self::Server { name, old, new } => write!(f, "server.{name} {} → {}", Shown(old), Shown(new)),
+            Self::Numerics { old, new } => write!(f, "numerics {} → {}", Shown(old), Shown(new)),
+            Self::Damaged { output: Some(output), problem } => {
+                write!(f, "stored output `{output}` is unusable: {problem}")
+            }
+            Self::Damaged { output: None, problem } => write!(f, "stored result is unusable: {problem}"),
+            Self::Gone => f.write_str("its result is no longer in the cache"),
+            Self::NotCached => f.write_str("cache = false"),
+            Self::Resample => f.write_str("asked for with --resample"),
+        }
+    }
+}

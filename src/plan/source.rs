@@ -1,0 +1,159 @@
+//! The run file as text: where things stand in it, and how a place is shown.
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use figment::value::{Dict, Value};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use super::error::{Mistake, Place, PlanError};
+
+/// Where one key of the run file stands, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spot {
+    pub key: Range<usize>,
+    pub value: Range<usize>,
+}
+
+/// A run file's text, its values, and where each of them stands.
+pub struct Source {
+    path: PathBuf,
+    text: String,
+    pub values: Dict,
+    spots: BTreeMap<String, Spot>,
+}
+
+impl Source {
+    pub fn read(path: &Path) -> Result<Self, PlanError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| PlanError::Read { path: path.to_owned(), source })?;
+        Self::parse(path, text)
+    }
+
+    pub fn parse(path: &Path, text: String) -> Result<Self, PlanError> {
+        let mut source =
+            Self { path: path.to_owned(), text: String::new(), values: Dict::new(), spots: BTreeMap::new() };
+        let mut mistakes = Vec::new();
+        match DeTable::parse(&text) {
+            Ok(table) => source.values = source.dict(table.get_ref(), "", &text, &mut mistakes),
+            Err(cause) => {
+                let span = cause.span().unwrap_or_default();
+                mistakes.push(Mistake {
+                    message: cause.message().to_owned(),
+                    place: Some(place(path, &text, span)),
+                    hint: None,
+                });
+            }
+        }
+        source.text = text;
+        if mistakes.is_empty() { Ok(source) } else { Err(PlanError::Mistakes(mistakes)) }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The folder that relative paths of the run file start from.
+    pub fn folder(&self) -> &Path {
+        match self.path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        }
+    }
+
+    /// Where the key with this dotted path stands, if the run file has it.
+    pub fn spot(&self, path: &str) -> Option<&Spot> {
+        self.spots.get(path)
+    }
+
+    pub fn place(&self, span: Range<usize>) -> Place {
+        place(&self.path, &self.text, span)
+    }
+
+    fn dict(
+        &mut self,
+        table: &DeTable<'_>,
+        prefix: &str,
+        text: &str,
+        mistakes: &mut Vec<Mistake>,
+    ) -> Dict {
+        let mut dict = Dict::new();
+        for (key, value) in table {
+            let path = join(prefix, key.get_ref());
+            self.spots.insert(path.clone(), Spot { key: key.span(), value: value.span() });
+            if let Some(value) = self.value(value, &path, text, mistakes) {
+                dict.insert(key.get_ref().to_string(), value);
+            }
+        }
+        dict
+    }
+
+    fn value(
+        &mut self,
+        value: &Spanned<DeValue<'_>>,
+        path: &str,
+        text: &str,
+        mistakes: &mut Vec<Mistake>,
+    ) -> Option<Value> {
+        let mut wrong = |message: &str| {
+            let place = place(&self.path, text, value.span());
+            mistakes.push(Mistake { message: message.into(), place: Some(place), hint: None });
+            None
+        };
+        match value.get_ref() {
+            DeValue::String(text) => Some(Value::from(text.as_ref())),
+            DeValue::Boolean(bit) => Some(Value::from(*bit)),
+            DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
+                Ok(number) => Some(Value::from(number)),
+                Err(_) => wrong("the number does not fit 64 bits"),
+            },
+            DeValue::Float(number) => match number.as_str().parse::<f64>() {
+                Ok(number) if number.is_finite() => Some(Value::from(number)),
+                _ => wrong("the number should be finite"),
+            },
+            DeValue::Datetime(_) => wrong("a date has no meaning in a run file"),
+            DeValue::Array(items) => {
+                let mut values = Vec::new();
+                for (index, item) in items.iter().enumerate() {
+                    let path = join(path, &index.to_string());
+                    self.spots.insert(path.clone(), Spot { key: item.span(), value: item.span() });
+                    values.extend(self.value(item, &path, text, mistakes));
+                }
+                Some(Value::from(values))
+            }
+            DeValue::Table(table) => Some(Value::from(self.dict(table, path, text, mistakes))),
+        }
+    }
+}
+
+/// Extends a dotted path.
+pub fn join(prefix: &str, name: &str) -> String {
+    if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
+}
+
+/// Line, column and the line itself with a caret under what is meant.
+fn place(path: &Path, text: &str, span: Range<usize>) -> Place {
+    let start = (0..=span.start.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let before = text.get(..start).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    let whole = text.get(line_start..).unwrap_or_default().lines().next().unwrap_or_default();
+    let column = before.get(line_start..).unwrap_or_default().chars().count() + 1;
+    let marked = text.get(start..span.end.max(start)).unwrap_or_default();
+    let width = marked.lines().next().unwrap_or_default().chars().count().max(1);
+    let gutter = " ".repeat(line.to_string().len());
+    let indent = " ".repeat(column - 1);
+    let caret = "^".repeat(width);
+    let excerpt = format!("{gutter} |\n{line} | {whole}\n{gutter} | {indent}{caret}");
+    Place::File { path: path.to_owned(), line, column, excerpt }
+}

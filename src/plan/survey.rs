@@ -1,0 +1,116 @@
+//! What a run would do, node by node.
+
+use serde::Serialize;
+
+use super::{
+    KeyFields, Ledger, Plan, Readiness, RerunReason, Settled,
+    reason::{self},
+};
+use crate::{
+    error::Result,
+    hash::Digest,
+    store::{LastKeys, Lookup, Store},
+};
+
+/// What a run would do with one node.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "status", rename_all = "kebab-case")]
+pub enum Status {
+    Cached { key: Digest },
+    Run { key: Digest, reasons: Vec<RerunReason> },
+    /// On nodes that are to be worked first; whether it is worked then depends on what they write.
+    Waits { on: Vec<String> },
+    /// Its loop has reached its goal.
+    Skipped,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NodeStatus {
+    pub id: String,
+    pub kind: String,
+    /// Name of the loop and iteration.
+    pub turn: Option<(String, u32)>,
+    #[serde(flatten)]
+    pub status: Status,
+}
+
+/// All nodes in order.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Survey {
+    pub name: String,
+    pub nodes: Vec<NodeStatus>,
+}
+
+impl Survey {
+    pub fn new(plan: &Plan, store: &Store, resample: &[String]) -> Result<Self> {
+        let last = store.last_keys(&plan.name);
+        let mut ledger = Ledger::new(plan);
+        let mut nodes = Vec::new();
+        for index in plan.order() {
+            let node = plan.node(*index);
+            let status = match ledger.readiness(*index)? {
+                Readiness::Skipped => {
+                    ledger.settle(*index, Settled::Skipped);
+                    Status::Skipped
+                }
+                Readiness::Waits(on) => {
+                    Status::Waits { on: on.iter().map(|index| plan.node(*index).id.clone()).collect() }
+                }
+                Readiness::Ready(ready) => {
+                    let fields = plan.fields(*index, &ready);
+                    let key = fields.key();
+                    let forced = forced(plan, *index, resample);
+                    match (store.lookup(&key), forced) {
+                        (Lookup::Hit(record), None) => {
+                            let (outputs, metrics) = (record.outputs, record.metrics);
+                            ledger.settle(*index, Settled::Done { outputs, metrics });
+                            Status::Cached { key }
+                        }
+                        (_, Some(reason)) => Status::Run { key, reasons: vec![reason] },
+                        (found, None) => {
+                            let reasons = reasons(store, &last, &node.id, &fields, &found);
+                            Status::Run { key, reasons }
+                        }
+                    }
+                }
+            };
+            nodes.push(NodeStatus {
+                id: node.id.clone(),
+                kind: node.stage.card.kind.clone(),
+                turn: node.turn.map(|turn| (plan.loop_name(turn).to_owned(), turn.iteration)),
+                status,
+            });
+        }
+        Ok(Self { name: plan.name.clone(), nodes })
+    }
+}
+
+/// Why a node is worked although its result may be there.
+pub fn forced(plan: &Plan, index: super::NodeIndex, resample: &[String]) -> Option<RerunReason> {
+    let stage = &plan.node(index).stage;
+    if !stage.cache {
+        return Some(RerunReason::NotCached);
+    }
+    resample.contains(&stage.name).then_some(RerunReason::Resample)
+}
+
+/// Why a node with these fields finds no result.
+pub fn reasons(
+    store: &Store,
+    last: &LastKeys,
+    id: &str,
+    fields: &KeyFields,
+    found: &Lookup,
+) -> Vec<RerunReason> {
+    if let Lookup::Damaged { output, problem } = found {
+        return vec![RerunReason::Damaged { output: output.clone(), problem: problem.clone() }];
+    }
+    match last.get(id) {
+        None => vec![RerunReason::First],
+        Some(key) if *key == fields.key() => vec![RerunReason::Gone],
+        Some(key) => match store.record(key) {
+            Some(record) => reason::differences(&record.fields, fields),
+            None => vec![RerunReason::First],
+        },
+    }
+}

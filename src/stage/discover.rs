@@ -1,0 +1,176 @@
+//! `discover`: who the server is and what it offers, into Parquet.
+//!
+//! Nothing on the server is called: the lists are read, cleaned and filtered, no more.
+
+use serde::Deserialize;
+
+use super::{Context, Metrics};
+use crate::{
+    data::{self, Tool},
+    error::{self, Class, Diagnostic, Interrupted, did_you_mean},
+    mcp::{Session, tools_digest},
+};
+
+#[derive(Deserialize)]
+struct Params {
+    /// Leave out tools that do not declare themselves read-only.
+    read_only: bool,
+    /// Names of the tools to keep; all where empty.
+    allow: Vec<String>,
+    /// Names of tools to leave out.
+    deny: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DiscoverError {
+    #[error("there is no server to discover")]
+    NoServer,
+    #[error("`{list}` names `{name}`, which is no tool of the server")]
+    UnknownTool { list: &'static str, name: String, meant: Option<String> },
+    #[error("no tool is left: the server lists {listed}")]
+    NoTools { listed: usize },
+}
+
+impl Diagnostic for DiscoverError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoServer => "discover::no_server",
+            Self::UnknownTool { .. } => "discover::unknown_tool",
+            Self::NoTools { .. } => "discover::no_tools",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoServer => Some("add a [server] table with a `command` or a `url`".into()),
+            Self::UnknownTool { meant, .. } => meant.as_ref().map(|name| format!("did you mean `{name}`?")),
+            Self::NoTools { listed: 0 } => {
+                Some("an agent is trained on tools; a server without any has none to learn".into())
+            }
+            Self::NoTools { .. } => Some("loosen `read_only`, `allow` or `deny`".into()),
+        }
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::NoTools { listed: 0 } => Class::Work,
+            _ => Class::Usage,
+        }
+    }
+}
+
+pub async fn run(context: &Context) -> error::Result<Metrics> {
+    let params: Params = context.params()?;
+    let spec = context.server.as_ref().ok_or(DiscoverError::NoServer)?;
+    let visit = async {
+        let session = Session::connect(spec).await?;
+        let described = session.describe().await;
+        let notes = session.take_notes();
+        session.close().await;
+        described.map(|description| (description, notes))
+    };
+    let ((mut server, tools, resources), notes) = tokio::select! {
+        described = visit => described?,
+        () = context.cancel.cancelled() => return Err(Interrupted.into()),
+    };
+    notes.iter().for_each(|note| context.observer.note(note));
+
+    let tools = params.filter(tools)?;
+    server.tools_digest = tools_digest(&tools).to_string();
+    let offered = tools.iter().filter(|tool| !tool.synthetic).count();
+    let metrics = Metrics::from([
+        ("tools".to_owned(), offered as f64),
+        ("resources".to_owned(), resources.len() as f64),
+    ]);
+    data::write(&context.output.join("server.parquet"), &[server])?;
+    data::write(&context.output.join("tools.parquet"), &tools)?;
+    data::write(&context.output.join("resources.parquet"), &resources)?;
+    Ok(metrics)
+}
+
+impl Params {
+    fn filter(&self, tools: Vec<Tool>) -> Result<Vec<Tool>, DiscoverError> {
+        for (list, names) in [("allow", &self.allow), ("deny", &self.deny)] {
+            for name in names {
+                if !tools.iter().any(|tool| is_named(tool, name)) {
+                    let known = tools.iter().map(|tool| &*tool.name);
+                    let meant = did_you_mean(name, known).map(str::to_owned);
+                    return Err(DiscoverError::UnknownTool { list, name: name.clone(), meant });
+                }
+            }
+        }
+        let listed = tools.iter().filter(|tool| !tool.synthetic).count();
+        let kept: Vec<Tool> = tools.into_iter().filter(|tool| tool.synthetic || self.keeps(tool)).collect();
+        if kept.iter().all(|tool| tool.synthetic) {
+            return Err(DiscoverError::NoTools { listed });
+        }
+        Ok(kept)
+    }
+
+    fn keeps(&self, tool: &Tool) -> bool {
+        let among = |names: &[String]| names.iter().any(|name| is_named(tool, name));
+        (self.allow.is_empty() || among(&self.allow))
+            && !among(&self.deny)
+            && (!self.read_only || says_read_only(tool))
+    }
+}
+
+/// By the agent's name or the server's.
+fn is_named(tool: &Tool, name: &str) -> bool {
+    !tool.synthetic && (tool.name == name || tool.server_name == name)
+}
+
+fn says_read_only(tool: &Tool) -> bool {
+    let annotations = tool.annotations.as_deref().and_then(|text| serde_json::from_str(text).ok());
+    let hint =
+        annotations.as_ref().and_then(|annotations: &serde_json::Value| annotations.get("readOnlyHint"));
+    hint.and_then(serde_json::Value::as_bool).unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tool(name: &str, annotations: Option<&str>, synthetic: bool) -> Tool {
+        Tool {
+            name: name.replace('.', "_"),
+            server_name: if synthetic { String::new() } else { name.to_owned() },
+            description: String::new(),
+            input_schema: "{}".into(),
+            output_schema: None,
+            annotations: annotations.map(str::to_owned),
+            function: "{}".into(),
+            synthetic,
+        }
+    }
+
+    fn check(read_only: bool, allow: &[&str], deny: &[&str]) -> Result<String, String> {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let tools = vec![
+            tool("db.read", Some(r#"{"readOnlyHint": true}"#), false),
+            tool("db.write", Some(r#"{"readOnlyHint": false}"#), false),
+            tool("db.drop", None, false),
+            tool("complete_task", None, true),
+        ];
+        let kept = Params { read_only, allow: owned(allow), deny: owned(deny) }.filter(tools);
+        let names = |tools: Vec<Tool>| tools.into_iter().map(|tool| tool.name).collect::<Vec<_>>().join(" ");
+        kept.map(names).map_err(|error| format!("{error}; {}", error.hint().unwrap_or_default()))
+    }
+
+    #[test]
+    fn tools_are_kept_by_annotation_and_by_either_name() {
+        let kept = |read_only, allow: &[&str], deny: &[&str]| check(read_only, allow, deny).unwrap();
+        assert_eq!(kept(false, &[], &[]), "db_read db_write db_drop complete_task");
+        assert_eq!(kept(true, &[], &[]), "db_read complete_task");
+        assert_eq!(kept(false, &["db.write", "db_read"], &[]), "db_read db_write complete_task");
+        assert_eq!(kept(false, &[], &["db_drop"]), "db_read db_write complete_task");
+    }
+
+    #[test]
+    fn a_filter_that_cannot_be_meant_is_refused() {
+        let refused = |read_only, allow: &[&str], deny: &[&str]| check(read_only, allow, deny).unwrap_err();
+        insta::assert_snapshot!(refused(false, &[], &["db_dorp"]), @"");
+        insta::assert_snapshot!(refused(true, &["db_drop"], &[]), @"");
+        insta::assert_snapshot!(refused(false, &["complete_task"], &[]), @"");
+    }
+}

@@ -1,0 +1,93 @@
+//! The two kinds of policy folder: a model, and an adapter that names the model it sits on.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Context, Input};
+use crate::{
+    error::{At, Diagnostic, Result},
+    hash::Digest,
+};
+
+/// `policy.json` of an adapter folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdapterOf {
+    /// Digest of the artifact that holds the model.
+    pub base: Digest,
+}
+
+/// Where a policy's files are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyFolder {
+    /// The adapter's folder, or the model's where there is no adapter.
+    pub folder: PathBuf,
+    pub digest: Digest,
+    /// The model an adapter sits on.
+    pub base: Option<(Digest, PathBuf)>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    #[error("cannot read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{path} does not name the model the adapter sits on")]
+    NoBase {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("{path} holds neither config.json nor policy.json")]
+    NotAPolicy { path: PathBuf },
+}
+
+impl Diagnostic for PolicyError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Read { .. } => "policy::read",
+            Self::NoBase { .. } => "policy::no_base",
+            Self::NotAPolicy { .. } => "policy::not_a_policy",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some("a policy is a Hugging Face model folder, or an adapter folder written by a `grpo` stage".into())
+    }
+}
+
+impl PolicyFolder {
+    pub fn open(input: &Input, context: &Context) -> Result<Self> {
+        let marker = input.path.join("policy.json");
+        let base = match std::fs::read(&marker) {
+            Ok(text) => {
+                let of: AdapterOf = serde_json::from_slice(&text)
+                    .map_err(|source| PolicyError::NoBase { path: marker.clone(), source })?;
+                let folder = context
+                    .artifacts
+                    .folder(&of.base)
+                    .at(|| format!("base model of {}", marker.display()))?;
+                Some((of.base, folder))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(source) => return Err(PolicyError::Read { path: marker, source }.into()),
+        };
+        if base.is_none() && !input.path.join("config.json").is_file() {
+            return Err(PolicyError::NotAPolicy { path: input.path.clone() }.into());
+        }
+        Ok(Self { folder: input.path.clone(), digest: input.digest, base })
+    }
+
+    /// The folder with config.json, tokenizer and chat template.
+    pub fn model(&self) -> &Path {
+        self.base.as_ref().map_or(&self.folder, |(_, folder)| folder)
+    }
+
+    /// Digest of the artifact that holds the model.
+    pub fn model_digest(&self) -> Digest {
+        self.base.as_ref().map_or(self.digest, |(digest, _)| *digest)
+    }
+}

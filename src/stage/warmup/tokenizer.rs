@@ -1,0 +1,155 @@
+//! A byte-level BPE tokenizer trained on the base's own traces.
+//!
+//! An entity must have the same tokens wherever it stands (`'Ada'`, ` Ada`, `"Ada"`), or copying it has to be learned
+//! place by place. So capitalised words, snake_case names and single digits are split off alone, and only lower-case
+//! words keep the space before them. Any text can be encoded, and the same texts give the same bytes of
+//! `tokenizer.json`.
+
+use tokenizers::{
+    AddedToken, PreTokenizerWrapper, SplitDelimiterBehavior, Tokenizer,
+    models::{
+        TrainerWrapper,
+        bpe::{BPE, BpeTrainer},
+    },
+    pre_tokenizers::{
+        byte_level::ByteLevel,
+        sequence::Sequence,
+        split::{Split, SplitPattern},
+    },
+};
+
+/// Control tokens: padding and end of text, start and end of a turn.
+pub const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
+/// Marks that are tokens of their own but no control tokens, as in Qwen's vocabularies.
+pub const MARKS: [&str; 4] = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"];
+
+const PIECES: &str = concat!(
+    r"\d",
+    r"|[A-Z][a-z]+",
+    r"|[A-Z]+",
+    r"|[a-z]+(?:_[a-z]+)+",
+    r"| ?[a-z]+(?![a-z_])",
+    r"|[a-z]+",
+    r"| ?[^\sA-Za-z\d]+",
+    r"|\s",
+);
+
+/// Trains on texts; `vocabulary` counts every token, added ones included. `phrases` become tokens as they stand.
+///
+/// # Errors
+/// If `vocabulary` is too small to hold the bytes and the added tokens.
+pub fn train(
+    texts: &[String],
+    vocabulary: usize,
+    phrases: &[String],
+) -> Result<Tokenizer, tokenizers::Error> {
+    let mut plain: Vec<&str> = MARKS.into_iter().chain(phrases.iter().map(String::as_str)).collect();
+    plain.retain(|token| !token.is_empty());
+    let smallest = SPECIAL.len() + 256 + plain.len();
+    if vocabulary < smallest {
+        return Err(
+            format!("a vocabulary of {vocabulary} cannot hold the {smallest} tokens it begins with").into()
+        );
+    }
+    let mut tokenizer = Tokenizer::new(BPE::default());
+    let split = Split::new(SplitPattern::Regex(PIECES.to_owned()), SplitDelimiterBehavior::Isolated, false)?;
+    let bytes = ByteLevel::new(false, false, false);
+    let pieces = vec![PreTokenizerWrapper::Split(split), PreTokenizerWrapper::ByteLevel(bytes)];
+    tokenizer.with_pre_tokenizer(Some(Sequence::new(pieces)));
+    tokenizer.with_decoder(Some(bytes));
+    let trainer = BpeTrainer::builder()
+        .show_progress(false)
+        .vocab_size(vocabulary - plain.len())
+        .min_frequency(2)
+        .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+        .special_tokens(SPECIAL.iter().map(|token| AddedToken::from(*token, true)).collect())
+        .build();
+    let cuts: Vec<&str> = SPECIAL.into_iter().chain(plain.iter().copied()).collect();
+    let fragments = texts.iter().flat_map(|text| between(text, &cuts));
+    tokenizer.train(&mut TrainerWrapper::BpeTrainer(trainer), fragments)?;
+    tokenizer.add_tokens(plain.into_iter().map(|token| AddedToken::from(token, false).normalized(false)))?;
+    Ok(tokenizer)
+}
+
+/// The parts of a text between added tokens; what the tokenizer takes whole teaches no merges.
+fn between<'a>(text: &'a str, cuts: &[&str]) -> Vec<&'a str> {
+    let (mut parts, mut start, mut at) = (Vec::new(), 0, 0);
+    while at < text.len() {
+        let rest = &text.as_bytes()[at..];
+        match cuts.iter().filter(|cut| rest.starts_with(cut.as_bytes())).map(|cut| cut.len()).max() {
+            Some(length) => {
+                parts.push(&text[start..at]);
+                at += length;
+                start = at;
+            }
+            None => at += 1,
+        }
+    }
+    parts.push(&text[start..]);
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokenizer() -> Tokenizer {
+        let names = ["Ada Cole", "Bo Stone", "Cy Marsh"];
+        let texts: Vec<String> = (0..60)
+            .map(|i| {
+                let (name, pay) = (names[i % 3], 40 + i);
+                format!(
+                    "<|im_start|>user\nHow much does {name} earn?<|im_end|>\n<tool_call>\n{{\"name\": \"run_query\", \
+                     \"arguments\": {{\"sql\": \"SELECT annual_pay FROM employees WHERE full_name = '{name}'\"}}}}\n\
+                     </tool_call><tool_response>\nannual_pay\n{pay}\n</tool_response>"
+                )
+            })
+            .collect();
+        train(&texts, 420, &["\"sql\": \"SELECT ".into(), " FROM ".into()]).unwrap()
+    }
+
+    fn tokens(tokenizer: &Tokenizer, text: &str) -> Vec<String> {
+        tokenizer.encode(text, false).unwrap().get_tokens().to_vec()
+    }
+
+    #[test]
+    fn a_name_has_the_same_tokens_after_a_space_a_quote_and_a_bracket() {
+        let tokenizer = tokenizer();
+        let name = tokens(&tokenizer, "Ada");
+        for before in [" ", "'", "\"", "(", "\n", ", "] {
+            assert!(tokens(&tokenizer, &format!("{before}Ada")).ends_with(&name), "after {before:?}");
+        }
+        let column = tokens(&tokenizer, "annual_pay");
+        assert!(tokens(&tokenizer, ", annual_pay").ends_with(&column));
+        assert_eq!(tokens(&tokenizer, "1998"), ["1", "9", "9", "8"]);
+    }
+
+    #[test]
+    fn any_text_survives_a_round_trip() {
+        let tokenizer = tokenizer();
+        for text in ["", "  two  spaces\t\n", "Zoë O'Neil — 価格 🦀", "a_b_C__d 12.5%", "<tool_call>\n{}"]
+        {
+            let ids = tokenizer.encode(text, false).unwrap().get_ids().to_vec();
+            assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn the_same_texts_give_the_same_bytes() {
+        let text = |tokenizer: Tokenizer| tokenizer.to_string(true).unwrap();
+        let first = text(tokenizer());
+        for _ in 0..3 {
+            assert_eq!(first, text(tokenizer()));
+        }
+    }
+
+    #[test]
+    fn phrases_and_marks_are_one_token_and_the_size_is_kept() {
+        let tokenizer = tokenizer();
+        assert_eq!(tokens(&tokenizer, "\"sql\": \"SELECT x"), ["\"sql\": \"SELECT ", "x"]);
+        assert_eq!(tokens(&tokenizer, "<tool_call>"), ["<tool_call>"]);
+        assert!(tokenizer.get_vocab_size(true) <= 420);
+        assert!(train(&[], 100, &[]).is_err());
+    }
+}

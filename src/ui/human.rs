@@ -1,0 +1,65 @@
+//! Numbers as people read them.
+
+use std::collections::BTreeMap;
+
+/// `850 ms`, `12.3 s`, `4 min 10 s`.
+pub fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s < 1.0 => format!("{:.0} ms", s * 1000.0),
+        s if s < 100.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.0} min {:.0} s", (s / 60.0).floor(), s % 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+/// `success 0.61 · reward 0.58`: `success` first, then by name, five at most.
+pub fn metrics(metrics: &BTreeMap<String, f64>) -> String {
+    let mut ordered: Vec<_> = metrics.iter().collect();
+    ordered.sort_by_key(|(name, _)| name.as_str() != "success");
+    let shown = ordered.into_iter().take(5).map(|(name, value)| format!("{name} {}", number(*value)));
+    shown.collect::<Vec<_>>().join(" · ")
+}
+
+fn number(value: f64) -> String {
+    match value.abs() {
+        _ if value.fract() == 0.0 => format!("{value:.0}"),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 0.01 => format!("{value:.3}"),
+        _ => format!("{value:.2e}"),
+    }
+}
+
+pub fn bytes(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    #[expect(clippy::cast_precision_loss, reason = "shown with one decimal")]
+    let mut size = bytes as f64;
+    let mut unit = 0;
+    while size >= 1024.0 && unit + 1 < units.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{size:.1} {}", units[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_grow_their_unit() {
+        let shown: Vec<_> = [0.0042, 3.14159, 250.0, 9000.0].into_iter().map(seconds).collect();
+        assert_eq!(shown, ["4 ms", "3.1 s", "4 min 10 s", "2.5 h"]);
+    }
+
+    #[test]
+    fn success_is_the_first_metric_shown() {
+        let found = metrics(&BTreeMap::from([("loss".into(), 0.00123), ("success".into(), 0.5), ("n".into(), 64.0)]));
+        assert_eq!(found, "success 0.500 · loss 1.23e-3 · n 64");
+    }
+
+    #[test]
+    fn sizes_use_binary_units() {
+        assert_eq!(bytes(512), "512 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+    }
+}

@@ -1,0 +1,105 @@
+//! A plan as text: one line for each stage; iterations of a loop that fare alike are one line.
+
+use crate::plan::{NodeStatus, RerunReason, Status, Survey};
+
+/// The survey, line by line, with a count at the end.
+pub fn plan_text(survey: &Survey) -> String {
+    let mut rows: Vec<Row> = Vec::new();
+    for node in &survey.nodes {
+        let row = Row::of(node);
+        // Stages of a loop take turns, so the row to extend may stand some rows above.
+        match rows.iter_mut().rev().take(32).find(|earlier| earlier.continues(&row)) {
+            Some(earlier) => earlier.last = row.last,
+            None => rows.push(row),
+        }
+    }
+    let names: Vec<String> = rows.iter().map(Row::name).collect();
+    let wide = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    let kind_wide = rows.iter().map(|row| row.kind.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (row, name) in rows.iter().zip(&names) {
+        let line = format!("{:<7} {name:<wide$}  {:<kind_wide$}  {}", row.what, row.kind, row.why);
+        text += line.trim_end();
+        text.push('\n');
+    }
+    let count = |which: fn(&Status) -> bool| survey.nodes.iter().filter(|node| which(&node.status)).count();
+    text + &format!(
+        "{}: {} cached, {} to run, {} waiting, {} skipped\n",
+        survey.name,
+        count(|status| matches!(status, Status::Cached { .. })),
+        count(|status| matches!(status, Status::Run { .. })),
+        count(|status| matches!(status, Status::Waits { .. })),
+        count(|status| matches!(status, Status::Skipped)),
+    )
+}
+
+struct Row<'a> {
+    what: &'static str,
+    kind: &'a str,
+    why: String,
+    /// Loop, first iteration and stage.
+    turn: Option<(&'a str, u32, &'a str)>,
+    last: u32,
+    id: &'a str,
+}
+
+impl<'a> Row<'a> {
+    fn of(node: &'a NodeStatus) -> Self {
+        let turn = node.turn.as_ref().map(|(name, iteration)| {
+            (name.as_str(), *iteration, node.id.rsplit('/').next().unwrap_or_default())
+        });
+        let (what, why) = match &node.status {
+            Status::Cached { .. } => ("cached", String::new()),
+            Status::Run { reasons, .. } => ("run", because(reasons)),
+            Status::Waits { on } => ("waits", format!("on {}", waits_on(on, turn))),
+            Status::Skipped => ("skipped", "goal reached".into()),
+        };
+        let last = turn.map_or(0, |(_, iteration, _)| iteration);
+        Self { what, kind: &node.kind, why, turn, last, id: &node.id }
+    }
+
+    fn continues(&self, next: &Row<'_>) -> bool {
+        match (self.turn, next.turn) {
+            (Some((name, _, stage)), Some((next_name, iteration, next_stage))) => {
+                (name, stage, self.last + 1) == (next_name, next_stage, iteration)
+                    && (self.what, &self.why) == (next.what, &next.why)
+            }
+            _ => false,
+        }
+    }
+
+    fn name(&self) -> String {
+        match self.turn {
+            Some((name, first, stage)) if first != self.last => {
+                format!("{name}[{first:04}..{:04}]/{stage}", self.last)
+            }
+            _ => self.id.to_owned(),
+        }
+    }
+}
+
+fn because(reasons: &[RerunReason]) -> String {
+    reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Within a loop the stages of the same and of the last iteration are named without their number.
+fn waits_on(on: &[String], turn: Option<(&str, u32, &str)>) -> String {
+    let mut names: Vec<String> = on
+        .iter()
+        .map(|id| match (id.split_once('['), turn) {
+            (Some((name, rest)), turn) => {
+                let (number, stage) = rest.split_once("]/").unwrap_or(("", rest));
+                match turn {
+                    Some((own, iteration, _)) if own == name => {
+                        let same = number.parse::<u32>() == Ok(iteration);
+                        if same { stage.to_owned() } else { format!("{stage} before") }
+                    }
+                    _ => format!("{name}/{stage}"),
+                }
+            }
+            _ => id.clone(),
+        })
+        .collect();
+    names.dedup();
+    names.join(", ")
+}

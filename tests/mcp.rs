@@ -1,0 +1,497 @@
+//! The client against the demo server, and against servers that are wrong in every way one can be.
+//!
+//! Wrong servers are small shell scripts that print hand-written JSON lines.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use mcprl::{
+    error::Diagnostic,
+    mcp::{Limits, McpError, Outcome, Pool, ServerSpec, Session, State, Transport, demo::HttpServer},
+};
+use serde_json::{Map, Value, json};
+
+const MCPRL: &str = env!("CARGO_BIN_EXE_mcprl");
+
+fn spec(command: &[&str]) -> ServerSpec {
+    let command = command.iter().map(|word| (*word).to_owned()).collect();
+    ServerSpec {
+        transport: Transport::Stdio { command, env: BTreeMap::new(), cwd: None },
+        state: State::ReadOnly,
+        limits: Limits {
+            start_timeout: Duration::from_secs(20),
+            call_timeout: Duration::from_secs(10),
+            ..Limits::default()
+        },
+    }
+}
+
+fn demo() -> ServerSpec {
+    spec(&[MCPRL, "demo-server", "sqlite"])
+}
+
+/// A server whose answer to a line is written as arms of a shell `case` over that line; `reply JSON` answers it.
+fn odd(arms: &str) -> ServerSpec {
+    let script = format!(
+        r#"
+        reply() {{ printf '{{"jsonrpc":"2.0","id":%s,"result":%s}}\n' "$id" "$1"; }}
+        while IFS= read -r line; do
+            id=${{line#*'"id":'}}; id=${{id%%[,\}}]*}}
+            case $line in
+                {arms}
+                *'"initialize"'*) reply '{{"protocolVersion":"2025-11-25","capabilities":{{"tools":{{}}}},"serverInfo":{{"name":"odd","version":"1"}}}}';;
+                *'"tools/list"'*) reply '{{"tools":[{{"name":"t","inputSchema":{{"type":"object"}}}}]}}';;
+                *'"tools/call"'*) reply '{{"content":[{{"type":"text","text":"fine"}}]}}';;
+            esac
+        done"#
+    );
+    spec(&["sh", "-c", &script])
+}
+
+fn arguments(value: Value) -> Map<String, Value> {
+    value.as_object().cloned().unwrap()
+}
+
+async fn query(session: &Session, sql: &str) -> Outcome {
+    session.call("run_query", arguments(json!({ "sql": sql }))).await.unwrap()
+}
+
+async fn call(session: &Session) -> Outcome {
+    session.call("t", Map::new()).await.unwrap()
+}
+
+async fn refused(spec: &ServerSpec) -> McpError {
+    match Session::connect(spec).await {
+        Ok(_) => panic!("the server was accepted"),
+        Err(error) => error,
+    }
+}
+
+fn names(tools: &[mcprl::data::Tool]) -> Vec<&str> {
+    tools.iter().map(|tool| &*tool.name).collect()
+}
+
+async fn check_demo(session: &Session, transport: &str) {
+    let (server, tools, resources) = session.describe().await.unwrap();
+    assert_eq!((&*server.name, &*server.transport), ("mcprl-demo-sqlite", transport));
+    assert_eq!(server.protocol, "2025-11-25");
+    assert_eq!(names(&tools), ["list_tables", "describe_table", "run_query", "complete_task"]);
+    assert_eq!(resources, []);
+    assert_eq!(session.take_notes(), Vec::<String>::new());
+    let outcome = query(session, "SELECT COUNT(*) FROM projects").await;
+    assert_eq!(outcome, Outcome { text: "COUNT(*)\n24".into(), is_error: false });
+}
+
+#[tokio::test]
+async fn the_demo_server_answers_over_stdio() {
+    let session = Session::connect(&demo()).await.unwrap();
+    check_demo(&session, "stdio").await;
+    session.close().await;
+}
+
+#[tokio::test]
+async fn the_demo_server_answers_over_http() {
+    let server = HttpServer::bind("sqlite", "127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let transport =
+        Transport::Http { url: server.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
+    let serving = tokio::spawn(server.serve());
+    let session = Session::connect(&ServerSpec { transport, ..demo() }).await.unwrap();
+    check_demo(&session, "http").await;
+    session.close().await;
+    serving.abort();
+}
+
+#[tokio::test]
+async fn calls_of_one_session_may_overlap() {
+    let session = Session::connect(&demo()).await.unwrap();
+    let calls = (1..=48).map(|id| {
+        let session = &session;
+        async move { query(session, &format!("SELECT emp_id FROM employees WHERE emp_id = {id}")).await.text }
+    });
+    let texts = futures::future::join_all(calls).await;
+    let expected: Vec<String> = (1..=48).map(|id| format!("emp_id\n{id}")).collect();
+    assert_eq!(texts, expected);
+}
+
+#[tokio::test]
+async fn a_query_that_takes_all_memory_is_stopped_and_the_server_lives() {
+    let session = Session::connect(&demo()).await.unwrap();
+    let bomb =
+        "WITH RECURSIVE n(x, s) AS (SELECT 1, hex(zeroblob(30000)) UNION ALL SELECT x + 1, s || x FROM n)
+                SELECT s FROM n ORDER BY s";
+    insta::assert_snapshot!(query(&session, bomb).await.text, @"the query was stopped: it needs too much memory");
+    assert_eq!(query(&session, "SELECT 1").await.text, "1\n1");
+}
+
+#[tokio::test]
+async fn the_demo_server_ends_when_its_input_does() {
+    let mut command = tokio::process::Command::new(MCPRL);
+    command.args(["demo-server", "sqlite"]).stdin(std::process::Stdio::null()).kill_on_drop(true);
+    let status = tokio::time::timeout(Duration::from_secs(10), command.status()).await.unwrap().unwrap();
+    assert!(status.success());
+}
+
+#[tokio::test]
+async fn the_demo_server_over_http_is_for_this_machine_only() {
+    let any: std::net::SocketAddr = "0.0.0.0:0".parse().unwrap();
+    assert_eq!(HttpServer::bind("sqlite", any).await.err().unwrap().code(), "mcp::not_loopback");
+
+    let server = HttpServer::bind("sqlite", "127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let url = server.url().unwrap();
+    let serving = tokio::spawn(server.serve());
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    for (name, value) in [("host", "evil.example"), ("origin", "https://evil.example")] {
+        let request = reqwest::Client::new().post(&url).header(name, value).json(&json!({}));
+        assert_eq!(request.send().await.unwrap().status(), 403, "{name}");
+    }
+    serving.abort();
+}
+
+#[tokio::test]
+async fn an_unknown_demo_server_is_named() {
+    let error = HttpServer::bind("postgres", "127.0.0.1:0".parse().unwrap()).await.err().unwrap();
+    insta::assert_snapshot!(format!("{error}\nhint: {}", error.hint().unwrap()), @r"
+    there is no demo server `postgres`
+    hint: there is: sqlite
+    ");
+}
+
+#[tokio::test]
+async fn a_command_that_does_not_exist_is_a_mistake_of_the_run_file() {
+    let error = refused(&spec(&["no-such-server", "--stdio"])).await;
+    assert_eq!((error.code(), error.class()), ("mcp::spawn", mcprl::error::Class::Usage));
+    insta::assert_snapshot!(error, @"cannot start the server `no-such-server --stdio`");
+    assert_eq!(refused(&spec(&[])).await.code(), "mcp::empty_command");
+}
+
+#[tokio::test]
+async fn a_server_that_dies_at_start_is_quoted() {
+    let error = refused(&spec(&["sh", "-c", "echo noise; echo \"no database\" >&2; exit 3"])).await;
+    assert_eq!(error.code(), "mcp::died_at_start");
+    insta::assert_snapshot!(error, @r#"the server `sh -c echo noise; echo "no database" >&2; exit 3` ended before it was ready (exit status: 3); it said: no database"#);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_at_start_is_given_up_in_time() {
+    let mut spec = spec(&["sh", "-c", "echo waiting for a licence >&2; sleep 600"]);
+    spec.limits.start_timeout = Duration::from_millis(300);
+    let error = refused(&spec).await;
+    assert_eq!(error.code(), "mcp::start_timeout");
+    assert!(
+        error.to_string().ends_with("was not ready within 300ms; it said: waiting for a licence"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn noise_between_messages_is_passed_over() {
+    let server = odd(
+        r#"*'"tools/call"'*) echo 'Loading…'; echo '{"level":"info"}'; echo; reply '{"content":[{"type":"text","text":"heard"}]}'; echo bye;;"#,
+    );
+    let session = Session::connect(&server).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(call(&session).await.text, "heard");
+    }
+}
+
+#[tokio::test]
+async fn a_revision_nobody_knows_is_refused() {
+    let server = odd(
+        r#"*'"initialize"'*) reply '{"protocolVersion":"2099-01-01","capabilities":{},"serverInfo":{"name":"n","version":"1"}}';;"#,
+    );
+    assert_eq!(refused(&server).await.code(), "mcp::revision");
+}
+
+#[tokio::test]
+async fn a_server_that_knows_only_the_newest_handshake_is_asked_that_way() {
+    let server = odd(
+        r#"*'"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}\n' "$id";;
+           *'"server/discover"'*) reply '{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"ttlMs":0,"cacheScope":"private"}';;"#,
+    );
+    let session = Session::connect(&server).await.unwrap();
+    assert_eq!(session.describe().await.unwrap().0.protocol, "2026-07-28");
+    assert_eq!(call(&session).await.text, "fine");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_tool_list_is_mended_and_told() {
+    let server = odd(
+        r#"*'"tools/list"'*) reply '{"tools":[{"name":"a"},{"name":"b","inputSchema":null},{"name":"c","inputSchema":true},{"name":"a"},{"name":"get time","inputSchema":{"type":"object"}},{"inputSchema":{}}]}';;"#,
+    );
+    let session = Session::connect(&server).await.unwrap();
+    let (_, tools, _) = session.describe().await.unwrap();
+    assert_eq!(names(&tools), ["a", "b", "c", "get_time", "complete_task"]);
+    insta::assert_snapshot!(session.take_notes().join("\n"), @r"
+    the tool `a` declares no schema of its arguments; any are let through
+    the tool `b` declares no schema of its arguments; any are let through
+    the tool `c` declares no schema of its arguments; any are let through
+    left out a second tool named `a`
+    the tool `get time` is called `get_time` here
+    left out a tool without a name
+    ");
+}
+
+#[tokio::test]
+async fn a_list_without_end_ends() {
+    let circle = odd(
+        r#"*'"tools/list"'*) reply '{"tools":[{"name":"t","inputSchema":{"type":"object"}}],"nextCursor":"again"}';;"#,
+    );
+    let endless = odd(
+        r#"*'"tools/list"'*) n=$((n+1)); reply "{\"tools\":[{\"name\":\"t$n\",\"inputSchema\":{\"type\":\"object\"}}],\"nextCursor\":\"$n\"}";;"#,
+    );
+    let empty = odd(
+        r#"*'"tools/list"'*) reply '{"tools":[{"name":"t","inputSchema":{"type":"object"}}],"nextCursor":""}';;"#,
+    );
+    for (server, count) in [(circle, 2), (endless, 101), (empty, 2)] {
+        let session = Session::connect(&server).await.unwrap();
+        let (_, tools, _) = session.describe().await.unwrap();
+        assert_eq!(tools.len(), count, "{:?}", session.take_notes());
+    }
+}
+
+#[tokio::test]
+async fn results_of_any_shape_are_outcomes() {
+    for (result, text) in [
+        (r#"{"content":[{"type":"hologram"}]}"#, "[content of type hologram]"),
+        (r#"{"content":null}"#, ""),
+        (r#"{"content":"plain"}"#, "plain"),
+        (r#"{}"#, ""),
+        (r#"{"structuredContent":{"b":1,"a":2}}"#, r#"{"b":1,"a":2}"#),
+        (r#"{"content":[{"type":"text","text":"x"}],"extra":{"tools":[]}}"#, "x"),
+    ] {
+        let session =
+            Session::connect(&odd(&format!(r#"*'"tools/call"'*) reply '{result}';;"#))).await.unwrap();
+        assert_eq!(call(&session).await, Outcome { text: text.into(), is_error: false }, "{result}");
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_the_protocol_is_shown_to_the_model() {
+    let server = odd(
+        r#"*'"tools/call"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no such tool"}}\n' "$id";;"#,
+    );
+    let session = Session::connect(&server).await.unwrap();
+    assert_eq!(call(&session).await, Outcome { text: "no such tool".into(), is_error: true });
+}
+
+#[tokio::test]
+async fn a_huge_result_is_cut_in_the_middle() {
+    let server = odd(
+        r#"*'"tools/call"'*) big=$(head -c 3000000 /dev/zero | tr '\0' x); reply "{\"content\":[{\"type\":\"text\",\"text\":\"<$big>\"}]}";;"#,
+    );
+    let session = Session::connect(&server).await.unwrap();
+    let text = call(&session).await.text;
+    assert!(text.len() <= 16_384 && text.starts_with('<') && text.ends_with('>'), "{} bytes", text.len());
+}
+
+#[tokio::test]
+async fn a_call_never_answered_is_told_to_the_model_and_three_lose_the_session() {
+    let mut server = odd(r#"*'"tools/call"'*) ;;"#);
+    server.limits.call_timeout = Duration::from_millis(100);
+    let session = Session::connect(&server).await.unwrap();
+    let unanswered = Outcome { text: "the tool did not answer within 100ms".into(), is_error: true };
+    assert_eq!([call(&session).await, call(&session).await], [unanswered.clone(), unanswered]);
+    assert!(session.is_alive());
+    assert_eq!(session.call("t", Map::new()).await.unwrap_err().code(), "mcp::lost");
+    assert!(!session.is_alive());
+}
+
+#[tokio::test]
+async fn a_server_that_dies_in_a_call_is_quoted_and_replaced() {
+    let server = odd(r#"*'"tools/call"'*'"die"'*) echo 'out of cheese' >&2; exit 7;;"#);
+    let pool = Pool::new(server);
+    let lent = pool.session().await.unwrap();
+    let error = lent.call("t", arguments(json!({ "how": "die" }))).await.unwrap_err();
+    assert_eq!(error.code(), "mcp::lost");
+    assert!(error.to_string().ends_with("(exit status: 7); it said: out of cheese"), "{error}");
+    assert!(!lent.is_alive());
+    assert_eq!(call(&*pool.session().await.unwrap()).await.text, "fine");
+}
+
+#[tokio::test]
+async fn a_request_of_the_server_to_us_is_declined() {
+    let server = odd(
+        r#"*'"tools/call"'*) call=$id; echo '{"jsonrpc":"2.0","id":99,"method":"elicitation/create","params":{"message":"password?","requestedSchema":{"type":"object","properties":{}}}}';;
+           *'"id":99'*'"decline"'*) id=$call; reply '{"content":"declined"}';;"#,
+    );
+    let session = Session::connect(&server).await.unwrap();
+    assert_eq!(call(&session).await.text, "declined");
+}
+
+#[tokio::test]
+async fn a_server_sees_only_the_environment_it_is_given() {
+    let mut server =
+        odd(r#"*'"tools/call"'*) reply "{\"content\":\"${CARGO_PKG_NAME-unset} $GIVEN $TAKEN\"}";;"#);
+    let Transport::Stdio { env, .. } = &mut server.transport else { unreachable!() };
+    env.insert("GIVEN".into(), "given".into());
+    env.insert("TAKEN".into(), "${CARGO_PKG_NAME}".into());
+    let session = Session::connect(&server).await.unwrap();
+    assert_eq!(call(&session).await.text, "unset given mcprl");
+
+    let Transport::Stdio { env, .. } = &mut server.transport else { unreachable!() };
+    env.insert("TAKEN".into(), "${NO_SUCH_VARIABLE}".into());
+    assert_eq!(refused(&server).await.code(), "mcp::unset_variable");
+}
+
+fn is_running(process: &str) -> bool {
+    // A process killed but not yet reaped by init still has an entry.
+    let status = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    status.is_ok_and(|status| !status.contains(") Z "))
+}
+
+async fn ends(process: &str) -> bool {
+    for _ in 0..100 {
+        if !is_running(process) {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    false
+}
+
+#[tokio::test]
+async fn nothing_a_server_started_outlives_it() {
+    let arms = r#"*'"tools/call"'*) (trap '' TERM HUP; exec sleep 600) & reply "{\"content\":\"$$ $!\"}";;"#;
+    for closed in [true, false] {
+        let session = Session::connect(&odd(arms)).await.unwrap();
+        let text = call(&session).await.text;
+        let (server, grandchild) = text.split_once(' ').unwrap();
+        assert!(is_running(server) && is_running(grandchild));
+        match closed {
+            true => session.close().await,
+            false => drop(session),
+        }
+        assert!(ends(server).await && ends(grandchild).await, "closed: {closed}");
+    }
+}
+
+/// A server that answers with its process id and how often `reset` was called on it.
+fn counting(state: State, sessions: usize) -> ServerSpec {
+    let mut server = odd(r#"*'"tools/call"'*'"reset"'*) n=$((n+1)); reply '{}';;
+           *'"tools/call"'*'"die"'*) exit 1;;
+           *'"tools/call"'*) reply "{\"content\":\"$$ $n\"}";;"#);
+    server.limits.sessions = sessions;
+    ServerSpec { state, ..server }
+}
+
+async fn whose(session: &Session) -> String {
+    call(session).await.text.split(' ').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_read_only_server_is_shared_by_as_few_processes_as_allowed() {
+    let pool = Pool::new(counting(State::ReadOnly, 2));
+    let mut lent = Vec::new();
+    let mut processes = std::collections::BTreeSet::new();
+    for _ in 0..6 {
+        let session = pool.session().await.unwrap();
+        processes.insert(whose(&session).await);
+        lent.push(session);
+    }
+    assert_eq!(processes.len(), 2);
+    drop(lent);
+    pool.close().await;
+    for process in processes {
+        assert!(!is_running(&process));
+    }
+}
+
+#[tokio::test]
+async fn a_fresh_process_is_one_episodes_own_and_ends_with_it() {
+    let pool = Arc::new(Pool::new(counting(State::FreshProcess, 2)));
+    let (one, two) = (pool.session().await.unwrap(), pool.session().await.unwrap());
+    let (first, second) = (whose(&one).await, whose(&two).await);
+    assert_ne!(first, second);
+    let waiting = tokio::time::timeout(Duration::from_millis(200), pool.session()).await;
+    assert!(waiting.is_err(), "a third session was lent");
+    drop(one);
+    let three = pool.session().await.unwrap();
+    assert!(!is_running(&first), "a new process was started before the old one ended");
+    assert_ne!(whose(&three).await, second);
+}
+
+#[tokio::test]
+async fn a_reset_tool_is_called_before_every_episode() {
+    let pool = Pool::new(counting(State::ResetTool("reset".into()), 1));
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        answers.push(call(&*pool.session().await.unwrap()).await.text);
+    }
+    let process = answers[0].split(' ').next().unwrap();
+    assert_eq!(answers, [1, 2, 3].map(|n| format!("{process} {n}")));
+}
+
+#[tokio::test]
+async fn a_reset_that_fails_is_an_error() {
+    let mut server = odd(r#"*'"tools/call"'*) reply '{"content":"locked","isError":true}';;"#);
+    server.state = State::ResetTool("t".into());
+    let error = Pool::new(server).session().await.err().unwrap();
+    insta::assert_snapshot!(error, @"the tool `t`, called before every episode to reset the server, failed: locked");
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_dying_is_given_up() {
+    let pool = Pool::new(counting(State::ReadOnly, 1));
+    let error = loop {
+        match pool.session().await {
+            Ok(lent) => assert!(lent.call("die", Map::new()).await.is_err()),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.code(), "mcp::restarts");
+}
+
+/// Serves fixed answers over HTTP; returns the URL.
+async fn http(router: axum::Router) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    format!("http://{address}/mcp")
+}
+
+fn at(url: String) -> ServerSpec {
+    let headers = BTreeMap::from([("x-key".to_owned(), "secret".to_owned())]);
+    ServerSpec { transport: Transport::Http { url, bearer_env: None, headers }, ..demo() }
+}
+
+#[tokio::test]
+async fn a_server_that_wants_a_token_says_so() {
+    let challenge = (axum::http::StatusCode::UNAUTHORIZED, [("www-authenticate", "Bearer realm=\"x\"")]);
+    let url =
+        http(axum::Router::new().route("/mcp", axum::routing::any(move || async move { challenge }))).await;
+    assert_eq!(refused(&at(url)).await.code(), "mcp::unauthorized");
+}
+
+#[tokio::test]
+async fn a_secret_does_not_follow_a_redirect() {
+    let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
+    let thief = http(axum::Router::new().fallback(move |headers: axum::http::HeaderMap| async move {
+        let _ = sender.send(headers);
+    }))
+    .await;
+    let redirect = (axum::http::StatusCode::TEMPORARY_REDIRECT, [("location", thief)]);
+    let url =
+        http(axum::Router::new().route("/mcp", axum::routing::any(move || async move { redirect }))).await;
+    assert_eq!(refused(&at(url)).await.code(), "mcp::handshake");
+    assert!(received.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn an_address_where_nobody_listens_is_an_error() {
+    let error = refused(&at("http://127.0.0.1:1/mcp".into())).await;
+    assert_eq!(error.code(), "mcp::handshake");
+    assert!(error.to_string().contains("Connection refused"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_over_http_that_goes_away_is_lost() {
+    let server = HttpServer::bind("sqlite", "127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let url = server.url().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.spawn(server.serve());
+    let session = Session::connect(&at(url)).await.unwrap();
+    assert_eq!(query(&session, "SELECT 1").await.text, "1\n1");
+    runtime.shutdown_background();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let error = session.call("list_tables", Map::new()).await.unwrap_err();
+    assert_eq!(error.code(), "mcp::lost");
+}
