@@ -7,8 +7,10 @@ pub mod card;
 pub mod command;
 mod error;
 pub mod grpo;
+pub mod judge;
 pub mod policy;
 pub mod registry;
+pub mod rollout;
 pub mod warmup;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
