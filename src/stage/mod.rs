@@ -6,6 +6,7 @@
 pub mod card;
 pub mod command;
 mod error;
+pub mod eval;
 pub mod grpo;
 pub mod judge;
 pub mod policy;
