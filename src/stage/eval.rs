@@ -4,6 +4,9 @@
 //! Every policy draws with the same seeds. An episode in which the server was lost says nothing about a policy and is
 //! left out, and said to be.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
@@ -186,128 +189,31 @@ fn notes(params: &Params, scenarios: &[Scenario], unknown: usize, lost: usize) -
     for scenario in scenarios {
         *counts.entry(&scenario.split).or_default() += 1;
     }
-    let splits = counts.iter().map(|(split, count)| match SPLITS.iter().find(|(name, _)| name == split) {
-        Some((_, meaning)) => format!("- {split}: {count} scenarios, {meaning}"),
-        None => format!("- {split}: {count} scenarios"),
+    let splits = counts.iter().map(|(split, count)| {
+        let count = several(*count, "scenario");
+        match SPLITS.iter().find(|(name, _)| name == split) {
+            Some((_, meaning)) => format!("- {split}: {count}, {meaning}"),
+            None => format!("- {split}: {count}"),
+        }
     });
-    let plural = if params.samples == 1 { "episode" } else { "episodes" };
+    let sampled = format!("{} at temperature 1", several(params.samples as usize, "episode"));
     let played = match (params.greedy, params.samples) {
         (true, 0) => "one greedy episode".to_owned(),
-        (true, samples) => format!("one greedy episode and {samples} {plural} at temperature 1"),
-        (false, samples) => format!("{samples} {plural} at temperature 1"),
+        (true, _) => format!("one greedy episode and {sampled}"),
+        (false, _) => sampled,
     };
     let mut notes =
         vec![splits.collect::<Vec<_>>().join("\n"), format!("Per scenario and policy: {played}.")];
     if unknown > 0 {
-        notes.push(format!("Left out: {unknown} scenarios without a known answer."));
+        notes.push(format!("Left out: {} without a known answer.", several(unknown, "scenario")));
     }
     if lost > 0 {
-        notes.push(format!("Left out: {lost} episodes in which the server was lost."));
+        notes.push(format!("Left out: {} in which the server was lost.", several(lost, "episode")));
     }
     notes
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::hash::Digest;
-
-    fn scenario(id: &str, split: &str, answer: Option<&str>) -> Scenario {
-        Scenario {
-            id: id.into(),
-            split: split.into(),
-            family: "f".into(),
-            task: "t".into(),
-            answer: answer.map(str::to_owned),
-            check: if answer.is_some() { "number" } else { "none" }.into(),
-            entity: None,
-            reference: None,
-        }
-    }
-
-    fn params(greedy: bool, samples: u32) -> Params {
-        Params { greedy, samples, resamples: 100 }
-    }
-
-    #[test]
-    fn the_policy_named_base_is_the_baseline_wherever_it_stands() {
-        let named = |names: &[&str]| -> Vec<Input> {
-            let input = |name: &&str| Input {
-                name: (*name).to_owned(),
-                digest: Digest::of(b""),
-                path: "policy".into(),
-            };
-            names.iter().map(input).collect()
-        };
-        let order = |names: &[&str]| -> Vec<String> {
-            baseline_first(&named(names)).into_iter().map(|policy| policy.name.clone()).collect()
-        };
-        assert_eq!(order(&["trained", "base", "other"]), ["base", "trained", "other"]);
-        assert_eq!(order(&["second", "first"]), ["second", "first"]);
-    }
-
-    #[test]
-    fn scenarios_without_an_answer_are_left_out_and_counted() {
-        let (kept, unknown) = known(vec![scenario("s", "a", Some("1")), scenario("t", "a", None)]).unwrap();
-        assert_eq!((kept.len(), unknown), (1, 1));
-        assert_eq!(known(vec![scenario("t", "a", None)]), Err(EvalError::NoTruth { scenarios: 1 }));
-    }
-
-    #[test]
-    fn the_greedy_episode_comes_first_and_every_episode_has_its_own_seed() {
-        let scenarios = [scenario("s", "a", Some("1")), scenario("t", "a", Some("1"))];
-        let attempts = attempts(&scenarios, &params(true, 2), 7).unwrap();
-        let drawn: Vec<_> =
-            attempts.iter().map(|a| (a.scenario.id.as_str(), a.sample, a.sampling.temperature)).collect();
-        assert_eq!(
-            drawn,
-            [("s", 0, 0.0), ("s", 1, 1.0), ("s", 2, 1.0), ("t", 0, 0.0), ("t", 1, 1.0), ("t", 2, 1.0)]
-        );
-        let seeds: std::collections::BTreeSet<u64> = attempts.iter().map(|attempt| attempt.seed).collect();
-        assert_eq!(seeds.len(), attempts.len());
-    }
-
-    #[test]
-    fn an_exam_without_episodes_is_refused() {
-        let scenarios = [scenario("s", "a", Some("1"))];
-        assert_eq!(attempts(&scenarios, &params(false, 0), 7).err(), Some(EvalError::NothingToPlay));
-    }
-
-    #[test]
-    fn the_notes_say_what_was_played_and_what_was_left_out() {
-        let scenarios =
-            [scenario("s", "a", Some("1")), scenario("t", "a", Some("1")), scenario("u", "file", Some("1"))];
-        insta::assert_snapshot!(notes(&params(true, 4), &scenarios, 2, 3).join("\n\n"), @r"
-        - a: 2 scenarios, seen families, unseen entities
-        - file: 1 scenario
-
-        Per scenario and policy: one greedy episode and 4 episodes at temperature 1.
-
-        Left out: 2 scenarios without a known answer.
-
-        Left out: 3 episodes in which the server was lost.
-        ");
-    }
-
-    /// Keys of a card's table of parameters that `eval` shares with `rollout`, with all that is said of them.
-    fn shared_params(card: &str) -> toml::Table {
-        let card: toml::Table = card.parse().unwrap();
-        let mut params = card["params"].as_table().unwrap().clone();
-        params.retain(|name, _| {
-            name.starts_with("max_") || name == "result_tokens" || name == "episode_timeout_s"
-        });
-        params
-    }
-
-    #[test]
-    fn a_policy_is_examined_as_it_practised() {
-        let (eval, rollout) =
-            (include_str!("../../stages/eval/card.toml"), include_str!("../../stages/rollout/card.toml"));
-        assert_eq!(shared_params(eval), shared_params(rollout));
-        assert_eq!(shared_params(eval).len(), 6);
-        assert_eq!(
-            include_str!("../../stages/eval/system.jinja"),
-            include_str!("../../stages/rollout/system.jinja")
-        );
-    }
+/// `1 episode`, `2 episodes`.
+fn several(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
