@@ -52,9 +52,8 @@ fn project(run_file: Option<&Path>) -> PathBuf {
         _ => PathBuf::from("."),
     };
     let absolute = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
-    let marked = |folder: &&Path| {
-        [".git", "stages", "cache/version"].iter().any(|mark| folder.join(mark).exists())
-    };
+    let marked =
+        |folder: &&Path| [".git", "stages", "cache/version"].iter().any(|mark| folder.join(mark).exists());
     let found = absolute.ancestors().find(marked).unwrap_or(&absolute);
     // Shown to people, so relative where that is short.
     let here = std::env::current_dir().unwrap_or_default();

@@ -1,6 +1,7 @@
 //! `mcprl run` and `mcprl resume`.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
@@ -16,7 +17,7 @@ use crate::{
     exec::{self, Ended, Request, RunFolder, RunSpec, Summary, folder},
     plan::{Overrides, Plan, Source},
     stage::Cards,
-    store::{FileDigests, Output, Store},
+    store::FileDigests,
     ui::{Printer, RunView, Voice},
 };
 
@@ -58,15 +59,18 @@ impl Run {
         let resample = plan.resampled(&spec.resample)?;
         store.prepare()?;
         let folder = RunFolder::create(&store, &plan.name, &spec)?;
-        go(printer, Request {
-            plan,
-            store,
-            files,
-            folder,
-            resample,
-            listener: Arc::new(RunView::new(*printer)),
-            cancel: CancellationToken::new(),
-        })
+        go(
+            printer,
+            Request {
+                plan,
+                store,
+                files,
+                folder,
+                resample,
+                listener: Arc::new(RunView::new(*printer)),
+                cancel: CancellationToken::new(),
+            },
+        )
     }
 }
 
@@ -80,38 +84,38 @@ impl Resume {
         let plan = Plan::new(&source, &spec.overrides, &Cards::new(stages), &files)?;
         let resample = plan.resampled(&spec.resample)?;
         store.prepare()?;
-        go(printer, Request {
-            plan,
-            store,
-            files,
-            folder,
-            resample,
-            listener: Arc::new(RunView::new(*printer)),
-            cancel: CancellationToken::new(),
-        })
+        go(
+            printer,
+            Request {
+                plan,
+                store,
+                files,
+                folder,
+                resample,
+                listener: Arc::new(RunView::new(*printer)),
+                cancel: CancellationToken::new(),
+            },
+        )
     }
 }
 
 fn go(printer: &Printer, request: Request) -> Result<Outcome> {
     let began = Instant::now();
-    let (store, id, path) = (request.store.clone(), request.folder.id.clone(), request.folder.path.clone());
-    let last = final_stages(&request.plan);
-    let reports = reports(&request.plan);
+    let (id, path) = (request.folder.id.clone(), request.folder.path.clone());
+    let shown = Shown::of(&request.plan, &path);
     let summary = exec::run(request)?;
     for failure in &summary.failures {
         printer.error(failure);
     }
-    let artifacts = artifacts(&summary, &last, &store);
+    let artifacts = shown.artifacts(&summary);
     match printer.voice {
-        Voice::Json => printer.data(&ended(&summary, &id, began, &artifacts).to_string()),
+        Voice::Json => printer.data(&ended_json(&summary, &id, began, &artifacts).to_string()),
         Voice::Human => {
+            for text in shown.reports(&summary) {
+                printer.data(&text);
+            }
             for (name, artifact) in &artifacts {
                 printer.say(&format!("{name:<24} {}", artifact.display()));
-            }
-            for (node, port) in &reports {
-                if let Some(text) = report(&summary, &store, node, port) {
-                    printer.data(&text);
-                }
             }
             printer.say(&closing(&summary, &id, &path, began));
         }
@@ -123,49 +127,47 @@ fn go(printer: &Printer, request: Request) -> Result<Outcome> {
     })
 }
 
-/// Nodes outside loops, whose artifacts a person asks for.
-fn final_stages(plan: &Plan) -> Vec<String> {
-    let outside = plan.order().iter().map(|index| plan.node(*index)).filter(|node| node.turn.is_none());
-    outside.map(|node| node.id.clone()).collect()
+/// What a person asks for after a run: the artifacts of the stages outside loops.
+struct Shown {
+    /// Node, port, type and the link in the run's folder.
+    ports: Vec<(String, String, String, PathBuf)>,
 }
 
-/// Node and port of everything of type `report`.
-fn reports(plan: &Plan) -> Vec<(String, String)> {
-    let nodes = plan.order().iter().map(|index| plan.node(*index)).filter(|node| node.turn.is_none());
-    nodes
-        .flat_map(|node| {
-            let ports = node.stage.card.outputs.iter().filter(|(_, port)| port.artifact == "report");
-            ports.map(|(name, _)| (node.id.clone(), name.clone()))
-        })
-        .collect()
-}
-
-fn outputs<'s>(summary: &'s Summary, id: &str) -> Option<&'s std::collections::BTreeMap<String, Output>> {
-    match &summary.nodes.iter().find(|(node, _)| node == id)?.1 {
-        Ended::Cached(outputs) | Ended::Worked(outputs) => Some(outputs),
-        Ended::Skipped | Ended::Failed | Ended::Open => None,
+impl Shown {
+    fn of(plan: &Plan, run: &Path) -> Self {
+        let nodes = plan.order().iter().map(|index| plan.node(*index)).filter(|node| node.turn.is_none());
+        let ports = nodes.flat_map(|node| {
+            node.stage.card.outputs.iter().filter_map(|(name, port)| {
+                let link = run.join(folder::inner_path(node, name)?);
+                Some((node.id.clone(), name.clone(), port.artifact.clone(), link))
+            })
+        });
+        Self { ports: ports.collect() }
     }
-}
 
-fn artifacts(summary: &Summary, nodes: &[String], store: &Store) -> Vec<(String, PathBuf)> {
-    let mut artifacts = Vec::new();
-    for id in nodes {
-        for (port, output) in outputs(summary, id).into_iter().flatten() {
-            artifacts.push((format!("{id}.{port}"), folder::artifact(store, output)));
-        }
+    fn there(&self, summary: &Summary) -> impl Iterator<Item = &(String, String, String, PathBuf)> {
+        let done = |id: &str| {
+            let found = summary.nodes.iter().find(|(node, _)| node == id);
+            matches!(found, Some((_, Ended::Cached | Ended::Worked)))
+        };
+        self.ports.iter().filter(move |(node, ..)| done(node))
     }
-    artifacts
-}
 
-fn report(summary: &Summary, store: &Store, node: &str, port: &str) -> Option<String> {
-    let output = outputs(summary, node)?.get(port)?;
-    std::fs::read_to_string(folder::artifact(store, output)).ok()
+    fn artifacts(&self, summary: &Summary) -> BTreeMap<String, PathBuf> {
+        self.there(summary).map(|(node, port, _, link)| (format!("{node}.{port}"), link.clone())).collect()
+    }
+
+    /// Texts of everything of type `report`.
+    fn reports(&self, summary: &Summary) -> Vec<String> {
+        let reports = self.there(summary).filter(|(_, _, artifact, _)| artifact == "report");
+        reports.filter_map(|(.., link)| std::fs::read_to_string(link).ok()).collect()
+    }
 }
 
 fn counts(summary: &Summary) -> [usize; 5] {
     [
-        summary.count(|ended| matches!(ended, Ended::Cached(_))),
-        summary.count(|ended| matches!(ended, Ended::Worked(_))),
+        summary.count(|ended| matches!(ended, Ended::Cached)),
+        summary.count(|ended| matches!(ended, Ended::Worked)),
         summary.count(|ended| matches!(ended, Ended::Skipped)),
         summary.count(|ended| matches!(ended, Ended::Failed)),
         summary.count(|ended| matches!(ended, Ended::Open)),
@@ -176,7 +178,9 @@ fn closing(summary: &Summary, id: &str, path: &Path, began: Instant) -> String {
     let [cached, worked, skipped, failed, open] = counts(summary);
     let mut parts = vec![format!("{cached} cached"), format!("{worked} worked")];
     let more = [(skipped, "skipped"), (failed, "failed"), (open, "not begun")];
-    parts.extend(more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
+    parts.extend(
+        more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")),
+    );
     let took = crate::ui::seconds(began.elapsed().as_secs_f64());
     let text = format!("{id}: {} in {took}, {}", parts.join(", "), path.display());
     match (summary.interrupted, summary.failures.is_empty()) {
@@ -186,14 +190,13 @@ fn closing(summary: &Summary, id: &str, path: &Path, began: Instant) -> String {
     }
 }
 
-fn ended(
+fn ended_json(
     summary: &Summary,
     id: &str,
     began: Instant,
-    artifacts: &[(String, PathBuf)],
+    artifacts: &BTreeMap<String, PathBuf>,
 ) -> serde_json::Value {
     let [cached, worked, skipped, failed, open] = counts(summary);
-    let artifacts: std::collections::BTreeMap<_, _> = artifacts.iter().cloned().collect();
     json!({
         "event": "ended",
         "run": id,

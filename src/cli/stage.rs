@@ -146,8 +146,11 @@ fn describe(card: &Card) -> String {
             None => ", required".into(),
         };
         let unit = param.unit.as_ref().map(|unit| format!(" [{unit}]")).unwrap_or_default();
-        let choices =
-            if param.choices.is_empty() { String::new() } else { format!(" ({})", param.choices.join(" | ")) };
+        let choices = if param.choices.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", param.choices.join(" | "))
+        };
         (format!("{name}{given}"), format!("{}{unit}{choices}", param.about))
     };
     section("parameters", card.params.iter().map(param).collect());

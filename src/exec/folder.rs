@@ -12,7 +12,6 @@ use crate::{
     error::{Result, did_you_mean},
     hash::Digest,
     plan::{Node, Overrides},
-    stage::Card,
     store::{Output, Store, StoreError},
 };
 
@@ -109,13 +108,12 @@ impl RunFolder {
         node: &Node,
         outputs: impl Iterator<Item = (String, Output)>,
     ) -> Result<()> {
-        let folder = node.id.replace('[', ".").replace(']', "");
         for (port, output) in outputs {
-            let Some(name) = declared(&node.stage.card, &port) else { continue };
-            let link = self.path.join(&folder).join(name);
+            let Some(inner) = inner_path(node, &port) else { continue };
+            let link = self.path.join(&inner);
             let target = artifact(store, &output);
             // Relative to the link, so that a cache can be moved.
-            let up = "../".repeat(Path::new(&folder).join(name).components().count() + 1);
+            let up = "../".repeat(inner.components().count() + 1);
             let target = Path::new(&up).join(target.strip_prefix(store.root()).unwrap_or(&target));
             if std::fs::read_link(&link).is_ok_and(|found| found == target) {
                 continue;
@@ -133,8 +131,10 @@ impl RunFolder {
     }
 }
 
-fn declared<'c>(card: &'c Card, port: &str) -> Option<&'c str> {
-    card.outputs.get(port).map(|port| port.path.as_str())
+/// Where a node's output is linked, relative to the run's folder.
+pub fn inner_path(node: &Node, port: &str) -> Option<PathBuf> {
+    let folder = node.id.replace('[', ".").replace(']', "");
+    Some(Path::new(&folder).join(&node.stage.card.outputs.get(port)?.path))
 }
 
 /// Path of an artifact: the file, or the folder.
@@ -153,7 +153,8 @@ pub fn list(store: &Store) -> Vec<String> {
         .filter(|item| item.path().is_dir())
         .filter_map(|item| {
             let created = item.metadata().ok()?.modified().ok()?;
-            let first = journal::read(&item.path().join("journal.jsonl")).first().map_or(0, |moment| moment.at);
+            let first =
+                journal::read(&item.path().join("journal.jsonl")).first().map_or(0, |moment| moment.at);
             Some((first, created, item.file_name().into_string().ok()?))
         })
         .collect();

@@ -20,16 +20,41 @@ use crate::{hash::Digest, plan::RerunReason, store::StoreError};
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Entry {
     /// A process took the run up.
-    Opened { pid: u32, version: String },
-    Cached { node: String, key: Digest },
-    Started { node: String, key: Digest, reasons: Vec<RerunReason> },
-    Finished { node: String, key: Digest, seconds: f64 },
-    Skipped { node: String },
-    Failed { node: String, error: String },
+    Opened {
+        pid: u32,
+        version: String,
+    },
+    Cached {
+        node: String,
+        key: Digest,
+    },
+    Started {
+        node: String,
+        key: Digest,
+        reasons: Vec<RerunReason>,
+    },
+    Finished {
+        node: String,
+        key: Digest,
+        seconds: f64,
+    },
+    Skipped {
+        node: String,
+    },
+    Failed {
+        node: String,
+        error: String,
+    },
     /// Other outputs than another run's under the same key.
-    Differs { node: String, key: Digest, outputs: Vec<String> },
+    Differs {
+        node: String,
+        key: Digest,
+        outputs: Vec<String>,
+    },
     /// The process ended in order.
-    Closed { state: RunState },
+    Closed {
+        state: RunState,
+    },
 }
 
 /// How far a run has come.
@@ -75,8 +100,8 @@ impl Journal {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let at = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let writing = |cause| StoreError::writing(&self.path, cause);
-        let mut line =
-            serde_json::to_vec(&Moment { at, entry }).map_err(|cause| writing(std::io::Error::other(cause)))?;
+        let mut line = serde_json::to_vec(&Moment { at, entry })
+            .map_err(|cause| writing(std::io::Error::other(cause)))?;
         line.push(b'\n');
         self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line).map_err(writing)
     }

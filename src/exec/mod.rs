@@ -26,7 +26,7 @@ use crate::{
     error::Failure,
     plan::{Plan, RerunReason},
     progress::Observer,
-    store::{FileDigests, Holder, Output, Store},
+    store::{FileDigests, Holder, Store},
 };
 
 /// What is needed to run a plan.
@@ -44,16 +44,38 @@ pub struct Request {
 /// Something that happened in a run.
 #[derive(Debug)]
 pub enum Event<'a> {
-    Cached { id: &'a str, metrics: &'a BTreeMap<String, f64> },
-    Started { id: &'a str, reasons: &'a [RerunReason] },
+    Cached {
+        id: &'a str,
+        metrics: &'a BTreeMap<String, f64>,
+    },
+    Started {
+        id: &'a str,
+        reasons: &'a [RerunReason],
+    },
     /// Another run works on the same stage.
-    Waiting { id: &'a str, run: &'a str, holder: &'a Holder },
-    Finished { id: &'a str, seconds: f64, metrics: &'a BTreeMap<String, f64> },
+    Waiting {
+        id: &'a str,
+        run: &'a str,
+        holder: &'a Holder,
+    },
+    Finished {
+        id: &'a str,
+        seconds: f64,
+        metrics: &'a BTreeMap<String, f64>,
+    },
     /// The loop had reached its goal.
-    Skipped { id: &'a str },
-    Failed { id: &'a str, failure: &'a Failure },
+    Skipped {
+        id: &'a str,
+    },
+    Failed {
+        id: &'a str,
+        failure: &'a Failure,
+    },
     /// The stage wrote other bytes than another run did under the same key; the first ones stand.
-    Differs { id: &'a str, outputs: &'a [String] },
+    Differs {
+        id: &'a str,
+        outputs: &'a [String],
+    },
     /// A stop was asked for; stages are ending.
     Stopping,
 }
@@ -66,10 +88,10 @@ pub trait Listener: Send + Sync {
 }
 
 /// What became of a node.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    Cached(BTreeMap<String, Output>),
-    Worked(BTreeMap<String, Output>),
+    Cached,
+    Worked,
     Skipped,
     Failed,
     /// Not begun: something before it failed, or the run was stopped.

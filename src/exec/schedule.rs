@@ -128,11 +128,7 @@ impl<'w> Run<'w> {
         };
         self.workshop.listener.event(&event);
         self.keys.insert(id.to_owned(), done.key);
-        let ended = match done.cached {
-            true => Ended::Cached(record.outputs.clone()),
-            false => Ended::Worked(record.outputs.clone()),
-        };
-        self.ended.insert(index, ended);
+        self.ended.insert(index, if done.cached { Ended::Cached } else { Ended::Worked });
         self.ledger.settle(index, Settled::Done { outputs: record.outputs, metrics: record.metrics });
     }
 
@@ -172,7 +168,11 @@ impl<'w> Run<'w> {
     }
 
     /// Starts every open node that is ready and has a slot.
-    fn start(&mut self, at_work: &mut JoinSet<Result<Done>>, tasks: &mut HashMap<Id, NodeIndex>) -> Result<()> {
+    fn start(
+        &mut self,
+        at_work: &mut JoinSet<Result<Done>>,
+        tasks: &mut HashMap<Id, NodeIndex>,
+    ) -> Result<()> {
         if self.workshop.cancel.is_cancelled() {
             return Ok(());
         }
@@ -221,7 +221,7 @@ impl<'w> Run<'w> {
 
     fn summary(&mut self) -> Summary {
         let node = |index: &NodeIndex| {
-            (self.id(*index).to_owned(), self.ended.get(index).cloned().unwrap_or(Ended::Open))
+            (self.id(*index).to_owned(), self.ended.get(index).copied().unwrap_or(Ended::Open))
         };
         let nodes: Vec<_> = self.workshop.plan.order().iter().map(node).collect();
         let open = nodes.iter().any(|(_, ended)| *ended == Ended::Open);

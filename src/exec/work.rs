@@ -20,8 +20,8 @@ use crate::{
     plan::{self, KeyFields, NodeIndex, Plan, Ready, RerunReason},
     stage::{self, Artifacts, Context, Input, Metrics, Rows, StageError, card::Section, registry},
     store::{
-        Acquired, ActionRecord, Condition, Cost, FileDigests, LastKeys, Lease, Lookup, Output, Recorded, RowLog, Store,
-        StoreError, Watch,
+        Acquired, ActionRecord, Condition, Cost, FileDigests, LastKeys, Lease, Lookup, Output, Recorded,
+        RowLog, Store, StoreError, Watch,
     },
 };
 

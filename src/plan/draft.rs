@@ -117,8 +117,7 @@ fn stage_kinds<'e>(reader: &Reader<'_>, top: &'e Entry) -> Vec<(String, &'e str)
     stages
         .filter_map(|stage| {
             let kind = quiet(Some(stage))?.get("kind")?;
-            matches!(kind.datum, Datum::Text(_))
-                .then(|| Some((stage.path.clone(), reader.text(kind)?)))?
+            matches!(kind.datum, Datum::Text(_)).then(|| Some((stage.path.clone(), reader.text(kind)?)))?
         })
         .collect()
 }
@@ -129,6 +128,15 @@ fn defaults(card: &Card) -> Dict {
         Some((name.clone(), Layered::serialize(value).ok()?))
     };
     card.params.iter().filter_map(default).collect()
+}
+
+/// A stage's table in the run file.
+struct Table<'a> {
+    name: &'a str,
+    entry: &'a Entry,
+    fields: &'a BTreeMap<String, Entry>,
+    /// Keys that misspelt ones were likely meant to be.
+    meant: Vec<&'a str>,
 }
 
 struct Drafter<'a> {
@@ -253,9 +261,10 @@ impl Drafter<'_> {
             .chain(card.inputs.keys().map(String::as_str))
             .chain(card.params.keys().map(String::as_str))
             .collect();
-        self.reader.only(entry, &known);
+        let meant = self.reader.only(entry, &known);
+        let table = Table { name, entry, fields, meant };
 
-        let (params, files) = self.params(card, name, entry, fields);
+        let (params, files) = self.params(card, &table);
         let seed = fields.get("seed").and_then(|seed| self.reader.integer(seed, 0));
         let cache = fields.get("cache").and_then(|cache| self.reader.boolean(cache));
         let stage = Stage {
@@ -272,27 +281,21 @@ impl Drafter<'_> {
         }
         Some(DraftStage {
             name: name.to_owned(),
-            wires: self.wires(card, name, entry, fields),
+            wires: self.wires(card, &table),
             yields: yields.cloned(),
             stage: Arc::new(stage),
             entry: entry.clone(),
         })
     }
 
-    fn params(
-        &self,
-        card: &Card,
-        name: &str,
-        stage: &Entry,
-        fields: &BTreeMap<String, Entry>,
-    ) -> (Map<String, Value>, BTreeMap<String, Digest>) {
+    fn params(&self, card: &Card, stage: &Table<'_>) -> (Map<String, Value>, BTreeMap<String, Digest>) {
         let (mut params, mut files) = (Map::new(), BTreeMap::new());
         for (param_name, param) in &card.params {
-            let Some(entry) = fields.get(param_name) else {
+            let Some(entry) = stage.fields.get(param_name) else {
                 if !param.optional {
-                    let message = format!("stage \"{name}\" needs the parameter `{param_name}`");
+                    let message = format!("stage \"{}\" needs the parameter `{param_name}`", stage.name);
                     let hint = (!param.about.is_empty()).then(|| format!("{param_name}: {}", param.about));
-                    self.reader.wrong::<()>(stage, Part::Key, message, hint);
+                    self.missing(stage, param_name, message, hint);
                 }
                 continue;
             };
@@ -334,13 +337,13 @@ impl Drafter<'_> {
         }
     }
 
-    fn wires(
-        &self,
-        card: &Card,
-        name: &str,
-        stage: &Entry,
-        fields: &BTreeMap<String, Entry>,
-    ) -> Vec<Wire> {
+    fn missing(&self, stage: &Table<'_>, key: &str, message: String, hint: Option<String>) {
+        if !stage.meant.contains(&key) {
+            self.reader.wrong::<()>(stage.entry, Part::Key, message, hint);
+        }
+    }
+
+    fn wires(&self, card: &Card, stage: &Table<'_>) -> Vec<Wire> {
         let mut wires = Vec::new();
         for (role_name, role) in &card.inputs {
             let wire = |name: &str, entry: &Entry| Wire {
@@ -349,16 +352,16 @@ impl Drafter<'_> {
                 artifact: role.artifact.clone(),
                 entry: entry.clone(),
             };
-            match fields.get(role_name) {
+            match stage.fields.get(role_name) {
                 Some(entry) if role.many => {
                     wires.extend(self.ordered(entry).into_iter().map(|(name, entry)| wire(name, entry)));
                 }
                 Some(entry) => wires.push(wire(role_name, entry)),
                 None if role.optional => {}
                 None => {
-                    let message = format!("stage \"{name}\" needs the input `{role_name}`");
+                    let message = format!("stage \"{}\" needs the input `{role_name}`", stage.name);
                     let hint = format!("{role_name} = \"…\" names a stage that writes {}", role.artifact);
-                    self.reader.wrong::<()>(stage, Part::Key, message, Some(hint));
+                    self.missing(stage, role_name, message, Some(hint));
                 }
             }
         }
@@ -368,10 +371,11 @@ impl Drafter<'_> {
     fn loops(&self, table: &Entry) -> Vec<DraftLoop> {
         let turns = |(name, entry): (&String, &Entry)| {
             self.check_name(entry, name, Part::Key);
-            self.reader.only(entry, &["iterations", "carry", "until", "stages"]);
+            let meant = self.reader.only(entry, &["iterations", "carry", "until", "stages"]);
             let fields = self.reader.table(entry)?;
             let iterations = match fields.get("iterations") {
                 Some(iterations) => self.reader.integer(iterations, 1)?,
+                None if meant.contains(&"iterations") => return None,
                 None => {
                     let message = format!("loop \"{name}\" has no `iterations`");
                     return self.reader.wrong(entry, Part::Key, message, None);

@@ -122,6 +122,14 @@ fn loop_links(reader: &Reader<'_>, draft: &Draft, index: usize, turns: &DraftLoo
     let outer = Linker { reader, draft, within: None };
     let inner = Linker { within: Some(index), ..outer };
     let stages: Vec<_> = turns.stages.iter().map(|stage| links(inner, stage)).collect();
+    for stage in &turns.stages {
+        if let Some(name) = yields(stage).filter(|name| !turns.carry.contains_key(*name)) {
+            let near = did_you_mean(name, turns.carry.keys().map(String::as_str));
+            let hint = near.map(|near| format!("did you mean \"{near}\"?"));
+            let message = format!("loop \"{}\" carries no \"{name}\"", turns.name);
+            return reader.wrong(stage.yields.as_ref()?, Part::Value, message, hint);
+        }
+    }
     let mut carry = BTreeMap::new();
     for (name, entry) in &turns.carry {
         let Some(artifact) = carried_type(draft, index, name) else {
@@ -131,14 +139,6 @@ fn loop_links(reader: &Reader<'_>, draft: &Draft, index: usize, turns: &DraftLoo
         let start = outer.link(entry, &artifact)?;
         let (stage, port) = renewer(reader, turns, name, entry, &artifact)?;
         carry.insert(name.clone(), (start, stage, port));
-    }
-    for stage in &turns.stages {
-        if let Some(name) = yields(stage).filter(|name| !turns.carry.contains_key(*name)) {
-            let near = did_you_mean(name, turns.carry.keys().map(String::as_str));
-            let hint = near.map(|near| format!("did you mean \"{near}\"?"));
-            let message = format!("loop \"{}\" carries no \"{name}\"", turns.name);
-            reader.wrong::<()>(stage.yields.as_ref()?, Part::Value, message, hint);
-        }
     }
     let until = match &turns.until {
         Some(_) => Some(until(reader, turns)?),
@@ -175,8 +175,7 @@ fn renewer(
     match stage.stage.card.output_of_type(artifact) {
         Some(port) => Some((index, port.to_owned())),
         None => {
-            let message =
-                format!("stage \"{}\" does not write one artifact of type {artifact}", stage.name);
+            let message = format!("stage \"{}\" does not write one artifact of type {artifact}", stage.name);
             reader.wrong(declared, Part::Value, message, None)
         }
     }
@@ -364,6 +363,7 @@ fn cycle<T>(reader: &Reader<'_>, draft: &Draft, nodes: &DiGraph<Node, ()>) -> Op
         reader.text(&wire.entry).is_some_and(|text| text.split('.').next() == Some(before.as_str()))
     });
     let message = format!("stages wait for each other: {}", names.join(" → "));
-    let hint = "what one iteration hands to the next is a carried value: `carry`, `@name`, `yields`".to_owned();
+    let hint =
+        "what one iteration hands to the next is a carried value: `carry`, `@name`, `yields`".to_owned();
     reader.wrong(wire.map_or(&entry.entry, |wire| &wire.entry), Part::Value, message, Some(hint))
 }

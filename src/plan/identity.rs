@@ -29,7 +29,7 @@ impl ServerIdentity {
                 let mut contents = BTreeMap::new();
                 for word in command {
                     let path = cwd.clone().unwrap_or_default().join(word);
-                    if word.contains(['/', '.']) && path.is_file() {
+                    if path.is_file() {
                         contents.insert(word.clone(), files.digest(&path)?);
                     }
                 }

@@ -10,7 +10,10 @@ use crate::store::Output;
 /// How a node ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Settled {
-    Done { outputs: BTreeMap<String, Output>, metrics: BTreeMap<String, f64> },
+    Done {
+        outputs: BTreeMap<String, Output>,
+        metrics: BTreeMap<String, f64>,
+    },
     /// Its loop had reached its goal.
     Skipped,
 }

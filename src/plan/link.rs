@@ -62,7 +62,8 @@ impl<'a> Linker<'a> {
     fn unknown<T>(&self, entry: &Entry, head: &str) -> Option<T> {
         let inner = self.turns().into_iter().flat_map(|turns| &turns.stages);
         let stages = self.draft.stages.iter().chain(inner).map(|stage| stage.name.as_str());
-        let names: Vec<&str> = stages.chain(self.draft.loops.iter().map(|turns| turns.name.as_str())).collect();
+        let names: Vec<&str> =
+            stages.chain(self.draft.loops.iter().map(|turns| turns.name.as_str())).collect();
         let elsewhere = self.draft.loops.iter().find(|turns| turns.stages.iter().any(|s| s.name == head));
         let hint = match (elsewhere, did_you_mean(head, names.iter().copied())) {
             (Some(turns), _) => format!(
@@ -80,7 +81,8 @@ impl<'a> Linker<'a> {
         let card = &stage.stage.card;
         let names = || card.outputs.keys().map(String::as_str);
         let Some(name) = tail else {
-            let fitting: Vec<&str> = names().filter(|name| card.outputs[*name].artifact == artifact).collect();
+            let fitting: Vec<&str> =
+                names().filter(|name| card.outputs[*name].artifact == artifact).collect();
             return match fitting[..] {
                 [port] => Some(port.to_owned()),
                 [] => {
@@ -133,7 +135,8 @@ impl<'a> Linker<'a> {
             Some((name, lag)) => match lag.parse::<u32>() {
                 Ok(lag) => (name, lag),
                 Err(_) => {
-                    let message = format!("\"{text}\" should end in a number of iterations, like \"@{name}~1\"");
+                    let message =
+                        format!("\"{text}\" should end in a number of iterations, like \"@{name}~1\"");
                     return self.reader.wrong(entry, Part::Value, message, None);
                 }
             },

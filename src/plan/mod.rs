@@ -86,9 +86,12 @@ impl Plan {
     /// The fields of a node's key, its inputs known.
     pub fn fields(&self, index: NodeIndex, ready: &Ready) -> KeyFields {
         let node = self.node(index);
-        let key_input =
-            |(name, output): &(String, crate::store::Output)| KeyInput { name: name.clone(), digest: output.digest };
-        let inputs = ready.inputs.iter().map(|(role, inputs)| (role.clone(), inputs.iter().map(key_input).collect()));
+        let key_input = |(name, output): &(String, crate::store::Output)| KeyInput {
+            name: name.clone(),
+            digest: output.digest,
+        };
+        let inputs =
+            ready.inputs.iter().map(|(role, inputs)| (role.clone(), inputs.iter().map(key_input).collect()));
         let around = Surroundings { server: self.identity.as_ref(), numerics: self.numerics };
         KeyFields::new(&node.stage, node.turn.map(|turn| turn.iteration), inputs.collect(), &around)
     }

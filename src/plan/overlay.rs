@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, ops::Range};
 
 use figment::{
     Figment, Metadata, Profile, Provider,
-    value::{Dict, Map, Num, Value},
+    value::{Dict, Map, Value},
 };
 
 use super::{
@@ -112,7 +112,7 @@ impl Overlay {
         }
         for set in &overrides.set {
             let Some((path, text)) = set.split_once('=') else {
-                return Err(wrong_set(set, "an override should read `key=value`"));
+                return Err(wrong_set(&format!("--set {set}"), "an override should read `key=value`"));
             };
             figment = figment.merge(layer(format!("--set {set}"), path.trim(), text.trim())?);
         }
@@ -146,13 +146,13 @@ impl Overlay {
             Value::String(_, text) => Datum::Text(text.clone()),
             Value::Char(_, text) => Datum::Text(text.to_string()),
             Value::Bool(_, bit) => Datum::Boolean(*bit),
-            Value::Num(_, number) => match number {
-                Num::F32(_) | Num::F64(_) => Datum::Number(value.to_f64().unwrap_or_default()),
-                _ => value.to_i128().and_then(|number| i64::try_from(number).ok()).map_or_else(
-                    || Datum::Number(value.to_f64().unwrap_or(f64::INFINITY)),
-                    Datum::Integer,
-                ),
-            },
+            Value::Num(_, number) => {
+                let whole = number.to_i128().or_else(|| i128::try_from(number.to_u128()?).ok());
+                match whole.and_then(|whole| i64::try_from(whole).ok()) {
+                    Some(whole) => Datum::Integer(whole),
+                    None => Datum::Number(number.to_f64().unwrap_or(f64::INFINITY)),
+                }
+            }
             Value::Empty(..) => Datum::Text(String::new()),
             Value::Dict(_, fields) => {
                 // A table exists where the run file opens it, whoever adds keys to it.

@@ -115,18 +115,23 @@ impl<'a> Reader<'a> {
         fields.iter().map(|(name, item)| Some((name.clone(), self.text(item)?.to_owned()))).collect()
     }
 
-    /// Notes every key of a table that is not among `known`.
-    pub fn only(&self, table: &Entry, known: &[&str]) {
-        let Some(fields) = self.table(table) else { return };
+    /// Notes every key of a table that is not among `known`. Returns the known keys these were likely meant to be, so
+    /// that they are not noted as missing as well.
+    pub fn only<'k>(&self, table: &Entry, known: &[&'k str]) -> Vec<&'k str> {
+        let mut meant = Vec::new();
+        let Some(fields) = self.table(table) else { return meant };
         for (name, entry) in fields.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
             let within =
                 if table.path.is_empty() { "the run file".into() } else { format!("`{}`", table.path) };
-            let hint = match did_you_mean(name, known.iter().copied()) {
+            let near = did_you_mean(name, known.iter().copied());
+            meant.extend(near);
+            let hint = match near {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("known keys: {}", known.join(", ")),
             };
             self.wrong::<()>(entry, Part::Key, format!("unknown key `{name}` in {within}"), Some(hint));
         }
+        meant
     }
 
     fn mistyped<T>(&self, entry: &Entry, expected: &str) -> Option<T> {

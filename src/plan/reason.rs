@@ -15,22 +15,59 @@ pub enum RerunReason {
     /// There is no earlier result.
     First,
     /// Keys are made differently since.
-    Schema { old: Option<u32>, new: u32 },
-    Kind { old: String, new: String },
+    Schema {
+        old: Option<u32>,
+        new: u32,
+    },
+    Kind {
+        old: String,
+        new: String,
+    },
     /// The code means something else since.
-    Revision { old: u32, new: u32 },
+    Revision {
+        old: u32,
+        new: u32,
+    },
     /// The card, a prompt or the command's code.
-    Card { old: Digest, new: Digest },
+    Card {
+        old: Digest,
+        new: Digest,
+    },
     /// A parameter, by its dotted name; `None` where it was not there.
-    Param { name: String, old: Option<Value>, new: Option<Value> },
-    Input { role: String, name: String, old: Option<Digest>, new: Option<Digest> },
-    Seed { old: Option<u64>, new: Option<u64> },
-    Iteration { old: Option<u32>, new: Option<u32> },
+    Param {
+        name: String,
+        old: Option<Value>,
+        new: Option<Value>,
+    },
+    Input {
+        role: String,
+        name: String,
+        old: Option<Digest>,
+        new: Option<Digest>,
+    },
+    Seed {
+        old: Option<u64>,
+        new: Option<u64>,
+    },
+    Iteration {
+        old: Option<u32>,
+        new: Option<u32>,
+    },
     /// Something about the server, by its dotted name.
-    Server { name: String, old: Option<Value>, new: Option<Value> },
-    Numerics { old: Option<String>, new: Option<String> },
+    Server {
+        name: String,
+        old: Option<Value>,
+        new: Option<Value>,
+    },
+    Numerics {
+        old: Option<String>,
+        new: Option<String>,
+    },
     /// The result is there but can not be used.
-    Damaged { output: Option<String>, problem: String },
+    Damaged {
+        output: Option<String>,
+        problem: String,
+    },
     /// The same was worked before, but its record is gone.
     Gone,
     /// The run file says `cache = false`.
@@ -81,7 +118,10 @@ fn input_changes(old: &Inputs, new: &Inputs) -> Vec<RerunReason> {
     let flat = |inputs: &Inputs| -> BTreeMap<(String, String), Digest> {
         let named = |(role, inputs): (&String, &Vec<super::key::KeyInput>)| {
             let role = role.clone();
-            inputs.iter().map(move |input| ((role.clone(), input.name.clone()), input.digest)).collect::<Vec<_>>()
+            inputs
+                .iter()
+                .map(move |input| ((role.clone(), input.name.clone()), input.digest))
+                .collect::<Vec<_>>()
         };
         inputs.iter().flat_map(named).collect()
     };
@@ -171,5 +211,88 @@ impl fmt::Display for RerunReason {
             Self::NotCached => f.write_str("cache = false"),
             Self::Resample => f.write_str("asked for with --resample"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::plan::KeyInput;
+
+    fn fields() -> KeyFields {
+        KeyFields {
+            schema: 1,
+            kind: "judge".into(),
+            revision: 1,
+            card: Digest::of(b"card"),
+            params: json!({ "rubric": "v2", "weights": { "truth": 1.0 } }).as_object().unwrap().clone(),
+            inputs: BTreeMap::from([(
+                "trajectories".into(),
+                vec![KeyInput { name: "trajectories".into(), digest: Digest::of(b"a") }],
+            )]),
+            seed: Some(7),
+            iteration: None,
+            server: Some(json!({ "conduct": { "state": "read-only" } })),
+            numerics: Some("cpu".into()),
+        }
+    }
+
+    /// What is said of a change of the fields; also that it changes the key, and survives being stored.
+    fn said(change: impl FnOnce(&mut KeyFields)) -> String {
+        let (old, mut new) = (fields(), fields());
+        change(&mut new);
+        assert_ne!(old.key(), new.key());
+        let reasons = differences(&old.value(), &new);
+        let stored = serde_json::to_string(&reasons).unwrap();
+        assert_eq!(serde_json::from_str::<Vec<RerunReason>>(&stored).unwrap(), reasons);
+        reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn equal_fields_have_equal_keys_and_nothing_to_say() {
+        assert_eq!(fields().key(), fields().key());
+        assert_eq!(differences(&fields().value(), &fields()), []);
+    }
+
+    #[test]
+    fn every_field_of_the_key_is_named_with_its_old_and_new_value() {
+        let set = |name: &'static str, value: Value| {
+            move |fields: &mut KeyFields| _ = fields.params.insert(name.into(), value)
+        };
+        assert_eq!(said(set("rubric", json!("v3"))), r#"params.rubric "v2" → "v3""#);
+        assert_eq!(said(set("weights", json!({ "truth": 0.5 }))), "params.weights.truth 1.0 → 0.5");
+        assert_eq!(said(set("repeats", json!(3))), "params.repeats none → 3");
+        assert_eq!(said(|fields| fields.revision = 2), "revision 1 → 2");
+        assert_eq!(said(|fields| fields.seed = Some(8)), "seed 7 → 8");
+        assert_eq!(said(|fields| fields.iteration = Some(1)), "iteration none → 1");
+        assert_eq!(said(|fields| fields.numerics = Some("cuda".into())), "numerics cpu → cuda");
+        assert_eq!(said(|fields| fields.kind = "rubric".into()), "kind judge → rubric");
+        assert!(said(|fields| fields.card = Digest::of(b"other")).starts_with("card "));
+        assert_eq!(said(|fields| fields.inputs.clear()), "inputs.trajectories 17762fddd969 → none");
+        let state = said(|fields| fields.server = Some(json!({ "conduct": { "state": "fresh-process" } })));
+        assert_eq!(state, r#"server.conduct.state "read-only" → "fresh-process""#);
+    }
+
+    #[test]
+    fn fields_of_another_schema_are_not_compared_one_by_one() {
+        let reasons = differences(&json!({ "schema": 0, "what": "ever" }), &fields());
+        assert_eq!(reasons, [RerunReason::Schema { old: Some(0), new: 1 }]);
+    }
+
+    #[test]
+    fn stages_that_draw_get_seeds_of_their_own() {
+        let seed = |change: fn(&mut KeyFields)| {
+            let mut fields = fields();
+            change(&mut fields);
+            fields.stage_seed()
+        };
+        let own = seed(|_| {});
+        assert_ne!(own, seed(|fields| fields.iteration = Some(1)));
+        assert_ne!(own, seed(|fields| fields.kind = "rollout".into()));
+        assert_ne!(own, seed(|fields| fields.seed = Some(8)));
+        assert_eq!(own, seed(|fields| fields.params.clear()));
+        assert_eq!(seed(|fields| fields.seed = None), 0);
     }
 }

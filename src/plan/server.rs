@@ -70,8 +70,7 @@ fn transport(reader: &Reader<'_>, entry: &Entry, fields: &Fields, source: &Sourc
             }
             let text = reader.text(url)?;
             if !text.starts_with("http://") && !text.starts_with("https://") {
-                let message =
-                    format!("`server.url` should start with http:// or https://, found \"{text}\"");
+                let message = format!("`server.url` should start with http:// or https://, found \"{text}\"");
                 return reader.wrong(url, Part::Value, message, None);
             }
             let bearer_env = match fields.get("bearer_env") {

@@ -80,13 +80,7 @@ impl Source {
         place(&self.path, &self.text, span)
     }
 
-    fn dict(
-        &mut self,
-        table: &DeTable<'_>,
-        prefix: &str,
-        text: &str,
-        mistakes: &mut Vec<Mistake>,
-    ) -> Dict {
+    fn dict(&mut self, table: &DeTable<'_>, prefix: &str, text: &str, mistakes: &mut Vec<Mistake>) -> Dict {
         let mut dict = Dict::new();
         for (key, value) in table {
             let path = join(prefix, key.get_ref());

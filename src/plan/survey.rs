@@ -16,10 +16,17 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "status", rename_all = "kebab-case")]
 pub enum Status {
-    Cached { key: Digest },
-    Run { key: Digest, reasons: Vec<RerunReason> },
+    Cached {
+        key: Digest,
+    },
+    Run {
+        key: Digest,
+        reasons: Vec<RerunReason>,
+    },
     /// On nodes that are to be worked first; whether it is worked then depends on what they write.
-    Waits { on: Vec<String> },
+    Waits {
+        on: Vec<String>,
+    },
     /// Its loop has reached its goal.
     Skipped,
 }

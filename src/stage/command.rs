@@ -54,7 +54,7 @@ fn prepare(card: &Card, context: &Context, scratch: &Path, metrics: &Path) -> Re
     let description = scratch.join("stage.json");
     let writing = |source| StageError::Write { path: scratch.to_owned(), source };
     std::fs::create_dir_all(&work).map_err(writing)?;
-    std::fs::write(&description, describe(card, context).to_string()).map_err(writing)?;
+    std::fs::write(&description, format!("{}\n", describe(card, context))).map_err(writing)?;
 
     let mut words = card.command.iter().map(|word| match &card.folder {
         Some(folder) if card.code.contains_key(word) => folder.join(word).into_os_string(),

@@ -154,9 +154,10 @@ async fn verdicts(
     groups: &[Group<'_>],
 ) -> Result<Vec<Option<Vec<Verdict>>>> {
     let memory = Recorded { known: context.rows.finished()?, context };
-    let judged = groups.iter().map(|members| {
+    let mut judged = Vec::with_capacity(groups.len());
+    for members in groups {
         let memory = &memory;
-        async move {
+        judged.push(async move {
             let attempts: Vec<Attempt<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
             let scenario = attempts.first().map_or("", |attempt| attempt.scenario.id.as_str());
             let verdicts = match relative.judge(&attempts, memory).await {
@@ -169,8 +170,8 @@ async fn verdicts(
             };
             context.observer.advance(1);
             Ok(verdicts)
-        }
-    });
+        });
+    }
     // As many at once as the client lets through; results come in the groups' order.
     let all =
         futures::stream::iter(judged).buffered(relative.client().endpoint().concurrency.max(1)).try_collect();

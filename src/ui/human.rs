@@ -53,7 +53,8 @@ mod tests {
 
     #[test]
     fn success_is_the_first_metric_shown() {
-        let found = metrics(&BTreeMap::from([("loss".into(), 0.00123), ("success".into(), 0.5), ("n".into(), 64.0)]));
+        let found =
+            metrics(&BTreeMap::from([("loss".into(), 0.00123), ("success".into(), 0.5), ("n".into(), 64.0)]));
         assert_eq!(found, "success 0.500 · loss 1.23e-3 · n 64");
     }
 

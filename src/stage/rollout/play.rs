@@ -162,11 +162,12 @@ impl Player {
         let missing: Vec<usize> = (0..attempts.len()).filter(|index| played[*index].is_none()).collect();
         let openings = self.openings(missing.iter().map(|index| attempts[*index].scenario))?;
 
-        let episodes = missing.iter().map(|index| {
-            let attempt = &attempts[*index];
+        let mut episodes = Vec::with_capacity(missing.len());
+        for index in missing {
+            let attempt = &attempts[index];
             let opening = &openings[attempt.scenario.id.as_str()];
-            async move { (*index, self.attempt(context, attempt, opening).await) }
-        });
+            episodes.push(async move { (index, self.attempt(context, attempt, opening).await) });
+        }
         let mut episodes = futures::stream::iter(episodes).buffer_unordered(self.budget.concurrency.max(1));
         loop {
             let next = tokio::select! {

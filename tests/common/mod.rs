@@ -1,0 +1,147 @@
+//! A project of toy stages, written as shell scripts, and the real binary to run it.
+//!
+//! Every script adds its stage's name to `log`, so that a test can say which stages were worked.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+pub struct Project {
+    folder: tempfile::TempDir,
+}
+
+pub struct Said {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+const NOTE: &str = "sed -n 's/^{.*\"stage\":\"\\([^\"]*\\)\".*/\\1/p' \"$MCPRL_STAGE\" >> \"$TOY_LOG\"\n";
+
+impl Project {
+    /// Kinds: `gen` (a number), `step` (adds one), `half` (pure), `sum` (several), `copy` (a file), `draw` (external).
+    pub fn new(run_file: &str) -> Self {
+        let project = Self { folder: tempfile::tempdir().unwrap() };
+        let number = "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
+        let from = "[inputs.from]\ntype = \"number\"\n";
+        project.kind(
+            "gen",
+            "seeded",
+            &format!("[params.value]\ntype = \"integer\"\ndefault = 1\nmin = 0\nmax = 1000\n{number}"),
+            "sed -n 's/.*\"value\":\\([0-9]*\\).*/\\1/p' \"$MCPRL_STAGE\" > \"$MCPRL_OUTPUT_NUMBER\"",
+        );
+        project.kind(
+            "step",
+            "seeded",
+            &format!("{from}[params.sleep]\ntype = \"number\"\ndefault = 0\n{number}[metrics]\nvalue = \"The number.\"\n"),
+            "sleep $(sed -n 's/.*\"sleep\":\\([0-9.]*\\).*/\\1/p' \"$MCPRL_STAGE\")\n\
+             n=$(($(cat \"$MCPRL_INPUT_FROM\") + 1))\n\
+             echo $n > \"$MCPRL_OUTPUT_NUMBER\"\n\
+             echo \"{\\\"value\\\": $n}\" > \"$MCPRL_METRICS\"",
+        );
+        project.kind(
+            "half",
+            "pure",
+            &format!("{from}{number}"),
+            "echo $(($(cat \"$MCPRL_INPUT_FROM\") / 2)) > \"$MCPRL_OUTPUT_NUMBER\"",
+        );
+        project.kind(
+            "sum",
+            "pure",
+            &format!("[inputs.parts]\ntype = \"number\"\nmany = true\n[outputs.report]\ntype = \"report\"\npath = \"report.md\"\n{number}"),
+            "echo $(($(cat \"$MCPRL_INPUT_PARTS_LEFT\") + $(cat \"$MCPRL_INPUT_PARTS_RIGHT\"))) > \"$MCPRL_OUTPUT_NUMBER\"\n\
+             echo \"the sum is $(cat \"$MCPRL_OUTPUT_NUMBER\")\" > \"$MCPRL_OUTPUT_REPORT\"",
+        );
+        project.kind(
+            "copy",
+            "pure",
+            &format!("[params.file]\ntype = \"file\"\n[params.mode]\ntype = \"string\"\ndefault = \"plain\"\nchoices = [\"plain\", \"fancy\"]\n{number}"),
+            "cat \"$(sed -n 's/.*\"file\":\"\\([^\"]*\\)\".*/\\1/p' \"$MCPRL_STAGE\")\" > \"$MCPRL_OUTPUT_NUMBER\"",
+        );
+        project.kind("draw", "external", number, "date +%N > \"$MCPRL_OUTPUT_NUMBER\"");
+        project.write("run.toml", run_file);
+        project
+    }
+
+    pub fn kind(&self, kind: &str, determinism: &str, card: &str, script: &str) {
+        let head = format!(
+            "kind = \"{kind}\"\nrevision = 1\nabout = \"A toy.\"\ndeterminism = \"{determinism}\"\n\
+             command = [\"sh\", \"-e\", \"run.sh\"]\n"
+        );
+        self.write(&format!("stages/{kind}/card.toml"), &(head + card));
+        self.write(&format!("stages/{kind}/run.sh"), &format!("{NOTE}{script}\n"));
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    pub fn read(&self, name: impl AsRef<Path>) -> String {
+        std::fs::read_to_string(self.folder.path().join(name)).unwrap()
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mcprl"));
+        command.args(arguments).current_dir(self.folder.path()).env("TOY_LOG", self.path("log"));
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MCPRL_")) {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    pub fn mcprl(&self, arguments: &[&str]) -> Said {
+        said(&mut self.command(arguments))
+    }
+
+    /// Runs and expects it to work.
+    pub fn run(&self, more: &[&str]) -> Said {
+        let arguments: Vec<&str> = ["run", "run.toml"].iter().chain(more).copied().collect();
+        let said = self.mcprl(&arguments);
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        said
+    }
+
+    pub fn spawn(&self, arguments: &[&str]) -> Child {
+        self.command(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Stages worked since the last call, sorted.
+    pub fn worked(&self) -> Vec<String> {
+        let path = self.path("log");
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        _ = std::fs::remove_file(path);
+        let mut stages: Vec<_> = text.lines().map(str::to_owned).collect();
+        stages.sort();
+        stages
+    }
+
+    /// The text of an artifact of the newest run.
+    pub fn result(&self, name: &str) -> String {
+        let run = self.runs().pop().unwrap();
+        self.read(format!("cache/runs/{run}/{name}")).trim().to_owned()
+    }
+
+    /// Ids of all runs, oldest first.
+    pub fn runs(&self) -> Vec<String> {
+        let said = self.mcprl(&["runs"]);
+        said.out.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+    }
+}
+
+pub fn said(command: &mut Command) -> Said {
+    let output = command.output().unwrap();
+    Said {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}

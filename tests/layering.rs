@@ -1,0 +1,109 @@
+//! The floors of `src/lib.rs`: a room imports from floors below its own, and from nothing else.
+
+use std::path::{Path, PathBuf};
+
+const FLOORS: [&[&str]; 8] = [
+    &["hash", "error", "progress", "data"],
+    &["store", "mcp", "chat", "model"],
+    &["engine", "llm"],
+    &["agent", "judge", "grpo", "eval"],
+    &["stage"],
+    &["plan"],
+    &["exec"],
+    &["cli", "ui"],
+];
+
+/// Neighbours on one floor that may still be imported, each for a reason.
+const NEIGHBOURS: [(&str, &str); 5] = [
+    // Everything can carry an error and a digest.
+    ("data", "error"),
+    ("data", "hash"),
+    ("data", "progress"),
+    ("hash", "error"),
+    // Commands speak through the printer.
+    ("cli", "ui"),
+];
+
+fn floor(room: &str) -> Option<usize> {
+    FLOORS.iter().position(|rooms| rooms.contains(&room))
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for item in std::fs::read_dir(folder).unwrap() {
+        let path = item.unwrap().path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Rooms named after `crate::`, also within `use crate::{a, b::{c}}`.
+fn imports(text: &str) -> Vec<String> {
+    let code: String =
+        text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join(" ");
+    let name = |text: &str| -> String {
+        text.trim_start().chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect()
+    };
+    let mut rooms = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
+        let Some(list) = rest.strip_prefix('{') else {
+            rooms.push(name(rest));
+            continue;
+        };
+        let mut depth = 0;
+        let mut start = 0;
+        for (at, letter) in list.char_indices() {
+            match letter {
+                '{' => depth += 1,
+                '}' if depth == 0 => {
+                    rooms.push(name(&list[start..at]));
+                    break;
+                }
+                '}' => depth -= 1,
+                ',' if depth == 0 => {
+                    rooms.push(name(&list[start..at]));
+                    start = at + 1;
+                }
+                _ => {}
+            }
+        }
+    }
+    rooms.retain(|room| !room.is_empty());
+    rooms
+}
+
+#[test]
+fn imports_are_read_also_where_they_are_nested() {
+    let text = "use crate::{\n    error::{At, Result}, // crate::cli\n    hash::Digest,\n};\nfn f() { crate::ui::x() }";
+    assert_eq!(imports(text), ["error", "hash", "ui"]);
+}
+
+#[test]
+fn a_room_imports_from_floors_below_alone() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut wrong = Vec::new();
+    for path in sources(&src) {
+        let inner = path.strip_prefix(&src).unwrap();
+        let first = inner.components().next().unwrap().as_os_str().to_str().unwrap();
+        let room = first.trim_end_matches(".rs");
+        if ["lib", "main"].contains(&room) {
+            continue;
+        }
+        let own = floor(room).unwrap_or_else(|| panic!("{room} is on no floor"));
+        for import in imports(&std::fs::read_to_string(&path).unwrap()) {
+            // What is not a room is an item of `crate` itself, such as a macro.
+            let Some(other) = floor(&import).filter(|_| import != room) else { continue };
+            let allowed = other < own || NEIGHBOURS.contains(&(room, import.as_str()));
+            if !allowed {
+                wrong.push(format!("{} imports {import}", inner.display()));
+            }
+        }
+    }
+    assert_eq!(wrong, [""; 0], "floors from below: {FLOORS:?}");
+}

@@ -1,0 +1,176 @@
+//! What a person reads when a run file is wrong.
+
+mod common;
+
+use common::Project;
+
+const GOOD: &str = r#"name = "toy"
+seed = 1
+
+[stages.start]
+kind = "gen"
+value = 4
+
+[stages.data]
+kind = "copy"
+file = "data.txt"
+
+[loop.count]
+iterations = 3
+carry = { number = "start" }
+until = { metric = "step.value", at_least = 4 }
+
+[loop.count.stages.step]
+kind = "step"
+from = "@number"
+yields = "number"
+
+[stages.end]
+kind = "sum"
+parts = { left = "start", right = "count.number" }
+"#;
+
+/// A mistake's name, and the replacement in the good file that makes it.
+const MISTAKES: &[(&str, &str, &str)] = &[
+    ("not toml", "iterations = 3", "iterations = = 3"),
+    ("a key twice", "seed = 1", "seed = 1\nseed = 2"),
+    ("unknown key at the top", "seed = 1", "sede = 1"),
+    ("unknown key in a stage", "value = 4", "valeu = 4"),
+    ("unknown key in a loop", "iterations = 3", "iteratons = 3"),
+    ("unknown key in a section", "seed = 1", "seed = 1\nserver = { comand = [\"x\"], command = [\"y\"] }"),
+    ("unknown stage kind", "kind = \"sum\"", "kind = \"summ\""),
+    ("no kind", "kind = \"sum\"\n", ""),
+    ("wrong type of a parameter", "value = 4", "value = \"four\""),
+    ("fraction for an integer", "value = 4", "value = 4.5"),
+    ("out of range below", "value = 4", "value = -1"),
+    ("out of range above", "value = 4", "value = 5000"),
+    ("not among the choices", "file = \"data.txt\"", "file = \"data.txt\"\nmode = \"fanci\""),
+    ("missing parameter", "file = \"data.txt\"\n", ""),
+    ("missing file", "data.txt", "dota.txt"),
+    ("missing input", "from = \"@number\"\n", ""),
+    ("reference to a stage that is not there", "{ left = \"start\"", "{ left = \"strat\""),
+    ("reference to an output that is not there", "{ left = \"start\"", "{ left = \"start.nummer\""),
+    ("reference to a stage within a loop", "{ left = \"start\"", "{ left = \"step\""),
+    ("reference of the wrong type", "{ left = \"start\"", "{ left = \"end.report\""),
+    ("reference to a loop as a whole", "\"count.number\"", "\"count\""),
+    ("reference to a value the loop does not carry", "\"count.number\"", "\"count.nunber\""),
+    ("carried value outside a loop", "\"count.number\"", "\"@number\""),
+    ("a lag that is no number", "\"@number\"", "\"@number~x\""),
+    ("a table where a name is meant", "from = \"@number\"", "from = { a = \"start\" }"),
+    ("a name where a table is meant", "{ left = \"start\", right = \"count.number\" }", "\"start\""),
+    ("no iterations", "iterations = 3", "iterations = 0"),
+    ("iterations missing", "iterations = 3\n", ""),
+    ("nothing renews the carried value", "yields = \"number\"\n", ""),
+    ("yields what is not carried", "yields = \"number\"", "yields = \"numbr\""),
+    ("yields outside a loop", "value = 4", "value = 4\nyields = \"number\""),
+    ("a metric nobody reports", "step.value", "step.valu"),
+    ("a goal without a bound", ", at_least = 4", ""),
+    ("a stage that waits for itself", "from = \"@number\"", "from = \"step\""),
+    ("a name twice", "[loop.count.stages.step]", "[loop.count.stages.start]"),
+    ("a name with a space", "[stages.start]", "[stages.\"st art\"]"),
+    (
+        "a server with two addresses",
+        "seed = 1",
+        "seed = 1\nserver = { command = [\"x\"], url = \"http://x\" }",
+    ),
+    ("a server without an address", "seed = 1", "seed = 1\nserver = { state = \"read-only\" }"),
+    ("an unknown server state", "seed = 1", "seed = 1\nserver = { url = \"http://x\", state = \"clean\" }"),
+    ("a url of another kind", "seed = 1", "seed = 1\nserver = { url = \"ftp://x\" }"),
+    ("an unknown device", "seed = 1", "seed = 1\nengine = { devices = [\"gpu0\"] }"),
+    ("three mistakes at once", "value = 4\n", "valeu = 4\nseed = -1\nfrom = 2\n"),
+];
+
+#[test]
+fn the_file_all_mistakes_are_made_in_is_good() {
+    let project = Project::new(GOOD);
+    project.write("data.txt", "1");
+    assert_eq!(project.mcprl(&["plan", "run.toml"]).err, "");
+}
+
+#[test]
+fn every_mistake_is_shown_where_it_is() {
+    let mut all = String::new();
+    for (name, from, to) in MISTAKES {
+        assert!(GOOD.contains(from), "{name}");
+        let project = Project::new(&GOOD.replacen(from, to, 1));
+        project.write("data.txt", "1");
+        let said = project.mcprl(&["plan", "run.toml"]);
+        assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{name}: {}", said.err);
+        all += &format!("# {name}\n{}\n", said.err);
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn a_cycle_is_shown_as_the_way_around() {
+    let project = Project::new(
+        "[stages.a]\nkind = \"half\"\nfrom = \"c\"\n\n[stages.b]\nkind = \"half\"\nfrom = \"a\"\n\n\
+         [stages.c]\nkind = \"half\"\nfrom = \"b\"\n",
+    );
+    insta::assert_snapshot!(project.mcprl(&["plan", "run.toml"]).err, @r#"
+    error: stages wait for each other: a → b → c → a
+     --> run.toml:3:8
+      |
+    3 | from = "c"
+      |        ^^^
+    hint: what one iteration hands to the next is a carried value: `carry`, `@name`, `yields`
+    "#);
+}
+
+#[test]
+fn a_wrong_override_is_shown_as_it_was_given() {
+    let project = Project::new(GOOD);
+    project.write("data.txt", "1");
+    let mut all = String::new();
+    for set in ["seed", "seed=x", "stages.start.valu=3", "loop.count.iterations=0", "a..b=1", "stage.x=1"] {
+        let said = project.mcprl(&["plan", "run.toml", "--set", set]);
+        assert_eq!(said.code, Some(2), "{set}");
+        all += &said.err;
+    }
+    insta::assert_snapshot!(all, @r"
+    error: an override should read `key=value`
+     --> --set seed
+    error: `seed` should be an integer, found a string
+     --> --set seed=x
+    error: unknown key `valu` in `stages.start`
+     --> --set stages.start.valu=3
+    hint: did you mean `value`?
+    error: `loop.count.iterations` should be at least 1, found 0
+     --> --set loop.count.iterations=0
+    error: an override should name a key, like `loop.train.iterations=2`
+     --> --set a..b=1
+    error: unknown key `stage` in the run file
+     --> --set stage.x=1
+    hint: did you mean `stages`?
+    ");
+}
+
+#[test]
+fn a_wrong_card_is_shown_with_its_place() {
+    let project = Project::new(GOOD);
+    project.write("data.txt", "1");
+    let card = project.read("stages/sum/card.toml");
+    let mut all = String::new();
+    let broken = [
+        card.replace("many = true", "mony = true"),
+        card.replace("path = \"number.txt\"", "path = \"../number.txt\""),
+        card.replace("kind = \"sum\"", "kind = \"summe\""),
+        card.replace("command = [\"sh\", \"-e\", \"run.sh\"]\n", ""),
+    ];
+    for text in broken {
+        project.write("stages/sum/card.toml", &text);
+        let said = project.mcprl(&["plan", "run.toml"]);
+        assert_eq!(said.code, Some(2));
+        all += &said.err.replace(&project.path("").display().to_string(), "");
+    }
+    insta::assert_snapshot!(all, @r#"
+    error: stages/sum/card.toml: TOML parse error at line 8, column 1
+      |
+    8 | mony = true
+      | ^^^^
+    unknown field `mony`, expected one of `type`, `about`, `many`, `optional`
+    error: stages/sum/card.toml: outputs.number.path should be a relative path, found "../number.txt"
+    error: stages/sum/card.toml: kind should be "sum", the folder's name, found "summe"
+    error: stages/sum/card.toml: a kind that is not built in needs a `command`
+    "#);
+}
