@@ -7,6 +7,7 @@ pub mod card;
 pub mod command;
 pub mod discover;
 mod error;
+pub mod eval;
 pub mod grpo;
 pub mod judge;
 pub mod policy;
