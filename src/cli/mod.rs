@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 it worked, 1 the work failed, 2 the command line or a file it names is wrong, 130 stopped.
 
+mod demo_server;
 mod doctor;
 mod place;
 mod plan;
@@ -44,6 +45,8 @@ enum Command {
     /// Show the stage kinds and their cards.
     #[command(subcommand)]
     Stage(stage::Stage),
+    /// Serve a demonstration MCP server over standard input and output, or over HTTP.
+    DemoServer(demo_server::DemoServer),
 }
 
 /// How a command ended, where it did not fail.
@@ -59,7 +62,7 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let voice = if arguments.json { Voice::Json } else { Voice::Human };
     let printer = Printer { voice };
-    match arguments.command.execute(&printer) {
+    match arguments.command.execute(printer) {
         Ok(Outcome::Worked) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
         Ok(Outcome::Interrupted) => ExitCode::from(130),
@@ -75,7 +78,7 @@ pub fn main() -> ExitCode {
 }
 
 impl Command {
-    fn execute(self, printer: &Printer) -> Result<Outcome> {
+    fn execute(self, printer: Printer) -> Result<Outcome> {
         match self {
             Self::Run(command) => command.execute(printer),
             Self::Resume(command) => command.execute(printer),
@@ -83,6 +86,7 @@ impl Command {
             Self::Runs(command) => command.execute(printer),
             Self::Doctor(command) => command.execute(printer),
             Self::Stage(command) => command.execute(printer),
+            Self::DemoServer(command) => command.execute(printer),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod card;
 pub mod command;
+pub mod discover;
 mod error;
 pub mod grpo;
 pub mod policy;
