@@ -304,7 +304,7 @@ async fn a_server_that_dies_in_a_call_is_quoted_and_replaced() {
     assert_eq!(error.code(), "mcp::lost");
     assert!(error.to_string().ends_with("(exit status: 7); it said: out of cheese"), "{error}");
     assert!(!lent.is_alive());
-    assert_eq!(call(&*pool.session().await.unwrap()).await.text, "fine");
+    assert_eq!(call(&pool.session().await.unwrap()).await.text, "fine");
 }
 
 #[tokio::test]
@@ -414,7 +414,7 @@ async fn a_reset_tool_is_called_before_every_episode() {
     let pool = Pool::new(counting(State::ResetTool("reset".into()), 1));
     let mut answers = Vec::new();
     for _ in 0..3 {
-        answers.push(call(&*pool.session().await.unwrap()).await.text);
+        answers.push(call(&pool.session().await.unwrap()).await.text);
     }
     let process = answers[0].split(' ').next().unwrap();
     assert_eq!(answers, [1, 2, 3].map(|n| format!("{process} {n}")));

@@ -4,9 +4,11 @@
 
 use std::{sync::Arc, time::Instant};
 
+use clap::Args;
 use futures::future::join_all;
 use serde::Serialize;
 
+use super::{Outcome, runtime};
 use crate::{
     engine::{EngineSpec, Microbatch, Rule, Sampler, Sampling, Trainer},
     error::Result,
@@ -14,7 +16,27 @@ use crate::{
         Adapter, AdapterConfig, Decoder, Init, ModelConfig,
         kernels::{Heads, Left, Level, Packed, gemm, metered},
     },
+    ui::{Printer, Voice},
 };
+
+#[derive(Args)]
+pub struct Bench {
+    /// Worker threads; all cores by default.
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+impl Bench {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
+        let spec = EngineSpec { devices: vec!["cpu".into()], threads: self.threads };
+        let report = runtime()?.block_on(measure(&spec))?;
+        printer.data(&match printer.voice {
+            Voice::Json => serde_json::json!(report).to_string(),
+            Voice::Human => report.to_text(),
+        });
+        Ok(Outcome::Worked)
+    }
+}
 
 /// Tokens of the prefix every sequence shares, of a group's question, and of an episode after it.
 const PREFIX: usize = 100;
@@ -24,25 +46,25 @@ const EPISODE: usize = 100;
 const GROUP: usize = 8;
 
 #[derive(Debug, Serialize)]
-pub struct Report {
-    pub kernels: &'static str,
-    pub threads: usize,
+struct Report {
+    kernels: &'static str,
+    threads: usize,
     /// Billions of operations per second of one thread on a product that fits its cache.
-    pub gemm_peak: f64,
+    gemm_peak: f64,
     /// Tokens of the sequences trained on, per second, prefixes shared: forward, backward and update.
-    pub training: f64,
+    training: f64,
     /// The same with every sequence computed alone.
-    pub training_unshared: f64,
+    training_unshared: f64,
     /// Share of training time spent in matrix products, and their rate against the peak.
-    pub gemm_share: f64,
-    pub gemm_rate: f64,
+    gemm_share: f64,
+    gemm_rate: f64,
     /// (sequences at once, tokens per second).
-    pub decode: Vec<(usize, f64)>,
+    decode: Vec<(usize, f64)>,
 }
 
 impl Report {
     /// The table `mcprl bench` prints.
-    pub fn to_text(&self) -> String {
+    fn to_text(&self) -> String {
         let mut text = format!("kernels {}, {} threads\n", self.kernels, self.threads);
         let mut line = |name: &str, value: String| text += &format!("{name:<46}{value:>16}\n");
         line("matrix product, one thread", format!("{:.0} GFLOP/s", self.gemm_peak));
@@ -115,7 +137,7 @@ fn sequences(groups: usize) -> Vec<(Vec<u32>, Vec<bool>)> {
     (0..groups * GROUP).map(episode).collect()
 }
 
-pub async fn measure(spec: &EngineSpec) -> Result<Report> {
+async fn measure(spec: &EngineSpec) -> Result<Report> {
     let threads = spec.workers()?;
     let gemm_peak = gemm_peak()?;
     let sequences = sequences(4);

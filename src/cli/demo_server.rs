@@ -1,41 +1,37 @@
-//! `mcprl demo-server`: an MCP server to practise on.
+//! `mcprl demo-server`: an MCP server to try things on.
 
 use std::net::SocketAddr;
 
-use clap::{Args, builder::PossibleValuesParser};
+use clap::Args;
 
-use super::Outcome;
-use crate::{error::Result, exec::ExecError, mcp::demo, ui::Printer};
+use super::{Outcome, runtime};
+use crate::{
+    error::Result,
+    mcp::demo::{self, HttpServer},
+    ui::Printer,
+};
 
 #[derive(Args)]
 pub struct DemoServer {
-    /// Which server.
-    #[arg(value_parser = PossibleValuesParser::new(demo::KINDS))]
+    /// Which one: `sqlite`, a company database that can be read.
     kind: String,
-    /// Listen here instead of on standard input: `127.0.0.1:8080`. Port 0 takes any free port.
+    /// Listen for streamable HTTP here instead of speaking over standard input and output: `127.0.0.1:8123`.
     #[arg(long, value_name = "ADDRESS")]
     http: Option<SocketAddr>,
 }
 
 impl DemoServer {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .map_err(ExecError::Threads)?;
-        runtime.block_on(async {
+        runtime()?.block_on(async {
             match self.http {
+                None => demo::serve_stdio(&self.kind).await?,
                 Some(address) => {
-                    let server = demo::HttpServer::bind(&self.kind, address).await?;
-                    printer.say(&format!("listening at {}", server.url()?));
-                    server.serve().await
+                    let server = HttpServer::bind(&self.kind, address).await?;
+                    printer.say(&format!("listening on {}", server.url()?));
+                    server.serve().await?;
                 }
-                None => demo::serve_stdio(&self.kind).await,
             }
-        })?;
-        // Reading standard input can not be called off; waiting for it would keep the process.
-        runtime.shutdown_background();
-        Ok(Outcome::Worked)
+            Ok(Outcome::Worked)
+        })
     }
 }

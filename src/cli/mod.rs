@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 it worked, 1 the work failed, 2 the command line or a file it names is wrong, 130 stopped.
 
+mod bench;
 mod demo_server;
 mod doctor;
 mod place;
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    error::{Class, Result},
+    error::{Class, Diagnostic, Result},
     ui::{Printer, Voice},
 };
 
@@ -45,8 +46,10 @@ enum Command {
     /// Show the stage kinds and their cards.
     #[command(subcommand)]
     Stage(stage::Stage),
-    /// Serve a demonstration MCP server over standard input and output, or over HTTP.
+    /// Serve a demo MCP server.
     DemoServer(demo_server::DemoServer),
+    /// Measure how fast this machine samples and trains.
+    Bench(bench::Bench),
 }
 
 /// How a command ended, where it did not fail.
@@ -87,6 +90,22 @@ impl Command {
             Self::Doctor(command) => command.execute(printer),
             Self::Stage(command) => command.execute(printer),
             Self::DemoServer(command) => command.execute(printer),
+            Self::Bench(command) => command.execute(printer),
         }
+    }
+}
+
+/// A runtime for commands that wait on others.
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(NoRuntime)?)
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the system gives no threads or files to wait with")]
+struct NoRuntime(#[source] std::io::Error);
+
+impl Diagnostic for NoRuntime {
+    fn code(&self) -> &'static str {
+        "cli::no_runtime"
     }
 }

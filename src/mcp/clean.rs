@@ -51,11 +51,21 @@ pub(super) fn truncate_middle(text: String, limit: usize) -> String {
     }
     let marker = |missing: usize| format!("\n[… {missing} bytes left out …]\n");
     let Some(kept) = limit.checked_sub(marker(text.len()).len()) else {
-        return text[..text.floor_char_boundary(limit)].to_owned();
+        return text[..boundary_before(&text, limit)].to_owned();
     };
-    let head = text.floor_char_boundary(kept.div_ceil(2));
-    let tail = text.ceil_char_boundary(text.len() - kept / 2);
+    let head = boundary_before(&text, kept.div_ceil(2));
+    let tail = boundary_after(&text, text.len() - kept / 2);
     format!("{}{}{}", &text[..head], marker(tail - head), &text[tail..])
+}
+
+/// The last place at or before `index` that is between two characters.
+fn boundary_before(text: &str, index: usize) -> usize {
+    (0..=index).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0)
+}
+
+/// The first place at or after `index` that is between two characters.
+fn boundary_after(text: &str, index: usize) -> usize {
+    (index..text.len()).find(|index| text.is_char_boundary(*index)).unwrap_or(text.len())
 }
 
 #[cfg(test)]

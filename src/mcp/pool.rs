@@ -113,13 +113,14 @@ impl Pool {
             None => self.shared.connect().await?,
             Some(tool) => self.shared.reset_session(tool).await?,
         };
-        let lease = Lease {
+        let own = OwnSession {
+            session,
             shared: Arc::clone(&self.shared),
             permit,
             reused: reset_tool.is_some(),
             runtime: Handle::current(),
         };
-        Ok(Lent { session: Some(Held::Own(session, lease)) })
+        Ok(Lent { session: Some(Held::Own(Box::new(own))) })
     }
 }
 
@@ -175,11 +176,12 @@ pub struct Lent {
 
 enum Held {
     Shared(Arc<Session>, #[expect(dead_code, reason = "counts as a user until dropped")] SlotUser),
-    Own(Session, Lease),
+    Own(Box<OwnSession>),
 }
 
-/// An episode's own session: where it goes, and the permit for one.
-struct Lease {
+/// An episode's own session, the permit for it, and where it goes back to.
+struct OwnSession {
+    session: Session,
     shared: Arc<Shared>,
     permit: OwnedSemaphorePermit,
     /// Whether the session may serve another episode.
@@ -193,7 +195,7 @@ impl std::ops::Deref for Lent {
     fn deref(&self) -> &Session {
         match &self.session {
             Some(Held::Shared(session, _)) => session,
-            Some(Held::Own(session, _)) => session,
+            Some(Held::Own(own)) => &own.session,
             None => unreachable!("a session is held until it is dropped"),
         }
     }
@@ -201,8 +203,8 @@ impl std::ops::Deref for Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let Some(Held::Own(session, lease)) = self.session.take() else { return };
-        let Lease { shared, permit, reused, runtime } = lease;
+        let Some(Held::Own(own)) = self.session.take() else { return };
+        let OwnSession { session, shared, permit, reused, runtime } = *own;
         if reused && session.is_alive() && !shared.own.is_closed() {
             locked(&shared.idle).push(session);
             return;

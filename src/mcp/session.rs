@@ -144,8 +144,8 @@ impl Session {
                 }
                 Ok(Outcome::error(format!("the tool did not answer within {:?}", self.limits.call_timeout)))
             }
-            Err(error) if self.is_lost_by(&error).await => Err(self.lost(chain(&error)).await),
-            Err(error) => Ok(Outcome::error(format!("the call failed: {}", clean(&chain(&error))))),
+            Err(error) if self.is_lost_by(&error).await => Err(self.lost(request_reason(&error)).await),
+            Err(error) => Ok(Outcome::error(format!("the call failed: {}", clean(&request_reason(&error))))),
         }
     }
 
@@ -218,8 +218,8 @@ impl Session {
 
     async fn list_error(&self, what: &'static str, error: &ServiceError) -> McpError {
         match error {
-            ServiceError::TransportClosed => self.lost(chain(error)).await,
-            _ => McpError::List { server: self.server.clone(), what, reason: clean(&chain(error)) },
+            ServiceError::TransportClosed => self.lost(request_reason(error)).await,
+            _ => McpError::List { server: self.server.clone(), what, reason: clean(&request_reason(error)) },
         }
     }
 }
@@ -271,11 +271,12 @@ async fn open(
         }
         Some(Err(error)) => {
             let speaks_other = matches!(error, ClientInitializeError::JsonRpcError(_));
-            let said = last_words(process.as_ref()).await;
+            // A server that refuses the handshake is well and has nothing to say.
+            let said = if speaks_other { LastWords::default() } else { last_words(process.as_ref()).await };
             let error = match error {
                 _ if error.is_authorization_required() => McpError::Unauthorized { server },
                 _ if said.status.is_some() => McpError::DiedAtStart { server, said },
-                error => McpError::Handshake { server, reason: clean(&chain(&error)), said },
+                error => McpError::Handshake { server, reason: clean(&handshake_reason(&error)), said },
             };
             return Err(Refusal { error, speaks_other });
         }
@@ -292,6 +293,30 @@ async fn open(
         unanswered: AtomicU32::new(0),
         notes: Mutex::default(),
     })
+}
+
+/// What went wrong in a handshake, without the names of our own types.
+fn handshake_reason(error: &ClientInitializeError) -> String {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => chain(&*error.error),
+        ClientInitializeError::ConnectionClosed(_) => "it closed the connection".into(),
+        ClientInitializeError::JsonRpcError(error) => format!("{} ({})", error.message, error.code.0),
+        ClientInitializeError::ExpectedInitResult(_) | ClientInitializeError::ExpectedInitResponse(_) => {
+            "its answer is not one to the handshake".into()
+        }
+        other => chain(other),
+    }
+}
+
+/// What went wrong with a request, without the names of our own types.
+fn request_reason(error: &ServiceError) -> String {
+    match error {
+        ServiceError::TransportSend(error) => chain(&*error.error),
+        ServiceError::TransportClosed => "the connection was closed".into(),
+        ServiceError::McpError(error) => format!("{} ({})", error.message, error.code.0),
+        ServiceError::Timeout { timeout } => format!("no answer within {timeout:?}"),
+        other => chain(other),
+    }
 }
 
 /// Introduces us; `None` where the deadline came first.

@@ -8,8 +8,10 @@ pub mod command;
 pub mod discover;
 mod error;
 pub mod grpo;
+pub mod judge;
 pub mod policy;
 pub mod registry;
+pub mod rollout;
 pub mod warmup;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};

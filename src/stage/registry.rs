@@ -35,7 +35,12 @@ macro_rules! built_in {
     };
 }
 
-pub const BUILT_IN: &[BuiltIn] = &[built_in!(discover, []), built_in!(grpo, [])];
+pub const BUILT_IN: &[BuiltIn] = &[
+    built_in!(discover, []),
+    built_in!(rollout, ["system.jinja"]),
+    built_in!(judge, ["relative.jinja"]),
+    built_in!(grpo, []),
+];
 
 pub fn find(kind: &str) -> Option<&'static BuiltIn> {
     BUILT_IN.iter().find(|built_in| built_in.name == kind)

@@ -169,7 +169,7 @@ fn select(connection: &Connection, sql: &str) -> Result<String, QueryError> {
     if statement.column_count() == 0 || !statement.readonly() {
         return Err(QueryError::NotAQuery);
     }
-    let header = statement.column_names().into_iter().map(shortened).collect::<Vec<_>>().join(" | ");
+    let header = statement.column_names().map(shortened).collect::<Vec<_>>().join(" | ");
     let columns = statement.column_count();
     let mut lines = vec![header];
     let mut count = 0;

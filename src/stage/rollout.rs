@@ -1,0 +1,181 @@
+//! `rollout`: a policy practises on the live server, several episodes per scenario.
+//!
+//! A group whose episodes are all right or all wrong teaches nothing, so further scenarios are drawn in waves (the
+//! dynamic sampling of DAPO, arXiv 2503.14476) until enough groups vary. Which scenarios a wave draws depends on the
+//! outcomes of the waves before it, never on the order in which episodes finish. Every episode played is kept.
+
+mod choice;
+pub mod play;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use self::play::{Attempt, Budget, Player};
+use super::{Context, Metrics};
+use crate::{
+    agent::End,
+    data::{self, Scenario, Trajectory},
+    engine::Sampling,
+    error::{Diagnostic, Result},
+    hash::Encoder,
+    judge::truth,
+};
+
+#[derive(Debug, Deserialize)]
+struct Params {
+    /// Groups that should vary.
+    prompts: usize,
+    /// Episodes per scenario.
+    group_size: u32,
+    /// Further waves of scenarios.
+    refill_waves: usize,
+    temperature: f32,
+    top_p: f32,
+    top_k: usize,
+    min_p: f32,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum RolloutError {
+    #[error("there is no scenario to attempt")]
+    NoScenarios,
+}
+
+impl Diagnostic for RolloutError {
+    fn code(&self) -> &'static str {
+        "rollout::no_scenarios"
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some("the table of scenarios is empty; look at the stage that wrote it".into())
+    }
+}
+
+/// The attempts at one scenario.
+struct Group<'a> {
+    /// Place in the table of scenarios.
+    index: usize,
+    scenario: &'a Scenario,
+    trajectories: Vec<Trajectory>,
+}
+
+impl Group<'_> {
+    fn outcomes(&self) -> impl Iterator<Item = Option<bool>> {
+        self.trajectories.iter().map(|trajectory| truth::correct(self.scenario, trajectory.answer.as_deref()))
+    }
+
+    /// Whether there is something to learn from; without ground truth only a judge can tell, so perhaps.
+    fn is_informative(&self) -> bool {
+        let mut outcomes = self.outcomes();
+        let first = outcomes.next().flatten();
+        first.is_none() || outcomes.any(|outcome| outcome != first)
+    }
+}
+
+pub async fn run(context: &Context) -> Result<Metrics> {
+    let params: Params = context.params()?;
+    let scenarios: Vec<Scenario> = data::read(&context.input("scenarios")?.path)?;
+    if scenarios.is_empty() {
+        return Err(RolloutError::NoScenarios.into());
+    }
+    let tools = &context.input("tools")?.path;
+    let player = Player::open(context, context.input("policy")?, tools, context.params::<Budget>()?).await?;
+    let groups = waves(context, &params, &scenarios, &player).await;
+    player.close().await;
+    let mut groups = groups?;
+
+    let metrics = metrics(&groups);
+    groups.sort_by_key(|group| group.index);
+    let trajectories: Vec<Trajectory> = groups.into_iter().flat_map(|group| group.trajectories).collect();
+    data::write(&context.output.join("trajectories.parquet"), &trajectories)?;
+    Ok(metrics)
+}
+
+async fn waves<'a>(
+    context: &Context,
+    params: &Params,
+    scenarios: &'a [Scenario],
+    player: &Player,
+) -> Result<Vec<Group<'a>>> {
+    let mut order = choice::draw(scenarios, context.seed).into_iter();
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for _ in 0..=params.refill_waves {
+        let informative = groups.iter().filter(|group| group.is_informative()).count();
+        let wave: Vec<usize> = order.by_ref().take(params.prompts.saturating_sub(informative)).collect();
+        if wave.is_empty() {
+            break;
+        }
+        let attempts: Vec<Attempt<'_>> = wave
+            .iter()
+            .flat_map(|index| (0..params.group_size).map(|sample| (&scenarios[*index], sample)))
+            .map(|(scenario, sample)| Attempt {
+                scenario,
+                sample,
+                seed: episode_seed(context.seed, scenario, sample),
+                sampling: params.sampling(),
+            })
+            .collect();
+        let units = groups.len() * params.group_size as usize + attempts.len();
+        context.observer.total(units as u64);
+        let mut trajectories = player.play(context, &attempts).await?.into_iter();
+        groups.extend(wave.into_iter().map(|index| Group {
+            index,
+            scenario: &scenarios[index],
+            trajectories: trajectories.by_ref().take(params.group_size as usize).collect(),
+        }));
+    }
+    Ok(groups)
+}
+
+impl Params {
+    fn sampling(&self) -> Sampling {
+        let Self { temperature, top_p, top_k, min_p, .. } = *self;
+        Sampling { temperature, top_p, top_k, min_p }
+    }
+}
+
+/// Differs for every episode of a run.
+fn episode_seed(seed: u64, scenario: &Scenario, sample: u32) -> u64 {
+    Encoder::new("mcprl episode seed v1")
+        .number(seed)
+        .text(&scenario.id)
+        .number(sample.into())
+        .finish()
+        .seed()
+}
+
+fn metrics(groups: &[Group<'_>]) -> Metrics {
+    let trajectories: Vec<&Trajectory> = groups.iter().flat_map(|group| &group.trajectories).collect();
+    let episodes = trajectories.len() as f64;
+    let mean = |of: &dyn Fn(&Trajectory) -> u32| {
+        trajectories.iter().map(|trajectory| f64::from(of(trajectory))).sum::<f64>() / episodes
+    };
+    let informative = groups.iter().filter(|group| group.is_informative()).count();
+    let mut metrics: Metrics = BTreeMap::from([
+        ("episodes".to_owned(), episodes),
+        ("groups".to_owned(), groups.len() as f64),
+        ("informative_groups".to_owned(), informative as f64),
+        ("turns".to_owned(), mean(&|trajectory| trajectory.turns)),
+        ("calls".to_owned(), mean(&|trajectory| trajectory.calls)),
+        ("tool_errors".to_owned(), mean(&|trajectory| trajectory.tool_errors)),
+        ("parse_failures".to_owned(), mean(&|trajectory| trajectory.parse_failures)),
+        (
+            "sampled_tokens".to_owned(),
+            mean(&|trajectory| trajectory.sampled.iter().filter(|sampled| **sampled).count() as u32),
+        ),
+    ]);
+    let known: Vec<bool> = groups.iter().flat_map(Group::outcomes).flatten().collect();
+    if !known.is_empty() {
+        let right = known.iter().filter(|right| **right).count();
+        metrics.insert("success".into(), right as f64 / known.len() as f64);
+    }
+    for end in End::ALL {
+        let ended = trajectories.iter().filter(|trajectory| trajectory.end == end.name()).count();
+        metrics.insert(format!("ended_{end}"), ended as f64 / episodes);
+    }
+    metrics
+}

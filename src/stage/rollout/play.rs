@@ -1,0 +1,297 @@
+//! Many episodes at once: one policy, one server, a list of attempts.
+//!
+//! Each finished episode is recorded, so that a stage that was killed plays only what is missing. What comes back
+//! depends on the attempts alone: not on how many are played at once, nor on which of them finishes first.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use futures::StreamExt;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    agent::{End, Episode, Limits, Opening, Toolbox, episode},
+    chat::Chat,
+    data::{Scenario, Trajectory},
+    engine::{Sampler, Sampling},
+    error::{At, Diagnostic, Interrupted, Result},
+    hash::{Digest, Encoder},
+    judge::truth,
+    mcp::Pool,
+    stage::{Context, Input, policy::PolicyFolder},
+};
+
+/// Limits of an episode as cards name them; part of the parameters of every stage that plays.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Budget {
+    pub max_turns: u32,
+    /// Tokens sampled in one turn.
+    pub max_turn_tokens: usize,
+    /// Tokens of an episode, prompt and results included.
+    pub max_tokens: usize,
+    /// Calls that reach the server.
+    pub max_calls: u32,
+    /// Tokens of one result that are kept.
+    pub result_tokens: usize,
+    pub episode_timeout_s: f64,
+    /// Episodes under way at once.
+    pub concurrency: usize,
+}
+
+impl Budget {
+    fn limits(&self) -> Limits {
+        Limits {
+            turns: self.max_turns,
+            turn_tokens: self.max_turn_tokens,
+            tokens: self.max_tokens,
+            calls: self.max_calls,
+            result_tokens: self.result_tokens,
+            // A time beyond what a duration can hold is no limit.
+            time: Duration::try_from_secs_f64(self.episode_timeout_s).unwrap_or(Duration::MAX),
+        }
+    }
+}
+
+/// One episode to be played.
+#[derive(Debug, Clone, Copy)]
+pub struct Attempt<'a> {
+    pub scenario: &'a Scenario,
+    /// Index within its group.
+    pub sample: u32,
+    pub seed: u64,
+    pub sampling: Sampling,
+}
+
+impl Attempt<'_> {
+    /// The id of the trajectory, and the name of its row.
+    fn id(&self, policy: &Digest) -> String {
+        let Sampling { temperature, top_p, top_k, min_p } = self.sampling;
+        Encoder::new("mcprl trajectory v1")
+            .digest(policy)
+            .text(&self.scenario.id)
+            .number(self.sample.into())
+            .number(self.seed)
+            .json(&json!([temperature, top_p, top_k, min_p]))
+            .finish()
+            .to_string()
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PlayError {
+    #[error("there is no server to play on")]
+    NoServer,
+    #[error("the system prompt cannot be rendered")]
+    Prompt(#[source] minijinja::Error),
+    #[error("loading the policy was cut short: {reason}")]
+    Load { reason: String },
+}
+
+impl Diagnostic for PlayError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoServer => "play::no_server",
+            Self::Prompt(_) => "play::prompt",
+            Self::Load { .. } => "play::load",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoServer => Some("add a [server] table with a `command` or a `url`".into()),
+            Self::Prompt(_) => Some("system.jinja sees `tools`, the list of function schemas".into()),
+            Self::Load { .. } => None,
+        }
+    }
+}
+
+/// A policy and a server, ready to play.
+pub struct Player {
+    policy: Digest,
+    sampler: Sampler,
+    chat: Chat,
+    toolbox: Toolbox,
+    pool: Pool,
+    system: String,
+    budget: Budget,
+}
+
+impl Player {
+    /// Loads the policy and reads the tools. The server is not called before the first episode.
+    pub async fn open(context: &Context, policy: &Input, tools: &Path, budget: Budget) -> Result<Self> {
+        let server = context.server.clone().ok_or(PlayError::NoServer)?;
+        let folder = PolicyFolder::open(policy, context)?;
+        let chat = Chat::load(folder.model()).at(|| format!("policy \"{}\"", policy.name))?;
+        let toolbox = Toolbox::load(tools)?;
+        let system =
+            system_prompt(context.files.get("system").map_or("", String::as_str), toolbox.functions())?;
+        let engine = context.engine.clone();
+        let load = move || {
+            let base = folder.base.as_ref().map(|(_, base)| base.as_path());
+            Sampler::load(&folder.folder, base, &engine)
+        };
+        let sampler = tokio::task::spawn_blocking(load)
+            .await
+            .map_err(|error| PlayError::Load { reason: error.to_string() })?
+            .at(|| format!("policy \"{}\"", policy.name))?;
+        Ok(Self { policy: policy.digest, sampler, chat, toolbox, pool: Pool::new(server), system, budget })
+    }
+
+    /// Plays the attempts, those recorded earlier excepted; trajectories come back in the attempts' order.
+    ///
+    /// Advances the observer by one for every attempt.
+    pub async fn play(&self, context: &Context, attempts: &[Attempt<'_>]) -> Result<Vec<Trajectory>> {
+        let mut recorded = context.rows.finished()?;
+        let mut scoreboard = Scoreboard::new(self.sampler.sampled_tokens());
+        let mut played: Vec<Option<Trajectory>> = Vec::with_capacity(attempts.len());
+        for attempt in attempts {
+            // A row that does not parse is played again.
+            let row = recorded.remove(&attempt.id(&self.policy));
+            let trajectory: Option<Trajectory> = row.and_then(|row| serde_json::from_slice(&row).ok());
+            if let Some(trajectory) = &trajectory {
+                scoreboard.count(attempt, trajectory);
+                context.observer.advance(1);
+            }
+            played.push(trajectory);
+        }
+        drop(recorded);
+        let missing: Vec<usize> = (0..attempts.len()).filter(|index| played[*index].is_none()).collect();
+        let openings = self.openings(missing.iter().map(|index| attempts[*index].scenario))?;
+
+        let mut episodes = Vec::with_capacity(missing.len());
+        for index in missing {
+            let attempt = &attempts[index];
+            let opening = &openings[attempt.scenario.id.as_str()];
+            episodes.push(async move { (index, self.attempt(context, attempt, opening).await) });
+        }
+        let mut episodes = futures::stream::iter(episodes).buffer_unordered(self.budget.concurrency.max(1));
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = context.cancel.cancelled() => return Err(Interrupted.into()),
+                next = episodes.next() => next,
+            };
+            let Some((index, trajectory)) = next else { break };
+            let trajectory = trajectory?;
+            if let Ok(row) = serde_json::to_vec(&trajectory) {
+                context.rows.record(&trajectory.id, &row)?;
+            }
+            scoreboard.count(&attempts[index], &trajectory);
+            context.observer.advance(1);
+            context.observer.status(&scoreboard.line(self.sampler.sampled_tokens()));
+            played[index] = Some(trajectory);
+        }
+        drop(episodes);
+        Ok(played.into_iter().flatten().collect())
+    }
+
+    /// Ends the server's sessions.
+    pub async fn close(self) {
+        self.pool.close().await;
+    }
+
+    fn openings<'a>(
+        &self,
+        scenarios: impl Iterator<Item = &'a Scenario>,
+    ) -> Result<BTreeMap<&'a str, Opening>> {
+        let distinct: BTreeMap<&str, &Scenario> =
+            scenarios.map(|scenario| (scenario.id.as_str(), scenario)).collect();
+        let opening = |(id, scenario): (&'a str, &Scenario)| {
+            let opening = Opening::new(&self.chat, &self.toolbox, &self.system, &scenario.task)
+                .at(|| format!("scenario {id}"))?;
+            Ok((id, opening))
+        };
+        distinct.into_iter().map(opening).collect()
+    }
+
+    async fn attempt(
+        &self,
+        context: &Context,
+        attempt: &Attempt<'_>,
+        opening: &Opening,
+    ) -> Result<Trajectory> {
+        let mut episode = self.episode(attempt, opening).await?;
+        if episode.end == End::ServerDown {
+            // A server that crashed gets one more chance, with an episode that knows nothing of the first.
+            episode = self.episode(attempt, opening).await?;
+        }
+        if let Some(lost) = &episode.lost {
+            context.observer.note(&format!("episode of scenario {}: {lost}", attempt.scenario.id));
+        }
+        Ok(trajectory(episode, attempt, &self.policy))
+    }
+
+    async fn episode(&self, attempt: &Attempt<'_>, opening: &Opening) -> Result<Episode> {
+        let session = self.pool.session().await?;
+        let mut sequence = self.sampler.open(opening.pieces.clone(), attempt.sampling, attempt.seed);
+        let limits = self.budget.limits();
+        Ok(episode(&mut sequence, &*session, &self.chat, &self.toolbox, opening, &limits).await?)
+    }
+}
+
+fn system_prompt(template: &str, tools: &[Value]) -> Result<String> {
+    let environment = minijinja::Environment::new();
+    let context = minijinja::Value::from(minijinja::value::Serde(json!({"tools": tools})));
+    let text = environment.render_str(template, context).map_err(PlayError::Prompt)?;
+    Ok(text.trim().to_owned())
+}
+
+fn trajectory(episode: Episode, attempt: &Attempt<'_>, policy: &Digest) -> Trajectory {
+    let scenario = attempt.scenario;
+    Trajectory {
+        id: attempt.id(policy),
+        scenario_id: scenario.id.clone(),
+        family: scenario.family.clone(),
+        split: scenario.split.clone(),
+        sample: attempt.sample,
+        policy: policy.to_string(),
+        seed: attempt.seed,
+        messages: Value::from(episode.messages).to_string(),
+        tokens: episode.tokens,
+        sampled: episode.sampled,
+        logprobs: episode.logprobs,
+        turns: episode.turns,
+        calls: episode.tools.len() as u32,
+        tools: episode.tools,
+        tool_errors: episode.tool_errors,
+        parse_failures: episode.parse_failures,
+        end: episode.end.to_string(),
+        answer: episode.answer,
+    }
+}
+
+/// What a person sees while episodes are played.
+struct Scoreboard {
+    started: Instant,
+    /// Tokens the sampler had drawn before.
+    before: u64,
+    known: usize,
+    right: usize,
+}
+
+impl Scoreboard {
+    fn new(before: u64) -> Self {
+        Self { started: Instant::now(), before, known: 0, right: 0 }
+    }
+
+    fn count(&mut self, attempt: &Attempt<'_>, trajectory: &Trajectory) {
+        if let Some(right) = truth::correct(attempt.scenario, trajectory.answer.as_deref()) {
+            self.known += 1;
+            self.right += usize::from(right);
+        }
+    }
+
+    fn line(&self, sampled: u64) -> String {
+        let rate = (sampled - self.before) as f64 / self.started.elapsed().as_secs_f64().max(1e-3);
+        let rate =
+            if rate < 1e3 { format!("{rate:.0} tokens/s") } else { format!("{:.1}k tokens/s", rate / 1e3) };
+        match self.known {
+            0 => rate,
+            known => format!("success {:.2} · {rate}", self.right as f64 / known as f64),
+        }
+    }
+}
