@@ -21,7 +21,7 @@ table! {
         success: f64,
         /// pass^k: share of scenarios whose every episode was right.
         success_all: f64,
-        /// Lower end of the 95 % bootstrap interval of `success`.
+        /// Lower end of the 95 % Wilson interval of `success`.
         success_low: f64,
         /// Upper end.
         success_high: f64,
@@ -31,7 +31,11 @@ table! {
         gain_low: Option<f64>,
         /// Upper end.
         gain_high: Option<f64>,
-        /// Two-sided sign test over scenarios that differ from the baseline.
+        /// Scenarios with more right episodes than the baseline's.
+        better: Option<u32>,
+        /// Scenarios with fewer.
+        worse: Option<u32>,
+        /// Two-sided sign test over the scenarios that differ from the baseline.
         p_value: Option<f64>,
         /// Mean calls per episode.
         calls: f64,

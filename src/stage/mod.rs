@@ -7,12 +7,17 @@ pub mod card;
 pub mod command;
 pub mod discover;
 mod error;
+pub mod eval;
 pub mod grpo;
 pub mod judge;
 pub mod policy;
 pub mod registry;
 pub mod rollout;
+pub mod scenarios;
 pub mod warmup;
+
+#[cfg(test)]
+mod testing;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 

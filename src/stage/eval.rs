@@ -1,0 +1,219 @@
+//! `eval`: several policies sit the same exam on held-out scenarios, and the verdict says what the difference amounts to.
+//!
+//! Episodes are played just as `rollout` plays them, and judged by ground truth alone: a verdict rests on no opinion.
+//! Every policy draws with the same seeds. An episode in which the server was lost says nothing about a policy and is
+//! left out, and said to be.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::{
+    Context, Input, Metrics, StageError,
+    rollout::play::{Attempt, Budget, Player},
+};
+use crate::{
+    agent::End,
+    data::{self, Scenario, Tool, Trajectory},
+    engine::Sampling,
+    error::{Diagnostic, Result},
+    eval::{Episode, Exam, Mode, headline, metrics, report, verdict},
+    hash::Encoder,
+    judge::truth,
+};
+
+#[derive(Debug, Deserialize)]
+struct Params {
+    greedy: bool,
+    /// Episodes per scenario at temperature 1.
+    samples: u32,
+    /// Resamples of the bootstrap.
+    resamples: usize,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum EvalError {
+    #[error("there is nothing to play: `greedy` is false and `samples` is 0")]
+    NothingToPlay,
+    #[error("none of the {scenarios} scenarios has a known answer")]
+    NoTruth { scenarios: usize },
+    #[error("the server was lost in {lost} of {episodes} episodes, and no scenario is left to compare on")]
+    ServerLost { lost: usize, episodes: usize },
+}
+
+impl Diagnostic for EvalError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NothingToPlay => "eval::nothing_to_play",
+            Self::NoTruth { .. } => "eval::no_truth",
+            Self::ServerLost { .. } => "eval::server_lost",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NothingToPlay => "set `samples` to 1 or more".into(),
+            Self::NoTruth { .. } => {
+                "give scenarios an `answer`: a policy is examined by what is known to be right".into()
+            }
+            Self::ServerLost { .. } => "start the server by hand and call a tool: does it stay up?".into(),
+        })
+    }
+}
+
+pub async fn run(context: &Context) -> Result<Metrics> {
+    let params: Params = context.params()?;
+    let budget: Budget = context.params()?;
+    let policies = baseline_first(context.inputs.get("policies").map_or(&[], Vec::as_slice));
+    if policies.is_empty() {
+        return Err(StageError::NoInput { role: "policies".into() }.into());
+    }
+    let tools_path = &context.input("tools")?.path;
+    let (scenarios, unknown) = known(data::read(&context.input("scenarios")?.path)?)?;
+    let attempts = attempts(&scenarios, &params, context.seed)?;
+    context.observer.total((policies.len() * attempts.len()) as u64);
+
+    let mut trajectories: Vec<Trajectory> = Vec::with_capacity(policies.len() * attempts.len());
+    let mut episodes: Vec<Episode> = Vec::with_capacity(trajectories.capacity());
+    for policy in &policies {
+        let player = Player::open(context, policy, tools_path, budget.clone()).await?;
+        let played = player.play(context, &attempts).await;
+        player.close().await;
+        let played = played?;
+        let answered =
+            attempts.iter().zip(&played).filter(|(_, played)| played.end != End::ServerDown.name());
+        episodes.extend(answered.map(|(attempt, played)| episode(&policy.name, attempt, played)));
+        trajectories.extend(played);
+    }
+    data::write(&context.output.join("episodes.parquet"), &trajectories)?;
+
+    let names: Vec<String> = policies.iter().map(|policy| policy.name.clone()).collect();
+    let tools: Vec<Tool> = data::read(tools_path)?;
+    let tools: Vec<String> = tools.into_iter().filter(|tool| !tool.synthetic).map(|tool| tool.name).collect();
+    let exam = Exam {
+        policies: &names,
+        scenarios: &scenarios,
+        tools: &tools,
+        resamples: params.resamples,
+        seed: context.seed,
+    };
+    let rows = verdict(&exam, &episodes);
+    let lost = trajectories.len() - episodes.len();
+    if rows.is_empty() {
+        return Err(EvalError::ServerLost { lost, episodes: trajectories.len() }.into());
+    }
+    data::write(&context.output.join("verdict.parquet"), &rows)?;
+    let path = context.output.join("report.md");
+    let page = report(&rows, &notes(&params, &scenarios, unknown, lost));
+    std::fs::write(&path, page).map_err(|source| StageError::Write { path, source })?;
+    context.observer.note(&headline(&rows));
+
+    let mut metrics = metrics(&rows);
+    metrics.insert("scenarios".into(), scenarios.len() as f64);
+    metrics.insert("lost".into(), lost as f64);
+    Ok(metrics)
+}
+
+/// The baseline is the policy named `base`, or else the first.
+fn baseline_first(policies: &[Input]) -> Vec<&Input> {
+    let mut policies: Vec<&Input> = policies.iter().collect();
+    policies.sort_by_key(|policy| policy.name != "base");
+    policies
+}
+
+/// Scenarios with ground truth, and how many have none.
+fn known(scenarios: Vec<Scenario>) -> Result<(Vec<Scenario>, usize), EvalError> {
+    let all = scenarios.len();
+    let known: Vec<Scenario> =
+        scenarios.into_iter().filter(|scenario| truth::correct(scenario, None).is_some()).collect();
+    if known.is_empty() {
+        return Err(EvalError::NoTruth { scenarios: all });
+    }
+    let unknown = all - known.len();
+    Ok((known, unknown))
+}
+
+/// Every scenario greedily as sample 0, if asked for, then its sampled episodes.
+fn attempts<'a>(
+    scenarios: &'a [Scenario],
+    params: &Params,
+    seed: u64,
+) -> Result<Vec<Attempt<'a>>, EvalError> {
+    let sampled = Sampling { temperature: 1.0, ..Sampling::GREEDY };
+    let mut draws = if params.greedy { vec![Sampling::GREEDY] } else { vec![] };
+    draws.resize(draws.len() + params.samples as usize, sampled);
+    if draws.is_empty() {
+        return Err(EvalError::NothingToPlay);
+    }
+    let attempt = |scenario: &'a Scenario, sample: usize, sampling: Sampling| Attempt {
+        scenario,
+        sample: sample as u32,
+        seed: Encoder::new("mcprl eval episode seed v1")
+            .number(seed)
+            .text(&scenario.id)
+            .number(sample as u64)
+            .finish()
+            .seed(),
+        sampling,
+    };
+    let of_scenario = |scenario| {
+        draws.iter().enumerate().map(move |(sample, sampling)| attempt(scenario, sample, *sampling))
+    };
+    Ok(scenarios.iter().flat_map(of_scenario).collect())
+}
+
+/// What the verdict reads of a trajectory.
+fn episode(policy: &str, attempt: &Attempt<'_>, played: &Trajectory) -> Episode {
+    Episode {
+        scenario: played.scenario_id.clone(),
+        policy: policy.to_owned(),
+        mode: if attempt.sampling.temperature == 0.0 { Mode::Greedy } else { Mode::Sampled },
+        right: truth::correct(attempt.scenario, played.answer.as_deref()) == Some(true),
+        calls: played.calls,
+        turns: played.turns,
+        tokens: played.sampled.iter().filter(|sampled| **sampled).count() as u32,
+        tool_errors: played.tool_errors,
+        tools: played.tools.clone(),
+    }
+}
+
+/// Split names that the `scenarios` stage gives a meaning.
+const SPLITS: [(&str, &str); 3] =
+    [("a", "seen families, unseen entities"), ("b", "unseen phrasings"), ("c", "unseen families")];
+
+fn notes(params: &Params, scenarios: &[Scenario], unknown: usize, lost: usize) -> Vec<String> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for scenario in scenarios {
+        *counts.entry(&scenario.split).or_default() += 1;
+    }
+    let splits = counts.iter().map(|(split, count)| {
+        let count = several(*count, "scenario");
+        match SPLITS.iter().find(|(name, _)| name == split) {
+            Some((_, meaning)) => format!("- {split}: {count}, {meaning}"),
+            None => format!("- {split}: {count}"),
+        }
+    });
+    let sampled = format!("{} at temperature 1", several(params.samples as usize, "episode"));
+    let played = match (params.greedy, params.samples) {
+        (true, 0) => "one greedy episode".to_owned(),
+        (true, _) => format!("one greedy episode and {sampled}"),
+        (false, _) => sampled,
+    };
+    let mut notes =
+        vec![splits.collect::<Vec<_>>().join("\n"), format!("Per scenario and policy: {played}.")];
+    if unknown > 0 {
+        notes.push(format!("Left out: {} without a known answer.", several(unknown, "scenario")));
+    }
+    if lost > 0 {
+        notes.push(format!("Left out: {} in which the server was lost.", several(lost, "episode")));
+    }
+    notes
+}
+
+/// `1 episode`, `2 episodes`.
+fn several(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}

@@ -1,0 +1,293 @@
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+use serde_json::json;
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::{
+    chat::Chat,
+    data::VerdictRow,
+    engine::EngineSpec,
+    error::Failure,
+    hash::Digest,
+    mcp::{Limits, ServerSpec, Session, State, Transport, demo::HttpServer},
+    model::{Adapter, AdapterConfig, Decoder, Init, ModelConfig, kernels::Heads},
+    progress::Silent,
+    stage::{Artifacts, Rows},
+};
+
+fn scenario(id: &str, split: &str, answer: Option<&str>) -> Scenario {
+    Scenario {
+        id: id.into(),
+        split: split.into(),
+        family: "f".into(),
+        task: "t".into(),
+        answer: answer.map(str::to_owned),
+        check: if answer.is_some() { "number" } else { "none" }.into(),
+        entity: None,
+        reference: None,
+    }
+}
+
+fn params(greedy: bool, samples: u32) -> Params {
+    Params { greedy, samples, resamples: 100 }
+}
+
+#[test]
+fn the_policy_named_base_is_the_baseline_wherever_it_stands() {
+    let named = |names: &[&str]| -> Vec<Input> {
+        let input =
+            |name: &&str| Input { name: (*name).to_owned(), digest: Digest::of(b""), path: "policy".into() };
+        names.iter().map(input).collect()
+    };
+    let order = |names: &[&str]| -> Vec<String> {
+        baseline_first(&named(names)).into_iter().map(|policy| policy.name.clone()).collect()
+    };
+    assert_eq!(order(&["trained", "base", "other"]), ["base", "trained", "other"]);
+    assert_eq!(order(&["second", "first"]), ["second", "first"]);
+}
+
+#[test]
+fn scenarios_without_an_answer_are_left_out_and_counted() {
+    let (kept, unknown) = known(vec![scenario("s", "a", Some("1")), scenario("t", "a", None)]).unwrap();
+    assert_eq!((kept.len(), unknown), (1, 1));
+    assert_eq!(known(vec![scenario("t", "a", None)]), Err(EvalError::NoTruth { scenarios: 1 }));
+}
+
+#[test]
+fn the_greedy_episode_comes_first_and_every_episode_has_its_own_seed() {
+    let scenarios = [scenario("s", "a", Some("1")), scenario("t", "a", Some("1"))];
+    let attempts = attempts(&scenarios, &params(true, 2), 7).unwrap();
+    let drawn: Vec<_> =
+        attempts.iter().map(|a| (a.scenario.id.as_str(), a.sample, a.sampling.temperature)).collect();
+    assert_eq!(
+        drawn,
+        [("s", 0, 0.0), ("s", 1, 1.0), ("s", 2, 1.0), ("t", 0, 0.0), ("t", 1, 1.0), ("t", 2, 1.0)]
+    );
+    let seeds: std::collections::BTreeSet<u64> = attempts.iter().map(|attempt| attempt.seed).collect();
+    assert_eq!(seeds.len(), attempts.len());
+}
+
+#[test]
+fn an_exam_without_episodes_is_refused() {
+    let scenarios = [scenario("s", "a", Some("1"))];
+    assert_eq!(attempts(&scenarios, &params(false, 0), 7).err(), Some(EvalError::NothingToPlay));
+}
+
+#[test]
+fn the_notes_say_what_was_played_and_what_was_left_out() {
+    let scenarios =
+        [scenario("s", "a", Some("1")), scenario("t", "a", Some("1")), scenario("u", "file", Some("1"))];
+    insta::assert_snapshot!(notes(&params(true, 4), &scenarios, 2, 3).join("\n\n"), @r"
+    - a: 2 scenarios, seen families, unseen entities
+    - file: 1 scenario
+
+    Per scenario and policy: one greedy episode and 4 episodes at temperature 1.
+
+    Left out: 2 scenarios without a known answer.
+
+    Left out: 3 episodes in which the server was lost.
+    ");
+}
+
+/// Keys of a card's table of parameters that `eval` shares with `rollout`, with all that is said of them.
+fn shared_params(card: &str) -> toml::Table {
+    let card: toml::Table = card.parse().unwrap();
+    let mut params = card["params"].as_table().unwrap().clone();
+    params
+        .retain(|name, _| name.starts_with("max_") || name == "result_tokens" || name == "episode_timeout_s");
+    params
+}
+
+#[test]
+fn a_policy_is_examined_as_it_practised() {
+    let (eval, rollout) =
+        (include_str!("../../../stages/eval/card.toml"), include_str!("../../../stages/rollout/card.toml"));
+    assert_eq!(shared_params(eval), shared_params(rollout));
+    assert_eq!(shared_params(eval).len(), 6);
+    assert_eq!(
+        include_str!("../../../stages/eval/system.jinja"),
+        include_str!("../../../stages/rollout/system.jinja")
+    );
+}
+
+/// A server, two policies that know nothing, and three questions, in a folder.
+struct Hall {
+    folder: TempDir,
+    server: ServerSpec,
+    recorded: Arc<Recorded>,
+}
+
+#[derive(Default)]
+struct Recorded(Mutex<BTreeMap<String, Vec<u8>>>);
+
+impl Rows for Recorded {
+    fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+    fn record(&self, key: &str, row: &[u8]) -> Result<()> {
+        self.0.lock().unwrap().insert(key.to_owned(), row.to_vec());
+        Ok(())
+    }
+}
+
+/// Every digest is that of the base.
+struct BaseAlone(PathBuf);
+
+impl Artifacts for BaseAlone {
+    fn folder(&self, _: &Digest) -> Result<PathBuf> {
+        Ok(self.0.clone())
+    }
+}
+
+impl Hall {
+    async fn open() -> Self {
+        let listening = HttpServer::bind("sqlite", "127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let transport =
+            Transport::Http { url: listening.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
+        tokio::spawn(listening.serve());
+        let server = ServerSpec { transport, state: State::ReadOnly, limits: Limits::default() };
+        let hall = Self { folder: tempfile::tempdir().unwrap(), server, recorded: Arc::default() };
+        let (_, tools, _) = Session::connect(&hall.server).await.unwrap().describe().await.unwrap();
+        data::write(&hall.path("tools.parquet"), &tools).unwrap();
+        let scenarios =
+            [scenario("s", "a", Some("1")), scenario("t", "a", Some("2")), scenario("u", "c", Some("3"))];
+        data::write(&hall.path("scenarios.parquet"), &scenarios).unwrap();
+        write_policies(&hall.path("base"), &hall.path("trained"));
+        hall
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn context(&self, output: &str, threads: usize, concurrency: usize) -> Context {
+        let output = self.path(output);
+        std::fs::create_dir(&output).unwrap();
+        let input = |name: &str, file: &str| Input {
+            name: name.into(),
+            digest: Digest::of(file.as_bytes()),
+            path: self.path(file),
+        };
+        let params = json!({
+            "greedy": true, "samples": 1, "resamples": 200, "concurrency": concurrency,
+            "max_turns": 2, "max_turn_tokens": 12, "max_tokens": 1500, "max_calls": 4,
+            "result_tokens": 64, "episode_timeout_s": 60.0,
+        });
+        Context {
+            stage: "exam".into(),
+            params: params.as_object().cloned().unwrap(),
+            inputs: BTreeMap::from([
+                ("policies".into(), vec![input("trained", "trained"), input("base", "base")]),
+                ("tools".into(), vec![input("tools", "tools.parquet")]),
+                ("scenarios".into(), vec![input("scenarios", "scenarios.parquet")]),
+            ]),
+            output,
+            files: BTreeMap::from([("system".into(), "Use the tools.".into())]),
+            seed: 7,
+            server: Some(self.server.clone()),
+            engine: EngineSpec { devices: vec!["cpu".into()], threads: Some(threads) },
+            artifacts: Arc::new(BaseAlone(self.path("base"))),
+            rows: self.recorded.clone(),
+            observer: Arc::new(Silent),
+            cancel: CancellationToken::new(),
+        }
+    }
+}
+
+/// A random decoder with the chat files of the reference, and an adapter on it that changes what it says.
+fn write_policies(base: &Path, trained: &Path) {
+    std::fs::create_dir(base).unwrap();
+    std::fs::create_dir(trained).unwrap();
+    let chat = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/chat/qwen3_instruct_2507");
+    for file in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+        std::fs::copy(Path::new(chat).join(file), base.join(file)).unwrap();
+    }
+    let stops = Chat::load(base).unwrap().stop().to_vec();
+    let config = ModelConfig {
+        vocabulary: 512.max(stops.iter().max().map_or(0, |stop| *stop as usize + 1)),
+        hidden: 32,
+        intermediate: 32,
+        layers: 1,
+        heads: Heads { query: 2, kv: 1, dim: 16 },
+        context: 2048,
+        rope_theta: 10_000.0,
+        norm_epsilon: 1e-6,
+        tied: true,
+    };
+    let mut decoder = Decoder::random(config, Init { seed: 3, deviation: 0.3 }).unwrap();
+    decoder.save(base).unwrap();
+    let adapter = AdapterConfig { rank: 2, alpha: 4.0, rank_stabilised: false };
+    Adapter::fresh(&mut decoder, &adapter, 5).unwrap();
+    for parameter in &mut decoder.trained() {
+        let moved = (parameter.tensor() + 0.1).unwrap();
+        parameter.set(moved);
+    }
+    Adapter::save(&decoder, &adapter, "base", trained).unwrap();
+    let of = json!({"base": Digest::of(b"base")}).to_string();
+    std::fs::write(trained.join("policy.json"), of).unwrap();
+}
+
+fn files(output: &Path) -> Vec<Vec<u8>> {
+    let read = |name| std::fs::read(output.join(name)).unwrap();
+    ["verdict.parquet", "episodes.parquet", "report.md"].map(read).into()
+}
+
+#[tokio::test]
+async fn policies_sit_the_same_exam_on_a_live_server() {
+    let hall = Hall::open().await;
+    let context = hall.context("out", 2, 8);
+    let metrics = run(&context).await.unwrap();
+    assert_eq!((metrics["scenarios"], metrics["lost"], metrics["all.gain"]), (3.0, 0.0, 0.0));
+
+    let rows: Vec<VerdictRow> = data::read(&context.output.join("verdict.parquet")).unwrap();
+    let all: Vec<_> = rows
+        .iter()
+        .filter(|row| row.scope == "all")
+        .map(|row| (row.policy.as_str(), row.mode.as_str(), row.episodes, row.gain.is_some()))
+        .collect();
+    assert_eq!(
+        all,
+        [
+            ("base", "greedy", 3, false),
+            ("trained", "greedy", 3, true),
+            ("base", "sampled", 3, false),
+            ("trained", "sampled", 3, true),
+        ]
+    );
+    let episodes: Vec<Trajectory> = data::read(&context.output.join("episodes.parquet")).unwrap();
+    assert_eq!(episodes.len(), 2 * 3 * 2);
+    assert_ne!(episodes[0].tokens, episodes[6].tokens, "the adapter reaches the sampler");
+    let report = std::fs::read_to_string(context.output.join("report.md")).unwrap();
+    assert!(report.starts_with("# Verdict\n\ntrained: no measurable gain on a, c\n"), "{report}");
+}
+
+#[tokio::test]
+async fn an_exam_is_the_same_bytes_whatever_goes_on_at_once_and_however_often_it_was_stopped() {
+    let hall = Hall::open().await;
+    let first = hall.context("first", 2, 8);
+    run(&first).await.unwrap();
+    // Half of the episodes are lost to a kill -9.
+    let mut half = 0;
+    hall.recorded.0.lock().unwrap().retain(|_, _| {
+        half += 1;
+        half % 2 == 0
+    });
+    let resumed = hall.context("resumed", 1, 1);
+    run(&resumed).await.unwrap();
+    assert_eq!(files(&first.output), files(&resumed.output));
+}
+
+#[tokio::test]
+async fn an_exam_that_is_interrupted_ends_as_interrupted() {
+    let hall = Hall::open().await;
+    let context = hall.context("out", 1, 1);
+    context.cancel.cancel();
+    let ended: Result<Metrics, Failure> = run(&context).await;
+    assert_eq!(ended.unwrap_err().code(), "interrupted");
+    assert!(!context.output.join("verdict.parquet").exists());
+}
