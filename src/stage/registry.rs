@@ -40,6 +40,7 @@ pub const BUILT_IN: &[BuiltIn] = &[
     built_in!(rollout, ["system.jinja"]),
     built_in!(judge, ["relative.jinja"]),
     built_in!(grpo, []),
+    built_in!(eval, ["system.jinja"]),
 ];
 
 pub fn find(kind: &str) -> Option<&'static BuiltIn> {
