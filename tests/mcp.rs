@@ -2,6 +2,8 @@
 //!
 //! Wrong servers are small shell scripts that print hand-written JSON lines.
 
+#![expect(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mcprl::{

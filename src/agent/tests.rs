@@ -1,4 +1,9 @@
-use std::{collections::VecDeque, path::Path, sync::Mutex, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    path::Path,
+    sync::Mutex,
+    time::Duration,
+};
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +12,7 @@ use crate::{
     chat::{Chat, ToolCall},
     data::Tool,
     engine::{EngineError, Sampled, Stop},
-    mcp::{McpError, Outcome},
+    mcp::{self, McpError, Outcome, ServerSpec, Session, State, Transport, demo::HttpServer},
 };
 
 /// Says its lines and writes down what it was told in between.
@@ -132,7 +137,7 @@ async fn an_episode_keeps_sampled_tokens_and_appends_only_what_others_said() {
         episode.tokens.iter().zip(&episode.sampled).filter(|(_, s)| **s).map(|(t, _)| *t).collect();
     assert_eq!(chat.decode(&said), format!("{look}<|im_end|>{done}<|im_end|>"));
     let whole = chat.decode(&episode.tokens);
-    assert!(whole.ends_with(&format!("{}{}{done}<|im_end|>", format!("{look}<|im_end|>"), played.heard[1])));
+    assert!(whole.ends_with(&format!("{look}<|im_end|>{}{done}<|im_end|>", played.heard[1])));
     let scored = |(logprob, sampled): (&f32, &bool)| *logprob == if *sampled { -0.5 } else { 0.0 };
     assert!(episode.logprobs.iter().zip(&episode.sampled).all(scored));
 }
@@ -219,6 +224,37 @@ async fn a_result_that_spells_control_tokens_does_not_end_the_turn() {
     let end = chat().stop()[0];
     let ends = |played: &Played| played.episode.tokens.iter().filter(|token| **token == end).count();
     assert_eq!(ends(&played), ends(&harmless));
+}
+
+#[tokio::test]
+async fn a_policy_and_a_live_server_solve_a_task() {
+    let server = HttpServer::bind("sqlite", ([127, 0, 0, 1], 0).into()).await.unwrap();
+    let transport =
+        Transport::Http { url: server.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
+    tokio::spawn(server.serve());
+    let spec = ServerSpec { transport, state: State::ReadOnly, limits: mcp::Limits::default() };
+    let session = Session::connect(&spec).await.unwrap();
+    let (_, tools, _) = session.describe().await.unwrap();
+
+    let (chat, toolbox) = (chat(), Toolbox::new(&tools).unwrap());
+    let opening = Opening::new(&chat, &toolbox, "", "How many departments are there?").unwrap();
+    let lines = [
+        call("list_tables", json!({})),
+        call("run_query", json!({"sql": "SELECT salary FROM employees"})),
+        call("run_query", json!({"sql": "SELECT COUNT(*) FROM departments"})),
+        call("complete_task", json!({"answer": "8"})),
+    ];
+    let line = |line: &String| ([chat.encode_text(line), chat.stop()[..1].to_vec()].concat(), Stop::Token);
+    let mut script = Script { lines: lines.iter().map(line).collect(), heard: Vec::new() };
+    let episode = episode(&mut script, &session, &chat, &toolbox, &opening, &limits()).await.unwrap();
+
+    assert_eq!((episode.end, episode.tool_errors), (End::Completed, 1));
+    assert_eq!(episode.tools, ["list_tables", "run_query", "run_query"]);
+    let heard: Vec<String> = script.heard.iter().map(|tokens| chat.decode(tokens)).collect();
+    assert!(
+        heard[1].contains("departments") && heard[2].contains("salary") && heard[3].contains("\n8\n"),
+        "{heard:?}"
+    );
 }
 
 #[test]

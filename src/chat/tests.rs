@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::*;
 use crate::error::Diagnostic;
 
-const FAMILIES: [&str; 3] = ["qwen2_5", "qwen3", "qwen3_instruct_2507"];
+const FAMILIES: [&str; 4] = ["qwen2_5", "qwen3", "qwen3_instruct_2507", "warmup"];
 
 fn folder(family: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/chat").join(family)

@@ -27,7 +27,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    pub fn execute(self, printer: &Printer) -> Result<Outcome> {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let spec = EngineSpec { devices: vec!["cpu".into()], threads: self.threads };
         let report = runtime()?.block_on(measure(&spec))?;
         printer.data(&match printer.voice {

@@ -21,7 +21,7 @@ pub struct DemoServer {
 }
 
 impl DemoServer {
-    pub fn execute(self, printer: &Printer) -> Result<Outcome> {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
         runtime()?.block_on(async {
             match self.http {
                 None => demo::serve_stdio(&self.kind).await?,

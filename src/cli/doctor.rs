@@ -39,7 +39,7 @@ struct Finding {
 }
 
 impl Doctor {
-    pub fn execute(self, printer: &Printer) -> Result<Outcome> {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let store = self.place.store(self.file.as_deref())?;
         let mut findings = vec![processor(), memory(), disk(store.root()), cache(&store), cuda()];
         if let Some(file) = &self.file {
@@ -143,9 +143,10 @@ fn server(transport: &Transport) -> Finding {
     let (verdict, text) = match transport {
         Transport::Stdio { command, cwd, .. } => {
             let program = command.first().map(String::as_str).unwrap_or_default();
-            match program == "{mcprl}" || found(program, cwd.as_deref()) {
-                true => (Verdict::Good, format!("{program} found")),
-                false => (Verdict::Bad, format!("{program} is neither a file nor on PATH")),
+            if program == "{mcprl}" || found(program, cwd.as_deref()) {
+                (Verdict::Good, format!("{program} found"))
+            } else {
+                (Verdict::Bad, format!("{program} is neither a file nor on PATH"))
             }
         }
         Transport::Http { url, bearer_env: Some(name), .. } if std::env::var_os(name).is_none() => {
@@ -167,9 +168,8 @@ fn found(program: &str, cwd: Option<&Path>) -> bool {
 fn devices(plan: &Plan) -> Finding {
     let devices = &plan.engine.devices;
     let needs_cuda = devices.iter().any(|device| device.starts_with("cuda"));
-    let (verdict, more) = match needs_cuda && !cfg!(feature = "cuda") {
-        true => (Verdict::Bad, ": this build has no CUDA"),
-        false => (Verdict::Good, ""),
-    };
+    let lacking = needs_cuda && !cfg!(feature = "cuda");
+    let (verdict, more) =
+        if lacking { (Verdict::Bad, ": this build has no CUDA") } else { (Verdict::Good, "") };
     Finding { what: "devices", verdict, text: format!("{}{more}", devices.join(", ")) }
 }

@@ -65,7 +65,7 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let voice = if arguments.json { Voice::Json } else { Voice::Human };
     let printer = Printer { voice };
-    match arguments.command.execute(&printer) {
+    match arguments.command.execute(printer) {
         Ok(Outcome::Worked) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
         Ok(Outcome::Interrupted) => ExitCode::from(130),
@@ -81,7 +81,7 @@ pub fn main() -> ExitCode {
 }
 
 impl Command {
-    fn execute(self, printer: &Printer) -> Result<Outcome> {
+    fn execute(self, printer: Printer) -> Result<Outcome> {
         match self {
             Self::Run(command) => command.execute(printer),
             Self::Resume(command) => command.execute(printer),

@@ -9,11 +9,11 @@ use crate::{error::Result, stage::Cards, store::Store};
 /// Where to find things, when not where they usually are.
 #[derive(Args, Clone, Debug)]
 pub struct Place {
-    /// The cache [environment: MCPRL_CACHE] [default: `cache/` beside `.git`, `stages/` or an earlier cache, looked for
+    /// The cache (or `MCPRL_CACHE`) [default: `cache/` beside `.git`, `stages/` or an earlier cache, looked for
     /// upwards from the run file].
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
-    /// Stage cards on disk [environment: MCPRL_STAGES] [default: `stages/` beside the cache].
+    /// Stage cards on disk (or `MCPRL_STAGES`) [default: `stages/` beside the cache].
     #[arg(long, value_name = "DIR")]
     stages: Option<PathBuf>,
 }

@@ -27,7 +27,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn execute(self, printer: &Printer) -> Result<Outcome> {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let source = Source::read(&self.file)?;
         let store = self.place.store(Some(&self.file))?;
         let overrides = Overrides::new(std::env::vars(), self.set);

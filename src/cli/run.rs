@@ -17,7 +17,7 @@ use crate::{
     exec::{self, Ended, Request, RunFolder, RunSpec, Summary, folder},
     plan::{Overrides, Plan, Source},
     stage::Cards,
-    store::FileDigests,
+    store::{FileDigests, Store},
     ui::{Printer, RunView, Voice},
 };
 
@@ -44,7 +44,7 @@ pub struct Resume {
 }
 
 impl Run {
-    pub fn execute(self, printer: &Printer) -> Result<Outcome> {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let source = Source::read(&self.file)?;
         let store = self.place.store(Some(&self.file))?;
         let spec = RunSpec {
@@ -54,52 +54,39 @@ impl Run {
             overrides: Overrides::new(std::env::vars(), self.set),
             text: source.text().to_owned(),
         };
-        let files = FileDigests::load(&store);
-        let plan = Plan::new(&source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)?;
-        let resample = plan.resampled(&spec.resample)?;
-        store.prepare()?;
-        let folder = RunFolder::create(&store, &plan.name, &spec)?;
-        go(
-            printer,
-            Request {
-                plan,
-                store,
-                files,
-                folder,
-                resample,
-                listener: Arc::new(RunView::new(*printer)),
-                cancel: CancellationToken::new(),
-            },
-        )
+        start(printer, store, &source, &spec, |store, plan| RunFolder::create(store, &plan.name, &spec))
     }
 }
 
 impl Resume {
-    pub fn execute(self, printer: &Printer) -> Result<Outcome> {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let store = self.place.store(None)?;
-        let (folder, spec) = RunFolder::open(&store, &self.id)?;
+        let (folder, mut spec) = RunFolder::open(&store, &self.id)?;
+        spec.stages = self.place.given_stages().or(spec.stages);
         let source = Source::parse(&spec.file, spec.text.clone())?;
-        let files = FileDigests::load(&store);
-        let stages = self.place.given_stages().or(spec.stages);
-        let plan = Plan::new(&source, &spec.overrides, &Cards::new(stages), &files)?;
-        let resample = plan.resampled(&spec.resample)?;
-        store.prepare()?;
-        go(
-            printer,
-            Request {
-                plan,
-                store,
-                files,
-                folder,
-                resample,
-                listener: Arc::new(RunView::new(*printer)),
-                cancel: CancellationToken::new(),
-            },
-        )
+        start(printer, store, &source, &spec, |_, _| Ok(folder))
     }
 }
 
-fn go(printer: &Printer, request: Request) -> Result<Outcome> {
+/// Plans and runs. The run's folder is asked for once the plan stands, so that a wrong run file leaves none behind.
+fn start(
+    printer: Printer,
+    store: Store,
+    source: &Source,
+    spec: &RunSpec,
+    folder: impl FnOnce(&Store, &Plan) -> Result<RunFolder>,
+) -> Result<Outcome> {
+    let files = FileDigests::load(&store);
+    let plan = Plan::new(source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)?;
+    let resample = plan.resampled(&spec.resample)?;
+    store.prepare()?;
+    let folder = folder(&store, &plan)?;
+    let listener = Arc::new(RunView::new(printer, &plan));
+    let cancel = CancellationToken::new();
+    go(printer, Request { plan, store, files, folder, resample, listener, cancel })
+}
+
+fn go(printer: Printer, request: Request) -> Result<Outcome> {
     let began = Instant::now();
     let (id, path) = (request.folder.id.clone(), request.folder.path.clone());
     let shown = Shown::of(&request.plan, &path);

@@ -18,7 +18,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    pub fn execute(self, printer: &Printer) -> Result<Outcome> {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let store = self.place.store(None)?;
         let runs: Vec<_> = folder::list(&store)
             .into_iter()

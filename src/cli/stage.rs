@@ -61,7 +61,7 @@ impl Diagnostic for StageCommandError {
 }
 
 impl Stage {
-    pub fn execute(self, printer: &Printer) -> Result<Outcome> {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
         match self {
             Self::List { place } => list(printer, &place),
             Self::Show(named) => named.show(printer),
@@ -70,7 +70,7 @@ impl Stage {
     }
 }
 
-fn list(printer: &Printer, place: &Place) -> Result<Outcome> {
+fn list(printer: Printer, place: &Place) -> Result<Outcome> {
     let cards = place.cards(None);
     let mut found = Vec::new();
     for kind in cards.kinds() {
@@ -94,7 +94,7 @@ impl Named {
         StageCommandError::Unknown { kind: self.kind.clone(), near }
     }
 
-    fn show(&self, printer: &Printer) -> Result<Outcome> {
+    fn show(&self, printer: Printer) -> Result<Outcome> {
         let card = self.place.cards(None).get(&self.kind)?.ok_or_else(|| self.unknown())?;
         match printer.voice {
             Voice::Json => printer.json(&card),
@@ -103,7 +103,7 @@ impl Named {
         Ok(Outcome::Worked)
     }
 
-    fn eject(&self, printer: &Printer) -> Result<Outcome> {
+    fn eject(&self, printer: Printer) -> Result<Outcome> {
         let built_in = registry::find(&self.kind).ok_or_else(|| self.unknown())?;
         let stages = self.place.given_stages().unwrap_or_else(|| "stages".into());
         let folder = stages.join(&self.kind);

@@ -122,9 +122,11 @@ impl<'w> Run<'w> {
 
     fn done(&mut self, index: NodeIndex, done: Done) {
         let (id, record) = (self.id(index), done.record);
-        let event = match done.cached {
-            true => Event::Cached { id, metrics: &record.metrics },
-            false => Event::Finished { id, seconds: record.cost.seconds, metrics: &record.metrics },
+        let metrics = &record.metrics;
+        let event = if done.cached {
+            Event::Cached { id, metrics }
+        } else {
+            Event::Finished { id, seconds: record.cost.seconds, metrics }
         };
         self.workshop.listener.event(&event);
         self.keys.insert(id.to_owned(), done.key);

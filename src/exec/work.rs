@@ -147,7 +147,7 @@ impl Workshop {
             Recorded::Differs { outputs, standing } => {
                 self.listener.event(&Event::Differs { id: &id, outputs: &outputs });
                 self.folder.note(Entry::Differs { node: id.clone(), key: job.key, outputs })?;
-                standing
+                *standing
             }
         };
         rows.0.clear()?;

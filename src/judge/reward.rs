@@ -81,7 +81,7 @@ fn reward(
     Reward {
         trajectory_id: trajectory.id.clone(),
         scenario_id: trajectory.scenario_id.clone(),
-        reward: parts.iter().map(|(_, part)| part).sum::<f64>() as f32,
+        reward: parts.iter().fold(0.0, |sum, (_, part)| sum + part) as f32,
         correct,
         components: Value::Object(parts.iter().map(component).collect::<Map<_, _>>()).to_string(),
         explanation: verdict.and_then(|verdict| verdict.explanation.clone()),

@@ -132,11 +132,11 @@ fn command(transport: &Transport) -> Result<Command, McpError> {
 #[cfg(target_os = "linux")]
 fn die_with_us(command: &mut Command) {
     let ask = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?);
-    // SAFETY: runs between fork and exec, and makes one system call that neither allocates nor locks.
     #[expect(
         unsafe_code,
         reason = "the only way to have something done in the child before it becomes the server"
     )]
+    // SAFETY: runs between fork and exec, and makes one system call that neither allocates nor locks.
     unsafe {
         command.pre_exec(ask);
     }

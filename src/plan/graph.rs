@@ -191,7 +191,7 @@ fn until(reader: &Reader<'_>, turns: &DraftLoop) -> Option<(usize, String)> {
         .collect();
     let known = text.split_once('.').and_then(|(stage, metric)| {
         let index = turns.stages.iter().position(|candidate| candidate.name == stage)?;
-        turns.stages.get(index)?.stage.card.metrics.contains_key(metric).then(|| (index, metric.to_owned()))
+        turns.stages.get(index)?.stage.card.reports(metric).then(|| (index, metric.to_owned()))
     });
     known.or_else(|| {
         let message = format!("`{}`: no stage of loop \"{}\" reports \"{text}\"", entry.path, turns.name);

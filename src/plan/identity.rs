@@ -63,8 +63,5 @@ fn hidden(values: &BTreeMap<String, String>) -> BTreeMap<&String, Digest> {
 
 /// What kind of arithmetic the engine does. Devices of one kind count as equal, whatever their number.
 pub fn numerics(spec: &EngineSpec) -> &'static str {
-    match spec.devices.iter().any(|device| device.starts_with("cuda")) {
-        true => "cuda",
-        false => "cpu",
-    }
+    if spec.devices.iter().any(|device| device.starts_with("cuda")) { "cuda" } else { "cpu" }
 }

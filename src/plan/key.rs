@@ -6,6 +6,7 @@
 //! | kind, revision | yes | the revision is raised when the code's meaning changes |
 //! | card | its digest | roles, outputs, prompts, command and its code; not its prose |
 //! | parameters | resolved values | a default written out is the same as the default |
+//! | parameters with `keyed = false` | no | they change the speed, not the result |
 //! | parameters of type `file` | content | a moved or touched file is the same file |
 //! | inputs | role, name, digest | equal bytes from a changed stage stop a rerun from spreading |
 //! | seed, iteration | for kinds that draw | iterations and seeds draw differently; pure stages do not care |
@@ -70,14 +71,18 @@ impl KeyFields {
     ) -> Self {
         let card = &stage.card;
         let mut params = stage.params.clone();
+        params.retain(|name, _| card.params.get(name).is_none_or(|param| param.keyed));
         for (name, digest) in &stage.files {
             params.insert(name.clone(), json!({ "file": digest }));
         }
         let knows_tools = card.inputs.values().any(|role| role.artifact == "tools");
         let uses_server = card.uses.contains(&Section::Server);
-        let server = around.server.filter(|_| uses_server).map(|server| match knows_tools {
-            true => json!({ "conduct": server.conduct }),
-            false => json!({ "conduct": server.conduct, "reached": server.reached }),
+        let server = around.server.filter(|_| uses_server).map(|server| {
+            if knows_tools {
+                json!({ "conduct": server.conduct })
+            } else {
+                json!({ "conduct": server.conduct, "reached": server.reached })
+            }
         });
         let draws = card.determinism.draws();
         Self {

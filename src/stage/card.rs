@@ -120,6 +120,13 @@ pub struct Param {
     pub max: Option<f64>,
     #[serde(default)]
     pub choices: Vec<String>,
+    /// False for what changes the speed and never the result, such as how much is done at once: not part of the key.
+    #[serde(default = "yes")]
+    pub keyed: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl Param {
@@ -203,7 +210,7 @@ pub struct Card {
     pub inputs: BTreeMap<String, Role>,
     pub params: BTreeMap<String, Param>,
     pub outputs: BTreeMap<String, Port>,
-    /// Name to meaning.
+    /// Name to meaning. A word in capitals stands for any one word: `SPLIT.gain`.
     pub metrics: BTreeMap<String, String>,
     /// Name to file name, relative to the card.
     pub files: BTreeMap<String, String>,
@@ -294,6 +301,16 @@ impl Card {
             encoder.text(name).digest(digest);
         }
         encoder.finish()
+    }
+
+    /// Whether the stage may report this metric.
+    pub fn reports(&self, metric: &str) -> bool {
+        let any = |word: &str| word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+        let fits = |declared: &String| {
+            declared.split('.').count() == metric.split('.').count()
+                && declared.split('.').zip(metric.split('.')).all(|(word, found)| word == found || any(word))
+        };
+        self.metrics.keys().any(fits)
     }
 
     /// The one output of this type, if there is exactly one.

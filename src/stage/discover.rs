@@ -93,7 +93,7 @@ impl Params {
         for (list, names) in [("allow", &self.allow), ("deny", &self.deny)] {
             for name in names {
                 if !tools.iter().any(|tool| is_named(tool, name)) {
-                    let known = tools.iter().map(|tool| &*tool.name);
+                    let known = tools.iter().filter(|tool| !tool.synthetic).map(|tool| &*tool.name);
                     let meant = did_you_mean(name, known).map(str::to_owned);
                     return Err(DiscoverError::UnknownTool { list, name: name.clone(), meant });
                 }
@@ -129,7 +129,82 @@ fn says_read_only(tool: &Tool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+    use serde_json::json;
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
+    use crate::{
+        data::{Resource, Server},
+        engine::EngineSpec,
+        error::Result,
+        hash::Digest,
+        mcp::{Limits, ServerSpec, State, Transport, demo::HttpServer},
+        progress::Silent,
+        stage::{Artifacts, Rows},
+    };
+
+    struct Nothing;
+
+    impl Artifacts for Nothing {
+        fn folder(&self, _: &Digest) -> Result<PathBuf> {
+            Err(DiscoverError::NoServer.into())
+        }
+    }
+
+    impl Rows for Nothing {
+        fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
+            Ok(BTreeMap::new())
+        }
+
+        fn record(&self, _: &str, _: &[u8]) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    fn context(server: Option<ServerSpec>, output: PathBuf) -> Context {
+        let params = json!({"read_only": true, "allow": [], "deny": ["list_tables"]});
+        Context {
+            stage: "tools".into(),
+            params: params.as_object().cloned().unwrap(),
+            inputs: BTreeMap::new(),
+            output,
+            files: BTreeMap::new(),
+            seed: 0,
+            server,
+            engine: EngineSpec { devices: vec!["cpu".into()], threads: None },
+            artifacts: Arc::new(Nothing),
+            rows: Arc::new(Nothing),
+            observer: Arc::new(Silent),
+            cancel: CancellationToken::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_server_offers_is_written_down() {
+        let server = HttpServer::bind("sqlite", "127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let transport =
+            Transport::Http { url: server.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
+        tokio::spawn(server.serve());
+        let spec = ServerSpec { transport, state: State::ReadOnly, limits: Limits::default() };
+        let folder = tempfile::tempdir().unwrap();
+        let metrics = run(&context(Some(spec), folder.path().to_owned())).await.unwrap();
+
+        assert_eq!(metrics, Metrics::from([("tools".into(), 2.0), ("resources".into(), 0.0)]));
+        let tools: Vec<Tool> = data::read(&folder.path().join("tools.parquet")).unwrap();
+        let names: Vec<&str> = tools.iter().map(|tool| &*tool.name).collect();
+        assert_eq!(names, ["describe_table", "run_query", "complete_task"]);
+        let servers: Vec<Server> = data::read(&folder.path().join("server.parquet")).unwrap();
+        assert_eq!(servers[0].tools_digest, tools_digest(&tools).to_string());
+        assert_eq!(data::read::<Resource>(&folder.path().join("resources.parquet")).unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn a_run_without_a_server_has_nothing_to_discover() {
+        let error = run(&context(None, PathBuf::new())).await.unwrap_err();
+        assert_eq!(error.code(), "discover::no_server");
+    }
 
     fn tool(name: &str, annotations: Option<&str>, synthetic: bool) -> Tool {
         Tool {
@@ -169,8 +244,8 @@ mod tests {
     #[test]
     fn a_filter_that_cannot_be_meant_is_refused() {
         let refused = |read_only, allow: &[&str], deny: &[&str]| check(read_only, allow, deny).unwrap_err();
-        insta::assert_snapshot!(refused(false, &[], &["db_dorp"]), @"");
-        insta::assert_snapshot!(refused(true, &["db_drop"], &[]), @"");
-        insta::assert_snapshot!(refused(false, &["complete_task"], &[]), @"");
+        insta::assert_snapshot!(refused(false, &[], &["db_dorp"]), @"`deny` names `db_dorp`, which is no tool of the server; did you mean `db_drop`?");
+        insta::assert_snapshot!(refused(true, &["db_drop"], &[]), @"no tool is left: the server lists 3; loosen `read_only`, `allow` or `deny`");
+        insta::assert_snapshot!(refused(false, &["complete_task"], &[]), @"`allow` names `complete_task`, which is no tool of the server; ");
     }
 }

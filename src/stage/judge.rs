@@ -154,32 +154,39 @@ async fn verdicts(
     groups: &[Group<'_>],
 ) -> Result<Vec<Option<Vec<Verdict>>>> {
     let memory = Recorded { known: context.rows.finished()?, context };
+    // Collected, not mapped lazily: the compiler cannot see that a stream of a borrowing closure may be sent.
     let mut judged = Vec::with_capacity(groups.len());
     for members in groups {
-        let memory = &memory;
-        judged.push(async move {
-            let attempts: Vec<Attempt<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
-            let scenario = attempts.first().map_or("", |attempt| attempt.scenario.id.as_str());
-            let verdicts = match relative.judge(&attempts, memory).await {
-                Ok(verdicts) => Some(verdicts),
-                Err(failure) if failure.code() == "judge::reply" => {
-                    context.observer.note(&format!("scenario {scenario} stays unjudged: {failure}"));
-                    None
-                }
-                Err(failure) => return Err(failure.at(format!("scenario {scenario}"))),
-            };
-            context.observer.advance(1);
-            Ok(verdicts)
-        });
+        judged.push(verdict(context, relative, members, &memory));
     }
     // As many at once as the client lets through; results come in the groups' order.
-    let all =
-        futures::stream::iter(judged).buffered(relative.client().endpoint().concurrency.max(1)).try_collect();
+    let most = relative.client().endpoint().concurrency.max(1);
+    let all = futures::stream::iter(judged).buffered(most).try_collect();
     tokio::select! {
         biased;
         () = context.cancel.cancelled() => Err(Interrupted.into()),
         verdicts = all => verdicts,
     }
+}
+
+async fn verdict(
+    context: &Context,
+    relative: &Relative,
+    members: &Group<'_>,
+    memory: &Recorded<'_>,
+) -> Result<Option<Vec<Verdict>>> {
+    let attempts: Vec<Attempt<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
+    let scenario = attempts.first().map_or("", |attempt| attempt.scenario.id.as_str());
+    let verdicts = match relative.judge(&attempts, memory).await {
+        Ok(verdicts) => Some(verdicts),
+        Err(failure) if failure.code() == "judge::reply" => {
+            context.observer.note(&format!("scenario {scenario} stays unjudged: {failure}"));
+            None
+        }
+        Err(failure) => return Err(failure.at(format!("scenario {scenario}"))),
+    };
+    context.observer.advance(1);
+    Ok(verdicts)
 }
 
 /// Replies in the stage's record of finished rows.

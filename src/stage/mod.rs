@@ -13,7 +13,11 @@ pub mod judge;
 pub mod policy;
 pub mod registry;
 pub mod rollout;
+pub mod scenarios;
 pub mod warmup;
+
+#[cfg(test)]
+mod testing;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 

@@ -61,7 +61,7 @@ pub enum Recorded {
     /// Another writer was first, with other outputs. Theirs stand; these are named.
     Differs {
         outputs: Vec<String>,
-        standing: ActionRecord,
+        standing: Box<ActionRecord>,
     },
 }
 
@@ -79,10 +79,10 @@ impl Store {
     /// The finished result under this key, every output checked. Writes nothing.
     pub fn lookup(&self, key: &Digest) -> Lookup {
         let Some(record) = self.record(key) else {
-            return match self.record_path(key).exists() {
-                true => Lookup::Damaged { output: None, problem: "its record is unreadable".into() },
-                false => Lookup::Miss,
-            };
+            if self.record_path(key).exists() {
+                return Lookup::Damaged { output: None, problem: "its record is unreadable".into() };
+            }
+            return Lookup::Miss;
         };
         for (port, output) in &record.outputs {
             let problem = match self.inspect(&output.digest) {
@@ -126,7 +126,7 @@ impl Store {
                 if outputs.is_empty() {
                     return Ok(Recorded::Same);
                 }
-                Ok(Recorded::Differs { outputs, standing })
+                Ok(Recorded::Differs { outputs, standing: Box::new(standing) })
             }
         }
     }

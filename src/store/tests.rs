@@ -142,7 +142,7 @@ fn the_first_record_stands_and_a_second_with_other_bytes_is_reported() {
     let second = place.record(place.published(&[("a", "2")]));
     place.store.commit(&first).unwrap();
     assert_eq!(place.store.commit(&first).unwrap(), Recorded::Same);
-    let differs = Recorded::Differs { outputs: vec!["out".into()], standing: first.clone() };
+    let differs = Recorded::Differs { outputs: vec!["out".into()], standing: Box::new(first.clone()) };
     assert_eq!(place.store.commit(&second).unwrap(), differs);
     assert_eq!(place.store.record(&first.key), Some(first));
 }

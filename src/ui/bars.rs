@@ -43,6 +43,10 @@ impl Face for Bars {
             self.all.remove(&bar);
         }
     }
+
+    fn shows_work(&self) -> bool {
+        true
+    }
 }
 
 fn style(template: &str) -> ProgressStyle {

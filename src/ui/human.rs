@@ -12,11 +12,18 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// `success 0.61 · reward 0.58`: `success` first, then by name, five at most.
+/// Metrics worth a person's first look, in this order.
+const HEADLINES: [&str; 7] =
+    ["success", "all.gain", "reward", "loss", "signal", "max_logprob_gap", "sampled_tokens"];
+
+/// `success 0.610 · reward 0.580`: the headlines there are; the first four by name where there are none.
 pub fn metrics(metrics: &BTreeMap<String, f64>) -> String {
-    let mut ordered: Vec<_> = metrics.iter().collect();
-    ordered.sort_by_key(|(name, _)| name.as_str() != "success");
-    let shown = ordered.into_iter().take(5).map(|(name, value)| format!("{name} {}", number(*value)));
+    let headlines = HEADLINES.iter().filter_map(|name| Some((*name, *metrics.get(*name)?)));
+    let mut shown: Vec<_> = headlines.collect();
+    if shown.is_empty() {
+        shown = metrics.iter().take(4).map(|(name, value)| (name.as_str(), *value)).collect();
+    }
+    let shown = shown.into_iter().map(|(name, value)| format!("{name} {}", number(value)));
     shown.collect::<Vec<_>>().join(" · ")
 }
 
@@ -47,15 +54,16 @@ mod tests {
 
     #[test]
     fn durations_grow_their_unit() {
-        let shown: Vec<_> = [0.0042, 3.14159, 250.0, 9000.0].into_iter().map(seconds).collect();
+        let shown: Vec<_> = [0.0042, 3.14, 250.0, 9000.0].into_iter().map(seconds).collect();
         assert_eq!(shown, ["4 ms", "3.1 s", "4 min 10 s", "2.5 h"]);
     }
 
     #[test]
-    fn success_is_the_first_metric_shown() {
+    fn headlines_are_shown_before_and_instead_of_other_metrics() {
         let found =
             metrics(&BTreeMap::from([("loss".into(), 0.00123), ("success".into(), 0.5), ("n".into(), 64.0)]));
-        assert_eq!(found, "success 0.500 · loss 1.23e-3 · n 64");
+        assert_eq!(found, "success 0.500 · loss 1.23e-3");
+        assert_eq!(metrics(&BTreeMap::from([("rows".into(), 64.0)])), "rows 64");
     }
 
     #[test]

@@ -33,27 +33,27 @@ pub struct Printer {
 
 impl Printer {
     /// Data, to standard output.
-    pub fn data(&self, text: &str) {
+    pub fn data(self, text: &str) {
         let mut out = std::io::stdout().lock();
         _ = writeln!(out, "{}", text.trim_end());
     }
 
     /// A JSON document, to standard output.
-    pub fn json(&self, value: &impl serde::Serialize) {
+    pub fn json(self, value: &impl serde::Serialize) {
         if let Ok(text) = serde_json::to_string_pretty(value) {
             self.data(&text);
         }
     }
 
     /// For people, to standard error; nothing with `--json`.
-    pub fn say(&self, text: &str) {
+    pub fn say(self, text: &str) {
         if self.voice == Voice::Human {
             let mut err = std::io::stderr().lock();
             _ = writeln!(err, "{text}");
         }
     }
 
-    pub fn error(&self, failure: &Failure) {
+    pub fn error(self, failure: &Failure) {
         let mut err = std::io::stderr().lock();
         if self.voice == Voice::Json {
             let error = serde_json::json!({

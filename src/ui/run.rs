@@ -1,13 +1,17 @@
-//! A run as it goes by.
+//! A run as it goes by: a line for each stage outside loops, one for each iteration of a loop.
 
-use std::{io::IsTerminal, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::IsTerminal,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use serde_json::json;
 
 use super::{Printer, Voice, bars::Bars, human, lines::Lines};
 use crate::{
     exec::{Event, Listener},
-    plan::RerunReason,
+    plan::{Plan, RerunReason},
     progress::{Observer, Silent},
 };
 
@@ -16,22 +20,26 @@ pub trait Face: Send + Sync {
     fn line(&self, text: &str);
     fn begin(&self, id: &str) -> Arc<dyn Observer>;
     fn end(&self, id: &str);
+    /// Whether a stage at work is seen without a line that says so.
+    fn shows_work(&self) -> bool;
 }
 
 /// Shows a run's events.
 pub struct RunView {
     printer: Printer,
     face: Box<dyn Face>,
+    turns: Mutex<Turns>,
 }
 
 impl RunView {
     /// Bars where standard error is a terminal, lines where it is not.
-    pub fn new(printer: Printer) -> Self {
-        let face: Box<dyn Face> = match std::io::stderr().is_terminal() && printer.voice == Voice::Human {
-            true => Box::new(Bars::new()),
-            false => Box::new(Lines(printer)),
+    pub fn new(printer: Printer, plan: &Plan) -> Self {
+        let face: Box<dyn Face> = if std::io::stderr().is_terminal() && printer.voice == Voice::Human {
+            Box::new(Bars::new())
+        } else {
+            Box::new(Lines(printer))
         };
-        Self { printer, face }
+        Self { printer, face, turns: Mutex::new(Turns::of(plan)) }
     }
 }
 
@@ -40,16 +48,12 @@ impl Listener for RunView {
         if let Event::Finished { id, .. } | Event::Failed { id, .. } = event {
             self.face.end(id);
         }
-        if let Event::Stopping = event {
-            self.face.line("stopping: stages finish what they have in hand; Ctrl-C again to end now");
+        if self.printer.voice == Voice::Json {
+            return self.printer.data(&event_json(event).to_string());
         }
-        match self.printer.voice {
-            Voice::Json => self.printer.data(&event_json(event).to_string()),
-            Voice::Human => {
-                if let Some(text) = event_text(event) {
-                    self.face.line(&text);
-                }
-            }
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(text) = turns.text(event, self.face.shows_work()) {
+            self.face.line(&text);
         }
     }
 
@@ -61,36 +65,111 @@ impl Listener for RunView {
     }
 }
 
-fn event_text(event: &Event<'_>) -> Option<String> {
-    let line = |what: &str, id: &str, rest: &str| format!("{what:<8} {id:<24} {rest}").trim_end().to_owned();
-    Some(match event {
-        Event::Cached { id, metrics } => line("cached", id, &human::metrics(metrics)),
-        Event::Started { id, reasons } => line("run", id, &because(reasons)),
-        Event::Waiting { id, run, holder } => {
-            line("wait", id, &format!("for run {run} (process {} on {})", holder.pid, holder.host))
-        }
-        Event::Finished { id, seconds, metrics } => {
-            let (seconds, metrics) = (human::seconds(*seconds), human::metrics(metrics));
-            line("done", id, &format!("{seconds:<10} {metrics}"))
-        }
-        Event::Differs { id, outputs } => {
-            let text = format!(
-                "wrote another `{}` than a run before it under the same key; the first one stands",
-                outputs.join("`, `")
-            );
-            line("differs", id, &text)
-        }
-        Event::Failed { id, .. } => line("failed", id, ""),
-        // The error itself is shown at the end, the loop's end by the iterations there are.
-        Event::Skipped { .. } | Event::Stopping => return None,
-    })
+/// What is known of each iteration of a loop until all its stages have ended.
+#[derive(Default)]
+struct Turn {
+    open: usize,
+    worked: bool,
+    seconds: f64,
+    metrics: BTreeMap<String, f64>,
 }
 
-fn because(reasons: &[RerunReason]) -> String {
-    match reasons {
-        [] | [RerunReason::First] => String::new(),
-        reasons => reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+/// Iterations by name, `train[0003]`, and what was said of their stages already.
+#[derive(Default)]
+struct Turns {
+    by_name: BTreeMap<String, Turn>,
+    said: BTreeSet<String>,
+}
+
+impl Turns {
+    fn of(plan: &Plan) -> Self {
+        let mut turns = Self::default();
+        for index in plan.order() {
+            if let Some((name, _)) = plan.node(*index).id.split_once('/') {
+                turns.by_name.entry(name.to_owned()).or_default().open += 1;
+            }
+        }
+        turns
     }
+
+    fn text(&mut self, event: &Event<'_>, shows_work: bool) -> Option<String> {
+        Some(match event {
+            Event::Cached { id, metrics } => self.ended(id, None, metrics)?,
+            Event::Finished { id, seconds, metrics } => self.ended(id, Some(*seconds), metrics)?,
+            Event::Started { id, reasons } => {
+                let why = because(reasons);
+                match id.split_once('/') {
+                    // A change reaches every iteration; it is said of the first.
+                    Some((turn, stage)) => {
+                        let once = format!("{}/{stage}", turn.split('[').next().unwrap_or_default());
+                        if why.is_empty() || !self.said.insert(once) {
+                            return None;
+                        }
+                    }
+                    None if why.is_empty() && shows_work => return None,
+                    None => {}
+                }
+                line("run", id, &why)
+            }
+            Event::Waiting { id, run, holder } => {
+                line("wait", id, &format!("for run {run} (process {} on {})", holder.pid, holder.host))
+            }
+            Event::Skipped { id } => {
+                let (turn, _) = id.split_once('/').unwrap_or((id, ""));
+                let turns = turn.split('[').next().unwrap_or_default();
+                if !self.said.insert(turns.to_owned()) {
+                    return None;
+                }
+                line("skipped", turn, "and later: the goal is reached")
+            }
+            Event::Differs { id, outputs } => {
+                let text = format!(
+                    "wrote another `{}` than a run before it under the same key; the first one stands",
+                    outputs.join("`, `")
+                );
+                line("differs", id, &text)
+            }
+            // The error itself is shown at the end.
+            Event::Failed { id, .. } => line("failed", id, ""),
+            Event::Stopping => {
+                "stopping: stages finish what they have in hand; Ctrl-C again to end now".into()
+            }
+        })
+    }
+
+    /// The line for a stage that ended: its own, or its iteration's if it was the last of it.
+    fn ended(&mut self, id: &str, seconds: Option<f64>, metrics: &BTreeMap<String, f64>) -> Option<String> {
+        let Some((name, _)) = id.split_once('/') else {
+            return Some(ended_line(id, seconds, metrics));
+        };
+        let turn = self.by_name.entry(name.to_owned()).or_default();
+        turn.open = turn.open.saturating_sub(1);
+        turn.worked |= seconds.is_some();
+        turn.seconds += seconds.unwrap_or(0.0);
+        turn.metrics.extend(metrics.iter().map(|(name, value)| (name.clone(), *value)));
+        if turn.open > 0 {
+            return None;
+        }
+        Some(ended_line(name, turn.worked.then_some(turn.seconds), &turn.metrics))
+    }
+}
+
+fn line(what: &str, id: &str, rest: &str) -> String {
+    format!("{what:<8} {id:<20} {rest}").trim_end().to_owned()
+}
+
+fn ended_line(id: &str, seconds: Option<f64>, metrics: &BTreeMap<String, f64>) -> String {
+    let (what, took) = match seconds {
+        Some(seconds) => ("done", human::seconds(seconds)),
+        None => ("cached", String::new()),
+    };
+    line(what, id, &format!("{took:<10} {}", human::metrics(metrics)))
+}
+
+/// Empty where there is nothing to explain.
+fn because(reasons: &[RerunReason]) -> String {
+    let telling = reasons.iter().filter(|reason| **reason != RerunReason::First);
+    telling.map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn event_json(event: &Event<'_>) -> serde_json::Value {

@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 HERE = Path(__file__).parent / "chat"
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
-FAMILIES = {"qwen2_5": "qwen2_5.jinja", "qwen3": "qwen3.jinja", "qwen3_instruct_2507": "qwen3_instruct_2507.jinja"}
+FAMILIES = {name: TEMPLATES / f"{name}.jinja" for name in ["qwen2_5", "qwen3", "qwen3_instruct_2507"]}
+FAMILIES["warmup"] = HERE.parents[2] / "stages" / "warmup" / "chat_template.jinja"
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 PLAIN = ["<tool_call>", "</tool_call>", "<think>", "</think>"]
 
@@ -95,7 +96,7 @@ def main():
     for family, template in FAMILIES.items():
         folder = HERE / family
         folder.mkdir(parents=True)
-        source = (TEMPLATES / template).read_text()
+        source = template.read_text()
         fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), eos_token="<|im_end|>", pad_token="<|endoftext|>")
         fast.backend_tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
         config = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "tokenizer_class": "PreTrainedTokenizerFast"}
@@ -130,8 +131,8 @@ def main():
     (HERE / "renders.json").write_text(f"[\n{lines}\n]\n")
     (HERE / "README.md").write_text(
         "Written by `tests/reference/chat_render.py`. The `chat_template.jinja` files are the templates of Qwen2.5 and\n"
-        "Qwen3, copyright Alibaba Cloud, licensed under the Apache License 2.0; they are unchanged. The tokenizers are\n"
-        "tiny ones trained by the script.\n"
+        "Qwen3, copyright Alibaba Cloud, licensed under the Apache License 2.0 and unchanged, and the one of the `warmup`\n"
+        "stage. The tokenizers are tiny ones trained by the script.\n"
     )
 
 

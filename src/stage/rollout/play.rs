@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -162,11 +162,12 @@ impl Player {
         let missing: Vec<usize> = (0..attempts.len()).filter(|index| played[*index].is_none()).collect();
         let openings = self.openings(missing.iter().map(|index| attempts[*index].scenario))?;
 
+        // Collected, not mapped lazily: the compiler cannot see that a stream of a borrowing closure may be sent.
         let mut episodes = Vec::with_capacity(missing.len());
         for index in missing {
             let attempt = &attempts[index];
-            let opening = &openings[attempt.scenario.id.as_str()];
-            episodes.push(async move { (index, self.attempt(context, attempt, opening).await) });
+            let trajectory = self.attempt(context, attempt, &openings[attempt.scenario.id.as_str()]);
+            episodes.push(trajectory.map(move |trajectory| (index, trajectory)));
         }
         let mut episodes = futures::stream::iter(episodes).buffer_unordered(self.budget.concurrency.max(1));
         loop {

@@ -1,1 +1,175 @@
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    mcp::{self, Session, State, Transport, demo::HttpServer},
+    model::{Decoder, Init, ModelConfig},
+    stage::testing::{Ledger, context},
+};
+
+/// A demo server in this process.
+async fn server() -> mcp::ServerSpec {
+    let server = HttpServer::bind("sqlite", ([127, 0, 0, 1], 0).into()).await.unwrap();
+    let url = server.url().unwrap();
+    tokio::spawn(server.serve());
+    mcp::ServerSpec {
+        transport: Transport::Http { url, bearer_env: None, headers: BTreeMap::new() },
+        state: State::ReadOnly,
+        limits: mcp::Limits::default(),
+    }
+}
+
+/// A policy that knows nothing: it says random tokens.
+fn babbler(folder: &Path) {
+    let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
+    let config = std::fs::read(reference.join("fixtures/qwen3-tiny/config.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&config).unwrap();
+    config["vocab_size"] = json!(407);
+    config["max_position_embeddings"] = json!(2048);
+    std::fs::create_dir_all(folder).unwrap();
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let config = ModelConfig::load(folder).unwrap();
+    Decoder::random(config, Init { seed: 1, deviation: 0.02 }).unwrap().save(folder).unwrap();
+    for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+        std::fs::copy(reference.join("chat/qwen3").join(name), folder.join(name)).unwrap();
+    }
+}
+
+/// A folder with everything a rollout reads.
+struct Bench {
+    folder: tempfile::TempDir,
+    server: mcp::ServerSpec,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let (folder, server) = (tempfile::tempdir().unwrap(), server().await);
+        babbler(&folder.path().join("policy"));
+        let session = Session::connect(&server).await.unwrap();
+        let (_, tools, _) = session.describe().await.unwrap();
+        session.close().await;
+        data::write(&folder.path().join("tools.parquet"), &tools).unwrap();
+        let scenario = |index: usize| Scenario {
+            id: format!("scenario {index}"),
+            split: "train".into(),
+            family: format!("family {}", index % 2),
+            task: format!("Question {index}?"),
+            answer: Some("7".into()),
+            check: "number".into(),
+            entity: None,
+            reference: None,
+        };
+        let scenarios: Vec<Scenario> = (0..6).map(scenario).collect();
+        data::write(&folder.path().join("scenarios.parquet"), &scenarios).unwrap();
+        Self { folder, server }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn context(&self, params: Value) -> (Context, Arc<Ledger>) {
+        let (policy, tools, scenarios) =
+            (self.path("policy"), self.path("tools.parquet"), self.path("scenarios.parquet"));
+        let inputs = [("policy", policy.as_path()), ("tools", &tools), ("scenarios", &scenarios)];
+        let mut given = json!({"prompts": 2, "group_size": 3, "refill_waves": 1, "max_turn_tokens": 12});
+        given.as_object_mut().unwrap().extend(params.as_object().cloned().unwrap());
+        let (mut context, rows) = context("rollout", &inputs, &self.path("out"), given);
+        context.server = Some(self.server.clone());
+        (context, rows)
+    }
+
+    fn trajectories(&self) -> Vec<Trajectory> {
+        data::read(&self.path("out/trajectories.parquet")).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn episodes_come_in_the_order_of_scenarios_and_samples_with_a_seed_each() {
+    let bench = Bench::new().await;
+    let metrics = run(&bench.context(json!({})).0).await.unwrap();
+    let trajectories = bench.trajectories();
+
+    // All groups are wrong throughout, so the second wave draws as many scenarios as the first.
+    assert_eq!((metrics["episodes"], metrics["groups"], metrics["informative_groups"]), (12.0, 4.0, 0.0));
+    assert_eq!(metrics["success"], 0.0);
+    let ended: f64 = End::ALL.iter().map(|end| metrics[&format!("ended_{end}")]).sum();
+    assert!((ended - 1.0).abs() < 1e-9);
+    let places: Vec<(&str, u32)> = trajectories.iter().map(|t| (t.scenario_id.as_str(), t.sample)).collect();
+    assert!(places.is_sorted());
+    let distinct = |of: fn(&Trajectory) -> String| {
+        trajectories.iter().map(of).collect::<std::collections::BTreeSet<_>>().len()
+    };
+    assert_eq!((distinct(|t| t.id.clone()), distinct(|t| t.seed.to_string())), (12, 12));
+    for trajectory in &trajectories {
+        assert_eq!(trajectory.tokens.len(), trajectory.sampled.len());
+        assert_eq!(trajectory.tokens.len(), trajectory.logprobs.len());
+        assert!(trajectory.sampled.contains(&true));
+    }
+}
+
+#[tokio::test]
+async fn how_many_episodes_are_played_at_once_changes_no_byte() {
+    let bench = Bench::new().await;
+    run(&bench.context(json!({"concurrency": 1})).0).await.unwrap();
+    let alone = std::fs::read(bench.path("out/trajectories.parquet")).unwrap();
+    let (mut context, _) = bench.context(json!({"concurrency": 64}));
+    context.engine.threads = Some(1);
+    run(&context).await.unwrap();
+    assert_eq!(std::fs::read(bench.path("out/trajectories.parquet")).unwrap(), alone);
+}
+
+#[tokio::test]
+async fn an_interrupted_rollout_goes_on_where_it_was() {
+    let bench = Bench::new().await;
+    let (context, rows) = bench.context(json!({}));
+    run(&context).await.unwrap();
+    let whole = bench.trajectories();
+
+    let (resumed, kept) = bench.context(json!({}));
+    let recorded = crate::stage::Rows::finished(&*rows).unwrap();
+    let marked = &whole[4].id;
+    let mut row: Trajectory = serde_json::from_slice(&recorded[marked]).unwrap();
+    assert_eq!(row, whole[4]);
+    row.answer = Some("kept".into());
+    crate::stage::Rows::record(&*kept, marked, &serde_json::to_vec(&row).unwrap()).unwrap();
+    run(&resumed).await.unwrap();
+    let after = bench.trajectories();
+    assert_eq!(after[4].answer.as_deref(), Some("kept"));
+    assert_eq!((&after[..4], &after[5..]), (&whole[..4], &whole[5..]));
+}
+
+#[tokio::test]
+async fn a_cancelled_rollout_is_interrupted() {
+    let bench = Bench::new().await;
+    let (context, _) = bench.context(json!({}));
+    context.cancel.cancel();
+    assert_eq!(run(&context).await.unwrap_err().code(), "interrupted");
+}
+
+#[tokio::test]
+async fn a_rollout_without_server_or_scenarios_says_so() {
+    let bench = Bench::new().await;
+    let (mut context, _) = bench.context(json!({}));
+    context.server = None;
+    assert_eq!(run(&context).await.unwrap_err().code(), "play::no_server");
+
+    data::write::<Scenario>(&bench.path("scenarios.parquet"), &[]).unwrap();
+    assert_eq!(run(&bench.context(json!({})).0).await.unwrap_err().code(), "rollout::no_scenarios");
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_fails_the_stage() {
+    let bench = Bench::new().await;
+    let (mut context, _) = bench.context(json!({}));
+    let url = "http://127.0.0.1:1/mcp".to_owned();
+    let transport = Transport::Http { url, bearer_env: None, headers: BTreeMap::new() };
+    context.server = Some(mcp::ServerSpec { transport, ..bench.server.clone() });
+    let failure = run(&context).await.unwrap_err();
+    assert!(failure.code().starts_with("mcp::"), "{failure:?}");
+}

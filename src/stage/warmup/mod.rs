@@ -3,9 +3,15 @@
 //! A scripted worker, sloppy on purpose, answers training questions on the live server; a tokenizer is trained on its
 //! traces, then a small decoder learns to imitate it. What comes out is an ordinary Hugging Face folder.
 
+pub mod corpus;
 mod folder;
+mod phrases;
 mod tokenizer;
+pub mod traces;
 mod train;
+
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 

@@ -6,7 +6,7 @@
 //! `tokenizer.json`.
 
 use tokenizers::{
-    AddedToken, PreTokenizerWrapper, SplitDelimiterBehavior, Tokenizer,
+    AddedToken, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, PreTokenizerWrapper, SplitDelimiterBehavior, Tokenizer,
     models::{
         TrainerWrapper,
         bpe::{BPE, BpeTrainer},
@@ -52,7 +52,7 @@ pub fn train(
         );
     }
     let mut tokenizer = Tokenizer::new(BPE::default());
-    let split = Split::new(SplitPattern::Regex(PIECES.to_owned()), SplitDelimiterBehavior::Isolated, false)?;
+    let split = split()?;
     let bytes = ByteLevel::new(false, false, false);
     let pieces = vec![PreTokenizerWrapper::Split(split), PreTokenizerWrapper::ByteLevel(bytes)];
     tokenizer.with_pre_tokenizer(Some(Sequence::new(pieces)));
@@ -67,8 +67,29 @@ pub fn train(
     let cuts: Vec<&str> = SPECIAL.into_iter().chain(plain.iter().copied()).collect();
     let fragments = texts.iter().flat_map(|text| between(text, &cuts));
     tokenizer.train(&mut TrainerWrapper::BpeTrainer(trainer), fragments)?;
-    tokenizer.add_tokens(plain.into_iter().map(|token| AddedToken::from(token, false).normalized(false)))?;
+    // A phrase that begins or ends with a letter must not be found within a longer word.
+    let has_word_edge = |token: &str| {
+        let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+        token.starts_with(is_word) || token.ends_with(is_word)
+    };
+    let added = |token| AddedToken::from(token, false).normalized(false).single_word(has_word_edge(token));
+    tokenizer.add_tokens(plain.into_iter().map(added))?;
     Ok(tokenizer)
+}
+
+fn split() -> Result<Split, tokenizers::Error> {
+    Split::new(SplitPattern::Regex(PIECES.to_owned()), SplitDelimiterBehavior::Isolated, false)
+}
+
+/// The pieces a text is cut into before any two bytes are merged.
+pub fn pieces(text: &str) -> Vec<String> {
+    let cut = |text: &str| -> Result<Vec<String>, tokenizers::Error> {
+        let mut cut = PreTokenizedString::from(text);
+        split()?.pre_tokenize(&mut cut)?;
+        let pieces = cut.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        Ok(pieces.into_iter().map(|(piece, _, _)| piece.to_owned()).collect())
+    };
+    cut(text).unwrap_or_else(|_| vec![text.to_owned()])
 }
 
 /// The parts of a text between added tokens; what the tokenizer takes whole teaches no merges.

@@ -1,0 +1,246 @@
+//! The families file as it is written (TOML): its tables and keys, and nothing about what they mean together.
+//!
+//! ```toml
+//! [results]                       # how this server's results are read
+//! format = "table"
+//! separator = " | "
+//!
+//! [calls]                         # short names for tools: `query = "…"` wherever a call is asked for
+//! query = { tool = "run_query", argument = "sql" }
+//!
+//! [entities.project]              # what questions are about, listed by the live server
+//! call = { query = "SELECT name FROM projects" }
+//! columns = ["project"]
+//!
+//! [axes.fact.cost]                # values that families are combined from: words, calls, entities, tier, check
+//! check = "number"
+//! column = "cost"
+//! noun = ["cost", "price"]
+//!
+//! [[families]]
+//! name = "project_{fact}"
+//! over = ["fact"]
+//! entities = ["project"]
+//! solve = { query = "SELECT {column} FROM projects WHERE name = {project:quoted}" }
+//! phrasings = { train = ["What is the {noun} of {project}?"], unseen = ["{project} has what {noun}?"] }
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::results::Results;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    #[serde(default)]
+    pub results: Results,
+    #[serde(default)]
+    pub calls: BTreeMap<String, Short>,
+    #[serde(default)]
+    pub entities: BTreeMap<String, EntityDeclaration>,
+    #[serde(default)]
+    pub tiers: BTreeMap<String, Tier>,
+    #[serde(default)]
+    pub words: BTreeMap<String, Alternatives>,
+    #[serde(default)]
+    pub axes: BTreeMap<String, BTreeMap<String, Axis>>,
+    #[serde(default)]
+    pub families: Vec<FamilyDeclaration>,
+}
+
+/// A short name for a tool, and the argument that a bare text is.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Short {
+    pub tool: String,
+    pub argument: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EntityDeclaration {
+    pub call: CallDeclaration,
+    pub page: Option<usize>,
+    pub columns: Columns,
+}
+
+/// Placeholders by position, or by the name of the result's field.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "`columns` should be a list of names, or a table from name to field")]
+pub(super) enum Columns {
+    Positions(Vec<String>),
+    Fields(BTreeMap<String, String>),
+}
+
+impl Columns {
+    pub fn pairs(&self) -> Option<Vec<(String, Option<String>)>> {
+        let pairs: Vec<_> = match self {
+            Self::Positions(names) => names.iter().map(|name| (name.clone(), None)).collect(),
+            Self::Fields(fields) => fields.iter().map(|(name, field)| (name.clone(), Some(field.clone()))).collect(),
+        };
+        (!pairs.is_empty()).then_some(pairs)
+    }
+}
+
+/// `{ tool = { argument = … } }` or `{ short = "…" }`; `take` names the first field of the result.
+#[derive(Debug, Deserialize)]
+pub(super) struct CallDeclaration {
+    pub take: Option<String>,
+    #[serde(flatten)]
+    pub call: Map<String, Value>,
+}
+
+/// One call, or several in order.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "`solve` should be a call, or a list of calls")]
+pub(super) enum Solve {
+    One(CallDeclaration),
+    Several(Vec<CallDeclaration>),
+}
+
+impl Solve {
+    pub fn calls(&self) -> &[CallDeclaration] {
+        match self {
+            Self::One(call) => std::slice::from_ref(call),
+            Self::Several(calls) => calls,
+        }
+    }
+}
+
+/// Alternatives for a word.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a word should be a text, a list of texts, or { train = […], unseen = […] }")]
+pub(super) enum Alternatives {
+    One(String),
+    Several(Vec<String>),
+    Split { train: Vec<String>, unseen: Vec<String> },
+}
+
+impl Alternatives {
+    /// For training, and kept out of it.
+    pub fn lists(&self) -> (&[String], &[String]) {
+        match self {
+            Self::One(text) => (std::slice::from_ref(text), &[]),
+            Self::Several(texts) => (texts, &[]),
+            Self::Split { train, unseen } => (train, unseen),
+        }
+    }
+}
+
+/// One value of an axis: a part of every family that it is combined into. Every further key is a word.
+#[derive(Debug, Deserialize)]
+pub(super) struct Axis {
+    #[serde(default)]
+    pub entities: Vec<String>,
+    pub check: Option<Check>,
+    pub tier: Option<String>,
+    #[serde(default)]
+    pub look: Vec<CallDeclaration>,
+    #[serde(default)]
+    pub slips: Vec<CallDeclaration>,
+    #[serde(flatten)]
+    pub words: BTreeMap<String, Alternatives>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FamilyDeclaration {
+    pub name: String,
+    /// Axes whose values are combined; `{axis}` in `name` is the value.
+    #[serde(default)]
+    pub over: Vec<String>,
+    /// Of two axes, the combinations there are; all where absent.
+    pub cells: Option<BTreeMap<String, Vec<String>>>,
+    #[serde(default)]
+    pub holdout: Holdout,
+    #[serde(default)]
+    pub entities: Vec<String>,
+    pub check: Option<Check>,
+    pub read: Option<Read>,
+    /// The field of the result that is the answer; the first where absent.
+    pub field: Option<String>,
+    pub tier: Option<String>,
+    pub solve: Solve,
+    pub phrasings: Alternatives,
+    #[serde(default)]
+    pub words: BTreeMap<String, Alternatives>,
+    #[serde(default)]
+    pub look: Vec<CallDeclaration>,
+    pub guess: Option<CallDeclaration>,
+    #[serde(default)]
+    pub slips: Vec<CallDeclaration>,
+}
+
+/// What is kept out of training: the family, or the families of these names where axes make several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "`holdout` should be true, false, or a list of family names")]
+pub(super) enum Holdout {
+    Whole(bool),
+    Cells(Vec<String>),
+}
+
+impl Default for Holdout {
+    fn default() -> Self {
+        Self::Whole(false)
+    }
+}
+
+/// How an answer is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Check {
+    /// As text, whatever the case and the spaces.
+    Text,
+    /// As a number.
+    Number,
+    /// As a list between commas, in any order.
+    Set,
+}
+
+impl Check {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Number => "number",
+            Self::Set => "set",
+        }
+    }
+}
+
+/// How the answer is read from the last result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Read {
+    /// One field of the only row.
+    #[default]
+    Cell,
+    /// One field of every row, joined by `, `.
+    Column,
+    /// The whole text.
+    Text,
+}
+
+/// How a sloppy worker goes about its questions: chances between 0 and 1.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tier {
+    /// Looks at what there is before anything else.
+    pub look: f64,
+    /// Makes the obvious call, which fails.
+    pub guess: f64,
+    /// Goes on after a call that failed.
+    pub recover: f64,
+    /// Makes a plausible call that answers another question.
+    pub slip: f64,
+    /// Hands in the answer as it should.
+    pub finish: f64,
+}
+
+impl Default for Tier {
+    fn default() -> Self {
+        Self { look: 0.2, guess: 0.45, recover: 0.35, slip: 0.4, finish: 0.88 }
+    }
+}

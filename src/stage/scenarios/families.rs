@@ -1,0 +1,429 @@
+//! Families of questions: what can be asked about a server's data, how it is found out, and in which words.
+//!
+//! The file is declared in `declaration.rs`; here it is looked up and checked whole, so that what a [`Families`]
+//! holds can be used without a further question: every name is known, every call is complete, every list has an item.
+//! Nothing here talks to a server.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::{
+    declaration::{self, Axis, CallDeclaration, FamilyDeclaration, Holdout},
+    error::ScenarioError,
+    phrase::{Binding, Phrase, Scope, Template, Word},
+    results::Results,
+};
+use crate::{chat::ToolCall, error::did_you_mean};
+
+pub use super::declaration::{Check, Read, Tier};
+
+/// A families file, looked up.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Families {
+    pub(super) results: Results,
+    pub(super) entities: Vec<EntityList>,
+    families: Vec<Family>,
+}
+
+/// Entities listed by a tool call on the live server.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct EntityList {
+    pub name: String,
+    pub call: CallTemplate,
+    /// Rows that one call brings; the call is repeated with a larger `{offset}` until one brings fewer.
+    pub page: Option<usize>,
+    /// Placeholders, and the field of the result each is bound to (by position where no name is given).
+    pub columns: Vec<(String, Option<String>)>,
+}
+
+/// One family of questions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Family {
+    pub name: String,
+    /// Never in training: split C.
+    pub holdout: bool,
+    pub check: Check,
+    /// Indices of the entity lists a question is about; every combination is asked about.
+    pub(super) entities: Vec<usize>,
+    pub(super) solve: Vec<Step>,
+    pub(super) read: Read,
+    pub(super) field: Option<String>,
+    pub(super) phrasings: Phrase,
+    worker: Worker,
+}
+
+/// A call of the reference solution, and the name its first field is known by to the calls after it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Step {
+    pub call: CallTemplate,
+    pub take: Option<String>,
+}
+
+/// What a sloppy worker does with a question of this family.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::stage) struct Worker {
+    pub tier: Tier,
+    /// Calls that show what there is.
+    pub look: Vec<CallTemplate>,
+    /// The obvious call, which fails.
+    pub guess: Option<CallTemplate>,
+    /// Calls that succeed and answer another question.
+    pub slips: Vec<CallTemplate>,
+}
+
+/// A tool call that waits for its entity.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::stage) struct CallTemplate {
+    tool: String,
+    arguments: Vec<(String, Argument)>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Argument {
+    Text(Phrase),
+    Plain(Value),
+    List(Vec<Argument>),
+    Table(Vec<(String, Argument)>),
+}
+
+impl CallTemplate {
+    pub fn tool(&self) -> &str {
+        &self.tool
+    }
+
+    pub fn fill(&self, binding: &Binding) -> ToolCall {
+        ToolCall { name: self.tool.clone(), arguments: table(&self.arguments, binding) }
+    }
+}
+
+fn table(fields: &[(String, Argument)], binding: &Binding) -> Map<String, Value> {
+    fields.iter().map(|(name, value)| (name.clone(), value.fill(binding))).collect()
+}
+
+impl Argument {
+    fn fill(&self, binding: &Binding) -> Value {
+        match self {
+            Self::Text(phrase) => phrase.fill(binding).into(),
+            Self::Plain(value) => value.clone(),
+            Self::List(items) => items.iter().map(|item| item.fill(binding)).collect(),
+            Self::Table(fields) => Value::Object(table(fields, binding)),
+        }
+    }
+}
+
+impl Families {
+    pub fn load(path: &Path) -> Result<Self, ScenarioError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
+        let file = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into());
+        Self::parse(&text, &file)
+    }
+
+    /// `file` is the name that errors give.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ScenarioError> {
+        let file = file.to_owned();
+        let declared: declaration::File = toml::from_str(text).map_err(|cause| ScenarioError::Syntax {
+            file: file.clone(),
+            problem: cause.to_string().trim_end().to_owned(),
+        })?;
+        Self::look_up(&declared).map_err(|Wrong { place, problem }| ScenarioError::Families { file, place, problem })
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Family> {
+        self.families.iter()
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Family> {
+        self.families.iter().find(|family| family.name == name)
+    }
+
+    fn look_up(file: &declaration::File) -> Result<Self, Wrong> {
+        let words = Words::of("words", &file.words)?;
+        let mut entities = Vec::new();
+        for (name, declared) in &file.entities {
+            let place = format!("entities.{name}");
+            let offset = if declared.page.is_some() { vec!["offset"] } else { Vec::new() };
+            let scope = words.scope(&[], offset);
+            let call = call_template(&declared.call, file, &scope).map_err(|problem| wrong(&place, problem))?;
+            entities.push(EntityList {
+                name: name.clone(),
+                call,
+                page: declared.page,
+                columns: declared.columns.pairs().ok_or_else(|| wrong(&place, "`columns` is empty"))?,
+            });
+        }
+        let mut families: Vec<Family> = Vec::new();
+        for declared in &file.families {
+            for cell in cells(declared, file)? {
+                let family = Builder { file, words: &words, entities: &entities, declared, cell: &cell }.build()?;
+                if families.iter().any(|other| other.name == family.name) {
+                    return Err(wrong(format!("family \"{}\"", family.name), "the name is taken by another family"));
+                }
+                families.push(family);
+            }
+        }
+        if families.is_empty() {
+            return Err(wrong("families", "none is declared"));
+        }
+        Ok(Self { results: file.results.clone(), entities, families })
+    }
+}
+
+impl Family {
+    pub(in crate::stage) fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    /// How the answer is read from the last result, and which field it is.
+    pub(in crate::stage) fn reading(&self) -> (Read, Option<&str>) {
+        (self.read, self.field.as_deref())
+    }
+
+    /// The reference calls in order, each with the name its first field is known by to the calls after it.
+    pub(in crate::stage) fn steps(&self) -> impl Iterator<Item = (&CallTemplate, Option<&str>)> {
+        self.solve.iter().map(|step| (&step.call, step.take.as_deref()))
+    }
+}
+
+/// A problem and the place in the file.
+struct Wrong {
+    place: String,
+    problem: String,
+}
+
+fn wrong(place: impl Into<String>, problem: impl Into<String>) -> Wrong {
+    Wrong { place: place.into(), problem: problem.into() }
+}
+
+/// Words with their templates parsed.
+struct Words(Vec<(String, Word)>);
+
+impl Words {
+    fn of<'a>(
+        place: &str,
+        declared: impl IntoIterator<Item = (&'a String, &'a declaration::Alternatives)>,
+    ) -> Result<Self, Wrong> {
+        let word = |(name, alternatives): (&String, &declaration::Alternatives)| {
+            let word = parsed(alternatives).map_err(|problem| wrong(format!("{place}.{name}"), problem))?;
+            Ok((name.clone(), word))
+        };
+        declared.into_iter().map(word).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Words of an inner place hide those of an outer one.
+    fn scope<'a>(&'a self, inner: &[&'a Self], entities: Vec<&'a str>) -> Scope<'a> {
+        let all = std::iter::once(self).chain(inner.iter().copied());
+        let words = all.flat_map(|words| words.0.iter().map(|(name, word)| (name.as_str(), word))).collect();
+        Scope { words, entities }
+    }
+}
+
+fn parsed(alternatives: &declaration::Alternatives) -> Result<Word, String> {
+    let (train, unseen) = alternatives.lists();
+    if train.is_empty() {
+        return Err("the list of alternatives is empty".into());
+    }
+    let templates = |texts: &[String]| {
+        texts.iter().map(|text| Template::parse(text).map_err(|why| format!("\"{text}\": {why}"))).collect::<Result<_, String>>()
+    };
+    Ok(Word { train: templates(train)?, unseen: templates(unseen)? })
+}
+
+/// One value per axis of a family; none for a family without axes.
+type Cell<'a> = Vec<(&'a str, &'a str, &'a Axis)>;
+
+fn cells<'a>(declared: &'a FamilyDeclaration, file: &'a declaration::File) -> Result<Vec<Cell<'a>>, Wrong> {
+    let place = || format!("family \"{}\"", declared.name);
+    let mut cells: Vec<Cell<'a>> = vec![Vec::new()];
+    for axis in &declared.over {
+        let values = file.axes.get(axis).ok_or_else(|| {
+            wrong(place(), format!("over: {}", unknown("axis", axis, file.axes.keys().map(String::as_str))))
+        })?;
+        cells = cells
+            .iter()
+            .flat_map(|cell| {
+                values.iter().map(move |(value, part)| {
+                    cell.iter().copied().chain([(axis.as_str(), value.as_str(), part)]).collect()
+                })
+            })
+            .collect();
+    }
+    let Some(wanted) = &declared.cells else { return Ok(cells) };
+    let [first, second] = declared.over.as_slice() else {
+        return Err(wrong(place(), "`cells` is for a family over two axes"));
+    };
+    for (row, columns) in wanted {
+        for (axis, value) in std::iter::once((first, row)).chain(columns.iter().map(|column| (second, column))) {
+            if !file.axes[axis].contains_key(value) {
+                let known = file.axes[axis].keys().map(String::as_str);
+                return Err(wrong(place(), format!("cells: {}", unknown(axis, value, known))));
+            }
+        }
+    }
+    let is_wanted = |cell: &Cell| match cell.as_slice() {
+        [(_, row, _), (_, column, _)] => {
+            wanted.get(*row).is_some_and(|columns| columns.iter().any(|wanted| wanted == column))
+        }
+        _ => false,
+    };
+    cells.retain(is_wanted);
+    Ok(cells)
+}
+
+fn unknown<'a>(what: &str, name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let hint = did_you_mean(name, known).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+    format!("there is no {what} `{name}`{hint}")
+}
+
+/// Puts one family together from its declaration and the values of its axes.
+struct Builder<'a> {
+    file: &'a declaration::File,
+    words: &'a Words,
+    entities: &'a [EntityList],
+    declared: &'a FamilyDeclaration,
+    cell: &'a Cell<'a>,
+}
+
+impl Builder<'_> {
+    fn build(&self) -> Result<Family, Wrong> {
+        let declared = self.declared;
+        let name = self.cell.iter().fold(declared.name.clone(), |name, (axis, value, _)| {
+            name.replace(&format!("{{{axis}}}"), value)
+        });
+        let place = format!("family \"{name}\"");
+        let at = |what: &str| {
+            let place = place.clone();
+            let what = what.to_owned();
+            move |problem: String| wrong(place, format!("{what}: {problem}"))
+        };
+
+        let parts: Vec<&Axis> = self.cell.iter().map(|(_, _, part)| *part).collect();
+        let own = Words::of(&place, &declared.words)?;
+        let of_axes = self
+            .cell
+            .iter()
+            .map(|(axis, value, part)| Words::of(&format!("axes.{axis}.{value}"), &part.words))
+            .collect::<Result<Vec<_>, _>>()?;
+        let inner: Vec<&Words> = of_axes.iter().chain([&own]).collect();
+
+        let lists: Vec<&String> =
+            parts.iter().flat_map(|part| &part.entities).chain(&declared.entities).collect();
+        let mut indices = Vec::new();
+        for name in lists {
+            let known = || self.entities.iter().map(|list| list.name.as_str());
+            let index = self.entities.iter().position(|list| list.name == *name);
+            indices.push(index.ok_or_else(|| at("entities")(unknown("entity list", name, known())))?);
+        }
+        let mut bound: Vec<&str> = indices
+            .iter()
+            .flat_map(|index| self.entities[*index].columns.iter().map(|(column, _)| column.as_str()))
+            .collect();
+
+        let scope = self.words.scope(&inner, bound.clone());
+        let word = parsed(&declared.phrasings).map_err(at("phrasings"))?;
+        let phrasings = scope.choice(&word).map_err(at("phrasings"))?;
+        let calls = |what: &str, of_part: fn(&Axis) -> &Vec<CallDeclaration>, own: &[CallDeclaration]| {
+            let all = own.iter().chain(parts.iter().flat_map(|part| of_part(part)));
+            let mut templates = Vec::new();
+            for call in all {
+                let template = call_template(call, self.file, &scope).map_err(at(what))?;
+                if !templates.contains(&template) {
+                    templates.push(template);
+                }
+            }
+            Ok::<_, Wrong>(templates)
+        };
+        let look = calls("look", |part| &part.look, &declared.look)?;
+        let slips = calls("slips", |part| &part.slips, &declared.slips)?;
+        let guess = declared.guess.as_ref();
+        let guess = guess.map(|call| call_template(call, self.file, &scope).map_err(at("guess"))).transpose()?;
+
+        let mut solve = Vec::new();
+        for call in declared.solve.calls() {
+            let scope = self.words.scope(&inner, bound.clone());
+            let template = call_template(call, self.file, &scope).map_err(at("solve"))?;
+            let take = call.take.clone();
+            if let Some(name) = &call.take {
+                bound.push(name);
+            }
+            solve.push(Step { call: template, take });
+        }
+        if solve.is_empty() {
+            return Err(at("solve")("a call is missing".into()));
+        }
+
+        let tier_name = parts.iter().rev().find_map(|part| part.tier.as_ref()).or(declared.tier.as_ref());
+        let tier = match tier_name {
+            Some(name) => *self.file.tiers.get(name).ok_or_else(|| {
+                at("tier")(unknown("tier", name, self.file.tiers.keys().map(String::as_str)))
+            })?,
+            None => Tier::default(),
+        };
+        let read = declared.read.unwrap_or_default();
+        let declared_check = parts.iter().find_map(|part| part.check).or(declared.check);
+        let check = declared_check.unwrap_or(if read == Read::Column { Check::Set } else { Check::Text });
+        let holdout = match &declared.holdout {
+            Holdout::Whole(holdout) => *holdout,
+            Holdout::Cells(names) => names.contains(&name),
+        };
+        Ok(Family {
+            name,
+            holdout,
+            check,
+            entities: indices,
+            solve,
+            read,
+            field: declared.field.clone(),
+            phrasings,
+            worker: Worker { tier, look, guess, slips },
+        })
+    }
+}
+
+fn call_template(
+    declared: &CallDeclaration,
+    file: &declaration::File,
+    scope: &Scope,
+) -> Result<CallTemplate, String> {
+    let [(name, arguments)] = declared.call.iter().collect::<Vec<_>>()[..] else {
+        return Err("a call should be one tool with its arguments: { tool = { argument = \"…\" } }".into());
+    };
+    let short = file.calls.get(name);
+    let arguments = match (short, arguments) {
+        (Some(short), Value::String(_)) => vec![(short.argument.clone(), argument(arguments, scope)?)],
+        (_, Value::Object(fields)) => fields
+            .iter()
+            .map(|(name, value)| Ok((name.clone(), argument(value, scope)?)))
+            .collect::<Result<_, String>>()?,
+        (None, Value::String(_)) => {
+            let known = file.calls.keys().map(String::as_str);
+            return Err(format!("{} under [calls]", unknown("call", name, known)));
+        }
+        _ => return Err(format!("the arguments of `{name}` should be a table")),
+    };
+    Ok(CallTemplate { tool: short.map_or(name, |short| &short.tool).clone(), arguments })
+}
+
+fn argument(value: &Value, scope: &Scope) -> Result<Argument, String> {
+    Ok(match value {
+        Value::String(text) => {
+            let phrase =
+                Template::parse(text).and_then(|template| scope.phrase(&template)).map_err(|why| format!("\"{text}\": {why}"))?;
+            if phrase.leaves_a_choice() {
+                return Err(format!("\"{text}\": a call cannot leave a choice"));
+            }
+            Argument::Text(phrase)
+        }
+        Value::Array(items) => {
+            Argument::List(items.iter().map(|item| argument(item, scope)).collect::<Result<_, _>>()?)
+        }
+        Value::Object(fields) => Argument::Table(
+            fields
+                .iter()
+                .map(|(name, value)| Ok((name.clone(), argument(value, scope)?)))
+                .collect::<Result<_, String>>()?,
+        ),
+        plain => Argument::Plain(plain.clone()),
+    })
+}

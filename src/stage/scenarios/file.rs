@@ -1,0 +1,222 @@
+//! A user's own tasks: a JSON array or one JSON object per line.
+//!
+//! Every bad line is reported, not the first alone; nothing is guessed and nothing left out in silence.
+
+use std::{collections::BTreeMap, path::Path};
+
+use serde_json::{Map, Value};
+
+use super::{error::ScenarioError, results::plain};
+use crate::{data::Scenario, error::did_you_mean, hash::Encoder};
+
+/// Keys of a task.
+const KEYS: [&str; 5] = ["task", "answer", "check", "split", "family"];
+const CHECKS: [&str; 4] = ["text", "number", "set", "none"];
+/// Bad lines that are listed one by one.
+const LISTED: usize = 20;
+
+/// Training and held-out tasks.
+pub type Tasks = (Vec<Scenario>, Vec<Scenario>);
+
+/// Reads the file; a task that does not say its split is held out with chance `heldout_share`, by a seeded hash.
+pub fn load(path: &Path, heldout_share: f64, seed: u64) -> Result<Tasks, ScenarioError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
+    let file = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into());
+    parse(&text, &file, heldout_share, seed)
+}
+
+/// `file` is the name that errors give.
+pub fn parse(text: &str, file: &str, heldout_share: f64, seed: u64) -> Result<Tasks, ScenarioError> {
+    let items = items(text).map_err(|problem| ScenarioError::BadLines {
+        file: file.to_owned(),
+        count: 1,
+        list: format!("  {problem}"),
+    })?;
+    let (mut train, mut heldout) = (Vec::new(), Vec::new());
+    let mut bad: Vec<String> = Vec::new();
+    let mut first: BTreeMap<String, String> = BTreeMap::new();
+    for (place, item) in items {
+        let scenario = item.and_then(|item| scenario(&item, heldout_share, seed));
+        let scenario = scenario.and_then(|scenario| match first.insert(scenario.task.clone(), place.clone()) {
+            Some(earlier) => Err(format!("the same task as {earlier}")),
+            None => Ok(scenario),
+        });
+        match scenario {
+            Ok(scenario) if scenario.split == "train" => train.push(scenario),
+            Ok(scenario) => heldout.push(scenario),
+            Err(problem) => bad.push(format!("  {place}: {problem}")),
+        }
+    }
+    if !bad.is_empty() {
+        let count = bad.len();
+        bad.truncate(LISTED);
+        if count > LISTED {
+            bad.push(format!("  and {} more", count - LISTED));
+        }
+        return Err(ScenarioError::BadLines { file: file.to_owned(), count, list: bad.join("\n") });
+    }
+    if train.is_empty() && heldout.is_empty() {
+        return Err(ScenarioError::Empty { file: file.to_owned() });
+    }
+    Ok((train, heldout))
+}
+
+/// A place and what stands there.
+type Item = (String, Result<Value, String>);
+
+fn items(text: &str) -> Result<Vec<Item>, String> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if text.trim_start().starts_with('[') {
+        let items: Vec<Value> = serde_json::from_str(text).map_err(|cause| format!("not valid JSON: {cause}"))?;
+        let place = |(index, item)| (format!("task {}", index + 1), Ok(item));
+        return Ok(items.into_iter().enumerate().map(place).collect());
+    }
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let item = |(index, line): (usize, &str)| {
+        let value = serde_json::from_str(line).map_err(|cause| format!("not valid JSON: {}", without_line(&cause)));
+        (format!("line {}", index + 1), value)
+    };
+    Ok(lines.map(item).collect())
+}
+
+/// serde_json counts lines within what it was given, which here is always the first.
+fn without_line(cause: &serde_json::Error) -> String {
+    cause.to_string().replace(" at line 1 column ", " at column ")
+}
+
+fn scenario(item: &Value, heldout_share: f64, seed: u64) -> Result<Scenario, String> {
+    let Value::Object(fields) = item else { return Err("should be a JSON object".into()) };
+    if let Some(key) = fields.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        let hint = did_you_mean(key, KEYS).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+        return Err(format!("unknown key `{key}`{hint}"));
+    }
+    let task = text(fields, "task")?.ok_or("`task` is missing")?;
+    let answer = match fields.get("answer") {
+        None | Some(Value::Null) => None,
+        Some(value @ (Value::String(_) | Value::Number(_) | Value::Bool(_))) => Some(plain(value)),
+        Some(_) => return Err("`answer` should be a text or a number".into()),
+    };
+    if answer.as_ref().is_some_and(|answer| answer.trim().is_empty()) {
+        return Err("`answer` is empty; leave it out if there is none".into());
+    }
+    let check = match (text(fields, "check")?, &answer) {
+        (Some(check), _) if !CHECKS.contains(&check) => {
+            return Err(format!("`check` should be one of {}, found \"{check}\"", CHECKS.join(", ")));
+        }
+        (Some("none"), Some(_)) => return Err("`check` is \"none\", but there is an `answer`".into()),
+        (Some(check), None) if check != "none" => {
+            return Err(format!("`check` is \"{check}\", but there is no `answer`"));
+        }
+        (Some("number"), Some(answer)) if answer.trim().parse::<f64>().is_err() => {
+            return Err(format!("`check` is \"number\", but the answer is \"{answer}\""));
+        }
+        (Some(check), _) => check,
+        (None, None) => "none",
+        (None, Some(answer)) if answer.trim().parse::<f64>().is_ok() => "number",
+        (None, Some(_)) => "text",
+    };
+    let split = match text(fields, "split")? {
+        Some("train") => "train",
+        Some("heldout") => "file",
+        Some(other) => return Err(format!("`split` should be train or heldout, found \"{other}\"")),
+        None if is_held_out(task, heldout_share, seed) => "file",
+        None => "train",
+    };
+    let family = text(fields, "family")?.unwrap_or("file");
+    let mut encoder = Encoder::new("mcprl scenario v1");
+    encoder.text(family).text(task).text(answer.as_deref().unwrap_or_default());
+    Ok(Scenario {
+        id: encoder.finish().to_string(),
+        split: split.into(),
+        family: family.into(),
+        task: task.into(),
+        check: check.into(),
+        answer,
+        entity: None,
+        reference: None,
+    })
+}
+
+/// A text that may be missing but not empty.
+fn text<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>, String> {
+    match fields.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) if text.trim().is_empty() => Err(format!("`{key}` is empty")),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(format!("`{key}` should be a text")),
+    }
+}
+
+fn is_held_out(task: &str, share: f64, seed: u64) -> bool {
+    let draw = Encoder::new("mcprl held-out tasks v1").number(seed).text(task).finish().seed();
+    (draw >> 11) as f64 / (1u64 << 53) as f64 <= share && share > 0.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        parse(text, "tasks.jsonl", 0.5, 1).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn lines_and_arrays_are_read_alike() {
+        let lines = "{\"task\": \"a\", \"answer\": 3}\n\n{\"task\": \"b\", \"split\": \"heldout\", \"family\": \"f\"}\n";
+        let array = format!("[{}]", lines.trim().replace("\n\n", ","));
+        let (train, heldout) = parse(lines, "f", 0.0, 1).unwrap();
+        assert_eq!(parse(&array, "f", 0.0, 1).unwrap(), (train.clone(), heldout.clone()));
+        let row = |scenario: &Scenario| {
+            let answer = scenario.answer.clone().unwrap_or_default();
+            format!("{} {} {} {} {answer}", scenario.task, scenario.split, scenario.family, scenario.check)
+        };
+        assert_eq!(train.iter().map(row).collect::<Vec<_>>(), ["a train file number 3"]);
+        assert_eq!(heldout.iter().map(row).collect::<Vec<_>>(), ["b file f none "]);
+    }
+
+    #[test]
+    fn every_bad_line_is_reported_with_its_number() {
+        let text = [
+            r#"{"task": "fine"}"#,
+            r#"{"task": "cut"#,
+            r#"{"tsak": "x"}"#,
+            r#"{"answer": "x"}"#,
+            r#"[1]"#,
+            r#"{"task": "  "}"#,
+            r#"{"task": "x", "answer": ["y"]}"#,
+            r#"{"task": "x", "answer": "y", "check": "nubmer"}"#,
+            r#"{"task": "x", "answer": "y", "check": "number"}"#,
+            r#"{"task": "x", "check": "text"}"#,
+            r#"{"task": "x", "split": "a"}"#,
+            r#"{"task": "fine"}"#,
+        ];
+        // A line that begins with a bracket would make it an array, were it the first.
+        insta::assert_snapshot!(error(&text.join("\n")), @"");
+    }
+
+    #[test]
+    fn many_bad_lines_are_counted_and_the_first_are_shown() {
+        let text = error(&"nonsense\n".repeat(100));
+        assert!(text.starts_with("tasks.jsonl: 100 bad tasks\n  line 1: "), "{text}");
+        assert!(text.ends_with("  line 20: not valid JSON: expected ident at column 2\n  and 80 more"), "{text}");
+    }
+
+    #[test]
+    fn a_file_without_a_task_is_refused() {
+        assert_eq!(error("\n  \n"), "tasks.jsonl holds no task");
+        assert_eq!(error("[]"), "tasks.jsonl holds no task");
+        assert!(error("[{").contains("not valid JSON"));
+    }
+
+    #[test]
+    fn the_share_held_out_is_the_share_asked_for_and_depends_on_the_seed() {
+        let text: String = (0..1000).map(|task| format!("{{\"task\": \"task {task}\"}}\n")).collect();
+        let heldout = |share, seed| parse(&text, "f", share, seed).unwrap().1;
+        assert_eq!(heldout(0.0, 1), []);
+        assert_eq!(heldout(1.0, 1).len(), 1000);
+        let quarter = heldout(0.25, 1).len();
+        assert!((200..300).contains(&quarter), "{quarter}");
+        assert_ne!(heldout(0.25, 1), heldout(0.25, 2));
+    }
+}

@@ -1,0 +1,456 @@
+//! Questions grounded in the live server: each is answered by the reference expert before it is asked of anyone.
+//!
+//! A question whose answer the server does not give is dropped and counted, so every scenario written here is known
+//! to be achievable. Which entities and phrasings are held out is decided by seeded hashes, never by the order in
+//! which the server's answers arrive.
+//!
+//! | split | family | entity, for this family | phrasing |
+//! |---|---|---|---|
+//! | `train` | seen | seen | seen |
+//! | `a` | seen | **unseen** | seen |
+//! | `b` | seen | seen | **unseen** |
+//! | `c` | **unseen** | – | seen |
+
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
+
+use futures::{StreamExt, TryStreamExt};
+use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    error::ScenarioError,
+    families::{EntityList, Families, Family, Read},
+    live::Live,
+    phrase::Binding,
+};
+use crate::{
+    chat::ToolCall,
+    data::{Scenario, Tool},
+    error::{Failure, Interrupted, Result, did_you_mean},
+    hash::Encoder,
+    progress::Observer,
+};
+
+/// How many questions to make.
+#[derive(Debug, Clone, Copy)]
+pub struct Quota {
+    /// Training questions per family, where there are as many ways to ask.
+    pub per_family: usize,
+    /// Questions of each held-out split.
+    pub per_split: usize,
+}
+
+/// Questions, and what became of those that are not among them.
+#[derive(Debug, Default)]
+pub struct Grounded {
+    pub train: Vec<Scenario>,
+    pub heldout: Vec<Scenario>,
+    pub dropped: BTreeMap<Dropped, usize>,
+}
+
+/// Why a question was not asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Dropped {
+    /// The reference call came back as an error.
+    Failed,
+    /// The result is empty.
+    Unanswerable,
+    /// Several rows where one is expected, or one sentence with two answers.
+    Ambiguous,
+    /// The server shows only a part of the rows that are the answer.
+    Truncated,
+    /// The sentence is there already.
+    Duplicate,
+}
+
+impl Dropped {
+    pub const ALL: [Self; 5] =
+        [Self::Failed, Self::Unanswerable, Self::Ambiguous, Self::Truncated, Self::Duplicate];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Unanswerable => "unanswerable",
+            Self::Ambiguous => "ambiguous",
+            Self::Truncated => "truncated",
+            Self::Duplicate => "duplicate",
+        }
+    }
+}
+
+/// Entities are read again if a page never ends.
+const PAGES: usize = 1000;
+/// Visits under way at once; the pool decides how many talk to the server.
+const VISITS: usize = 64;
+
+/// Asks the reference expert about everything the families file declares, and words what it could answer.
+pub async fn generate(
+    families: &Families,
+    tools: &[Tool],
+    live: &Live,
+    quota: Quota,
+    seed: u64,
+    observer: &dyn Observer,
+    cancel: &CancellationToken,
+) -> Result<Grounded> {
+    families.check_tools(tools)?;
+    let mut lists = Vec::new();
+    for list in &families.entities {
+        lists.push(entities(families, list, live).await?);
+    }
+    let cases: Vec<(&Family, Binding)> = families
+        .iter()
+        .flat_map(|family| {
+            let lists = family.entities.iter().map(|index| lists[*index].as_slice());
+            combinations(lists).into_iter().map(move |binding| (family, binding))
+        })
+        .collect();
+    observer.total(cases.len() as u64);
+    let found: Vec<Found> = futures::stream::iter(0..cases.len())
+        .map(|case| {
+            let (family, binding) = &cases[case];
+            async move {
+                if cancel.is_cancelled() {
+                    return Err(Interrupted.into());
+                }
+                let found = solve(families, family, binding, live).await?;
+                observer.advance(1);
+                Ok::<_, Failure>(found)
+            }
+        })
+        .buffered(VISITS)
+        .try_collect()
+        .await?;
+
+    let mut wording = Wording { seed, ..Wording::default() };
+    let mut solved: Vec<(&Family, Vec<Solved>)> = families.iter().map(|family| (family, Vec::new())).collect();
+    let mut failures: BTreeMap<&str, String> = BTreeMap::new();
+    for ((family, binding), found) in cases.into_iter().zip(found) {
+        match found {
+            Found::Answer { answer, calls } => {
+                if let Some((_, cases)) = solved.iter_mut().find(|(other, _)| other.name == family.name) {
+                    cases.push(Solved { binding, answer, calls });
+                }
+            }
+            Found::Nothing(why, text) => {
+                wording.drop(why);
+                failures.entry(&family.name).or_insert_with(|| format!("{}: {text}", why.name()));
+            }
+        }
+    }
+    for (family, _) in solved.iter().filter(|(_, cases)| cases.is_empty()) {
+        if let Some(why) = failures.get(family.name.as_str()) {
+            observer.note(&format!("family {} has no answerable question: {why}", family.name));
+        }
+    }
+    let grounded = wording.word(&solved, quota);
+    if grounded.train.is_empty() && grounded.heldout.is_empty() {
+        let account = failures.iter().map(|(family, why)| format!("{family}: {why}")).take(5);
+        return Err(ScenarioError::Nothing { account: account.collect::<Vec<_>>().join("; ") }.into());
+    }
+    Ok(grounded)
+}
+
+/// The entities of a list, in the server's order, each once.
+async fn entities(families: &Families, list: &EntityList, live: &Live) -> Result<Vec<Binding>> {
+    let wrong = |problem: String| ScenarioError::Entities { name: list.name.clone(), problem };
+    let mut bindings: Vec<Binding> = Vec::new();
+    for page in 0..PAGES {
+        let offset = page * list.page.unwrap_or_default();
+        let call = list.call.fill(&Binding::from([("offset".to_owned(), offset.to_string())]));
+        let outcome = live.visit().call(&call).await?;
+        if outcome.is_error {
+            return Err(wrong(outcome.text).into());
+        }
+        let rows = families.results.read(&outcome.text);
+        for row in 0..rows.rows.len() {
+            let field = |(index, (column, field)): (usize, &(String, Option<String>))| {
+                let position = match field {
+                    Some(field) => rows.position(Some(field)),
+                    None => Some(index),
+                };
+                let value = position.and_then(|position| rows.field(row, position));
+                let value = value.ok_or_else(|| wrong(format!("row {row} has no field for `{column}`")))?;
+                Ok((column.clone(), value.to_owned()))
+            };
+            let binding = list.columns.iter().enumerate().map(field).collect::<Result<Binding, ScenarioError>>()?;
+            if !bindings.contains(&binding) {
+                bindings.push(binding);
+            }
+        }
+        match list.page {
+            Some(size) if rows.rows.len() >= size => {}
+            None if rows.more => return Err(wrong("the result shows a part of them; say `page`".into()).into()),
+            _ => break,
+        }
+    }
+    if bindings.is_empty() {
+        return Err(wrong("the call brings none".into()).into());
+    }
+    Ok(bindings)
+}
+
+/// One of each list, in every combination.
+fn combinations<'a>(lists: impl Iterator<Item = &'a [Binding]>) -> Vec<Binding> {
+    lists.fold(vec![Binding::new()], |all, list| {
+        let with = |one: &Binding, other: &Binding| {
+            one.iter().chain(other).map(|(name, value)| (name.clone(), value.clone())).collect()
+        };
+        all.iter().flat_map(|one| list.iter().map(move |other| with(one, other))).collect()
+    })
+}
+
+enum Found {
+    Answer { answer: String, calls: Vec<ToolCall> },
+    /// Why there is none, and what the server said.
+    Nothing(Dropped, String),
+}
+
+/// The reference expert: makes the family's calls and reads the answer.
+async fn solve(families: &Families, family: &Family, binding: &Binding, live: &Live) -> Result<Found> {
+    let mut known = binding.clone();
+    let mut visit = live.visit();
+    let mut calls = Vec::new();
+    let mut text = String::new();
+    for step in &family.solve {
+        let call = step.call.fill(&known);
+        let outcome = visit.call(&call).await?;
+        calls.push(call);
+        text = outcome.text;
+        if outcome.is_error {
+            return Ok(Found::Nothing(Dropped::Failed, text));
+        }
+        if let Some(name) = &step.take {
+            match families.answer(&text, Read::Cell, None) {
+                Ok(value) => _ = known.insert(name.clone(), value),
+                Err(why) => return Ok(Found::Nothing(why, text)),
+            }
+        }
+    }
+    Ok(match families.answer(&text, family.read, family.field.as_deref()) {
+        Ok(answer) => Found::Answer { answer, calls },
+        Err(why) => Found::Nothing(why, text),
+    })
+}
+
+impl Families {
+    /// Every tool that a call names must be there.
+    fn check_tools(&self, tools: &[Tool]) -> Result<(), ScenarioError> {
+        let known = || tools.iter().filter(|tool| !tool.synthetic).map(|tool| tool.name.as_str());
+        let of_families = self.iter().flat_map(|family| {
+            let calls = family.solve.iter().map(|step| &step.call);
+            calls.map(|call| (format!("family \"{}\"", family.name), call.tool()))
+        });
+        let of_entities = self.entities.iter().map(|list| (format!("entities.{}", list.name), list.call.tool()));
+        for (place, tool) in of_families.chain(of_entities) {
+            if !known().any(|name| name == tool) {
+                let hint = did_you_mean(tool, known()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+                let problem = format!("the server has no tool `{tool}`{hint}");
+                return Err(ScenarioError::Families { file: "families".into(), place, problem });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads an answer as a hasty reader does: the first row will do.
+    pub(in crate::stage) fn glance(&self, text: &str, read: Read, field: Option<&str>) -> Option<String> {
+        if read == Read::Text {
+            return Some(text.trim().to_owned());
+        }
+        let rows = self.results.read(text);
+        let position = rows.position(field).unwrap_or_default();
+        let mut fields = (0..rows.rows.len()).filter_map(|row| rows.field(row, position));
+        match read {
+            Read::Column => Some(fields.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty()),
+            _ => fields.next().map(str::to_owned),
+        }
+    }
+
+    /// Reads an answer out of a result, strictly.
+    fn answer(&self, text: &str, read: Read, field: Option<&str>) -> Result<String, Dropped> {
+        if read == Read::Text {
+            let text = text.trim();
+            return if text.is_empty() { Err(Dropped::Unanswerable) } else { Ok(text.to_owned()) };
+        }
+        let rows = self.results.read(text);
+        let position = rows.position(field).ok_or(Dropped::Unanswerable)?;
+        let mut values = Vec::new();
+        for row in 0..rows.rows.len() {
+            match rows.field(row, position) {
+                Some(value) if !value.is_empty() && value != "NULL" => values.push(value),
+                _ => return Err(Dropped::Unanswerable),
+            }
+        }
+        match (read, values.as_slice()) {
+            (_, []) => Err(Dropped::Unanswerable),
+            (_, _) if rows.more && read == Read::Column => Err(Dropped::Truncated),
+            (Read::Column, values) => Ok(values.join(", ")),
+            (_, [value]) if !rows.more => Ok((*value).to_owned()),
+            _ => Err(Dropped::Ambiguous),
+        }
+    }
+}
+
+/// A question the reference expert could answer.
+struct Solved {
+    binding: Binding,
+    answer: String,
+    calls: Vec<ToolCall>,
+}
+
+/// Puts questions into words, each sentence once.
+#[derive(Default)]
+struct Wording {
+    seed: u64,
+    dropped: BTreeMap<Dropped, usize>,
+    /// Who asked a sentence first: family, binding and answer.
+    sentences: BTreeMap<String, (String, Binding, String)>,
+    /// Sentences that turned out to have two answers.
+    ambiguous: BTreeSet<String>,
+}
+
+#[derive(Clone, Copy)]
+enum Phrasing {
+    Seen,
+    Unseen,
+}
+
+impl Wording {
+    fn drop(&mut self, why: Dropped) {
+        *self.dropped.entry(why).or_default() += 1;
+    }
+
+    fn word(mut self, solved: &[(&Family, Vec<Solved>)], quota: Quota) -> Grounded {
+        let trained: Vec<_> = solved.iter().filter(|(family, _)| !family.holdout).collect();
+        let held: Vec<_> = solved.iter().filter(|(family, _)| family.holdout).collect();
+        let share = |families: usize| quota.per_split.div_ceil(families.max(1)) + 1;
+        let (mut train, mut a, mut b, mut c) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut seen_and_unseen = Vec::new();
+        for (family, cases) in &trained {
+            let cases = self.shuffled(family, cases);
+            let (unseen, seen) = cases.split_at(cases.len() / 4);
+            train.extend(self.ask(family, "train", seen, quota.per_family, Phrasing::Seen));
+            seen_and_unseen.push((family, seen.to_vec(), unseen.to_vec()));
+        }
+        // After all of training, so that a held-out sentence which training has too is the one dropped.
+        for (family, seen, unseen) in seen_and_unseen {
+            a.push(self.ask(family, "a", &unseen, share(trained.len()), Phrasing::Seen));
+            b.push(self.ask(family, "b", &seen, share(trained.len()), Phrasing::Unseen));
+        }
+        for (family, cases) in &held {
+            let cases = self.shuffled(family, cases);
+            c.push(self.ask(family, "c", &cases, share(held.len()), Phrasing::Seen));
+        }
+        let mut heldout: Vec<Scenario> =
+            [a, b, c].into_iter().flat_map(|families| evenly(families, quota.per_split)).collect();
+        for scenarios in [&mut train, &mut heldout] {
+            scenarios.retain(|scenario| !self.ambiguous.contains(&scenario.task));
+        }
+        Grounded { train, heldout, dropped: self.dropped }
+    }
+
+    /// In an order drawn from the seed, whatever order the server lists its entities in.
+    fn shuffled<'a>(&self, family: &Family, cases: &'a [Solved]) -> Vec<&'a Solved> {
+        let mut order: Vec<_> = cases
+            .iter()
+            .map(|case| {
+                let mut encoder = Encoder::new("mcprl held-out entities v1");
+                encoder.number(self.seed).text(&family.name).text(&entity_json(&case.binding));
+                (encoder.finish(), case)
+            })
+            .collect();
+        order.sort_by_key(|(digest, _)| *digest);
+        order.into_iter().map(|(_, case)| case).collect()
+    }
+
+    /// Up to `count` sentences, taking the cases in turn.
+    fn ask(
+        &mut self,
+        family: &Family,
+        split: &str,
+        cases: &[&Solved],
+        count: usize,
+        phrasing: Phrasing,
+    ) -> Vec<Scenario> {
+        let mut encoder = Encoder::new("mcprl phrasings v1");
+        let mut rng =
+            ChaCha8Rng::from_seed(*encoder.number(self.seed).text(&family.name).text(split).finish().as_bytes());
+        let mut scenarios = Vec::new();
+        // Most draws are new while there are many ways to ask; where there are few, the tries run out.
+        for case in cases.iter().cycle().take(if cases.is_empty() { 0 } else { count * 4 + 16 }) {
+            if scenarios.len() == count {
+                break;
+            }
+            let task = match phrasing {
+                Phrasing::Seen => Some(family.phrasings.draw(&case.binding, &mut rng)),
+                Phrasing::Unseen => family.phrasings.draw_unseen(&case.binding, &mut rng),
+            };
+            let Some(task) = task else { break };
+            if self.is_new(family, case, &task) {
+                scenarios.push(scenario(family, split, case, task));
+            }
+        }
+        scenarios
+    }
+
+    fn is_new(&mut self, family: &Family, case: &Solved, task: &str) -> bool {
+        let asked = (family.name.clone(), case.binding.clone(), case.answer.clone());
+        let why = match self.sentences.entry(task.to_owned()) {
+            Entry::Vacant(free) => {
+                free.insert(asked);
+                return true;
+            }
+            Entry::Occupied(first) if first.get().0 == asked.0 && first.get().1 == asked.1 => return false,
+            Entry::Occupied(first) if first.get().2 == asked.2 => Dropped::Duplicate,
+            Entry::Occupied(_) => {
+                self.ambiguous.insert(task.to_owned());
+                Dropped::Ambiguous
+            }
+        };
+        self.drop(why);
+        false
+    }
+}
+
+/// Takes from every family in turn until there are `limit`.
+fn evenly(families: Vec<Vec<Scenario>>, limit: usize) -> Vec<Scenario> {
+    let mut families: Vec<_> = families.into_iter().map(Vec::into_iter).collect();
+    let mut taken = Vec::new();
+    loop {
+        let before = taken.len();
+        for family in &mut families {
+            if taken.len() == limit {
+                return taken;
+            }
+            taken.extend(family.next());
+        }
+        if taken.len() == before {
+            return taken;
+        }
+    }
+}
+
+fn scenario(family: &Family, split: &str, case: &Solved, task: String) -> Scenario {
+    let mut encoder = Encoder::new("mcprl scenario v1");
+    encoder.text(&family.name).text(&task).text(&case.answer);
+    Scenario {
+        id: encoder.finish().to_string(),
+        split: split.to_owned(),
+        family: family.name.clone(),
+        task,
+        answer: Some(case.answer.clone()),
+        check: family.check.name().to_owned(),
+        entity: Some(entity_json(&case.binding)),
+        reference: Some(calls_json(&case.calls)),
+    }
+}
+
+fn entity_json(binding: &Binding) -> String {
+    Value::Object(binding.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect()).to_string()
+}
+
+fn calls_json(calls: &[ToolCall]) -> String {
+    let call = |call: &ToolCall| serde_json::json!({"name": call.name, "arguments": call.arguments});
+    Value::Array(calls.iter().map(call).collect()).to_string()
+}

@@ -1,0 +1,84 @@
+//! The live server as scripted experts use it: many calls, most of them asked before.
+//!
+//! Where the server has no state, equal calls are made once and remembered, so that what comes back never depends on
+//! when it was asked. Where it has, every visit has a session to itself and nothing is remembered.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::sync::OnceCell;
+
+use crate::{
+    chat::ToolCall,
+    data::Tool,
+    error::Result,
+    mcp::{Lent, Outcome, Pool, ServerSpec, State},
+};
+
+type Answers = BTreeMap<String, Arc<OnceCell<Outcome>>>;
+
+pub struct Live {
+    pool: Pool,
+    /// The server's own name of each tool.
+    wire_names: BTreeMap<String, String>,
+    answers: Option<Mutex<Answers>>,
+}
+
+/// One course of calls that may build on each other.
+pub struct Visit<'a> {
+    live: &'a Live,
+    session: Option<Lent>,
+}
+
+impl Live {
+    pub fn new(server: &ServerSpec, tools: &[Tool]) -> Self {
+        let wire_names = tools
+            .iter()
+            .filter(|tool| !tool.synthetic)
+            .map(|tool| (tool.name.clone(), tool.server_name.clone()))
+            .collect();
+        let answers = (server.state == State::ReadOnly).then(Mutex::default);
+        Self { pool: Pool::new(server.clone()), wire_names, answers }
+    }
+
+    pub fn visit(&self) -> Visit<'_> {
+        Visit { live: self, session: None }
+    }
+
+    /// Distinct calls made so far, where they are counted.
+    pub fn calls(&self) -> usize {
+        self.answers.as_ref().map_or(0, |answers| answers.lock().unwrap_or_else(PoisonError::into_inner).len())
+    }
+
+    pub async fn close(self) {
+        self.pool.close().await;
+    }
+
+    fn wire_name<'a>(&'a self, name: &'a str) -> &'a str {
+        self.wire_names.get(name).map_or(name, String::as_str)
+    }
+}
+
+impl Visit<'_> {
+    pub async fn call(&mut self, call: &ToolCall) -> Result<Outcome> {
+        let name = self.live.wire_name(&call.name);
+        let Some(answers) = &self.live.answers else {
+            let session = match self.session.take() {
+                Some(session) => session,
+                None => self.live.pool.session().await?,
+            };
+            let outcome = session.call(name, call.arguments.clone()).await?;
+            self.session = Some(session);
+            return Ok(outcome);
+        };
+        let key = format!("{name} {}", serde_json::Value::Object(call.arguments.clone()));
+        let answer = {
+            let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(answers.entry(key).or_default())
+        };
+        let ask = || async { self.live.pool.session().await?.call(name, call.arguments.clone()).await };
+        Ok(answer.get_or_try_init(ask).await?.clone())
+    }
+}

@@ -1,0 +1,109 @@
+//! The `scenarios` stage: tasks to practise on, and tasks kept for the exam.
+//!
+//! They are generated from the live server ([`grounded`]) as a families file declares, or read from a user's own
+//! file ([`file`]). No task is in both outputs; no model is asked anything here.
+
+mod declaration;
+mod error;
+pub mod families;
+pub mod file;
+pub mod grounded;
+mod live;
+mod phrase;
+mod results;
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeSet, path::PathBuf};
+
+use serde::Deserialize;
+
+pub use self::{
+    error::ScenarioError,
+    families::{Families, Family, Read, Tier},
+    live::{Live, Visit},
+    phrase::Binding,
+};
+pub(in crate::stage) use self::phrase::below;
+
+use super::{Context, Metrics, StageError};
+use crate::{
+    data::{self, Scenario, Tool},
+    error::Result,
+};
+use grounded::{Dropped, Grounded, Quota};
+
+#[derive(Debug, Deserialize)]
+struct Params {
+    source: Source,
+    families: Option<PathBuf>,
+    file: Option<PathBuf>,
+    questions_per_family: usize,
+    heldout_per_split: usize,
+    heldout_share: f64,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Source {
+    Grounded,
+    File,
+}
+
+/// Writes `train.parquet` and `heldout.parquet`.
+pub async fn run(context: &Context) -> Result<Metrics> {
+    let params: Params = context.params()?;
+    let made = match params.source {
+        Source::Grounded => from_server(context, &params).await?,
+        Source::File => {
+            let path = params.file.as_deref();
+            let path = path.ok_or(ScenarioError::NoParam { origin: "file", param: "file" })?;
+            let (train, heldout) = file::load(path, params.heldout_share, context.seed)?;
+            Grounded { train, heldout, ..Grounded::default() }
+        }
+    };
+    data::write(&context.output.join("train.parquet"), &made.train)?;
+    data::write(&context.output.join("heldout.parquet"), &made.heldout)?;
+    Ok(metrics(&made))
+}
+
+async fn from_server(context: &Context, params: &Params) -> Result<Grounded> {
+    let path = params.families.as_deref();
+    let families = Families::load(path.ok_or(ScenarioError::NoParam { origin: "grounded", param: "families" })?)?;
+    let tools: Vec<Tool> = data::read(&context.input("tools")?.path)?;
+    let server = context.server.as_ref().ok_or_else(|| StageError::NoInput { role: "server".into() })?;
+    let live = Live::new(server, &tools);
+    let quota = Quota { per_family: params.questions_per_family, per_split: params.heldout_per_split };
+    let made =
+        grounded::generate(&families, &tools, &live, quota, context.seed, &*context.observer, &context.cancel).await;
+    live.close().await;
+    made
+}
+
+fn metrics(made: &Grounded) -> Metrics {
+    let mut metrics = Metrics::new();
+    let mut count = |name: String, number: usize| _ = metrics.insert(name, number as f64);
+    let families: BTreeSet<&str> = made.train.iter().chain(&made.heldout).map(|s| s.family.as_str()).collect();
+    count("families".into(), families.len());
+    count("train".into(), made.train.len());
+    count("heldout".into(), made.heldout.len());
+    let known: BTreeSet<&str> = made.train.iter().flat_map(words).collect();
+    for split in ["a", "b", "c"] {
+        let of_split: Vec<&Scenario> = made.heldout.iter().filter(|s| s.split == split).collect();
+        if !of_split.is_empty() {
+            let words: BTreeSet<&str> = of_split.iter().copied().flat_map(words).collect();
+            count(format!("heldout_{split}"), of_split.len());
+            count(format!("new_words_{split}"), words.difference(&known).count());
+        }
+    }
+    for why in Dropped::ALL {
+        count(format!("dropped_{}", why.name()), made.dropped.get(&why).copied().unwrap_or_default());
+    }
+    metrics
+}
+
+/// The words of a task, as they are written.
+fn words(scenario: &Scenario) -> impl Iterator<Item = &str> {
+    scenario.task.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty())
+}

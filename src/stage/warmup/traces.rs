@@ -1,0 +1,246 @@
+//! What a base model imitates: a scripted worker, sloppy on purpose, at work on the live server.
+//!
+//! The worker knows the families file. How often it looks before it asks, guesses, gives up, slips or forgets to hand
+//! in its answer is the family's [`Tier`]; what it is told are the server's real answers. Each trace draws from a
+//! generator of its own, so the same seed gives the same traces however the server's answers arrive.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::{StreamExt, TryStreamExt};
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng, SeedableRng},
+};
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    chat::ToolCall,
+    data::Scenario,
+    error::{Failure, Interrupted, Result},
+    hash::Encoder,
+    mcp::COMPLETE_TASK,
+    progress::Observer,
+    stage::scenarios::{Binding, Families, Family, Live, Read, ScenarioError, Tier, Visit, below},
+};
+
+/// A conversation to imitate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trace {
+    pub scenario_id: String,
+    pub task: String,
+    pub turns: Vec<TraceTurn>,
+}
+
+/// What the worker said and did, and what it was told: nothing where the conversation ends.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TraceTurn {
+    pub text: String,
+    pub call: Option<ToolCall>,
+    pub result: Option<String>,
+}
+
+/// Handed in by a worker who found nothing.
+const UNKNOWN: &str = "unknown";
+/// Traces under way at once; the pool decides how many calls are.
+const AT_ONCE: usize = 64;
+
+/// Makes `count` traces of the worker on these scenarios, every family in proportion to the root of its size.
+///
+/// # Errors
+/// If no scenario has a family and an entity, if one is of an unknown family, or if the server is lost.
+pub async fn traces(
+    families: &Families,
+    scenarios: &[Scenario],
+    live: &Live,
+    count: usize,
+    seed: u64,
+    observer: &dyn Observer,
+    cancel: &CancellationToken,
+) -> Result<Vec<Trace>> {
+    let questions = questions(families, scenarios)?;
+    let plan = plan(&questions, count, seed);
+    observer.total(plan.len() as u64);
+    futures::stream::iter(plan.into_iter().enumerate())
+        .map(|(index, question)| {
+            let questions = &questions;
+            async move {
+                if cancel.is_cancelled() {
+                    return Err(Interrupted.into());
+                }
+                let question = &questions[question];
+                let mut encoder = Encoder::new("mcprl trace v1");
+                let rng = encoder.number(seed).number(index as u64).text(&question.scenario.id).finish();
+                let mut worker = Worker {
+                    families,
+                    family: question.family,
+                    known: question.binding.clone(),
+                    visit: live.visit(),
+                    rng: ChaCha8Rng::from_seed(*rng.as_bytes()),
+                    turns: Vec::new(),
+                };
+                worker.work().await?;
+                observer.advance(1);
+                let Scenario { id, task, .. } = question.scenario;
+                Ok::<_, Failure>(Trace { scenario_id: id.clone(), task: task.clone(), turns: worker.turns })
+            }
+        })
+        .buffered(AT_ONCE)
+        .try_collect()
+        .await
+}
+
+struct Question<'a> {
+    scenario: &'a Scenario,
+    family: &'a Family,
+    binding: Binding,
+}
+
+/// The scenarios a worker knows how to work on.
+fn questions<'a>(
+    families: &'a Families,
+    scenarios: &'a [Scenario],
+) -> Result<Vec<Question<'a>>, ScenarioError> {
+    let mut questions = Vec::new();
+    for scenario in scenarios.iter().filter(|scenario| scenario.reference.is_some()) {
+        let Some(binding) = scenario.entity.as_deref().and_then(|entity| serde_json::from_str(entity).ok()) else {
+            continue;
+        };
+        let family = families.get(&scenario.family).ok_or_else(|| ScenarioError::UnknownFamily {
+            id: scenario.id.clone(),
+            family: scenario.family.clone(),
+        })?;
+        questions.push(Question { scenario, family, binding });
+    }
+    if questions.is_empty() {
+        return Err(ScenarioError::NoReference);
+    }
+    Ok(questions)
+}
+
+/// Which question each trace is about: none a second time before its family has been gone through.
+fn plan(questions: &[Question<'_>], count: usize, seed: u64) -> Vec<usize> {
+    let mut families: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (index, question) in questions.iter().enumerate() {
+        families.entry(&question.scenario.family).or_default().push(index);
+    }
+    let mut rng = ChaCha8Rng::from_seed(*Encoder::new("mcprl trace plan v1").number(seed).finish().as_bytes());
+    let total: f64 = families.values().map(|questions| (questions.len() as f64).sqrt()).sum();
+    let mut plan = Vec::with_capacity(count);
+    let mut owed = 0.0;
+    for questions in families.values_mut() {
+        shuffle(questions, &mut rng);
+        owed += count as f64 * (questions.len() as f64).sqrt() / total;
+        let due = (owed.round() as usize).saturating_sub(plan.len());
+        plan.extend(questions.iter().cycle().take(due));
+    }
+    shuffle(&mut plan, &mut rng);
+    plan
+}
+
+fn shuffle<T>(items: &mut [T], rng: &mut ChaCha8Rng) {
+    for last in (1..items.len()).rev() {
+        items.swap(last, below(rng, last + 1));
+    }
+}
+
+/// One worker on one question.
+struct Worker<'a> {
+    families: &'a Families,
+    family: &'a Family,
+    /// Values the calls may use: the entity, and what earlier calls brought.
+    known: Binding,
+    visit: Visit<'a>,
+    rng: ChaCha8Rng,
+    turns: Vec<TraceTurn>,
+}
+
+impl Worker<'_> {
+    async fn work(&mut self) -> Result<()> {
+        let habits = self.family.worker();
+        let tier: Tier = habits.tier;
+        if self.chance(tier.look) {
+            for look in &habits.look {
+                self.call(look.fill(&self.known)).await?;
+            }
+        } else if let Some(guess) = &habits.guess
+            && self.chance(tier.guess)
+        {
+            let failed = self.call(guess.fill(&self.known)).await?.1;
+            if failed && !self.chance(tier.recover) {
+                self.finish(UNKNOWN.into(), tier);
+                return Ok(());
+            }
+            if let Some(look) = habits.look.first()
+                && failed
+                && self.chance(0.5)
+            {
+                self.call(look.fill(&self.known)).await?;
+            }
+        }
+        let answer = if !habits.slips.is_empty() && self.chance(tier.slip) {
+            let slip = &habits.slips[below(&mut self.rng, habits.slips.len())];
+            self.call(slip.fill(&self.known)).await?.0
+        } else {
+            self.solve().await?
+        };
+        let (read, field) = self.family.reading();
+        let answer = self.families.glance(&answer, read, field);
+        self.finish(answer.unwrap_or_else(|| UNKNOWN.into()), tier);
+        Ok(())
+    }
+
+    /// Makes the reference calls and gives what the last one brought.
+    async fn solve(&mut self) -> Result<String> {
+        let mut text = String::new();
+        for (call, take) in self.family.steps() {
+            text = self.call(call.fill(&self.known)).await?.0;
+            if let Some(name) = take {
+                let value = self.families.glance(&text, Read::Cell, None).unwrap_or_default();
+                self.known.insert(name.to_owned(), value);
+            }
+        }
+        Ok(text)
+    }
+
+    /// What a call brought, and whether it failed.
+    async fn call(&mut self, call: ToolCall) -> Result<(String, bool)> {
+        let outcome = self.visit.call(&call).await?;
+        self.turns.push(TraceTurn { text: String::new(), call: Some(call), result: Some(outcome.text.clone()) });
+        Ok((outcome.text, outcome.is_error))
+    }
+
+    fn finish(&mut self, answer: String, tier: Tier) {
+        let turn = if self.chance(tier.finish) {
+            let arguments = Map::from_iter([("answer".to_owned(), Value::from(answer))]);
+            let call = ToolCall { name: COMPLETE_TASK.into(), arguments };
+            TraceTurn { text: String::new(), call: Some(call), result: None }
+        } else {
+            TraceTurn { text: answer, call: None, result: None }
+        };
+        self.turns.push(turn);
+    }
+
+    fn chance(&mut self, of: f64) -> bool {
+        ((self.rng.next_u64() >> 11) as f64) < of * (1u64 << 53) as f64
+    }
+}
+
+impl Trace {
+    /// Whether the worker handed in this answer.
+    pub fn handed_in(&self, answer: &str) -> bool {
+        let last = self.turns.last().and_then(|turn| turn.call.as_ref());
+        last.is_some_and(|call| call.name == COMPLETE_TASK && call.arguments.get("answer") == Some(&answer.into()))
+    }
+}
+
+/// Share of the traces that hand in the scenario's answer: what a perfect imitator would reach.
+pub fn success(traces: &[Trace], scenarios: &[Scenario]) -> f64 {
+    let right: BTreeSet<(&str, &str)> =
+        scenarios.iter().filter_map(|scenario| Some((scenario.id.as_str(), scenario.answer.as_deref()?))).collect();
+    let answers: BTreeMap<&str, &str> = right.into_iter().collect();
+    let is_right = |trace: &&Trace| {
+        answers.get(trace.scenario_id.as_str()).is_some_and(|answer| trace.handed_in(answer))
+    };
+    traces.iter().filter(is_right).count() as f64 / traces.len().max(1) as f64
+}
