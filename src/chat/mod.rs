@@ -95,7 +95,7 @@ impl Chat {
     /// Renders system text, tools (OpenAI-style function schemas) and task with the model's own template.
     pub fn prompt(&self, system: &str, tools: &[Value], task: &str) -> Result<Prompt, ChatError> {
         let system = self.vocabulary.mask(system);
-        let tools: Vec<Value> = tools.iter().map(|tool| self.masked(tool)).collect();
+        let tools: Vec<Value> = tools.iter().map(|tool| self.masked(&declared(tool))).collect();
         let render = |task: &str| {
             let mut messages = vec![message::user(task)];
             if !system.is_empty() {
@@ -216,6 +216,14 @@ fn learn(template: &Template) -> Result<(Format, Handover), ChatError> {
     let (_, before) = behind_call.split_once(format.end_of_turn()).ok_or_else(unknown)?;
     let (between, after) = results.split_once(RESULTS[1]).ok_or_else(unknown)?;
     Ok((format, Handover { before: before.into(), between: between.into(), after: after.into() }))
+}
+
+/// A function schema as templates expect it: `{"type": "function", "function": …}`.
+fn declared(tool: &Value) -> Value {
+    match tool.get("function") {
+        Some(_) => tool.clone(),
+        None => json!({"type": "function", "function": tool}),
+    }
 }
 
 fn common_prefix<'a>(one: &'a str, other: &str) -> &'a str {
