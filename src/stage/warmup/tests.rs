@@ -34,7 +34,7 @@ async fn measure() {
         template: &std::fs::read_to_string(root().join("stages/warmup/chat_template.jinja")).unwrap(),
         system: "Use the tools to answer, then call complete_task.",
         tools: &functions,
-        vocabulary: 1024,
+        vocabulary: std::env::var("VOCAB").ok().and_then(|n| n.parse().ok()).unwrap_or(1024),
         phrases: std::env::var("PHRASES").ok().and_then(|n| n.parse().ok()).unwrap_or(24),
         context: 1024,
     };
