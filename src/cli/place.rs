@@ -41,6 +41,16 @@ impl Place {
     }
 }
 
+/// The command that goes on with a run, as it works from the present folder.
+pub fn resume_command(store: &Store, id: &str) -> String {
+    let usual = variable("MCPRL_CACHE").unwrap_or_else(|| project(None).join("cache"));
+    if std::path::absolute(store.root()).ok() == std::path::absolute(usual).ok() {
+        format!("mcprl resume {id}")
+    } else {
+        format!("mcprl resume {id} --cache {}", store.root().display())
+    }
+}
+
 fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }

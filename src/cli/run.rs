@@ -11,7 +11,10 @@ use clap::Args;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::{Outcome, place::Place};
+use super::{
+    Outcome,
+    place::{self, Place},
+};
 use crate::{
     error::Result,
     exec::{self, Ended, Request, RunFolder, RunSpec, Summary, folder},
@@ -90,6 +93,7 @@ fn go(printer: Printer, request: Request) -> Result<Outcome> {
     let began = Instant::now();
     let (id, path) = (request.folder.id.clone(), request.folder.path.clone());
     let shown = Shown::of(&request.plan, &path);
+    let resume = place::resume_command(&request.store, &id);
     let summary = exec::run(request)?;
     for failure in &summary.failures {
         printer.error(failure);
@@ -104,7 +108,7 @@ fn go(printer: Printer, request: Request) -> Result<Outcome> {
             for (name, artifact) in &artifacts {
                 printer.say(&format!("{name:<24} {}", artifact.display()));
             }
-            printer.say(&closing(&summary, &id, &path, began));
+            printer.say(&closing(&summary, &path, &resume, began));
         }
     }
     Ok(match () {
@@ -161,7 +165,7 @@ fn counts(summary: &Summary) -> [usize; 5] {
     ]
 }
 
-fn closing(summary: &Summary, id: &str, path: &Path, began: Instant) -> String {
+fn closing(summary: &Summary, path: &Path, resume: &str, began: Instant) -> String {
     let [cached, worked, skipped, failed, open] = counts(summary);
     let mut parts = vec![format!("{cached} cached"), format!("{worked} worked")];
     let more = [(skipped, "skipped"), (failed, "failed"), (open, "not begun")];
@@ -169,10 +173,10 @@ fn closing(summary: &Summary, id: &str, path: &Path, began: Instant) -> String {
         more.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")),
     );
     let took = crate::ui::seconds(began.elapsed().as_secs_f64());
-    let text = format!("{id}: {} in {took}, {}", parts.join(", "), path.display());
+    let text = format!("{} in {took}: {}", parts.join(", "), path.display());
     match (summary.interrupted, summary.failures.is_empty()) {
-        (true, _) => format!("{text}\nstopped; to go on: mcprl resume {id}"),
-        (false, false) => format!("{text}\nhint: when the cause is gone, `mcprl resume {id}` goes on"),
+        (true, _) => format!("{text}\nstopped; to go on: {resume}"),
+        (false, false) => format!("{text}\nhint: when the cause is gone, `{resume}` goes on"),
         (false, true) => text,
     }
 }

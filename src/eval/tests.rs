@@ -38,8 +38,11 @@ fn row<'a>(rows: &'a [VerdictRow], slice: &str, policy: &str) -> &'a VerdictRow 
     rows.iter().find(|row| row.slice == slice && row.policy == policy).unwrap()
 }
 
-/// Split by split, how many scenarios came out (right for base, right for trained).
-fn exam(splits: &[(&str, &[(bool, bool, usize)])]) -> (Vec<Scenario>, Vec<Episode>) {
+/// Right for base, right for trained, and how many scenarios came out like that.
+type Outcome = (bool, bool, usize);
+
+/// The outcomes split by split.
+fn exam(splits: &[(&str, &[Outcome])]) -> (Vec<Scenario>, Vec<Episode>) {
     let (mut scenarios, mut episodes) = (Vec::new(), Vec::new());
     for (split, outcomes) in splits {
         for (base, trained, count) in *outcomes {

@@ -135,7 +135,7 @@ impl<'w> Run<'w> {
     }
 
     fn failed(&mut self, index: NodeIndex, failure: Failure) -> Result<()> {
-        if failure.class() == Class::Interrupted {
+        if failure.class() == Class::Interrupted && self.workshop.cancel.is_cancelled() {
             return Ok(());
         }
         let failure = failure.at(format!("stage \"{}\"", self.id(index)));

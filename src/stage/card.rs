@@ -335,7 +335,7 @@ impl Cards {
         Self { folder }
     }
 
-    /// All kinds by name, with whether a file on disk has a say in them.
+    /// The names of all kinds, sorted.
     pub fn kinds(&self) -> Vec<String> {
         let mut kinds: Vec<String> = registry::BUILT_IN.iter().map(|kind| kind.name.to_owned()).collect();
         let items = self.folder.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());

@@ -38,9 +38,11 @@ macro_rules! built_in {
 pub const BUILT_IN: &[BuiltIn] = &[
     built_in!(discover, []),
     built_in!(scenarios, []),
+    built_in!(warmup, ["chat_template.jinja", "system.jinja"]),
     built_in!(rollout, ["system.jinja"]),
     built_in!(judge, ["relative.jinja"]),
     built_in!(grpo, []),
+    built_in!(eval, ["system.jinja"]),
 ];
 
 pub fn find(kind: &str) -> Option<&'static BuiltIn> {

@@ -5,6 +5,7 @@
 //! | `cas/ab/<digest>/` | one artifact: the file, or the folder's content, that one output of a stage wrote |
 //! | `cas/ab/<digest>.seal` | size, inode and times of its files when they were last hashed |
 //! | `ac/<key>.json` | what the stage with this key wrote: digests of its outputs, its metrics, the fields of the key |
+//! | `ac/old/` | records set aside because their stage was worked anew |
 //! | `ac/last/<run name>.json` | the newest key of each stage, for explaining reruns; nothing else depends on it |
 //! | `leases/<key>.json` | who works on this key now |
 //! | `runs/` | journals, one folder per run |

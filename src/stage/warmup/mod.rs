@@ -15,7 +15,38 @@ mod tests;
 
 use std::path::PathBuf;
 
-use crate::error::Diagnostic;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    Context, Metrics, StageError,
+    scenarios::{Families, Live},
+};
+use crate::{
+    data::{self, Scenario, Tool},
+    engine::Trainer,
+    error::{Diagnostic, Result},
+    model::{Decoder, Init, ModelConfig, kernels::Heads},
+};
+use corpus::Dialect;
+use train::TrainParams;
+
+#[derive(Debug, Deserialize)]
+struct Params {
+    families: PathBuf,
+    traces: usize,
+    vocabulary: usize,
+    phrases: usize,
+    hidden: usize,
+    intermediate: usize,
+    layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    context: usize,
+    #[serde(flatten)]
+    train: TrainParams,
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum WarmupError {
@@ -27,6 +58,12 @@ pub enum WarmupError {
     },
     #[error("the tokenizer cannot be made: {reason}")]
     Tokenizer { reason: String },
+    #[error("tool `{tool}` has a function schema that is not JSON")]
+    Schema {
+        tool: String,
+        #[source]
+        source: serde_json::Error,
+    },
 }
 
 impl Diagnostic for WarmupError {
@@ -34,6 +71,78 @@ impl Diagnostic for WarmupError {
         match self {
             Self::Write { .. } => "warmup::write",
             Self::Tokenizer { .. } => "warmup::tokenizer",
+            Self::Schema { .. } => "warmup::schema",
+        }
+    }
+}
+
+/// Writes the folder `policy` and `steps.parquet`.
+pub async fn run(context: &Context) -> Result<Metrics> {
+    let params: Params = context.params()?;
+    let families = Families::load(&params.families)?;
+    let tools: Vec<Tool> = data::read(&context.input("tools")?.path)?;
+    let scenarios: Vec<Scenario> = data::read(&context.input("scenarios")?.path)?;
+    let server = context.server.as_ref().ok_or_else(|| StageError::NoInput { role: "server".into() })?;
+
+    let live = Live::new(server, &tools);
+    let (observer, cancel) = (&*context.observer, &context.cancel);
+    let traces =
+        traces::traces(&families, &scenarios, &live, params.traces, context.seed, observer, cancel).await;
+    live.close().await;
+    let traces = traces?;
+
+    let folder = context.output.join("policy");
+    std::fs::create_dir_all(&folder)
+        .map_err(|source| WarmupError::Write { path: folder.clone(), source })?;
+    let functions = tools.iter().map(schema).collect::<Result<Vec<Value>, _>>()?;
+    let file = |name: &str| context.files.get(name).map_or("", |text| text.as_str());
+    let dialect = Dialect {
+        template: file("template"),
+        system: file("system").trim(),
+        tools: &functions,
+        vocabulary: params.vocabulary,
+        phrases: params.phrases,
+        context: params.context,
+    };
+    let chat = corpus::write_chat(&folder, &traces, &dialect)?;
+    let examples = corpus::examples(&traces, &chat, dialect.system, &functions)?;
+
+    let decoder = Decoder::random(params.model(), Init { seed: context.seed, deviation: 0.02 })?;
+    let mut trainer = Trainer::new(decoder, |all| params.train.rules(all), context.engine.workers()?);
+    let steps = train::train(&mut trainer, &examples, &params.train, context)?;
+    trainer.decoder.save(&folder)?;
+    data::write(&context.output.join("steps.parquet"), &steps)?;
+
+    let tokens: usize = examples.iter().map(|(tokens, _)| tokens.len()).sum();
+    let last = &steps[steps.len().saturating_sub(20)..];
+    let loss = last.iter().map(|step| step.loss).sum::<f64>() / last.len().max(1) as f64;
+    let named = [
+        ("traces", traces.len() as f64),
+        ("worker_success", traces::success(&traces, &scenarios)),
+        ("tokens", steps.iter().map(|step| step.tokens as f64).sum()),
+        ("tokens_per_trace", tokens as f64 / examples.len().max(1) as f64),
+        ("loss", loss),
+    ];
+    Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+fn schema(tool: &Tool) -> Result<Value, WarmupError> {
+    serde_json::from_str(&tool.function)
+        .map_err(|source| WarmupError::Schema { tool: tool.name.clone(), source })
+}
+
+impl Params {
+    fn model(&self) -> ModelConfig {
+        ModelConfig {
+            vocabulary: self.vocabulary,
+            hidden: self.hidden,
+            intermediate: self.intermediate,
+            layers: self.layers,
+            heads: Heads { query: self.heads, kv: self.kv_heads, dim: self.head_dim },
+            context: self.context,
+            rope_theta: 10_000.0,
+            norm_epsilon: 1e-6,
+            tied: true,
         }
     }
 }
