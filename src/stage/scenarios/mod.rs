@@ -13,7 +13,7 @@ mod phrase;
 mod results;
 
 #[cfg(test)]
-mod tests;
+pub(in crate::stage) mod tests;
 
 use std::{collections::BTreeSet, path::PathBuf};
 
