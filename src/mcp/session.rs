@@ -298,7 +298,7 @@ async fn open(
 /// What went wrong in a handshake, without the names of our own types.
 fn handshake_reason(error: &ClientInitializeError) -> String {
     match error {
-        ClientInitializeError::TransportError { error, .. } => chain(&*error.error),
+        ClientInitializeError::TransportError { error, .. } => transport_reason(&*error.error),
         ClientInitializeError::ConnectionClosed(_) => "it closed the connection".into(),
         ClientInitializeError::JsonRpcError(error) => format!("{} ({})", error.message, error.code.0),
         ClientInitializeError::ExpectedInitResult(_) | ClientInitializeError::ExpectedInitResponse(_) => {
@@ -311,11 +311,19 @@ fn handshake_reason(error: &ClientInitializeError) -> String {
 /// What went wrong with a request, without the names of our own types.
 fn request_reason(error: &ServiceError) -> String {
     match error {
-        ServiceError::TransportSend(error) => chain(&*error.error),
+        ServiceError::TransportSend(error) => transport_reason(&*error.error),
         ServiceError::TransportClosed => "the connection was closed".into(),
         ServiceError::McpError(error) => format!("{} ({})", error.message, error.code.0),
         ServiceError::Timeout { timeout } => format!("no answer within {timeout:?}"),
         other => chain(other),
+    }
+}
+
+fn transport_reason(error: &(dyn std::error::Error + 'static)) -> String {
+    match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+        // It does not give its cause away as one.
+        Some(StreamableHttpError::Client(cause)) => chain(cause),
+        _ => chain(error),
     }
 }
 
