@@ -95,10 +95,15 @@ fn each_once<K: Ord + Send, T: Copy + Send>(
     let write = &write;
     let written: Vec<_> = std::thread::scope(|scope| {
         let work = |share: Vec<(K, T)>| {
-            scope.spawn(move || share.into_iter().map(|(key, thing)| Ok((key, write(thing)?))).collect::<Vec<_>>())
+            scope.spawn(move || {
+                share.into_iter().map(|(key, thing)| Ok((key, write(thing)?))).collect::<Vec<_>>()
+            })
         };
         let workers: Vec<_> = shares.into_iter().map(work).collect();
-        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        workers
+            .into_iter()
+            .flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
     });
     written.into_iter().collect()
 }

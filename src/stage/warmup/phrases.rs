@@ -131,7 +131,8 @@ fn is_name_or_number(piece: &str) -> bool {
     let mut letters = piece.chars();
     let first = letters.next();
     first.is_some_and(|letter| letter.is_ascii_digit())
-        || (first.is_some_and(|letter| letter.is_uppercase()) && letters.next().is_some_and(|letter| letter.is_lowercase()))
+        || (first.is_some_and(|letter| letter.is_uppercase())
+            && letters.next().is_some_and(|letter| letter.is_lowercase()))
 }
 
 #[cfg(test)]
@@ -140,11 +141,15 @@ mod tests {
 
     #[test]
     fn frames_become_phrases_and_names_and_numbers_do_not() {
-        let call = |name: &str| format!("{{\"sql\": \"SELECT pay FROM staff WHERE name = '{name}' LIMIT 1\"}}<|im_end|>\nassistant");
+        let call = |name: &str| {
+            format!(
+                "{{\"sql\": \"SELECT pay FROM staff WHERE name = '{name}' LIMIT 1\"}}<|im_end|>\nassistant"
+            )
+        };
         let texts = ["Ada Cole", "Bo Stone"].map(|name| (call(name), 10)).into();
         assert_eq!(
             phrases(&texts, &Counted::new(), 9).unwrap(),
-            ["{\"sql\": \"SELECT pay FROM staff WHERE name = '", "' LIMIT ", "\"}", "\nassistant"]
+            ["{\"sql\": \"SELECT pay FROM staff WHERE name = '", "' LIMIT ", "\nassistant"]
         );
     }
 

@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     corpus::{Dialect, examples, write_chat},
     traces::{Trace, success, traces},
 };
 use crate::{
-    chat::Chat,
+    chat::{Chat, ToolCall},
     data::Scenario,
     mcp::COMPLETE_TASK,
     progress::Silent,
@@ -21,7 +21,8 @@ async fn work(seed: u64, count: usize) -> (Vec<Scenario>, Vec<Trace>, Vec<Value>
     let demo = Demo::start().await;
     let families = company_families();
     let questions = demo.generate(&families, seed).await.unwrap().train;
-    let traces = traces(&families, &questions, &demo.live, count, seed, &Silent, &Default::default()).await.unwrap();
+    let traces =
+        traces(&families, &questions, &demo.live, count, seed, &Silent, &Default::default()).await.unwrap();
     let functions = demo.tools.iter().map(|tool| serde_json::from_str(&tool.function).unwrap()).collect();
     (questions, traces, functions)
 }
@@ -31,7 +32,8 @@ fn dialect<'a>(template: &'a str, tools: &'a [Value]) -> Dialect<'a> {
 }
 
 fn template() -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("stages/warmup/chat_template.jinja")).unwrap()
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("stages/warmup/chat_template.jinja"))
+        .unwrap()
 }
 
 fn pieces(chat: &Chat, text: &str) -> Vec<String> {
@@ -98,7 +100,13 @@ async fn the_tokens_of_a_trace_are_its_conversation_with_the_workers_part_marked
     let own: usize = rows.iter().map(|(tokens, _)| tokens.len() - shared.len()).sum();
     let said: usize = rows.iter().flat_map(|(_, trained)| trained).filter(|trained| **trained).count();
     let mean = |tokens: usize| tokens as f64 / rows.len() as f64;
-    assert!(shared.len() <= 100 && mean(own) < 95.0 && mean(said) < 30.0, "{} {} {}", shared.len(), mean(own), mean(said));
+    assert!(
+        shared.len() <= 100 && mean(own) < 95.0 && mean(said) < 30.0,
+        "{} {} {}",
+        shared.len(),
+        mean(own),
+        mean(said)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,15 +116,26 @@ async fn names_columns_and_numbers_have_the_same_tokens_wherever_they_stand() {
     let folder = tempfile::tempdir().unwrap();
     let chat = write_chat(folder.path(), &traces, &dialect(&template, &tools)).unwrap();
     let entities = questions.iter().filter_map(|scenario| scenario.answer.clone());
-    let things: BTreeSet<String> = entities.chain(["annual_pay".into(), "dept_name".into(), "2013".into()]).collect();
+    let things: BTreeSet<String> = entities
+        .chain(["annual_pay".into(), "dept_name".into(), "2013".into()])
+        // A lower-case word keeps the space before it.
+        .filter(|thing| thing.contains('_') || !thing.starts_with(|letter: char| letter.is_lowercase()))
+        .collect();
     for thing in &things {
         let alone = pieces(&chat, thing);
-        for (before, after) in [(" ", "?"), ("'", "'"), (": \"", "\""), ("\n", "\n"), (" | ", " | "), ("= '", "' LIMIT 1")] {
+        for (before, after) in
+            [(" ", "?"), ("'", "'"), (": \"", "\""), ("\n", "\n"), (" | ", " | "), ("= '", "' LIMIT 1")]
+        {
             let around = pieces(&chat, &format!("x{before}{thing}{after}"));
-            assert!(around.windows(alone.len()).any(|window| window == alone), "{around:?} does not hold {alone:?}");
+            assert!(
+                around.windows(alone.len()).any(|window| window == alone),
+                "{around:?} does not hold {alone:?}"
+            );
         }
     }
-    for text in ["", "  two  spaces\t\n", "Zoë O'Neil — 価格 🦀", "a_b_C__d 12.5%", "<tool_call>\n{}", "<|im_end|>"] {
+    for text in
+        ["", "  two  spaces\t\n", "Zoë O'Neil — 価格 🦀", "a_b_C__d 12.5%", "<tool_call>\n{}", "<|im_end|>"]
+    {
         assert_eq!(chat.decode(&chat.encode_text(text)), text);
     }
 }
@@ -135,4 +154,43 @@ async fn scenarios_that_no_worker_can_work_on_are_refused() {
     assert_eq!(attempt(&scenario).await, "scenarios::unknown_family");
     scenario.reference = None;
     assert_eq!(attempt(&scenario).await, "scenarios::no_reference");
+}
+
+/// What `apply_chat_template` of Transformers makes of the same conversation.
+const RENDERED: &str = "<|im_start|>system
+Use the tools.
+run_query(sql): Runs.
+<|im_end|>
+<|im_start|>user
+How much does Ada earn?<|im_end|>
+<|im_start|>assistant
+<tool_call>
+{\"name\": \"run_query\", \"arguments\": {\"sql\": \"SELECT 'é'\"}}
+</tool_call><|im_end|>
+<|im_start|>user
+<tool_response>
+x
+1
+</tool_response>
+<tool_response>
+y
+</tool_response><|im_end|>
+<|im_start|>assistant
+";
+
+#[test]
+fn the_template_renders_as_in_transformers() {
+    let tools = [json!({"type": "function", "function": {
+        "name": "run_query",
+        "description": "Runs.",
+        "parameters": {"type": "object", "properties": {"sql": {"type": "string"}}},
+    }})];
+    let template = template();
+    let folder = tempfile::tempdir().unwrap();
+    let chat = write_chat(folder.path(), &[], &dialect(&template, &tools)).unwrap();
+    let prompt = chat.prompt("Use the tools.", &tools, "How much does Ada earn?").unwrap();
+    let arguments = json!({"sql": "SELECT 'é'"}).as_object().cloned().unwrap();
+    let call = chat.assistant("", &[ToolCall { name: "run_query".into(), arguments }]);
+    let results = chat.results(&["x\n1".into(), "y".into()]);
+    assert_eq!(chat.decode(&[prompt.shared, prompt.task, call, results].concat()), RENDERED);
 }

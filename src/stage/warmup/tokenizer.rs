@@ -6,7 +6,8 @@
 //! `tokenizer.json`.
 
 use tokenizers::{
-    AddedToken, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, PreTokenizerWrapper, SplitDelimiterBehavior, Tokenizer,
+    AddedToken, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, PreTokenizerWrapper,
+    SplitDelimiterBehavior, Tokenizer,
     models::{
         TrainerWrapper,
         bpe::{BPE, BpeTrainer},
