@@ -79,7 +79,9 @@ impl Columns {
     pub fn pairs(&self) -> Option<Vec<(String, Option<String>)>> {
         let pairs: Vec<_> = match self {
             Self::Positions(names) => names.iter().map(|name| (name.clone(), None)).collect(),
-            Self::Fields(fields) => fields.iter().map(|(name, field)| (name.clone(), Some(field.clone()))).collect(),
+            Self::Fields(fields) => {
+                fields.iter().map(|(name, field)| (name.clone(), Some(field.clone()))).collect()
+            }
         };
         (!pairs.is_empty()).then_some(pairs)
     }

@@ -29,8 +29,6 @@ pub enum ScenarioError {
     UnknownFamily { id: String, family: String },
     #[error("there is nothing to show: no scenario has a reference solution")]
     NoReference,
-    #[error("cannot train a tokenizer: {0}")]
-    Tokenizer(String),
 }
 
 impl Diagnostic for ScenarioError {
@@ -45,7 +43,6 @@ impl Diagnostic for ScenarioError {
             Self::Empty { .. } => "scenarios::empty",
             Self::UnknownFamily { .. } => "scenarios::unknown_family",
             Self::NoReference => "scenarios::no_reference",
-            Self::Tokenizer(_) => "warmup::tokenizer",
         }
     }
 
@@ -79,7 +76,7 @@ impl Diagnostic for ScenarioError {
             | Self::Empty { .. }
             | Self::UnknownFamily { .. }
             | Self::NoReference => Class::Usage,
-            Self::Read { .. } | Self::Entities { .. } | Self::Nothing { .. } | Self::Tokenizer(_) => Class::Work,
+            Self::Read { .. } | Self::Entities { .. } | Self::Nothing { .. } => Class::Work,
         }
     }
 }

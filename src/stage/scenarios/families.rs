@@ -116,7 +116,8 @@ impl Families {
     pub fn load(path: &Path) -> Result<Self, ScenarioError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
-        let file = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into());
+        let file =
+            path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into());
         Self::parse(&text, &file)
     }
 
@@ -127,7 +128,11 @@ impl Families {
             file: file.clone(),
             problem: cause.to_string().trim_end().to_owned(),
         })?;
-        Self::look_up(&declared).map_err(|Wrong { place, problem }| ScenarioError::Families { file, place, problem })
+        Self::look_up(&declared).map_err(|Wrong { place, problem }| ScenarioError::Families {
+            file,
+            place,
+            problem,
+        })
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Family> {
@@ -145,7 +150,8 @@ impl Families {
             let place = format!("entities.{name}");
             let offset = if declared.page.is_some() { vec!["offset"] } else { Vec::new() };
             let scope = words.scope(&[], offset);
-            let call = call_template(&declared.call, file, &scope).map_err(|problem| wrong(&place, problem))?;
+            let call =
+                call_template(&declared.call, file, &scope).map_err(|problem| wrong(&place, problem))?;
             entities.push(EntityList {
                 name: name.clone(),
                 call,
@@ -156,9 +162,13 @@ impl Families {
         let mut families: Vec<Family> = Vec::new();
         for declared in &file.families {
             for cell in cells(declared, file)? {
-                let family = Builder { file, words: &words, entities: &entities, declared, cell: &cell }.build()?;
+                let family =
+                    Builder { file, words: &words, entities: &entities, declared, cell: &cell }.build()?;
                 if families.iter().any(|other| other.name == family.name) {
-                    return Err(wrong(format!("family \"{}\"", family.name), "the name is taken by another family"));
+                    return Err(wrong(
+                        format!("family \"{}\"", family.name),
+                        "the name is taken by another family",
+                    ));
                 }
                 families.push(family);
             }
@@ -225,7 +235,10 @@ fn parsed(alternatives: &declaration::Alternatives) -> Result<Word, String> {
         return Err("the list of alternatives is empty".into());
     }
     let templates = |texts: &[String]| {
-        texts.iter().map(|text| Template::parse(text).map_err(|why| format!("\"{text}\": {why}"))).collect::<Result<_, String>>()
+        texts
+            .iter()
+            .map(|text| Template::parse(text).map_err(|why| format!("\"{text}\": {why}")))
+            .collect::<Result<_, String>>()
     };
     Ok(Word { train: templates(train)?, unseen: templates(unseen)? })
 }
@@ -254,7 +267,9 @@ fn cells<'a>(declared: &'a FamilyDeclaration, file: &'a declaration::File) -> Re
         return Err(wrong(place(), "`cells` is for a family over two axes"));
     };
     for (row, columns) in wanted {
-        for (axis, value) in std::iter::once((first, row)).chain(columns.iter().map(|column| (second, column))) {
+        for (axis, value) in
+            std::iter::once((first, row)).chain(columns.iter().map(|column| (second, column)))
+        {
             if !file.axes[axis].contains_key(value) {
                 let known = file.axes[axis].keys().map(String::as_str);
                 return Err(wrong(place(), format!("cells: {}", unknown(axis, value, known))));
@@ -337,7 +352,8 @@ impl Builder<'_> {
         let look = calls("look", |part| &part.look, &declared.look)?;
         let slips = calls("slips", |part| &part.slips, &declared.slips)?;
         let guess = declared.guess.as_ref();
-        let guess = guess.map(|call| call_template(call, self.file, &scope).map_err(at("guess"))).transpose()?;
+        let guess =
+            guess.map(|call| call_template(call, self.file, &scope).map_err(at("guess"))).transpose()?;
 
         let mut solve = Vec::new();
         for call in declared.solve.calls() {
@@ -408,8 +424,9 @@ fn call_template(
 fn argument(value: &Value, scope: &Scope) -> Result<Argument, String> {
     Ok(match value {
         Value::String(text) => {
-            let phrase =
-                Template::parse(text).and_then(|template| scope.phrase(&template)).map_err(|why| format!("\"{text}\": {why}"))?;
+            let phrase = Template::parse(text)
+                .and_then(|template| scope.phrase(&template))
+                .map_err(|why| format!("\"{text}\": {why}"))?;
             if phrase.leaves_a_choice() {
                 return Err(format!("\"{text}\": a call cannot leave a choice"));
             }

@@ -20,9 +20,10 @@ pub type Tasks = (Vec<Scenario>, Vec<Scenario>);
 
 /// Reads the file; a task that does not say its split is held out with chance `heldout_share`, by a seeded hash.
 pub fn load(path: &Path, heldout_share: f64, seed: u64) -> Result<Tasks, ScenarioError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
-    let file = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into());
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
+    let file =
+        path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into());
     parse(&text, &file, heldout_share, seed)
 }
 
@@ -38,10 +39,11 @@ pub fn parse(text: &str, file: &str, heldout_share: f64, seed: u64) -> Result<Ta
     let mut first: BTreeMap<String, String> = BTreeMap::new();
     for (place, item) in items {
         let scenario = item.and_then(|item| scenario(&item, heldout_share, seed));
-        let scenario = scenario.and_then(|scenario| match first.insert(scenario.task.clone(), place.clone()) {
-            Some(earlier) => Err(format!("the same task as {earlier}")),
-            None => Ok(scenario),
-        });
+        let scenario =
+            scenario.and_then(|scenario| match first.insert(scenario.task.clone(), place.clone()) {
+                Some(earlier) => Err(format!("the same task as {earlier}")),
+                None => Ok(scenario),
+            });
         match scenario {
             Ok(scenario) if scenario.split == "train" => train.push(scenario),
             Ok(scenario) => heldout.push(scenario),
@@ -68,13 +70,15 @@ type Item = (String, Result<Value, String>);
 fn items(text: &str) -> Result<Vec<Item>, String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim_start().starts_with('[') {
-        let items: Vec<Value> = serde_json::from_str(text).map_err(|cause| format!("not valid JSON: {cause}"))?;
+        let items: Vec<Value> =
+            serde_json::from_str(text).map_err(|cause| format!("not valid JSON: {cause}"))?;
         let place = |(index, item)| (format!("task {}", index + 1), Ok(item));
         return Ok(items.into_iter().enumerate().map(place).collect());
     }
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let item = |(index, line): (usize, &str)| {
-        let value = serde_json::from_str(line).map_err(|cause| format!("not valid JSON: {}", without_line(&cause)));
+        let value =
+            serde_json::from_str(line).map_err(|cause| format!("not valid JSON: {}", without_line(&cause)));
         (format!("line {}", index + 1), value)
     };
     Ok(lines.map(item).collect())
@@ -192,14 +196,30 @@ mod tests {
             r#"{"task": "fine"}"#,
         ];
         // A line that begins with a bracket would make it an array, were it the first.
-        insta::assert_snapshot!(error(&text.join("\n")), @"");
+        insta::assert_snapshot!(error(&text.join("\n")), @r#"
+        tasks.jsonl: 11 bad tasks
+          line 2: not valid JSON: EOF while parsing a string at column 13
+          line 3: unknown key `tsak`; did you mean `task`?
+          line 4: `task` is missing
+          line 5: should be a JSON object
+          line 6: `task` is empty
+          line 7: `answer` should be a text or a number
+          line 8: `check` should be one of text, number, set, none, found "nubmer"
+          line 9: `check` is "number", but the answer is "y"
+          line 10: `check` is "text", but there is no `answer`
+          line 11: `split` should be train or heldout, found "a"
+          line 12: the same task as line 1
+        "#);
     }
 
     #[test]
     fn many_bad_lines_are_counted_and_the_first_are_shown() {
         let text = error(&"nonsense\n".repeat(100));
         assert!(text.starts_with("tasks.jsonl: 100 bad tasks\n  line 1: "), "{text}");
-        assert!(text.ends_with("  line 20: not valid JSON: expected ident at column 2\n  and 80 more"), "{text}");
+        assert!(
+            text.ends_with("  line 20: not valid JSON: expected ident at column 2\n  and 80 more"),
+            "{text}"
+        );
     }
 
     #[test]

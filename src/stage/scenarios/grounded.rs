@@ -124,7 +124,8 @@ pub async fn generate(
         .await?;
 
     let mut wording = Wording { seed, ..Wording::default() };
-    let mut solved: Vec<(&Family, Vec<Solved>)> = families.iter().map(|family| (family, Vec::new())).collect();
+    let mut solved: Vec<(&Family, Vec<Solved>)> =
+        families.iter().map(|family| (family, Vec::new())).collect();
     let mut failures: BTreeMap<&str, String> = BTreeMap::new();
     for ((family, binding), found) in cases.into_iter().zip(found) {
         match found {
@@ -174,14 +175,17 @@ async fn entities(families: &Families, list: &EntityList, live: &Live) -> Result
                 let value = value.ok_or_else(|| wrong(format!("row {row} has no field for `{column}`")))?;
                 Ok((column.clone(), value.to_owned()))
             };
-            let binding = list.columns.iter().enumerate().map(field).collect::<Result<Binding, ScenarioError>>()?;
+            let binding =
+                list.columns.iter().enumerate().map(field).collect::<Result<Binding, ScenarioError>>()?;
             if !bindings.contains(&binding) {
                 bindings.push(binding);
             }
         }
         match list.page {
             Some(size) if rows.rows.len() >= size => {}
-            None if rows.more => return Err(wrong("the result shows a part of them; say `page`".into()).into()),
+            None if rows.more => {
+                return Err(wrong("the result shows a part of them; say `page`".into()).into());
+            }
             _ => break,
         }
     }
@@ -202,7 +206,10 @@ fn combinations<'a>(lists: impl Iterator<Item = &'a [Binding]>) -> Vec<Binding> 
 }
 
 enum Found {
-    Answer { answer: String, calls: Vec<ToolCall> },
+    Answer {
+        answer: String,
+        calls: Vec<ToolCall>,
+    },
     /// Why there is none, and what the server said.
     Nothing(Dropped, String),
 }
@@ -242,10 +249,12 @@ impl Families {
             let calls = family.solve.iter().map(|step| &step.call);
             calls.map(|call| (format!("family \"{}\"", family.name), call.tool()))
         });
-        let of_entities = self.entities.iter().map(|list| (format!("entities.{}", list.name), list.call.tool()));
+        let of_entities =
+            self.entities.iter().map(|list| (format!("entities.{}", list.name), list.call.tool()));
         for (place, tool) in of_families.chain(of_entities) {
             if !known().any(|name| name == tool) {
-                let hint = did_you_mean(tool, known()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+                let hint = did_you_mean(tool, known())
+                    .map_or(String::new(), |near| format!("; did you mean `{near}`?"));
                 let problem = format!("the server has no tool `{tool}`{hint}");
                 return Err(ScenarioError::Families { file: "families".into(), place, problem });
             }
@@ -299,13 +308,18 @@ struct Solved {
     calls: Vec<ToolCall>,
 }
 
+/// Family and entity.
+type Asker = (String, Binding);
+
 /// Puts questions into words, each sentence once.
 #[derive(Default)]
 struct Wording {
     seed: u64,
     dropped: BTreeMap<Dropped, usize>,
-    /// Who asked a sentence first: family, binding and answer.
-    sentences: BTreeMap<String, (String, Binding, String)>,
+    /// Who asked a sentence first, and the answer.
+    sentences: BTreeMap<String, (Asker, String)>,
+    /// Who would have asked a sentence again.
+    repeated: BTreeSet<(String, Asker)>,
     /// Sentences that turned out to have two answers.
     ambiguous: BTreeSet<String>,
 }
@@ -374,8 +388,9 @@ impl Wording {
         phrasing: Phrasing,
     ) -> Vec<Scenario> {
         let mut encoder = Encoder::new("mcprl phrasings v1");
-        let mut rng =
-            ChaCha8Rng::from_seed(*encoder.number(self.seed).text(&family.name).text(split).finish().as_bytes());
+        let mut rng = ChaCha8Rng::from_seed(
+            *encoder.number(self.seed).text(&family.name).text(split).finish().as_bytes(),
+        );
         let mut scenarios = Vec::new();
         // Most draws are new while there are many ways to ask; where there are few, the tries run out.
         for case in cases.iter().cycle().take(if cases.is_empty() { 0 } else { count * 4 + 16 }) {
@@ -395,20 +410,26 @@ impl Wording {
     }
 
     fn is_new(&mut self, family: &Family, case: &Solved, task: &str) -> bool {
-        let asked = (family.name.clone(), case.binding.clone(), case.answer.clone());
-        let why = match self.sentences.entry(task.to_owned()) {
+        let asker = (family.name.clone(), case.binding.clone());
+        let (first, answer) = match self.sentences.entry(task.to_owned()) {
             Entry::Vacant(free) => {
-                free.insert(asked);
+                free.insert((asker, case.answer.clone()));
                 return true;
             }
-            Entry::Occupied(first) if first.get().0 == asked.0 && first.get().1 == asked.1 => return false,
-            Entry::Occupied(first) if first.get().2 == asked.2 => Dropped::Duplicate,
-            Entry::Occupied(_) => {
-                self.ambiguous.insert(task.to_owned());
-                Dropped::Ambiguous
-            }
+            Entry::Occupied(taken) => taken.get().clone(),
         };
-        self.drop(why);
+        if first == asker || !self.repeated.insert((task.to_owned(), asker)) {
+            return false;
+        }
+        if answer == case.answer {
+            self.drop(Dropped::Duplicate);
+        } else {
+            self.drop(Dropped::Ambiguous);
+            if self.ambiguous.insert(task.to_owned()) {
+                // The first one goes too.
+                self.drop(Dropped::Ambiguous);
+            }
+        }
         false
     }
 }
@@ -447,7 +468,8 @@ fn scenario(family: &Family, split: &str, case: &Solved, task: String) -> Scenar
 }
 
 fn entity_json(binding: &Binding) -> String {
-    Value::Object(binding.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect()).to_string()
+    Value::Object(binding.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect())
+        .to_string()
 }
 
 fn calls_json(calls: &[ToolCall]) -> String {

@@ -49,7 +49,9 @@ impl Live {
 
     /// Distinct calls made so far, where they are counted.
     pub fn calls(&self) -> usize {
-        self.answers.as_ref().map_or(0, |answers| answers.lock().unwrap_or_else(PoisonError::into_inner).len())
+        self.answers
+            .as_ref()
+            .map_or(0, |answers| answers.lock().unwrap_or_else(PoisonError::into_inner).len())
     }
 
     pub async fn close(self) {

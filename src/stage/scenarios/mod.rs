@@ -13,19 +13,19 @@ mod phrase;
 mod results;
 
 #[cfg(test)]
-mod tests;
+pub(in crate::stage) mod tests;
 
 use std::{collections::BTreeSet, path::PathBuf};
 
 use serde::Deserialize;
 
+pub(in crate::stage) use self::phrase::below;
 pub use self::{
     error::ScenarioError,
     families::{Families, Family, Read, Tier},
     live::{Live, Visit},
     phrase::Binding,
 };
-pub(in crate::stage) use self::phrase::below;
 
 use super::{Context, Metrics, StageError};
 use crate::{
@@ -70,13 +70,22 @@ pub async fn run(context: &Context) -> Result<Metrics> {
 
 async fn from_server(context: &Context, params: &Params) -> Result<Grounded> {
     let path = params.families.as_deref();
-    let families = Families::load(path.ok_or(ScenarioError::NoParam { origin: "grounded", param: "families" })?)?;
+    let families =
+        Families::load(path.ok_or(ScenarioError::NoParam { origin: "grounded", param: "families" })?)?;
     let tools: Vec<Tool> = data::read(&context.input("tools")?.path)?;
     let server = context.server.as_ref().ok_or_else(|| StageError::NoInput { role: "server".into() })?;
     let live = Live::new(server, &tools);
     let quota = Quota { per_family: params.questions_per_family, per_split: params.heldout_per_split };
-    let made =
-        grounded::generate(&families, &tools, &live, quota, context.seed, &*context.observer, &context.cancel).await;
+    let made = grounded::generate(
+        &families,
+        &tools,
+        &live,
+        quota,
+        context.seed,
+        &*context.observer,
+        &context.cancel,
+    )
+    .await;
     live.close().await;
     made
 }
@@ -84,7 +93,8 @@ async fn from_server(context: &Context, params: &Params) -> Result<Grounded> {
 fn metrics(made: &Grounded) -> Metrics {
     let mut metrics = Metrics::new();
     let mut count = |name: String, number: usize| _ = metrics.insert(name, number as f64);
-    let families: BTreeSet<&str> = made.train.iter().chain(&made.heldout).map(|s| s.family.as_str()).collect();
+    let families: BTreeSet<&str> =
+        made.train.iter().chain(&made.heldout).map(|s| s.family.as_str()).collect();
     count("families".into(), families.len());
     count("train".into(), made.train.len());
     count("heldout".into(), made.heldout.len());

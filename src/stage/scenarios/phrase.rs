@@ -202,7 +202,9 @@ impl Phrase {
         match self {
             Self::Text(text) => text.to_string(),
             Self::Entity { column, quoted } => entity(binding, column, *quoted),
-            Self::Choice { train, .. } => train.first().map(|phrase| phrase.fill(binding)).unwrap_or_default(),
+            Self::Choice { train, .. } => {
+                train.first().map(|phrase| phrase.fill(binding)).unwrap_or_default()
+            }
             Self::Sequence(parts) => parts.iter().map(|part| part.fill(binding)).collect(),
         }
     }
@@ -232,7 +234,9 @@ impl Draw<'_> {
             Phrase::Sequence(parts) => parts.iter().for_each(|part| self.add(part)),
             Phrase::Choice { train, unseen } => {
                 // Half and half, however few the unseen alternatives are.
-                let take = self.unseen.is_some() && !unseen.is_empty() && (train.is_empty() || below(self.rng, 2) == 0);
+                let take = self.unseen.is_some()
+                    && !unseen.is_empty()
+                    && (train.is_empty() || below(self.rng, 2) == 0);
                 let among = if take { unseen } else { train };
                 if take {
                     self.unseen = Some(true);
@@ -273,7 +277,10 @@ mod tests {
         scope.phrase(&Template::parse(text)?)
     }
 
-    fn texts(phrase: &Phrase, draw: impl Fn(&Phrase, &Binding, &mut ChaCha8Rng) -> Option<String>) -> Vec<String> {
+    fn texts(
+        phrase: &Phrase,
+        draw: impl Fn(&Phrase, &Binding, &mut ChaCha8Rng) -> Option<String>,
+    ) -> Vec<String> {
         let binding = Binding::from([("team".into(), "O'Neil".into())]);
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut texts: Vec<String> = (0..64).filter_map(|_| draw(phrase, &binding, &mut rng)).collect();

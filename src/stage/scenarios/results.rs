@@ -4,25 +4,20 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// How this server writes results, as the families file says.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(tag = "format", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Results {
     /// A line of column names, then a line per row; fields between separators. A line that begins with `remark` is
     /// about the rows: there are none, or more than are shown.
     Table { separator: String, remark: Option<String> },
     /// A row of one field per line.
+    #[default]
     Lines,
     /// An array of objects, arrays or plain values; `at` points to it (RFC 6901) where it is not the whole.
     Json {
         #[serde(default)]
         at: String,
     },
-}
-
-impl Default for Results {
-    fn default() -> Self {
-        Self::Lines
-    }
 }
 
 /// A result as rows.
@@ -40,8 +35,10 @@ impl Results {
     pub(super) fn read(&self, text: &str) -> Rows {
         match self {
             Self::Table { separator, remark } => {
-                let is_remark = |line: &&str| remark.as_ref().is_some_and(|mark| line.starts_with(mark.as_str()));
-                let fields = |line: &str| line.split(separator.as_str()).map(str::to_owned).collect::<Vec<_>>();
+                let is_remark =
+                    |line: &&str| remark.as_ref().is_some_and(|mark| line.starts_with(mark.as_str()));
+                let fields =
+                    |line: &str| line.split(separator.as_str()).map(str::to_owned).collect::<Vec<_>>();
                 let (remarks, lines): (Vec<&str>, Vec<&str>) = text.lines().partition(is_remark);
                 let mut lines = lines.into_iter();
                 let names = lines.next().map(fields).unwrap_or_default();
@@ -49,7 +46,11 @@ impl Results {
                 Rows { names, more: !remarks.is_empty() && !rows.is_empty(), rows }
             }
             Self::Lines => Rows {
-                rows: text.lines().filter(|line| !line.is_empty()).map(|line| vec![line.to_owned()]).collect(),
+                rows: text
+                    .lines()
+                    .filter(|line| !line.is_empty())
+                    .map(|line| vec![line.to_owned()])
+                    .collect(),
                 ..Rows::default()
             },
             Self::Json { at } => {
@@ -64,9 +65,10 @@ impl Results {
                     _ => Vec::new(),
                 };
                 let row = |item: &Value| match item {
-                    Value::Object(fields) => {
-                        names.iter().map(|name: &String| fields.get(name).map(plain).unwrap_or_default()).collect()
-                    }
+                    Value::Object(fields) => names
+                        .iter()
+                        .map(|name: &String| fields.get(name).map(plain).unwrap_or_default())
+                        .collect(),
                     Value::Array(fields) => fields.iter().map(plain).collect(),
                     value => vec![plain(value)],
                 };

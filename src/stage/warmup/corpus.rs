@@ -10,11 +10,15 @@ use serde_json::Value;
 
 use super::{
     WarmupError, folder,
+    phrases::{Counted, phrases},
     tokenizer,
     traces::{Trace, TraceTurn},
     train::Example,
 };
-use crate::{chat::{Chat, Prompt}, error::Result};
+use crate::{
+    chat::{Chat, ChatError, Prompt},
+    error::Result,
+};
 
 /// How a base writes its conversations.
 #[derive(Debug, Clone)]
@@ -38,7 +42,7 @@ pub struct Dialect<'a> {
 /// If the vocabulary is too small, the template is unusable or the folder cannot be written.
 pub fn write_chat(folder: &Path, traces: &[Trace], dialect: &Dialect<'_>) -> Result<Chat> {
     let texts = Texts::written(traces, dialect)?;
-    let phrases = super::phrases::phrases(&texts.said, dialect.phrases);
+    let phrases = phrases(&texts.said, &texts.read, dialect.phrases).map_err(unusable)?;
     let tokenizer = tokenizer::train(&texts.weighted(), dialect.vocabulary, &phrases).map_err(unusable)?;
     folder::write(folder, &tokenizer, dialect.template, dialect.context)?;
     Ok(Chat::load(folder)?)
@@ -49,32 +53,64 @@ pub fn write_chat(folder: &Path, traces: &[Trace], dialect: &Dialect<'_>) -> Res
 /// # Errors
 /// If the template cannot write a task.
 pub fn examples(traces: &[Trace], chat: &Chat, system: &str, tools: &[Value]) -> Result<Vec<Example>> {
-    // Most of the work is writing prompts, and most prompts are written more than once.
-    let mut prompts: BTreeMap<&str, Prompt> = BTreeMap::new();
-    for trace in traces {
-        if !prompts.contains_key(trace.task.as_str()) {
-            prompts.insert(&trace.task, chat.prompt(system, tools, &trace.task)?);
-        }
-    }
+    let tasks = traces.iter().map(|trace| (trace.task.as_str(), trace.task.as_str()));
+    let prompts = each_once(tasks, |task| {
+        let Prompt { shared, task } = chat.prompt(system, tools, task)?;
+        Ok::<_, ChatError>([shared, task].concat())
+    })?;
+    let turns = || traces.iter().flat_map(|trace| &trace.turns);
+    let said = each_once(turns().map(|turn| (key(turn), turn)), |turn| Ok(said(chat, turn)))?;
+    let results = turns().filter_map(|turn| turn.result.as_ref()).map(|result| (result.as_str(), result));
+    let results = each_once(results, |result| Ok(chat.results(std::slice::from_ref(result))))?;
+
     let example = |trace: &Trace| {
         let (mut tokens, mut trained) = (Vec::new(), Vec::new());
-        let mut append = |more: &[u32], is_trained: bool| {
-            tokens.extend(more);
+        let mut append = |more: Option<&Vec<u32>>, is_trained: bool| {
+            tokens.extend(more.into_iter().flatten());
             trained.resize(tokens.len(), is_trained);
         };
-        if let Some(prompt) = prompts.get(trace.task.as_str()) {
-            append(&prompt.shared, false);
-            append(&prompt.task, false);
-        }
+        append(prompts.get(trace.task.as_str()), false);
         for turn in &trace.turns {
-            append(&said(chat, turn), true);
-            if let Some(result) = &turn.result {
-                append(&chat.results(std::slice::from_ref(result)), false);
-            }
+            append(said.get(&key(turn)), true);
+            append(turn.result.as_ref().and_then(|result| results.get(result.as_str())), false);
         }
         (tokens, trained)
     };
     Ok(traces.iter().map(example).collect())
+}
+
+/// Most of what traces say is said in many of them; each distinct thing is written once, on all processors.
+fn each_once<K: Ord + Send, T: Copy + Send>(
+    things: impl Iterator<Item = (K, T)>,
+    write: impl Fn(T) -> Result<Vec<u32>, ChatError> + Sync,
+) -> Result<BTreeMap<K, Vec<u32>>, ChatError> {
+    let mut distinct: Vec<(K, T)> = things.collect::<BTreeMap<K, T>>().into_iter().collect();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = distinct.len().div_ceil(threads).max(1);
+    let mut shares = Vec::new();
+    while !distinct.is_empty() {
+        let rest = distinct.split_off(share.min(distinct.len()));
+        shares.push(std::mem::replace(&mut distinct, rest));
+    }
+    let write = &write;
+    let written: Vec<_> = std::thread::scope(|scope| {
+        let work = |share: Vec<(K, T)>| {
+            scope.spawn(move || {
+                share.into_iter().map(|(key, thing)| Ok((key, write(thing)?))).collect::<Vec<_>>()
+            })
+        };
+        let workers: Vec<_> = shares.into_iter().map(work).collect();
+        workers
+            .into_iter()
+            .flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    });
+    written.into_iter().collect()
+}
+
+/// What tells turns apart.
+fn key(turn: &TraceTurn) -> String {
+    serde_json::to_string(&(&turn.text, &turn.call)).unwrap_or_default()
 }
 
 fn said(chat: &Chat, turn: &TraceTurn) -> Vec<u32> {
@@ -84,9 +120,9 @@ fn said(chat: &Chat, turn: &TraceTurn) -> Vec<u32> {
 /// Distinct texts of the conversations, with how often each occurs.
 struct Texts {
     /// The assistant's turns, and what the template writes around results.
-    said: BTreeMap<String, u64>,
+    said: Counted,
     /// Tasks, results, system text and tools.
-    read: BTreeMap<String, u64>,
+    read: Counted,
 }
 
 impl Texts {
@@ -99,22 +135,21 @@ impl Texts {
         let chat = Chat::load(scratch.path())?;
 
         let mut turns: BTreeMap<String, (u64, &TraceTurn)> = BTreeMap::new();
-        let mut read: BTreeMap<String, u64> = BTreeMap::new();
+        let mut read: Counted = Counted::new();
         let (mut prompts, mut results) = (0, 0);
         for trace in traces {
             *read.entry(trace.task.clone()).or_default() += 1;
             prompts += 1;
             for turn in &trace.turns {
                 // Writing is costly and most turns are alike: they are told apart before they are written.
-                let key = serde_json::to_string(&(&turn.text, &turn.call)).unwrap_or_default();
-                turns.entry(key).or_insert((0, turn)).0 += 1;
+                turns.entry(key(turn)).or_insert((0, turn)).0 += 1;
                 if let Some(result) = &turn.result {
                     *read.entry(result.clone()).or_default() += 1;
                     results += 1;
                 }
             }
         }
-        let mut written: BTreeMap<String, u64> = BTreeMap::new();
+        let mut written: Counted = Counted::new();
         for (times, turn) in turns.into_values() {
             *written.entry(chat.decode(&said(&chat, turn))).or_default() += times;
         }

@@ -92,8 +92,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let traces = traces?;
 
     let folder = context.output.join("policy");
-    std::fs::create_dir_all(&folder)
-        .map_err(|source| WarmupError::Write { path: folder.clone(), source })?;
+    std::fs::create_dir_all(&folder).map_err(|source| WarmupError::Write { path: folder.clone(), source })?;
     let functions = tools.iter().map(schema).collect::<Result<Vec<Value>, _>>()?;
     let file = |name: &str| context.files.get(name).map_or("", |text| text.as_str());
     let dialect = Dialect {

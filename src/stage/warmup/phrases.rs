@@ -1,63 +1,72 @@
 //! Finds what a model would otherwise have to spell out again and again: the frame of its calls.
 //!
 //! Pieces of text that stand side by side are joined, the most frequent pair first, across the borders that byte-pair
-//! encoding keeps. Names and numbers are never part of a phrase: they are what a model must copy piece by piece.
+//! encoding keeps. Names and numbers are never part of a phrase: they are what a model must copy piece by piece. Of
+//! what a model reads, only the punctuation is joined: the words there are data.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::tokenizer::{SPECIAL, pieces};
+use super::tokenizer::{Pieces, SPECIAL};
 
 /// Stands for a piece that no phrase may hold.
 const BARRIER: usize = 0;
-/// Joins tried; each makes one phrase longer.
-const JOINS: usize = 400;
+/// What stands side by side in fewer than one of so many texts said is not joined: a phrase that only one kind of
+/// call has would be learned by heart and not put together.
+const RARE: u64 = 12;
 
-/// Up to `count` phrases, by the tokens they save: `texts` are what a model says, with how often it says it.
-pub fn phrases(texts: &BTreeMap<String, u64>, count: usize) -> Vec<String> {
-    let mut joined = Joined::new(texts);
-    for _ in 0..JOINS {
-        if joined.survivors().len() >= count || !joined.join() {
-            break;
-        }
-    }
+/// Distinct texts, with how often each occurs.
+pub type Counted = BTreeMap<String, u64>;
+
+/// Up to `count` phrases, by the tokens they save in what a model says and what it reads.
+pub fn phrases(said: &Counted, read: &Counted, count: usize) -> Result<Vec<String>, tokenizers::Error> {
+    let mut joined = Joined::default();
+    let pieces = Pieces::new()?;
+    joined.add(said, &pieces, is_name_or_number);
+    joined.add(read, &pieces, |piece| piece.contains(|letter: char| letter.is_alphanumeric()));
+    let rare = said.values().sum::<u64>() / RARE;
+    while joined.join(rare) {}
     let mut phrases = joined.survivors();
     phrases.sort_by(|(one, saves_one), (other, saves_other)| saves_other.cmp(saves_one).then(one.cmp(other)));
     phrases.truncate(count);
-    phrases.into_iter().map(|(text, _)| text).collect()
+    Ok(phrases.into_iter().map(|(text, _)| text).collect())
 }
 
 struct Joined {
     /// Text of each piece, and of how many pieces of the tokenizer it consists.
     pieces: Vec<(String, u64)>,
+    known: BTreeMap<String, usize>,
     rows: BTreeMap<Vec<usize>, u64>,
 }
 
+impl Default for Joined {
+    fn default() -> Self {
+        Self { pieces: vec![(String::new(), 0)], known: BTreeMap::new(), rows: BTreeMap::new() }
+    }
+}
+
 impl Joined {
-    fn new(texts: &BTreeMap<String, u64>) -> Self {
-        let mut joined = Self { pieces: vec![(String::new(), 0)], rows: BTreeMap::new() };
-        let mut known: BTreeMap<String, usize> = BTreeMap::new();
+    fn add(&mut self, texts: &Counted, cut: &Pieces, is_barrier: impl Fn(&str) -> bool) {
         for (text, times) in texts {
             let mut row = Vec::new();
             for segment in without_controls(text) {
-                for piece in pieces(segment) {
-                    if is_name_or_number(&piece) {
-                        row.push(BARRIER);
-                        continue;
-                    }
-                    row.push(*known.entry(piece).or_insert_with_key(|piece| {
-                        joined.pieces.push((piece.clone(), 1));
-                        joined.pieces.len() - 1
-                    }));
+                for piece in cut.of(segment) {
+                    row.push(if is_barrier(&piece) { BARRIER } else { self.id(piece) });
                 }
                 row.push(BARRIER);
             }
-            *joined.rows.entry(row).or_default() += times;
+            *self.rows.entry(row).or_default() += times;
         }
-        joined
     }
 
-    /// Joins the most frequent pair; false where none occurs twice.
-    fn join(&mut self) -> bool {
+    fn id(&mut self, piece: String) -> usize {
+        *self.known.entry(piece).or_insert_with_key(|piece| {
+            self.pieces.push((piece.clone(), 1));
+            self.pieces.len() - 1
+        })
+    }
+
+    /// Joins the most frequent pair; false where all are rare.
+    fn join(&mut self, rare: u64) -> bool {
         let mut pairs: HashMap<(usize, usize), u64> = HashMap::new();
         for (row, times) in &self.rows {
             for pair in row.windows(2) {
@@ -71,7 +80,7 @@ impl Joined {
         }
         // The order of the map does not show: between equal counts the lower ids win.
         let best = pairs.into_iter().max_by_key(|(pair, times)| (*times, std::cmp::Reverse(*pair)));
-        let Some(((one, other), _)) = best.filter(|(_, times)| *times > 1) else { return false };
+        let Some(((one, other), _)) = best.filter(|(_, times)| *times > rare) else { return false };
         let text = format!("{}{}", self.pieces[one].0, self.pieces[other].0);
         self.pieces.push((text, self.pieces[one].1 + self.pieces[other].1));
         let new = self.pieces.len() - 1;
@@ -122,7 +131,8 @@ fn is_name_or_number(piece: &str) -> bool {
     let mut letters = piece.chars();
     let first = letters.next();
     first.is_some_and(|letter| letter.is_ascii_digit())
-        || (first.is_some_and(|letter| letter.is_uppercase()) && letters.next().is_some_and(|letter| letter.is_lowercase()))
+        || (first.is_some_and(|letter| letter.is_uppercase())
+            && letters.next().is_some_and(|letter| letter.is_lowercase()))
 }
 
 #[cfg(test)]
@@ -131,18 +141,22 @@ mod tests {
 
     #[test]
     fn frames_become_phrases_and_names_and_numbers_do_not() {
-        let call = |name: &str| format!("{{\"sql\": \"SELECT pay FROM staff WHERE name = '{name}' LIMIT 1\"}}<|im_end|>\nassistant");
+        let call = |name: &str| {
+            format!(
+                "{{\"sql\": \"SELECT pay FROM staff WHERE name = '{name}' LIMIT 1\"}}<|im_end|>\nassistant"
+            )
+        };
         let texts = ["Ada Cole", "Bo Stone"].map(|name| (call(name), 10)).into();
         assert_eq!(
-            phrases(&texts, 9),
-            ["{\"sql\": \"SELECT pay FROM staff WHERE name = '", "' LIMIT ", "\"}", "\nassistant"]
+            phrases(&texts, &Counted::new(), 9).unwrap(),
+            ["{\"sql\": \"SELECT pay FROM staff WHERE name = '", "' LIMIT ", "\nassistant"]
         );
     }
 
     #[test]
     fn no_more_than_asked_for_and_none_from_nothing() {
-        let texts = BTreeMap::from([("a b 1 c d 2 e f 3 a b".to_owned(), 4)]);
-        assert_eq!(phrases(&texts, 1).len(), 1);
-        assert!(phrases(&BTreeMap::new(), 9).is_empty());
+        let texts = Counted::from([("a b 1 c d 2 e f 3 a b".to_owned(), 4)]);
+        assert_eq!(phrases(&texts, &texts, 1).unwrap().len(), 1);
+        assert!(phrases(&Counted::new(), &Counted::new(), 9).unwrap().is_empty());
     }
 }

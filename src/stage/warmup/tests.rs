@@ -1,60 +1,196 @@
-use std::{collections::BTreeMap, time::Instant};
+//! From questions to tokens, on the demo server and the shipped families.
 
-use super::{corpus::{Dialect, examples, write_chat}, traces::{success, traces}};
+use std::{collections::BTreeSet, path::Path};
+
+use serde_json::{Value, json};
+
+use super::{
+    corpus::{Dialect, examples, write_chat},
+    traces::{Trace, success, traces},
+};
 use crate::{
-    mcp::{Limits, ServerSpec, Session, State, Transport, demo},
+    chat::{Chat, ToolCall},
+    data::Scenario,
+    mcp::COMPLETE_TASK,
     progress::Silent,
-    stage::scenarios::{Families, Live, grounded},
+    stage::scenarios::tests::{Demo, company_families},
 };
 
-fn root() -> &'static std::path::Path {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+/// Questions, what the worker did with them, and the schemas of its tools.
+async fn work(seed: u64, count: usize) -> (Vec<Scenario>, Vec<Trace>, Vec<Value>) {
+    let demo = Demo::start().await;
+    let families = company_families();
+    let questions = demo.generate(&families, seed).await.unwrap().train;
+    let traces =
+        traces(&families, &questions, &demo.live, count, seed, &Silent, &Default::default()).await.unwrap();
+    let functions = demo.tools.iter().map(|tool| serde_json::from_str(&tool.function).unwrap()).collect();
+    (questions, traces, functions)
+}
+
+fn dialect<'a>(template: &'a str, tools: &'a [Value]) -> Dialect<'a> {
+    Dialect { template, system: "Use the tools.", tools, vocabulary: 1024, phrases: 32, context: 1024 }
+}
+
+fn template() -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("stages/warmup/chat_template.jinja"))
+        .unwrap()
+}
+
+fn pieces(chat: &Chat, text: &str) -> Vec<String> {
+    chat.encode_text(text).into_iter().map(|token| chat.decode(&[token])).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn measure() {
-    let families = Families::load(&root().join("pipelines/sqlite.families.toml")).unwrap();
-    let server = demo::HttpServer::bind("sqlite", ([127, 0, 0, 1], 0).into()).await.unwrap();
-    let url = server.url().unwrap();
-    tokio::spawn(server.serve());
-    let transport = Transport::Http { url, bearer_env: None, headers: BTreeMap::new() };
-    let spec = ServerSpec { transport, state: State::ReadOnly, limits: Limits::default() };
-    let session = Session::connect(&spec).await.unwrap();
-    let (_, tools, _) = session.describe().await.unwrap();
-    let live = Live::new(&spec, &tools);
-    let quota = grounded::Quota { per_family: 240, per_split: 120 };
-    let start = Instant::now();
-    let made = grounded::generate(&families, &tools, &live, quota, 7, &Silent, &Default::default()).await.unwrap();
-    println!("grounded {:?} {} calls {:?}", start.elapsed(), live.calls(), made.dropped);
-    let start = Instant::now();
-    let all = traces(&families, &made.train, &live, 20_000, 7, &Silent, &Default::default()).await.unwrap();
-    println!("traces {:?} {} calls; success {}", start.elapsed(), live.calls(), success(&all, &made.train));
-    let functions: Vec<serde_json::Value> = tools.iter().map(|tool| serde_json::from_str(&tool.function).unwrap()).collect();
-    let dialect = Dialect {
-        template: &std::fs::read_to_string(root().join("stages/warmup/chat_template.jinja")).unwrap(),
-        system: "Use the tools to answer, then call complete_task.",
-        tools: &functions,
-        vocabulary: 1024,
-        phrases: std::env::var("PHRASES").ok().and_then(|n| n.parse().ok()).unwrap_or(24),
-        context: 1024,
-    };
-    let folder = std::path::PathBuf::from(std::env::var("CHAT_OUT").unwrap());
-    let start = Instant::now();
-    let chat = write_chat(&folder, &all, &dialect).unwrap();
-    println!("chat {:?}", start.elapsed());
-    let start = Instant::now();
-    let rows = examples(&all, &chat, dialect.system, &functions).unwrap();
-    println!("examples {:?}", start.elapsed());
-    let shared = chat.prompt(dialect.system, &functions, "x").unwrap().shared;
-    let tokens: usize = rows.iter().map(|row| row.0.len() - shared.len()).sum();
-    let trained: usize = rows.iter().map(|row| row.1.iter().filter(|t| **t).count()).sum();
-    println!("shared {} own tokens per trace {} trained {}", shared.len(), tokens as f64 / rows.len() as f64, trained as f64 / rows.len() as f64);
-    println!("{}", chat.decode(&shared));
-    for row in rows.iter().take(12) {
-        let pieces: Vec<String> = row.0[shared.len()..].iter().map(|t| chat.decode(&[*t])).collect();
-        println!("{pieces:?}");
+async fn the_worker_is_right_often_enough_to_teach_and_too_rarely_to_copy() {
+    let (questions, traces, _) = work(3, 2000).await;
+    assert_eq!(traces.len(), 2000);
+    let right = success(&traces, &questions);
+    assert!((0.35..0.55).contains(&right), "{right}");
+    let families: BTreeSet<&str> = questions.iter().map(|scenario| scenario.family.as_str()).collect();
+    let ids: BTreeSet<&str> = traces.iter().map(|trace| trace.scenario_id.as_str()).collect();
+    let worked_on: BTreeSet<&str> = questions
+        .iter()
+        .filter(|scenario| ids.contains(scenario.id.as_str()))
+        .map(|scenario| scenario.family.as_str())
+        .collect();
+    assert_eq!(worked_on, families);
+    for trace in &traces {
+        assert!(trace.turns.len() <= 6, "{trace:?}");
+        let (last, others) = trace.turns.split_last().unwrap();
+        assert!(last.result.is_none() && others.iter().all(|turn| turn.result.is_some()), "{trace:?}");
+        assert!(last.call.as_ref().is_none_or(|call| call.name == COMPLETE_TASK), "{trace:?}");
     }
-    let dump: Vec<_> = rows.iter().map(|row| (&row.0, row.1.iter().map(|b| *b as u8).collect::<Vec<_>>())).collect();
-    std::fs::write(folder.join("examples.json"), serde_json::to_string(&dump).unwrap()).unwrap();
-    std::fs::write(folder.join("scenarios.json"), serde_json::to_string(&made.heldout.iter().chain(&made.train).map(|s| (&s.split, &s.family, &s.task, &s.answer, &s.reference, chat.prompt(dialect.system, &functions, &s.task).unwrap().task)).collect::<Vec<_>>()).unwrap()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_seed_gives_the_same_traces_and_the_same_tokenizer() {
+    let template = template();
+    let mut runs = Vec::new();
+    for seed in [5, 5, 6] {
+        let (_, traces, tools) = work(seed, 500).await;
+        let folder = tempfile::tempdir().unwrap();
+        write_chat(folder.path(), &traces, &dialect(&template, &tools)).unwrap();
+        runs.push((traces, std::fs::read(folder.path().join("tokenizer.json")).unwrap()));
+    }
+    assert!(runs[0] == runs[1]);
+    assert!(runs[0].0 != runs[2].0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tokens_of_a_trace_are_its_conversation_with_the_workers_part_marked() {
+    let (_, traces, tools) = work(4, 1000).await;
+    let template = template();
+    let folder = tempfile::tempdir().unwrap();
+    let chat = write_chat(folder.path(), &traces, &dialect(&template, &tools)).unwrap();
+    let rows = examples(&traces, &chat, "Use the tools.", &tools).unwrap();
+    let shared = chat.prompt("Use the tools.", &tools, "?").unwrap().shared;
+    for (trace, (tokens, trained)) in traces.iter().zip(&rows) {
+        assert!(tokens.starts_with(&shared), "{}", trace.task);
+        let text = chat.decode(tokens);
+        assert!(text.contains(&trace.task), "{text}");
+        let said: Vec<u32> =
+            tokens.iter().zip(trained).filter(|(_, trained)| **trained).map(|(token, _)| *token).collect();
+        let turns: Vec<_> = said.split_inclusive(|token| *token == chat.stop()[0]).collect();
+        assert_eq!(turns.len(), trace.turns.len());
+        for (turn, tokens) in trace.turns.iter().zip(turns) {
+            let calls: Vec<_> = chat.parse(tokens).calls.into_iter().map(Result::unwrap).collect();
+            assert_eq!(calls.as_slice(), turn.call.as_slice());
+        }
+    }
+    let own: usize = rows.iter().map(|(tokens, _)| tokens.len() - shared.len()).sum();
+    let said: usize = rows.iter().flat_map(|(_, trained)| trained).filter(|trained| **trained).count();
+    let mean = |tokens: usize| tokens as f64 / rows.len() as f64;
+    assert!(
+        shared.len() <= 100 && mean(own) < 95.0 && mean(said) < 30.0,
+        "{} {} {}",
+        shared.len(),
+        mean(own),
+        mean(said)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_columns_and_numbers_have_the_same_tokens_wherever_they_stand() {
+    let (questions, traces, tools) = work(4, 1000).await;
+    let template = template();
+    let folder = tempfile::tempdir().unwrap();
+    let chat = write_chat(folder.path(), &traces, &dialect(&template, &tools)).unwrap();
+    let entities = questions.iter().filter_map(|scenario| scenario.answer.clone());
+    let things: BTreeSet<String> = entities
+        .chain(["annual_pay".into(), "dept_name".into(), "2013".into()])
+        // A lower-case word keeps the space before it.
+        .filter(|thing| thing.contains('_') || !thing.starts_with(|letter: char| letter.is_lowercase()))
+        .collect();
+    for thing in &things {
+        let alone = pieces(&chat, thing);
+        for (before, after) in
+            [(" ", "?"), ("'", "'"), (": \"", "\""), ("\n", "\n"), (" | ", " | "), ("= '", "' LIMIT 1")]
+        {
+            let around = pieces(&chat, &format!("x{before}{thing}{after}"));
+            assert!(
+                around.windows(alone.len()).any(|window| window == alone),
+                "{around:?} does not hold {alone:?}"
+            );
+        }
+    }
+    for text in
+        ["", "  two  spaces\t\n", "Zoë O'Neil — 価格 🦀", "a_b_C__d 12.5%", "<tool_call>\n{}", "<|im_end|>"]
+    {
+        assert_eq!(chat.decode(&chat.encode_text(text)), text);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scenarios_that_no_worker_can_work_on_are_refused() {
+    let demo = Demo::start().await;
+    let families = company_families();
+    let mut scenario = demo.generate(&families, 1).await.unwrap().train.remove(0);
+    let attempt = async |scenario: &Scenario| {
+        let scenarios = std::slice::from_ref(scenario);
+        let made = traces(&families, scenarios, &demo.live, 1, 1, &Silent, &Default::default()).await;
+        made.unwrap_err().code()
+    };
+    scenario.family = "another".into();
+    assert_eq!(attempt(&scenario).await, "scenarios::unknown_family");
+    scenario.reference = None;
+    assert_eq!(attempt(&scenario).await, "scenarios::no_reference");
+}
+
+/// What `apply_chat_template` of Transformers makes of the same conversation.
+const RENDERED: &str = "<|im_start|>system
+Use the tools.
+run_query(sql): Runs.
+<|im_end|>
+<|im_start|>user
+How much does Ada earn?<|im_end|>
+<|im_start|>assistant
+<tool_call>
+{\"name\": \"run_query\", \"arguments\": {\"sql\": \"SELECT 'é'\"}}
+</tool_call><|im_end|>
+<|im_start|>user
+<tool_response>
+x
+1
+</tool_response>
+<tool_response>
+y
+</tool_response><|im_end|>
+<|im_start|>assistant
+";
+
+#[test]
+fn the_template_renders_as_in_transformers() {
+    let tools = [json!({"type": "function", "function": {
+        "name": "run_query",
+        "description": "Runs.",
+        "parameters": {"type": "object", "properties": {"sql": {"type": "string"}}},
+    }})];
+    let template = template();
+    let folder = tempfile::tempdir().unwrap();
+    let chat = write_chat(folder.path(), &[], &dialect(&template, &tools)).unwrap();
+    let prompt = chat.prompt("Use the tools.", &tools, "How much does Ada earn?").unwrap();
+    let arguments = json!({"sql": "SELECT 'é'"}).as_object().cloned().unwrap();
+    let call = chat.assistant("", &[ToolCall { name: "run_query".into(), arguments }]);
+    let results = chat.results(&["x\n1".into(), "y".into()]);
+    assert_eq!(chat.decode(&[prompt.shared, prompt.task, call, results].concat()), RENDERED);
 }

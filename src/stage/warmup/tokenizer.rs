@@ -6,7 +6,8 @@
 //! `tokenizer.json`.
 
 use tokenizers::{
-    AddedToken, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, PreTokenizerWrapper, SplitDelimiterBehavior, Tokenizer,
+    AddedToken, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, PreTokenizerWrapper,
+    SplitDelimiterBehavior, Tokenizer,
     models::{
         TrainerWrapper,
         bpe::{BPE, BpeTrainer},
@@ -67,12 +68,7 @@ pub fn train(
     let cuts: Vec<&str> = SPECIAL.into_iter().chain(plain.iter().copied()).collect();
     let fragments = texts.iter().flat_map(|text| between(text, &cuts));
     tokenizer.train(&mut TrainerWrapper::BpeTrainer(trainer), fragments)?;
-    // A phrase that begins or ends with a letter must not be found within a longer word.
-    let has_word_edge = |token: &str| {
-        let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
-        token.starts_with(is_word) || token.ends_with(is_word)
-    };
-    let added = |token| AddedToken::from(token, false).normalized(false).single_word(has_word_edge(token));
+    let added = |token| AddedToken::from(token, false).normalized(false);
     tokenizer.add_tokens(plain.into_iter().map(added))?;
     Ok(tokenizer)
 }
@@ -81,15 +77,22 @@ fn split() -> Result<Split, tokenizers::Error> {
     Split::new(SplitPattern::Regex(PIECES.to_owned()), SplitDelimiterBehavior::Isolated, false)
 }
 
-/// The pieces a text is cut into before any two bytes are merged.
-pub fn pieces(text: &str) -> Vec<String> {
-    let cut = |text: &str| -> Result<Vec<String>, tokenizers::Error> {
+/// Cuts texts as the tokenizer does before any two bytes are merged.
+pub struct Pieces(Split);
+
+impl Pieces {
+    pub fn new() -> Result<Self, tokenizers::Error> {
+        split().map(Self)
+    }
+
+    pub fn of(&self, text: &str) -> Vec<String> {
         let mut cut = PreTokenizedString::from(text);
-        split()?.pre_tokenize(&mut cut)?;
+        if self.0.pre_tokenize(&mut cut).is_err() {
+            return vec![text.to_owned()];
+        }
         let pieces = cut.get_splits(OffsetReferential::Original, OffsetType::Byte);
-        Ok(pieces.into_iter().map(|(piece, _, _)| piece.to_owned()).collect())
-    };
-    cut(text).unwrap_or_else(|_| vec![text.to_owned()])
+        pieces.into_iter().map(|(piece, _, _)| piece.to_owned()).collect()
+    }
 }
 
 /// The parts of a text between added tokens; what the tokenizer takes whole teaches no merges.

@@ -103,7 +103,8 @@ fn questions<'a>(
 ) -> Result<Vec<Question<'a>>, ScenarioError> {
     let mut questions = Vec::new();
     for scenario in scenarios.iter().filter(|scenario| scenario.reference.is_some()) {
-        let Some(binding) = scenario.entity.as_deref().and_then(|entity| serde_json::from_str(entity).ok()) else {
+        let Some(binding) = scenario.entity.as_deref().and_then(|entity| serde_json::from_str(entity).ok())
+        else {
             continue;
         };
         let family = families.get(&scenario.family).ok_or_else(|| ScenarioError::UnknownFamily {
@@ -124,7 +125,8 @@ fn plan(questions: &[Question<'_>], count: usize, seed: u64) -> Vec<usize> {
     for (index, question) in questions.iter().enumerate() {
         families.entry(&question.scenario.family).or_default().push(index);
     }
-    let mut rng = ChaCha8Rng::from_seed(*Encoder::new("mcprl trace plan v1").number(seed).finish().as_bytes());
+    let mut rng =
+        ChaCha8Rng::from_seed(*Encoder::new("mcprl trace plan v1").number(seed).finish().as_bytes());
     let total: f64 = families.values().map(|questions| (questions.len() as f64).sqrt()).sum();
     let mut plan = Vec::with_capacity(count);
     let mut owed = 0.0;
@@ -206,7 +208,11 @@ impl Worker<'_> {
     /// What a call brought, and whether it failed.
     async fn call(&mut self, call: ToolCall) -> Result<(String, bool)> {
         let outcome = self.visit.call(&call).await?;
-        self.turns.push(TraceTurn { text: String::new(), call: Some(call), result: Some(outcome.text.clone()) });
+        self.turns.push(TraceTurn {
+            text: String::new(),
+            call: Some(call),
+            result: Some(outcome.text.clone()),
+        });
         Ok((outcome.text, outcome.is_error))
     }
 
@@ -230,14 +236,18 @@ impl Trace {
     /// Whether the worker handed in this answer.
     pub fn handed_in(&self, answer: &str) -> bool {
         let last = self.turns.last().and_then(|turn| turn.call.as_ref());
-        last.is_some_and(|call| call.name == COMPLETE_TASK && call.arguments.get("answer") == Some(&answer.into()))
+        last.is_some_and(|call| {
+            call.name == COMPLETE_TASK && call.arguments.get("answer") == Some(&answer.into())
+        })
     }
 }
 
 /// Share of the traces that hand in the scenario's answer: what a perfect imitator would reach.
 pub fn success(traces: &[Trace], scenarios: &[Scenario]) -> f64 {
-    let right: BTreeSet<(&str, &str)> =
-        scenarios.iter().filter_map(|scenario| Some((scenario.id.as_str(), scenario.answer.as_deref()?))).collect();
+    let right: BTreeSet<(&str, &str)> = scenarios
+        .iter()
+        .filter_map(|scenario| Some((scenario.id.as_str(), scenario.answer.as_deref()?)))
+        .collect();
     let answers: BTreeMap<&str, &str> = right.into_iter().collect();
     let is_right = |trace: &&Trace| {
         answers.get(trace.scenario_id.as_str()).is_some_and(|answer| trace.handed_in(answer))
