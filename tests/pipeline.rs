@@ -1,5 +1,7 @@
 //! The pipeline engine at its outside: the real binary, toy stages.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod common;
 
 use std::{

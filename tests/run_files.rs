@@ -1,5 +1,7 @@
 //! What a person reads when a run file is wrong.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod common;
 
 use common::Project;

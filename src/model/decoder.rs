@@ -49,6 +49,9 @@ pub struct Decoder {
     rope: Rope,
 }
 
+/// Gives the tensor of this name and shape.
+type Source<'a> = &'a mut dyn FnMut(&str, &[usize]) -> Result<Tensor, ModelError>;
+
 /// How a decoder from nothing begins: normal weights of this deviation, drawn from this seed.
 #[derive(Debug, Clone, Copy)]
 pub struct Init {
@@ -103,10 +106,7 @@ impl Decoder {
         })
     }
 
-    fn build(
-        config: ModelConfig,
-        tensor: &mut dyn FnMut(&str, &[usize]) -> Result<Tensor, ModelError>,
-    ) -> Result<Self, ModelError> {
+    fn build(config: ModelConfig, tensor: Source<'_>) -> Result<Self, ModelError> {
         let (hidden, wide, heads) = (config.hidden, config.intermediate, config.heads);
         let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
         let shapes = [

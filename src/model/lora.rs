@@ -37,6 +37,9 @@ impl AdapterConfig {
     }
 }
 
+/// Gives the tensor of this name and shape; the last argument is `A` or `B`.
+type Source<'a> = &'a mut dyn FnMut(&str, &[usize], &str) -> Result<Tensor, ModelError>;
+
 /// Puts adapters on, reads and writes them.
 pub struct Adapter;
 
@@ -83,11 +86,7 @@ impl Adapter {
         }
     }
 
-    fn put(
-        decoder: &mut Decoder,
-        config: &AdapterConfig,
-        tensor: &mut dyn FnMut(&str, &[usize], &str) -> Result<Tensor, ModelError>,
-    ) -> Result<(), ModelError> {
+    fn put(decoder: &mut Decoder, config: &AdapterConfig, tensor: Source<'_>) -> Result<(), ModelError> {
         for (index, layer) in decoder.layers.iter_mut().enumerate() {
             for (linear_name, linear) in LINEARS.iter().zip(&mut layer.linears) {
                 let (outputs, inputs) = (linear.weight.outputs(), linear.weight.inputs());

@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn durations_grow_their_unit() {
-        let shown: Vec<_> = [0.0042, 3.14, 250.0, 9000.0].into_iter().map(seconds).collect();
+        let shown: Vec<_> = [0.0042, 3.12, 250.0, 9000.0].into_iter().map(seconds).collect();
         assert_eq!(shown, ["4 ms", "3.1 s", "4 min 10 s", "2.5 h"]);
     }
 

@@ -362,6 +362,7 @@ mod avx512 {
         }
     }
 
+    #[expect(clippy::needless_range_loop, reason = "constant bounds, so that the sums stay in registers")]
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn tile<const MR: usize, const NV: usize, const FULL: bool>(
