@@ -89,7 +89,8 @@ pub fn train(
         decay_from: 0.5,
         floor: 0.1,
     };
-    context.observer.total(total);
+    // The traces were counted before.
+    context.observer.total(examples.len() as u64 + total);
     let mut rows = Vec::with_capacity(steps.len());
     for (index, step) in steps.iter().enumerate() {
         if context.cancel.is_cancelled() {
