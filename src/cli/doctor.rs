@@ -129,8 +129,7 @@ fn cache(store: &Store) -> Finding {
 
 fn cuda() -> Finding {
     let compiled = cfg!(feature = "cuda");
-    let text =
-        if compiled { "compiled in" } else { "not compiled in (cargo build --release --features cuda)" };
+    let text = if compiled { "compiled in" } else { "not compiled in" };
     Finding { what: "cuda", verdict: if compiled { Verdict::Good } else { Verdict::Note }, text: text.into() }
 }
 
