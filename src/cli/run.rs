@@ -93,7 +93,9 @@ fn start(printer: Printer, store: Store, source: &Source, spec: &RunSpec, begin:
                 let ending = Ending::of(&plan, &store, &standing.id, &standing.path, began);
                 // Digests of outside files that were read anew; without them the next run reads them again.
                 _ = files.save(&store);
-                return Ok(ending.tell(printer, &standing.tell(&plan, &*listener)));
+                let summary = standing.tell(&plan, &*listener);
+                listener.flush();
+                return Ok(ending.tell(printer, &summary));
             }
             store.prepare()?;
             RunFolder::create(&store, &plan.name, spec)?
@@ -108,9 +110,11 @@ fn start(printer: Printer, store: Store, source: &Source, spec: &RunSpec, begin:
         files,
         folder,
         resample,
-        listener,
+        listener: listener.clone(),
         cancel,
-    })?;
+    });
+    listener.flush();
+    let summary = summary?;
     Ok(ending.tell(printer, &summary))
 }
 
@@ -146,11 +150,10 @@ impl Ending {
                 for text in shown.reports(summary) {
                     printer.data(&text);
                 }
-                for (name, artifact) in &artifacts {
-                    printer.say(&format!("{name:<24} {}", artifact.display()));
-                }
-                let text = closing_text(summary, path, resume, began.elapsed().as_secs_f64());
-                printer.say(&text);
+                let line =
+                    |(name, artifact): (&String, &PathBuf)| format!("{name:<24} {}\n", artifact.display());
+                let text: String = artifacts.iter().map(line).collect();
+                printer.say(&(text + &closing_text(summary, path, resume, began.elapsed().as_secs_f64())));
             }
         }
         match () {

@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::IsTerminal,
     sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use serde_json::json;
@@ -24,11 +25,21 @@ pub trait Face: Send + Sync {
     fn shows_work(&self) -> bool;
 }
 
+/// How long a line about a cached stage waits for more of them: each write is a system call that wakes a reader.
+const PATIENCE: Duration = Duration::from_millis(50);
+
 /// Shows a run's events.
 pub struct RunView {
     printer: Printer,
     face: Box<dyn Face>,
-    turns: Mutex<Turns>,
+    state: Mutex<State>,
+}
+
+struct State {
+    turns: Turns,
+    /// Lines about cached stages, not yet shown.
+    held: Vec<String>,
+    shown: Instant,
 }
 
 impl RunView {
@@ -39,7 +50,23 @@ impl RunView {
         } else {
             Box::new(Lines(printer))
         };
-        Self { printer, face, turns: Mutex::new(Turns::of(plan)) }
+        let state = State { turns: Turns::of(plan), held: Vec::new(), shown: Instant::now() };
+        Self { printer, face, state: Mutex::new(state) }
+    }
+
+    /// Shows what is held back.
+    pub fn flush(&self) {
+        self.show(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn show(&self, state: &mut State) {
+        state.shown = Instant::now();
+        let text = std::mem::take(&mut state.held).join("\n");
+        match self.printer.voice {
+            _ if text.is_empty() => {}
+            Voice::Json => self.printer.data(&text),
+            Voice::Human => self.face.line(&text),
+        }
     }
 }
 
@@ -48,12 +75,14 @@ impl Listener for RunView {
         if let Event::Finished { id, .. } | Event::Failed { id, .. } = event {
             self.face.end(id);
         }
-        if self.printer.voice == Voice::Json {
-            return self.printer.data(&event_json(event).to_string());
-        }
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(text) = turns.text(event, self.face.shows_work()) {
-            self.face.line(&text);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = match self.printer.voice {
+            Voice::Json => Some(event_json(event).to_string()),
+            Voice::Human => state.turns.text(event, self.face.shows_work()),
+        };
+        state.held.extend(text);
+        if !matches!(event, Event::Cached { .. }) || state.shown.elapsed() > PATIENCE {
+            self.show(&mut state);
         }
     }
 
