@@ -1,13 +1,16 @@
-//! A model of one's own through the whole pipeline: the real binary, a tiny Llama, the demo server.
+//! A model and stages of one's own through the whole pipeline: the real binary, a tiny Llama, the demo server.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::Project;
-use mcprl::model::{Decoder, Init, ModelConfig};
+use mcprl::{
+    data::{self, Reward},
+    model::{Decoder, Init, ModelConfig},
+};
 use serde_json::{Value, json};
 
 const RUN: &str = r#"
@@ -78,12 +81,71 @@ fn llama(folder: &Path, seed: u64) {
     }
 }
 
-#[test]
-fn a_llama_of_ones_own_goes_from_folder_to_exam_and_is_keyed_by_its_content() {
-    let project = Project::new(RUN);
+fn own_model(run_file: &str) -> Project {
+    let project = Project::new(run_file);
     llama(&project.path("llama"), 1);
     let task = |i: usize| format!("{{\"task\": \"How many projects has team {i}?\", \"answer\": \"{i}\"}}\n");
     project.write("tasks.jsonl", &(0..10).map(task).collect::<String>());
+    project
+}
+
+/// Puts a stage of `examples/own-stages` into the project.
+fn example(project: &Project, kind: &str) {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/own-stages/stages").join(kind);
+    std::fs::create_dir_all(project.path("stages").join(kind)).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), project.path("stages").join(kind).join(entry.file_name())).unwrap();
+    }
+}
+
+fn newest(project: &Project) -> PathBuf {
+    project.path("cache/runs").join(project.runs().pop().unwrap())
+}
+
+#[test]
+fn the_examples_shell_stage_packs_a_policy_that_unpacks_to_what_its_checksums_say() {
+    let project = own_model(&format!("{RUN}\n[stages.release]\nkind = \"pack\"\npolicy = \"update\"\n"));
+    example(&project, "pack");
+    project.run(&["--set", "stages.exam.max_turns=1"]);
+    let archive = newest(&project).join("release/policy.tar.gz");
+    let unpacked = project.path("unpacked");
+    std::fs::create_dir(&unpacked).unwrap();
+    let shell = format!(
+        "tar -xzf {} && sha256sum --check --quiet {}",
+        archive.display(),
+        archive.with_file_name("SHA256SUMS").display()
+    );
+    let checked =
+        std::process::Command::new("sh").args(["-ec", &shell]).current_dir(&unpacked).status().unwrap();
+    assert!(checked.success());
+    assert!(unpacked.join("adapter_model.safetensors").exists());
+}
+
+#[test]
+#[ignore = "needs python3 with polars on the path"]
+fn the_examples_python_stage_changes_rewards_that_an_update_learns_from() {
+    let run = RUN.replace("[stages.reward]", "[stages.truth]").replace(
+        "[stages.update]",
+        "[stages.reward]\nkind = \"thrift\"\ntrajectories = \"rollout\"\nrewards = \"truth\"\nprice = 2.5\n\n[stages.update]",
+    );
+    let project = own_model(&run);
+    example(&project, "thrift");
+    project.run(&[]);
+    let [before, after] = ["truth", "reward"]
+        .map(|stage| data::read::<Reward>(&newest(&project).join(stage).join("rewards.parquet")).unwrap());
+    assert_eq!(before.len(), after.len());
+    for (before, after) in before.iter().zip(&after) {
+        assert_eq!(before.trajectory_id, after.trajectory_id);
+        let components: Value = serde_json::from_str(&after.components).unwrap();
+        let thrift = components["thrift"].as_f64().unwrap() as f32;
+        assert!((after.reward - before.reward - thrift).abs() < 1e-5, "{before:?} {after:?}");
+    }
+}
+
+#[test]
+fn a_llama_of_ones_own_goes_from_folder_to_exam_and_is_keyed_by_its_content() {
+    let project = own_model(RUN);
     project.run(&[]);
     assert!(project.path("cache").exists());
 

@@ -192,3 +192,15 @@ fn a_wrong_card_is_shown_with_its_place() {
     error: stages/sum/card.toml: a kind that is not built in needs a `command`
     "#);
 }
+
+#[test]
+fn a_folder_in_place_of_a_run_file_is_told_from_one() {
+    let project = Project::new(GOOD);
+    let said = project.mcprl(&["plan", "stages"]);
+    assert_eq!(said.code, Some(2));
+    assert!(
+        said.err.contains("hint: it is a folder; name the run file in it, such as stages/run.toml"),
+        "{}",
+        said.err
+    );
+}

@@ -257,6 +257,12 @@ fn stages_that_do_not_wait_for_each_other_are_worked_at_once() {
     let begun = ["one", "two", "three"].map(|node| moment(&project, "started", node));
     let ended = ["one", "two", "three"].map(|node| moment(&project, "finished", node));
     assert!(begun.iter().max() < ended.iter().min(), "{begun:?} {ended:?}");
+
+    // A plan to work them again counts the time of each, and on the clock that of the longest.
+    let again = ["--json", "plan", "run.toml", "--set", "stages.start.value=2"];
+    let plan: serde_json::Value = serde_json::from_str(&project.mcprl(&again).out).unwrap();
+    let (work, clock) = (plan["ahead"]["seconds"].as_f64().unwrap(), plan["clock"].as_f64().unwrap());
+    assert!(work > 1.2 && clock >= 0.42 && clock < work - 0.7, "{work} {clock}");
 }
 
 #[test]

@@ -36,7 +36,8 @@ pub struct Run {
 
 #[derive(Args)]
 pub struct Resume {
-    /// The run's id, as `mcprl runs` lists it.
+    /// The run's id, as `mcprl runs` lists it, or `latest`.
+    #[arg(value_name = "RUN")]
     id: String,
     /// After a failure work all that does not depend on it [default: as the run was begun].
     #[arg(long)]

@@ -26,6 +26,7 @@ pub enum Stage {
 
 #[derive(Args)]
 pub struct Named {
+    /// A stage kind, as `mcprl stage list` names it.
     kind: String,
     #[command(flatten)]
     place: Place,

@@ -10,6 +10,7 @@ use arrow::{
     array::{
         Array, ArrayRef, AsArray, BooleanBuilder, ListBuilder, PrimitiveBuilder, RecordBatch, StringBuilder,
     },
+    compute::{CastOptions, cast_with_options},
     datatypes::{
         ArrowPrimitiveType, DataType, Field, Float32Type, Float64Type, Int64Type, SchemaRef, UInt32Type,
         UInt64Type,
@@ -323,7 +324,22 @@ macro_rules! table {
 }
 pub(super) use table;
 
-/// The values of one column, its type checked first.
+/// Whether values of one type can stand for those of another without a change of meaning: numbers that may be stored
+/// wider or narrower, texts and lists in any of Arrow's layouts.
+fn stands_for(found: &DataType, expected: &DataType) -> bool {
+    use DataType::{LargeList, LargeUtf8, List, Utf8, Utf8View};
+    match (found, expected) {
+        (Utf8 | LargeUtf8 | Utf8View, Utf8) => true,
+        (List(found) | LargeList(found), List(expected)) => {
+            stands_for(found.data_type(), expected.data_type())
+        }
+        (found, expected) if expected.is_integer() => found.is_integer(),
+        (found, expected) if expected.is_floating() => found.is_numeric(),
+        (found, expected) => found == expected,
+    }
+}
+
+/// The values of one column, its type checked first. A column that another program wrote may use other widths.
 pub(super) fn column<C: Column>(
     batch: &RecordBatch,
     name: &'static str,
@@ -338,13 +354,19 @@ pub(super) fn column<C: Column>(
         found,
     };
     let array = batch.column_by_name(name).ok_or_else(|| wrong("none".into()))?;
+    let mut array = array.clone();
     if array.data_type() != &C::data_type() {
-        return Err(wrong(array.data_type().to_string()));
+        if !stands_for(array.data_type(), &C::data_type()) {
+            return Err(wrong(array.data_type().to_string()));
+        }
+        let strict = CastOptions { safe: false, ..CastOptions::default() };
+        array = cast_with_options(&array, &C::data_type(), &strict)
+            .map_err(|problem| wrong(format!("{}: {problem}", array.data_type())))?;
     }
     if !C::nullable() && array.null_count() > 0 {
         return Err(wrong(format!("{} with nulls", array.data_type())));
     }
-    Ok(C::values(array))
+    Ok(C::values(array.as_ref()))
 }
 
 /// Writes rows as one Parquet file and syncs it to disk.
@@ -376,97 +398,4 @@ pub fn read<T: Table>(path: &Path) -> Result<Vec<T>, DataError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    table! {
-        /// A row with a column of every type.
-        Sample in "sample" {
-            /// A text.
-            text: String,
-            /// Perhaps a text.
-            note: Option<String>,
-            /// A number.
-            score: f32,
-            /// Token ids.
-            tokens: Vec<u32>,
-            /// A mask.
-            mask: Vec<bool>,
-            /// Names.
-            names: Vec<String>,
-            /// Perhaps a bit.
-            correct: Option<bool>,
-        }
-    }
-
-    table! {
-        /// The same with another type in one column.
-        Other in "other" {
-            /// A number where a text was.
-            text: u32,
-        }
-    }
-
-    fn rows() -> Vec<Sample> {
-        vec![
-            Sample {
-                text: "a".into(),
-                note: None,
-                score: -0.5,
-                tokens: vec![],
-                mask: vec![true],
-                names: vec!["é".into()],
-                correct: Some(false),
-            },
-            Sample {
-                text: String::new(),
-                note: Some("n".into()),
-                score: f32::MIN_POSITIVE,
-                tokens: vec![1, 2],
-                mask: vec![],
-                names: vec![],
-                correct: None,
-            },
-        ]
-    }
-
-    #[test]
-    fn rows_survive_a_file_and_equal_rows_are_equal_bytes() {
-        let folder = tempfile::tempdir().unwrap();
-        let (one, two) = (folder.path().join("1.parquet"), folder.path().join("2.parquet"));
-        write(&one, &rows()).unwrap();
-        write(&two, &rows()).unwrap();
-        assert_eq!(read::<Sample>(&one).unwrap(), rows());
-        assert_eq!(std::fs::read(&one).unwrap(), std::fs::read(&two).unwrap());
-    }
-
-    #[test]
-    fn an_empty_table_is_a_table() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("empty.parquet");
-        write::<Sample>(&path, &[]).unwrap();
-        assert_eq!(read::<Sample>(&path).unwrap(), []);
-    }
-
-    #[test]
-    fn a_column_of_another_type_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("t.parquet");
-        write(&path, &rows()).unwrap();
-        let error = read::<Other>(&path).unwrap_err();
-        assert_eq!(error.code(), "data::column");
-        assert!(error.to_string().contains("column `text` of type UInt32, found Utf8"), "{error}");
-    }
-
-    #[test]
-    fn a_truncated_file_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("t.parquet");
-        write(&path, &rows()).unwrap();
-        let bytes = std::fs::read(&path).unwrap();
-        for keep in [0, 4, bytes.len() / 2, bytes.len() - 1] {
-            std::fs::write(&path, &bytes[..keep]).unwrap();
-            assert_eq!(read::<Sample>(&path).unwrap_err().code(), "data::unreadable");
-        }
-    }
-}
+mod tests;

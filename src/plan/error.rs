@@ -82,6 +82,10 @@ impl Diagnostic for PlanError {
 
     fn hint(&self) -> Option<String> {
         match self {
+            Self::Read { path, .. } if path.is_dir() => Some(format!(
+                "it is a folder; name the run file in it, such as {}",
+                path.join("run.toml").display()
+            )),
             Self::Read { .. } => Some("the run files that come with mcprl are in `pipelines/`".into()),
             Self::Mistakes(mistakes) => mistakes.last().and_then(|mistake| mistake.hint.clone()),
             Self::NoStage(_, near) => near.as_ref().map(|near| format!("did you mean \"{near}\"?")),

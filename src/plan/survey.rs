@@ -1,15 +1,17 @@
 //! What a run would do, node by node.
 
+use petgraph::Direction;
 use serde::Serialize;
 
 use super::{
-    CacheMode, Forecast, KeyFields, Ledger, Plan, Readiness, RerunReason, Resample, Settled,
+    CacheMode, Forecast, KeyFields, Ledger, NodeIndex, Plan, Readiness, RerunReason, Resample, Settled,
     forecast::Experience,
     reason::{self},
 };
 use crate::{
     error::Result,
     hash::Digest,
+    stage::card::Section,
     store::{Cost, LastKeys, Lookup, Store},
 };
 
@@ -51,6 +53,9 @@ pub struct Survey {
     pub nodes: Vec<NodeStatus>,
     /// Of all that is to be worked, as far as it is known. What waits may turn out to be in the store, or skipped.
     pub ahead: Cost,
+    /// Seconds until all of that is done, where stages that wait for nothing are worked beside each other and those that
+    /// use the engine take turns.
+    pub clock: f64,
     /// Stages that are to be worked and never were in this store.
     pub unknown: Vec<String>,
     /// What the results that are in the store cost.
@@ -64,6 +69,7 @@ impl Survey {
         let (mut ahead, mut saved, mut unknown) = (Cost::default(), Cost::default(), Vec::new());
         let mut ledger = Ledger::new(plan);
         let mut nodes = Vec::new();
+        let mut clock = Clock::new(plan);
         for index in plan.order() {
             let node = plan.node(*index);
             let mut cost = experience.forecast(&node.stage);
@@ -101,6 +107,11 @@ impl Survey {
                 (_, None) if unknown.contains(&node.stage.name) => {}
                 (_, None) => unknown.push(node.stage.name.clone()),
             }
+            let takes = match status {
+                Status::Cached { .. } | Status::Skipped => 0.0,
+                Status::Run { .. } | Status::Waits { .. } => cost.map_or(0.0, |cost| cost.cost.seconds),
+            };
+            clock.work(*index, takes);
             nodes.push(NodeStatus {
                 id: node.id.clone(),
                 kind: node.stage.card.kind.clone(),
@@ -109,12 +120,41 @@ impl Survey {
                 cost,
             });
         }
-        Ok(Self { name: plan.name.clone(), nodes, ahead, unknown, saved })
+        Ok(Self { name: plan.name.clone(), nodes, ahead, clock: clock.last(), unknown, saved })
+    }
+}
+
+/// When each node would end if the plan were worked now.
+struct Clock<'p> {
+    plan: &'p Plan,
+    ends: Vec<f64>,
+    engine_free: f64,
+}
+
+impl<'p> Clock<'p> {
+    fn new(plan: &'p Plan) -> Self {
+        Self { plan, ends: vec![0.0; plan.graph.nodes.node_count()], engine_free: 0.0 }
+    }
+
+    /// Nodes come in the plan's order, in which none stands before what it waits for.
+    fn work(&mut self, index: NodeIndex, seconds: f64) {
+        let before = self.plan.graph.nodes.neighbors_directed(index, Direction::Incoming);
+        let ready = before.map(|node| self.ends[node.index()]).fold(0.0, f64::max);
+        let engine = seconds > 0.0 && self.plan.node(index).stage.card.uses.contains(&Section::Engine);
+        let end = seconds + if engine { ready.max(self.engine_free) } else { ready };
+        if engine {
+            self.engine_free = end;
+        }
+        self.ends[index.index()] = end;
+    }
+
+    fn last(&self) -> f64 {
+        self.ends.iter().copied().fold(0.0, f64::max)
     }
 }
 
 /// Why a node is worked although its result may be there.
-pub fn forced(plan: &Plan, index: super::NodeIndex, resample: &[Resample]) -> Option<RerunReason> {
+pub fn forced(plan: &Plan, index: NodeIndex, resample: &[Resample]) -> Option<RerunReason> {
     let node = plan.node(index);
     if node.stage.cache != CacheMode::Use {
         return Some(RerunReason::NotCached);

@@ -49,7 +49,11 @@ fn ahead_text(survey: &Survey) -> String {
     if survey.ahead.seconds > 0.0 {
         let most = survey.nodes.iter().any(|node| matches!(node.status, Status::Waits { .. }));
         let about = if most { "at most about" } else { "about" };
-        text += &format!("ahead: {about} {}\n", human::cost(&survey.ahead));
+        text += &format!("ahead: {about} {}", human::cost(&survey.ahead));
+        if survey.clock < 0.95 * survey.ahead.seconds {
+            text += &format!("; {} on the clock, for some of it overlaps", human::seconds(survey.clock));
+        }
+        text.push('\n');
     }
     if !survey.unknown.is_empty() {
         text += &format!("never worked here, so not predicted: {}\n", survey.unknown.join(", "));

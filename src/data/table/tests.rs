@@ -1,0 +1,119 @@
+use super::*;
+
+table! {
+    /// A row with a column of every type.
+    Sample in "sample" {
+        /// A text.
+        text: String,
+        /// Perhaps a text.
+        note: Option<String>,
+        /// A number.
+        score: f32,
+        /// Token ids.
+        tokens: Vec<u32>,
+        /// A mask.
+        mask: Vec<bool>,
+        /// Names.
+        names: Vec<String>,
+        /// Perhaps a bit.
+        correct: Option<bool>,
+    }
+}
+
+table! {
+    /// The same with another type in one column.
+    Other in "other" {
+        /// A number where a text was.
+        text: u32,
+    }
+}
+
+fn rows() -> Vec<Sample> {
+    vec![
+        Sample {
+            text: "a".into(),
+            note: None,
+            score: -0.5,
+            tokens: vec![],
+            mask: vec![true],
+            names: vec!["é".into()],
+            correct: Some(false),
+        },
+        Sample {
+            text: String::new(),
+            note: Some("n".into()),
+            score: f32::MIN_POSITIVE,
+            tokens: vec![1, 2],
+            mask: vec![],
+            names: vec![],
+            correct: None,
+        },
+    ]
+}
+
+#[test]
+fn rows_survive_a_file_and_equal_rows_are_equal_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, two) = (folder.path().join("1.parquet"), folder.path().join("2.parquet"));
+    write(&one, &rows()).unwrap();
+    write(&two, &rows()).unwrap();
+    assert_eq!(read::<Sample>(&one).unwrap(), rows());
+    assert_eq!(std::fs::read(&one).unwrap(), std::fs::read(&two).unwrap());
+}
+
+#[test]
+fn an_empty_table_is_a_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("empty.parquet");
+    write::<Sample>(&path, &[]).unwrap();
+    assert_eq!(read::<Sample>(&path).unwrap(), []);
+}
+
+#[test]
+fn a_column_of_another_type_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.parquet");
+    write(&path, &rows()).unwrap();
+    let error = read::<Other>(&path).unwrap_err();
+    assert_eq!(error.code(), "data::column");
+    assert!(error.to_string().contains("column `text` of type UInt32, found Utf8"), "{error}");
+}
+
+#[test]
+fn a_truncated_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.parquet");
+    write(&path, &rows()).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    for keep in [0, 4, bytes.len() / 2, bytes.len() - 1] {
+        std::fs::write(&path, &bytes[..keep]).unwrap();
+        assert_eq!(read::<Sample>(&path).unwrap_err().code(), "data::unreadable");
+    }
+}
+
+#[test]
+fn tables_of_polars_pyarrow_and_duckdb_are_read_whatever_widths_and_layouts_they_use() {
+    for writer in ["polars", "pyarrow", "duckdb"] {
+        let path = fixture(&format!("{writer}.parquet"));
+        assert_eq!(read::<Sample>(&path).unwrap(), rows(), "{writer}");
+    }
+}
+
+#[test]
+fn a_number_that_does_not_fit_its_column_is_refused_and_not_cut() {
+    let error = read::<Sample>(&fixture("negative_token.parquet")).unwrap_err();
+    assert_eq!(error.code(), "data::column");
+    assert!(error.to_string().contains("column `tokens`"), "{error}");
+}
+
+#[test]
+fn a_missing_value_within_a_list_is_refused() {
+    let error = read::<Sample>(&fixture("missing_name.parquet")).unwrap_err();
+    assert_eq!(error.code(), "data::column");
+    assert!(error.to_string().contains("column `names`"), "{error}");
+}
+
+/// Written by `tests/reference/tables.py`.
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/fixtures/tables").join(name)
+}
