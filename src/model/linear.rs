@@ -131,6 +131,14 @@ impl Matrix {
         }
     }
 
+    /// What its products are computed in.
+    pub fn format(&self) -> Format {
+        match &self.weight {
+            Weight::Plain(tensor, _) | Weight::Placed(tensor) => format_of(tensor.dtype()),
+            Weight::Frozen(frozen) => frozen.format(),
+        }
+    }
+
     /// Bytes held in memory, the packed copy of a plain weight included.
     pub fn bytes(&self) -> usize {
         match &self.weight {

@@ -65,52 +65,86 @@ impl Packed {
 
 /// `A`, `[m, k]`: element `(i, j)` lies at `data[i * row + j * column]`.
 #[derive(Clone, Copy)]
-pub struct Left<'a> {
-    pub data: &'a [f32],
+pub struct Left<'a, W = f32> {
+    pub data: &'a [W],
     pub row: usize,
     pub column: usize,
 }
 
-impl<'a> Left<'a> {
-    pub fn rows(data: &'a [f32], k: usize) -> Self {
+impl<'a, W> Left<'a, W> {
+    pub fn rows(data: &'a [W], k: usize) -> Self {
         Self { data, row: k, column: 1 }
     }
 
     /// The transpose of a row-major `[k, m]`.
-    pub fn transposed(data: &'a [f32], m: usize) -> Self {
+    pub fn transposed(data: &'a [W], m: usize) -> Self {
         Self { data, row: 1, column: m }
     }
 }
 
 /// `B`, `[k, n]`.
 #[derive(Clone, Copy)]
-pub struct Right<'a> {
-    data: &'a [f32],
+pub struct Right<'a, W = f32> {
+    data: &'a [W],
     k: usize,
     n: usize,
-    /// Floats from one `k` to the next.
+    /// Words from one `k` to the next.
     step: usize,
-    /// Floats from one panel of 32 columns to the next.
+    /// Words from one panel of 32 columns to the next.
     panel: usize,
     /// Whether the last panel is padded to full width.
     padded: bool,
 }
 
-impl<'a> Right<'a> {
-    pub fn rows(data: &'a [f32], k: usize, n: usize) -> Self {
+impl<'a, W> Right<'a, W> {
+    pub fn rows(data: &'a [W], k: usize, n: usize) -> Self {
         Self::strided(data, k, n, n)
     }
 
-    /// Row-major with `step` floats from row to row.
-    pub fn strided(data: &'a [f32], k: usize, n: usize, step: usize) -> Self {
+    /// Row-major with `step` words from row to row.
+    pub fn strided(data: &'a [W], k: usize, n: usize, step: usize) -> Self {
         assert!(k == 0 || data.len() >= (k - 1) * step + n, "B has {} values", data.len());
         Self { data, k, n, step, panel: PANEL, padded: false }
     }
 
     /// Panels as [`Packed`] lays them out.
-    pub fn packed(data: &'a [f32], k: usize, n: usize) -> Self {
+    pub fn packed(data: &'a [W], k: usize, n: usize) -> Self {
         assert!(data.len() >= n.div_ceil(PANEL) * k * PANEL, "packed B has {} values", data.len());
         Self { data, k, n, step: PANEL, panel: k * PANEL, padded: true }
+    }
+}
+
+/// What a product multiplies: an `f32`, or a pair of bf16 that lie together in `k`, the lower half first.
+pub(super) trait Word: Copy + Sync {
+    /// Values in a word.
+    const VALUES: usize;
+
+    /// # Safety
+    /// As [`Block::run`]; pairs only where [`super::multiplies_bf16`].
+    unsafe fn run(block: &Block);
+}
+
+impl Word for f32 {
+    const VALUES: usize = 1;
+
+    unsafe fn run(block: &Block) {
+        // SAFETY: the caller's contract is passed on; the level was detected.
+        unsafe { block.run(Level::get()) }
+    }
+}
+
+impl Word for u32 {
+    const VALUES: usize = 2;
+
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn run(block: &Block) {
+        // SAFETY: the caller's contract is passed on.
+        unsafe { block.run_pairs() }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    unsafe fn run(_: &Block) {
+        unreachable!("no such machine multiplies pairs")
     }
 }
 
@@ -146,10 +180,12 @@ pub fn gemm(m: usize, a: Left<'_>, b: Right<'_>, c: &mut [f32], stride: usize, a
 }
 
 /// [`gemm`] on this thread alone, into `c` from an index on: for parts of an operation that is already shared.
-pub(super) fn alone(
+///
+/// Pairs of bf16 are for machines that multiply them ([`super::multiplies_bf16`]).
+pub(super) fn alone<W: Word>(
     m: usize,
-    a: Left<'_>,
-    b: Right<'_>,
+    a: Left<'_, W>,
+    b: Right<'_, W>,
     c: (team::Shared, usize),
     stride: usize,
     accumulate: bool,
@@ -157,11 +193,11 @@ pub(super) fn alone(
     on(1, m, a, b, c, stride, accumulate);
 }
 
-fn on(
+fn on<W: Word>(
     threads: usize,
     m: usize,
-    a: Left<'_>,
-    b: Right<'_>,
+    a: Left<'_, W>,
+    b: Right<'_, W>,
     (c, at): (team::Shared, usize),
     stride: usize,
     accumulate: bool,
@@ -185,9 +221,12 @@ fn on(
         a.column
     );
     let part = |rows: Range<usize>, columns: Range<usize>| {
-        meter(rows.len() * columns.len() * k, || product(rows, columns, a, b, (c, at), stride, accumulate));
+        let operations = rows.len() * columns.len() * k * W::VALUES;
+        meter(operations, || product(rows, columns, a, b, (c, at), stride, accumulate));
     };
-    if m >= n {
+    if threads <= 1 {
+        part(0..m, 0..n);
+    } else if m >= n {
         let runs = team::runs(m, TILE, threads);
         team::share(threads, runs.len(), |index| part(runs[index].clone(), 0..n));
     } else {
@@ -197,26 +236,25 @@ fn on(
 }
 
 /// The part of a product in these rows and columns, the first column at the begin of a panel.
-fn product(
+fn product<W: Word>(
     rows: Range<usize>,
     columns: Range<usize>,
-    a: Left<'_>,
-    b: Right<'_>,
+    a: Left<'_, W>,
+    b: Right<'_, W>,
     (c, at): (team::Shared, usize),
     stride: usize,
     accumulate: bool,
 ) {
-    let level = Level::get();
     for row in rows.clone().step_by(ROWS) {
         for depth in (0..b.k).step_by(DEPTH) {
             let block = Block {
                 rows: ROWS.min(rows.end - row),
                 depth: DEPTH.min(b.k - depth),
                 columns: columns.len(),
-                a: a.data[row * a.row + depth * a.column..].as_ptr(),
+                a: a.data[row * a.row + depth * a.column..].as_ptr().cast(),
                 a_row: a.row,
                 a_column: a.column,
-                b: b.data[depth * b.step + columns.start / PANEL * b.panel..].as_ptr(),
+                b: b.data[depth * b.step + columns.start / PANEL * b.panel..].as_ptr().cast(),
                 b_step: b.step,
                 b_panel: b.panel,
                 b_padded: b.padded,
@@ -224,8 +262,8 @@ fn product(
                 c_row: stride,
                 accumulate: accumulate || depth > 0,
             };
-            // SAFETY: `on` checked every extent the block reaches, parts are apart; `level` was detected.
-            unsafe { block.run(level) };
+            // SAFETY: `on` checked every extent the block reaches, parts are apart; who has pairs looked at the machine.
+            unsafe { W::run(&block) };
         }
     }
 }

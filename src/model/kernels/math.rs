@@ -9,7 +9,8 @@ use super::{LANES, multiversion};
 fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
     let clamped = x.clamp(-87.3, 88.7);
-    let n = clamped.mul_add(std::f32::consts::LOG2_E, ROUND) - ROUND;
+    let rounded = clamped.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let n = rounded - ROUND;
     let r = n.mul_add(-0.693_359_4, clamped);
     let r = n.mul_add(2.121_944_4e-4, r);
     let p = 1.987_569_1e-4f32;
@@ -19,7 +20,9 @@ fn exp(x: f32) -> f32 {
     let p = p.mul_add(r, 1.666_666_5e-1);
     let p = p.mul_add(r, 0.5);
     let value = p.mul_add(r * r, r) + 1.0;
-    let scale = f32::from_bits((((n as i32) + 127) << 23) as u32);
+    // The last bits of `rounded` are those of `n`: a conversion that saturates would not vectorise.
+    let exponent = rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127);
+    let scale = f32::from_bits(exponent << 23);
     if x < -87.3 { 0.0 } else { value * scale }
 }
 
@@ -28,40 +31,115 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// Σ f(i) over a row, in a fixed order: lane by lane, then the lanes.
+/// The lanes' sum, first to last.
 #[inline(always)]
-fn sum_by(count: usize, f: impl Fn(usize) -> f32) -> f32 {
+fn across(lanes: [f32; LANES]) -> f32 {
+    let mut sum = lanes[0];
+    for lane in &lanes[1..] {
+        sum += lane;
+    }
+    sum
+}
+
+/// These values (at most 16) as whole lanes; `fill` stands for what is missing.
+#[inline(always)]
+fn padded(values: &[f32], fill: f32) -> [f32; LANES] {
+    let mut lanes = [fill; LANES];
+    lanes[..values.len()].copy_from_slice(values);
+    lanes
+}
+
+/// Σ a·b·c over rows of one length, in a fixed order: lane by lane, then the lanes.
+#[inline(always)]
+fn sum_of_products(a: &[f32], b: &[f32], c: &[f32]) -> f32 {
     let mut lanes = [0.0f32; LANES];
-    let whole = count / LANES * LANES;
-    for start in (0..whole).step_by(LANES) {
-        for (lane, sum) in lanes.iter_mut().enumerate() {
-            *sum += f(start + lane);
+    let (a, a_rest) = a.as_chunks::<LANES>();
+    let (b, b_rest) = b.as_chunks::<LANES>();
+    let (c, c_rest) = c.as_chunks::<LANES>();
+    let count = a.len();
+    let (b, c) = (&b[..count], &c[..count]);
+    for at in 0..count {
+        for i in 0..LANES {
+            lanes[i] += a[at][i] * b[at][i] * c[at][i];
         }
     }
-    for (lane, sum) in lanes.iter_mut().enumerate().take(count - whole) {
-        *sum += f(whole + lane);
+    let (a, b, c) = (padded(a_rest, 0.0), padded(b_rest, 0.0), padded(c_rest, 0.0));
+    for i in 0..LANES {
+        lanes[i] += a[i] * b[i] * c[i];
     }
-    lanes.iter().sum()
+    across(lanes)
+}
+
+/// Σ x² in the order of [`sum_of_products`].
+#[inline(always)]
+fn sum_of_squares(x: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let (whole, rest) = x.as_chunks::<LANES>();
+    for x in whole {
+        for i in 0..LANES {
+            lanes[i] += x[i] * x[i];
+        }
+    }
+    let rest = padded(rest, 0.0);
+    for i in 0..LANES {
+        lanes[i] += rest[i] * rest[i];
+    }
+    across(lanes)
 }
 
 #[inline(always)]
 fn max_of(row: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
     let mut lanes = [f32::NEG_INFINITY; LANES];
-    let mut chunks = row.chunks_exact(LANES);
-    for chunk in &mut chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane = if *value > *lane { *value } else { *lane };
+    let (whole, rest) = row.as_chunks::<LANES>();
+    for chunk in whole {
+        for i in 0..LANES {
+            lanes[i] = larger(lanes[i], chunk[i]);
         }
     }
-    let rest = chunks.remainder().iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    lanes.into_iter().fold(rest, f32::max)
+    let rest = padded(rest, f32::NEG_INFINITY);
+    for i in 0..LANES {
+        lanes[i] = larger(lanes[i], rest[i]);
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] = larger(lanes[i], lanes[i + width]);
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// Calls `set` with each value's lanes and e^(x − max) of them, and gives the sum of those: lane by lane, then the lanes.
+#[inline(always)]
+fn exps(row: &[f32], max: f32, mut set: impl FnMut(usize, &[f32; LANES], usize)) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let mut add = |start: usize, values: &[f32; LANES], count: usize| {
+        let mut powers = [0.0f32; LANES];
+        for i in 0..LANES {
+            powers[i] = exp(values[i] - max);
+            lanes[i] += powers[i];
+        }
+        set(start, &powers, count);
+    };
+    let (whole, rest) = row.as_chunks::<LANES>();
+    for (index, chunk) in whole.iter().enumerate() {
+        add(index * LANES, chunk, LANES);
+    }
+    if !rest.is_empty() {
+        add(whole.len() * LANES, &padded(rest, f32::NEG_INFINITY), rest.len());
+    }
+    across(lanes)
 }
 
 multiversion! {
     /// `into += from`.
     pub fn add_assign(into: &mut [f32], from: &[f32]) {
-        for (into, from) in into.iter_mut().zip(from) {
-            *into += *from;
+        let count = into.len().min(from.len());
+        let (into, from) = (&mut into[..count], &from[..count]);
+        for i in 0..count {
+            into[i] += from[i];
         }
     }
 }
@@ -71,9 +149,10 @@ multiversion! {
     pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
         let width = weight.len();
         for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-            let scale = 1.0 / (sum_by(width, |i| x[i] * x[i]) / width as f32 + epsilon).sqrt();
-            for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-                *out = x * scale * weight;
+            let scale = 1.0 / (sum_of_squares(x) / width as f32 + epsilon).sqrt();
+            let (x, out) = (&x[..width], &mut out[..width]);
+            for i in 0..width {
+                out[i] = x[i] * scale * weight[i];
             }
         }
     }
@@ -84,13 +163,17 @@ multiversion! {
     pub fn rms_norm_backward(x: &[f32], weight: &[f32], epsilon: f32, dy: &[f32], dx: &mut [f32], dweight: &mut [f32]) {
         let width = weight.len();
         for ((x, dy), dx) in x.chunks_exact(width).zip(dy.chunks_exact(width)).zip(dx.chunks_exact_mut(width)) {
-            let scale = 1.0 / (sum_by(width, |i| x[i] * x[i]) / width as f32 + epsilon).sqrt();
-            let along = sum_by(width, |i| dy[i] * weight[i] * x[i]) * scale * scale * scale / width as f32;
+            let (x, dy, dx) = (&x[..width], &dy[..width], &mut dx[..width]);
+            let scale = 1.0 / (sum_of_squares(x) / width as f32 + epsilon).sqrt();
+            let along = sum_of_products(dy, weight, x) * scale * scale * scale / width as f32;
             for i in 0..width {
                 dx[i] += dy[i] * weight[i] * scale - x[i] * along;
             }
-            for ((dweight, dy), x) in dweight.iter_mut().zip(dy).zip(x) {
-                *dweight += dy * x * scale;
+            if !dweight.is_empty() {
+                let dweight = &mut dweight[..width];
+                for i in 0..width {
+                    dweight[i] += dy[i] * x[i] * scale;
+                }
             }
         }
     }
@@ -115,7 +198,8 @@ multiversion! {
             let at = *position as usize * half;
             let (cos, sin) = (&cos[at..at + half], &sin[at..at + half]);
             for head in token.chunks_exact_mut(head) {
-                let (low, high) = head[..2 * half].split_at_mut(half);
+                let (low, high) = head.split_at_mut(half);
+                let (low, high) = (&mut low[..half], &mut high[..half]);
                 for i in 0..half {
                     let (a, b, s) = (low[i], high[i], sin[i] * sign);
                     low[i] = a * cos[i] - b * s;
@@ -129,8 +213,10 @@ multiversion! {
 multiversion! {
     /// `out = silu(gate) · up`.
     pub fn silu_mul(gate: &[f32], up: &[f32], out: &mut [f32]) {
-        for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-            *out = gate * sigmoid(*gate) * up;
+        let count = gate.len().min(up.len()).min(out.len());
+        let (gate, up, out) = (&gate[..count], &up[..count], &mut out[..count]);
+        for i in 0..count {
+            out[i] = gate[i] * sigmoid(gate[i]) * up[i];
         }
     }
 }
@@ -138,7 +224,10 @@ multiversion! {
 multiversion! {
     /// Gradients of [`silu_mul`] with respect to `gate` and `up`.
     pub fn silu_mul_backward(gate: &[f32], up: &[f32], dout: &[f32], dgate: &mut [f32], dup: &mut [f32]) {
-        for i in 0..gate.len().min(up.len()).min(dout.len()).min(dgate.len()).min(dup.len()) {
+        let count = gate.len().min(up.len()).min(dout.len()).min(dgate.len()).min(dup.len());
+        let (gate, up, dout) = (&gate[..count], &up[..count], &dout[..count]);
+        let (dgate, dup) = (&mut dgate[..count], &mut dup[..count]);
+        for i in 0..count {
             let s = sigmoid(gate[i]);
             dup[i] = dout[i] * gate[i] * s;
             dgate[i] = dout[i] * up[i] * s * (1.0 + gate[i] * (1.0 - s));
@@ -150,11 +239,22 @@ multiversion! {
     /// Softmax of one row in place; entries of −∞ become 0.
     pub fn softmax(row: &mut [f32]) {
         let max = max_of(row);
-        for value in row.iter_mut() {
-            *value = exp(*value - max);
+        let (whole, rest) = row.as_chunks_mut::<LANES>();
+        let mut lanes = [0.0f32; LANES];
+        let mut add = |chunk: &mut [f32; LANES]| {
+            for i in 0..LANES {
+                chunk[i] = exp(chunk[i] - max);
+                lanes[i] += chunk[i];
+            }
+        };
+        for chunk in whole {
+            add(chunk);
         }
-        let scale = 1.0 / sum_by(row.len(), |i| row[i]);
-        for value in row.iter_mut() {
+        let mut last = padded(rest, f32::NEG_INFINITY);
+        add(&mut last);
+        rest.copy_from_slice(&last[..rest.len()]);
+        let scale = 1.0 / across(lanes);
+        for value in row {
             *value *= scale;
         }
     }
@@ -164,7 +264,7 @@ multiversion! {
     /// log Σ e^x of one row.
     pub fn log_sum_exp(row: &[f32]) -> f32 {
         let max = max_of(row);
-        max + sum_by(row.len(), |i| exp(row[i] - max)).ln()
+        max + exps(row, max, |_, _, _| {}).ln()
     }
 }
 
@@ -172,12 +272,12 @@ multiversion! {
     /// [`log_sum_exp`], with `probabilities` set to the softmax of the row.
     pub fn log_sum_exp_exps(row: &[f32], probabilities: &mut [f32]) -> f32 {
         let max = max_of(row);
-        for (probability, value) in probabilities.iter_mut().zip(row) {
-            *probability = exp(*value - max);
-        }
-        let sum = sum_by(row.len(), |i| probabilities[i]);
-        for probability in probabilities.iter_mut() {
-            *probability *= 1.0 / sum;
+        let sum = exps(row, max, |start, powers, count| {
+            probabilities[start..start + count].copy_from_slice(&powers[..count]);
+        });
+        let scale = 1.0 / sum;
+        for probability in probabilities {
+            *probability *= scale;
         }
         max + sum.ln()
     }

@@ -73,21 +73,29 @@ pub fn by_rows<const N: usize>(
 }
 
 /// A result whose parts several threads write.
-#[derive(Clone, Copy)]
-pub struct Shared(*mut f32, usize);
+#[derive(Debug)]
+pub struct Shared<T = f32>(*mut T, usize);
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<T> {}
 
 // SAFETY: a pointer alone; who writes through it promises to stay apart from the others.
-unsafe impl Sync for Shared {}
+unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: as above.
-unsafe impl Send for Shared {}
+unsafe impl<T: Send> Send for Shared<T> {}
 
-impl Shared {
-    pub fn new(values: &mut [f32]) -> Self {
+impl<T> Shared<T> {
+    pub fn new(values: &mut [T]) -> Self {
         Self(values.as_mut_ptr(), values.len())
     }
 
     /// Where value `index` lies.
-    pub fn at(self, index: usize) -> *mut f32 {
+    pub fn at(self, index: usize) -> *mut T {
         assert!(index <= self.1, "{index} is beyond the {} values", self.1);
         self.0.wrapping_add(index)
     }
@@ -96,7 +104,7 @@ impl Shared {
     ///
     /// # Safety
     /// Nothing else touches them while the slice lives.
-    pub unsafe fn range<'a>(self, range: Range<usize>) -> &'a mut [f32] {
+    pub unsafe fn range<'a>(self, range: Range<usize>) -> &'a mut [T] {
         assert!(range.start <= range.end && range.end <= self.1, "{range:?} is beyond the {} values", self.1);
         // SAFETY: within the slice by the assertion; apart by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(range.start), range.len()) }

@@ -162,6 +162,10 @@ macro_rules! wide {
                     rows::<8, true>(block, column, LANES);
                     column += 4 * PANEL;
                 }
+                while block.rows <= FEW && column + 2 * PANEL <= block.columns {
+                    rows::<4, true>(block, column, LANES);
+                    column += 2 * PANEL;
+                }
                 while column + PANEL <= block.columns {
                     rows::<2, true>(block, column, LANES);
                     column += PANEL;

@@ -9,7 +9,7 @@ use super::{
     composed::{self, Rows, Sight},
     filled, values,
 };
-use crate::model::kernels::{self, Heads, KeyValues, Span};
+use crate::model::kernels::{self, Format, Heads, KeyValues, Span};
 
 /// Keys and values of one segment in one layer; grows at its end.
 #[derive(Debug)]
@@ -188,12 +188,13 @@ impl<'a> TreeLayout<'a> {
         attend_spans(q, self.positions, &self.spans(&kv), self.heads)
     }
 
-    /// Gradients of q, k and v.
+    /// Gradients of q, k and v, by our kernels multiplied as weights of this format are.
     pub fn attend_backward(
         &self,
         (q, k, v): (&Tensor, &Tensor, &Tensor),
         out: &Tensor,
         dout: &Tensor,
+        format: Format,
     ) -> Result<(Tensor, Tensor, Tensor)> {
         if !by_kernels(q) {
             let sights = self.sights(q.device())?;
@@ -211,6 +212,7 @@ impl<'a> TreeLayout<'a> {
                 &self.spans(&kv),
                 &starts,
                 self.heads,
+                format,
                 &out,
                 &dout,
                 (dq, &mut dk, &mut dv),

@@ -39,12 +39,34 @@ fn rounded(value: f32) -> u32 {
 multiversion! {
     /// `[m, k]` as pairs of bf16, `[m, k / 2]`; an odd row ends with 0.
     pub fn to_pairs(x: &[f32], k: usize, out: &mut [u32]) {
-        for (x, out) in x.chunks_exact(k).zip(out.chunks_exact_mut(k.div_ceil(2))) {
-            for (pair, out) in x.chunks_exact(2).zip(out.iter_mut()) {
-                *out = rounded(pair[0]) >> 16 | rounded(pair[1]);
+        // SAFETY: two halves lie in a word, the first in the lower half where bytes begin with the lowest.
+        let (_, halves, _) = unsafe { out.align_to_mut::<u16>() };
+        for (x, halves) in x.chunks_exact(k).zip(halves.chunks_exact_mut(2 * k.div_ceil(2))) {
+            let (halves, rest) = halves.split_at_mut(k);
+            for i in 0..k {
+                halves[i] = (rounded(x[i]) >> 16) as u16;
             }
-            if k % 2 == 1 {
-                out[k / 2] = rounded(x[k - 1]) >> 16;
+            rest.fill(0);
+        }
+    }
+}
+
+multiversion! {
+    /// `rows` rows of this width, a stride apart, as pairs of neighbours: `[rows / 2, width]`. An odd last row is paired
+    /// with zeros.
+    pub fn rows_to_pairs(x: &[f32], stride: usize, rows: usize, width: usize, out: &mut Vec<u32>) {
+        out.resize(rows.div_ceil(2) * width, 0);
+        for (pair, out) in out.chunks_exact_mut(width).enumerate() {
+            let first = &x[2 * pair * stride..][..width];
+            if 2 * pair + 1 == rows {
+                for i in 0..width {
+                    out[i] = rounded(first[i]) >> 16;
+                }
+                continue;
+            }
+            let second = &x[(2 * pair + 1) * stride..][..width];
+            for i in 0..width {
+                out[i] = rounded(first[i]) >> 16 | rounded(second[i]);
             }
         }
     }

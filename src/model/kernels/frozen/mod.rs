@@ -3,7 +3,7 @@
 //! The forward product reads panels of 32 outputs as they lie; the backward product turns tiles of them into rows in a
 //! scratch that stays in cache. Formats narrower than the product's words are widened into the same scratch.
 
-mod convert;
+pub(super) mod convert;
 #[cfg(test)]
 mod tests;
 
@@ -343,8 +343,16 @@ impl Frozen {
         match self.format {
             Format::F32 | Format::F16 => Words::Given(x),
             Format::Bf16 | Format::Nf4 if multiplies_bf16() => {
-                let mut pairs = vec![0; m * k.div_ceil(2)];
-                to_pairs(x, k, &mut pairs);
+                let half = k.div_ceil(2);
+                let mut pairs = vec![0; m * half];
+                let threads = team::threads(m * k);
+                let (shared, runs) = (team::Shared::new(&mut pairs), team::runs(m, 1, threads));
+                team::share(threads, runs.len(), |index| {
+                    let run = runs[index].clone();
+                    // SAFETY: the runs are apart.
+                    let pairs = unsafe { shared.range(run.start * half..run.end * half) };
+                    to_pairs(&x[run.start * k..run.end * k], k, pairs);
+                });
                 Words::Pairs(pairs)
             }
             Format::Bf16 | Format::Nf4 => {

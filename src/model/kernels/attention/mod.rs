@@ -4,12 +4,19 @@
 //! The scores of a row over its whole path stand side by side before the softmax, so how the path is cut into segments
 //! changes no bit of the result.
 
+mod backward;
+#[cfg(test)]
+mod tests;
+
 use std::{cell::RefCell, ops::Range};
 
 use super::{Left, PANEL, Right, gemm::alone, softmax, team};
+pub use backward::attend_backward;
 
 /// Query tokens worked on at a time, so that their scores stay in cache.
 const BLOCK: usize = 32;
+/// Tokens a segment has room for beyond those that made it grow: to double it would copy and hold twice what is used.
+const GROWTH: usize = 3 * PANEL;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heads {
@@ -58,20 +65,26 @@ impl KeyValues {
     /// Appends tokens: `keys` and `values` are `[tokens, kv heads, dim]`.
     pub fn extend(&mut self, keys: &[f32], values: &[f32]) {
         let (dim, width) = (self.dim, self.dim * self.heads.len());
-        for (keys, values) in keys.chunks_exact(width).zip(values.chunks_exact(width)) {
-            for (head, (panels, rows)) in self.heads.iter_mut().enumerate() {
-                let lane = self.len % PANEL;
-                if lane == 0 {
-                    panels.resize(panels.len() + dim * PANEL, 0.0);
+        let len = self.len + keys.len() / width;
+        for (head, (panels, rows)) in self.heads.iter_mut().enumerate() {
+            let room = if self.len == 0 { len } else { len + GROWTH }.next_multiple_of(PANEL);
+            if rows.capacity() < len * dim {
+                rows.reserve_exact(room * dim - rows.len());
+                panels.reserve_exact(room * dim - panels.len());
+            }
+            panels.resize(len.next_multiple_of(PANEL) * dim, 0.0);
+            for (token, key) in (self.len..len).zip(keys.chunks_exact(width)) {
+                let panel = &mut panels[token / PANEL * dim * PANEL..][..dim * PANEL];
+                let key = &key[head * dim..][..dim];
+                for i in 0..dim {
+                    panel[i * PANEL + token % PANEL] = key[i];
                 }
-                let panel = (self.len / PANEL) * dim * PANEL;
-                for (i, key) in keys[head * dim..][..dim].iter().enumerate() {
-                    panels[panel + i * PANEL + lane] = *key;
-                }
+            }
+            for values in values.chunks_exact(width) {
                 rows.extend_from_slice(&values[head * dim..][..dim]);
             }
-            self.len += 1;
         }
+        self.len = len;
     }
 
     fn keys(&self, head: usize, len: usize) -> Right<'_> {
@@ -232,105 +245,4 @@ fn attend_block(
     }
     scatter(&sums, block, head, heads, out);
     scratch.sums = sums;
-}
-
-/// Gradients of [`attend`] where the keys and values are those of the rows themselves.
-///
-/// `k`, `v`, `dk`, `dv`: `[rows, kv heads, dim]`; `starts[i]` is the row of the first key of `spans[i]`.
-/// `dq` is set, `dk` and `dv` are added to.
-#[expect(clippy::too_many_arguments, reason = "three inputs, their three gradients, and the layout")]
-pub fn attend_backward(
-    (q, k, v): (&[f32], &[f32], &[f32]),
-    positions: &[u32],
-    spans: &[Span<'_>],
-    starts: &[usize],
-    heads: Heads,
-    out: &[f32],
-    dout: &[f32],
-    (dq, dk, dv): (&mut [f32], &mut [f32], &mut [f32]),
-) {
-    let (group, dim, step) = (heads.group(), heads.dim, heads.kv * heads.dim);
-    let values_as_keys: Vec<KeyValues> = spans
-        .iter()
-        .zip(starts)
-        .map(|(span, start)| {
-            let mut transposed = KeyValues::new(heads);
-            let rows = &v[start * step..(start + span.kv.len) * step];
-            transposed.extend(rows, rows);
-            transposed
-        })
-        .collect();
-    let (dq, dk, dv) = (team::Shared::new(dq), team::Shared::new(dk), team::Shared::new(dv));
-    // A head's keys and values get their gradients from all rows, in order: a head is one thread's.
-    team::share(team::threads(2 * work(positions, heads)), heads.kv, |head| {
-        let mut scratch = Scratch::default();
-        let (mut outs, mut douts, mut slopes, mut dquery) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for block in blocks(positions.len()) {
-            scratch.probabilities(q, positions, spans, &block, head, heads);
-            let columns = scratch.columns;
-            gather(out, &block, head, heads, 1.0, &mut outs);
-            gather(dout, &block, head, heads, 1.0, &mut douts);
-            slopes.clear();
-            slopes.resize(scratch.scores.len(), 0.0);
-            let slope = team::Shared::new(&mut slopes);
-            let parts: Vec<_> = spans.iter().map(|span| span.within(&block, positions)).collect();
-            for (((span, transposed), part), start) in
-                spans.iter().zip(&values_as_keys).zip(&parts).zip(starts)
-            {
-                let Some((rows, keys)) = part else { continue };
-                let (first, count) = ((rows.start - block.start) * group, rows.len() * group);
-                let seen = &scratch.scores[first * columns + span.first..];
-                alone(
-                    *keys,
-                    Left { data: seen, row: 1, column: columns },
-                    Right::rows(&douts[first * dim..], count, dim),
-                    (dv, start * step + head * dim),
-                    step,
-                    true,
-                );
-                alone(
-                    count,
-                    Left::rows(&douts[first * dim..], dim),
-                    transposed.keys(head, *keys),
-                    (slope, first * columns + span.first),
-                    columns,
-                    false,
-                );
-            }
-            for row in 0..block.len() * group {
-                let (out, dout) = (&outs[row * dim..][..dim], &douts[row * dim..][..dim]);
-                let mean: f32 = out.iter().zip(dout).map(|(out, dout)| out * dout).sum();
-                let cells = row * columns..(row + 1) * columns;
-                for (slope, probability) in slopes[cells.clone()].iter_mut().zip(&scratch.scores[cells]) {
-                    *slope = probability * (*slope - mean);
-                }
-            }
-            dquery.clear();
-            dquery.resize(block.len() * group * dim, 0.0);
-            let into = team::Shared::new(&mut dquery);
-            for ((span, part), start) in spans.iter().zip(&parts).zip(starts) {
-                let Some((rows, keys)) = part else { continue };
-                let (first, count) = ((rows.start - block.start) * group, rows.len() * group);
-                let slopes = &slopes[first * columns + span.first..];
-                alone(
-                    count,
-                    Left { data: slopes, row: columns, column: 1 },
-                    Right::strided(&k[start * step + head * dim..], *keys, dim, step),
-                    (into, first * dim),
-                    dim,
-                    true,
-                );
-                alone(
-                    *keys,
-                    Left { data: slopes, row: 1, column: columns },
-                    Right::rows(&scratch.query[first * dim..], count, dim),
-                    (dk, start * step + head * dim),
-                    step,
-                    true,
-                );
-            }
-            dquery.iter_mut().for_each(|value| *value *= heads.scale());
-            scatter(&dquery, &block, head, heads, dq);
-        }
-    });
 }
