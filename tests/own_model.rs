@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 const RUN: &str = r#"
 name = "own"
 seed = 3
+model = "llama"
 
 [server]
 command = ["{mcprl}", "demo-server", "sqlite"]
@@ -32,10 +33,6 @@ kind = "scenarios"
 tools = "tools"
 source = "file"
 file = "tasks.jsonl"
-
-[stages.base]
-kind = "model"
-from = "llama"
 
 [stages.rollout]
 kind = "rollout"
@@ -154,6 +151,12 @@ fn a_llama_of_ones_own_goes_from_folder_to_exam_and_is_keyed_by_its_content() {
     let plan = project.mcprl(&["plan", "run.toml"]).out;
     assert!(plan.contains("cached  base"), "{plan}");
     assert!(plan.contains(" 0 to run"), "{plan}");
+    // Said at length, it is the same stage.
+    let at_length =
+        RUN.replace("model = \"llama\"\n", "") + "\n[stages.base]\nkind = \"model\"\nfrom = \"llama\"\n";
+    project.write("run.toml", &at_length);
+    let plan = project.mcprl(&["plan", "run.toml"]).out;
+    assert!(plan.contains("cached  base") && plan.contains(" 0 to run"), "{plan}");
     llama(&project.path("llama"), 2);
     let plan = project.mcprl(&["plan", "run.toml"]).out;
     assert!(plan.contains("run     base"), "{plan}");
@@ -161,10 +164,14 @@ fn a_llama_of_ones_own_goes_from_folder_to_exam_and_is_keyed_by_its_content() {
 
 #[test]
 fn a_model_that_is_neither_folder_nor_hub_id_is_shown_where_it_is_named() {
-    let project = Project::new(&RUN.replace("from = \"llama\"", "from = \"./llama\""));
+    let project = Project::new(&RUN.replace("model = \"llama\"", "model = \"./llama\""));
     project.write("tasks.jsonl", "{\"task\": \"How many?\", \"answer\": \"1\"}\n");
     let said = project.mcprl(&["plan", "run.toml"]);
     assert_eq!(said.code, Some(2));
     assert!(said.err.contains("there is no folder \"./llama\""), "{}", said.err);
     assert!(said.err.contains("hub id"), "{}", said.err);
+
+    project.write("run.toml", &RUN.replacen("policy = \"base\"", "policy = \"Qwen/Qwen3-4B\"", 1));
+    let said = project.mcprl(&["plan", "run.toml"]);
+    assert!(said.err.contains("`model = \"Qwen/Qwen3-4B\"` at the top of the file"), "{}", said.err);
 }

@@ -89,6 +89,20 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("a server without an address", "seed = 1", "seed = 1\nserver = { state = \"read-only\" }"),
     ("an unknown server state", "seed = 1", "seed = 1\nserver = { url = \"http://x\", state = \"clean\" }"),
     ("a url of another kind", "seed = 1", "seed = 1\nserver = { url = \"ftp://x\" }"),
+    (
+        "a model beside a stage of that name",
+        "seed = 1",
+        "seed = 1\nmodel = \"org/model\"\nstages.base = { kind = \"gen\" }",
+    ),
+    (
+        "a model beside a loop of that name",
+        "seed = 1",
+        "seed = 1\nmodel = \"org/model\"\nloop.base = { iterations = 1, stages.more.kind = \"gen\" }",
+    ),
+    ("a model that is no text", "seed = 1", "seed = 1\nmodel = 4"),
+    ("a model whose folder is not there", "seed = 1", "seed = 1\nmodel = \"./org\""),
+    ("a misspelt model", "seed = 1", "seed = 1\nmodle = \"org/model\""),
+    ("a hub id where a stage is meant", "{ left = \"start\"", "{ left = \"org/model\""),
     ("an unknown device", "seed = 1", "seed = 1\nengine = { devices = [\"gpu0\"] }"),
     ("three mistakes at once", "value = 4\n", "valeu = 4\nseed = -1\nfrom = 2\n"),
 ];

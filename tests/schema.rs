@@ -173,8 +173,11 @@ fn what_a_run_file_may_not_hold_the_schema_refuses() {
     let project = Project::new(GOOD);
     let schema = schema_for(&project, &project.path(""), "run.toml");
     assert_eq!(check(&schema, GOOD), [""; 0]);
+    let states = &schema["properties"]["server"]["properties"]["state"]["enum"];
+    assert_eq!(*states, json!(["read-only", "fresh-process", "reset-tool"]), "TOML has no null");
     for (from, to, objection) in [
         ("seed = 1", "sede = 1", ".sede: unknown"),
+        ("seed = 1", "seed = 1\nmodel = [\"Qwen/Qwen3-4B\"]", ".model: not of type \"string\""),
         ("seed = 1", "seed = -1", ".seed: beyond the minimum 0"),
         ("value = 4", "value = \"four\"", ".stages.start.value: not of type \"integer\""),
         ("value = 4", "value = 5000", ".stages.start.value: beyond the maximum 1000"),

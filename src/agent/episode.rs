@@ -9,7 +9,7 @@ use super::{
     toolbox::{Action, Toolbox},
 };
 use crate::{
-    chat::{Chat, ChatError, Prompt, ToolCall, Turn},
+    chat::{Chat, ChatError, Prompt, Retold, ToolCall, Turn},
     engine::{EngineError, Sampled, Sequence, Stop},
     mcp::{McpError, Outcome, Session},
 };
@@ -24,11 +24,18 @@ pub trait Speaker: Send {
         stop: &[u32],
         max_new: usize,
     ) -> impl Future<Output = Result<Sampled, EngineError>> + Send;
+
+    /// Goes on from another prompt, given in pieces as an opening is.
+    fn reopen(&mut self, pieces: Vec<Arc<[u32]>>);
 }
 
 impl Speaker for Sequence {
     async fn turn(&mut self, append: &[u32], stop: &[u32], max_new: usize) -> Result<Sampled, EngineError> {
         Sequence::turn(self, append, stop, max_new).await
+    }
+
+    fn reopen(&mut self, pieces: Vec<Arc<[u32]>>) {
+        Sequence::reopen(self, pieces);
     }
 }
 
@@ -55,7 +62,8 @@ pub struct Limits {
     pub turns: u32,
     /// Tokens sampled in one turn.
     pub turn_tokens: usize,
-    /// Tokens of the whole episode, prompt and results included.
+    /// Tokens of the whole episode, prompt and results included; where earlier turns lose their reasoning, of what a turn is
+    /// sampled after, and the turn.
     pub tokens: usize,
     /// Calls that reach the server; further ones are answered with an error.
     pub calls: u32,
@@ -127,7 +135,9 @@ impl Opening {
         if !chat.system().is_empty() {
             messages.insert(0, json!({"role": "system", "content": chat.system()}));
         }
-        let pieces = [shared, own].into_iter().filter(|piece| !piece.is_empty()).map(Arc::from).collect();
+        let (task, header) = own.split_at(own.len() - chat.header_len(&own));
+        let pieces = [&shared, task, header].into_iter().filter(|piece| !piece.is_empty());
+        let pieces = pieces.map(Arc::from).collect();
         Ok(Self { messages, pieces })
     }
 }
@@ -142,6 +152,8 @@ pub struct Episode {
     pub sampled: Vec<bool>,
     /// Natural log-probability of each sampled token; 0 elsewhere.
     pub logprobs: Vec<f32>,
+    /// Where further rows begin, as in [`Trajectory::row_starts`](crate::data::Trajectory::row_starts).
+    pub row_starts: Vec<usize>,
     pub turns: u32,
     /// Names of the tools whose calls reached the server, in order.
     pub tools: Vec<String>,
@@ -168,7 +180,9 @@ pub async fn episode(
     limits: &Limits,
 ) -> Result<Episode, EngineError> {
     let deadline = Instant::now() + limits.time;
-    let mut table = Table { server, chat, toolbox, limits, deadline, episode: Episode::opened(opening) };
+    let episode = Episode::opened(opening);
+    let trunk = opening.pieces.clone();
+    let mut table = Table { server, chat, toolbox, limits, deadline, trunk, episode };
     let end = table.play(speaker).await?;
     Ok(Episode { end, ..table.episode })
 }
@@ -181,6 +195,7 @@ impl Episode {
             sampled: vec![false; tokens.len()],
             logprobs: vec![0.0; tokens.len()],
             tokens,
+            row_starts: Vec::new(),
             turns: 0,
             tools: Vec::new(),
             tool_errors: 0,
@@ -189,6 +204,11 @@ impl Episode {
             answer: None,
             lost: None,
         }
+    }
+
+    /// The row that turns are added to.
+    fn row(&self) -> &[u32] {
+        &self.tokens[self.row_starts.last().copied().unwrap_or(0)..]
     }
 
     fn append(&mut self, given: &[u32]) {
@@ -212,26 +232,52 @@ struct Table<'a, S> {
     toolbox: &'a Toolbox,
     limits: &'a Limits,
     deadline: Instant,
+    /// What the conversation was opened with, or opened anew.
+    trunk: Vec<Arc<[u32]>>,
     episode: Episode,
+}
+
+/// What the next turn is sampled after.
+enum Next {
+    /// The conversation so far and this.
+    Append(Vec<u32>),
+    /// These pieces, in a row of their own.
+    Reopen(Vec<Arc<[u32]>>),
 }
 
 impl<S: Server> Table<'_, S> {
     async fn play(&mut self, speaker: &mut impl Speaker) -> Result<End, EngineError> {
-        let mut delta = Vec::new();
+        let mut next = Next::Append(Vec::new());
         while self.episode.turns < self.limits.turns {
-            let used = self.episode.tokens.len() + delta.len();
+            let used = match &next {
+                Next::Append(delta) => self.episode.row().len() + delta.len(),
+                Next::Reopen(pieces) => pieces.iter().map(|piece| piece.len()).sum(),
+            };
             let left = self.limits.tokens.saturating_sub(used).min(self.limits.turn_tokens);
             if left == 0 {
                 return Ok(End::OutOfTokens);
             }
-            let sampled = match timeout_at(self.deadline, speaker.turn(&delta, self.chat.stop(), left)).await
-            {
+            let delta = match &next {
+                Next::Append(delta) => delta.as_slice(),
+                Next::Reopen(pieces) => {
+                    speaker.reopen(pieces.clone());
+                    &[]
+                }
+            };
+            let sampled = match timeout_at(self.deadline, speaker.turn(delta, self.chat.stop(), left)).await {
                 Ok(Ok(sampled)) => sampled,
                 Ok(Err(EngineError::Context { .. })) => return Ok(End::OutOfTokens),
                 Ok(Err(error)) => return Err(error),
                 Err(_) => return Ok(End::OutOfTime),
             };
-            self.episode.append(&delta);
+            match next {
+                Next::Append(delta) => self.episode.append(&delta),
+                Next::Reopen(pieces) => {
+                    self.episode.row_starts.push(self.episode.tokens.len());
+                    self.episode.append(&pieces.concat());
+                    self.trunk = pieces;
+                }
+            }
             self.episode.speak(&sampled);
             let turn = self.chat.parse(&sampled.tokens);
             self.note_turn(&sampled.tokens, &turn);
@@ -242,11 +288,33 @@ impl<S: Server> Table<'_, S> {
                 return Ok(End::NoCall);
             }
             match self.answer_calls(turn.calls).await {
-                Ok(results) => delta = self.chat.results(&turn.ids, &results),
+                Ok(results) => next = self.go_on(&sampled.tokens, self.chat.results(&turn.ids, &results)),
                 Err(end) => return Ok(end),
             }
         }
         Ok(End::OutOfTurns)
+    }
+
+    /// What comes behind a turn and its results.
+    fn go_on(&self, sampled: &[u32], results: Vec<u32>) -> Next {
+        let row = self.episode.row();
+        let before = &row[..row.len() - sampled.len()];
+        let Some(Retold { kept, turn, header }) = self.chat.retold(before, sampled, &results) else {
+            return Next::Append(results);
+        };
+        // Pieces that stay whole are not computed again.
+        let mut pieces: Vec<Arc<[u32]>> = Vec::new();
+        let mut end = 0;
+        for piece in self.trunk.iter().take_while(|piece| {
+            end += piece.len();
+            end <= kept
+        }) {
+            pieces.push(piece.clone());
+        }
+        let whole: usize = pieces.iter().map(|piece| piece.len()).sum();
+        pieces.push([&before[whole..kept], &turn].concat().into());
+        pieces.extend((!header.is_empty()).then(|| header.into()));
+        Next::Reopen(pieces)
     }
 
     /// Answers the calls of one turn, in order; an end where one of them ends the episode.

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::{
-    chat::{Chat, ToolCall},
+    chat::{Chat, HistoryThinking, ToolCall},
     data::Tool,
     engine::{EngineError, Sampled, Stop},
     mcp::{self, McpError, Outcome, ServerSpec, Session, State, Transport, demo::HttpServer},
@@ -19,6 +19,7 @@ use crate::{
 struct Script {
     lines: VecDeque<(Vec<u32>, Stop)>,
     heard: Vec<Vec<u32>>,
+    reopened: Vec<Vec<std::sync::Arc<[u32]>>>,
 }
 
 impl Speaker for Script {
@@ -30,6 +31,10 @@ impl Speaker for Script {
             stop = Stop::Length;
         }
         Ok(Sampled { logprobs: vec![-0.5; tokens.len()], tokens, stop })
+    }
+
+    fn reopen(&mut self, pieces: Vec<std::sync::Arc<[u32]>>) {
+        self.reopened.push(pieces);
     }
 }
 
@@ -104,7 +109,8 @@ async fn play(lines: &[&str], limits: Limits) -> Played {
         tokens.push(chat.stop()[0]);
         (tokens, Stop::Token)
     };
-    let mut script = Script { lines: lines.iter().map(line).collect(), heard: Vec::new() };
+    let mut script =
+        Script { lines: lines.iter().map(line).collect(), heard: Vec::new(), reopened: Vec::new() };
     let episode = episode(&mut script, &desk, &chat, &toolbox, &opening, &limits).await.unwrap();
     assert_eq!(episode.tokens.len(), episode.sampled.len());
     assert_eq!(episode.tokens.len(), episode.logprobs.len());
@@ -141,6 +147,66 @@ async fn an_episode_keeps_sampled_tokens_and_appends_only_what_others_said() {
     assert!(whole.ends_with(&format!("{look}<|im_end|>{}{done}<|im_end|>", played.heard[1])));
     let scored = |(logprob, sampled): (&f32, &bool)| *logprob == if *sampled { -0.5 } else { 0.0 };
     assert!(episode.logprobs.iter().zip(&episode.sampled).all(scored));
+}
+
+#[tokio::test]
+async fn where_earlier_turns_lose_their_reasoning_an_episode_goes_on_in_a_row_of_its_own() {
+    let (toolbox, desk) = (toolbox(), Desk::default());
+    let chat = chat().with_history(HistoryThinking::Strip).unwrap();
+    let chat = chat.brief("Be brief.", toolbox.functions()).unwrap();
+    let opening = Opening::new(&chat, "Where is it?").unwrap();
+    let look = |at: &str| call("look", json!({ "at": at }));
+    let lines = [
+        format!("<think>\nhm\n</think>\n\n{}", look("the shelf")),
+        look("the box"),
+        format!("<think>\nah\n</think>\n\n{}", look("the bag")),
+        "<think>\nnever closed".to_owned(),
+    ];
+    let line = |line: &String| {
+        let mut tokens = chat.encode_text(line);
+        tokens.push(chat.stop()[0]);
+        (tokens, Stop::Token)
+    };
+    let mut script =
+        Script { lines: lines.iter().map(line).collect(), heard: Vec::new(), reopened: Vec::new() };
+    let episode = episode(&mut script, &desk, &chat, &toolbox, &opening, &limits()).await.unwrap();
+
+    assert_eq!((episode.end, episode.turns, episode.row_starts.len()), (End::NoCall, 4, 2));
+    let mut bounds = vec![0];
+    bounds.extend(&episode.row_starts);
+    bounds.push(episode.tokens.len());
+    let rows: Vec<(String, String)> = bounds
+        .windows(2)
+        .map(|row| {
+            let (tokens, sampled) = (&episode.tokens[row[0]..row[1]], &episode.sampled[row[0]..row[1]]);
+            let said: Vec<u32> =
+                tokens.iter().zip(sampled).filter(|(_, said)| **said).map(|(token, _)| *token).collect();
+            (chat.decode(tokens), chat.decode(&said))
+        })
+        .collect();
+    let prompt = chat.decode(&opening.pieces.concat());
+    let result = |text: &str| {
+        format!(
+            "\n<|im_start|>user\n<tool_response>\n{text}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+        )
+    };
+    let first = format!("{prompt}{}<|im_end|>{}", look("the shelf"), result("the shelf"));
+    let second = format!("{first}{}<|im_end|>{}", look("the box"), result("the box"));
+    let third = format!("{second}{}<|im_end|>{}", look("the bag"), result("the bag"));
+    let [one, two, three, four] = lines.map(|line| format!("{line}<|im_end|>"));
+    let expected = [
+        (format!("{prompt}{one}"), one),
+        // A turn that thought nothing is followed in its own row.
+        (format!("{second}{three}"), format!("{two}{three}")),
+        (format!("{third}{four}"), four),
+    ];
+    assert_eq!(rows, expected);
+    // What was opened before is opened again as the same pieces.
+    assert!(script.reopened.iter().all(|pieces| pieces.starts_with(&opening.pieces[..2])));
+    assert_eq!(chat.decode(&script.reopened[1].concat()), third);
+    let thought: Vec<_> =
+        episode.messages.iter().filter_map(|said| said["reasoning_content"].as_str()).collect();
+    assert_eq!(thought, ["hm", "ah", "never closed"]);
 }
 
 #[tokio::test]
@@ -247,7 +313,8 @@ async fn a_policy_and_a_live_server_solve_a_task() {
         call("complete_task", json!({"answer": "8"})),
     ];
     let line = |line: &String| ([chat.encode_text(line), chat.stop()[..1].to_vec()].concat(), Stop::Token);
-    let mut script = Script { lines: lines.iter().map(line).collect(), heard: Vec::new() };
+    let mut script =
+        Script { lines: lines.iter().map(line).collect(), heard: Vec::new(), reopened: Vec::new() };
     let episode = episode(&mut script, &session, &chat, &toolbox, &opening, &limits()).await.unwrap();
 
     assert_eq!((episode.end, episode.tool_errors), (End::Completed, 1));

@@ -29,6 +29,8 @@ pub enum ChatError {
     UnknownFormat { shown: String },
     #[error("the tokenizer lacks `{token}`, which the chat template ends a turn with")]
     NoEndOfTurn { token: String },
+    #[error("the chat template does not show how an earlier turn is written without its reasoning")]
+    NoHistory,
 }
 
 /// minijinja's own text names the kind alone where the detail holds the cause.
@@ -51,6 +53,7 @@ impl Diagnostic for ChatError {
             Self::Blind { .. } => "chat::template_without_tools",
             Self::UnknownFormat { .. } => "chat::unknown_format",
             Self::NoEndOfTurn { .. } => "chat::no_end_of_turn",
+            Self::NoHistory => "chat::no_history",
         }
     }
 
@@ -76,6 +79,7 @@ impl Diagnostic for ChatError {
                         .into(),
                 )
             }
+            Self::NoHistory => Some("let it stay: `history_thinking = \"keep\"`".into()),
             Self::Json { .. } | Self::Tokenizer { .. } | Self::Template(_) | Self::NoEndOfTurn { .. } => None,
         }
     }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{
     ChatError, ToolCall,
     format::{Format, Schemas},
+    history::Past,
     python,
     template::{Template, message},
 };
@@ -38,6 +39,8 @@ pub(super) struct Learned {
     pub unreasoned: String,
     /// Whether the template can write several calls in one turn.
     pub parallel: bool,
+    /// Nothing where the template does not show it.
+    pub past: Option<Past>,
 }
 
 /// The template's text around tool results, between one model turn and the next.
@@ -101,9 +104,9 @@ impl Handover {
 }
 
 /// A conversation with this many calls in one turn, and results for them.
-struct Probe {
-    call: ToolCall,
-    tools: [Value; 1],
+pub(super) struct Probe {
+    pub call: ToolCall,
+    pub tools: [Value; 1],
 }
 
 impl Probe {
@@ -124,7 +127,7 @@ impl Probe {
         Self { call, tools }
     }
 
-    fn opening() -> Vec<Value> {
+    pub fn opening() -> Vec<Value> {
         vec![message::system("probe system"), message::user(QUESTION)]
     }
 
@@ -134,6 +137,22 @@ impl Probe {
         messages.push(message::assistant("", &calls));
         let ids = IDS.iter().zip(RESULTS).take(results);
         messages.extend(ids.map(|(id, result)| message::tool(id, &self.call.name, result)));
+        template.render(&messages, &self.tools, true)
+    }
+
+    /// A conversation that goes on behind one turn, with a word beside its call, and what it thought handed back.
+    pub fn earlier(
+        &self,
+        template: &Template,
+        text: &str,
+        reasoning: Option<&str>,
+    ) -> Result<String, ChatError> {
+        let mut turn = message::assistant(text, &[(IDS[0], &self.call)]);
+        if let Some(reasoning) = reasoning {
+            turn["reasoning_content"] = reasoning.into();
+        }
+        let mut messages = Self::opening();
+        messages.extend([turn, message::tool(IDS[0], &self.call.name, RESULTS[0])]);
         template.render(&messages, &self.tools, true)
     }
 }
@@ -192,6 +211,7 @@ pub(super) fn learn(template: &Template, end: Option<&str>) -> Result<Learned, C
         return Err(unknown());
     }
     Ok(Learned {
+        past: Past::learn(template, &probe, format),
         format,
         end: end.to_owned(),
         handover,

@@ -5,13 +5,13 @@
 //! appended. Nothing is ever rendered twice, and no text from outside (task, tool descriptions, results) becomes a
 //! special token.
 //!
-//! Where a family's template would drop the reasoning of earlier turns from the history (Qwen3 and its successors,
-//! outside a run of tool calls), it is kept here: the tokens sampled are the tokens later turns are sampled after, so
-//! one episode is one row.
+//! The reasoning of earlier turns stays in the history or is left out of it ([`HistoryThinking`]). Where it stays, the
+//! tokens sampled are the tokens later turns are sampled after; where it is left out, [`Chat::retold`] says after which.
 
 mod error;
 mod folder;
 mod format;
+mod history;
 mod ids;
 mod learn;
 mod own;
@@ -29,6 +29,8 @@ use serde_json::{Map, Value, json};
 
 pub use error::ChatError;
 use format::{Format, Schemas};
+pub use history::{HistoryThinking, Retold};
+use history::{Past, Stripping};
 use learn::{Handover, Learned, learn};
 use template::{Template, message};
 use vocabulary::Vocabulary;
@@ -83,6 +85,9 @@ pub struct Chat {
     parallel: bool,
     stop: Vec<u32>,
     notice: Option<String>,
+    past: Option<Past>,
+    /// Where earlier turns lose their reasoning.
+    stripping: Option<Stripping>,
     briefing: Briefing,
 }
 
@@ -145,7 +150,7 @@ impl Chat {
             }
             learned => learned?,
         };
-        let Learned { format, end, handover, unreasoned, parallel } = learned;
+        let Learned { format, end, handover, unreasoned, parallel, past } = learned;
 
         let Some(end_of_turn) = vocabulary.id(&end) else {
             return Err(ChatError::NoEndOfTurn { token: end });
@@ -159,7 +164,19 @@ impl Chat {
             }
         }
         let briefing = Briefing::default();
-        Ok(Self { vocabulary, template, format, handover, unreasoned, parallel, stop, notice, briefing })
+        Ok(Self {
+            vocabulary,
+            template,
+            format,
+            handover,
+            unreasoned,
+            parallel,
+            stop,
+            notice,
+            past,
+            stripping: None,
+            briefing,
+        })
     }
 
     /// Sets system text and tools (OpenAI-style function schemas) of the prompts and calls to come.
@@ -254,13 +271,17 @@ impl Chat {
 
     /// Reads a sampled turn. Total: any tokens give a turn.
     pub fn parse(&self, tokens: &[u32]) -> Turn {
-        let said = match tokens.split_last() {
-            Some((last, said)) if self.stop.contains(last) => said,
-            _ => tokens,
-        };
-        let text = self.vocabulary.spell(said);
+        let text = self.vocabulary.spell(self.without_end(tokens));
         let turn = self.format.parse(&text, &self.briefing.schemas);
         if vocabulary::is_masked(&text) { unmasked(turn) } else { turn }
+    }
+
+    /// A sampled turn up to the token that ended it.
+    fn without_end<'t>(&self, tokens: &'t [u32]) -> &'t [u32] {
+        match tokens.split_last() {
+            Some((last, said)) if self.stop.contains(last) => said,
+            _ => tokens,
+        }
     }
 
     /// Tokens that end a turn, the format's own first.

@@ -7,6 +7,7 @@ use super::{folder::read_json, *};
 use crate::error::Diagnostic;
 
 mod families;
+mod history;
 
 const FAMILIES: [&str; 4] = ["qwen2_5", "qwen3", "qwen3_instruct_2507", "warmup"];
 

@@ -69,6 +69,10 @@ impl Vocabulary {
         self.tokenizer.token_to_id(token)
     }
 
+    pub fn is_control(&self, id: u32) -> bool {
+        self.control_ids.contains(&id)
+    }
+
     /// Outside text, made safe to be put into a template.
     pub fn mask<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let spelled = |control: &&String| text.contains(control.as_str());

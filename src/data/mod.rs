@@ -15,5 +15,5 @@ pub use scenarios::Scenario;
 pub use server::{Resource, Server, Tool};
 pub use steps::Step;
 pub use table::{Column, DataError, Table, read, write};
-pub use trajectories::{Reward, Trajectory};
+pub use trajectories::{Reward, Row, Trajectory};
 pub use verdict::VerdictRow;

@@ -93,6 +93,11 @@ pub trait Column: Sized {
         Self: 'a;
     /// All values of an array whose type has been checked.
     fn values(array: &dyn Array) -> Vec<Self>;
+    /// What every row has where a file lacks the column. A column that can be lacking is left out of a file in which it
+    /// is null throughout.
+    fn lacking() -> Option<Self> {
+        None
+    }
 }
 
 macro_rules! primitive_column {
@@ -260,6 +265,33 @@ impl Column for Vec<String> {
     }
 }
 
+/// Indices, in few tables and few of their rows.
+impl Column for Option<Vec<u32>> {
+    fn data_type() -> DataType {
+        list_of(DataType::UInt32)
+    }
+    fn nullable() -> bool {
+        true
+    }
+    fn build<'a>(values: impl Iterator<Item = &'a Self>) -> ArrayRef {
+        let numbers = PrimitiveBuilder::<UInt32Type>::new();
+        let mut builder = ListBuilder::new(numbers).with_field(item_field(DataType::UInt32));
+        for items in values {
+            builder.values().append_slice(items.as_deref().unwrap_or_default());
+            builder.append(items.is_some());
+        }
+        Arc::new(builder.finish())
+    }
+    fn values(array: &dyn Array) -> Vec<Self> {
+        let list = array.as_list::<i32>();
+        let row = |row| list.is_valid(row).then(|| u32::values(&list.value(row)));
+        (0..list.len()).map(row).collect()
+    }
+    fn lacking() -> Option<Self> {
+        Some(None)
+    }
+}
+
 /// A kind of row. Declared with the `table!` macro, never by hand.
 pub trait Table: Sized {
     /// The table's name in messages.
@@ -304,8 +336,10 @@ macro_rules! table {
             fn to_batch(rows: &[Self]) -> arrow::array::RecordBatch {
                 use $crate::data::Column;
                 let columns = vec![$( <$type as Column>::build(rows.iter().map(|row| &row.$field)), )+];
-                arrow::array::RecordBatch::try_new(Self::schema(), columns)
-                    .expect("columns are built from the schema they are checked against")
+                let batch = arrow::array::RecordBatch::try_new(Self::schema(), columns)
+                    .expect("columns are built from the schema they are checked against");
+                let can_lack = [$( <$type as Column>::lacking().is_some(), )+];
+                $crate::data::table::without_lacking(batch, &can_lack)
             }
 
             fn from_batch(
@@ -323,6 +357,14 @@ macro_rules! table {
     };
 }
 pub(super) use table;
+
+/// Without the columns that can be lacking and are null throughout.
+pub(super) fn without_lacking(batch: RecordBatch, can_lack: &[bool]) -> RecordBatch {
+    let is_null = |index: usize| batch.column(index).null_count() == batch.num_rows();
+    let kept: Vec<usize> =
+        (0..batch.num_columns()).filter(|index| !can_lack[*index] || !is_null(*index)).collect();
+    batch.project(&kept).expect("what is kept is among the columns")
+}
 
 /// Whether values of one type can stand for those of another without a change of meaning: numbers that may be stored
 /// wider or narrower, texts and lists in any of Arrow's layouts.
@@ -353,7 +395,10 @@ pub(super) fn column<C: Column>(
         expected: C::data_type().to_string(),
         found,
     };
-    let array = batch.column_by_name(name).ok_or_else(|| wrong("none".into()))?;
+    let Some(array) = batch.column_by_name(name) else {
+        let rows: Option<Vec<C>> = (0..batch.num_rows()).map(|_| C::lacking()).collect();
+        return rows.filter(|_| C::lacking().is_some()).ok_or_else(|| wrong("none".into()));
+    };
     let mut array = array.clone();
     if array.data_type() != &C::data_type() {
         if !stands_for(array.data_type(), &C::data_type()) {
@@ -377,8 +422,9 @@ pub fn write<T: Table>(path: &Path, rows: &[T]) -> Result<(), DataError> {
         .set_compression(Compression::SNAPPY)
         .set_created_by("mcprl".into())
         .build();
-    let mut writer = ArrowWriter::try_new(file, T::schema(), Some(properties)).map_err(wrap)?;
-    writer.write(&T::to_batch(rows)).map_err(wrap)?;
+    let batch = T::to_batch(rows);
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).map_err(wrap)?;
+    writer.write(&batch).map_err(wrap)?;
     let file = writer.into_inner().map_err(wrap)?;
     file.sync_all().map_err(|source| wrap(source.into()))
 }

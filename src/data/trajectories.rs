@@ -41,6 +41,42 @@ table! {
         end: String,
         /// The answer given to `complete_task`.
         answer: Option<String>,
+        /// Where `tokens`, `sampled` and `logprobs` are cut into rows: the index of each row's first token, but for the first
+        /// row's. A row begins anew with the prompt and holds what its sampled tokens were sampled after. Null where an
+        /// episode is one row, and no column where all are.
+        row_starts: Option<Vec<u32>>,
+    }
+}
+
+/// What some of an episode's tokens were sampled after, and they: a sequence to score and to train on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Row<'a> {
+    pub tokens: &'a [u32],
+    pub sampled: &'a [bool],
+    pub logprobs: &'a [f32],
+}
+
+impl Trajectory {
+    /// Whether `sampled`, `logprobs` and `row_starts` fit `tokens`.
+    pub fn is_sound(&self) -> bool {
+        let tokens = self.tokens.len();
+        let starts = self.row_starts.as_deref().unwrap_or_default();
+        let mut bounds = std::iter::once(0).chain(starts.iter().map(|start| *start as usize)).chain([tokens]);
+        let mut last = bounds.next().unwrap_or(0);
+        let ascend = starts.is_empty() || bounds.all(|bound| std::mem::replace(&mut last, bound) < bound);
+        ascend && self.sampled.len() == tokens && self.logprobs.len() == tokens
+    }
+
+    /// The rows of a sound trajectory: one, unless earlier turns stand otherwise in what later ones were sampled after.
+    pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        let starts = self.row_starts.as_deref().unwrap_or_default();
+        let starts = starts.iter().map(|start| *start as usize);
+        let ends = starts.clone().chain([self.tokens.len()]);
+        std::iter::once(0).chain(starts).zip(ends).map(|(start, end)| Row {
+            tokens: self.tokens.get(start..end).unwrap_or_default(),
+            sampled: self.sampled.get(start..end).unwrap_or_default(),
+            logprobs: self.logprobs.get(start..end).unwrap_or_default(),
+        })
     }
 }
 

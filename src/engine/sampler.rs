@@ -66,6 +66,12 @@ pub struct Sampler {
 pub struct Sequence {
     id: u64,
     worker: Sender<Command>,
+    /// Ids of all sequences of the policy.
+    next: Arc<AtomicU64>,
+    sampling: Sampling,
+    seed: u64,
+    /// How often it was opened anew.
+    reopened: u64,
 }
 
 impl Sampler {
@@ -112,7 +118,7 @@ impl Sampler {
         let worker = self.workers[self.home(&prompt)].clone();
         // A worker that has stopped says so at the first turn.
         _ = worker.send(Command::Open { id, prompt, sampling, seed });
-        Sequence { id, worker }
+        Sequence { id, worker, next: self.next.clone(), sampling, seed, reopened: 0 }
     }
 
     /// The worker that holds this prompt; a new one goes to each in turn.
@@ -138,6 +144,19 @@ impl Sampler {
 }
 
 impl Sequence {
+    /// Goes on from another prompt: leading pieces it has in common with earlier ones are not computed again. Draws come
+    /// from a seed of their own.
+    pub fn reopen(&mut self, prompt: Vec<Arc<[u32]>>) {
+        self.reopened += 1;
+        let mut encoder = Encoder::new("mcprl reopened sequence v1");
+        let seed = encoder.number(self.seed).number(self.reopened).finish().seed();
+        let (old, sampling) = (self.id, self.sampling);
+        self.id = self.next.fetch_add(1, Ordering::Relaxed);
+        // Opened first, closed then: what both stand on is in use throughout.
+        _ = self.worker.send(Command::Open { id: self.id, prompt, sampling, seed });
+        _ = self.worker.send(Command::Close { id: old });
+    }
+
     /// Appends given tokens, then samples until a token of `stop` or `max_new` tokens.
     ///
     /// # Errors

@@ -128,6 +128,7 @@ mod tests {
             parse_failures: 0,
             end: if answer.is_some() { "completed" } else { "no_call" }.into(),
             answer: answer.map(str::to_owned),
+            row_starts: None,
         }
     }
 

@@ -78,9 +78,13 @@ impl Diagnostic for ModelError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Architecture { .. } => {
+            Self::Architecture { found, .. } => {
                 let families = Family::ALL.map(|f| format!("{} ({})", f.model_type(), f.known_as()));
-                Some(format!("supported: {}", families.join(", ")))
+                let why = match found.to_lowercase().contains("gemma") {
+                    true => "layers of a Gemma see a window that is shorter than many a prompt with tools; ",
+                    false => "",
+                };
+                Some(format!("{why}supported: {}", families.join(", ")))
             }
             Self::Quantised { .. } | Self::Stored { .. } => {
                 Some("take the checkpoint that is not quantised: F32, F16 and BF16 are read".into())

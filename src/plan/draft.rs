@@ -10,6 +10,7 @@ use figment::value::{Dict, Value as Layered};
 use serde_json::{Map, Value};
 
 use super::{
+    base,
     overlay::{Datum, Entry, Origin, Overlay, Overrides},
     reader::{Part, Reader},
     server,
@@ -90,8 +91,8 @@ pub struct DraftUntil {
 /// Reads the run file under its overrides.
 pub fn draft(source: &Source, overrides: &Overrides, cards: &Cards, files: &FileDigests) -> Result<Draft> {
     let mut overlay = Overlay::new(source, overrides)?;
-    let bare = overlay.merged(source);
     let reader = Reader::new(source);
+    let bare = base::written_out(&reader, overlay.merged(source));
     let mut kinds: BTreeMap<String, Arc<Card>> = BTreeMap::new();
     let mut below = Vec::new();
     for (path, kind) in stage_kinds(&reader, &bare) {
@@ -104,8 +105,16 @@ pub fn draft(source: &Source, overrides: &Overrides, cards: &Cards, files: &File
         }
     }
     overlay = overlay.defaults(below);
-    let top = overlay.merged(source);
-    let drafter = Drafter { reader: &reader, source, kinds: &kinds, cards, files, seed: 0 };
+    let top = base::written_out(&reader, overlay.merged(source));
+    let drafter = Drafter {
+        reader: &reader,
+        source,
+        kinds: &kinds,
+        cards,
+        files,
+        seed: 0,
+        short: base::is_short(&top),
+    };
     let draft = drafter.draft(&top);
     Ok(reader.finish(draft)?)
 }
@@ -155,11 +164,13 @@ struct Drafter<'a> {
     cards: &'a Cards,
     files: &'a FileDigests,
     seed: u64,
+    /// Whether a stage is made by `model`.
+    short: bool,
 }
 
 impl Drafter<'_> {
     fn draft(mut self, top: &Entry) -> Option<Draft> {
-        self.reader.only(top, &["name", "seed", "server", "engine", "stages", "loop"]);
+        self.reader.only(top, &["name", "seed", base::KEY, "server", "engine", "stages", "loop"]);
         let sections = self.reader.table(top)?;
         let name = match sections.get("name") {
             Some(entry) => {
@@ -218,7 +229,10 @@ impl Drafter<'_> {
 
     fn twice(&self, name: &str, entry: &Entry) {
         let message = format!("\"{name}\" is the name of two things");
-        let hint = "stages and loops share one set of names".to_owned();
+        let hint = match self.short && name == base::STAGE {
+            true => format!("`{}` makes a stage named \"{name}\": this one needs another name", base::KEY),
+            false => "stages and loops share one set of names".to_owned(),
+        };
         self.reader.wrong::<()>(entry, Part::Key, message, Some(hint));
     }
 

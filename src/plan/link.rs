@@ -57,8 +57,14 @@ impl<'a> Linker<'a> {
             }
             None if is_path(text) => {
                 let message = format!("`{}` names \"{text}\", which is a path and no stage", entry.path);
-                let hint = "a reference names a stage; a stage of kind \"model\" or \"scenarios\" reads what lies on disk";
-                self.reader.wrong(entry, Part::Value, message, Some(hint.into()))
+                let hint = match artifact {
+                    "policy" => {
+                        format!("`model = \"{text}\"` at the top of the file makes it a stage named \"base\"")
+                    }
+                    _ => "a reference names a stage; a stage of kind \"scenarios\" reads what lies on disk"
+                        .into(),
+                };
+                self.reader.wrong(entry, Part::Value, message, Some(hint))
             }
             None => self.unknown(entry, head),
         }

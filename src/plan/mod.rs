@@ -5,13 +5,14 @@
 //!
 //! ```text
 //! Source  text, values, where each stands        source.rs
-//! Overlay card < file < environment < --set      overlay.rs
+//! Overlay card < file < environment < --set      overlay.rs, base.rs
 //! Draft   typed, defaults filled in              draft.rs, server.rs
 //! Graph   references followed, loops unrolled    link.rs, graph.rs
 //! Ledger  what is settled, what is ready         ledger.rs
 //! Survey  cached / run and why / waits, and costs survey.rs, forecast.rs
 //! ```
 
+mod base;
 mod draft;
 mod error;
 mod forecast;

@@ -30,6 +30,9 @@ struct RunFile {
     name: Option<String>,
     /// For every stage that draws and has none of its own.
     seed: Option<u64>,
+    /// A Hugging Face folder, relative to the run file, or a hub id such as `Qwen/Qwen3-4B`, with `@REVISION` behind it
+    /// if need be: short for a stage named `base` of kind `model`.
+    model: Option<String>,
     server: Option<Server>,
     engine: Option<Engine>,
     #[schemars(with = "Option<BTreeMap<String, Value>>")]
@@ -172,6 +175,9 @@ fn optional_means_absent(schema: &mut Value) {
                     let only = only.clone();
                     fields.insert("type".into(), only);
                 }
+            }
+            if let Some(Value::Array(choices)) = fields.get_mut("enum") {
+                choices.retain(|choice| !choice.is_null());
             }
             let choice = fields.get_mut("anyOf").and_then(Value::as_array_mut);
             if let Some(choice) = choice {

@@ -15,8 +15,17 @@ pub fn seconds(seconds: f64) -> String {
 }
 
 /// Metrics worth a person's first look, in this order.
-const HEADLINES: [&str; 7] =
-    ["success", "all.gain", "reward", "loss", "signal", "max_logprob_gap", "sampled_tokens"];
+const HEADLINES: [&str; 9] = [
+    "success",
+    "all.gain",
+    "reward",
+    "loss",
+    "signal",
+    "max_logprob_gap",
+    "sampled_tokens",
+    "train",
+    "heldout",
+];
 
 /// `success 0.610 · reward 0.580`: the headlines there are; the first four by name where there are none.
 pub fn metrics(metrics: &BTreeMap<String, f64>) -> String {

@@ -25,8 +25,13 @@ pub(super) fn assistant(text: &str, calls: &[ToolCall]) -> String {
     out
 }
 
+/// Reasoning, and what stands behind it.
+pub(super) fn split(text: &str) -> (Option<String>, &str) {
+    reasoning::split(text, reasoning::THINK, OPEN)
+}
+
 pub(super) fn parse(text: &str) -> Turn {
-    let (reasoning, mut rest) = reasoning::split(text, reasoning::THINK, OPEN);
+    let (reasoning, mut rest) = split(text);
     let mut spoken = String::new();
     let mut calls = Vec::new();
     while let Some((before, body)) = rest.split_once(OPEN) {

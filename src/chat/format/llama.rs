@@ -28,8 +28,13 @@ pub(super) fn assistant(text: &str, calls: &[ToolCall]) -> String {
     calls.iter().map(call).collect::<Vec<_>>().join("; ")
 }
 
+/// Reasoning, and what stands behind it.
+pub(super) fn split(text: &str) -> (Option<String>, &str) {
+    reasoning::split(text, reasoning::THINK, "{")
+}
+
 pub(super) fn parse(text: &str) -> Turn {
-    let (reasoning, rest) = reasoning::split(text, reasoning::THINK, "{");
+    let (reasoning, rest) = split(text);
     let (spoken, body) = match rest.split_once(TAG) {
         _ if rest.trim_start().starts_with('{') => ("", rest),
         Some((spoken, body)) => (spoken, body),

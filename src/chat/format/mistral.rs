@@ -58,11 +58,16 @@ pub(super) fn assistant(version: Version, text: &str, calls: &[ToolCall]) -> Str
     format!("{text}{}", written.concat())
 }
 
-pub(super) fn parse(text: &str) -> Turn {
-    let (mut reasoning, mut rest) = reasoning::split(text, reasoning::BRACKETS, OPEN);
-    if reasoning.is_none() {
-        (reasoning, rest) = reasoning::split(rest, reasoning::THINK, OPEN);
+/// Reasoning, and what stands behind it.
+pub(super) fn split(text: &str) -> (Option<String>, &str) {
+    match reasoning::split(text, reasoning::BRACKETS, OPEN) {
+        (None, rest) => reasoning::split(rest, reasoning::THINK, OPEN),
+        found => found,
     }
+}
+
+pub(super) fn parse(text: &str) -> Turn {
+    let (reasoning, rest) = split(text);
     let mut turn = Turn { text: String::new(), reasoning, calls: Vec::new(), ids: Vec::new() };
     let (spoken, mut body) = match rest.split_once(OPEN) {
         Some((spoken, body)) => (spoken, Some(body)),

@@ -97,6 +97,19 @@ impl Format {
         }
     }
 
+    /// What a turn says behind its reasoning; all of it where there is none.
+    pub fn behind_reasoning(self, text: &str) -> &str {
+        let (_, rest) = match self {
+            Self::Hermes => hermes::split(text),
+            Self::Xml => xml::split(text),
+            Self::Mistral(_) => mistral::split(text),
+            Self::Phi(_) => phi::split(text),
+            Self::Llama => llama::split(text),
+            Self::Pythonic => python_call::split(text),
+        };
+        rest
+    }
+
     /// Tokens that end a turn in this format, where the tokenizer has them, beside the one the template writes.
     pub fn ends(self) -> &'static [&'static str] {
         match self {

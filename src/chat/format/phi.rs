@@ -42,8 +42,13 @@ pub(super) fn assistant(style: Style, text: &str, calls: &[ToolCall]) -> String 
     format!("{text}{written}")
 }
 
+/// Reasoning, and what stands behind it.
+pub(super) fn split(text: &str) -> (Option<String>, &str) {
+    reasoning::split(text, reasoning::THINK, "{")
+}
+
 pub(super) fn parse(text: &str) -> Turn {
-    let (reasoning, mut rest) = reasoning::split(text, reasoning::THINK, "{");
+    let (reasoning, mut rest) = split(text);
     let mut spoken = String::new();
     let mut calls = Vec::new();
     while let Some((before, body)) = next(rest) {

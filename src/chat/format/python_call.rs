@@ -35,8 +35,13 @@ fn is_identifier(name: &str) -> bool {
     name.starts_with(letter) && name.chars().all(|c| letter(c) || c.is_ascii_digit())
 }
 
+/// Reasoning, and what stands behind it.
+pub(super) fn split(text: &str) -> (Option<String>, &str) {
+    reasoning::split(text, reasoning::THINK, "[")
+}
+
 pub(super) fn parse(text: &str) -> Turn {
-    let (reasoning, rest) = reasoning::split(text, reasoning::THINK, "[");
+    let (reasoning, rest) = split(text);
     let body = rest.trim();
     let body = body.strip_prefix(TAG).unwrap_or(body).trim_start();
     let mut reader = Reader { rest: body };

@@ -51,8 +51,13 @@ fn bare(value: &Value) -> String {
     }
 }
 
+/// Reasoning, and what stands behind it.
+pub(super) fn split(text: &str) -> (Option<String>, &str) {
+    reasoning::split(text, reasoning::THINK, OPEN)
+}
+
 pub(super) fn parse(text: &str, tools: &Schemas) -> Turn {
-    let (reasoning, mut rest) = reasoning::split(text, reasoning::THINK, OPEN);
+    let (reasoning, mut rest) = split(text);
     let mut spoken = String::new();
     let mut calls = Vec::new();
     // Models forget the outer tag; the inner one opens a call too.

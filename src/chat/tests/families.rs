@@ -14,7 +14,7 @@ struct Written {
 }
 
 #[derive(Clone, Deserialize)]
-struct Family {
+pub struct Family {
     name: String,
     /// Its template's path in the repository.
     template: String,
@@ -39,16 +39,16 @@ fn written() -> Written {
 }
 
 impl Family {
-    fn named(name: &str) -> Self {
+    pub fn named(name: &str) -> Self {
         written().families.into_iter().find(|family| family.name == name).unwrap()
     }
 
-    fn source(&self) -> String {
+    pub fn source(&self) -> String {
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&self.template)).unwrap()
     }
 
     /// A folder with the family's tokens and this template.
-    fn folder(&self, template: &str) -> tempfile::TempDir {
+    pub fn folder(&self, template: &str) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let mut tokenizer: Value = read_json(&path("qwen2_5").join("tokenizer.json")).unwrap();
         let added = tokenizer["added_tokens"].as_array_mut().unwrap();

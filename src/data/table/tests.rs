@@ -61,6 +61,38 @@ fn rows_survive_a_file_and_equal_rows_are_equal_bytes() {
     assert_eq!(std::fs::read(&one).unwrap(), std::fs::read(&two).unwrap());
 }
 
+table! {
+    /// A row that may have indices.
+    Marked in "marked" {
+        /// A text.
+        text: String,
+        /// Indices, in few rows.
+        marks: Option<Vec<u32>>,
+    }
+}
+
+table! {
+    /// The same without.
+    Plain in "plain" {
+        /// A text.
+        text: String,
+    }
+}
+
+#[test]
+fn indices_that_no_row_has_take_no_column_and_are_read_as_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, two) = (folder.path().join("1.parquet"), folder.path().join("2.parquet"));
+    let row = |marks: Option<Vec<u32>>| Marked { text: "a".into(), marks };
+    let few = [row(Some(vec![3, 5])), row(None), row(Some(vec![]))];
+    write(&one, &few).unwrap();
+    assert_eq!(read::<Marked>(&one).unwrap(), few);
+    write(&one, &[row(None)]).unwrap();
+    write(&two, &[Plain { text: "a".into() }]).unwrap();
+    assert_eq!(std::fs::read(&one).unwrap(), std::fs::read(&two).unwrap());
+    assert_eq!(read::<Marked>(&two).unwrap(), [row(None)]);
+}
+
 #[test]
 fn an_empty_table_is_a_table() {
     let folder = tempfile::tempdir().unwrap();

@@ -101,6 +101,7 @@ async fn judged(judge: &Relative, memory: &Notebook, digits: &[u32]) -> crate::e
         parse_failures: 0,
         end: "no_call".into(),
         answer: None,
+        row_starts: None,
     };
     let trajectories: Vec<_> = digits.iter().map(trajectory).collect();
     let group: Vec<_> =

@@ -166,4 +166,5 @@ fn what_the_decoder_does_not_do_is_refused_by_name() {
     for family in Family::ALL {
         assert!(hint.contains(family.model_type()), "{hint}");
     }
+    assert!(hint.starts_with("layers of a Gemma see a window"), "{hint}");
 }

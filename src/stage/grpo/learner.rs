@@ -1,6 +1,6 @@
 //! The policy that learns: read with its optimiser, written back, and the reference it is held near.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use serde::Deserialize;
 use serde_json::json;
@@ -134,14 +134,17 @@ pub fn score_reference(
     }
     let slices: Vec<&[Rollout<'_>]> = groups.iter().map(Vec::as_slice).collect();
     let cut = cut(&slices, params.tokens_per_microbatch, &decoder);
-    let (batches, indices): (Vec<Microbatch>, Vec<_>) =
-        cut.iter().map(|rollouts| microbatch(rollouts)).unzip();
+    let (batches, indices): (Vec<Microbatch>, Vec<_>) = cut.iter().map(|rows| microbatch(rows)).unzip();
     let scored = score(&decoder, &batches, threads)?;
-    let mut found = std::collections::BTreeMap::new();
-    for ((rollouts, targets), logprobs) in cut.iter().zip(&indices).zip(&scored) {
-        for (rollout, targets) in rollouts.iter().zip(targets) {
-            let logprobs: Vec<f32> = targets.iter().map(|target| logprobs[*target]).collect();
-            found.insert(rollout.trajectory.id.clone(), logprobs);
+    let mut found: BTreeMap<String, Vec<f32>> = BTreeMap::new();
+    for ((rows, targets), logprobs) in cut.iter().zip(&indices).zip(&scored) {
+        for (row, targets) in rows.iter().zip(targets) {
+            let rollout = row.rollout;
+            let of_rollout =
+                found.entry(rollout.trajectory.id.clone()).or_insert_with(|| vec![f32::NAN; rollout.length]);
+            for (at, target) in targets.iter().enumerate() {
+                of_rollout[row.before + at] = logprobs[*target];
+            }
         }
     }
     for rollout in groups.iter_mut().flatten() {

@@ -88,6 +88,8 @@ impl Params {
 enum GrpoError {
     #[error("trajectory {id} has {tokens} tokens, {sampled} flags and {logprobs} log-probabilities")]
     Ragged { id: String, tokens: usize, sampled: usize, logprobs: usize },
+    #[error("the rows of trajectory {id} do not follow each other within its {tokens} tokens")]
+    Rows { id: String, tokens: usize },
     #[error(
         "sampling and scoring differ by {gap:.2e} nats: the policy that acted is not the one that learns"
     )]
@@ -104,6 +106,7 @@ impl Diagnostic for GrpoError {
     fn code(&self) -> &'static str {
         match self {
             Self::Ragged { .. } => "grpo::ragged",
+            Self::Rows { .. } => "grpo::rows",
             Self::Mismatch { .. } => "grpo::mismatch",
             Self::NoReference { .. } => "grpo::no_reference",
             Self::Vocabulary { .. } => "grpo::vocabulary",
@@ -115,6 +118,10 @@ impl Diagnostic for GrpoError {
         Some(match self {
             Self::Ragged { .. } => {
                 "tokens, sampled and logprobs of a trajectory have one entry per token".into()
+            }
+            Self::Rows { .. } => {
+                "row_starts holds the index of each row's first token, ascending, without the first row's 0"
+                    .into()
             }
             Self::Mismatch { .. } => {
                 "were the rollouts made on another machine or with other kernels? roll out again".into()
@@ -148,11 +155,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let mut groups: BTreeMap<&str, Vec<Rollout<'_>>> = BTreeMap::new();
     for (trajectory, credit) in trajectories.iter().zip(credits) {
         if let Ok(advantage) = credit {
-            groups.entry(&trajectory.scenario_id).or_default().push(Rollout {
-                trajectory,
-                advantage,
-                reference: Vec::new(),
-            });
+            groups.entry(&trajectory.scenario_id).or_default().push(Rollout::new(trajectory, advantage));
         }
     }
     let mut groups: Vec<_> = groups.into_values().collect();
@@ -245,11 +248,14 @@ fn attempt<'a>(
     if tokens != sampled || tokens != logprobs {
         return Err(GrpoError::Ragged { id: trajectory.id.clone(), tokens, sampled, logprobs });
     }
+    if !trajectory.is_sound() {
+        return Err(GrpoError::Rows { id: trajectory.id.clone(), tokens });
+    }
     let truncated = matches!(trajectory.end.as_str(), "out_of_turns" | "out_of_tokens" | "out_of_time");
     let excluded = match trajectory.end.as_str() {
         "server_down" => Some(Silence::ServerDown),
         _ if truncated && params.mask_truncated => Some(Silence::Truncated),
-        _ if !trajectory.sampled.iter().skip(1).any(|sampled| *sampled) => Some(Silence::Empty),
+        _ if step::trained(trajectory) == 0 => Some(Silence::Empty),
         _ => None,
     };
     let reward = rewards.get(trajectory.id.as_str()).map_or(f32::NAN, |reward| reward.reward);

@@ -1,8 +1,10 @@
 //! One optimiser step: rollouts into microbatches, the objective's slopes into gradients.
 
+use std::collections::BTreeMap;
+
 use super::Params;
 use crate::{
-    data::{Step, Trajectory},
+    data::{self, Step, Trajectory},
     engine::{EngineError, Microbatch, Trainer, is_large, pack},
     grpo::{StepSize, Tally, Token, mean_log_ratio},
     model::Decoder,
@@ -11,12 +13,42 @@ use crate::{
 /// Parallel shares of a minibatch for models whose threads work apart: a constant, so that bits do not depend on the machine.
 const SHARES: usize = 4;
 
-/// One trajectory that carries gradient.
+/// One trajectory that carries gradient. Advantage and weight are those of the whole episode, however many rows it has.
 pub struct Rollout<'a> {
     pub trajectory: &'a Trajectory,
     pub advantage: f64,
     /// Log-probability of each sampled token under the reference policy; empty without one.
     pub reference: Vec<f32>,
+    /// Sampled tokens, of all rows.
+    pub length: usize,
+}
+
+/// A sequence of a rollout.
+#[derive(Clone, Copy)]
+pub struct Row<'r, 'a> {
+    pub rollout: &'r Rollout<'a>,
+    /// Sampled tokens of the rollout's rows before this one.
+    pub before: usize,
+    held: data::Row<'a>,
+}
+
+impl<'a> Rollout<'a> {
+    pub fn new(trajectory: &'a Trajectory, advantage: f64) -> Self {
+        Self { trajectory, advantage, reference: Vec::new(), length: trained(trajectory) }
+    }
+
+    fn rows(&self) -> impl Iterator<Item = Row<'_, 'a>> {
+        self.trajectory.rows().scan(0, |before, held| {
+            let row = Row { rollout: self, before: *before, held };
+            *before += held.sampled.iter().skip(1).filter(|sampled| **sampled).count();
+            Some(row)
+        })
+    }
+}
+
+/// Sampled tokens of a trajectory that something comes before.
+pub fn trained(trajectory: &Trajectory) -> usize {
+    trajectory.rows().flat_map(|row| row.sampled.iter().skip(1)).filter(|sampled| **sampled).count()
 }
 
 /// One optimiser step over these groups. Also gives the mean KL estimate towards the reference, 0 without one.
@@ -27,7 +59,7 @@ pub fn update(
     learning_rate: f64,
 ) -> Result<(Step, f64), EngineError> {
     let cut = cut(groups, params.tokens_per_microbatch, &trainer.decoder);
-    let mut shares: Vec<Share> = cut.iter().map(|rollouts| Share::new(rollouts)).collect();
+    let mut shares: Vec<Share> = cut.iter().map(|rows| Share::new(rows)).collect();
     let objective = params.objective();
     let size = StepSize {
         rollouts: groups.iter().map(|group| group.len()).sum(),
@@ -39,14 +71,14 @@ pub fn update(
     if objective.needs_rollout_ratio() || trainer.dropout.is_some() {
         let scored = trainer.score(&batches)?;
         if objective.needs_rollout_ratio() {
-            shares.iter_mut().zip(&scored).for_each(|(share, logprobs)| share.take_rollout_ratios(logprobs));
+            take_rollout_ratios(&mut shares, &scored);
         }
         let gaps = shares.iter().zip(&scored).map(|(share, logprobs)| share.gap(logprobs));
         undropped_gap = trainer.dropout.map(|_| gaps.fold(0.0, f64::max));
     }
     let weigh = |share: &Share, of: &Of, new: f32| {
         let token = Token { new, ..of.token };
-        (token, objective.term(&token), objective.weight(&size, share.lengths[of.rollout]))
+        (token, objective.term(&token), objective.weight(&size, share.rows[of.row].rollout.length))
     };
     let slope = |share: usize, target: usize, new: f32| -> f32 {
         let share = &shares[share];
@@ -86,63 +118,56 @@ pub fn update(
     Ok((step, tally.kl()))
 }
 
-/// The rollouts of every microbatch: the groups in [`SHARES`] parts, or whole where the threads work together on a large
+/// The rows of every microbatch: the groups in [`SHARES`] parts, or whole where the threads work together on a large
 /// model, each cut where its tree would hold more tokens.
-pub fn cut<'r, 'a>(
-    groups: &[&'r [Rollout<'a>]],
-    tokens: usize,
-    decoder: &Decoder,
-) -> Vec<Vec<&'r Rollout<'a>>> {
+pub fn cut<'r, 'a>(groups: &[&'r [Rollout<'a>]], tokens: usize, decoder: &Decoder) -> Vec<Vec<Row<'r, 'a>>> {
     let shares = if is_large(decoder) { 1 } else { SHARES };
-    let of_share = |share: &[&'r [Rollout<'a>]]| -> Vec<Vec<&'r Rollout<'a>>> {
-        let sequences: Vec<Vec<&[u32]>> = share
-            .iter()
-            .map(|group| group.iter().map(|rollout| rollout.trajectory.tokens.as_slice()).collect())
-            .collect();
+    let of_share = |share: &[&'r [Rollout<'a>]]| -> Vec<Vec<Row<'r, 'a>>> {
+        let rows: Vec<Vec<Row<'r, 'a>>> =
+            share.iter().map(|group| group.iter().flat_map(Rollout::rows).collect()).collect();
+        let sequences: Vec<Vec<&[u32]>> =
+            rows.iter().map(|group| group.iter().map(|row| row.held.tokens).collect()).collect();
         let batches = pack(&sequences, tokens).into_iter();
-        batches.map(|batch| batch.iter().map(|(group, member)| &share[*group][*member]).collect()).collect()
+        batches.map(|batch| batch.iter().map(|(group, member)| rows[*group][*member]).collect()).collect()
     };
     groups.chunks(groups.len().div_ceil(shares).max(1)).flat_map(of_share).collect()
 }
 
-/// The rollouts as one tree, and per rollout the targets of its sampled tokens.
-pub fn microbatch(rollouts: &[&Rollout<'_>]) -> (Microbatch, Vec<Vec<usize>>) {
-    let pairs: Vec<(&[u32], &[bool])> = rollouts
-        .iter()
-        .map(|rollout| (rollout.trajectory.tokens.as_slice(), rollout.trajectory.sampled.as_slice()))
-        .collect();
+/// The rows as one tree, and per row the targets of its sampled tokens.
+pub fn microbatch(rows: &[Row<'_, '_>]) -> (Microbatch, Vec<Vec<usize>>) {
+    let pairs: Vec<(&[u32], &[bool])> = rows.iter().map(|row| (row.held.tokens, row.held.sampled)).collect();
     Microbatch::new(&pairs)
 }
 
-/// What one rollout asks of one prediction.
+/// What one row asks of one prediction.
 struct Of {
-    rollout: usize,
+    row: usize,
     token: Token,
 }
 
-/// Rollouts that go through the decoder together, each shared token once.
-struct Share {
+/// Rows that go through the decoder together, each shared token once.
+struct Share<'r, 'a> {
     batch: Microbatch,
-    /// Per target, a term for every rollout that made this prediction.
+    /// Per target, a term for every row that made this prediction.
     terms: Vec<Vec<Of>>,
-    /// Per rollout, its sampled tokens.
-    lengths: Vec<usize>,
+    rows: &'r [Row<'r, 'a>],
 }
 
-impl Share {
-    fn new(rollouts: &[&Rollout<'_>]) -> Self {
-        let (batch, indices) = microbatch(rollouts);
+impl<'r, 'a> Share<'r, 'a> {
+    fn new(rows: &'r [Row<'r, 'a>]) -> Self {
+        let (batch, indices) = microbatch(rows);
         let mut terms: Vec<Vec<Of>> = batch.targets.iter().map(|_| Vec::new()).collect();
-        for (index, (rollout, targets)) in rollouts.iter().zip(&indices).enumerate() {
-            let Trajectory { sampled, logprobs, .. } = rollout.trajectory;
+        for (index, (row, targets)) in rows.iter().zip(&indices).enumerate() {
+            let data::Row { sampled, logprobs, .. } = row.held;
             let olds = sampled.iter().zip(logprobs).skip(1).filter(|(sampled, _)| **sampled);
             for (at, (target, (_, old))) in targets.iter().zip(olds).enumerate() {
-                let (advantage, reference) = (rollout.advantage, rollout.reference.get(at).copied());
+                let advantage = row.rollout.advantage;
+                let reference = row.rollout.reference.get(row.before + at).copied();
                 let token = Token { advantage, new: *old, old: *old, rollout_log_ratio: 0.0, reference };
-                terms[*target].push(Of { rollout: index, token });
+                terms[*target].push(Of { row: index, token });
             }
         }
-        Self { batch, terms, lengths: indices.iter().map(Vec::len).collect() }
+        Self { batch, terms, rows }
     }
 
     /// Largest |log p − log p(sampled)| of these log-probabilities of the targets.
@@ -151,19 +176,27 @@ impl Share {
             self.terms.iter().zip(logprobs).flat_map(|(terms, new)| terms.iter().map(move |of| (of, new)));
         pairs.fold(0.0, |most, (of, new)| most.max((f64::from(*new) - f64::from(of.token.old)).abs()))
     }
+}
 
-    /// Fills in every rollout's mean log-ratio from the log-probabilities of its targets.
-    fn take_rollout_ratios(&mut self, logprobs: &[f32]) {
-        let mut pairs = vec![(Vec::new(), Vec::new()); self.lengths.len()];
-        for (terms, new) in self.terms.iter().zip(logprobs) {
+/// Fills in every rollout's mean log-ratio, over all its rows, from the log-probabilities of the targets.
+fn take_rollout_ratios(shares: &mut [Share<'_, '_>], scored: &[Vec<f32>]) {
+    let mut pairs: BTreeMap<&str, (Vec<f32>, Vec<f32>)> = BTreeMap::new();
+    for (share, logprobs) in shares.iter().zip(scored) {
+        for (terms, new) in share.terms.iter().zip(logprobs) {
             for of in terms {
-                pairs[of.rollout].0.push(*new);
-                pairs[of.rollout].1.push(of.token.old);
+                let (news, olds) = pairs.entry(&share.rows[of.row].rollout.trajectory.id).or_default();
+                news.push(*new);
+                olds.push(of.token.old);
             }
         }
-        let ratios: Vec<f64> = pairs.iter().map(|(new, old)| mean_log_ratio(new, old)).collect();
-        for of in self.terms.iter_mut().flatten() {
-            of.token.rollout_log_ratio = ratios[of.rollout];
+    }
+    let ratios: BTreeMap<&str, f64> =
+        pairs.iter().map(|(id, (new, old))| (*id, mean_log_ratio(new, old))).collect();
+    for share in shares {
+        let rows = share.rows;
+        for of in share.terms.iter_mut().flatten() {
+            let id = rows[of.row].rollout.trajectory.id.as_str();
+            of.token.rollout_log_ratio = ratios.get(id).copied().unwrap_or_default();
         }
     }
 }

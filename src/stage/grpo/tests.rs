@@ -88,6 +88,7 @@ impl Hall {
                 parse_failures: 0,
                 end: "completed".into(),
                 answer: None,
+                row_starts: None,
             });
         }
         data::write(&hall.path("trajectories.parquet"), &trajectories).unwrap();
@@ -97,6 +98,21 @@ impl Hall {
 
     fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
+    }
+
+    /// Says the same in two rows per episode: the second begins anew and holds what the first sampled as given.
+    fn split(&self) {
+        let path = self.path("trajectories.parquet");
+        let mut trajectories: Vec<Trajectory> = data::read(&path).unwrap();
+        for episode in &mut trajectories {
+            let (end, cut) = (episode.tokens.len(), 13);
+            let again = |of: &[bool]| [&of[..cut], &vec![false; cut], &of[cut..]].concat();
+            episode.sampled = again(&episode.sampled);
+            episode.logprobs = [&episode.logprobs[..cut], &vec![0.0; cut], &episode.logprobs[cut..]].concat();
+            episode.tokens = [&episode.tokens[..cut], &episode.tokens[..end]].concat();
+            episode.row_starts = Some(vec![cut as u32]);
+        }
+        data::write(&path, &trajectories).unwrap();
     }
 
     /// One update of this policy into the folder `out`.
@@ -149,6 +165,44 @@ async fn a_step_is_the_same_up_to_rounding_however_many_tokens_a_microbatch_hold
     let close = |a: f64, b: f64| (a - b).abs() < 1e-5 * a.abs().max(b.abs()).max(1e-3);
     assert!(close(whole.steps[0].loss, cut.steps[0].loss), "{:?} {:?}", whole.steps[0], cut.steps[0]);
     assert!(close(whole.steps[0].gradient_norm, cut.steps[0].gradient_norm));
+}
+
+#[tokio::test]
+async fn rows_of_an_episode_weigh_together_what_it_weighs_as_one() {
+    let (whole, split) = (Hall::open(), Hall::open());
+    split.split();
+    for loss in ["dapo", "grpo", "dr_grpo", "gspo", "cispo"] {
+        // Several steps, so that ratios have moved; a pull towards another policy, so that references must find their tokens.
+        let params = json!({"loss": loss, "epochs": 2, "minibatches": 1, "kl": 0.1, "learning_rate": 1e-3});
+        let [one, two] = [&whole, &split].map(|hall| (hall, hall.path("base"), params.clone()));
+        let one = one.0.update(&one.1, Some("other"), loss, one.2).await.unwrap();
+        let two = two.0.update(&two.1, Some("other"), loss, two.2).await.unwrap();
+        assert_eq!(two.metrics["max_logprob_gap"], 0.0, "{loss}");
+        assert_eq!(two.steps[0].loss_tokens, one.steps[0].loss_tokens);
+        assert_eq!(two.bytes(ADAPTER), one.bytes(ADAPTER), "{loss}");
+        assert!(two.steps[0].tokens_unshared > one.steps[0].tokens_unshared);
+        assert_eq!(two.steps[0].tokens, one.steps[0].tokens, "what rows share is computed once");
+    }
+    // Rows of an episode in different microbatches.
+    let cut = json!({"loss": "gspo", "epochs": 2, "minibatches": 1, "tokens_per_microbatch": 16});
+    let (one, two) = (whole.fresh("cut", cut.clone()).await, split.fresh("cut", cut).await);
+    let close = |a: f64, b: f64| (a - b).abs() < 1e-5 * a.abs().max(b.abs()).max(1e-3);
+    for (one, two) in one.steps.iter().zip(&two.steps) {
+        assert!(close(one.loss, two.loss) && close(one.gradient_norm, two.gradient_norm), "{one:?} {two:?}");
+    }
+}
+
+#[tokio::test]
+async fn rows_that_do_not_follow_each_other_are_refused() {
+    let hall = Hall::open();
+    let path = hall.path("trajectories.parquet");
+    let mut trajectories: Vec<Trajectory> = data::read(&path).unwrap();
+    for starts in [vec![0], vec![9, 9], vec![12, 4], vec![400]] {
+        trajectories[3].row_starts = Some(starts.clone());
+        data::write(&path, &trajectories).unwrap();
+        let refused = hall.update(&hall.path("base"), None, "refused", json!({})).await.unwrap_err();
+        assert_eq!(refused.code(), "grpo::rows", "{starts:?}");
+    }
 }
 
 #[tokio::test]

@@ -38,6 +38,7 @@ fn trajectory(scenario: &str, answer: &str) -> Trajectory {
         parse_failures: 0,
         end: "completed".into(),
         answer: Some(answer.into()),
+        row_starts: None,
     }
 }
 

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agent::{End, Episode, Limits, Opening, Toolbox, episode},
-    chat::{Chat, Thinking},
+    chat::{Chat, HistoryThinking, Thinking},
     data::{Scenario, Trajectory},
     engine::{Sampler, Sampling},
     error::{At, Diagnostic, Interrupted, Result},
@@ -45,6 +45,9 @@ pub struct Budget {
     /// What the chat template is told about thinking.
     #[serde(default)]
     pub thinking: Thinking,
+    /// What becomes of the reasoning of earlier turns.
+    #[serde(default)]
+    pub history_thinking: HistoryThinking,
 }
 
 impl Budget {
@@ -133,6 +136,7 @@ impl Player {
         let system =
             system_prompt(context.files.get("system").map_or("", String::as_str), toolbox.functions())?;
         let chat = Chat::load_with(folder.model(), budget.thinking)
+            .and_then(|chat| chat.with_history(budget.history_thinking))
             .and_then(|chat| chat.brief(&system, toolbox.functions()))
             .at(|| format!("policy \"{}\"", policy.name))?;
         if let Some(notice) = chat.notice() {
@@ -260,6 +264,7 @@ fn system_prompt(template: &str, tools: &[Value]) -> Result<String> {
 
 fn trajectory(episode: Episode, attempt: &Attempt<'_>, policy: &Digest) -> Trajectory {
     let scenario = attempt.scenario;
+    let row_starts = episode.row_starts.iter().map(|start| *start as u32).collect();
     Trajectory {
         id: attempt.id(policy),
         scenario_id: scenario.id.clone(),
@@ -279,6 +284,7 @@ fn trajectory(episode: Episode, attempt: &Attempt<'_>, policy: &Digest) -> Traje
         parse_failures: episode.parse_failures,
         end: episode.end.to_string(),
         answer: episode.answer,
+        row_starts: Some(row_starts).filter(|starts: &Vec<u32>| !starts.is_empty()),
     }
 }
 

@@ -144,6 +144,53 @@ async fn an_interrupted_rollout_goes_on_where_it_was() {
     assert_eq!((&after[..4], &after[5..]), (&whole[..4], &whole[5..]));
 }
 
+/// Turns long enough for a policy that says random tokens to open a call, and to close a thought, before it ends one.
+fn ruminating() -> Value {
+    json!({"max_turn_tokens": 1500, "max_tokens": 2040, "max_turns": 4, "refill_waves": 0, "history_thinking": "strip",
+           "thinking": "off"})
+}
+
+#[tokio::test]
+async fn rows_without_earlier_reasoning_are_scored_in_training_as_they_were_sampled() {
+    let bench = Bench::new().await;
+    let (context, _) = bench.context(ruminating());
+    run(&context).await.unwrap();
+    let played = std::fs::read(bench.path("out/trajectories.parquet")).unwrap();
+    let trajectories = bench.trajectories();
+    assert!(trajectories.iter().all(Trajectory::is_sound));
+    let several = trajectories.iter().filter(|trajectory| trajectory.row_starts.is_some()).count();
+    assert!(several > 1, "episodes of several turns, among {}", trajectories.len());
+    for trajectory in &trajectories {
+        let rows: Vec<_> = trajectory.rows().collect();
+        assert!(rows.iter().all(|row| row.sampled.contains(&true) && !row.sampled[0]));
+        assert!(rows.windows(2).all(|rows| rows[0].tokens[..64] == rows[1].tokens[..64]));
+    }
+
+    // However many are played at once.
+    let mut params = ruminating();
+    params["concurrency"] = 1.into();
+    let (context, _) = bench.context(params);
+    run(&context).await.unwrap();
+    assert!(std::fs::read(bench.path("out/trajectories.parquet")).unwrap() == played);
+
+    let reward = |trajectory: &Trajectory| data::Reward {
+        trajectory_id: trajectory.id.clone(),
+        scenario_id: trajectory.scenario_id.clone(),
+        reward: trajectory.sample as f32,
+        correct: None,
+        components: "{}".into(),
+        explanation: None,
+    };
+    let rewards: Vec<data::Reward> = trajectories.iter().map(reward).collect();
+    let path = bench.path("rewards.parquet");
+    data::write(&path, &rewards).unwrap();
+    let (policy, trajectories) = (bench.path("policy"), bench.path("out/trajectories.parquet"));
+    let inputs = [("policy", policy.as_path()), ("trajectories", &trajectories), ("rewards", &path)];
+    let (context, _) = crate::stage::testing::context("grpo", &inputs, &bench.path("update"), json!({}));
+    let metrics = crate::stage::grpo::run(&context).await.unwrap();
+    assert_eq!(metrics["max_logprob_gap"], 0.0);
+}
+
 #[tokio::test]
 async fn a_cancelled_rollout_is_interrupted() {
     let bench = Bench::new().await;

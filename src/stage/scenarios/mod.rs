@@ -61,11 +61,18 @@ pub async fn run(context: &Context) -> Result<Metrics> {
             let path = params.file.as_deref();
             let path = path.ok_or(ScenarioError::NoParam { origin: "file", param: "file" })?;
             let (train, heldout) = file::load(path, params.heldout_share, context.seed)?;
-            if heldout.is_empty() {
-                context.observer.note(
-                    "the file leaves no held-out tasks, so there is nothing to examine a policy with: \
-                     raise heldout_share, or give some tasks a split of their own",
-                );
+            let lacks = [
+                (train.is_empty(), "no task is left to train on: lower"),
+                (
+                    heldout.is_empty(),
+                    "no task is held out, so there is nothing to examine a policy with: raise",
+                ),
+            ];
+            for (_, lack) in lacks.into_iter().filter(|(lacks, _)| *lacks) {
+                context.observer.note(&format!(
+                    "{}: {lack} heldout_share, or give tasks a `split` of their own (train or heldout)",
+                    path.display()
+                ));
             }
             Grounded { train, heldout, ..Grounded::default() }
         }

@@ -1,0 +1,55 @@
+//! `model = "…"` at the top of a run file: short for a stage named `base`, of kind `model`, that reads from there.
+//!
+//! It is written out before anything else looks at the stages, so it has the key of a stage that says the same at length.
+
+use std::collections::BTreeMap;
+
+use super::{
+    overlay::{Datum, Entry, Origin},
+    reader::{Part, Reader},
+};
+
+/// The top-level key.
+pub const KEY: &str = "model";
+/// The stage it stands for.
+pub const STAGE: &str = "base";
+
+/// Whether the run file names its model at the top.
+pub fn is_short(top: &Entry) -> bool {
+    matches!(&top.datum, Datum::Table(sections) if sections.contains_key(KEY))
+}
+
+/// The run file with the stage written out. What points at the stage points at `model`.
+pub fn written_out(reader: &Reader<'_>, mut top: Entry) -> Entry {
+    let Datum::Table(sections) = &mut top.datum else { return top };
+    let Some(model) = sections.get(KEY).cloned() else { return top };
+    let at = |path: &str, datum| Entry { path: path.into(), datum, origin: model.origin.clone() };
+    let stages =
+        sections.entry("stages".into()).or_insert_with(|| at("stages", Datum::Table(BTreeMap::new())));
+    let Datum::Table(stages) = &mut stages.datum else { return top };
+    let path = format!("stages.{STAGE}");
+    let mut fields = match stages.get(STAGE) {
+        Some(stage) if is_given(stage) => {
+            let message = format!("`{KEY}` makes a stage named \"{STAGE}\", and here is another");
+            let hint = format!("take out one of them, or give this one another name than \"{STAGE}\"");
+            reader.wrong::<()>(stage, Part::Key, message, Some(hint));
+            return top;
+        }
+        // The card's defaults.
+        Some(Entry { datum: Datum::Table(defaults), .. }) => defaults.clone(),
+        _ => BTreeMap::new(),
+    };
+    fields.insert("kind".into(), at(&format!("{path}.kind"), Datum::Text("model".into())));
+    fields.insert("from".into(), model.clone());
+    stages.insert(STAGE.into(), at(&path, Datum::Table(fields)));
+    top
+}
+
+/// Whether a person wrote some of it.
+fn is_given(entry: &Entry) -> bool {
+    match (&entry.origin, &entry.datum) {
+        (Origin::File { .. }, _) => true,
+        (_, Datum::Table(fields)) => fields.values().any(is_given),
+        (origin, _) => *origin != Origin::Card,
+    }
+}
