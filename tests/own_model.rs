@@ -78,14 +78,44 @@ fn llama(folder: &Path, seed: u64) {
     }
 }
 
+trait Trained {
+    /// The files that training wrote.
+    fn adapter(&self) -> Vec<Vec<u8>>;
+}
+
+impl Trained for Project {
+    fn adapter(&self) -> Vec<Vec<u8>> {
+        let folder = self.path("cache/runs").join(self.runs().last().unwrap()).join("update/policy");
+        let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+        ["adapter_model.safetensors", "optimizer.safetensors"].map(read).into()
+    }
+}
+
 #[test]
 fn a_llama_of_ones_own_goes_from_folder_to_exam_and_is_keyed_by_its_content() {
     let project = Project::new(RUN);
     llama(&project.path("llama"), 1);
     let task = |i: usize| format!("{{\"task\": \"How many projects has team {i}?\", \"answer\": \"{i}\"}}\n");
     project.write("tasks.jsonl", &(0..10).map(task).collect::<String>());
+    // This build has no CUDA: nothing is begun that would end there.
+    #[cfg(not(feature = "cuda"))]
+    {
+        let refused = project.mcprl(&["run", "run.toml", "--set", "engine.devices=[\"cuda:0\"]"]);
+        assert!(refused.err.contains("device `cuda:0` is not available in this build"), "{}", refused.err);
+        let plan = project.mcprl(&["plan", "run.toml"]).out;
+        assert!(plan.contains("run     tools"), "{plan}");
+    }
     project.run(&[]);
     assert!(project.path("cache").exists());
+
+    // Several devices of a kind are the same arithmetic; drawn again on them, everything is the same bytes.
+    let several = ["--set", "engine.devices=[\"cpu\", \"cpu\", \"cpu\"]", "--set", "engine.threads=3"];
+    let plan = project.mcprl(&[&["plan", "run.toml"], &several[..]].concat()).out;
+    assert!(plan.contains(" 0 to run"), "{plan}");
+    let before = project.adapter();
+    std::fs::remove_dir_all(project.path("cache")).unwrap();
+    project.run(&several);
+    assert!(project.adapter() == before);
 
     // A file that is no part of the model changes nothing; other weights are another model.
     project.write("llama/README.md", "# A llama");

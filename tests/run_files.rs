@@ -90,6 +90,8 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("an unknown server state", "seed = 1", "seed = 1\nserver = { url = \"http://x\", state = \"clean\" }"),
     ("a url of another kind", "seed = 1", "seed = 1\nserver = { url = \"ftp://x\" }"),
     ("an unknown device", "seed = 1", "seed = 1\nengine = { devices = [\"gpu0\"] }"),
+    ("a device named twice", "seed = 1", "seed = 1\nengine = { devices = [\"cuda:0\", \"cuda:0\"] }"),
+    ("devices of two kinds", "seed = 1", "seed = 1\nengine = { devices = [\"cpu\", \"cuda:0\"] }"),
     ("three mistakes at once", "value = 4\n", "valeu = 4\nseed = -1\nfrom = 2\n"),
 ];
 

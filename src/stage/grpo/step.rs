@@ -3,13 +3,9 @@
 use super::Params;
 use crate::{
     data::{Step, Trajectory},
-    engine::{EngineError, Microbatch, Trainer, is_large, pack},
+    engine::{EngineError, Microbatch, Trainer, pack, shares},
     grpo::{StepSize, Tally, Token, mean_log_ratio},
-    model::Decoder,
 };
-
-/// Parallel shares of a minibatch for models whose threads work apart: a constant, so that bits do not depend on the machine.
-const SHARES: usize = 4;
 
 /// One trajectory that carries gradient.
 pub struct Rollout<'a> {
@@ -26,7 +22,7 @@ pub fn update(
     params: &Params,
     learning_rate: f64,
 ) -> Result<(Step, f64), EngineError> {
-    let cut = cut(groups, params.tokens_per_microbatch, &trainer.decoder);
+    let cut = cut(groups, params.tokens_per_microbatch, shares(&trainer.decoder, trainer.devices()));
     let mut shares: Vec<Share> = cut.iter().map(|rollouts| Share::new(rollouts)).collect();
     let objective = params.objective();
     let size = StepSize {
@@ -86,14 +82,8 @@ pub fn update(
     Ok((step, tally.kl()))
 }
 
-/// The rollouts of every microbatch: the groups in [`SHARES`] parts, or whole where the threads work together on a large
-/// model, each cut where its tree would hold more tokens.
-pub fn cut<'r, 'a>(
-    groups: &[&'r [Rollout<'a>]],
-    tokens: usize,
-    decoder: &Decoder,
-) -> Vec<Vec<&'r Rollout<'a>>> {
-    let shares = if is_large(decoder) { 1 } else { SHARES };
+/// The rollouts of every microbatch: the groups in so many shares, each cut where its tree would hold more tokens.
+pub fn cut<'r, 'a>(groups: &[&'r [Rollout<'a>]], tokens: usize, shares: usize) -> Vec<Vec<&'r Rollout<'a>>> {
     let of_share = |share: &[&'r [Rollout<'a>]]| -> Vec<Vec<&'r Rollout<'a>>> {
         let sequences: Vec<Vec<&[u32]>> = share
             .iter()
