@@ -100,6 +100,12 @@ fn newest(project: &Project) -> PathBuf {
     project.path("cache/runs").join(project.runs().pop().unwrap())
 }
 
+/// The files that training wrote.
+fn trained(project: &Project) -> [Vec<u8>; 2] {
+    ["adapter_model.safetensors", "optimizer.safetensors"]
+        .map(|name| std::fs::read(newest(project).join("update/policy").join(name)).unwrap())
+}
+
 #[test]
 fn the_examples_shell_stage_packs_a_policy_that_unpacks_to_what_its_checksums_say() {
     let project = own_model(&format!("{RUN}\n[stages.release]\nkind = \"pack\"\npolicy = \"update\"\n"));
@@ -143,8 +149,25 @@ fn the_examples_python_stage_changes_rewards_that_an_update_learns_from() {
 #[test]
 fn a_llama_of_ones_own_goes_from_folder_to_exam_and_is_keyed_by_its_content() {
     let project = own_model(RUN);
+    // This build has no CUDA: nothing is begun that would end there.
+    #[cfg(not(feature = "cuda"))]
+    {
+        let refused = project.mcprl(&["run", "run.toml", "--set", "engine.devices=[\"cuda:0\"]"]);
+        assert!(refused.err.contains("device `cuda:0` is not available in this build"), "{}", refused.err);
+        let plan = project.mcprl(&["plan", "run.toml"]).out;
+        assert!(plan.contains("run     tools"), "{plan}");
+    }
     project.run(&[]);
     assert!(project.path("cache").exists());
+
+    // Several devices of a kind are the same arithmetic; drawn again on them, everything is the same bytes.
+    let several = ["--set", "engine.devices=[\"cpu\", \"cpu\", \"cpu\"]", "--set", "engine.threads=3"];
+    let plan = project.mcprl(&[&["plan", "run.toml"], &several[..]].concat()).out;
+    assert!(plan.contains(" 0 to run"), "{plan}");
+    let before = trained(&project);
+    std::fs::remove_dir_all(project.path("cache")).unwrap();
+    project.run(&several);
+    assert!(trained(&project) == before);
 
     // A file that is no part of the model changes nothing; other weights are another model.
     project.write("llama/README.md", "# A llama");

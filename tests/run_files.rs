@@ -104,6 +104,8 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("a misspelt model", "seed = 1", "seed = 1\nmodle = \"org/model\""),
     ("a hub id where a stage is meant", "{ left = \"start\"", "{ left = \"org/model\""),
     ("an unknown device", "seed = 1", "seed = 1\nengine = { devices = [\"gpu0\"] }"),
+    ("a device named twice", "seed = 1", "seed = 1\nengine = { devices = [\"cuda:0\", \"cuda:0\"] }"),
+    ("devices of two kinds", "seed = 1", "seed = 1\nengine = { devices = [\"cpu\", \"cuda:0\"] }"),
     ("three mistakes at once", "value = 4\n", "valeu = 4\nseed = -1\nfrom = 2\n"),
 ];
 

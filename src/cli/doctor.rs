@@ -125,8 +125,14 @@ fn cache(store: &Store) -> Finding {
 
 fn cuda() -> Finding {
     let compiled = cfg!(feature = "cuda");
-    let text = if compiled { "compiled in" } else { "not compiled in" };
-    Finding { what: "cuda", verdict: if compiled { Verdict::Good } else { Verdict::Note }, text: text.into() }
+    let more = [
+        ("NCCL", cfg!(feature = "nccl")),
+        ("cuDNN", cfg!(feature = "cudnn")),
+        ("flash attention", cfg!(feature = "flash-attn")),
+    ];
+    let more: String = more.iter().filter(|(_, there)| *there).map(|(name, _)| format!(", {name}")).collect();
+    let text = if compiled { format!("compiled in{more}") } else { "not compiled in".to_owned() };
+    Finding { what: "cuda", verdict: if compiled { Verdict::Good } else { Verdict::Note }, text }
 }
 
 fn run_file(plan: &Plan) -> Finding {
@@ -161,10 +167,10 @@ fn found(program: &str, cwd: Option<&Path>) -> bool {
 }
 
 fn devices(plan: &Plan) -> Finding {
-    let devices = &plan.engine.devices;
-    let needs_cuda = devices.iter().any(|device| device.starts_with("cuda"));
-    let lacking = needs_cuda && !cfg!(feature = "cuda");
-    let (verdict, more) =
-        if lacking { (Verdict::Bad, ": this build has no CUDA") } else { (Verdict::Good, "") };
-    Finding { what: "devices", verdict, text: format!("{}{more}", devices.join(", ")) }
+    let names = plan.engine.devices.join(", ");
+    let (verdict, text) = match plan.engine.places() {
+        Ok(_) => (Verdict::Good, names),
+        Err(error) => (Verdict::Bad, format!("{names}: {error}")),
+    };
+    Finding { what: "devices", verdict, text }
 }

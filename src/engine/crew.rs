@@ -8,9 +8,22 @@ use crate::model::Decoder;
 /// every operation.
 const LARGE: usize = 32 << 20;
 
-/// Whether threads work together on this decoder's operations, where there are several; so it is on a device.
-pub fn is_large(decoder: &Decoder) -> bool {
-    !decoder.by_kernels() || decoder.bytes() > LARGE
+/// Shares of a step for models whose threads work apart: a constant, so that bits do not depend on the machine.
+const SHARES: usize = 4;
+
+/// Whether threads work together on this decoder's operations, where there are several.
+fn is_large(decoder: &Decoder) -> bool {
+    decoder.bytes() > LARGE
+}
+
+/// Into how many shares a step over this decoder is cut at least, as far as it can be. On the CPU the number of devices
+/// changes nothing, so that it changes no bits; elsewhere each device has one.
+pub fn shares(decoder: &Decoder, devices: usize) -> usize {
+    match (decoder.by_kernels(), is_large(decoder)) {
+        (false, _) => devices,
+        (true, true) => 1,
+        (true, false) => SHARES,
+    }
 }
 
 /// The threads of a device, and what each of them works on.

@@ -12,7 +12,7 @@ pub enum EngineError {
         #[source]
         source: Box<candle_core::Error>,
     },
-    #[error("the engine computes on one device, not on {devices}")]
+    #[error("the engine computes on `cpu` devices or on different CUDA devices, not on {devices}")]
     Devices { devices: String },
     #[error("weights of 4 bits are held on the CPU alone, not on `{device}`")]
     Format { device: String },
@@ -57,7 +57,9 @@ impl Diagnostic for EngineError {
                 Some("set devices = [\"cpu\"] under [engine], or build with `--features cuda`".into())
             }
             Self::Absent { .. } => Some("`nvidia-smi` lists the devices and the driver's version".into()),
-            Self::Devices { .. } => Some("name one of them under [engine]".into()),
+            Self::Devices { .. } => {
+                Some("name each CUDA device once under [engine], and `cpu` not beside them".into())
+            }
             Self::Format { .. } => Some("set dtype = \"bf16\" under [engine]".into()),
             Self::Context { .. } => Some("lower max_turns, max_tokens or result_tokens of the stage".into()),
             Self::Memory { change, .. } => Some(change.clone()),

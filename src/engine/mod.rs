@@ -9,9 +9,13 @@ mod error;
 mod memory;
 mod microbatch;
 mod muon;
+#[cfg_attr(not(feature = "nccl"), path = "nccl_disabled.rs")]
+mod nccl;
 mod optimizer;
+mod places;
 mod recompute;
 mod reduce;
+mod replicas;
 mod sampler;
 mod sampling;
 mod supervised;
@@ -23,18 +27,19 @@ mod parity;
 #[cfg(test)]
 mod tests;
 
-use candle_core::Device;
 use serde::{Deserialize, Serialize};
 
 use crate::model::kernels::Format;
 
 use crew::Crew;
-pub use crew::is_large;
+pub use crew::shares;
 pub use error::EngineError;
 pub use memory::{Footprint, TrainingLoad, free_memory, load_frozen};
 pub use microbatch::{Microbatch, pack};
 pub use optimizer::{Optimizer, Rule};
+pub use places::{Place, Places};
 pub use recompute::{Recompute, kept_bytes};
+pub use replicas::score_across;
 pub use sampler::{Sampled, Sampler, Sequence, Stop, Usage};
 pub use sampling::Sampling;
 pub use supervised::{Example, Supervised};
@@ -43,45 +48,10 @@ pub use trainer::{StepReport, Trainer, score};
 /// Where and how the model computes, as the run file resolved it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EngineSpec {
-    /// `cpu` or `cuda:N`.
+    /// `cpu` or `cuda:N`; a policy is on all of them, and work on it is shared out.
     pub devices: Vec<String>,
-    /// Worker threads of a `cpu` device; all cores where absent.
+    /// Worker threads of all `cpu` devices together; all cores where absent.
     pub threads: Option<usize>,
     /// How weights that are not trained are held, and what their products are computed in; `f32` where absent.
     pub dtype: Option<Format>,
-}
-
-impl EngineSpec {
-    /// Finds the device, once it is known to be one this build can compute on.
-    ///
-    /// # Errors
-    /// If this build has no CUDA, the device is not there, there are several, or it is to hold weights of 4 bits.
-    pub fn place(&self) -> Result<Place, EngineError> {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let threads = self.threads.unwrap_or(cores).max(1);
-        let Some(device) = self.devices.iter().find(|device| *device != "cpu") else {
-            return Ok(Place { device: Device::Cpu, threads });
-        };
-        let index = device.strip_prefix("cuda:").and_then(|index| index.parse::<usize>().ok());
-        let (true, Some(index)) = (cfg!(feature = "cuda"), index) else {
-            return Err(EngineError::Device { device: device.clone() });
-        };
-        if self.devices.len() > 1 {
-            return Err(EngineError::Devices { devices: self.devices.join(", ") });
-        }
-        if self.dtype == Some(Format::Nf4) {
-            return Err(EngineError::Format { device: device.clone() });
-        }
-        let device = Device::new_cuda(index)
-            .map_err(|source| EngineError::Absent { device: device.clone(), source: Box::new(source) })?;
-        Ok(Place { device, threads })
-    }
-}
-
-/// A device, and the threads that work on it or for it.
-#[derive(Debug, Clone)]
-pub struct Place {
-    pub device: Device,
-    /// Of the CPU; a device is given its operations by one.
-    pub threads: usize,
 }

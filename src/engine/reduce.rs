@@ -11,7 +11,7 @@ use std::{
 
 use candle_core::Tensor;
 
-use super::EngineError;
+use super::{EngineError, replicas::side_by_side};
 use crate::model::Gradients;
 
 /// Sets beyond one per worker may take this many bytes altogether.
@@ -76,24 +76,19 @@ impl<'a> Reduction<'a> {
         Self { count, sets, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Does `work` for every microbatch, on this many threads; gives the sum and what `work` returned, in order.
+    /// Does `work(worker, microbatch, gradients)` for every microbatch, on this many threads; gives the sum and what
+    /// `work` returned, in order.
     pub fn run(
         self,
         workers: usize,
-        work: impl Fn(usize, &Gradients) -> Result<Vec<f32>, EngineError> + Sync,
+        work: impl Fn(usize, usize, &Gradients) -> Result<Vec<f32>, EngineError> + Sync,
     ) -> Result<(Gradients, Vec<Vec<f32>>), EngineError> {
-        let run = || {
+        side_by_side(workers, |worker| {
             let _guard = Guard(&self);
             while let Some((index, set)) = self.begin() {
-                let done = set.and_then(|set| Ok((work(index, &set)?, set)));
+                let done = set.and_then(|set| Ok((work(worker, index, &set)?, set)));
                 self.end(index, done);
             }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..workers {
-                scope.spawn(run);
-            }
-            run();
         });
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(failure) = state.failure {

@@ -13,7 +13,8 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    Crew, EngineError, EngineSpec, Place, Sampling, load_frozen,
+    Crew, EngineError, EngineSpec, Places, Sampling, load_frozen,
+    replicas::{Replica, in_turn},
     worker::{Command, Worker},
 };
 #[cfg(test)]
@@ -52,7 +53,7 @@ pub struct Usage {
     pub computed: AtomicU64,
 }
 
-/// A policy at work: a cheap handle to worker threads that share its weights and end with the last handle.
+/// A policy at work: a cheap handle to worker threads, on one device or several, that end with the last handle.
 #[derive(Clone)]
 pub struct Sampler {
     workers: Vec<Sender<Command>>,
@@ -77,21 +78,36 @@ pub struct Sequence {
 impl Sampler {
     /// Loads a policy: a Hugging Face model folder, or with `base` an adapter folder and the model it sits on.
     pub fn load(policy: &Path, base: Option<&Path>, spec: &EngineSpec) -> Result<Self, EngineError> {
-        let Place { device, threads } = spec.place()?;
-        let mut decoder = load_frozen(base.unwrap_or(policy), spec.dtype, &device)?;
+        let places = spec.places()?;
+        let mut decoder = load_frozen(base.unwrap_or(policy), spec.dtype, &places.first.device)?;
         if base.is_some() {
             Adapter::load(&mut decoder, policy)?;
         }
-        Ok(Self::new(decoder, threads))
+        Self::across(decoder, &places)
     }
 
     /// Puts a decoder to work on this many threads.
     pub fn new(decoder: Decoder, threads: usize) -> Self {
         let crew = Crew::new(&decoder, threads);
-        let (decoder, usage) = (Arc::new(decoder), Arc::new(Usage::default()));
-        let start = |index| {
+        Self::start(vec![Replica { decoder, crew }])
+    }
+
+    /// Puts a decoder to work on the first of these places, and copies of it on the others.
+    pub fn across(decoder: Decoder, places: &Places) -> Result<Self, EngineError> {
+        let others = Replica::of(&decoder, &places.others)?;
+        let crew = Crew::new(&decoder, places.first.threads);
+        Ok(Self::start(std::iter::once(Replica { decoder, crew }).chain(others).collect()))
+    }
+
+    fn start(replicas: Vec<Replica>) -> Self {
+        let usage = Arc::new(Usage::default());
+        let workers: Vec<usize> = replicas.iter().map(|replica| replica.crew.workers()).collect();
+        let shared = |Replica { decoder, crew }| (Arc::new(decoder), crew);
+        let replicas: Vec<_> = replicas.into_iter().map(shared).collect();
+        let start = |(index, replica): (usize, usize)| {
             let (sender, receiver) = channel();
-            let (worker, crew) = (Worker::new(decoder.clone(), usage.clone()), crew.clone());
+            let (decoder, crew) = replicas[replica].clone();
+            let worker = Worker::new(decoder, usage.clone());
             #[cfg(test)]
             let forced = composed::forced();
             std::thread::Builder::new()
@@ -104,12 +120,9 @@ impl Sampler {
                 .expect("the system can start a thread");
             sender
         };
-        Self {
-            workers: (0..crew.workers()).map(start).collect(),
-            homes: Arc::default(),
-            next: Arc::default(),
-            usage,
-        }
+        // Prompts go to the workers in turn, and so to the devices.
+        let workers = in_turn(&workers).into_iter().enumerate().map(start).collect();
+        Self { workers, homes: Arc::default(), next: Arc::default(), usage }
     }
 
     /// Starts a conversation. `prompt` is cut where sharing ends: equal leading pieces are computed once for all sequences.
@@ -122,7 +135,7 @@ impl Sampler {
     }
 
     /// The worker that holds this prompt; a new one goes to each in turn.
-    fn home(&self, prompt: &[Arc<[u32]>]) -> usize {
+    pub(super) fn home(&self, prompt: &[Arc<[u32]>]) -> usize {
         let mut encoder = Encoder::new("mcprl prompt v1");
         for piece in prompt {
             encoder.number(piece.len() as u64);

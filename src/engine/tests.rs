@@ -1,11 +1,12 @@
 //! The engine's promises, on small random decoders.
 
+mod several;
+
 use std::sync::Arc;
 
 use futures::future::join_all;
 
 use super::*;
-use crate::error::Diagnostic;
 use crate::model::{Adapter, AdapterConfig, Decoder, Design, Init, ModelConfig, kernels::Heads, ops};
 
 fn config() -> ModelConfig {
@@ -399,25 +400,4 @@ async fn a_prompt_that_does_not_fit_is_refused_and_others_go_on() {
     assert_eq!(fine.turn(&[], &[], 5).await.unwrap().tokens.len(), 5);
     let filled = fine.turn(&[1], &[], 500).await.unwrap();
     assert_eq!(filled.stop, Stop::Context);
-}
-
-#[test]
-fn a_device_that_this_build_cannot_compute_on_is_refused_with_the_way_out() {
-    let of = |devices: &[&str]| EngineSpec {
-        devices: devices.iter().map(|device| (*device).to_owned()).collect(),
-        threads: Some(2),
-        dtype: None,
-    };
-    let place = of(&["cpu"]).place().unwrap();
-    assert!(place.device.is_cpu() && place.threads == 2);
-    if cfg!(feature = "cuda") {
-        let refused = of(&["cuda:0", "cuda:1"]).place().unwrap_err();
-        assert_eq!(refused.to_string(), "the engine computes on one device, not on cuda:0, cuda:1");
-        let refused = EngineSpec { dtype: Some(Format::Nf4), ..of(&["cuda:0"]) }.place().unwrap_err();
-        assert_eq!(refused.code(), "engine::format");
-    } else {
-        let refused = of(&["cuda:0"]).place().unwrap_err();
-        assert_eq!(refused.to_string(), "device `cuda:0` is not available in this build");
-        assert!(refused.hint().unwrap().contains("--features cuda"));
-    }
 }

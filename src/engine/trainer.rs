@@ -5,19 +5,15 @@
 //! or computed again from each layer's input ([`Recompute`]): the same bits either way. Logits exist for a block of
 //! rows at a time, never for all tokens.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::collections::BTreeMap;
 
 use candle_core::Tensor;
 
 use super::{
-    Crew, EngineError, Footprint, Microbatch, Optimizer, Recompute, Rule, TrainingLoad,
+    Crew, EngineError, Footprint, Microbatch, Optimizer, Place, Places, Recompute, Rule, TrainingLoad,
+    nccl::Link,
     reduce::{Reduction, Sets},
+    replicas::{self, Member, Replica},
 };
 use crate::model::{
     Adapter, Decoder, Dropout, Gradients, ModelConfig, Parameter, Saved, TokenTree, kernels,
@@ -62,7 +58,8 @@ enum Kept {
 fn with_layout<T>(decoder: &Decoder, tree: &TokenTree, work: impl FnOnce(&ops::TreeLayout<'_>) -> T) -> T {
     let segments: Vec<_> =
         tree.segments.iter().map(|s| (s.rows.clone(), s.subtree.clone(), s.first)).collect();
-    work(&ops::TreeLayout::new(&tree.positions, &segments, decoder.config.heads))
+    let layout = ops::TreeLayout::new(&tree.positions, &segments, decoder.config.heads);
+    work(&ops::TreeLayout { sights: ops::Sights::new(decoder.half()), ..layout })
 }
 
 /// Runs a microbatch forward and backward, adding to `gradients`; gives the log-probability of each target.
@@ -208,12 +205,17 @@ pub struct StepReport {
     pub logprobs: Vec<Vec<f32>>,
 }
 
-/// A decoder being trained.
+/// A decoder being trained, on one device or several.
 pub struct Trainer {
+    /// That of the first device, where the optimiser takes its steps.
     pub decoder: Decoder,
     optimizer: Optimizer,
+    /// Of all devices.
     threads: usize,
     crew: Crew,
+    /// On the other devices; between steps their parameters are the first decoder's.
+    pub(super) others: Vec<Replica>,
+    link: Option<Link>,
     pub recompute: Recompute,
     /// Rows of a microbatch for which there was memory.
     fitting_rows: usize,
@@ -222,27 +224,70 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// The optimizer has one rule per trained parameter of the decoder.
+    /// On one CPU device. The optimizer has one rule per trained parameter of the decoder.
     pub fn new(
         mut decoder: Decoder,
         rules: impl FnOnce(&[Parameter<'_>]) -> Vec<Rule>,
         threads: usize,
     ) -> Self {
-        let rules = rules(&decoder.trained());
+        let optimizer = Optimizer::new(rules(&decoder.trained()));
         let crew = Crew::new(&decoder, threads);
-        let optimizer = Optimizer::new(rules);
-        Self { decoder, optimizer, threads, crew, recompute: Recompute::Auto, fitting_rows: 0, dropout: None }
+        Self {
+            decoder,
+            optimizer,
+            threads,
+            crew,
+            others: Vec::new(),
+            link: None,
+            recompute: Recompute::Auto,
+            fitting_rows: 0,
+            dropout: None,
+        }
+    }
+
+    /// On these places; the decoder is on the first.
+    pub fn across(
+        decoder: Decoder,
+        rules: impl FnOnce(&[Parameter<'_>]) -> Vec<Rule>,
+        places: &Places,
+    ) -> Result<Self, EngineError> {
+        let mut trainer = Self::new(decoder, rules, places.first.threads);
+        // Copied once the parameters are numbered.
+        trainer.others = Replica::of(&trainer.decoder, &places.others)?;
+        trainer.threads = places.threads();
+        let devices = places.others.iter().map(|place: &Place| &place.device);
+        let devices: Vec<_> = std::iter::once(&places.first.device).chain(devices).collect();
+        trainer.link = Link::between(&devices)?;
+        Ok(trainer)
+    }
+
+    /// The first decoder and its copies.
+    fn members(&self) -> Vec<Member<'_>> {
+        let first = Member { decoder: &self.decoder, crew: &self.crew };
+        std::iter::once(first).chain(self.others.iter().map(Replica::member)).collect()
+    }
+
+    /// Devices that share a step.
+    pub fn devices(&self) -> usize {
+        1 + self.others.len()
     }
 
     /// Microbatches worked on at once.
     pub fn workers(&self) -> usize {
-        self.crew.workers()
+        self.members().iter().map(|member| member.crew.workers()).sum()
+    }
+
+    /// Microbatches whose activations are in the same memory at once.
+    fn neighbours(&self, batches: &[Microbatch]) -> usize {
+        match self.decoder.by_kernels() {
+            true => self.workers().min(batches.len()).max(1),
+            false => 1,
+        }
     }
 
     /// Whether activations of these microbatches are computed again.
     pub fn recomputes(&self, batches: &[Microbatch]) -> bool {
-        let workers = self.crew.workers().min(batches.len()).max(1);
-        self.recompute.decide(&self.decoder, Microbatch::most_rows(batches) * workers)
+        self.recompute.decide(&self.decoder, Microbatch::most_rows(batches) * self.neighbours(batches))
     }
 
     pub fn optimizer(&mut self) -> &mut Optimizer {
@@ -275,12 +320,13 @@ impl Trainer {
             let tensor = tensor.to_device(parameter.tensor().device())?;
             parameter.set(tensor);
         }
+        replicas::spread(&parameters, &mut self.others, self.link.as_ref())?;
         Ok(true)
     }
 
     /// The log-probability of every target, without gradients.
     pub fn score(&self, batches: &[Microbatch]) -> Result<Vec<Vec<f32>>, EngineError> {
-        self.crew.run(|| score(&self.decoder, batches, self.crew.workers()))
+        replicas::score(&self.members(), batches)
     }
 
     /// Refuses microbatches larger than all before if what they take beside the weights is not there.
@@ -304,7 +350,7 @@ impl Trainer {
                 rows,
                 longest: positions.max().map_or(0, |last| *last as usize + 1),
                 workers,
-                threads: self.threads / self.crew.workers(),
+                threads: self.threads / self.workers(),
                 recompute,
                 rank: linears.find_map(|linear| Some(linear.lora.as_ref()?.a.outputs())),
                 moments: 8,
@@ -329,22 +375,41 @@ impl Trainer {
         slope: &(dyn Fn(usize, usize, f32) -> f32 + Sync),
     ) -> Result<(Gradients, Vec<Vec<f32>>), EngineError> {
         let shapes: Vec<Tensor> = self.decoder.trained().iter().map(|p| p.tensor().clone()).collect();
-        let workers = self.crew.workers().min(batches.len()).max(1);
         let recompute = self.recomputes(batches);
-        self.check_memory(batches, workers, recompute)?;
-        let reduction = Reduction::new(batches.len(), Sets::new(&shapes, workers));
+        self.check_memory(batches, self.neighbours(batches), recompute)?;
         let steps = self.optimizer.steps();
         let dropout = self.dropout.map(|(rate, seed)| (rate, Dropout::seed(seed, steps)));
-        Adapter::set_dropout(&mut self.decoder, dropout);
-        let decoder = &self.decoder;
-        let result = self.crew.run(|| {
-            reduction.run(workers, |index, gradients| {
-                let slope = |target, p| slope(index, target, p);
-                forward_backward(decoder, &batches[index], recompute, &slope, gradients)
-            })
+        self.set_dropout(dropout);
+        let result = self.summed(&shapes, batches, |decoder, index, gradients| {
+            let slope = |target, p| slope(index, target, p);
+            forward_backward(decoder, &batches[index], recompute, &slope, gradients)
         });
-        Adapter::set_dropout(&mut self.decoder, None);
+        self.set_dropout(None);
         result
+    }
+
+    fn set_dropout(&mut self, dropout: Option<(f64, u64)>) {
+        Adapter::set_dropout(&mut self.decoder, dropout);
+        self.others.iter_mut().for_each(|replica| Adapter::set_dropout(&mut replica.decoder, dropout));
+    }
+
+    /// The sum over all microbatches of the gradients that `work` adds to those it is given.
+    fn summed(
+        &self,
+        shapes: &[Tensor],
+        batches: &[Microbatch],
+        work: impl Fn(&Decoder, usize, &Gradients) -> Result<Vec<f32>, EngineError> + Sync,
+    ) -> Result<(Gradients, Vec<Vec<f32>>), EngineError> {
+        let members = self.members();
+        if !self.decoder.by_kernels() {
+            return replicas::sum_by_device(&members, self.link.as_ref(), shapes, batches, work);
+        }
+        let hands = replicas::hands(&members);
+        let workers = hands.len().min(batches.len()).max(1);
+        Reduction::new(batches.len(), Sets::new(shapes, workers)).run(workers, |worker, index, gradients| {
+            let Member { decoder, crew } = hands[worker];
+            crew.run(|| work(decoder, index, gradients))
+        })
     }
 
     /// One optimiser step over these microbatches, the gradient clipped to this norm.
@@ -372,34 +437,24 @@ impl Trainer {
             scale as f32,
             self.threads,
         )?;
+        replicas::spread(&parameters, &mut self.others, self.link.as_ref())?;
         Ok(StepReport { gradient_norm, logprobs })
     }
 }
 
-/// The log-probability of every target of every microbatch; these are shared out among the threads.
+/// The log-probability of every target of every microbatch, on this many threads of the CPU.
 pub fn score(
     decoder: &Decoder,
     batches: &[Microbatch],
     threads: usize,
 ) -> Result<Vec<Vec<f32>>, EngineError> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(batches.iter().map(|_| None).collect::<Vec<_>>());
-    let run = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(batch) = batches.get(index) else { return };
-            let scored = with_layout(decoder, &batch.tree, |layout| {
-                let x = forward(decoder, &batch.tree, layout, |_, _, saved| drop(saved))?;
-                predictions(decoder, batch, &x, |_, _, _, _, _| Ok(()))
-            });
-            done.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(scored);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.min(batches.len()) {
-            scope.spawn(run);
-        }
-        run();
-    });
-    done.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
+    replicas::score(&[Member { decoder, crew: &Crew::Apart(threads.max(1)) }], batches)
+}
+
+/// The log-probability of every target of a microbatch.
+pub(super) fn scored(decoder: &Decoder, batch: &Microbatch) -> Result<Vec<f32>, EngineError> {
+    with_layout(decoder, &batch.tree, |layout| {
+        let x = forward(decoder, &batch.tree, layout, |_, _, saved| drop(saved))?;
+        predictions(decoder, batch, &x, |_, _, _, _, _| Ok(()))
+    })
 }

@@ -288,7 +288,7 @@ impl Worker {
         }
         let decoder = self.decoder.clone();
         let heads = decoder.config.heads;
-        let sights = Sights::default();
+        let sights = Sights::new(decoder.half());
         let mut x = decoder.embed(&tokens, &positions)?;
         for layer in 0..decoder.config.layers {
             let nodes = &mut self.nodes;

@@ -18,7 +18,7 @@ use super::{
     work::{Done, Workshop},
 };
 use crate::{
-    error::{Class, Failure, Result},
+    error::{At, Class, Failure, Result},
     plan::{Ledger, NodeIndex, Readiness, Ready, Settled},
     stage::card::Section,
     store::Cost,
@@ -34,7 +34,8 @@ pub fn run(request: Request) -> Result<Summary> {
     let workshop =
         Arc::new(Workshop { plan, store, files, folder, last, resample, worked, listener, cancel });
     let mut run = Run::new(&workshop, keep_going);
-    let outcome = run.settle_cached().and_then(|()| {
+    let settled = run.settle_cached().and_then(|()| run.check_devices());
+    let outcome = settled.and_then(|()| {
         if run.open().next().is_none() {
             return Ok(());
         }
@@ -119,6 +120,30 @@ impl<'w> Run<'w> {
             }
         }
         Ok(())
+    }
+
+    /// Refuses the devices before anything is worked, if a stage that computes on them is sure to be.
+    fn check_devices(&self) -> Result<()> {
+        for index in self.open() {
+            if self.workshop.computes(index) && self.is_sure_to_be_worked(index)? {
+                let at = || format!("stage \"{}\"", self.id(index));
+                return self.workshop.plan.engine.places().map(drop).at(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Of a node that is not in the store as far as is known: its inputs are known, or it has no earlier result that
+    /// could serve again and no loop's goal that could spare it.
+    fn is_sure_to_be_worked(&self, index: NodeIndex) -> Result<bool> {
+        Ok(match self.ledger.readiness(index)? {
+            Readiness::Ready(_) => true,
+            Readiness::Skipped => false,
+            Readiness::Waits(_) => {
+                let node = self.workshop.plan.node(index);
+                node.gate.is_none() && !self.workshop.has_earlier_result(&node.id)
+            }
+        })
     }
 
     fn skip(&mut self, index: NodeIndex) -> Result<()> {

@@ -92,6 +92,17 @@ impl Workshop {
         &self.plan.node(index).stage.card.uses
     }
 
+    /// Whether a node's stage has the engine compute; a command finds its own way.
+    pub fn computes(&self, index: NodeIndex) -> bool {
+        let card = &self.plan.node(index).stage.card;
+        card.command.is_empty() && card.uses.contains(&Section::Engine)
+    }
+
+    /// Whether the store has a result that this stage had in an earlier run.
+    pub fn has_earlier_result(&self, id: &str) -> bool {
+        self.last.get(id).is_some_and(|key| matches!(self.store.lookup(key), Lookup::Hit(_)))
+    }
+
     fn id(&self, job: &Job) -> &str {
         &self.plan.node(job.index).id
     }
@@ -231,13 +242,14 @@ impl Workshop {
             digest: output.digest,
             path: absolute(folder::artifact(&self.store, output)),
         };
-        let (mut server, mut engine) = (self.plan.server.clone(), self.plan.engine.clone());
+        let mut server = self.plan.server.clone();
         if let Some(server) = &mut server {
             server.limits.sessions = share.sessions.max(1);
         }
-        if !share.devices.is_empty() {
-            engine.devices.clone_from(&share.devices);
-        }
+        let engine = match share.devices.is_empty() {
+            true => self.plan.engine.clone(),
+            false => self.plan.engine.on(&share.devices),
+        };
         let inputs = job.ready.inputs.iter();
         let context = Context {
             stage: node.id.clone(),

@@ -1,6 +1,9 @@
 //! Linear layers with an optional low-rank adapter.
 
-use std::{borrow::Cow, sync::OnceLock};
+use std::{
+    borrow::Cow,
+    sync::{Arc, OnceLock},
+};
 
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -22,7 +25,8 @@ pub struct Matrix {
 enum Weight {
     /// Packed once for the forward product.
     Plain(Tensor, OnceLock<Packed>),
-    Frozen(Frozen),
+    /// Shared with replicas on the CPU.
+    Frozen(Arc<Frozen>),
     /// Frozen on a device, in the type of its product.
     Placed(Tensor),
 }
@@ -66,7 +70,7 @@ impl Matrix {
                 Err(error) => result = Err(error),
             }
         });
-        result.map(|()| Self { weight: Weight::Frozen(frozen), slot: None })
+        result.map(|()| Self { weight: Weight::Frozen(Arc::new(frozen)), slot: None })
     }
 
     /// Makes a frozen weight trainable.
@@ -88,6 +92,31 @@ impl Matrix {
         };
         self.weight = weight.weight;
         Ok(())
+    }
+
+    /// The same weight on a device: a copy, or on the CPU the same one where it is frozen.
+    pub fn replica(&self, device: &Device) -> Result<Self> {
+        let weight = match &self.weight {
+            Weight::Plain(tensor, _) => Weight::Plain(copy_to(tensor, device)?, OnceLock::new()),
+            Weight::Placed(tensor) => Weight::Placed(copy_to(tensor, device)?),
+            Weight::Frozen(frozen) if device.is_cpu() => Weight::Frozen(frozen.clone()),
+            Weight::Frozen(_) => return Err(misplaced()),
+        };
+        Ok(Self { weight, slot: self.slot })
+    }
+
+    /// The type of a weight that a device holds in 16 bits.
+    pub fn half(&self) -> Option<DType> {
+        match &self.weight {
+            Weight::Placed(tensor) => Some(tensor.dtype()).filter(|dtype| *dtype != DType::F32),
+            Weight::Plain(..) | Weight::Frozen(_) => None,
+        }
+    }
+
+    /// Whether both are frozen and the same in memory.
+    #[cfg(test)]
+    pub fn is_one_with(&self, other: &Self) -> bool {
+        matches!((&self.weight, &other.weight), (Weight::Frozen(a), Weight::Frozen(b)) if Arc::ptr_eq(a, b))
     }
 
     /// Its values in `f32`: a handle to them, or a copy where they are frozen.
@@ -249,6 +278,20 @@ impl Matrix {
     }
 }
 
+/// A tensor of its own on this device, be it the same one.
+fn copy_to(tensor: &Tensor, device: &Device) -> Result<Tensor> {
+    match tensor.device().same_device(device) {
+        true => tensor.copy(),
+        false => tensor.to_device(device),
+    }
+}
+
+impl Vector {
+    pub fn replica(&self, device: &Device) -> Result<Self> {
+        Ok(Self { tensor: copy_to(&self.tensor, device)?, slot: self.slot })
+    }
+}
+
 fn misplaced() -> candle_core::Error {
     candle_core::Error::msg("a weight and what it multiplies are on different devices")
 }
@@ -313,6 +356,13 @@ impl Lora {
     }
 }
 
+impl Lora {
+    fn replica(&self, device: &Device) -> Result<Self> {
+        let (a, b) = (self.a.replica(device)?, self.b.replica(device)?);
+        Ok(Self { a, b, scale: self.scale, dropout: self.dropout })
+    }
+}
+
 /// A linear layer.
 #[derive(Debug)]
 pub struct Linear {
@@ -325,6 +375,15 @@ pub struct Linear {
 impl Linear {
     pub fn new(weight: Matrix) -> Self {
         Self { weight, bias: None, lora: None }
+    }
+
+    /// The same layer on a device; see [`Matrix::replica`].
+    pub fn replica(&self, device: &Device) -> Result<Self> {
+        Ok(Self {
+            weight: self.weight.replica(device)?,
+            bias: self.bias.as_ref().map(|bias| bias.replica(device)).transpose()?,
+            lora: self.lora.as_ref().map(|lora| lora.replica(device)).transpose()?,
+        })
     }
 
     /// `x·Wᵀ + scale · x·Aᵀ·Bᵀ` (+ bias) (+ `residual`); `x`: `[tokens, in]`.

@@ -191,6 +191,11 @@ impl Rope {
         Self { head, half: dim / 2, cos, sin, placed: OnceLock::new() }
     }
 
+    /// The same angles for another device.
+    pub fn replica(&self) -> Self {
+        Self { placed: OnceLock::new(), ..self.clone() }
+    }
+
     /// Rotates `x` (`[tokens, heads · head dim]`) in place. The backward of a rotation is its inverse.
     pub fn rotate(&self, x: &Tensor, positions: &[u32], direction: Direction) -> Result<()> {
         if !by_kernels(x) {

@@ -9,6 +9,7 @@ use crate::{
     error::Result,
     hash::{Digest, Encoder},
     mcp::{ServerSpec, State, Transport},
+    model::kernels::Format,
     store::FileDigests,
 };
 
@@ -66,8 +67,11 @@ fn hidden(values: &BTreeMap<String, String>) -> BTreeMap<&String, Digest> {
 /// Where no type is asked for it is `f32`, and the key says nothing of it.
 pub fn numerics(spec: &EngineSpec) -> String {
     let kind = if spec.devices.iter().any(|device| device.starts_with("cuda")) { "cuda" } else { "cpu" };
+    // Flash attention rounds what it multiplies.
+    let rounded = matches!(spec.dtype, Some(Format::Bf16 | Format::F16));
+    let flash = if cfg!(feature = "flash-attn") && kind == "cuda" && rounded { " flash" } else { "" };
     match spec.dtype {
         None => kind.to_owned(),
-        Some(format) => format!("{kind} {}", format.name()),
+        Some(format) => format!("{kind} {}{flash}", format.name()),
     }
 }

@@ -88,10 +88,11 @@ enum State {
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Engine {
-    /// `cpu`, `cuda:0`, `cuda:1`, …
+    /// `cpu`, or `cuda:0`, `cuda:1`, … Each holds the model: prompts are shared out among them, and the microbatches of a
+    /// training step. `cpu` several times divides the threads; the results are the same bytes.
     #[schemars(length(min = 1), inner(regex(pattern = "^(cpu|cuda:[0-9]+)$")))]
     devices: Option<Vec<String>>,
-    /// Of a `cpu` device; all cores where absent.
+    /// Of all `cpu` devices together; all cores where absent.
     #[schemars(range(min = 1))]
     threads: Option<u64>,
     /// How weights that are not trained are held, and what their products are computed in.

@@ -1,6 +1,9 @@
 //! The sections `[server]` and `[engine]`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     overlay::Entry,
@@ -143,6 +146,12 @@ pub fn engine(reader: &Reader<'_>, entry: Option<&Entry>) -> Option<EngineSpec> 
         if spec.devices.is_empty() || !spec.devices.iter().all(known) {
             let message = "`engine.devices` should list \"cpu\" or \"cuda:0\", \"cuda:1\", …".to_owned();
             return reader.wrong(devices, Part::Value, message, None);
+        }
+        let cpus = spec.devices.iter().filter(|device| *device == "cpu").count();
+        let distinct = spec.devices.iter().collect::<BTreeSet<_>>().len();
+        if cpus < spec.devices.len() && (cpus > 0 || distinct < spec.devices.len()) {
+            let message = "`engine.devices` should name each CUDA device once, and \"cpu\" not beside them";
+            return reader.wrong(devices, Part::Value, message.to_owned(), None);
         }
     }
     if let Some(threads) = fields.get("threads") {

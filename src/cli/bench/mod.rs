@@ -127,7 +127,7 @@ impl Bench {
     }
 
     async fn measure(&self, spec: &EngineSpec) -> Result<Report> {
-        let threads = spec.place()?.threads;
+        let threads = spec.places()?.threads();
         let wanted = |part| self.only.is_none_or(|only| only == part);
         let format = self.dtype.into();
         let mut report = Report {

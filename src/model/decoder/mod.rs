@@ -11,7 +11,7 @@ mod load;
 #[cfg(test)]
 mod tests;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 pub use layer::Saved;
 
@@ -113,6 +113,11 @@ impl Decoder {
         ops::by_kernels(&self.norm.tensor)
     }
 
+    /// The 16-bit type in which a device holds its linear layers and multiplies; none where they are wider or trained.
+    pub fn half(&self) -> Option<DType> {
+        self.layers.first()?.linears.first()?.weight.half()
+    }
+
     /// Moves every weight to this device, adapters included.
     pub fn place(&mut self, device: &Device) -> Result<(), ModelError> {
         for parameter in self.slots() {
@@ -127,6 +132,35 @@ impl Decoder {
             }
         }
         Ok(())
+    }
+
+    /// The same decoder on a device, be it the same one: with parameters of its own. On the CPU weights that are not
+    /// trained are one for all replicas.
+    pub fn replica(&self, device: &Device) -> Result<Self, ModelError> {
+        let layer = |layer: &Layer| -> candle_core::Result<Layer> {
+            let head_norms = match &layer.head_norms {
+                Some([query, key]) => Some([query.replica(device)?, key.replica(device)?]),
+                None => None,
+            };
+            Ok(Layer {
+                input_norm: layer.input_norm.replica(device)?,
+                head_norms,
+                middle_norm: layer.middle_norm.replica(device)?,
+                linears: layer
+                    .linears
+                    .iter()
+                    .map(|linear| linear.replica(device))
+                    .collect::<Result<_, _>>()?,
+            })
+        };
+        Ok(Self {
+            config: self.config.clone(),
+            embedding: self.embedding.replica(device)?,
+            layers: self.layers.iter().map(layer).collect::<Result<_, _>>()?,
+            norm: self.norm.replica(device)?,
+            head: self.head.as_ref().map(|head| head.replica(device)).transpose()?,
+            rope: self.rope.replica(),
+        })
     }
 
     /// Holds every weight matrix in this format alone. Where it is narrower than 16 bits, embedding and output

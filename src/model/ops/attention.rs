@@ -2,11 +2,11 @@
 
 use std::{cell::OnceCell, ops::Range};
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 use super::{
     by_kernels,
-    composed::{self, Rows, Sight},
+    composed::{self, Level, Piece, Rows, Seen, Sight, TileSize, flash},
     filled, values,
 };
 use crate::model::kernels::{self, Format, Heads, KeyValues, Span};
@@ -64,17 +64,38 @@ pub struct Past<'a> {
     pub cache: &'a Cache,
 }
 
-/// What the rows of one step see, found in its first layer and the same in every other.
+/// What the rows of one step or tree see, found in the first layer and the same in every other.
 #[derive(Default)]
-pub struct Sights(OnceCell<Vec<Sight>>);
+pub struct Sights {
+    tiles: OnceCell<Vec<Sight>>,
+    levels: OnceCell<Option<Vec<Level>>>,
+    /// What flash attention may multiply: the 16-bit type of the decoder's weights.
+    half: Option<DType>,
+}
 
 impl Sights {
-    fn get(&self, find: impl FnOnce() -> Result<Vec<Sight>>) -> Result<&[Sight]> {
-        if let Some(found) = self.0.get() {
+    /// `half`: as [`crate::model::Decoder::half`] says.
+    pub fn new(half: Option<DType>) -> Self {
+        Self { half, ..Self::default() }
+    }
+
+    fn tiles(&self, find: impl FnOnce() -> Result<Vec<Sight>>) -> Result<&[Sight]> {
+        if let Some(found) = self.tiles.get() {
             return Ok(found);
         }
         let found = find()?;
-        Ok(self.0.get_or_init(|| found))
+        Ok(self.tiles.get_or_init(|| found))
+    }
+
+    /// For flash attention, where it takes these heads and the spans are a tree over the rows.
+    fn levels(
+        &self,
+        q: &Tensor,
+        heads: Heads,
+        find: impl FnOnce() -> Option<Vec<Level>>,
+    ) -> Option<(&[Level], DType)> {
+        let half = self.half.filter(|_| flash::takes(q.device(), heads.dim))?;
+        Some((self.levels.get_or_init(find).as_deref()?, half))
     }
 }
 
@@ -95,18 +116,25 @@ pub fn attend(
         }
         return attend_spans(q, positions, &spans, heads);
     }
-    let sights = sights.get(|| {
-        let spans = past.iter().map(|past| (past.rows.clone(), past.first, past.cache.len()));
-        composed::sights(positions, &spans.collect::<Vec<_>>(), composed::STEP_ROWS, q.device())
-    })?;
-    let keys = |sight: &Sight, which: usize| {
-        let of = |(index, count): &(usize, usize)| match past[*index].cache {
-            Cache::Composed(held) => held[which].first(*count),
+    let spans = || -> Vec<Seen> {
+        past.iter().map(|past| (past.rows.clone(), past.first, past.cache.len())).collect()
+    };
+    let keys = |pieces: &[Piece], which: usize| {
+        let of = |(index, keys): &Piece| match past[*index].cache {
+            Cache::Composed(held) => held[which].range(keys),
             Cache::Kernels(_) => candle_core::bail!("keys of the kernels for a tensor on {:?}", q.device()),
         };
-        Tensor::cat(&sight.spans.iter().map(of).collect::<Result<Vec<_>>>()?, 0)
+        Tensor::cat(&pieces.iter().map(of).collect::<Result<Vec<_>>>()?, 0)
     };
-    composed::attend(q, sights, |sight| Ok((keys(sight, 0)?, keys(sight, 1)?)), heads)
+    if let Some((levels, half)) = sights.levels(q, heads, || composed::levels(positions, &spans())) {
+        let whole = |span: usize| {
+            let all = [(span, 0..past[span].cache.len())];
+            Ok((keys(&all, 0)?, keys(&all, 1)?))
+        };
+        return composed::attend_runs(q, levels, whole, (heads, half), &flash::attend);
+    }
+    let sights = sights.tiles(|| composed::sights(positions, &spans(), TileSize::STEP, q.device()))?;
+    composed::attend(q, sights, |pieces| Ok((keys(pieces, 0)?, keys(pieces, 1)?)), heads)
 }
 
 fn attend_spans(q: &Tensor, positions: &[u32], spans: &[Span<'_>], heads: Heads) -> Result<Tensor> {
@@ -121,7 +149,9 @@ pub struct TreeLayout<'a> {
     /// Per segment: its own rows, the rows that attend to it, and its first position.
     pub segments: &'a [(Range<usize>, Range<usize>, usize)],
     pub heads: Heads,
-    sights: Sights,
+    /// Of attention that no kernel computes.
+    pub tile: TileSize,
+    pub sights: Sights,
 }
 
 impl<'a> TreeLayout<'a> {
@@ -130,25 +160,25 @@ impl<'a> TreeLayout<'a> {
         segments: &'a [(Range<usize>, Range<usize>, usize)],
         heads: Heads,
     ) -> Self {
-        Self { positions, segments, heads, sights: Sights::default() }
+        Self { positions, segments, heads, tile: TileSize::TREE, sights: Sights::default() }
     }
 
-    fn sights(&self, device: &Device) -> Result<&[Sight]> {
-        self.sights.get(|| {
-            let spans = self.segments.iter().map(|(own, rows, first)| (rows.clone(), *first, own.len()));
-            let spans: Vec<_> = spans.collect();
-            composed::sights(self.positions, &spans, composed::TREE_ROWS, device)
-        })
+    fn spans_seen(&self) -> Vec<Seen> {
+        self.segments.iter().map(|(own, rows, first)| (rows.clone(), *first, own.len())).collect()
     }
 
-    /// The keys of a sight as ranges of the batch's rows, neighbours as one.
-    fn keys(&self, sight: &Sight) -> Vec<Range<usize>> {
-        let mut ranges: Vec<Range<usize>> = Vec::with_capacity(sight.spans.len());
-        for (index, count) in &sight.spans {
-            let start = self.segments[*index].0.start;
+    fn tiles(&self, device: &Device) -> Result<&[Sight]> {
+        self.sights.tiles(|| composed::sights(self.positions, &self.spans_seen(), self.tile, device))
+    }
+
+    /// Pieces of segments as ranges of the batch's rows, neighbours as one.
+    fn keys(&self, pieces: &[Piece]) -> Vec<Range<usize>> {
+        let mut ranges: Vec<Range<usize>> = Vec::with_capacity(pieces.len());
+        for (index, keys) in pieces {
+            let start = self.segments[*index].0.start + keys.start;
             match ranges.last_mut() {
-                Some(last) if last.end == start => last.end += count,
-                _ => ranges.push(start..start + count),
+                Some(last) if last.end == start => last.end += keys.len(),
+                _ => ranges.push(start..start + keys.len()),
             }
         }
         ranges
@@ -178,11 +208,20 @@ impl<'a> TreeLayout<'a> {
 
     pub fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         if !by_kernels(q) {
-            let keys = |sight: &Sight| {
-                let ranges = self.keys(sight);
+            let find = || composed::levels(self.positions, &self.spans_seen());
+            if let Some((levels, half)) = self.sights.levels(q, self.heads, find) {
+                let own = |x: &Tensor, span: usize| {
+                    let rows = &self.segments[span].0;
+                    x.narrow(0, rows.start, rows.len())
+                };
+                let keys = |span| Ok((own(k, span)?, own(v, span)?));
+                return composed::attend_runs(q, levels, keys, (self.heads, half), &flash::attend);
+            }
+            let keys = |pieces: &[Piece]| {
+                let ranges = self.keys(pieces);
                 Ok((composed::rows(k, &ranges)?, composed::rows(v, &ranges)?))
             };
-            return composed::attend(q, self.sights(q.device())?, keys, self.heads);
+            return composed::attend(q, self.tiles(q.device())?, keys, self.heads);
         }
         let kv = self.key_values(&values(k)?, &values(v)?);
         attend_spans(q, self.positions, &self.spans(&kv), self.heads)
@@ -197,8 +236,15 @@ impl<'a> TreeLayout<'a> {
         format: Format,
     ) -> Result<(Tensor, Tensor, Tensor)> {
         if !by_kernels(q) {
-            let sights = self.sights(q.device())?;
-            return composed::attend_backward((q, k, v), sights, |s| self.keys(s), self.heads, out, dout);
+            let sights = self.tiles(q.device())?;
+            return composed::attend_backward(
+                (q, k, v),
+                sights,
+                |pieces| self.keys(pieces),
+                self.heads,
+                out,
+                dout,
+            );
         }
         let ((rows, q_width), (_, kv_width)) = (q.dims2()?, k.dims2()?);
         let (q, k, v, out, dout) = (values(q)?, values(k)?, values(v)?, values(out)?, values(dout)?);

@@ -10,7 +10,7 @@ use super::{
     step::{Rollout, cut, microbatch},
 };
 use crate::{
-    engine::{Microbatch, Place, Rule, Trainer, load_frozen, score},
+    engine::{Microbatch, Rule, Trainer, load_frozen, score_across, shares},
     error::Result,
     model::{
         Adapter, AdapterConfig, Decoder, ModelError, Parameter, Targets, copy_companions, read_safetensors,
@@ -45,10 +45,11 @@ impl Learner {
     /// An adapter goes on with its optimiser state, and so does a model that was trained whole; a model gets a fresh
     /// adapter where adapters are trained.
     pub fn load(policy: &PolicyFolder, params: &Params, context: &Context) -> Result<Self> {
-        let Place { device, threads } = context.engine.place()?;
+        let places = context.engine.places()?;
+        let device = &places.first.device;
         let mut decoder = match params.lora {
-            true => load_frozen(policy.model(), context.engine.dtype, &device)?,
-            false => Decoder::load_on(policy.model(), None, &device)?,
+            true => load_frozen(policy.model(), context.engine.dtype, device)?,
+            false => Decoder::load_on(policy.model(), None, device)?,
         };
         let adapter = match (params.lora, &policy.base) {
             (true, Some(_)) => Some(Adapter::load(&mut decoder, &policy.folder)?),
@@ -64,7 +65,7 @@ impl Learner {
             (false, Some(_)) => return Err(GrpoError::WholeAdapter.into()),
         };
         let rules = |parameters: &[Parameter<'_>]| params.rules(parameters, adapter.is_none());
-        let mut trainer = Trainer::new(decoder, rules, threads);
+        let mut trainer = Trainer::across(decoder, rules, &places)?;
         trainer.recompute = params.recompute;
         let dropout = adapter.as_ref().map(|adapter| adapter.dropout).filter(|rate| *rate > 0.0);
         trainer.dropout = dropout.map(|rate| (rate, context.seed));
@@ -127,15 +128,15 @@ pub fn score_reference(
     params: &Params,
     context: &Context,
 ) -> Result<usize> {
-    let Place { device, threads } = context.engine.place()?;
-    let mut decoder = load_frozen(reference.model(), context.engine.dtype, &device)?;
+    let places = context.engine.places()?;
+    let mut decoder = load_frozen(reference.model(), context.engine.dtype, &places.first.device)?;
     if reference.base.is_some() {
         Adapter::load(&mut decoder, &reference.folder)?;
     }
     let slices: Vec<&[Rollout<'_>]> = groups.iter().map(Vec::as_slice).collect();
-    let cut = cut(&slices, params.tokens_per_microbatch, &decoder);
+    let cut = cut(&slices, params.tokens_per_microbatch, shares(&decoder, places.count()));
     let (batches, indices): (Vec<Microbatch>, Vec<_>) = cut.iter().map(|rows| microbatch(rows)).unzip();
-    let scored = score(&decoder, &batches, threads)?;
+    let scored = score_across(&decoder, &places, &batches)?;
     let mut found: BTreeMap<String, Vec<f32>> = BTreeMap::new();
     for ((rows, targets), logprobs) in cut.iter().zip(&indices).zip(&scored) {
         for (row, targets) in rows.iter().zip(targets) {

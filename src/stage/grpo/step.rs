@@ -5,13 +5,9 @@ use std::collections::BTreeMap;
 use super::Params;
 use crate::{
     data::{self, Step, Trajectory},
-    engine::{EngineError, Microbatch, Trainer, is_large, pack},
+    engine::{EngineError, Microbatch, Trainer, pack, shares},
     grpo::{StepSize, Tally, Token, mean_log_ratio},
-    model::Decoder,
 };
-
-/// Parallel shares of a minibatch for models whose threads work apart: a constant, so that bits do not depend on the machine.
-const SHARES: usize = 4;
 
 /// One trajectory that carries gradient. Advantage and weight are those of the whole episode, however many rows it has.
 pub struct Rollout<'a> {
@@ -58,7 +54,7 @@ pub fn update(
     params: &Params,
     learning_rate: f64,
 ) -> Result<(Step, f64), EngineError> {
-    let cut = cut(groups, params.tokens_per_microbatch, &trainer.decoder);
+    let cut = cut(groups, params.tokens_per_microbatch, shares(&trainer.decoder, trainer.devices()));
     let mut shares: Vec<Share> = cut.iter().map(|rows| Share::new(rows)).collect();
     let objective = params.objective();
     let size = StepSize {
@@ -118,10 +114,8 @@ pub fn update(
     Ok((step, tally.kl()))
 }
 
-/// The rows of every microbatch: the groups in [`SHARES`] parts, or whole where the threads work together on a large
-/// model, each cut where its tree would hold more tokens.
-pub fn cut<'r, 'a>(groups: &[&'r [Rollout<'a>]], tokens: usize, decoder: &Decoder) -> Vec<Vec<Row<'r, 'a>>> {
-    let shares = if is_large(decoder) { 1 } else { SHARES };
+/// The rows of every microbatch: the groups in so many shares, each cut where its tree would hold more tokens.
+pub fn cut<'r, 'a>(groups: &[&'r [Rollout<'a>]], tokens: usize, shares: usize) -> Vec<Vec<Row<'r, 'a>>> {
     let of_share = |share: &[&'r [Rollout<'a>]]| -> Vec<Vec<Row<'r, 'a>>> {
         let rows: Vec<Vec<Row<'r, 'a>>> =
             share.iter().map(|group| group.iter().flat_map(Rollout::rows).collect()).collect();

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     data::{self, Scenario, Tool},
-    engine::{Place, Trainer},
+    engine::Trainer,
     error::{Diagnostic, Result},
     model::{Decoder, Design, Init, ModelConfig, kernels::Heads},
     spent::Spent,
@@ -109,10 +109,10 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let chat = corpus::write_chat(&folder, &traces, &dialect)?;
     let examples = corpus::examples(&traces, &chat)?;
 
-    let Place { device, threads } = context.engine.place()?;
+    let places = context.engine.places()?;
     let mut decoder = Decoder::random(params.model(), Init { seed: context.seed, deviation: 0.02 })?;
-    decoder.place(&device)?;
-    let mut trainer = Trainer::new(decoder, |all| params.train.rules(all), threads);
+    decoder.place(&places.first.device)?;
+    let mut trainer = Trainer::across(decoder, |all| params.train.rules(all), &places)?;
     let steps = train::train(&mut trainer, &examples, &params.train, context)?;
     trainer.decoder.save(&folder)?;
     data::write(&context.output.join("steps.parquet"), &steps)?;

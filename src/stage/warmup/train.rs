@@ -39,7 +39,7 @@ pub struct TrainParams {
 /// Checkpoints of a training. Each is appended to the stage's rows, so that more would fill the disk of larger models.
 const CHECKPOINTS: usize = 8;
 
-/// Parallel shares of a step. A constant: with the number of threads the bits would depend on the machine.
+/// Parallel shares of a step on the CPU. A constant: with the number of threads the bits would depend on the machine.
 const SHARES: usize = 2;
 
 impl TrainParams {
@@ -96,12 +96,13 @@ pub fn train(
     context.observer.total(examples.len() as u64 + total);
     let mut rows = checkpoint::load(trainer, context)?;
     context.observer.advance(rows.len() as u64);
+    let shares = if trainer.decoder.by_kernels() { SHARES } else { trainer.devices() };
     for (index, step) in steps.iter().enumerate().skip(rows.len()) {
         if context.cancel.is_cancelled() {
             return Err(Interrupted.into());
         }
         let examples: Vec<&Example> = step.iter().map(|example| &examples[*example]).collect();
-        let supervised = Supervised::new(&examples, SHARES);
+        let supervised = Supervised::new(&examples, shares);
         let learning_rate = schedule.rate(index as u64);
         let (loss, report) = supervised.step(trainer, learning_rate, params.max_gradient_norm)?;
         rows.push(Step {

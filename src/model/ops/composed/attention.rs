@@ -1,106 +1,17 @@
-//! Attention as one masked softmax per block of rows, over the keys that any row of the block sees.
+//! Attention as masked softmaxes over tiles of scores, merged by their log-sum-exp (Dao et al. 2022): no more than a
+//! tile of scores exists at once, forward or backward.
 
 use std::ops::Range;
 
-use candle_core::{D, Device, Result, Tensor};
+use candle_core::{D, Result, Tensor};
 
-use super::softmax;
+use super::{Piece, Sight, Tile, softmax};
 use crate::model::kernels::Heads;
 
-/// Rows of a block in training, where neighbours share most of their keys.
-pub const TREE_ROWS: usize = 512;
-/// Rows of a block in sampling, where each conversation has keys of its own.
-pub const STEP_ROWS: usize = 64;
-/// Rows a cache begins with; it doubles when it is full.
-const FIRST_ROWS: usize = 32;
-
-/// A tensor that grows by rows.
-#[derive(Debug, Default)]
-pub struct Rows {
-    /// `[capacity, width]`
-    held: Option<Tensor>,
-    len: usize,
-}
-
-impl Rows {
-    pub fn count(&self) -> usize {
-        self.len
-    }
-
-    /// Appends `[rows, width]`.
-    pub fn extend(&mut self, rows: &Tensor) -> Result<()> {
-        let (count, width) = rows.dims2()?;
-        let needed = self.len + count;
-        if self.held.as_ref().is_none_or(|held| held.dims()[0] < needed) {
-            let capacity = needed.next_power_of_two().max(FIRST_ROWS);
-            let larger = Tensor::zeros((capacity, width), rows.dtype(), rows.device())?;
-            if let Some(held) = &self.held {
-                larger.slice_set(&held.narrow(0, 0, self.len)?.contiguous()?, 0, 0)?;
-            }
-            self.held = Some(larger);
-        }
-        if let Some(held) = &self.held {
-            held.slice_set(&rows.contiguous()?, 0, self.len)?;
-        }
-        self.len = needed;
-        Ok(())
-    }
-
-    /// The first `count` rows.
-    pub fn first(&self, count: usize) -> Result<Tensor> {
-        match &self.held {
-            Some(held) => held.narrow(0, 0, count),
-            None => candle_core::bail!("{count} rows of a cache that holds none"),
-        }
-    }
-}
-
-/// What a block of rows sees.
-pub struct Sight {
-    rows: Range<usize>,
-    /// Spans by index, and how many of its first keys each gives.
-    pub spans: Vec<(usize, usize)>,
-    /// `[rows, keys]`: 0 where the row sees the key, −∞ elsewhere.
-    mask: Tensor,
-}
-
-/// The blocks of these rows. A span is the rows that attend to it, the position of its first key, and its keys.
-pub fn sights(
-    positions: &[u32],
-    spans: &[(Range<usize>, usize, usize)],
-    block: usize,
-    device: &Device,
-) -> Result<Vec<Sight>> {
-    let mut sights = Vec::new();
-    for start in (0..positions.len()).step_by(block) {
-        let rows = start..(start + block).min(positions.len());
-        let within = |of: &Range<usize>| of.start.max(rows.start)..of.end.min(rows.end);
-        let seen = |row: usize, first: usize, keys: usize| {
-            (positions[row] as usize + 1).saturating_sub(first).min(keys)
-        };
-        let mut found = Vec::new();
-        for (index, (of, first, keys)) in spans.iter().enumerate() {
-            let most = within(of).map(|row| seen(row, *first, *keys)).max().unwrap_or(0);
-            if most > 0 {
-                found.push((index, most));
-            }
-        }
-        let width = found.iter().map(|(_, count)| count).sum::<usize>();
-        let mut mask = vec![f32::NEG_INFINITY; rows.len() * width];
-        let mut column = 0;
-        for (index, count) in &found {
-            let (of, first, _) = &spans[*index];
-            for row in within(of) {
-                let at = (row - rows.start) * width + column;
-                mask[at..at + seen(row, *first, *count)].fill(0.0);
-            }
-            column += count;
-        }
-        let mask = Tensor::from_vec(mask, (rows.len(), width), device)?;
-        sights.push(Sight { rows, spans: found, mask });
-    }
-    Ok(sights)
-}
+/// What a row's log-sum-exp is at least, be it that it sees no key of a tile: finite, so that differences are.
+const NOTHING: f64 = -1e30;
+/// Less than any sum of exponentials that are not all 0, of which one is 1.
+const TINY: f64 = 1e-30;
 
 /// These ranges of rows, one after another.
 pub fn rows(x: &Tensor, ranges: &[Range<usize>]) -> Result<Tensor> {
@@ -124,39 +35,95 @@ fn by_token(x: &Tensor, tokens: usize, heads: Heads) -> Result<Tensor> {
     x.contiguous()?.reshape((tokens, heads.kv * group * heads.dim))
 }
 
-/// `[kv, group · rows, keys]` from queries and keys by head; queries are scaled.
-fn probabilities(q: &Tensor, k: &Tensor, mask: &Tensor) -> Result<Tensor> {
+/// `[kv, group · rows, keys]` from queries and keys by head, −∞ where a row does not see a key; queries are scaled.
+fn scores(q: &Tensor, k: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
     let scores = q.matmul(&k.transpose(1, 2)?)?;
+    let Some(mask) = mask else { return Ok(scores) };
     let (rows, keys) = mask.dims2()?;
     let shape = scores.shape().clone();
-    softmax(&scores.reshape(((), rows, keys))?.broadcast_add(mask)?)?.reshape(shape)
+    scores.reshape(((), rows, keys))?.broadcast_add(mask)?.reshape(shape)
 }
 
 fn scale(heads: Heads) -> f64 {
     1.0 / (heads.dim as f64).sqrt()
 }
 
-/// `keys` gives keys and values of a sight's spans, one after another: `[keys, kv · dim]`.
+/// Attention over some of the keys: the mean of their values, and the log-sum-exp of their scores.
+pub struct Part {
+    /// `[.., rows, dim]`
+    pub out: Tensor,
+    /// `[.., rows, 1]`
+    pub lse: Tensor,
+}
+
+/// Exponentials of the scores less a maximum, and the log-sum-exp, which is finite.
+fn exps(scores: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
+    let most = scores.max_keepdim(D::Minus1)?.maximum(NOTHING)?;
+    let exps = scores.broadcast_sub(&most)?.exp()?;
+    let sum = exps.sum_keepdim(D::Minus1)?.maximum(TINY)?;
+    let lse = (most + sum.log()?)?;
+    Ok((exps, sum, lse))
+}
+
+impl Part {
+    fn of(scores: &Tensor, v: &Tensor) -> Result<Self> {
+        let (exps, sum, lse) = exps(scores)?;
+        Ok(Self { out: exps.matmul(v)?.broadcast_div(&sum)?, lse })
+    }
+
+    /// Attention over the keys of both.
+    pub fn merge(&self, other: &Self) -> Result<Self> {
+        let most = self.lse.maximum(&other.lse)?;
+        let (own, others) = ((&self.lse - &most)?.exp()?, (&other.lse - &most)?.exp()?);
+        let sum = (&own + &others)?;
+        let out = (self.out.broadcast_mul(&own)? + other.out.broadcast_mul(&others)?)?;
+        Ok(Self { out: out.broadcast_div(&sum)?, lse: (most + sum.log()?)? })
+    }
+}
+
+/// `keys` gives keys and values of pieces of spans, one after another: `[keys, kv · dim]`.
 pub fn attend(
     q: &Tensor,
     sights: &[Sight],
-    keys: impl Fn(&Sight) -> Result<(Tensor, Tensor)>,
+    keys: impl Fn(&[Piece]) -> Result<(Tensor, Tensor)>,
     heads: Heads,
 ) -> Result<Tensor> {
     let block = |sight: &Sight| {
-        let (k, v) = keys(sight)?;
-        let (k, v) = (by_head(&k, heads)?, by_head(&v, heads)?);
         let q = (by_head(&rows(q, std::slice::from_ref(&sight.rows))?, heads)? * scale(heads))?;
-        by_token(&probabilities(&q, &k, &sight.mask)?.matmul(&v)?, sight.rows.len(), heads)
+        let seen = |tile: &Tile| -> Result<(Tensor, Tensor)> {
+            let (k, v) = keys(&tile.pieces)?;
+            Ok((scores(&q, &by_head(&k, heads)?, tile.mask.as_ref())?, by_head(&v, heads)?))
+        };
+        let out = match sight.tiles.as_slice() {
+            [tile] => {
+                let (scores, v) = seen(tile)?;
+                softmax(&scores)?.matmul(&v)?
+            }
+            tiles => {
+                let mut whole: Option<Part> = None;
+                for tile in tiles {
+                    let (scores, v) = seen(tile)?;
+                    let part = Part::of(&scores, &v)?;
+                    whole = Some(match whole {
+                        Some(whole) => whole.merge(&part)?,
+                        None => part,
+                    });
+                }
+                whole.map_or_else(|| q.zeros_like(), |whole| Ok(whole.out))?
+            }
+        };
+        by_token(&out, sight.rows.len(), heads)
     };
     Tensor::cat(&sights.iter().map(block).collect::<Result<Vec<_>>>()?, 0)
 }
 
-/// Gradients of q, k and v; `keys` gives a sight's keys as ranges of the rows of `k`.
+/// Gradients of q, k and v; `keys` gives pieces of spans as ranges of the rows of `k`.
+///
+/// Where a block has several tiles, the log-sum-exp of its rows is computed once more: one product in six.
 pub fn attend_backward(
     (q, k, v): (&Tensor, &Tensor, &Tensor),
     sights: &[Sight],
-    keys: impl Fn(&Sight) -> Vec<Range<usize>>,
+    keys: impl Fn(&[Piece]) -> Vec<Range<usize>>,
     heads: Heads,
     out: &Tensor,
     dout: &Tensor,
@@ -164,29 +131,126 @@ pub fn attend_backward(
     let (dk, dv) = (k.zeros_like()?, v.zeros_like()?);
     let mut dq = Vec::with_capacity(sights.len());
     for sight in sights {
-        let ranges = keys(sight);
         let own = |x: &Tensor| by_head(&rows(x, std::slice::from_ref(&sight.rows))?, heads);
         let (scaled, out, dout) = ((own(q)? * scale(heads))?, own(out)?, own(dout)?);
-        let (k, v) = (by_head(&rows(k, &ranges)?, heads)?, by_head(&rows(v, &ranges)?, heads)?);
-        let p = probabilities(&scaled, &k, &sight.mask)?;
-        let dp = dout.matmul(&v.transpose(1, 2)?)?;
         // Σ p · dp of a row is the product of its result with that result's gradient (Dao et al. 2022, appendix B).
         let along = (&out * &dout)?.sum_keepdim(D::Minus1)?;
-        let dscores = (&p * dp.broadcast_sub(&along)?)?;
-        let dquery = (dscores.matmul(&k)? * scale(heads))?;
-        dq.push(by_token(&dquery, sight.rows.len(), heads)?);
-        let count = ranges.iter().map(Range::len).sum();
-        for (into, d) in
-            [(&dk, dscores.transpose(1, 2)?.matmul(&scaled)?), (&dv, p.transpose(1, 2)?.matmul(&dout)?)]
-        {
-            let d = by_token(&d, count, heads)?;
-            let mut start = 0;
-            for range in &ranges {
-                let sum = (into.narrow(0, range.start, range.len())? + d.narrow(0, start, range.len())?)?;
-                into.slice_set(&sum.contiguous()?, 0, range.start)?;
-                start += range.len();
+        let seen = |tile: &Tile| {
+            scores(&scaled, &by_head(&rows(k, &keys(&tile.pieces))?, heads)?, tile.mask.as_ref())
+        };
+        let lse = match sight.tiles.as_slice() {
+            [_] => None,
+            tiles => Some(log_sum_exp(tiles.iter().map(seen))?),
+        };
+        let mut dquery = scaled.zeros_like()?;
+        for tile in &sight.tiles {
+            let ranges = keys(&tile.pieces);
+            let (k, v) = (by_head(&rows(k, &ranges)?, heads)?, by_head(&rows(v, &ranges)?, heads)?);
+            let scores = scores(&scaled, &k, tile.mask.as_ref())?;
+            let p = match &lse {
+                Some(lse) => scores.broadcast_sub(lse)?.exp()?,
+                None => softmax(&scores)?,
+            };
+            let dp = dout.matmul(&v.transpose(1, 2)?)?;
+            let dscores = (&p * dp.broadcast_sub(&along)?)?;
+            dquery = (dquery + dscores.matmul(&k)?)?;
+            let count = ranges.iter().map(Range::len).sum();
+            add_by_token(&dk, &ranges, &by_token(&dscores.transpose(1, 2)?.matmul(&scaled)?, count, heads)?)?;
+            add_by_token(&dv, &ranges, &by_token(&p.transpose(1, 2)?.matmul(&dout)?, count, heads)?)?;
+        }
+        dq.push(by_token(&(dquery * scale(heads))?, sight.rows.len(), heads)?);
+    }
+    Ok((Tensor::cat(&dq, 0)?, dk, dv))
+}
+
+/// Of rows whose scores come in tiles.
+fn log_sum_exp(tiles: impl Iterator<Item = Result<Tensor>>) -> Result<Tensor> {
+    let mut total: Option<Tensor> = None;
+    for scores in tiles {
+        let (.., lse) = exps(&scores?)?;
+        total = Some(match total {
+            None => lse,
+            Some(total) => {
+                let most = total.maximum(&lse)?;
+                let sum = ((&total - &most)?.exp()? + (&lse - &most)?.exp()?)?;
+                (most + sum.log()?)?
+            }
+        });
+    }
+    total.ok_or_else(|| candle_core::Error::msg("rows that see no key"))
+}
+
+/// Adds rows one after another to these ranges.
+fn add_by_token(into: &Tensor, ranges: &[Range<usize>], rows: &Tensor) -> Result<()> {
+    let mut start = 0;
+    for range in ranges {
+        let sum = (into.narrow(0, range.start, range.len())? + rows.narrow(0, start, range.len())?)?;
+        into.slice_set(&sum.contiguous()?, 0, range.start)?;
+        start += range.len();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::model::{
+        TokenTree,
+        ops::{
+            TreeLayout,
+            composed::{TileSize, force},
+            read,
+        },
+    };
+
+    const HEADS: Heads = Heads { query: 4, kv: 2, dim: 8 };
+
+    fn tensor(rows: usize, heads: usize, seed: usize) -> Tensor {
+        let values =
+            (0..rows * heads * HEADS.dim).map(|i| ((i * i % 1009 + seed * 31) as f32 * 0.73).sin() * 2.0);
+        Tensor::from_vec(values.collect::<Vec<_>>(), (rows, heads * HEADS.dim), &Device::Cpu).unwrap()
+    }
+
+    /// Sequences that part after 30, 45 and 50 tokens.
+    fn tree() -> TokenTree {
+        let tokens =
+            |count: u32, seed: u32| (0..count).map(|i| i * i % 83 + 100 * seed).collect::<Vec<u32>>();
+        let (stem, left) = (tokens(30, 0), tokens(15, 1));
+        let paths = [
+            [&stem[..], &left, &tokens(40, 2)].concat(),
+            [&stem[..], &left, &tokens(5, 3), &tokens(20, 4)].concat(),
+            [&stem[..], &left, &tokens(5, 3), &tokens(9, 5)].concat(),
+            [&stem[..], &tokens(33, 6)].concat(),
+        ];
+        TokenTree::new(&paths)
+    }
+
+    /// Attention over the tree and its gradients.
+    fn over_tree(tile: TileSize) -> [Vec<f32>; 4] {
+        let tree = tree();
+        let segments: Vec<_> =
+            tree.segments.iter().map(|s| (s.rows.clone(), s.subtree.clone(), s.first)).collect();
+        let layout = TreeLayout { tile, ..TreeLayout::new(&tree.positions, &segments, HEADS) };
+        let rows = tree.tokens.len();
+        let [q, k, v, dout] = [(4, 1), (2, 2), (2, 3), (4, 4)].map(|(heads, seed)| tensor(rows, heads, seed));
+        let out = layout.attend(&q, &k, &v).unwrap();
+        let (dq, dk, dv) = layout.attend_backward((&q, &k, &v), &out, &dout).unwrap();
+        [out, dq, dk, dv].map(|tensor| read(&tensor).unwrap())
+    }
+
+    #[test]
+    fn tiles_merged_are_the_attention_of_the_kernels_forward_and_backward() {
+        let expected = over_tree(TileSize::TREE);
+        let _forced = force();
+        for (rows, keys) in [(512, 4096), (16, 16), (7, 5), (64, 1), (1, 3)] {
+            let found = over_tree(TileSize { rows, keys });
+            for (of, (expected, found)) in ["out", "dq", "dk", "dv"].iter().zip(expected.iter().zip(&found)) {
+                let most = expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+                let off = expected.iter().zip(found).fold(0.0f32, |off, (a, b)| off.max((a - b).abs()));
+                assert!(off < 1e-5 * most, "{of} in tiles of {rows} rows and {keys} keys: {off} of {most}");
             }
         }
     }
-    Ok((Tensor::cat(&dq, 0)?, dk, dv))
 }

@@ -4,12 +4,18 @@
 //! work on CPU tensors too, so that tests hold them against the kernels and against PyTorch without a device.
 
 mod attention;
+#[cfg_attr(not(feature = "flash-attn"), path = "flash_disabled.rs")]
+pub mod flash;
+mod runs;
+mod sight;
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
 use super::{Gradients, read};
 
-pub use attention::{Rows, STEP_ROWS, Sight, TREE_ROWS, attend, attend_backward, rows, sights};
+pub use attention::{Part, attend, attend_backward, rows};
+pub use runs::{Level, Sequences, attend_runs, levels};
+pub use sight::{Piece, Rows, Seen, Sight, Tile, TileSize, sights};
 
 #[cfg(test)]
 thread_local! {

@@ -1,0 +1,129 @@
+//! NCCL between the CUDA devices of this process.
+//!
+//! The communicators live on a thread of their own, for they may not move. What they are asked for goes to the stream
+//! of each tensor's device, where it is ordered with the work before and after it: nothing here waits for a device.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use candle_core::{
+    CpuStorage, CudaStorage, Device, InplaceOp1, Layout, Result, Tensor, bail,
+    cuda_backend::cudarc::nccl::{Comm, ReduceOp, group_end, group_start},
+};
+
+use super::EngineError;
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Sum,
+    Broadcast,
+}
+
+struct Command {
+    kind: Kind,
+    /// Per device, the same tensors.
+    tensors: Vec<Vec<Tensor>>,
+    reply: Sender<Result<()>>,
+}
+
+/// A ring or tree through all devices of a policy; the first is its root.
+pub struct Link(Sender<Command>);
+
+impl Link {
+    /// None where there is one device, or where they are not CUDA devices.
+    pub fn between(devices: &[&Device]) -> std::result::Result<Option<Self>, EngineError> {
+        if devices.len() < 2 || !devices.iter().all(|device| device.is_cuda()) {
+            return Ok(None);
+        }
+        let streams = devices.iter().map(|device| Ok(device.as_cuda_device()?.cuda_stream()));
+        let streams = streams.collect::<Result<Vec<_>>>()?;
+        let (sender, commands) = channel();
+        let (ready, begun) = channel();
+        std::thread::Builder::new()
+            .name("nccl".into())
+            .spawn(move || match Comm::from_devices(streams) {
+                Ok(comms) => {
+                    _ = ready.send(Ok(()));
+                    serve(&comms, &commands);
+                }
+                Err(error) => _ = ready.send(Err(failed("its communicators", error))),
+            })
+            .map_err(candle_core::Error::from)?;
+        begun.recv().unwrap_or_else(|_| Err(ended()))?;
+        Ok(Some(Self(sender)))
+    }
+
+    /// Adds each tensor of the other devices to that of the first.
+    pub fn sum(&self, tensors: Vec<Vec<Tensor>>) -> std::result::Result<(), EngineError> {
+        self.ask(Kind::Sum, tensors)
+    }
+
+    /// Overwrites each tensor of the other devices with that of the first.
+    pub fn broadcast(&self, tensors: Vec<Vec<Tensor>>) -> std::result::Result<(), EngineError> {
+        self.ask(Kind::Broadcast, tensors)
+    }
+
+    fn ask(&self, kind: Kind, tensors: Vec<Vec<Tensor>>) -> std::result::Result<(), EngineError> {
+        let (reply, done) = channel();
+        self.0.send(Command { kind, tensors, reply }).map_err(|_| ended())?;
+        Ok(done.recv().unwrap_or_else(|_| Err(ended()))?)
+    }
+}
+
+fn serve(comms: &[Comm], commands: &Receiver<Command>) {
+    while let Ok(Command { kind, tensors, reply }) = commands.recv() {
+        // Nobody listens where the step was given up.
+        _ = reply.send(grouped(comms, kind, &tensors));
+    }
+}
+
+/// All tensors of all devices as one launch: apart, the first device would wait for a call that is never made.
+fn grouped(comms: &[Comm], kind: Kind, tensors: &[Vec<Tensor>]) -> Result<()> {
+    group_start().map_err(|error| failed("a group", error))?;
+    let each = || {
+        for (comm, tensors) in comms.iter().zip(tensors) {
+            tensors.iter().try_for_each(|tensor| tensor.inplace_op1(&Call { comm, kind }))?;
+        }
+        Ok(())
+    };
+    let asked = each();
+    group_end().map_err(|error| failed("a group", error))?;
+    asked
+}
+
+struct Call<'a> {
+    comm: &'a Comm,
+    kind: Kind,
+}
+
+impl InplaceOp1 for Call<'_> {
+    fn name(&self) -> &'static str {
+        "nccl"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> Result<()> {
+        bail!("NCCL is for tensors on CUDA devices")
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            bail!("NCCL needs a contiguous tensor, found {layout:?}")
+        };
+        let values = storage.as_cuda_slice_mut::<f32>()?;
+        let Some(mut values) = values.try_slice_mut(start..end) else {
+            bail!("a tensor reaches beyond its storage")
+        };
+        let done = match self.kind {
+            Kind::Sum => self.comm.reduce_in_place(&mut values, &ReduceOp::Sum, 0),
+            Kind::Broadcast => self.comm.broadcast_in_place(&mut values, 0),
+        };
+        done.map(|_| ()).map_err(|error| failed(self.name(), error))
+    }
+}
+
+fn failed(what: &str, error: impl std::fmt::Debug) -> candle_core::Error {
+    candle_core::Error::msg(format!("NCCL refused {what}: {error:?}"))
+}
+
+fn ended() -> candle_core::Error {
+    candle_core::Error::msg("the thread of the NCCL communicators has ended")
+}

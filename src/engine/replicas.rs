@@ -1,0 +1,228 @@
+//! One decoder on several devices: each has a copy of the parameters and works on microbatches of its own.
+//!
+//! A step's gradients come together once. On the CPU they are added microbatch by microbatch in the step's order
+//! ([`super::reduce`]), so that the sum is the same bits on any number of devices. Other devices each sum their own,
+//! and the sums are added on the first, by NCCL where it is built in. There the optimiser takes its step, and the
+//! parameters go to the others: moments are held once, replicas cannot drift apart, and what moves is what an
+//! all-reduce would have moved, once to the first and once from it.
+
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use candle_core::Tensor;
+
+use super::{Crew, EngineError, Microbatch, Place, Places, nccl::Link, trainer::scored};
+use crate::model::{
+    Decoder, Gradients, Parameter,
+    ops::{self, composed},
+};
+
+/// A device's copy of a decoder.
+pub struct Replica {
+    pub decoder: Decoder,
+    pub crew: Crew,
+}
+
+/// A decoder and who works with it: a replica, or what replicas are copies of.
+#[derive(Clone, Copy)]
+pub struct Member<'a> {
+    pub decoder: &'a Decoder,
+    pub crew: &'a Crew,
+}
+
+impl Replica {
+    /// Copies of this decoder on these places.
+    pub fn of(decoder: &Decoder, places: &[Place]) -> Result<Vec<Self>, EngineError> {
+        let replica = |place: &Place| {
+            let decoder = decoder.replica(&place.device)?;
+            let crew = Crew::new(&decoder, place.threads);
+            Ok(Self { decoder, crew })
+        };
+        places.iter().map(replica).collect()
+    }
+
+    pub fn member(&self) -> Member<'_> {
+        Member { decoder: &self.decoder, crew: &self.crew }
+    }
+}
+
+/// A device's index for each of so many workers per device; neighbours are of different devices where there are some.
+pub fn in_turn(workers: &[usize]) -> Vec<usize> {
+    let rounds = workers.iter().copied().max().unwrap_or(0);
+    let round =
+        |round| workers.iter().enumerate().filter(move |(_, own)| **own > round).map(|(index, _)| index);
+    (0..rounds).flat_map(round).collect()
+}
+
+/// The member that each worker works with.
+pub fn hands<'a>(members: &[Member<'a>]) -> Vec<Member<'a>> {
+    let workers: Vec<usize> = members.iter().map(|member| member.crew.workers()).collect();
+    in_turn(&workers).into_iter().map(|index| members[index]).collect()
+}
+
+/// Does `work(0)`, `work(1)`, … each on a thread, the first on the present one.
+pub fn side_by_side(workers: usize, work: impl Fn(usize) + Sync) {
+    let work = &work;
+    #[cfg(test)]
+    let forced = composed::forced();
+    std::thread::scope(|scope| {
+        for worker in 1..workers {
+            scope.spawn(move || {
+                #[cfg(test)]
+                let _forced = forced.then(composed::force);
+                work(worker);
+            });
+        }
+        work(0);
+    });
+}
+
+/// The log-probability of every target of every microbatch; these are shared out among the members' workers.
+pub fn score(members: &[Member<'_>], batches: &[Microbatch]) -> Result<Vec<Vec<f32>>, EngineError> {
+    let hands = hands(members);
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(batches.iter().map(|_| None).collect::<Vec<_>>());
+    side_by_side(hands.len().min(batches.len()).max(1), |worker| {
+        let Member { decoder, crew } = hands[worker];
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(batch) = batches.get(index) else { return };
+            let scored = crew.run(|| scored(decoder, batch));
+            done.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(scored);
+        }
+    });
+    done.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
+}
+
+/// As [`score`], by a decoder on the first of these places and copies of it on the others.
+pub fn score_across(
+    decoder: &Decoder,
+    places: &Places,
+    batches: &[Microbatch],
+) -> Result<Vec<Vec<f32>>, EngineError> {
+    let (crew, others) = (Crew::new(decoder, places.first.threads), Replica::of(decoder, &places.others)?);
+    let first = Member { decoder, crew: &crew };
+    let members: Vec<_> = std::iter::once(first).chain(others.iter().map(Replica::member)).collect();
+    score(&members, batches)
+}
+
+/// Which microbatches each of so many devices takes, ascending: the largest first, each to the device with the fewest
+/// rows. It follows from the microbatches alone, so a sum does not depend on which device was faster.
+fn shares(batches: &[Microbatch], devices: usize) -> Vec<Vec<usize>> {
+    let rows = |index: &usize| batches[*index].tree.tokens.len();
+    let mut order: Vec<usize> = (0..batches.len()).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(rows(index)));
+    let mut shares = vec![(0, Vec::new()); devices];
+    for index in order {
+        if let Some((load, share)) = shares.iter_mut().min_by_key(|(load, _)| *load) {
+            *load += rows(&index);
+            share.push(index);
+        }
+    }
+    let ascending = |(_, mut share): (usize, Vec<usize>)| {
+        share.sort_unstable();
+        share
+    };
+    shares.into_iter().map(ascending).collect()
+}
+
+type Summed = (Gradients, Vec<(usize, Vec<f32>)>);
+
+/// The sum of the gradients of all microbatches on the first device, and what `work` gave for each, in order.
+///
+/// `work` adds a microbatch's gradients to those it is given.
+pub fn sum_by_device(
+    members: &[Member<'_>],
+    link: Option<&Link>,
+    shapes: &[Tensor],
+    batches: &[Microbatch],
+    work: impl Fn(&Decoder, usize, &Gradients) -> Result<Vec<f32>, EngineError> + Sync,
+) -> Result<(Gradients, Vec<Vec<f32>>), EngineError> {
+    let shares = shares(batches, members.len());
+    let own = |worker: usize| -> Result<Summed, EngineError> {
+        let decoder = members[worker].decoder;
+        let zeros = |shape: &Tensor| Tensor::zeros(shape.shape(), shape.dtype(), decoder.device());
+        let sum = Gradients { slots: shapes.iter().map(zeros).collect::<candle_core::Result<_>>()? };
+        let each = shares[worker].iter().map(|index| Ok((*index, work(decoder, *index, &sum)?)));
+        let each = each.collect::<Result<_, EngineError>>()?;
+        if worker > 0 {
+            // The first device reads what this one computed.
+            decoder.device().synchronize()?;
+        }
+        Ok((sum, each))
+    };
+    let done = Mutex::new(members.iter().map(|_| None).collect::<Vec<_>>());
+    side_by_side(members.len(), |worker| {
+        let summed = own(worker);
+        done.lock().unwrap_or_else(PoisonError::into_inner)[worker] = Some(summed);
+    });
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let done = done.into_iter().flatten().collect::<Result<Vec<Summed>, _>>()?;
+    let (sums, found): (Vec<_>, Vec<_>) = done.into_iter().unzip();
+    let mut found: Vec<_> = found.into_iter().flatten().collect();
+    found.sort_unstable_by_key(|(index, _)| *index);
+    let total = add_to_first(sums, link)?;
+    Ok((total, found.into_iter().map(|(_, found)| found).collect()))
+}
+
+fn add_to_first(mut sums: Vec<Gradients>, link: Option<&Link>) -> Result<Gradients, EngineError> {
+    if let Some(link) = link {
+        link.sum(sums.iter().map(|sum| sum.slots.clone()).collect())?;
+        return Ok(sums.swap_remove(0));
+    }
+    let total = sums.remove(0);
+    for sum in sums {
+        for (into, from) in total.slots.iter().zip(&sum.slots) {
+            composed::add(into, &from.to_device(into.device())?)?;
+        }
+    }
+    Ok(total)
+}
+
+/// Gives the replicas the first decoder's parameters.
+pub fn spread(
+    from: &[Parameter<'_>],
+    others: &mut [Replica],
+    link: Option<&Link>,
+) -> Result<(), EngineError> {
+    if let Some(link) = link {
+        let own = |parameters: &[Parameter<'_>]| parameters.iter().map(|p| p.tensor().clone()).collect();
+        let others = others.iter_mut().map(|replica| own(&replica.decoder.trained()));
+        return link.broadcast(std::iter::once(own(from)).chain(others).collect());
+    }
+    for replica in others {
+        for (into, from) in replica.decoder.trained().iter_mut().zip(from) {
+            let (tensor, from) = (into.tensor().clone(), from.tensor());
+            if ops::by_kernels(&tensor) {
+                let from = ops::values(from)?;
+                ops::update(&tensor, |into| into.copy_from_slice(&from))?;
+            } else {
+                composed::assign(&tensor, &from.to_device(tensor.device())?)?;
+            }
+            // What was packed of the values before is dropped.
+            into.set(tensor);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_taken_from_the_devices_in_turn() {
+        assert_eq!(in_turn(&[3, 1, 2]), [0, 1, 2, 0, 2, 0]);
+        assert_eq!(in_turn(&[]), [0; 0]);
+    }
+
+    #[test]
+    fn microbatches_are_shared_out_by_their_rows() {
+        let of = |rows: usize| Microbatch::new(&[((0..rows as u32).collect::<Vec<_>>(), vec![true; rows])]).0;
+        let batches: Vec<_> = [5, 30, 8, 9, 10].map(of).into_iter().collect();
+        assert_eq!(shares(&batches, 2), [vec![1], vec![0, 2, 3, 4]]);
+        assert_eq!(shares(&batches[..1], 3), [vec![0], vec![], vec![]]);
+    }
+}

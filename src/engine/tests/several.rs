@@ -1,0 +1,173 @@
+//! Several devices, CPU ones: the same bytes as one, and what other devices do, on CPU tensors.
+
+use super::*;
+use crate::model::{Parameter, ops::composed};
+
+const ADAMW: Rule = Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.1 };
+
+fn rules(of: Rule) -> impl Fn(&[Parameter<'_>]) -> Vec<Rule> {
+    // Norms are vectors, which Muon does not take.
+    let rule = move |p: &Parameter<'_>| if p.tensor().dims().len() == 2 { of } else { ADAMW };
+    move |parameters| parameters.iter().map(rule).collect()
+}
+
+/// Seven microbatches of different sizes.
+fn batches() -> Vec<Microbatch> {
+    let sequences = branching();
+    let cuts = [0..1, 1..2, 2..3, 0..2, 1..4, 3..4, 2..4];
+    cuts.map(|cut| Microbatch::new(&sequences[cut]).0).into_iter().collect()
+}
+
+fn walk(trainer: &mut Trainer, steps: std::ops::Range<u32>) -> Vec<StepReport> {
+    let step = |step| {
+        let slope = |batch: usize, _, p: f32| 0.01 * p - 0.02 * batch as f32;
+        trainer.step(&batches(), &slope, 1e-2 / f64::from(step + 1), 1.0).unwrap()
+    };
+    steps.map(step).collect()
+}
+
+fn values_of(decoder: &mut Decoder) -> Vec<Vec<f32>> {
+    decoder.trained().iter().map(|p| ops::read(p.tensor()).unwrap()).collect()
+}
+
+fn state(trainer: &mut Trainer) -> Vec<u8> {
+    safetensors::serialize(trainer.state().unwrap(), None).unwrap()
+}
+
+/// A decoder whose weights are more than the caches hold, so that threads share every operation.
+fn large() -> Decoder {
+    let config = ModelConfig { vocabulary: 90_000, tied: false, ..config() };
+    let mut decoder = Decoder::random(config, Init { seed: 3, deviation: 0.1 }).unwrap();
+    decoder.freeze(Format::F32).unwrap();
+    Adapter::fresh(&mut decoder, &AdapterConfig::new(4, 8.0), 5).unwrap();
+    decoder
+}
+
+#[tokio::test]
+async fn what_is_sampled_is_the_same_on_any_number_of_devices() {
+    for make in [decoder, adapted, large] {
+        let on = |devices| Sampler::across(make(), &Places::cpu(devices, 4)).unwrap();
+        let expected = play(&on(1), 10).await;
+        assert_eq!(play(&on(2), 10).await, expected);
+        assert_eq!(play(&on(3), 10).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn every_device_has_prompts_of_its_own() {
+    let sampler = Sampler::across(decoder(), &Places::cpu(3, 3)).unwrap();
+    let homes: Vec<usize> = (0..6).map(|seed| sampler.home(&[tokens(8, seed).into()])).collect();
+    assert_eq!(homes, [0, 1, 2, 0, 1, 2]);
+    assert_eq!(sampler.home(&[tokens(8, 4).into()]), 1, "a prompt that is known stays");
+}
+
+#[test]
+fn a_training_is_the_same_bytes_on_any_number_of_devices() {
+    let eight = Rule::AdamW8Bit { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.1 };
+    let muon = Rule::Muon { rate: 1.0, momentum: 0.9 };
+    // The embedding of the whole decoder has moments of 8 bits: it has 4,320 values.
+    for make in [decoder, adapted] {
+        for (rule, dropout) in [(ADAMW, None), (eight, Some((0.3, 9))), (muon, None)] {
+            let trained = |devices| {
+                let mut trainer = Trainer::across(make(), rules(rule), &Places::cpu(devices, 4)).unwrap();
+                trainer.dropout = dropout;
+                let logprobs: Vec<_> =
+                    walk(&mut trainer, 0..3).into_iter().map(|report| report.logprobs).collect();
+                (state(&mut trainer), logprobs, trainer.score(&batches()).unwrap())
+            };
+            let expected = trained(1);
+            assert!(trained(2) == expected && trained(3) == expected, "{rule:?}");
+        }
+    }
+}
+
+#[test]
+fn a_large_model_is_trained_to_the_same_bytes_on_any_number_of_devices() {
+    let trained = |devices| {
+        let mut trainer = Trainer::across(large(), rules(ADAMW), &Places::cpu(devices, 4)).unwrap();
+        let slope = |_, _, p: f32| 0.01 * p;
+        trainer.step(&batches()[..3], &slope, 1e-2, 1.0).unwrap();
+        state(&mut trainer)
+    };
+    assert!(trained(1) == trained(2));
+}
+
+#[test]
+fn a_training_goes_on_in_the_same_bytes_on_another_number_of_devices() {
+    for make in [decoder, adapted] {
+        let on = |devices| Trainer::across(make(), rules(ADAMW), &Places::cpu(devices, 3)).unwrap();
+        let mut straight = on(1);
+        walk(&mut straight, 0..4);
+        let mut stopped = on(3);
+        walk(&mut stopped, 0..2);
+        let kept = candle_core::safetensors::load_buffer(&state(&mut stopped), &candle_core::Device::Cpu);
+        let mut resumed = on(2);
+        assert!(resumed.resume(&kept.unwrap().into_iter().collect()).unwrap());
+        walk(&mut resumed, 2..4);
+        assert!(state(&mut resumed) == state(&mut straight));
+    }
+}
+
+#[test]
+fn the_copies_have_the_first_ones_parameters_after_every_step() {
+    for forced in [false, true] {
+        let _forced = forced.then(composed::force);
+        for make in [decoder, adapted] {
+            let mut trainer = Trainer::across(make(), rules(ADAMW), &Places::cpu(3, 3)).unwrap();
+            let before = values_of(&mut trainer.decoder);
+            walk(&mut trainer, 0..2);
+            let first = values_of(&mut trainer.decoder);
+            assert_ne!(before, first);
+            for replica in &mut trainer.others {
+                assert_eq!(values_of(&mut replica.decoder), first);
+            }
+        }
+    }
+}
+
+#[test]
+fn replicas_on_the_cpu_share_what_is_not_trained() {
+    let decoder = large();
+    let replica = decoder.replica(&candle_core::Device::Cpu).unwrap();
+    assert!(decoder.embedding.is_one_with(&replica.embedding));
+    let adapter = |decoder: &Decoder| decoder.layers[0].linears[0].lora.as_ref().unwrap().a.tensor().unwrap();
+    let (own, other) = (adapter(&decoder), adapter(&replica));
+    ops::update(&own, |values| values.fill(7.0)).unwrap();
+    assert!(ops::values(&other).unwrap().iter().all(|value| *value != 7.0));
+}
+
+#[test]
+fn where_each_device_sums_its_own_the_sum_is_that_of_one_device() {
+    let _forced = composed::force();
+    for (make, dropout) in [(decoder as fn() -> Decoder, None), (adapted, Some((0.3, 9)))] {
+        let gradients = |devices| {
+            let mut trainer = Trainer::across(make(), rules(ADAMW), &Places::cpu(devices, 1)).unwrap();
+            trainer.dropout = dropout;
+            let slope = |batch: usize, _, p: f32| 0.1 * p - 0.2 * batch as f32;
+            let (gradients, logprobs) = trainer.gradients(&batches(), &slope).unwrap();
+            let slots: Vec<_> = gradients.slots.iter().map(|slot| ops::read(slot).unwrap()).collect();
+            (slots, logprobs)
+        };
+        let (expected, logprobs) = gradients(1);
+        for devices in [2, 3, 9] {
+            let (found, of) = gradients(devices);
+            assert_eq!(of, logprobs);
+            for (slot, (a, b)) in expected.iter().zip(&found).enumerate() {
+                assert!(close(a, b, 2e-5), "slot {slot} on {devices} devices");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_microbatch_that_fails_on_one_device_ends_the_step_with_its_error() {
+    for forced in [false, true] {
+        let _forced = forced.then(composed::force);
+        let mut trainer = Trainer::across(decoder(), rules(ADAMW), &Places::cpu(2, 2)).unwrap();
+        let sequence = |token| [(vec![1, 2, token], vec![true; 3])];
+        let batches: Vec<_> =
+            [3, 4, 9000, 5].map(|token| Microbatch::new(&sequence(token)).0).into_iter().collect();
+        let error = trainer.gradients(&batches, &|_, _, _| 1.0).map(|_| ()).unwrap_err();
+        assert!(matches!(error, EngineError::Model(crate::model::ModelError::Token { token: 9000, .. })));
+    }
+}

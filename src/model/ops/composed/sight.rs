@@ -1,0 +1,203 @@
+//! What rows of a step or a tree see, cut into tiles of bounded size, and the caches that hold it.
+
+use std::ops::Range;
+
+use candle_core::{Device, Result, Tensor};
+
+/// Rows a cache begins with; it doubles when it is full.
+const FIRST_ROWS: usize = 32;
+
+/// A tensor that grows by rows.
+#[derive(Debug, Default)]
+pub struct Rows {
+    /// `[capacity, width]`
+    held: Option<Tensor>,
+    len: usize,
+}
+
+impl Rows {
+    pub fn count(&self) -> usize {
+        self.len
+    }
+
+    /// Appends `[rows, width]`.
+    pub fn extend(&mut self, rows: &Tensor) -> Result<()> {
+        let (count, width) = rows.dims2()?;
+        let needed = self.len + count;
+        if self.held.as_ref().is_none_or(|held| held.dims()[0] < needed) {
+            let capacity = needed.next_power_of_two().max(FIRST_ROWS);
+            let larger = Tensor::zeros((capacity, width), rows.dtype(), rows.device())?;
+            if let Some(held) = &self.held {
+                larger.slice_set(&held.narrow(0, 0, self.len)?.contiguous()?, 0, 0)?;
+            }
+            self.held = Some(larger);
+        }
+        if let Some(held) = &self.held {
+            held.slice_set(&rows.contiguous()?, 0, self.len)?;
+        }
+        self.len = needed;
+        Ok(())
+    }
+
+    /// These of its rows.
+    pub fn range(&self, range: &Range<usize>) -> Result<Tensor> {
+        match &self.held {
+            Some(held) => held.narrow(0, range.start, range.len()),
+            None => candle_core::bail!("rows {range:?} of a cache that holds none"),
+        }
+    }
+}
+
+/// Most rows whose scores are computed at once, and most keys.
+#[derive(Debug, Clone, Copy)]
+pub struct TileSize {
+    pub rows: usize,
+    pub keys: usize,
+}
+
+impl TileSize {
+    /// In training, where neighbours share most of their keys: 64 million scores with 32 heads.
+    pub const TREE: Self = Self { rows: 512, keys: 4096 };
+    /// In sampling, where each conversation has keys of its own.
+    pub const STEP: Self = Self { rows: 64, keys: 32768 };
+}
+
+/// Keys of a span: its index and which of its keys.
+pub type Piece = (usize, Range<usize>);
+
+/// Keys that a block of rows sees, in part or as a whole.
+#[derive(Debug)]
+pub struct Tile {
+    pub pieces: Vec<Piece>,
+    /// `[rows, keys]`: 0 where the row sees the key, −∞ elsewhere; none where all see all.
+    pub mask: Option<Tensor>,
+}
+
+/// What a block of rows sees.
+#[derive(Debug)]
+pub struct Sight {
+    pub rows: Range<usize>,
+    pub tiles: Vec<Tile>,
+}
+
+/// Rows that attend to a span, the position of its first key, and its keys.
+pub type Seen = (Range<usize>, usize, usize);
+
+/// A block of rows, and how many of a span's first keys each sees.
+struct Block<'a> {
+    rows: Range<usize>,
+    positions: &'a [u32],
+    spans: &'a [Seen],
+}
+
+impl Block<'_> {
+    fn within(&self, span: usize) -> Range<usize> {
+        let of = &self.spans[span].0;
+        of.start.max(self.rows.start)..of.end.min(self.rows.end)
+    }
+
+    fn seen(&self, row: usize, span: usize) -> usize {
+        let (_, first, keys) = self.spans[span];
+        (self.positions[row] as usize + 1).saturating_sub(first).min(keys)
+    }
+
+    /// Of each span that any row sees: its index, the keys that every row sees, and those that any does.
+    fn found(&self) -> Vec<(usize, usize, usize)> {
+        let of = |span: usize| {
+            let most = self.within(span).map(|row| self.seen(row, span)).max().unwrap_or(0);
+            let least = match self.within(span) == self.rows {
+                true => self.rows.clone().map(|row| self.seen(row, span)).min().unwrap_or(0),
+                false => 0,
+            };
+            (span, least, most)
+        };
+        (0..self.spans.len()).map(of).filter(|(.., most)| *most > 0).collect()
+    }
+
+    fn tile(&self, pieces: Vec<Piece>, device: &Device) -> Result<Tile> {
+        let width: usize = pieces.iter().map(|(_, keys)| keys.len()).sum();
+        let mut mask = vec![f32::NEG_INFINITY; self.rows.len() * width];
+        let mut column = 0;
+        for (span, keys) in &pieces {
+            for row in self.within(*span) {
+                let seen = self.seen(row, *span).saturating_sub(keys.start).min(keys.len());
+                let at = (row - self.rows.start) * width + column;
+                mask[at..at + seen].fill(0.0);
+            }
+            column += keys.len();
+        }
+        let masked = mask.iter().any(|value| *value != 0.0);
+        let tensor = || Tensor::from_vec(mask, (self.rows.len(), width), device);
+        Ok(Tile { pieces, mask: masked.then(tensor).transpose()? })
+    }
+}
+
+/// The blocks of these rows. Where all that a block sees fits a tile, it is one; else what every row sees is apart
+/// from the rest, and only the rest has a mask: masks never grow to the size of a score matrix.
+pub fn sights(positions: &[u32], spans: &[Seen], size: TileSize, device: &Device) -> Result<Vec<Sight>> {
+    let mut sights = Vec::new();
+    for start in (0..positions.len()).step_by(size.rows) {
+        let rows = start..(start + size.rows).min(positions.len());
+        let block = Block { rows: rows.clone(), positions, spans };
+        let found = block.found();
+        let width: usize = found.iter().map(|(.., most)| most).sum();
+        let parts = if width <= size.keys {
+            vec![found.into_iter().map(|(span, _, most)| (span, 0..most)).collect()]
+        } else {
+            let whole: Vec<Piece> = found.iter().map(|(span, least, _)| (*span, 0..*least)).collect();
+            let rest: Vec<Piece> = found.iter().map(|(span, least, most)| (*span, *least..*most)).collect();
+            [cut(whole, size.keys), cut(rest, size.keys)].concat()
+        };
+        let tiles = parts.into_iter().map(|pieces| block.tile(pieces, device)).collect::<Result<_>>()?;
+        sights.push(Sight { rows, tiles });
+    }
+    Ok(sights)
+}
+
+/// Pieces in groups of at most so many keys; what is empty is left out.
+fn cut(pieces: Vec<Piece>, most: usize) -> Vec<Vec<Piece>> {
+    let mut groups: Vec<Vec<Piece>> = Vec::new();
+    let mut room = 0;
+    for (span, mut keys) in pieces {
+        while !keys.is_empty() {
+            if room == 0 {
+                groups.push(Vec::new());
+                room = most;
+            }
+            let taken = keys.start..keys.end.min(keys.start + room);
+            (room, keys.start) = (room - taken.len(), taken.end);
+            if let Some(group) = groups.last_mut() {
+                group.push((span, taken));
+            }
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_every_row_sees_has_no_mask_and_no_tile_is_wider_than_asked() {
+        // 40 rows in a line: blocks of 8 rows, tiles of 10 keys.
+        let positions: Vec<u32> = (0..40).collect();
+        let size = TileSize { rows: 8, keys: 10 };
+        let sights = sights(&positions, &[(0..40, 0, 40)], size, &Device::Cpu).unwrap();
+        let shape = |sight: &Sight| -> Vec<(Range<usize>, bool)> {
+            sight.tiles.iter().map(|tile| (tile.pieces[0].1.clone(), tile.mask.is_some())).collect()
+        };
+        assert_eq!(shape(&sights[0]), [(0..8, true)]);
+        assert_eq!(shape(&sights[1]), [(0..9, false), (9..16, true)]);
+        assert_eq!(
+            shape(&sights[4]),
+            [(0..10, false), (10..20, false), (20..30, false), (30..33, false), (33..40, true)]
+        );
+    }
+
+    #[test]
+    fn pieces_are_cut_and_joined_to_groups_of_keys() {
+        let groups = cut(vec![(0, 0..3), (1, 2..2), (2, 5..12)], 4);
+        assert_eq!(groups, [vec![(0, 0..3), (2, 5..6)], vec![(2, 6..10)], vec![(2, 10..12)]]);
+    }
+}
