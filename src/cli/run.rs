@@ -222,6 +222,7 @@ fn ended_json(
         "failures": named(Ended::Failed).collect::<Vec<_>>(),
         "spent": summary.spent,
         "saved": summary.saved,
+        "shared": summary.traffic,
         "blocked": summary.blocked.iter().map(blocked).collect::<Vec<_>>(),
         "artifacts": artifacts,
     })

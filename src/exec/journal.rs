@@ -60,6 +60,11 @@ pub enum Entry {
         key: Digest,
         outputs: Vec<String>,
     },
+    /// What the shared cache had could not be used, or it could not be reached.
+    Remote {
+        node: String,
+        problem: String,
+    },
     /// Asked for again, with nothing to do: everything was as this run left it.
     Repeated {
         pid: u32,

@@ -31,7 +31,7 @@ use crate::{
     error::Failure,
     plan::{Plan, RerunReason, Resample},
     progress::Observer,
-    store::{Cost, FileDigests, Holder, Store},
+    store::{Cost, FileDigests, Holder, Store, Traffic},
 };
 
 /// What is needed to run a plan.
@@ -89,6 +89,11 @@ pub enum Event<'a> {
         id: &'a str,
         outputs: &'a [String],
     },
+    /// A result in the shared cache can not be used, or the shared cache itself; the stage goes on without.
+    Remote {
+        id: &'a str,
+        problem: &'a str,
+    },
     /// A stop was asked for; stages are ending.
     Stopping,
 }
@@ -124,6 +129,8 @@ pub struct Summary {
     pub spent: Cost,
     /// What the stages taken from the store cost when they were worked.
     pub saved: Cost,
+    /// With the shared cache, where there is one.
+    pub traffic: Option<Traffic>,
 }
 
 impl Summary {

@@ -21,7 +21,7 @@ use crate::{
     error::{At, Class, Failure, Result},
     plan::{Ledger, NodeIndex, Readiness, Ready, Settled},
     stage::card::Section,
-    store::Cost,
+    store::{Cost, Remote},
 };
 
 /// Stages may compute on the thread they are worked on, so there are more of these than stages at once, mostly.
@@ -31,8 +31,9 @@ const THREADS: usize = 6;
 pub fn run(request: Request) -> Result<Summary> {
     let Request { plan, store, files, folder, resample, keep_going, listener, cancel } = request;
     let (last, worked) = (store.last_keys(&plan.name), folder.worked());
+    let remote = plan.remote.clone().map(Remote::new);
     let workshop =
-        Arc::new(Workshop { plan, store, files, folder, last, resample, worked, listener, cancel });
+        Arc::new(Workshop { plan, store, remote, files, folder, last, resample, worked, listener, cancel });
     let mut run = Run::new(&workshop, keep_going);
     let settled = run.settle_cached().and_then(|()| run.check_devices());
     let outcome = settled.and_then(|()| {
@@ -257,7 +258,8 @@ impl<'w> Run<'w> {
         let interrupted = open && self.workshop.cancel.is_cancelled();
         let blocked = self.blocked();
         let failures = std::mem::take(&mut self.failures);
-        Summary { nodes, failures, blocked, interrupted, spent: self.spent, saved: self.saved }
+        let traffic = self.workshop.remote.as_ref().map(Remote::traffic);
+        Summary { nodes, failures, blocked, interrupted, spent: self.spent, saved: self.saved, traffic }
     }
 
     /// What waits for a failed stage, be it through others, in the plan's order.

@@ -49,6 +49,7 @@ impl Standing {
             interrupted: false,
             spent: Cost::default(),
             saved,
+            traffic: None,
         }
     }
 }

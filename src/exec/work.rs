@@ -15,14 +15,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Event, ExecError, Listener, RunFolder, folder, journal::Entry, slots::Share};
 use crate::{
-    error::{At, Interrupted, Result},
+    error::{At, Diagnostic, Interrupted, Result},
     hash::Digest,
     plan::{self, CacheMode, KeyFields, NodeIndex, Plan, Ready, RerunReason, Resample},
     spent::Meter,
     stage::{self, Artifacts, Context, Input, Metrics, Rows, StageError, card::Section, registry},
     store::{
-        Acquired, ActionRecord, Condition, Cost, FileDigests, LastKeys, Lease, Lookup, Output, Recorded,
-        RowLog, Store, StoreError, Watch, failpoint,
+        Acquired, ActionRecord, Condition, Cost, Fetched, FileDigests, LastKeys, Lease, Lookup, Output, Pushed,
+        Recorded, Remote, RowLog, Store, StoreError, Watch, failpoint,
     },
 };
 
@@ -35,6 +35,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 pub struct Workshop {
     pub plan: Plan,
     pub store: Store,
+    /// What other machines share.
+    pub remote: Option<Remote>,
     pub files: FileDigests,
     pub folder: RunFolder,
     pub last: LastKeys,
@@ -71,7 +73,11 @@ impl Workshop {
         if self.forced(job).is_some() {
             return Ok(None);
         }
-        let (record, unsealed) = match self.store.lookup_sealed(&job.key) {
+        let mut found = self.store.lookup_sealed(&job.key);
+        if matches!(found.0, Lookup::Miss | Lookup::Damaged { .. }) && self.fetched(job)? {
+            found = self.store.lookup_sealed(&job.key);
+        }
+        let (record, unsealed) = match found {
             (Lookup::Hit(record), unsealed) => (record, unsealed),
             (Lookup::Withheld(record), unsealed) if self.worked.contains(&job.key) => (record, unsealed),
             _ => return Ok(None),
@@ -85,6 +91,51 @@ impl Workshop {
         }
         self.link(job, &record)?;
         Ok(Some(record))
+    }
+
+    /// Whether the result came from the remote.
+    fn fetched(&self, job: &Job) -> Result<bool> {
+        let Some(remote) = &self.remote else { return Ok(false) };
+        match tokio::task::block_in_place(|| remote.fetch(&self.store, &job.key))? {
+            Fetched::Here => return Ok(true),
+            Fetched::Nothing => {}
+            Fetched::Damaged(problem) => {
+                self.remote_note(job, &format!("the shared result cannot be used: {problem}"))?;
+            }
+            Fetched::Away(cause) => self.remote_note(job, &away(&cause))?,
+        }
+        Ok(false)
+    }
+
+    /// Hands the result to the remote. What comes back is the one that stands.
+    fn pushed(&self, job: &Job, record: ActionRecord) -> Result<ActionRecord> {
+        let Some(remote) = &self.remote else { return Ok(record) };
+        let anew = self.forced(job).is_some();
+        match tokio::task::block_in_place(|| remote.push(&self.store, &record, anew))? {
+            Pushed::Done | Pushed::Nothing => Ok(record),
+            Pushed::Away(cause) => {
+                self.remote_note(job, &away(&cause))?;
+                Ok(record)
+            }
+            Pushed::Differs { outputs, standing } => {
+                self.differs(job, outputs)?;
+                self.store.withdraw(&job.key)?;
+                Ok(match self.store.commit(&standing)? {
+                    Recorded::New | Recorded::Same => *standing,
+                    Recorded::Differs { standing, .. } => *standing,
+                })
+            }
+        }
+    }
+
+    fn remote_note(&self, job: &Job, problem: &str) -> Result<()> {
+        self.listener.event(&Event::Remote { id: self.id(job), problem });
+        self.folder.note(Entry::Remote { node: self.id(job).to_owned(), problem: problem.to_owned() })
+    }
+
+    fn differs(&self, job: &Job, outputs: Vec<String>) -> Result<()> {
+        self.listener.event(&Event::Differs { id: self.id(job), outputs: &outputs });
+        self.folder.note(Entry::Differs { node: self.id(job).to_owned(), key: job.key, outputs })
     }
 
     /// The sections of the run file that a node's stage is handed.
@@ -183,11 +234,11 @@ impl Workshop {
         let record = match self.store.commit(&record)? {
             Recorded::New | Recorded::Same => record,
             Recorded::Differs { outputs, standing } => {
-                self.listener.event(&Event::Differs { id: &id, outputs: &outputs });
-                self.folder.note(Entry::Differs { node: id.clone(), key: job.key, outputs })?;
+                self.differs(job, outputs)?;
                 *standing
             }
         };
+        let record = self.pushed(job, record)?;
         rows.0.clear()?;
         self.store.remember(&self.plan.name, &BTreeMap::from([(id.clone(), job.key)]))?;
         self.link(job, &record)?;
@@ -313,6 +364,14 @@ impl Workshop {
             outputs.insert(port.clone(), Output { digest, file });
         }
         Ok(outputs)
+    }
+}
+
+/// With the way out, for it is said in passing.
+fn away(cause: &StoreError) -> String {
+    match cause.hint() {
+        Some(hint) => format!("{cause} ({hint})"),
+        None => cause.to_string(),
     }
 }
 

@@ -28,7 +28,7 @@ use crate::{
         card::{ParamType, RESERVED, Section},
         model,
     },
-    store::FileDigests,
+    store::{FileDigests, RemoteSpec},
 };
 
 /// A run file before its references are followed.
@@ -36,6 +36,7 @@ pub struct Draft {
     pub name: String,
     pub server: Option<ServerSpec>,
     pub engine: EngineSpec,
+    pub remote: Option<RemoteSpec>,
     /// In the order of the file.
     pub stages: Vec<DraftStage>,
     pub loops: Vec<DraftLoop>,
@@ -170,7 +171,7 @@ struct Drafter<'a> {
 
 impl Drafter<'_> {
     fn draft(mut self, top: &Entry) -> Option<Draft> {
-        self.reader.only(top, &["name", "seed", base::KEY, "server", "engine", "stages", "loop"]);
+        self.reader.only(top, &["name", "seed", base::KEY, "server", "engine", "cache", "stages", "loop"]);
         let sections = self.reader.table(top)?;
         let name = match sections.get("name") {
             Some(entry) => {
@@ -187,6 +188,10 @@ impl Drafter<'_> {
         }
         let server = sections.get("server").map(|entry| server::server(self.reader, entry, self.source));
         let engine = server::engine(self.reader, sections.get("engine"));
+        let remote = match sections.get("cache") {
+            Some(entry) => upkeep::remote(self.reader, entry, self.source),
+            None => None,
+        };
         let stages = sections.get("stages").map_or(Vec::new(), |entry| self.stages(entry, ""));
         let loops = sections.get("loop").map_or(Vec::new(), |entry| self.loops(entry));
 
@@ -217,7 +222,7 @@ impl Drafter<'_> {
             Some(server) => Some(server?),
             None => None,
         };
-        Some(Draft { name, server, engine: engine?, stages, loops })
+        Some(Draft { name, server, engine: engine?, remote, stages, loops })
     }
 
     fn unique<'e>(&self, names: &mut BTreeMap<&'e str, &'e Entry>, name: &'e str, entry: &'e Entry) {

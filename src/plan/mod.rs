@@ -47,13 +47,15 @@ pub use survey::{NodeStatus, Status, Survey, forced, reasons};
 pub use upkeep::CacheMode;
 
 use self::{graph::Graph, identity::ServerIdentity, key::Surroundings, reader::Reader};
-use crate::{engine::EngineSpec, error::Result, mcp::ServerSpec, stage::Cards, store::FileDigests};
+use crate::{engine::EngineSpec, error::Result, mcp::ServerSpec, stage::Cards, store::{FileDigests, RemoteSpec}};
 
 /// Everything a run will do, resolved once.
 pub struct Plan {
     pub name: String,
     pub server: Option<ServerSpec>,
     pub engine: EngineSpec,
+    /// Where results are shared with other machines. In no key.
+    pub remote: Option<RemoteSpec>,
     graph: Graph,
     identity: Option<ServerIdentity>,
     numerics: String,
@@ -70,7 +72,8 @@ impl Plan {
             None => None,
         };
         let numerics = identity::numerics(&draft.engine);
-        Ok(Self { name: draft.name, server: draft.server, engine: draft.engine, graph, identity, numerics })
+        let draft::Draft { name, server, engine, remote, .. } = draft;
+        Ok(Self { name, server, engine, remote, graph, identity, numerics })
     }
 
     /// All nodes, none before what it waits for.

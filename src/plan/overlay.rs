@@ -27,7 +27,7 @@ pub struct Overrides {
 /// Keys of a run file that an environment variable can name, and tables it can name something in. Other variables
 /// that start with `MCPRL_` are not overrides.
 const KEYS: [&str; 3] = ["name", "seed", "model"];
-const TABLES: [&str; 4] = ["server", "engine", "stages", "loop"];
+const TABLES: [&str; 5] = ["server", "engine", "cache", "stages", "loop"];
 const RUN_FILE: &str = "run file";
 const CARD: &str = "card";
 

@@ -35,6 +35,7 @@ struct RunFile {
     model: Option<String>,
     server: Option<Server>,
     engine: Option<Engine>,
+    cache: Option<Cache>,
     #[schemars(with = "Option<BTreeMap<String, Value>>")]
     stages: Option<()>,
     r#loop: Option<BTreeMap<String, Loop>>,
@@ -97,6 +98,17 @@ struct Engine {
     threads: Option<u64>,
     /// How weights that are not trained are held, and what their products are computed in.
     dtype: Option<Format>,
+}
+
+/// Where results are shared with other machines.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Cache {
+    /// A path, `file:///path` or `s3://bucket/prefix`; results missing here are taken from there, finished ones go there.
+    remote: Option<String>,
+    /// Whether finished results go there.
+    #[schemars(extend("default" = true))]
+    push: Option<bool>,
 }
 
 /// Stages that are worked several times, each iteration from what the last one handed on.

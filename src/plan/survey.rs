@@ -60,6 +60,9 @@ pub struct Survey {
     pub unknown: Vec<String>,
     /// What the results that are in the store cost.
     pub saved: Cost,
+    /// The shared cache, which was not asked: what is to be worked may be there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unasked: Option<String>,
 }
 
 impl Survey {
@@ -120,7 +123,8 @@ impl Survey {
                 cost,
             });
         }
-        Ok(Self { name: plan.name.clone(), nodes, ahead, clock: clock.last(), unknown, saved })
+        let unasked = plan.remote.as_ref().map(|remote| remote.place.to_string());
+        Ok(Self { name: plan.name.clone(), nodes, ahead, clock: clock.last(), unknown, saved, unasked })
     }
 }
 

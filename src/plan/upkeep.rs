@@ -1,10 +1,14 @@
-//! What a stage's table says of its stored result and its costs: `cache` and `prices`. Neither is in a key.
+//! What a run file says of stored results and costs: `[cache]`, and a stage's `cache` and `prices`. None is in a key.
 
 use super::{
     overlay::{Datum, Entry},
     reader::{Part, Reader},
+    source::Source,
 };
-use crate::spent::Prices;
+use crate::{
+    spent::Prices,
+    store::{RemotePlace, RemoteSpec},
+};
 
 /// What becomes of a stage's stored result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +44,37 @@ pub fn cache_mode(reader: &Reader<'_>, entry: &Entry) -> Option<CacheMode> {
         let message = format!("`{}` should be one of {names}", entry.path);
         reader.wrong(entry, Part::Value, message, None)
     })
+}
+
+/// Reads `[cache]`. An empty `remote` is none, so that one in the file can be done without.
+pub fn remote(reader: &Reader<'_>, entry: &Entry, source: &Source) -> Option<RemoteSpec> {
+    let meant = reader.only(entry, &["remote", "push"]);
+    let fields = reader.table(entry)?;
+    let push = match fields.get("push").map(|push| (&push.datum, push)) {
+        None => true,
+        Some((Datum::Boolean(bit), _)) => *bit,
+        Some((other, push)) => {
+            let message = format!("`{}` should be a boolean, found {}", push.path, other.named());
+            return reader.wrong(push, Part::Value, message, None);
+        }
+    };
+    let Some(remote) = fields.get("remote") else {
+        if fields.contains_key("push") && !meant.contains(&"remote") {
+            reader.wrong::<()>(entry, Part::Key, "`cache.push` needs `cache.remote`".into(), None);
+        }
+        return None;
+    };
+    let text = reader.text(remote)?;
+    if text.is_empty() {
+        return None;
+    }
+    match RemotePlace::parse(text, source.folder()) {
+        Ok(place) => Some(RemoteSpec { place, push }),
+        Err(wrong) => {
+            let message = format!("`{}` names no shared cache: {}", remote.path, wrong.problem);
+            reader.wrong(remote, Part::Value, message, Some(wrong.hint))
+        }
+    }
 }
 
 /// Reads `prices = { prompt = …, completion = … }`.

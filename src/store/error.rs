@@ -46,6 +46,10 @@ pub enum StoreError {
     Sweeping,
     #[error("another process took over this stage")]
     LeaseLost,
+    #[error("the shared cache {remote} cannot be reached: {problem}")]
+    Unreachable { remote: String, problem: String },
+    #[error("the shared cache {remote} refuses: {problem}")]
+    Refused { remote: String, problem: String },
 }
 
 impl StoreError {
@@ -82,6 +86,8 @@ impl Diagnostic for StoreError {
             Self::Corrupt { .. } => "store::corrupt",
             Self::Sweeping => "store::sweeping",
             Self::LeaseLost => "store::lease_lost",
+            Self::Unreachable { .. } => "store::remote_unreachable",
+            Self::Refused { .. } => "store::remote_refused",
         }
     }
 
@@ -106,6 +112,12 @@ impl Diagnostic for StoreError {
             }
             Self::Sweeping => "wait until it is over".into(),
             Self::LeaseLost => "its result is used instead; run the same file again".into(),
+            Self::Unreachable { .. } => "the run goes on with the local cache alone".into(),
+            Self::Refused { .. } => {
+                "with the right to read alone, set `push = false` under [cache]; S3 asks for `s3:GetObject`, \
+                 `s3:PutObject` and `s3:ListBucket`"
+                    .into()
+            }
             Self::Read { .. } | Self::Write { .. } | Self::Name { .. } => return None,
         })
     }

@@ -16,6 +16,9 @@
 //! | `commit::before` | all artifacts, no record |
 //! | `commit::after` | the record; rows not forgotten, newest key not noted |
 //! | `work::linked` | everything but the journal's word of it |
+//! | `fetch::published` | artifacts of another machine, no record |
+//! | `push::torn` | half of a file beside the objects of a remote folder |
+//! | `push::stored` | all blobs of a result in the remote, no record |
 
 use std::sync::{
     OnceLock,

@@ -27,6 +27,7 @@ mod gc;
 mod last;
 mod lease;
 mod record;
+mod remote;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,7 @@ pub use gc::{Garbage, Stored, Swept};
 pub use last::{LastKeys, LastRun};
 pub use lease::{Acquired, Holder, Lease, Watch};
 pub use record::{ActionRecord, Cost, Lookup, Output, Recorded};
+pub use remote::{Fetched, NotAPlace, Pushed, Remote, RemotePlace, RemoteSpec, Traffic};
 pub use rows::RowLog;
 pub use transfer::Copied;
 pub use verify::{Checked, Flaw};

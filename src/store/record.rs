@@ -63,6 +63,14 @@ pub struct ActionRecord {
     pub withheld: bool,
 }
 
+impl ActionRecord {
+    /// Outputs of another record of the same key that are not as in this one.
+    pub(super) fn other_outputs(&self, other: &Self) -> Vec<String> {
+        let differs = |(port, output): &(&String, &Output)| self.outputs.get(*port) != Some(*output);
+        other.outputs.iter().filter(differs).map(|(port, _)| port.clone()).collect()
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
 fn is_false(bit: &bool) -> bool {
     !bit
@@ -174,12 +182,7 @@ impl Store {
                     write::replace(self, &path, &bytes)?;
                     return Ok(Recorded::New);
                 };
-                let outputs: Vec<String> = record
-                    .outputs
-                    .iter()
-                    .filter(|(port, output)| standing.outputs.get(*port) != Some(output))
-                    .map(|(port, _)| port.clone())
-                    .collect();
+                let outputs = standing.other_outputs(record);
                 if outputs.is_empty() {
                     return Ok(Recorded::Same);
                 }

@@ -95,13 +95,21 @@ pub fn folders(folder: &Path) -> Result<Vec<Entry>, StoreError> {
 
 /// The digest of these files, read whole.
 pub fn digest(folder: &Path, entries: &[Entry]) -> Result<Digest, StoreError> {
-    let mut encoder = Encoder::new("mcprl artifact v1");
-    encoder.number(entries.len() as u64);
+    let mut files = Vec::with_capacity(entries.len());
     for entry in entries {
-        let content = file_digest(&folder.join(&entry.path))?;
-        encoder.text(&entry.path).number(entry.stamp.size).digest(&content);
+        files.push((entry.path.as_str(), entry.stamp.size, file_digest(&folder.join(&entry.path))?));
     }
-    Ok(encoder.finish())
+    Ok(digest_of(files.into_iter()))
+}
+
+/// The digest of files with these paths, lengths and contents, sorted by path.
+pub fn digest_of<'f>(files: impl ExactSizeIterator<Item = (&'f str, u64, Digest)>) -> Digest {
+    let mut encoder = Encoder::new("mcprl artifact v1");
+    encoder.number(files.len() as u64);
+    for (path, size, content) in files {
+        encoder.text(path).number(size).digest(&content);
+    }
+    encoder.finish()
 }
 
 /// Leaves of the hash tree that one thread reads at a time: a power of two.

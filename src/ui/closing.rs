@@ -25,6 +25,15 @@ pub fn closing_text(summary: &Summary, path: &Path, resume: &str, seconds: f64) 
     if summary.saved.seconds >= 1.0 {
         text += &format!("the cache saved {}\n", human::cost(&summary.saved));
     }
+    if let Some(traffic) = summary.traffic.filter(|traffic| traffic.fetched + traffic.pushed > 0) {
+        text += &format!(
+            "shared cache: {} results taken ({}), {} given ({})\n",
+            traffic.fetched,
+            human::bytes(traffic.fetched_bytes),
+            traffic.pushed,
+            human::bytes(traffic.pushed_bytes)
+        );
+    }
     text += &format!("{} in {}: {}", parts.join(", "), human::seconds(seconds), path.display());
     match (summary.interrupted, summary.failures.is_empty()) {
         (true, _) => format!("{text}\nstopped; to go on: {resume}"),

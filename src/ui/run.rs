@@ -162,6 +162,7 @@ impl Turns {
                 );
                 line("differs", id, &text)
             }
+            Event::Remote { id, problem } => line("note", id, problem),
             // The error itself is shown at the end.
             Event::Failed { id, .. } => line("failed", id, ""),
             Event::Stopping => {
@@ -226,6 +227,7 @@ fn event_json(event: &Event<'_>) -> serde_json::Value {
             "error": { "code": failure.code(), "message": failure.to_string(), "hint": failure.hint() }
         }),
         Event::Differs { id, outputs } => json!({ "event": "differs", "id": id, "outputs": outputs }),
+        Event::Remote { id, problem } => json!({ "event": "remote", "id": id, "problem": problem }),
         Event::Stopping => json!({ "event": "stopping" }),
     }
 }

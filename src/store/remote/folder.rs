@@ -1,0 +1,149 @@
+//! Objects as files of a folder that several machines mount.
+//!
+//! A file is written aside, synced and renamed; one that must be the first is made by a hard link, which an NFS server,
+//! too, makes for one of several askers alone. The folder itself may be absent, the one it is to be in may not: a mount
+//! that is not there is not a place to write to.
+
+use std::{
+    fs::File,
+    io::{Error, ErrorKind, Write},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use tempfile::NamedTempFile;
+
+use super::{
+    super::{die, reached},
+    objects::{Before, Objects, Trouble},
+};
+
+pub struct Folder {
+    root: PathBuf,
+}
+
+impl Folder {
+    pub fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    fn trouble(&self, cause: &Error) -> Trouble {
+        let text = format!("{}: {cause}", self.root.display());
+        match cause.kind() {
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Trouble::Refused(text),
+            _ => Trouble::Unreachable(text),
+        }
+    }
+
+    /// What to say where nothing is found: there may be no such object, or no such place.
+    fn there<T>(&self, none: T) -> Result<T, Trouble> {
+        let place = self.root.parent().unwrap_or(&self.root);
+        match self.root.metadata() {
+            Ok(found) if found.is_dir() => Ok(none),
+            Ok(_) => Err(Trouble::Unreachable(format!("{} is not a folder", self.root.display()))),
+            Err(cause) if cause.kind() != ErrorKind::NotFound => Err(self.trouble(&cause)),
+            Err(_) if place.is_dir() => Ok(none),
+            Err(_) => Err(Trouble::Unreachable(format!("there is no folder {}", place.display()))),
+        }
+    }
+
+    /// A file beside the objects, with these bytes, synced.
+    fn staged(&self, mut bytes: impl std::io::Read) -> Result<NamedTempFile, Trouble> {
+        self.there(())?;
+        let mut stage = || {
+            let folder = self.root.join("tmp");
+            std::fs::create_dir_all(&folder)?;
+            let mut file = NamedTempFile::new_in(&folder)?;
+            let mut block = vec![0; 256 << 10];
+            loop {
+                let read = bytes.read(&mut block)?;
+                if read == 0 {
+                    break;
+                }
+                if reached("push::torn") {
+                    _ = file.write_all(&block[..read / 2]);
+                    die();
+                }
+                file.write_all(&block[..read])?;
+            }
+            // Others read it.
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+            file.as_file().set_permissions(mode)?;
+            file.as_file().sync_all()?;
+            Ok(file)
+        };
+        stage().map_err(|cause| self.trouble(&cause))
+    }
+
+    /// The place of an object, its folder made.
+    fn target(&self, name: &str) -> Result<PathBuf, Trouble> {
+        let path = self.root.join(name);
+        let parent = path.parent().unwrap_or(&self.root);
+        std::fs::create_dir_all(parent).map_err(|cause| self.trouble(&cause))?;
+        Ok(path)
+    }
+
+    fn settle(&self, path: &Path) -> Result<(), Trouble> {
+        let parent = path.parent().unwrap_or(&self.root);
+        File::open(parent).and_then(|folder| folder.sync_all()).map_err(|cause| self.trouble(&cause))
+    }
+
+    fn place(&self, file: NamedTempFile, name: &str) -> Result<(), Trouble> {
+        let path = self.target(name)?;
+        file.persist(&path).map_err(|cause| self.trouble(&cause.error))?;
+        self.settle(&path)
+    }
+}
+
+impl Objects for Folder {
+    fn read(&self, name: &str, to: &mut dyn Write) -> Result<bool, Trouble> {
+        let mut file = match File::open(self.root.join(name)) {
+            Ok(file) => file,
+            Err(cause) if cause.kind() == ErrorKind::NotFound => return self.there(false),
+            Err(cause) => return Err(self.trouble(&cause)),
+        };
+        let mut block = vec![0; 256 << 10];
+        loop {
+            let read =
+                std::io::Read::read(&mut file, &mut block).map_err(|cause| self.trouble(&cause))?;
+            if read == 0 {
+                return Ok(true);
+            }
+            to.write_all(&block[..read]).map_err(Trouble::Sink)?;
+        }
+    }
+
+    fn size(&self, name: &str) -> Result<Option<u64>, Trouble> {
+        match self.root.join(name).metadata() {
+            Ok(metadata) => Ok(Some(metadata.len())),
+            Err(cause) if cause.kind() == ErrorKind::NotFound => self.there(None),
+            Err(cause) => Err(self.trouble(&cause)),
+        }
+    }
+
+    fn write(&self, name: &str, file: &Path) -> Result<(), Trouble> {
+        let file = File::open(file).map_err(Trouble::Sink)?;
+        self.place(self.staged(file)?, name)
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), Trouble> {
+        self.place(self.staged(bytes)?, name)
+    }
+
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<Before, Trouble> {
+        let file = self.staged(bytes)?;
+        let path = self.target(name)?;
+        match std::fs::hard_link(file.path(), &path) {
+            Ok(()) => {}
+            // An NFS client that missed the first answer asks again, and finds its own link.
+            Err(cause) if cause.kind() == ErrorKind::AlreadyExists => {
+                if file.as_file().metadata().map_or(1, |metadata| metadata.nlink()) != 2 {
+                    return Ok(Before::Something);
+                }
+            }
+            Err(cause) => return Err(self.trouble(&cause)),
+        }
+        self.settle(&path)?;
+        Ok(Before::Nothing)
+    }
+}

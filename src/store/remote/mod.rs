@@ -1,0 +1,437 @@
+//! A second level behind the store: results of other machines, and ours for them.
+//!
+//! Stages work in the local store alone. What is missing there is asked for here, once per key and run, and arrives as a
+//! stage's own result does: written aside, hashed while it is written, synced, renamed, the record last. What was
+//! finished is handed on in the same order, so that a record never names what is not there.
+//!
+//! | object | holds |
+//! |---|---|
+//! | `v1/ac/<key>.json` | digest of the rest, a line; the action record, and the files of each artifact it names |
+//! | `v1/blobs/ab/<digest>` | the bytes of one file |
+//! | `tmp/` | of a folder: files on their way |
+//!
+//! A record is created if absent. Whoever finds one with other outputs is told so, and takes those. A record or blob that
+//! is missing, cut short or not what its name says is a miss with a word about it, and is mended by the next who has the
+//! bytes. Nothing here ends a run: where the remote cannot be reached, or lets us not, that is said once, and asked again
+//! after a while.
+//!
+//! Nothing is ever removed. What is taken away from outside, by a bucket's rules of expiry, say, is a miss.
+//!
+//! Not caught: a remote that is written to by someone who means harm. Bytes are checked against the record, the record
+//! against nothing.
+
+mod folder;
+mod objects;
+mod place;
+#[cfg_attr(not(feature = "s3"), path = "s3_disabled.rs")]
+mod s3;
+#[cfg(all(test, feature = "s3"))]
+mod s3_tests;
+mod shared;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeSet,
+    io::Write,
+    path::{Component, Path},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    time::{Duration, Instant},
+};
+
+pub use place::{NotAPlace, RemotePlace, RemoteSpec};
+
+use self::{
+    folder::Folder,
+    objects::{Before, Objects, Trouble},
+    shared::{Blob, Shared},
+};
+use super::{ActionRecord, Lookup, Recorded, Store, StoreError, failpoint};
+use crate::hash::Digest;
+
+/// After the first failure; doubled after each further one.
+const FIRST_REST: Duration = Duration::from_secs(30);
+const LONGEST_REST: Duration = Duration::from_secs(600);
+/// Of a record with the names of its files.
+const LARGEST_RECORD: u64 = 64 << 20;
+
+/// What became of asking for a result.
+#[derive(Debug)]
+pub enum Fetched {
+    /// It is in the local store now.
+    Here,
+    /// There is none, or it was asked for before, or the remote rests after a failure.
+    Nothing,
+    /// There is one that can not be used; says what is wrong with it.
+    Damaged(String),
+    /// The remote can not be asked. Said once.
+    Away(StoreError),
+}
+
+/// What became of handing a result on.
+#[derive(Debug)]
+pub enum Pushed {
+    Done,
+    /// Not for others, or the remote only gives, or rests after a failure.
+    Nothing,
+    /// Another machine was first, with other outputs, which stand and are in the local store now.
+    Differs { outputs: Vec<String>, standing: Box<ActionRecord> },
+    Away(StoreError),
+}
+
+/// What a run took from the remote and gave to it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Traffic {
+    pub fetched: usize,
+    pub fetched_bytes: u64,
+    pub pushed: usize,
+    pub pushed_bytes: u64,
+}
+
+/// One direction: whether it is open, and when it is tried again.
+#[derive(Default)]
+struct Gate {
+    closed: Option<(Instant, Duration)>,
+    told: bool,
+}
+
+impl Gate {
+    fn is_open(&self) -> bool {
+        self.closed.is_none_or(|(since, rest)| since.elapsed() >= rest)
+    }
+
+    fn close(&mut self) {
+        let rest = self.closed.map_or(FIRST_REST, |(_, rest)| (rest * 2).min(LONGEST_REST));
+        self.closed = Some((Instant::now(), rest));
+    }
+}
+
+#[derive(Default)]
+struct State {
+    asked: BTreeSet<Digest>,
+    /// Keys whose record, or what it names, can not be used.
+    broken: BTreeSet<Digest>,
+    /// Blobs that are not what they are named after.
+    spoilt: BTreeSet<Digest>,
+    reading: Gate,
+    writing: Gate,
+    traffic: Traffic,
+}
+
+/// A remote, opened when it is first needed.
+pub struct Remote {
+    spec: RemoteSpec,
+    objects: OnceLock<Box<dyn Objects>>,
+    state: Mutex<State>,
+}
+
+/// Why a result did not come.
+enum Failed {
+    Damaged(String),
+    Trouble(Trouble),
+    Local(StoreError),
+}
+
+impl From<Trouble> for Failed {
+    fn from(trouble: Trouble) -> Self {
+        Self::Trouble(trouble)
+    }
+}
+
+impl From<StoreError> for Failed {
+    fn from(cause: StoreError) -> Self {
+        Self::Local(cause)
+    }
+}
+
+fn record_name(key: &Digest) -> String {
+    format!("v1/ac/{key}.json")
+}
+
+fn blob_name(digest: &Digest) -> String {
+    let digest = digest.to_string();
+    format!("v1/blobs/{}/{digest}", &digest[..2])
+}
+
+impl Remote {
+    pub fn new(spec: RemoteSpec) -> Self {
+        Self { spec, objects: OnceLock::new(), state: Mutex::default() }
+    }
+
+    pub fn place(&self) -> &RemotePlace {
+        &self.spec.place
+    }
+
+    pub fn traffic(&self) -> Traffic {
+        self.state().traffic
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn objects(&self) -> Result<&dyn Objects, Trouble> {
+        if let Some(objects) = self.objects.get() {
+            return Ok(&**objects);
+        }
+        let objects = match &self.spec.place {
+            RemotePlace::Folder(root) => Box::new(Folder::new(root.clone())),
+            RemotePlace::S3 { bucket, prefix } => s3::open(bucket, prefix)?,
+        };
+        Ok(&**self.objects.get_or_init(|| objects))
+    }
+
+    /// Brings the result under this key into the local store. An error is the local store's.
+    pub fn fetch(&self, store: &Store, key: &Digest) -> Result<Fetched, StoreError> {
+        {
+            let mut state = self.state();
+            if !state.reading.is_open() || !state.asked.insert(*key) {
+                return Ok(Fetched::Nothing);
+            }
+        }
+        let outcome = self.bring(store, key);
+        let mut state = self.state();
+        Ok(match outcome {
+            Ok(Some(bytes)) => {
+                state.reading = Gate::default();
+                state.traffic.fetched += 1;
+                state.traffic.fetched_bytes += bytes;
+                Fetched::Here
+            }
+            Ok(None) => {
+                state.reading = Gate::default();
+                Fetched::Nothing
+            }
+            Err(Failed::Damaged(problem)) => {
+                state.broken.insert(*key);
+                Fetched::Damaged(problem)
+            }
+            Err(Failed::Local(cause)) => return Err(cause),
+            Err(Failed::Trouble(trouble)) => {
+                // So that it is asked for again when the remote is back.
+                state.asked.remove(key);
+                state.reading.close();
+                if matches!(trouble, Trouble::Unreachable(_)) {
+                    state.writing.close();
+                }
+                let told = std::mem::replace(&mut state.reading.told, true);
+                if told { Fetched::Nothing } else { Fetched::Away(self.error(trouble)) }
+            }
+        })
+    }
+
+    /// Hands a finished result on. `anew`: it was asked for although there is one, so other outputs are no surprise.
+    pub fn push(&self, store: &Store, record: &ActionRecord, anew: bool) -> Result<Pushed, StoreError> {
+        if !self.spec.push || record.withheld || !self.state().writing.is_open() {
+            return Ok(Pushed::Nothing);
+        }
+        let outcome = self.hand_on(store, record, anew);
+        let mut state = self.state();
+        Ok(match outcome {
+            Ok((pushed, bytes)) => {
+                state.writing = Gate::default();
+                state.traffic.pushed += usize::from(matches!(pushed, Pushed::Done));
+                state.traffic.pushed_bytes += bytes;
+                pushed
+            }
+            // The artifact changed on the disk since it was published; `lookup` will say so.
+            Err(Failed::Damaged(_)) => Pushed::Nothing,
+            Err(Failed::Local(cause)) => return Err(cause),
+            Err(Failed::Trouble(trouble)) => {
+                state.writing.close();
+                let mut told = std::mem::replace(&mut state.writing.told, true);
+                if matches!(trouble, Trouble::Unreachable(_)) {
+                    state.reading.close();
+                    told |= std::mem::replace(&mut state.reading.told, true);
+                }
+                if told { Pushed::Nothing } else { Pushed::Away(self.error(trouble)) }
+            }
+        })
+    }
+
+    fn error(&self, trouble: Trouble) -> StoreError {
+        let remote = self.spec.place.to_string();
+        match trouble {
+            Trouble::Unreachable(problem) => StoreError::Unreachable { remote, problem },
+            Trouble::Refused(problem) => StoreError::Refused { remote, problem },
+            Trouble::Sink(cause) => StoreError::Unreachable { remote, problem: cause.to_string() },
+        }
+    }
+
+    fn shared(&self, key: &Digest) -> Result<Option<Shared>, Failed> {
+        let mut bytes = Capped { bytes: Vec::new(), most: LARGEST_RECORD };
+        match self.objects()?.read(&record_name(key), &mut bytes) {
+            Ok(false) => Ok(None),
+            Ok(true) => Shared::read(&bytes.bytes, key).map(Some).map_err(Failed::Damaged),
+            Err(Trouble::Sink(_)) => Err(Failed::Damaged("its record is too long".into())),
+            Err(trouble) => Err(trouble.into()),
+        }
+    }
+
+    /// The bytes that came; none where there is no such result.
+    fn bring(&self, store: &Store, key: &Digest) -> Result<Option<u64>, Failed> {
+        let Some(shared) = self.shared(key)? else { return Ok(None) };
+        let bytes = self.bring_artifacts(store, &shared)?;
+        failpoint("fetch::published");
+        // A local record that leads nowhere would stand in the way.
+        if matches!(store.lookup(key), Lookup::Damaged { .. }) {
+            store.withdraw(key)?;
+        }
+        match store.commit(&shared.record)? {
+            Recorded::New | Recorded::Same => {}
+            // Another run of this machine was faster, with other outputs: those stand here.
+            Recorded::Differs { .. } => {}
+        }
+        Ok(Some(bytes))
+    }
+
+    fn bring_artifacts(&self, store: &Store, shared: &Shared) -> Result<u64, Failed> {
+        let mut bytes = 0;
+        for output in shared.record.outputs.values() {
+            if store.inspect(&output.digest).is_intact() {
+                continue;
+            }
+            let files = shared.files.get(&output.digest).map(Vec::as_slice).unwrap_or_default();
+            let writing = |path: &Path, cause| StoreError::writing(path, cause);
+            let staged = tempfile::tempdir_in(store.tmp()).map_err(|cause| writing(&store.tmp(), cause))?;
+            let inner = staged.path().join("artifact");
+            std::fs::create_dir(&inner).map_err(|cause| writing(&inner, cause))?;
+            for blob in files {
+                self.bring_blob(blob, &inner)?;
+                bytes += blob.size;
+            }
+            if store.publish(&inner)? != output.digest {
+                return Err(Failed::Damaged("its files are not what its record says".into()));
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn bring_blob(&self, blob: &Blob, folder: &Path) -> Result<(), Failed> {
+        let path = folder.join(&blob.path);
+        let writing = |cause| Failed::Local(StoreError::writing(&path, cause));
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).map_err(writing)?;
+        }
+        let file = std::fs::File::create(&path).map_err(writing)?;
+        let mut hashing = Hashing { file, hasher: blake3::Hasher::new(), length: 0, most: blob.size };
+        let name = blob_name(&blob.digest);
+        let problem = match self.objects()?.read(&name, &mut hashing) {
+            Ok(false) => "is gone",
+            Ok(true) if hashing.length < blob.size => "is cut short",
+            Ok(true) if Digest::from_bytes(*hashing.hasher.finalize().as_bytes()) == blob.digest => {
+                return Ok(());
+            }
+            Ok(true) => "is damaged",
+            Err(Trouble::Sink(_)) if hashing.length > blob.size => "is longer than it should be",
+            Err(Trouble::Sink(cause)) => return Err(writing(cause)),
+            Err(trouble) => return Err(trouble.into()),
+        };
+        self.state().spoilt.insert(blob.digest);
+        Err(Failed::Damaged(format!("its file {} {problem}", blob.path)))
+    }
+
+    /// What became of it, and the bytes that went.
+    fn hand_on(&self, store: &Store, record: &ActionRecord, anew: bool) -> Result<(Pushed, u64), Failed> {
+        let shared = Shared::of(store, record)?;
+        let objects = self.objects()?;
+        let mut bytes = 0;
+        for (digest, files) in &shared.files {
+            for blob in files {
+                let name = blob_name(&blob.digest);
+                let spoilt = self.state().spoilt.contains(&blob.digest);
+                if !spoilt && objects.size(&name)? == Some(blob.size) {
+                    continue;
+                }
+                let path = store.artifact(digest).join(&blob.path);
+                objects.write(&name, &path).map_err(|trouble| match trouble {
+                    Trouble::Sink(cause) => StoreError::reading(path, cause).into(),
+                    trouble => Failed::from(trouble),
+                })?;
+                self.state().spoilt.remove(&blob.digest);
+                bytes += blob.size;
+            }
+        }
+        failpoint("push::stored");
+        let (name, content) = (record_name(&record.key), shared.bytes());
+        if self.state().broken.remove(&record.key) {
+            objects.replace(&name, &content)?;
+            return Ok((Pushed::Done, bytes));
+        }
+        if objects.create(&name, &content)? == Before::Nothing {
+            return Ok((Pushed::Done, bytes));
+        }
+        let standing = match self.shared(&record.key) {
+            Ok(Some(standing)) => standing,
+            // Gone again, or unreadable.
+            Ok(None) | Err(Failed::Damaged(_)) => {
+                objects.replace(&name, &content)?;
+                return Ok((Pushed::Done, bytes));
+            }
+            Err(cause) => return Err(cause),
+        };
+        let outputs = standing.record.other_outputs(record);
+        if outputs.is_empty() || anew {
+            return Ok((Pushed::Nothing, bytes));
+        }
+        match self.bring_artifacts(store, &standing) {
+            Ok(_) => Ok((Pushed::Differs { outputs, standing: Box::new(standing.record) }, bytes)),
+            // What stands there is of no use to anyone.
+            Err(Failed::Damaged(_)) => {
+                objects.replace(&name, &content)?;
+                Ok((Pushed::Done, bytes))
+            }
+            Err(cause) => Err(cause),
+        }
+    }
+}
+
+/// Whether a name leads to a file below the folder it is joined to.
+fn is_below(path: &str) -> bool {
+    let mut parts = Path::new(path).components().peekable();
+    parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_))) && !path.contains('\0')
+}
+
+/// Takes so many bytes and no more.
+struct Capped {
+    bytes: Vec<u8>,
+    most: u64,
+}
+
+impl Write for Capped {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if (self.bytes.len() + bytes.len()) as u64 > self.most {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes a file and hashes what it writes; ends at the length the file should have.
+struct Hashing {
+    file: std::fs::File,
+    hasher: blake3::Hasher,
+    length: u64,
+    most: u64,
+}
+
+impl Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.length += bytes.len() as u64;
+        if self.length > self.most {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        self.file.write_all(bytes)?;
+        self.hasher.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
+    }
+}

@@ -1,0 +1,275 @@
+//! Objects of an S3 bucket, or of one that speaks like it.
+//!
+//! Keys, region and endpoint come from the environment, as for other tools: `AWS_ACCESS_KEY_ID`,
+//! `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`, a web identity, or the machine's own
+//! role. An endpoint that begins with `http://` is spoken to in the clear. What a server answers to a wrong request may
+//! name keys: of an answer only its code is repeated.
+//!
+//! What must be the first of its name is put with `If-None-Match: *`, which the server decides for one of several.
+
+use std::{
+    future::Future,
+    io::Write,
+    path::Path,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use object_store::{
+    ClientOptions, Error, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutPayload, RetryConfig,
+    aws::{AmazonS3, AmazonS3Builder},
+    path::Path as Name,
+};
+use tokio::{io::AsyncReadExt, runtime::Runtime};
+
+use super::objects::{Before, Objects, Trouble};
+
+/// Whether this build speaks S3.
+pub const BUILT: bool = true;
+
+const CONNECT: Duration = Duration::from_secs(5);
+/// Without a byte in either direction.
+const SILENCE: Duration = Duration::from_secs(20);
+/// For one small request, tries included.
+const SMALL: Duration = Duration::from_secs(30);
+/// Parts of a large object, of which some are under way at once.
+const PART: usize = 16 << 20;
+const AT_ONCE: usize = 4;
+
+struct S3 {
+    store: Arc<AmazonS3>,
+    prefix: String,
+    /// Its own threads: callers block, and may stand on a runtime's.
+    runtime: Option<Runtime>,
+}
+
+pub fn open(bucket: &str, prefix: &str) -> Result<Box<dyn Objects>, Trouble> {
+    // Another part of the program may have chosen already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let endpoints = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
+    let endpoint = endpoints.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+    let clear = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
+    let options = ClientOptions::new()
+        .with_allow_http(clear)
+        .with_connect_timeout(CONNECT)
+        .with_read_timeout(SILENCE)
+        .with_timeout_disabled();
+    let retry = RetryConfig { max_retries: 3, retry_timeout: Duration::from_secs(60), ..RetryConfig::default() };
+    let mut builder = AmazonS3Builder::from_env()
+        .with_bucket_name(bucket)
+        .with_client_options(options)
+        .with_retry(retry)
+        .with_allow_http(clear);
+    if let Some(endpoint) = endpoint {
+        builder = builder.with_endpoint(endpoint);
+    }
+    let store = builder.build().map_err(|cause| trouble(&cause))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("mcprl-s3")
+        .enable_all()
+        .build()
+        .map_err(|cause| Trouble::Unreachable(cause.to_string()))?;
+    Ok(Box::new(S3 { store: Arc::new(store), prefix: prefix.to_owned(), runtime: Some(runtime) }))
+}
+
+impl Drop for S3 {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl S3 {
+    fn name(&self, name: &str) -> Name {
+        if self.prefix.is_empty() { Name::from(name) } else { Name::from(format!("{}/{name}", self.prefix)) }
+    }
+
+    /// Has the runtime do it, and waits, on whatever thread.
+    fn wait<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Trouble>> + Send + 'static,
+    ) -> Result<T, Trouble> {
+        let gone = || Trouble::Unreachable("the connection was given up".into());
+        let (tell, hear) = mpsc::sync_channel(1);
+        self.runtime.as_ref().ok_or_else(gone)?.spawn(async move {
+            _ = tell.send(work.await);
+        });
+        hear.recv().map_err(|_| gone())?
+    }
+
+    fn put(&self, name: &str, bytes: &[u8], mode: PutMode) -> Result<Before, Trouble> {
+        let (store, name, bytes) = (self.store.clone(), self.name(name), PutPayload::from(bytes.to_vec()));
+        self.wait(in_time(async move {
+            match store.put_opts(&name, bytes, mode.into()).await {
+                Ok(_) => Ok(Before::Nothing),
+                Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(Before::Something),
+                Err(cause) => Err(trouble(&cause)),
+            }
+        }))
+    }
+}
+
+/// What comes of reading an object.
+enum Heard {
+    Block(Vec<u8>),
+    End,
+    Absent,
+}
+
+async fn in_time<T>(work: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+    let late = |_| Err(Trouble::Unreachable(format!("no answer within {} s", SMALL.as_secs())));
+    tokio::time::timeout(SMALL, work).await.unwrap_or_else(late)
+}
+
+impl Objects for S3 {
+    fn read(&self, name: &str, to: &mut dyn Write) -> Result<bool, Trouble> {
+        let (store, name) = (self.store.clone(), self.name(name));
+        // Blocks go to the caller's thread, where `to` lives; few at a time, so that memory stays small.
+        let (tell, hear) = mpsc::sync_channel(4);
+        let gone = || Trouble::Unreachable("the connection was given up".into());
+        self.runtime.as_ref().ok_or_else(gone)?.spawn(async move {
+            let begun = in_time(async {
+                match store.get(&name).await {
+                    Ok(found) => Ok(Some(found)),
+                    Err(cause) if absent(&cause) => Ok(None),
+                    Err(cause) => Err(trouble(&cause)),
+                }
+            });
+            let mut blocks = match begun.await {
+                Ok(Some(found)) => found.into_stream(),
+                Ok(None) => return _ = tell.send(Ok(Heard::Absent)),
+                Err(cause) => return _ = tell.send(Err(cause)),
+            };
+            while let Some(block) = blocks.next().await {
+                let block = block.map_err(|cause| trouble(&cause));
+                let last = block.is_err();
+                let tell = tell.clone();
+                let told = tokio::task::spawn_blocking(move || tell.send(block.map(|block| Heard::Block(block.to_vec()))).is_ok()).await;
+                if last || !told.unwrap_or(false) {
+                    return;
+                }
+            }
+            _ = tell.send(Ok(Heard::End));
+        });
+        loop {
+            match hear.recv() {
+                Ok(Ok(Heard::Block(block))) => to.write_all(&block).map_err(Trouble::Sink)?,
+                Ok(Ok(Heard::End)) => return Ok(true),
+                Ok(Ok(Heard::Absent)) => return Ok(false),
+                Ok(Err(cause)) => return Err(cause),
+                // Ended without a last word.
+                Err(_) => return Err(gone()),
+            }
+        }
+    }
+
+    fn size(&self, name: &str) -> Result<Option<u64>, Trouble> {
+        let (store, name) = (self.store.clone(), self.name(name));
+        self.wait(in_time(async move {
+            match store.head(&name).await {
+                Ok(meta) => Ok(Some(meta.size)),
+                Err(cause) if absent(&cause) => Ok(None),
+                Err(cause) => Err(trouble(&cause)),
+            }
+        }))
+    }
+
+    fn write(&self, name: &str, file: &Path) -> Result<(), Trouble> {
+        let (store, name, path) = (self.store.clone(), self.name(name), file.to_owned());
+        self.wait(async move {
+            let mut file = tokio::fs::File::open(&path).await.map_err(Trouble::Sink)?;
+            let length = file.metadata().await.map_err(Trouble::Sink)?.len();
+            if length <= PART as u64 {
+                let mut bytes = Vec::new();
+                file.read_to_end(&mut bytes).await.map_err(Trouble::Sink)?;
+                return store.put(&name, bytes.into()).await.map(drop).map_err(|cause| trouble(&cause));
+            }
+            let mut upload = store.put_multipart(&name).await.map_err(|cause| trouble(&cause))?;
+            match parts(&mut *upload, file).await {
+                Ok(()) => Ok(()),
+                Err(cause) => {
+                    // Parts that are left behind cost money and are not seen.
+                    _ = upload.abort().await;
+                    Err(cause)
+                }
+            }
+        })
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), Trouble> {
+        self.put(name, bytes, PutMode::Overwrite).map(drop)
+    }
+
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<Before, Trouble> {
+        self.put(name, bytes, PutMode::Create)
+    }
+}
+
+async fn parts(upload: &mut dyn MultipartUpload, mut file: tokio::fs::File) -> Result<(), Trouble> {
+    let mut under_way = futures::stream::FuturesUnordered::new();
+    loop {
+        let mut part = Vec::with_capacity(PART);
+        let read = (&mut file).take(PART as u64).read_to_end(&mut part).await.map_err(Trouble::Sink)?;
+        if read == 0 {
+            break;
+        }
+        while under_way.len() >= AT_ONCE {
+            if let Some(done) = under_way.next().await {
+                Result::map_err(done, |cause| trouble(&cause))?;
+            }
+        }
+        under_way.push(upload.put_part(part.into()));
+    }
+    while let Some(done) = under_way.next().await {
+        done.map_err(|cause| trouble(&cause))?;
+    }
+    drop(under_way);
+    upload.complete().await.map(drop).map_err(|cause| trouble(&cause))
+}
+
+/// Whether there is no such object, in a bucket that is there.
+fn absent(cause: &Error) -> bool {
+    matches!(cause, Error::NotFound { .. }) && code(cause).is_none_or(|code| code != "NoSuchBucket")
+}
+
+/// In words that hold no part of a request.
+fn trouble(cause: &Error) -> Trouble {
+    let told = code(cause).map(|code| format!(" ({code})")).unwrap_or_default();
+    match cause {
+        Error::NotFound { .. } => Trouble::Refused(format!("there is no such bucket{told}")),
+        Error::PermissionDenied { .. } => Trouble::Refused(format!("access is denied{told}")),
+        Error::Unauthenticated { .. } => Trouble::Refused(format!("the keys are not accepted{told}")),
+        Error::UnknownConfigurationKey { key, .. } => {
+            Trouble::Refused(format!("the environment sets `{key}`, which is not known"))
+        }
+        _ if told.is_empty() => Trouble::Unreachable(reason(cause)),
+        _ => Trouble::Unreachable(format!("it failed{told}")),
+    }
+}
+
+/// The server's word for what went wrong: `<Code>AccessDenied</Code>`.
+fn code(cause: &Error) -> Option<String> {
+    let text = cause.to_string();
+    let (_, rest) = text.split_once("<Code>")?;
+    let (code, _) = rest.split_once("</Code>")?;
+    let plain = code.len() <= 64 && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    plain.then(|| code.to_owned())
+}
+
+/// What lies at the bottom of it, where no server has spoken.
+fn reason(cause: &Error) -> String {
+    let mut inner: &dyn std::error::Error = cause;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    let text = inner.to_string();
+    let secrets = ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID"];
+    let tells = |name: &&str| std::env::var(name).is_ok_and(|value| value.len() > 3 && text.contains(&value));
+    if text.contains('<') || text.contains('?') || secrets.iter().any(|name| tells(name)) {
+        return "no sensible answer".into();
+    }
+    text
+}

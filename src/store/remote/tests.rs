@@ -1,0 +1,305 @@
+//! Two stores, as of two machines, and one remote, a folder.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use serde_json::json;
+
+use super::*;
+use crate::store::tree;
+use crate::store::{Cost, Output};
+
+/// A machine: its local store and its way to the remote.
+struct Machine {
+    store: Store,
+    remote: Remote,
+    _folder: tempfile::TempDir,
+}
+
+fn machine(spec: &RemoteSpec) -> Machine {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path().join("cache")).unwrap();
+    store.prepare().unwrap();
+    Machine { store, remote: Remote::new(spec.clone()), _folder: folder }
+}
+
+impl Machine {
+    /// A finished result with these files.
+    fn result(&self, key: &[u8], files: &[(&str, &str)]) -> ActionRecord {
+        let staged = tempfile::tempdir_in(self.store.tmp()).unwrap().keep();
+        for (name, text) in files {
+            let path = staged.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let digest = self.store.publish(&staged).unwrap();
+        let record = ActionRecord {
+            key: Digest::of(key),
+            stage: "stage".into(),
+            fields: json!({}),
+            outputs: BTreeMap::from([("out".into(), Output { digest, file: None })]),
+            metrics: BTreeMap::from([("loss".into(), 0.5)]),
+            cost: Cost::default(),
+            withheld: false,
+        };
+        self.store.commit(&record).unwrap();
+        record
+    }
+
+    fn push(&self, record: &ActionRecord) -> Pushed {
+        self.remote.push(&self.store, record, false).unwrap()
+    }
+
+    fn fetch(&self, record: &ActionRecord) -> Fetched {
+        self.remote.fetch(&self.store, &record.key).unwrap()
+    }
+}
+
+const FILES: [(&str, &str); 3] = [("a.txt", "one"), ("b/c.txt", "two"), ("empty", "")];
+
+#[cfg(feature = "s3")]
+#[test]
+#[ignore = "needs the server of tests/reference/s3.sh"]
+fn in_a_bucket_damage_is_a_miss_and_is_mended_and_other_bytes_are_told_of() {
+    let bucket = std::env::var("MCPRL_TEST_S3").expect("tests/reference/s3.sh sets the bucket");
+    for (prefix, damage) in [("cut", Some("o")), ("other", Some("eno")), ("long", Some("one more")), ("none", None)] {
+        let place = RemotePlace::S3 { bucket: bucket.clone(), prefix: prefix.into() };
+        let spec = RemoteSpec { place, push: true };
+        let one = machine(&spec);
+        let record = one.result(b"k", &FILES);
+        assert!(matches!(one.push(&record), Pushed::Done), "{prefix}");
+        if let Some(text) = damage {
+            let name = blob_name(&Digest::of(b"one"));
+            one.remote.objects().unwrap().replace(&name, text.as_bytes()).unwrap();
+            let two = machine(&spec);
+            assert!(matches!(two.fetch(&record), Fetched::Damaged(_)), "{prefix}");
+            assert_eq!(two.store.artifacts(), []);
+            let again = two.result(b"k", &FILES);
+            assert!(matches!(two.push(&again), Pushed::Done), "{prefix}");
+        }
+        let three = machine(&spec);
+        assert!(matches!(three.fetch(&record), Fetched::Here), "{prefix}");
+        assert_eq!(three.store.lookup(&record.key), Lookup::Hit(record));
+        let four = machine(&spec);
+        let other = four.result(b"k", &[("a.txt", "four")]);
+        assert!(matches!(four.push(&other), Pushed::Differs { .. }), "{prefix}");
+    }
+}
+
+/// A place that tests may use, and what keeps it there.
+fn place() -> (RemoteSpec, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let place = RemotePlace::Folder(folder.path().join("shared"));
+    (RemoteSpec { place, push: true }, folder)
+}
+
+fn root(spec: &RemoteSpec) -> PathBuf {
+    let RemotePlace::Folder(root) = &spec.place else { panic!("not a folder") };
+    root.clone()
+}
+
+fn blob(spec: &RemoteSpec, text: &str) -> PathBuf {
+    root(spec).join(blob_name(&Digest::of(text.as_bytes())))
+}
+
+#[test]
+fn what_one_machine_finished_another_takes_whole() {
+    let (spec, _folder) = place();
+    let (one, two) = (machine(&spec), machine(&spec));
+    let record = one.result(b"k", &FILES);
+    assert!(matches!(two.fetch(&record), Fetched::Nothing));
+    assert!(matches!(one.push(&record), Pushed::Done));
+    // Asked for once per run.
+    assert!(matches!(two.fetch(&record), Fetched::Nothing));
+    let two = machine(&spec);
+    assert!(matches!(two.fetch(&record), Fetched::Here));
+    assert_eq!(two.store.lookup(&record.key), Lookup::Hit(record.clone()));
+    let folder = two.store.artifact(&record.outputs["out"].digest);
+    for (name, text) in FILES {
+        assert_eq!(std::fs::read_to_string(folder.join(name)).unwrap(), text);
+    }
+    let sizes = (one.remote.traffic(), two.remote.traffic());
+    assert_eq!((sizes.0.pushed, sizes.0.pushed_bytes, sizes.1.fetched, sizes.1.fetched_bytes), (1, 6, 1, 6));
+}
+
+#[test]
+fn the_same_result_again_sends_nothing_and_the_same_file_is_sent_once() {
+    let (spec, _folder) = place();
+    let one = machine(&spec);
+    one.push(&one.result(b"k", &FILES));
+    let sent = one.remote.traffic().pushed_bytes;
+    assert!(matches!(one.push(&one.result(b"k", &FILES)), Pushed::Nothing));
+    assert!(matches!(one.push(&one.result(b"other", &[("x", "two")])), Pushed::Done));
+    assert_eq!(one.remote.traffic().pushed_bytes, sent);
+}
+
+#[test]
+fn a_second_machine_with_other_bytes_is_told_and_takes_those_that_stand() {
+    let (spec, _folder) = place();
+    let (one, two) = (machine(&spec), machine(&spec));
+    let first = one.result(b"k", &[("a", "1")]);
+    let second = two.result(b"k", &[("a", "2")]);
+    assert!(matches!(one.push(&first), Pushed::Done));
+    let Pushed::Differs { outputs, standing } = two.push(&second) else { panic!("differs") };
+    assert_eq!((outputs, *standing), (vec!["out".to_owned()], first.clone()));
+    assert!(two.store.stands(&first));
+    // Drawn anew on purpose, it is no surprise, and the shared one stays.
+    assert!(matches!(two.remote.push(&two.store, &second, true).unwrap(), Pushed::Nothing));
+    let three = machine(&spec);
+    three.fetch(&first);
+    assert_eq!(three.store.record(&first.key), Some(first));
+}
+
+#[test]
+fn of_many_who_push_other_bytes_at_once_one_is_first() {
+    for round in 0_u8..8 {
+        let (spec, _folder) = place();
+        let machines: Vec<_> = (0..8).map(|_| machine(&spec)).collect();
+        let go = Arc::new(std::sync::Barrier::new(8));
+        let done: Vec<Pushed> = std::thread::scope(|scope| {
+            let pushing: Vec<_> = machines
+                .iter()
+                .enumerate()
+                .map(|(number, machine)| {
+                    let (text, go) = (number.to_string(), go.clone());
+                    scope.spawn(move || {
+                        let record = machine.result(&[round], &[("a", text.as_str())]);
+                        go.wait();
+                        machine.push(&record)
+                    })
+                })
+                .collect();
+            pushing.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        assert_eq!(done.iter().filter(|one| matches!(one, Pushed::Done)).count(), 1, "{done:?}");
+        assert_eq!(done.iter().filter(|one| matches!(one, Pushed::Differs { .. })).count(), 7, "{done:?}");
+    }
+}
+
+/// Spoils a blob of the remote, and checks that it is a miss with a word, that nothing came, and that the next who has
+/// the bytes mends it.
+fn check_mended(spoil: impl Fn(&RemoteSpec), word: &str) {
+    let (spec, _folder) = place();
+    let one = machine(&spec);
+    let record = one.result(b"k", &FILES);
+    one.push(&record);
+    spoil(&spec);
+    let two = machine(&spec);
+    let Fetched::Damaged(problem) = two.fetch(&record) else { panic!("{word}: should be noticed") };
+    assert!(problem.contains(word), "{problem}");
+    assert_eq!(two.store.lookup(&record.key), Lookup::Miss);
+    assert_eq!(two.store.artifacts(), []);
+    // Its stage is worked, and what it wrote is handed on.
+    let again = two.result(b"k", &FILES);
+    assert!(matches!(two.push(&again), Pushed::Done));
+    let three = machine(&spec);
+    assert!(matches!(three.fetch(&record), Fetched::Here));
+    assert_eq!(three.store.lookup(&record.key), Lookup::Hit(record));
+}
+
+#[test]
+fn a_missing_blob_is_a_miss_and_is_mended() {
+    check_mended(|spec| std::fs::remove_file(blob(spec, "one")).unwrap(), "a.txt is gone");
+}
+
+#[test]
+fn a_blob_cut_short_is_a_miss_and_is_mended() {
+    check_mended(|spec| std::fs::write(blob(spec, "one"), "o").unwrap(), "a.txt is cut short");
+}
+
+#[test]
+fn a_blob_with_other_bytes_is_a_miss_and_is_mended() {
+    check_mended(|spec| std::fs::write(blob(spec, "two"), "owt").unwrap(), "b/c.txt is damaged");
+}
+
+#[test]
+fn a_blob_that_is_too_long_is_a_miss_and_is_mended() {
+    check_mended(|spec| std::fs::write(blob(spec, "two"), "two and more").unwrap(), "longer than it should");
+}
+
+#[test]
+fn a_record_cut_at_any_byte_is_a_miss_and_is_mended() {
+    for part in [0, 1, 64, 65, 66, 200] {
+        let cut = |spec: &RemoteSpec| {
+            let path = root(spec).join(record_name(&Digest::of(b"k")));
+            let bytes = std::fs::read(&path).unwrap();
+            std::fs::write(&path, &bytes[..part]).unwrap();
+        };
+        check_mended(cut, "its record is damaged");
+    }
+}
+
+#[test]
+fn a_record_that_leads_out_of_its_artifact_is_not_followed() {
+    let (spec, _folder) = place();
+    let one = machine(&spec);
+    let record = one.result(b"k", &[("a", "1")]);
+    one.push(&record);
+    for path in ["../a", "/a", "", "b/../../a", "./a"] {
+        let blobs = vec![Blob { path: path.into(), size: 1, digest: Digest::of(b"1") }];
+        let digest = tree::digest_of(blobs.iter().map(|blob| (blob.path.as_str(), blob.size, blob.digest)));
+        let mut record = record.clone();
+        record.outputs.insert("out".into(), Output { digest, file: None });
+        let shared = Shared { record, files: BTreeMap::from([(digest, blobs)]) };
+        assert!(Shared::read(&shared.bytes(), &Digest::of(b"k")).is_err(), "{path}");
+    }
+}
+
+#[test]
+fn a_remote_that_is_not_there_is_told_of_once_and_asked_again_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = RemotePlace::Folder(folder.path().join("mount/shared"));
+    let one = machine(&RemoteSpec { place, push: true });
+    let record = one.result(b"k", &FILES);
+    let Fetched::Away(cause) = one.fetch(&record) else { panic!("should be told") };
+    assert!(cause.to_string().contains("cannot be reached: there is no folder"), "{cause}");
+    assert!(matches!(one.fetch(&record), Fetched::Nothing));
+    assert!(matches!(one.push(&record), Pushed::Nothing));
+    // The mount is back, and the rest is over.
+    std::fs::create_dir(folder.path().join("mount")).unwrap();
+    let before = Instant::now().checked_sub(FIRST_REST).unwrap();
+    one.remote.state().writing.closed = Some((before, FIRST_REST));
+    assert!(matches!(one.push(&record), Pushed::Done));
+}
+
+#[test]
+fn one_that_only_takes_gives_nothing() {
+    let (spec, _folder) = place();
+    let one = machine(&RemoteSpec { push: false, ..spec.clone() });
+    assert!(matches!(one.push(&one.result(b"k", &FILES)), Pushed::Nothing));
+    assert!(!root(&spec).exists());
+}
+
+#[test]
+fn a_result_for_this_run_alone_is_not_handed_on() {
+    let (spec, _folder) = place();
+    let one = machine(&spec);
+    let withheld = ActionRecord { withheld: true, ..one.result(b"k", &FILES) };
+    assert!(matches!(one.push(&withheld), Pushed::Nothing));
+}
+
+#[test]
+fn a_damaged_local_result_is_replaced_by_the_shared_one() {
+    let (spec, _folder) = place();
+    let one = machine(&spec);
+    let record = one.result(b"k", &FILES);
+    one.push(&record);
+    let stored = one.store.artifact(&record.outputs["out"].digest).join("a.txt");
+    std::thread::sleep(Duration::from_millis(12));
+    std::fs::remove_file(&stored).unwrap();
+    std::fs::write(&stored, "0ne").unwrap();
+    assert!(matches!(one.store.lookup(&record.key), Lookup::Damaged { .. }));
+    assert!(matches!(one.fetch(&record), Fetched::Here));
+    assert_eq!(one.store.lookup(&record.key), Lookup::Hit(record));
+}
+
+#[test]
+fn damaged_bytes_are_not_handed_on() {
+    let (spec, _folder) = place();
+    let one = machine(&spec);
+    let record = one.result(b"k", &FILES);
+    let stored = one.store.artifact(&record.outputs["out"].digest).join("a.txt");
+    std::fs::remove_file(&stored).unwrap();
+    std::fs::write(&stored, "0ne").unwrap();
+    assert!(matches!(one.push(&record), Pushed::Nothing));
+    assert!(!root(&spec).join(record_name(&record.key)).exists());
+}

@@ -1,0 +1,367 @@
+//! Results shared by two machines: two projects, each with a cache of its own, and one shared cache.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::{Project, Said};
+
+const CHAIN: &str = r#"
+name = "toy"
+
+[cache]
+remote = "REMOTE"
+
+[stages.start]
+kind = "gen"
+value = 4
+
+[stages.middle]
+kind = "half"
+from = "start"
+
+[stages.end]
+kind = "step"
+from = "middle"
+"#;
+
+struct Shared {
+    folder: tempfile::TempDir,
+}
+
+impl Shared {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("shared")
+    }
+
+    fn machine(&self) -> Project {
+        Project::new(&CHAIN.replace("REMOTE", self.root().to_str().unwrap()))
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let mut open = vec![self.root()];
+        let mut files = Vec::new();
+        while let Some(folder) = open.pop() {
+            for item in std::fs::read_dir(folder).into_iter().flatten().map(Result::unwrap) {
+                if item.path().is_dir() { open.push(item.path()) } else { files.push(item.path()) }
+            }
+        }
+        files.sort();
+        files
+    }
+
+    fn blobs(&self) -> Vec<PathBuf> {
+        self.files().into_iter().filter(|path| path.components().any(|part| part.as_os_str() == "blobs")).collect()
+    }
+}
+
+fn remote_events(said: &Said) -> Vec<String> {
+    let lines = said.out.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let problems = lines.filter(|line| line["event"] == "remote");
+    problems.map(|line| line["problem"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn what_one_machine_worked_another_takes_and_works_nothing() {
+    let shared = Shared::new();
+    let (one, two) = (shared.machine(), shared.machine());
+    let first = one.run(&[]);
+    assert!(first.err.contains("0 results taken (0 B), 3 given"), "{}", first.err);
+    one.worked();
+    let plan = two.mcprl(&["plan", "run.toml"]);
+    assert!(plan.out.contains("which was not asked, will be taken from there"), "{}", plan.out);
+    assert!(!two.path("cache").exists(), "plan writes nothing");
+    let second = two.run(&[]);
+    assert!(second.err.contains("3 results taken") && second.err.contains("3 cached, 0 worked"), "{}", second.err);
+    assert_eq!(two.worked(), [""; 0]);
+    assert_eq!(two.result("end/number.txt"), "3");
+    assert_eq!(two.mcprl(&["cache", "verify"]).code, Some(0));
+    // Now that it is here, nobody is asked.
+    std::fs::remove_dir_all(shared.root()).unwrap();
+    assert!(two.run(&[]).err.contains("3 cached, 0 worked"));
+}
+
+#[test]
+fn a_change_on_one_machine_reaches_the_other_from_there_on() {
+    let shared = Shared::new();
+    let (one, two) = (shared.machine(), shared.machine());
+    one.run(&[]);
+    one.run(&["--set", "stages.end.sleep=0.01"]);
+    two.run(&["--set", "stages.end.sleep=0.01"]);
+    assert_eq!(two.worked(), [""; 0]);
+    two.run(&["--set", "stages.start.value=10"]);
+    assert_eq!(two.worked(), ["end", "middle", "start"]);
+}
+
+#[test]
+fn the_remote_is_in_no_key_and_can_be_given_otherwise() {
+    let shared = Shared::new();
+    let one = shared.machine();
+    one.run(&["--set", "cache.remote="]);
+    assert!(!shared.root().exists());
+    one.worked();
+    one.run(&[]);
+    assert_eq!(one.worked(), [""; 0]);
+    let two = Project::new(&CHAIN.replace("[cache]\nremote = \"REMOTE\"\n", ""));
+    let said = common::said(two.command(&["run", "run.toml"]).env("MCPRL_CACHE__REMOTE", shared.root()));
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(said.err.contains("3 given"), "{}", said.err);
+    let url = format!("cache.remote=file://{}", shared.root().display());
+    let three = shared.machine();
+    three.run(&["--set", &url]);
+    assert_eq!(three.worked(), [""; 0]);
+}
+
+#[test]
+fn with_push_off_results_are_taken_and_none_given() {
+    let shared = Shared::new();
+    let (one, two) = (shared.machine(), shared.machine());
+    one.run(&[]);
+    let files = shared.files();
+    two.run(&["--set", "cache.push=false", "--set", "stages.end.sleep=0.01"]);
+    assert_eq!(two.worked(), ["end"]);
+    assert_eq!(shared.files(), files);
+}
+
+#[test]
+fn damaged_blobs_are_worked_anew_with_a_word_and_mended() {
+    for damage in ["", "9\n", "9", "and more\n"] {
+        let shared = Shared::new();
+        shared.machine().run(&[]);
+        for blob in shared.blobs() {
+            match damage {
+                "" => std::fs::remove_file(blob).unwrap(),
+                text => std::fs::write(blob, text).unwrap(),
+            }
+        }
+        let two = shared.machine();
+        let said = two.run(&["--json"]);
+        assert_eq!(two.worked(), ["end", "middle", "start"], "{damage:?}");
+        let problems = remote_events(&said);
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        assert!(problems.iter().all(|text| text.contains("the shared result cannot be used: its file")), "{problems:?}");
+        let three = shared.machine();
+        assert_eq!(remote_events(&three.run(&["--json"])), [""; 0]);
+        assert_eq!(three.worked(), [""; 0], "mended after {damage:?}");
+    }
+}
+
+#[test]
+fn a_remote_that_is_not_there_is_warned_of_once_and_the_run_goes_on() {
+    let shared = Shared::new();
+    let one = shared.machine();
+    let absent = format!("cache.remote={}/mount/shared", shared.folder.path().display());
+    let said = one.run(&["--json", "--set", &absent]);
+    let problems = remote_events(&said);
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains("cannot be reached: there is no folder"), "{problems:?}");
+    assert_eq!(one.worked(), ["end", "middle", "start"]);
+}
+
+#[test]
+fn a_remote_that_may_only_be_read_is_warned_of_once_and_read() {
+    let shared = Shared::new();
+    let (one, two) = (shared.machine(), shared.machine());
+    one.run(&[]);
+    // Permissions stop no superuser: a mount that is read-only does.
+    let script = format!(
+        "mount --bind {0} {0} && mount -o remount,ro,bind {0} || exit 77\n\
+         $0 run run.toml --json --set stages.end.sleep=0.01 --set stages.middle.cache=refresh",
+        shared.root().display()
+    );
+    let allowed = std::process::Command::new("unshare").args(["-rm", "true"]).status();
+    if !allowed.is_ok_and(|status| status.success()) {
+        return;
+    }
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-rm", "sh", "-c", &script, env!("CARGO_BIN_EXE_mcprl")]);
+    let said = common::said(command.current_dir(two.path(".")).env("TOY_LOG", two.path("log")));
+    if said.code == Some(77) {
+        return;
+    }
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let problems = remote_events(&said);
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains("refuses") && problems[0].contains("push = false"), "{problems:?}");
+    assert_eq!(two.worked(), ["end", "middle"]);
+}
+
+#[test]
+fn machines_that_work_the_same_at_once_are_told_where_they_differ() {
+    let shared = Shared::new();
+    let draw = format!(
+        "name = \"toy\"\n[cache]\nremote = \"{}\"\n[stages.draw]\nkind = \"draw\"\n[stages.end]\nkind = \"step\"\nfrom = \"draw\"\n",
+        shared.root().display()
+    );
+    let (one, two) = (Project::new(&draw), Project::new(&draw));
+    // Neither finds the other's: each asks before either has finished.
+    for machine in [&one, &two] {
+        let slow = "sleep 0.4\ndate +%N | sed 's/^0*/1/' > \"$MCPRL_OUTPUT_NUMBER\"";
+        let script = machine.read("stages/draw/run.sh");
+        let note = script.lines().next().unwrap().to_owned();
+        machine.write("stages/draw/run.sh", &format!("{note}\n{slow}\n"));
+    }
+    let said = std::thread::scope(|scope| {
+        let runs = [&one, &two].map(|machine| scope.spawn(|| machine.run(&["--json"])));
+        runs.map(|run| run.join().unwrap())
+    });
+    let differs = said.iter().filter(|said| said.out.contains("\"event\":\"differs\"")).count();
+    assert_eq!(differs, 1, "{}\n{}", said[0].out, said[1].out);
+    // The first one stands on both, and in what follows from it.
+    assert_eq!(one.result("draw/number.txt"), two.result("draw/number.txt"));
+    assert_eq!(one.result("end/number.txt"), two.result("end/number.txt"));
+}
+
+#[test]
+fn killed_while_it_gives_or_takes_it_leaves_nothing_half_done() {
+    for place in ["push::torn:1", "push::torn:4", "push::stored:1", "push::stored:3"] {
+        let shared = Shared::new();
+        let (one, two) = (shared.machine(), shared.machine());
+        let died = one.command(&["run", "run.toml"]).env("MCPRL_FAILPOINT", place).output().unwrap();
+        assert_eq!(died.status.code(), None, "{place}");
+        let said = two.run(&["--json"]);
+        assert_eq!(remote_events(&said), [""; 0], "{place}");
+        assert_eq!(two.result("end/number.txt"), "3");
+        one.worked();
+        one.run(&[]);
+        assert!(!one.worked().contains(&"start".to_owned()), "{place}: finished work was done again");
+    }
+    let shared = Shared::new();
+    let (one, two) = (shared.machine(), shared.machine());
+    one.run(&[]);
+    for count in [1, 2] {
+        let place = format!("fetch::published:{count}");
+        let died = two.command(&["run", "run.toml"]).env("MCPRL_FAILPOINT", place).output().unwrap();
+        assert_eq!(died.status.code(), None);
+    }
+    two.run(&[]);
+    assert_eq!(two.worked(), [""; 0]);
+    assert_eq!(two.mcprl(&["cache", "verify"]).code, Some(0));
+}
+
+#[test]
+fn a_wrong_remote_is_shown_where_it_stands() {
+    let shared = Shared::new();
+    let one = shared.machine();
+    for (remote, word) in [("gs://bucket/x", "its kind is unknown"), ("file://host/x", "names no host")] {
+        one.write("run.toml", &CHAIN.replace("REMOTE", remote));
+        let said = one.mcprl(&["plan", "run.toml"]);
+        assert_eq!(said.code, Some(2), "{remote}");
+        assert!(said.err.contains(word) && said.err.contains("run.toml:5"), "{}", said.err);
+    }
+    one.write("run.toml", &CHAIN.replace("remote = \"REMOTE\"", "remot = \"x\"\npush = 3"));
+    let said = one.mcprl(&["plan", "run.toml"]);
+    assert!(said.err.contains("did you mean `remote`?") && said.err.contains("should be a boolean"), "{}", said.err);
+}
+
+#[cfg(not(feature = "s3"))]
+#[test]
+fn a_build_without_s3_says_so_and_the_way_out() {
+    let one = Project::new(&CHAIN.replace("REMOTE", "s3://bucket/x"));
+    let said = one.mcprl(&["run", "run.toml"]);
+    assert_eq!(said.code, Some(2));
+    assert!(said.err.contains("this build does not speak S3"), "{}", said.err);
+    assert!(said.err.contains("--features s3") && said.err.contains("--set cache.remote="), "{}", said.err);
+    one.run(&["--set", "cache.remote="]);
+}
+
+/// With the server that `tests/reference/s3.sh` starts.
+#[cfg(feature = "s3")]
+mod s3 {
+    use super::*;
+
+    fn bucket() -> String {
+        std::env::var("MCPRL_TEST_S3").expect("tests/reference/s3.sh sets the bucket")
+    }
+
+    fn machine(prefix: &str) -> Project {
+        Project::new(&CHAIN.replace("REMOTE", &format!("s3://{}/{prefix}", bucket())))
+    }
+
+    fn run(project: &Project, environment: &[(&str, &str)]) -> Said {
+        let mut command = project.command(&["run", "run.toml", "--json"]);
+        common::said(command.envs(environment.iter().copied()))
+    }
+
+    #[test]
+    #[ignore = "needs the server of tests/reference/s3.sh"]
+    fn what_one_machine_worked_another_takes_from_the_bucket() {
+        let (one, two) = (machine("both"), machine("both"));
+        let first = run(&one, &[]);
+        assert_eq!((first.code, remote_events(&first).len()), (Some(0), 0), "{}{}", first.out, first.err);
+        assert!(first.out.contains("\"pushed\":3"), "{}", first.out);
+        let second = run(&two, &[]);
+        assert!(second.out.contains("\"fetched\":3"), "{}", second.out);
+        assert_eq!(two.worked(), [""; 0]);
+        assert_eq!(two.result("end/number.txt"), "3");
+    }
+
+    #[test]
+    #[ignore = "needs the server of tests/reference/s3.sh"]
+    fn a_server_that_is_down_is_warned_of_once_and_soon() {
+        let one = machine("down");
+        let began = std::time::Instant::now();
+        let said = run(&one, &[("AWS_ENDPOINT_URL", "http://127.0.0.1:9")]);
+        let problems = remote_events(&said);
+        assert_eq!((said.code, problems.len()), (Some(0), 1), "{}{}", said.out, said.err);
+        assert!(problems[0].contains("cannot be reached"), "{problems:?}");
+        assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+        assert_eq!(one.worked(), ["end", "middle", "start"]);
+    }
+
+    #[test]
+    #[ignore = "needs the server of tests/reference/s3.sh"]
+    fn a_bucket_that_is_not_there_is_warned_of_once() {
+        let one = Project::new(&CHAIN.replace("REMOTE", "s3://there-is-no-such-bucket/x"));
+        let said = run(&one, &[]);
+        let problems = remote_events(&said);
+        assert_eq!((said.code, problems.len()), (Some(0), 1), "{}{}", said.out, said.err);
+        assert!(problems[0].contains("no such bucket"), "{problems:?}");
+    }
+
+    #[test]
+    #[ignore = "needs the server of tests/reference/s3.sh"]
+    fn without_permission_it_is_said_once_and_no_key_is_told() {
+        let one = machine("denied");
+        let locked = std::env::var("MCPRL_TEST_S3_LOCKED").expect("tests/reference/s3.sh sets the locked server");
+        let keys = [
+            ("AWS_ENDPOINT_URL", locked.as_str()),
+            ("AWS_ACCESS_KEY_ID", "AKIASECRETNAME000000"),
+            ("AWS_SECRET_ACCESS_KEY", "verysecretvalue0123456789"),
+        ];
+        let said = run(&one, &keys);
+        let problems = remote_events(&said);
+        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        assert!(!problems.is_empty() && problems.len() <= 2, "{problems:?}");
+        assert!(problems[0].contains("refuses"), "{problems:?}");
+        assert_tells_nothing(&one, &said, &["AKIASECRETNAME000000", "verysecretvalue0123456789"]);
+    }
+
+    /// Neither what is said, nor a journal, record or artifact.
+    fn assert_tells_nothing(project: &Project, said: &Said, secrets: &[&str]) {
+        let mut texts = vec![said.out.clone(), said.err.clone()];
+        let mut open = vec![project.path("cache")];
+        while let Some(folder) = open.pop() {
+            for item in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+                let path = item.path();
+                if path.is_symlink() {
+                    continue;
+                }
+                if path.is_dir() {
+                    open.push(path);
+                } else {
+                    texts.push(String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned());
+                }
+            }
+        }
+        for secret in secrets {
+            assert!(texts.iter().all(|text| !text.contains(secret)), "{secret} is told");
+        }
+    }
+}
