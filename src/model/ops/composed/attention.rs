@@ -198,6 +198,7 @@ mod tests {
     use super::*;
     use crate::model::{
         TokenTree,
+        kernels::Format,
         ops::{
             TreeLayout,
             composed::{TileSize, force},
@@ -236,7 +237,7 @@ mod tests {
         let rows = tree.tokens.len();
         let [q, k, v, dout] = [(4, 1), (2, 2), (2, 3), (4, 4)].map(|(heads, seed)| tensor(rows, heads, seed));
         let out = layout.attend(&q, &k, &v).unwrap();
-        let (dq, dk, dv) = layout.attend_backward((&q, &k, &v), &out, &dout).unwrap();
+        let (dq, dk, dv) = layout.attend_backward((&q, &k, &v), &out, &dout, Format::F32).unwrap();
         [out, dq, dk, dv].map(|tensor| read(&tensor).unwrap())
     }
 
