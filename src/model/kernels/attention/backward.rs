@@ -40,7 +40,7 @@ pub fn attend_backward(
             start * step + head * heads.dim..*start * step + span.kv.len * step
         };
         let rows: Vec<Range<usize>> = spans.iter().zip(starts).map(of_span).collect();
-        let given = Given { positions, spans, rows: &rows, heads, head, k, dk, dv };
+        let given = Given { positions, spans, rows: &rows, heads, k, dk, dv };
         let mut products: Box<dyn Products> = match pairs {
             true => Box::new(InPairs::new(&given, v)),
             false => Box::new(InWords::new(&given, v)),
@@ -88,7 +88,6 @@ struct Given<'a> {
     /// Per span, where this head's keys and values lie, from the first's begin to the end of the last's row.
     rows: &'a [Range<usize>],
     heads: Heads,
-    head: usize,
     k: &'a [f32],
     dk: team::Shared,
     dv: team::Shared,

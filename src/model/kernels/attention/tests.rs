@@ -49,7 +49,7 @@ fn gradients_in_bf16_differ_from_those_in_f32_by_its_rounding() {
             |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v * v)).sum::<f64>().sqrt();
         let difference = norm(&mut whole.iter().zip(rounded).map(|(a, b)| a - b));
         let relative = difference / norm(&mut whole.iter().copied());
-        assert!(relative < 4e-3, "relative error {relative}");
+        assert!(relative < 6e-3, "relative error {relative}");
         assert_eq!(relative == 0.0, !multiplies_bf16());
     }
 }
