@@ -194,7 +194,8 @@ fn a_model_that_is_neither_folder_nor_hub_id_is_shown_where_it_is_named() {
     assert!(said.err.contains("there is no folder \"./llama\""), "{}", said.err);
     assert!(said.err.contains("hub id"), "{}", said.err);
 
-    project.write("run.toml", &RUN.replacen("policy = \"base\"", "policy = \"Qwen/Qwen3-4B\"", 1));
+    let run = RUN.replace("model = \"llama\"\n", "");
+    project.write("run.toml", &run.replacen("policy = \"base\"", "policy = \"Qwen/Qwen3-4B\"", 1));
     let said = project.mcprl(&["plan", "run.toml"]);
     assert!(said.err.contains("`model = \"Qwen/Qwen3-4B\"` at the top of the file"), "{}", said.err);
 }

@@ -106,8 +106,8 @@ impl Hall {
         let mut trajectories: Vec<Trajectory> = data::read(&path).unwrap();
         for episode in &mut trajectories {
             let (end, cut) = (episode.tokens.len(), 13);
-            let again = |of: &[bool]| [&of[..cut], &vec![false; cut], &of[cut..]].concat();
-            episode.sampled = again(&episode.sampled);
+            let (first, rest) = episode.sampled.split_at(cut);
+            episode.sampled = [first, &vec![false; cut], rest].concat();
             episode.logprobs = [&episode.logprobs[..cut], &vec![0.0; cut], &episode.logprobs[cut..]].concat();
             episode.tokens = [&episode.tokens[..cut], &episode.tokens[..end]].concat();
             episode.row_starts = Some(vec![cut as u32]);

@@ -159,6 +159,8 @@ fn is_held_out(task: &str, share: f64, seed: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn error(text: &str) -> String {
@@ -238,5 +240,35 @@ mod tests {
         let quarter = heldout(0.25, 1).len();
         assert!((200..300).contains(&quarter), "{quarter}");
         assert_ne!(heldout(0.25, 1), heldout(0.25, 2));
+    }
+
+    /// Keeps what a person is told.
+    #[derive(Default)]
+    struct Notes(std::sync::Mutex<Vec<String>>);
+
+    impl crate::progress::Observer for Notes {
+        fn total(&self, _: u64) {}
+        fn advance(&self, _: u64) {}
+        fn status(&self, _: &str) {}
+        fn note(&self, text: &str) {
+            self.0.lock().unwrap().push(text.to_owned());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_leaves_nothing_to_train_on_or_nothing_held_out_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tasks.jsonl");
+        for (split, lack) in [("train", "no task is held out"), ("heldout", "no task is left to train on")] {
+            std::fs::write(&file, format!("{{\"task\": \"a\", \"split\": \"{split}\"}}\n")).unwrap();
+            let params = json!({"source": "file", "file": file});
+            let (mut context, _) =
+                crate::stage::testing::context("scenarios", &[], &folder.path().join("out"), params);
+            let notes = std::sync::Arc::new(Notes::default());
+            context.observer = notes.clone();
+            crate::stage::scenarios::run(&context).await.unwrap();
+            let notes = notes.0.lock().unwrap();
+            assert!(matches!(&notes[..], [note] if note.contains(lack)), "{split}: {notes:?}");
+        }
     }
 }

@@ -515,33 +515,3 @@ async fn a_source_without_its_file_says_which_parameter_is_missing() {
     let error = run(&context).await.unwrap_err();
     assert_eq!(error.to_string(), "source = \"file\" needs the parameter `file`");
 }
-
-/// Keeps what a person is told.
-#[derive(Default)]
-struct Notes(std::sync::Mutex<Vec<String>>);
-
-impl crate::progress::Observer for Notes {
-    fn total(&self, _: u64) {}
-    fn advance(&self, _: u64) {}
-    fn status(&self, _: &str) {}
-    fn note(&self, text: &str) {
-        self.0.lock().unwrap().push(text.to_owned());
-    }
-}
-
-#[tokio::test]
-async fn a_file_that_leaves_nothing_to_train_on_or_nothing_held_out_is_told() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("tasks.jsonl");
-    for (split, lack) in [("train", "no task is held out"), ("heldout", "no task is left to train on")] {
-        std::fs::write(&file, format!("{{\"task\": \"a\", \"split\": \"{split}\"}}\n")).unwrap();
-        let params = json!({"source": "file", "file": file});
-        let (mut context, _) =
-            crate::stage::testing::context("scenarios", &[], &folder.path().join("out"), params);
-        let notes = std::sync::Arc::new(Notes::default());
-        context.observer = notes.clone();
-        run(&context).await.unwrap();
-        let notes = notes.0.lock().unwrap();
-        assert!(matches!(&notes[..], [note] if note.contains(lack)), "{split}: {notes:?}");
-    }
-}
