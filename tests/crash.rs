@@ -50,11 +50,11 @@ const PLACES: [&str; 11] = [
     "work::begun",
     "work::performed",
     "publish::hashed",
-    "publish::synced",
     "publish::renamed",
     "commit::before",
     "commit::after",
     "work::linked",
+    "settle::synced",
 ];
 
 /// Stages with a record, each by its name.

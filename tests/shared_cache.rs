@@ -57,7 +57,10 @@ impl Shared {
     }
 
     fn blobs(&self) -> Vec<PathBuf> {
-        self.files().into_iter().filter(|path| path.components().any(|part| part.as_os_str() == "blobs")).collect()
+        self.files()
+            .into_iter()
+            .filter(|path| path.components().any(|part| part.as_os_str() == "blobs"))
+            .collect()
     }
 }
 
@@ -78,7 +81,11 @@ fn what_one_machine_worked_another_takes_and_works_nothing() {
     assert!(plan.out.contains("which was not asked, will be taken from there"), "{}", plan.out);
     assert!(!two.path("cache").exists(), "plan writes nothing");
     let second = two.run(&[]);
-    assert!(second.err.contains("3 results taken") && second.err.contains("3 cached, 0 worked"), "{}", second.err);
+    assert!(
+        second.err.contains("3 results taken") && second.err.contains("3 cached, 0 worked"),
+        "{}",
+        second.err
+    );
     assert_eq!(two.worked(), [""; 0]);
     assert_eq!(two.result("end/number.txt"), "3");
     assert_eq!(two.mcprl(&["cache", "verify"]).code, Some(0));
@@ -145,7 +152,10 @@ fn damaged_blobs_are_worked_anew_with_a_word_and_mended() {
         assert_eq!(two.worked(), ["end", "middle", "start"], "{damage:?}");
         let problems = remote_events(&said);
         assert_eq!(problems.len(), 3, "{problems:?}");
-        assert!(problems.iter().all(|text| text.contains("the shared result cannot be used: its file")), "{problems:?}");
+        assert!(
+            problems.iter().all(|text| text.contains("the shared result cannot be used: its file")),
+            "{problems:?}"
+        );
         let three = shared.machine();
         assert_eq!(remote_events(&three.run(&["--json"])), [""; 0]);
         assert_eq!(three.worked(), [""; 0], "mended after {damage:?}");
@@ -257,7 +267,11 @@ fn a_wrong_remote_is_shown_where_it_stands() {
     }
     one.write("run.toml", &CHAIN.replace("remote = \"REMOTE\"", "remot = \"x\"\npush = 3"));
     let said = one.mcprl(&["plan", "run.toml"]);
-    assert!(said.err.contains("did you mean `remote`?") && said.err.contains("should be a boolean"), "{}", said.err);
+    assert!(
+        said.err.contains("did you mean `remote`?") && said.err.contains("should be a boolean"),
+        "{}",
+        said.err
+    );
 }
 
 #[cfg(not(feature = "s3"))]
@@ -329,7 +343,8 @@ mod s3 {
     #[ignore = "needs the server of tests/reference/s3.sh"]
     fn without_permission_it_is_said_once_and_no_key_is_told() {
         let one = machine("denied");
-        let locked = std::env::var("MCPRL_TEST_S3_LOCKED").expect("tests/reference/s3.sh sets the locked server");
+        let locked =
+            std::env::var("MCPRL_TEST_S3_LOCKED").expect("tests/reference/s3.sh sets the locked server");
         let keys = [
             ("AWS_ENDPOINT_URL", locked.as_str()),
             ("AWS_ACCESS_KEY_ID", "AKIASECRETNAME000000"),

@@ -21,7 +21,7 @@ use crate::{
     error::{At, Class, Failure, Result},
     plan::{Ledger, NodeIndex, Readiness, Ready, Settled},
     stage::card::Section,
-    store::{Cost, Remote},
+    store::{Cost, Remote, Settler},
 };
 
 /// Stages may compute on the thread they are worked on, so there are more of these than stages at once, mostly.
@@ -32,8 +32,20 @@ pub fn run(request: Request) -> Result<Summary> {
     let Request { plan, store, files, folder, resample, keep_going, listener, cancel } = request;
     let (last, worked) = (store.last_keys(&plan.name), folder.worked());
     let remote = plan.remote.clone().map(Remote::new);
-    let workshop =
-        Arc::new(Workshop { plan, store, remote, files, folder, last, resample, worked, listener, cancel });
+    let settler = Settler::new(&store);
+    let workshop = Arc::new(Workshop {
+        plan,
+        store,
+        remote,
+        settler,
+        files,
+        folder,
+        last,
+        resample,
+        worked,
+        listener,
+        cancel,
+    });
     let mut run = Run::new(&workshop, keep_going);
     let settled = run.settle_cached().and_then(|()| run.check_devices());
     let outcome = settled.and_then(|()| {
@@ -52,6 +64,7 @@ pub fn run(request: Request) -> Result<Summary> {
         runtime.shutdown_background();
         outcome
     });
+    run.settled()?;
     workshop.store.remember(&workshop.plan.name, &run.keys)?;
     workshop.files.save(&workshop.store)?;
     let summary = run.summary();
@@ -180,6 +193,17 @@ impl<'w> Run<'w> {
         self.ended.insert(index, Ended::Failed);
         self.failures.push(failure);
         self.workshop.folder.note(entry)
+    }
+
+    /// Waits until everything is durable; what is not has failed.
+    fn settled(&mut self) -> Result<()> {
+        for (stage, cause) in self.workshop.settler.finish() {
+            let order = self.workshop.plan.order();
+            let Some(index) = order.iter().copied().find(|index| self.id(*index) == stage) else { continue };
+            self.keys.remove(&stage);
+            self.failed(index, cause.into())?;
+        }
+        Ok(())
     }
 
     async fn schedule(&mut self) -> Result<()> {

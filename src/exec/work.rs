@@ -1,5 +1,8 @@
 //! One stage, from key to record.
 //!
+//! What is finished is in its place and there for everyone at once; it is made durable behind the next stage's back, and
+//! the run is over when all of it is.
+//!
 //! Order matters: the lease before the second look, so that what another run just published is taken; publishing before
 //! the record, so that a record never names what is not there; the record before the rows are forgotten.
 
@@ -21,8 +24,8 @@ use crate::{
     spent::Meter,
     stage::{self, Artifacts, Context, Input, Metrics, Rows, StageError, card::Section, registry},
     store::{
-        Acquired, ActionRecord, Condition, Cost, Fetched, FileDigests, LastKeys, Lease, Lookup, Output, Pushed,
-        Recorded, Remote, RowLog, Store, StoreError, Watch, failpoint,
+        Acquired, ActionRecord, Condition, Cost, Fetched, FileDigests, LastKeys, Lease, Lookup, Output,
+        Placed, Pushed, Recorded, Remote, RowLog, Settler, Store, StoreError, Watch, failpoint,
     },
 };
 
@@ -37,6 +40,7 @@ pub struct Workshop {
     pub store: Store,
     /// What other machines share.
     pub remote: Option<Remote>,
+    pub settler: Settler,
     pub files: FileDigests,
     pub folder: RunFolder,
     pub last: LastKeys,
@@ -52,6 +56,12 @@ pub struct Done {
     pub key: Digest,
     pub record: ActionRecord,
     pub cached: bool,
+}
+
+/// What came of asking for the right to work on a stage.
+enum Leased {
+    Lease(Lease),
+    Done(Done),
 }
 
 /// A node with its inputs and key known.
@@ -82,7 +92,11 @@ impl Workshop {
             (Lookup::Withheld(record), unsealed) if self.worked.contains(&job.key) => (record, unsealed),
             _ => return Ok(None),
         };
-        self.store.seal_all(&unsealed)?;
+        if !unsealed.is_empty() {
+            // Left behind by a run that was killed, perhaps before it was durable.
+            self.store.settle(&[], &[job.key])?;
+            self.store.seal_all(&unsealed)?;
+        }
         self.folder.note(Entry::Cached { node: self.id(job).to_owned(), key: job.key })?;
         // Said first and looked at again: a sweep sees the one, or is seen here.
         self.store.after_sweep();
@@ -169,14 +183,32 @@ impl Workshop {
 
     /// Takes the result from the store, from another run that is about to have it, or works it.
     pub async fn settle(&self, job: &Job, share: &Share) -> Result<Done> {
-        let mut watch = Watch::default();
-        let mut told = false;
-        let lease = loop {
+        loop {
+            let lease = match self.leased(job).await? {
+                Leased::Lease(lease) => lease,
+                Leased::Done(done) => return Ok(done),
+            };
             if let Some(record) = self.cached(job)? {
                 return Ok(Done { key: job.key, record, cached: true });
             }
+            match self.work(job, &lease, share).await {
+                // This machine stood still, was taken for dead, and another went on: its result is the one that counts.
+                Err(failure) if failure.code() == StoreError::LeaseLost.code() => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// The right to work on it, or what another run made of it meanwhile.
+    async fn leased(&self, job: &Job) -> Result<Leased> {
+        let mut watch = Watch::default();
+        let mut told = false;
+        loop {
+            if let Some(record) = self.cached(job)? {
+                return Ok(Leased::Done(Done { key: job.key, record, cached: true }));
+            }
             match self.store.lease(&job.key, self.id(job), &self.folder.id, &mut watch)? {
-                Acquired::Mine(lease) => break lease,
+                Acquired::Mine(lease) => return Ok(Leased::Lease(lease)),
                 Acquired::Taken { run, holder } => {
                     if !std::mem::replace(&mut told, true) {
                         self.listener.event(&Event::Waiting { id: self.id(job), run: &run, holder: &holder });
@@ -187,11 +219,7 @@ impl Workshop {
                     }
                 }
             }
-        };
-        if let Some(record) = self.cached(job)? {
-            return Ok(Done { key: job.key, record, cached: true });
         }
-        self.work(job, &lease, share).await
     }
 
     async fn work(&self, job: &Job, lease: &Lease, share: &Share) -> Result<Done> {
@@ -211,7 +239,7 @@ impl Workshop {
         let (attempt, metrics) = self.persist(job, &rows, &meter, share).await?;
         failpoint("work::performed");
         self.files_unchanged(job)?;
-        let outputs = self.publish(job, &attempt)?;
+        let (outputs, placed) = self.publish(job, &attempt)?;
         let spent = meter.spent();
         let prices = self.plan.node(job.index).stage.prices.filter(|_| spent.judge_requests > 0);
         let record = ActionRecord {
@@ -231,13 +259,14 @@ impl Workshop {
         if found != Lookup::Miss {
             self.store.withdraw(&job.key)?;
         }
-        let record = match self.store.commit(&record)? {
+        let record = match self.store.enter(&record)? {
             Recorded::New | Recorded::Same => record,
             Recorded::Differs { outputs, standing } => {
                 self.differs(job, outputs)?;
                 *standing
             }
         };
+        self.settler.settle(&id, job.key, placed);
         let record = self.pushed(job, record)?;
         rows.0.clear()?;
         self.store.remember(&self.plan.name, &BTreeMap::from([(id.clone(), job.key)]))?;
@@ -344,8 +373,8 @@ impl Workshop {
         Ok(())
     }
 
-    fn publish(&self, job: &Job, attempt: &Attempt) -> Result<BTreeMap<String, Output>> {
-        let mut outputs = BTreeMap::new();
+    fn publish(&self, job: &Job, attempt: &Attempt) -> Result<(BTreeMap<String, Output>, Vec<Placed>)> {
+        let (mut outputs, mut artifacts) = (BTreeMap::new(), Vec::new());
         for (port, declared) in &self.plan.node(job.index).stage.card.outputs {
             let written = attempt.out().join(&declared.path);
             let Ok(metadata) = written.symlink_metadata() else {
@@ -360,10 +389,11 @@ impl Workshop {
                     .map_err(|cause| StoreError::writing(&written, cause))?;
                 (staged, Some(name.to_string_lossy().into_owned()))
             };
-            let digest = self.store.publish(&staged).at(|| format!("output `{port}`"))?;
-            outputs.insert(port.clone(), Output { digest, file });
+            let placed = self.store.place(&staged).at(|| format!("output `{port}`"))?;
+            outputs.insert(port.clone(), Output { digest: placed.digest, file });
+            artifacts.push(placed);
         }
-        Ok(outputs)
+        Ok((outputs, artifacts))
     }
 }
 

@@ -47,7 +47,13 @@ pub use survey::{NodeStatus, Status, Survey, forced, reasons};
 pub use upkeep::CacheMode;
 
 use self::{graph::Graph, identity::ServerIdentity, key::Surroundings, reader::Reader};
-use crate::{engine::EngineSpec, error::Result, mcp::ServerSpec, stage::Cards, store::{FileDigests, RemoteSpec}};
+use crate::{
+    engine::EngineSpec,
+    error::Result,
+    mcp::ServerSpec,
+    stage::Cards,
+    store::{FileDigests, RemoteSpec},
+};
 
 /// Everything a run will do, resolved once.
 pub struct Plan {

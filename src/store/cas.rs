@@ -1,7 +1,9 @@
-//! Artifacts by content: publishing them, and telling cheaply whether one is still what it was.
+//! Artifacts by content: putting them in their place, and telling cheaply whether one is still what it was.
+//!
+//! A seal vouches for bytes without their being read, so it is written once they are durable (`settle.rs`), never before.
 
 use std::{
-    fs::{File, Permissions},
+    fs::Permissions,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -15,6 +17,14 @@ use super::{
     write,
 };
 use crate::hash::Digest;
+
+/// An artifact that is in its place, and not durable yet.
+#[derive(Debug)]
+pub struct Placed {
+    pub digest: Digest,
+    /// As it was before its bytes were read; absent where the artifact was there already.
+    pub(super) seal: Option<Seal>,
+}
 
 /// What an artifact in the store is worth.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,8 +44,8 @@ impl Condition {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-struct Seal {
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Seal {
     files: Vec<Entry>,
     /// The folders, the artifact's own first: their stamps say that no file came or went. Absent in older stores.
     #[serde(default)]
@@ -45,6 +55,12 @@ struct Seal {
 impl Seal {
     fn of(folder: &Path) -> Result<Self, StoreError> {
         Ok(Self { files: tree::list(folder)?, folders: tree::folders(folder)? })
+    }
+
+    /// All its files and folders.
+    pub(super) fn paths(&self, folder: &Path) -> impl Iterator<Item = PathBuf> {
+        let inner = self.files.iter().chain(&self.folders);
+        inner.map(|entry| if entry.path.is_empty() { folder.to_owned() } else { folder.join(&entry.path) })
     }
 
     /// Whether everything is as it was; asked of the files themselves, no folder is listed.
@@ -95,31 +111,39 @@ impl Store {
         }
     }
 
-    /// Records the stamps of an intact artifact, so that the next look at it is cheap.
+    /// Records the stamps of an intact artifact, so that the next look at it is cheap. Makes it durable first.
     pub fn seal(&self, digest: &Digest) -> Result<(), StoreError> {
-        self.write_seal(digest, &Seal::of(&self.artifact(digest))?)
+        let seal = Seal::of(&self.artifact(digest))?;
+        self.settle(&[Placed { digest: *digest, seal: Some(seal) }], &[])
     }
 
-    fn write_seal(&self, digest: &Digest, seal: &Seal) -> Result<(), StoreError> {
+    pub(super) fn write_seal(&self, digest: &Digest, seal: &Seal) -> Result<(), StoreError> {
         let seal = serde_json::to_vec(seal).unwrap_or_default();
         write::replace(self, &self.seal_path(digest), &seal)
     }
 
+    /// [`Store::place`], and durable.
+    pub fn publish(&self, staged: &Path) -> Result<Digest, StoreError> {
+        let placed = self.place(staged)?;
+        let digest = placed.digest;
+        self.settle(&[placed], &[])?;
+        Ok(digest)
+    }
+
     /// Moves a folder of the store's own `tmp/` in as an artifact. The folder is gone afterwards.
     ///
-    /// Equal content that is already there is kept; a damaged artifact under the same digest is replaced.
-    pub fn publish(&self, staged: &Path) -> Result<Digest, StoreError> {
+    /// Equal content that is already there is kept; a damaged artifact under the same digest is replaced. A process
+    /// that is killed loses nothing of it from here on; the power may fail until it is settled.
+    pub fn place(&self, staged: &Path) -> Result<Placed, StoreError> {
         for entry in tree::list(staged)? {
             let path = staged.join(&entry.path);
             std::fs::set_permissions(&path, Permissions::from_mode(0o444))
-                .and_then(|()| File::open(&path)?.sync_all())
                 .map_err(|cause| StoreError::writing(path, cause))?;
         }
         // Stamps are taken before the bytes are read: a change in between shows as a seal that does not fit.
         let seal = Seal::of(staged)?;
         let digest = tree::digest(staged, &seal.files)?;
         failpoint("publish::hashed");
-        sync_folders(staged)?;
 
         let target = self.artifact(&digest);
         if self.inspect(&digest).is_intact() {
@@ -128,7 +152,7 @@ impl Store {
             self.after_sweep();
             if target.is_dir() {
                 remove(staged)?;
-                return Ok(digest);
+                return Ok(Placed { digest, seal: None });
             }
         }
         if let Some(parent) = target.parent() {
@@ -137,22 +161,21 @@ impl Store {
         if target.exists() {
             self.discard(&target)?;
         }
-        failpoint("publish::synced");
         match std::fs::rename(staged, &target) {
             Ok(()) => failpoint("publish::renamed"),
             // Another process published the same bytes in between.
             Err(_) if self.inspect(&digest).is_intact() => {
+                // Which may have been killed since.
+                self.renew(&digest)?;
                 remove(staged)?;
-                return Ok(digest);
+                return Ok(Placed { digest, seal: None });
             }
             Err(cause) => return Err(StoreError::writing(target, cause)),
         }
-        write::sync_parent(&target)?;
-        self.write_seal(&digest, &seal)?;
-        Ok(digest)
+        Ok(Placed { digest, seal: Some(seal) })
     }
 
-    /// Changes the seal's time, or makes the seal.
+    /// Changes the seal's time, or makes the artifact durable and the seal.
     fn renew(&self, digest: &Digest) -> Result<(), StoreError> {
         let path = self.seal_path(digest);
         match touch(&path) {
@@ -169,17 +192,6 @@ impl Store {
         std::fs::rename(folder, grave.path().join("artifact"))
             .map_err(|cause| StoreError::writing(folder, cause))
     }
-}
-
-fn sync_folders(folder: &Path) -> Result<(), StoreError> {
-    let reading = |cause| StoreError::reading(folder, cause);
-    for item in std::fs::read_dir(folder).map_err(reading)? {
-        let path = item.map_err(reading)?.path();
-        if path.is_dir() {
-            sync_folders(&path)?;
-        }
-    }
-    write::sync_folder(folder)
 }
 
 fn remove(folder: &Path) -> Result<(), StoreError> {

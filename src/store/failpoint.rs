@@ -10,12 +10,14 @@
 //! | `journal::torn` | half of a journal's line |
 //! | `work::begun` | the lease, an empty attempt |
 //! | `rows::torn` | half of a row's frame |
+//! | `rows::recorded` | one more row |
 //! | `work::performed` | outputs as the stage wrote them |
-//! | `publish::hashed`, `publish::synced` | one output, read-only, not yet in place |
+//! | `publish::hashed` | one output, read-only, not yet in place |
 //! | `publish::renamed` | one artifact without its seal |
 //! | `commit::before` | all artifacts, no record |
 //! | `commit::after` | the record; rows not forgotten, newest key not noted |
 //! | `work::linked` | everything but the journal's word of it |
+//! | `settle::synced` | a durable artifact without its seal |
 //! | `fetch::published` | artifacts of another machine, no record |
 //! | `push::torn` | half of a file beside the objects of a remote folder |
 //! | `push::stored` | all blobs of a result in the remote, no record |

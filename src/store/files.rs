@@ -3,7 +3,8 @@
 //! A file is read once and again only when its stamp changes: inode, size, times of modification and of change. The
 //! last one cannot be set, so a byte changed with size and modification time put back is noticed. A stamp younger than
 //! the grain of the clock that made it is not trusted, for the file could change twice within it; nor is one from the
-//! future, for a clock was set back.
+//! future, for a clock was set back. Each host remembers for itself: a path, and the inode behind it, mean something else
+//! on another.
 
 use std::{
     collections::BTreeMap,
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Store, StoreError,
+    lease::host,
     tree::{Stamp, file_digest},
     write,
 };
@@ -29,6 +31,9 @@ const FINE: Duration = Duration::from_millis(25);
 fn grain(stamp: &Stamp) -> Duration {
     if stamp.ctime % 1_000_000 == 0 { COARSE } else { FINE }
 }
+
+/// How the lists of all hosts are called.
+pub(super) const LISTS: &str = "files-";
 
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 struct Known {
@@ -100,6 +105,8 @@ impl FileDigests {
     }
 }
 
-fn path(store: &Store) -> PathBuf {
-    store.tmp().join("files.json")
+pub(super) fn path(store: &Store) -> PathBuf {
+    let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
+    let host: String = host().chars().map(plain).collect();
+    store.tmp().join(format!("{LISTS}{host}.json"))
 }

@@ -31,6 +31,7 @@ use serde_json::Value;
 
 use super::{
     Acquired, ActionRecord, Lease, Store, StoreError, Watch,
+    files::LISTS,
     record::key_of,
     tree::{self, Stamp},
 };
@@ -159,7 +160,9 @@ impl Store {
         let work = folders(&self.tmp().join("work")).into_iter().filter(|_| !live);
         let others = entries(&self.tmp()).into_iter().filter(|path| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            !["rows", "work", "files.json"].contains(&name) && !young(modified(path), BESIDE_RUNS)
+            !["rows", "work"].contains(&name)
+                && !name.starts_with(LISTS)
+                && !young(modified(path), BESIDE_RUNS)
         });
         rows.chain(work).chain(others.filter(|_| !live)).collect()
     }

@@ -73,9 +73,7 @@ impl Holder {
         let namespace = std::fs::read_link("/proc/self/ns/pid");
         let pid = std::process::id();
         Self {
-            host: line("/proc/sys/kernel/hostname")
-                .or_else(|_| std::env::var("HOSTNAME"))
-                .unwrap_or_else(|_| "localhost".into()),
+            host: host(),
             boot: line("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
             pid_namespace: namespace.map(|path| path.display().to_string()).unwrap_or_default(),
             pid,
@@ -104,6 +102,12 @@ impl Holder {
             Some(Err(_)) => Life::Dead,
         }
     }
+}
+
+/// What this machine calls itself.
+pub(super) fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").map(|text| text.trim().to_owned());
+    name.or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "localhost".into())
 }
 
 /// Field 22 of `/proc/<pid>/stat`, counted after the parenthesised name.

@@ -14,7 +14,8 @@
 //! | `tmp/` | work in progress, rows of interrupted stages, digests of files outside the store |
 //!
 //! Invariants:
-//! - Nothing under `cas/` or `ac/` is ever seen half-written: it is written under `tmp/`, synced, then renamed.
+//! - Nothing under `cas/` or `ac/` is ever seen half-written: it is written under `tmp/`, then renamed. Sealed is what is
+//!   durable as well; what a power cut may have torn has no seal, and is hashed before it is believed.
 //! - A record is created if absent and never overwritten; a second writer with other outputs is told so.
 //! - An artifact is trusted by its seal and hashed again when the seal does not fit; a damaged one is a miss, not an error.
 //! - Opening a store and looking into it writes nothing.
@@ -29,6 +30,7 @@ mod lease;
 mod record;
 mod remote;
 mod rows;
+mod settle;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -38,7 +40,7 @@ mod write;
 
 use std::path::{Path, PathBuf};
 
-pub use cas::Condition;
+pub use cas::{Condition, Placed};
 pub use error::StoreError;
 pub use failpoint::{die, failpoint, reached};
 pub use files::FileDigests;
@@ -48,6 +50,7 @@ pub use lease::{Acquired, Holder, Lease, Watch};
 pub use record::{ActionRecord, Cost, Lookup, Output, Recorded};
 pub use remote::{Fetched, NotAPlace, Pushed, Remote, RemotePlace, RemoteSpec, Traffic};
 pub use rows::RowLog;
+pub use settle::Settler;
 pub use transfer::Copied;
 pub use verify::{Checked, Flaw};
 

@@ -166,8 +166,15 @@ impl Store {
         keys.iter().filter_map(|key| self.record(key)).collect()
     }
 
-    /// Creates the record if its key has none yet.
+    /// [`Store::enter`], and durable.
     pub fn commit(&self, record: &ActionRecord) -> Result<Recorded, StoreError> {
+        let recorded = self.enter(record)?;
+        self.settle(&[], &[record.key])?;
+        Ok(recorded)
+    }
+
+    /// Creates the record if its key has none yet. The power may fail until it is settled.
+    pub fn enter(&self, record: &ActionRecord) -> Result<Recorded, StoreError> {
         let path = self.record_path(&record.key);
         let bytes = serde_json::to_vec_pretty(record)
             .map_err(|cause| StoreError::writing(&path, std::io::Error::other(cause)))?;

@@ -13,7 +13,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use super::{Store, StoreError, die, reached};
+use super::{Store, StoreError, die, failpoint, reached};
 use crate::hash::Digest;
 
 const CHECK: usize = 8;
@@ -52,7 +52,9 @@ impl RowLog {
             _ = file.write_all(&frame[..frame.len() / 2]);
             die();
         }
-        file.write_all(&frame).map_err(writing)
+        file.write_all(&frame).map_err(writing)?;
+        failpoint("rows::recorded");
+        Ok(())
     }
 
     /// Forgets all rows: the stage is published.

@@ -219,7 +219,7 @@ fn a_known_file_is_not_read_again() {
     files.digest(&path).unwrap();
     files.save(&place.store).unwrap();
     // What is remembered is believed: that is how this test sees that the bytes are not read.
-    let list = place.store.tmp().join("files.json");
+    let list = files::path(&place.store);
     let text = std::fs::read_to_string(&list).unwrap();
     let other = Digest::of(b"other");
     std::fs::write(&list, text.replace(&Digest::of(b"one").to_string(), &other.to_string())).unwrap();
@@ -234,7 +234,7 @@ fn a_stamp_from_the_future_is_not_trusted() {
     let stamp = tree::Stamp::from(&path.metadata().unwrap());
     let ahead = tree::Stamp { ctime: stamp.ctime + 3_600_000_000_000, ..stamp };
     let known = json!({ &path.display().to_string(): { "stamp": ahead, "digest": Digest::of(b"old") } });
-    std::fs::write(place.store.tmp().join("files.json"), known.to_string()).unwrap();
+    std::fs::write(files::path(&place.store), known.to_string()).unwrap();
     assert_eq!(FileDigests::load(&place.store).digest(&path).unwrap(), Digest::of(b"one"));
 }
 

@@ -1,8 +1,8 @@
-//! Files that appear whole or not at all.
-//!
-//! Data is synced before the rename: a file system may otherwise make the new name durable before the bytes it names.
+//! Files that appear whole or not at all, whatever kills the process. Nothing here is synced: a file system may make a
+//! new name durable before the bytes it names, so what must outlive a power cut is settled (`settle.rs`), and what is
+//! read after one is checked.
 
-use std::{fs::File, io::Write, os::unix::fs::MetadataExt, path::Path};
+use std::{io::Write, os::unix::fs::MetadataExt, path::Path};
 
 use super::{Store, StoreError};
 
@@ -21,12 +21,11 @@ fn staged(store: &Store, bytes: &[u8]) -> Result<tempfile::NamedTempFile, StoreE
     Ok(file)
 }
 
-/// Creates `path` with these bytes, durably, unless it exists.
+/// Creates `path` with these bytes, whole, unless it exists. Not synced.
 pub(super) fn create(store: &Store, path: &Path, bytes: &[u8]) -> Result<Created, StoreError> {
     let file = staged(store, bytes)?;
-    file.as_file().sync_all().map_err(|cause| StoreError::writing(path, cause))?;
     match file.persist_noclobber(path) {
-        Ok(_) => sync_parent(path).map(|()| Created::New),
+        Ok(_) => Ok(Created::New),
         Err(cause) if cause.error.kind() == std::io::ErrorKind::AlreadyExists => Ok(Created::Exists),
         Err(cause) => Err(StoreError::writing(path, cause.error)),
     }
@@ -52,15 +51,4 @@ pub(super) fn replace(store: &Store, path: &Path, bytes: &[u8]) -> Result<(), St
     let file = staged(store, bytes)?;
     file.persist(path).map_err(|cause| StoreError::writing(path, cause.error))?;
     Ok(())
-}
-
-/// Makes the names in a folder durable.
-pub(super) fn sync_folder(folder: &Path) -> Result<(), StoreError> {
-    File::open(folder)
-        .and_then(|folder| folder.sync_all())
-        .map_err(|cause| StoreError::writing(folder, cause))
-}
-
-pub(super) fn sync_parent(path: &Path) -> Result<(), StoreError> {
-    path.parent().map_or(Ok(()), sync_folder)
 }

@@ -58,9 +58,11 @@ fn ahead_text(survey: &Survey) -> String {
     if !survey.unknown.is_empty() {
         text += &format!("never worked here, so not predicted: {}\n", survey.unknown.join(", "));
     }
-    let runs = survey.nodes.iter().any(|node| matches!(node.status, Status::Run { .. } | Status::Waits { .. }));
+    let runs =
+        survey.nodes.iter().any(|node| matches!(node.status, Status::Run { .. } | Status::Waits { .. }));
     if let Some(remote) = survey.unasked.as_ref().filter(|_| runs) {
-        text += &format!("what is in the shared cache {remote}, which was not asked, will be taken from there\n");
+        text +=
+            &format!("what is in the shared cache {remote}, which was not asked, will be taken from there\n");
     }
     if survey.saved.seconds > 0.0 {
         text += &format!("the cache saves {}\n", human::cost(&survey.saved));

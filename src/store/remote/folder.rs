@@ -104,8 +104,7 @@ impl Objects for Folder {
         };
         let mut block = vec![0; 256 << 10];
         loop {
-            let read =
-                std::io::Read::read(&mut file, &mut block).map_err(|cause| self.trouble(&cause))?;
+            let read = std::io::Read::read(&mut file, &mut block).map_err(|cause| self.trouble(&cause))?;
             if read == 0 {
                 return Ok(true);
             }

@@ -75,7 +75,10 @@ pub enum Pushed {
     /// Not for others, or the remote only gives, or rests after a failure.
     Nothing,
     /// Another machine was first, with other outputs, which stand and are in the local store now.
-    Differs { outputs: Vec<String>, standing: Box<ActionRecord> },
+    Differs {
+        outputs: Vec<String>,
+        standing: Box<ActionRecord>,
+    },
     Away(StoreError),
 }
 

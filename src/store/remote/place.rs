@@ -41,13 +41,16 @@ impl RemotePlace {
         let wrong = |problem: &str, hint: &str| Err(NotAPlace { problem: problem.into(), hint: hint.into() });
         if let Some(rest) = text.strip_prefix("s3://") {
             if !s3::BUILT {
-                let hint = "build with `cargo build --release --features s3`, or go without: `--set cache.remote=`";
+                let hint =
+                    "build with `cargo build --release --features s3`, or go without: `--set cache.remote=`";
                 return wrong("this build does not speak S3", hint);
             }
             let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-            let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._".contains(&byte);
+            let plain =
+                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._".contains(&byte);
             if bucket.len() < 3 || bucket.len() > 63 || !bucket.bytes().all(plain) {
-                let hint = "it looks like `s3://bucket/prefix`; keys and endpoint come from the AWS_* variables";
+                let hint =
+                    "it looks like `s3://bucket/prefix`; keys and endpoint come from the AWS_* variables";
                 return wrong("there is no name of a bucket", hint);
             }
             let prefix = prefix.trim_matches('/');
@@ -60,7 +63,9 @@ impl RemotePlace {
         }
         let path = match text.strip_prefix("file://") {
             Some(path) if path.starts_with('/') => path,
-            Some(_) => return wrong("a `file://` URL names no host", "for example `file:///mnt/shared/mcprl`"),
+            Some(_) => {
+                return wrong("a `file://` URL names no host", "for example `file:///mnt/shared/mcprl`");
+            }
             None if text.contains("://") => {
                 return wrong("its kind is unknown", &format!("a remote is {forms}"));
             }
@@ -111,12 +116,12 @@ mod tests {
     #[test]
     fn a_bucket_and_its_prefix_are_told_apart_and_nothing_else_is_let_in() {
         let parse = |text| RemotePlace::parse(text, Path::new("/"));
-        let s3 = |bucket: &str, prefix: &str| {
-            Ok(RemotePlace::S3 { bucket: bucket.into(), prefix: prefix.into() })
-        };
+        let s3 =
+            |bucket: &str, prefix: &str| Ok(RemotePlace::S3 { bucket: bucket.into(), prefix: prefix.into() });
         assert_eq!(parse("s3://bucket"), s3("bucket", ""));
         assert_eq!(parse("s3://bucket/a/b/"), s3("bucket", "a/b"));
-        for wrong in ["s3://", "s3:///a", "s3://KEY:secret@bucket/a", "s3://bucket/../a", "s3://bucket/a?b=c"] {
+        for wrong in ["s3://", "s3:///a", "s3://KEY:secret@bucket/a", "s3://bucket/../a", "s3://bucket/a?b=c"]
+        {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -48,14 +48,16 @@ pub fn open(bucket: &str, prefix: &str) -> Result<Box<dyn Objects>, Trouble> {
     // Another part of the program may have chosen already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let endpoints = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
-    let endpoint = endpoints.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+    let endpoint =
+        endpoints.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
     let clear = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
     let options = ClientOptions::new()
         .with_allow_http(clear)
         .with_connect_timeout(CONNECT)
         .with_read_timeout(SILENCE)
         .with_timeout_disabled();
-    let retry = RetryConfig { max_retries: 3, retry_timeout: Duration::from_secs(60), ..RetryConfig::default() };
+    let retry =
+        RetryConfig { max_retries: 3, retry_timeout: Duration::from_secs(60), ..RetryConfig::default() };
     let mut builder = AmazonS3Builder::from_env()
         .with_bucket_name(bucket)
         .with_client_options(options)
@@ -140,14 +142,23 @@ impl Objects for S3 {
             });
             let mut blocks = match begun.await {
                 Ok(Some(found)) => found.into_stream(),
-                Ok(None) => return _ = tell.send(Ok(Heard::Absent)),
-                Err(cause) => return _ = tell.send(Err(cause)),
+                Ok(None) => {
+                    _ = tell.send(Ok(Heard::Absent));
+                    return;
+                }
+                Err(cause) => {
+                    _ = tell.send(Err(cause));
+                    return;
+                }
             };
             while let Some(block) = blocks.next().await {
                 let block = block.map_err(|cause| trouble(&cause));
                 let last = block.is_err();
                 let tell = tell.clone();
-                let told = tokio::task::spawn_blocking(move || tell.send(block.map(|block| Heard::Block(block.to_vec()))).is_ok()).await;
+                let told = tokio::task::spawn_blocking(move || {
+                    tell.send(block.map(|block| Heard::Block(block.to_vec()))).is_ok()
+                })
+                .await;
                 if last || !told.unwrap_or(false) {
                     return;
                 }

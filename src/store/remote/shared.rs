@@ -56,7 +56,8 @@ impl Shared {
     pub fn read(bytes: &[u8], key: &Digest) -> Result<Self, String> {
         let damaged = || "its record is damaged".to_owned();
         let (digest, text) = bytes.split_at_checked(65).ok_or_else(damaged)?;
-        let digest: Option<Digest> = std::str::from_utf8(digest).ok().and_then(|text| text.trim_end().parse().ok());
+        let digest: Option<Digest> =
+            std::str::from_utf8(digest).ok().and_then(|text| text.trim_end().parse().ok());
         if digest != Some(Digest::of(text)) {
             return Err(damaged());
         }

@@ -61,7 +61,9 @@ const FILES: [(&str, &str); 3] = [("a.txt", "one"), ("b/c.txt", "two"), ("empty"
 #[ignore = "needs the server of tests/reference/s3.sh"]
 fn in_a_bucket_damage_is_a_miss_and_is_mended_and_other_bytes_are_told_of() {
     let bucket = std::env::var("MCPRL_TEST_S3").expect("tests/reference/s3.sh sets the bucket");
-    for (prefix, damage) in [("cut", Some("o")), ("other", Some("eno")), ("long", Some("one more")), ("none", None)] {
+    for (prefix, damage) in
+        [("cut", Some("o")), ("other", Some("eno")), ("long", Some("one more")), ("none", None)]
+    {
         let place = RemotePlace::S3 { bucket: bucket.clone(), prefix: prefix.into() };
         let spec = RemoteSpec { place, push: true };
         let one = machine(&spec);

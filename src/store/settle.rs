@@ -1,0 +1,236 @@
+//! Making results durable: every file and folder of several results synced at once, then their seals written.
+//!
+//! A sync costs a journal's commit, some milliseconds, whether it is for one file or for many: those that ask at the
+//! same time share one. So a run does not wait for each result's five; they are settled in the background, together, and
+//! the run is over when the last one is. What this does to the promises:
+//!
+//! - A process that is killed loses nothing: names and bytes are the kernel's.
+//! - When the power fails, results that were not settled may be lost, torn, or there without what they name. They have no
+//!   seal, so they are hashed when they are next looked up, and a torn one is a miss.
+//! - A run says that it finished once everything is settled. What a run that is still at work shows as done may be a few
+//!   results ahead of the disk.
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread::JoinHandle,
+};
+
+use super::{Placed, Store, StoreError, failpoint};
+use crate::hash::Digest;
+
+/// Syncs under way at once, which the file system may answer with one commit.
+const AT_ONCE: usize = 16;
+
+impl Store {
+    /// Makes artifacts and records durable, and seals the artifacts.
+    pub fn settle(&self, placed: &[Placed], records: &[Digest]) -> Result<(), StoreError> {
+        let mut paths = BTreeSet::new();
+        for Placed { digest, seal } in placed {
+            let Some(seal) = seal else { continue };
+            let folder = self.artifact(digest);
+            paths.extend(seal.paths(&folder));
+            // The name of the artifact, and that of the folder it is in.
+            paths.extend(folder.ancestors().skip(1).take(2).map(Path::to_owned));
+        }
+        for key in records {
+            let path = self.record_path(key);
+            paths.extend(path.parent().map(Path::to_owned));
+            paths.insert(path);
+        }
+        sync_all(&paths.into_iter().collect::<Vec<_>>())?;
+        for Placed { digest, seal } in placed {
+            if let Some(seal) = seal {
+                failpoint("settle::synced");
+                self.write_seal(digest, seal)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn sync_all(paths: &[PathBuf]) -> Result<(), StoreError> {
+    let sync = |path: &PathBuf| {
+        let synced = File::open(path).and_then(|file| file.sync_all());
+        synced.map_err(|cause| StoreError::writing(path, cause))
+    };
+    if let [path] = paths {
+        return sync(path);
+    }
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<(), StoreError> {
+        while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
+            sync(path)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..AT_ONCE.min(paths.len())).map(|_| scope.spawn(work)).collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(StoreError::LeaseLost)))
+    })
+}
+
+/// A finished stage whose result is not durable yet.
+struct Unsettled {
+    stage: String,
+    key: Digest,
+    placed: Vec<Placed>,
+}
+
+/// Settles the results of a run behind its back. Begins with the first one.
+pub struct Settler {
+    store: Store,
+    at_work: Mutex<Option<(mpsc::Sender<Unsettled>, JoinHandle<Vec<Unsettling>>)>>,
+}
+
+/// A stage whose result could not be made durable, and why.
+pub type Unsettling = (String, StoreError);
+
+impl Settler {
+    pub fn new(store: &Store) -> Self {
+        Self { store: store.clone(), at_work: Mutex::default() }
+    }
+
+    /// Takes a result that is in its place. Returns at once.
+    pub fn settle(&self, stage: &str, key: Digest, placed: Vec<Placed>) {
+        let mut at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner);
+        let (queue, _) = at_work.get_or_insert_with(|| {
+            let (queue, results) = mpsc::channel();
+            let store = self.store.clone();
+            (queue, std::thread::spawn(move || settle_all(&store, &results)))
+        });
+        _ = queue.send(Unsettled { stage: stage.to_owned(), key, placed });
+    }
+
+    /// Returns once everything is durable, with what is not: its records are set aside.
+    pub fn finish(&self) -> Vec<Unsettling> {
+        let at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((queue, thread)) = at_work else { return Vec::new() };
+        drop(queue);
+        thread.join().unwrap_or_default()
+    }
+}
+
+fn settle_all(store: &Store, results: &mpsc::Receiver<Unsettled>) -> Vec<Unsettling> {
+    let mut failed = Vec::new();
+    while let Ok(first) = results.recv() {
+        let mut round = vec![first];
+        // All that came up during the round before.
+        round.extend(results.try_iter());
+        let keys: Vec<Digest> = round.iter().map(|result| result.key).collect();
+        let (mut placed, mut stages) = (Vec::new(), Vec::new());
+        for result in round {
+            placed.extend(result.placed);
+            stages.push((result.stage, result.key));
+        }
+        if store.settle(&placed, &keys).is_ok() {
+            continue;
+        }
+        // Once more, one by one, to learn which.
+        for (stage, key) in stages {
+            let outputs: BTreeSet<Digest> = store
+                .record(&key)
+                .map(|record| record.outputs.values().map(|output| output.digest).collect())
+                .unwrap_or_default();
+            let own = |placed: &&Placed| outputs.contains(&placed.digest);
+            let one = placed.iter().filter(own).try_for_each(|placed| store.settle_one(placed));
+            if let Err(cause) = one.and_then(|()| store.settle(&[], &[key])) {
+                _ = store.withdraw(&key);
+                failed.push((stage, cause));
+            }
+        }
+    }
+    failed
+}
+
+impl Store {
+    fn settle_one(&self, placed: &Placed) -> Result<(), StoreError> {
+        self.settle(std::slice::from_ref(placed), &[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::store::{ActionRecord, Condition, Cost, Lookup, Output, Recorded};
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("cache")).unwrap();
+        store.prepare().unwrap();
+        (folder, store)
+    }
+
+    fn placed(store: &Store, text: &str) -> (Placed, ActionRecord) {
+        let staged = tempfile::tempdir_in(store.tmp()).unwrap().keep();
+        std::fs::write(staged.join("a"), text).unwrap();
+        let placed = store.place(&staged).unwrap();
+        let record = ActionRecord {
+            key: Digest::of(text.as_bytes()),
+            stage: "stage".into(),
+            fields: json!({}),
+            outputs: BTreeMap::from([("out".into(), Output { digest: placed.digest, file: None })]),
+            metrics: BTreeMap::new(),
+            cost: Cost::default(),
+            withheld: false,
+        };
+        assert_eq!(store.enter(&record).unwrap(), Recorded::New);
+        (placed, record)
+    }
+
+    #[test]
+    fn a_result_is_there_at_once_and_vouched_for_once_it_is_durable() {
+        let (_folder, store) = store();
+        let settler = Settler::new(&store);
+        let results: Vec<_> = (0..40).map(|number| placed(&store, &number.to_string())).collect();
+        let mut records = Vec::new();
+        for (placed, record) in results {
+            assert_eq!(store.lookup(&record.key), Lookup::Hit(record.clone()));
+            assert_eq!(store.inspect(&placed.digest), Condition::Unsealed);
+            settler.settle("stage", record.key, vec![placed]);
+            records.push(record);
+        }
+        assert!(settler.finish().is_empty());
+        for record in records {
+            assert_eq!(store.inspect(&record.outputs["out"].digest), Condition::Sealed);
+        }
+    }
+
+    #[test]
+    fn a_result_torn_by_a_power_cut_before_it_was_settled_is_a_miss() {
+        let (_folder, store) = store();
+        let (placed, record) = placed(&store, "whole");
+        // What a file system may make of bytes that were never synced.
+        let path = store.artifact(&placed.digest).join("a");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "").unwrap();
+        assert!(matches!(store.lookup(&record.key), Lookup::Damaged { .. }));
+    }
+
+    #[test]
+    fn a_result_that_cannot_be_made_durable_is_named_and_set_aside_and_the_others_are_not() {
+        let (_folder, store) = store();
+        let settler = Settler::new(&store);
+        let (lost, lost_record) = placed(&store, "lost");
+        let (kept, kept_record) = placed(&store, "kept");
+        std::fs::remove_dir_all(store.artifact(&lost.digest)).unwrap();
+        settler.settle("lost", lost_record.key, vec![lost]);
+        settler.settle("kept", kept_record.key, vec![kept]);
+        let failed: Vec<_> = settler.finish().into_iter().map(|(stage, _)| stage).collect();
+        assert_eq!(failed, ["lost"]);
+        assert_eq!(store.lookup(&lost_record.key), Lookup::Miss);
+        assert_eq!(store.lookup(&kept_record.key), Lookup::Hit(kept_record));
+    }
+}

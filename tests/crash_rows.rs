@@ -1,0 +1,131 @@
+//! A stage that journals its rows, killed with SIGKILL between rows, within one, and while its result is put in place:
+//! no finished row is lost or played again, and the bytes are those of a run left alone.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use std::{collections::BTreeSet, os::unix::process::ExitStatusExt, path::Path};
+
+use common::Project;
+use mcprl::model::{Decoder, Init, ModelConfig};
+use serde_json::{Value, json};
+
+const RUN: &str = r#"
+name = "rows"
+seed = 3
+
+[server]
+command = ["{mcprl}", "demo-server", "sqlite"]
+state = "read-only"
+
+[stages.tools]
+kind = "discover"
+
+[stages.tasks]
+kind = "scenarios"
+tools = "tools"
+source = "file"
+file = "tasks.jsonl"
+
+[stages.base]
+kind = "model"
+from = "llama"
+
+[stages.rollout]
+kind = "rollout"
+policy = "base"
+tools = "tools"
+scenarios = "tasks.train"
+group_size = 4
+prompts = 2
+refill_waves = 0
+max_turns = 1
+max_tokens = 8
+"#;
+
+const EPISODES: usize = 8;
+
+fn project() -> Project {
+    let project = Project::new(RUN);
+    let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
+    let folder = project.path("llama");
+    std::fs::create_dir_all(&folder).unwrap();
+    let config = std::fs::read(reference.join("fixtures/families/llama/config.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&config).unwrap();
+    config["vocab_size"] = json!(407);
+    config["max_position_embeddings"] = json!(4096);
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let config = ModelConfig::load(&folder).unwrap();
+    Decoder::random(config, Init { seed: 1, deviation: 0.1 }).unwrap().save(&folder).unwrap();
+    for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+        std::fs::copy(reference.join("chat/qwen3").join(name), folder.join(name)).unwrap();
+    }
+    let task = |i: usize| format!("{{\"task\": \"How many projects has team {i}?\", \"answer\": \"{i}\"}}\n");
+    project.write("tasks.jsonl", &(0..10).map(task).collect::<String>());
+    project
+}
+
+/// The log of the one stage that has rows: its bytes, and the names in its whole frames.
+fn log(project: &Project) -> (Vec<u8>, Vec<String>) {
+    let folders = std::fs::read_dir(project.path("cache/tmp/rows")).into_iter().flatten().flatten();
+    let logs: Vec<_> = folders.map(|folder| std::fs::read(folder.path().join("rows.log")).unwrap()).collect();
+    assert!(logs.len() <= 1, "one stage journals rows");
+    let bytes = logs.into_iter().next().unwrap_or_default();
+    let mut names = Vec::new();
+    let mut rest = bytes.as_slice();
+    let length = |rest: &[u8], at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap()) as usize;
+    while rest.len() >= 8 {
+        let (name, row) = (length(rest, 0), length(rest, 4));
+        let Some((frame, after)) = rest.split_at_checked(8 + name + row + 8) else { break };
+        names.push(String::from_utf8(frame[8..8 + name].to_vec()).unwrap());
+        rest = after;
+    }
+    (bytes, names)
+}
+
+/// Goes on, or begins, and dies at this place.
+fn die(project: &Project, place: &str) {
+    let arguments: &[&str] =
+        if project.path("cache/runs").exists() { &["resume", "latest"] } else { &["run", "run.toml"] };
+    let output = project.command(arguments).env("MCPRL_FAILPOINT", place).output().unwrap();
+    assert_eq!(output.status.signal(), Some(9), "{place}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn finished(project: &Project) -> Vec<u8> {
+    let run = project.runs().pop().unwrap();
+    let resumed = project.mcprl(&["resume", &run]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.err);
+    std::fs::read(project.path(&format!("cache/runs/{run}/rollout/trajectories.parquet"))).unwrap()
+}
+
+#[test]
+fn killed_between_rows_within_one_and_while_they_are_sealed_it_loses_and_repeats_none() {
+    let alone = project();
+    alone.run(&[]);
+    let expected = finished(&alone);
+
+    let project = project();
+    die(&project, "rows::recorded:3");
+    let (first, names) = log(&project);
+    assert_eq!(names.len(), 3);
+
+    die(&project, "rows::torn:2");
+    let (second, names) = log(&project);
+    assert_eq!(names.len(), 4, "one more, and half of the next");
+    assert!(second.starts_with(&first), "what was there is there");
+
+    die(&project, "rows::torn:1");
+    assert_eq!(log(&project).1.len(), 4, "torn again, and nothing lost");
+
+    for place in ["work::performed:1", "publish::hashed:1", "publish::renamed:1", "commit::before:1"] {
+        die(&project, place);
+        let (_, names) = log(&project);
+        assert_eq!(names.len(), EPISODES, "{place}: no row is played twice");
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), EPISODES, "{place}: each row once");
+    }
+    die(&project, "commit::after:1");
+    assert_eq!(finished(&project), expected);
+    let again = project.run(&[]);
+    assert!(again.err.contains("4 cached, 0 worked"), "{}", again.err);
+}
