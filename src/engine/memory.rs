@@ -160,6 +160,15 @@ pub fn free_memory() -> Option<usize> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()? * 1024)
 }
 
+/// Bytes that the keys and values of sampling may take where nobody says: half of what is left now, with the weights in
+/// place. On a device there is no bound but its memory.
+pub(super) fn cache_bound(device: &Device) -> usize {
+    match available() {
+        Some(available) if device.is_cpu() => available / 2,
+        _ => usize::MAX,
+    }
+}
+
 /// Of [`free_memory`], what this process's control group still lets it take.
 fn available() -> Option<usize> {
     let free = free_memory()?;

@@ -10,10 +10,12 @@ mod memory;
 mod microbatch;
 mod muon;
 mod optimizer;
+mod places;
 mod recompute;
 mod reduce;
 mod sampler;
 mod sampling;
+mod segments;
 mod supervised;
 mod trainer;
 mod worker;
@@ -49,6 +51,9 @@ pub struct EngineSpec {
     pub threads: Option<usize>,
     /// How weights that are not trained are held, and what their products are computed in; `f32` where absent.
     pub dtype: Option<Format>,
+    /// Most memory of a sampler's keys and values, in MiB; half of what is left where absent. Changes no result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache_mib: Option<usize>,
 }
 
 impl EngineSpec {

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Crew, EngineError, EngineSpec, Place, Sampling, load_frozen,
+    memory::cache_bound,
     worker::{Command, Worker},
 };
 #[cfg(test)]
@@ -50,6 +51,31 @@ pub struct Usage {
     pub sampled: AtomicU64,
     /// Tokens that went through the decoder, sampled or given, each shared one once.
     pub computed: AtomicU64,
+    /// Tokens that went through it again, because their keys and values had to make room.
+    pub recomputed: AtomicU64,
+    /// Bytes set aside for keys and values, now and at most.
+    cached: AtomicU64,
+    most_cached: AtomicU64,
+}
+
+impl Usage {
+    pub(super) fn count(&self, computed: usize, recomputed: usize) {
+        self.computed.fetch_add(computed as u64, Ordering::Relaxed);
+        self.recomputed.fetch_add(recomputed as u64, Ordering::Relaxed);
+    }
+
+    /// Notes that one worker's keys and values take so many bytes now.
+    pub(super) fn note_cache(&self, before: u64, now: u64) {
+        if now != before {
+            let cached = self.cached.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+            self.most_cached.fetch_max(cached.wrapping_add(now.wrapping_sub(before)), Ordering::Relaxed);
+        }
+    }
+
+    /// Most bytes that were set aside for keys and values.
+    pub fn most_cached(&self) -> u64 {
+        self.most_cached.load(Ordering::Relaxed)
+    }
 }
 
 /// A policy at work: a cheap handle to worker threads that share its weights and end with the last handle.
@@ -76,16 +102,25 @@ impl Sampler {
         if base.is_some() {
             Adapter::load(&mut decoder, policy)?;
         }
-        Ok(Self::new(decoder, threads))
+        let bound = spec.kv_cache_mib.map_or_else(|| cache_bound(&device), |mib| mib.saturating_mul(1 << 20));
+        Ok(Self::bounded(decoder, threads, bound))
     }
 
     /// Puts a decoder to work on this many threads.
     pub fn new(decoder: Decoder, threads: usize) -> Self {
+        let bound = cache_bound(decoder.device());
+        Self::bounded(decoder, threads, bound)
+    }
+
+    /// Puts a decoder to work on this many threads, its keys and values taking at most this many bytes. That changes
+    /// nothing that is sampled.
+    pub fn bounded(decoder: Decoder, threads: usize, bytes: usize) -> Self {
         let crew = Crew::new(&decoder, threads);
         let (decoder, usage) = (Arc::new(decoder), Arc::new(Usage::default()));
+        let bound = bytes / crew.workers();
         let start = |index| {
             let (sender, receiver) = channel();
-            let (worker, crew) = (Worker::new(decoder.clone(), usage.clone()), crew.clone());
+            let (worker, crew) = (Worker::new(decoder.clone(), usage.clone(), bound), crew.clone());
             #[cfg(test)]
             let forced = composed::forced();
             std::thread::Builder::new()
@@ -141,7 +176,9 @@ impl Sequence {
     /// Appends given tokens, then samples until a token of `stop` or `max_new` tokens.
     ///
     /// # Errors
-    /// If a token is outside the vocabulary, the context is already full, or the worker has stopped.
+    /// If a token is outside the vocabulary, the context is already full, keys and values of this conversation alone
+    /// are more than may be held, or the worker has stopped. The conversation is then as it was before, and so it is
+    /// where the future is dropped.
     pub async fn turn(
         &mut self,
         append: &[u32],

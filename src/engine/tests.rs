@@ -1,5 +1,7 @@
 //! The engine's promises, on small random decoders.
 
+mod cache;
+
 use std::sync::Arc;
 
 use futures::future::join_all;
@@ -407,6 +409,7 @@ fn a_device_that_this_build_cannot_compute_on_is_refused_with_the_way_out() {
         devices: devices.iter().map(|device| (*device).to_owned()).collect(),
         threads: Some(2),
         dtype: None,
+        kv_cache_mib: None,
     };
     let place = of(&["cpu"]).place().unwrap();
     assert!(place.device.is_cpu() && place.threads == 2);

@@ -116,8 +116,12 @@ enum Part {
 
 impl Bench {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let spec =
-            EngineSpec { devices: vec!["cpu".into()], threads: self.threads, dtype: Some(self.dtype.into()) };
+        let spec = EngineSpec {
+            devices: vec!["cpu".into()],
+            threads: self.threads,
+            dtype: Some(self.dtype.into()),
+            kv_cache_mib: None,
+        };
         let report = runtime()?.block_on(self.measure(&spec))?;
         printer.data(&match printer.voice {
             Voice::Json => serde_json::json!(report).to_string(),

@@ -55,9 +55,19 @@ impl KeyValues {
         self.heads.iter().map(|(k, v)| (k.capacity() + v.capacity()) * size_of::<f32>()).sum()
     }
 
+    /// What [`Self::bytes`] says where this many tokens are held.
+    pub fn bytes_for(heads: Heads, tokens: usize) -> usize {
+        2 * heads.kv * heads.dim * room(tokens) * size_of::<f32>()
+    }
+
     /// Appends tokens: `keys` and `values` are `[tokens, kv heads, dim]`.
     pub fn extend(&mut self, keys: &[f32], values: &[f32]) {
         let (dim, width) = (self.dim, self.dim * self.heads.len());
+        let room = room(self.len + keys.len() / width) * dim;
+        for (panels, rows) in &mut self.heads {
+            panels.reserve_exact(room - panels.len());
+            rows.reserve_exact(room - rows.len());
+        }
         for (keys, values) in keys.chunks_exact(width).zip(values.chunks_exact(width)) {
             for (head, (panels, rows)) in self.heads.iter_mut().enumerate() {
                 let lane = self.len % PANEL;
@@ -81,6 +91,11 @@ impl KeyValues {
     fn values(&self, head: usize, len: usize) -> Right<'_> {
         Right::rows(&self.heads[head].1, len, self.dim)
     }
+}
+
+/// Tokens there is room for where this many are held: whole panels, and beyond 512 tokens at most an eighth too many.
+fn room(tokens: usize) -> usize {
+    tokens.next_multiple_of((tokens.next_power_of_two() / 16).max(PANEL))
 }
 
 /// A segment and the rows that attend to it: those of the segment itself and of its descendants.

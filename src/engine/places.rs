@@ -1,0 +1,128 @@
+//! Which turns run: those whose keys and values have a place in the bound.
+//!
+//! Turns of older conversations come first, so that conversations are finished rather than begun. A turn that asks for a
+//! place gets what idle prompt pieces take, then what conversations take that have been away for longer than computing
+//! theirs again would last, then what younger ones take that are away. A running turn that grows may also have what
+//! older ones away take, and at last the places of the youngest that run: these wait, and compute their tokens again
+//! later. Since the oldest turn always gets on, every turn ends; one that does not fit alone is refused.
+
+use std::cmp::Reverse;
+
+use super::{
+    EngineError,
+    segments::{Rank, Segment},
+    worker::Worker,
+};
+
+/// Tokens by which a running turn's place is ahead of it.
+const AHEAD: usize = 64;
+
+impl Worker {
+    /// Enlarges the places of running turns that outgrew them, and gives places to turns that wait.
+    pub(super) fn give_places(&mut self) {
+        self.cancel_given_up();
+        let running: Vec<u64> = self.running.iter().copied().collect();
+        for id in running {
+            if self.running.contains(&id) {
+                self.grow(id);
+            }
+        }
+        while let Some(id) = self.asking.first().copied() {
+            if !self.admit(id) {
+                break;
+            }
+        }
+    }
+
+    /// Ends turns nobody waits for any more.
+    fn cancel_given_up(&mut self) {
+        let given_up = |id: &u64| {
+            let turn = self.conversations.get(id).and_then(|conversation| conversation.turn.as_ref());
+            turn.is_none_or(|turn| turn.reply.is_closed())
+        };
+        let ids: Vec<u64> = self.running.iter().chain(&self.asking).copied().filter(given_up).collect();
+        ids.into_iter().for_each(|id| _ = self.cancel(id));
+    }
+
+    /// Makes room for a turn of `asks`; with `any`, older conversations that are away give theirs up as well.
+    fn make_room(&mut self, bytes: usize, asks: u64, any: bool) -> bool {
+        let Self { segments, conversations, running, rows, .. } = self;
+        let rank = |id: u64, segment: &Segment| {
+            let away_since = conversations.get(&id)?.away_since;
+            if id == asks || running.contains(&id) {
+                None
+            } else if *rows - away_since >= segment.computed() as u64 {
+                Some(Rank::Cold(away_since))
+            } else {
+                (any || id > asks).then_some(Rank::Resting(Reverse(id)))
+            }
+        };
+        segments.make_room(bytes, rank)
+    }
+
+    /// Gives a waiting turn its place; `false` if it has to wait. Refuses it where it would not fit alone.
+    fn admit(&mut self, id: u64) -> bool {
+        let Some(path) = self.conversations.get(&id).map(|conversation| conversation.path.clone()) else {
+            return self.asking.remove(&id);
+        };
+        let bound = self.segments.bound;
+        let needs = self.segments.whole(&path, 0);
+        if needs > bound {
+            self.refuse(id, needs);
+            return true;
+        }
+        let more = if self.segments.whole(&path, AHEAD) > bound { 0 } else { AHEAD };
+        self.segments.pin(&path);
+        if !self.make_room(self.segments.missing(&path, more), id, self.running.is_empty()) {
+            self.segments.unpin(&path);
+            return false;
+        }
+        self.segments.reserve(&path, more);
+        self.asking.remove(&id);
+        self.running.insert(id);
+        true
+    }
+
+    fn grow(&mut self, id: u64) {
+        let Some(conversation) = self.conversations.get(&id) else { return };
+        let (path, number) = (conversation.path.clone(), conversation.segment);
+        let Some(segment) = self.segments.get(number) else { return };
+        if segment.is_reserved_for(self.segments.bytes_for(segment.tokens.len())) {
+            return;
+        }
+        let needs = self.segments.whole(&path, 0);
+        if needs > self.segments.bound {
+            self.refuse(id, needs);
+            return;
+        }
+        let more = if self.segments.whole(&path, AHEAD) > self.segments.bound { 0 } else { AHEAD };
+        while !self.make_room(self.segments.missing(&path, more), id, true) {
+            let Some(youngest) = self.running.pop_last() else { return };
+            self.preempt(youngest);
+            if youngest == id {
+                return;
+            }
+        }
+        self.segments.reserve(&path, more);
+    }
+
+    /// Takes a running turn's place; it waits for another.
+    fn preempt(&mut self, id: u64) {
+        self.running.remove(&id);
+        self.asking.insert(id);
+        if let Some(conversation) = self.conversations.get(&id) {
+            self.segments.unpin(&conversation.path);
+            self.segments.give_up(conversation.segment);
+        }
+    }
+
+    fn refuse(&mut self, id: u64, needs: usize) {
+        let segment = self.conversations.get(&id).and_then(|asks| self.segments.get(asks.segment));
+        let tokens = segment.map_or(0, Segment::end);
+        let error = EngineError::Cache { tokens, needs, bound: self.segments.bound };
+        if let Some(turn) = self.cancel(id) {
+            // Nobody listens where the episode was given up.
+            _ = turn.reply.send(Err(error));
+        }
+    }
+}
