@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::model::Decoder;
+use super::memory::held;
+use crate::model::{Decoder, ModelConfig, kernels::Format};
 
 /// Weights beyond this many bytes leave the caches, so that each thread reading them anew would cost more than sharing
 /// every operation.
@@ -11,6 +12,27 @@ const LARGE: usize = 32 << 20;
 /// Whether threads work together on this decoder's operations, where there are several; so it is on a device.
 pub fn is_large(decoder: &Decoder) -> bool {
     !decoder.by_kernels() || decoder.bytes() > LARGE
+}
+
+/// [`is_large`] of a decoder of this shape on the CPU, its weights frozen in this format.
+pub fn is_large_shape(config: &ModelConfig, format: Format) -> bool {
+    held(config, format) > LARGE
+}
+
+/// What [`Crew::new`] makes of a CPU's threads where weights take this many bytes.
+pub struct Shares {
+    /// Microbatches or conversations' batches worked on at once.
+    pub workers: usize,
+    /// Threads of one operation.
+    pub threads: usize,
+}
+
+pub fn shares(bytes: usize, threads: usize) -> Shares {
+    let threads = threads.max(1);
+    match bytes > LARGE {
+        true => Shares { workers: 1, threads },
+        false => Shares { workers: threads, threads: 1 },
+    }
 }
 
 /// The threads of a device, and what each of them works on.

@@ -31,9 +31,9 @@ use serde::{Deserialize, Serialize};
 use crate::model::kernels::Format;
 
 use crew::Crew;
-pub use crew::is_large;
+pub use crew::{is_large, is_large_shape};
 pub use error::EngineError;
-pub use memory::{Footprint, TrainingLoad, free_memory, load_frozen};
+pub use memory::{Footprint, SamplingLoad, TrainingLoad, free_memory, load_frozen, training_load};
 pub use microbatch::{Microbatch, pack};
 pub use optimizer::{Optimizer, Rule};
 pub use recompute::{Recompute, kept_bytes};

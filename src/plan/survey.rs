@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::{
     CacheMode, Forecast, KeyFields, Ledger, Plan, Readiness, RerunReason, Resample, Settled,
     forecast::Experience,
+    memory::{Memory, Policies},
     reason::{self},
 };
 use crate::{
@@ -42,6 +43,8 @@ pub struct NodeStatus {
     pub status: Status,
     /// What it is expected to cost; what it did, where its result is taken from the store.
     pub cost: Option<Forecast>,
+    /// The most memory it will take, where it samples or trains and is to be worked.
+    pub memory: Option<Memory>,
 }
 
 /// All nodes in order.
@@ -63,6 +66,7 @@ impl Survey {
         let experience = Experience::of(store);
         let (mut ahead, mut saved, mut unknown) = (Cost::default(), Cost::default(), Vec::new());
         let mut ledger = Ledger::new(plan);
+        let mut policies = Policies::default();
         let mut nodes = Vec::new();
         for index in plan.order() {
             let node = plan.node(*index);
@@ -101,12 +105,19 @@ impl Survey {
                 (_, None) if unknown.contains(&node.stage.name) => {}
                 (_, None) => unknown.push(node.stage.name.clone()),
             }
+            let memory = match status {
+                Status::Run { .. } | Status::Waits { .. } => {
+                    policies.memory(plan, (&ledger, store), *index, cost.as_ref())
+                }
+                Status::Cached { .. } | Status::Skipped => None,
+            };
             nodes.push(NodeStatus {
                 id: node.id.clone(),
                 kind: node.stage.card.kind.clone(),
                 turn: node.turn.map(|turn| (plan.loop_name(turn).to_owned(), turn.iteration)),
                 status,
                 cost,
+                memory,
             });
         }
         Ok(Self { name: plan.name.clone(), nodes, ahead, unknown, saved })

@@ -25,6 +25,7 @@ use crate::{
 };
 use learner::{Learner, OptimizerKind};
 use step::Rollout;
+pub use step::shares;
 
 /// Sampling and scoring may differ by this, in nats, before the model that acted is not taken for the one that learns.
 const GAP: f64 = 1e-4;

@@ -3,9 +3,9 @@
 use super::Params;
 use crate::{
     data::{Step, Trajectory},
-    engine::{EngineError, Microbatch, Trainer, is_large, pack},
+    engine::{EngineError, Microbatch, Trainer, is_large, is_large_shape, pack},
     grpo::{StepSize, Tally, Token, mean_log_ratio},
-    model::Decoder,
+    model::{Decoder, ModelConfig, kernels::Format},
 };
 
 /// Parallel shares of a minibatch for models whose threads work apart: a constant, so that bits do not depend on the machine.
@@ -86,6 +86,15 @@ pub fn update(
     Ok((step, tally.kl()))
 }
 
+fn shares_of(large: bool) -> usize {
+    if large { 1 } else { SHARES }
+}
+
+/// In how many parts the groups of a step are cut at least, with a model of this shape held in this format.
+pub fn shares(config: &ModelConfig, format: Format) -> usize {
+    shares_of(is_large_shape(config, format))
+}
+
 /// The rollouts of every microbatch: the groups in [`SHARES`] parts, or whole where the threads work together on a large
 /// model, each cut where its tree would hold more tokens.
 pub fn cut<'r, 'a>(
@@ -93,7 +102,7 @@ pub fn cut<'r, 'a>(
     tokens: usize,
     decoder: &Decoder,
 ) -> Vec<Vec<&'r Rollout<'a>>> {
-    let shares = if is_large(decoder) { 1 } else { SHARES };
+    let shares = shares_of(is_large(decoder));
     let of_share = |share: &[&'r [Rollout<'a>]]| -> Vec<Vec<&'r Rollout<'a>>> {
         let sequences: Vec<Vec<&[u32]>> = share
             .iter()
