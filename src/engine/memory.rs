@@ -15,7 +15,7 @@ use crate::model::{Decoder, ModelConfig, kernels::Format, ops::Cache};
 const FLOAT: usize = size_of::<f32>();
 
 /// Code, buffers, threads and what the allocator holds ready, as measured on small decoders.
-const BESIDE: usize = 48 << 20;
+const BESIDE: usize = 40 << 20;
 
 /// Bytes at the peak, by what they hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -148,6 +148,26 @@ impl Footprint {
     }
 }
 
+/// Refuses sampling whose steps, and keys and values up to the bound that was set, do not fit beside the weights, which
+/// are there already.
+pub(super) fn check_sampling(
+    config: &ModelConfig,
+    threads: usize,
+    bound: Option<usize>,
+) -> Result<(), EngineError> {
+    let (longest, tokens) = (config.context, STEP_ROWS);
+    let load = SamplingLoad { sequences: STEP_ROWS, longest, tokens, bound: None, threads, rank: None };
+    let step = Footprint::sampling(config, Format::F32, &load);
+    let planned = Footprint { weights: 0, trained: 0, beside: 0, cache: bound.unwrap_or(0), ..step };
+    planned.fits("sampling", || match bound {
+        Some(_) => {
+            let left = available().unwrap_or_default().saturating_sub(planned.total() - planned.cache);
+            format!("set kv_cache_mib under [engine] to {} or less", (left >> 20).max(1))
+        }
+        None => "take a smaller model, or a narrower dtype under [engine]".into(),
+    })
+}
+
 /// Loads a model whose weights are not trained, in this format or in `f32`, to this device.
 ///
 /// # Errors
@@ -269,7 +289,10 @@ fn available() -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Design, Init, kernels::Heads};
+    use crate::{
+        error::Diagnostic,
+        model::{Design, Init, kernels::Heads},
+    };
 
     fn config() -> ModelConfig {
         ModelConfig {
@@ -311,6 +334,13 @@ mod tests {
         assert!(
             of(Format::Nf4, true) < of(Format::Bf16, true) && of(Format::Bf16, true) < of(Format::F32, true)
         );
+    }
+
+    #[test]
+    fn a_bound_on_keys_and_values_beyond_the_memory_is_refused_with_one_that_fits() {
+        check_sampling(&config(), 2, Some(1 << 20)).unwrap();
+        let refused = check_sampling(&config(), 2, Some(usize::MAX / 2)).unwrap_err();
+        assert!(refused.hint().unwrap().starts_with("set kv_cache_mib under [engine] to "), "{refused}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::{
     worker::Worker,
 };
 
-/// Tokens by which a running turn's place is ahead of it.
+/// Tokens by which a running turn's place is ahead of it, where it may sample as many.
 const AHEAD: usize = 64;
 
 impl Worker {
@@ -46,12 +46,12 @@ impl Worker {
 
     /// Makes room for a turn of `asks`; with `any`, older conversations that are away give theirs up as well.
     fn make_room(&mut self, bytes: usize, asks: u64, any: bool) -> bool {
-        let Self { segments, conversations, running, rows, .. } = self;
+        let Self { segments, conversations, running, work, .. } = self;
         let rank = |id: u64, segment: &Segment| {
             let away_since = conversations.get(&id)?.away_since;
             if id == asks || running.contains(&id) {
                 None
-            } else if *rows - away_since >= segment.computed() as u64 {
+            } else if *work - away_since >= segment.computed() as u64 {
                 Some(Rank::Cold(away_since))
             } else {
                 (any || id > asks).then_some(Rank::Resting(Reverse(id)))
@@ -71,7 +71,7 @@ impl Worker {
             self.refuse(id, needs);
             return true;
         }
-        let more = if self.segments.whole(&path, AHEAD) > bound { 0 } else { AHEAD };
+        let more = self.ahead(id, &path);
         self.segments.pin(&path);
         if !self.make_room(self.segments.missing(&path, more), id, self.running.is_empty()) {
             self.segments.unpin(&path);
@@ -81,6 +81,13 @@ impl Worker {
         self.asking.remove(&id);
         self.running.insert(id);
         true
+    }
+
+    /// Tokens by which a turn's place is to be ahead of it.
+    fn ahead(&self, id: u64, path: &[usize]) -> usize {
+        let turn = self.conversations.get(&id).and_then(|conversation| conversation.turn.as_ref());
+        let ahead = turn.map_or(0, |turn| turn.left().min(AHEAD));
+        if self.segments.whole(path, ahead) > self.segments.bound { 0 } else { ahead }
     }
 
     fn grow(&mut self, id: u64) {
@@ -95,7 +102,7 @@ impl Worker {
             self.refuse(id, needs);
             return;
         }
-        let more = if self.segments.whole(&path, AHEAD) > self.segments.bound { 0 } else { AHEAD };
+        let more = self.ahead(id, &path);
         while !self.make_room(self.segments.missing(&path, more), id, true) {
             let Some(youngest) = self.running.pop_last() else { return };
             self.preempt(youngest);

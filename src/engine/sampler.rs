@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Crew, EngineError, EngineSpec, Place, Sampling, load_frozen,
-    memory::cache_bound,
+    memory::{cache_bound, check_sampling},
     worker::{Command, Worker},
 };
 #[cfg(test)]
@@ -92,17 +92,26 @@ pub struct Sampler {
 pub struct Sequence {
     id: u64,
     worker: Sender<Command>,
+    /// What its last turn said was not read: whoever asked dropped the future.
+    unread: bool,
 }
 
 impl Sampler {
     /// Loads a policy: a Hugging Face model folder, or with `base` an adapter folder and the model it sits on.
+    ///
+    /// # Errors
+    /// Also if what sampling takes beside the weights is more than is left.
     pub fn load(policy: &Path, base: Option<&Path>, spec: &EngineSpec) -> Result<Self, EngineError> {
         let Place { device, threads } = spec.place()?;
         let mut decoder = load_frozen(base.unwrap_or(policy), spec.dtype, &device)?;
         if base.is_some() {
             Adapter::load(&mut decoder, policy)?;
         }
-        let bound = spec.kv_cache_mib.map_or_else(|| cache_bound(&device), |mib| mib.saturating_mul(1 << 20));
+        let set = spec.kv_cache_mib.map(|mib| mib.saturating_mul(1 << 20));
+        let bound = set.unwrap_or_else(|| cache_bound(&device));
+        if device.is_cpu() {
+            check_sampling(&decoder.config, threads, set)?;
+        }
         Ok(Self::bounded(decoder, threads, bound))
     }
 
@@ -147,7 +156,7 @@ impl Sampler {
         let worker = self.workers[self.home(&prompt)].clone();
         // A worker that has stopped says so at the first turn.
         _ = worker.send(Command::Open { id, prompt, sampling, seed });
-        Sequence { id, worker }
+        Sequence { id, worker, unread: false }
     }
 
     /// The worker that holds this prompt; a new one goes to each in turn.
@@ -187,10 +196,13 @@ impl Sequence {
     ) -> Result<Sampled, EngineError> {
         let stopped = || EngineError::Worker { reason: "its thread has ended".into() };
         let (reply, result) = oneshot::channel();
-        let turn =
-            Command::Turn { id: self.id, append: append.to_vec(), stop: stop.to_vec(), max_new, reply };
+        let given_up = std::mem::replace(&mut self.unread, true);
+        let (id, append, stop) = (self.id, append.to_vec(), stop.to_vec());
+        let turn = Command::Turn { id, append, stop, max_new, given_up, reply };
         self.worker.send(turn).map_err(|_| stopped())?;
-        result.await.map_err(|_| stopped())?
+        let result = result.await;
+        self.unread = false;
+        result.map_err(|_| stopped())?
     }
 }
 

@@ -16,6 +16,7 @@ use std::{
 
 use candle_core::{Device, Tensor};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
+use rayon::prelude::*;
 use tokio::sync::oneshot;
 
 use super::{
@@ -32,11 +33,30 @@ use crate::model::{
 pub const STEP_ROWS: usize = 512;
 /// Of these, what prompts get at least where some wait, and turns that go on get at least where there are so many.
 const PROMPT_ROWS: usize = STEP_ROWS / 4;
+/// A step of one row takes about as long as one of so many: as long as reading the weights.
+const FEW_ROWS: usize = 64;
+/// Logits from which on threads share the drawing of tokens.
+const WORTH_SHARING: usize = 1 << 18;
 
 pub enum Command {
-    Open { id: u64, prompt: Vec<Arc<[u32]>>, sampling: Sampling, seed: u64 },
-    Turn { id: u64, append: Vec<u32>, stop: Vec<u32>, max_new: usize, reply: Reply },
-    Close { id: u64 },
+    Open {
+        id: u64,
+        prompt: Vec<Arc<[u32]>>,
+        sampling: Sampling,
+        seed: u64,
+    },
+    /// With `given_up` nobody read what the turn before it said.
+    Turn {
+        id: u64,
+        append: Vec<u32>,
+        stop: Vec<u32>,
+        max_new: usize,
+        given_up: bool,
+        reply: Reply,
+    },
+    Close {
+        id: u64,
+    },
 }
 
 type Reply = oneshot::Sender<Result<Sampled, EngineError>>;
@@ -48,7 +68,9 @@ pub(super) struct Conversation {
     sampling: Sampling,
     rng: ChaCha8Rng,
     pub turn: Option<Turn>,
-    /// [`Worker::rows`] when its last turn ended.
+    /// How many tokens it had and what it drew from before its last turn.
+    before: (usize, ChaCha8Rng),
+    /// [`Worker::work`] when its last turn ended.
     pub away_since: u64,
     /// The step that last computed a token of it.
     stepped: u64,
@@ -59,8 +81,13 @@ pub(super) struct Turn {
     max_new: usize,
     sampled: Sampled,
     pub reply: Reply,
-    /// Tokens and draws of the conversation before it.
-    before: (usize, ChaCha8Rng),
+}
+
+impl Turn {
+    /// Tokens it may still sample.
+    pub fn left(&self) -> usize {
+        self.max_new.saturating_sub(self.sampled.tokens.len())
+    }
 }
 
 pub struct Worker {
@@ -73,8 +100,8 @@ pub struct Worker {
     pub(super) asking: BTreeSet<u64>,
     /// Conversations with a turn that has one.
     pub(super) running: BTreeSet<u64>,
-    /// Tokens computed so far.
-    pub(super) rows: u64,
+    /// What was done so far, in tokens; a step of fewer than [`FEW_ROWS`] counts as so many.
+    pub(super) work: u64,
     steps: u64,
 }
 
@@ -109,7 +136,7 @@ impl Worker {
             conversations: BTreeMap::new(),
             asking: BTreeSet::new(),
             running: BTreeSet::new(),
-            rows: 0,
+            work: 0,
             steps: 0,
         }
     }
@@ -155,26 +182,26 @@ impl Worker {
                 for piece in pieces {
                     parent = Some(self.segments.piece(parent, piece));
                 }
+                let rng = ChaCha8Rng::seed_from_u64(seed);
+                let before = (own.len(), rng.clone());
                 let segment = self.segments.add(parent, own, Some(id));
                 let path = self.segments.path(segment);
-                let rng = ChaCha8Rng::seed_from_u64(seed);
-                let (turn, away_since, stepped) = (None, self.rows, 0);
-                let conversation = Conversation { segment, path, sampling, rng, turn, away_since, stepped };
+                let (turn, away_since, stepped) = (None, self.work, 0);
+                let conversation =
+                    Conversation { segment, path, sampling, rng, turn, before, away_since, stepped };
                 self.conversations.insert(id, conversation);
                 self.segments.forget_idle();
             }
-            Command::Turn { id, append, stop, max_new, reply } => {
-                // A turn that goes on was given up, or there would not be another.
-                self.cancel(id);
+            Command::Turn { id, append, stop, max_new, given_up, reply } => {
+                if given_up {
+                    self.cancel(id);
+                }
                 match self.queue(id, append) {
-                    Ok(before) => {
+                    Ok(conversation) => {
                         let sampled =
                             Sampled { tokens: Vec::new(), logprobs: Vec::new(), stop: Stop::Length };
-                        let turn = Turn { stop, max_new, sampled, reply, before };
-                        if let Some(conversation) = self.conversations.get_mut(&id) {
-                            conversation.turn = Some(turn);
-                            self.asking.insert(id);
-                        }
+                        conversation.turn = Some(Turn { stop, max_new, sampled, reply });
+                        self.asking.insert(id);
                     }
                     // Nobody listens where the episode was given up.
                     Err(error) => _ = reply.send(Err(error)),
@@ -195,18 +222,18 @@ impl Worker {
         pieces.iter().map(|piece| piece.len()).sum::<usize>() < config.context && pieces.iter().all(known)
     }
 
-    /// Queues a turn's tokens; gives how many there were before, and the state of its draws.
-    fn queue(&mut self, id: u64, append: Vec<u32>) -> Result<(usize, ChaCha8Rng), EngineError> {
+    /// Queues a turn's tokens.
+    fn queue(&mut self, id: u64, append: Vec<u32>) -> Result<&mut Conversation, EngineError> {
         let closed = || EngineError::Worker { reason: "the conversation is closed".into() };
-        let conversation = self.conversations.get(&id).ok_or_else(closed)?;
+        let conversation = self.conversations.get_mut(&id).ok_or_else(closed)?;
         let segment = self.segments.get_mut(conversation.segment).ok_or_else(closed)?;
+        conversation.before = (segment.tokens.len(), conversation.rng.clone());
         let (vocabulary, context) = (self.decoder.config.vocabulary, self.decoder.config.context);
         let mut tokens = segment.tokens.iter().chain(&append);
         if let Some(token) = tokens.find(|token| **token as usize >= vocabulary) {
             return Err(ModelError::Token { token: *token, vocabulary }.into());
         }
-        let before = segment.tokens.len();
-        if before + append.len() == 0 {
+        if segment.tokens.len() + append.len() == 0 {
             return Err(EngineError::EmptyPrompt);
         }
         let tokens = segment.end() + append.len();
@@ -214,34 +241,34 @@ impl Worker {
             return Err(EngineError::Context { tokens, context });
         }
         segment.tokens.extend(append);
-        Ok((before, conversation.rng.clone()))
+        Ok(conversation)
     }
 
     /// Takes a turn's place from it, whether it ends or is given up.
     fn leave(&mut self, id: u64) {
-        self.asking.remove(&id);
-        let Some(conversation) = self.conversations.get_mut(&id) else { return };
-        if self.running.remove(&id) {
+        let (asked, ran) = (self.asking.remove(&id), self.running.remove(&id));
+        let Some(conversation) = self.conversations.get_mut(&id).filter(|_| asked || ran) else { return };
+        conversation.away_since = self.work;
+        if ran {
             self.segments.unpin(&conversation.path);
             self.segments.shrink(conversation.segment);
         }
-        conversation.away_since = self.rows;
     }
 
-    /// Ends a conversation's turn, if it has one, and leaves the conversation as it was before.
+    /// Takes back a conversation's last turn, ended or not; gives it if it had not.
     pub(super) fn cancel(&mut self, id: u64) -> Option<Turn> {
         self.leave(id);
         let conversation = self.conversations.get_mut(&id)?;
-        let mut turn = conversation.turn.take()?;
         let segment = self.segments.get_mut(conversation.segment)?;
-        segment.tokens.truncate(turn.before.0);
-        segment.reached = segment.reached.min(turn.before.0);
-        std::mem::swap(&mut conversation.rng, &mut turn.before.1);
+        let (tokens, rng) = &conversation.before;
+        conversation.rng = rng.clone();
+        segment.tokens.truncate(*tokens);
+        segment.reached = segment.reached.min(*tokens);
         // Keys and values are not shortened, and there has to be a token to go on from.
         if segment.computed() >= segment.tokens.len() {
             self.segments.give_up(conversation.segment);
         }
-        Some(turn)
+        conversation.turn.take()
     }
 
     /// Tells every conversation that waits that its turn failed.
@@ -365,7 +392,7 @@ impl Worker {
             })?;
             x = saved.output;
         }
-        self.rows += tokens.len() as u64;
+        self.work += tokens.len().max(FEW_ROWS) as u64;
         self.usage.count(tokens.len() - again, again);
         #[cfg(test)]
         assert!(self.segments.held() <= self.segments.reserved(), "more is held than was set aside");
@@ -383,19 +410,40 @@ impl Worker {
             let (_, logits) = self.decoder.logits(&ops::gather(x, &rows)?)?;
             let logits = logits.to_device(&Device::Cpu)?;
             let logits = ops::values(&logits)?;
-            for ((id, _), logits) in block.iter().zip(logits.chunks_exact(self.decoder.config.vocabulary)) {
-                self.draw(*id, logits);
+            for ((id, _), (token, logprob)) in block.iter().zip(self.draw(block, &logits)) {
+                self.take(*id, token, logprob);
             }
         }
         Ok(())
     }
 
-    /// Draws a token of this conversation's turn, and ends the turn where that says so.
-    fn draw(&mut self, id: u64, logits: &[f32]) {
+    /// Draws a token for each of these conversations, from a row of logits each.
+    fn draw(&mut self, block: &[(u64, usize)], logits: &[f32]) -> Vec<(u32, f32)> {
+        let vocabulary = self.decoder.config.vocabulary;
+        let draws = block.iter().zip(logits.chunks_exact(vocabulary)).filter_map(|((id, _), logits)| {
+            let conversation = self.conversations.get(id)?;
+            Some((conversation.sampling, conversation.rng.clone(), logits))
+        });
+        let mut draws: Vec<_> = draws.collect();
+        let draw = |(sampling, rng, logits): &mut (Sampling, ChaCha8Rng, &[f32])| sampling.draw(logits, rng);
+        // On a thread of a pool its threads share the rows.
+        let drawn = match rayon::current_thread_index() {
+            Some(_) if logits.len() >= WORTH_SHARING => draws.par_iter_mut().map(draw).collect(),
+            _ => draws.iter_mut().map(draw).collect(),
+        };
+        for ((id, _), (_, rng, _)) in block.iter().zip(draws) {
+            if let Some(conversation) = self.conversations.get_mut(id) {
+                conversation.rng = rng;
+            }
+        }
+        drawn
+    }
+
+    /// Adds a token to this conversation's turn, and ends the turn where that says so.
+    fn take(&mut self, id: u64, token: u32, logprob: f32) {
         let Some(conversation) = self.conversations.get_mut(&id) else { return };
         let Some(segment) = self.segments.get_mut(conversation.segment) else { return };
         let Some(turn) = &mut conversation.turn else { return };
-        let (token, logprob) = conversation.sampling.draw(logits, &mut conversation.rng);
         turn.sampled.tokens.push(token);
         turn.sampled.logprobs.push(logprob);
         segment.tokens.push(token);

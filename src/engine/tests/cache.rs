@@ -137,6 +137,19 @@ async fn the_youngest_turn_waits_where_running_ones_outgrow_the_bound() {
 }
 
 #[tokio::test]
+async fn what_is_foretold_for_keys_and_values_is_what_is_set_aside_at_most() {
+    let sampler = Sampler::bounded(decoder(), 1, usize::MAX);
+    let mut open: Vec<_> = (0..8).map(|seed| sampler.open(vec![tokens(60, 1).into()], WARM, seed)).collect();
+    join_all(open.iter_mut().map(|sequence| sequence.turn(&[], &[], 30))).await;
+    let load =
+        SamplingLoad { sequences: 8, longest: 90, tokens: 60 + 8 * 30, bound: None, threads: 1, rank: None };
+    let foretold = Footprint::sampling(&config(), Format::F32, &load);
+    assert!(sampler.usage().most_cached() <= foretold.cache as u64);
+    let bounded = SamplingLoad { bound: Some(PANELS), ..load };
+    assert_eq!(Footprint::sampling(&config(), Format::F32, &bounded).cache, PANELS);
+}
+
+#[tokio::test]
 async fn a_conversation_that_does_not_fit_alone_is_refused_with_the_setting_and_others_go_on() {
     let sampler = Sampler::bounded(decoder(), 1, 2 * PANELS);
     let mut long = sampler.open(vec![tokens(100, 1).into()], WARM, 1);
@@ -166,11 +179,28 @@ async fn a_long_prompt_does_not_hold_up_turns_that_go_on() {
 
 #[tokio::test]
 async fn a_sequence_that_is_dropped_in_the_midst_of_a_turn_makes_room_at_once() {
-    let sampler = Sampler::bounded(decoder(), 1, 5 * PANELS);
+    let sampler = Sampler::bounded(roomy(), 1, 96 * PANELS);
     let mut holder = sampler.open(vec![tokens(60, 1).into()], WARM, 1);
-    assert!(holder.turn(&[], &[], 60).now_or_never().is_none());
+    // Far more than can be sampled until the first look.
+    assert!(holder.turn(&[], &[], 2900).now_or_never().is_none());
     drop(holder);
     let mut next = sampler.open(vec![tokens(60, 2).into()], WARM, 2);
     assert_eq!(next.turn(&[], &[], 60).await.unwrap().tokens.len(), 60);
-    assert_eq!(sampler.usage().recomputed.load(Ordering::Relaxed), 0);
+    assert!(sampler.usage().sampled.load(Ordering::Relaxed) < 1000);
+}
+
+#[tokio::test]
+async fn a_turn_whose_end_nobody_read_is_taken_back() {
+    let sampler = Sampler::bounded(decoder(), 1, usize::MAX);
+    let mut first = sampler.open(vec![tokens(20, 1).into()], WARM, 1);
+    let mut second = sampler.open(vec![tokens(20, 1).into()], WARM, 1);
+    {
+        let mut turn = Box::pin(first.turn(&[7], &[], 3));
+        assert!((&mut turn).now_or_never().is_none_or(|said| said.is_ok()));
+        // Its end waits to be read, or the turn is still under way.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let (said, expected) =
+        (first.turn(&[8], &[], 5).await.unwrap(), second.turn(&[8], &[], 5).await.unwrap());
+    assert_eq!(said, expected);
 }
