@@ -15,6 +15,8 @@ pub struct Spent {
     pub sampled_tokens: u64,
     /// Tokens that went through the decoder to sample those, each shared one once.
     pub computed_tokens: u64,
+    /// Tokens that went through it again, because their keys and values had to make room for others'.
+    pub recomputed_tokens: u64,
     /// Tokens that went through the decoder forward and backward, each shared one once.
     pub trained_tokens: u64,
     /// Calls of the server's tools.
@@ -29,10 +31,11 @@ pub struct Spent {
 
 impl Spent {
     /// Each count with its name, for people.
-    pub fn named(&self) -> [(&'static str, u64); 7] {
+    pub fn named(&self) -> [(&'static str, u64); 8] {
         [
             ("tokens sampled", self.sampled_tokens),
             ("computed", self.computed_tokens),
+            ("computed again", self.recomputed_tokens),
             ("trained", self.trained_tokens),
             ("tool calls", self.tool_calls),
             ("judge requests", self.judge_requests),
@@ -54,6 +57,7 @@ impl Spent {
         Self {
             sampled_tokens: scaled(self.sampled_tokens),
             computed_tokens: scaled(self.computed_tokens),
+            recomputed_tokens: scaled(self.recomputed_tokens),
             trained_tokens: scaled(self.trained_tokens),
             tool_calls: scaled(self.tool_calls),
             judge_requests: scaled(self.judge_requests),
@@ -67,6 +71,7 @@ impl AddAssign for Spent {
     fn add_assign(&mut self, more: Self) {
         self.sampled_tokens += more.sampled_tokens;
         self.computed_tokens += more.computed_tokens;
+        self.recomputed_tokens += more.recomputed_tokens;
         self.trained_tokens += more.trained_tokens;
         self.tool_calls += more.tool_calls;
         self.judge_requests += more.judge_requests;

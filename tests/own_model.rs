@@ -183,6 +183,21 @@ fn a_llama_of_ones_own_goes_from_folder_to_exam_and_is_keyed_by_its_content() {
     llama(&project.path("llama"), 2);
     let plan = project.mcprl(&["plan", "run.toml"]).out;
     assert!(plan.contains("run     base"), "{plan}");
+    // Its shape is known before it is worked.
+    let memory = plan.lines().find(|line| line.starts_with("memory, at most: ")).unwrap();
+    assert!(memory.contains("update ") && memory.contains("exam "), "{plan}");
+    assert!(!plan.contains("memory, unknown"), "{plan}");
+}
+
+#[test]
+fn what_a_model_takes_that_is_not_here_yet_is_said_to_be_unknown() {
+    let project = Project::new(&RUN.replace("from = \"llama\"", "from = \"someone/llama\""));
+    project.write("tasks.jsonl", "{\"task\": \"How many?\", \"answer\": \"1\"}\n");
+    let plan = project.mcprl(&["plan", "run.toml"]).out;
+    assert!(
+        plan.contains("memory, unknown: ") && plan.contains("exam (its model is not here yet)"),
+        "{plan}"
+    );
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::model::Decoder;
+use super::memory::held;
+use crate::model::{Decoder, ModelConfig, kernels::Format};
 
 /// Weights beyond this many bytes leave the caches, so that each thread reading them anew would cost more than sharing
 /// every operation.
@@ -23,6 +24,30 @@ pub fn shares(decoder: &Decoder, devices: usize) -> usize {
         (false, _) => devices,
         (true, true) => 1,
         (true, false) => SHARES,
+    }
+}
+
+/// [`shares`] on the CPU of a decoder of this shape, its weights frozen in this format.
+pub fn shares_of_shape(config: &ModelConfig, format: Format) -> usize {
+    if held(config, format) > LARGE { 1 } else { SHARES }
+}
+
+/// What [`Crew::new`] makes of a CPU's threads.
+pub struct Split {
+    /// Microbatches or conversations' batches worked on at once.
+    pub workers: usize,
+    /// Threads of one operation.
+    pub threads: usize,
+}
+
+impl Split {
+    /// Where weights take this many bytes.
+    pub fn of(bytes: usize, threads: usize) -> Self {
+        let threads = threads.max(1);
+        match bytes > LARGE {
+            true => Self { workers: 1, threads },
+            false => Self { workers: threads, threads: 1 },
+        }
     }
 }
 

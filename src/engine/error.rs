@@ -20,12 +20,22 @@ pub enum EngineError {
     EmptyPrompt,
     #[error("the conversation already holds {tokens} tokens, the model's context is {context}")]
     Context { tokens: usize, context: usize },
+    #[error(
+        "a conversation of {tokens} tokens needs {:.1} MiB for its keys and values, a worker may hold {:.1} MiB",
+        mib(*needs),
+        mib(*bound)
+    )]
+    Cache { tokens: usize, needs: usize, bound: usize },
     #[error("{what} needs {} MiB of memory, {} MiB are left", needs >> 20, available >> 20)]
     Memory { what: &'static str, needs: usize, available: usize, change: String },
     #[error("the training step diverged: {what} is not a finite number")]
     Diverged { what: &'static str },
     #[error("an engine worker stopped: {reason}")]
     Worker { reason: String },
+}
+
+fn mib(bytes: usize) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 impl From<candle_core::Error> for EngineError {
@@ -44,6 +54,7 @@ impl Diagnostic for EngineError {
             Self::Format { .. } => "engine::format",
             Self::EmptyPrompt => "engine::empty_prompt",
             Self::Context { .. } => "engine::context",
+            Self::Cache { .. } => "engine::cache",
             Self::Memory { .. } => "engine::memory",
             Self::Diverged { .. } => "engine::diverged",
             Self::Worker { .. } => "engine::worker",
@@ -62,6 +73,9 @@ impl Diagnostic for EngineError {
             }
             Self::Format { .. } => Some("set dtype = \"bf16\" under [engine]".into()),
             Self::Context { .. } => Some("lower max_turns, max_tokens or result_tokens of the stage".into()),
+            Self::Cache { .. } => Some(
+                "raise kv_cache_mib under [engine], which the workers share, or lower max_tokens of the stage".into(),
+            ),
             Self::Memory { change, .. } => Some(change.clone()),
             Self::Diverged { .. } => Some("lower learning_rate, or max_gradient_norm".into()),
             _ => None,

@@ -1,16 +1,23 @@
 //! How much memory work on a model takes at its peak, before it takes it.
 //!
-//! Counted are weights, what is trained with its gradients and moments, activations and logits; not counted is what the process holds beside (about 50 MiB). `mcprl bench` prints this beside what it measures.
+//! Counted are weights, keys and values, what is trained with its gradients and moments, activations and logits, and a
+//! constant for what the process holds beside. `mcprl bench` prints this beside what it measures, and `mcprl plan`
+//! before anything is loaded.
 
 use std::path::Path;
 
 use candle_core::Device;
 use serde::Serialize;
 
-use super::{EngineError, trainer::logit_rows};
-use crate::model::{Decoder, ModelConfig, kernels::Format};
+use super::{
+    EngineError, Recompute, crew::Split, recompute::kept_bytes_of, trainer::logit_rows, worker::STEP_ROWS,
+};
+use crate::model::{Decoder, ModelConfig, kernels::Format, ops::Cache};
 
 const FLOAT: usize = size_of::<f32>();
+
+/// Code, buffers, threads and what the allocator holds ready, as measured on small decoders.
+const BESIDE: usize = 40 << 20;
 
 /// Bytes at the peak, by what they hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -19,9 +26,29 @@ pub struct Footprint {
     pub weights: usize,
     /// Trained parameters with their packed copies, gradients and the optimiser's moments.
     pub trained: usize,
+    /// Keys and values of conversations.
+    pub cache: usize,
     /// What a step holds between its operations.
     pub activations: usize,
     pub logits: usize,
+    /// What the process holds beside.
+    pub beside: usize,
+}
+
+/// What is sampled at once.
+#[derive(Debug, Clone, Copy)]
+pub struct SamplingLoad {
+    /// Conversations under way.
+    pub sequences: usize,
+    /// Longest of them, in tokens.
+    pub longest: usize,
+    /// Tokens whose keys and values are held beside each other, those that are shared counted once.
+    pub tokens: usize,
+    /// Most bytes these may take, where there is a bound.
+    pub bound: Option<usize>,
+    pub threads: usize,
+    /// Rank of the adapters on every linear layer, where there are any.
+    pub rank: Option<usize>,
 }
 
 /// What is trained at once.
@@ -45,7 +72,32 @@ pub struct TrainingLoad {
 
 impl Footprint {
     pub fn total(&self) -> usize {
-        self.weights + self.trained + self.activations + self.logits
+        self.weights + self.trained + self.cache + self.activations + self.logits + self.beside
+    }
+
+    /// Of conversations with a policy whose base is held in this format.
+    pub fn sampling(config: &ModelConfig, format: Format, load: &SamplingLoad) -> Self {
+        let (parameters, packed) = match load.rank {
+            Some(rank) => trained(config, Some(rank)),
+            None => (0, 0),
+        };
+        let Split { workers, threads } = Split::of(held(config, format), load.threads);
+        // A segment's room for growth; see `kernels::KeyValues`.
+        let tokens = load.tokens + load.sequences * crate::model::kernels::PANEL;
+        let cache = config.layers * Cache::bytes_for(config.heads, true, tokens);
+        // Prompts fill a step; without any it has a row for each conversation.
+        let rows = (load.tokens / workers).clamp(1, STEP_ROWS);
+        let asking = load.sequences.div_ceil(workers).min(rows).min(logit_rows(config));
+        Self {
+            weights: weights(config, format),
+            trained: (parameters + packed) * FLOAT,
+            cache: load.bound.map_or(cache, |bound| cache.min(bound)),
+            activations: workers
+                * (rows * layer_row(config, load.rank) + scores(config, load.longest, threads))
+                * FLOAT,
+            logits: workers * asking * config.vocabulary * FLOAT,
+            beside: BESIDE,
+        }
     }
 
     /// Of a training step over token trees, the base held in this format.
@@ -56,7 +108,7 @@ impl Footprint {
         // A row of a layer: input, two norms, middle and output; queries and keys before and after norm and rotation,
         // attention and values; gate, up and their product; what adapters keep.
         let attention = 5 * config.hidden + 3 * query + 3 * kv + ranks;
-        let kept = attention + 3 * wide;
+        let kept = layer_row(config, load.rank);
         let inputs = config.hidden;
         // While a layer's gradients are computed: those of the feed-forward, of attention and of the layer's input, and
         // keys and values laid out for the products both ways.
@@ -65,7 +117,7 @@ impl Footprint {
             true => config.layers * inputs + kept.max(attention + 2 * config.hidden + 3 * query + 6 * kv),
             false => config.layers * kept + backward,
         };
-        let scores = 2 * 32 * (heads.query / heads.kv) * load.longest * load.threads;
+        let scores = 2 * scores(config, load.longest, load.threads);
         let (parameters, packed) = trained(config, load.rank);
         // The sum, and a set for each worker beside it.
         let gradients = parameters * (1 + load.workers);
@@ -79,6 +131,8 @@ impl Footprint {
             trained: (parameters + packed + gradients) * FLOAT + parameters * load.moments,
             activations: load.workers * (load.rows * per_row + scores) * FLOAT,
             logits: load.workers * 2 * block,
+            cache: 0,
+            beside: BESIDE,
         }
     }
 
@@ -94,6 +148,26 @@ impl Footprint {
             _ => Ok(()),
         }
     }
+}
+
+/// Refuses sampling whose steps, and keys and values up to the bound that was set, do not fit beside the weights, which
+/// are there already.
+pub(super) fn check_sampling(
+    config: &ModelConfig,
+    threads: usize,
+    bound: Option<usize>,
+) -> Result<(), EngineError> {
+    let (longest, tokens) = (config.context, STEP_ROWS);
+    let load = SamplingLoad { sequences: STEP_ROWS, longest, tokens, bound: None, threads, rank: None };
+    let step = Footprint::sampling(config, Format::F32, &load);
+    let planned = Footprint { weights: 0, trained: 0, beside: 0, cache: bound.unwrap_or(0), ..step };
+    planned.fits("sampling", || match bound {
+        Some(_) => {
+            let left = available().unwrap_or_default().saturating_sub(planned.total() - planned.cache);
+            format!("set kv_cache_mib under [engine] to {} or less", (left >> 20).max(1))
+        }
+        None => "take a smaller model, or a narrower dtype under [engine]".into(),
+    })
 }
 
 /// Loads a model whose weights are not trained, in this format or in `f32`, to this device.
@@ -114,19 +188,56 @@ pub fn load_frozen(folder: &Path, dtype: Option<Format>, device: &Device) -> Res
     Ok(Decoder::load_on(folder, Some(format), device)?)
 }
 
+/// Values of a row of one layer's forward: input, two norms, middle and output; queries and keys before and after norm
+/// and rotation, attention and values; gate, up and their product; what adapters keep.
+fn layer_row(config: &ModelConfig, rank: Option<usize>) -> usize {
+    let heads = config.heads;
+    let ranks = rank.unwrap_or(0) * config.linears().len();
+    5 * config.hidden + 3 * (heads.query + heads.kv) * heads.dim + ranks + 3 * feed_forward(config)
+}
+
+/// Scores of the rows that threads attend with at once.
+fn scores(config: &ModelConfig, longest: usize, threads: usize) -> usize {
+    32 * (config.heads.query / config.heads.kv) * longest * threads
+}
+
+/// How microbatches are worked on, and whether activations are computed again, as [`super::Trainer`] will decide it.
+pub fn training_load(
+    config: &ModelConfig,
+    format: Format,
+    load: TrainingLoad,
+    batches: usize,
+    recompute: Recompute,
+) -> TrainingLoad {
+    let held = match load.rank {
+        Some(_) => held(config, format),
+        // Plain weights have a packed copy.
+        None => 2 * held(config, Format::F32),
+    };
+    let Split { workers, threads } = Split::of(held, load.threads);
+    let workers = workers.min(batches).max(1);
+    let ranks = config.layers * config.linears().len() * load.rank.unwrap_or(0);
+    let recompute = recompute.decide_for(kept_bytes_of(config, ranks, load.rows * workers));
+    TrainingLoad { workers, threads, recompute, ..load }
+}
+
 /// Width of a token's feed-forward, of all experts it passes through.
 fn feed_forward(config: &ModelConfig) -> usize {
     config.intermediate * config.design.experts.map_or(1, |experts| experts.per_token)
 }
 
-/// Bytes of all weights, frozen in this format.
+/// Bytes of all weights, frozen in this format, and of the tables of the rotary embedding.
 fn weights(config: &ModelConfig, format: Format) -> usize {
+    held(config, format) + config.context * config.design.rotary.unwrap_or(config.heads.dim) * FLOAT
+}
+
+/// Bytes of the weight matrices, frozen in this format.
+pub(super) fn held(config: &ModelConfig, format: Format) -> usize {
     let ends = format.at_the_ends();
     let matrices = if config.tied { 1 } else { 2 };
     let linears: usize =
         config.linears().iter().map(|linear| format.bytes(linear.outputs, linear.inputs)).sum();
-    let rope = config.context * config.design.rotary.unwrap_or(config.heads.dim) * FLOAT;
-    matrices * ends.bytes(config.vocabulary, config.hidden) + config.layers * linears + rope
+    matrices * ends.bytes(config.vocabulary, config.hidden) + config.layers * linears
 }
 
 /// Trained values, and those of their copies packed for the products.
@@ -160,6 +271,15 @@ pub fn free_memory() -> Option<usize> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()? * 1024)
 }
 
+/// Bytes that the keys and values of sampling may take where nobody says: half of what is left now, with the weights in
+/// place. On a device there is no bound but its memory.
+pub(super) fn cache_bound(device: &Device) -> usize {
+    match available() {
+        Some(available) if device.is_cpu() => available / 2,
+        _ => usize::MAX,
+    }
+}
+
 /// Of [`free_memory`], what this process's control group still lets it take.
 fn available() -> Option<usize> {
     let free = free_memory()?;
@@ -171,7 +291,10 @@ fn available() -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Design, Init, kernels::Heads};
+    use crate::{
+        error::Diagnostic,
+        model::{Design, Init, kernels::Heads},
+    };
 
     fn config() -> ModelConfig {
         ModelConfig {
@@ -190,11 +313,10 @@ mod tests {
 
     #[test]
     fn the_weights_predicted_are_those_held() {
-        let rope = 64 * 16 * FLOAT;
         for format in [Format::F32, Format::F16, Format::Bf16, Format::Nf4] {
             let mut decoder = Decoder::random(config(), Init { seed: 1, deviation: 0.1 }).unwrap();
             decoder.freeze(format).unwrap();
-            assert_eq!(weights(&config(), format) - rope, decoder.bytes(), "{format:?}");
+            assert_eq!(held(&config(), format), decoder.bytes(), "{format:?}");
         }
     }
 
@@ -214,6 +336,13 @@ mod tests {
         assert!(
             of(Format::Nf4, true) < of(Format::Bf16, true) && of(Format::Bf16, true) < of(Format::F32, true)
         );
+    }
+
+    #[test]
+    fn a_bound_on_keys_and_values_beyond_the_memory_is_refused_with_one_that_fits() {
+        check_sampling(&config(), 2, Some(1 << 20)).unwrap();
+        let refused = check_sampling(&config(), 2, Some(usize::MAX / 2)).unwrap_err();
+        assert!(refused.hint().unwrap().starts_with("set kv_cache_mib under [engine] to "), "{refused}");
     }
 
     #[test]

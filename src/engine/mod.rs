@@ -3,6 +3,7 @@
 //! What is sampled for a sequence depends on its tokens and its seed alone; what a training step yields depends on its
 //! batches and their order alone. Neither depends on the number of threads, on timing, or on what else is running.
 
+mod admission;
 mod crew;
 mod eight_bit;
 mod error;
@@ -18,6 +19,7 @@ mod reduce;
 mod replicas;
 mod sampler;
 mod sampling;
+mod segments;
 mod supervised;
 mod trainer;
 mod worker;
@@ -32,9 +34,9 @@ use serde::{Deserialize, Serialize};
 use crate::model::kernels::Format;
 
 use crew::Crew;
-pub use crew::shares;
+pub use crew::{shares, shares_of_shape};
 pub use error::EngineError;
-pub use memory::{Footprint, TrainingLoad, free_memory, load_frozen};
+pub use memory::{Footprint, SamplingLoad, TrainingLoad, free_memory, load_frozen, training_load};
 pub use microbatch::{Microbatch, pack};
 pub use optimizer::{Optimizer, Rule};
 pub use places::{Place, Places};
@@ -54,4 +56,7 @@ pub struct EngineSpec {
     pub threads: Option<usize>,
     /// How weights that are not trained are held, and what their products are computed in; `f32` where absent.
     pub dtype: Option<Format>,
+    /// Most memory of a sampler's keys and values, in MiB; half of what is left where absent. Changes no result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_cache_mib: Option<usize>,
 }

@@ -60,7 +60,7 @@ impl EngineSpec {
             true => Some((self.all_threads() * devices.len() / self.devices.len()).max(1)),
             false => self.threads,
         };
-        Self { devices: devices.to_vec(), threads, dtype: self.dtype }
+        Self { devices: devices.to_vec(), threads, ..self.clone() }
     }
 
     /// Finds the devices, once they are known to be ones this build can compute on.
@@ -110,7 +110,7 @@ mod tests {
 
     fn spec(devices: &[&str], threads: usize) -> EngineSpec {
         let devices = devices.iter().map(|device| (*device).to_owned()).collect();
-        EngineSpec { devices, threads: Some(threads), dtype: None }
+        EngineSpec { devices, threads: Some(threads), dtype: None, kv_cache_mib: None }
     }
 
     fn threads(spec: &EngineSpec) -> Vec<usize> {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::Decoder;
+use crate::model::{Decoder, ModelConfig};
 
 /// Kept activations beyond this many bytes are computed again under [`Recompute::Auto`].
 const BUDGET: usize = 2 << 30;
@@ -24,10 +24,15 @@ pub enum Recompute {
 impl Recompute {
     /// `rows`: tokens of the microbatches worked at once, the largest for each worker.
     pub fn decide(self, decoder: &Decoder, rows: usize) -> bool {
+        self.decide_for(kept_bytes(decoder, rows))
+    }
+
+    /// Where kept activations would take this many bytes.
+    pub(super) fn decide_for(self, kept: usize) -> bool {
         match self {
             Self::Always => true,
             Self::Never => false,
-            Self::Auto => kept_bytes(decoder, rows) > BUDGET,
+            Self::Auto => kept > BUDGET,
         }
     }
 }
@@ -38,10 +43,14 @@ impl Recompute {
 /// and of the keys (before and after norm and rotation; attention, values), 3 times that of the feed-forward (gate, up,
 /// their product), and the rank of every adapter.
 pub fn kept_bytes(decoder: &Decoder, rows: usize) -> usize {
-    let config = &decoder.config;
+    let linears = decoder.layers.iter().flat_map(|layer| layer.linears.iter());
+    let ranks = linears.filter_map(|linear| Some(linear.lora.as_ref()?.a.outputs())).sum();
+    kept_bytes_of(&decoder.config, ranks, rows)
+}
+
+/// [`kept_bytes`] of a decoder with adapters whose ranks have this sum.
+pub(super) fn kept_bytes_of(config: &ModelConfig, ranks: usize, rows: usize) -> usize {
     let (query, kv) = (config.heads.query * config.heads.dim, config.heads.kv * config.heads.dim);
     let per_layer = 4 * config.hidden + 3 * query + 3 * kv + 3 * config.intermediate;
-    let linears = decoder.layers.iter().flat_map(|layer| layer.linears.iter());
-    let ranks: usize = linears.filter_map(|linear| Some(linear.lora.as_ref()?.a.outputs())).sum();
     rows * (config.layers * per_layer + ranks) * size_of::<f32>()
 }

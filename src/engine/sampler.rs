@@ -10,10 +10,12 @@ use std::{
     },
 };
 
+use candle_core::Device;
 use tokio::sync::oneshot;
 
 use super::{
     Crew, EngineError, EngineSpec, Places, Sampling, load_frozen,
+    memory::{cache_bound, check_sampling},
     replicas::{Replica, in_turn},
     worker::{Command, Worker},
 };
@@ -51,6 +53,31 @@ pub struct Usage {
     pub sampled: AtomicU64,
     /// Tokens that went through the decoder, sampled or given, each shared one once.
     pub computed: AtomicU64,
+    /// Tokens that went through it again, because their keys and values had to make room.
+    pub recomputed: AtomicU64,
+    /// Bytes set aside for keys and values, now and at most.
+    cached: AtomicU64,
+    most_cached: AtomicU64,
+}
+
+impl Usage {
+    pub(super) fn count(&self, computed: usize, recomputed: usize) {
+        self.computed.fetch_add(computed as u64, Ordering::Relaxed);
+        self.recomputed.fetch_add(recomputed as u64, Ordering::Relaxed);
+    }
+
+    /// Notes that one worker's keys and values take so many bytes now.
+    pub(super) fn note_cache(&self, before: u64, now: u64) {
+        if now != before {
+            let cached = self.cached.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+            self.most_cached.fetch_max(cached.wrapping_add(now.wrapping_sub(before)), Ordering::Relaxed);
+        }
+    }
+
+    /// Most bytes that were set aside for keys and values.
+    pub fn most_cached(&self) -> u64 {
+        self.most_cached.load(Ordering::Relaxed)
+    }
 }
 
 /// A policy at work: a cheap handle to worker threads, on one device or several, that end with the last handle.
@@ -73,41 +100,67 @@ pub struct Sequence {
     seed: u64,
     /// How often it was opened anew.
     reopened: u64,
+    /// What its last turn said was not read: whoever asked dropped the future.
+    unread: bool,
 }
 
 impl Sampler {
     /// Loads a policy: a Hugging Face model folder, or with `base` an adapter folder and the model it sits on.
+    ///
+    /// # Errors
+    /// Also if what sampling takes beside the weights is more than is left.
     pub fn load(policy: &Path, base: Option<&Path>, spec: &EngineSpec) -> Result<Self, EngineError> {
         let places = spec.places()?;
         let mut decoder = load_frozen(base.unwrap_or(policy), spec.dtype, &places.first.device)?;
         if base.is_some() {
             Adapter::load(&mut decoder, policy)?;
         }
-        Self::across(decoder, &places)
+        let set = spec.kv_cache_mib.map(|mib| mib.saturating_mul(1 << 20));
+        if places.first.device.is_cpu() {
+            check_sampling(&decoder.config, places.threads(), set)?;
+        }
+        Self::across(decoder, &places, set)
     }
 
     /// Puts a decoder to work on this many threads.
     pub fn new(decoder: Decoder, threads: usize) -> Self {
-        let crew = Crew::new(&decoder, threads);
-        Self::start(vec![Replica { decoder, crew }])
+        let bound = cache_bound(decoder.device());
+        Self::bounded(decoder, threads, bound)
     }
 
-    /// Puts a decoder to work on the first of these places, and copies of it on the others.
-    pub fn across(decoder: Decoder, places: &Places) -> Result<Self, EngineError> {
+    /// Puts a decoder to work on this many threads, its keys and values taking at most this many bytes. That changes
+    /// nothing that is sampled.
+    pub fn bounded(decoder: Decoder, threads: usize, bytes: usize) -> Self {
+        let crew = Crew::new(&decoder, threads);
+        Self::start(vec![Replica { decoder, crew }], Some(bytes))
+    }
+
+    /// Puts a decoder to work on the first of these places, and copies of it on the others. Keys and values take at most
+    /// this many bytes on each device, on all of the CPU together.
+    pub fn across(decoder: Decoder, places: &Places, bytes: Option<usize>) -> Result<Self, EngineError> {
         let others = Replica::of(&decoder, &places.others)?;
         let crew = Crew::new(&decoder, places.first.threads);
-        Ok(Self::start(std::iter::once(Replica { decoder, crew }).chain(others).collect()))
+        Ok(Self::start(std::iter::once(Replica { decoder, crew }).chain(others).collect(), bytes))
     }
 
-    fn start(replicas: Vec<Replica>) -> Self {
+    fn start(replicas: Vec<Replica>, bytes: Option<usize>) -> Self {
         let usage = Arc::new(Usage::default());
         let workers: Vec<usize> = replicas.iter().map(|replica| replica.crew.workers()).collect();
-        let shared = |Replica { decoder, crew }| (Arc::new(decoder), crew);
+        let on_cpu = |replica: &&Replica| replica.decoder.device().is_cpu();
+        let cpu_workers: usize = replicas.iter().filter(on_cpu).map(|replica| replica.crew.workers()).sum();
+        let cpu_bytes = bytes.unwrap_or_else(|| cache_bound(&Device::Cpu));
+        let shared = |replica: Replica| {
+            let bound = match replica.decoder.device() {
+                Device::Cpu => cpu_bytes / cpu_workers,
+                device => bytes.unwrap_or_else(|| cache_bound(device)) / replica.crew.workers(),
+            };
+            (Arc::new(replica.decoder), replica.crew, bound)
+        };
         let replicas: Vec<_> = replicas.into_iter().map(shared).collect();
         let start = |(index, replica): (usize, usize)| {
             let (sender, receiver) = channel();
-            let (decoder, crew) = replicas[replica].clone();
-            let worker = Worker::new(decoder, usage.clone());
+            let (decoder, crew, bound) = replicas[replica].clone();
+            let worker = Worker::new(decoder, usage.clone(), bound);
             #[cfg(test)]
             let forced = composed::forced();
             std::thread::Builder::new()
@@ -131,7 +184,7 @@ impl Sampler {
         let worker = self.workers[self.home(&prompt)].clone();
         // A worker that has stopped says so at the first turn.
         _ = worker.send(Command::Open { id, prompt, sampling, seed });
-        Sequence { id, worker, next: self.next.clone(), sampling, seed, reopened: 0 }
+        Sequence { id, worker, next: self.next.clone(), sampling, seed, reopened: 0, unread: false }
     }
 
     /// The worker that holds this prompt; a new one goes to each in turn.
@@ -165,6 +218,7 @@ impl Sequence {
         let seed = encoder.number(self.seed).number(self.reopened).finish().seed();
         let (old, sampling) = (self.id, self.sampling);
         self.id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.unread = false;
         // Opened first, closed then: what both stand on is in use throughout.
         _ = self.worker.send(Command::Open { id: self.id, prompt, sampling, seed });
         _ = self.worker.send(Command::Close { id: old });
@@ -173,7 +227,9 @@ impl Sequence {
     /// Appends given tokens, then samples until a token of `stop` or `max_new` tokens.
     ///
     /// # Errors
-    /// If a token is outside the vocabulary, the context is already full, or the worker has stopped.
+    /// If a token is outside the vocabulary, the context is already full, keys and values of this conversation alone
+    /// are more than may be held, or the worker has stopped. The conversation is then as it was before, and so it is
+    /// where the future is dropped.
     pub async fn turn(
         &mut self,
         append: &[u32],
@@ -182,10 +238,13 @@ impl Sequence {
     ) -> Result<Sampled, EngineError> {
         let stopped = || EngineError::Worker { reason: "its thread has ended".into() };
         let (reply, result) = oneshot::channel();
-        let turn =
-            Command::Turn { id: self.id, append: append.to_vec(), stop: stop.to_vec(), max_new, reply };
+        let given_up = std::mem::replace(&mut self.unread, true);
+        let (id, append, stop) = (self.id, append.to_vec(), stop.to_vec());
+        let turn = Command::Turn { id, append, stop, max_new, given_up, reply };
         self.worker.send(turn).map_err(|_| stopped())?;
-        result.await.map_err(|_| stopped())?
+        let result = result.await;
+        self.unread = false;
+        result.map_err(|_| stopped())?
     }
 }
 

@@ -1,5 +1,7 @@
 //! Drawing one token from logits.
 
+use std::cell::RefCell;
+
 use rand_chacha::{ChaCha8Rng, rand_core::Rng};
 use serde::{Deserialize, Serialize};
 
@@ -23,18 +25,31 @@ impl Sampling {
 
     /// Draws from a row of logits. Gives the token and its log-probability at temperature 1, before any filter.
     pub fn draw(&self, logits: &[f32], rng: &mut ChaCha8Rng) -> (u32, f32) {
-        let token = if self.temperature <= 0.0 { most_likely(logits) } else { self.sample(logits, rng) };
-        (token as u32, logits[token] - log_sum_exp(logits))
+        if self.temperature <= 0.0 {
+            let token = most_likely(logits);
+            return (token as u32, logits[token] - log_sum_exp(logits));
+        }
+        PROBABILITIES.with_borrow_mut(|probabilities| {
+            probabilities.resize(logits.len(), 0.0);
+            // Both give the same bits for a row.
+            #[expect(clippy::float_cmp, reason = "at 1 exactly there is nothing to divide by")]
+            let total = if self.temperature == 1.0 {
+                log_sum_exp_exps(logits, probabilities)
+            } else {
+                let scaled: Vec<f32> = logits.iter().map(|logit| logit / self.temperature).collect();
+                log_sum_exp_exps(&scaled, probabilities);
+                log_sum_exp(logits)
+            };
+            let token = self.choose(probabilities, rng);
+            (token as u32, logits[token] - total)
+        })
     }
 
-    fn sample(&self, logits: &[f32], rng: &mut ChaCha8Rng) -> usize {
-        let scaled: Vec<f32> = logits.iter().map(|logit| logit / self.temperature).collect();
-        let mut probabilities = vec![0.0; logits.len()];
-        log_sum_exp_exps(&scaled, &mut probabilities);
-        self.filter(&mut probabilities);
+    fn choose(&self, probabilities: &mut [f32], rng: &mut ChaCha8Rng) -> usize {
+        self.filter(probabilities);
         let total: f32 = probabilities.iter().sum();
         let mut left = (rng.next_u32() >> 8) as f32 / (1u32 << 24) as f32 * total;
-        let mut last = most_likely(&probabilities);
+        let mut last = 0;
         for (token, probability) in probabilities.iter().enumerate() {
             if *probability > 0.0 {
                 last = token;
@@ -66,6 +81,10 @@ impl Sampling {
             before += probability;
         }
     }
+}
+
+thread_local! {
+    static PROBABILITIES: RefCell<Vec<f32>> = RefCell::default();
 }
 
 /// The first of the largest values.
@@ -112,6 +131,16 @@ mod tests {
             assert!(shares[2] == 0.0 && (shares[0] - 2.0 / 3.0).abs() < 0.02, "{sampling:?} {shares:?}");
         }
         assert_eq!(shares(Sampling { top_p: 0.0, ..PLAIN }, &logits)[1..], [0.0, 0.0]);
+    }
+
+    #[test]
+    fn the_sum_found_beside_probabilities_is_the_bits_of_the_sum_alone() {
+        for length in [1, 15, 16, 17, 90, 1024, 3001] {
+            let logits: Vec<f32> = (0..length).map(|i| (i as f32 * 0.37).sin() * 9.0).collect();
+            let mut probabilities = vec![0.0; length];
+            let total = log_sum_exp_exps(&logits, &mut probabilities);
+            assert_eq!(total.to_bits(), log_sum_exp(&logits).to_bits(), "{length} values");
+        }
     }
 
     #[test]

@@ -357,7 +357,7 @@ impl Trainer {
             },
         );
         // Weights are there already, and what is trained is there as well or small beside activations.
-        let more = Footprint { weights: 0, trained: 0, ..planned };
+        let more = Footprint { weights: 0, trained: 0, beside: 0, ..planned };
         more.fits("the training step", || match recompute {
             false => "set recompute = \"always\"".into(),
             true => format!("lower tokens_per_microbatch: the largest microbatch has {rows} tokens"),

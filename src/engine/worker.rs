@@ -1,11 +1,11 @@
 //! One thread that decodes whatever is ready.
 //!
-//! Prompt pieces and conversations are nodes of one tree, each with its keys and values. A step takes every node that
-//! has tokens waiting and whose ancestors are complete, runs them through the decoder as one ragged batch, and samples
-//! where a conversation asks for a token. Conversations that wait on their tools are simply not in the batch.
+//! Prompt pieces and conversations are segments of one tree, each with its keys and values. A step takes the turns that
+//! have a place, runs the tokens they wait for through the decoder as one ragged batch, and samples where a turn asks for
+//! a token. Conversations that wait on their tools are simply not in the batch.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::Range,
     sync::{
         Arc,
@@ -16,97 +16,136 @@ use std::{
 
 use candle_core::{Device, Tensor};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
+use rayon::prelude::*;
 use tokio::sync::oneshot;
 
-use super::{EngineError, Sampled, Sampling, Stop, Usage};
+use super::{
+    EngineError, Sampled, Sampling, Stop, Usage,
+    segments::{Segment, Segments},
+    trainer::logit_rows,
+};
 use crate::model::{
     Decoder, ModelError,
-    ops::{self, Cache, Past, Sights},
+    ops::{self, Past, Sights},
 };
 
 /// Rows of one step; longer prompts are computed over several.
-const STEP_ROWS: usize = 512;
-/// Prompt pieces kept although no conversation uses them.
-const IDLE_PIECES: usize = 256;
+pub const STEP_ROWS: usize = 512;
+/// Of these, what prompts get at least where some wait, and turns that go on get at least where there are so many.
+const PROMPT_ROWS: usize = STEP_ROWS / 4;
+/// A step of one row takes about as long as one of so many: as long as reading the weights.
+const FEW_ROWS: usize = 64;
+/// Logits from which on threads share the drawing of tokens.
+const WORTH_SHARING: usize = 1 << 18;
 
 pub enum Command {
-    Open { id: u64, prompt: Vec<Arc<[u32]>>, sampling: Sampling, seed: u64 },
-    Turn { id: u64, append: Vec<u32>, stop: Vec<u32>, max_new: usize, reply: Reply },
-    Close { id: u64 },
+    Open {
+        id: u64,
+        prompt: Vec<Arc<[u32]>>,
+        sampling: Sampling,
+        seed: u64,
+    },
+    /// With `given_up` nobody read what the turn before it said.
+    Turn {
+        id: u64,
+        append: Vec<u32>,
+        stop: Vec<u32>,
+        max_new: usize,
+        given_up: bool,
+        reply: Reply,
+    },
+    Close {
+        id: u64,
+    },
 }
 
 type Reply = oneshot::Sender<Result<Sampled, EngineError>>;
 
-/// A run of tokens with its keys and values.
-struct Node {
-    parent: Option<usize>,
-    /// Position of its first token.
-    first: usize,
-    /// Per layer.
-    cache: Vec<Cache>,
-    /// Tokens not yet computed.
-    waiting: Vec<u32>,
-    /// Conversations and pieces that hang from it.
-    users: usize,
-}
-
-impl Node {
-    /// Position of the next token to compute.
-    fn next(&self) -> usize {
-        self.first + self.cache.first().map_or(0, Cache::len)
-    }
-}
-
-struct Conversation {
-    node: usize,
-    /// Tokens of the conversation that the next turn computes first: the prompt's last, or the last one sampled.
-    carry: Vec<u32>,
+pub(super) struct Conversation {
+    pub segment: usize,
+    /// Its segment and what that hangs from, root first.
+    pub path: Arc<[usize]>,
     sampling: Sampling,
     rng: ChaCha8Rng,
-    turn: Option<Turn>,
+    pub turn: Option<Turn>,
+    /// How many tokens it had and what it drew from before its last turn.
+    before: (usize, ChaCha8Rng),
+    /// [`Worker::work`] when its last turn ended.
+    pub away_since: u64,
+    /// The step that last computed a token of it.
+    stepped: u64,
 }
 
-struct Turn {
+pub(super) struct Turn {
     stop: Vec<u32>,
     max_new: usize,
     sampled: Sampled,
-    reply: Reply,
+    pub reply: Reply,
+}
+
+impl Turn {
+    /// Tokens it may still sample.
+    pub fn left(&self) -> usize {
+        self.max_new.saturating_sub(self.sampled.tokens.len())
+    }
 }
 
 pub struct Worker {
     decoder: Arc<Decoder>,
     usage: Arc<Usage>,
-    nodes: BTreeMap<usize, Node>,
-    next_node: usize,
-    /// Prompt pieces by parent and tokens.
-    pieces: BTreeMap<(Option<usize>, Vec<u32>), usize>,
-    conversations: BTreeMap<u64, Conversation>,
+    pub(super) segments: Segments,
+    /// By number: the older, the smaller.
+    pub(super) conversations: BTreeMap<u64, Conversation>,
+    /// Conversations with a turn that has no place.
+    pub(super) asking: BTreeSet<u64>,
+    /// Conversations with a turn that has one.
+    pub(super) running: BTreeSet<u64>,
+    /// What was done so far, in tokens; a step of fewer than [`FEW_ROWS`] counts as so many.
+    pub(super) work: u64,
+    steps: u64,
 }
 
-/// A node's part in a step.
+/// A segment's part in a step.
 struct Part {
-    node: usize,
-    /// The node and its ancestors, root first.
-    path: Vec<usize>,
+    /// The segment and what it hangs from, root first, perhaps with more below it.
+    path: Arc<[usize]>,
+    /// Where in the path the segment is.
+    depth: usize,
+    /// Where it is a conversation's.
+    conversation: Option<u64>,
     rows: Range<usize>,
 }
 
+impl Part {
+    fn segment(&self) -> usize {
+        self.path[self.depth]
+    }
+
+    fn path(&self) -> &[usize] {
+        &self.path[..=self.depth]
+    }
+}
+
 impl Worker {
-    pub fn new(decoder: Arc<Decoder>, usage: Arc<Usage>) -> Self {
+    /// With at most this many bytes of keys and values.
+    pub fn new(decoder: Arc<Decoder>, usage: Arc<Usage>, bound: usize) -> Self {
         Self {
+            segments: Segments::new(&decoder, bound),
             decoder,
             usage,
-            nodes: BTreeMap::new(),
-            next_node: 0,
-            pieces: BTreeMap::new(),
             conversations: BTreeMap::new(),
+            asking: BTreeSet::new(),
+            running: BTreeSet::new(),
+            work: 0,
+            steps: 0,
         }
     }
 
     /// Works until every handle is gone.
     pub fn run(mut self, commands: Receiver<Command>) {
+        let mut noted = 0;
         loop {
-            if self.nodes.values().all(|node| node.waiting.is_empty()) {
+            if self.running.is_empty() && self.asking.is_empty() {
                 match commands.recv() {
                     Ok(command) => self.obey(command),
                     Err(RecvError) => return,
@@ -115,6 +154,10 @@ impl Worker {
             while let Ok(command) = commands.try_recv() {
                 self.obey(command);
             }
+            self.give_places();
+            let reserved = self.segments.reserved() as u64;
+            self.usage.note_cache(noted, reserved);
+            noted = reserved;
             if let Err(error) = self.step() {
                 self.fail(&error);
             }
@@ -126,31 +169,48 @@ impl Worker {
             Command::Open { id, prompt, sampling, seed } => {
                 let mut pieces: Vec<&[u32]> =
                     prompt.iter().map(AsRef::as_ref).filter(|p| !p.is_empty()).collect();
-                let mut carry = Vec::new();
+                // The last token is the conversation's own: what follows it is asked of it alone.
+                let mut own = Vec::new();
                 if !self.fits(&pieces) {
                     // The first turn refuses it, and only it.
-                    carry = std::mem::take(&mut pieces).concat();
+                    own = std::mem::take(&mut pieces).concat();
                 } else if let Some((last, rest)) = pieces.pop().and_then(<[u32]>::split_last) {
-                    carry.push(*last);
+                    own.push(*last);
                     pieces.extend((!rest.is_empty()).then_some(rest));
                 }
-                let parent = pieces.into_iter().fold(None, |parent, piece| Some(self.piece(parent, piece)));
-                let node = self.add(parent, Vec::new());
+                let mut parent = None;
+                for piece in pieces {
+                    parent = Some(self.segments.piece(parent, piece));
+                }
                 let rng = ChaCha8Rng::seed_from_u64(seed);
-                self.conversations.insert(id, Conversation { node, carry, sampling, rng, turn: None });
-                self.forget_idle();
+                let before = (own.len(), rng.clone());
+                let segment = self.segments.add(parent, own, Some(id));
+                let path = self.segments.path(segment);
+                let (turn, away_since, stepped) = (None, self.work, 0);
+                let conversation =
+                    Conversation { segment, path, sampling, rng, turn, before, away_since, stepped };
+                self.conversations.insert(id, conversation);
+                self.segments.forget_idle();
             }
-            Command::Turn { id, append, stop, max_new, reply } => {
-                let sampled = Sampled { tokens: Vec::new(), logprobs: Vec::new(), stop: Stop::Length };
+            Command::Turn { id, append, stop, max_new, given_up, reply } => {
+                if given_up {
+                    self.cancel(id);
+                }
                 match self.queue(id, append) {
-                    Ok(conversation) => conversation.turn = Some(Turn { stop, max_new, sampled, reply }),
+                    Ok(conversation) => {
+                        let sampled =
+                            Sampled { tokens: Vec::new(), logprobs: Vec::new(), stop: Stop::Length };
+                        conversation.turn = Some(Turn { stop, max_new, sampled, reply });
+                        self.asking.insert(id);
+                    }
                     // Nobody listens where the episode was given up.
                     Err(error) => _ = reply.send(Err(error)),
                 }
             }
             Command::Close { id } => {
+                self.cancel(id);
                 if let Some(conversation) = self.conversations.remove(&id) {
-                    self.remove(conversation.node);
+                    self.segments.remove(conversation.segment);
                 }
             }
         }
@@ -166,121 +226,146 @@ impl Worker {
     fn queue(&mut self, id: u64, append: Vec<u32>) -> Result<&mut Conversation, EngineError> {
         let closed = || EngineError::Worker { reason: "the conversation is closed".into() };
         let conversation = self.conversations.get_mut(&id).ok_or_else(closed)?;
-        let node = self.nodes.get_mut(&conversation.node).ok_or_else(closed)?;
+        let segment = self.segments.get_mut(conversation.segment).ok_or_else(closed)?;
+        conversation.before = (segment.tokens.len(), conversation.rng.clone());
         let (vocabulary, context) = (self.decoder.config.vocabulary, self.decoder.config.context);
-        let tokens = || conversation.carry.iter().chain(&append);
-        if let Some(token) = tokens().find(|token| **token as usize >= vocabulary) {
+        let mut tokens = segment.tokens.iter().chain(&append);
+        if let Some(token) = tokens.find(|token| **token as usize >= vocabulary) {
             return Err(ModelError::Token { token: *token, vocabulary }.into());
         }
-        let count = node.next() + tokens().count();
-        if tokens().next().is_none() {
+        if segment.tokens.len() + append.len() == 0 {
             return Err(EngineError::EmptyPrompt);
         }
-        if count >= context {
-            return Err(EngineError::Context { tokens: count, context });
+        let tokens = segment.end() + append.len();
+        if tokens >= context {
+            return Err(EngineError::Context { tokens, context });
         }
-        node.waiting.append(&mut conversation.carry);
-        node.waiting.extend(append);
+        segment.tokens.extend(append);
         Ok(conversation)
     }
 
-    /// The node of a prompt piece, made if it is new.
-    fn piece(&mut self, parent: Option<usize>, tokens: &[u32]) -> usize {
-        let key = (parent, tokens.to_vec());
-        if let Some(node) = self.pieces.get(&key) {
-            return *node;
-        }
-        let node = self.add(parent, key.1.clone());
-        self.pieces.insert(key, node);
-        node
-    }
-
-    fn add(&mut self, parent: Option<usize>, waiting: Vec<u32>) -> usize {
-        let config = &self.decoder.config;
-        let first = parent.and_then(|parent| self.nodes.get_mut(&parent)).map_or(0, |parent| {
-            parent.users += 1;
-            parent.next() + parent.waiting.len()
-        });
-        let by_kernels = self.decoder.by_kernels();
-        let cache = (0..config.layers).map(|_| Cache::new(config.heads, by_kernels)).collect();
-        let node = self.next_node;
-        self.next_node += 1;
-        self.nodes.insert(node, Node { parent, first, cache, waiting, users: 0 });
-        node
-    }
-
-    fn remove(&mut self, node: usize) {
-        let parent = self.nodes.remove(&node).and_then(|node| node.parent);
-        if let Some(parent) = parent.and_then(|parent| self.nodes.get_mut(&parent)) {
-            parent.users -= 1;
+    /// Takes a turn's place from it, whether it ends or is given up.
+    fn leave(&mut self, id: u64) {
+        let (asked, ran) = (self.asking.remove(&id), self.running.remove(&id));
+        let Some(conversation) = self.conversations.get_mut(&id).filter(|_| asked || ran) else { return };
+        conversation.away_since = self.work;
+        if ran {
+            self.segments.unpin(&conversation.path);
+            self.segments.shrink(conversation.segment);
         }
     }
 
-    /// Frees prompt pieces nobody uses, oldest first, once there are many.
-    fn forget_idle(&mut self) {
-        while self.pieces.len() > IDLE_PIECES {
-            let idle = |(_, node): &(_, &usize)| self.nodes.get(node).is_some_and(|node| node.users == 0);
-            let Some((key, node)) = self.pieces.iter().filter(idle).min_by_key(|(_, node)| **node) else {
-                return;
-            };
-            let (key, node) = (key.clone(), *node);
-            self.pieces.remove(&key);
-            self.remove(node);
+    /// Takes back a conversation's last turn, ended or not; gives it if it had not.
+    pub(super) fn cancel(&mut self, id: u64) -> Option<Turn> {
+        self.leave(id);
+        let conversation = self.conversations.get_mut(&id)?;
+        let segment = self.segments.get_mut(conversation.segment)?;
+        let (tokens, rng) = &conversation.before;
+        conversation.rng = rng.clone();
+        segment.tokens.truncate(*tokens);
+        segment.reached = segment.reached.min(*tokens);
+        // Keys and values are not shortened, and there has to be a token to go on from.
+        if segment.computed() >= segment.tokens.len() {
+            self.segments.give_up(conversation.segment);
         }
+        conversation.turn.take()
     }
 
     /// Tells every conversation that waits that its turn failed.
     fn fail(&mut self, error: &EngineError) {
-        for node in self.nodes.values_mut() {
-            node.waiting.clear();
-        }
-        for turn in self.conversations.values_mut().filter_map(|conversation| conversation.turn.take()) {
+        let ids: Vec<u64> = self.running.iter().chain(&self.asking).copied().collect();
+        for turn in ids.into_iter().filter_map(|id| self.cancel(id)).collect::<Vec<_>>() {
             _ = turn.reply.send(Err(EngineError::Worker { reason: error.to_string() }));
         }
+        // Some layers may have gone further than others.
+        self.segments.give_up_all();
     }
 
-    /// The nodes of the next step in depth-first order, with the rows each gets.
-    fn parts(&self) -> Vec<Part> {
-        let mut ready = Vec::new();
-        let mut rows = 0;
-        let mut whole: BTreeMap<usize, bool> = BTreeMap::new();
-        // Parents are older than their children, so ascending ids meet them first.
-        for (id, node) in &self.nodes {
-            let reachable = node.parent.is_none_or(|parent| whole.get(&parent).copied().unwrap_or(true));
-            let taken = if reachable { node.waiting.len().min(STEP_ROWS - rows) } else { 0 };
-            whole.insert(*id, reachable && taken == node.waiting.len());
-            if taken > 0 {
-                rows += taken;
-                let mut path = vec![*id];
-                while let Some(parent) = self.nodes[path.last().expect("not empty")].parent {
-                    path.push(parent);
-                }
-                path.reverse();
-                ready.push(Part { node: *id, path, rows: 0..taken });
+    /// The segments of the next step in depth-first order, with the rows each gets.
+    ///
+    /// Turns that go on come before prompts and results, which get the rest of the step: a long one makes no one wait for
+    /// more than a step. Where that would leave less than [`PROMPT_ROWS`], turns take turns.
+    fn parts(&mut self) -> Vec<Part> {
+        let (mut going_on, mut prompts) = (Vec::new(), Vec::new());
+        for id in &self.running {
+            let Some(conversation) = self.conversations.get(id) else { continue };
+            let mut waiting =
+                conversation.path.iter().map(|number| self.segments.get(*number).map_or(0, Segment::waiting));
+            let own = waiting.next_back();
+            match own == Some(1) && waiting.all(|tokens| tokens == 0) {
+                true => going_on.push((conversation.stepped, *id)),
+                false => prompts.push(*id),
             }
         }
-        ready.sort_by(|a, b| a.path.cmp(&b.path));
+        let most = STEP_ROWS - if prompts.is_empty() { 0 } else { PROMPT_ROWS };
+        if going_on.len() > most {
+            going_on.sort_unstable();
+            going_on.truncate(most);
+        }
+        self.steps += 1;
+        let mut parts = Vec::with_capacity(going_on.len() + 2 * prompts.len());
+        for (_, id) in &going_on {
+            let Some(conversation) = self.conversations.get_mut(id) else { continue };
+            conversation.stepped = self.steps;
+            let path = conversation.path.clone();
+            parts.push(Part { depth: path.len() - 1, path, conversation: Some(*id), rows: 0..1 });
+        }
+        let mut left = STEP_ROWS - parts.len();
+        let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
+        for id in prompts {
+            let Some(conversation) = self.conversations.get(&id) else { continue };
+            for (depth, number) in conversation.path.iter().enumerate() {
+                let waiting = self.segments.get(*number).map_or(0, Segment::waiting);
+                let rows = match taken.get(number) {
+                    Some(rows) => *rows,
+                    None => {
+                        let rows = waiting.min(left);
+                        if rows > 0 {
+                            let conversation = (depth + 1 == conversation.path.len()).then_some(id);
+                            let path = self.conversations[&id].path.clone();
+                            parts.push(Part { path, depth, conversation, rows: 0..rows });
+                            taken.insert(*number, rows);
+                            left -= rows;
+                        }
+                        rows
+                    }
+                };
+                if rows < waiting {
+                    break;
+                }
+            }
+        }
+        parts.sort_by(|a, b| a.path().cmp(b.path()));
         let mut start = 0;
-        for part in &mut ready {
+        for part in &mut parts {
             part.rows = start..start + part.rows.len();
             start = part.rows.end;
         }
-        ready
+        parts
     }
 
     /// Computes waiting tokens and samples where they complete a conversation's.
     fn step(&mut self) -> Result<(), EngineError> {
         let parts = self.parts();
         let (mut tokens, mut positions) = (Vec::new(), Vec::new());
-        // Every node on a path, with the rows beneath it; parents come before their children.
-        let mut covered: BTreeMap<(usize, usize), Range<usize>> = BTreeMap::new();
+        // Every segment on a path, with the rows beneath it, by depth: parents come before their children.
+        let mut covered: Vec<Vec<(usize, Range<usize>)>> = Vec::new();
+        let mut again = 0;
         for part in &parts {
-            let Some(node) = self.nodes.get_mut(&part.node) else { continue };
-            let first = node.next() as u32;
-            positions.extend((0..part.rows.len() as u32).map(|row| first + row));
-            tokens.extend(node.waiting.drain(..part.rows.len()));
-            for (depth, node) in part.path.iter().enumerate() {
-                covered.entry((depth, *node)).or_insert(part.rows.clone()).end = part.rows.end;
+            let Some(segment) = self.segments.get_mut(part.segment()) else { continue };
+            let (start, end) = (segment.computed(), segment.computed() + part.rows.len());
+            again += segment.reached.min(end) - segment.reached.min(start);
+            segment.reached = segment.reached.max(end);
+            positions.extend((start..end).map(|at| (segment.first + at) as u32));
+            tokens.extend(&segment.tokens[start..end]);
+            for (depth, number) in part.path().iter().enumerate() {
+                if covered.len() == depth {
+                    covered.push(Vec::new());
+                }
+                match covered[depth].last_mut().filter(|(last, _)| last == number) {
+                    Some((_, rows)) => rows.end = part.rows.end,
+                    None => covered[depth].push((*number, part.rows.clone())),
+                }
             }
         }
         if tokens.is_empty() {
@@ -291,75 +376,91 @@ impl Worker {
         let sights = Sights::new(decoder.half());
         let mut x = decoder.embed(&tokens, &positions)?;
         for layer in 0..decoder.config.layers {
-            let nodes = &mut self.nodes;
+            let segments = &mut self.segments;
             let saved = decoder.layer(layer, x, &positions, |q, k, v| {
                 for part in &parts {
-                    if let Some(node) = nodes.get_mut(&part.node) {
-                        node.cache[layer].extend(k, v, part.rows.clone())?;
+                    if let Some(segment) = segments.get_mut(part.segment()) {
+                        segment.cache[layer].extend(k, v, part.rows.clone())?;
                     }
                 }
-                let past = |((_, node), rows): (&(usize, usize), &Range<usize>)| {
-                    let node = nodes.get(node)?;
-                    Some(Past { rows: rows.clone(), first: node.first, cache: &node.cache[layer] })
+                let past = |(number, rows): &(usize, Range<usize>)| {
+                    let segment = segments.get(*number)?;
+                    Some(Past { rows: rows.clone(), first: segment.first, cache: &segment.cache[layer] })
                 };
-                let past: Vec<Past<'_>> = covered.iter().filter_map(past).collect();
+                let past: Vec<Past<'_>> = covered.iter().flatten().filter_map(past).collect();
                 ops::attend(q, &positions, &past, heads, &sights)
             })?;
             x = saved.output;
         }
-        self.usage.computed.fetch_add(tokens.len() as u64, Ordering::Relaxed);
+        self.work += tokens.len().max(FEW_ROWS) as u64;
+        self.usage.count(tokens.len() - again, again);
+        #[cfg(test)]
+        assert!(self.segments.held() <= self.segments.reserved(), "more is held than was set aside");
         self.sample(&parts, &x)
     }
 
+    /// Draws the next token of every turn whose tokens are all computed.
     fn sample(&mut self, parts: &[Part], x: &Tensor) -> Result<(), EngineError> {
-        let ends: BTreeMap<usize, usize> = parts
-            .iter()
-            .filter(|part| self.nodes.get(&part.node).is_some_and(|node| node.waiting.is_empty()))
-            .map(|part| (part.node, part.rows.end - 1))
-            .collect();
-        let (mut asking, mut rows) = (Vec::new(), Vec::new());
-        for (id, conversation) in &self.conversations {
-            if let (Some(row), Some(_)) = (ends.get(&conversation.node), &conversation.turn) {
-                asking.push(*id);
-                rows.push(*row);
-            }
-        }
-        if rows.is_empty() {
-            return Ok(());
-        }
-        let (_, logits) = self.decoder.logits(&ops::gather(x, &rows)?)?;
-        let logits = logits.to_device(&Device::Cpu)?;
-        let logits = ops::values(&logits)?;
-        let context = self.decoder.config.context;
-        for (id, logits) in asking.iter().zip(logits.chunks_exact(self.decoder.config.vocabulary)) {
-            let Some(conversation) = self.conversations.get_mut(id) else { continue };
-            let Some(mut turn) = conversation.turn.take() else { continue };
-            let Some(node) = self.nodes.get_mut(&conversation.node) else { continue };
-            let (token, logprob) = conversation.sampling.draw(logits, &mut conversation.rng);
-            turn.sampled.tokens.push(token);
-            turn.sampled.logprobs.push(logprob);
-            self.usage.sampled.fetch_add(1, Ordering::Relaxed);
-            let stop = if turn.stop.contains(&token) {
-                Some(Stop::Token)
-            } else if turn.sampled.tokens.len() >= turn.max_new {
-                Some(Stop::Length)
-            } else if node.next() + 1 >= context {
-                Some(Stop::Context)
-            } else {
-                None
-            };
-            match stop {
-                Some(stop) => {
-                    conversation.carry.push(token);
-                    turn.sampled.stop = stop;
-                    _ = turn.reply.send(Ok(turn.sampled));
-                }
-                None => {
-                    node.waiting.push(token);
-                    conversation.turn = Some(turn);
-                }
+        let complete =
+            |part: &&Part| self.segments.get(part.segment()).is_some_and(|segment| segment.waiting() == 0);
+        let asks = |part: &Part| Some((part.conversation?, part.rows.end - 1));
+        let asking: Vec<(u64, usize)> = parts.iter().filter(complete).filter_map(asks).collect();
+        for block in asking.chunks(logit_rows(&self.decoder.config)) {
+            let rows: Vec<usize> = block.iter().map(|(_, row)| *row).collect();
+            let (_, logits) = self.decoder.logits(&ops::gather(x, &rows)?)?;
+            let logits = logits.to_device(&Device::Cpu)?;
+            let logits = ops::values(&logits)?;
+            for ((id, _), (token, logprob)) in block.iter().zip(self.draw(block, &logits)) {
+                self.take(*id, token, logprob);
             }
         }
         Ok(())
+    }
+
+    /// Draws a token for each of these conversations, from a row of logits each.
+    fn draw(&mut self, block: &[(u64, usize)], logits: &[f32]) -> Vec<(u32, f32)> {
+        let vocabulary = self.decoder.config.vocabulary;
+        let draws = block.iter().zip(logits.chunks_exact(vocabulary)).filter_map(|((id, _), logits)| {
+            let conversation = self.conversations.get(id)?;
+            Some((conversation.sampling, conversation.rng.clone(), logits))
+        });
+        let mut draws: Vec<_> = draws.collect();
+        let draw = |(sampling, rng, logits): &mut (Sampling, ChaCha8Rng, &[f32])| sampling.draw(logits, rng);
+        // On a thread of a pool its threads share the rows.
+        let drawn = match rayon::current_thread_index() {
+            Some(_) if logits.len() >= WORTH_SHARING => draws.par_iter_mut().map(draw).collect(),
+            _ => draws.iter_mut().map(draw).collect(),
+        };
+        for ((id, _), (_, rng, _)) in block.iter().zip(draws) {
+            if let Some(conversation) = self.conversations.get_mut(id) {
+                conversation.rng = rng;
+            }
+        }
+        drawn
+    }
+
+    /// Adds a token to this conversation's turn, and ends the turn where that says so.
+    fn take(&mut self, id: u64, token: u32, logprob: f32) {
+        let Some(conversation) = self.conversations.get_mut(&id) else { return };
+        let Some(segment) = self.segments.get_mut(conversation.segment) else { return };
+        let Some(turn) = &mut conversation.turn else { return };
+        turn.sampled.tokens.push(token);
+        turn.sampled.logprobs.push(logprob);
+        segment.tokens.push(token);
+        self.usage.sampled.fetch_add(1, Ordering::Relaxed);
+        let stop = if turn.stop.contains(&token) {
+            Stop::Token
+        } else if turn.sampled.tokens.len() >= turn.max_new {
+            Stop::Length
+        } else if segment.end() >= self.decoder.config.context {
+            Stop::Context
+        } else {
+            return;
+        };
+        turn.sampled.stop = stop;
+        if let Some(turn) = conversation.turn.take() {
+            _ = turn.reply.send(Ok(turn.sampled));
+        }
+        self.leave(id);
     }
 }

@@ -3,11 +3,12 @@
 use std::{
     collections::BTreeMap,
     fs::File,
+    ops::Range,
     path::{Path, PathBuf},
 };
 
 use candle_core::{DType, Device, Tensor};
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapOptions};
 use safetensors::{Dtype, SafeTensors, tensor::Metadata};
 use serde::Deserialize;
 
@@ -16,10 +17,10 @@ use super::ModelError;
 const ONE_FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// A mapped safetensors file.
+/// A safetensors file.
 struct Shard {
     path: PathBuf,
-    map: Mmap,
+    file: File,
     metadata: Metadata,
     /// Where the tensors' bytes begin.
     start: usize,
@@ -29,13 +30,10 @@ impl Shard {
     fn open(path: PathBuf) -> Result<Self, ModelError> {
         let read = |source| ModelError::Read { path: path.clone(), source };
         let file = File::open(&path).map_err(read)?;
-        #[expect(unsafe_code, reason = "mapping a file is unsafe by its nature")]
-        // SAFETY: the bytes are only read, and only by value. Whoever shortens the file meanwhile ends the process
-        // by a signal, as with every program that maps its weights.
-        let map = unsafe { Mmap::map(&file) }.map_err(read)?;
+        let map = mapped(&file, None).map_err(read)?;
         let (header, metadata) = SafeTensors::read_metadata(&map)
             .map_err(|error| ModelError::Safetensors { path: path.clone(), reason: error.to_string() })?;
-        Ok(Self { path, map, metadata, start: size_of::<u64>() + header })
+        Ok(Self { path, file, metadata, start: size_of::<u64>() + header })
     }
 
     /// The tensor as it is stored; its values are finite.
@@ -53,7 +51,9 @@ impl Shard {
             });
         }
         let (from, to) = info.data_offsets;
-        let bytes = &self.map[self.start + from..self.start + to];
+        // Of this tensor alone: what is mapped and read counts as memory of the process until it is unmapped.
+        let read = |source| ModelError::Read { path: path.clone(), source };
+        let bytes = mapped(&self.file, Some(self.start + from..self.start + to)).map_err(read)?;
         let half = |infinite: u16| {
             bytes.chunks_exact(2).all(|b| u16::from_le_bytes([b[0], b[1]]) & infinite != infinite)
         };
@@ -69,8 +69,20 @@ impl Shard {
         if !finite {
             return Err(ModelError::NotFinite { path, name });
         }
-        Ok(Tensor::from_raw_buffer(bytes, dtype, shape, &Device::Cpu)?)
+        Ok(Tensor::from_raw_buffer(&bytes, dtype, shape, &Device::Cpu)?)
     }
+}
+
+/// A file, or these bytes of it, in memory.
+#[expect(unsafe_code, reason = "mapping a file is unsafe by its nature")]
+fn mapped(file: &File, bytes: Option<Range<usize>>) -> std::io::Result<Mmap> {
+    let mut options = MmapOptions::new();
+    if let Some(bytes) = bytes {
+        options.offset(bytes.start as u64).len(bytes.len());
+    }
+    // SAFETY: the bytes are only read, and only by value. Whoever shortens the file meanwhile ends the process by a
+    // signal, as with every program that maps its weights.
+    unsafe { options.map(file) }
 }
 
 /// `model.safetensors.index.json`

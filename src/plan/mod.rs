@@ -9,7 +9,7 @@
 //! Draft   typed, defaults filled in              draft.rs, server.rs
 //! Graph   references followed, loops unrolled    link.rs, graph.rs
 //! Ledger  what is settled, what is ready         ledger.rs
-//! Survey  cached / run and why / waits, and costs survey.rs, forecast.rs
+//! Survey  cached / run and why / waits, and costs survey.rs, forecast.rs, memory.rs
 //! ```
 
 mod base;
@@ -21,6 +21,7 @@ mod identity;
 mod key;
 mod ledger;
 mod link;
+mod memory;
 mod overlay;
 mod reader;
 mod reason;
@@ -37,6 +38,7 @@ pub use forecast::Forecast;
 pub use graph::{Node, Turn};
 pub use key::{KeyFields, KeyInput};
 pub use ledger::{Ledger, Readiness, Ready, Settled};
+pub use memory::Memory;
 pub use overlay::Overrides;
 pub use petgraph::graph::NodeIndex;
 pub use reason::{RerunReason, differences};

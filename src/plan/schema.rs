@@ -98,6 +98,10 @@ struct Engine {
     threads: Option<u64>,
     /// How weights that are not trained are held, and what their products are computed in.
     dtype: Option<Format>,
+    /// Most memory that keys and values may take while sampling, in MiB; half of what is free once the weights are there
+    /// where absent. What has no room is computed again later: slower, and the same result.
+    #[schemars(range(min = 1))]
+    kv_cache_mib: Option<u64>,
 }
 
 /// Where results are shared with other machines.

@@ -134,9 +134,9 @@ fn limits(reader: &Reader<'_>, fields: &Fields) -> Option<Limits> {
 
 /// Reads `[engine]`; the CPU where the run file has none.
 pub fn engine(reader: &Reader<'_>, entry: Option<&Entry>) -> Option<EngineSpec> {
-    let mut spec = EngineSpec { devices: vec!["cpu".into()], threads: None, dtype: None };
+    let mut spec = EngineSpec { devices: vec!["cpu".into()], threads: None, dtype: None, kv_cache_mib: None };
     let Some(entry) = entry else { return Some(spec) };
-    reader.only(entry, &["devices", "dtype", "threads"]);
+    reader.only(entry, &["devices", "dtype", "kv_cache_mib", "threads"]);
     let fields = reader.table(entry)?;
     if let Some(devices) = fields.get("devices") {
         spec.devices = reader.strings(devices)?;
@@ -156,6 +156,9 @@ pub fn engine(reader: &Reader<'_>, entry: Option<&Entry>) -> Option<EngineSpec> 
     }
     if let Some(threads) = fields.get("threads") {
         spec.threads = Some(usize::try_from(reader.integer(threads, 1)?).ok()?);
+    }
+    if let Some(mib) = fields.get("kv_cache_mib") {
+        spec.kv_cache_mib = Some(usize::try_from(reader.integer(mib, 1)?).ok()?);
     }
     if let Some(dtype) = fields.get("dtype") {
         let text = reader.text(dtype)?;

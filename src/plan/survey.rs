@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::{
     CacheMode, Forecast, KeyFields, Ledger, NodeIndex, Plan, Readiness, RerunReason, Resample, Settled,
     forecast::Experience,
+    memory::{Memory, Policies},
     reason::{self},
 };
 use crate::{
@@ -44,6 +45,8 @@ pub struct NodeStatus {
     pub status: Status,
     /// What it is expected to cost; what it did, where its result is taken from the store.
     pub cost: Option<Forecast>,
+    /// The most memory it will take, where it samples or trains and is to be worked.
+    pub memory: Option<Memory>,
 }
 
 /// All nodes in order.
@@ -71,6 +74,7 @@ impl Survey {
         let experience = Experience::of(store);
         let (mut ahead, mut saved, mut unknown) = (Cost::default(), Cost::default(), Vec::new());
         let mut ledger = Ledger::new(plan);
+        let mut policies = Policies::default();
         let mut nodes = Vec::new();
         let mut clock = Clock::new(plan);
         for index in plan.order() {
@@ -115,12 +119,19 @@ impl Survey {
                 Status::Run { .. } | Status::Waits { .. } => cost.map_or(0.0, |cost| cost.cost.seconds),
             };
             clock.work(*index, takes);
+            let memory = match status {
+                Status::Run { .. } | Status::Waits { .. } => {
+                    policies.memory(plan, (&ledger, store), *index, cost.as_ref())
+                }
+                Status::Cached { .. } | Status::Skipped => None,
+            };
             nodes.push(NodeStatus {
                 id: node.id.clone(),
                 kind: node.stage.card.kind.clone(),
                 turn: node.turn.map(|turn| (plan.loop_name(turn).to_owned(), turn.iteration)),
                 status,
                 cost,
+                memory,
             });
         }
         let unasked = plan.remote.as_ref().map(|remote| remote.place.to_string());

@@ -173,7 +173,12 @@ mod tests {
             files: BTreeMap::new(),
             seed: 0,
             server,
-            engine: EngineSpec { devices: vec!["cpu".into()], threads: None, dtype: None },
+            engine: EngineSpec {
+                devices: vec!["cpu".into()],
+                threads: None,
+                dtype: None,
+                kv_cache_mib: None,
+            },
             artifacts: Arc::new(Nothing),
             rows: Arc::new(Nothing),
             observer: Arc::new(Silent),

@@ -10,6 +10,7 @@ mod error;
 pub mod eval;
 pub mod grpo;
 pub mod judge;
+pub mod memory;
 pub mod model;
 pub mod policy;
 pub mod registry;

@@ -55,7 +55,7 @@ pub fn context(kind: &str, inputs: &[(&str, &Path)], output: &Path, params: Valu
         files: card.texts.clone(),
         seed: 7,
         server: None,
-        engine: EngineSpec { devices: vec!["cpu".into()], threads: Some(2), dtype: None },
+        engine: EngineSpec { devices: vec!["cpu".into()], threads: Some(2), dtype: None, kv_cache_mib: None },
         artifacts: Arc::new(NoArtifacts),
         rows: rows.clone(),
         observer: Arc::new(Silent),

@@ -40,7 +40,7 @@ pub fn plan_text(survey: &Survey) -> String {
         count(|status| matches!(status, Status::Waits { .. })),
         count(|status| matches!(status, Status::Skipped)),
     );
-    text + &ahead_text(survey)
+    text + &ahead_text(survey) + &memory_text(survey)
 }
 
 /// What is to come and what the cache saves, in all.
@@ -66,6 +66,38 @@ fn ahead_text(survey: &Survey) -> String {
     }
     if survey.saved.seconds > 0.0 {
         text += &format!("the cache saves {}\n", human::cost(&survey.saved));
+    }
+    text
+}
+
+/// The most memory that stages at the engine take, each stage of a loop once.
+fn memory_text(survey: &Survey) -> String {
+    let name = |node: &NodeStatus| match &node.turn {
+        Some((turns, _)) => format!("{turns}/{}", node.id.rsplit('/').next().unwrap_or_default()),
+        None => node.id.clone(),
+    };
+    let (mut most, mut unknown) = (Vec::<(String, usize)>::new(), Vec::<String>::new());
+    for (node, memory) in survey.nodes.iter().filter_map(|node| Some((node, node.memory.as_ref()?))) {
+        let name = name(node);
+        match (memory.peak, most.iter_mut().find(|(known, _)| *known == name)) {
+            (Some(peak), Some((_, known))) => *known = peak.max(*known),
+            (Some(peak), None) => most.push((name, peak)),
+            (None, _) => {
+                let entry = format!("{name} ({})", memory.unknown.unwrap_or("not foretold"));
+                if !unknown.contains(&entry) {
+                    unknown.push(entry);
+                }
+            }
+        }
+    }
+    let mut text = String::new();
+    if !most.is_empty() {
+        let most: Vec<_> =
+            most.iter().map(|(name, peak)| format!("{name} {}", human::bytes(*peak as u64))).collect();
+        text += &format!("memory, at most: {}\n", most.join(", "));
+    }
+    if !unknown.is_empty() {
+        text += &format!("memory, unknown: {}\n", unknown.join(", "));
     }
     text
 }

@@ -1,10 +1,12 @@
 //! `mcprl bench`: how fast the engine samples and trains on this machine, and in how much memory.
 //!
-//! Measured on decoders with random weights, so it needs no files and no server. `benches/peers/` gives the same work
-//! to other tools.
+//! Measured on decoders with random weights, so it needs no files and no server, or on a model folder. `benches/peers/`
+//! gives the same work to other tools.
 
 mod machine;
 mod work;
+
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -17,13 +19,16 @@ use crate::{
     ui::{Printer, Voice},
 };
 use machine::Machine;
-use work::{Decode, Training};
+use work::{Decode, Model, Training};
 
 #[derive(Args)]
 pub struct Bench {
     /// The decoder's shape.
     #[arg(long, value_enum, default_value_t = Shape::Demo)]
     shape: Shape,
+    /// A model folder to measure instead of random weights.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "shape")]
+    model: Option<PathBuf>,
     /// How frozen weights are held.
     #[arg(long, value_enum, default_value_t = Dtype::F32)]
     dtype: Dtype,
@@ -116,8 +121,12 @@ enum Part {
 
 impl Bench {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let spec =
-            EngineSpec { devices: vec!["cpu".into()], threads: self.threads, dtype: Some(self.dtype.into()) };
+        let spec = EngineSpec {
+            devices: vec!["cpu".into()],
+            threads: self.threads,
+            dtype: Some(self.dtype.into()),
+            kv_cache_mib: None,
+        };
         let report = runtime()?.block_on(self.measure(&spec))?;
         printer.data(&match printer.voice {
             Voice::Json => serde_json::json!(report).to_string(),
@@ -130,10 +139,12 @@ impl Bench {
         let threads = spec.places()?.threads();
         let wanted = |part| self.only.is_none_or(|only| only == part);
         let format = self.dtype.into();
+        let model = Model { shape: self.shape, folder: self.model.as_deref(), format };
         let mut report = Report {
             kernels: if multiplies_bf16() { "avx512 with bf16" } else { Level::get().name() },
             threads,
-            shape: self.shape,
+            shape: self.model.is_none().then_some(self.shape),
+            model: self.model.clone(),
             dtype: format,
             load: self.load.clone(),
             machine: None,
@@ -142,13 +153,13 @@ impl Bench {
             decode: Vec::new(),
         };
         if wanted(Part::Training) {
-            report.training = Some(work::training(self.shape, format, &self.load, threads, true)?);
+            report.training = Some(work::training(model, &self.load, threads, true)?);
         }
         if wanted(Part::Unshared) {
-            report.unshared = Some(work::training(self.shape, format, &self.load, threads, false)?);
+            report.unshared = Some(work::training(model, &self.load, threads, false)?);
         }
         if wanted(Part::Decode) {
-            report.decode = work::decode(self.shape, format, &self.load, threads).await?;
+            report.decode = work::decode(model, &self.load, threads).await?;
         }
         // Last, for what it held would count as memory of the work.
         report.machine = Some(Machine::measure(threads)?);
@@ -160,7 +171,10 @@ impl Bench {
 struct Report {
     kernels: &'static str,
     threads: usize,
-    shape: Shape,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shape: Option<Shape>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<PathBuf>,
     dtype: Format,
     load: Load,
     machine: Option<Machine>,
@@ -197,6 +211,7 @@ impl Report {
             line(&name, format!("{:.0} tokens/s", decode.tokens_per_second));
             line("  prompts of all of them", format!("{:.3} s", decode.prefill_seconds));
             line("  peak memory", format!("{:.0} MiB", decode.peak_mib));
+            line("  peak memory as planned", format!("{:.0} MiB", decode.planned_mib));
         }
         text
     }

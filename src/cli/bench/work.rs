@@ -1,7 +1,8 @@
 //! The work that is measured: training steps and decoding on random weights.
 
-use std::{sync::Arc, time::Instant};
+use std::{path::Path, sync::Arc, time::Instant};
 
+use candle_core::Device;
 use futures::future::join_all;
 use serde::Serialize;
 use serde_json::json;
@@ -11,7 +12,9 @@ use super::{
     machine::{forget_peak, peak_mib},
 };
 use crate::{
-    engine::{Footprint, Microbatch, Rule, Sampler, Sampling, Trainer, TrainingLoad},
+    engine::{
+        Footprint, Microbatch, Rule, Sampler, Sampling, SamplingLoad, Trainer, TrainingLoad, load_frozen,
+    },
     error::Result,
     model::{
         Adapter, AdapterConfig, Decoder, Init, ModelConfig, ModelError,
@@ -42,6 +45,8 @@ pub struct Decode {
     /// Until every sequence had its first token.
     pub prefill_seconds: f64,
     pub peak_mib: f64,
+    /// The peak foretold by the memory plan.
+    pub planned_mib: f64,
 }
 
 fn config(shape: Shape) -> Result<ModelConfig> {
@@ -63,9 +68,24 @@ fn config(shape: Shape) -> Result<ModelConfig> {
     Ok(ModelConfig::load(folder.path())?)
 }
 
-fn decoder(shape: Shape, format: Format, rank: usize) -> Result<Decoder> {
-    let mut decoder = Decoder::random(config(shape)?, Init { seed: 1, deviation: 0.05 })?;
-    decoder.freeze(format)?;
+/// What is measured.
+#[derive(Clone, Copy)]
+pub struct Model<'a> {
+    pub shape: Shape,
+    /// Instead of random weights of that shape.
+    pub folder: Option<&'a Path>,
+    pub format: Format,
+}
+
+fn decoder(model: Model<'_>, rank: usize) -> Result<Decoder> {
+    let mut decoder = match model.folder {
+        Some(folder) => load_frozen(folder, Some(model.format), &Device::Cpu)?,
+        None => {
+            let mut decoder = Decoder::random(config(model.shape)?, Init { seed: 1, deviation: 0.05 })?;
+            decoder.freeze(model.format)?;
+            decoder
+        }
+    };
     Adapter::fresh(&mut decoder, &AdapterConfig::new(rank, 2.0 * rank as f32), 1)?;
     Ok(decoder)
 }
@@ -86,12 +106,12 @@ fn sequences(load: &Load) -> Vec<(Vec<u32>, Vec<bool>)> {
     (0..load.groups * load.group).map(episode).collect()
 }
 
-pub fn training(shape: Shape, format: Format, load: &Load, threads: usize, share: bool) -> Result<Training> {
+pub fn training(model: Model<'_>, load: &Load, threads: usize, share: bool) -> Result<Training> {
     let sequences = sequences(load);
     let total: usize = sequences.iter().map(|(tokens, _)| tokens.len()).sum();
     let mut trainer = {
         let rule = Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
-        let decoder = decoder(shape, format, load.rank)?;
+        let decoder = decoder(model, load.rank)?;
         Trainer::new(decoder, |parameters| vec![rule; parameters.len()], threads)
     };
     let workers = trainer.workers();
@@ -99,7 +119,7 @@ pub fn training(shape: Shape, format: Format, load: &Load, threads: usize, share
     let batches: Vec<Microbatch> = sequences.chunks(each).map(|share| Microbatch::new(share).0).collect();
     let planned = Footprint::training(
         &trainer.decoder.config,
-        format,
+        model.format,
         &TrainingLoad {
             rows: Microbatch::most_rows(&batches),
             longest: load.prefix + load.question + load.episode,
@@ -132,14 +152,20 @@ pub fn training(shape: Shape, format: Format, load: &Load, threads: usize, share
         gemm_share: busy / (seconds * threads as f64),
         gemm_gflops: operations / busy / 1e9 * threads as f64,
         peak_mib,
-        planned_mib: planned.total() as f64 / f64::from(1 << 20),
+        planned_mib: mib(planned.total()),
     })
 }
 
-pub async fn decode(shape: Shape, format: Format, load: &Load, threads: usize) -> Result<Vec<Decode>> {
-    let sampler = Sampler::new(decoder(shape, format, load.rank)?, threads);
+fn mib(bytes: usize) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+pub async fn decode(model: Model<'_>, load: &Load, threads: usize) -> Result<Vec<Decode>> {
+    let decoder = decoder(model, load.rank)?;
+    let config = decoder.config.clone();
+    let sampler = Sampler::new(decoder, threads);
     let sampling = Sampling { temperature: 1.0, ..Sampling::GREEDY };
-    let mut rows = Vec::new();
+    let (mut rows, mut held) = (Vec::new(), 0);
     for sequences in &load.batch {
         forget_peak();
         let start = Instant::now();
@@ -158,7 +184,24 @@ pub async fn decode(shape: Shape, format: Format, load: &Load, threads: usize) -
         let more = join_all(open.iter_mut().map(|sequence| sequence.turn(&[], &[], load.new))).await;
         more.into_iter().collect::<std::result::Result<Vec<_>, _>>()?;
         let tokens_per_second = (sequences * load.new) as f64 / start.elapsed().as_secs_f64();
-        rows.push(Decode { sequences: *sequences, tokens_per_second, prefill_seconds, peak_mib: peak_mib() });
+        // Prompts of earlier runs stay until their room is needed.
+        held += load.prefix + sequences.div_ceil(load.group) * load.question;
+        let asked = SamplingLoad {
+            sequences: *sequences,
+            longest: load.prefix + load.question + load.new + 1,
+            tokens: held + sequences * (load.new + 1),
+            bound: None,
+            threads,
+            rank: Some(load.rank),
+        };
+        let planned = Footprint::sampling(&config, model.format, &asked).total();
+        rows.push(Decode {
+            sequences: *sequences,
+            tokens_per_second,
+            prefill_seconds,
+            peak_mib: peak_mib(),
+            planned_mib: mib(planned),
+        });
     }
     Ok(rows)
 }

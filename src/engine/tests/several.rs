@@ -46,7 +46,7 @@ fn large() -> Decoder {
 #[tokio::test]
 async fn what_is_sampled_is_the_same_on_any_number_of_devices() {
     for make in [decoder, adapted, large] {
-        let on = |devices| Sampler::across(make(), &Places::cpu(devices, 4)).unwrap();
+        let on = |devices| Sampler::across(make(), &Places::cpu(devices, 4), None).unwrap();
         let expected = play(&on(1), 10).await;
         assert_eq!(play(&on(2), 10).await, expected);
         assert_eq!(play(&on(3), 10).await, expected);
@@ -55,7 +55,7 @@ async fn what_is_sampled_is_the_same_on_any_number_of_devices() {
 
 #[tokio::test]
 async fn every_device_has_prompts_of_its_own() {
-    let sampler = Sampler::across(decoder(), &Places::cpu(3, 3)).unwrap();
+    let sampler = Sampler::across(decoder(), &Places::cpu(3, 3), None).unwrap();
     let homes: Vec<usize> = (0..6).map(|seed| sampler.home(&[tokens(8, seed).into()])).collect();
     assert_eq!(homes, [0, 1, 2, 0, 1, 2]);
     assert_eq!(sampler.home(&[tokens(8, 4).into()]), 1, "a prompt that is known stays");

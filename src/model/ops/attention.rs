@@ -39,6 +39,22 @@ impl Cache {
         self.len() == 0
     }
 
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Kernels(held) => held.bytes(),
+            Self::Composed(held) => held.iter().map(Rows::bytes).sum(),
+        }
+    }
+
+    /// What [`Self::bytes`] says where this many tokens are held.
+    pub fn bytes_for(heads: Heads, by_kernels: bool, tokens: usize) -> usize {
+        match by_kernels {
+            true => KeyValues::bytes_for(heads, tokens),
+            false => 2 * Rows::bytes_for(heads.kv * heads.dim, tokens),
+        }
+    }
+
     /// Appends these rows of `k` and `v`, both `[tokens, kv heads · dim]`.
     pub fn extend(&mut self, k: &Tensor, v: &Tensor, rows: Range<usize>) -> Result<()> {
         match self {

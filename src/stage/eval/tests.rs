@@ -190,7 +190,12 @@ impl Hall {
             files: BTreeMap::from([("system".into(), "Use the tools.".into())]),
             seed: 7,
             server: Some(self.server.clone()),
-            engine: EngineSpec { devices: vec!["cpu".into()], threads: Some(threads), dtype: None },
+            engine: EngineSpec {
+                devices: vec!["cpu".into()],
+                threads: Some(threads),
+                dtype: None,
+                kv_cache_mib: None,
+            },
             artifacts: Arc::new(BaseAlone(self.path("base"))),
             rows: self.recorded.clone(),
             observer: Arc::new(Silent),

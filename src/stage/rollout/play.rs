@@ -160,7 +160,11 @@ impl Player {
     pub async fn play(&self, context: &Context, attempts: &[Attempt<'_>]) -> Result<Vec<Trajectory>> {
         let mut recorded = context.rows.finished()?;
         let mut scoreboard = Scoreboard::new(self.sampler.sampled_tokens());
-        let computed_before = self.sampler.usage().computed.load(Ordering::Relaxed);
+        let computed = || {
+            let usage = self.sampler.usage();
+            [&usage.computed, &usage.recomputed].map(|count| count.load(Ordering::Relaxed))
+        };
+        let [computed_before, recomputed_before] = computed();
         let mut tool_calls = 0;
         let mut played: Vec<Option<Trajectory>> = Vec::with_capacity(attempts.len());
         for attempt in attempts {
@@ -203,9 +207,11 @@ impl Player {
             played[index] = Some(trajectory);
         }
         drop(episodes);
+        let [computed, recomputed] = computed();
         context.meter.add(Spent {
             sampled_tokens: self.sampler.sampled_tokens() - scoreboard.before,
-            computed_tokens: self.sampler.usage().computed.load(Ordering::Relaxed) - computed_before,
+            computed_tokens: computed - computed_before,
+            recomputed_tokens: recomputed - recomputed_before,
             tool_calls,
             ..Spent::default()
         });

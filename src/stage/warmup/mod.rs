@@ -17,7 +17,7 @@ mod tests;
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{
     Context, Metrics, StageError,
@@ -31,14 +31,23 @@ use crate::{
     spent::Spent,
 };
 use corpus::Dialect;
+pub use train::SHARES;
 use train::TrainParams;
 
 #[derive(Debug, Deserialize)]
 struct Params {
     families: PathBuf,
     traces: usize,
-    vocabulary: usize,
     phrases: usize,
+    #[serde(flatten)]
+    shape: Shape,
+    #[serde(flatten)]
+    train: TrainParams,
+}
+
+#[derive(Debug, Deserialize)]
+struct Shape {
+    vocabulary: usize,
     hidden: usize,
     intermediate: usize,
     layers: usize,
@@ -46,8 +55,6 @@ struct Params {
     kv_heads: usize,
     head_dim: usize,
     context: usize,
-    #[serde(flatten)]
-    train: TrainParams,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -102,15 +109,15 @@ pub async fn run(context: &Context) -> Result<Metrics> {
         template: file("template"),
         system: file("system").trim(),
         tools: &functions,
-        vocabulary: params.vocabulary,
+        vocabulary: params.shape.vocabulary,
         phrases: params.phrases,
-        context: params.context,
+        context: params.shape.context,
     };
     let chat = corpus::write_chat(&folder, &traces, &dialect)?;
     let examples = corpus::examples(&traces, &chat)?;
 
     let places = context.engine.places()?;
-    let mut decoder = Decoder::random(params.model(), Init { seed: context.seed, deviation: 0.02 })?;
+    let mut decoder = Decoder::random(params.shape.model(), Init { seed: context.seed, deviation: 0.02 })?;
     decoder.place(&places.first.device)?;
     let mut trainer = Trainer::across(decoder, |all| params.train.rules(all), &places)?;
     let steps = train::train(&mut trainer, &examples, &params.train, context)?;
@@ -135,7 +142,13 @@ fn schema(tool: &Tool) -> Result<Value, WarmupError> {
         .map_err(|source| WarmupError::Schema { tool: tool.name.clone(), source })
 }
 
-impl Params {
+/// The shape of the model that a stage with these parameters makes.
+pub fn shape(params: &Map<String, Value>) -> Option<ModelConfig> {
+    let shape: Shape = serde_json::from_value(Value::Object(params.clone())).ok()?;
+    Some(shape.model())
+}
+
+impl Shape {
     fn model(&self) -> ModelConfig {
         ModelConfig {
             vocabulary: self.vocabulary,

@@ -40,7 +40,7 @@ pub struct TrainParams {
 const CHECKPOINTS: usize = 8;
 
 /// Parallel shares of a step on the CPU. A constant: with the number of threads the bits would depend on the machine.
-const SHARES: usize = 2;
+pub const SHARES: usize = 2;
 
 impl TrainParams {
     /// Muon on the matrices of the layers, AdamW on the rest; the step's learning rate is 1.

@@ -15,8 +15,6 @@ pub use backward::attend_backward;
 
 /// Query tokens worked on at a time, so that their scores stay in cache.
 const BLOCK: usize = 32;
-/// Tokens a segment has room for beyond those that made it grow: to double it would copy and hold twice what is used.
-const GROWTH: usize = 3 * PANEL;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heads {
@@ -62,16 +60,19 @@ impl KeyValues {
         self.heads.iter().map(|(k, v)| (k.capacity() + v.capacity()) * size_of::<f32>()).sum()
     }
 
+    /// What [`Self::bytes`] says where this many tokens are held.
+    pub fn bytes_for(heads: Heads, tokens: usize) -> usize {
+        2 * heads.kv * heads.dim * room(tokens) * size_of::<f32>()
+    }
+
     /// Appends tokens: `keys` and `values` are `[tokens, kv heads, dim]`.
     pub fn extend(&mut self, keys: &[f32], values: &[f32]) {
         let (dim, width) = (self.dim, self.dim * self.heads.len());
         let len = self.len + keys.len() / width;
+        let room = room(len) * dim;
         for (head, (panels, rows)) in self.heads.iter_mut().enumerate() {
-            let room = if self.len == 0 { len } else { len + GROWTH }.next_multiple_of(PANEL);
-            if rows.capacity() < len * dim {
-                rows.reserve_exact(room * dim - rows.len());
-                panels.reserve_exact(room * dim - panels.len());
-            }
+            panels.reserve_exact(room - panels.len());
+            rows.reserve_exact(room - rows.len());
             panels.resize(len.next_multiple_of(PANEL) * dim, 0.0);
             for (token, key) in (self.len..len).zip(keys.chunks_exact(width)) {
                 let panel = &mut panels[token / PANEL * dim * PANEL..][..dim * PANEL];
@@ -94,6 +95,11 @@ impl KeyValues {
     fn values(&self, head: usize, len: usize) -> Right<'_> {
         Right::rows(&self.heads[head].1, len, self.dim)
     }
+}
+
+/// Tokens there is room for where this many are held: whole panels, and beyond 512 tokens at most an eighth too many.
+fn room(tokens: usize) -> usize {
+    tokens.next_multiple_of((tokens.next_power_of_two() / 16).max(PANEL))
 }
 
 /// A segment and the rows that attend to it: those of the segment itself and of its descendants.

@@ -20,6 +20,19 @@ impl Rows {
         self.len
     }
 
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.held.as_ref().map_or(0, |held| held.elem_count() * held.dtype().size_in_bytes())
+    }
+
+    /// What [`Self::bytes`] says where this many rows of this width are held, in `f32`.
+    pub fn bytes_for(width: usize, rows: usize) -> usize {
+        match rows {
+            0 => 0,
+            rows => rows.next_power_of_two().max(FIRST_ROWS) * width * size_of::<f32>(),
+        }
+    }
+
     /// Appends `[rows, width]`.
     pub fn extend(&mut self, rows: &Tensor) -> Result<()> {
         let (count, width) = rows.dims2()?;

@@ -1,0 +1,326 @@
+//! The tree of what was given and sampled: prompt pieces, and below them conversations, with keys and values in a bound.
+//!
+//! A segment's tokens stay as long as it does. Its keys and values may be given up at any time and computed again: on the
+//! CPU to the same bits, for what a row computes depends on the tokens before it alone. Whoever holds keys and values
+//! below a segment holds the segment's too, so only a leaf of what is held is given up.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::model::{Decoder, kernels::Heads, ops::Cache};
+
+/// Prompt pieces kept although no conversation uses them.
+const IDLE_PIECES: usize = 256;
+
+/// A run of tokens with its keys and values, as far as they are computed.
+pub struct Segment {
+    parent: Option<usize>,
+    /// Position of its first token.
+    pub first: usize,
+    pub tokens: Vec<u32>,
+    /// Per layer.
+    pub cache: Vec<Cache>,
+    /// Tokens that were computed at least once.
+    pub reached: usize,
+    /// The conversation; none for a piece of a prompt.
+    pub conversation: Option<u64>,
+    /// Conversations and pieces that hang from it.
+    users: usize,
+    /// Bytes of keys and values that it may take.
+    reserved: usize,
+    /// Of its users, those that have bytes reserved.
+    holding: usize,
+    /// Running turns whose path it is on.
+    pins: usize,
+    /// When it was last pinned.
+    used: u64,
+}
+
+impl Segment {
+    /// Tokens whose keys and values are held.
+    pub fn computed(&self) -> usize {
+        self.cache.first().map_or(0, Cache::len)
+    }
+
+    /// Tokens to compute.
+    pub fn waiting(&self) -> usize {
+        self.tokens.len() - self.computed()
+    }
+
+    /// Position after its last token.
+    pub fn end(&self) -> usize {
+        self.first + self.tokens.len()
+    }
+
+    pub fn is_reserved_for(&self, bytes: usize) -> bool {
+        self.reserved >= bytes
+    }
+
+    /// Whether its keys and values can go now.
+    fn is_leaf(&self) -> bool {
+        self.reserved > 0 && self.pins == 0 && self.holding == 0
+    }
+}
+
+/// Segments by number; a parent's number is smaller than its children's.
+pub struct Segments {
+    layers: usize,
+    heads: Heads,
+    by_kernels: bool,
+    by_number: BTreeMap<usize, Segment>,
+    next: usize,
+    /// Prompt pieces by parent and tokens.
+    pieces: BTreeMap<(Option<usize>, Vec<u32>), usize>,
+    /// Most bytes of keys and values.
+    pub bound: usize,
+    reserved: usize,
+    clock: u64,
+}
+
+/// In which order keys and values are given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// Pieces that no conversation uses, the least recently used first.
+    Idle(u64),
+    /// Pieces whose conversations hold nothing either.
+    Dormant(u64),
+    /// Conversations that have been away for long, the longest first.
+    Cold(u64),
+    /// Other conversations, the youngest first.
+    Resting(std::cmp::Reverse<u64>),
+}
+
+impl Segments {
+    /// For this decoder, with at most this many bytes of keys and values.
+    pub fn new(decoder: &Decoder, bound: usize) -> Self {
+        Self {
+            layers: decoder.config.layers,
+            heads: decoder.config.heads,
+            by_kernels: decoder.by_kernels(),
+            by_number: BTreeMap::new(),
+            next: 0,
+            pieces: BTreeMap::new(),
+            bound,
+            reserved: 0,
+            clock: 0,
+        }
+    }
+
+    pub fn get(&self, number: usize) -> Option<&Segment> {
+        self.by_number.get(&number)
+    }
+
+    pub fn get_mut(&mut self, number: usize) -> Option<&mut Segment> {
+        self.by_number.get_mut(&number)
+    }
+
+    /// Bytes of the keys and values of this many tokens of one segment.
+    pub fn bytes_for(&self, tokens: usize) -> usize {
+        self.layers * Cache::bytes_for(self.heads, self.by_kernels, tokens)
+    }
+
+    /// Bytes set aside; what is held is never more.
+    pub fn reserved(&self) -> usize {
+        self.reserved
+    }
+
+    /// Bytes held.
+    #[cfg(test)]
+    pub fn held(&self) -> usize {
+        self.by_number.values().flat_map(|segment| &segment.cache).map(Cache::bytes).sum()
+    }
+
+    /// The segment of a prompt piece, made if it is new.
+    pub fn piece(&mut self, parent: Option<usize>, tokens: &[u32]) -> usize {
+        let key = (parent, tokens.to_vec());
+        if let Some(number) = self.pieces.get(&key) {
+            return *number;
+        }
+        let number = self.add(parent, tokens.to_vec(), None);
+        self.pieces.insert(key, number);
+        number
+    }
+
+    pub fn add(&mut self, parent: Option<usize>, tokens: Vec<u32>, conversation: Option<u64>) -> usize {
+        let first = parent.and_then(|parent| self.by_number.get_mut(&parent)).map_or(0, |parent| {
+            parent.users += 1;
+            parent.end()
+        });
+        let number = self.next;
+        self.next += 1;
+        let (reached, users, reserved, holding, pins, used) = (0, 0, 0, 0, 0, self.clock);
+        let cache = self.empty();
+        let segment = Segment {
+            parent,
+            first,
+            tokens,
+            cache,
+            reached,
+            conversation,
+            users,
+            reserved,
+            holding,
+            pins,
+            used,
+        };
+        self.by_number.insert(number, segment);
+        number
+    }
+
+    fn empty(&self) -> Vec<Cache> {
+        (0..self.layers).map(|_| Cache::new(self.heads, self.by_kernels)).collect()
+    }
+
+    /// Takes a segment that nothing hangs from out of the tree.
+    pub fn remove(&mut self, number: usize) {
+        self.give_up(number);
+        let parent = self.by_number.remove(&number).and_then(|segment| segment.parent);
+        if let Some(parent) = parent.and_then(|parent| self.by_number.get_mut(&parent)) {
+            parent.users -= 1;
+        }
+    }
+
+    /// Takes out prompt pieces that nobody uses, the least recently used first, once there are many.
+    pub fn forget_idle(&mut self) {
+        while self.pieces.len() > IDLE_PIECES {
+            let pieces = self.pieces.values().filter_map(|number| Some((number, self.get(*number)?)));
+            let idle = pieces.filter(|(_, segment)| segment.users == 0);
+            let Some(number) = idle.min_by_key(|(_, segment)| segment.used).map(|(number, _)| *number) else {
+                return;
+            };
+            self.forget(number);
+        }
+    }
+
+    fn forget(&mut self, number: usize) {
+        self.pieces.retain(|_, piece| *piece != number);
+        self.remove(number);
+    }
+
+    /// A segment and its ancestors, root first.
+    pub fn path(&self, number: usize) -> Arc<[usize]> {
+        let parent = |number: &usize| self.by_number.get(number)?.parent;
+        let mut path: Vec<usize> = std::iter::successors(Some(number), parent).collect();
+        path.reverse();
+        path.into()
+    }
+
+    /// Bytes that the segments of a path take when all is computed and the last has grown by so many tokens.
+    pub fn whole(&self, path: &[usize], more: usize) -> usize {
+        self.grown(path, more).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Of [`Self::whole`], what is not yet set aside.
+    pub fn missing(&self, path: &[usize], more: usize) -> usize {
+        let reserved = |number| self.by_number.get(&number).map_or(0, |segment| segment.reserved);
+        self.grown(path, more).map(|(number, bytes)| bytes.saturating_sub(reserved(number))).sum()
+    }
+
+    fn grown(&self, path: &[usize], more: usize) -> impl Iterator<Item = (usize, usize)> {
+        path.iter().enumerate().map(move |(depth, number)| {
+            let tokens = self.by_number.get(number).map_or(0, |segment| segment.tokens.len());
+            (*number, self.bytes_for(tokens + if depth + 1 == path.len() { more } else { 0 }))
+        })
+    }
+
+    /// Sets aside what is [`Self::missing`].
+    pub fn reserve(&mut self, path: &[usize], more: usize) {
+        for (number, bytes) in self.grown(path, more).collect::<Vec<_>>() {
+            if self.by_number.get(&number).is_some_and(|segment| segment.reserved < bytes) {
+                self.set_reserved(number, bytes);
+            }
+        }
+    }
+
+    /// Sets aside for a segment no more than it takes now.
+    pub fn shrink(&mut self, number: usize) {
+        if let Some(segment) = self.by_number.get(&number) {
+            self.set_reserved(number, self.bytes_for(segment.computed()));
+        }
+    }
+
+    /// Drops a segment's keys and values; its tokens wait to be computed again.
+    pub fn give_up(&mut self, number: usize) {
+        let empty = self.empty();
+        if let Some(segment) = self.by_number.get_mut(&number) {
+            segment.cache = empty;
+            self.set_reserved(number, 0);
+        }
+    }
+
+    pub fn give_up_all(&mut self) {
+        for number in self.by_number.keys().copied().collect::<Vec<_>>() {
+            self.give_up(number);
+        }
+    }
+
+    fn set_reserved(&mut self, number: usize, bytes: usize) {
+        let Some(segment) = self.by_number.get_mut(&number) else { return };
+        let before = std::mem::replace(&mut segment.reserved, bytes);
+        self.reserved = self.reserved - before + bytes;
+        let parent = segment.parent;
+        if let Some(parent) = parent.and_then(|parent| self.by_number.get_mut(&parent)) {
+            parent.holding = parent.holding + usize::from(bytes > 0) - usize::from(before > 0);
+        }
+    }
+
+    /// Keeps what a running turn attends to.
+    pub fn pin(&mut self, path: &[usize]) {
+        self.clock += 1;
+        for number in path {
+            if let Some(segment) = self.by_number.get_mut(number) {
+                segment.pins += 1;
+                segment.used = self.clock;
+            }
+        }
+    }
+
+    pub fn unpin(&mut self, path: &[usize]) {
+        for number in path {
+            if let Some(segment) = self.by_number.get_mut(number) {
+                segment.pins -= 1;
+            }
+        }
+    }
+
+    /// Gives up keys and values until there is room for this many bytes more; nothing if that cannot be.
+    ///
+    /// `rank` says when a conversation's are to go; none where they stay.
+    pub fn make_room(&mut self, bytes: usize, rank: impl Fn(u64, &Segment) -> Option<Rank>) -> bool {
+        if self.reserved + bytes <= self.bound {
+            return true;
+        }
+        let of_conversation = |segment: &Segment| rank(segment.conversation?, segment);
+        let stays = |segment: &&Segment| {
+            segment.conversation.is_some() && (segment.pins > 0 || of_conversation(segment).is_none())
+        };
+        // What stays keeps what it hangs from; numbers descend from children to parents.
+        let mut kept: BTreeMap<usize, ()> = BTreeMap::new();
+        let mut staying = 0;
+        for (number, segment) in self.by_number.iter().rev().filter(|(_, segment)| segment.reserved > 0) {
+            if segment.pins > 0 || stays(&segment) || kept.contains_key(number) {
+                staying += segment.reserved;
+                segment.parent.map(|parent| kept.insert(parent, ()));
+            }
+        }
+        if staying + bytes > self.bound {
+            return false;
+        }
+        while self.reserved + bytes > self.bound {
+            let ranked = |(number, segment): (&usize, &Segment)| {
+                let rank = match (segment.conversation, segment.users) {
+                    (Some(_), _) => of_conversation(segment)?,
+                    (None, 0) => Rank::Idle(segment.used),
+                    (None, _) => Rank::Dormant(segment.used),
+                };
+                Some((rank, *number))
+            };
+            let leaves = self.by_number.iter().filter(|(_, segment)| segment.is_leaf());
+            let Some((rank, number)) = leaves.filter_map(ranked).min() else { return false };
+            match rank {
+                Rank::Idle(_) => self.forget(number),
+                _ => self.give_up(number),
+            }
+        }
+        true
+    }
+}

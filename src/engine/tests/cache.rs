@@ -1,0 +1,206 @@
+//! Keys and values in a bound: nothing that is sampled depends on it.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use futures::FutureExt;
+use proptest::prelude::*;
+
+use super::*;
+
+/// Of 32 tokens of one segment.
+const PANELS: usize = 2 * 2 * 2 * 16 * 32 * size_of::<f32>();
+
+/// What a conversation with a prompt of 40 and one of 10 tokens takes with as many of its own as the context has left.
+const ALONE: usize = 2 * PANELS + PANELS + 3 * PANELS;
+
+#[derive(Debug, Clone)]
+struct Talk {
+    prefix: usize,
+    task: usize,
+    seed: u64,
+    turns: Vec<Exchange>,
+}
+
+#[derive(Debug, Clone)]
+struct Exchange {
+    append: usize,
+    new: usize,
+    /// How often others are let go first.
+    pause: usize,
+    /// The turn is first given up after so many looks at it.
+    give_up: Option<usize>,
+}
+
+fn talks() -> impl Strategy<Value = Vec<Talk>> {
+    let exchange = (0usize..12, 1usize..20, 0usize..6, prop::option::weighted(0.2, 0usize..4))
+        .prop_map(|(append, new, pause, give_up)| Exchange { append, new, pause, give_up });
+    let talk = (0usize..3, 0usize..4, any::<u64>(), prop::collection::vec(exchange, 1..4))
+        .prop_map(|(prefix, task, seed, turns)| Talk { prefix, task, seed, turns });
+    prop::collection::vec(talk, 1..14)
+}
+
+async fn play_all(sampler: &Sampler, talks: &[Talk]) -> Vec<Vec<(Vec<u32>, Vec<u32>)>> {
+    let one = |talk: Talk| async move {
+        let prompt = vec![tokens(40, talk.prefix).into(), tokens(5 + talk.task, talk.task).into()];
+        let mut sequence = sampler.open(prompt, WARM, talk.seed);
+        let mut said = Vec::new();
+        for (index, exchange) in talk.turns.iter().enumerate() {
+            for _ in 0..exchange.pause {
+                tokio::task::yield_now().await;
+            }
+            let append = tokens(exchange.append, index);
+            if let Some(looks) = exchange.give_up {
+                let turn = sequence.turn(&append, &[5], exchange.new);
+                let mut turn = Box::pin(turn);
+                let mut done = None;
+                for _ in 0..looks {
+                    done = done.or_else(|| (&mut turn).now_or_never());
+                    tokio::time::sleep(Duration::from_micros(100)).await;
+                }
+                if let Some(done) = done {
+                    let done = done.unwrap();
+                    said.push((done.tokens, done.logprobs.iter().map(|p| p.to_bits()).collect()));
+                    continue;
+                }
+            }
+            let turn = sequence.turn(&append, &[5], exchange.new).await.unwrap();
+            said.push((turn.tokens, turn.logprobs.iter().map(|p| p.to_bits()).collect()));
+        }
+        said
+    };
+    join_all(talks.iter().cloned().map(one)).await
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn a_bound_on_keys_and_values_changes_no_token_and_is_kept(talks in talks(), tenths in 10usize..30, threads in 1usize..3) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let bound = threads * ALONE * tenths / 10;
+        let bounded = Sampler::bounded(adapted(), threads, bound);
+        let free = Sampler::bounded(adapted(), 1, usize::MAX);
+        let (found, expected) = runtime.block_on(async {
+            (play_all(&bounded, &talks).await, play_all(&free, &talks).await)
+        });
+        prop_assert_eq!(found, expected);
+        prop_assert!(bounded.usage().most_cached() <= bound as u64);
+    }
+}
+
+fn counts(sampler: &Sampler) -> [u64; 2] {
+    let usage = sampler.usage();
+    [&usage.computed, &usage.recomputed].map(|count| count.load(Ordering::Relaxed))
+}
+
+fn roomy() -> Decoder {
+    let mut config = config();
+    config.context = 8192;
+    Decoder::random(config, Init { seed: 3, deviation: 0.15 }).unwrap()
+}
+
+#[tokio::test]
+async fn a_conversation_that_is_away_makes_room_and_is_computed_again_when_it_returns() {
+    let talk = async |bound| {
+        let sampler = Sampler::bounded(decoder(), 1, bound);
+        let mut open = [1, 2].map(|seed| sampler.open(vec![tokens(60, seed).into()], WARM, seed as u64));
+        let mut said = Vec::new();
+        for _ in 0..2 {
+            for sequence in &mut open {
+                said.push(sequence.turn(&[3, 4], &[], 20).await.unwrap());
+            }
+        }
+        assert!(sampler.usage().most_cached() <= bound as u64);
+        (said, counts(&sampler))
+    };
+    let (found, [computed, again]) = talk(6 * PANELS).await;
+    let (expected, [all, none]) = talk(usize::MAX).await;
+    assert_eq!(found, expected);
+    assert_eq!((computed, none), (all, 0), "what is computed again is counted apart");
+    assert!(again > 0);
+}
+
+#[tokio::test]
+async fn the_youngest_turn_waits_where_running_ones_outgrow_the_bound() {
+    let talk = async |bound| {
+        let sampler = Sampler::bounded(roomy(), 1, bound);
+        let mut open = [1, 2].map(|seed| sampler.open(vec![tokens(20, seed).into()], WARM, seed as u64));
+        let said = join_all(open.iter_mut().map(|sequence| sequence.turn(&[], &[], 200))).await;
+        assert!(sampler.usage().most_cached() <= bound as u64);
+        (said.into_iter().map(Result::unwrap).collect::<Vec<_>>(), counts(&sampler))
+    };
+    let (found, [computed, again]) = talk(9 * PANELS).await;
+    let (expected, [all, _]) = talk(usize::MAX).await;
+    assert_eq!(found, expected);
+    assert_eq!(computed, all);
+    assert!(again > 0);
+}
+
+#[tokio::test]
+async fn what_is_foretold_for_keys_and_values_is_what_is_set_aside_at_most() {
+    let sampler = Sampler::bounded(decoder(), 1, usize::MAX);
+    let mut open: Vec<_> = (0..8).map(|seed| sampler.open(vec![tokens(60, 1).into()], WARM, seed)).collect();
+    join_all(open.iter_mut().map(|sequence| sequence.turn(&[], &[], 30))).await;
+    let load =
+        SamplingLoad { sequences: 8, longest: 90, tokens: 60 + 8 * 30, bound: None, threads: 1, rank: None };
+    let foretold = Footprint::sampling(&config(), Format::F32, &load);
+    assert!(sampler.usage().most_cached() <= foretold.cache as u64);
+    let bounded = SamplingLoad { bound: Some(PANELS), ..load };
+    assert_eq!(Footprint::sampling(&config(), Format::F32, &bounded).cache, PANELS);
+}
+
+#[tokio::test]
+async fn a_conversation_that_does_not_fit_alone_is_refused_with_the_setting_and_others_go_on() {
+    let sampler = Sampler::bounded(decoder(), 1, 2 * PANELS);
+    let mut long = sampler.open(vec![tokens(100, 1).into()], WARM, 1);
+    let mut short = sampler.open(vec![tokens(5, 1).into()], WARM, 1);
+    let refused = long.turn(&[], &[], 5).await.unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "a conversation of 100 tokens needs 0.1 MiB for its keys and values, a worker may hold 0.0 MiB"
+    );
+    assert!(refused.hint().unwrap().contains("kv_cache_mib"));
+    assert_eq!(short.turn(&[], &[], 5).await.unwrap().tokens.len(), 5);
+    // It grows beyond its place in the midst of a turn, and can say something shorter afterwards.
+    assert!(matches!(short.turn(&[], &[], 90).await, Err(EngineError::Cache { .. })));
+    assert_eq!(short.turn(&[], &[], 5).await.unwrap().tokens.len(), 5);
+}
+
+#[tokio::test]
+async fn a_long_prompt_does_not_hold_up_turns_that_go_on() {
+    let sampler = Sampler::bounded(roomy(), 1, usize::MAX);
+    let mut quick = sampler.open(vec![tokens(5, 1).into()], WARM, 1);
+    quick.turn(&[], &[], 1).await.unwrap();
+    let mut long = sampler.open(vec![tokens(6000, 2).into()], WARM, 2);
+    let (mut prompt, mut turn) = (Box::pin(long.turn(&[], &[], 1)), Box::pin(quick.turn(&[], &[], 6)));
+    let first = futures::future::select(&mut prompt, &mut turn).await;
+    assert!(matches!(first, futures::future::Either::Right(_)), "6 tokens take 6 steps, the prompt 12");
+}
+
+#[tokio::test]
+async fn a_sequence_that_is_dropped_in_the_midst_of_a_turn_makes_room_at_once() {
+    let sampler = Sampler::bounded(roomy(), 1, 96 * PANELS);
+    let mut holder = sampler.open(vec![tokens(60, 1).into()], WARM, 1);
+    // Far more than can be sampled until the first look.
+    assert!(holder.turn(&[], &[], 2900).now_or_never().is_none());
+    drop(holder);
+    let mut next = sampler.open(vec![tokens(60, 2).into()], WARM, 2);
+    assert_eq!(next.turn(&[], &[], 60).await.unwrap().tokens.len(), 60);
+    assert!(sampler.usage().sampled.load(Ordering::Relaxed) < 1000);
+}
+
+#[tokio::test]
+async fn a_turn_whose_end_nobody_read_is_taken_back() {
+    let sampler = Sampler::bounded(decoder(), 1, usize::MAX);
+    let mut first = sampler.open(vec![tokens(20, 1).into()], WARM, 1);
+    let mut second = sampler.open(vec![tokens(20, 1).into()], WARM, 1);
+    {
+        let mut turn = Box::pin(first.turn(&[7], &[], 3));
+        assert!((&mut turn).now_or_never().is_none_or(|said| said.is_ok()));
+        // Its end waits to be read, or the turn is still under way.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let (said, expected) =
+        (first.turn(&[8], &[], 5).await.unwrap(), second.turn(&[8], &[], 5).await.unwrap());
+    assert_eq!(said, expected);
+}
