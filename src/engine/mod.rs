@@ -10,7 +10,7 @@ mod memory;
 mod microbatch;
 mod muon;
 mod optimizer;
-mod places;
+mod turns;
 mod recompute;
 mod reduce;
 mod sampler;
