@@ -13,7 +13,7 @@ mod muon;
 #[cfg_attr(not(feature = "nccl"), path = "nccl_disabled.rs")]
 mod nccl;
 mod optimizer;
-mod places;
+mod turns;
 mod recompute;
 mod reduce;
 mod replicas;
