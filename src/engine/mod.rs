@@ -3,7 +3,6 @@
 //! What is sampled for a sequence depends on its tokens and its seed alone; what a training step yields depends on its
 //! batches and their order alone. Neither depends on the number of threads, on timing, or on what else is running.
 
-mod admission;
 mod crew;
 mod eight_bit;
 mod error;
@@ -13,7 +12,7 @@ mod muon;
 #[cfg_attr(not(feature = "nccl"), path = "nccl_disabled.rs")]
 mod nccl;
 mod optimizer;
-mod turns;
+mod places;
 mod recompute;
 mod reduce;
 mod replicas;
@@ -22,6 +21,7 @@ mod sampling;
 mod segments;
 mod supervised;
 mod trainer;
+mod turns;
 mod worker;
 
 #[cfg(test)]

@@ -1,150 +1,135 @@
-//! The devices of `[engine]`: which this build can compute on, and which threads work for each.
+//! Which turns run: those whose keys and values have a place in the bound.
+//!
+//! Turns of older conversations come first, so that conversations are finished rather than begun. A turn that asks for a
+//! place gets what idle prompt pieces take, then what conversations take that have been away for longer than computing
+//! theirs again would last, then what younger ones take that are away. A running turn that grows may also have what
+//! older ones away take, and at last the places of the youngest that run: these wait, and compute their tokens again
+//! later. Since the oldest turn always gets on, every turn ends; one that does not fit alone is refused.
 
-use candle_core::Device;
+use std::cmp::Reverse;
 
-use super::{EngineError, EngineSpec};
-use crate::model::kernels::Format;
+use super::{
+    EngineError,
+    segments::{Rank, Segment},
+    worker::Worker,
+};
 
-const CPU: &str = "cpu";
+/// Tokens by which a running turn's place is ahead of it, where it may sample as many.
+const AHEAD: usize = 64;
 
-/// A device, and the threads that work on it or for it.
-#[derive(Debug, Clone)]
-pub struct Place {
-    pub device: Device,
-    /// Of the CPU; a device is given its operations by one.
-    pub threads: usize,
-}
-
-/// Where a stage computes: the first place holds the policy, the others a copy of it each.
-#[derive(Debug, Clone)]
-pub struct Places {
-    pub first: Place,
-    pub others: Vec<Place>,
-}
-
-impl From<Place> for Places {
-    fn from(first: Place) -> Self {
-        Self { first, others: Vec::new() }
-    }
-}
-
-impl Places {
-    /// As many CPU devices, the threads divided among them; each has at least one.
-    pub fn cpu(devices: usize, threads: usize) -> Self {
-        let place = |index: usize| {
-            let extra = usize::from(index < threads % devices.max(1));
-            Place { device: Device::Cpu, threads: (threads / devices.max(1) + extra).max(1) }
-        };
-        Self { first: place(0), others: (1..devices).map(place).collect() }
-    }
-
-    pub fn count(&self) -> usize {
-        1 + self.others.len()
-    }
-
-    /// Threads of all places.
-    pub fn threads(&self) -> usize {
-        self.first.threads + self.others.iter().map(|place| place.threads).sum::<usize>()
-    }
-}
-
-impl EngineSpec {
-    fn all_threads(&self) -> usize {
-        let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        self.threads.unwrap_or_else(cores).max(1)
-    }
-
-    /// The same, on these of its devices: `cpu` devices bring their part of the threads.
-    pub fn on(&self, devices: &[String]) -> Self {
-        let threads = match devices.len() < self.devices.len() {
-            true => Some((self.all_threads() * devices.len() / self.devices.len()).max(1)),
-            false => self.threads,
-        };
-        Self { devices: devices.to_vec(), threads, ..self.clone() }
-    }
-
-    /// Finds the devices, once they are known to be ones this build can compute on.
-    ///
-    /// # Errors
-    /// If this build has no CUDA, a device is not there, they are of several kinds, one is named twice, or one is to
-    /// hold weights of 4 bits.
-    pub fn places(&self) -> Result<Places, EngineError> {
-        let threads = self.all_threads();
-        let Some(device) = self.devices.iter().find(|device| *device != CPU) else {
-            return Ok(Places::cpu(self.devices.len().max(1), threads));
-        };
-        let index =
-            |device: &String| device.strip_prefix("cuda:").and_then(|index| index.parse::<usize>().ok());
-        if !cfg!(feature = "cuda") {
-            return Err(EngineError::Device { device: device.clone() });
+impl Worker {
+    /// Enlarges the places of running turns that outgrew them, and gives places to turns that wait.
+    pub(super) fn give_places(&mut self) {
+        self.cancel_given_up();
+        let running: Vec<u64> = self.running.iter().copied().collect();
+        for id in running {
+            if self.running.contains(&id) {
+                self.grow(id);
+            }
         }
-        let mut places = Vec::with_capacity(self.devices.len());
-        for (at, device) in self.devices.iter().enumerate() {
-            if device == CPU || self.devices[..at].contains(device) {
-                return Err(EngineError::Devices { devices: self.devices.join(", ") });
+        while let Some(id) = self.asking.first().copied() {
+            if !self.admit(id) {
+                break;
             }
-            let Some(index) = index(device) else {
-                return Err(EngineError::Device { device: device.clone() });
-            };
-            if self.dtype == Some(Format::Nf4) {
-                return Err(EngineError::Format { device: device.clone() });
-            }
-            places.push((device, index));
         }
-        // A stream of its own orders what different threads ask of a device; the default one would be one per thread.
-        let place = |(device, index): (&String, usize)| {
-            let device = Device::new_cuda_with_stream(index)
-                .map_err(|source| EngineError::Absent { device: device.clone(), source: Box::new(source) })?;
-            Ok(Place { device, threads: 1 })
+    }
+
+    /// Ends turns nobody waits for any more.
+    fn cancel_given_up(&mut self) {
+        let given_up = |id: &u64| {
+            let turn = self.conversations.get(id).and_then(|conversation| conversation.turn.as_ref());
+            turn.is_none_or(|turn| turn.reply.is_closed())
         };
-        let mut places = places.into_iter().map(place).collect::<Result<Vec<_>, EngineError>>()?;
-        let first = places.remove(0);
-        Ok(Places { first: Place { threads, ..first }, others: places })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::Diagnostic;
-
-    fn spec(devices: &[&str], threads: usize) -> EngineSpec {
-        let devices = devices.iter().map(|device| (*device).to_owned()).collect();
-        EngineSpec { devices, threads: Some(threads), dtype: None, kv_cache_mib: None }
+        let ids: Vec<u64> = self.running.iter().chain(&self.asking).copied().filter(given_up).collect();
+        ids.into_iter().for_each(|id| _ = self.cancel(id));
     }
 
-    fn threads(spec: &EngineSpec) -> Vec<usize> {
-        let places = spec.places().unwrap();
-        std::iter::once(&places.first).chain(&places.others).map(|place| place.threads).collect()
-    }
-
-    #[test]
-    fn cpu_devices_divide_the_threads_and_each_has_one() {
-        assert_eq!(threads(&spec(&["cpu"], 5)), [5]);
-        assert_eq!(threads(&spec(&["cpu"; 2], 5)), [3, 2]);
-        assert_eq!(threads(&spec(&["cpu"; 3], 2)), [1, 1, 1]);
-    }
-
-    #[test]
-    fn a_stage_on_some_of_the_devices_has_their_part_of_the_threads() {
-        let all = spec(&["cpu"; 3], 6);
-        assert_eq!(threads(&all.on(&["cpu".into(), "cpu".into()])), [2, 2]);
-        assert_eq!(threads(&all.on(&["cpu".into()])), [2]);
-        assert_eq!(all.on(&all.devices), all);
-    }
-
-    #[test]
-    fn a_device_that_this_build_cannot_compute_on_is_refused_with_the_way_out() {
-        if cfg!(feature = "cuda") {
-            for several in [["cuda:0", "cuda:0"], ["cuda:0", "cpu"], ["cpu", "cuda:0"]] {
-                assert_eq!(spec(&several, 2).places().unwrap_err().code(), "engine::devices");
+    /// Makes room for a turn of `asks`; with `any`, older conversations that are away give theirs up as well.
+    fn make_room(&mut self, bytes: usize, asks: u64, any: bool) -> bool {
+        let Self { segments, conversations, running, work, .. } = self;
+        let rank = |id: u64, segment: &Segment| {
+            let away_since = conversations.get(&id)?.away_since;
+            if id == asks || running.contains(&id) {
+                None
+            } else if *work - away_since >= segment.computed() as u64 {
+                Some(Rank::Cold(away_since))
+            } else {
+                (any || id > asks).then_some(Rank::Resting(Reverse(id)))
             }
-            let refused = EngineSpec { dtype: Some(Format::Nf4), ..spec(&["cuda:0"], 2) }.places();
-            assert_eq!(refused.unwrap_err().code(), "engine::format");
-        } else {
-            let refused = spec(&["cuda:0"], 2).places().unwrap_err();
-            assert_eq!(refused.to_string(), "device `cuda:0` is not available in this build");
-            assert!(refused.hint().unwrap().contains("--features cuda"));
+        };
+        segments.make_room(bytes, rank)
+    }
+
+    /// Gives a waiting turn its place; `false` if it has to wait. Refuses it where it would not fit alone.
+    fn admit(&mut self, id: u64) -> bool {
+        let Some(path) = self.conversations.get(&id).map(|conversation| conversation.path.clone()) else {
+            return self.asking.remove(&id);
+        };
+        let bound = self.segments.bound;
+        let needs = self.segments.whole(&path, 0);
+        if needs > bound {
+            self.refuse(id, needs);
+            return true;
+        }
+        let more = self.ahead(id, &path);
+        self.segments.pin(&path);
+        if !self.make_room(self.segments.missing(&path, more), id, self.running.is_empty()) {
+            self.segments.unpin(&path);
+            return false;
+        }
+        self.segments.reserve(&path, more);
+        self.asking.remove(&id);
+        self.running.insert(id);
+        true
+    }
+
+    /// Tokens by which a turn's place is to be ahead of it.
+    fn ahead(&self, id: u64, path: &[usize]) -> usize {
+        let turn = self.conversations.get(&id).and_then(|conversation| conversation.turn.as_ref());
+        let ahead = turn.map_or(0, |turn| turn.left().min(AHEAD));
+        if self.segments.whole(path, ahead) > self.segments.bound { 0 } else { ahead }
+    }
+
+    fn grow(&mut self, id: u64) {
+        let Some(conversation) = self.conversations.get(&id) else { return };
+        let (path, number) = (conversation.path.clone(), conversation.segment);
+        let Some(segment) = self.segments.get(number) else { return };
+        if segment.is_reserved_for(self.segments.bytes_for(segment.tokens.len())) {
+            return;
+        }
+        let needs = self.segments.whole(&path, 0);
+        if needs > self.segments.bound {
+            self.refuse(id, needs);
+            return;
+        }
+        let more = self.ahead(id, &path);
+        while !self.make_room(self.segments.missing(&path, more), id, true) {
+            let Some(youngest) = self.running.pop_last() else { return };
+            self.preempt(youngest);
+            if youngest == id {
+                return;
+            }
+        }
+        self.segments.reserve(&path, more);
+    }
+
+    /// Takes a running turn's place; it waits for another.
+    fn preempt(&mut self, id: u64) {
+        self.running.remove(&id);
+        self.asking.insert(id);
+        if let Some(conversation) = self.conversations.get(&id) {
+            self.segments.unpin(&conversation.path);
+            self.segments.give_up(conversation.segment);
+        }
+    }
+
+    fn refuse(&mut self, id: u64, needs: usize) {
+        let segment = self.conversations.get(&id).and_then(|asks| self.segments.get(asks.segment));
+        let tokens = segment.map_or(0, Segment::end);
+        let error = EngineError::Cache { tokens, needs, bound: self.segments.bound };
+        if let Some(turn) = self.cancel(id) {
+            // Nobody listens where the episode was given up.
+            _ = turn.reply.send(Err(error));
         }
     }
 }

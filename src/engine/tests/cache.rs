@@ -6,6 +6,7 @@ use futures::FutureExt;
 use proptest::prelude::*;
 
 use super::*;
+use crate::error::Diagnostic;
 
 /// Of 32 tokens of one segment.
 const PANELS: usize = 2 * 2 * 2 * 16 * 32 * size_of::<f32>();

@@ -1,0 +1,150 @@
+//! The devices of `[engine]`: which this build can compute on, and which threads work for each.
+
+use candle_core::Device;
+
+use super::{EngineError, EngineSpec};
+use crate::model::kernels::Format;
+
+const CPU: &str = "cpu";
+
+/// A device, and the threads that work on it or for it.
+#[derive(Debug, Clone)]
+pub struct Place {
+    pub device: Device,
+    /// Of the CPU; a device is given its operations by one.
+    pub threads: usize,
+}
+
+/// Where a stage computes: the first place holds the policy, the others a copy of it each.
+#[derive(Debug, Clone)]
+pub struct Places {
+    pub first: Place,
+    pub others: Vec<Place>,
+}
+
+impl From<Place> for Places {
+    fn from(first: Place) -> Self {
+        Self { first, others: Vec::new() }
+    }
+}
+
+impl Places {
+    /// As many CPU devices, the threads divided among them; each has at least one.
+    pub fn cpu(devices: usize, threads: usize) -> Self {
+        let place = |index: usize| {
+            let extra = usize::from(index < threads % devices.max(1));
+            Place { device: Device::Cpu, threads: (threads / devices.max(1) + extra).max(1) }
+        };
+        Self { first: place(0), others: (1..devices).map(place).collect() }
+    }
+
+    pub fn count(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// Threads of all places.
+    pub fn threads(&self) -> usize {
+        self.first.threads + self.others.iter().map(|place| place.threads).sum::<usize>()
+    }
+}
+
+impl EngineSpec {
+    fn all_threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        self.threads.unwrap_or_else(cores).max(1)
+    }
+
+    /// The same, on these of its devices: `cpu` devices bring their part of the threads.
+    pub fn on(&self, devices: &[String]) -> Self {
+        let threads = match devices.len() < self.devices.len() {
+            true => Some((self.all_threads() * devices.len() / self.devices.len()).max(1)),
+            false => self.threads,
+        };
+        Self { devices: devices.to_vec(), threads, ..self.clone() }
+    }
+
+    /// Finds the devices, once they are known to be ones this build can compute on.
+    ///
+    /// # Errors
+    /// If this build has no CUDA, a device is not there, they are of several kinds, one is named twice, or one is to
+    /// hold weights of 4 bits.
+    pub fn places(&self) -> Result<Places, EngineError> {
+        let threads = self.all_threads();
+        let Some(device) = self.devices.iter().find(|device| *device != CPU) else {
+            return Ok(Places::cpu(self.devices.len().max(1), threads));
+        };
+        let index =
+            |device: &String| device.strip_prefix("cuda:").and_then(|index| index.parse::<usize>().ok());
+        if !cfg!(feature = "cuda") {
+            return Err(EngineError::Device { device: device.clone() });
+        }
+        let mut places = Vec::with_capacity(self.devices.len());
+        for (at, device) in self.devices.iter().enumerate() {
+            if device == CPU || self.devices[..at].contains(device) {
+                return Err(EngineError::Devices { devices: self.devices.join(", ") });
+            }
+            let Some(index) = index(device) else {
+                return Err(EngineError::Device { device: device.clone() });
+            };
+            if self.dtype == Some(Format::Nf4) {
+                return Err(EngineError::Format { device: device.clone() });
+            }
+            places.push((device, index));
+        }
+        // A stream of its own orders what different threads ask of a device; the default one would be one per thread.
+        let place = |(device, index): (&String, usize)| {
+            let device = Device::new_cuda_with_stream(index)
+                .map_err(|source| EngineError::Absent { device: device.clone(), source: Box::new(source) })?;
+            Ok(Place { device, threads: 1 })
+        };
+        let mut places = places.into_iter().map(place).collect::<Result<Vec<_>, EngineError>>()?;
+        let first = places.remove(0);
+        Ok(Places { first: Place { threads, ..first }, others: places })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Diagnostic;
+
+    fn spec(devices: &[&str], threads: usize) -> EngineSpec {
+        let devices = devices.iter().map(|device| (*device).to_owned()).collect();
+        EngineSpec { devices, threads: Some(threads), dtype: None, kv_cache_mib: None }
+    }
+
+    fn threads(spec: &EngineSpec) -> Vec<usize> {
+        let places = spec.places().unwrap();
+        std::iter::once(&places.first).chain(&places.others).map(|place| place.threads).collect()
+    }
+
+    #[test]
+    fn cpu_devices_divide_the_threads_and_each_has_one() {
+        assert_eq!(threads(&spec(&["cpu"], 5)), [5]);
+        assert_eq!(threads(&spec(&["cpu"; 2], 5)), [3, 2]);
+        assert_eq!(threads(&spec(&["cpu"; 3], 2)), [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_stage_on_some_of_the_devices_has_their_part_of_the_threads() {
+        let all = spec(&["cpu"; 3], 6);
+        assert_eq!(threads(&all.on(&["cpu".into(), "cpu".into()])), [2, 2]);
+        assert_eq!(threads(&all.on(&["cpu".into()])), [2]);
+        assert_eq!(all.on(&all.devices), all);
+    }
+
+    #[test]
+    fn a_device_that_this_build_cannot_compute_on_is_refused_with_the_way_out() {
+        if cfg!(feature = "cuda") {
+            for several in [["cuda:0", "cuda:0"], ["cuda:0", "cpu"], ["cpu", "cuda:0"]] {
+                assert_eq!(spec(&several, 2).places().unwrap_err().code(), "engine::devices");
+            }
+            let refused = EngineSpec { dtype: Some(Format::Nf4), ..spec(&["cuda:0"], 2) }.places();
+            assert_eq!(refused.unwrap_err().code(), "engine::format");
+        } else {
+            let refused = spec(&["cuda:0"], 2).places().unwrap_err();
+            assert_eq!(refused.to_string(), "device `cuda:0` is not available in this build");
+            assert!(refused.hint().unwrap().contains("--features cuda"));
+        }
+    }
+}
