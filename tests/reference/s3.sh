@@ -36,7 +36,7 @@ PYTHON
     echo "http://127.0.0.1:$port" > "$scratch/$name"
 }
 
-serve open MOTO_ALLOW=1
+serve open
 serve locked INITIAL_NO_AUTH_ACTION_COUNT=0
 export AWS_ENDPOINT_URL="$(cat "$scratch/open")" MCPRL_TEST_S3_LOCKED="$(cat "$scratch/locked")"
 export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test AWS_REGION=us-east-1 MCPRL_TEST_S3=mcprl-test

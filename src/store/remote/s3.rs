@@ -18,6 +18,7 @@ use std::{
 use futures::StreamExt;
 use object_store::{
     ClientOptions, Error, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutPayload, RetryConfig,
+    UploadPart,
     aws::{AmazonS3, AmazonS3Builder},
     path::Path as Name,
 };
@@ -220,7 +221,7 @@ impl Objects for S3 {
 }
 
 async fn parts(upload: &mut dyn MultipartUpload, mut file: tokio::fs::File) -> Result<(), Trouble> {
-    let mut under_way = futures::stream::FuturesUnordered::new();
+    let mut under_way = futures::stream::FuturesUnordered::<UploadPart>::new();
     loop {
         let mut part = Vec::with_capacity(PART);
         let read = (&mut file).take(PART as u64).read_to_end(&mut part).await.map_err(Trouble::Sink)?;
@@ -229,7 +230,7 @@ async fn parts(upload: &mut dyn MultipartUpload, mut file: tokio::fs::File) -> R
         }
         while under_way.len() >= AT_ONCE {
             if let Some(done) = under_way.next().await {
-                Result::map_err(done, |cause| trouble(&cause))?;
+                done.map_err(|cause| trouble(&cause))?;
             }
         }
         under_way.push(upload.put_part(part.into()));
