@@ -6,7 +6,8 @@
 #   FEATURES=cuda,nccl,flash-attn benches/cuda_build.sh check    # checks types alone: kernels are not compiled
 #
 # Environment: CUDA_TOOLKIT_DIR (where the toolkit is assembled), CARGO_TARGET_DIR, CUDA_COMPUTE_CAP (90: Hopper),
-# FEATURES (cuda). Arguments go to cargo. `flash-attn` compiles some fifty kernels, for an hour or more on a few cores,
+# FEATURES (cuda), QUANTISED=no (leaves out candle's kernels for quantised weights and fused experts, most of the build
+# time: mcprl calls none of them, and what stands in for them aborts). Arguments go to cargo. `flash-attn` compiles some fifty kernels, for an hour or more on a few cores,
 # and fetches CUTLASS from GitHub; CANDLE_FLASH_ATTN_BUILD_DIR keeps what was compiled.
 set -eu
 cd "$(dirname "$0")/.."
@@ -65,18 +66,42 @@ fi
 export CUDA_HOME CUDA_PATH="$CUDA_HOME" PATH="$CUDA_HOME/bin:$PATH"
 export LIBRARY_PATH="$CUDA_HOME/lib64:$CUDA_HOME/lib64/stubs${LIBRARY_PATH:+:$LIBRARY_PATH}"
 
+# compiler NAME: a script in place of nvcc.
+compiler() {
+    export NVCC="$toolkit/bin/$1"
+    mkdir -p "$toolkit/bin"
+    cat >"$NVCC"
+    chmod +x "$NVCC"
+}
+
+if [ "${QUANTISED:-yes}" = no ]; then
+    compiler nvcc-called <<'NVCC'
+#!/bin/sh
+# Runs in the folder of candle-kernels, whose `ffi.rs` names the functions that a binary links to.
+for argument in "$@"; do
+    [ "${before:-}" != -o ] || out=$argument
+    before=$argument
+    case $argument in src/moe/*.cu | src/mmq_gguf/*.cu | src/mmvq_gguf.cu) left_out=$argument ;; esac
+done
+[ -n "${left_out:-}" ] || exec "$CUDA_HOME/bin/nvcc" "$@"
+case $left_out in
+src/mmvq_gguf.cu) grep -o 'pub fn [A-Za-z0-9_]*' src/ffi.rs | sed 's/pub fn \(.*\)/void \1(void) { __builtin_trap(); }/' ;;
+esac | cc -x c -w -c -fPIC -o "$out" -
+NVCC
+fi
+
 verb=build
 if [ "${1:-}" = check ]; then
     verb=check
     shift
     # A compiler that writes empty files, and an empty CUTLASS: types need neither. What cargo keeps of it lies apart from
     # what is built to run.
-    export CARGO_TARGET_DIR="$CARGO_TARGET_DIR-check" CUDAFORGE_HOME="$toolkit/check" NVCC="$toolkit/check/bin/nvcc"
+    export CARGO_TARGET_DIR="$CARGO_TARGET_DIR-check" CUDAFORGE_HOME="$toolkit/check"
     cutlass="$CUDAFORGE_HOME/git/checkouts/cutlass-7d49e6c7e2f8896c"
-    mkdir -p "$toolkit/check/bin" "$cutlass/include"
+    mkdir -p "$cutlass/include"
     git -C "$cutlass" init --quiet
     echo 7d49e6c7e2f8896c47f586706e67e1fb215529dc >"$cutlass/.git/HEAD"
-    cat >"$NVCC" <<'NVCC'
+    compiler nvcc-empty <<'NVCC'
 #!/bin/sh
 [ "${1:-}" != --version ] || exec "$CUDA_HOME/bin/nvcc" --version
 folder=. ptx= written=
@@ -91,6 +116,5 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$written" ] || [ -z "$ptx" ] || : >"$folder/$(basename "$source" .cu).ptx"
 NVCC
-    chmod +x "$NVCC"
 fi
 exec cargo "$verb" --release --locked --features "$features" "$@"
