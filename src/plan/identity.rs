@@ -72,6 +72,8 @@ pub fn numerics(spec: &EngineSpec) -> String {
     let flash = if cfg!(feature = "flash-attn") && kind == "cuda" && rounded { " flash" } else { "" };
     match spec.dtype {
         None => kind.to_owned(),
+        // The second way: gradients of attention are products of bf16 too.
+        Some(format @ (Format::Bf16 | Format::Nf4)) => format!("{kind} {} 2{flash}", format.name()),
         Some(format) => format!("{kind} {}{flash}", format.name()),
     }
 }
