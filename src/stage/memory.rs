@@ -40,14 +40,17 @@ fn number(params: &Map<String, Value>, name: &str) -> Option<usize> {
 impl Load<'_> {
     /// On the CPU; none where the stage's kind is not one that samples or trains, or a parameter is missing.
     pub fn peak(&self) -> Option<Footprint> {
-        match self.kind {
+        let mut peak = match self.kind {
             "rollout" | "eval" => {
                 self.policies.iter().filter_map(|policy| self.sampling(policy)).max_by_key(Footprint::total)
             }
             "grpo" => self.update(),
             "warmup" => self.warmup(),
             _ => None,
-        }
+        }?;
+        // Each device has a copy.
+        peak.weights *= self.engine.devices.len().max(1);
+        Some(peak)
     }
 
     fn threads(&self) -> usize {
