@@ -75,6 +75,8 @@ compiler() {
 }
 
 if [ "${QUANTISED:-yes}" = no ]; then
+    # Apart, for what stands in must not be taken for what was compiled.
+    export CARGO_TARGET_DIR="$CARGO_TARGET_DIR-called"
     compiler nvcc-called <<'NVCC'
 #!/bin/sh
 # Runs in the folder of candle-kernels, whose `ffi.rs` names the functions that a binary links to.

@@ -1,5 +1,7 @@
 //! Linear layers with an optional low-rank adapter.
 
+mod replica;
+
 use std::{
     borrow::Cow,
     sync::{Arc, OnceLock},
@@ -94,29 +96,12 @@ impl Matrix {
         Ok(())
     }
 
-    /// The same weight on a device: a copy, or on the CPU the same one where it is frozen.
-    pub fn replica(&self, device: &Device) -> Result<Self> {
-        let weight = match &self.weight {
-            Weight::Plain(tensor, _) => Weight::Plain(copy_to(tensor, device)?, OnceLock::new()),
-            Weight::Placed(tensor) => Weight::Placed(copy_to(tensor, device)?),
-            Weight::Frozen(frozen) if device.is_cpu() => Weight::Frozen(frozen.clone()),
-            Weight::Frozen(_) => return Err(misplaced()),
-        };
-        Ok(Self { weight, slot: self.slot })
-    }
-
     /// The type of a weight that a device holds in 16 bits.
     pub fn half(&self) -> Option<DType> {
         match &self.weight {
             Weight::Placed(tensor) => Some(tensor.dtype()).filter(|dtype| *dtype != DType::F32),
             Weight::Plain(..) | Weight::Frozen(_) => None,
         }
-    }
-
-    /// Whether both are frozen and the same in memory.
-    #[cfg(test)]
-    pub fn is_one_with(&self, other: &Self) -> bool {
-        matches!((&self.weight, &other.weight), (Weight::Frozen(a), Weight::Frozen(b)) if Arc::ptr_eq(a, b))
     }
 
     /// Its values in `f32`: a handle to them, or a copy where they are frozen.
@@ -278,20 +263,6 @@ impl Matrix {
     }
 }
 
-/// A tensor of its own on this device, be it the same one.
-fn copy_to(tensor: &Tensor, device: &Device) -> Result<Tensor> {
-    match tensor.device().same_device(device) {
-        true => tensor.copy(),
-        false => tensor.to_device(device),
-    }
-}
-
-impl Vector {
-    pub fn replica(&self, device: &Device) -> Result<Self> {
-        Ok(Self { tensor: copy_to(&self.tensor, device)?, slot: self.slot })
-    }
-}
-
 fn misplaced() -> candle_core::Error {
     candle_core::Error::msg("a weight and what it multiplies are on different devices")
 }
@@ -356,13 +327,6 @@ impl Lora {
     }
 }
 
-impl Lora {
-    fn replica(&self, device: &Device) -> Result<Self> {
-        let (a, b) = (self.a.replica(device)?, self.b.replica(device)?);
-        Ok(Self { a, b, scale: self.scale, dropout: self.dropout })
-    }
-}
-
 /// A linear layer.
 #[derive(Debug)]
 pub struct Linear {
@@ -375,15 +339,6 @@ pub struct Linear {
 impl Linear {
     pub fn new(weight: Matrix) -> Self {
         Self { weight, bias: None, lora: None }
-    }
-
-    /// The same layer on a device; see [`Matrix::replica`].
-    pub fn replica(&self, device: &Device) -> Result<Self> {
-        Ok(Self {
-            weight: self.weight.replica(device)?,
-            bias: self.bias.as_ref().map(|bias| bias.replica(device)).transpose()?,
-            lora: self.lora.as_ref().map(|lora| lora.replica(device)).transpose()?,
-        })
     }
 
     /// `x·Wᵀ + scale · x·Aᵀ·Bᵀ` (+ bias) (+ `residual`); `x`: `[tokens, in]`.

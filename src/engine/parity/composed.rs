@@ -208,7 +208,7 @@ mod on_a_device {
     use super::*;
 
     fn device() -> Device {
-        Device::new_cuda(0).unwrap()
+        Device::new_cuda_with_stream(0).unwrap()
     }
 
     #[test]

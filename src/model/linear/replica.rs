@@ -1,0 +1,60 @@
+//! Copies of weights for other devices, and for devices of the CPU.
+
+#[cfg(test)]
+use std::sync::Arc;
+use std::sync::OnceLock;
+
+use candle_core::{Device, Result, Tensor};
+
+use super::{Linear, Lora, Matrix, Vector, Weight, misplaced};
+
+/// A tensor of its own on this device, be it the same one.
+fn copy_to(tensor: &Tensor, device: &Device) -> Result<Tensor> {
+    match tensor.device().same_device(device) {
+        true => tensor.copy(),
+        false => tensor.to_device(device),
+    }
+}
+
+impl Matrix {
+    /// The same weight on a device: a copy, or on the CPU the same one where it is frozen.
+    pub fn replica(&self, device: &Device) -> Result<Self> {
+        let weight = match &self.weight {
+            Weight::Plain(tensor, _) => Weight::Plain(copy_to(tensor, device)?, OnceLock::new()),
+            Weight::Placed(tensor) => Weight::Placed(copy_to(tensor, device)?),
+            Weight::Frozen(frozen) if device.is_cpu() => Weight::Frozen(frozen.clone()),
+            Weight::Frozen(_) => return Err(misplaced()),
+        };
+        Ok(Self { weight, slot: self.slot })
+    }
+
+    /// Whether both are frozen and the same in memory.
+    #[cfg(test)]
+    pub fn is_one_with(&self, other: &Self) -> bool {
+        matches!((&self.weight, &other.weight), (Weight::Frozen(a), Weight::Frozen(b)) if Arc::ptr_eq(a, b))
+    }
+}
+
+impl Vector {
+    pub fn replica(&self, device: &Device) -> Result<Self> {
+        Ok(Self { tensor: copy_to(&self.tensor, device)?, slot: self.slot })
+    }
+}
+
+impl Lora {
+    fn replica(&self, device: &Device) -> Result<Self> {
+        let (a, b) = (self.a.replica(device)?, self.b.replica(device)?);
+        Ok(Self { a, b, scale: self.scale, dropout: self.dropout })
+    }
+}
+
+impl Linear {
+    /// The same layer on a device; see [`Matrix::replica`].
+    pub fn replica(&self, device: &Device) -> Result<Self> {
+        Ok(Self {
+            weight: self.weight.replica(device)?,
+            bias: self.bias.as_ref().map(|bias| bias.replica(device)).transpose()?,
+            lora: self.lora.as_ref().map(|lora| lora.replica(device)).transpose()?,
+        })
+    }
+}
