@@ -251,7 +251,7 @@ fn absent(cause: &Error) -> bool {
 fn trouble(cause: &Error) -> Trouble {
     let told = code(cause).map(|code| format!(" ({code})")).unwrap_or_default();
     match cause {
-        Error::NotFound { .. } => Trouble::Refused(format!("there is no such bucket{told}")),
+        Error::NotFound { .. } => Trouble::Unreachable(format!("there is no such bucket{told}")),
         Error::PermissionDenied { .. } => Trouble::Refused(format!("access is denied{told}")),
         Error::Unauthenticated { .. } => Trouble::Refused(format!("the keys are not accepted{told}")),
         Error::UnknownConfigurationKey { key, .. } => {
