@@ -280,7 +280,7 @@ fn reason(cause: &Error) -> String {
     let text = inner.to_string();
     let secrets = ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID"];
     let tells = |name: &&str| std::env::var(name).is_ok_and(|value| value.len() > 3 && text.contains(&value));
-    if text.contains('<') || text.contains('?') || secrets.iter().any(|name| tells(name)) {
+    if text.contains('<') || text.contains('?') || secrets.iter().any(tells) {
         return "no sensible answer".into();
     }
     text
