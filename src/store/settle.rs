@@ -63,6 +63,7 @@ fn sync_all(paths: &[PathBuf]) -> Result<(), StoreError> {
     if let [path] = paths {
         return sync(path);
     }
+    let crashed = || StoreError::writing("the cache", std::io::Error::other("a thread that synced crashed"));
     let next = AtomicUsize::new(0);
     let work = || -> Result<(), StoreError> {
         while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -72,9 +73,7 @@ fn sync_all(paths: &[PathBuf]) -> Result<(), StoreError> {
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..AT_ONCE.min(paths.len())).map(|_| scope.spawn(work)).collect();
-        threads
-            .into_iter()
-            .try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(StoreError::LeaseLost)))
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(crashed())))
     })
 }
 
@@ -85,10 +84,12 @@ struct Unsettled {
     placed: Vec<Placed>,
 }
 
+type Settling = JoinHandle<Vec<Unsettling>>;
+
 /// Settles the results of a run behind its back. Begins with the first one.
 pub struct Settler {
     store: Store,
-    at_work: Mutex<Option<(mpsc::Sender<Unsettled>, JoinHandle<Vec<Unsettling>>)>>,
+    at_work: Mutex<Option<(mpsc::Sender<Unsettled>, Settling)>>,
 }
 
 /// A stage whose result could not be made durable, and why.

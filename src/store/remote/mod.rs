@@ -25,7 +25,8 @@ mod objects;
 mod place;
 #[cfg_attr(not(feature = "s3"), path = "s3_disabled.rs")]
 mod s3;
-#[cfg(all(test, feature = "s3"))]
+#[cfg(test)]
+#[cfg(feature = "s3")]
 mod s3_tests;
 mod shared;
 #[cfg(test)]

@@ -251,7 +251,7 @@ fn absent(cause: &Error) -> bool {
 fn trouble(cause: &Error) -> Trouble {
     let told = code(cause).map(|code| format!(" ({code})")).unwrap_or_default();
     match cause {
-        Error::NotFound { .. } => Trouble::Refused(format!("there is no such bucket{told}")),
+        Error::NotFound { .. } => Trouble::Unreachable(format!("there is no such bucket{told}")),
         Error::PermissionDenied { .. } => Trouble::Refused(format!("access is denied{told}")),
         Error::Unauthenticated { .. } => Trouble::Refused(format!("the keys are not accepted{told}")),
         Error::UnknownConfigurationKey { key, .. } => {
@@ -280,7 +280,7 @@ fn reason(cause: &Error) -> String {
     let text = inner.to_string();
     let secrets = ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID"];
     let tells = |name: &&str| std::env::var(name).is_ok_and(|value| value.len() > 3 && text.contains(&value));
-    if text.contains('<') || text.contains('?') || secrets.iter().any(|name| tells(name)) {
+    if text.contains('<') || text.contains('?') || secrets.iter().any(tells) {
         return "no sensible answer".into();
     }
     text
