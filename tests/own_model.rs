@@ -191,7 +191,7 @@ fn a_llama_of_ones_own_goes_from_folder_to_exam_and_is_keyed_by_its_content() {
 
 #[test]
 fn what_a_model_takes_that_is_not_here_yet_is_said_to_be_unknown() {
-    let project = Project::new(&RUN.replace("from = \"llama\"", "from = \"someone/llama\""));
+    let project = Project::new(&RUN.replace("model = \"llama\"", "model = \"someone/llama\""));
     project.write("tasks.jsonl", "{\"task\": \"How many?\", \"answer\": \"1\"}\n");
     let plan = project.mcprl(&["plan", "run.toml"]).out;
     assert!(

@@ -61,7 +61,7 @@ pub struct Done {
 /// What came of asking for the right to work on a stage.
 enum Leased {
     Lease(Lease),
-    Done(Done),
+    Done(Box<Done>),
 }
 
 /// A node with its inputs and key known.
@@ -186,7 +186,7 @@ impl Workshop {
         loop {
             let lease = match self.leased(job).await? {
                 Leased::Lease(lease) => lease,
-                Leased::Done(done) => return Ok(done),
+                Leased::Done(done) => return Ok(*done),
             };
             if let Some(record) = self.cached(job)? {
                 return Ok(Done { key: job.key, record, cached: true });
@@ -205,7 +205,7 @@ impl Workshop {
         let mut told = false;
         loop {
             if let Some(record) = self.cached(job)? {
-                return Ok(Leased::Done(Done { key: job.key, record, cached: true }));
+                return Ok(Leased::Done(Box::new(Done { key: job.key, record, cached: true })));
             }
             match self.store.lease(&job.key, self.id(job), &self.folder.id, &mut watch)? {
                 Acquired::Mine(lease) => return Ok(Leased::Lease(lease)),
