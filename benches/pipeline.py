@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """How long a run of the pipeline engine takes beside DVC and Snakemake, in the same minutes on the same machine.
 
-    python benches/pipeline.py [--mcprl target/release/mcprl] [--peers VENV/bin] [--only noop,cold,file] [--repeat 7]
+    python benches/pipeline.py [--mcprl target/release/mcprl] [--peers VENV/bin] [--only noop,cold,file] [--repeat 15]
 
 The work is a chain of trivial command stages, each copying its input and adding a line. Every engine runs the same
-command. Figures are medians of wall-clock seconds, the process itself included; `cold` and DVC's 240 stages run once.
+command. Figures are wall-clock seconds, the process itself included: medians by hyperfine (Debian, or `cargo install
+hyperfine`), but for what can run only once: `cold`, and a file of which a byte was changed.
 """
 
 import argparse
+import json
 import os
 import pathlib
+import shlex
 import shutil
-import statistics
 import subprocess
 import tempfile
 import time
@@ -130,7 +132,10 @@ class Snakemake:
 
 
 def median(command, folder, repeat):
-    return statistics.median(seconds(command, folder) for _ in range(repeat))
+    with tempfile.NamedTemporaryFile(suffix=".json") as report:
+        hyperfine = ["hyperfine", "-N", "--style=none", "--warmup=1", f"--runs={repeat}", "--export-json", report.name]
+        subprocess.run([*hyperfine, shlex.join(command)], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        return json.load(report)["results"][0]["median"]
 
 
 def show(what, figures):
@@ -144,7 +149,7 @@ def main():
     parser.add_argument("--mcprl", default="target/release/mcprl")
     parser.add_argument("--peers", help="bin folder of a venv with dvc and snakemake")
     parser.add_argument("--only", default="floor,noop,cold,file")
-    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--stages", default="60,240")
     given = parser.parse_args()
     engines = [Mcprl(os.path.abspath(given.mcprl))]
