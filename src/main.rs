@@ -10,8 +10,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// `mi_option_purge_delay` of mimalloc 3: for how long memory that was freed stays ours.
 const PURGE_DELAY: c_int = 15;
-/// A training step takes again what the last one freed; given back in between, the system clears it anew. The peak is
-/// the same.
+/// A training step takes again what the last one freed; given back in between, the system clears it anew. The peak of
+/// small runs grows by some tens of MiB.
 const TEN_SECONDS: c_long = 10_000;
 
 unsafe extern "C" {
