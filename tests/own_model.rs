@@ -184,7 +184,7 @@ fn a_llama_of_ones_own_goes_from_folder_to_exam_and_is_keyed_by_its_content() {
     let plan = project.mcprl(&["plan", "run.toml"]).out;
     assert!(plan.contains("run     base"), "{plan}");
     // Its shape is known before it is worked.
-    let memory = plan.lines().find(|line| line.starts_with("memory, at most: ")).unwrap();
+    let memory = plan.lines().find(|line| line.starts_with("memory, about: ")).unwrap();
     assert!(memory.contains("update ") && memory.contains("exam "), "{plan}");
     assert!(!plan.contains("memory, unknown"), "{plan}");
 }

@@ -80,7 +80,7 @@ fn without_times(plan: &str) -> String {
         let cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).filter(time);
         cells.collect::<Vec<_>>().join(" | ")
     };
-    let lines = plan.lines().filter(|line| !line.starts_with("ahead: ") && !line.starts_with("the cache "));
+    let lines = plan.lines().filter(|line| !line.starts_with("ahead, ") && !line.starts_with("the cache "));
     lines.map(|line| row(&word_apart(line))).collect::<Vec<_>>().join("\n")
 }
 
@@ -476,4 +476,18 @@ fn a_run_that_does_not_exist_is_not_resumed() {
     let failed = project.mcprl(&["resume", &id[..id.len() - 1]]);
     assert_eq!(failed.code, Some(2));
     assert!(failed.err.contains(&format!("hint: did you mean \"{id}\"?")), "{}", failed.err);
+}
+
+#[test]
+fn a_command_that_writes_no_table_where_its_card_promises_one_is_told_and_nothing_is_kept() {
+    let project = Project::new("name = \"toy\"\n[stages.lie]\nkind = \"liar\"\n");
+    let card = "[outputs.rewards]\ntype = \"rewards\"\npath = \"rewards.parquet\"\n";
+    project.kind("liar", "pure", card, "echo no table > \"$MCPRL_OUTPUT_REWARDS\"");
+    for _ in 0..2 {
+        let said = project.mcprl(&["run", "run.toml"]);
+        assert_eq!(said.code, Some(1));
+        assert!(said.err.contains("stage \"lie\": output `rewards`: "), "{}", said.err);
+        assert!(said.err.contains("is not a readable rewards table"), "{}", said.err);
+        assert_eq!(project.worked(), ["lie"]);
+    }
 }

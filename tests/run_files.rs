@@ -220,3 +220,15 @@ fn a_folder_in_place_of_a_run_file_is_told_from_one() {
         said.err
     );
 }
+
+#[test]
+fn numbers_are_set_as_toml_writes_them() {
+    let project = Project::new(
+        &GOOD.replace("[stages.start]", "[stages.slow]\nkind = \"step\"\nfrom = \"start\"\n\n[stages.start]"),
+    );
+    project.write("data.txt", "1");
+    for number in ["1e-4", "0.5", "2E1"] {
+        let said = project.mcprl(&["plan", "run.toml", "--set", &format!("stages.slow.sleep={number}")]);
+        assert_eq!(said.code, Some(0), "{number}: {}", said.err);
+    }
+}

@@ -1,7 +1,7 @@
 //! `mcprl run` and `mcprl resume`.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
@@ -19,8 +19,8 @@ use super::{
 use crate::{
     error::Result,
     exec::{self, Ended, Request, RunFolder, RunSpec, Summary, folder},
-    plan::{Plan, Source},
-    stage::Cards,
+    plan::{Node, Plan, Source},
+    stage::{Cards, card::Port},
     store::{FileDigests, Store},
     ui::{Printer, RunView, Voice, closing_text},
 };
@@ -165,39 +165,58 @@ impl Ending {
     }
 }
 
-/// What a person asks for after a run: the artifacts of the stages outside loops.
+/// What a person asks for after a run: the artifacts of the stages outside loops, and of each loop the newest policy.
 struct Shown {
     /// Node, port, type and the link in the run's folder.
     ports: Vec<(String, String, String, PathBuf)>,
+    /// The same of policies in loops, in their order.
+    policies: Vec<(String, String, String, PathBuf)>,
 }
 
 impl Shown {
     fn of(plan: &Plan, run: &Path) -> Self {
-        let nodes = plan.order().iter().map(|index| plan.node(*index)).filter(|node| node.turn.is_none());
-        let ports = nodes.flat_map(|node| {
-            node.stage.card.outputs.iter().filter_map(|(name, port)| {
+        let of = |node: &Node| {
+            let port = |(name, port): (&String, &Port)| {
                 let link = run.join(folder::inner_path(node, name)?);
                 Some((node.id.clone(), name.clone(), port.artifact.clone(), link))
-            })
-        });
-        Self { ports: ports.collect() }
+            };
+            node.stage.card.outputs.iter().filter_map(port).collect::<Vec<_>>()
+        };
+        let nodes = || plan.order().iter().map(|index| plan.node(*index));
+        let mut policies: Vec<_> = nodes().filter(|node| node.turn.is_some()).flat_map(of).collect();
+        policies.retain(|(_, _, artifact, _)| artifact == "policy");
+        Self { ports: nodes().filter(|node| node.turn.is_none()).flat_map(of).collect(), policies }
     }
 
-    fn there(&self, summary: &Summary) -> impl Iterator<Item = &(String, String, String, PathBuf)> {
-        let done = |id: &str| {
-            let found = summary.nodes.iter().find(|(node, _)| node == id);
-            matches!(found, Some((_, Ended::Cached | Ended::Worked)))
-        };
-        self.ports.iter().filter(move |(node, ..)| done(node))
+    fn there<'s>(
+        ports: &'s [(String, String, String, PathBuf)],
+        summary: &Summary,
+    ) -> impl Iterator<Item = &'s (String, String, String, PathBuf)> {
+        let done: BTreeSet<&str> = summary
+            .nodes
+            .iter()
+            .filter(|(_, ended)| matches!(ended, Ended::Cached | Ended::Worked))
+            .map(|(id, _)| id.as_str())
+            .collect();
+        ports.iter().filter(move |(node, ..)| done.contains(node.as_str()))
     }
 
     fn artifacts(&self, summary: &Summary) -> BTreeMap<String, PathBuf> {
-        self.there(summary).map(|(node, port, _, link)| (format!("{node}.{port}"), link.clone())).collect()
+        let mut artifacts: BTreeMap<_, _> = Self::there(&self.ports, summary)
+            .map(|(node, port, _, link)| (format!("{node}.{port}"), link.clone()))
+            .collect();
+        for (node, port, _, link) in Self::there(&self.policies, summary) {
+            // `train[0032]/update` as `train.update`: a later iteration's takes the place of an earlier one's.
+            if let (Some((turns, _)), Some((_, stage))) = (node.split_once('['), node.split_once("]/")) {
+                artifacts.insert(format!("{turns}.{stage}.{port}"), link.clone());
+            }
+        }
+        artifacts
     }
 
     /// Texts of everything of type `report`.
     fn reports(&self, summary: &Summary) -> Vec<String> {
-        let reports = self.there(summary).filter(|(_, _, artifact, _)| artifact == "report");
+        let reports = Self::there(&self.ports, summary).filter(|(_, _, artifact, _)| artifact == "report");
         reports.filter_map(|(.., link)| std::fs::read_to_string(link).ok()).collect()
     }
 }

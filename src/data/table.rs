@@ -70,11 +70,11 @@ impl Diagnostic for DataError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Column { .. } => Some(
-                "the file was written by another version or by a stage that does not keep the contract"
+                "the file was written by another version, or by a stage of one's own: docs/stages.md lists the columns"
                     .into(),
             ),
             Self::Read { .. } | Self::Batch { .. } => {
-                Some("the file is truncated or not Parquet; delete it and run again".into())
+                Some("the file is truncated, or not Parquet, or compressed in a way other than snappy and zstd".into())
             }
             Self::Write { .. } => Some("is the disk full, or the folder read-only?".into()),
             Self::Open { .. } => None,

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Event, ExecError, Listener, RunFolder, folder, journal::Entry, slots::Share};
 use crate::{
+    data,
     error::{At, Diagnostic, Interrupted, Result},
     hash::Digest,
     plan::{self, CacheMode, KeyFields, NodeIndex, Plan, Ready, RerunReason, Resample},
@@ -380,6 +381,10 @@ impl Workshop {
             let Ok(metadata) = written.symlink_metadata() else {
                 return Err(StageError::NoOutput { port: port.clone(), path: declared.path.clone() }.into());
             };
+            // What our own stages write has its type by construction.
+            if !self.plan.node(job.index).stage.card.command.is_empty() {
+                data::check(&declared.artifact, &written).at(|| format!("output `{port}`"))?;
+            }
             let (staged, file) = if metadata.is_dir() {
                 (written, None)
             } else {

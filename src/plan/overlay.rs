@@ -186,7 +186,13 @@ fn layer(name: String, path: &str, text: &str) -> Result<Layer, PlanError> {
         return Err(wrong_set(&name, "an override should name a key, like `loop.train.iterations=2`"));
     }
     // figment reads numbers, booleans, lists and tables; whatever else is a string.
-    let value = text.parse::<Value>().unwrap_or_else(|_| Value::from(text));
+    let value = match text.parse::<Value>().unwrap_or_else(|_| Value::from(text)) {
+        // TOML's `1e-4`, which figment takes for a word.
+        Value::String(_, word) if word == text && text.contains(|c: char| c.is_ascii_digit()) => {
+            text.parse::<f64>().map_or_else(|_| Value::from(word), Value::from)
+        }
+        value => value,
+    };
     Ok(Layer { name, values: nest(path, value) })
 }
 

@@ -12,6 +12,7 @@ pub fn plan_text(survey: &Survey) -> String {
         match rows.iter_mut().rev().take(32).find(|earlier| earlier.continues(&row)) {
             Some(earlier) => {
                 earlier.last = row.last;
+                earlier.count += 1;
                 earlier.seconds = earlier.seconds.zip(row.seconds).map(|(one, other)| one + other);
             }
             None => rows.push(row),
@@ -47,9 +48,7 @@ pub fn plan_text(survey: &Survey) -> String {
 fn ahead_text(survey: &Survey) -> String {
     let mut text = String::new();
     if survey.ahead.seconds > 0.0 {
-        let most = survey.nodes.iter().any(|node| matches!(node.status, Status::Waits { .. }));
-        let about = if most { "at most about" } else { "about" };
-        text += &format!("ahead: {about} {}", human::cost(&survey.ahead));
+        text += &format!("ahead, by earlier figures: about {}", human::cost(&survey.ahead));
         if survey.clock < 0.95 * survey.ahead.seconds {
             text += &format!("; {} on the clock, for some of it overlaps", human::seconds(survey.clock));
         }
@@ -94,7 +93,7 @@ fn memory_text(survey: &Survey) -> String {
     if !most.is_empty() {
         let most: Vec<_> =
             most.iter().map(|(name, peak)| format!("{name} {}", human::bytes(*peak as u64))).collect();
-        text += &format!("memory, at most: {}\n", most.join(", "));
+        text += &format!("memory, about: {}\n", most.join(", "));
     }
     if !unknown.is_empty() {
         text += &format!("memory, unknown: {}\n", unknown.join(", "));
@@ -112,6 +111,7 @@ struct Row<'a> {
     id: &'a str,
     /// Of work ahead, or saved.
     seconds: Option<f64>,
+    count: u32,
 }
 
 impl<'a> Row<'a> {
@@ -127,7 +127,7 @@ impl<'a> Row<'a> {
         };
         let last = turn.map_or(0, |(_, iteration, _)| iteration);
         let seconds = node.cost.as_ref().map(|forecast| forecast.cost.seconds);
-        Self { what, kind: &node.kind, why, turn, last, id: &node.id, seconds }
+        Self { what, kind: &node.kind, why, turn, last, id: &node.id, seconds, count: 1 }
     }
 
     fn continues(&self, next: &Row<'_>) -> bool {
@@ -140,12 +140,13 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// `~12.3 s` ahead, `(12.3 s)` saved, `?` where the stage was never worked.
+    /// `~12.3 s` ahead, `31 × ~1.5 s` for as many iterations, `(12.3 s)` saved, `?` where the stage was never worked.
     fn time(&self) -> String {
-        match (self.what, self.seconds) {
+        let each = if self.count > 1 { format!("{} × ", self.count) } else { String::new() };
+        match (self.what, self.seconds.map(|seconds| seconds / f64::from(self.count))) {
             ("skipped", _) => String::new(),
-            ("cached", Some(seconds)) => format!("({})", human::seconds(seconds)),
-            (_, Some(seconds)) => format!("~{}", human::seconds(seconds)),
+            ("cached", Some(seconds)) => format!("({each}{})", human::seconds(seconds)),
+            (_, Some(seconds)) => format!("{each}~{}", human::seconds(seconds)),
             (_, None) => "?".into(),
         }
     }

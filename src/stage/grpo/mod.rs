@@ -152,6 +152,12 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let attempts =
         trajectories.iter().map(|t| attempt(t, &rewards, &params)).collect::<Result<Vec<_>, _>>()?;
     let (credits, signal) = advantages(&attempts, params.scale);
+    if signal.groups_with_gradient == 0 {
+        context.observer.note(&format!(
+            "nothing is learned from these episodes: in none of {} groups did attempts earn different rewards",
+            signal.groups
+        ));
+    }
     let mut groups: BTreeMap<&str, Vec<Rollout<'_>>> = BTreeMap::new();
     for (trajectory, credit) in trajectories.iter().zip(credits) {
         if let Ok(advantage) = credit {

@@ -18,7 +18,12 @@ const LISTED: usize = 20;
 /// Training and held-out tasks.
 pub type Tasks = (Vec<Scenario>, Vec<Scenario>);
 
-/// Reads the file; a task that does not say its split is held out with chance `heldout_share`, by a seeded hash.
+const TRAIN: &str = "train";
+const HELD_OUT: &str = "file";
+/// Until all tasks are known.
+const UNDECIDED: &str = "";
+
+/// Reads the file. Of the tasks that do not say their split, `heldout_share` are held out, rounded up, by a seeded hash.
 pub fn load(path: &Path, heldout_share: f64, seed: u64) -> Result<Tasks, ScenarioError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
@@ -34,19 +39,18 @@ pub fn parse(text: &str, file: &str, heldout_share: f64, seed: u64) -> Result<Ta
         count: 1,
         list: format!("  {problem}"),
     })?;
-    let (mut train, mut heldout) = (Vec::new(), Vec::new());
+    let mut scenarios = Vec::new();
     let mut bad: Vec<String> = Vec::new();
     let mut first: BTreeMap<String, String> = BTreeMap::new();
     for (place, item) in items {
-        let scenario = item.and_then(|item| scenario(&item, heldout_share, seed));
-        let scenario =
-            scenario.and_then(|scenario| match first.insert(scenario.task.clone(), place.clone()) {
+        let scenario = item.and_then(|item| scenario(&item)).and_then(|scenario| {
+            match first.insert(scenario.task.clone(), place.clone()) {
                 Some(earlier) => Err(format!("the same task as {earlier}")),
                 None => Ok(scenario),
-            });
+            }
+        });
         match scenario {
-            Ok(scenario) if scenario.split == "train" => train.push(scenario),
-            Ok(scenario) => heldout.push(scenario),
+            Ok(scenario) => scenarios.push(scenario),
             Err(problem) => bad.push(format!("  {place}: {problem}")),
         }
     }
@@ -58,10 +62,11 @@ pub fn parse(text: &str, file: &str, heldout_share: f64, seed: u64) -> Result<Ta
         }
         return Err(ScenarioError::BadLines { file: file.to_owned(), count, list: bad.join("\n") });
     }
-    if train.is_empty() && heldout.is_empty() {
+    if scenarios.is_empty() {
         return Err(ScenarioError::Empty { file: file.to_owned() });
     }
-    Ok((train, heldout))
+    hold_out(&mut scenarios, heldout_share, seed);
+    Ok(scenarios.into_iter().partition(|scenario| scenario.split == TRAIN))
 }
 
 /// A place and what stands there.
@@ -89,7 +94,7 @@ fn without_line(cause: &serde_json::Error) -> String {
     cause.to_string().replace(" at line 1 column ", " at column ")
 }
 
-fn scenario(item: &Value, heldout_share: f64, seed: u64) -> Result<Scenario, String> {
+fn scenario(item: &Value) -> Result<Scenario, String> {
     let Value::Object(fields) = item else { return Err("should be a JSON object".into()) };
     if let Some(key) = fields.keys().find(|key| !KEYS.contains(&key.as_str())) {
         let hint = did_you_mean(key, KEYS).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
@@ -121,11 +126,10 @@ fn scenario(item: &Value, heldout_share: f64, seed: u64) -> Result<Scenario, Str
         (None, Some(_)) => "text",
     };
     let split = match text(fields, "split")? {
-        Some("train") => "train",
-        Some("heldout") => "file",
+        Some("train") => TRAIN,
+        Some("heldout") => HELD_OUT,
         Some(other) => return Err(format!("`split` should be train or heldout, found \"{other}\"")),
-        None if is_held_out(task, heldout_share, seed) => "file",
-        None => "train",
+        None => UNDECIDED,
     };
     let family = text(fields, "family")?.unwrap_or("file");
     let mut encoder = Encoder::new("mcprl scenario v1");
@@ -152,9 +156,16 @@ fn text<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>
     }
 }
 
-fn is_held_out(task: &str, share: f64, seed: u64) -> bool {
-    let draw = Encoder::new("mcprl held-out tasks v1").number(seed).text(task).finish().seed();
-    (draw >> 11) as f64 / (1u64 << 53) as f64 <= share && share > 0.0
+/// Decides the split of tasks that do not say theirs.
+fn hold_out(scenarios: &mut [Scenario], share: f64, seed: u64) {
+    let draw = |task: &str| Encoder::new("mcprl held-out tasks v1").number(seed).text(task).finish().seed();
+    let mut undecided: Vec<_> = scenarios.iter_mut().filter(|scenario| scenario.split == UNDECIDED).collect();
+    undecided.sort_by_cached_key(|scenario| draw(&scenario.task));
+    #[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "a share of a number of tasks")]
+    let held_out = (share * undecided.len() as f64).ceil() as usize;
+    for (rank, scenario) in undecided.into_iter().enumerate() {
+        scenario.split = if rank < held_out { HELD_OUT } else { TRAIN }.into();
+    }
 }
 
 #[cfg(test)]
@@ -237,8 +248,8 @@ mod tests {
         let heldout = |share, seed| parse(&text, "f", share, seed).unwrap().1;
         assert_eq!(heldout(0.0, 1), []);
         assert_eq!(heldout(1.0, 1).len(), 1000);
-        let quarter = heldout(0.25, 1).len();
-        assert!((200..300).contains(&quarter), "{quarter}");
+        assert_eq!(heldout(0.25, 1).len(), 250);
+        assert_eq!(heldout(0.0001, 1).len(), 1);
         assert_ne!(heldout(0.25, 1), heldout(0.25, 2));
     }
 

@@ -1,7 +1,7 @@
 """Decoding as `mcprl bench --only decode` does it, by llama.cpp: every sequence behind a shared prompt, batched.
 
     pip install llama-cpp-python gguf numpy        # built here, for this processor
-    python llama_cpp.py --shape qwen3-0.6b --prefix 380 --question 20 --batch 1,8,32 --new 32
+    python llama_peer.py --shape qwen3-0.6b --prefix 380 --question 20 --batch 1,8,32 --new 32
 
 Weights are random, in bf16, written as a GGUF file of the shape; the prompt's keys and values are shared among the
 sequences (`llama_memory_seq_cp`). Sampling is greedy and in C, for a vocabulary's worth of Python would be slower than
@@ -47,7 +47,7 @@ def write(path, hidden, intermediate, layers, heads, kv, dim, vocabulary):
     out.add_tokenizer_pre("qwen2")
     out.add_token_list([f"t{i}" for i in range(vocabulary)])
     out.add_token_types([1] * vocabulary)
-    out.add_token_merges([])
+    out.add_token_merges(["t0 t1"])  # an empty list would not be written
     out.add_eos_token_id(0)
 
     def matrix(name, outputs, inputs):
@@ -102,13 +102,14 @@ def measure(model, args, count):
     given = llama.llama_context_default_params()
     prompt = args.prefix + args.question
     given.n_ctx = args.prefix + count * (args.question + args.new + 8) + 256
-    given.n_batch = given.n_ubatch = 512
+    given.n_ubatch = 512
+    given.n_batch = max(512, count * args.question)
     given.n_seq_max = count
     given.kv_unified = True
     given.n_threads = given.n_threads_batch = args.threads
     context = llama.llama_init_from_model(model, given)
     sampler = llama.llama_sampler_init_greedy()
-    batch = Batch(512)
+    batch = Batch(given.n_batch)
     memory = llama.llama_get_memory(context)
     start = time.perf_counter()
     shared = tokens(args.prefix, count + 7)
@@ -120,9 +121,7 @@ def measure(model, args, count):
         for sequence in range(count)
         for i, token in enumerate(tokens(args.question, 50 + sequence // args.group))
     ]
-    if count * args.question > 512:
-        raise SystemExit("the questions of all sequences are more than one batch")
-    decode(context, own, batch)
+    decode(context, own, batch, given.n_batch)
     wanted = [i for i, row in enumerate(own) if row[3]]
     sampled = [llama.llama_sampler_sample(sampler, context, i) for i in wanted]
     prefill = time.perf_counter() - start
@@ -151,6 +150,8 @@ def main():
     llama.llama_log_set(quiet, ctypes.c_void_p(0))
     llama.llama_backend_init()
     model = llama.llama_model_load_from_file(path.encode(), llama.llama_model_default_params())
+    if not model:
+        raise SystemExit(f"llama.cpp does not load {path}")
     rows = [measure(model, args, int(count)) for count in args.batch.split(",")]
     information = llama.llama_print_system_info().decode()
     print(json.dumps({"work": "decode", "shape": args.shape, "llama_cpp": llama.__version__, "cpu": information, "decode": rows}))
