@@ -201,6 +201,20 @@ fn what_a_model_takes_that_is_not_here_yet_is_said_to_be_unknown() {
 }
 
 #[test]
+fn a_judge_that_is_asked_for_and_not_named_is_missed_before_anything_is_worked() {
+    let project = own_model(RUN);
+    let said = project.mcprl(&["run", "run.toml", "--set", "stages.reward.relative=1.0"]);
+    assert_eq!(said.code, Some(2), "{}", said.err);
+    for needed in ["base_url", "model"] {
+        assert!(
+            said.err.contains(&format!("`stages.reward.relative` needs `{needed}` beside it")),
+            "{}",
+            said.err
+        );
+    }
+}
+
+#[test]
 fn a_model_that_is_neither_folder_nor_hub_id_is_shown_where_it_is_named() {
     let project = Project::new(&RUN.replace("model = \"llama\"", "model = \"./llama\""));
     project.write("tasks.jsonl", "{\"task\": \"How many?\", \"answer\": \"1\"}\n");

@@ -162,6 +162,10 @@ fn a_loops_samples_are_drawn_anew_all_or_from_one_iteration_on() {
     let project = draws();
     project.run(&["--resample", "count.draw"]);
     assert_eq!(project.worked(), ["count[0001]/draw", "count[0002]/draw", "count[0003]/draw"]);
+    for spelling in ["count[0002]/draw", "count[2]/draw", "count.0002/draw"] {
+        let shown = project.mcprl(&["show", &format!("latest/{spelling}")]);
+        assert!(shown.out.contains("/count[0002]/draw: worked"), "{spelling}: {}{}", shown.out, shown.err);
+    }
     // What follows reads other bytes, and so is worked as well.
     project.run(&["--resample", "count/draw@2"]);
     assert_eq!(project.worked(), ["count[0002]/draw", "count[0003]/draw"]);

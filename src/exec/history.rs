@@ -83,8 +83,14 @@ impl RunHistory {
 
     pub fn node(&self, id: &str) -> Result<&NodeHistory> {
         let id = id.trim_matches('/');
-        // The folder's spelling counts as well: `train.0003/rollout`.
-        let same = |node: &&NodeHistory| node.id == id || node.id.replace('[', ".").replace(']', "") == id;
+        // The folder's spelling counts as well, and a number without zeros: `train.0003/rollout`, `train[3]/rollout`.
+        let plain = |id: &str| {
+            let (turn, stage) = id.split_once('/')?;
+            let (turns, number) = turn.trim_end_matches(']').rsplit_once(['[', '.'])?;
+            Some((turns.to_owned(), number.parse::<u32>().ok()?, stage.to_owned()))
+        };
+        let same =
+            |node: &&NodeHistory| node.id == id || plain(id).is_some_and(|id| plain(&node.id) == Some(id));
         self.nodes.iter().find(same).ok_or_else(|| {
             let near = did_you_mean(id, self.nodes.iter().map(|node| node.id.as_str())).map(str::to_owned);
             ExecError::NoStage { run: self.id.clone(), stage: id.to_owned(), near }.into()

@@ -357,7 +357,23 @@ impl Drafter<'_> {
             }
             params.insert(param_name.clone(), value);
         }
+        self.needs(card, stage, &params);
         (params, files)
+    }
+
+    /// Notes parameters that others need and that are not given.
+    fn needs(&self, card: &Card, stage: &Table<'_>, params: &Map<String, Value>) {
+        let is_asked = |value: &Value| *value != Value::Bool(false) && value.as_f64() != Some(0.0);
+        for (name, param) in &card.params {
+            let entry = stage.fields.get(name).filter(|_| params.get(name).is_some_and(is_asked));
+            let Some(entry) = entry else { continue };
+            for needed in param.needs.iter().filter(|needed| !stage.fields.contains_key(*needed)) {
+                let about = card.params.get(needed).map(|needed| needed.about.as_str()).unwrap_or_default();
+                let message = format!("`{}` needs `{needed}` beside it", entry.path);
+                let hint = (!about.is_empty()).then(|| format!("{needed}: {about}"));
+                self.reader.wrong::<()>(entry, Part::Key, message, hint);
+            }
+        }
     }
 
     fn file(&self, entry: &Entry, text: &str) -> Option<(PathBuf, Digest)> {

@@ -126,6 +126,9 @@ pub struct Param {
     pub max: Option<f64>,
     #[serde(default)]
     pub choices: Vec<String>,
+    /// Parameters that must be given where this one is neither 0 nor false.
+    #[serde(default)]
+    pub needs: Vec<String>,
     /// False for what changes the speed and never the result, such as how much is done at once: not part of the key.
     #[serde(default = "yes")]
     pub keyed: bool,

@@ -193,14 +193,20 @@ async fn a_sequence_that_is_dropped_in_the_midst_of_a_turn_makes_room_at_once() 
 #[tokio::test]
 async fn a_turn_whose_end_nobody_read_is_taken_back() {
     let sampler = Sampler::bounded(decoder(), 1, usize::MAX);
-    let mut first = sampler.open(vec![tokens(20, 1).into()], WARM, 1);
-    let mut second = sampler.open(vec![tokens(20, 1).into()], WARM, 1);
-    {
-        let mut turn = Box::pin(first.turn(&[7], &[], 3));
-        assert!((&mut turn).now_or_never().is_none_or(|said| said.is_ok()));
-        // Its end waits to be read, or the turn is still under way.
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let (mut first, mut second) = loop {
+        let open = || sampler.open(vec![tokens(20, 1).into()], WARM, 1);
+        let (mut first, second) = (open(), open());
+        {
+            let mut turn = Box::pin(first.turn(&[7], &[], 3));
+            if (&mut turn).now_or_never().is_some() {
+                // It ended before it was asked, and so was read.
+                continue;
+            }
+            // Its end waits to be read, or the turn is still under way.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        break (first, second);
+    };
     let (said, expected) =
         (first.turn(&[8], &[], 5).await.unwrap(), second.turn(&[8], &[], 5).await.unwrap());
     assert_eq!(said, expected);
