@@ -336,6 +336,9 @@ fn a_plan_predicts_from_what_the_stage_cost_before_and_says_where_it_can_not() {
         ["--json", "plan", "run.toml", "--set", "stages.ask.size=2", "--set", "stages.ask.prices.prompt=5"];
     let plan: serde_json::Value = serde_json::from_str(&project.mcprl(&changed).out).unwrap();
     assert_eq!(plan["nodes"][0]["cost"]["records"], 1);
+    assert_eq!(plan["nodes"][0]["cost"]["differing"], 1);
+    let shown = project.mcprl(&changed[1..]).out;
+    assert!(shown.contains("s*") && shown.contains("(*: with other parameters than now)"), "{shown}");
     assert_eq!(plan["nodes"][0]["cost"]["spent"]["judge_prompt_tokens"], 200_000);
     assert_eq!(plan["nodes"][0]["cost"]["dollars"], 1.2);
     assert!(plan["ahead"]["seconds"].as_f64().unwrap() >= 0.1);

@@ -19,6 +19,8 @@ pub struct Forecast {
     pub cost: Cost,
     /// How many earlier records it is the mean of.
     pub records: usize,
+    /// How many parameters they were made with that are not the stage's own now.
+    pub differing: usize,
 }
 
 /// Earlier records by kind and name.
@@ -51,7 +53,7 @@ impl Experience {
             spent: sum.spent.scaled(share),
             dollars: sum.dollars.map(|dollars| dollars * share),
         };
-        Some(Forecast { cost, records: near.len() })
+        Some(Forecast { cost, records: near.len(), differing: nearest })
     }
 }
 

@@ -94,7 +94,7 @@ impl Survey {
                     let forced = forced(plan, *index, resample);
                     match (store.lookup(&key), forced) {
                         (Lookup::Hit(record), None) => {
-                            cost = Some(Forecast { cost: record.cost, records: 1 });
+                            cost = Some(Forecast { cost: record.cost, records: 1, differing: 0 });
                             let (outputs, metrics) = (record.outputs, record.metrics);
                             ledger.settle(*index, Settled::Done { outputs, metrics });
                             Status::Cached { key }

@@ -52,6 +52,9 @@ fn ahead_text(survey: &Survey) -> String {
         if survey.clock < 0.95 * survey.ahead.seconds {
             text += &format!("; {} on the clock, for some of it overlaps", human::seconds(survey.clock));
         }
+        if survey.nodes.iter().any(|node| node.cost.is_some_and(|forecast| forecast.differing > 0)) {
+            text += " (*: with other parameters than now)";
+        }
         text.push('\n');
     }
     if !survey.unknown.is_empty() {
@@ -112,6 +115,8 @@ struct Row<'a> {
     /// Of work ahead, or saved.
     seconds: Option<f64>,
     count: u32,
+    /// The time is that of other parameters.
+    differs: bool,
 }
 
 impl<'a> Row<'a> {
@@ -127,7 +132,8 @@ impl<'a> Row<'a> {
         };
         let last = turn.map_or(0, |(_, iteration, _)| iteration);
         let seconds = node.cost.as_ref().map(|forecast| forecast.cost.seconds);
-        Self { what, kind: &node.kind, why, turn, last, id: &node.id, seconds, count: 1 }
+        let differs = node.cost.as_ref().is_some_and(|forecast| forecast.differing > 0);
+        Self { what, kind: &node.kind, why, turn, last, id: &node.id, seconds, count: 1, differs }
     }
 
     fn continues(&self, next: &Row<'_>) -> bool {
@@ -140,13 +146,15 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// `~12.3 s` ahead, `31 × ~1.5 s` for as many iterations, `(12.3 s)` saved, `?` where the stage was never worked.
+    /// `~12.3 s` ahead, `31 × ~1.5 s` for as many iterations, `~12.3 s*` by other parameters, `(12.3 s)` saved, `?` where the stage was never worked.
     fn time(&self) -> String {
         let each = if self.count > 1 { format!("{} × ", self.count) } else { String::new() };
         match (self.what, self.seconds.map(|seconds| seconds / f64::from(self.count))) {
             ("skipped", _) => String::new(),
             ("cached", Some(seconds)) => format!("({each}{})", human::seconds(seconds)),
-            (_, Some(seconds)) => format!("{each}~{}", human::seconds(seconds)),
+            (_, Some(seconds)) => {
+                format!("{each}~{}{}", human::seconds(seconds), if self.differs { "*" } else { "" })
+            }
             (_, None) => "?".into(),
         }
     }
