@@ -5,11 +5,9 @@
 
 mod common;
 
-use std::{collections::BTreeSet, os::unix::process::ExitStatusExt, path::Path};
+use std::{collections::BTreeSet, os::unix::process::ExitStatusExt};
 
 use common::Project;
-use mcprl::model::{Decoder, Init, ModelConfig};
-use serde_json::{Value, json};
 
 const RUN: &str = r#"
 name = "rows"
@@ -48,21 +46,8 @@ const EPISODES: usize = 8;
 
 fn project() -> Project {
     let project = Project::new(RUN);
-    let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
-    let folder = project.path("llama");
-    std::fs::create_dir_all(&folder).unwrap();
-    let config = std::fs::read(reference.join("fixtures/families/llama/config.json")).unwrap();
-    let mut config: Value = serde_json::from_slice(&config).unwrap();
-    config["vocab_size"] = json!(407);
-    config["max_position_embeddings"] = json!(4096);
-    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
-    let config = ModelConfig::load(&folder).unwrap();
-    Decoder::random(config, Init { seed: 1, deviation: 0.1 }).unwrap().save(&folder).unwrap();
-    for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
-        std::fs::copy(reference.join("chat/qwen3").join(name), folder.join(name)).unwrap();
-    }
-    let task = |i: usize| format!("{{\"task\": \"How many projects has team {i}?\", \"answer\": \"{i}\"}}\n");
-    project.write("tasks.jsonl", &(0..10).map(task).collect::<String>());
+    project.llama(1);
+    project.ten_tasks();
     project
 }
 

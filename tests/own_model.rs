@@ -7,11 +7,8 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::Project;
-use mcprl::{
-    data::{self, Reward},
-    model::{Decoder, Init, ModelConfig},
-};
-use serde_json::{Value, json};
+use mcprl::data::{self, Reward};
+use serde_json::Value;
 
 const RUN: &str = r#"
 name = "own"
@@ -63,26 +60,10 @@ max_turns = 2
 max_tokens = 16
 "#;
 
-fn llama(folder: &Path, seed: u64) {
-    let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
-    std::fs::create_dir_all(folder).unwrap();
-    let config = std::fs::read(reference.join("fixtures/families/llama/config.json")).unwrap();
-    let mut config: Value = serde_json::from_slice(&config).unwrap();
-    config["vocab_size"] = json!(407);
-    config["max_position_embeddings"] = json!(4096);
-    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
-    let config = ModelConfig::load(folder).unwrap();
-    Decoder::random(config, Init { seed, deviation: 0.1 }).unwrap().save(folder).unwrap();
-    for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
-        std::fs::copy(reference.join("chat/qwen3").join(name), folder.join(name)).unwrap();
-    }
-}
-
 fn own_model(run_file: &str) -> Project {
     let project = Project::new(run_file);
-    llama(&project.path("llama"), 1);
-    let task = |i: usize| format!("{{\"task\": \"How many projects has team {i}?\", \"answer\": \"{i}\"}}\n");
-    project.write("tasks.jsonl", &(0..10).map(task).collect::<String>());
+    project.llama(1);
+    project.ten_tasks();
     project
 }
 
@@ -180,7 +161,7 @@ fn a_llama_of_ones_own_goes_from_folder_to_exam_and_is_keyed_by_its_content() {
     project.write("run.toml", &at_length);
     let plan = project.mcprl(&["plan", "run.toml"]).out;
     assert!(plan.contains("cached  base") && plan.contains(" 0 to run"), "{plan}");
-    llama(&project.path("llama"), 2);
+    project.llama(2);
     let plan = project.mcprl(&["plan", "run.toml"]).out;
     assert!(plan.contains("run     base"), "{plan}");
     // Its shape is known before it is worked.

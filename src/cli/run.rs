@@ -19,7 +19,7 @@ use super::{
 use crate::{
     error::Result,
     exec::{self, Ended, Request, RunFolder, RunSpec, Summary, folder},
-    plan::{Node, Plan, Source},
+    plan::{Node, Plan, Source, stage_name},
     stage::{Cards, card::Port},
     store::{FileDigests, Store},
     ui::{Printer, RunView, Voice, closing_text},
@@ -206,10 +206,8 @@ impl Shown {
             .map(|(node, port, _, link)| (format!("{node}.{port}"), link.clone()))
             .collect();
         for (node, port, _, link) in Self::there(&self.policies, summary) {
-            // `train[0032]/update` as `train.update`: a later iteration's takes the place of an earlier one's.
-            if let (Some((turns, _)), Some((_, stage))) = (node.split_once('['), node.split_once("]/")) {
-                artifacts.insert(format!("{turns}.{stage}.{port}"), link.clone());
-            }
+            // A later iteration's takes the place of an earlier one's.
+            artifacts.insert(format!("{}.{port}", stage_name(node).replace('/', ".")), link.clone());
         }
         artifacts
     }

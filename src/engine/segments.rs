@@ -4,7 +4,10 @@
 //! CPU to the same bits, for what a row computes depends on the tokens before it alone. Whoever holds keys and values
 //! below a segment holds the segment's too, so only a leaf of what is held is given up.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::model::{Decoder, kernels::Heads, ops::Cache};
 
@@ -290,16 +293,16 @@ impl Segments {
             return true;
         }
         let of_conversation = |segment: &Segment| rank(segment.conversation?, segment);
-        let stays = |segment: &&Segment| {
-            segment.conversation.is_some() && (segment.pins > 0 || of_conversation(segment).is_none())
+        let stays = |segment: &Segment| {
+            segment.pins > 0 || (segment.conversation.is_some() && of_conversation(segment).is_none())
         };
         // What stays keeps what it hangs from; numbers descend from children to parents.
-        let mut kept: BTreeMap<usize, ()> = BTreeMap::new();
+        let mut kept = BTreeSet::new();
         let mut staying = 0;
         for (number, segment) in self.by_number.iter().rev().filter(|(_, segment)| segment.reserved > 0) {
-            if segment.pins > 0 || stays(&segment) || kept.contains_key(number) {
+            if stays(segment) || kept.contains(number) {
                 staying += segment.reserved;
-                segment.parent.map(|parent| kept.insert(parent, ()));
+                kept.extend(segment.parent);
             }
         }
         if staying + bytes > self.bound {

@@ -321,8 +321,8 @@ impl Worker {
                     None => {
                         let rows = waiting.min(left);
                         if rows > 0 {
-                            let conversation = (depth + 1 == conversation.path.len()).then_some(id);
-                            let path = self.conversations[&id].path.clone();
+                            let path = conversation.path.clone();
+                            let conversation = (depth + 1 == path.len()).then_some(id);
                             parts.push(Part { path, depth, conversation, rows: 0..rows });
                             taken.insert(*number, rows);
                             left -= rows;

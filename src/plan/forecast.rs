@@ -63,7 +63,7 @@ fn priced(stage: &Stage, cost: Cost) -> Cost {
 }
 
 /// `train[0003]/rollout` as the run file calls it.
-fn stage_name(id: &str) -> String {
+pub fn stage_name(id: &str) -> String {
     match (id.split_once('['), id.split_once("]/")) {
         (Some((turns, _)), Some((_, stage))) => format!("{turns}/{stage}"),
         _ => id.to_owned(),

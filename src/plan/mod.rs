@@ -34,7 +34,7 @@ mod upkeep;
 
 pub use draft::Stage;
 pub use error::{Mistake, Place, PlanError};
-pub use forecast::Forecast;
+pub use forecast::{Forecast, stage_name};
 pub use graph::{Node, Turn};
 pub use key::{KeyFields, KeyInput};
 pub use ledger::{Ledger, Readiness, Ready, Settled};

@@ -1,7 +1,7 @@
 //! A plan as text: one line for each stage; iterations of a loop that fare alike are one line.
 
 use super::human;
-use crate::plan::{NodeStatus, RerunReason, Status, Survey};
+use crate::plan::{NodeStatus, RerunReason, Status, Survey, stage_name};
 
 /// The survey, line by line, with a count at the end.
 pub fn plan_text(survey: &Survey) -> String {
@@ -12,7 +12,6 @@ pub fn plan_text(survey: &Survey) -> String {
         match rows.iter_mut().rev().take(32).find(|earlier| earlier.continues(&row)) {
             Some(earlier) => {
                 earlier.last = row.last;
-                earlier.count += 1;
                 earlier.seconds = earlier.seconds.zip(row.seconds).map(|(one, other)| one + other);
             }
             None => rows.push(row),
@@ -74,13 +73,9 @@ fn ahead_text(survey: &Survey) -> String {
 
 /// The most memory that stages at the engine take, each stage of a loop once.
 fn memory_text(survey: &Survey) -> String {
-    let name = |node: &NodeStatus| match &node.turn {
-        Some((turns, _)) => format!("{turns}/{}", node.id.rsplit('/').next().unwrap_or_default()),
-        None => node.id.clone(),
-    };
     let (mut most, mut unknown) = (Vec::<(String, usize)>::new(), Vec::<String>::new());
     for (node, memory) in survey.nodes.iter().filter_map(|node| Some((node, node.memory.as_ref()?))) {
-        let name = name(node);
+        let name = stage_name(&node.id);
         match (memory.peak, most.iter_mut().find(|(known, _)| *known == name)) {
             (Some(peak), Some((_, known))) => *known = peak.max(*known),
             (Some(peak), None) => most.push((name, peak)),
@@ -114,7 +109,6 @@ struct Row<'a> {
     id: &'a str,
     /// Of work ahead, or saved.
     seconds: Option<f64>,
-    count: u32,
     /// The time is that of other parameters.
     differs: bool,
 }
@@ -133,7 +127,7 @@ impl<'a> Row<'a> {
         let last = turn.map_or(0, |(_, iteration, _)| iteration);
         let seconds = node.cost.as_ref().map(|forecast| forecast.cost.seconds);
         let differs = node.cost.as_ref().is_some_and(|forecast| forecast.differing > 0);
-        Self { what, kind: &node.kind, why, turn, last, id: &node.id, seconds, count: 1, differs }
+        Self { what, kind: &node.kind, why, turn, last, id: &node.id, seconds, differs }
     }
 
     fn continues(&self, next: &Row<'_>) -> bool {
@@ -146,10 +140,12 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// `~12.3 s` ahead, `31 × ~1.5 s` for as many iterations, `~12.3 s*` by other parameters, `(12.3 s)` saved, `?` where the stage was never worked.
+    /// `~12.3 s` ahead, `31 × ~1.5 s` for as many iterations, `~12.3 s*` by other parameters,
+    /// `(12.3 s)` saved, `?` where the stage was never worked.
     fn time(&self) -> String {
-        let each = if self.count > 1 { format!("{} × ", self.count) } else { String::new() };
-        match (self.what, self.seconds.map(|seconds| seconds / f64::from(self.count))) {
+        let count = self.turn.map_or(1, |(_, first, _)| self.last - first + 1);
+        let each = if count > 1 { format!("{count} × ") } else { String::new() };
+        match (self.what, self.seconds.map(|seconds| seconds / f64::from(count))) {
             ("skipped", _) => String::new(),
             ("cached", Some(seconds)) => format!("({each}{})", human::seconds(seconds)),
             (_, Some(seconds)) => {

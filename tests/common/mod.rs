@@ -9,6 +9,9 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use mcprl::model::{Decoder, Init, ModelConfig};
+use serde_json::{Value, json};
+
 pub struct Project {
     folder: tempfile::TempDir,
 }
@@ -73,6 +76,30 @@ impl Project {
         );
         self.write(&format!("stages/{kind}/card.toml"), &(head + card));
         self.write(&format!("stages/{kind}/run.sh"), &format!("{NOTE}{script}\n"));
+    }
+
+    /// A folder `llama`: a tiny random Llama with a tokenizer and chat template.
+    pub fn llama(&self, seed: u64) {
+        let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
+        let folder = self.path("llama");
+        std::fs::create_dir_all(&folder).unwrap();
+        let config = std::fs::read(reference.join("fixtures/families/llama/config.json")).unwrap();
+        let mut config: Value = serde_json::from_slice(&config).unwrap();
+        config["vocab_size"] = json!(407);
+        config["max_position_embeddings"] = json!(4096);
+        std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+        let config = ModelConfig::load(&folder).unwrap();
+        Decoder::random(config, Init { seed, deviation: 0.1 }).unwrap().save(&folder).unwrap();
+        for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+            std::fs::copy(reference.join("chat/qwen3").join(name), folder.join(name)).unwrap();
+        }
+    }
+
+    /// A file `tasks.jsonl`.
+    pub fn ten_tasks(&self) {
+        let task =
+            |i: usize| format!("{{\"task\": \"How many projects has team {i}?\", \"answer\": \"{i}\"}}\n");
+        self.write("tasks.jsonl", &(0..10).map(task).collect::<String>());
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -47,7 +47,7 @@ use self::{
     objects::{Before, Objects, Trouble},
     shared::{Blob, Shared},
 };
-use super::{ActionRecord, Lookup, Recorded, Store, StoreError, failpoint};
+use super::{ActionRecord, Lookup, Store, StoreError, failpoint};
 use crate::hash::Digest;
 
 /// After the first failure; doubled after each further one.
@@ -281,11 +281,8 @@ impl Remote {
         if matches!(store.lookup(key), Lookup::Damaged { .. }) {
             store.withdraw(key)?;
         }
-        match store.commit(&shared.record)? {
-            Recorded::New | Recorded::Same => {}
-            // Another run of this machine was faster, with other outputs: those stand here.
-            Recorded::Differs { .. } => {}
-        }
+        // Where another run of this machine was faster, with other outputs, those stand here.
+        store.commit(&shared.record)?;
         Ok(Some(bytes))
     }
 
