@@ -130,10 +130,18 @@ async fn the_youngest_turn_waits_where_running_ones_outgrow_the_bound() {
         assert!(sampler.usage().most_cached() <= bound as u64);
         (said.into_iter().map(Result::unwrap).collect::<Vec<_>>(), counts(&sampler))
     };
-    let (found, [computed, again]) = talk(9 * PANELS).await;
     let (expected, [all, _]) = talk(usize::MAX).await;
-    assert_eq!(found, expected);
-    assert_eq!(computed, all);
+    // On a busy machine one turn may be over before the other is asked for; then there is nothing to wait for.
+    let mut again = 0;
+    for _ in 0..20 {
+        let (found, [computed, more]) = talk(9 * PANELS).await;
+        assert_eq!(found, expected);
+        assert_eq!(computed, all);
+        again = more;
+        if again > 0 {
+            break;
+        }
+    }
     assert!(again > 0);
 }
 
