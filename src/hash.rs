@@ -93,18 +93,34 @@ impl<'de> Deserialize<'de> for Digest {
 }
 
 /// Hashes typed, length-prefixed fields under a domain (blake3's derive-key mode).
-pub struct Encoder(blake3::Hasher);
+pub struct Encoder {
+    hasher: blake3::Hasher,
+    /// What is not hashed yet: most fields are a few bytes, and the hasher is fast with many.
+    waiting: Vec<u8>,
+}
+
+const AT_ONCE: usize = 16 << 10;
 
 impl Encoder {
     /// `domain` says what is hashed and in which revision of the encoding, e.g. `"mcprl stage key v1"`.
     pub fn new(domain: &str) -> Self {
-        Self(blake3::Hasher::new_derive_key(domain))
+        Self { hasher: blake3::Hasher::new_derive_key(domain), waiting: Vec::with_capacity(1 << 10) }
     }
 
     fn tagged(&mut self, tag: u8, bytes: &[u8]) -> &mut Self {
-        self.0.update(&[tag]);
-        self.0.update(&(bytes.len() as u64).to_le_bytes());
-        self.0.update(bytes);
+        self.waiting.push(tag);
+        self.waiting.extend((bytes.len() as u64).to_le_bytes());
+        let long = bytes.len() >= AT_ONCE;
+        if !long {
+            self.waiting.extend(bytes);
+        }
+        if long || self.waiting.len() >= AT_ONCE {
+            self.hasher.update(&self.waiting);
+            self.waiting.clear();
+        }
+        if long {
+            self.hasher.update(bytes);
+        }
         self
     }
 
@@ -133,20 +149,31 @@ impl Encoder {
             Value::Number(number) => self.tagged(b'f', number.to_string().as_bytes()),
             Value::String(text) => self.text(text),
             Value::Array(items) => {
-                self.tagged(b'[', &(items.len() as u64).to_le_bytes());
-                items.iter().fold(self, |encoder, item| encoder.json(item))
+                items.iter().fold(self.array(items.len()), |encoder, item| encoder.json(item))
             }
-            Value::Object(fields) => {
-                self.tagged(b'{', &(fields.len() as u64).to_le_bytes());
-                let mut fields: Vec<_> = fields.iter().collect();
-                fields.sort_by_key(|(name, _)| *name);
-                fields.into_iter().fold(self, |encoder, (name, item)| encoder.text(name).json(item))
-            }
+            Value::Object(fields) => self.json_object(fields),
         }
     }
 
+    pub fn json_object(&mut self, fields: &serde_json::Map<String, serde_json::Value>) -> &mut Self {
+        let mut fields: Vec<_> = fields.iter().collect();
+        fields.sort_by_key(|(name, _)| *name);
+        let encoder = self.object(fields.len());
+        fields.into_iter().fold(encoder, |encoder, (name, item)| encoder.text(name).json(item))
+    }
+
+    /// A JSON array of this many items, which follow.
+    pub fn array(&mut self, length: usize) -> &mut Self {
+        self.tagged(b'[', &(length as u64).to_le_bytes())
+    }
+
+    /// A JSON object of this many fields, which follow: each its name as text and its value, sorted by name.
+    pub fn object(&mut self, length: usize) -> &mut Self {
+        self.tagged(b'{', &(length as u64).to_le_bytes())
+    }
+
     pub fn finish(&self) -> Digest {
-        Digest(*self.0.finalize().as_bytes())
+        Digest(*self.hasher.clone().update(&self.waiting).finalize().as_bytes())
     }
 }
 
@@ -165,6 +192,18 @@ mod tests {
         let left = of(|e| _ = e.text("ab").text("c"));
         let right = of(|e| _ = e.text("a").text("bc"));
         assert_ne!(left, right);
+    }
+
+    #[test]
+    fn long_and_short_fields_in_any_order_are_hashed_as_one_text() {
+        let long = vec![7; 3 * AT_ONCE];
+        let fields: [&[u8]; 6] = [b"a", &long, b"b", &long[..AT_ONCE - 9], b"c", &[]];
+        let mut whole = blake3::Hasher::new_derive_key("test");
+        for field in fields {
+            whole.update(b"b").update(&(field.len() as u64).to_le_bytes()).update(field);
+        }
+        let found = of(|encoder| fields.iter().for_each(|field| _ = encoder.bytes(field)));
+        assert_eq!(found.as_bytes(), whole.finalize().as_bytes());
     }
 
     #[test]

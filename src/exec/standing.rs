@@ -13,24 +13,24 @@ use crate::{
     error::Result,
     hash::{Digest, Encoder},
     plan::{self, Ledger, NodeIndex, Plan, Readiness, Resample, Settled},
-    store::{ActionRecord, Cost, LastRun, Lookup, Store},
+    store::{Cost, Known, LastRun, Store},
 };
 
 /// The earlier run, and what became of each stage.
 pub struct Standing {
     pub id: String,
     pub path: PathBuf,
-    nodes: Vec<(NodeIndex, Option<ActionRecord>)>,
+    nodes: Vec<(NodeIndex, Option<Known>)>,
 }
 
 impl Standing {
     /// Tells what happened, as a run that finds everything in the store does.
     pub fn tell(&self, plan: &Plan, listener: &dyn Listener) -> Summary {
-        let tell = |(index, record): &(NodeIndex, Option<ActionRecord>)| {
+        let tell = |(index, known): &(NodeIndex, Option<Known>)| {
             let id = plan.node(*index).id.as_str();
-            match record {
-                Some(record) => {
-                    listener.event(&Event::Cached { id, metrics: &record.metrics });
+            match known {
+                Some(known) => {
+                    listener.event(&Event::Cached { id, metrics: &known.metrics });
                     (id.to_owned(), Ended::Cached)
                 }
                 None => {
@@ -41,7 +41,7 @@ impl Standing {
         };
         let nodes = self.nodes.iter().map(tell).collect();
         let mut saved = Cost::default();
-        self.nodes.iter().filter_map(|(_, record)| record.as_ref()).for_each(|record| saved += record.cost);
+        self.nodes.iter().filter_map(|(_, known)| known.as_ref()).for_each(|known| saved += known.cost);
         Summary {
             nodes,
             failures: Vec::new(),
@@ -58,6 +58,7 @@ impl Standing {
 pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Option<Standing>> {
     let Some(last) = store.last_run(&plan.name) else { return Ok(None) };
     let Ok(path) = folder::existing(store, &last.id) else { return Ok(None) };
+    let mut glance = store.glance(&plan.name);
     let mut ledger = Ledger::new(plan);
     let mut keys = BTreeMap::new();
     let mut nodes = Vec::new();
@@ -73,14 +74,11 @@ pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Opt
                 if plan::forced(plan, *index, resample).is_some() {
                     return Ok(None);
                 }
-                let (Lookup::Hit(record), unsealed) = store.lookup_sealed(&key) else { return Ok(None) };
-                if !unsealed.is_empty() {
-                    return Ok(None);
-                }
+                let Some(known) = glance.known(store, &key) else { return Ok(None) };
                 keys.insert(plan.node(*index).id.clone(), key);
-                let (outputs, metrics) = (record.outputs.clone(), record.metrics.clone());
+                let (outputs, metrics) = (known.outputs.clone(), known.metrics.clone());
                 ledger.settle(*index, Settled::Done { outputs, metrics });
-                nodes.push((*index, Some(record)));
+                nodes.push((*index, Some(known)));
             }
         }
     }
@@ -93,13 +91,16 @@ pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Opt
     let said =
         Journal::open(&journal).and_then(|journal| journal.add(Entry::Repeated { pid: std::process::id() }));
     store.after_sweep();
-    let there = nodes.iter().filter_map(|(_, record)| record.as_ref()).all(|record| store.stands(record));
+    let there =
+        nodes.iter().filter_map(|(_, known)| known.as_ref()).all(|known| store.stands(&known.outputs));
     match said {
         Err(crate::store::StoreError::ReadOnly { .. }) => {}
         Err(_) => return Ok(None),
         Ok(()) if journal.is_file() && there => {}
         Ok(()) => return Ok(None),
     }
+    // Without it the next look is slower.
+    _ = store.remember_glance(&plan.name, &glance);
     Ok(Some(Standing { id: last.id, path, nodes }))
 }
 

@@ -101,7 +101,7 @@ impl Workshop {
         self.folder.note(Entry::Cached { node: self.id(job).to_owned(), key: job.key })?;
         // Said first and looked at again: a sweep sees the one, or is seen here.
         self.store.after_sweep();
-        if !self.store.stands(&record) {
+        if !self.store.stands(&record.outputs) {
             return Ok(None);
         }
         self.link(job, &record)?;

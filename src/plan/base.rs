@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    overlay::{Datum, Entry, Origin},
+    overlay::{Datum, Entry},
     reader::{Part, Reader},
 };
 
@@ -28,28 +28,14 @@ pub fn written_out(reader: &Reader<'_>, mut top: Entry) -> Entry {
         sections.entry("stages".into()).or_insert_with(|| at("stages", Datum::Table(BTreeMap::new())));
     let Datum::Table(stages) = &mut stages.datum else { return top };
     let path = format!("stages.{STAGE}");
-    let mut fields = match stages.get(STAGE) {
-        Some(stage) if is_given(stage) => {
-            let message = format!("`{KEY}` makes a stage named \"{STAGE}\", and here is another");
-            let hint = format!("take out one of them, or give this one another name than \"{STAGE}\"");
-            reader.wrong::<()>(stage, Part::Key, message, Some(hint));
-            return top;
-        }
-        // The card's defaults.
-        Some(Entry { datum: Datum::Table(defaults), .. }) => defaults.clone(),
-        _ => BTreeMap::new(),
-    };
-    fields.insert("kind".into(), at(&format!("{path}.kind"), Datum::Text("model".into())));
-    fields.insert("from".into(), model.clone());
+    if let Some(stage) = stages.get(STAGE) {
+        let message = format!("`{KEY}` makes a stage named \"{STAGE}\", and here is another");
+        let hint = format!("take out one of them, or give this one another name than \"{STAGE}\"");
+        reader.wrong::<()>(stage, Part::Key, message, Some(hint));
+        return top;
+    }
+    let kind = at(&format!("{path}.kind"), Datum::Text("model".into()));
+    let fields = BTreeMap::from([("kind".into(), kind), ("from".into(), model.clone())]);
     stages.insert(STAGE.into(), at(&path, Datum::Table(fields)));
     top
-}
-
-/// Whether a person wrote some of it.
-fn is_given(entry: &Entry) -> bool {
-    match (&entry.origin, &entry.datum) {
-        (Origin::File { .. }, _) => true,
-        (_, Datum::Table(fields)) => fields.values().any(is_given),
-        (origin, _) => *origin != Origin::Card,
-    }
 }

@@ -6,12 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use figment::value::{Dict, Value as Layered};
 use serde_json::{Map, Value};
 
 use super::{
     base,
-    overlay::{Datum, Entry, Origin, Overlay, Overrides},
+    overlay::{Entry, Origin, Overlay, Overrides},
     reader::{Part, Reader},
     server,
     source::Source,
@@ -91,22 +90,21 @@ pub struct DraftUntil {
 
 /// Reads the run file under its overrides.
 pub fn draft(source: &Source, overrides: &Overrides, cards: &Cards, files: &FileDigests) -> Result<Draft> {
-    let mut overlay = Overlay::new(source, overrides)?;
+    let overlay = Overlay::new(source, overrides)?;
     let reader = Reader::new(source);
-    let bare = base::written_out(&reader, overlay.merged(source));
+    let mut top = base::written_out(&reader, overlay.merged(source));
     let mut kinds: BTreeMap<String, Arc<Card>> = BTreeMap::new();
-    let mut below = Vec::new();
-    for (path, kind) in stage_kinds(&reader, &bare) {
+    for stage in stages_of(&mut top) {
+        let Some(kind) = stage.kind() else { continue };
         let card = match kinds.entry(kind.to_owned()) {
             Slot::Occupied(known) => Some(known.into_mut()),
             Slot::Vacant(slot) => cards.get(kind)?.map(|card| slot.insert(card)),
         };
         if let Some(card) = card {
-            below.push((path, defaults(card)));
+            let params = card.params.iter();
+            stage.fill(params.filter_map(|(name, param)| Some((name, param.default.as_ref()?))));
         }
     }
-    overlay = overlay.defaults(below);
-    let top = base::written_out(&reader, overlay.merged(source));
     let drafter = Drafter {
         reader: &reader,
         source,
@@ -120,33 +118,20 @@ pub fn draft(source: &Source, overrides: &Overrides, cards: &Cards, files: &File
     Ok(reader.finish(draft)?)
 }
 
-/// Every stage's path and kind, as far as they can be read; what can not is noted later.
-fn stage_kinds<'e>(reader: &Reader<'_>, top: &'e Entry) -> Vec<(String, &'e str)> {
-    let quiet = |entry: Option<&'e Entry>| match entry.map(|entry| &entry.datum) {
-        Some(Datum::Table(fields)) => Some(fields),
-        _ => None,
-    };
-    let mut tables: Vec<&Entry> = Vec::new();
-    let Some(sections) = quiet(Some(top)) else { return Vec::new() };
-    tables.extend(sections.get("stages"));
-    for turns in quiet(sections.get("loop")).into_iter().flat_map(BTreeMap::values) {
-        tables.extend(quiet(Some(turns)).and_then(|fields| fields.get("stages")));
+/// What stands where stages should, in and outside loops. What is not as it should be is noted later.
+fn stages_of(top: &mut Entry) -> Vec<&mut Entry> {
+    let mut tables = Vec::new();
+    for (name, section) in top.fields_mut() {
+        match name.as_str() {
+            "stages" => tables.push(section),
+            "loop" => {
+                let loops = section.fields_mut().flat_map(|(_, turns)| turns.fields_mut());
+                tables.extend(loops.filter(|(name, _)| *name == "stages").map(|(_, table)| table));
+            }
+            _ => {}
+        }
     }
-    let stages = tables.into_iter().filter_map(|table| quiet(Some(table))).flat_map(BTreeMap::values);
-    stages
-        .filter_map(|stage| {
-            let kind = quiet(Some(stage))?.get("kind")?;
-            matches!(kind.datum, Datum::Text(_)).then(|| Some((stage.path.clone(), reader.text(kind)?)))?
-        })
-        .collect()
-}
-
-fn defaults(card: &Card) -> Dict {
-    let default = |(name, param): (&String, &crate::stage::card::Param)| {
-        let value = param.default.as_ref()?;
-        Some((name.clone(), Layered::serialize(value).ok()?))
-    };
-    card.params.iter().filter_map(default).collect()
+    tables.into_iter().flat_map(Entry::fields_mut).map(|(_, stage)| stage).collect()
 }
 
 /// A stage's table in the run file.
@@ -314,7 +299,7 @@ impl Drafter<'_> {
             wires: self.wires(card, &table),
             yields: yields.cloned(),
             stage: Arc::new(stage),
-            entry: entry.clone(),
+            entry: entry.place(),
         })
     }
 

@@ -1,4 +1,7 @@
 //! Card defaults < run file < `MCPRL_*` < `--set`: one merged tree in which every value knows where it came from.
+//!
+//! The layers above the defaults are figment's; what defaults there are is known once those are merged and say which
+//! cards are meant, so they are filled in afterwards.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -6,6 +9,7 @@ use figment::{
     Figment, Metadata, Profile, Provider,
     value::{Dict, Map, Value},
 };
+use serde_json::Value as Json;
 
 use super::{
     error::{Mistake, Place, PlanError},
@@ -29,7 +33,6 @@ pub struct Overrides {
 const KEYS: [&str; 3] = ["name", "seed", "model"];
 const TABLES: [&str; 5] = ["server", "engine", "cache", "stages", "loop"];
 const RUN_FILE: &str = "run file";
-const CARD: &str = "card";
 
 impl Overrides {
     /// Keeps of the environment what overrides something.
@@ -119,19 +122,6 @@ impl Overlay {
         Ok(Self { figment })
     }
 
-    /// Puts cards' defaults under their stages' tables, each named by its dotted path. One layer for all, for every
-    /// layer is merged with the whole tree.
-    #[must_use]
-    pub fn defaults(self, stages: Vec<(String, Dict)>) -> Self {
-        let mut values = Dict::new();
-        for (stage, defaults) in stages {
-            if let Some(table) = stage.split('.').try_fold(&mut values, inner) {
-                table.extend(defaults);
-            }
-        }
-        Self { figment: self.figment.join(Layer { name: CARD.into(), values }) }
-    }
-
     /// All layers as one tree.
     pub fn merged(&self, source: &Source) -> Entry {
         let value = self.figment.find_value("").unwrap_or_else(|_| Value::from(Dict::new()));
@@ -144,7 +134,6 @@ impl Overlay {
             (Some(RUN_FILE) | None, Some(spot)) => {
                 Origin::File { key: spot.key.clone(), value: spot.value.clone() }
             }
-            (Some(CARD), _) => Origin::Card,
             (Some(text), _) => Origin::Override(text.to_owned()),
             (None, None) => Origin::Card,
         };
@@ -181,6 +170,69 @@ impl Overlay {
     }
 }
 
+impl Entry {
+    /// Gives a table those of a card's defaults that it lacks, tables within it likewise.
+    pub fn fill<'d>(&mut self, defaults: impl IntoIterator<Item = (&'d String, &'d Json)>) {
+        let Datum::Table(fields) = &mut self.datum else { return };
+        for (name, value) in defaults {
+            match (fields.get_mut(name), value) {
+                (Some(given), Json::Object(inner)) => given.fill(inner),
+                (Some(_), _) => {}
+                (None, _) => {
+                    fields.insert(name.clone(), Self::default_of(join(&self.path, name), value));
+                }
+            }
+        }
+    }
+
+    fn default_of(path: String, value: &Json) -> Self {
+        let datum = match value {
+            Json::Null => Datum::Text(String::new()),
+            Json::Bool(bit) => Datum::Boolean(*bit),
+            Json::Number(number) => match number.as_i64() {
+                Some(whole) => Datum::Integer(whole),
+                None => Datum::Number(number.as_f64().unwrap_or(f64::INFINITY)),
+            },
+            Json::String(text) => Datum::Text(text.clone()),
+            Json::Array(items) => {
+                let item =
+                    |(index, item): (usize, &Json)| Self::default_of(join(&path, &index.to_string()), item);
+                Datum::List(items.iter().enumerate().map(item).collect())
+            }
+            Json::Object(fields) => {
+                let field = |(name, value): (&String, &Json)| {
+                    (name.clone(), Self::default_of(join(&path, name), value))
+                };
+                Datum::Table(fields.iter().map(field).collect())
+            }
+        };
+        Self { path, datum, origin: Origin::Card }
+    }
+
+    /// What is in a table; nothing in anything else.
+    pub fn fields_mut(&mut self) -> impl Iterator<Item = (&String, &mut Self)> {
+        let fields = match &mut self.datum {
+            Datum::Table(fields) => Some(fields),
+            _ => None,
+        };
+        fields.into_iter().flatten()
+    }
+
+    /// The kind of a stage, where it says one.
+    pub fn kind(&self) -> Option<&str> {
+        let Datum::Table(fields) = &self.datum else { return None };
+        match &fields.get("kind")?.datum {
+            Datum::Text(kind) => Some(kind),
+            _ => None,
+        }
+    }
+
+    /// Without what is in it: for saying where it stands.
+    pub fn place(&self) -> Self {
+        Self { path: self.path.clone(), datum: Datum::Table(BTreeMap::new()), origin: self.origin.clone() }
+    }
+}
+
 fn layer(name: String, path: &str, text: &str) -> Result<Layer, PlanError> {
     if path.split('.').any(str::is_empty) {
         return Err(wrong_set(&name, "an override should name a key, like `loop.train.iterations=2`"));
@@ -194,14 +246,6 @@ fn layer(name: String, path: &str, text: &str) -> Result<Layer, PlanError> {
         value => value,
     };
     Ok(Layer { name, values: nest(path, value) })
-}
-
-/// The table of this name within another, made where it is absent.
-fn inner<'d>(values: &'d mut Dict, name: &str) -> Option<&'d mut Dict> {
-    match values.entry(name.to_owned()).or_insert_with(|| Value::from(Dict::new())) {
-        Value::Dict(_, table) => Some(table),
-        _ => None,
-    }
 }
 
 fn nest(path: &str, value: Value) -> Dict {

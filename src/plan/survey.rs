@@ -1,5 +1,7 @@
 //! What a run would do, node by node.
 
+use std::cell::LazyCell;
+
 use petgraph::Direction;
 use serde::Serialize;
 
@@ -13,7 +15,7 @@ use crate::{
     error::Result,
     hash::Digest,
     stage::card::Section,
-    store::{Cost, LastKeys, Lookup, Store},
+    store::{Cost, Known, LastKeys, Lookup, Store},
 };
 
 /// What a run would do with one node.
@@ -71,7 +73,9 @@ pub struct Survey {
 impl Survey {
     pub fn new(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Self> {
         let last = store.last_keys(&plan.name);
-        let experience = Experience::of(store);
+        // Every record there is, read once something is to be worked.
+        let experience = LazyCell::new(|| Experience::of(store));
+        let mut glance = store.glance(&plan.name);
         let (mut ahead, mut saved, mut unknown) = (Cost::default(), Cost::default(), Vec::new());
         let mut ledger = Ledger::new(plan);
         let mut policies = Policies::default();
@@ -79,7 +83,7 @@ impl Survey {
         let mut clock = Clock::new(plan);
         for index in plan.order() {
             let node = plan.node(*index);
-            let mut cost = experience.forecast(&node.stage);
+            let mut cost = None;
             let status = match ledger.readiness(*index)? {
                 Readiness::Skipped => {
                     ledger.settle(*index, Settled::Skipped);
@@ -92,23 +96,32 @@ impl Survey {
                     let fields = plan.fields(*index, &ready);
                     let key = fields.key();
                     let forced = forced(plan, *index, resample);
-                    match (store.lookup(&key), forced) {
-                        (Lookup::Hit(record), None) => {
-                            cost = Some(Forecast { cost: record.cost, records: 1, differing: 0 });
-                            let (outputs, metrics) = (record.outputs, record.metrics);
+                    let known = glance.known(store, &key).map_or_else(
+                        || match store.lookup(&key) {
+                            Lookup::Hit(record) => Ok(Known::from(record)),
+                            other => Err(other),
+                        },
+                        Ok,
+                    );
+                    match (known, forced) {
+                        (Ok(Known { outputs, metrics, cost: paid }), None) => {
+                            cost = Some(Forecast { cost: paid, records: 1, differing: 0 });
                             ledger.settle(*index, Settled::Done { outputs, metrics });
                             Status::Cached { key }
                         }
                         (_, Some(reason)) => Status::Run { key, reasons: vec![reason] },
-                        (found, None) => {
+                        (Err(found), None) => {
                             let reasons = reasons(store, &last, &node.id, &fields, &found);
                             Status::Run { key, reasons }
                         }
                     }
                 }
             };
+            if matches!(status, Status::Run { .. } | Status::Waits { .. }) {
+                cost = experience.forecast(&node.stage);
+            }
             match (&status, &cost) {
-                (Status::Skipped, _) => cost = None,
+                (Status::Skipped, _) => {}
                 (Status::Cached { .. }, Some(cost)) => saved += cost.cost,
                 (_, Some(cost)) => ahead += cost.cost,
                 (_, None) if unknown.contains(&node.stage.name) => {}

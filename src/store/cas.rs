@@ -89,12 +89,23 @@ impl Store {
         self.artifact(digest).with_extension("seal")
     }
 
+    fn read_seal(&self, digest: &Digest) -> Option<Seal> {
+        let seal = std::fs::read(self.seal_path(digest)).ok()?;
+        serde_json::from_slice(&seal).ok()
+    }
+
+    /// What an artifact's seal vouches for, whether or not it still fits: folders, its own first, then files. With each
+    /// whether it is a folder.
+    pub(super) fn sealed(&self, digest: &Digest) -> Option<Vec<(Entry, bool)>> {
+        let Seal { files, folders } = self.read_seal(digest)?;
+        let folders = folders.into_iter().map(|entry| (entry, true));
+        Some(folders.chain(files.into_iter().map(|entry| (entry, false))).collect())
+    }
+
     /// Whether the artifact can be used. Stats its files; reads them only where the seal does not fit. Writes nothing.
     pub fn inspect(&self, digest: &Digest) -> Condition {
         let folder = self.artifact(digest);
-        let seal = std::fs::read(self.seal_path(digest)).ok();
-        let seal = seal.and_then(|bytes| serde_json::from_slice::<Seal>(&bytes).ok());
-        if seal.is_some_and(|seal| seal.fits(&folder)) {
+        if self.read_seal(digest).is_some_and(|seal| seal.fits(&folder)) {
             return Condition::Sealed;
         }
         let entries = match tree::list(&folder) {

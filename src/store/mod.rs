@@ -7,6 +7,8 @@
 //! | `ac/<key>.json` | what the stage with this key wrote: digests of its outputs, its metrics, the fields of the key |
 //! | `ac/old/` | records set aside because their stage was worked anew |
 //! | `ac/last/<run name>.json` | the newest key of each stage, for explaining reruns; nothing else depends on it |
+//! | `ac/last/<run name>.run` | the newest finished run, and the keys it came to |
+//! | `ac/last/<run name>.glance` | its results with the stamps of their files, so that a look at them reads nothing else |
 //! | `leases/<key>.<epoch>.json` | who works on this key now |
 //! | `leases/run-*.json` | which runs are at work |
 //! | `runs/` | journals, one folder per run |
@@ -25,6 +27,7 @@ mod error;
 mod failpoint;
 mod files;
 mod gc;
+mod glance;
 mod last;
 mod lease;
 mod record;
@@ -45,6 +48,7 @@ pub use error::StoreError;
 pub use failpoint::{die, failpoint, reached};
 pub use files::FileDigests;
 pub use gc::{Garbage, Stored, Swept};
+pub use glance::{Glance, Known};
 pub use last::{LastKeys, LastRun};
 pub use lease::{Acquired, Holder, Lease, Watch};
 pub use record::{ActionRecord, Cost, Lookup, Output, Recorded};

@@ -153,9 +153,9 @@ impl Store {
         artifacts.iter().try_for_each(|digest| self.seal(digest))
     }
 
-    /// Whether everything a record names is there. For one who has said that it uses it; looks at no bytes.
-    pub fn stands(&self, record: &ActionRecord) -> bool {
-        record.outputs.values().all(|output| self.artifact(&output.digest).is_dir())
+    /// Whether everything that is named is there. For one who has said that it uses it; looks at no bytes.
+    pub fn stands(&self, outputs: &BTreeMap<String, Output>) -> bool {
+        outputs.values().all(|output| self.artifact(&output.digest).is_dir())
     }
 
     /// Every record that can be read, by key.

@@ -1,3 +1,4 @@
+mod glance;
 mod housekeeping;
 mod model;
 

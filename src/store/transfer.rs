@@ -39,7 +39,7 @@ impl Store {
         other.prepare()?;
         let mut copied = Copied::default();
         for key in keys {
-            let Some(record) = self.record(key).filter(|record| self.stands(record)) else {
+            let Some(record) = self.record(key).filter(|record| self.stands(&record.outputs)) else {
                 copied.missing.push(*key);
                 continue;
             };

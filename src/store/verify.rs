@@ -58,7 +58,7 @@ impl Store {
             let bytes = std::fs::read(&path).map_err(|cause| StoreError::reading(&path, cause))?;
             match serde_json::from_slice::<ActionRecord>(&bytes) {
                 Ok(record) if record.key == key => {
-                    if !self.stands(&record) {
+                    if !self.stands(&record.outputs) {
                         checked.incomplete.push(key);
                     }
                 }

@@ -143,7 +143,7 @@ fn a_second_machine_with_other_bytes_is_told_and_takes_those_that_stand() {
     assert!(matches!(one.push(&first), Pushed::Done));
     let Pushed::Differs { outputs, standing } = two.push(&second) else { panic!("differs") };
     assert_eq!((outputs, *standing), (vec!["out".to_owned()], first.clone()));
-    assert!(two.store.stands(&first));
+    assert!(two.store.stands(&first.outputs));
     // Drawn anew on purpose, it is no surprise, and the shared one stays.
     assert!(matches!(two.remote.push(&two.store, &second, true).unwrap(), Pushed::Nothing));
     let three = machine(&spec);

@@ -1,0 +1,143 @@
+//! What the stages of a run file came to, in one file per run name: a run with nothing to do takes a `stat` per file
+//! instead of reading a record and a seal per stage.
+//!
+//! A result is known by one digest over what the file system says of its record and its artifacts' files, as it was when
+//! the record was read and as the seals have it. So it is taken for what it was under the conditions of a seal, and of
+//! what changed since the record is read again. Losing the file costs milliseconds, no result.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::Metadata,
+    path::Path,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{ActionRecord, Cost, Lookup, Output, Store, StoreError, tree::Stamp, write};
+use crate::hash::{Digest, Encoder};
+
+/// What the stage with some key wrote.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Known {
+    pub outputs: BTreeMap<String, Output>,
+    pub metrics: BTreeMap<String, f64>,
+    pub cost: Cost,
+}
+
+impl From<ActionRecord> for Known {
+    fn from(record: ActionRecord) -> Self {
+        Self { outputs: record.outputs, metrics: record.metrics, cost: record.cost }
+    }
+}
+
+/// The same, and how its files stood.
+#[derive(Debug, Serialize, Deserialize)]
+struct Seen {
+    known: Known,
+    /// Of each output in order: its folders, its own with an empty path, then its files.
+    paths: Vec<Vec<String>>,
+    /// Over the stamps of the record and of all those paths.
+    stamps: Digest,
+}
+
+/// The finished results of one run name that were looked at last.
+#[derive(Debug, Default)]
+pub struct Glance {
+    before: HashMap<Digest, Seen>,
+    /// Of this look.
+    now: HashMap<Digest, Seen>,
+    /// Whether something had to be read that will not have to be next time.
+    news: bool,
+}
+
+impl Store {
+    fn glance_path(&self, run: &str) -> std::path::PathBuf {
+        self.root.join("ac/last").join(format!("{run}.glance"))
+    }
+
+    /// What is remembered of the last look at the results of this run name; nothing where that can not be read.
+    pub fn glance(&self, run: &str) -> Glance {
+        let bytes = std::fs::read(self.glance_path(run)).ok();
+        let before = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        Glance { before: before.unwrap_or_default(), ..Glance::default() }
+    }
+
+    /// Remembers this look for the next one.
+    pub fn remember_glance(&self, run: &str, glance: &Glance) -> Result<(), StoreError> {
+        if !glance.news {
+            return Ok(());
+        }
+        let bytes = serde_json::to_vec(&glance.now).unwrap_or_default();
+        write::replace(self, &self.glance_path(run), &bytes)
+    }
+}
+
+impl Glance {
+    /// The finished result under this key, if its record and the seals of its artifacts say that all is as it was.
+    /// Otherwise ask [`Store::lookup`].
+    pub fn known(&mut self, store: &Store, key: &Digest) -> Option<Known> {
+        let seen = match self.before.remove(key).filter(|seen| seen.stands(store, key)) {
+            Some(seen) => seen,
+            None => {
+                let seen = Seen::read(store, key)?;
+                self.news = true;
+                seen
+            }
+        };
+        let known = seen.known.clone();
+        self.now.insert(*key, seen);
+        Some(known)
+    }
+}
+
+impl Seen {
+    /// From the record and the seals.
+    fn read(store: &Store, key: &Digest) -> Option<Self> {
+        // Before it is read: a change in between shows the next time.
+        let record_stamp = Stamp::from(&store.record_path(key).symlink_metadata().ok()?);
+        let (Lookup::Hit(record), unsealed) = store.lookup_sealed(key) else { return None };
+        if !unsealed.is_empty() {
+            return None;
+        }
+        let mut encoder = begin(&record_stamp);
+        let mut paths = Vec::new();
+        for output in record.outputs.values() {
+            let entries = store.sealed(&output.digest)?;
+            entries.iter().for_each(|(entry, is_folder)| add(&mut encoder, &entry.stamp, *is_folder));
+            paths.push(entries.into_iter().map(|(entry, _)| entry.path).collect());
+        }
+        Some(Self { known: record.into(), paths, stamps: encoder.finish() })
+    }
+
+    /// Whether every file is as it was.
+    fn stands(&self, store: &Store, key: &Digest) -> bool {
+        let look = |path: &Path| path.symlink_metadata().ok();
+        let stamps = || -> Option<Digest> {
+            let mut encoder = begin(&Stamp::from(&look(&store.record_path(key))?));
+            for (output, paths) in self.known.outputs.values().zip(&self.paths) {
+                let folder = store.artifact(&output.digest);
+                for path in paths {
+                    let metadata: Metadata =
+                        if path.is_empty() { look(&folder) } else { look(&folder.join(path)) }?;
+                    add(&mut encoder, &Stamp::from(&metadata), metadata.is_dir());
+                }
+            }
+            Some(encoder.finish())
+        };
+        self.paths.len() == self.known.outputs.len() && stamps() == Some(self.stamps)
+    }
+}
+
+fn begin(record: &Stamp) -> Encoder {
+    let mut encoder = Encoder::new("mcprl glance v1");
+    add(&mut encoder, record, false);
+    encoder
+}
+
+/// A folder's time of change moves when it is put in its place; a file's with its bytes.
+fn add(encoder: &mut Encoder, stamp: &Stamp, is_folder: bool) {
+    encoder.number(u64::from(is_folder)).number(stamp.inode).bytes(&stamp.mtime.to_le_bytes());
+    if !is_folder {
+        encoder.number(stamp.size).bytes(&stamp.ctime.to_le_bytes());
+    }
+}
