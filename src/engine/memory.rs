@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{
     EngineError, Recompute, crew::Split, recompute::kept_bytes_of, trainer::logit_rows, worker::STEP_ROWS,
 };
-use crate::model::{Decoder, ModelConfig, kernels::Format, ops::Cache};
+use crate::model::{Decoder, ModelConfig, kernels::Format, ops::Holding};
 
 const FLOAT: usize = size_of::<f32>();
 
@@ -84,7 +84,8 @@ impl Footprint {
         let Split { workers, threads } = Split::of(held(config, format), load.threads);
         // A segment's room for growth; see `kernels::KeyValues`.
         let tokens = load.tokens + load.sequences * crate::model::kernels::PANEL;
-        let cache = config.layers * Cache::bytes_for(config.heads, true, tokens);
+        let holding = Holding { heads: config.heads, format, by_kernels: true };
+        let cache = config.layers * holding.bytes_for(tokens);
         // Prompts fill a step; without any it has a row for each conversation.
         let rows = (load.tokens / workers).clamp(1, STEP_ROWS);
         let asking = load.sequences.div_ceil(workers).min(rows).min(logit_rows(config));

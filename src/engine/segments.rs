@@ -9,7 +9,10 @@ use std::{
     sync::Arc,
 };
 
-use crate::model::{Decoder, kernels::Heads, ops::Cache};
+use crate::model::{
+    Decoder,
+    ops::{Cache, Holding},
+};
 
 /// Prompt pieces kept although no conversation uses them.
 const IDLE_PIECES: usize = 256;
@@ -67,8 +70,7 @@ impl Segment {
 /// Segments by number; a parent's number is smaller than its children's.
 pub struct Segments {
     layers: usize,
-    heads: Heads,
-    by_kernels: bool,
+    holding: Holding,
     by_number: BTreeMap<usize, Segment>,
     next: usize,
     /// Prompt pieces by parent and tokens.
@@ -97,8 +99,7 @@ impl Segments {
     pub fn new(decoder: &Decoder, bound: usize) -> Self {
         Self {
             layers: decoder.config.layers,
-            heads: decoder.config.heads,
-            by_kernels: decoder.by_kernels(),
+            holding: decoder.holding(),
             by_number: BTreeMap::new(),
             next: 0,
             pieces: BTreeMap::new(),
@@ -118,7 +119,7 @@ impl Segments {
 
     /// Bytes of the keys and values of this many tokens of one segment.
     pub fn bytes_for(&self, tokens: usize) -> usize {
-        self.layers * Cache::bytes_for(self.heads, self.by_kernels, tokens)
+        self.layers * self.holding.bytes_for(tokens)
     }
 
     /// Bytes set aside; what is held is never more.
@@ -170,7 +171,7 @@ impl Segments {
     }
 
     fn empty(&self) -> Vec<Cache> {
-        (0..self.layers).map(|_| Cache::new(self.heads, self.by_kernels)).collect()
+        (0..self.layers).map(|_| self.holding.empty()).collect()
     }
 
     /// Takes a segment that nothing hangs from out of the tree.
