@@ -112,10 +112,11 @@ impl Footprint {
         let kept = layer_row(config, load.rank);
         let inputs = config.hidden;
         // While a layer's gradients are computed: those of the feed-forward, of attention and of the layer's input, and
-        // keys and values laid out for the products both ways.
-        let backward = 2 * config.hidden + (3 * wide).max(3 * query + 6 * kv);
+        // keys and values laid out for the products both ways, in half the bytes where they are bf16.
+        let keys = if format.is_multiplied_in_bf16() { 4 * kv } else { 6 * kv };
+        let backward = 2 * config.hidden + (3 * wide).max(3 * query + keys);
         let per_row = match load.recompute {
-            true => config.layers * inputs + kept.max(attention + 2 * config.hidden + 3 * query + 6 * kv),
+            true => config.layers * inputs + kept.max(attention + 2 * config.hidden + 3 * query + keys),
             false => config.layers * kept + backward,
         };
         let scores = 2 * scores(config, load.longest, load.threads);

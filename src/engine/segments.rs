@@ -47,6 +47,11 @@ impl Segment {
         self.cache.first().map_or(0, Cache::len)
     }
 
+    /// Bytes of its keys and values.
+    fn bytes(&self) -> usize {
+        self.cache.iter().map(Cache::bytes).sum()
+    }
+
     /// Tokens to compute.
     pub fn waiting(&self) -> usize {
         self.tokens.len() - self.computed()
@@ -130,7 +135,7 @@ impl Segments {
     /// Bytes held.
     #[cfg(test)]
     pub fn held(&self) -> usize {
-        self.by_number.values().flat_map(|segment| &segment.cache).map(Cache::bytes).sum()
+        self.by_number.values().map(Segment::bytes).sum()
     }
 
     /// The segment of a prompt piece, made if it is new.
@@ -238,7 +243,7 @@ impl Segments {
     /// Sets aside for a segment no more than it takes now.
     pub fn shrink(&mut self, number: usize) {
         if let Some(segment) = self.by_number.get(&number) {
-            self.set_reserved(number, self.bytes_for(segment.computed()));
+            self.set_reserved(number, segment.bytes());
         }
     }
 

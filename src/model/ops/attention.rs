@@ -80,13 +80,13 @@ impl Cache {
         }
     }
 
-    /// Appends these rows of `k` and `v`, both `[tokens, kv heads · dim]`.
-    pub fn extend(&mut self, k: &Tensor, v: &Tensor, rows: Range<usize>) -> Result<()> {
+    /// Appends these rows of `k` and `v`, both `[tokens, kv heads · dim]`. There will be `expected` tokens, or more.
+    pub fn extend(&mut self, k: &Tensor, v: &Tensor, rows: Range<usize>, expected: usize) -> Result<()> {
         match self {
             Self::Kernels(held) => {
                 let (_, width) = k.dims2()?;
                 let flat = rows.start * width..rows.end * width;
-                held.extend(&values(k)?[flat.clone()], &values(v)?[flat]);
+                held.extend(&values(k)?[flat.clone()], &values(v)?[flat], expected);
                 Ok(())
             }
             Self::Composed([keys, values]) => {
@@ -240,7 +240,7 @@ impl<'a> TreeLayout<'a> {
             .iter()
             .map(|(rows, ..)| {
                 let mut kv = KeyValues::new(self.heads, self.format);
-                kv.extend(&k[own(rows)], &v[own(rows)]);
+                kv.extend(&k[own(rows)], &v[own(rows)], 0);
                 kv
             })
             .collect()

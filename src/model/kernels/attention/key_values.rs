@@ -43,9 +43,8 @@ impl<W: Copy + Default> Head<W> {
         (self.keys.capacity() + self.values.capacity()) * size_of::<W>()
     }
 
-    /// Makes room for `len` tokens of `width` words per key and `dim` values, `word` of them in a word.
-    fn grow(&mut self, len: usize, width: usize, dim: usize, word: usize) {
-        let room = room(len);
+    /// Grows to `len` tokens of `width` words per key and `dim` values, `word` of them in a word; with room for `room`.
+    fn grow(&mut self, (len, room): (usize, usize), width: usize, dim: usize, word: usize) {
         self.keys.reserve_exact((room * width).saturating_sub(self.keys.len()));
         self.values.reserve_exact((room / word * dim).saturating_sub(self.values.len()));
         self.keys.resize(len.next_multiple_of(PANEL) * width, W::default());
@@ -166,16 +165,17 @@ impl KeyValues {
         heads.kv * words * size_of::<f32>()
     }
 
-    /// Appends tokens: `keys` and `values` are `[tokens, kv heads, dim]`.
-    pub fn extend(&mut self, keys: &[f32], values: &[f32]) {
+    /// Appends tokens: `keys` and `values` are `[tokens, kv heads, dim]`. There will be `expected` tokens, or more.
+    pub fn extend(&mut self, keys: &[f32], values: &[f32], expected: usize) {
         let (dim, half) = (self.dim, self.dim.div_ceil(2));
         let width = dim * self.heads();
         let (start, len) = (self.len, self.len + keys.len() / width);
+        let size = (len, room(len.max(expected)));
         let tokens = || (start..len).zip(keys.chunks_exact(width).zip(values.chunks_exact(width)));
         match &mut self.held {
             Held::Words(heads) => {
                 for (head, held) in heads.iter_mut().enumerate() {
-                    held.grow(len, dim, dim, 1);
+                    held.grow(size, dim, dim, 1);
                     for (token, (key, value)) in tokens() {
                         held.put(token, &key[head * dim..][..dim], &value[head * dim..][..dim]);
                     }
@@ -183,7 +183,7 @@ impl KeyValues {
             }
             Held::Pairs(heads) => {
                 for (head, held) in heads.iter_mut().enumerate() {
-                    held.grow(len, half, dim, 2);
+                    held.grow(size, half, dim, 2);
                     for (token, (key, value)) in tokens() {
                         held.put(token, &key[head * dim..][..dim], &value[head * dim..][..dim]);
                     }

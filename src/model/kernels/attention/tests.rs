@@ -32,7 +32,7 @@ fn gradients(format: Format) -> [Vec<f32>; 3] {
     let own = |(_, _, own): &(_, _, Range<usize>)| {
         let mut kv = KeyValues::new(HEADS, format);
         let flat = own.start * narrow..own.end * narrow;
-        kv.extend(&k[flat.clone()], &v[flat]);
+        kv.extend(&k[flat.clone()], &v[flat], 0);
         kv
     };
     let kv: Vec<KeyValues> = TREE.iter().map(own).collect();
@@ -71,7 +71,7 @@ fn attention_in_bf16_and_its_gradients_are_those_of_autograd_through_rounded_key
     let rows = fixture["rows"].as_u64().unwrap() as usize;
     let (q, k, v, dout) = (of("q"), of("k"), of("v"), of("dout"));
     let mut kv = KeyValues::new(heads, Format::Bf16);
-    kv.extend(&k, &v);
+    kv.extend(&k, &v, 0);
     let positions: Vec<u32> = (0..rows as u32).collect();
     let spans = [Span { rows: 0..rows, first: 0, kv: &kv }];
     let mut out = vec![0.0; q.len()];
@@ -101,7 +101,7 @@ fn cut(format: Format, cuts: &[usize], rows: Range<usize>) -> Vec<f32> {
         .zip(ends)
         .map(|(start, end)| {
             let mut kv = KeyValues::new(HEADS, format);
-            kv.extend(&k[start * narrow..end * narrow], &v[start * narrow..end * narrow]);
+            kv.extend(&k[start * narrow..end * narrow], &v[start * narrow..end * narrow], 0);
             (start, kv)
         })
         .collect();
@@ -140,9 +140,9 @@ fn a_segment_grown_token_by_token_holds_what_one_grown_at_once_holds() {
     let (k, v) = (numbers(200 * 64, 1), numbers(200 * 64, 2));
     for (format, bytes) in [(Format::F32, 4), (Format::Bf16, 2)] {
         let (mut once, mut grown) = (KeyValues::new(HEADS, format), KeyValues::new(HEADS, format));
-        once.extend(&k, &v);
+        once.extend(&k, &v, 0);
         for (k, v) in k.chunks(64).zip(v.chunks(64)) {
-            grown.extend(k, v);
+            grown.extend(k, v, 150);
         }
         assert_eq!((once.len, &once.held), (grown.len, &grown.held));
         assert_eq!(grown.bytes(), KeyValues::bytes_for(HEADS, format, 200));
