@@ -341,6 +341,15 @@ mod tests {
     }
 
     #[test]
+    fn keys_and_values_take_half_beside_weights_multiplied_in_bf16() {
+        let (sequences, longest, tokens) = (3, 64, 150);
+        let load = SamplingLoad { sequences, longest, tokens, bound: None, threads: 1, rank: None };
+        let cache = |format| Footprint::sampling(&config(), format, &load).cache;
+        assert_eq!(cache(Format::F16), cache(Format::F32));
+        assert_eq!([Format::Bf16, Format::Nf4].map(cache), [cache(Format::F32) / 2; 2]);
+    }
+
+    #[test]
     fn a_bound_on_keys_and_values_beyond_the_memory_is_refused_with_one_that_fits() {
         check_sampling(&config(), 2, Some(1 << 20)).unwrap();
         let refused = check_sampling(&config(), 2, Some(usize::MAX / 2)).unwrap_err();
