@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{
     EngineError, Recompute, crew::Split, recompute::kept_bytes_of, trainer::logit_rows, worker::STEP_ROWS,
 };
-use crate::model::{Decoder, ModelConfig, kernels::Format, ops::Cache};
+use crate::model::{Decoder, ModelConfig, kernels::Format, ops::Holding};
 
 const FLOAT: usize = size_of::<f32>();
 
@@ -84,7 +84,8 @@ impl Footprint {
         let Split { workers, threads } = Split::of(held(config, format), load.threads);
         // A segment's room for growth; see `kernels::KeyValues`.
         let tokens = load.tokens + load.sequences * crate::model::kernels::PANEL;
-        let cache = config.layers * Cache::bytes_for(config.heads, true, tokens);
+        let holding = Holding { heads: config.heads, format, by_kernels: true };
+        let cache = config.layers * holding.bytes_for(tokens);
         // Prompts fill a step; without any it has a row for each conversation.
         let rows = (load.tokens / workers).clamp(1, STEP_ROWS);
         let asking = load.sequences.div_ceil(workers).min(rows).min(logit_rows(config));
@@ -111,10 +112,11 @@ impl Footprint {
         let kept = layer_row(config, load.rank);
         let inputs = config.hidden;
         // While a layer's gradients are computed: those of the feed-forward, of attention and of the layer's input, and
-        // keys and values laid out for the products both ways.
-        let backward = 2 * config.hidden + (3 * wide).max(3 * query + 6 * kv);
+        // keys and values laid out for the products both ways, in half the bytes where they are bf16.
+        let keys = if format.is_multiplied_in_bf16() { 4 * kv } else { 6 * kv };
+        let backward = 2 * config.hidden + (3 * wide).max(3 * query + keys);
         let per_row = match load.recompute {
-            true => config.layers * inputs + kept.max(attention + 2 * config.hidden + 3 * query + 6 * kv),
+            true => config.layers * inputs + kept.max(attention + 2 * config.hidden + 3 * query + keys),
             false => config.layers * kept + backward,
         };
         let scores = 2 * scores(config, load.longest, load.threads);
@@ -336,6 +338,15 @@ mod tests {
         assert!(
             of(Format::Nf4, true) < of(Format::Bf16, true) && of(Format::Bf16, true) < of(Format::F32, true)
         );
+    }
+
+    #[test]
+    fn keys_and_values_take_half_beside_weights_multiplied_in_bf16() {
+        let (sequences, longest, tokens) = (3, 64, 150);
+        let load = SamplingLoad { sequences, longest, tokens, bound: None, threads: 1, rank: None };
+        let cache = |format| Footprint::sampling(&config(), format, &load).cache;
+        assert_eq!(cache(Format::F16), cache(Format::F32));
+        assert_eq!([Format::Bf16, Format::Nf4].map(cache), [cache(Format::F32) / 2; 2]);
     }
 
     #[test]

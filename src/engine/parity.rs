@@ -122,8 +122,8 @@ fn check_logits(device: &Device, worst: f32) {
             let tree = crate::model::TokenTree::new(std::slice::from_ref(tokens));
             let segments: Vec<_> =
                 tree.segments.iter().map(|s| (s.rows.clone(), s.subtree.clone(), s.first)).collect();
-            let heads = decoder.config.heads;
-            let layout = ops::TreeLayout::new(&tree.positions, &segments, heads);
+            let ops::Holding { heads, format, .. } = decoder.holding();
+            let layout = ops::TreeLayout::new(&tree.positions, &segments, heads, format);
             let mut x = decoder.embed(tokens, &tree.positions).unwrap();
             for layer in 0..decoder.config.layers {
                 x = decoder

@@ -9,7 +9,10 @@ use std::{
     sync::Arc,
 };
 
-use crate::model::{Decoder, kernels::Heads, ops::Cache};
+use crate::model::{
+    Decoder,
+    ops::{Cache, Holding},
+};
 
 /// Prompt pieces kept although no conversation uses them.
 const IDLE_PIECES: usize = 256;
@@ -44,6 +47,11 @@ impl Segment {
         self.cache.first().map_or(0, Cache::len)
     }
 
+    /// Bytes of its keys and values.
+    fn bytes(&self) -> usize {
+        self.cache.iter().map(Cache::bytes).sum()
+    }
+
     /// Tokens to compute.
     pub fn waiting(&self) -> usize {
         self.tokens.len() - self.computed()
@@ -67,8 +75,7 @@ impl Segment {
 /// Segments by number; a parent's number is smaller than its children's.
 pub struct Segments {
     layers: usize,
-    heads: Heads,
-    by_kernels: bool,
+    holding: Holding,
     by_number: BTreeMap<usize, Segment>,
     next: usize,
     /// Prompt pieces by parent and tokens.
@@ -97,8 +104,7 @@ impl Segments {
     pub fn new(decoder: &Decoder, bound: usize) -> Self {
         Self {
             layers: decoder.config.layers,
-            heads: decoder.config.heads,
-            by_kernels: decoder.by_kernels(),
+            holding: decoder.holding(),
             by_number: BTreeMap::new(),
             next: 0,
             pieces: BTreeMap::new(),
@@ -118,7 +124,7 @@ impl Segments {
 
     /// Bytes of the keys and values of this many tokens of one segment.
     pub fn bytes_for(&self, tokens: usize) -> usize {
-        self.layers * Cache::bytes_for(self.heads, self.by_kernels, tokens)
+        self.layers * self.holding.bytes_for(tokens)
     }
 
     /// Bytes set aside; what is held is never more.
@@ -129,7 +135,7 @@ impl Segments {
     /// Bytes held.
     #[cfg(test)]
     pub fn held(&self) -> usize {
-        self.by_number.values().flat_map(|segment| &segment.cache).map(Cache::bytes).sum()
+        self.by_number.values().map(Segment::bytes).sum()
     }
 
     /// The segment of a prompt piece, made if it is new.
@@ -170,7 +176,7 @@ impl Segments {
     }
 
     fn empty(&self) -> Vec<Cache> {
-        (0..self.layers).map(|_| Cache::new(self.heads, self.by_kernels)).collect()
+        (0..self.layers).map(|_| self.holding.empty()).collect()
     }
 
     /// Takes a segment that nothing hangs from out of the tree.
@@ -237,7 +243,7 @@ impl Segments {
     /// Sets aside for a segment no more than it takes now.
     pub fn shrink(&mut self, number: usize) {
         if let Some(segment) = self.by_number.get(&number) {
-            self.set_reserved(number, self.bytes_for(segment.computed()));
+            self.set_reserved(number, segment.bytes());
         }
     }
 

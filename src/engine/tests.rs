@@ -8,7 +8,11 @@ use std::sync::Arc;
 use futures::future::join_all;
 
 use super::*;
-use crate::model::{Adapter, AdapterConfig, Decoder, Design, Init, ModelConfig, kernels::Heads, ops};
+use crate::model::{
+    Adapter, AdapterConfig, Decoder, Design, Init, ModelConfig,
+    kernels::{Format, Heads},
+    ops,
+};
 
 fn config() -> ModelConfig {
     ModelConfig {
@@ -31,7 +35,10 @@ fn decoder() -> Decoder {
 
 /// A decoder whose adapter changes what it says.
 fn adapted() -> Decoder {
-    let mut decoder = decoder();
+    changed(decoder())
+}
+
+fn changed(mut decoder: Decoder) -> Decoder {
     Adapter::fresh(&mut decoder, &AdapterConfig::new(4, 8.0), 5).unwrap();
     for (index, parameter) in decoder.trained().iter_mut().enumerate() {
         let values: Vec<f32> =
@@ -41,6 +48,13 @@ fn adapted() -> Decoder {
         parameter.set(tensor.unwrap());
     }
     decoder
+}
+
+/// Adapted, its base held in this format and keys and values accordingly.
+fn frozen(format: Format) -> Decoder {
+    let mut decoder = decoder();
+    decoder.freeze(format).unwrap();
+    changed(decoder)
 }
 
 fn wave(i: usize) -> f32 {
@@ -203,17 +217,22 @@ async fn play(sampler: &Sampler, count: usize) -> Vec<(Vec<u32>, Vec<bool>, Vec<
     .await
 }
 
+const MAKES: [fn() -> Decoder; 5] =
+    [decoder, adapted, || frozen(Format::F16), || frozen(Format::Bf16), || frozen(Format::Nf4)];
+
 #[tokio::test]
 async fn what_is_sampled_depends_neither_on_threads_nor_on_company() {
-    let many = play(&Sampler::new(adapted(), 3), 24).await;
-    let few = play(&Sampler::new(adapted(), 1), 5).await;
-    assert_eq!(many[..5], few);
-    assert!(many.iter().any(|(tokens, ..)| *tokens != many[0].0), "seeds differ, so should samples");
+    for make in MAKES {
+        let many = play(&Sampler::new(make(), 3), 24).await;
+        let few = play(&Sampler::new(make(), 1), 5).await;
+        assert_eq!(many[..5], few);
+        assert!(many.iter().any(|(tokens, ..)| *tokens != many[0].0), "seeds differ, so should samples");
+    }
 }
 
 #[tokio::test]
 async fn scoring_gives_the_bits_that_sampling_gave() {
-    for make in [decoder, adapted] {
+    for make in MAKES {
         let episodes = play(&Sampler::new(make(), 2), 16).await;
         let sequences: Vec<_> =
             episodes.iter().map(|(tokens, sampled, _)| (tokens.clone(), sampled.clone())).collect();

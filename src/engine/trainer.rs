@@ -58,7 +58,8 @@ enum Kept {
 fn with_layout<T>(decoder: &Decoder, tree: &TokenTree, work: impl FnOnce(&ops::TreeLayout<'_>) -> T) -> T {
     let segments: Vec<_> =
         tree.segments.iter().map(|s| (s.rows.clone(), s.subtree.clone(), s.first)).collect();
-    let layout = ops::TreeLayout::new(&tree.positions, &segments, decoder.config.heads);
+    let ops::Holding { heads, format, .. } = decoder.holding();
+    let layout = ops::TreeLayout::new(&tree.positions, &segments, heads, format);
     work(&ops::TreeLayout { sights: ops::Sights::new(decoder.half()), ..layout })
 }
 

@@ -380,7 +380,8 @@ impl Worker {
             let saved = decoder.layer(layer, x, &positions, |q, k, v| {
                 for part in &parts {
                     if let Some(segment) = segments.get_mut(part.segment()) {
-                        segment.cache[layer].extend(k, v, part.rows.clone())?;
+                        let expected = segment.tokens.len();
+                        segment.cache[layer].extend(k, v, part.rows.clone(), expected)?;
                     }
                 }
                 let past = |(number, rows): &(usize, Range<usize>)| {

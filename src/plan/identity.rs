@@ -72,8 +72,11 @@ pub fn numerics(spec: &EngineSpec) -> String {
     let flash = if cfg!(feature = "flash-attn") && kind == "cuda" && rounded { " flash" } else { "" };
     match spec.dtype {
         None => kind.to_owned(),
-        // The second way: gradients of attention are products of bf16 too.
-        Some(format @ (Format::Bf16 | Format::Nf4)) => format!("{kind} {} 2{flash}", format.name()),
+        // The second way: gradients of attention are products of bf16 too. The third: so is attention, and keys and values
+        // are rounded.
+        Some(format @ (Format::Bf16 | Format::Nf4)) => format!("{kind} {} 3{flash}", format.name()),
+        // The second way: queries, keys and values are rounded.
+        Some(Format::F16) if kind == "cuda" => format!("cuda f16 2{flash}"),
         Some(format) => format!("{kind} {}{flash}", format.name()),
     }
 }

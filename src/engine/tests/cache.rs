@@ -89,6 +89,17 @@ proptest! {
     }
 }
 
+#[tokio::test]
+async fn a_bound_holds_twice_as_many_tokens_in_bf16() {
+    let most = async |decoder| {
+        let sampler = Sampler::bounded(decoder, 1, usize::MAX);
+        let mut sequence = sampler.open(vec![tokens(60, 1).into()], WARM, 1);
+        sequence.turn(&[], &[], 1).await.unwrap();
+        sampler.usage().most_cached()
+    };
+    assert_eq!(most(frozen(Format::Nf4)).await, most(decoder()).await / 2);
+}
+
 fn counts(sampler: &Sampler) -> [u64; 2] {
     let usage = sampler.usage();
     [&usage.computed, &usage.recomputed].map(|count| count.load(Ordering::Relaxed))

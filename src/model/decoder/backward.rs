@@ -106,7 +106,6 @@ impl Decoder {
             (&saved.query, &saved.key, &saved.value),
             &saved.attention,
             &dattention,
-            output.weight.format(),
         )?;
         self.rope.rotate(&dquery, layout.positions, Direction::Backward)?;
         self.rope.rotate(&dkey, layout.positions, Direction::Backward)?;

@@ -18,7 +18,7 @@ pub use layer::Saved;
 use super::{
     Linear, Matrix, ModelConfig, ModelError, Role, Vector,
     kernels::Format,
-    ops::{self, Gradients},
+    ops::{self, Gradients, Holding},
     rope::Rope,
 };
 
@@ -111,6 +111,13 @@ impl Decoder {
     /// Whether the CPU kernels compute it; else its operations are composed of candle's.
     pub fn by_kernels(&self) -> bool {
         ops::by_kernels(&self.norm.tensor)
+    }
+
+    /// How it holds keys and values.
+    pub fn holding(&self) -> Holding {
+        let first = self.layers.first().and_then(|layer| layer.linears.first());
+        let format = first.map_or(Format::F32, |linear| linear.weight.format());
+        Holding { heads: self.config.heads, format, by_kernels: self.by_kernels() }
     }
 
     /// The 16-bit type in which a device holds its linear layers and multiplies; none where they are wider or trained.

@@ -114,7 +114,7 @@ impl<'a, W> Right<'a, W> {
     }
 }
 
-/// What a product multiplies: an `f32`, or a pair of bf16 that lie together in `k`, the lower half first.
+/// What a product multiplies: an `f32`, or a pair of bf16 that lie together in `k`, the upper half first.
 pub(super) trait Word: Copy + Sync {
     /// Values in a word.
     const VALUES: usize;

@@ -77,14 +77,17 @@ impl Level {
     }
 }
 
-/// Whether the machine multiplies pairs of bf16 with sums in f32; `MCPRL_KERNELS=avx512` does without.
+/// Whether the machine multiplies pairs of bf16 with sums in f32, adding the products one after another; with
+/// `MCPRL_KERNELS=avx512` the kernels do without.
 pub fn multiplies_bf16() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         static FOUND: OnceLock<bool> = OnceLock::new();
         *FOUND.get_or_init(|| {
             let asked = std::env::var("MCPRL_KERNELS").as_deref() != Ok("avx512");
-            asked && Level::get() == Level::Avx512 && is_x86_feature_detected!("avx512bf16")
+            let found = Level::get() == Level::Avx512 && is_x86_feature_detected!("avx512bf16");
+            // SAFETY: the feature was detected.
+            asked && found && unsafe { tile::adds_pairs_in_order() }
         })
     }
     #[cfg(not(target_arch = "x86_64"))]

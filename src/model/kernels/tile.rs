@@ -39,7 +39,8 @@ impl Block {
         }
     }
 
-    /// Computes the block on words that are pairs of bf16, which lie together in `k`.
+    /// Computes the block on words that are pairs of bf16, which lie together in `k`: to the bits of [`Self::run`] on the
+    /// values of the pairs.
     ///
     /// # Safety
     /// As [`Self::run`], and the machine multiplies bf16 ([`super::multiplies_bf16`]).
@@ -303,10 +304,35 @@ wide!(
 
 #[cfg(target_arch = "x86_64")]
 wide!(
-    /// Words are pairs of bf16, the lower half first in `k`; sums are `f32`.
+    /// Words are pairs of bf16, the upper half first in `k`; sums are `f32`.
     pairs, "avx512f,avx512bf16", |factor, value, sum| {
         // SAFETY: both types are 512 bits without invalid values.
         let bits = |v: __m512| unsafe { std::mem::transmute::<__m512, __m512bh>(v) };
         _mm512_dpbf16_ps(sum, bits(factor), bits(value))
     }
 );
+
+/// Whether the machine's product of pairs adds that of the upper halves first, then that of the lower ones, each rounded
+/// as a fused multiply-add: as its makers describe it, and as whoever cuts a chain of products anywhere relies on.
+///
+/// # Safety
+/// The machine has AVX-512 BF16.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bf16,avx512vl")]
+pub unsafe fn adds_pairs_in_order() -> bool {
+    use std::arch::x86_64::*;
+    let sum = |upper: f32, lower: f32| {
+        let pair = (upper.to_bits() | lower.to_bits() >> 16) as i32;
+        // SAFETY: both types are 128 bits without invalid values.
+        let [pair, ones] = unsafe {
+            [_mm_set1_epi32(pair), _mm_set1_epi32(0x3f80_3f80)]
+                .map(|bits| std::mem::transmute::<__m128i, __m128bh>(bits))
+        };
+        _mm_cvtss_f32(_mm_dpbf16_ps(_mm_set1_ps(1.0), pair, ones))
+    };
+    // Half of the last place of 1 is rounded away where it comes first, and up where it comes second.
+    let (half, more) = (f32::EPSILON / 2.0, f32::EPSILON * 0.75);
+    sum(half, half) == 1.0
+        && sum(half, more) == 1.0 + f32::EPSILON
+        && sum(more, half) == 1.0 + 2.0 * f32::EPSILON
+}

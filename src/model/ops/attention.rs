@@ -19,15 +19,48 @@ pub enum Cache {
     Composed([Rows; 2]),
 }
 
-impl Cache {
-    /// For a decoder whose operations are of this kind.
-    pub fn new(heads: Heads, by_kernels: bool) -> Self {
-        match by_kernels {
-            true => Self::Kernels(KeyValues::new(heads)),
-            false => Self::Composed(Default::default()),
+/// How a decoder holds keys and values.
+#[derive(Debug, Clone, Copy)]
+pub struct Holding {
+    pub heads: Heads,
+    /// What its linear layers are multiplied in: keys and values are rounded to that, in sampling and in training.
+    pub format: Format,
+    pub by_kernels: bool,
+}
+
+impl Holding {
+    /// The type of keys and values on a device.
+    fn dtype(self) -> DType {
+        dtype(self.format)
+    }
+
+    pub fn empty(self) -> Cache {
+        match self.by_kernels {
+            true => Cache::Kernels(KeyValues::new(self.heads, self.format)),
+            false => Cache::Composed([Rows::new(self.dtype()), Rows::new(self.dtype())]),
         }
     }
 
+    /// What [`Cache::bytes`] says where this many tokens are held.
+    pub fn bytes_for(self, tokens: usize) -> usize {
+        let width = self.heads.kv * self.heads.dim;
+        match self.by_kernels {
+            true => KeyValues::bytes_for(self.heads, self.format, tokens),
+            false => 2 * Rows::bytes_for(width, tokens, self.dtype()),
+        }
+    }
+}
+
+/// What a device holds keys and values in, and rounds queries to.
+fn dtype(format: Format) -> DType {
+    match format {
+        Format::F32 => DType::F32,
+        Format::F16 => DType::F16,
+        Format::Bf16 | Format::Nf4 => DType::BF16,
+    }
+}
+
+impl Cache {
     pub fn len(&self) -> usize {
         match self {
             Self::Kernels(held) => held.len(),
@@ -47,21 +80,13 @@ impl Cache {
         }
     }
 
-    /// What [`Self::bytes`] says where this many tokens are held.
-    pub fn bytes_for(heads: Heads, by_kernels: bool, tokens: usize) -> usize {
-        match by_kernels {
-            true => KeyValues::bytes_for(heads, tokens),
-            false => 2 * Rows::bytes_for(heads.kv * heads.dim, tokens),
-        }
-    }
-
-    /// Appends these rows of `k` and `v`, both `[tokens, kv heads · dim]`.
-    pub fn extend(&mut self, k: &Tensor, v: &Tensor, rows: Range<usize>) -> Result<()> {
+    /// Appends these rows of `k` and `v`, both `[tokens, kv heads · dim]`. There will be `expected` tokens, or more.
+    pub fn extend(&mut self, k: &Tensor, v: &Tensor, rows: Range<usize>, expected: usize) -> Result<()> {
         match self {
             Self::Kernels(held) => {
                 let (_, width) = k.dims2()?;
                 let flat = rows.start * width..rows.end * width;
-                held.extend(&values(k)?[flat.clone()], &values(v)?[flat]);
+                held.extend(&values(k)?[flat.clone()], &values(v)?[flat], expected);
                 Ok(())
             }
             Self::Composed([keys, values]) => {
@@ -150,7 +175,12 @@ pub fn attend(
         return composed::attend_runs(q, levels, whole, (heads, half), &flash::attend);
     }
     let sights = sights.tiles(|| composed::sights(positions, &spans(), TileSize::STEP, q.device()))?;
-    composed::attend(q, sights, |pieces| Ok((keys(pieces, 0)?, keys(pieces, 1)?)), heads)
+    let held = past.iter().find_map(|past| match past.cache {
+        Cache::Composed([keys, _]) => Some(keys.dtype()),
+        Cache::Kernels(_) => None,
+    });
+    let like = (heads, held.unwrap_or(DType::F32));
+    composed::attend(q, sights, |pieces| Ok((keys(pieces, 0)?, keys(pieces, 1)?)), like)
 }
 
 fn attend_spans(q: &Tensor, positions: &[u32], spans: &[Span<'_>], heads: Heads) -> Result<Tensor> {
@@ -165,6 +195,8 @@ pub struct TreeLayout<'a> {
     /// Per segment: its own rows, the rows that attend to it, and its first position.
     pub segments: &'a [(Range<usize>, Range<usize>, usize)],
     pub heads: Heads,
+    /// As in [`Holding`].
+    pub format: Format,
     /// Of attention that no kernel computes.
     pub tile: TileSize,
     pub sights: Sights,
@@ -175,8 +207,9 @@ impl<'a> TreeLayout<'a> {
         positions: &'a [u32],
         segments: &'a [(Range<usize>, Range<usize>, usize)],
         heads: Heads,
+        format: Format,
     ) -> Self {
-        Self { positions, segments, heads, tile: TileSize::TREE, sights: Sights::default() }
+        Self { positions, segments, heads, format, tile: TileSize::TREE, sights: Sights::default() }
     }
 
     fn spans_seen(&self) -> Vec<Seen> {
@@ -206,8 +239,8 @@ impl<'a> TreeLayout<'a> {
         self.segments
             .iter()
             .map(|(rows, ..)| {
-                let mut kv = KeyValues::new(self.heads);
-                kv.extend(&k[own(rows)], &v[own(rows)]);
+                let mut kv = KeyValues::new(self.heads, self.format);
+                kv.extend(&k[own(rows)], &v[own(rows)], 0);
                 kv
             })
             .collect()
@@ -237,19 +270,18 @@ impl<'a> TreeLayout<'a> {
                 let ranges = self.keys(pieces);
                 Ok((composed::rows(k, &ranges)?, composed::rows(v, &ranges)?))
             };
-            return composed::attend(q, self.tiles(q.device())?, keys, self.heads);
+            return composed::attend(q, self.tiles(q.device())?, keys, (self.heads, dtype(self.format)));
         }
         let kv = self.key_values(&values(k)?, &values(v)?);
         attend_spans(q, self.positions, &self.spans(&kv), self.heads)
     }
 
-    /// Gradients of q, k and v, by our kernels multiplied as weights of this format are.
+    /// Gradients of q, k and v; what was rounded has the gradient of its rounded value.
     pub fn attend_backward(
         &self,
         (q, k, v): (&Tensor, &Tensor, &Tensor),
         out: &Tensor,
         dout: &Tensor,
-        format: Format,
     ) -> Result<(Tensor, Tensor, Tensor)> {
         if !by_kernels(q) {
             let sights = self.tiles(q.device())?;
@@ -257,7 +289,7 @@ impl<'a> TreeLayout<'a> {
                 (q, k, v),
                 sights,
                 |pieces| self.keys(pieces),
-                self.heads,
+                (self.heads, dtype(self.format)),
                 out,
                 dout,
             );
@@ -274,7 +306,6 @@ impl<'a> TreeLayout<'a> {
                 &self.spans(&kv),
                 &starts,
                 self.heads,
-                format,
                 &out,
                 &dout,
                 (dq, &mut dk, &mut dv),

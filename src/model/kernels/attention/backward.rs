@@ -1,24 +1,25 @@
 //! The gradients of attention.
 //!
-//! Probabilities are those of the forward, bit by bit. Where weights are multiplied in bf16 the four products of the
-//! gradients are too, with sums in `f32`: as FlashAttention computes them (Dao 2023), probabilities and slopes rounded.
+//! Probabilities are those of the forward, bit by bit. Where keys and values are in bf16, the four products of the
+//! gradients multiply bf16 too, with sums in `f32`: as FlashAttention computes them (Dao 2023), probabilities and slopes
+//! rounded. What is rounded has the gradient of its rounded value.
 
 use std::ops::Range;
 
 use super::{
     super::{
-        Format, Left, PANEL, Right,
-        frozen::convert::{rows_to_pairs, to_pairs},
+        Left, PANEL, Right,
+        frozen::convert::{round_to_bf16, rows_to_pairs, to_pairs},
         gemm::alone,
         multiplies_bf16, team,
     },
-    Heads, Scratch, Span, blocks, gather, scatter, work,
+    Heads, Scratch, Span, blocks, format, gather, scatter, work,
 };
 
 /// Gradients of [`super::attend`] where the keys and values are those of the rows themselves.
 ///
-/// `k`, `v`, `dk`, `dv`: `[rows, kv heads, dim]`; `starts[i]` is the row of the first key of `spans[i]`. `format`: what
-/// the gradients are multiplied in. `dq` is set, `dk` and `dv` are added to.
+/// `k`, `v`, `dk`, `dv`: `[rows, kv heads, dim]`; `starts[i]` is the row of the first key of `spans[i]`. `dq` is set, `dk`
+/// and `dv` are added to.
 #[expect(clippy::too_many_arguments, reason = "three inputs, their three gradients, and the layout")]
 pub fn attend_backward(
     (q, k, v): (&[f32], &[f32], &[f32]),
@@ -26,14 +27,22 @@ pub fn attend_backward(
     spans: &[Span<'_>],
     starts: &[usize],
     heads: Heads,
-    format: Format,
     out: &[f32],
     dout: &[f32],
     (dq, dk, dv): (&mut [f32], &mut [f32], &mut [f32]),
 ) {
     let step = heads.kv * heads.dim;
     let (dq, dk, dv) = (team::Shared::new(dq), team::Shared::new(dk), team::Shared::new(dv));
-    let pairs = matches!(format, Format::Bf16 | Format::Nf4) && multiplies_bf16();
+    let rounded = format(spans).is_multiplied_in_bf16();
+    let pairs = rounded && multiplies_bf16();
+    let as_held = |of: &[f32]| {
+        let mut of = of.to_vec();
+        round_to_bf16(&mut of);
+        of
+    };
+    // Products of pairs round what they take.
+    let copies = (rounded && !pairs).then(|| [as_held(k), as_held(v)]);
+    let (k, v) = copies.as_ref().map_or((k, v), |[k, v]| (k, v));
     // A head's keys and values get their gradients from all rows, in order: a head is one thread's.
     team::share(team::threads(2 * work(positions, heads)), heads.kv, |head| {
         let of_span = |(span, start): (&Span<'_>, &usize)| {
@@ -197,7 +206,7 @@ impl Products for InWords {
         let right = Right::strided(&given.k[rows.clone()], keys, dim, given.step());
         alone(count, along, right, (team::Shared::new(dquery), first * dim), dim, true);
         let across = Left { data: slopes, row: 1, column: columns };
-        let query = Right::rows(&scratch.query[first * dim..], count, dim);
+        let query = Right::rows(&scratch.queries.words[first * dim..], count, dim);
         alone(keys, across, query, (given.dk, rows.start), given.step(), true);
     }
 }
@@ -217,11 +226,8 @@ impl InPairs {
         let (dim, step) = (given.heads.dim, given.step());
         let half = dim.div_ceil(2);
         let values = |rows: &Range<usize>| {
-            let values = v[rows.clone()].chunks(step);
-            let mut pairs = vec![0; values.len() * half];
-            for (values, pairs) in values.zip(pairs.chunks_exact_mut(half)) {
-                to_pairs(&values[..dim], dim, pairs);
-            }
+            let mut pairs = vec![0; rows.len().div_ceil(step) * half];
+            to_pairs(&v[rows.clone()], step, dim, &mut pairs);
             panels(pairs.chunks_exact(half), half)
         };
         let keys = |rows: &Range<usize>| {
@@ -256,7 +262,7 @@ impl Products for InPairs {
         let to = (given.dv, given.rows[part.span].start);
         alone(keys, Left::transposed(&self.left, keys), right, to, given.step(), true);
         self.left.resize(count * half, 0);
-        to_pairs(douts, dim, &mut self.left);
+        to_pairs(douts, dim, dim, &mut self.left);
         let values = Right::packed(&self.values[part.span], half, keys);
         let to = (team::Shared::new(slopes), at);
         alone(count, Left::rows(&self.left, half), values, to, columns, false);
@@ -274,14 +280,12 @@ impl Products for InPairs {
         let Part { first, count, keys, at, columns, .. } = *part;
         let half = keys.div_ceil(2);
         self.left.resize(count * half, 0);
-        for (row, pairs) in self.left.chunks_exact_mut(half).enumerate() {
-            to_pairs(&slopes[at + row * columns..][..keys], keys, pairs);
-        }
+        to_pairs(&slopes[at..], columns, keys, &mut self.left);
         let right = Right::rows(&self.keys[part.span], half, dim);
         let to = (team::Shared::new(dquery), first * dim);
         alone(count, Left::rows(&self.left, half), right, to, dim, true);
         rows_to_pairs(&slopes[at..], columns, count, keys, &mut self.left);
-        rows_to_pairs(&scratch.query[first * dim..], dim, count, dim, &mut self.right);
+        rows_to_pairs(&scratch.queries.words[first * dim..], dim, count, dim, &mut self.right);
         let query = Right::rows(&self.right, count.div_ceil(2), dim);
         let to = (given.dk, given.rows[part.span].start);
         alone(keys, Left::transposed(&self.left, keys), query, to, given.step(), true);

@@ -1,17 +1,20 @@
 //! Causal grouped-query attention of many rows over a tree of segments.
 //!
 //! Rows of several sequences attend together to the keys they share: one matrix product per segment, not per sequence.
-//! The scores of a row over its whole path stand side by side before the softmax, so how the path is cut into segments
-//! changes no bit of the result.
+//! The scores of a row over its whole path stand side by side before the softmax, and its sum over values is one chain in
+//! the order of the keys, in bf16 too: how the path is cut into segments changes no bit of the result.
 
 mod backward;
+mod key_values;
 #[cfg(test)]
 mod tests;
 
 use std::{cell::RefCell, ops::Range};
 
-use super::{Left, PANEL, Right, gemm::alone, softmax, team};
+use super::{Format, softmax, team};
 pub use backward::attend_backward;
+pub use key_values::KeyValues;
+use key_values::{Into, Queries};
 
 /// Query tokens worked on at a time, so that their scores stay in cache.
 const BLOCK: usize = 32;
@@ -34,74 +37,6 @@ impl Heads {
     }
 }
 
-/// Keys and values of one segment in one layer; grows at its end.
-#[derive(Debug, Clone)]
-pub struct KeyValues {
-    len: usize,
-    dim: usize,
-    /// Per kv head: keys in panels `[len / 32][dim][32]`, values `[len, dim]`.
-    heads: Vec<(Vec<f32>, Vec<f32>)>,
-}
-
-impl KeyValues {
-    pub fn new(heads: Heads) -> Self {
-        Self { len: 0, dim: heads.dim, heads: vec![Default::default(); heads.kv] }
-    }
-
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    pub fn bytes(&self) -> usize {
-        self.heads.iter().map(|(k, v)| (k.capacity() + v.capacity()) * size_of::<f32>()).sum()
-    }
-
-    /// What [`Self::bytes`] says where this many tokens are held.
-    pub fn bytes_for(heads: Heads, tokens: usize) -> usize {
-        2 * heads.kv * heads.dim * room(tokens) * size_of::<f32>()
-    }
-
-    /// Appends tokens: `keys` and `values` are `[tokens, kv heads, dim]`.
-    pub fn extend(&mut self, keys: &[f32], values: &[f32]) {
-        let (dim, width) = (self.dim, self.dim * self.heads.len());
-        let len = self.len + keys.len() / width;
-        let room = room(len) * dim;
-        for (head, (panels, rows)) in self.heads.iter_mut().enumerate() {
-            panels.reserve_exact(room - panels.len());
-            rows.reserve_exact(room - rows.len());
-            panels.resize(len.next_multiple_of(PANEL) * dim, 0.0);
-            for (token, key) in (self.len..len).zip(keys.chunks_exact(width)) {
-                let panel = &mut panels[token / PANEL * dim * PANEL..][..dim * PANEL];
-                let key = &key[head * dim..][..dim];
-                for i in 0..dim {
-                    panel[i * PANEL + token % PANEL] = key[i];
-                }
-            }
-            for values in values.chunks_exact(width) {
-                rows.extend_from_slice(&values[head * dim..][..dim]);
-            }
-        }
-        self.len = len;
-    }
-
-    fn keys(&self, head: usize, len: usize) -> Right<'_> {
-        Right::packed(&self.heads[head].0, self.dim, len)
-    }
-
-    fn values(&self, head: usize, len: usize) -> Right<'_> {
-        Right::rows(&self.heads[head].1, len, self.dim)
-    }
-}
-
-/// Tokens there is room for where this many are held: whole panels, and beyond 512 tokens at most an eighth too many.
-fn room(tokens: usize) -> usize {
-    tokens.next_multiple_of((tokens.next_power_of_two() / 16).max(PANEL))
-}
-
 /// A segment and the rows that attend to it: those of the segment itself and of its descendants.
 pub struct Span<'a> {
     pub rows: Range<usize>,
@@ -120,16 +55,22 @@ impl Span<'_> {
     }
 }
 
+/// What all these spans hold their keys and values in.
+fn format(spans: &[Span<'_>]) -> Format {
+    spans.first().map_or(Format::F32, |span| span.kv.format())
+}
+
 /// The scratch of one block of rows for one kv head; query rows are ordered by token, then head.
 #[derive(Default)]
 struct Scratch {
     columns: usize,
     /// `[rows, columns]`
     scores: Vec<f32>,
-    /// `[rows, dim]`, scaled.
-    query: Vec<f32>,
+    /// Scaled.
+    queries: Queries,
     /// `[rows, dim]`
     sums: Vec<f32>,
+    pairs: Vec<u32>,
 }
 
 /// Copies `[rows, group, dim]` of one kv head out of `[tokens, query heads, dim]`.
@@ -164,7 +105,8 @@ impl Scratch {
         heads: Heads,
     ) {
         let group = heads.group();
-        gather(q, block, head, heads, heads.scale(), &mut self.query);
+        gather(q, block, head, heads, heads.scale(), &mut self.queries.words);
+        self.queries.prepare(heads.dim, format(spans));
         let furthest = positions[block.clone()].iter().max().copied().unwrap_or(0);
         self.columns = furthest as usize + 1;
         self.scores.clear();
@@ -173,14 +115,9 @@ impl Scratch {
         for span in spans {
             let Some((rows, keys)) = span.within(block, positions) else { continue };
             let start = (rows.start - block.start) * group;
-            alone(
-                rows.len() * group,
-                Left::rows(&self.query[start * heads.dim..], heads.dim),
-                span.kv.keys(head, keys),
-                (scores, start * self.columns + span.first),
-                self.columns,
-                false,
-            );
+            let to = (scores, start * self.columns + span.first);
+            let into = Into { rows: rows.len() * group, to, stride: self.columns };
+            span.kv.scores((head, keys), &self.queries, start, into);
         }
         for (row, scores) in self.scores.chunks_exact_mut(self.columns).enumerate() {
             let seen = positions[block.start + row / group] as usize + 1;
@@ -240,14 +177,8 @@ fn attend_block(
         let Some((rows, keys)) = span.within(block, positions) else { continue };
         let start = (rows.start - block.start) * group;
         let probabilities = &scratch.scores[start * scratch.columns + span.first..];
-        alone(
-            rows.len() * group,
-            Left { data: probabilities, row: scratch.columns, column: 1 },
-            span.kv.values(head, keys),
-            (into, start * heads.dim),
-            heads.dim,
-            true,
-        );
+        let into = Into { rows: rows.len() * group, to: (into, start * heads.dim), stride: heads.dim };
+        span.kv.add_values((head, keys), (probabilities, scratch.columns), &mut scratch.pairs, into);
     }
     scatter(&sums, block, head, heads, out);
     scratch.sums = sums;

@@ -31,42 +31,44 @@ pub fn quantile(value: f32) -> u8 {
 
 /// The bits of `value` rounded to bf16 (to nearest, ties to even), in the upper half.
 #[inline(always)]
-fn rounded(value: f32) -> u32 {
+pub fn rounded(value: f32) -> u32 {
     let bits = value.to_bits();
     bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000
 }
 
 multiversion! {
-    /// `[m, k]` as pairs of bf16, `[m, k / 2]`; an odd row ends with 0.
-    pub fn to_pairs(x: &[f32], k: usize, out: &mut [u32]) {
-        // SAFETY: two halves lie in a word, the first in the lower half where bytes begin with the lowest.
-        let (_, halves, _) = unsafe { out.align_to_mut::<u16>() };
-        for (x, halves) in x.chunks_exact(k).zip(halves.chunks_exact_mut(2 * k.div_ceil(2))) {
-            let (halves, rest) = halves.split_at_mut(k);
-            for i in 0..k {
-                halves[i] = (rounded(x[i]) >> 16) as u16;
+    /// Rows of `k` values, a stride apart, as pairs of bf16 along the row: `[rows, k / 2]`, the first of a pair in the
+    /// upper half. An odd row ends with 0.
+    pub fn to_pairs(x: &[f32], stride: usize, k: usize, out: &mut [u32]) {
+        for (row, out) in out.chunks_exact_mut(k.div_ceil(2)).enumerate() {
+            let (pairs, rest) = x[row * stride..][..k].as_chunks::<2>();
+            let (out, last) = out.split_at_mut(pairs.len());
+            for i in 0..pairs.len() {
+                out[i] = rounded(pairs[i][0]) | rounded(pairs[i][1]) >> 16;
             }
-            rest.fill(0);
+            for (last, value) in last.iter_mut().zip(rest) {
+                *last = rounded(*value);
+            }
         }
     }
 }
 
 multiversion! {
-    /// `rows` rows of this width, a stride apart, as pairs of neighbours: `[rows / 2, width]`. An odd last row is paired
-    /// with zeros.
+    /// `rows` rows of this width, a stride apart, as pairs of neighbours: `[rows / 2, width]`, the first in the upper half.
+    /// An odd last row is paired with zeros.
     pub fn rows_to_pairs(x: &[f32], stride: usize, rows: usize, width: usize, out: &mut Vec<u32>) {
         out.resize(rows.div_ceil(2) * width, 0);
         for (pair, out) in out.chunks_exact_mut(width).enumerate() {
             let first = &x[2 * pair * stride..][..width];
             if 2 * pair + 1 == rows {
                 for i in 0..width {
-                    out[i] = rounded(first[i]) >> 16;
+                    out[i] = rounded(first[i]);
                 }
                 continue;
             }
             let second = &x[(2 * pair + 1) * stride..][..width];
             for i in 0..width {
-                out[i] = rounded(first[i]) >> 16 | rounded(second[i]);
+                out[i] = rounded(first[i]) | rounded(second[i]) >> 16;
             }
         }
     }
@@ -91,7 +93,7 @@ pub fn decode_pair(codes: &[u8], scales: &[f32], out: &mut [u32]) {
     }
     for ((code, scale), out) in codes.iter().zip(scales).zip(out) {
         let value = |code: u8| rounded(QUANTILES[usize::from(code)] * scale);
-        *out = value(code & 15) >> 16 | value(code >> 4);
+        *out = value(code & 15) | value(code >> 4) >> 16;
     }
 }
 
@@ -103,16 +105,16 @@ pub fn half_value(bits: u32) -> f32 {
     f32::from_bits(magnitude.to_bits() | (bits & 0x8000) << 16)
 }
 
-/// Pairs `[pairs, 32]` as values `[2 · pairs, 32]`.
+/// Pairs of rows, `[pairs, width]`, as values `[2 · pairs, width]`.
 macro_rules! widen {
     ($name:ident, $value:expr) => {
         multiversion! {
-            pub fn $name(pairs: &[u32], out: &mut [f32]) {
-                for (pairs, out) in pairs.chunks_exact(PANEL).zip(out.chunks_exact_mut(2 * PANEL)) {
-                    let (first, second) = out.split_at_mut(PANEL);
+            pub fn $name(pairs: &[u32], width: usize, out: &mut [f32]) {
+                for (pairs, out) in pairs.chunks_exact(width).zip(out.chunks_exact_mut(2 * width)) {
+                    let (first, second) = out.split_at_mut(width);
                     for ((pair, first), second) in pairs.iter().zip(first).zip(second) {
-                        *first = $value(*pair & 0xffff);
-                        *second = $value(*pair >> 16);
+                        *first = $value(*pair >> 16);
+                        *second = $value(*pair & 0xffff);
                     }
                 }
             }
@@ -128,8 +130,8 @@ macro_rules! widen_rows {
         multiversion! {
             pub fn $name(pairs: &[u32], out: &mut [f32]) {
                 for (pair, out) in pairs.iter().zip(out.chunks_exact_mut(2)) {
-                    out[0] = $value(*pair & 0xffff);
-                    out[1] = $value(*pair >> 16);
+                    out[0] = $value(*pair >> 16);
+                    out[1] = $value(*pair & 0xffff);
                 }
             }
         }
@@ -144,8 +146,8 @@ multiversion! {
         for (rows, out) in rows.chunks_exact(2 * LANES).zip(out.chunks_exact_mut(PANEL)) {
             let (first, second) = rows.split_at(LANES);
             for ((first, second), out) in first.iter().zip(second).zip(out.chunks_exact_mut(2)) {
-                out[0] = first & 0xffff | second << 16;
-                out[1] = first >> 16 | second & 0xffff_0000;
+                out[0] = first & 0xffff_0000 | second >> 16;
+                out[1] = first << 16 | second & 0xffff;
             }
         }
     }
@@ -186,8 +188,8 @@ mod avx512 {
                 let high = _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(codes), table);
                 let high = round(_mm512_mul_ps(high, scales));
                 let word = _mm512_or_si512(
-                    _mm512_srli_epi32::<16>(low),
-                    _mm512_and_si512(high, _mm512_set1_epi32(0xffff_0000_u32 as i32)),
+                    _mm512_and_si512(low, _mm512_set1_epi32(0xffff_0000_u32 as i32)),
+                    _mm512_srli_epi32::<16>(high),
                 );
                 _mm512_storeu_si512(out.add(at).cast(), word);
             }

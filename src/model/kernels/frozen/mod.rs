@@ -38,6 +38,11 @@ pub enum Format {
 }
 
 impl Format {
+    /// Whether products round the other factor to bf16. Keys and values of such a decoder are held in it too.
+    pub fn is_multiplied_in_bf16(self) -> bool {
+        matches!(self, Self::Bf16 | Self::Nf4)
+    }
+
     /// How embedding and output projection are held beside linears of this format: never in less than 16 bits.
     pub fn at_the_ends(self) -> Self {
         if self == Self::Nf4 { Self::Bf16 } else { self }
@@ -82,7 +87,7 @@ pub struct Frozen {
 enum Data {
     /// `[n / 32][k][32]`
     Words(Vec<f32>),
-    /// `[n / 32][k / 2][32]`: two values of a row, the lower half first.
+    /// `[n / 32][k / 2][32]`: two values of a row, the upper half first.
     Pairs(Vec<u32>),
     /// Codes `[n / 32][k / 2][32]`, two to a byte, and scales `[n / 32][k / 64][32]`.
     Codes(Vec<u8>, Vec<f32>),
@@ -136,7 +141,7 @@ impl Frozen {
                         _ => u32::from(bf16::from_f32(value).to_bits()),
                     };
                     for (word, pair) in words.zip(values.chunks_exact(2)) {
-                        *word = bits(pair[0]) | bits(pair[1]) << 16;
+                        *word = bits(pair[0]) << 16 | bits(pair[1]);
                     }
                 }
                 Data::Codes(codes, scales) => {
@@ -195,7 +200,7 @@ impl Frozen {
                     words[lane]
                 }
             };
-            let halves = [word << 16, word & 0xffff_0000];
+            let halves = [word & 0xffff_0000, word << 16];
             for (out, half) in out.iter_mut().zip(halves) {
                 *out = match self.format {
                     Format::F16 => f16::from_bits((half >> 16) as u16).to_f32(),
@@ -351,7 +356,7 @@ impl Frozen {
                     let run = runs[index].clone();
                     // SAFETY: the runs are apart.
                     let pairs = unsafe { shared.range(run.start * half..run.end * half) };
-                    to_pairs(&x[run.start * k..run.end * k], k, pairs);
+                    to_pairs(&x[run.start * k..run.end * k], k, k, pairs);
                 });
                 Words::Pairs(pairs)
             }
@@ -382,12 +387,15 @@ impl Frozen {
             (Data::Words(_), _) => {}
             (Data::Pairs(words), format) => {
                 let words = &words[(panel * held + range.start) * PANEL..][..range.len() * PANEL];
-                if format == Format::F16 { widen_f16(words, out) } else { widen_bf16(words, out) }
+                match format {
+                    Format::F16 => widen_f16(words, PANEL, out),
+                    _ => widen_bf16(words, PANEL, out),
+                }
             }
             (Data::Codes(..), _) => {
                 pairs.resize(range.len() * PANEL, 0);
                 self.pairs(panel, range, pairs);
-                widen_bf16(pairs, out);
+                widen_bf16(pairs, PANEL, out);
             }
         }
     }

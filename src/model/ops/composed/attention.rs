@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use candle_core::{D, Result, Tensor};
+use candle_core::{D, DType, Result, Tensor};
 
 use super::{Piece, Sight, Tile, softmax};
 use crate::model::kernels::Heads;
@@ -81,17 +81,25 @@ impl Part {
     }
 }
 
-/// `keys` gives keys and values of pieces of spans, one after another: `[keys, kv · dim]`.
+/// Rounded to the type that keys and values are held in.
+fn rounded(x: &Tensor, held: DType) -> Result<Tensor> {
+    x.to_dtype(held)?.to_dtype(DType::F32)
+}
+
+/// `keys` gives keys and values of pieces of spans, one after another: `[keys, kv · dim]`. Queries, keys and values are
+/// rounded to the type in which keys and values are held; products are in `f32`.
 pub fn attend(
     q: &Tensor,
     sights: &[Sight],
     keys: impl Fn(&[Piece]) -> Result<(Tensor, Tensor)>,
-    heads: Heads,
+    (heads, held): (Heads, DType),
 ) -> Result<Tensor> {
     let block = |sight: &Sight| {
         let q = (by_head(&rows(q, std::slice::from_ref(&sight.rows))?, heads)? * scale(heads))?;
+        let q = rounded(&q, held)?;
         let seen = |tile: &Tile| -> Result<(Tensor, Tensor)> {
             let (k, v) = keys(&tile.pieces)?;
+            let (k, v) = (rounded(&k, held)?, rounded(&v, held)?);
             Ok((scores(&q, &by_head(&k, heads)?, tile.mask.as_ref())?, by_head(&v, heads)?))
         };
         let out = match sight.tiles.as_slice() {
@@ -119,20 +127,22 @@ pub fn attend(
 
 /// Gradients of q, k and v; `keys` gives pieces of spans as ranges of the rows of `k`.
 ///
-/// Where a block has several tiles, the log-sum-exp of its rows is computed once more: one product in six.
+/// What was rounded has the gradient of its rounded value. Where a block has several tiles, the log-sum-exp of its rows is computed once more: one product in six.
 pub fn attend_backward(
     (q, k, v): (&Tensor, &Tensor, &Tensor),
     sights: &[Sight],
     keys: impl Fn(&[Piece]) -> Vec<Range<usize>>,
-    heads: Heads,
+    (heads, held): (Heads, DType),
     out: &Tensor,
     dout: &Tensor,
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let (dk, dv) = (k.zeros_like()?, v.zeros_like()?);
+    let (k, v) = (&rounded(k, held)?, &rounded(v, held)?);
     let mut dq = Vec::with_capacity(sights.len());
     for sight in sights {
         let own = |x: &Tensor| by_head(&rows(x, std::slice::from_ref(&sight.rows))?, heads);
-        let (scaled, out, dout) = ((own(q)? * scale(heads))?, own(out)?, own(dout)?);
+        let scaled = rounded(&(own(q)? * scale(heads))?, held)?;
+        let (out, dout) = (own(out)?, own(dout)?);
         // Σ p · dp of a row is the product of its result with that result's gradient (Dao et al. 2022, appendix B).
         let along = (&out * &dout)?.sum_keepdim(D::Minus1)?;
         let seen = |tile: &Tile| {
@@ -229,28 +239,33 @@ mod tests {
     }
 
     /// Attention over the tree and its gradients.
-    fn over_tree(tile: TileSize) -> [Vec<f32>; 4] {
+    fn over_tree(tile: TileSize, format: Format) -> [Vec<f32>; 4] {
         let tree = tree();
         let segments: Vec<_> =
             tree.segments.iter().map(|s| (s.rows.clone(), s.subtree.clone(), s.first)).collect();
-        let layout = TreeLayout { tile, ..TreeLayout::new(&tree.positions, &segments, HEADS) };
+        let layout = TreeLayout { tile, ..TreeLayout::new(&tree.positions, &segments, HEADS, format) };
         let rows = tree.tokens.len();
         let [q, k, v, dout] = [(4, 1), (2, 2), (2, 3), (4, 4)].map(|(heads, seed)| tensor(rows, heads, seed));
         let out = layout.attend(&q, &k, &v).unwrap();
-        let (dq, dk, dv) = layout.attend_backward((&q, &k, &v), &out, &dout, Format::F32).unwrap();
+        let (dq, dk, dv) = layout.attend_backward((&q, &k, &v), &out, &dout).unwrap();
         [out, dq, dk, dv].map(|tensor| read(&tensor).unwrap())
     }
 
     #[test]
     fn tiles_merged_are_the_attention_of_the_kernels_forward_and_backward() {
-        let expected = over_tree(TileSize::TREE);
-        let _forced = force();
-        for (rows, keys) in [(512, 4096), (16, 16), (7, 5), (64, 1), (1, 3)] {
-            let found = over_tree(TileSize { rows, keys });
-            for (of, (expected, found)) in ["out", "dq", "dk", "dv"].iter().zip(expected.iter().zip(&found)) {
-                let most = expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
-                let off = expected.iter().zip(found).fold(0.0f32, |off, (a, b)| off.max((a - b).abs()));
-                assert!(off < 1e-5 * most, "{of} in tiles of {rows} rows and {keys} keys: {off} of {most}");
+        // In bf16 the kernels round probabilities too, and what the gradients are made of.
+        for (format, bound) in [(Format::F32, 1e-5), (Format::Bf16, 1e-2)] {
+            let expected = over_tree(TileSize::TREE, format);
+            let _forced = force();
+            for (rows, keys) in [(512, 4096), (16, 16), (7, 5), (64, 1), (1, 3)] {
+                let found = over_tree(TileSize { rows, keys }, format);
+                let of = ["out", "dq", "dk", "dv"].iter().zip(expected.iter().zip(&found));
+                for (of, (expected, found)) in of {
+                    let most = expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+                    let off = expected.iter().zip(found).fold(0.0f32, |off, (a, b)| off.max((a - b).abs()));
+                    let tiles = format!("{format:?} in tiles of {rows} rows and {keys} keys");
+                    assert!(off < bound * most, "{of}, {tiles}: {off} of {most}");
+                }
             }
         }
     }

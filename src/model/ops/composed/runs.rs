@@ -138,6 +138,7 @@ mod tests {
     use candle_core::{D, Device};
 
     use super::*;
+    use crate::model::kernels::Format;
 
     /// Sequence by sequence and head by head, with a mask.
     fn plain(of: &Sequences) -> Result<Part> {
@@ -212,7 +213,7 @@ mod tests {
             Ok((k.narrow(0, own.start, own.len())?, v.narrow(0, own.start, own.len())?))
         };
         let found = attend_runs(&q, &levels, keys, (heads, DType::F32), &plain).unwrap();
-        let layout = crate::model::ops::TreeLayout::new(&positions, &segments, heads);
+        let layout = crate::model::ops::TreeLayout::new(&positions, &segments, heads, Format::F32);
         let expected = layout.attend(&q, &k, &v).unwrap();
         let off = (found - expected).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
         assert!(off < 1e-5, "{off}");

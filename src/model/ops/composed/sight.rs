@@ -2,20 +2,30 @@
 
 use std::ops::Range;
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 /// Rows a cache begins with; it doubles when it is full.
 const FIRST_ROWS: usize = 32;
 
 /// A tensor that grows by rows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Rows {
     /// `[capacity, width]`
     held: Option<Tensor>,
+    dtype: DType,
     len: usize,
 }
 
 impl Rows {
+    /// What is added is rounded to this type.
+    pub fn new(dtype: DType) -> Self {
+        Self { held: None, dtype, len: 0 }
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
     pub fn count(&self) -> usize {
         self.len
     }
@@ -25,11 +35,11 @@ impl Rows {
         self.held.as_ref().map_or(0, |held| held.elem_count() * held.dtype().size_in_bytes())
     }
 
-    /// What [`Self::bytes`] says where this many rows of this width are held, in `f32`.
-    pub fn bytes_for(width: usize, rows: usize) -> usize {
+    /// What [`Self::bytes`] says where this many rows of this width are held.
+    pub fn bytes_for(width: usize, rows: usize, dtype: DType) -> usize {
         match rows {
             0 => 0,
-            rows => rows.next_power_of_two().max(FIRST_ROWS) * width * size_of::<f32>(),
+            rows => rows.next_power_of_two().max(FIRST_ROWS) * width * dtype.size_in_bytes(),
         }
     }
 
@@ -39,14 +49,14 @@ impl Rows {
         let needed = self.len + count;
         if self.held.as_ref().is_none_or(|held| held.dims()[0] < needed) {
             let capacity = needed.next_power_of_two().max(FIRST_ROWS);
-            let larger = Tensor::zeros((capacity, width), rows.dtype(), rows.device())?;
+            let larger = Tensor::zeros((capacity, width), self.dtype, rows.device())?;
             if let Some(held) = &self.held {
                 larger.slice_set(&held.narrow(0, 0, self.len)?.contiguous()?, 0, 0)?;
             }
             self.held = Some(larger);
         }
         if let Some(held) = &self.held {
-            held.slice_set(&rows.contiguous()?, 0, self.len)?;
+            held.slice_set(&rows.to_dtype(self.dtype)?.contiguous()?, 0, self.len)?;
         }
         self.len = needed;
         Ok(())

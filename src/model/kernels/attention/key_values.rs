@@ -1,0 +1,261 @@
+//! Keys and values of a segment, in the words that attention multiplies.
+//!
+//! In `f32`, or rounded to bf16 and held as pairs: of a key two neighbours along the head, of values two neighbouring
+//! tokens. A product of pairs adds as its values one after another do, so a row's sum over the keys of its path is the
+//! same bits wherever the path is cut into segments, between the values of a pair too.
+
+use super::{
+    super::{
+        Format, Left, PANEL, Right,
+        frozen::convert::{round_to_bf16, rounded, to_pairs, widen_bf16},
+        gemm::alone,
+        multiplies_bf16, team,
+    },
+    Heads,
+};
+
+/// Keys and values of one segment in one layer; grows at its end.
+#[derive(Debug, Clone)]
+pub struct KeyValues {
+    pub(super) len: usize,
+    dim: usize,
+    pub(super) held: Held,
+}
+
+/// Per kv head.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Held {
+    Words(Vec<Head<f32>>),
+    Pairs(Vec<Head<u32>>),
+}
+
+/// A word holds one value or two, which lie together in the product's sum.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Head<W> {
+    /// Panels `[tokens / 32][dim / word][32]`.
+    keys: Vec<W>,
+    /// `[tokens / word, dim]`
+    values: Vec<W>,
+}
+
+impl<W: Copy + Default> Head<W> {
+    fn bytes(&self) -> usize {
+        (self.keys.capacity() + self.values.capacity()) * size_of::<W>()
+    }
+
+    /// Grows to `len` tokens of `width` words per key and `dim` values, `word` of them in a word; with room for `room`.
+    fn grow(&mut self, (len, room): (usize, usize), width: usize, dim: usize, word: usize) {
+        self.keys.reserve_exact((room * width).saturating_sub(self.keys.len()));
+        self.values.reserve_exact((room / word * dim).saturating_sub(self.values.len()));
+        self.keys.resize(len.next_multiple_of(PANEL) * width, W::default());
+        self.values.resize(len.div_ceil(word) * dim, W::default());
+    }
+}
+
+impl Head<f32> {
+    fn put(&mut self, token: usize, key: &[f32], value: &[f32]) {
+        let dim = key.len();
+        let panel = &mut self.keys[token / PANEL * dim * PANEL..][..dim * PANEL];
+        for (lanes, key) in panel.chunks_exact_mut(PANEL).zip(key) {
+            lanes[token % PANEL] = *key;
+        }
+        self.values[token * dim..][..dim].copy_from_slice(value);
+    }
+}
+
+impl Head<u32> {
+    /// Tokens come in their order.
+    fn put(&mut self, token: usize, key: &[f32], value: &[f32]) {
+        let (dim, half) = (key.len(), key.len().div_ceil(2));
+        let panel = &mut self.keys[token / PANEL * half * PANEL..][..half * PANEL];
+        for (lanes, pair) in panel.chunks_exact_mut(PANEL).zip(key.chunks(2)) {
+            let second = pair.get(1).map_or(0, |second| rounded(*second) >> 16);
+            lanes[token % PANEL] = rounded(pair[0]) | second;
+        }
+        let pairs = self.values[token / 2 * dim..][..dim].iter_mut().zip(value);
+        match token % 2 {
+            0 => pairs.for_each(|(pair, value)| *pair = rounded(*value)),
+            _ => pairs.for_each(|(pair, value)| *pair |= rounded(*value) >> 16),
+        }
+    }
+}
+
+/// Tokens there is room for where this many are held: whole panels, and beyond 512 tokens at most an eighth too many.
+fn room(tokens: usize) -> usize {
+    tokens.next_multiple_of((tokens.next_power_of_two() / 16).max(PANEL))
+}
+
+/// Queries `[rows, dim]` in the words that keys are multiplied with.
+#[derive(Debug, Default)]
+pub(super) struct Queries {
+    /// Rounded where keys are.
+    pub words: Vec<f32>,
+    /// `[rows, dim / 2]`, where the machine multiplies them.
+    pairs: Vec<u32>,
+}
+
+impl Queries {
+    /// Makes `words` ready for keys of this format.
+    pub fn prepare(&mut self, dim: usize, format: Format) {
+        if !format.is_multiplied_in_bf16() {
+            return;
+        }
+        round_to_bf16(&mut self.words);
+        if multiplies_bf16() {
+            self.pairs.resize(self.words.len() / dim * dim.div_ceil(2), 0);
+            to_pairs(&self.words, dim, dim, &mut self.pairs);
+        }
+    }
+}
+
+/// Some rows of a product, and where they are written.
+#[derive(Clone, Copy)]
+pub(super) struct Into {
+    pub rows: usize,
+    pub to: (team::Shared, usize),
+    pub stride: usize,
+}
+
+impl KeyValues {
+    /// Of a decoder whose linear layers have this format.
+    pub fn new(heads: Heads, format: Format) -> Self {
+        let held = match format.is_multiplied_in_bf16() {
+            true => Held::Pairs(vec![Head::default(); heads.kv]),
+            false => Held::Words(vec![Head::default(); heads.kv]),
+        };
+        Self { len: 0, dim: heads.dim, held }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn heads(&self) -> usize {
+        match &self.held {
+            Held::Words(heads) => heads.len(),
+            Held::Pairs(heads) => heads.len(),
+        }
+    }
+
+    /// What they are rounded to.
+    pub fn format(&self) -> Format {
+        match self.held {
+            Held::Words(_) => Format::F32,
+            Held::Pairs(_) => Format::Bf16,
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        match &self.held {
+            Held::Words(heads) => heads.iter().map(Head::bytes).sum(),
+            Held::Pairs(heads) => heads.iter().map(Head::bytes).sum(),
+        }
+    }
+
+    /// What [`Self::bytes`] says where this many tokens are held.
+    pub fn bytes_for(heads: Heads, format: Format, tokens: usize) -> usize {
+        let words = match format.is_multiplied_in_bf16() {
+            true => room(tokens) * heads.dim.div_ceil(2) + room(tokens) / 2 * heads.dim,
+            false => 2 * room(tokens) * heads.dim,
+        };
+        heads.kv * words * size_of::<f32>()
+    }
+
+    /// Appends tokens: `keys` and `values` are `[tokens, kv heads, dim]`. There will be `expected` tokens, or more.
+    pub fn extend(&mut self, keys: &[f32], values: &[f32], expected: usize) {
+        let (dim, half) = (self.dim, self.dim.div_ceil(2));
+        let width = dim * self.heads();
+        let (start, len) = (self.len, self.len + keys.len() / width);
+        let size = (len, room(len.max(expected)));
+        let tokens = || (start..len).zip(keys.chunks_exact(width).zip(values.chunks_exact(width)));
+        match &mut self.held {
+            Held::Words(heads) => {
+                for (head, held) in heads.iter_mut().enumerate() {
+                    held.grow(size, dim, dim, 1);
+                    for (token, (key, value)) in tokens() {
+                        held.put(token, &key[head * dim..][..dim], &value[head * dim..][..dim]);
+                    }
+                }
+            }
+            Held::Pairs(heads) => {
+                for (head, held) in heads.iter_mut().enumerate() {
+                    held.grow(size, half, dim, 2);
+                    for (token, (key, value)) in tokens() {
+                        held.put(token, &key[head * dim..][..dim], &value[head * dim..][..dim]);
+                    }
+                }
+            }
+        }
+        self.len = len;
+    }
+
+    /// Scores of queries from row `first` on with the first `keys` keys of a head.
+    pub(super) fn scores(&self, (head, keys): (usize, usize), queries: &Queries, first: usize, into: Into) {
+        let (dim, half) = (self.dim, self.dim.div_ceil(2));
+        let Into { rows, to: (to, at), stride } = into;
+        let words = Left::rows(&queries.words[first * dim..], dim);
+        match &self.held {
+            Held::Words(heads) => {
+                alone(rows, words, Right::packed(&heads[head].keys, dim, keys), (to, at), stride, false);
+            }
+            Held::Pairs(heads) if multiplies_bf16() => {
+                let pairs = Left::rows(&queries.pairs[first * half..], half);
+                alone(rows, pairs, Right::packed(&heads[head].keys, half, keys), (to, at), stride, false);
+            }
+            Held::Pairs(heads) => {
+                let mut panel = vec![0.0; 2 * half * PANEL];
+                let panels = heads[head].keys.chunks_exact(half * PANEL);
+                for (start, pairs) in (0..keys).step_by(PANEL).zip(panels) {
+                    widen_bf16(pairs, PANEL, &mut panel);
+                    let right = Right::packed(&panel, dim, PANEL.min(keys - start));
+                    alone(rows, words, right, (to, at + start), stride, false);
+                }
+            }
+        }
+    }
+
+    /// Adds the first `keys` values of a head times `probabilities`, whose rows are `columns` apart.
+    ///
+    /// In bf16 the probabilities are rounded too, as FlashAttention does (Dao 2023).
+    pub(super) fn add_values(
+        &self,
+        (head, keys): (usize, usize),
+        (probabilities, columns): (&[f32], usize),
+        scratch: &mut Vec<u32>,
+        into: Into,
+    ) {
+        let dim = self.dim;
+        let Into { rows, to, stride } = into;
+        match &self.held {
+            Held::Words(heads) => {
+                let left = Left { data: probabilities, row: columns, column: 1 };
+                alone(rows, left, Right::rows(&heads[head].values, keys, dim), to, stride, true);
+            }
+            Held::Pairs(heads) if multiplies_bf16() => {
+                let half = keys.div_ceil(2);
+                scratch.resize(rows * half, 0);
+                to_pairs(probabilities, columns, keys, scratch);
+                let right = Right::rows(&heads[head].values, half, dim);
+                alone(rows, Left::rows(scratch, half), right, to, stride, true);
+            }
+            Held::Pairs(heads) => {
+                let (mut left, mut values) = (vec![0.0; rows * PANEL], vec![0.0; PANEL * dim]);
+                let pairs = heads[head].values.chunks(PANEL / 2 * dim);
+                for (start, pairs) in (0..keys).step_by(PANEL).zip(pairs) {
+                    let count = PANEL.min(keys - start);
+                    for (row, left) in left.chunks_exact_mut(PANEL).enumerate() {
+                        left[..count].copy_from_slice(&probabilities[row * columns + start..][..count]);
+                    }
+                    round_to_bf16(&mut left);
+                    widen_bf16(pairs, dim, &mut values);
+                    let right = Right::rows(&values, count, dim);
+                    alone(rows, Left::rows(&left, PANEL), right, to, stride, true);
+                }
+            }
+        }
+    }
+}
