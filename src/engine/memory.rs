@@ -176,16 +176,25 @@ pub(super) fn check_sampling(
 /// Also if the weights alone are more than the memory that is left.
 pub fn load_frozen(folder: &Path, dtype: Option<Format>, device: &Device) -> Result<Decoder, EngineError> {
     let format = dtype.unwrap_or(Format::F32);
-    if !device.is_cpu() {
-        return Ok(Decoder::load_on(folder, Some(format), device)?);
+    if device.is_cpu() {
+        check_weights(weights(&ModelConfig::load(folder)?, format), format, available())?;
     }
-    let planned = Footprint { weights: weights(&ModelConfig::load(folder)?, format), ..Footprint::default() };
-    planned.fits("the model", || match format {
-        Format::F32 => "set dtype = \"bf16\" under [engine] for half, or \"nf4\" for an eighth of it".into(),
-        Format::F16 | Format::Bf16 => "set dtype = \"nf4\" under [engine] for a quarter of it".into(),
-        Format::Nf4 => "take a smaller model".into(),
-    })?;
     Ok(Decoder::load_on(folder, Some(format), device)?)
+}
+
+/// Refuses weights of so many bytes where less is left.
+pub(super) fn check_weights(
+    needs: usize,
+    format: Format,
+    available: Option<usize>,
+) -> Result<(), EngineError> {
+    let Some(available) = available.filter(|available| needs > *available) else { return Ok(()) };
+    let change = match format {
+        Format::F32 => "set dtype = \"bf16\" under [engine] for half, or \"nf4\" for an eighth of it",
+        Format::F16 | Format::Bf16 => "set dtype = \"nf4\" under [engine] for a quarter of it",
+        Format::Nf4 => "take a smaller model",
+    };
+    Err(EngineError::Memory { what: "the model", needs, available, change: change.into() })
 }
 
 /// Values of a row of one layer's forward: input, two norms, middle and output; queries and keys before and after norm
@@ -227,7 +236,7 @@ fn feed_forward(config: &ModelConfig) -> usize {
 }
 
 /// Bytes of all weights, frozen in this format, and of the tables of the rotary embedding.
-fn weights(config: &ModelConfig, format: Format) -> usize {
+pub(super) fn weights(config: &ModelConfig, format: Format) -> usize {
     held(config, format) + config.context * config.design.rotary.unwrap_or(config.heads.dim) * FLOAT
 }
 
@@ -281,7 +290,7 @@ pub(super) fn cache_bound(device: &Device) -> usize {
 }
 
 /// Of [`free_memory`], what this process's control group still lets it take.
-fn available() -> Option<usize> {
+pub(super) fn available() -> Option<usize> {
     let free = free_memory()?;
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
     let group = number("/sys/fs/cgroup/memory.max").zip(number("/sys/fs/cgroup/memory.current"));

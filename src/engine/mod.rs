@@ -3,6 +3,7 @@
 //! What is sampled for a sequence depends on its tokens and its seed alone; what a training step yields depends on its
 //! batches and their order alone. Neither depends on the number of threads, on timing, or on what else is running.
 
+mod bases;
 mod crew;
 mod eight_bit;
 mod error;
@@ -33,6 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::kernels::Format;
 
+pub use bases::{Bases, Checkpoint};
 use crew::Crew;
 pub use crew::{shares, shares_of_shape};
 pub use error::EngineError;
