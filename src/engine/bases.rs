@@ -64,17 +64,23 @@ pub struct Bases {
     asked: AtomicUsize,
     loads: AtomicUsize,
     /// Bytes that the CPU's memory has left.
-    left: fn() -> Option<usize>,
+    left: Box<dyn Fn() -> Option<usize> + Send + Sync>,
 }
 
 impl Default for Bases {
     fn default() -> Self {
         let (slots, devices) = (Mutex::default(), Mutex::default());
-        Self { slots, devices, asked: 0.into(), loads: 0.into(), left: available }
+        Self { slots, devices, asked: 0.into(), loads: 0.into(), left: Box::new(available) }
     }
 }
 
 impl Bases {
+    /// As if the CPU's memory had so many bytes left.
+    #[cfg(test)]
+    pub(super) fn with_left(bytes: usize) -> Self {
+        Self { left: Box::new(move || Some(bytes)), ..Self::default() }
+    }
+
     /// Finds the devices, as [`EngineSpec::places`] does, each the same one throughout.
     pub fn places(&self, spec: &EngineSpec) -> Result<Places, EngineError> {
         let mut devices = lock(&self.devices);

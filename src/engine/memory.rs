@@ -236,7 +236,7 @@ fn feed_forward(config: &ModelConfig) -> usize {
 }
 
 /// Bytes of all weights, frozen in this format, and of the tables of the rotary embedding.
-pub(super) fn weights(config: &ModelConfig, format: Format) -> usize {
+pub fn weights(config: &ModelConfig, format: Format) -> usize {
     held(config, format) + config.context * config.design.rotary.unwrap_or(config.heads.dim) * FLOAT
 }
 

@@ -38,7 +38,7 @@ pub use bases::{Bases, Checkpoint};
 use crew::Crew;
 pub use crew::{shares, shares_of_shape};
 pub use error::EngineError;
-pub use memory::{Footprint, SamplingLoad, TrainingLoad, free_memory, load_frozen, training_load};
+pub use memory::{Footprint, SamplingLoad, TrainingLoad, free_memory, load_frozen, training_load, weights};
 pub use microbatch::{Microbatch, pack};
 pub use optimizer::{Optimizer, Rule};
 pub use places::{Place, Places};

@@ -66,6 +66,10 @@ pub fn run(request: Request) -> Result<Summary> {
         outcome
     });
     workshop.held.retain(|_| false);
+    let models = workshop.held.bases.loads();
+    if models > 0 {
+        workshop.folder.note(Entry::Loaded { models })?;
+    }
     run.settled()?;
     workshop.store.remember(&workshop.plan.name, &run.keys)?;
     workshop.files.save(&workshop.store)?;

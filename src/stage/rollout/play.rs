@@ -136,7 +136,10 @@ impl Player {
         let toolbox = Toolbox::load(tools)?;
         let system =
             system_prompt(context.files.get("system").map_or("", String::as_str), toolbox.functions())?;
-        let chat = Chat::load_with(folder.model(), budget.thinking)
+        let chat = context
+            .held
+            .vocabulary(folder.model_digest(), folder.model())
+            .and_then(|vocabulary| Chat::load_over(vocabulary, folder.model(), budget.thinking))
             .and_then(|chat| chat.with_history(budget.history_thinking))
             .and_then(|chat| chat.brief(&system, toolbox.functions()))
             .at(|| format!("policy \"{}\"", policy.name))?;
