@@ -11,6 +11,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError,
@@ -67,6 +68,12 @@ pub struct Bases {
     left: Box<dyn Fn() -> Option<usize> + Send + Sync>,
 }
 
+impl fmt::Debug for Bases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bases").finish_non_exhaustive()
+    }
+}
+
 impl Default for Bases {
     fn default() -> Self {
         let (slots, devices) = (Mutex::default(), Mutex::default());
@@ -77,21 +84,22 @@ impl Default for Bases {
 impl Bases {
     /// As if the CPU's memory had so many bytes left.
     #[cfg(test)]
-    pub(super) fn with_left(bytes: usize) -> Self {
-        Self { left: Box::new(move || Some(bytes)), ..Self::default() }
+    pub(super) fn with_left(bytes: usize) -> Arc<Self> {
+        Arc::new(Self { left: Box::new(move || Some(bytes)), ..Self::default() })
     }
 
     /// Finds the devices, as [`EngineSpec::places`] does, each the same one throughout.
-    pub fn places(&self, spec: &EngineSpec) -> Result<Places, EngineError> {
+    pub fn places(self: &Arc<Self>, spec: &EngineSpec) -> Result<Places, EngineError> {
         let mut devices = lock(&self.devices);
-        spec.places_by(&mut |index| match devices.get(&index) {
+        let places = spec.places_by(&mut |index| match devices.get(&index) {
             Some(device) => Ok(device.clone()),
             None => {
                 let device = open(index)?;
                 devices.insert(index, device.clone());
                 Ok(device)
             }
-        })
+        })?;
+        Ok(Places { bases: Some(self.clone()), ..places })
     }
 
     /// A decoder with the frozen weights of a model on the first of these devices, and all of them, each with the weights
@@ -100,7 +108,7 @@ impl Bases {
     /// # Errors
     /// Also if the weights alone are more than the memory that is left.
     pub fn seat(
-        &self,
+        self: &Arc<Self>,
         model: Checkpoint<'_>,
         spec: &EngineSpec,
         beside: usize,
@@ -133,10 +141,9 @@ impl Bases {
             return Ok(base.clone());
         }
         let needs = weights(&ModelConfig::load(model.folder)?, format);
-        let released = self.make_room(device, Some(&key), needs.saturating_add(beside).max(1));
+        let left = self.make_room(device, Some(&key), needs.saturating_add(beside).max(1));
         if device.is_cpu() {
-            // Memory that was given back may be counted as ours for a while yet.
-            check_weights(needs, format, (self.left)().map(|left| left.saturating_add(released)))?;
+            check_weights(needs, format, left)?;
         }
         self.loads.fetch_add(1, Ordering::Relaxed);
         let base = Arc::new(match copy {
@@ -159,18 +166,18 @@ impl Bases {
         base
     }
 
-    /// Lets bases on this device go until so many bytes are left there; gives how many that freed.
+    /// Lets bases on this device go until so many bytes are left there; gives how many are. Not all that is given back is
+    /// counted as free at once, so they are not asked for again.
     ///
     /// Those that a stage works with stay in memory until it ends, and are let go only where the others are not enough.
     fn make_room(&self, device: &Device, keep: Option<&Key>, bytes: usize) -> usize {
         let mut slots = lock(&self.slots);
         slots.sort_by_key(|slot| slot.asked);
         let mut left = if device.is_cpu() { (self.left)().unwrap_or(usize::MAX) } else { 0 };
-        let mut released = 0;
         for in_use in [false, true] {
             for slot in &mut *slots {
                 if left >= bytes {
-                    return released;
+                    return left;
                 }
                 if slot.key.device != device.location() || Some(&slot.key) == keep {
                     continue;
@@ -179,11 +186,15 @@ impl Bases {
                 let Some(base) = held.take_if(|base| base.is_in_use() == in_use) else { continue };
                 if !in_use && device.is_cpu() {
                     left = left.saturating_add(base.bytes());
-                    released += base.bytes();
                 }
             }
         }
-        released
+        left
+    }
+
+    /// Bytes of the CPU's memory that are left, bases let go where that is less than these.
+    pub(super) fn room(&self, bytes: usize) -> usize {
+        self.make_room(&Device::Cpu, None, bytes)
     }
 
     /// Makes room for work that takes so many bytes on each of these devices and shares no base.

@@ -10,7 +10,8 @@ use candle_core::Device;
 use serde::Serialize;
 
 use super::{
-    EngineError, Recompute, crew::Split, recompute::kept_bytes_of, trainer::logit_rows, worker::STEP_ROWS,
+    Bases, EngineError, Places, Recompute, crew::Split, recompute::kept_bytes_of, trainer::logit_rows,
+    worker::STEP_ROWS,
 };
 use crate::model::{Decoder, ModelConfig, kernels::Format, ops::Cache};
 
@@ -136,12 +137,21 @@ impl Footprint {
         }
     }
 
-    /// Says whether this fits what the machine has left.
+    /// Says whether this fits what the machine has left, once models that nobody works with are let go for it.
     ///
     /// # Errors
     /// If it does not, with `change`: what would make it fit.
-    pub fn fits(&self, what: &'static str, change: impl FnOnce() -> String) -> Result<(), EngineError> {
-        match available() {
+    pub fn fits(
+        &self,
+        bases: Option<&Bases>,
+        what: &'static str,
+        change: impl FnOnce() -> String,
+    ) -> Result<(), EngineError> {
+        let available = match bases {
+            Some(bases) => Some(bases.room(self.total())),
+            None => available(),
+        };
+        match available {
             Some(available) if self.total() > available => {
                 Err(EngineError::Memory { what, needs: self.total(), available, change: change() })
             }
@@ -154,14 +164,15 @@ impl Footprint {
 /// are there already.
 pub(super) fn check_sampling(
     config: &ModelConfig,
-    threads: usize,
+    places: &Places,
     bound: Option<usize>,
 ) -> Result<(), EngineError> {
+    let threads = places.threads();
     let (longest, tokens) = (config.context, STEP_ROWS);
     let load = SamplingLoad { sequences: STEP_ROWS, longest, tokens, bound: None, threads, rank: None };
     let step = Footprint::sampling(config, Format::F32, &load);
     let planned = Footprint { weights: 0, trained: 0, beside: 0, cache: bound.unwrap_or(0), ..step };
-    planned.fits("sampling", || match bound {
+    planned.fits(places.bases.as_deref(), "sampling", || match bound {
         Some(_) => {
             let left = available().unwrap_or_default().saturating_sub(planned.total() - planned.cache);
             format!("set kv_cache_mib under [engine] to {} or less", (left >> 20).max(1))
@@ -177,18 +188,17 @@ pub(super) fn check_sampling(
 pub fn load_frozen(folder: &Path, dtype: Option<Format>, device: &Device) -> Result<Decoder, EngineError> {
     let format = dtype.unwrap_or(Format::F32);
     if device.is_cpu() {
-        check_weights(weights(&ModelConfig::load(folder)?, format), format, available())?;
+        let needs = weights(&ModelConfig::load(folder)?, format);
+        check_weights(needs, format, available().unwrap_or(usize::MAX))?;
     }
     Ok(Decoder::load_on(folder, Some(format), device)?)
 }
 
 /// Refuses weights of so many bytes where less is left.
-pub(super) fn check_weights(
-    needs: usize,
-    format: Format,
-    available: Option<usize>,
-) -> Result<(), EngineError> {
-    let Some(available) = available.filter(|available| needs > *available) else { return Ok(()) };
+pub(super) fn check_weights(needs: usize, format: Format, available: usize) -> Result<(), EngineError> {
+    if needs <= available {
+        return Ok(());
+    }
     let change = match format {
         Format::F32 => "set dtype = \"bf16\" under [engine] for half, or \"nf4\" for an eighth of it",
         Format::F16 | Format::Bf16 => "set dtype = \"nf4\" under [engine] for a quarter of it",
@@ -349,16 +359,17 @@ mod tests {
 
     #[test]
     fn a_bound_on_keys_and_values_beyond_the_memory_is_refused_with_one_that_fits() {
-        check_sampling(&config(), 2, Some(1 << 20)).unwrap();
-        let refused = check_sampling(&config(), 2, Some(usize::MAX / 2)).unwrap_err();
+        let places = Places::cpu(1, 2);
+        check_sampling(&config(), &places, Some(1 << 20)).unwrap();
+        let refused = check_sampling(&config(), &places, Some(usize::MAX / 2)).unwrap_err();
         assert!(refused.hint().unwrap().starts_with("set kv_cache_mib under [engine] to "), "{refused}");
     }
 
     #[test]
     fn what_does_not_fit_is_refused_with_the_change_that_would_help() {
         let huge = Footprint { weights: usize::MAX / 2, ..Footprint::default() };
-        let error = huge.fits("sampling", || "a smaller batch".into()).unwrap_err().to_string();
+        let error = huge.fits(None, "sampling", || "a smaller batch".into()).unwrap_err().to_string();
         assert!(error.starts_with("sampling needs"), "{error}");
-        Footprint::default().fits("sampling", String::new).unwrap();
+        Footprint::default().fits(None, "sampling", String::new).unwrap();
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
-use super::{EngineError, EngineSpec};
+use super::{Bases, EngineError, EngineSpec};
 use crate::model::{Base, kernels::Format};
 
 pub(super) const CPU: &str = "cpu";
@@ -24,11 +24,13 @@ pub struct Place {
 pub struct Places {
     pub first: Place,
     pub others: Vec<Place>,
+    /// Holds models there, and lets them go for work that needs the memory.
+    pub bases: Option<Arc<Bases>>,
 }
 
 impl From<Place> for Places {
     fn from(first: Place) -> Self {
-        Self { first, others: Vec::new() }
+        Self { first, others: Vec::new(), bases: None }
     }
 }
 
@@ -40,7 +42,7 @@ impl Places {
             let threads = (threads / devices.max(1) + extra).max(1);
             Place { device: Device::Cpu, threads, base: None }
         };
-        Self { first: place(0), others: (1..devices).map(place).collect() }
+        Self { first: place(0), others: (1..devices).map(place).collect(), bases: None }
     }
 
     pub fn count(&self) -> usize {
@@ -117,7 +119,7 @@ impl EngineSpec {
         };
         let mut places = places.into_iter().map(place).collect::<Result<Vec<_>, EngineError>>()?;
         let first = places.remove(0);
-        Ok(Places { first: Place { threads, ..first }, others: places })
+        Ok(Places { first: Place { threads, ..first }, others: places, bases: None })
     }
 }
 

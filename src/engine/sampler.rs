@@ -111,7 +111,7 @@ impl Sampler {
     pub fn seated(decoder: Decoder, places: &Places, spec: &EngineSpec) -> Result<Self, EngineError> {
         let set = spec.kv_cache_mib.map(|mib| mib.saturating_mul(1 << 20));
         if places.first.device.is_cpu() {
-            check_sampling(&decoder.config, places.threads(), set)?;
+            check_sampling(&decoder.config, places, set)?;
         }
         Self::across(decoder, places, set)
     }

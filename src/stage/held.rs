@@ -18,7 +18,7 @@ type Cell = Arc<Mutex<Option<Arc<Vocabulary>>>>;
 /// Owned by the run; each stage is handed it.
 #[derive(Default)]
 pub struct Held {
-    pub bases: Bases,
+    pub bases: Arc<Bases>,
     /// By the digests of their models.
     vocabularies: Mutex<BTreeMap<Digest, Cell>>,
 }

@@ -23,13 +23,18 @@ impl Stored {
         self.folder.path()
     }
 
-    fn seat(&self, bases: &Bases, devices: usize, format: Format) -> Result<(Decoder, Places), EngineError> {
+    fn seat(
+        &self,
+        bases: &Arc<Bases>,
+        devices: usize,
+        format: Format,
+    ) -> Result<(Decoder, Places), EngineError> {
         self.seat_beside(bases, devices, format, 0)
     }
 
     fn seat_beside(
         &self,
-        bases: &Bases,
+        bases: &Arc<Bases>,
         devices: usize,
         format: Format,
         beside: usize,
@@ -66,7 +71,7 @@ fn trained(mut decoder: Decoder, places: &Places) -> Vec<u8> {
 
 #[test]
 fn a_model_is_read_once_for_all_that_work_with_it() {
-    let (bases, model) = (Bases::default(), stored("a"));
+    let (bases, model) = (Arc::<Bases>::default(), stored("a"));
     let (first, _) = model.seat(&bases, 1, Format::F32).unwrap();
     for devices in [1, 3] {
         let (decoder, places) = model.seat(&bases, devices, Format::F32).unwrap();
@@ -81,7 +86,7 @@ fn a_model_is_read_once_for_all_that_work_with_it() {
 
 #[test]
 fn another_format_or_another_model_is_read_anew() {
-    let (bases, a, b) = (Bases::default(), stored("a"), stored("b"));
+    let (bases, a, b) = (Arc::<Bases>::default(), stored("a"), stored("b"));
     for (model, format, loads) in
         [(&a, Format::F32, 1), (&a, Format::Bf16, 2), (&b, Format::Bf16, 3), (&a, Format::F32, 3)]
     {
@@ -92,7 +97,7 @@ fn another_format_or_another_model_is_read_anew() {
 
 #[tokio::test]
 async fn what_is_sampled_and_trained_is_what_a_model_of_its_own_gives() {
-    let (bases, model) = (Bases::default(), stored("a"));
+    let (bases, model) = (Arc::<Bases>::default(), stored("a"));
     for (devices, format) in [(1, Format::F32), (2, Format::F32), (2, Format::Bf16)] {
         let places = Places::cpu(devices, 3);
         let own = || load_frozen(model.path(), Some(format), &candle_core::Device::Cpu).unwrap();
@@ -115,7 +120,7 @@ async fn what_is_sampled_and_trained_is_what_a_model_of_its_own_gives() {
 fn a_decoder_that_is_trained_whole_leaves_what_is_held_as_it_was() {
     for by_kernels in [true, false] {
         let _forced = (!by_kernels).then(composed::force);
-        let (bases, model) = (Bases::default(), stored("a"));
+        let (bases, model) = (Arc::<Bases>::default(), stored("a"));
         let values = |decoder: &Decoder| -> Vec<Vec<f32>> {
             decoder.tensors().unwrap().iter().map(|(_, tensor)| ops::read(tensor).unwrap()).collect()
         };
@@ -157,6 +162,18 @@ fn what_work_takes_beside_its_weights_makes_room_too() {
 }
 
 #[test]
+fn a_step_that_needs_the_memory_of_a_model_gets_it() {
+    let (bases, a, b) = (Bases::with_left(bytes()), stored("a"), stored("b"));
+    b.seat(&bases, 1, Format::F32).unwrap();
+    let (decoder, places) = a.seat(&bases, 1, Format::F32).unwrap();
+    let spec = EngineSpec { devices: vec!["cpu".into()], threads: None, dtype: None, kv_cache_mib: None };
+    assert!(b.held(&bases));
+    // Refused all the same: this machine has as good as nothing left.
+    assert!(Sampler::seated(decoder, &places, &spec).is_err_and(|error| error.code() == "engine::memory"));
+    assert!(!b.held(&bases));
+}
+
+#[test]
 fn what_a_stage_works_with_goes_after_what_nobody_does() {
     let [a, b, c] = ["a", "b", "c"].map(stored);
     let bases = Bases::with_left(bytes());
@@ -171,7 +188,7 @@ fn what_a_stage_works_with_goes_after_what_nobody_does() {
 
 #[test]
 fn what_no_stage_will_read_is_let_go() {
-    let (bases, a, b) = (Bases::default(), stored("a"), stored("b"));
+    let (bases, a, b) = (Arc::<Bases>::default(), stored("a"), stored("b"));
     a.seat(&bases, 1, Format::F32).unwrap();
     b.seat(&bases, 1, Format::F32).unwrap();
     bases.retain(|digest| *digest == b.digest);
@@ -184,7 +201,7 @@ fn what_no_stage_will_read_is_let_go() {
 
 #[test]
 fn those_who_ask_at_once_wait_for_one_load() {
-    let (bases, model, barrier) = (Bases::default(), stored("a"), Barrier::new(6));
+    let (bases, model, barrier) = (Arc::<Bases>::default(), stored("a"), Barrier::new(6));
     std::thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| {
@@ -198,7 +215,7 @@ fn those_who_ask_at_once_wait_for_one_load() {
 
 #[test]
 fn of_a_load_that_failed_nothing_is_left() {
-    let (bases, model) = (Bases::default(), stored("a"));
+    let (bases, model) = (Arc::<Bases>::default(), stored("a"));
     let weights = model.path().join("model.safetensors");
     let whole = std::fs::read(&weights).unwrap();
     std::fs::write(&weights, &whole[..whole.len() / 2]).unwrap();
