@@ -183,7 +183,8 @@ impl Bases {
                     continue;
                 }
                 let Some(mut held) = unlocked(&slot.base) else { continue };
-                let Some(base) = held.take_if(|base| base.is_in_use() == in_use) else { continue };
+                let used = |base: &Arc<Base>| Arc::strong_count(base) > 1 || base.is_in_use();
+                let Some(base) = held.take_if(|base| used(base) == in_use) else { continue };
                 if !in_use && device.is_cpu() {
                     left = left.saturating_add(base.bytes());
                 }

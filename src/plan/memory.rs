@@ -88,6 +88,9 @@ impl Policies {
 
     /// For each of these nodes, worked in this order: bytes of all models that are held while it is at work.
     pub fn held(&mut self, plan: &Plan, at: (&Ledger<'_>, &Store), worked: &[NodeIndex]) -> Vec<usize> {
+        if worked.is_empty() {
+            return Vec::new();
+        }
         let models = Models::new(plan);
         let mut spans: BTreeMap<NodeIndex, [usize; 2]> = BTreeMap::new();
         for (place, index) in worked.iter().enumerate() {
