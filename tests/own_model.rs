@@ -170,6 +170,40 @@ fn a_llama_of_ones_own_goes_from_folder_to_exam_and_is_keyed_by_its_content() {
     assert!(!plan.contains("memory, unknown"), "{plan}");
 }
 
+/// How often the newest run read a model.
+fn models_read(project: &Project) -> u64 {
+    let journal = std::fs::read_to_string(newest(project).join("journal.jsonl")).unwrap();
+    let entries = journal.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    entries.filter_map(|entry| entry["models"].as_u64()).sum()
+}
+
+#[test]
+fn a_run_reads_each_model_once_however_many_stages_work_with_it() {
+    let project = own_model(RUN);
+    let several = ["--set", "engine.devices=[\"cpu\", \"cpu\"]", "--set", "engine.threads=2"];
+    project.run(&several);
+    assert_eq!(models_read(&project), 1);
+    // Another format is other weights.
+    project.run(&["--set", "engine.dtype=\"bf16\""]);
+    assert_eq!(models_read(&project), 1);
+
+    let second = RUN.replace("{ base = \"base\"", "{ other = \"other\", base = \"base\"")
+        + "\n[stages.other]\nkind = \"model\"\nfrom = \"other\"\n";
+    project.write("run.toml", &second);
+    std::fs::rename(project.path("llama"), project.path("other")).unwrap();
+    project.llama(2);
+    let plan = project.mcprl(&["plan", "run.toml"]).out;
+    assert!(plan.contains("beside it, as long as there is room: models that other stages read"), "{plan}");
+    project.run(&[]);
+    assert_eq!(models_read(&project), 2);
+
+    // A model whose weights are all trained is another one afterwards.
+    let whole = RUN.replace("rewards = \"reward\"", "rewards = \"reward\"\nlora = false");
+    project.write("run.toml", &whole);
+    project.run(&[]);
+    assert_eq!(models_read(&project), 2);
+}
+
 #[test]
 fn what_a_model_takes_that_is_not_here_yet_is_said_to_be_unknown() {
     let project = Project::new(&RUN.replace("model = \"llama\"", "model = \"someone/llama\""));

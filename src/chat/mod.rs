@@ -22,7 +22,7 @@ mod vocabulary;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -33,7 +33,7 @@ pub use history::{HistoryThinking, Retold};
 use history::{Past, Stripping};
 use learn::{Handover, Learned, learn};
 use template::{Template, message};
-use vocabulary::Vocabulary;
+pub use vocabulary::Vocabulary;
 
 /// One tool call as the model means it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -77,7 +77,7 @@ pub enum Thinking {
 /// A model's way of writing conversations: tokenizer, chat template and tool-call format, and once it was
 /// [briefed](Self::brief) the system text and tools of a run.
 pub struct Chat {
-    vocabulary: Vocabulary,
+    vocabulary: Arc<Vocabulary>,
     template: Template,
     format: Format,
     handover: Handover,
@@ -126,11 +126,17 @@ impl Chat {
 
     /// The same, with a word to the template on whether to think.
     pub fn load_with(folder: &Path, thinking: Thinking) -> Result<Self, ChatError> {
+        Self::load_over(Arc::new(Vocabulary::of(folder)?), folder, thinking)
+    }
+
+    /// The same, over the folder's vocabulary, which takes longest to read.
+    pub fn load_over(
+        vocabulary: Arc<Vocabulary>,
+        folder: &Path,
+        thinking: Thinking,
+    ) -> Result<Self, ChatError> {
         let config: Map<String, Value> = folder::read_json(&folder.join("tokenizer_config.json"))?;
         let named = folder::named_tokens(&config);
-        let contents: Vec<String> =
-            named.values().filter_map(|text| text.as_str().map(str::to_owned)).collect();
-        let vocabulary = Vocabulary::load(&folder.join("tokenizer.json"), &contents)?;
         let eos = named.get("eos_token").and_then(Value::as_str);
 
         let mut constants = named.clone();

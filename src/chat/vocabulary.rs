@@ -12,12 +12,15 @@ use std::{
 
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::ChatError;
+use super::{
+    ChatError,
+    folder::{named_tokens, read_json},
+};
 
 /// A Unicode noncharacter, never used for interchange: breaks the spelling of a control token in outside text.
 const MASK: char = '\u{FDD0}';
 
-pub(super) struct Vocabulary {
+pub struct Vocabulary {
     /// Recognises control tokens.
     tokenizer: Tokenizer,
     /// Reads control tokens as plain characters.
@@ -28,9 +31,16 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
+    /// Loads `tokenizer.json` of a Hugging Face folder, and the tokens that `tokenizer_config.json` names.
+    pub fn of(folder: &Path) -> Result<Self, ChatError> {
+        let named = named_tokens(&read_json(&folder.join("tokenizer_config.json"))?);
+        let named: Vec<String> = named.values().filter_map(|text| text.as_str().map(str::to_owned)).collect();
+        Self::load(&folder.join("tokenizer.json"), &named)
+    }
+
     /// Loads `tokenizer.json`. `named` are tokens the configuration names (`eos_token`, …): control tokens even where
     /// the tokenizer forgot to flag them as special.
-    pub fn load(path: &Path, named: &[String]) -> Result<Self, ChatError> {
+    fn load(path: &Path, named: &[String]) -> Result<Self, ChatError> {
         let bytes =
             std::fs::read(path).map_err(|source| ChatError::Read { path: path.to_owned(), source })?;
         let wrong = |error: tokenizers::Error| ChatError::Tokenizer {

@@ -10,7 +10,8 @@ use candle_core::Device;
 use serde::Serialize;
 
 use super::{
-    EngineError, Recompute, crew::Split, recompute::kept_bytes_of, trainer::logit_rows, worker::STEP_ROWS,
+    Bases, EngineError, Places, Recompute, crew::Split, recompute::kept_bytes_of, trainer::logit_rows,
+    worker::STEP_ROWS,
 };
 use crate::model::{Decoder, ModelConfig, kernels::Format, ops::Holding};
 
@@ -138,12 +139,21 @@ impl Footprint {
         }
     }
 
-    /// Says whether this fits what the machine has left.
+    /// Says whether this fits what the machine has left, once models that nobody works with are let go for it.
     ///
     /// # Errors
     /// If it does not, with `change`: what would make it fit.
-    pub fn fits(&self, what: &'static str, change: impl FnOnce() -> String) -> Result<(), EngineError> {
-        match available() {
+    pub fn fits(
+        &self,
+        bases: Option<&Bases>,
+        what: &'static str,
+        change: impl FnOnce() -> String,
+    ) -> Result<(), EngineError> {
+        let available = match bases {
+            Some(bases) => Some(bases.room(self.total())),
+            None => available(),
+        };
+        match available {
             Some(available) if self.total() > available => {
                 Err(EngineError::Memory { what, needs: self.total(), available, change: change() })
             }
@@ -156,14 +166,15 @@ impl Footprint {
 /// are there already.
 pub(super) fn check_sampling(
     config: &ModelConfig,
-    threads: usize,
+    places: &Places,
     bound: Option<usize>,
 ) -> Result<(), EngineError> {
+    let threads = places.threads();
     let (longest, tokens) = (config.context, STEP_ROWS);
     let load = SamplingLoad { sequences: STEP_ROWS, longest, tokens, bound: None, threads, rank: None };
     let step = Footprint::sampling(config, Format::F32, &load);
     let planned = Footprint { weights: 0, trained: 0, beside: 0, cache: bound.unwrap_or(0), ..step };
-    planned.fits("sampling", || match bound {
+    planned.fits(places.bases.as_deref(), "sampling", || match bound {
         Some(_) => {
             let left = available().unwrap_or_default().saturating_sub(planned.total() - planned.cache);
             format!("set kv_cache_mib under [engine] to {} or less", (left >> 20).max(1))
@@ -178,16 +189,24 @@ pub(super) fn check_sampling(
 /// Also if the weights alone are more than the memory that is left.
 pub fn load_frozen(folder: &Path, dtype: Option<Format>, device: &Device) -> Result<Decoder, EngineError> {
     let format = dtype.unwrap_or(Format::F32);
-    if !device.is_cpu() {
-        return Ok(Decoder::load_on(folder, Some(format), device)?);
+    if device.is_cpu() {
+        let needs = weights(&ModelConfig::load(folder)?, format);
+        check_weights(needs, format, available().unwrap_or(usize::MAX))?;
     }
-    let planned = Footprint { weights: weights(&ModelConfig::load(folder)?, format), ..Footprint::default() };
-    planned.fits("the model", || match format {
-        Format::F32 => "set dtype = \"bf16\" under [engine] for half, or \"nf4\" for an eighth of it".into(),
-        Format::F16 | Format::Bf16 => "set dtype = \"nf4\" under [engine] for a quarter of it".into(),
-        Format::Nf4 => "take a smaller model".into(),
-    })?;
     Ok(Decoder::load_on(folder, Some(format), device)?)
+}
+
+/// Refuses weights of so many bytes where less is left.
+pub(super) fn check_weights(needs: usize, format: Format, available: usize) -> Result<(), EngineError> {
+    if needs <= available {
+        return Ok(());
+    }
+    let change = match format {
+        Format::F32 => "set dtype = \"bf16\" under [engine] for half, or \"nf4\" for an eighth of it",
+        Format::F16 | Format::Bf16 => "set dtype = \"nf4\" under [engine] for a quarter of it",
+        Format::Nf4 => "take a smaller model",
+    };
+    Err(EngineError::Memory { what: "the model", needs, available, change: change.into() })
 }
 
 /// Values of a row of one layer's forward: input, two norms, middle and output; queries and keys before and after norm
@@ -229,7 +248,7 @@ fn feed_forward(config: &ModelConfig) -> usize {
 }
 
 /// Bytes of all weights, frozen in this format, and of the tables of the rotary embedding.
-fn weights(config: &ModelConfig, format: Format) -> usize {
+pub fn weights(config: &ModelConfig, format: Format) -> usize {
     held(config, format) + config.context * config.design.rotary.unwrap_or(config.heads.dim) * FLOAT
 }
 
@@ -283,7 +302,7 @@ pub(super) fn cache_bound(device: &Device) -> usize {
 }
 
 /// Of [`free_memory`], what this process's control group still lets it take.
-fn available() -> Option<usize> {
+pub(super) fn available() -> Option<usize> {
     let free = free_memory()?;
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
     let group = number("/sys/fs/cgroup/memory.max").zip(number("/sys/fs/cgroup/memory.current"));
@@ -351,16 +370,17 @@ mod tests {
 
     #[test]
     fn a_bound_on_keys_and_values_beyond_the_memory_is_refused_with_one_that_fits() {
-        check_sampling(&config(), 2, Some(1 << 20)).unwrap();
-        let refused = check_sampling(&config(), 2, Some(usize::MAX / 2)).unwrap_err();
+        let places = Places::cpu(1, 2);
+        check_sampling(&config(), &places, Some(1 << 20)).unwrap();
+        let refused = check_sampling(&config(), &places, Some(usize::MAX / 2)).unwrap_err();
         assert!(refused.hint().unwrap().starts_with("set kv_cache_mib under [engine] to "), "{refused}");
     }
 
     #[test]
     fn what_does_not_fit_is_refused_with_the_change_that_would_help() {
         let huge = Footprint { weights: usize::MAX / 2, ..Footprint::default() };
-        let error = huge.fits("sampling", || "a smaller batch".into()).unwrap_err().to_string();
+        let error = huge.fits(None, "sampling", || "a smaller batch".into()).unwrap_err().to_string();
         assert!(error.starts_with("sampling needs"), "{error}");
-        Footprint::default().fits("sampling", String::new).unwrap();
+        Footprint::default().fits(None, "sampling", String::new).unwrap();
     }
 }

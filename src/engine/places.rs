@@ -1,11 +1,13 @@
 //! The devices of `[engine]`: which this build can compute on, and which threads work for each.
 
+use std::sync::Arc;
+
 use candle_core::Device;
 
-use super::{EngineError, EngineSpec};
-use crate::model::kernels::Format;
+use super::{Bases, EngineError, EngineSpec};
+use crate::model::{Base, kernels::Format};
 
-const CPU: &str = "cpu";
+pub(super) const CPU: &str = "cpu";
 
 /// A device, and the threads that work on it or for it.
 #[derive(Debug, Clone)]
@@ -13,6 +15,8 @@ pub struct Place {
     pub device: Device,
     /// Of the CPU; a device is given its operations by one.
     pub threads: usize,
+    /// The frozen weights that are held there, for the policy that comes to it.
+    pub base: Option<Arc<Base>>,
 }
 
 /// Where a stage computes: the first place holds the policy, the others a copy of it each.
@@ -20,11 +24,13 @@ pub struct Place {
 pub struct Places {
     pub first: Place,
     pub others: Vec<Place>,
+    /// Holds models there, and lets them go for work that needs the memory.
+    pub bases: Option<Arc<Bases>>,
 }
 
 impl From<Place> for Places {
     fn from(first: Place) -> Self {
-        Self { first, others: Vec::new() }
+        Self { first, others: Vec::new(), bases: None }
     }
 }
 
@@ -33,9 +39,10 @@ impl Places {
     pub fn cpu(devices: usize, threads: usize) -> Self {
         let place = |index: usize| {
             let extra = usize::from(index < threads % devices.max(1));
-            Place { device: Device::Cpu, threads: (threads / devices.max(1) + extra).max(1) }
+            let threads = (threads / devices.max(1) + extra).max(1);
+            Place { device: Device::Cpu, threads, base: None }
         };
-        Self { first: place(0), others: (1..devices).map(place).collect() }
+        Self { first: place(0), others: (1..devices).map(place).collect(), bases: None }
     }
 
     pub fn count(&self) -> usize {
@@ -46,6 +53,12 @@ impl Places {
     pub fn threads(&self) -> usize {
         self.first.threads + self.others.iter().map(|place| place.threads).sum::<usize>()
     }
+}
+
+/// A CUDA device, with a stream of its own: it orders what different threads ask of the device; the default one would be
+/// one per thread.
+pub(super) fn open(index: usize) -> candle_core::Result<Device> {
+    Device::new_cuda_with_stream(index)
 }
 
 impl EngineSpec {
@@ -69,6 +82,14 @@ impl EngineSpec {
     /// If this build has no CUDA, a device is not there, they are of several kinds, one is named twice, or one is to
     /// hold weights of 4 bits.
     pub fn places(&self) -> Result<Places, EngineError> {
+        self.places_by(&mut open)
+    }
+
+    /// The same, with CUDA devices from `open`.
+    pub(super) fn places_by(
+        &self,
+        open: &mut dyn FnMut(usize) -> candle_core::Result<Device>,
+    ) -> Result<Places, EngineError> {
         let threads = self.all_threads();
         let Some(device) = self.devices.iter().find(|device| *device != CPU) else {
             return Ok(Places::cpu(self.devices.len().max(1), threads));
@@ -91,15 +112,14 @@ impl EngineSpec {
             }
             places.push((device, index));
         }
-        // A stream of its own orders what different threads ask of a device; the default one would be one per thread.
         let place = |(device, index): (&String, usize)| {
-            let device = Device::new_cuda_with_stream(index)
+            let device = open(index)
                 .map_err(|source| EngineError::Absent { device: device.clone(), source: Box::new(source) })?;
-            Ok(Place { device, threads: 1 })
+            Ok(Place { device, threads: 1, base: None })
         };
         let mut places = places.into_iter().map(place).collect::<Result<Vec<_>, EngineError>>()?;
         let first = places.remove(0);
-        Ok(Places { first: Place { threads, ..first }, others: places })
+        Ok(Places { first: Place { threads, ..first }, others: places, bases: None })
     }
 }
 

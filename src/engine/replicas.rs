@@ -33,10 +33,13 @@ pub struct Member<'a> {
 }
 
 impl Replica {
-    /// Copies of this decoder on these places.
+    /// Copies of this decoder on these places. A place that holds the same base shares it.
     pub fn of(decoder: &Decoder, places: &[Place]) -> Result<Vec<Self>, EngineError> {
         let replica = |place: &Place| {
-            let decoder = decoder.replica(&place.device)?;
+            let decoder = match &place.base {
+                Some(base) => base.replica_of(decoder)?,
+                None => decoder.replica(&place.device)?,
+            };
             let crew = Crew::new(&decoder, place.threads);
             Ok(Self { decoder, crew })
         };

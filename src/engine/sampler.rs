@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -14,7 +13,7 @@ use candle_core::Device;
 use tokio::sync::oneshot;
 
 use super::{
-    Crew, EngineError, EngineSpec, Places, Sampling, load_frozen,
+    Crew, EngineError, EngineSpec, Places, Sampling,
     memory::{cache_bound, check_sampling},
     replicas::{Replica, in_turn},
     worker::{Command, Worker},
@@ -23,7 +22,7 @@ use super::{
 use crate::model::ops::composed;
 use crate::{
     hash::{Digest, Encoder},
-    model::{Adapter, Decoder},
+    model::Decoder,
 };
 
 /// Why a turn's sampling ended.
@@ -105,21 +104,16 @@ pub struct Sequence {
 }
 
 impl Sampler {
-    /// Loads a policy: a Hugging Face model folder, or with `base` an adapter folder and the model it sits on.
+    /// Puts a policy to work where it was [seated](super::Bases::seat).
     ///
     /// # Errors
     /// Also if what sampling takes beside the weights is more than is left.
-    pub fn load(policy: &Path, base: Option<&Path>, spec: &EngineSpec) -> Result<Self, EngineError> {
-        let places = spec.places()?;
-        let mut decoder = load_frozen(base.unwrap_or(policy), spec.dtype, &places.first.device)?;
-        if base.is_some() {
-            Adapter::load(&mut decoder, policy)?;
-        }
+    pub fn seated(decoder: Decoder, places: &Places, spec: &EngineSpec) -> Result<Self, EngineError> {
         let set = spec.kv_cache_mib.map(|mib| mib.saturating_mul(1 << 20));
         if places.first.device.is_cpu() {
-            check_sampling(&decoder.config, places.threads(), set)?;
+            check_sampling(&decoder.config, places, set)?;
         }
-        Self::across(decoder, &places, set)
+        Self::across(decoder, places, set)
     }
 
     /// Puts a decoder to work on this many threads.

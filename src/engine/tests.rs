@@ -1,5 +1,6 @@
 //! The engine's promises, on small random decoders.
 
+mod bases;
 mod cache;
 mod several;
 

@@ -5,12 +5,12 @@
 //! or computed again from each layer's input ([`Recompute`]): the same bits either way. Logits exist for a block of
 //! rows at a time, never for all tokens.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use candle_core::Tensor;
 
 use super::{
-    Crew, EngineError, Footprint, Microbatch, Optimizer, Place, Places, Recompute, Rule, TrainingLoad,
+    Bases, Crew, EngineError, Footprint, Microbatch, Optimizer, Place, Places, Recompute, Rule, TrainingLoad,
     nccl::Link,
     reduce::{Reduction, Sets},
     replicas::{self, Member, Replica},
@@ -218,6 +218,8 @@ pub struct Trainer {
     pub(super) others: Vec<Replica>,
     link: Option<Link>,
     pub recompute: Recompute,
+    /// Lets models go for a step that needs their memory.
+    bases: Option<Arc<Bases>>,
     /// Rows of a microbatch for which there was memory.
     fitting_rows: usize,
     /// Rate and seed of the adapters' dropout in [`Self::gradients`] and [`Self::step`]; scoring drops nothing.
@@ -241,6 +243,7 @@ impl Trainer {
             others: Vec::new(),
             link: None,
             recompute: Recompute::Auto,
+            bases: None,
             fitting_rows: 0,
             dropout: None,
         }
@@ -256,6 +259,7 @@ impl Trainer {
         // Copied once the parameters are numbered.
         trainer.others = Replica::of(&trainer.decoder, &places.others)?;
         trainer.threads = places.threads();
+        trainer.bases.clone_from(&places.bases);
         let devices = places.others.iter().map(|place: &Place| &place.device);
         let devices: Vec<_> = std::iter::once(&places.first.device).chain(devices).collect();
         trainer.link = Link::between(&devices)?;
@@ -359,7 +363,7 @@ impl Trainer {
         );
         // Weights are there already, and what is trained is there as well or small beside activations.
         let more = Footprint { weights: 0, trained: 0, beside: 0, ..planned };
-        more.fits("the training step", || match recompute {
+        more.fits(self.bases.as_deref(), "the training step", || match recompute {
             false => "set recompute = \"always\"".into(),
             true => format!("lower tokens_per_microbatch: the largest microbatch has {rows} tokens"),
         })?;

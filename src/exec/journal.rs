@@ -65,6 +65,10 @@ pub enum Entry {
         node: String,
         problem: String,
     },
+    /// How many models were read into memory; stages shared them.
+    Loaded {
+        models: usize,
+    },
     /// Asked for again, with nothing to do: everything was as this run left it.
     Repeated {
         pid: u32,

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     error::{At, Class, Failure, Result},
-    plan::{Ledger, NodeIndex, Readiness, Ready, Settled},
+    plan::{Ledger, Models, NodeIndex, Readiness, Ready, Settled},
     stage::card::Section,
     store::{Cost, Remote, Settler},
 };
@@ -43,6 +43,7 @@ pub fn run(request: Request) -> Result<Summary> {
         last,
         resample,
         worked,
+        held: Arc::default(),
         listener,
         cancel,
     });
@@ -64,6 +65,11 @@ pub fn run(request: Request) -> Result<Summary> {
         runtime.shutdown_background();
         outcome
     });
+    workshop.held.retain(|_| false);
+    let models = workshop.held.bases.loads();
+    if models > 0 {
+        workshop.folder.note(Entry::Loaded { models })?;
+    }
     run.settled()?;
     workshop.store.remember(&workshop.plan.name, &run.keys)?;
     workshop.files.save(&workshop.store)?;
@@ -91,6 +97,7 @@ struct Run<'w> {
     saved: Cost,
     keep_going: bool,
     slots: Slots,
+    models: Models,
 }
 
 impl<'w> Run<'w> {
@@ -107,6 +114,7 @@ impl<'w> Run<'w> {
             saved: Cost::default(),
             keep_going,
             slots: Slots::new(&workshop.plan.engine.devices, sessions),
+            models: Models::new(&workshop.plan),
         }
     }
 
@@ -141,7 +149,7 @@ impl<'w> Run<'w> {
         for index in self.open() {
             if self.workshop.computes(index) && self.is_sure_to_be_worked(index)? {
                 let at = || format!("stage \"{}\"", self.id(index));
-                return self.workshop.plan.engine.places().map(drop).at(at);
+                return self.workshop.held.bases.places(&self.workshop.plan.engine).map(drop).at(at);
             }
         }
         Ok(())
@@ -247,6 +255,7 @@ impl<'w> Run<'w> {
                 Readiness::Ready(ready) => could_begin.push((index, ready)),
             }
         }
+        self.let_go();
         let using = |section, stages: &[(NodeIndex, Ready)]| {
             stages.iter().filter(|(index, _)| self.workshop.uses(*index).contains(&section)).count()
         };
@@ -257,8 +266,10 @@ impl<'w> Run<'w> {
         let mut rivals = all;
         for (index, ready) in could_begin {
             let uses = self.workshop.uses(index);
-            let reads: Vec<_> = ready.inputs.values().flatten().map(|(_, output)| output.digest).collect();
-            let share = self.slots.take(uses, &reads, rivals);
+            let models = self.models.digests(&self.workshop.plan, &self.ledger, index);
+            let bases = &self.workshop.held.bases;
+            let held = |device: &str| models.iter().filter(|model| bases.holds(model, device)).count();
+            let share = self.slots.take(uses, held, rivals);
             rivals.engine -= usize::from(uses.contains(&Section::Engine));
             rivals.server -= usize::from(uses.contains(&Section::Server));
             let Some(share) = share else { continue };
@@ -271,6 +282,19 @@ impl<'w> Run<'w> {
             tasks.insert(task.id(), (index, share));
         }
         Ok(())
+    }
+
+    /// Lets go what no stage at work or to come reads.
+    fn let_go(&self) {
+        let held = &self.workshop.held;
+        if held.is_empty() {
+            return;
+        }
+        let plan = &self.workshop.plan;
+        let open = plan.order().iter().filter(|index| !self.ended.contains_key(index));
+        let wanted: BTreeSet<_> =
+            open.flat_map(|index| self.models.digests(plan, &self.ledger, *index)).collect();
+        held.retain(|model| wanted.contains(model));
     }
 
     fn summary(&mut self) -> Summary {

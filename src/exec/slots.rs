@@ -2,12 +2,10 @@
 //!
 //! A stage that uses the engine is handed devices of its own, one that uses the server a number of sessions; a share is
 //! what is free divided by the stages that could begin now, so one alone has everything. On one device, stages that use
-//! the engine take turns, for the engine fills a device by itself. A device that worked with the same artifacts before
-//! is preferred.
+//! the engine take turns, for the engine fills a device by itself. A device that holds the weights of what a stage reads is
+//! preferred; of those that hold as many, the first in the run file.
 
-use std::collections::BTreeSet;
-
-use crate::{hash::Digest, stage::card::Section};
+use crate::stage::card::Section;
 
 /// Stages at work at once that use neither devices nor sessions.
 const OTHERS: usize = 4;
@@ -32,8 +30,6 @@ pub struct Rivals {
 struct Device {
     name: String,
     busy: bool,
-    /// What was read by the stages that were at work on it last.
-    knows: BTreeSet<Digest>,
 }
 
 pub struct Slots {
@@ -44,12 +40,13 @@ pub struct Slots {
 
 impl Slots {
     pub fn new(devices: &[String], sessions: usize) -> Self {
-        let device = |name: &String| Device { name: name.clone(), busy: false, knows: BTreeSet::new() };
+        let device = |name: &String| Device { name: name.clone(), busy: false };
         Self { devices: devices.iter().map(device).collect(), sessions, others: OTHERS }
     }
 
-    /// Takes a share for a stage that uses these sections and reads these artifacts; none while too little is free.
-    pub fn take(&mut self, uses: &[Section], reads: &[Digest], rivals: Rivals) -> Option<Share> {
+    /// Takes a share for a stage that uses these sections; none while too little is free. `held` says how many of the
+    /// models that it reads the device of this name holds.
+    pub fn take(&mut self, uses: &[Section], held: impl Fn(&str) -> usize, rivals: Rivals) -> Option<Share> {
         let (engine, server) = (uses.contains(&Section::Engine), uses.contains(&Section::Server));
         let free: Vec<usize> = (0..self.devices.len()).filter(|index| !self.devices[*index].busy).collect();
         let lacking = (engine && free.is_empty()) || (server && self.sessions == 0);
@@ -64,17 +61,14 @@ impl Slots {
             self.sessions -= share.sessions;
         }
         if engine {
-            let known =
-                |index: &usize| reads.iter().filter(|read| self.devices[*index].knows.contains(read)).count();
             let wanted = free.len().div_ceil(rivals.engine.max(1));
             let mut numbers = free;
-            numbers.sort_by_key(|index| std::cmp::Reverse(known(index)));
+            numbers.sort_by_cached_key(|index| std::cmp::Reverse(held(&self.devices[*index].name)));
             numbers.truncate(wanted);
             numbers.sort_unstable();
             for number in &numbers {
                 let device = &mut self.devices[*number];
                 device.busy = true;
-                device.knows = reads.iter().copied().collect();
                 share.devices.push(device.name.clone());
             }
             share.numbers = numbers;
@@ -103,6 +97,10 @@ mod tests {
         Slots::new(&names, 4)
     }
 
+    fn none(_: &str) -> usize {
+        0
+    }
+
     fn rivals(engine: usize, server: usize) -> Rivals {
         Rivals { engine, server }
     }
@@ -110,40 +108,40 @@ mod tests {
     #[test]
     fn a_stage_alone_has_everything_and_the_next_waits_for_it() {
         let mut slots = slots(2);
-        let first = slots.take(&BOTH, &[], rivals(1, 1)).unwrap();
+        let first = slots.take(&BOTH, none, rivals(1, 1)).unwrap();
         assert_eq!((first.devices.len(), first.sessions), (2, 4));
-        assert_eq!(slots.take(&ENGINE, &[], rivals(1, 0)), None);
+        assert_eq!(slots.take(&ENGINE, none, rivals(1, 0)), None);
         slots.give_back(&first);
-        assert!(slots.take(&ENGINE, &[], rivals(1, 0)).is_some());
+        assert!(slots.take(&ENGINE, none, rivals(1, 0)).is_some());
     }
 
     #[test]
     fn stages_that_can_begin_at_once_share_devices_and_sessions() {
         let mut slots = slots(3);
-        let first = slots.take(&BOTH, &[], rivals(2, 2)).unwrap();
-        let second = slots.take(&BOTH, &[], rivals(1, 1)).unwrap();
+        let first = slots.take(&BOTH, none, rivals(2, 2)).unwrap();
+        let second = slots.take(&BOTH, none, rivals(1, 1)).unwrap();
         assert_eq!(first.devices, ["cuda:0", "cuda:1"]);
         assert_eq!(second.devices, ["cuda:2"]);
         assert_eq!((first.sessions, second.sessions), (2, 2));
     }
 
     #[test]
-    fn a_stage_goes_to_the_device_that_knows_what_it_reads() {
-        let mut slots = slots(2);
-        let [one, two] = [Digest::of(b"one"), Digest::of(b"two")];
-        let first = slots.take(&ENGINE, &[one], rivals(2, 0)).unwrap();
-        let second = slots.take(&ENGINE, &[two], rivals(1, 0)).unwrap();
+    fn a_stage_goes_to_the_device_that_holds_what_it_reads_and_else_to_the_first() {
+        let mut slots = slots(3);
+        let held = |device: &str| usize::from(device == "cuda:1");
+        let first = slots.take(&ENGINE, held, rivals(3, 0)).unwrap();
+        assert_eq!(first.devices, ["cuda:1"]);
+        assert_eq!(slots.take(&ENGINE, held, rivals(2, 0)).unwrap().devices, ["cuda:0"]);
         slots.give_back(&first);
-        slots.give_back(&second);
-        assert_eq!(slots.take(&ENGINE, &[two], rivals(2, 0)).unwrap().devices, ["cuda:1"]);
+        assert_eq!(slots.take(&ENGINE, none, rivals(2, 0)).unwrap().devices, ["cuda:1"]);
     }
 
     #[test]
     fn stages_beside_the_engine_are_no_more_than_four() {
         let mut slots = slots(1);
-        let shares: Vec<Share> = (0..4).map(|_| slots.take(&[], &[], rivals(0, 0)).unwrap()).collect();
-        assert_eq!(slots.take(&[], &[], rivals(0, 0)), None);
+        let shares: Vec<Share> = (0..4).map(|_| slots.take(&[], none, rivals(0, 0)).unwrap()).collect();
+        assert_eq!(slots.take(&[], none, rivals(0, 0)), None);
         slots.give_back(&shares[0]);
-        assert!(slots.take(&[], &[], rivals(0, 0)).is_some());
+        assert!(slots.take(&[], none, rivals(0, 0)).is_some());
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     hash::Digest,
     plan::{self, CacheMode, KeyFields, NodeIndex, Plan, Ready, RerunReason, Resample},
     spent::Meter,
-    stage::{self, Artifacts, Context, Input, Metrics, Rows, StageError, card::Section, registry},
+    stage::{self, Artifacts, Context, Held, Input, Metrics, Rows, StageError, card::Section, registry},
     store::{
         Acquired, ActionRecord, Condition, Cost, Fetched, FileDigests, LastKeys, Lease, Lookup, Output,
         Placed, Pushed, Recorded, Remote, RowLog, Settler, Store, StoreError, Watch, failpoint,
@@ -48,6 +48,8 @@ pub struct Workshop {
     pub resample: Vec<Resample>,
     /// Keys that this run worked before it was resumed.
     pub worked: Vec<Digest>,
+    /// What stages keep in memory for each other.
+    pub held: Arc<Held>,
     pub listener: Arc<dyn Listener>,
     pub cancel: CancellationToken,
 }
@@ -344,10 +346,13 @@ impl Workshop {
             artifacts: Arc::new(StageArtifacts(self.store.clone())),
             rows,
             observer: self.listener.observer(&node.id),
+            held: self.held.clone(),
             meter: meter.clone(),
             cancel: self.cancel.clone(),
         };
         if !card.command.is_empty() {
+            // What a program of the user's does with its devices, it does alone.
+            self.held.bases.leave(&share.devices);
             return stage::command::run(card, &context, &attempt.scratch()).await;
         }
         match registry::find(&card.kind) {

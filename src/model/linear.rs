@@ -80,7 +80,12 @@ impl Matrix {
         if matches!(self.weight, Weight::Plain(..)) {
             return;
         }
-        if let Ok(plain) = self.tensor().and_then(Self::new) {
+        // Of its own: parameters are changed in place, and a frozen weight may be shared.
+        let own = match &self.weight {
+            Weight::Placed(tensor) => tensor.to_dtype(DType::F32).and_then(|tensor| tensor.copy()),
+            _ => self.tensor(),
+        };
+        if let Ok(plain) = own.and_then(Self::new) {
             *self = plain;
         }
     }

@@ -17,7 +17,7 @@ mod tree;
 mod weights;
 
 pub use config::{Biases, Design, Experts, Family, LinearShape, ModelConfig, Role};
-pub use decoder::{Decoder, Init, Parameter, Saved};
+pub use decoder::{Base, Decoder, Init, Parameter, Saved};
 pub use dropout::Dropout;
 pub use error::ModelError;
 pub use linear::{Linear, Lora, Matrix, Vector};

@@ -3,7 +3,7 @@
 //! The angles of a position depend on that position alone, never on the length of the sequence: where Transformers
 //! chooses frequencies by length (LongRoPE), the configuration's context ends where they would change.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use candle_core::{Device, Result, Tensor};
 use serde::{Deserialize, Serialize};
@@ -170,15 +170,16 @@ impl Scaling {
     }
 }
 
-/// Cosines and sines of the rotary embedding: `[positions, dim / 2]`, of the first `dim` values of each head.
+/// Cosines and sines of the rotary embedding: `[positions, dim / 2]`, of the first `dim` values of each head. Clones share
+/// them.
 #[derive(Debug, Clone)]
 pub struct Rope {
     head: usize,
     half: usize,
-    cos: Vec<f32>,
-    sin: Vec<f32>,
+    cos: Arc<[f32]>,
+    sin: Arc<[f32]>,
     /// Both as tensors on the device that asked for them first.
-    placed: OnceLock<[Tensor; 2]>,
+    placed: Arc<OnceLock<[Tensor; 2]>>,
 }
 
 impl Rope {
@@ -187,13 +188,14 @@ impl Rope {
         let frequencies = scaling.frequencies(theta, dim);
         let magnitude = scaling.magnitude();
         let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f));
-        let (cos, sin) = angles.map(|angle| (angle.cos() * magnitude, angle.sin() * magnitude)).unzip();
-        Self { head, half: dim / 2, cos, sin, placed: OnceLock::new() }
+        let (cos, sin): (Vec<_>, Vec<_>) =
+            angles.map(|angle| (angle.cos() * magnitude, angle.sin() * magnitude)).unzip();
+        Self { head, half: dim / 2, cos: cos.into(), sin: sin.into(), placed: Arc::default() }
     }
 
     /// The same angles for another device.
     pub fn replica(&self) -> Self {
-        Self { placed: OnceLock::new(), ..self.clone() }
+        Self { placed: Arc::default(), ..self.clone() }
     }
 
     /// Rotates `x` (`[tokens, heads · head dim]`) in place. The backward of a rotation is its inverse.

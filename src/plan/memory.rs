@@ -9,10 +9,10 @@ use petgraph::graph::NodeIndex;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Forecast, Ledger, Plan, Settled, graph::From};
+use super::{Forecast, Ledger, Models, Plan, Settled, graph::From};
 use crate::{
-    engine::Footprint,
-    model::ModelConfig,
+    engine::{Footprint, weights},
+    model::{ModelConfig, kernels::Format},
     stage::{
         card::Section,
         memory::{Load, Policy},
@@ -29,8 +29,16 @@ pub struct Memory {
     pub peak: Option<usize>,
     /// What they hold.
     pub parts: Option<Footprint>,
+    /// Bytes beside the peak of other models that stages before and after it read: held meanwhile as long as there is room.
+    #[serde(skip_serializing_if = "is_none")]
+    pub held: usize,
     /// Why the peak is not known.
     pub unknown: Option<&'static str>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+fn is_none(bytes: &usize) -> bool {
+    *bytes == 0
 }
 
 /// What is known of the policies that nodes write.
@@ -52,8 +60,9 @@ impl Policies {
             return None;
         }
         let device = plan.engine.devices.first().cloned().unwrap_or_default();
-        let unknown =
-            |why| Some(Memory { device: device.clone(), peak: None, parts: None, unknown: Some(why) });
+        let unknown = |why| {
+            Some(Memory { device: device.clone(), peak: None, parts: None, held: 0, unknown: Some(why) })
+        };
         if device != "cpu" {
             return unknown("foretold for the CPU alone");
         }
@@ -74,7 +83,28 @@ impl Policies {
         let before = forecast.map(|forecast| forecast.cost.spent);
         let load = Load { kind, params, engine, policies: &policies, episodes, before };
         let Some(peak) = load.peak() else { return unknown("a stage of this kind is not foretold") };
-        Some(Memory { device, peak: Some(peak.total()), parts: Some(peak), unknown: None })
+        Some(Memory { device, peak: Some(peak.total()), parts: Some(peak), held: 0, unknown: None })
+    }
+
+    /// For each of these nodes, worked in this order: bytes of all models that are held while it is at work.
+    pub fn held(&mut self, plan: &Plan, at: (&Ledger<'_>, &Store), worked: &[NodeIndex]) -> Vec<usize> {
+        if worked.is_empty() {
+            return Vec::new();
+        }
+        let models = Models::new(plan);
+        let mut spans: BTreeMap<NodeIndex, [usize; 2]> = BTreeMap::new();
+        for (place, index) in worked.iter().enumerate() {
+            for maker in models.read_by(plan, at.0, *index) {
+                spans.entry(maker).or_insert([place, place])[1] = place;
+            }
+        }
+        let mut held = vec![0; worked.len()];
+        for (maker, [first, last]) in spans {
+            let Some(policy) = self.policy(plan, at, maker) else { continue };
+            let bytes = weights(&policy.config, plan.engine.dtype.unwrap_or(Format::F32));
+            held[first..=last].iter_mut().for_each(|held| *held += bytes);
+        }
+        held
     }
 
     /// The policy that a node writes.

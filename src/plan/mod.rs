@@ -9,7 +9,7 @@
 //! Draft   typed, defaults filled in              draft.rs, server.rs
 //! Graph   references followed, loops unrolled    link.rs, graph.rs
 //! Ledger  what is settled, what is ready         ledger.rs
-//! Survey  cached / run and why / waits, and costs survey.rs, forecast.rs, memory.rs
+//! Survey  cached / run and why / waits, and costs survey.rs, forecast.rs, memory.rs, models.rs
 //! ```
 
 mod base;
@@ -22,6 +22,7 @@ mod key;
 mod ledger;
 mod link;
 mod memory;
+mod models;
 mod overlay;
 mod reader;
 mod reason;
@@ -39,6 +40,7 @@ pub use graph::{Node, Turn};
 pub use key::{KeyFields, KeyInput};
 pub use ledger::{Ledger, Readiness, Ready, Settled};
 pub use memory::Memory;
+pub use models::Models;
 pub use overlay::Overrides;
 pub use petgraph::graph::NodeIndex;
 pub use reason::{RerunReason, differences};

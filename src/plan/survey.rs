@@ -147,6 +147,14 @@ impl Survey {
                 memory,
             });
         }
+        let worked: Vec<_> = plan.order().iter().copied().zip(&mut nodes).collect();
+        let (worked, mut memories): (Vec<_>, Vec<_>) =
+            worked.into_iter().filter_map(|(index, node)| Some((index, node.memory.as_mut()?))).unzip();
+        let held = policies.held(plan, (&ledger, store), &worked);
+        for (memory, held) in memories.iter_mut().zip(held) {
+            // Its own are part of its peak.
+            memory.held = memory.parts.map_or(0, |parts| held.saturating_sub(parts.weights));
+        }
         let unasked = plan.remote.as_ref().map(|remote| remote.place.to_string());
         Ok(Self { name: plan.name.clone(), nodes, ahead, clock: clock.last(), unknown, saved, unasked })
     }

@@ -182,6 +182,7 @@ mod tests {
             artifacts: Arc::new(Nothing),
             rows: Arc::new(Nothing),
             observer: Arc::new(Silent),
+            held: Arc::default(),
             meter: Arc::default(),
             cancel: CancellationToken::new(),
         }

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::warmup;
+use super::{Context, warmup};
 use crate::{
     engine::{EngineSpec, Footprint, Recompute, SamplingLoad, TrainingLoad, shares_of_shape, training_load},
     model::{ModelConfig, kernels::Format},
@@ -18,6 +18,17 @@ pub struct Policy {
     pub config: ModelConfig,
     /// Rank of its adapter, if it is one.
     pub rank: Option<usize>,
+}
+
+/// Bytes that a stage of this kind takes at most beside the frozen weights of these policies' models.
+pub fn beside(kind: &str, context: &Context, policies: &[Policy]) -> usize {
+    let (params, engine) = (&context.params, &context.engine);
+    let load = Load { kind, params, engine, policies, episodes: None, before: None };
+    load.peak().map_or(usize::MAX, |peak| {
+        // Where no bound is set, keys and values get half of what is left.
+        let spare = if engine.kv_cache_mib.is_none() { peak.cache } else { 0 };
+        (peak.total() - peak.weights).saturating_add(spare)
+    })
 }
 
 /// A stage whose memory is asked for.
@@ -40,17 +51,14 @@ fn number(params: &Map<String, Value>, name: &str) -> Option<usize> {
 impl Load<'_> {
     /// On the CPU; none where the stage's kind is not one that samples or trains, or a parameter is missing.
     pub fn peak(&self) -> Option<Footprint> {
-        let mut peak = match self.kind {
+        match self.kind {
             "rollout" | "eval" => {
                 self.policies.iter().filter_map(|policy| self.sampling(policy)).max_by_key(Footprint::total)
             }
             "grpo" => self.update(),
             "warmup" => self.warmup(),
             _ => None,
-        }?;
-        // Each device has a copy.
-        peak.weights *= self.engine.devices.len().max(1);
-        Some(peak)
+        }
     }
 
     fn threads(&self) -> usize {

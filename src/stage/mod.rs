@@ -9,6 +9,7 @@ pub mod discover;
 mod error;
 pub mod eval;
 pub mod grpo;
+mod held;
 pub mod judge;
 pub mod memory;
 pub mod model;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use card::{Card, Cards};
 pub use error::StageError;
+pub use held::Held;
 
 use crate::{
     engine::EngineSpec, error::Result, hash::Digest, mcp::ServerSpec, progress::Observer, spent::Meter,
@@ -75,6 +77,8 @@ pub struct Context {
     pub artifacts: Arc<dyn Artifacts>,
     pub rows: Arc<dyn Rows>,
     pub observer: Arc<dyn Observer>,
+    /// What the run's stages keep in memory for each other.
+    pub held: Arc<Held>,
     /// Counts what the stage consumes.
     pub meter: Arc<Meter>,
     pub cancel: CancellationToken,

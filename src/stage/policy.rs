@@ -3,11 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use super::{Context, Input};
+use super::{
+    Context, Held, Input,
+    memory::{self, Policy},
+};
 use crate::{
+    engine::{Checkpoint, EngineSpec, Places},
     error::{At, Diagnostic, Result},
     hash::Digest,
+    model::{AdapterConfig, Decoder, ModelConfig},
 };
 
 /// `policy.json` of an adapter folder.
@@ -90,4 +96,39 @@ impl PolicyFolder {
     pub fn model_digest(&self) -> Digest {
         self.base.as_ref().map_or(self.digest, |(digest, _)| *digest)
     }
+
+    /// Bytes that a stage of this kind takes at most beside the frozen weights of its model.
+    pub fn beside(&self, kind: &str, context: &Context) -> Result<usize> {
+        let rank = match &self.base {
+            Some(_) => Some(AdapterConfig::load(&self.folder)?.rank),
+            None => None,
+        };
+        let policies = [Policy { config: ModelConfig::load(self.model())?, rank }];
+        Ok(memory::beside(kind, context, &policies))
+    }
+
+    /// The frozen model, without the adapter, on the devices of a stage that takes so many bytes beside it.
+    pub fn seat(&self, held: &Held, engine: &EngineSpec, beside: usize) -> Result<(Decoder, Places)> {
+        let model = Checkpoint { digest: self.model_digest(), folder: self.model() };
+        Ok(held.bases.seat(model, engine, beside)?)
+    }
+}
+
+/// Whether a stage of this kind works with the frozen model of the policy that it is given in this role, and so shares it
+/// with others.
+pub fn shares_model(kind: &str, params: &Map<String, Value>, role: &str) -> bool {
+    match (kind, role) {
+        ("rollout", "policy") | ("eval", "policies") | ("grpo", "reference") => true,
+        ("grpo", "policy") => trains_adapter(params),
+        _ => false,
+    }
+}
+
+/// The role of the policy whose model the one written sits on; none where a stage of this kind writes a model.
+pub fn sits_on(kind: &str, params: &Map<String, Value>) -> Option<&'static str> {
+    (kind == "grpo" && trains_adapter(params)).then_some("policy")
+}
+
+fn trains_adapter(params: &Map<String, Value>) -> bool {
+    params.get("lora").and_then(Value::as_bool).unwrap_or(true)
 }

@@ -59,6 +59,7 @@ pub fn context(kind: &str, inputs: &[(&str, &Path)], output: &Path, params: Valu
         artifacts: Arc::new(NoArtifacts),
         rows: rows.clone(),
         observer: Arc::new(Silent),
+        held: Arc::default(),
         meter: Arc::default(),
         cancel: CancellationToken::new(),
     };

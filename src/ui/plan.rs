@@ -92,6 +92,14 @@ fn memory_text(survey: &Survey) -> String {
         let most: Vec<_> =
             most.iter().map(|(name, peak)| format!("{name} {}", human::bytes(*peak as u64))).collect();
         text += &format!("memory, about: {}\n", most.join(", "));
+        let held =
+            survey.nodes.iter().filter_map(|node| node.memory.as_ref()).map(|memory| memory.held).max();
+        if let Some(held) = held.filter(|held| *held > 0) {
+            text += &format!(
+                "beside it, as long as there is room: models that other stages read, at most {}\n",
+                human::bytes(held as u64)
+            );
+        }
     }
     if !unknown.is_empty() {
         text += &format!("memory, unknown: {}\n", unknown.join(", "));

@@ -112,7 +112,7 @@ impl Decoder {
         };
         let rotary = (config.rotary(), heads.dim);
         let rope = Rope::new(config.rope_theta, rotary, &config.design.scaling, config.context);
-        Ok(Self { config, embedding, layers, norm, head, rope })
+        Ok(Self { config, embedding, layers, norm, head, rope, shares: None })
     }
 
     /// Writes `config.json` and `model.safetensors`, adapters not included.

@@ -5,14 +5,18 @@
 //! cached segments when sampling, the other rows of a token tree when training. Positions are given, never counted.
 
 mod backward;
+mod base;
 mod experts;
 mod layer;
 mod load;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Tensor};
 
+pub use base::Base;
 pub use layer::Saved;
 
 use super::{
@@ -41,6 +45,8 @@ pub struct Decoder {
     /// None where the embedding serves.
     pub head: Option<Matrix>,
     rope: Rope,
+    /// Where it shares the weights of a [`Base`]: one of those who use it.
+    shares: Option<Arc<()>>,
 }
 
 /// How a decoder from nothing begins: normal weights of this deviation, drawn from this seed.
@@ -144,29 +150,37 @@ impl Decoder {
     /// The same decoder on a device, be it the same one: with parameters of its own. On the CPU weights that are not
     /// trained are one for all replicas.
     pub fn replica(&self, device: &Device) -> Result<Self, ModelError> {
+        let replica = self.copied(device, &|matrix| matrix.replica(device))?;
+        Ok(Self { rope: self.rope.replica(), ..replica })
+    }
+
+    /// A copy on this device with these in place of its weight matrices.
+    fn copied(
+        &self,
+        device: &Device,
+        weight: &dyn Fn(&Matrix) -> candle_core::Result<Matrix>,
+    ) -> Result<Self, ModelError> {
         let layer = |layer: &Layer| -> candle_core::Result<Layer> {
             let head_norms = match &layer.head_norms {
                 Some([query, key]) => Some([query.replica(device)?, key.replica(device)?]),
                 None => None,
             };
+            let linear = |linear: &Linear| linear.replica(weight(&linear.weight)?, device);
             Ok(Layer {
                 input_norm: layer.input_norm.replica(device)?,
                 head_norms,
                 middle_norm: layer.middle_norm.replica(device)?,
-                linears: layer
-                    .linears
-                    .iter()
-                    .map(|linear| linear.replica(device))
-                    .collect::<Result<_, _>>()?,
+                linears: layer.linears.iter().map(linear).collect::<Result<_, _>>()?,
             })
         };
         Ok(Self {
             config: self.config.clone(),
-            embedding: self.embedding.replica(device)?,
+            embedding: weight(&self.embedding)?,
             layers: self.layers.iter().map(layer).collect::<Result<_, _>>()?,
             norm: self.norm.replica(device)?,
-            head: self.head.as_ref().map(|head| head.replica(device)).transpose()?,
-            rope: self.rope.replica(),
+            head: self.head.as_ref().map(weight).transpose()?,
+            rope: self.rope.clone(),
+            shares: self.shares.clone(),
         })
     }
 

@@ -28,6 +28,16 @@ impl Matrix {
         Ok(Self { weight, slot: self.slot })
     }
 
+    /// The same weight where it is: the same one if it is frozen, else a copy.
+    pub fn beside(&self) -> Result<Self> {
+        let weight = match &self.weight {
+            Weight::Plain(tensor, _) => Weight::Plain(tensor.copy()?, OnceLock::new()),
+            Weight::Placed(tensor) => Weight::Placed(tensor.clone()),
+            Weight::Frozen(frozen) => Weight::Frozen(frozen.clone()),
+        };
+        Ok(Self { weight, slot: self.slot })
+    }
+
     /// Whether both are frozen and the same in memory.
     #[cfg(test)]
     pub fn is_one_with(&self, other: &Self) -> bool {
@@ -42,17 +52,17 @@ impl Vector {
 }
 
 impl Lora {
-    fn replica(&self, device: &Device) -> Result<Self> {
+    pub fn replica(&self, device: &Device) -> Result<Self> {
         let (a, b) = (self.a.replica(device)?, self.b.replica(device)?);
         Ok(Self { a, b, scale: self.scale, dropout: self.dropout })
     }
 }
 
 impl Linear {
-    /// The same layer on a device; see [`Matrix::replica`].
-    pub fn replica(&self, device: &Device) -> Result<Self> {
+    /// The same layer on a device, with its weight there.
+    pub fn replica(&self, weight: Matrix, device: &Device) -> Result<Self> {
         Ok(Self {
-            weight: self.weight.replica(device)?,
+            weight,
             bias: self.bias.as_ref().map(|bias| bias.replica(device)).transpose()?,
             lora: self.lora.as_ref().map(|lora| lora.replica(device)).transpose()?,
         })

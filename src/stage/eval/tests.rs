@@ -199,6 +199,7 @@ impl Hall {
             artifacts: Arc::new(BaseAlone(self.path("base"))),
             rows: self.recorded.clone(),
             observer: Arc::new(Silent),
+            held: Arc::default(),
             meter: Arc::default(),
             cancel: CancellationToken::new(),
         }

@@ -10,7 +10,7 @@ use super::{
     step::{Rollout, cut, microbatch},
 };
 use crate::{
-    engine::{Microbatch, Rule, Trainer, load_frozen, score_across, shares},
+    engine::{Microbatch, Rule, Trainer, score_across, shares},
     error::Result,
     model::{
         Adapter, AdapterConfig, Decoder, ModelError, Parameter, Targets, copy_companions, read_safetensors,
@@ -45,11 +45,14 @@ impl Learner {
     /// An adapter goes on with its optimiser state, and so does a model that was trained whole; a model gets a fresh
     /// adapter where adapters are trained.
     pub fn load(policy: &PolicyFolder, params: &Params, context: &Context) -> Result<Self> {
-        let places = context.engine.places()?;
-        let device = &places.first.device;
-        let mut decoder = match params.lora {
-            true => load_frozen(policy.model(), context.engine.dtype, device)?,
-            false => Decoder::load_on(policy.model(), None, device)?,
+        let beside = policy.beside("grpo", context)?;
+        let (mut decoder, places) = match params.lora {
+            true => policy.seat(&context.held, &context.engine, beside)?,
+            false => {
+                let places = context.held.bases.places(&context.engine)?;
+                context.held.bases.clear(&places, beside);
+                (Decoder::load_on(policy.model(), None, &places.first.device)?, places)
+            }
         };
         let adapter = match (params.lora, &policy.base) {
             (true, Some(_)) => Some(Adapter::load(&mut decoder, &policy.folder)?),
@@ -128,8 +131,8 @@ pub fn score_reference(
     params: &Params,
     context: &Context,
 ) -> Result<usize> {
-    let places = context.engine.places()?;
-    let mut decoder = load_frozen(reference.model(), context.engine.dtype, &places.first.device)?;
+    let beside = reference.beside("grpo", context)?;
+    let (mut decoder, places) = reference.seat(&context.held, &context.engine, beside)?;
     if reference.base.is_some() {
         Adapter::load(&mut decoder, &reference.folder)?;
     }

@@ -169,7 +169,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let success =
         mean(rewards.values().filter_map(|r| r.correct.map(|correct| f64::from(u8::from(correct)))));
 
-    // Scored before the policy is loaded: one model in memory at a time.
+    // Scored before the policy is seated: of two models the first can be let go.
     let vocabulary = match context.inputs.contains_key("reference") {
         true => {
             let reference = PolicyFolder::open(context.input("reference")?, context)?;

@@ -1,6 +1,9 @@
 //! The stage from folder to folder, on a small random decoder.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use serde_json::{Value, json};
 
@@ -10,11 +13,11 @@ use crate::{
     engine::{Microbatch, score},
     hash::Digest,
     model::{Decoder, Init, ModelConfig, kernels::Heads, read_safetensors},
-    stage::{Artifacts, testing},
+    stage::{Artifacts, Held, testing},
 };
 
 /// A model, episodes that it played, and what they were worth.
-struct Hall(tempfile::TempDir);
+struct Hall(tempfile::TempDir, Arc<Held>);
 
 struct Base(PathBuf);
 
@@ -42,7 +45,7 @@ fn model(seed: u64) -> Decoder {
 
 impl Hall {
     fn open() -> Self {
-        let hall = Self(tempfile::tempdir().unwrap());
+        let hall = Self(tempfile::tempdir().unwrap(), Arc::default());
         for (name, seed) in [("base", 3), ("other", 4)] {
             std::fs::create_dir(hall.path(name)).unwrap();
             model(seed).save(&hall.path(name)).unwrap();
@@ -123,9 +126,13 @@ impl Hall {
             vec![("policy", policy), ("trajectories", trajectories.as_path()), ("rewards", &rewards)];
         inputs.extend(reference.as_deref().map(|path| ("reference", path)));
         let (mut context, _) = testing::context("grpo", &inputs, &self.path(out), params);
-        context.artifacts = std::sync::Arc::new(Base(self.path("base")));
-        let digest = Digest::of(policy.strip_prefix(self.0.path()).unwrap().as_os_str().as_encoded_bytes());
-        context.inputs.get_mut("policy").unwrap()[0].digest = digest;
+        context.artifacts = Arc::new(Base(self.path("base")));
+        context.held = self.1.clone();
+        for role in ["policy", "reference"] {
+            let Some(input) = context.inputs.get_mut(role).map(|inputs| &mut inputs[0]) else { continue };
+            let name = input.path.strip_prefix(self.0.path()).unwrap();
+            input.digest = Digest::of(name.as_os_str().as_encoded_bytes());
+        }
         let metrics = run(&context).await?;
         let steps = data::read(&context.output.join("steps.parquet"))?;
         Ok(Done { policy: context.output.join("policy"), steps, metrics })
@@ -190,6 +197,19 @@ async fn rows_of_an_episode_weigh_together_what_it_weighs_as_one() {
     for (one, two) in one.steps.iter().zip(&two.steps) {
         assert!(close(one.loss, two.loss) && close(one.gradient_norm, two.gradient_norm), "{one:?} {two:?}");
     }
+}
+
+#[tokio::test]
+async fn updates_over_one_model_read_it_once_and_give_what_they_give_alone() {
+    let hall = Hall::open();
+    let first = hall.fresh("first", json!({})).await;
+    let params = json!({"kl": 0.1, "minibatches": 1});
+    let next = hall.update(&first.policy, Some("base"), "next", params.clone()).await.unwrap();
+    assert_eq!(hall.1.bases.loads(), 1);
+    hall.1.retain(|_| false);
+    let alone = hall.update(&first.policy, Some("base"), "alone", params).await.unwrap();
+    assert_eq!(hall.1.bases.loads(), 2);
+    assert!(next.bytes(ADAPTER) == alone.bytes(ADAPTER));
 }
 
 #[tokio::test]

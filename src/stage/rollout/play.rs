@@ -23,6 +23,7 @@ use crate::{
     hash::{Digest, Encoder},
     judge::truth,
     mcp::Pool,
+    model::Adapter,
     spent::Spent,
     stage::{Context, Input, policy::PolicyFolder},
 };
@@ -135,17 +136,24 @@ impl Player {
         let toolbox = Toolbox::load(tools)?;
         let system =
             system_prompt(context.files.get("system").map_or("", String::as_str), toolbox.functions())?;
-        let chat = Chat::load_with(folder.model(), budget.thinking)
+        let chat = context
+            .held
+            .vocabulary(folder.model_digest(), folder.model())
+            .and_then(|vocabulary| Chat::load_over(vocabulary, folder.model(), budget.thinking))
             .and_then(|chat| chat.with_history(budget.history_thinking))
             .and_then(|chat| chat.brief(&system, toolbox.functions()))
             .at(|| format!("policy \"{}\"", policy.name))?;
         if let Some(notice) = chat.notice() {
             context.observer.note(&format!("policy \"{}\": {notice}", policy.name));
         }
-        let engine = context.engine.clone();
-        let load = move || {
-            let base = folder.base.as_ref().map(|(_, base)| base.as_path());
-            Sampler::load(&folder.folder, base, &engine)
+        let (engine, held) = (context.engine.clone(), context.held.clone());
+        let beside = folder.beside("rollout", context).at(|| format!("policy \"{}\"", policy.name))?;
+        let load = move || -> Result<Sampler> {
+            let (mut decoder, places) = folder.seat(&held, &engine, beside)?;
+            if folder.base.is_some() {
+                Adapter::load(&mut decoder, &folder.folder)?;
+            }
+            Ok(Sampler::seated(decoder, &places, &engine)?)
         };
         let sampler = tokio::task::spawn_blocking(load)
             .await

@@ -125,6 +125,25 @@ async fn how_many_episodes_are_played_at_once_changes_no_byte() {
 }
 
 #[tokio::test]
+async fn rollouts_of_one_run_read_their_model_once_and_play_as_one_that_read_it_alone() {
+    let bench = Bench::new().await;
+    let held = Arc::<crate::stage::Held>::default();
+    let mut played = Vec::new();
+    for shared in [true, true, false] {
+        let (mut context, _) = bench.context(json!({}));
+        if shared {
+            context.held = held.clone();
+        }
+        run(&context).await.unwrap();
+        played.push(std::fs::read(bench.path("out/trajectories.parquet")).unwrap());
+    }
+    assert_eq!(held.bases.loads(), 1);
+    assert!(played[0] == played[1] && played[1] == played[2]);
+    held.retain(|_| false);
+    assert!(held.is_empty());
+}
+
+#[tokio::test]
 async fn an_interrupted_rollout_goes_on_where_it_was() {
     let bench = Bench::new().await;
     let (context, rows) = bench.context(json!({}));

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
-    Context, Metrics, StageError,
+    Context, Metrics, StageError, memory,
     scenarios::{Families, Live},
 };
 use crate::{
@@ -116,7 +116,8 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let chat = corpus::write_chat(&folder, &traces, &dialect)?;
     let examples = corpus::examples(&traces, &chat)?;
 
-    let places = context.engine.places()?;
+    let places = context.held.bases.places(&context.engine)?;
+    context.held.bases.clear(&places, memory::beside("warmup", context, &[]));
     let mut decoder = Decoder::random(params.shape.model(), Init { seed: context.seed, deviation: 0.02 })?;
     decoder.place(&places.first.device)?;
     let mut trainer = Trainer::across(decoder, |all| params.train.rules(all), &places)?;

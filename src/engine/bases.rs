@@ -1,0 +1,271 @@
+//! Frozen weights that stay in memory from one stage of a run to the next.
+//!
+//! A base is what its artifact's digest, its format and its device say; a digest means the same bytes for ever, so what is
+//! held is what the files would give, whoever changed the folder that they once came from. Who asks gets a decoder that
+//! shares the weights and cannot change them ([`Base`]). Two that ask at once wait for one load; of a load that failed
+//! nothing is left.
+//!
+//! Holding takes no memory that work needs. Before a base is loaded, or work begins that says what it takes, others on that
+//! device are let go, those asked for longest ago first, until there is room. On a device that does not say what it has
+//! left there is room for one.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use candle_core::{Device, DeviceLocation};
+
+use super::{
+    EngineError, EngineSpec, Places,
+    memory::{available, check_weights, weights},
+    places::{CPU, open},
+};
+use crate::{
+    hash::Digest,
+    model::{Base, Decoder, ModelConfig, kernels::Format},
+};
+
+/// A model in the store.
+#[derive(Debug, Clone, Copy)]
+pub struct Checkpoint<'a> {
+    /// Of the artifact.
+    pub digest: Digest,
+    /// A Hugging Face folder.
+    pub folder: &'a Path,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Key {
+    digest: Digest,
+    format: Format,
+    device: DeviceLocation,
+}
+
+/// Locked while it is loaded.
+type Cell = Arc<Mutex<Option<Arc<Base>>>>;
+
+struct Slot {
+    key: Key,
+    base: Cell,
+    /// When it was asked for last, as a number that grows.
+    asked: usize,
+}
+
+/// The bases that a run holds, and the devices they are on.
+pub struct Bases {
+    slots: Mutex<Vec<Slot>>,
+    /// One stream per CUDA device for the whole run: what is held is ordered with whatever works with it.
+    devices: Mutex<BTreeMap<usize, Device>>,
+    asked: AtomicUsize,
+    loads: AtomicUsize,
+    /// Bytes that the CPU's memory has left.
+    left: Box<dyn Fn() -> Option<usize> + Send + Sync>,
+}
+
+impl fmt::Debug for Bases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bases").finish_non_exhaustive()
+    }
+}
+
+impl Default for Bases {
+    fn default() -> Self {
+        let (slots, devices) = (Mutex::default(), Mutex::default());
+        Self { slots, devices, asked: 0.into(), loads: 0.into(), left: Box::new(available) }
+    }
+}
+
+impl Bases {
+    /// As if the CPU's memory had so many bytes left.
+    #[cfg(test)]
+    pub(super) fn with_left(bytes: usize) -> Arc<Self> {
+        Arc::new(Self { left: Box::new(move || Some(bytes)), ..Self::default() })
+    }
+
+    /// Finds the devices, as [`EngineSpec::places`] does, each the same one throughout.
+    pub fn places(self: &Arc<Self>, spec: &EngineSpec) -> Result<Places, EngineError> {
+        let mut devices = lock(&self.devices);
+        let places = spec.places_by(&mut |index| match devices.get(&index) {
+            Some(device) => Ok(device.clone()),
+            None => {
+                let device = open(index)?;
+                devices.insert(index, device.clone());
+                Ok(device)
+            }
+        })?;
+        Ok(Places { bases: Some(self.clone()), ..places })
+    }
+
+    /// A decoder with the frozen weights of a model on the first of these devices, and all of them, each with the weights
+    /// for its replica. The work takes `beside` bytes more.
+    ///
+    /// # Errors
+    /// Also if the weights alone are more than the memory that is left.
+    pub fn seat(
+        self: &Arc<Self>,
+        model: Checkpoint<'_>,
+        spec: &EngineSpec,
+        beside: usize,
+    ) -> Result<(Decoder, Places), EngineError> {
+        let mut places = self.places(spec)?;
+        let format = spec.dtype.unwrap_or(Format::F32);
+        let first = self.base(model, format, &places.first.device, None, beside)?;
+        for place in &mut places.others {
+            place.base = Some(self.base(model, format, &place.device, Some(&first), beside)?);
+        }
+        let decoder = first.decoder()?;
+        places.first.base = Some(first);
+        Ok((decoder, places))
+    }
+
+    /// What is held, or is read now: from its files, or from where it is already.
+    fn base(
+        &self,
+        model: Checkpoint<'_>,
+        format: Format,
+        device: &Device,
+        copy: Option<&Base>,
+        beside: usize,
+    ) -> Result<Arc<Base>, EngineError> {
+        let key = Key { digest: model.digest, format, device: device.location() };
+        let cell = self.cell(key);
+        let mut held = lock(&cell);
+        if let Some(base) = &*held {
+            self.make_room(device, Some(&key), beside);
+            return Ok(base.clone());
+        }
+        let needs = weights(&ModelConfig::load(model.folder)?, format);
+        let left = self.make_room(device, Some(&key), needs.saturating_add(beside).max(1));
+        if device.is_cpu() {
+            check_weights(needs, format, left)?;
+        }
+        self.loads.fetch_add(1, Ordering::Relaxed);
+        let base = Arc::new(match copy {
+            Some(base) => base.replica(device)?,
+            None => Base::load(model.folder, format, device)?,
+        });
+        *held = Some(base.clone());
+        Ok(base)
+    }
+
+    fn cell(&self, key: Key) -> Cell {
+        let mut slots = lock(&self.slots);
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        if let Some(slot) = slots.iter_mut().find(|slot| slot.key == key) {
+            slot.asked = asked;
+            return slot.base.clone();
+        }
+        let base = Cell::default();
+        slots.push(Slot { key, base: base.clone(), asked });
+        base
+    }
+
+    /// Lets bases on this device go until so many bytes are left there; gives how many are. Not all that is given back is
+    /// counted as free at once, so they are not asked for again.
+    ///
+    /// Those that a stage works with stay in memory until it ends, and are let go only where the others are not enough.
+    fn make_room(&self, device: &Device, keep: Option<&Key>, bytes: usize) -> usize {
+        let mut slots = lock(&self.slots);
+        slots.sort_by_key(|slot| slot.asked);
+        let mut left = if device.is_cpu() { (self.left)().unwrap_or(usize::MAX) } else { 0 };
+        for in_use in [false, true] {
+            for slot in &mut *slots {
+                if left >= bytes {
+                    return left;
+                }
+                if slot.key.device != device.location() || Some(&slot.key) == keep {
+                    continue;
+                }
+                let Some(mut held) = unlocked(&slot.base) else { continue };
+                let used = |base: &Arc<Base>| Arc::strong_count(base) > 1 || base.is_in_use();
+                let Some(base) = held.take_if(|base| used(base) == in_use) else { continue };
+                if !in_use && device.is_cpu() {
+                    left = left.saturating_add(base.bytes());
+                }
+            }
+        }
+        left
+    }
+
+    /// Bytes of the CPU's memory that are left, bases let go where that is less than these.
+    pub(super) fn room(&self, bytes: usize) -> usize {
+        self.make_room(&Device::Cpu, None, bytes)
+    }
+
+    /// Makes room for work that takes so many bytes on each of these devices and shares no base.
+    pub fn clear(&self, places: &Places, bytes: usize) {
+        self.make_room(&places.first.device, None, bytes);
+        for place in places.others.iter().filter(|place| !place.device.is_cpu()) {
+            self.make_room(&place.device, None, bytes);
+        }
+    }
+
+    /// Lets everything on these devices go, for work that is not ours.
+    pub fn leave(&self, devices: &[String]) {
+        self.keep(|key| !devices.iter().any(|device| is_at(device, key.device)));
+    }
+
+    /// Lets go what is of no other model than these.
+    pub fn retain(&self, wanted: impl Fn(&Digest) -> bool) {
+        self.keep(|key| wanted(&key.digest));
+    }
+
+    fn keep(&self, wanted: impl Fn(&Key) -> bool) {
+        lock(&self.slots).retain(|slot| {
+            let kept = wanted(&slot.key);
+            match unlocked(&slot.base) {
+                Some(mut held) if !kept => drop(held.take()),
+                _ => {}
+            }
+            // Who is loading holds the cell, and finds its slot again.
+            kept || Arc::strong_count(&slot.base) > 1
+        });
+    }
+
+    /// Whether nothing is held or read.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.slots).is_empty()
+    }
+
+    /// Whether this model's weights are held on the device of this name.
+    pub fn holds(&self, model: &Digest, device: &str) -> bool {
+        let of = |slot: &&Slot| slot.key.digest == *model && is_at(device, slot.key.device);
+        lock(&self.slots)
+            .iter()
+            .filter(of)
+            .any(|slot| unlocked(&slot.base).is_some_and(|held| held.is_some()))
+    }
+
+    /// Bases read or copied so far.
+    pub fn loads(&self) -> usize {
+        self.loads.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether a device of the run file is this one.
+fn is_at(name: &str, device: DeviceLocation) -> bool {
+    match device {
+        DeviceLocation::Cpu => name == CPU,
+        DeviceLocation::Cuda { gpu_id } => name.strip_prefix("cuda:") == Some(gpu_id.to_string().as_str()),
+        DeviceLocation::Metal { .. } => false,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// None while another has it.
+fn unlocked<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}

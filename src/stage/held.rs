@@ -1,0 +1,52 @@
+//! What stays in memory from one stage of a run to the next. It changes no result.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{
+    chat::{ChatError, Vocabulary},
+    engine::Bases,
+    hash::Digest,
+};
+
+/// Locked while it is read.
+type Cell = Arc<Mutex<Option<Arc<Vocabulary>>>>;
+
+/// Owned by the run; each stage is handed it.
+#[derive(Default)]
+pub struct Held {
+    pub bases: Arc<Bases>,
+    /// By the digests of their models.
+    vocabularies: Mutex<BTreeMap<Digest, Cell>>,
+}
+
+impl Held {
+    /// The tokenizer of a model, whose files are in this folder: read once, also where several ask at once.
+    pub fn vocabulary(&self, model: Digest, folder: &Path) -> Result<Arc<Vocabulary>, ChatError> {
+        let cell = lock(&self.vocabularies).entry(model).or_default().clone();
+        let mut held = lock(&cell);
+        if let Some(vocabulary) = &*held {
+            return Ok(vocabulary.clone());
+        }
+        let vocabulary = Arc::new(Vocabulary::of(folder)?);
+        *held = Some(vocabulary.clone());
+        Ok(vocabulary)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bases.is_empty() && lock(&self.vocabularies).is_empty()
+    }
+
+    /// Lets go what is of no other model than these.
+    pub fn retain(&self, wanted: impl Fn(&Digest) -> bool) {
+        lock(&self.vocabularies).retain(|model, _| wanted(model));
+        self.bases.retain(wanted);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
