@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     error::{At, Class, Failure, Result},
-    plan::{Ledger, NodeIndex, Readiness, Ready, Settled},
+    plan::{Foresight, Ledger, NodeIndex, PlanError, Readiness, Ready, Settled, is_sure_to_be_worked},
     stage::card::Section,
     store::{Cost, Remote, Settler},
 };
@@ -47,7 +47,13 @@ pub fn run(request: Request) -> Result<Summary> {
         cancel,
     });
     let mut run = Run::new(&workshop, keep_going);
-    let settled = run.settle_cached().and_then(|()| run.check_devices());
+    let settled = run.settle_cached();
+    if settled.is_ok()
+        && let Err(refused) = run.check()
+    {
+        workshop.folder.refused()?;
+        return Err(refused);
+    }
     let outcome = settled.and_then(|()| {
         if run.open().next().is_none() {
             return Ok(());
@@ -136,28 +142,20 @@ impl<'w> Run<'w> {
         Ok(())
     }
 
-    /// Refuses the devices before anything is worked, if a stage that computes on them is sure to be.
-    fn check_devices(&self) -> Result<()> {
+    /// Refuses before anything is worked what is sure to fail: what stages object to, and devices that are not there.
+    fn check(&self) -> Result<()> {
+        let Workshop { store, last, plan, .. } = &**self.workshop;
+        let is_sure = |index| is_sure_to_be_worked(&self.ledger, store, last, index);
+        let problems = Foresight::new(&self.ledger, store, &is_sure).into_problems();
+        if !problems.is_empty() {
+            return Err(PlanError::Refused(problems).into());
+        }
         for index in self.open() {
-            if self.workshop.computes(index) && self.is_sure_to_be_worked(index)? {
-                let at = || format!("stage \"{}\"", self.id(index));
-                return self.workshop.plan.engine.places().map(drop).at(at);
+            if self.workshop.computes(index) && is_sure(index) {
+                return plan.engine.places().map(drop).at(|| format!("stage \"{}\"", self.id(index)));
             }
         }
         Ok(())
-    }
-
-    /// Of a node that is not in the store as far as is known: its inputs are known, or it has no earlier result that
-    /// could serve again and no loop's goal that could spare it.
-    fn is_sure_to_be_worked(&self, index: NodeIndex) -> Result<bool> {
-        Ok(match self.ledger.readiness(index)? {
-            Readiness::Ready(_) => true,
-            Readiness::Skipped => false,
-            Readiness::Waits(_) => {
-                let node = self.workshop.plan.node(index);
-                node.gate.is_none() && !self.workshop.has_earlier_result(&node.id)
-            }
-        })
     }
 
     fn skip(&mut self, index: NodeIndex) -> Result<()> {

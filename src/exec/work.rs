@@ -164,11 +164,6 @@ impl Workshop {
         card.command.is_empty() && card.uses.contains(&Section::Engine)
     }
 
-    /// Whether the store has a result that this stage had in an earlier run.
-    pub fn has_earlier_result(&self, id: &str) -> bool {
-        self.last.get(id).is_some_and(|key| matches!(self.store.lookup(key), Lookup::Hit(_)))
-    }
-
     fn id(&self, job: &Job) -> &str {
         &self.plan.node(job.index).id
     }

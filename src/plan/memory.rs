@@ -3,22 +3,13 @@
 //! Of a model no more than its `config.json` is read: in a local folder that a `model` stage names, or in the store where
 //! such a stage was worked. Of one that is made from nothing the parameters say it all.
 
-use std::{collections::BTreeMap, path::Path};
-
 use petgraph::graph::NodeIndex;
 use serde::Serialize;
-use serde_json::Value;
 
-use super::{Forecast, Ledger, Plan, Settled, graph::From};
+use super::{Forecast, Foresight, Plan};
 use crate::{
     engine::Footprint,
-    model::ModelConfig,
-    stage::{
-        card::Section,
-        memory::{Load, Policy},
-        warmup,
-    },
-    store::Store,
+    stage::{card::Section, memory::Load},
 };
 
 /// The peak of one node's memory on one device.
@@ -33,91 +24,40 @@ pub struct Memory {
     pub unknown: Option<&'static str>,
 }
 
-/// What is known of the policies that nodes write.
-#[derive(Default)]
-pub struct Policies(BTreeMap<NodeIndex, Option<Policy>>);
-
-impl Policies {
-    /// None where the node does not sample or train.
-    pub fn memory(
-        &mut self,
-        plan: &Plan,
-        (ledger, store): (&Ledger<'_>, &Store),
-        index: NodeIndex,
-        forecast: Option<&Forecast>,
-    ) -> Option<Memory> {
-        let node = plan.node(index);
-        let kind = node.stage.card.kind.as_str();
-        if !node.stage.card.uses.contains(&Section::Engine) {
-            return None;
-        }
-        let device = plan.engine.devices.first().cloned().unwrap_or_default();
-        let unknown =
-            |why| Some(Memory { device: device.clone(), peak: None, parts: None, unknown: Some(why) });
-        if device != "cpu" {
-            return unknown("foretold for the CPU alone");
-        }
-        let mut policies = Vec::new();
-        let mut episodes = None;
-        for feed in &node.feeds {
-            let Some(writer) = writer(&feed.from) else { continue };
-            match feed.role.as_str() {
-                "policy" | "policies" => match self.policy(plan, (ledger, store), writer) {
-                    Some(policy) => policies.push(policy),
-                    None => return unknown("its model is not here yet"),
-                },
-                "trajectories" => episodes = Some(&plan.node(writer).stage.params),
-                _ => {}
+/// None where the node does not sample or train.
+pub fn memory(
+    plan: &Plan,
+    foresight: &Foresight<'_>,
+    index: NodeIndex,
+    forecast: Option<&Forecast>,
+) -> Option<Memory> {
+    let node = plan.node(index);
+    let kind = node.stage.card.kind.as_str();
+    if !node.stage.card.uses.contains(&Section::Engine) {
+        return None;
+    }
+    let device = plan.engine.devices.first().cloned().unwrap_or_default();
+    let unknown = |why| Some(Memory { device: device.clone(), peak: None, parts: None, unknown: Some(why) });
+    if device != "cpu" {
+        return unknown("foretold for the CPU alone");
+    }
+    let mut policies = Vec::new();
+    let mut episodes = None;
+    for feed in &node.feeds {
+        match feed.role.as_str() {
+            "policy" | "policies" => match foresight.policy(&feed.from) {
+                Some(policy) => policies.push(policy.clone()),
+                None => return unknown("its model is not here yet"),
+            },
+            "trajectories" => {
+                episodes = feed.from.writer().map(|writer| &plan.node(writer).stage.params);
             }
-        }
-        let (params, engine) = (&node.stage.params, &plan.engine);
-        let before = forecast.map(|forecast| forecast.cost.spent);
-        let load = Load { kind, params, engine, policies: &policies, episodes, before };
-        let Some(peak) = load.peak() else { return unknown("a stage of this kind is not foretold") };
-        Some(Memory { device, peak: Some(peak.total()), parts: Some(peak), unknown: None })
-    }
-
-    /// The policy that a node writes.
-    fn policy(&mut self, plan: &Plan, at: (&Ledger<'_>, &Store), index: NodeIndex) -> Option<Policy> {
-        if let Some(known) = self.0.get(&index) {
-            return known.clone();
-        }
-        let found = self.find(plan, at, index);
-        self.0.insert(index, found.clone());
-        found
-    }
-
-    fn find(&mut self, plan: &Plan, at: (&Ledger<'_>, &Store), index: NodeIndex) -> Option<Policy> {
-        let node = plan.node(index);
-        let params = &node.stage.params;
-        let of = |config| Policy { config, rank: None };
-        match node.stage.card.kind.as_str() {
-            "warmup" => warmup::shape(params).map(of),
-            "grpo" => {
-                let feed = node.feeds.iter().find(|feed| feed.role == "policy")?;
-                let Policy { config, rank } = self.policy(plan, at, writer(&feed.from)?)?;
-                let lora = params.get("lora").and_then(Value::as_bool).unwrap_or(true);
-                let fresh = || usize::try_from(params.get("rank")?.as_u64()?).ok();
-                Some(Policy { config, rank: if lora { rank.or_else(fresh) } else { None } })
-            }
-            "model" => {
-                let from = Path::new(params.get("from")?.as_str()?);
-                if from.is_absolute() {
-                    return ModelConfig::load(from).ok().map(of);
-                }
-                let (ledger, store) = at;
-                let Some(Settled::Done { outputs, .. }) = ledger.get(index) else { return None };
-                ModelConfig::load(&store.artifact(&outputs.get("policy")?.digest)).ok().map(of)
-            }
-            _ => None,
+            _ => {}
         }
     }
-}
-
-/// The node an artifact comes from; the last of several.
-fn writer(from: &From) -> Option<NodeIndex> {
-    match from {
-        From::Output { node, .. } => Some(*node),
-        From::Last(nodes) => nodes.last().map(|(node, _)| *node),
-    }
+    let (params, engine) = (&node.stage.params, &plan.engine);
+    let before = forecast.map(|forecast| forecast.cost.spent);
+    let load = Load { kind, params, engine, policies: &policies, episodes, before };
+    let Some(peak) = load.peak() else { return unknown("a stage of this kind is not foretold") };
+    Some(Memory { device, peak: Some(peak.total()), parts: Some(peak), unknown: None })
 }

@@ -4,9 +4,10 @@ use petgraph::Direction;
 use serde::Serialize;
 
 use super::{
-    CacheMode, Forecast, KeyFields, Ledger, NodeIndex, Plan, Readiness, RerunReason, Resample, Settled,
+    CacheMode, Forecast, Foresight, KeyFields, Ledger, NodeIndex, Plan, Problem, Readiness, RerunReason,
+    Resample, Settled,
     forecast::Experience,
-    memory::{Memory, Policies},
+    memory::{Memory, memory},
     reason::{self},
 };
 use crate::{
@@ -50,7 +51,7 @@ pub struct NodeStatus {
 }
 
 /// All nodes in order.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Serialize)]
 pub struct Survey {
     pub name: String,
     pub nodes: Vec<NodeStatus>,
@@ -66,6 +67,8 @@ pub struct Survey {
     /// The shared cache, which was not asked: what is to be worked may be there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unasked: Option<String>,
+    /// What stages that are to be worked would fail with.
+    pub problems: Vec<Problem>,
 }
 
 impl Survey {
@@ -74,7 +77,6 @@ impl Survey {
         let experience = Experience::of(store);
         let (mut ahead, mut saved, mut unknown) = (Cost::default(), Cost::default(), Vec::new());
         let mut ledger = Ledger::new(plan);
-        let mut policies = Policies::default();
         let mut nodes = Vec::new();
         let mut clock = Clock::new(plan);
         for index in plan.order() {
@@ -119,23 +121,49 @@ impl Survey {
                 Status::Run { .. } | Status::Waits { .. } => cost.map_or(0.0, |cost| cost.cost.seconds),
             };
             clock.work(*index, takes);
-            let memory = match status {
-                Status::Run { .. } | Status::Waits { .. } => {
-                    policies.memory(plan, (&ledger, store), *index, cost.as_ref())
-                }
-                Status::Cached { .. } | Status::Skipped => None,
-            };
             nodes.push(NodeStatus {
                 id: node.id.clone(),
                 kind: node.stage.card.kind.clone(),
                 turn: node.turn.map(|turn| (plan.loop_name(turn).to_owned(), turn.iteration)),
                 status,
                 cost,
-                memory,
+                memory: None,
             });
         }
+        // What is shared was not asked for, so nothing is sure to be worked here.
+        let is_sure = |index| plan.remote.is_none() && is_sure_to_be_worked(&ledger, store, &last, index);
+        let foresight = Foresight::new(&ledger, store, &is_sure);
+        for (index, node) in plan.order().iter().zip(&mut nodes) {
+            if ledger.get(*index).is_none() {
+                node.memory = memory(plan, &foresight, *index, node.cost.as_ref());
+            }
+        }
+        let problems = foresight.into_problems();
         let unasked = plan.remote.as_ref().map(|remote| remote.place.to_string());
-        Ok(Self { name: plan.name.clone(), nodes, ahead, clock: clock.last(), unknown, saved, unasked })
+        Ok(Self {
+            name: plan.name.clone(),
+            nodes,
+            ahead,
+            clock: clock.last(),
+            unknown,
+            saved,
+            unasked,
+            problems,
+        })
+    }
+}
+
+/// Of a node that is not in the store as far as is known: whether its inputs are known, or it has no earlier result that
+/// could serve again and no loop's goal that could spare it.
+pub fn is_sure_to_be_worked(ledger: &Ledger<'_>, store: &Store, last: &LastKeys, index: NodeIndex) -> bool {
+    let node = ledger.plan().node(index);
+    match ledger.readiness(index) {
+        Ok(Readiness::Ready(_)) => true,
+        Ok(Readiness::Skipped) | Err(_) => false,
+        Ok(Readiness::Waits(_)) => {
+            let earlier = last.get(&node.id).is_some_and(|key| matches!(store.lookup(key), Lookup::Hit(_)));
+            node.gate.is_none() && !earlier
+        }
     }
 }
 

@@ -19,6 +19,10 @@ pub enum ModelStageError {
     },
     #[error("{path} is not a readable tokenizer: {reason}")]
     Tokenizer { path: PathBuf, reason: String },
+    #[error("{folder} holds an adapter and no model")]
+    Adapter { folder: PathBuf },
+    #[error("`revision` is \"{revision}\", but {from}", from = if *id { "the id has one behind its `@`" } else { "a folder has no revisions" })]
+    Revision { revision: String, id: bool },
     #[error("{path} has the token \"{token}\" with number {id}, the model's vocabulary ends at {vocabulary}")]
     Vocabulary { path: PathBuf, token: String, id: u32, vocabulary: usize },
     #[error("\"{id}\" is no id of a model on the hub")]
@@ -54,6 +58,8 @@ impl Diagnostic for ModelStageError {
             Self::Read { .. } => "model::read",
             Self::Write { .. } => "model::write",
             Self::Tokenizer { .. } => "model::tokenizer",
+            Self::Adapter { .. } => "model::adapter_folder",
+            Self::Revision { .. } => "model::revision",
             Self::Vocabulary { .. } => "model::vocabulary",
             Self::Id { .. } => "hub::id",
             Self::Denied { .. } => "hub::denied",
@@ -68,6 +74,10 @@ impl Diagnostic for ModelStageError {
 
     fn hint(&self) -> Option<String> {
         let hint = match self {
+            Self::Adapter { .. } => {
+                "merge it into its model, with PEFT's merge_and_unload or `mcprl export --merge`, and name that folder"
+            }
+            Self::Revision { .. } => "take out one of them",
             Self::Vocabulary { .. } => "tokenizer and weights must come from the same model",
             Self::Id { .. } => "an id is OWNER/NAME, such as `Qwen/Qwen3-4B`; a folder is given by its path",
             Self::Denied { token: false, .. } => {
@@ -95,7 +105,7 @@ impl Diagnostic for ModelStageError {
 
     fn class(&self) -> Class {
         match self {
-            Self::Id { .. } => Class::Usage,
+            Self::Id { .. } | Self::Adapter { .. } | Self::Revision { .. } => Class::Usage,
             _ => Class::Work,
         }
     }

@@ -1,0 +1,182 @@
+//! What stages that are to be worked would fail with, told before any is; and what is known of what they will write.
+//!
+//! Every stage without a result, and those whose policies and scenarios these read, are looked at once in the plan's
+//! order, each with what the ones before it are foreseen to write ([`crate::stage::prospect`]). With everything in the
+//! store nothing is looked at.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{
+    Ledger, NodeIndex, Plan, Settled, Stage,
+    error::{Place, Problem},
+    graph::From,
+    key::stage_seed,
+};
+use crate::{
+    error::Failure,
+    stage::{
+        card::Section,
+        memory::Policy,
+        prospect::{Foreseen, Objection, Outlook, Prospect, look_at_command},
+        registry,
+    },
+    store::Store,
+};
+
+type Inputs = BTreeMap<String, Vec<(String, Foreseen)>>;
+type Outputs = Arc<BTreeMap<&'static str, Foreseen>>;
+
+/// What is known of a plan's nodes ahead of time.
+pub struct Foresight<'p> {
+    plan: &'p Plan,
+    outputs: BTreeMap<NodeIndex, Outputs>,
+    problems: Vec<Problem>,
+    told: BTreeSet<(String, String)>,
+}
+
+impl<'p> Foresight<'p> {
+    /// `is_sure` says of a node that it will be worked on this machine; what the machine lacks is told for these alone.
+    pub fn new(ledger: &Ledger<'p>, store: &Store, is_sure: &dyn Fn(NodeIndex) -> bool) -> Self {
+        let plan = ledger.plan();
+        let mut foresight =
+            Self { plan, outputs: BTreeMap::new(), problems: Vec::new(), told: BTreeSet::new() };
+        let needed = needed(plan, ledger);
+        let mut seen: BTreeMap<*const Stage, (Inputs, bool, Outputs)> = BTreeMap::new();
+        for index in plan.order().iter().copied().filter(|index| needed[index.index()]) {
+            let stage = &plan.node(index).stage;
+            let settled = ledger.get(index).is_some();
+            let inputs = foresight.inputs(index);
+            let outputs = match seen.get(&Arc::as_ptr(stage)) {
+                Some((before, then, outputs)) if *before == inputs && *then == settled => outputs.clone(),
+                _ => {
+                    let outlook = look(plan, ledger, store, index, &inputs);
+                    if !settled {
+                        foresight.note(stage, outlook.objections);
+                        let lacks = foresight.lacks(stage, outlook.lacks);
+                        if !lacks.is_empty() && is_sure(index) {
+                            foresight.tell(stage, lacks);
+                        }
+                    }
+                    let outputs: Outputs = Arc::new(outlook.outputs);
+                    seen.insert(Arc::as_ptr(stage), (inputs, settled, outputs.clone()));
+                    outputs
+                }
+            };
+            foresight.outputs.insert(index, outputs);
+        }
+        foresight
+    }
+
+    pub fn into_problems(self) -> Vec<Problem> {
+        self.problems
+    }
+
+    /// What is known of an artifact that a node reads.
+    pub fn of(&self, from: &From) -> &Foreseen {
+        let (node, port) = match from {
+            From::Output { node, port } => (node, port),
+            From::Last(nodes) => match nodes.last() {
+                Some((node, port)) => (node, port),
+                None => return &Foreseen::Nothing,
+            },
+        };
+        self.outputs.get(node).and_then(|outputs| outputs.get(port.as_str())).unwrap_or(&Foreseen::Nothing)
+    }
+
+    pub fn policy(&self, from: &From) -> Option<&Policy> {
+        match self.of(from) {
+            Foreseen::Policy(policy) => Some(policy),
+            _ => None,
+        }
+    }
+
+    fn inputs(&self, index: NodeIndex) -> Inputs {
+        let mut inputs = Inputs::new();
+        for feed in &self.plan.node(index).feeds {
+            let foreseen = self.of(&feed.from).clone();
+            inputs.entry(feed.role.clone()).or_default().push((feed.name.clone(), foreseen));
+        }
+        inputs
+    }
+
+    /// What this machine lacks for a stage, by the place in the run file that asks for it.
+    fn lacks(&self, stage: &Stage, of_kind: Vec<Objection>) -> Vec<(Option<Place>, Failure)> {
+        let of_kind = of_kind.into_iter().map(|lack| (self.place(stage, lack.about), lack.cause));
+        let mut lacks: Vec<_> = of_kind.collect();
+        let uses = |section| stage.card.uses.contains(&section);
+        if uses(Section::Engine)
+            && stage.card.command.is_empty()
+            && let Err(cause) = self.plan.engine.check_devices()
+        {
+            lacks.push((self.plan.section("engine.devices"), cause.into()));
+        }
+        if let Some(Err(cause)) =
+            self.plan.server.as_ref().filter(|_| uses(Section::Server)).map(|s| s.check())
+        {
+            lacks.push((self.plan.section("server"), cause.into()));
+        }
+        lacks
+    }
+
+    fn note(&mut self, stage: &Stage, objections: Vec<Objection>) {
+        let placed = objections.into_iter().map(|found| (self.place(stage, found.about), found.cause));
+        let placed = placed.collect();
+        self.tell(stage, placed);
+    }
+
+    /// Each problem once: stages of a loop are looked at for every iteration, and several stages may lack the same.
+    fn tell(&mut self, stage: &Stage, problems: Vec<(Option<Place>, Failure)>) {
+        for (place, cause) in problems {
+            let text = place.as_ref().map(ToString::to_string).unwrap_or_default();
+            if self.told.insert((text, cause.to_string())) {
+                self.problems.push(Problem { stage: stage.name.clone(), place, cause });
+            }
+        }
+    }
+
+    /// Of the parameter or role; of the stage where the run file does not have it.
+    fn place(&self, stage: &Stage, about: Option<&str>) -> Option<Place> {
+        let own = about.and_then(|about| self.plan.place_of(stage, about));
+        own.or_else(|| self.plan.place_of(stage, ""))
+    }
+}
+
+/// Nodes without a result, and those that tell of what these read.
+fn needed(plan: &Plan, ledger: &Ledger<'_>) -> Vec<bool> {
+    let mut needed: Vec<bool> =
+        (0..plan.graph.nodes.node_count()).map(|at| ledger.get(NodeIndex::new(at)).is_none()).collect();
+    for index in plan.order().iter().rev() {
+        if !needed[index.index()] {
+            continue;
+        }
+        let node = plan.node(*index);
+        for feed in &node.feeds {
+            let artifact = node.stage.card.inputs.get(&feed.role).map(|role| role.artifact.as_str());
+            if let Some(writer) =
+                feed.from.writer().filter(|_| matches!(artifact, Some("policy" | "scenarios")))
+            {
+                needed[writer.index()] = true;
+            }
+        }
+    }
+    needed
+}
+
+fn look(plan: &Plan, ledger: &Ledger<'_>, store: &Store, index: NodeIndex, inputs: &Inputs) -> Outlook {
+    let node = plan.node(index);
+    let card = &node.stage.card;
+    if !card.command.is_empty() {
+        return look_at_command(card);
+    }
+    let finished = |port: &str| match ledger.get(index)? {
+        Settled::Done { outputs, .. } => Some(store.artifact(&outputs.get(port)?.digest)),
+        Settled::Skipped => None,
+    };
+    let iteration = node.turn.map(|turn| turn.iteration);
+    let seed = if card.determinism.draws() { stage_seed(node.stage.seed, &card.kind, iteration) } else { 0 };
+    let prospect = Prospect { card, params: &node.stage.params, seed, inputs, finished: &finished };
+    registry::find(&card.kind).map(|kind| (kind.look)(&prospect)).unwrap_or_default()
+}
