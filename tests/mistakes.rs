@@ -205,3 +205,65 @@ fn what_has_a_result_is_not_looked_at_again() {
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
     assert!(said.out.contains("1 cached, 1 to run"), "{}", said.out);
 }
+
+/// The lines of a look at the run file, those about this machine left out.
+fn looked_at(project: &Project, expected: i32) -> String {
+    let said = project.mcprl(&["doctor", "run.toml"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(expected), ""), "{}", said.out);
+    let lines: Vec<&str> = said.out.lines().skip_while(|line| !line.contains("run file")).collect();
+    lines.join("\n").replace(&project.path("").display().to_string(), "")
+}
+
+#[test]
+fn the_doctor_looks_at_all_that_a_run_file_needs() {
+    let project = own();
+    replace(
+        &project,
+        "run.toml",
+        "kind = \"judge\"",
+        "kind = \"judge\"\nrelative = 1\nbase_url = \"http://127.0.0.1:9/v1\"\nmodel = \"m\"\napi_key_env = \"HOME\"",
+    );
+    let said = looked_at(&project, 0);
+    for line in [
+        "ok    devices    cpu",
+        "demo-server sqlite answers in ",
+        "ok    stage      base: llama: Llama 2 and 3, 2 layers, context of 4096 tokens",
+        "ok    stage      tasks: tasks.jsonl: 8 to train on, 2 held out",
+        "ok    stage      train/reward: m at http://127.0.0.1:9/v1 with the key in HOME (not asked)",
+        "ok    memory     ",
+        "ok    disk       a copy of the model takes ",
+    ] {
+        assert!(said.contains(line), "{line}\n{said}");
+    }
+}
+
+#[test]
+fn the_doctor_says_what_is_missing_and_what_to_do() {
+    let project = own();
+    replace(
+        &project,
+        "run.toml",
+        "\"{mcprl}\", \"demo-server\", \"sqlite\"",
+        "\"sh\", \"-c\", \"echo no such database >&2; exit 3\"",
+    );
+    replace(
+        &project,
+        "run.toml",
+        "[stages.tools]",
+        "[cache]\nremote = \"mount/shared\"\n\n[stages.odd]\nkind = \"odd\"\n\n[stages.tools]",
+    );
+    project.kind("odd", "pure", "[outputs.number]\ntype = \"number\"\npath = \"n\"\n", "");
+    replace(&project, "stages/odd/card.toml", "\"sh\"", "\"no-such-program\"");
+    remove(&project, "llama/tokenizer.json");
+    let said = looked_at(&project, 1);
+    for line in [
+        "bad   server     the server `sh -c echo no such database >&2; exit 3` ended before it was ready (exit status: 3); it said: no such database",
+        "hint: run the command in a terminal to see all it says",
+        "bad   stage      base: cannot read llama/tokenizer.json",
+        "hint: a policy folder needs tokenizer.json",
+        "bad   stage      odd: cannot start `no-such-program -e run.sh`",
+        "bad   shared     ",
+    ] {
+        assert!(said.contains(line), "{line}\n{said}");
+    }
+}

@@ -184,6 +184,9 @@ pub fn existing(store: &Store, id: &str) -> Result<PathBuf> {
         return Ok(path);
     }
     let runs = list(store);
+    if runs.is_empty() {
+        return Err(ExecError::NoRuns { cache: store.root().to_owned() }.into());
+    }
     let near = did_you_mean(id, runs.iter().map(String::as_str)).map(str::to_owned);
     Err(ExecError::NoRun { id: id.to_owned(), near }.into())
 }

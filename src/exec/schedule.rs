@@ -11,7 +11,9 @@ use std::{
 use tokio::task::{Id, JoinError, JoinSet};
 
 use super::{
-    Ended, Event, ExecError, Request, Summary, interrupt,
+    Ended, Event, ExecError, Request, Summary,
+    handing::HandingOn,
+    interrupt,
     journal::{Entry, RunState},
     slots::{Rivals, Share, Slots},
     standing,
@@ -21,7 +23,7 @@ use crate::{
     error::{At, Class, Failure, Result},
     plan::{Foresight, Ledger, NodeIndex, PlanError, Readiness, Ready, Settled, is_sure_to_be_worked},
     stage::card::Section,
-    store::{Cost, Remote, Settler},
+    store::{Cost, Remote, Settler, Traffic},
 };
 
 /// Stages may compute on the thread they are worked on, so there are more of these than stages at once, mostly.
@@ -46,6 +48,7 @@ pub fn run(request: Request) -> Result<Summary> {
         listener,
         cancel,
     });
+    let handing_on = HandingOn::begin(&workshop);
     let mut run = Run::new(&workshop, keep_going);
     let settled = run.settle_cached();
     if settled.is_ok()
@@ -73,6 +76,7 @@ pub fn run(request: Request) -> Result<Summary> {
     run.settled()?;
     workshop.store.remember(&workshop.plan.name, &run.keys)?;
     workshop.files.save(&workshop.store)?;
+    handing_on.finish()?;
     let summary = run.summary();
     let state = match &outcome {
         _ if summary.interrupted => RunState::Interrupted,
@@ -280,7 +284,10 @@ impl<'w> Run<'w> {
         let interrupted = open && self.workshop.cancel.is_cancelled();
         let blocked = self.blocked();
         let failures = std::mem::take(&mut self.failures);
-        let traffic = self.workshop.remote.as_ref().map(Remote::traffic);
+        let traffic = self.workshop.remote.as_ref().map(|remote| Traffic {
+            waiting: remote.count_waiting(&self.workshop.store),
+            ..remote.traffic()
+        });
         Summary { nodes, failures, blocked, interrupted, spent: self.spent, saved: self.saved, traffic }
     }
 

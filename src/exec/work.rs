@@ -143,6 +143,11 @@ impl Workshop {
         }
     }
 
+    /// Says that the remote is away, of no stage in particular.
+    pub fn remote_away(&self, cause: &StoreError) {
+        self.listener.event(&Event::Remote { id: "shared cache", problem: &away(cause) });
+    }
+
     fn remote_note(&self, job: &Job, problem: &str) -> Result<()> {
         self.listener.event(&Event::Remote { id: self.id(job), problem });
         self.folder.note(Entry::Remote { node: self.id(job).to_owned(), problem: problem.to_owned() })
@@ -222,7 +227,10 @@ impl Workshop {
         let found = self.store.lookup(&job.key);
         let reasons = match self.forced(job) {
             Some(reason) => vec![reason],
-            None => plan::reasons(&self.store, &self.last, self.id(job), &job.fields, &found),
+            None => {
+                let key = (&job.fields, &*self.plan.node(job.index).stage.card);
+                plan::reasons(&self.store, &self.last, self.id(job), key, &found)
+            }
         };
         let id = self.id(job).to_owned();
         self.listener.event(&Event::Started { id: &id, reasons: &reasons });
@@ -241,7 +249,7 @@ impl Workshop {
         let record = ActionRecord {
             key: job.key,
             stage: id.clone(),
-            fields: job.fields.value(),
+            fields: plan::stored(&job.fields, &self.plan.node(job.index).stage.card.parts()),
             outputs,
             metrics,
             cost: Cost {

@@ -28,7 +28,7 @@ impl ServerSpec {
                 if program_is_there(&program, cwd.as_deref()) && cwd.as_ref().is_none_or(|cwd| cwd.is_dir()) {
                     return Ok(());
                 }
-                let source = io::Error::from(io::ErrorKind::NotFound);
+                let source = io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error());
                 Err(McpError::Spawn { server: self.transport.to_string(), source })
             }
             Transport::Http { url, bearer_env, headers } => {

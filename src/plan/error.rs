@@ -40,10 +40,19 @@ impl fmt::Display for Place {
     }
 }
 
+/// What a problem is with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    Stage,
+    /// What `[server]` or `[engine]` say, which the stage is the first to need.
+    Section,
+}
+
 /// Why a stage that is to be worked would fail.
 #[derive(Debug)]
 pub struct Problem {
     pub stage: String,
+    pub subject: Subject,
     pub place: Option<Place>,
     pub cause: Failure,
 }

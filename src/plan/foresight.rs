@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     Ledger, NodeIndex, Plan, Settled, Stage,
-    error::{Place, Problem},
+    error::{Place, Problem, Subject},
     graph::From,
     key::stage_seed,
 };
@@ -54,10 +54,15 @@ impl<'p> Foresight<'p> {
                 _ => {
                     let outlook = look(plan, ledger, store, index, &inputs);
                     if !settled {
-                        foresight.note(stage, outlook.objections);
+                        let objections: Vec<_> = outlook
+                            .objections
+                            .into_iter()
+                            .map(|found| foresight.problem(stage, found))
+                            .collect();
+                        foresight.tell(objections);
                         let lacks = foresight.lacks(stage, outlook.lacks);
                         if !lacks.is_empty() && is_sure(index) {
-                            foresight.tell(stage, lacks);
+                            foresight.tell(lacks);
                         }
                     }
                     let outputs: Outputs = Arc::new(outlook.outputs);
@@ -74,8 +79,13 @@ impl<'p> Foresight<'p> {
         self.problems
     }
 
+    /// What is known of an output of a node.
+    pub fn written(&self, node: NodeIndex, port: &str) -> &Foreseen {
+        self.outputs.get(&node).and_then(|outputs| outputs.get(port)).unwrap_or(&Foreseen::Nothing)
+    }
+
     /// What is known of an artifact that a node reads.
-    pub fn of(&self, from: &From) -> &Foreseen {
+    pub(super) fn of(&self, from: &From) -> &Foreseen {
         let (node, port) = match from {
             From::Output { node, port } => (node, port),
             From::Last(nodes) => match nodes.last() {
@@ -83,10 +93,10 @@ impl<'p> Foresight<'p> {
                 None => return &Foreseen::Nothing,
             },
         };
-        self.outputs.get(node).and_then(|outputs| outputs.get(port.as_str())).unwrap_or(&Foreseen::Nothing)
+        self.written(*node, port)
     }
 
-    pub fn policy(&self, from: &From) -> Option<&Policy> {
+    pub(super) fn policy(&self, from: &From) -> Option<&Policy> {
         match self.of(from) {
             Foreseen::Policy(policy) => Some(policy),
             _ => None,
@@ -102,37 +112,39 @@ impl<'p> Foresight<'p> {
         inputs
     }
 
-    /// What this machine lacks for a stage, by the place in the run file that asks for it.
-    fn lacks(&self, stage: &Stage, of_kind: Vec<Objection>) -> Vec<(Option<Place>, Failure)> {
-        let of_kind = of_kind.into_iter().map(|lack| (self.place(stage, lack.about), lack.cause));
-        let mut lacks: Vec<_> = of_kind.collect();
+    /// What this machine lacks for a stage.
+    fn lacks(&self, stage: &Stage, of_kind: Vec<Objection>) -> Vec<Problem> {
+        let mut lacks: Vec<_> = of_kind.into_iter().map(|lack| self.problem(stage, lack)).collect();
         let uses = |section| stage.card.uses.contains(&section);
+        let mut lack = |path, cause: Failure| {
+            let place = self.plan.section(path);
+            lacks.push(Problem { stage: stage.name.clone(), subject: Subject::Section, place, cause });
+        };
         if uses(Section::Engine)
             && stage.card.command.is_empty()
             && let Err(cause) = self.plan.engine.check_devices()
         {
-            lacks.push((self.plan.section("engine.devices"), cause.into()));
+            lack("engine.devices", cause.into());
         }
-        if let Some(Err(cause)) =
-            self.plan.server.as_ref().filter(|_| uses(Section::Server)).map(|s| s.check())
+        if let Some(server) = self.plan.server.as_ref().filter(|_| uses(Section::Server))
+            && let Err(cause) = server.check()
         {
-            lacks.push((self.plan.section("server"), cause.into()));
+            lack("server", cause.into());
         }
         lacks
     }
 
-    fn note(&mut self, stage: &Stage, objections: Vec<Objection>) {
-        let placed = objections.into_iter().map(|found| (self.place(stage, found.about), found.cause));
-        let placed = placed.collect();
-        self.tell(stage, placed);
+    fn problem(&self, stage: &Stage, Objection { about, cause }: Objection) -> Problem {
+        let place = self.place(stage, about);
+        Problem { stage: stage.name.clone(), subject: Subject::Stage, place, cause }
     }
 
     /// Each problem once: stages of a loop are looked at for every iteration, and several stages may lack the same.
-    fn tell(&mut self, stage: &Stage, problems: Vec<(Option<Place>, Failure)>) {
-        for (place, cause) in problems {
-            let text = place.as_ref().map(ToString::to_string).unwrap_or_default();
-            if self.told.insert((text, cause.to_string())) {
-                self.problems.push(Problem { stage: stage.name.clone(), place, cause });
+    fn tell(&mut self, problems: impl IntoIterator<Item = Problem>) {
+        for problem in problems {
+            let place = problem.place.as_ref().map(ToString::to_string).unwrap_or_default();
+            if self.told.insert((place, problem.cause.to_string())) {
+                self.problems.push(problem);
             }
         }
     }

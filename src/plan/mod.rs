@@ -35,7 +35,7 @@ mod survey;
 mod upkeep;
 
 pub use draft::Stage;
-pub use error::{Mistake, Place, PlanError, Problem};
+pub use error::{Mistake, Place, PlanError, Problem, Subject};
 pub use forecast::{Forecast, stage_name};
 pub use foresight::Foresight;
 pub use graph::{Node, Turn};
@@ -44,7 +44,7 @@ pub use ledger::{Ledger, Readiness, Ready, Settled};
 pub use memory::Memory;
 pub use overlay::Overrides;
 pub use petgraph::graph::NodeIndex;
-pub use reason::{RerunReason, differences};
+pub use reason::{RerunReason, differences, stored, stored_parts};
 pub use resample::Resample;
 pub use schema::schema;
 pub use source::Source;

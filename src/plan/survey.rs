@@ -13,7 +13,7 @@ use super::{
 use crate::{
     error::Result,
     hash::Digest,
-    stage::card::Section,
+    stage::{Card, card::Section},
     store::{Cost, LastKeys, Lookup, Store},
 };
 
@@ -103,7 +103,8 @@ impl Survey {
                         }
                         (_, Some(reason)) => Status::Run { key, reasons: vec![reason] },
                         (found, None) => {
-                            let reasons = reasons(store, &last, &node.id, &fields, &found);
+                            let reasons =
+                                reasons(store, &last, &node.id, (&fields, &node.stage.card), &found);
                             Status::Run { key, reasons }
                         }
                     }
@@ -210,7 +211,7 @@ pub fn reasons(
     store: &Store,
     last: &LastKeys,
     id: &str,
-    fields: &KeyFields,
+    (fields, card): (&KeyFields, &Card),
     found: &Lookup,
 ) -> Vec<RerunReason> {
     if let Lookup::Damaged { output, problem } = found {
@@ -223,7 +224,7 @@ pub fn reasons(
         None => vec![RerunReason::First],
         Some(key) if *key == fields.key() => vec![RerunReason::Gone],
         Some(key) => match store.record(key) {
-            Some(record) => reason::differences(&record.fields, fields),
+            Some(record) => reason::differences(&record.fields, fields, || Some(card.parts())),
             None => vec![RerunReason::First],
         },
     }

@@ -12,6 +12,7 @@ pub mod grpo;
 pub mod judge;
 pub mod memory;
 pub mod model;
+mod parts;
 pub mod policy;
 pub mod prospect;
 pub mod registry;
@@ -30,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use card::{Card, Cards};
 pub use error::StageError;
+pub use parts::{CardFile, CardParts};
 
 use crate::{
     engine::EngineSpec, error::Result, hash::Digest, mcp::ServerSpec, progress::Observer, spent::Meter,

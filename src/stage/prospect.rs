@@ -126,7 +126,7 @@ pub fn look_at_command(card: &Card) -> Outlook {
     let beside = card.code.contains_key(program);
     // Any other relative path would start at an empty folder.
     if !beside && !program_is_there(program, Some(Path::new("/nowhere"))) {
-        let source = std::io::Error::from(std::io::ErrorKind::NotFound);
+        let source = std::io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error());
         let cause = StageError::Start { command: card.command.join(" "), source };
         outlook.lacks.push(Objection { about: None, cause: cause.into() });
     }

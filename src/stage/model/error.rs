@@ -19,6 +19,8 @@ pub enum ModelStageError {
     },
     #[error("{path} is not a readable tokenizer: {reason}")]
     Tokenizer { path: PathBuf, reason: String },
+    #[error("{folder} has no config.json")]
+    NoConfig { folder: PathBuf },
     #[error("{folder} holds an adapter and no model")]
     Adapter { folder: PathBuf },
     #[error("`revision` is \"{revision}\", but {from}", from = if *id { "the id has one behind its `@`" } else { "a folder has no revisions" })]
@@ -58,6 +60,7 @@ impl Diagnostic for ModelStageError {
             Self::Read { .. } => "model::read",
             Self::Write { .. } => "model::write",
             Self::Tokenizer { .. } => "model::tokenizer",
+            Self::NoConfig { .. } => "model::no_config",
             Self::Adapter { .. } => "model::adapter_folder",
             Self::Revision { .. } => "model::revision",
             Self::Vocabulary { .. } => "model::vocabulary",
@@ -74,6 +77,9 @@ impl Diagnostic for ModelStageError {
 
     fn hint(&self) -> Option<String> {
         let hint = match self {
+            Self::NoConfig { .. } => {
+                "a model's folder holds config.json, weights, tokenizer and chat template, as saved by `save_pretrained`"
+            }
             Self::Adapter { .. } => {
                 "merge it into its model, with PEFT's merge_and_unload or `mcprl export --merge`, and name that folder"
             }
@@ -105,7 +111,9 @@ impl Diagnostic for ModelStageError {
 
     fn class(&self) -> Class {
         match self {
-            Self::Id { .. } | Self::Adapter { .. } | Self::Revision { .. } => Class::Usage,
+            Self::Id { .. } | Self::NoConfig { .. } | Self::Adapter { .. } | Self::Revision { .. } => {
+                Class::Usage
+            }
             _ => Class::Work,
         }
     }

@@ -54,8 +54,15 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
 
 /// Everything wrong with the folder, as far as its small files and the headers of its large ones show it.
 fn look_into(folder: &Path, outlook: &mut Outlook) -> Option<ModelConfig> {
-    if folder.join("adapter_config.json").is_file() && !folder.join("config.json").is_file() {
-        outlook.object("from", ModelStageError::Adapter { folder: folder.to_owned() });
+    if !folder.join("config.json").is_file() {
+        let folder = folder.to_owned();
+        outlook.object(
+            "from",
+            match folder.join("adapter_config.json").is_file() {
+                true => ModelStageError::Adapter { folder },
+                false => ModelStageError::NoConfig { folder },
+            },
+        );
         return None;
     }
     let config = outlook.take("from", ModelConfig::load(folder))?;

@@ -15,6 +15,8 @@
 //! bytes. Nothing here ends a run: where the remote cannot be reached, or lets us not, that is said once, and asked again
 //! after a while.
 //!
+//! What could not be handed on is noted (`waiting.rs`) and handed on by a later run, or by `mcprl cache push`.
+//!
 //! Nothing is ever removed. What is taken away from outside, by a bucket's rules of expiry, say, is a miss.
 //!
 //! Not caught: a remote that is written to by someone who means harm. Bytes are checked against the record, the record
@@ -31,6 +33,7 @@ mod s3_tests;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::{
     collections::BTreeSet,
@@ -41,6 +44,7 @@ use std::{
 };
 
 pub use place::{NotAPlace, RemotePlace, RemoteSpec};
+pub use waiting::Waiting;
 
 use self::{
     folder::Folder,
@@ -90,6 +94,21 @@ pub struct Traffic {
     pub fetched_bytes: u64,
     pub pushed: usize,
     pub pushed_bytes: u64,
+    /// Results of this and earlier runs that it does not have yet.
+    pub waiting: usize,
+}
+
+/// What became of handing on what waited.
+#[derive(Debug, Default)]
+pub struct Handed {
+    pub given: usize,
+    pub bytes: u64,
+    /// The remote had them, as they are here.
+    pub there: usize,
+    /// The remote has others under their keys, which stand there; those here stay.
+    pub differing: usize,
+    /// Why the rest still waits.
+    pub away: Option<StoreError>,
 }
 
 /// One direction: whether it is open, and when it is tried again.
@@ -226,10 +245,19 @@ impl Remote {
 
     /// Hands a finished result on. `anew`: it was asked for although there is one, so other outputs are no surprise.
     pub fn push(&self, store: &Store, record: &ActionRecord, anew: bool) -> Result<Pushed, StoreError> {
-        if !self.spec.push || record.withheld || !self.state().writing.is_open() {
+        if !self.spec.push || record.withheld {
+            return Ok(Pushed::Nothing);
+        }
+        let waiting = store.waiting(&self.spec.place);
+        // Without a note it is handed on now or not at all.
+        _ = waiting.note(&record.key);
+        if !self.state().writing.is_open() {
             return Ok(Pushed::Nothing);
         }
         let outcome = self.hand_on(store, record, anew);
+        if matches!(outcome, Ok(_) | Err(Failed::Damaged(_))) {
+            waiting.forget(&record.key);
+        }
         let mut state = self.state();
         Ok(match outcome {
             Ok((pushed, bytes)) => {
@@ -251,6 +279,46 @@ impl Remote {
                 if told { Pushed::Nothing } else { Pushed::Away(self.error(trouble)) }
             }
         })
+    }
+
+    /// Hands on what earlier pushes could not, until all is there, the remote is away, or `stop` says so.
+    pub fn push_waiting(&self, store: &Store, stop: &dyn Fn() -> bool) -> Result<Handed, StoreError> {
+        let mut handed = Handed::default();
+        let waiting = store.waiting(&self.spec.place);
+        for key in waiting.keys() {
+            if stop() || !self.spec.push || !self.state().writing.is_open() {
+                break;
+            }
+            let Lookup::Hit(record) = store.lookup(&key) else {
+                // Removed since, or worked anew.
+                waiting.forget(&key);
+                continue;
+            };
+            let before = self.traffic().pushed_bytes;
+            let pushed = self.push(store, &record, false)?;
+            handed.bytes += self.traffic().pushed_bytes - before;
+            match pushed {
+                Pushed::Done => handed.given += 1,
+                Pushed::Differs { .. } => handed.differing += 1,
+                Pushed::Nothing if self.state().writing.is_open() => handed.there += 1,
+                Pushed::Nothing => {}
+                Pushed::Away(cause) => handed.away = Some(cause),
+            }
+        }
+        if !self.state().writing.is_open() {
+            waiting.rest();
+        }
+        Ok(handed)
+    }
+
+    /// Whether it is to be handed results, some wait, and it was not away a short while ago.
+    pub fn is_due(&self, store: &Store) -> bool {
+        self.spec.push && store.waiting(&self.spec.place).is_due()
+    }
+
+    /// How many results wait to be handed on.
+    pub fn count_waiting(&self, store: &Store) -> usize {
+        if self.spec.push { store.waiting(&self.spec.place).keys().len() } else { 0 }
     }
 
     fn error(&self, trouble: Trouble) -> StoreError {
