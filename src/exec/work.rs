@@ -143,6 +143,14 @@ impl Workshop {
         }
     }
 
+    /// Of the model behind the policies the stage read; they share one, mostly.
+    fn model_shape(&self, job: &Job) -> Option<Digest> {
+        let inputs = &self.plan.node(job.index).stage.card.inputs;
+        let (role, _) = inputs.iter().find(|(_, role)| role.artifact == "policy")?;
+        let (_, policy) = job.ready.inputs.get(role)?.first()?;
+        stage::policy_shape(&folder::artifact(&self.store, policy), &StageArtifacts(self.store.clone()))
+    }
+
     /// Says that the remote is away, of no stage in particular.
     pub fn remote_away(&self, cause: &StoreError) {
         self.listener.event(&Event::Remote { id: "shared cache", problem: &away(cause) });
@@ -246,10 +254,11 @@ impl Workshop {
         let (outputs, placed) = self.publish(job, &attempt)?;
         let spent = meter.spent();
         let prices = self.plan.node(job.index).stage.prices.filter(|_| spent.judge_requests > 0);
+        let card = &self.plan.node(job.index).stage.card;
         let record = ActionRecord {
             key: job.key,
             stage: id.clone(),
-            fields: plan::stored(&job.fields, &self.plan.node(job.index).stage.card.parts()),
+            fields: plan::stored(&job.fields, &card.parts(), self.model_shape(job)),
             outputs,
             metrics,
             cost: Cost {

@@ -17,11 +17,12 @@ use super::{
 };
 use crate::{
     error::Failure,
+    hash::Digest,
     stage::{
         card::Section,
         memory::Policy,
         prospect::{Foreseen, Objection, Outlook, Prospect, look_at_command},
-        registry,
+        registry, shape,
     },
     store::Store,
 };
@@ -101,6 +102,14 @@ impl<'p> Foresight<'p> {
             Foreseen::Policy(policy) => Some(policy),
             _ => None,
         }
+    }
+
+    /// The shape of the model that a node will use; they share one, mostly.
+    pub(super) fn shape(&self, index: NodeIndex) -> Option<Digest> {
+        let node = self.plan.node(index);
+        let (role, _) = node.stage.card.inputs.iter().find(|(_, role)| role.artifact == "policy")?;
+        let feed = node.feeds.iter().find(|feed| feed.role == *role)?;
+        Some(shape(&self.policy(&feed.from)?.config))
     }
 
     fn inputs(&self, index: NodeIndex) -> Inputs {

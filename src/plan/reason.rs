@@ -90,10 +90,17 @@ pub enum RerunReason {
 /// Under this name the parts of the card stand beside the fields of a key in a record.
 const PARTS: &str = "card_parts";
 
-/// What a record stores of a key: its fields, and what its card was made of.
-pub fn stored(fields: &KeyFields, parts: &CardParts) -> Value {
+/// Under this name the shape of the model that the stage's policy sat on.
+pub(super) const SHAPE: &str = "model_shape";
+
+/// What a record stores of a key: its fields, and beside them, in no key, what its card was made of and the shape of its
+/// model.
+pub fn stored(fields: &KeyFields, parts: &CardParts, shape: Option<Digest>) -> Value {
     let mut value = fields.value();
     value[PARTS] = serde_json::to_value(parts).unwrap_or_default();
+    if let Some(shape) = shape {
+        value[SHAPE] = shape.to_string().into();
+    }
     value
 }
 
@@ -349,7 +356,7 @@ mod tests {
         };
         let (old, new) = (fields(), KeyFields { card: Digest::of(b"other"), ..fields() });
         let said = |now: CardParts| {
-            let reasons = differences(&stored(&old, &parts("a", "b")), &new, || Some(now));
+            let reasons = differences(&stored(&old, &parts("a", "b"), None), &new, || Some(now));
             reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         };
         assert_eq!(said(parts("a", "c")), "code stages/judge/foo.py edited");
@@ -359,7 +366,7 @@ mod tests {
         );
         assert!(said(parts("a", "b")).starts_with("card "), "its outputs or another part of the card itself");
         // What is stored for this is no part of the key.
-        let stored: KeyFields = serde_json::from_value(stored(&old, &parts("a", "b"))).unwrap();
+        let stored: KeyFields = serde_json::from_value(stored(&old, &parts("a", "b"), None)).unwrap();
         assert_eq!(stored.key(), old.key());
     }
 

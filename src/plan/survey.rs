@@ -74,83 +74,96 @@ pub struct Survey {
 impl Survey {
     pub fn new(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Self> {
         let last = store.last_keys(&plan.name);
-        let experience = Experience::of(store);
-        let (mut ahead, mut saved, mut unknown) = (Cost::default(), Cost::default(), Vec::new());
         let mut ledger = Ledger::new(plan);
-        let mut nodes = Vec::new();
-        let mut clock = Clock::new(plan);
+        let mut found = Vec::new();
         for index in plan.order() {
-            let node = plan.node(*index);
-            let mut cost = experience.forecast(&node.stage);
-            let status = match ledger.readiness(*index)? {
-                Readiness::Skipped => {
-                    ledger.settle(*index, Settled::Skipped);
-                    Status::Skipped
-                }
-                Readiness::Waits(on) => {
-                    Status::Waits { on: on.iter().map(|index| plan.node(*index).id.clone()).collect() }
-                }
-                Readiness::Ready(ready) => {
-                    let fields = plan.fields(*index, &ready);
-                    let key = fields.key();
-                    let forced = forced(plan, *index, resample);
-                    match (store.lookup(&key), forced) {
-                        (Lookup::Hit(record), None) => {
-                            cost = Some(Forecast { cost: record.cost, records: 1, differing: 0 });
-                            let (outputs, metrics) = (record.outputs, record.metrics);
-                            ledger.settle(*index, Settled::Done { outputs, metrics });
-                            Status::Cached { key }
-                        }
-                        (_, Some(reason)) => Status::Run { key, reasons: vec![reason] },
-                        (found, None) => {
-                            let reasons =
-                                reasons(store, &last, &node.id, (&fields, &node.stage.card), &found);
-                            Status::Run { key, reasons }
-                        }
-                    }
-                }
-            };
-            match (&status, &cost) {
-                (Status::Skipped, _) => cost = None,
-                (Status::Cached { .. }, Some(cost)) => saved += cost.cost,
-                (_, Some(cost)) => ahead += cost.cost,
-                (_, None) if unknown.contains(&node.stage.name) => {}
-                (_, None) => unknown.push(node.stage.name.clone()),
-            }
-            let takes = match status {
-                Status::Cached { .. } | Status::Skipped => 0.0,
-                Status::Run { .. } | Status::Waits { .. } => cost.map_or(0.0, |cost| cost.cost.seconds),
-            };
-            clock.work(*index, takes);
-            nodes.push(NodeStatus {
-                id: node.id.clone(),
-                kind: node.stage.card.kind.clone(),
-                turn: node.turn.map(|turn| (plan.loop_name(turn).to_owned(), turn.iteration)),
-                status,
-                cost,
-                memory: None,
-            });
+            found.push(status(plan, (store, &last), &mut ledger, *index, resample)?);
         }
         // What is shared was not asked for, so nothing is sure to be worked here.
         let is_sure = |index| plan.remote.is_none() && is_sure_to_be_worked(&ledger, store, &last, index);
         let foresight = Foresight::new(&ledger, store, &is_sure);
-        for (index, node) in plan.order().iter().zip(&mut nodes) {
-            if ledger.get(*index).is_none() {
-                node.memory = memory(plan, &foresight, *index, node.cost.as_ref());
+        // Every record is read for this, so only where something is to be foretold.
+        let ahead = found.iter().any(|(status, _)| status.is_ahead());
+        let experience = ahead.then(|| Experience::of(store));
+        let mut survey = Self {
+            name: plan.name.clone(),
+            nodes: Vec::with_capacity(found.len()),
+            ahead: Cost::default(),
+            clock: 0.0,
+            unknown: Vec::new(),
+            saved: Cost::default(),
+            unasked: plan.remote.as_ref().map(|remote| remote.place.to_string()),
+            problems: Vec::new(),
+        };
+        let mut clock = Clock::new(plan);
+        for (index, (status, cached)) in plan.order().iter().zip(found) {
+            let node = plan.node(*index);
+            let is_ahead = status.is_ahead();
+            let foretold = experience.as_ref().filter(|_| is_ahead);
+            let foretold = foretold.and_then(|known| known.forecast(&node.stage, foresight.shape(*index)));
+            match (&cached, &foretold) {
+                (Some(cost), _) => survey.saved += *cost,
+                (None, Some(forecast)) => survey.ahead += forecast.cost,
+                (None, None) if !is_ahead || survey.unknown.contains(&node.stage.name) => {}
+                (None, None) => survey.unknown.push(node.stage.name.clone()),
+            }
+            clock.work(*index, foretold.map_or(0.0, |forecast| forecast.cost.seconds));
+            let memory = is_ahead.then(|| memory(plan, &foresight, *index, foretold.as_ref())).flatten();
+            survey.nodes.push(NodeStatus {
+                id: node.id.clone(),
+                kind: node.stage.card.kind.clone(),
+                turn: node.turn.map(|turn| (plan.loop_name(turn).to_owned(), turn.iteration)),
+                status,
+                cost: cached.map(Forecast::of).or(foretold),
+                memory,
+            });
+        }
+        survey.clock = clock.last();
+        survey.problems = foresight.into_problems();
+        Ok(survey)
+    }
+}
+
+/// What a run would do with the next node of the order; of one that is in the store, what it cost.
+fn status(
+    plan: &Plan,
+    (store, last): (&Store, &LastKeys),
+    ledger: &mut Ledger<'_>,
+    index: NodeIndex,
+    resample: &[Resample],
+) -> Result<(Status, Option<Cost>)> {
+    let node = plan.node(index);
+    Ok(match ledger.readiness(index)? {
+        Readiness::Skipped => {
+            ledger.settle(index, Settled::Skipped);
+            (Status::Skipped, None)
+        }
+        Readiness::Waits(on) => {
+            (Status::Waits { on: on.iter().map(|index| plan.node(*index).id.clone()).collect() }, None)
+        }
+        Readiness::Ready(ready) => {
+            let fields = plan.fields(index, &ready);
+            let key = fields.key();
+            match (store.lookup(&key), forced(plan, index, resample)) {
+                (Lookup::Hit(record), None) => {
+                    let (outputs, metrics) = (record.outputs, record.metrics);
+                    ledger.settle(index, Settled::Done { outputs, metrics });
+                    (Status::Cached { key }, Some(record.cost))
+                }
+                (_, Some(reason)) => (Status::Run { key, reasons: vec![reason] }, None),
+                (found, None) => {
+                    let reasons = reasons(store, last, &node.id, (&fields, &node.stage.card), &found);
+                    (Status::Run { key, reasons }, None)
+                }
             }
         }
-        let problems = foresight.into_problems();
-        let unasked = plan.remote.as_ref().map(|remote| remote.place.to_string());
-        Ok(Self {
-            name: plan.name.clone(),
-            nodes,
-            ahead,
-            clock: clock.last(),
-            unknown,
-            saved,
-            unasked,
-            problems,
-        })
+    })
+}
+
+impl Status {
+    /// Whether the node is, or may be, worked.
+    fn is_ahead(&self) -> bool {
+        matches!(self, Self::Run { .. } | Self::Waits { .. })
     }
 }
 

@@ -19,6 +19,7 @@ pub mod registry;
 pub mod rollout;
 pub mod scenarios;
 pub mod warmup;
+mod workload;
 
 #[cfg(test)]
 mod testing;
@@ -32,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 pub use card::{Card, Cards};
 pub use error::StageError;
 pub use parts::{CardFile, CardParts};
+pub use workload::{policy_shape, shape, workload};
 
 use crate::{
     engine::EngineSpec, error::Result, hash::Digest, mcp::ServerSpec, progress::Observer, spent::Meter,
