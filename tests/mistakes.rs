@@ -194,6 +194,18 @@ fn every_mistake_is_told_by_plan_and_by_run_before_anything_is_worked() {
 }
 
 #[test]
+fn for_machines_the_plan_holds_its_problems() {
+    let project = own();
+    remove(&project, "llama/tokenizer.json");
+    let plan = project.mcprl(&["plan", "run.toml", "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&plan.out).unwrap();
+    let [problem] = &said["problems"].as_array().unwrap()[..] else { panic!("{}", plan.out) };
+    assert_eq!((&problem["stage"], &problem["place"]), (&"base".into(), &"run.toml:2:9".into()));
+    assert_eq!(problem["error"], "chat::read");
+    assert!(problem["hint"].as_str().unwrap().contains("save_pretrained"));
+}
+
+#[test]
 fn what_has_a_result_is_not_looked_at_again() {
     let project = own();
     let only_the_model = RUN.split("[server]").next().unwrap();

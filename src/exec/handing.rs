@@ -15,13 +15,13 @@ use super::work::Workshop;
 use crate::{
     error::Result,
     plan::Plan,
-    store::{Handed, Remote, Store, StoreError, Traffic},
+    store::{Handed, Remote, Store, Traffic},
 };
 
 pub struct HandingOn {
     workshop: Arc<Workshop>,
     ending: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<Handed, StoreError>>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl HandingOn {
@@ -37,15 +37,12 @@ impl HandingOn {
     }
 
     /// Ends it, and hands on what waits since, unless the run was stopped.
-    pub fn finish(self) -> Result<()> {
+    pub fn finish(self) {
         let Self { workshop, ending, thread } = self;
         ending.store(true, Ordering::Relaxed);
-        let mut handed = thread.map(|thread| thread.join().unwrap_or_else(|_| Ok(Handed::default())));
-        let waits = workshop.remote.as_ref().is_some_and(|remote| remote.count_waiting(&workshop.store) > 0);
-        if handed.as_ref().is_none_or(Result::is_ok) && waits && !workshop.cancel.is_cancelled() {
-            handed = Some(hand_on(&workshop, &|| workshop.cancel.is_cancelled()));
-        }
-        Ok(handed.transpose().map(drop)?)
+        // One that crashed has left its results waiting.
+        _ = thread.map(JoinHandle::join);
+        hand_on(&workshop, &|| workshop.cancel.is_cancelled());
     }
 }
 
@@ -59,11 +56,11 @@ pub fn hand_on_alone(plan: &Plan, store: &Store) -> Result<Option<Traffic>> {
     Ok((traffic != Traffic::default()).then_some(traffic))
 }
 
-fn hand_on(workshop: &Workshop, stop: &dyn Fn() -> bool) -> Result<Handed, StoreError> {
-    let Some(remote) = &workshop.remote else { return Ok(Handed::default()) };
-    let handed = remote.push_waiting(&workshop.store, stop)?;
-    if let Some(cause) = &handed.away {
-        workshop.remote_away(cause);
+/// Whatever goes wrong is said and ends no run.
+fn hand_on(workshop: &Workshop, stop: &dyn Fn() -> bool) {
+    let Some(remote) = &workshop.remote else { return };
+    match remote.push_waiting(&workshop.store, stop) {
+        Ok(Handed { away: None, .. }) => {}
+        Ok(Handed { away: Some(cause), .. }) | Err(cause) => workshop.remote_away(&cause),
     }
-    Ok(handed)
 }

@@ -48,7 +48,6 @@ pub fn run(request: Request) -> Result<Summary> {
         listener,
         cancel,
     });
-    let handing_on = HandingOn::begin(&workshop);
     let mut run = Run::new(&workshop, keep_going);
     let settled = run.settle_cached();
     if settled.is_ok()
@@ -57,6 +56,7 @@ pub fn run(request: Request) -> Result<Summary> {
         workshop.folder.refused()?;
         return Err(refused);
     }
+    let handing_on = HandingOn::begin(&workshop);
     let outcome = settled.and_then(|()| {
         if run.open().next().is_none() {
             return Ok(());
@@ -76,7 +76,7 @@ pub fn run(request: Request) -> Result<Summary> {
     run.settled()?;
     workshop.store.remember(&workshop.plan.name, &run.keys)?;
     workshop.files.save(&workshop.store)?;
-    handing_on.finish()?;
+    handing_on.finish();
     let summary = run.summary();
     let state = match &outcome {
         _ if summary.interrupted => RunState::Interrupted,

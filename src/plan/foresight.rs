@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     Ledger, NodeIndex, Plan, Settled, Stage,
-    error::{Place, Problem, Subject},
+    error::{Problem, Subject},
     graph::From,
     key::stage_seed,
 };
@@ -30,6 +30,15 @@ use crate::{
 type Inputs = BTreeMap<String, Vec<(String, Foreseen)>>;
 type Outputs = Arc<BTreeMap<&'static str, Foreseen>>;
 
+/// A stage as it was last looked at: in a loop it mostly looks the same again.
+struct Seen {
+    inputs: Inputs,
+    settled: bool,
+    /// What the machine lacks for it, until that is told.
+    lacking: Vec<Problem>,
+    outputs: Outputs,
+}
+
 /// What is known of a plan's nodes ahead of time.
 pub struct Foresight<'p> {
     plan: &'p Plan,
@@ -45,33 +54,27 @@ impl<'p> Foresight<'p> {
         let mut foresight =
             Self { plan, outputs: BTreeMap::new(), problems: Vec::new(), told: BTreeSet::new() };
         let needed = needed(plan, ledger);
-        let mut seen: BTreeMap<*const Stage, (Inputs, bool, Outputs)> = BTreeMap::new();
+        let mut seen: BTreeMap<*const Stage, Seen> = BTreeMap::new();
         for index in plan.order().iter().copied().filter(|index| needed[index.index()]) {
             let stage = &plan.node(index).stage;
-            let settled = ledger.get(index).is_some();
-            let inputs = foresight.inputs(index);
-            let outputs = match seen.get(&Arc::as_ptr(stage)) {
-                Some((before, then, outputs)) if *before == inputs && *then == settled => outputs.clone(),
-                _ => {
-                    let outlook = look(plan, ledger, store, index, &inputs);
+            let (inputs, settled) = (foresight.inputs(index), ledger.get(index).is_some());
+            let before = seen.remove(&Arc::as_ptr(stage));
+            let mut now =
+                before.filter(|seen| seen.inputs == inputs && seen.settled == settled).unwrap_or_else(|| {
+                    let Outlook { objections, lacks, outputs } = look(plan, ledger, store, index, &inputs);
+                    let mut lacking = Vec::new();
                     if !settled {
-                        let objections: Vec<_> = outlook
-                            .objections
-                            .into_iter()
-                            .map(|found| foresight.problem(stage, found))
-                            .collect();
-                        foresight.tell(objections);
-                        let lacks = foresight.lacks(stage, outlook.lacks);
-                        if !lacks.is_empty() && is_sure(index) {
-                            foresight.tell(lacks);
-                        }
+                        foresight
+                            .tell(objections.into_iter().map(|found| problem(plan, stage, found)).collect());
+                        lacking = foresight.lacks(stage, lacks);
                     }
-                    let outputs: Outputs = Arc::new(outlook.outputs);
-                    seen.insert(Arc::as_ptr(stage), (inputs, settled, outputs.clone()));
-                    outputs
-                }
-            };
-            foresight.outputs.insert(index, outputs);
+                    Seen { inputs, settled, lacking, outputs: Arc::new(outputs) }
+                });
+            if !now.lacking.is_empty() && is_sure(index) {
+                foresight.tell(std::mem::take(&mut now.lacking));
+            }
+            foresight.outputs.insert(index, now.outputs.clone());
+            seen.insert(Arc::as_ptr(stage), now);
         }
         foresight
     }
@@ -123,7 +126,7 @@ impl<'p> Foresight<'p> {
 
     /// What this machine lacks for a stage.
     fn lacks(&self, stage: &Stage, of_kind: Vec<Objection>) -> Vec<Problem> {
-        let mut lacks: Vec<_> = of_kind.into_iter().map(|lack| self.problem(stage, lack)).collect();
+        let mut lacks: Vec<_> = of_kind.into_iter().map(|lack| problem(self.plan, stage, lack)).collect();
         let uses = |section| stage.card.uses.contains(&section);
         let mut lack = |path, cause: Failure| {
             let place = self.plan.section(path);
@@ -143,13 +146,8 @@ impl<'p> Foresight<'p> {
         lacks
     }
 
-    fn problem(&self, stage: &Stage, Objection { about, cause }: Objection) -> Problem {
-        let place = self.place(stage, about);
-        Problem { stage: stage.name.clone(), subject: Subject::Stage, place, cause }
-    }
-
     /// Each problem once: stages of a loop are looked at for every iteration, and several stages may lack the same.
-    fn tell(&mut self, problems: impl IntoIterator<Item = Problem>) {
+    fn tell(&mut self, problems: Vec<Problem>) {
         for problem in problems {
             let place = problem.place.as_ref().map(ToString::to_string).unwrap_or_default();
             if self.told.insert((place, problem.cause.to_string())) {
@@ -157,12 +155,13 @@ impl<'p> Foresight<'p> {
             }
         }
     }
+}
 
-    /// Of the parameter or role; of the stage where the run file does not have it.
-    fn place(&self, stage: &Stage, about: Option<&str>) -> Option<Place> {
-        let own = about.and_then(|about| self.plan.place_of(stage, about));
-        own.or_else(|| self.plan.place_of(stage, ""))
-    }
+/// At the parameter or role it is about; at the stage where the run file does not have that.
+fn problem(plan: &Plan, stage: &Stage, Objection { about, cause }: Objection) -> Problem {
+    let own = about.and_then(|about| plan.place_of(stage, about));
+    let place = own.or_else(|| plan.place_of(stage, ""));
+    Problem { stage: stage.name.clone(), subject: Subject::Stage, place, cause }
 }
 
 /// Nodes without a result, and those that tell of what these read.

@@ -19,6 +19,8 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
         (Source::Grounded, None, _) => {
             outlook.object("source", ScenarioError::NoParam { origin: "grounded", param: "families" });
         }
+        // What came of it is not foreseen, so a finished stage has nothing to say.
+        (Source::Grounded, Some(_), _) if (prospect.finished)("train").is_some() => {}
         (Source::Grounded, Some(path), _) => _ = outlook.take("families", Families::load(path)),
         (Source::File, _, None) => {
             outlook.object("source", ScenarioError::NoParam { origin: "file", param: "file" });

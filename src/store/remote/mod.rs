@@ -44,7 +44,7 @@ use std::{
 };
 
 pub use place::{NotAPlace, RemotePlace, RemoteSpec};
-pub use waiting::Waiting;
+pub use waiting::{Handed, Waiting};
 
 use self::{
     folder::Folder,
@@ -96,19 +96,6 @@ pub struct Traffic {
     pub pushed_bytes: u64,
     /// Results of this and earlier runs that it does not have yet.
     pub waiting: usize,
-}
-
-/// What became of handing on what waited.
-#[derive(Debug, Default)]
-pub struct Handed {
-    pub given: usize,
-    pub bytes: u64,
-    /// The remote had them, as they are here.
-    pub there: usize,
-    /// The remote has others under their keys, which stand there; those here stay.
-    pub differing: usize,
-    /// Why the rest still waits.
-    pub away: Option<StoreError>,
 }
 
 /// One direction: whether it is open, and when it is tried again.
@@ -279,46 +266,6 @@ impl Remote {
                 if told { Pushed::Nothing } else { Pushed::Away(self.error(trouble)) }
             }
         })
-    }
-
-    /// Hands on what earlier pushes could not, until all is there, the remote is away, or `stop` says so.
-    pub fn push_waiting(&self, store: &Store, stop: &dyn Fn() -> bool) -> Result<Handed, StoreError> {
-        let mut handed = Handed::default();
-        let waiting = store.waiting(&self.spec.place);
-        for key in waiting.keys() {
-            if stop() || !self.spec.push || !self.state().writing.is_open() {
-                break;
-            }
-            let Lookup::Hit(record) = store.lookup(&key) else {
-                // Removed since, or worked anew.
-                waiting.forget(&key);
-                continue;
-            };
-            let before = self.traffic().pushed_bytes;
-            let pushed = self.push(store, &record, false)?;
-            handed.bytes += self.traffic().pushed_bytes - before;
-            match pushed {
-                Pushed::Done => handed.given += 1,
-                Pushed::Differs { .. } => handed.differing += 1,
-                Pushed::Nothing if self.state().writing.is_open() => handed.there += 1,
-                Pushed::Nothing => {}
-                Pushed::Away(cause) => handed.away = Some(cause),
-            }
-        }
-        if !self.state().writing.is_open() {
-            waiting.rest();
-        }
-        Ok(handed)
-    }
-
-    /// Whether it is to be handed results, some wait, and it was not away a short while ago.
-    pub fn is_due(&self, store: &Store) -> bool {
-        self.spec.push && store.waiting(&self.spec.place).is_due()
-    }
-
-    /// How many results wait to be handed on.
-    pub fn count_waiting(&self, store: &Store) -> usize {
-        if self.spec.push { store.waiting(&self.spec.place).keys().len() } else { 0 }
     }
 
     fn error(&self, trouble: Trouble) -> StoreError {

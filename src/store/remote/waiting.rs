@@ -9,15 +9,28 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::RemotePlace;
+use super::{Pushed, Remote, RemotePlace};
 use crate::{
     hash::{Digest, Encoder},
-    store::{Store, StoreError},
+    store::{Lookup, Store, StoreError},
 };
 
 /// After a try that failed, for runs that have nothing else to do.
 const REST: Duration = Duration::from_secs(600);
 const PLACE: &str = "place";
+
+/// What became of handing on what waited.
+#[derive(Debug, Default)]
+pub struct Handed {
+    pub given: usize,
+    pub bytes: u64,
+    /// The remote had them, as they are here.
+    pub there: usize,
+    /// The remote has others under their keys, which stand there; those here stay.
+    pub differing: usize,
+    /// Why the rest still waits.
+    pub away: Option<StoreError>,
+}
 
 /// What waits to be handed to one remote.
 pub struct Waiting {
@@ -82,5 +95,51 @@ impl Waiting {
     /// Notes that a try failed.
     pub fn rest(&self) {
         _ = std::fs::write(self.folder.join("failed"), "");
+    }
+}
+
+impl Remote {
+    /// Hands on what earlier pushes could not, until all is there, the remote is away, or `stop` says so.
+    pub fn push_waiting(&self, store: &Store, stop: &dyn Fn() -> bool) -> Result<Handed, StoreError> {
+        let mut handed = Handed::default();
+        let waiting = store.waiting(&self.spec.place);
+        for key in waiting.keys() {
+            if stop() || !self.spec.push || !self.state().writing.is_open() {
+                break;
+            }
+            let Lookup::Hit(record) = store.lookup(&key) else {
+                // Removed since, or worked anew.
+                waiting.forget(&key);
+                continue;
+            };
+            let before = self.traffic().pushed_bytes;
+            let pushed = match self.push(store, &record, false) {
+                // A sweep took it away meanwhile: nobody said that it is used.
+                Err(_) if !matches!(store.lookup(&key), Lookup::Hit(_)) => continue,
+                pushed => pushed?,
+            };
+            handed.bytes += self.traffic().pushed_bytes - before;
+            match pushed {
+                Pushed::Done => handed.given += 1,
+                Pushed::Differs { .. } => handed.differing += 1,
+                Pushed::Nothing if self.state().writing.is_open() => handed.there += 1,
+                Pushed::Nothing => {}
+                Pushed::Away(cause) => handed.away = Some(cause),
+            }
+        }
+        if !self.state().writing.is_open() {
+            waiting.rest();
+        }
+        Ok(handed)
+    }
+
+    /// Whether it is to be handed results, some wait, and it was not away a short while ago.
+    pub fn is_due(&self, store: &Store) -> bool {
+        self.spec.push && store.waiting(&self.spec.place).is_due()
+    }
+
+    /// How many results wait to be handed on.
+    pub fn count_waiting(&self, store: &Store) -> usize {
+        if self.spec.push { store.waiting(&self.spec.place).keys().len() } else { 0 }
     }
 }
