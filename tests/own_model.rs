@@ -7,7 +7,10 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::Project;
-use mcprl::data::{self, Reward};
+use mcprl::{
+    data::{self, Reward},
+    model::{Decoder, Init, ModelConfig},
+};
 use serde_json::Value;
 
 const RUN: &str = r#"
@@ -242,4 +245,33 @@ fn a_model_that_is_neither_folder_nor_hub_id_is_shown_where_it_is_named() {
     project.write("run.toml", &run.replacen("policy = \"base\"", "policy = \"Qwen/Qwen3-4B\"", 1));
     let said = project.mcprl(&["plan", "run.toml"]);
     assert!(said.err.contains("`model = \"Qwen/Qwen3-4B\"` at the top of the file"), "{}", said.err);
+}
+
+#[test]
+fn a_forecast_counts_more_episodes_and_says_when_its_figures_are_of_another_model() {
+    let project = own_model(RUN);
+    project.run(&[]);
+    let forecast = |stage: &str, more: &[&str]| {
+        let said = project.mcprl(&[&["plan", "run.toml", "--json"], more].concat());
+        let plan: Value = serde_json::from_str(&said.out).unwrap();
+        let nodes = plan["nodes"].as_array().unwrap();
+        nodes.iter().find(|node| node["id"] == stage).unwrap()["cost"].clone()
+    };
+    let sampled = |cost: &Value| cost["spent"]["sampled_tokens"].as_u64().unwrap();
+    let alike = forecast("rollout", &["--set", "seed=4"]);
+    assert_eq!((alike["differing"].as_u64(), alike["other_model"].as_bool()), (Some(0), Some(false)));
+    let twice = forecast("rollout", &["--set", "seed=4", "--set", "stages.rollout.group_size=4"]);
+    assert_eq!((sampled(&twice), twice["differing"].as_u64()), (2 * sampled(&alike), Some(1)));
+
+    // Other weights take as long; another shape does not.
+    project.llama(2);
+    assert_eq!(forecast("exam", &[])["other_model"], false);
+    let mut config = ModelConfig::load(&project.path("llama")).unwrap();
+    config.layers = 1;
+    Decoder::random(config, Init { seed: 1, deviation: 0.1 }).unwrap().save(&project.path("llama")).unwrap();
+    assert_eq!(forecast("exam", &[])["other_model"], true);
+    let plan = project.mcprl(&["plan", "run.toml"]).out;
+    assert!(plan.contains("(*: figures of another model or other parameters"), "{plan}");
+    let exam = plan.lines().find(|line| line.contains(" exam ")).unwrap();
+    assert!(exam.contains("~") && exam.contains("*"), "{plan}");
 }

@@ -145,7 +145,7 @@ fn an_edited_script_reruns_its_stage_and_says_so() {
     let script = project.read("stages/step/run.sh");
     project.write("stages/step/run.sh", &format!("{script}# edited\n"));
     let plan = without_times(&project.mcprl(&["plan", "run.toml"]).out);
-    assert!(plan.contains("run end | step | card "), "{plan}");
+    assert!(plan.contains("run end | step | code stages/step/run.sh edited"), "{plan}");
     project.run(&[]);
     assert_eq!(project.worked(), ["end"]);
 }

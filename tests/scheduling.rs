@@ -186,6 +186,21 @@ fn an_iteration_that_is_not_there_is_not_drawn_anew() {
     }
 }
 
+#[test]
+fn a_loops_stage_without_its_loop_is_named_in_full() {
+    let project = draws();
+    for (asked, meant) in [
+        ("draw", "count/draw"),
+        ("draw@2", "count/draw@2"),
+        ("cuont.draw", "count/draw"),
+        ("count.drow", "count/draw"),
+    ] {
+        let failed = project.mcprl(&["plan", "run.toml", "--resample", asked]);
+        assert_eq!(failed.code, Some(2));
+        assert!(failed.err.contains(&format!("did you mean \"{meant}\"?")), "{asked}: {}", failed.err);
+    }
+}
+
 /// Each iteration acts for 0.3 s, then learns for 0.3 s.
 const LAGGED: &str = r#"
 name = "toy"

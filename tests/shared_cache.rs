@@ -174,6 +174,104 @@ fn a_remote_that_is_not_there_is_warned_of_once_and_the_run_goes_on() {
     assert_eq!(one.worked(), ["end", "middle", "start"]);
 }
 
+/// A machine whose shared cache lies in a folder `mount`, which is there or not.
+fn away() -> (Shared, Project) {
+    let shared = Shared::new();
+    let remote = shared.folder.path().join("mount/shared");
+    let one = Project::new(&CHAIN.replace("REMOTE", remote.to_str().unwrap()));
+    let said = one.run(&[]);
+    assert!(said.err.contains("3 results wait to be given to the shared cache"), "{}", said.err);
+    one.worked();
+    (shared, one)
+}
+
+impl Shared {
+    /// What a machine that finds the shared cache in `mount` has to work itself.
+    fn worked_elsewhere(&self) -> Vec<String> {
+        let remote = self.folder.path().join("mount/shared");
+        let other = Project::new(&CHAIN.replace("REMOTE", remote.to_str().unwrap()));
+        other.run(&[]);
+        other.worked()
+    }
+
+    fn mount(&self) {
+        std::fs::create_dir(self.folder.path().join("mount")).unwrap();
+    }
+}
+
+#[test]
+fn what_a_run_could_not_give_the_next_one_that_works_gives() {
+    let (shared, one) = away();
+    let listed = one.mcprl(&["cache", "ls"]);
+    assert!(listed.err.contains("3 results wait to be given to /"), "{}", listed.err);
+    assert!(one.mcprl(&["runs"]).err.contains("3 results wait"), "also beside the runs");
+    // A run with nothing to do says so, and does not ask again at once.
+    assert!(one.run(&[]).err.contains("3 results wait"));
+    shared.mount();
+    let said = one.run(&["--set", "stages.end.sleep=0.01"]);
+    assert!(said.err.contains("4 given") && !said.err.contains("wait"), "{}", said.err);
+    assert_eq!(one.worked(), ["end"]);
+    assert_eq!(shared.worked_elsewhere(), [""; 0]);
+    assert!(!one.mcprl(&["cache", "ls"]).err.contains("wait"));
+}
+
+#[test]
+fn what_waits_is_given_by_hand_and_said_to_wait_while_nobody_answers() {
+    let (shared, one) = away();
+    let said = one.mcprl(&["cache", "push"]);
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    assert!(said.err.contains("gave 0 results") && said.err.contains("3 wait"), "{}", said.err);
+    assert!(said.err.contains("there is no folder"), "{}", said.err);
+    shared.mount();
+    let said = one.mcprl(&["cache", "push"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(said.err.contains("gave 3 results") && !said.err.contains("wait"), "{}", said.err);
+    assert_eq!(shared.worked_elsewhere(), [""; 0]);
+    assert!(one.mcprl(&["cache", "push"]).err.contains("nothing waits"));
+}
+
+#[test]
+fn all_of_a_cache_is_given_to_one_that_is_named() {
+    let shared = Shared::new();
+    let one = shared.machine();
+    one.run(&["--set", "cache.remote="]);
+    let said = one.mcprl(&["cache", "push", "--all"]);
+    assert_eq!(said.code, Some(2));
+    assert!(said.err.contains("no shared cache is known here"), "{}", said.err);
+    let root = shared.root();
+    let to = ["cache", "push", "--all", "--to", root.to_str().unwrap()];
+    assert!(one.mcprl(&to).err.contains("gave 3 results"));
+    assert!(one.mcprl(&to).err.contains("gave 0 results (0 B)"), "they are there");
+    let two = shared.machine();
+    two.run(&[]);
+    assert_eq!(two.worked(), [""; 0]);
+}
+
+#[test]
+fn what_a_kill_kept_from_being_given_the_next_run_gives() {
+    let shared = Shared::new();
+    let one = shared.machine();
+    let died = one.command(&["run", "run.toml"]).env("MCPRL_FAILPOINT", "push::stored:1").output().unwrap();
+    assert_eq!(died.status.code(), None);
+    one.run(&[]);
+    let two = shared.machine();
+    two.run(&[]);
+    assert_eq!(two.worked(), [""; 0], "all three are there");
+}
+
+#[test]
+fn a_removed_result_no_longer_waits() {
+    let (shared, one) = away();
+    for record in std::fs::read_dir(one.path("cache/ac")).unwrap().map(|item| item.unwrap().path()) {
+        if record.is_file() {
+            std::fs::remove_file(record).unwrap();
+        }
+    }
+    shared.mount();
+    let said = one.mcprl(&["cache", "push"]);
+    assert!(said.err.contains("gave 0 results") && !said.err.contains("wait"), "{}", said.err);
+}
+
 #[test]
 fn a_remote_that_may_only_be_read_is_warned_of_once_and_read() {
     let shared = Shared::new();

@@ -11,6 +11,20 @@ pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T
     serde_json::from_slice(&text).map_err(|source| ChatError::Json { path: path.to_owned(), source })
 }
 
+/// Whether the file is there and opens as a JSON object does; the rest of it may be long.
+pub(super) fn begins_as_json(path: &Path) -> Result<(), ChatError> {
+    let mut first = [0; 64];
+    let read = std::fs::File::open(path).and_then(|mut file| std::io::Read::read(&mut file, &mut first));
+    let read = read.map_err(|source| ChatError::Read { path: path.to_owned(), source })?;
+    match first[..read].trim_ascii_start().first() {
+        Some(b'{') => Ok(()),
+        _ => {
+            let reason = "it holds no JSON object".to_owned();
+            Err(ChatError::Tokenizer { path: path.to_owned(), reason })
+        }
+    }
+}
+
 /// `bos_token`, `eos_token`, …: written as a string or as an object with its `content`.
 pub(super) fn named_tokens(config: &Map<String, Value>) -> Map<String, Value> {
     let names = ["bos_token", "eos_token", "pad_token", "unk_token"];

@@ -185,6 +185,24 @@ impl Chat {
         })
     }
 
+    /// As much of [`Chat::load`] as needs no tokenizer, for a look at a folder ahead of time.
+    ///
+    /// # Errors
+    /// Only what `load` is sure to fail with: a template that hides tools may yet be replaced by one of our own.
+    pub fn glance(folder: &Path) -> Result<(), ChatError> {
+        let tokenizer = folder.join("tokenizer.json");
+        folder::begins_as_json(&tokenizer)?;
+        let config: Map<String, Value> = folder::read_json(&folder.join("tokenizer_config.json"))?;
+        folder::generation_stops(folder)?;
+        let named = folder::named_tokens(&config);
+        let eos = named.get("eos_token").and_then(Value::as_str);
+        let source = folder::template_source(folder, &config)?;
+        match Template::new(&source, named.clone()).and_then(|template| learn(&template, eos)) {
+            Ok(_) | Err(ChatError::Blind { .. } | ChatError::Template(_)) => Ok(()),
+            Err(why) => Err(why),
+        }
+    }
+
     /// Sets system text and tools (OpenAI-style function schemas) of the prompts and calls to come.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use clap::Args;
 use super::{Outcome, asked::Asked};
 use crate::{
     error::Result,
-    plan::{self, Source, Survey},
+    plan::{self, PlanError, Source, Survey},
     store::FileDigests,
     ui::{Printer, Voice, plan_text},
 };
@@ -28,6 +28,9 @@ impl Plan {
             Voice::Json => printer.json(&survey),
             Voice::Human => printer.data(&plan_text(&survey)),
         }
-        Ok(Outcome::Worked)
+        match survey.problems.is_empty() {
+            true => Ok(Outcome::Worked),
+            false => Err(PlanError::Refused(survey.problems).into()),
+        }
     }
 }

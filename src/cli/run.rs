@@ -94,7 +94,8 @@ fn start(printer: Printer, store: Store, source: &Source, spec: &RunSpec, begin:
                 let ending = Ending::of(&plan, &store, &standing.id, &standing.path, began);
                 // Digests of outside files that were read anew; without them the next run reads them again.
                 _ = files.save(&store);
-                let summary = standing.tell(&plan, &*listener);
+                let mut summary = standing.tell(&plan, &*listener);
+                summary.traffic = exec::hand_on_alone(&plan, &store)?;
                 listener.flush();
                 return Ok(ending.tell(printer, &summary));
             }

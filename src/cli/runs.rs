@@ -7,7 +7,8 @@ use super::{Outcome, place::Place};
 use crate::{
     error::Result,
     exec::history::{self, Stages},
-    ui::{Printer, Voice, diff_text, run_text, runs_text, stage_text},
+    store::Store,
+    ui::{Printer, Voice, diff_text, run_text, runs_text, stage_text, waiting_text},
 };
 
 #[derive(Args)]
@@ -60,7 +61,20 @@ impl Runs {
             }
             Voice::Human => printer.data(&runs_text(&runs)),
         }
+        if printer.voice == Voice::Human {
+            tell_waiting(printer, &store);
+        }
         Ok(Outcome::Worked)
+    }
+}
+
+/// Says which shared caches do not have all results yet.
+pub(super) fn tell_waiting(printer: Printer, store: &Store) {
+    for waiting in store.all_waiting() {
+        let count = waiting.keys().len();
+        if count > 0 {
+            printer.say(&waiting_text(count, &waiting.place));
+        }
     }
 }
 

@@ -76,24 +76,17 @@ impl EngineSpec {
         Self { devices: devices.to_vec(), threads, ..self.clone() }
     }
 
-    /// Finds the devices, once they are known to be ones this build can compute on.
+    /// Whether this build can compute on the devices, as far as that can be told without touching one.
     ///
     /// # Errors
-    /// If this build has no CUDA, a device is not there, they are of several kinds, one is named twice, or one is to
-    /// hold weights of 4 bits.
-    pub fn places(&self) -> Result<Places, EngineError> {
-        self.places_by(&mut open)
+    /// As [`EngineSpec::places`], but for a device that is not there.
+    pub fn check_devices(&self) -> Result<(), EngineError> {
+        self.cuda().map(drop)
     }
 
-    /// The same, with CUDA devices from `open`.
-    pub(super) fn places_by(
-        &self,
-        open: &mut dyn FnMut(usize) -> candle_core::Result<Device>,
-    ) -> Result<Places, EngineError> {
-        let threads = self.all_threads();
-        let Some(device) = self.devices.iter().find(|device| *device != CPU) else {
-            return Ok(Places::cpu(self.devices.len().max(1), threads));
-        };
+    /// The CUDA devices by name and index; none on the CPU.
+    fn cuda(&self) -> Result<Vec<(&String, usize)>, EngineError> {
+        let Some(device) = self.devices.iter().find(|device| *device != CPU) else { return Ok(Vec::new()) };
         let index =
             |device: &String| device.strip_prefix("cuda:").and_then(|index| index.parse::<usize>().ok());
         if !cfg!(feature = "cuda") {
@@ -111,6 +104,28 @@ impl EngineSpec {
                 return Err(EngineError::Format { device: device.clone() });
             }
             places.push((device, index));
+        }
+        Ok(places)
+    }
+
+    /// Finds the devices, once they are known to be ones this build can compute on.
+    ///
+    /// # Errors
+    /// If this build has no CUDA, a device is not there, they are of several kinds, one is named twice, or one is to
+    /// hold weights of 4 bits.
+    pub fn places(&self) -> Result<Places, EngineError> {
+        self.places_by(&mut open)
+    }
+
+    /// The same, with CUDA devices from `open`.
+    pub(super) fn places_by(
+        &self,
+        open: &mut dyn FnMut(usize) -> candle_core::Result<Device>,
+    ) -> Result<Places, EngineError> {
+        let threads = self.all_threads();
+        let places = self.cuda()?;
+        if places.is_empty() {
+            return Ok(Places::cpu(self.devices.len().max(1), threads));
         }
         let place = |(device, index): (&String, usize)| {
             let device = open(index)

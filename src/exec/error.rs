@@ -5,6 +5,8 @@ use crate::error::{Class, Diagnostic};
 /// What can go wrong with a run as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
+    #[error("there is no run in {cache}")]
+    NoRuns { cache: PathBuf },
     #[error("there is no run \"{id}\"")]
     NoRun { id: String, near: Option<String> },
     #[error("run \"{run}\" has no stage \"{stage}\"")]
@@ -22,7 +24,7 @@ pub enum ExecError {
 impl Diagnostic for ExecError {
     fn code(&self) -> &'static str {
         match self {
-            Self::NoRun { .. } => "exec::no_run",
+            Self::NoRun { .. } | Self::NoRuns { .. } => "exec::no_run",
             Self::NoStage { .. } => "exec::no_stage",
             Self::BadRun { .. } => "exec::bad_run",
             Self::Crashed { .. } => "exec::crashed",
@@ -36,6 +38,9 @@ impl Diagnostic for ExecError {
             Self::NoRun { near: Some(near), .. } | Self::NoStage { near: Some(near), .. } => {
                 format!("did you mean \"{near}\"?")
             }
+            Self::NoRuns { .. } => {
+                "`mcprl run FILE` begins one; another cache is named by --cache or MCPRL_CACHE".into()
+            }
             Self::NoRun { near: None, .. } => "`mcprl runs` lists the runs in this cache".into(),
             Self::NoStage { near: None, run, .. } => format!("`mcprl show {run}` lists its stages"),
             Self::BadRun { .. } => "run the run file again: what is finished is taken from the cache".into(),
@@ -47,7 +52,7 @@ impl Diagnostic for ExecError {
 
     fn class(&self) -> Class {
         match self {
-            Self::NoRun { .. } | Self::NoStage { .. } => Class::Usage,
+            Self::NoRun { .. } | Self::NoRuns { .. } | Self::NoStage { .. } => Class::Usage,
             _ => Class::Work,
         }
     }

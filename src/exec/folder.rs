@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     error::ExecError,
-    journal::{self, Entry, Journal, Moment},
+    journal::{self, Entry, Journal, Moment, RunState},
 };
 use crate::{
     error::{Result, did_you_mean},
@@ -37,6 +37,8 @@ pub struct RunFolder {
     pub id: String,
     pub path: PathBuf,
     journal: Journal,
+    /// Made by this process.
+    is_new: bool,
     /// Says that the run is at work.
     _presence: Lease,
 }
@@ -71,7 +73,7 @@ impl RunFolder {
             .and_then(|()| std::fs::rename(&new, &file))
             .map_err(|cause| StoreError::writing(file, cause))?;
         failpoint("run::described");
-        Self::at(id, path, presence)
+        Ok(Self { is_new: true, ..Self::at(id, path, presence)? })
     }
 
     /// The folder of an earlier run and what it was asked to do.
@@ -92,13 +94,22 @@ impl RunFolder {
 
     fn at(id: String, path: PathBuf, presence: Lease) -> Result<Self> {
         let journal = Journal::open(&path.join("journal.jsonl"))?;
-        let folder = Self { id, path, journal, _presence: presence };
+        let folder = Self { id, path, journal, is_new: false, _presence: presence };
         folder.note(Entry::Opened { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").into() })?;
         Ok(folder)
     }
 
     pub fn note(&self, entry: Entry) -> Result<()> {
         Ok(self.journal.add(entry)?)
+    }
+
+    /// Ends a run that was not begun: a new one leaves nothing behind.
+    pub fn refused(&self) -> Result<()> {
+        match self.is_new {
+            true => std::fs::remove_dir_all(&self.path)
+                .map_err(|cause| StoreError::writing(&self.path, cause).into()),
+            false => self.note(Entry::Closed { state: RunState::Failed }),
+        }
     }
 
     /// Keys of stages that this run worked already.
@@ -173,6 +184,9 @@ pub fn existing(store: &Store, id: &str) -> Result<PathBuf> {
         return Ok(path);
     }
     let runs = list(store);
+    if runs.is_empty() {
+        return Err(ExecError::NoRuns { cache: store.root().to_owned() }.into());
+    }
     let near = did_you_mean(id, runs.iter().map(String::as_str)).map(str::to_owned);
     Err(ExecError::NoRun { id: id.to_owned(), near }.into())
 }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     error::{Result, did_you_mean},
     hash::Digest,
-    plan::{KeyFields, RerunReason, differences},
+    plan::{KeyFields, RerunReason, differences, stored_parts},
     spent::Spent,
     store::{ActionRecord, Output, Store},
 };
@@ -321,8 +321,11 @@ pub fn compare(store: &Store, old: &RunHistory, new: &RunHistory) -> (Vec<Differ
             (Some(one), Some(other)) if one.key == other.key => alike += 1,
             (Some(one), Some(other)) => {
                 let (one, other) = (before.stage(&one), after.stage(&other));
-                let key = match (one.node.key.and_then(|key| store.record(&key)), &other.fields) {
-                    (Some(record), Some(fields)) => differences(&record.fields, fields),
+                let record = |stage: &StageHistory| store.record(&stage.node.key?);
+                let key = match (record(&one), &other.fields) {
+                    (Some(before), Some(fields)) => differences(&before.fields, fields, || {
+                        record(&other).and_then(|after| stored_parts(&after.fields))
+                    }),
                     _ => Vec::new(),
                 };
                 let metrics = metric_changes(&one.metrics, &other.metrics);

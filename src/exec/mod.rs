@@ -9,6 +9,7 @@
 
 mod error;
 pub mod folder;
+mod handing;
 pub mod history;
 mod interrupt;
 mod journal;
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use error::ExecError;
 pub use folder::{RunFolder, RunSpec};
+pub use handing::hand_on_alone;
 pub use journal::{Entry, Moment, RunState};
 pub use schedule::run;
 pub use standing::{Standing, standing};

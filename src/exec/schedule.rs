@@ -11,7 +11,9 @@ use std::{
 use tokio::task::{Id, JoinError, JoinSet};
 
 use super::{
-    Ended, Event, ExecError, Request, Summary, interrupt,
+    Ended, Event, ExecError, Request, Summary,
+    handing::HandingOn,
+    interrupt,
     journal::{Entry, RunState},
     slots::{Rivals, Share, Slots},
     standing,
@@ -19,9 +21,11 @@ use super::{
 };
 use crate::{
     error::{At, Class, Failure, Result},
-    plan::{Ledger, Models, NodeIndex, Readiness, Ready, Settled},
+    plan::{
+        Foresight, Ledger, Models, NodeIndex, PlanError, Readiness, Ready, Settled, is_sure_to_be_worked,
+    },
     stage::card::Section,
-    store::{Cost, Remote, Settler},
+    store::{Cost, Remote, Settler, Traffic},
 };
 
 /// Stages may compute on the thread they are worked on, so there are more of these than stages at once, mostly.
@@ -48,7 +52,14 @@ pub fn run(request: Request) -> Result<Summary> {
         cancel,
     });
     let mut run = Run::new(&workshop, keep_going);
-    let settled = run.settle_cached().and_then(|()| run.check_devices());
+    let settled = run.settle_cached();
+    if settled.is_ok()
+        && let Err(refused) = run.check()
+    {
+        workshop.folder.refused()?;
+        return Err(refused);
+    }
+    let handing_on = HandingOn::begin(&workshop);
     let outcome = settled.and_then(|()| {
         if run.open().next().is_none() {
             return Ok(());
@@ -73,6 +84,7 @@ pub fn run(request: Request) -> Result<Summary> {
     run.settled()?;
     workshop.store.remember(&workshop.plan.name, &run.keys)?;
     workshop.files.save(&workshop.store)?;
+    handing_on.finish();
     let summary = run.summary();
     let state = match &outcome {
         _ if summary.interrupted => RunState::Interrupted,
@@ -144,28 +156,21 @@ impl<'w> Run<'w> {
         Ok(())
     }
 
-    /// Refuses the devices before anything is worked, if a stage that computes on them is sure to be.
-    fn check_devices(&self) -> Result<()> {
+    /// Refuses before anything is worked what is sure to fail: what stages object to, and devices that are not there.
+    fn check(&self) -> Result<()> {
+        let Workshop { store, last, plan, .. } = &**self.workshop;
+        let is_sure = |index| is_sure_to_be_worked(&self.ledger, store, last, index);
+        let problems = Foresight::new(&self.ledger, store, &is_sure).into_problems();
+        if !problems.is_empty() {
+            return Err(PlanError::Refused(problems).into());
+        }
         for index in self.open() {
-            if self.workshop.computes(index) && self.is_sure_to_be_worked(index)? {
+            if self.workshop.computes(index) && is_sure(index) {
                 let at = || format!("stage \"{}\"", self.id(index));
-                return self.workshop.held.bases.places(&self.workshop.plan.engine).map(drop).at(at);
+                return self.workshop.held.bases.places(&plan.engine).map(drop).at(at);
             }
         }
         Ok(())
-    }
-
-    /// Of a node that is not in the store as far as is known: its inputs are known, or it has no earlier result that
-    /// could serve again and no loop's goal that could spare it.
-    fn is_sure_to_be_worked(&self, index: NodeIndex) -> Result<bool> {
-        Ok(match self.ledger.readiness(index)? {
-            Readiness::Ready(_) => true,
-            Readiness::Skipped => false,
-            Readiness::Waits(_) => {
-                let node = self.workshop.plan.node(index);
-                node.gate.is_none() && !self.workshop.has_earlier_result(&node.id)
-            }
-        })
     }
 
     fn skip(&mut self, index: NodeIndex) -> Result<()> {
@@ -306,7 +311,10 @@ impl<'w> Run<'w> {
         let interrupted = open && self.workshop.cancel.is_cancelled();
         let blocked = self.blocked();
         let failures = std::mem::take(&mut self.failures);
-        let traffic = self.workshop.remote.as_ref().map(Remote::traffic);
+        let traffic = self.workshop.remote.as_ref().map(|remote| Traffic {
+            waiting: remote.count_waiting(&self.workshop.store),
+            ..remote.traffic()
+        });
         Summary { nodes, failures, blocked, interrupted, spent: self.spent, saved: self.saved, traffic }
     }
 

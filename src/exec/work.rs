@@ -145,6 +145,19 @@ impl Workshop {
         }
     }
 
+    /// Of the model behind the policies the stage read; they share one, mostly.
+    fn model_shape(&self, job: &Job) -> Option<Digest> {
+        let inputs = &self.plan.node(job.index).stage.card.inputs;
+        let (role, _) = inputs.iter().find(|(_, role)| role.artifact == "policy")?;
+        let (_, policy) = job.ready.inputs.get(role)?.first()?;
+        stage::policy_shape(&folder::artifact(&self.store, policy), &StageArtifacts(self.store.clone()))
+    }
+
+    /// Says that the remote is away, of no stage in particular.
+    pub fn remote_away(&self, cause: &StoreError) {
+        self.listener.event(&Event::Remote { id: "shared cache", problem: &away(cause) });
+    }
+
     fn remote_note(&self, job: &Job, problem: &str) -> Result<()> {
         self.listener.event(&Event::Remote { id: self.id(job), problem });
         self.folder.note(Entry::Remote { node: self.id(job).to_owned(), problem: problem.to_owned() })
@@ -164,11 +177,6 @@ impl Workshop {
     pub fn computes(&self, index: NodeIndex) -> bool {
         let card = &self.plan.node(index).stage.card;
         card.command.is_empty() && card.uses.contains(&Section::Engine)
-    }
-
-    /// Whether the store has a result that this stage had in an earlier run.
-    pub fn has_earlier_result(&self, id: &str) -> bool {
-        self.last.get(id).is_some_and(|key| matches!(self.store.lookup(key), Lookup::Hit(_)))
     }
 
     fn id(&self, job: &Job) -> &str {
@@ -229,7 +237,10 @@ impl Workshop {
         let found = self.store.lookup(&job.key);
         let reasons = match self.forced(job) {
             Some(reason) => vec![reason],
-            None => plan::reasons(&self.store, &self.last, self.id(job), &job.fields, &found),
+            None => {
+                let key = (&job.fields, &*self.plan.node(job.index).stage.card);
+                plan::reasons(&self.store, &self.last, self.id(job), key, &found)
+            }
         };
         let id = self.id(job).to_owned();
         self.listener.event(&Event::Started { id: &id, reasons: &reasons });
@@ -245,10 +256,11 @@ impl Workshop {
         let (outputs, placed) = self.publish(job, &attempt)?;
         let spent = meter.spent();
         let prices = self.plan.node(job.index).stage.prices.filter(|_| spent.judge_requests > 0);
+        let card = &self.plan.node(job.index).stage.card;
         let record = ActionRecord {
             key: job.key,
             stage: id.clone(),
-            fields: job.fields.value(),
+            fields: plan::stored(&job.fields, &card.parts(), self.model_shape(job)),
             outputs,
             metrics,
             cost: Cost {

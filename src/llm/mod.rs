@@ -222,6 +222,22 @@ fn permits(endpoint: &Endpoint) -> Arc<Semaphore> {
     })
 }
 
+/// Whether requests could be sent to this address.
+///
+/// # Errors
+/// As a client to it would give.
+pub fn check_address(base_url: &str) -> Result<(), LlmError> {
+    address(base_url).map(drop)
+}
+
+/// Whether the environment has a key in this variable that can be sent.
+///
+/// # Errors
+/// As a client with it would give.
+pub fn check_key(variable: &str) -> Result<(), LlmError> {
+    key(variable).map(drop)
+}
+
 fn address(base_url: &str) -> Result<Url, LlmError> {
     let wrong = |reason: &str| LlmError::Url { url: base_url.to_owned(), reason: reason.to_owned() };
     let url = format!("{}/chat/completions", base_url.trim_end_matches('/'));

@@ -26,12 +26,14 @@ const STREAM_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 pub(super) type HttpTransport = StreamableHttpClientTransport<reqwest::Client>;
 
-/// A transport that has not sent anything yet.
-pub(super) fn transport(
+type Secrets = (Option<String>, HashMap<HeaderName, HeaderValue>);
+
+/// The token and the headers, once it is known that they can be sent to the address.
+pub(super) fn secrets(
     url: &str,
     bearer_env: Option<&str>,
     headers: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
-) -> Result<HttpTransport, McpError> {
+) -> Result<Secrets, McpError> {
     let token = match bearer_env {
         Some(variable) => Some(
             std::env::var(variable).map_err(|_| McpError::UnsetVariable { variable: variable.to_owned() })?,
@@ -43,7 +45,16 @@ pub(super) fn transport(
         .map(|(name, value)| header(name.as_ref(), value.as_ref()))
         .collect::<Result<HashMap<_, _>, _>>()?;
     check_address(url, token.is_some() || !headers.is_empty())?;
+    Ok((token, headers))
+}
 
+/// A transport that has not sent anything yet.
+pub(super) fn transport(
+    url: &str,
+    bearer_env: Option<&str>,
+    headers: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
+) -> Result<HttpTransport, McpError> {
+    let (token, headers) = secrets(url, bearer_env, headers)?;
     // Fails where one is installed already, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder()

@@ -18,6 +18,7 @@ mod names;
 mod outcome;
 mod pool;
 mod process;
+mod program;
 mod session;
 mod tools;
 
@@ -29,6 +30,7 @@ pub use self::{
     error::{LastWords, McpError},
     outcome::Outcome,
     pool::{Lent, Pool},
+    program::program_is_there,
     session::Session,
     tools::{COMPLETE_TASK, tools_digest},
 };

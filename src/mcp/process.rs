@@ -91,7 +91,7 @@ impl Process {
 }
 
 /// The command of a transport, ready to spawn.
-fn command(transport: &Transport) -> Result<Command, McpError> {
+pub(super) fn command(transport: &Transport) -> Result<Command, McpError> {
     let Transport::Stdio { command, env, cwd } = transport else { return Err(McpError::EmptyCommand) };
     let mut words = Vec::with_capacity(command.len());
     for word in command {

@@ -9,10 +9,13 @@ use std::{
 
 use candle_core::{DType, Device, Tensor};
 use memmap2::{Mmap, MmapOptions};
-use safetensors::{Dtype, SafeTensors, tensor::Metadata};
+use safetensors::{
+    Dtype, SafeTensors,
+    tensor::{Metadata, TensorInfo},
+};
 use serde::Deserialize;
 
-use super::ModelError;
+use super::{ModelConfig, ModelError};
 
 const ONE_FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -36,8 +39,8 @@ impl Shard {
         Ok(Self { path, file, metadata, start: size_of::<u64>() + header })
     }
 
-    /// The tensor as it is stored; its values are finite.
-    fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
+    /// What the header says of a tensor, which is of this shape and of a type that is read.
+    fn described(&self, name: &str, shape: &[usize]) -> Result<&TensorInfo, ModelError> {
         let (path, name) = (self.path.clone(), name.to_owned());
         let Some(info) = self.metadata.info(&name) else {
             return Err(ModelError::MissingTensor { path, name });
@@ -50,6 +53,16 @@ impl Shard {
                 expected: shape.to_vec(),
             });
         }
+        match info.dtype {
+            Dtype::F32 | Dtype::BF16 | Dtype::F16 => Ok(info),
+            other => Err(ModelError::Stored { path, name, found: format!("{other:?}") }),
+        }
+    }
+
+    /// The tensor as it is stored; its values are finite.
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
+        let info = self.described(name, shape)?;
+        let (path, name) = (self.path.clone(), name.to_owned());
         let (from, to) = info.data_offsets;
         // Of this tensor alone: what is mapped and read counts as memory of the process until it is unmapped.
         let read = |source| ModelError::Read { path: path.clone(), source };
@@ -63,8 +76,7 @@ impl Shard {
                 (DType::F32, bytes.chunks_exact(4).all(whole))
             }
             Dtype::BF16 => (DType::BF16, half(0x7f80)),
-            Dtype::F16 => (DType::F16, half(0x7c00)),
-            other => return Err(ModelError::Stored { path, name, found: format!("{other:?}") }),
+            _ => (DType::F16, half(0x7c00)),
         };
         if !finite {
             return Err(ModelError::NotFinite { path, name });
@@ -144,6 +156,20 @@ impl Weights {
             left.insert(name.clone(), shard);
         }
         Ok(Self { path: index, shards, left })
+    }
+
+    /// Whether the files hold the tensors of this configuration and no others, by their headers alone.
+    ///
+    /// # Errors
+    /// As [`Weights::take`] and [`Weights::finish`], but for values that are not finite.
+    pub fn fit(mut self, config: &ModelConfig) -> Result<(), ModelError> {
+        for (name, shape) in config.tensors() {
+            match self.left.remove(&name) {
+                Some(shard) => _ = self.shards[shard].described(&name, &shape)?,
+                None => return Err(ModelError::MissingTensor { path: self.path, name }),
+            }
+        }
+        self.finish(config.tied)
     }
 
     /// Takes a tensor of this shape, in the type it is stored in.

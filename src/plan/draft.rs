@@ -36,6 +36,8 @@ pub struct Draft {
     pub server: Option<ServerSpec>,
     pub engine: EngineSpec,
     pub remote: Option<RemoteSpec>,
+    /// Where sections and keys of them stand that a mistake may be found in later, by dotted path.
+    pub sections: BTreeMap<&'static str, Origin>,
     /// In the order of the file.
     pub stages: Vec<DraftStage>,
     pub loops: Vec<DraftLoop>,
@@ -53,6 +55,8 @@ pub struct Stage {
     pub cache: CacheMode,
     /// Of judge tokens: the run file's, or the card's.
     pub prices: Option<Prices>,
+    /// Where a person wrote its keys; under the empty name, the stage itself.
+    pub origins: BTreeMap<String, Origin>,
 }
 
 pub struct DraftStage {
@@ -134,6 +138,13 @@ fn stages_of(top: &mut Entry) -> Vec<&mut Entry> {
     tables.into_iter().flat_map(Entry::fields_mut).map(|(_, stage)| stage).collect()
 }
 
+/// Where a person wrote what a stage's table says.
+fn origins(stage: &Entry, fields: &BTreeMap<String, Entry>) -> BTreeMap<String, Origin> {
+    let written = fields.iter().filter(|(_, entry)| entry.origin != Origin::Card);
+    let own = std::iter::once((String::new(), stage.origin.clone()));
+    own.chain(written.map(|(name, entry)| (name.clone(), entry.origin.clone()))).collect()
+}
+
 /// A stage's table in the run file.
 struct Table<'a> {
     name: &'a str,
@@ -207,7 +218,12 @@ impl Drafter<'_> {
             Some(server) => Some(server?),
             None => None,
         };
-        Some(Draft { name, server, engine: engine?, remote, stages, loops })
+        let mut places = BTreeMap::new();
+        let devices = sections.get("engine").and_then(|engine| self.reader.table(engine)?.get("devices"));
+        for (path, entry) in [("server", sections.get("server")), ("engine.devices", devices)] {
+            places.extend(entry.map(|entry| (path, entry.origin.clone())));
+        }
+        Some(Draft { name, server, engine: engine?, remote, sections: places, stages, loops })
     }
 
     fn unique<'e>(&self, names: &mut BTreeMap<&'e str, &'e Entry>, name: &'e str, entry: &'e Entry) {
@@ -289,6 +305,7 @@ impl Drafter<'_> {
             seed: seed.unwrap_or(self.seed),
             cache: cache.unwrap_or(CacheMode::Use),
             prices: prices.or(card.prices),
+            origins: origins(entry, fields),
         };
         let yields = fields.get("yields").filter(|yields| self.reader.text(yields).is_some());
         if let Some(yields) = yields.filter(|_| within.is_empty()) {

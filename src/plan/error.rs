@@ -1,6 +1,9 @@
 use std::{fmt, path::PathBuf};
 
-use crate::error::{Class, Diagnostic};
+use serde::{Serialize, Serializer};
+use serde_json::json;
+
+use crate::error::{Class, Diagnostic, Failure};
 
 /// Where a mistake stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,13 +25,62 @@ pub struct Mistake {
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.message)?;
-        match &self.place {
-            Some(Place::File { path, line, column, excerpt }) => {
-                write!(f, "\n --> {}:{line}:{column}\n{excerpt}", path.display())
+        self.place.as_ref().map_or(Ok(()), |place| write!(f, "\n{place}"))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, line, column, excerpt } => {
+                write!(f, " --> {}:{line}:{column}\n{excerpt}", path.display())
             }
-            Some(Place::Override(text)) => write!(f, "\n --> {text}"),
-            None => Ok(()),
+            Self::Override(text) => write!(f, " --> {text}"),
         }
+    }
+}
+
+/// What a problem is with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    Stage,
+    /// What `[server]` or `[engine]` say, which the stage is the first to need.
+    Section,
+}
+
+/// Why a stage that is to be worked would fail.
+#[derive(Debug)]
+pub struct Problem {
+    pub stage: String,
+    pub subject: Subject,
+    pub place: Option<Place>,
+    pub cause: Failure,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stage \"{}\": {}", self.stage, self.cause)?;
+        self.place.as_ref().map_or(Ok(()), |place| write!(f, "\n{place}"))
+    }
+}
+
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let place = match &self.place {
+            Some(Place::File { path, line, column, .. }) => {
+                Some(format!("{}:{line}:{column}", path.display()))
+            }
+            Some(Place::Override(text)) => Some(text.clone()),
+            None => None,
+        };
+        json!({
+            "stage": self.stage,
+            "error": self.cause.code(),
+            "message": self.cause.to_string(),
+            "place": place,
+            "hint": self.cause.hint(),
+        })
+        .serialize(serializer)
     }
 }
 
@@ -41,8 +93,11 @@ pub enum PlanError {
         #[source]
         source: std::io::Error,
     },
-    #[error("{}", several(.0))]
+    #[error("{}", several(.0.iter().map(|mistake| (mistake.to_string(), mistake.hint.clone()))))]
     Mistakes(Vec<Mistake>),
+    /// Stages that are to be worked would fail.
+    #[error("{}", several(.0.iter().map(|problem| (problem.to_string(), problem.cause.hint()))))]
+    Refused(Vec<Problem>),
     #[error("stage \"{stage}\" reported no metric `{metric}`, which loop \"{turns}\" waits for")]
     NoMetric { stage: String, metric: String, turns: String },
     #[error("nothing in this run is called \"{0}\"")]
@@ -54,16 +109,16 @@ pub enum PlanError {
 }
 
 /// The first mistake bare, the others as errors of their own, each but the last with its hint.
-fn several(mistakes: &[Mistake]) -> String {
+fn several(mistakes: impl Iterator<Item = (String, Option<String>)>) -> String {
     let mut text = String::new();
-    for (index, mistake) in mistakes.iter().enumerate() {
-        if index > 0 {
+    let mut before: Option<Option<String>> = None;
+    for (mistake, hint) in mistakes {
+        if let Some(before) = before {
+            text += &before.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
             text += "\nerror: ";
         }
-        text += &mistake.to_string();
-        if let Some(hint) = mistake.hint.as_ref().filter(|_| index + 1 < mistakes.len()) {
-            text += &format!("\nhint: {hint}");
-        }
+        text += &mistake;
+        before = Some(hint);
     }
     text
 }
@@ -73,6 +128,7 @@ impl Diagnostic for PlanError {
         match self {
             Self::Read { .. } => "plan::read",
             Self::Mistakes(_) => "plan::run_file",
+            Self::Refused(problems) => problems.first().map_or("plan::refused", |first| first.cause.code()),
             Self::NoMetric { .. } => "plan::no_metric",
             Self::NoStage(..) => "plan::no_stage",
             Self::NotResampled { .. } => "plan::not_resampled",
@@ -88,6 +144,7 @@ impl Diagnostic for PlanError {
             )),
             Self::Read { .. } => Some("the run files that come with mcprl are in `pipelines/`".into()),
             Self::Mistakes(mistakes) => mistakes.last().and_then(|mistake| mistake.hint.clone()),
+            Self::Refused(problems) => problems.last().and_then(|problem| problem.cause.hint()),
             Self::NoStage(_, near) => near.as_ref().map(|near| format!("did you mean \"{near}\"?")),
             Self::NotResampled { .. } => Some("for other random choices set another `seed`".into()),
             Self::NoIteration { last: Some(last), .. } => Some(format!("its iterations are 1 to {last}")),

@@ -51,6 +51,16 @@ pub enum From {
     Last(Vec<(NodeIndex, String)>),
 }
 
+impl From {
+    /// The node an artifact comes from; the last of several.
+    pub fn writer(&self) -> Option<NodeIndex> {
+        match self {
+            Self::Output { node, .. } => Some(*node),
+            Self::Last(nodes) => nodes.last().map(|(node, _)| *node),
+        }
+    }
+}
+
 /// The loop ends once a metric of an earlier iteration is past a bound.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gate {

@@ -128,11 +128,15 @@ impl KeyFields {
 
     /// The seed a stage is handed: its own for each kind and iteration. 0 for kinds that do not draw.
     pub fn stage_seed(&self) -> u64 {
-        let Some(seed) = self.seed else { return 0 };
-        let mut encoder = Encoder::new("mcprl stage seed v1");
-        encoder.number(seed).text(&self.kind).number(u64::from(self.iteration.unwrap_or(0)));
-        encoder.finish().seed()
+        self.seed.map_or(0, |seed| stage_seed(seed, &self.kind, self.iteration))
     }
+}
+
+/// The seed that a stage of this kind draws with, in this iteration of its loop.
+pub fn stage_seed(seed: u64, kind: &str, iteration: Option<u32>) -> u64 {
+    let mut encoder = Encoder::new("mcprl stage seed v1");
+    encoder.number(seed).text(kind).number(u64::from(iteration.unwrap_or(0)));
+    encoder.finish().seed()
 }
 
 #[cfg(test)]

@@ -44,6 +44,10 @@ impl<'p> Ledger<'p> {
         Self { plan, settled: vec![None; plan.graph.nodes.node_count()] }
     }
 
+    pub fn plan(&self) -> &'p Plan {
+        self.plan
+    }
+
     pub fn settle(&mut self, node: NodeIndex, how: Settled) {
         if let Some(slot) = self.settled.get_mut(node.index()) {
             *slot = Some(how);

@@ -139,7 +139,12 @@ impl<'a> Linker<'a> {
     fn carried(&self, entry: &Entry, text: &str, carried: &str, artifact: &str) -> Option<Link> {
         let Some(turns) = self.turns() else {
             let message = format!("\"{text}\" has a meaning within a loop");
-            let hint = "after a loop its carried value is \"loop.name\"".to_owned();
+            let name = carried.split('~').next().unwrap_or(carried);
+            let carries = |turns: &&DraftLoop| turns.carry.contains_key(name);
+            let hint = match self.draft.loops.iter().find(carries) {
+                Some(turns) => format!("after the loop it is \"{}.{name}\"", turns.name),
+                None => "after a loop its carried value is \"loop.name\"".to_owned(),
+            };
             return self.reader.wrong(entry, Part::Value, message, Some(hint));
         };
         let (name, lag) = match carried.split_once('~') {
@@ -195,10 +200,16 @@ impl<'a> Linker<'a> {
         if turns.carry.contains_key(name) {
             return Some(());
         }
-        let known = turns.carry.keys().map(String::as_str);
-        let hint = match did_you_mean(name, known) {
-            Some(near) => format!("did you mean \"{near}\"?"),
-            None => format!("say where it starts: `carry = {{ {name} = \"…\" }}`"),
+        let known = || turns.carry.keys().map(String::as_str);
+        // What is carried has no loop's name before it.
+        let bare = name.rsplit('.').next().unwrap_or(name);
+        let near = known().find(|known| *known == bare).or_else(|| did_you_mean(name, known()));
+        let within = self.reader.text(entry).is_some_and(|text| text.starts_with('@'));
+        let written = |name: &str| if within { format!("@{name}") } else { format!("{}.{name}", turns.name) };
+        let hint = match (near, known().next()) {
+            (Some(near), _) => format!("did you mean \"{}\"?", written(near)),
+            (None, Some(first)) if name == turns.name => format!("what it carries: \"{}\"", written(first)),
+            (None, _) => format!("say where it starts: `carry = {{ {name} = \"…\" }}`"),
         };
         let message = format!("loop \"{}\" carries no \"{name}\"", turns.name);
         self.reader.wrong(entry, Part::Value, message, Some(hint))

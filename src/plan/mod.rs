@@ -9,6 +9,7 @@
 //! Draft   typed, defaults filled in              draft.rs, server.rs
 //! Graph   references followed, loops unrolled    link.rs, graph.rs
 //! Ledger  what is settled, what is ready         ledger.rs
+//! Foresight what stages to come would fail with   foresight.rs
 //! Survey  cached / run and why / waits, and costs survey.rs, forecast.rs, memory.rs, models.rs
 //! ```
 
@@ -16,6 +17,7 @@ mod base;
 mod draft;
 mod error;
 mod forecast;
+mod foresight;
 mod graph;
 mod identity;
 mod key;
@@ -34,8 +36,9 @@ mod survey;
 mod upkeep;
 
 pub use draft::Stage;
-pub use error::{Mistake, Place, PlanError};
+pub use error::{Mistake, Place, PlanError, Problem, Subject};
 pub use forecast::{Forecast, stage_name};
+pub use foresight::Foresight;
 pub use graph::{Node, Turn};
 pub use key::{KeyFields, KeyInput};
 pub use ledger::{Ledger, Readiness, Ready, Settled};
@@ -43,14 +46,14 @@ pub use memory::Memory;
 pub use models::Models;
 pub use overlay::Overrides;
 pub use petgraph::graph::NodeIndex;
-pub use reason::{RerunReason, differences};
+pub use reason::{RerunReason, differences, stored, stored_parts};
 pub use resample::Resample;
 pub use schema::schema;
 pub use source::Source;
-pub use survey::{NodeStatus, Status, Survey, forced, reasons};
+pub use survey::{NodeStatus, Status, Survey, forced, is_sure_to_be_worked, reasons};
 pub use upkeep::CacheMode;
 
-use self::{graph::Graph, identity::ServerIdentity, key::Surroundings, reader::Reader};
+use self::{graph::Graph, identity::ServerIdentity, key::Surroundings, reader::Reader, source::Places};
 use crate::{
     engine::EngineSpec,
     error::Result,
@@ -69,6 +72,7 @@ pub struct Plan {
     graph: Graph,
     identity: Option<ServerIdentity>,
     numerics: String,
+    places: Places,
 }
 
 impl Plan {
@@ -82,8 +86,19 @@ impl Plan {
             None => None,
         };
         let numerics = identity::numerics(&draft.engine);
-        let draft::Draft { name, server, engine, remote, .. } = draft;
-        Ok(Self { name, server, engine, remote, graph, identity, numerics })
+        let draft::Draft { name, server, engine, remote, sections, .. } = draft;
+        let places = Places::new(source, sections);
+        Ok(Self { name, server, engine, remote, graph, identity, numerics, places })
+    }
+
+    /// Where the run file asks for a parameter or input of a stage, or with an empty name for the stage.
+    fn place_of(&self, stage: &Stage, about: &str) -> Option<Place> {
+        self.places.of(stage.origins.get(about)?)
+    }
+
+    /// Where a section, or a key of it, stands.
+    fn section(&self, path: &str) -> Option<Place> {
+        self.places.section(path)
     }
 
     /// All nodes, none before what it waits for.

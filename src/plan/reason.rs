@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::key::KeyFields;
-use crate::hash::Digest;
+use crate::{
+    hash::Digest,
+    stage::{CardFile, CardParts},
+};
 
 /// One cause of a rerun. Old and new are compared against the newest earlier result of the same stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,6 +35,12 @@ pub enum RerunReason {
     Card {
         old: Digest,
         new: Digest,
+    },
+    /// A file of the card: a prompt, or the command's code.
+    CardFile {
+        what: CardFile,
+        /// Relative to the run file, as a card on disk has it: `stages/judge/relative.jinja`.
+        path: String,
     },
     /// A parameter, by its dotted name; `None` where it was not there.
     Param {
@@ -78,8 +87,50 @@ pub enum RerunReason {
     Resample,
 }
 
-/// Every difference between two keys. Empty where they are equal.
-pub fn differences(old: &Value, new: &KeyFields) -> Vec<RerunReason> {
+/// Under this name the parts of the card stand beside the fields of a key in a record.
+const PARTS: &str = "card_parts";
+
+/// Under this name the shape of the model that the stage's policy sat on.
+pub(super) const SHAPE: &str = "model_shape";
+
+/// What a record stores of a key: its fields, and beside them, in no key, what its card was made of and the shape of its
+/// model.
+pub fn stored(fields: &KeyFields, parts: &CardParts, shape: Option<Digest>) -> Value {
+    let mut value = fields.value();
+    value[PARTS] = serde_json::to_value(parts).unwrap_or_default();
+    if let Some(shape) = shape {
+        value[SHAPE] = shape.to_string().into();
+    }
+    value
+}
+
+/// What the card of a record was made of, where the record is not too old to say.
+pub fn stored_parts(stored: &Value) -> Option<CardParts> {
+    serde_json::from_value(stored.get(PARTS)?.clone()).ok()
+}
+
+/// The files of the card that are others than they were; the card as a whole where it is not known which.
+fn card_changes(
+    old: (Digest, Option<CardParts>),
+    new: &KeyFields,
+    parts: Option<CardParts>,
+) -> Vec<RerunReason> {
+    let (card, old) = old;
+    let files = old.zip(parts).map(|(old, new)| old.changes(&new)).unwrap_or_default();
+    if files.is_empty() {
+        return vec![RerunReason::Card { old: card, new: new.card }];
+    }
+    let named = |(what, file)| RerunReason::CardFile { what, path: format!("stages/{}/{file}", new.kind) };
+    files.into_iter().map(named).collect()
+}
+
+/// Every difference between a record's key and another one, whose card is made of `parts`. Empty where they are equal.
+pub fn differences(
+    stored: &Value,
+    new: &KeyFields,
+    parts: impl FnOnce() -> Option<CardParts>,
+) -> Vec<RerunReason> {
+    let old = stored;
     let Ok(old) = serde_json::from_value::<KeyFields>(old.clone()) else {
         let schema = old.get("schema").and_then(Value::as_u64).and_then(|schema| u32::try_from(schema).ok());
         return vec![RerunReason::Schema { old: schema, new: new.schema }];
@@ -95,7 +146,7 @@ pub fn differences(old: &Value, new: &KeyFields) -> Vec<RerunReason> {
     if old.revision != new.revision {
         reasons.push(RerunReason::Revision { old: old.revision, new: new.revision });
     } else if old.card != new.card {
-        reasons.push(RerunReason::Card { old: old.card, new: new.card });
+        reasons.extend(card_changes((old.card, stored_parts(stored)), new, parts()));
     }
     let params = changes(Value::Object(old.params), Value::Object(new.params.clone()));
     reasons.extend(params.into_iter().map(|(name, old, new)| RerunReason::Param { name, old, new }));
@@ -187,6 +238,18 @@ impl<T: fmt::Display> fmt::Display for Shown<'_, T> {
     }
 }
 
+fn digest(value: &Value) -> Option<Digest> {
+    value.as_str()?.parse().ok()
+}
+
+/// A value, or of a digest its beginning.
+fn shown(value: &Option<Value>) -> String {
+    match value.as_ref().and_then(digest) {
+        Some(digest) => digest.short(),
+        None => Shown(value).to_string(),
+    }
+}
+
 impl fmt::Display for RerunReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let short = |digest: &Option<Digest>| digest.map(|digest| digest.short());
@@ -196,14 +259,21 @@ impl fmt::Display for RerunReason {
             Self::Kind { old, new } => write!(f, "kind {old} → {new}"),
             Self::Revision { old, new } => write!(f, "revision {old} → {new}"),
             Self::Card { old, new } => write!(f, "card {} → {}", old.short(), new.short()),
-            Self::Param { name, old, new } => write!(f, "params.{name} {} → {}", Shown(old), Shown(new)),
+            Self::CardFile { what: CardFile::Prompt, path } => write!(f, "prompt {path} edited"),
+            Self::CardFile { what: CardFile::Code, path } => write!(f, "code {path} edited"),
+            Self::Param { name, old, new } => {
+                // A file counts by its content, under `file`.
+                let is_file = [old, new].into_iter().flatten().all(|value| digest(value).is_some());
+                let name = if is_file { name.strip_suffix(".file").unwrap_or(name) } else { name };
+                write!(f, "params.{name} {} → {}", shown(old), shown(new))
+            }
             Self::Input { role, name, old, new } => {
                 let name = if role == name { role.clone() } else { format!("{role}.{name}") };
                 write!(f, "inputs.{name} {} → {}", Shown(&short(old)), Shown(&short(new)))
             }
             Self::Seed { old, new } => write!(f, "seed {} → {}", Shown(old), Shown(new)),
             Self::Iteration { old, new } => write!(f, "iteration {} → {}", Shown(old), Shown(new)),
-            Self::Server { name, old, new } => write!(f, "server.{name} {} → {}", Shown(old), Shown(new)),
+            Self::Server { name, old, new } => write!(f, "server.{name} {} → {}", shown(old), shown(new)),
             Self::Numerics { old, new } => write!(f, "numerics {} → {}", Shown(old), Shown(new)),
             Self::Damaged { output: Some(output), problem } => {
                 write!(f, "stored output `{output}` is unusable: {problem}")
@@ -247,7 +317,7 @@ mod tests {
         let (old, mut new) = (fields(), fields());
         change(&mut new);
         assert_ne!(old.key(), new.key());
-        let reasons = differences(&old.value(), &new);
+        let reasons = differences(&old.value(), &new, || None);
         let stored = serde_json::to_string(&reasons).unwrap();
         assert_eq!(serde_json::from_str::<Vec<RerunReason>>(&stored).unwrap(), reasons);
         reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
@@ -256,7 +326,7 @@ mod tests {
     #[test]
     fn equal_fields_have_equal_keys_and_nothing_to_say() {
         assert_eq!(fields().key(), fields().key());
-        assert_eq!(differences(&fields().value(), &fields()), []);
+        assert_eq!(differences(&fields().value(), &fields(), || None), []);
     }
 
     #[test]
@@ -279,8 +349,40 @@ mod tests {
     }
 
     #[test]
+    fn of_a_changed_card_the_file_is_named_that_was_edited() {
+        let parts = |prompt: &str, code: &str| CardParts {
+            prompts: BTreeMap::from([("relative.jinja".into(), Digest::of(prompt.as_bytes()))]),
+            code: BTreeMap::from([("foo.py".into(), Digest::of(code.as_bytes()))]),
+        };
+        let (old, new) = (fields(), KeyFields { card: Digest::of(b"other"), ..fields() });
+        let said = |now: CardParts| {
+            let reasons = differences(&stored(&old, &parts("a", "b"), None), &new, || Some(now));
+            reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(said(parts("a", "c")), "code stages/judge/foo.py edited");
+        assert_eq!(
+            said(parts("c", "c")),
+            "prompt stages/judge/relative.jinja edited, code stages/judge/foo.py edited"
+        );
+        assert!(said(parts("a", "b")).starts_with("card "), "its outputs or another part of the card itself");
+        // What is stored for this is no part of the key.
+        let stored: KeyFields = serde_json::from_value(stored(&old, &parts("a", "b"), None)).unwrap();
+        assert_eq!(stored.key(), old.key());
+    }
+
+    #[test]
+    fn of_a_file_that_changed_the_beginnings_of_its_digests_are_shown() {
+        let file = |text: &[u8]| json!({ "file": Digest::of(text) });
+        let (mut old, mut new) = (fields(), fields());
+        old.params.insert("tasks".into(), file(b"a"));
+        new.params.insert("tasks".into(), file(b"b"));
+        let reasons = differences(&old.value(), &new, || None);
+        assert_eq!(reasons[0].to_string(), "params.tasks 17762fddd969 → 10e5cf3d3c8a");
+    }
+
+    #[test]
     fn fields_of_another_schema_are_not_compared_one_by_one() {
-        let reasons = differences(&json!({ "schema": 0, "what": "ever" }), &fields());
+        let reasons = differences(&json!({ "schema": 0, "what": "ever" }), &fields(), || None);
         assert_eq!(reasons, [RerunReason::Schema { old: Some(0), new: 1 }]);
     }
 

@@ -37,7 +37,14 @@ impl Plan {
         let name = name.replace('.', "/");
         let nodes = || self.graph.nodes.node_weights();
         let Some(node) = nodes().find(|node| node.stage.name == name) else {
-            let near = did_you_mean(&name, nodes().map(|node| node.stage.name.as_str())).map(str::to_owned);
+            // The name alone, of a stage in a loop.
+            let within = nodes().find(|node| node.stage.name.rsplit('/').next() == Some(name.as_str()));
+            let names = || nodes().map(|node| node.stage.name.as_str());
+            let near = within.map(|node| node.stage.name.as_str()).or_else(|| did_you_mean(&name, names()));
+            let near = near.map(|near| match iteration {
+                Some(iteration) => format!("{near}@{iteration}"),
+                None => near.to_owned(),
+            });
             return Err(PlanError::NoStage(name, near));
         };
         let class = match node.stage.card.determinism {

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     engine::EngineSpec,
+    error::did_you_mean,
     mcp::{Limits, ServerSpec, State, Transport},
 };
 
@@ -132,6 +133,18 @@ fn limits(reader: &Reader<'_>, fields: &Fields) -> Option<Limits> {
     })
 }
 
+/// What other programs call these types.
+fn meant_dtype(text: &str) -> Option<&'static str> {
+    let text = text.to_lowercase().replace(['-', '_', '.'], "");
+    Some(match text.trim_start_matches("torch") {
+        "fp16" | "float16" | "half" => "f16",
+        "bfloat16" | "bfp16" | "brain" => "bf16",
+        "fp32" | "float32" | "float" | "full" => "f32",
+        "4bit" | "int4" | "fp4" | "q4" | "qlora" | "bnb4bit" => "nf4",
+        other => return did_you_mean(other, ["f32", "f16", "bf16", "nf4"]),
+    })
+}
+
 /// Reads `[engine]`; the CPU where the run file has none.
 pub fn engine(reader: &Reader<'_>, entry: Option<&Entry>) -> Option<EngineSpec> {
     let mut spec = EngineSpec { devices: vec!["cpu".into()], threads: None, dtype: None, kv_cache_mib: None };
@@ -163,8 +176,10 @@ pub fn engine(reader: &Reader<'_>, entry: Option<&Entry>) -> Option<EngineSpec> 
     if let Some(dtype) = fields.get("dtype") {
         let text = reader.text(dtype)?;
         let Ok(format) = serde_json::from_value(text.into()) else {
-            let message = "`engine.dtype` should be \"f32\", \"f16\", \"bf16\" or \"nf4\"".to_owned();
-            return reader.wrong(dtype, Part::Value, message, None);
+            let message =
+                format!("`engine.dtype` should be \"f32\", \"f16\", \"bf16\" or \"nf4\", found \"{text}\"");
+            let hint = meant_dtype(text).map(|meant| format!("did you mean \"{meant}\"?"));
+            return reader.wrong(dtype, Part::Value, message, hint);
         };
         spec.dtype = Some(format);
     }

@@ -12,7 +12,10 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::error::{Mistake, Place, PlanError};
+use super::{
+    error::{Mistake, Place, PlanError},
+    overlay::Origin,
+};
 
 /// Where one key of the run file stands, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,6 +130,37 @@ impl Source {
             }
             DeValue::Table(table) => Some(Value::from(self.dict(table, path, text, mistakes))),
         }
+    }
+}
+
+/// What it takes to show a place of the run file later.
+pub struct Places {
+    path: PathBuf,
+    text: String,
+    /// Where sections and some of their keys stand, by dotted path.
+    sections: BTreeMap<&'static str, Origin>,
+}
+
+impl Places {
+    pub fn new(source: &Source, sections: BTreeMap<&'static str, Origin>) -> Self {
+        Self { path: source.path.clone(), text: source.text.clone(), sections }
+    }
+
+    /// What a person wrote: a value, or the key of a table.
+    pub fn of(&self, origin: &Origin) -> Option<Place> {
+        match origin {
+            Origin::File { key, value } => {
+                let several_lines = self.text.get(value.clone()).is_none_or(|text| text.contains('\n'));
+                let span = if several_lines || value.start < key.end { key } else { value };
+                Some(place(&self.path, &self.text, span.clone()))
+            }
+            Origin::Override(text) => Some(Place::Override(text.clone())),
+            Origin::Card => None,
+        }
+    }
+
+    pub fn section(&self, path: &str) -> Option<Place> {
+        self.of(self.sections.get(path)?)
     }
 }
 

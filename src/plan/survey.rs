@@ -1,21 +1,20 @@
 //! What a run would do, node by node.
 
-use std::cell::LazyCell;
-
 use petgraph::Direction;
 use serde::Serialize;
 
 use super::{
-    CacheMode, Forecast, KeyFields, Ledger, NodeIndex, Plan, Readiness, RerunReason, Resample, Settled,
+    CacheMode, Forecast, Foresight, KeyFields, Ledger, NodeIndex, Plan, Problem, Readiness, RerunReason,
+    Resample, Settled,
     forecast::Experience,
-    memory::{Memory, Policies},
+    memory::{Memory, held, memory},
     reason::{self},
 };
 use crate::{
     error::Result,
     hash::Digest,
-    stage::card::Section,
-    store::{Cost, Known, LastKeys, Lookup, Store},
+    stage::{Card, card::Section},
+    store::{Cost, Glance, Known, LastKeys, Lookup, Store},
 };
 
 /// What a run would do with one node.
@@ -52,7 +51,7 @@ pub struct NodeStatus {
 }
 
 /// All nodes in order.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Serialize)]
 pub struct Survey {
     pub name: String,
     pub nodes: Vec<NodeStatus>,
@@ -68,95 +67,131 @@ pub struct Survey {
     /// The shared cache, which was not asked: what is to be worked may be there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unasked: Option<String>,
+    /// What stages that are to be worked would fail with.
+    pub problems: Vec<Problem>,
 }
 
 impl Survey {
     pub fn new(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Self> {
         let last = store.last_keys(&plan.name);
-        // Every record there is, read once something is to be worked.
-        let experience = LazyCell::new(|| Experience::of(store));
-        let mut glance = store.glance(&plan.name);
-        let (mut ahead, mut saved, mut unknown) = (Cost::default(), Cost::default(), Vec::new());
         let mut ledger = Ledger::new(plan);
-        let mut policies = Policies::default();
-        let mut nodes = Vec::new();
-        let mut clock = Clock::new(plan);
+        let mut glance = store.glance(&plan.name);
+        let mut found = Vec::new();
         for index in plan.order() {
+            found.push(status(plan, (store, &last, &mut glance), &mut ledger, *index, resample)?);
+        }
+        // What is shared was not asked for, so nothing is sure to be worked here.
+        let is_sure = |index| plan.remote.is_none() && is_sure_to_be_worked(&ledger, store, &last, index);
+        let foresight = Foresight::new(&ledger, store, &is_sure);
+        // Every record is read for this, so only where something is to be foretold.
+        let ahead = found.iter().any(|(status, _)| status.is_ahead());
+        let experience = ahead.then(|| Experience::of(store));
+        let mut survey = Self {
+            name: plan.name.clone(),
+            nodes: Vec::with_capacity(found.len()),
+            ahead: Cost::default(),
+            clock: 0.0,
+            unknown: Vec::new(),
+            saved: Cost::default(),
+            unasked: plan.remote.as_ref().map(|remote| remote.place.to_string()),
+            problems: Vec::new(),
+        };
+        let mut clock = Clock::new(plan);
+        for (index, (status, cached)) in plan.order().iter().zip(found) {
             let node = plan.node(*index);
-            let mut cost = None;
-            let status = match ledger.readiness(*index)? {
-                Readiness::Skipped => {
-                    ledger.settle(*index, Settled::Skipped);
-                    Status::Skipped
-                }
-                Readiness::Waits(on) => {
-                    Status::Waits { on: on.iter().map(|index| plan.node(*index).id.clone()).collect() }
-                }
-                Readiness::Ready(ready) => {
-                    let fields = plan.fields(*index, &ready);
-                    let key = fields.key();
-                    let forced = forced(plan, *index, resample);
-                    let known = glance.known(store, &key).map_or_else(
-                        || match store.lookup(&key) {
-                            Lookup::Hit(record) => Ok(Known::from(record)),
-                            other => Err(other),
-                        },
-                        Ok,
-                    );
-                    match (known, forced) {
-                        (Ok(Known { outputs, metrics, cost: paid }), None) => {
-                            cost = Some(Forecast { cost: paid, records: 1, differing: 0 });
-                            ledger.settle(*index, Settled::Done { outputs, metrics });
-                            Status::Cached { key }
-                        }
-                        (_, Some(reason)) => Status::Run { key, reasons: vec![reason] },
-                        (Err(found), None) => {
-                            let reasons = reasons(store, &last, &node.id, &fields, &found);
-                            Status::Run { key, reasons }
-                        }
-                    }
-                }
-            };
-            if matches!(status, Status::Run { .. } | Status::Waits { .. }) {
-                cost = experience.forecast(&node.stage);
+            let is_ahead = status.is_ahead();
+            let foretold = experience.as_ref().filter(|_| is_ahead);
+            let foretold = foretold.and_then(|known| known.forecast(&node.stage, foresight.shape(*index)));
+            match (&cached, &foretold) {
+                (Some(cost), _) => survey.saved += *cost,
+                (None, Some(forecast)) => survey.ahead += forecast.cost,
+                (None, None) if !is_ahead || survey.unknown.contains(&node.stage.name) => {}
+                (None, None) => survey.unknown.push(node.stage.name.clone()),
             }
-            match (&status, &cost) {
-                (Status::Skipped, _) => {}
-                (Status::Cached { .. }, Some(cost)) => saved += cost.cost,
-                (_, Some(cost)) => ahead += cost.cost,
-                (_, None) if unknown.contains(&node.stage.name) => {}
-                (_, None) => unknown.push(node.stage.name.clone()),
-            }
-            let takes = match status {
-                Status::Cached { .. } | Status::Skipped => 0.0,
-                Status::Run { .. } | Status::Waits { .. } => cost.map_or(0.0, |cost| cost.cost.seconds),
-            };
-            clock.work(*index, takes);
-            let memory = match status {
-                Status::Run { .. } | Status::Waits { .. } => {
-                    policies.memory(plan, (&ledger, store), *index, cost.as_ref())
-                }
-                Status::Cached { .. } | Status::Skipped => None,
-            };
-            nodes.push(NodeStatus {
+            clock.work(*index, foretold.map_or(0.0, |forecast| forecast.cost.seconds));
+            let memory = is_ahead.then(|| memory(plan, &foresight, *index, foretold.as_ref())).flatten();
+            survey.nodes.push(NodeStatus {
                 id: node.id.clone(),
                 kind: node.stage.card.kind.clone(),
                 turn: node.turn.map(|turn| (plan.loop_name(turn).to_owned(), turn.iteration)),
                 status,
-                cost,
+                cost: cached.map(Forecast::of).or(foretold),
                 memory,
             });
         }
-        let worked: Vec<_> = plan.order().iter().copied().zip(&mut nodes).collect();
-        let (worked, mut memories): (Vec<_>, Vec<_>) =
-            worked.into_iter().filter_map(|(index, node)| Some((index, node.memory.as_mut()?))).unzip();
-        let held = policies.held(plan, (&ledger, store), &worked);
-        for (memory, held) in memories.iter_mut().zip(held) {
+        survey.clock = clock.last();
+        let nodes = plan.order().iter().copied().zip(&mut survey.nodes);
+        let (worked, memories): (Vec<_>, Vec<_>) =
+            nodes.filter_map(|(index, node)| Some((index, node.memory.as_mut()?))).unzip();
+        for (memory, held) in memories.into_iter().zip(held(plan, &foresight, &ledger, &worked)) {
             // Its own are part of its peak.
             memory.held = memory.parts.map_or(0, |parts| held.saturating_sub(parts.weights));
         }
-        let unasked = plan.remote.as_ref().map(|remote| remote.place.to_string());
-        Ok(Self { name: plan.name.clone(), nodes, ahead, clock: clock.last(), unknown, saved, unasked })
+        survey.problems = foresight.into_problems();
+        Ok(survey)
+    }
+}
+
+/// What a run would do with the next node of the order; of one that is in the store, what it cost.
+fn status(
+    plan: &Plan,
+    (store, last, glance): (&Store, &LastKeys, &mut Glance),
+    ledger: &mut Ledger<'_>,
+    index: NodeIndex,
+    resample: &[Resample],
+) -> Result<(Status, Option<Cost>)> {
+    let node = plan.node(index);
+    Ok(match ledger.readiness(index)? {
+        Readiness::Skipped => {
+            ledger.settle(index, Settled::Skipped);
+            (Status::Skipped, None)
+        }
+        Readiness::Waits(on) => {
+            (Status::Waits { on: on.iter().map(|index| plan.node(*index).id.clone()).collect() }, None)
+        }
+        Readiness::Ready(ready) => {
+            let fields = plan.fields(index, &ready);
+            let key = fields.key();
+            let known = match glance.known(store, &key) {
+                Some(known) => Ok(known),
+                None => match store.lookup(&key) {
+                    Lookup::Hit(record) => Ok(Known::from(record)),
+                    other => Err(other),
+                },
+            };
+            match (known, forced(plan, index, resample)) {
+                (Ok(Known { outputs, metrics, cost }), None) => {
+                    ledger.settle(index, Settled::Done { outputs, metrics });
+                    (Status::Cached { key }, Some(cost))
+                }
+                (_, Some(reason)) => (Status::Run { key, reasons: vec![reason] }, None),
+                (Err(found), None) => {
+                    let reasons = reasons(store, last, &node.id, (&fields, &node.stage.card), &found);
+                    (Status::Run { key, reasons }, None)
+                }
+            }
+        }
+    })
+}
+
+impl Status {
+    /// Whether the node is, or may be, worked.
+    fn is_ahead(&self) -> bool {
+        matches!(self, Self::Run { .. } | Self::Waits { .. })
+    }
+}
+
+/// Of a node that is not in the store as far as is known: whether its inputs are known, or it has no earlier result that
+/// could serve again and no loop's goal that could spare it.
+pub fn is_sure_to_be_worked(ledger: &Ledger<'_>, store: &Store, last: &LastKeys, index: NodeIndex) -> bool {
+    let node = ledger.plan().node(index);
+    match ledger.readiness(index) {
+        Ok(Readiness::Ready(_)) => true,
+        Ok(Readiness::Skipped) | Err(_) => false,
+        Ok(Readiness::Waits(_)) => {
+            let earlier = last.get(&node.id).is_some_and(|key| matches!(store.lookup(key), Lookup::Hit(_)));
+            node.gate.is_none() && !earlier
+        }
     }
 }
 
@@ -203,7 +238,7 @@ pub fn reasons(
     store: &Store,
     last: &LastKeys,
     id: &str,
-    fields: &KeyFields,
+    (fields, card): (&KeyFields, &Card),
     found: &Lookup,
 ) -> Vec<RerunReason> {
     if let Lookup::Damaged { output, problem } = found {
@@ -216,7 +251,7 @@ pub fn reasons(
         None => vec![RerunReason::First],
         Some(key) if *key == fields.key() => vec![RerunReason::Gone],
         Some(key) => match store.record(key) {
-            Some(record) => reason::differences(&record.fields, fields),
+            Some(record) => reason::differences(&record.fields, fields, || Some(card.parts())),
             None => vec![RerunReason::First],
         },
     }

@@ -4,7 +4,10 @@
 
 use serde::Deserialize;
 
-use super::{Context, Metrics};
+use super::{
+    Context, Metrics,
+    prospect::{Outlook, Prospect},
+};
 use crate::{
     data::{self, Tool},
     error::{self, Class, Diagnostic, Interrupted, did_you_mean},
@@ -27,6 +30,8 @@ pub enum DiscoverError {
     NoServer,
     #[error("`{list}` names `{name}`, which is no tool of the server")]
     UnknownTool { list: &'static str, name: String, meant: Option<String> },
+    #[error("`{name}` is in both `allow` and `deny`")]
+    Both { name: String },
     #[error("no tool is left: the server lists {listed}")]
     NoTools { listed: usize },
 }
@@ -36,12 +41,14 @@ impl Diagnostic for DiscoverError {
         match self {
             Self::NoServer => "discover::no_server",
             Self::UnknownTool { .. } => "discover::unknown_tool",
+            Self::Both { .. } => "discover::allowed_and_denied",
             Self::NoTools { .. } => "discover::no_tools",
         }
     }
 
     fn hint(&self) -> Option<String> {
         match self {
+            Self::Both { .. } => Some("take it out of one of them".into()),
             Self::NoServer => Some("add a [server] table with a `command` or a `url`".into()),
             Self::UnknownTool { meant, .. } => meant.as_ref().map(|name| format!("did you mean `{name}`?")),
             Self::NoTools { listed: 0 } => {
@@ -86,6 +93,16 @@ pub async fn run(context: &Context) -> error::Result<Metrics> {
     data::write(&context.output.join("tools.parquet"), &tools)?;
     data::write(&context.output.join("resources.parquet"), &resources)?;
     Ok(metrics)
+}
+
+/// A tool that is to be kept and left out.
+pub fn look(prospect: &Prospect<'_>) -> Outlook {
+    let mut outlook = Outlook::default();
+    let Some(params) = prospect.params::<Params>(&mut outlook) else { return outlook };
+    if let Some(name) = params.deny.iter().find(|name| params.allow.contains(name)) {
+        outlook.object("deny", DiscoverError::Both { name: name.clone() });
+    }
+    outlook
 }
 
 impl Params {

@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use super::{
     Context, Input, Metrics, StageError,
+    prospect::{Outlook, Prospect},
     rollout::play::{Attempt, Budget, Player},
 };
 use crate::{
@@ -38,7 +39,11 @@ struct Params {
 enum EvalError {
     #[error("there is nothing to play: `greedy` is false and `samples` is 0")]
     NothingToPlay,
-    #[error("none of the {scenarios} scenarios has a known answer")]
+    #[error("{}", if *scenarios == 0 {
+        "no scenario is held out to be examined on".to_owned()
+    } else {
+        format!("none of the {scenarios} scenarios has a known answer")
+    })]
     NoTruth { scenarios: usize },
     #[error("the server was lost in {lost} of {episodes} episodes, and no scenario is left to compare on")]
     ServerLost { lost: usize, episodes: usize },
@@ -56,6 +61,9 @@ impl Diagnostic for EvalError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::NothingToPlay => "set `samples` to 1 or more".into(),
+            Self::NoTruth { scenarios: 0 } => {
+                "raise heldout_share, or give tasks `\"split\": \"heldout\"`".into()
+            }
             Self::NoTruth { .. } => {
                 "give scenarios an `answer`: a policy is examined by what is known to be right".into()
             }
@@ -115,6 +123,23 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     metrics.insert("scenarios".into(), scenarios.len() as f64);
     metrics.insert("lost".into(), lost as f64);
     Ok(metrics)
+}
+
+/// Whether there is something to play, and something to tell right from wrong by.
+pub fn look(prospect: &Prospect<'_>) -> Outlook {
+    let mut outlook = Outlook::default();
+    _ = prospect.params::<Budget>(&mut outlook);
+    let Some(params) = prospect.params::<Params>(&mut outlook) else { return outlook };
+    if !params.greedy && params.samples == 0 {
+        outlook.object("samples", EvalError::NothingToPlay);
+    }
+    if prospect.inputs.get("policies").is_none_or(Vec::is_empty) {
+        outlook.object("policies", StageError::NoInput { role: "policies".into() });
+    }
+    if let Some(tasks) = prospect.tasks().filter(|tasks| tasks.answered == 0) {
+        outlook.object("scenarios", EvalError::NoTruth { scenarios: tasks.count });
+    }
+    outlook
 }
 
 /// The baseline is the policy named `base`, or else the first.

@@ -8,13 +8,16 @@ use std::{collections::BTreeMap, time::Duration};
 use futures::{StreamExt, TryStreamExt};
 use serde::Deserialize;
 
-use super::{Context, Metrics};
+use super::{
+    Context, Metrics,
+    prospect::{Outlook, Prospect},
+};
 use crate::{
     data::{self, Reward, Scenario, Trajectory},
     error::{At, Class, Diagnostic, Interrupted, Result},
     hash::Digest,
     judge::{Attempt, Memory, Relative, RelativeSpec, Shaping, Verdict, rewards},
-    llm::{Client, Endpoint},
+    llm::{self, Client, Endpoint},
     spent::Spent,
 };
 
@@ -38,6 +41,8 @@ enum JudgeStageError {
     UnknownScenario { trajectory: String, scenario: String },
     #[error("no scenario has a known answer, and no language model is asked")]
     NothingToGoBy,
+    #[error("`truth` and `relative` are 0, so that no attempt earns more than another by being right")]
+    NothingEarned,
     #[error("`relative` is above 0, but `{param}` is not set")]
     NoModel { param: &'static str },
 }
@@ -47,6 +52,7 @@ impl Diagnostic for JudgeStageError {
         match self {
             Self::UnknownScenario { .. } => "judge::unknown_scenario",
             Self::NothingToGoBy => "judge::nothing_to_go_by",
+            Self::NothingEarned => "judge::nothing_earned",
             Self::NoModel { .. } => "judge::no_model",
         }
     }
@@ -57,6 +63,9 @@ impl Diagnostic for JudgeStageError {
             Self::NothingToGoBy => {
                 "set `relative = 1.0`, `base_url` and `model` to let a language model judge".into()
             }
+            Self::NothingEarned => {
+                "set `truth = 1.0`, or `relative = 1.0` with `base_url` and `model`".into()
+            }
             Self::NoModel { param } => format!("set `{param}` of the stage, or `relative = 0`"),
         })
     }
@@ -64,7 +73,7 @@ impl Diagnostic for JudgeStageError {
     fn class(&self) -> Class {
         match self {
             Self::UnknownScenario { .. } => Class::Work,
-            Self::NothingToGoBy | Self::NoModel { .. } => Class::Usage,
+            Self::NothingToGoBy | Self::NothingEarned | Self::NoModel { .. } => Class::Usage,
         }
     }
 }
@@ -108,6 +117,28 @@ pub async fn run(context: &Context) -> Result<Metrics> {
         });
     }
     Ok(metrics(&rewards, relative.as_ref(), &verdicts))
+}
+
+/// Whether there is something to judge by: answers, or an endpoint and its key.
+pub fn look(prospect: &Prospect<'_>) -> Outlook {
+    let mut outlook = Outlook::default();
+    let shaping = prospect.params::<Shaping>(&mut outlook);
+    let (Some(shaping), Some(params)) = (shaping, prospect.params::<Params>(&mut outlook)) else {
+        return outlook;
+    };
+    if shaping.relative > 0.0 {
+        if let Some(base_url) = &params.base_url {
+            outlook.take("base_url", llm::check_address(base_url));
+        }
+        if let Some(Err(cause)) = params.api_key_env.as_deref().map(llm::check_key) {
+            outlook.lack("api_key_env", cause);
+        }
+    } else if shaping.truth == 0.0 {
+        outlook.object("truth", JudgeStageError::NothingEarned);
+    } else if prospect.tasks().is_some_and(|tasks| tasks.count > 0 && tasks.answered == 0) {
+        outlook.object("scenarios", JudgeStageError::NothingToGoBy);
+    }
+    outlook
 }
 
 /// A group's attempts, each with its place among the trajectories.

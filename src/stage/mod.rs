@@ -13,11 +13,14 @@ mod held;
 pub mod judge;
 pub mod memory;
 pub mod model;
+mod parts;
 pub mod policy;
+pub mod prospect;
 pub mod registry;
 pub mod rollout;
 pub mod scenarios;
 pub mod warmup;
+mod workload;
 
 #[cfg(test)]
 mod testing;
@@ -31,6 +34,8 @@ use tokio_util::sync::CancellationToken;
 pub use card::{Card, Cards};
 pub use error::StageError;
 pub use held::Held;
+pub use parts::{CardFile, CardParts};
+pub use workload::{policy_shape, shape, workload};
 
 use crate::{
     engine::EngineSpec, error::Result, hash::Digest, mcp::ServerSpec, progress::Observer, spent::Meter,
@@ -87,12 +92,7 @@ pub struct Context {
 impl Context {
     /// The parameters as the stage's own struct.
     pub fn params<P: DeserializeOwned>(&self) -> Result<P> {
-        // figment and not serde_json, for its errors name the key.
-        let params = figment::Figment::from(figment::providers::Serialized::defaults(&self.params));
-        Ok(params.extract().map_err(|cause| StageError::Param {
-            name: cause.path.join("."),
-            problem: cause.kind.to_string(),
-        })?)
+        Ok(typed(&self.params)?)
     }
 
     /// The one artifact in this role.
@@ -103,6 +103,15 @@ impl Context {
             Some(_) => Err(StageError::ManyInputs { role: role.into() }.into()),
         }
     }
+}
+
+/// Parameters as a stage's own struct.
+fn typed<P: DeserializeOwned>(params: &Map<String, Value>) -> Result<P, StageError> {
+    // figment and not serde_json, for its errors name the key.
+    let params = figment::Figment::from(figment::providers::Serialized::defaults(params));
+    params
+        .extract()
+        .map_err(|cause| StageError::Param { name: cause.path.join("."), problem: cause.kind.to_string() })
 }
 
 /// What a finished stage says of itself beside its artifacts: numbers for `until` and for people.

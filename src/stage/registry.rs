@@ -2,7 +2,10 @@
 
 use std::{future::Future, pin::Pin};
 
-use super::{Context, Metrics};
+use super::{
+    Context, Metrics,
+    prospect::{Outlook, Prospect},
+};
 use crate::error::Result;
 
 pub type StageFuture<'a> = Pin<Box<dyn Future<Output = Result<Metrics>> + Send + 'a>>;
@@ -15,6 +18,8 @@ pub struct BuiltIn {
     /// Other files of its folder, by file name.
     pub files: &'static [(&'static str, &'static str)],
     pub run: fn(&Context) -> StageFuture<'_>,
+    /// What can be said of it before it is worked.
+    pub look: fn(&Prospect<'_>) -> Outlook,
 }
 
 impl BuiltIn {
@@ -31,6 +36,7 @@ macro_rules! built_in {
             card: include_str!(concat!("../../stages/", stringify!($kind), "/card.toml")),
             files: &[$(($file, include_str!(concat!("../../stages/", stringify!($kind), "/", $file)))),*],
             run: |context| Box::pin(super::$kind::run(context)),
+            look: super::$kind::look,
         }
     };
 }

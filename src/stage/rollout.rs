@@ -15,7 +15,10 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use self::play::{Attempt, Budget, Player};
-use super::{Context, Metrics};
+use super::{
+    Context, Metrics,
+    prospect::{Outlook, Prospect},
+};
 use crate::{
     agent::End,
     data::{self, Scenario, Trajectory},
@@ -93,6 +96,17 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let trajectories: Vec<Trajectory> = groups.into_iter().flat_map(|group| group.trajectories).collect();
     data::write(&context.output.join("trajectories.parquet"), &trajectories)?;
     Ok(metrics)
+}
+
+/// Whether there is something to attempt.
+pub fn look(prospect: &Prospect<'_>) -> Outlook {
+    let mut outlook = Outlook::default();
+    _ = prospect.params::<Params>(&mut outlook);
+    _ = prospect.params::<Budget>(&mut outlook);
+    if prospect.tasks().is_some_and(|tasks| tasks.count == 0) {
+        outlook.object("scenarios", RolloutError::NoScenarios);
+    }
+    outlook
 }
 
 async fn waves<'a>(

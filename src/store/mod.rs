@@ -12,6 +12,7 @@
 //! | `leases/<key>.<epoch>.json` | who works on this key now |
 //! | `leases/run-*.json` | which runs are at work |
 //! | `runs/` | journals, one folder per run |
+//! | `unpushed/` | which results the shared caches do not have yet |
 //! | `quarantine/` | damaged artifacts and records that `verify` took out of use |
 //! | `tmp/` | work in progress, rows of interrupted stages, digests of files outside the store |
 //!
@@ -52,7 +53,7 @@ pub use glance::{Glance, Known};
 pub use last::{LastKeys, LastRun};
 pub use lease::{Acquired, Holder, Lease, Watch};
 pub use record::{ActionRecord, Cost, Lookup, Output, Recorded};
-pub use remote::{Fetched, NotAPlace, Pushed, Remote, RemotePlace, RemoteSpec, Traffic};
+pub use remote::{Fetched, Handed, NotAPlace, Pushed, Remote, RemotePlace, RemoteSpec, Traffic, Waiting};
 pub use rows::RowLog;
 pub use settle::Settler;
 pub use transfer::Copied;

@@ -34,12 +34,22 @@ pub fn closing_text(summary: &Summary, path: &Path, resume: &str, seconds: f64) 
             human::bytes(traffic.pushed_bytes)
         );
     }
+    if let Some(traffic) = summary.traffic.filter(|traffic| traffic.waiting > 0) {
+        text += &waiting_text(traffic.waiting, "the shared cache");
+        text.push('\n');
+    }
     text += &format!("{} in {}: {}", parts.join(", "), human::seconds(seconds), path.display());
     match (summary.interrupted, summary.failures.is_empty()) {
         (true, _) => format!("{text}\nstopped; to go on: {resume}"),
         (false, false) => format!("{text}\nhint: when the cause is gone, `{resume}` goes on"),
         (false, true) => text,
     }
+}
+
+/// Results that a remote does not have yet.
+pub fn waiting_text(count: usize, remote: &str) -> String {
+    let results = if count == 1 { "1 result waits".to_owned() } else { format!("{count} results wait") };
+    format!("{results} to be given to {remote}: a later run does it, or `mcprl cache push`")
 }
 
 /// What a failure left undone: a line for each set of failed stages, with all that waits for it, and one for the rest.

@@ -14,7 +14,7 @@ mod run;
 
 use std::io::Write;
 
-pub use closing::closing_text;
+pub use closing::{closing_text, waiting_text};
 pub use history::{diff_text, run_text, runs_text, stage_text};
 pub use human::{bytes, seconds};
 pub use plan::plan_text;

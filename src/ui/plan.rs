@@ -1,7 +1,7 @@
 //! A plan as text: one line for each stage; iterations of a loop that fare alike are one line.
 
 use super::human;
-use crate::plan::{NodeStatus, RerunReason, Status, Survey, stage_name};
+use crate::plan::{Forecast, NodeStatus, RerunReason, Status, Survey, stage_name};
 
 /// The survey, line by line, with a count at the end.
 pub fn plan_text(survey: &Survey) -> String {
@@ -51,8 +51,16 @@ fn ahead_text(survey: &Survey) -> String {
         if survey.clock < 0.95 * survey.ahead.seconds {
             text += &format!("; {} on the clock, for some of it overlaps", human::seconds(survey.clock));
         }
-        if survey.nodes.iter().any(|node| node.cost.is_some_and(|forecast| forecast.differing > 0)) {
-            text += " (*: with other parameters than now)";
+        let any = |which: fn(&Forecast) -> bool| {
+            survey.nodes.iter().filter_map(|node| node.cost.as_ref()).any(which)
+        };
+        let other = [
+            (any(|forecast| forecast.other_model), "another model"),
+            (any(|forecast| forecast.differing > 0), "other parameters"),
+        ];
+        let other: Vec<_> = other.iter().filter(|(any, _)| *any).map(|(_, what)| *what).collect();
+        if !other.is_empty() {
+            text += &format!(" (*: figures of {}, in proportion to episodes and passes)", other.join(" or "));
         }
         text.push('\n');
     }
@@ -117,7 +125,7 @@ struct Row<'a> {
     id: &'a str,
     /// Of work ahead, or saved.
     seconds: Option<f64>,
-    /// The time is that of other parameters.
+    /// The time is that of other parameters, or of another model.
     differs: bool,
 }
 
@@ -134,7 +142,7 @@ impl<'a> Row<'a> {
         };
         let last = turn.map_or(0, |(_, iteration, _)| iteration);
         let seconds = node.cost.as_ref().map(|forecast| forecast.cost.seconds);
-        let differs = node.cost.as_ref().is_some_and(|forecast| forecast.differing > 0);
+        let differs = node.cost.as_ref().is_some_and(|forecast| !forecast.is_alike());
         Self { what, kind: &node.kind, why, turn, last, id: &node.id, seconds, differs }
     }
 
@@ -148,7 +156,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// `~12.3 s` ahead, `31 × ~1.5 s` for as many iterations, `~12.3 s*` by other parameters,
+    /// `~12.3 s` ahead, `31 × ~1.5 s` for as many iterations, `~12.3 s*` by other parameters or another model,
     /// `(12.3 s)` saved, `?` where the stage was never worked.
     fn time(&self) -> String {
         let count = self.turn.map_or(1, |(_, first, _)| self.last - first + 1);

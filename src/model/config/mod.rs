@@ -231,7 +231,10 @@ impl ModelConfig {
     }
 
     /// What would make the decoder's arithmetic meaningless.
-    fn check(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// Says what it is, by the names in `config.json`.
+    pub fn check(&self) -> Result<(), String> {
         let mut sizes = vec![
             ("vocab_size", self.vocabulary),
             ("hidden_size", self.hidden),

@@ -12,7 +12,7 @@ use rand_chacha::{
 };
 
 use super::{
-    Decoder, Dropout, Linear, Lora, Matrix, ModelError, Role,
+    Decoder, Dropout, Linear, Lora, Matrix, ModelConfig, ModelError, Role,
     weights::{read_safetensors, write_safetensors},
 };
 
@@ -129,7 +129,7 @@ impl Adapter {
             let b = tensor(&name(&module, "B"), &[outputs, rank], "B")?.to_device(&device)?;
             linear.lora = Some(Lora { a: Matrix::new(a)?, b: Matrix::new(b)?, scale, dropout: None });
         }
-        Ok(if any { Ok(()) } else { Err(nothing_targeted(decoder)) })
+        Ok(if any { Ok(()) } else { Err(nothing_targeted(&decoder.config)) })
     }
 
     /// Writes the decoder's adapter as PEFT reads it. `base` names the base model for people and for PEFT.
@@ -163,10 +163,29 @@ fn last_part(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
-fn nothing_targeted(decoder: &mut Decoder) -> String {
-    let mut names: Vec<String> =
-        linears(decoder).iter().map(|(module, ..)| last_part(module).to_owned()).collect();
-    names.sort();
+fn nothing_targeted(config: &ModelConfig) -> String {
+    let shapes = config.linears();
+    let mut names: Vec<&str> = shapes.iter().map(|shape| last_part(&shape.name)).collect();
+    names.sort_unstable();
     names.dedup();
     format!("the targets name no linear layer of the model, which has {}", names.join(", "))
+}
+
+impl Targets {
+    /// Whether a model of this configuration has a layer that is targeted.
+    ///
+    /// # Errors
+    /// As putting an adapter on it would give.
+    pub fn fit(&self, config: &ModelConfig) -> Result<(), ModelError> {
+        let wrong = |reason| ModelError::Targets { reason };
+        for layer in 0..config.layers {
+            for shape in config.linears() {
+                let meant = *self != Self::AllLinear || ordinary(shape.role);
+                if meant && self.hold(&module(layer, &shape.name)).map_err(wrong)? {
+                    return Ok(());
+                }
+            }
+        }
+        Err(wrong(nothing_targeted(config)))
+    }
 }

@@ -4,6 +4,7 @@
 //! that scoring gives them again, instead of correcting for a difference. The optimiser's state travels with the policy.
 
 mod learner;
+mod look;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use crate::{
     spent::Spent,
 };
 use learner::{Learner, OptimizerKind};
+pub use look::look;
 use step::Rollout;
 
 /// Sampling and scoring may differ by this, in nats, before the model that acted is not taken for the one that learns.
@@ -98,6 +100,8 @@ enum GrpoError {
     NoReference { kl: f64 },
     #[error("the reference has a vocabulary of {reference} tokens, the policy one of {policy}")]
     Vocabulary { reference: usize, policy: usize },
+    #[error("`{name}` is {value}, and should be below 1")]
+    Decay { name: &'static str, value: f32 },
     #[error("the policy is an adapter, and `lora = false` trains all weights of a model")]
     WholeAdapter,
 }
@@ -110,6 +114,7 @@ impl Diagnostic for GrpoError {
             Self::Mismatch { .. } => "grpo::mismatch",
             Self::NoReference { .. } => "grpo::no_reference",
             Self::Vocabulary { .. } => "grpo::vocabulary",
+            Self::Decay { .. } => "grpo::decay",
             Self::WholeAdapter => "grpo::whole_adapter",
         }
     }
@@ -127,6 +132,7 @@ impl Diagnostic for GrpoError {
                 "were the rollouts made on another machine or with other kernels? roll out again".into()
             }
             Self::NoReference { .. } => "name one, as in `reference = \"base\"`, or set `kl = 0`".into(),
+            Self::Decay { .. } => "AdamW's decays are usually 0.9 and 0.95 to 0.999".into(),
             Self::Vocabulary { .. } => "policy and reference must share a tokenizer".into(),
             Self::WholeAdapter => {
                 "merge it into its model first: `mcprl export POLICY --merge --out FOLDER`".into()
@@ -136,7 +142,7 @@ impl Diagnostic for GrpoError {
 
     fn class(&self) -> Class {
         match self {
-            Self::NoReference { .. } => Class::Usage,
+            Self::NoReference { .. } | Self::Decay { .. } => Class::Usage,
             _ => Class::Work,
         }
     }

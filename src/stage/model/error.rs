@@ -19,6 +19,12 @@ pub enum ModelStageError {
     },
     #[error("{path} is not a readable tokenizer: {reason}")]
     Tokenizer { path: PathBuf, reason: String },
+    #[error("{folder} has no config.json")]
+    NoConfig { folder: PathBuf },
+    #[error("{folder} holds an adapter and no model")]
+    Adapter { folder: PathBuf },
+    #[error("`revision` is \"{revision}\", but {from}", from = if *id { "the id has one behind its `@`" } else { "a folder has no revisions" })]
+    Revision { revision: String, id: bool },
     #[error("{path} has the token \"{token}\" with number {id}, the model's vocabulary ends at {vocabulary}")]
     Vocabulary { path: PathBuf, token: String, id: u32, vocabulary: usize },
     #[error("\"{id}\" is no id of a model on the hub")]
@@ -54,6 +60,9 @@ impl Diagnostic for ModelStageError {
             Self::Read { .. } => "model::read",
             Self::Write { .. } => "model::write",
             Self::Tokenizer { .. } => "model::tokenizer",
+            Self::NoConfig { .. } => "model::no_config",
+            Self::Adapter { .. } => "model::adapter_folder",
+            Self::Revision { .. } => "model::revision",
             Self::Vocabulary { .. } => "model::vocabulary",
             Self::Id { .. } => "hub::id",
             Self::Denied { .. } => "hub::denied",
@@ -68,6 +77,13 @@ impl Diagnostic for ModelStageError {
 
     fn hint(&self) -> Option<String> {
         let hint = match self {
+            Self::NoConfig { .. } => {
+                "a model's folder holds config.json, weights, tokenizer and chat template, as saved by `save_pretrained`"
+            }
+            Self::Adapter { .. } => {
+                "merge it into its model, with PEFT's merge_and_unload or `mcprl export --merge`, and name that folder"
+            }
+            Self::Revision { .. } => "take out one of them",
             Self::Vocabulary { .. } => "tokenizer and weights must come from the same model",
             Self::Id { .. } => "an id is OWNER/NAME, such as `Qwen/Qwen3-4B`; a folder is given by its path",
             Self::Denied { token: false, .. } => {
@@ -95,7 +111,9 @@ impl Diagnostic for ModelStageError {
 
     fn class(&self) -> Class {
         match self {
-            Self::Id { .. } => Class::Usage,
+            Self::Id { .. } | Self::NoConfig { .. } | Self::Adapter { .. } | Self::Revision { .. } => {
+                Class::Usage
+            }
             _ => Class::Work,
         }
     }

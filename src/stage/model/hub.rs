@@ -48,13 +48,7 @@ impl Hub {
         observer: &dyn Observer,
     ) -> Result<Files, ModelStageError> {
         let revision = revision.unwrap_or("main");
-        let proper = |text: &str| {
-            !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-        };
-        let well = id.split_once('/').is_some_and(|(owner, name)| proper(owner) && proper(name));
-        if !well || !revision.split('/').all(proper) || id.contains("..") || revision.contains("..") {
-            return Err(ModelStageError::Id { id: format!("{id}@{revision}") });
-        }
+        check_id(id, revision)?;
         if self.offline {
             return self.cached(id, revision);
         }
@@ -69,7 +63,7 @@ impl Hub {
         let repo = |revision: &str| Repo::with_revision(id.to_owned(), RepoType::Model, revision.to_owned());
         let info = api.repo(repo(revision)).info().map_err(|error| failed(error, id))?;
         observer.note(&format!("{id}@{revision} is commit {}", info.sha));
-        if !proper(&info.sha) {
+        if !is_proper(&info.sha) {
             return Err(ModelStageError::Answer { id: id.to_owned() });
         }
         let mut names: Vec<String> =
@@ -97,7 +91,7 @@ impl Hub {
     }
 
     /// What the cache holds of a revision that was fetched whole, as far as its own files tell.
-    fn cached(&self, id: &str, revision: &str) -> Result<Files, ModelStageError> {
+    pub fn cached(&self, id: &str, revision: &str) -> Result<Files, ModelStageError> {
         let folder = self.cache.join(Repo::new(id.to_owned(), RepoType::Model).folder_name());
         let named = std::fs::read_to_string(folder.join("refs").join(revision));
         let commit = named.map_or_else(|_| revision.to_owned(), |text| text.trim().to_owned());
@@ -122,6 +116,19 @@ impl Hub {
             _ => ModelStageError::Network { endpoint, what: what.to_owned(), reason },
         }
     }
+}
+
+fn is_proper(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+/// Whether it reads as an id and a revision.
+pub fn check_id(id: &str, revision: &str) -> Result<(), ModelStageError> {
+    let well = id.split_once('/').is_some_and(|(owner, name)| is_proper(owner) && is_proper(name));
+    if !well || !revision.split('/').all(is_proper) || id.contains("..") || revision.contains("..") {
+        return Err(ModelStageError::Id { id: format!("{id}@{revision}") });
+    }
+    Ok(())
 }
 
 fn download(repo: &ApiRepo, name: &str, observer: &dyn Observer) -> Result<PathBuf, ApiError> {

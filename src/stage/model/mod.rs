@@ -6,6 +6,7 @@
 
 mod error;
 mod hub;
+mod look;
 #[cfg(test)]
 mod tests;
 
@@ -15,8 +16,8 @@ use serde::Deserialize;
 use tokenizers::Tokenizer;
 use tokio::sync::oneshot;
 
-pub use self::error::ModelStageError;
 use self::hub::Hub;
+pub use self::{error::ModelStageError, look::look};
 use super::{Context, Metrics};
 use crate::{
     chat::Chat,
@@ -64,6 +65,11 @@ pub async fn run(context: &Context) -> Result<Metrics> {
         true => listed(folder)?,
         false => download(&params, context).await?,
     };
+    // Where they are, so that what is said of a file names the one that can be mended.
+    context.observer.status("checking");
+    let source =
+        if local { folder } else { files.first().and_then(|(_, path)| path.parent()).unwrap_or(folder) };
+    let (config, parameters) = check(source).at(|| format!("model {}", params.from))?;
     let mut bytes = 0;
     for (name, path) in &files {
         if context.cancel.is_cancelled() {
@@ -72,8 +78,6 @@ pub async fn run(context: &Context) -> Result<Metrics> {
         context.observer.status(name);
         bytes += take(path, &policy.join(name), local)?;
     }
-    context.observer.status("checking");
-    let (config, parameters) = check(&policy).at(|| format!("model {}", params.from))?;
     let named =
         [("parameters", parameters as f64), ("bytes", bytes as f64), ("context", config.context as f64)];
     Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())

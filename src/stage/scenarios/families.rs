@@ -225,7 +225,7 @@ impl Words {
     fn scope<'a>(&'a self, inner: &[&'a Self], entities: Vec<&'a str>) -> Scope<'a> {
         let all = std::iter::once(self).chain(inner.iter().copied());
         let words = all.flat_map(|words| words.0.iter().map(|(name, word)| (name.as_str(), word))).collect();
-        Scope { words, entities }
+        Scope::new(words, entities)
     }
 }
 

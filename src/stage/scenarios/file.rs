@@ -27,9 +27,12 @@ const UNDECIDED: &str = "";
 pub fn load(path: &Path, heldout_share: f64, seed: u64) -> Result<Tasks, ScenarioError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
-    let file =
-        path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into());
-    parse(&text, &file, heldout_share, seed)
+    parse(&text, &name(path), heldout_share, seed)
+}
+
+/// What errors call a file.
+pub fn name(path: &Path) -> String {
+    path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into())
 }
 
 /// `file` is the name that errors give.

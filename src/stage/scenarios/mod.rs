@@ -9,6 +9,7 @@ pub mod families;
 pub mod file;
 pub mod grounded;
 mod live;
+mod look;
 mod phrase;
 mod results;
 
@@ -24,6 +25,7 @@ pub use self::{
     error::ScenarioError,
     families::{Families, Family, Read, Tier},
     live::{Live, Visit},
+    look::look,
     phrase::Binding,
 };
 

@@ -11,7 +11,7 @@
 //! nothing can be missing any more when one is drawn. Alternatives come in two lists: `train`, and `unseen`, which
 //! are kept out of training questions to see whether an agent understands sentences it never read.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
 use rand_chacha::{ChaCha8Rng, rand_core::Rng};
 
@@ -115,33 +115,45 @@ pub(super) struct Word {
 
 /// What a name can stand for where a template is used.
 pub(super) struct Scope<'a> {
-    pub words: BTreeMap<&'a str, &'a Word>,
-    pub entities: Vec<&'a str>,
+    words: BTreeMap<&'a str, &'a Word>,
+    entities: Vec<&'a str>,
+    /// Words that were looked up: most stand within several others.
+    known: RefCell<BTreeMap<&'a str, Phrase>>,
 }
 
 /// Words within words within words: more is a circle.
 const DEPTH: usize = 12;
 
-impl Scope<'_> {
+impl<'a> Scope<'a> {
+    pub fn new(words: BTreeMap<&'a str, &'a Word>, entities: Vec<&'a str>) -> Self {
+        Self { words, entities, known: RefCell::default() }
+    }
+
     pub fn phrase(&self, template: &Template) -> Result<Phrase, String> {
         self.resolve(template, DEPTH)
     }
 
     /// All alternatives of a list of templates as one phrase.
     pub fn choice(&self, word: &Word) -> Result<Phrase, String> {
-        self.alternatives(word, DEPTH)
+        self.alternatives(&word.train, &word.unseen, DEPTH)
+    }
+
+    fn word(&self, name: &'a str, word: &Word, depth: usize) -> Result<Phrase, String> {
+        if let Some(known) = self.known.borrow().get(name) {
+            return Ok(known.clone());
+        }
+        let found = self.alternatives(&word.train, &word.unseen, depth)?;
+        self.known.borrow_mut().insert(name, found.clone());
+        Ok(found)
     }
 
     fn resolve(&self, template: &Template, depth: usize) -> Result<Phrase, String> {
         let depth = depth.checked_sub(1).ok_or("words refer to each other in a circle")?;
         let parts = template.0.iter().map(|part| match part {
             Part::Text(text) => Ok(Phrase::Text(text.as_str().into())),
-            Part::Choice(alternatives) => {
-                let word = Word { train: alternatives.clone(), unseen: Vec::new() };
-                self.alternatives(&word, depth)
-            }
-            Part::Name { name, quoted } => match self.words.get(name.as_str()) {
-                Some(word) if !quoted => self.alternatives(word, depth),
+            Part::Choice(alternatives) => self.alternatives(alternatives, &[], depth),
+            Part::Name { name, quoted } => match self.words.get_key_value(name.as_str()) {
+                Some((name, word)) if !quoted => self.word(name, word, depth),
                 _ if self.entities.contains(&name.as_str()) => {
                     Ok(Phrase::Entity { column: name.as_str().into(), quoted: *quoted })
                 }
@@ -158,11 +170,11 @@ impl Scope<'_> {
         Ok(if parts.len() == 1 { parts.remove(0) } else { Phrase::Sequence(parts.into()) })
     }
 
-    fn alternatives(&self, word: &Word, depth: usize) -> Result<Phrase, String> {
+    fn alternatives(&self, train: &[Template], unseen: &[Template], depth: usize) -> Result<Phrase, String> {
         let resolved = |templates: &[Template]| {
             templates.iter().map(|template| self.resolve(template, depth)).collect::<Result<Vec<_>, _>>()
         };
-        let (mut train, unseen) = (resolved(&word.train)?, resolved(&word.unseen)?);
+        let (mut train, unseen) = (resolved(train)?, resolved(unseen)?);
         if train.len() == 1 && unseen.is_empty() {
             return Ok(train.remove(0));
         }
@@ -270,10 +282,8 @@ mod tests {
         let noun = Word { train: vec![Template::parse("pay")?], unseen: vec![Template::parse("salary")?] };
         let who = Word { train: vec![Template::parse("{head|lead} of {team}")?], unseen: Vec::new() };
         let circle = Word { train: vec![Template::parse("{circle}")?], unseen: Vec::new() };
-        let scope = Scope {
-            words: [("noun", &noun), ("who", &who), ("circle", &circle)].into(),
-            entities: vec!["team"],
-        };
+        let words = [("noun", &noun), ("who", &who), ("circle", &circle)];
+        let scope = Scope::new(words.into(), vec!["team"]);
         scope.phrase(&Template::parse(text)?)
     }
 

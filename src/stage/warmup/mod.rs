@@ -20,13 +20,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
-    Context, Metrics, StageError, memory,
-    scenarios::{Families, Live},
+    Context, Metrics, StageError,
+    memory::Policy,
+    prospect::{Foreseen, Outlook, Prospect},
+    scenarios::{Families, Live, ScenarioError},
 };
 use crate::{
     data::{self, Scenario, Tool},
     engine::Trainer,
-    error::{Diagnostic, Result},
+    error::{Class, Diagnostic, Result},
     model::{Decoder, Design, Init, ModelConfig, kernels::Heads},
     spent::Spent,
 };
@@ -59,6 +61,10 @@ struct Shape {
 
 #[derive(Debug, thiserror::Error)]
 pub enum WarmupError {
+    #[error("no decoder has this shape: {reason}")]
+    Shape { reason: String },
+    #[error("a vocabulary of {vocabulary} cannot hold the {smallest} tokens it begins with")]
+    Vocabulary { vocabulary: usize, smallest: usize },
     #[error("cannot write {path}")]
     Write {
         path: PathBuf,
@@ -78,9 +84,25 @@ pub enum WarmupError {
 impl Diagnostic for WarmupError {
     fn code(&self) -> &'static str {
         match self {
+            Self::Shape { .. } => "warmup::shape",
+            Self::Vocabulary { .. } => "warmup::vocabulary",
             Self::Write { .. } => "warmup::write",
             Self::Tokenizer { .. } => "warmup::tokenizer",
             Self::Schema { .. } => "warmup::schema",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Vocabulary { .. } => Some("raise `vocabulary`, or lower `phrases`".into()),
+            _ => None,
+        }
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::Shape { .. } | Self::Vocabulary { .. } => Class::Usage,
+            _ => Class::Work,
         }
     }
 }
@@ -141,6 +163,28 @@ pub async fn run(context: &Context) -> Result<Metrics> {
 fn schema(tool: &Tool) -> Result<Value, WarmupError> {
     serde_json::from_str(&tool.function)
         .map_err(|source| WarmupError::Schema { tool: tool.name.clone(), source })
+}
+
+/// The families file, the shape, and whether there is something to imitate.
+pub fn look(prospect: &Prospect<'_>) -> Outlook {
+    let mut outlook = Outlook::default();
+    let Some(params) = prospect.params::<Params>(&mut outlook) else { return outlook };
+    let config = params.shape.model();
+    if (prospect.finished)("policy").is_none() {
+        outlook.take("families", Families::load(&params.families));
+        let smallest = tokenizer::SPECIAL.len() + 256 + tokenizer::MARKS.len() + params.phrases;
+        if params.shape.vocabulary < smallest {
+            let vocabulary = params.shape.vocabulary;
+            outlook.object("vocabulary", WarmupError::Vocabulary { vocabulary, smallest });
+        }
+        if let Err(reason) = config.check() {
+            outlook.object("heads", WarmupError::Shape { reason });
+        }
+        if prospect.tasks().is_some_and(|tasks| tasks.solved == 0) {
+            outlook.object("scenarios", ScenarioError::NoReference);
+        }
+    }
+    outlook.with("policy", Foreseen::Policy(Policy { config, rank: None }))
 }
 
 /// The shape of the model that a stage with these parameters makes.

@@ -15,6 +15,8 @@
 //! bytes. Nothing here ends a run: where the remote cannot be reached, or lets us not, that is said once, and asked again
 //! after a while.
 //!
+//! What could not be handed on is noted (`waiting.rs`) and handed on by a later run, or by `mcprl cache push`.
+//!
 //! Nothing is ever removed. What is taken away from outside, by a bucket's rules of expiry, say, is a miss.
 //!
 //! Not caught: a remote that is written to by someone who means harm. Bytes are checked against the record, the record
@@ -31,6 +33,7 @@ mod s3_tests;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::{
     collections::BTreeSet,
@@ -41,6 +44,7 @@ use std::{
 };
 
 pub use place::{NotAPlace, RemotePlace, RemoteSpec};
+pub use waiting::{Handed, Waiting};
 
 use self::{
     folder::Folder,
@@ -90,6 +94,8 @@ pub struct Traffic {
     pub fetched_bytes: u64,
     pub pushed: usize,
     pub pushed_bytes: u64,
+    /// Results of this and earlier runs that it does not have yet.
+    pub waiting: usize,
 }
 
 /// One direction: whether it is open, and when it is tried again.
@@ -226,10 +232,19 @@ impl Remote {
 
     /// Hands a finished result on. `anew`: it was asked for although there is one, so other outputs are no surprise.
     pub fn push(&self, store: &Store, record: &ActionRecord, anew: bool) -> Result<Pushed, StoreError> {
-        if !self.spec.push || record.withheld || !self.state().writing.is_open() {
+        if !self.spec.push || record.withheld {
+            return Ok(Pushed::Nothing);
+        }
+        let waiting = store.waiting(&self.spec.place);
+        // Without a note it is handed on now or not at all.
+        _ = waiting.note(&record.key);
+        if !self.state().writing.is_open() {
             return Ok(Pushed::Nothing);
         }
         let outcome = self.hand_on(store, record, anew);
+        if matches!(outcome, Ok(_) | Err(Failed::Damaged(_))) {
+            waiting.forget(&record.key);
+        }
         let mut state = self.state();
         Ok(match outcome {
             Ok((pushed, bytes)) => {

@@ -263,11 +263,76 @@ fn a_remote_that_is_not_there_is_told_of_once_and_asked_again_later() {
     assert!(matches!(one.push(&record), Pushed::Done));
 }
 
+/// A machine whose remote lies in a folder that is not there, and that folder.
+fn machine_apart() -> (Machine, RemoteSpec, PathBuf, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let mount = folder.path().join("mount");
+    let spec = RemoteSpec { place: RemotePlace::Folder(mount.join("shared")), push: true };
+    (machine(&spec), spec, mount, folder)
+}
+
+/// What a later run hands on, with a fresh way to the remote.
+fn handed_later(machine: &Machine, spec: &RemoteSpec) -> Handed {
+    Remote::new(spec.clone()).push_waiting(&machine.store, &|| false).unwrap()
+}
+
+#[test]
+fn what_could_not_be_given_waits_and_is_given_later() {
+    let (one, spec, mount, _folder) = machine_apart();
+    let (first, second) = (one.result(b"k", &FILES), one.result(b"l", &[("x", "four")]));
+    assert!(matches!(one.push(&first), Pushed::Away(_)));
+    assert!(matches!(one.push(&second), Pushed::Nothing), "it rests");
+    assert_eq!(one.remote.count_waiting(&one.store), 2);
+    let handed = handed_later(&one, &spec);
+    assert!(handed.given == 0 && handed.away.is_some(), "{handed:?}");
+    assert!(!one.remote.is_due(&one.store), "not again at once");
+    std::fs::create_dir(mount).unwrap();
+    let handed = handed_later(&one, &spec);
+    assert_eq!((handed.given, handed.bytes, handed.there), (2, 10, 0), "{handed:?}");
+    assert_eq!(one.remote.count_waiting(&one.store), 0);
+    let two = machine(&spec);
+    assert!(matches!(two.fetch(&first), Fetched::Here));
+}
+
+#[test]
+fn what_waited_where_another_was_first_stays_as_it_is_on_both_sides() {
+    let (one, spec, mount, _folder) = machine_apart();
+    let own = one.result(b"k", &[("a", "1")]);
+    one.push(&own);
+    std::fs::create_dir(mount).unwrap();
+    let two = machine(&spec);
+    let other = two.result(b"k", &[("a", "2")]);
+    two.push(&other);
+    let handed = handed_later(&one, &spec);
+    assert_eq!((handed.given, handed.differing), (0, 1), "{handed:?}");
+    assert_eq!(one.store.record(&own.key), Some(own));
+    assert_eq!(one.remote.count_waiting(&one.store), 0);
+    let three = machine(&spec);
+    three.fetch(&other);
+    assert_eq!(three.store.record(&other.key), Some(other));
+}
+
+#[test]
+fn what_is_damaged_or_gone_no_longer_waits() {
+    let (one, spec, mount, _folder) = machine_apart();
+    let (damaged, gone) = (one.result(b"k", &[("a", "1")]), one.result(b"l", &[("a", "2")]));
+    one.push(&damaged);
+    one.push(&gone);
+    let stored = one.store.artifact(&damaged.outputs["out"].digest).join("a");
+    std::fs::remove_file(&stored).unwrap();
+    std::fs::write(&stored, "0").unwrap();
+    one.store.withdraw(&gone.key).unwrap();
+    std::fs::create_dir(mount).unwrap();
+    assert_eq!(handed_later(&one, &spec).given, 0);
+    assert_eq!(one.remote.count_waiting(&one.store), 0);
+}
+
 #[test]
 fn one_that_only_takes_gives_nothing() {
     let (spec, _folder) = place();
     let one = machine(&RemoteSpec { push: false, ..spec.clone() });
     assert!(matches!(one.push(&one.result(b"k", &FILES)), Pushed::Nothing));
+    assert_eq!((one.store.all_waiting().len(), one.remote.count_waiting(&one.store)), (0, 0));
     assert!(!root(&spec).exists());
 }
 

@@ -58,7 +58,11 @@ fn a_file_that_came_or_went_is_noticed() {
         let (place, record, artifact) = looked_at(&[("a", "1"), ("b/c", "2")]);
         std::thread::sleep(std::time::Duration::from_millis(12));
         let path = place.store.artifact(&artifact).join(file);
-        if come { std::fs::write(path, "3").unwrap() } else { std::fs::remove_file(path).unwrap() }
+        if come {
+            std::fs::write(path, "3").unwrap()
+        } else {
+            std::fs::remove_file(path).unwrap()
+        }
         assert_eq!(place.known(&record.key), None, "{file}");
     }
 }

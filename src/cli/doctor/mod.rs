@@ -1,4 +1,6 @@
-//! `mcprl doctor`: what this machine can do.
+//! `mcprl doctor`: what this machine can do, and whether it has what a run file needs.
+
+mod run_file;
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +10,7 @@ use serde::Serialize;
 use super::{Outcome, place::Place};
 use crate::{
     engine::free_memory,
-    error::Result,
-    mcp::Transport,
+    error::{Failure, Result},
     plan::{Overrides, Plan, Source},
     store::{FileDigests, Store},
     ui::{Printer, Voice, bytes},
@@ -17,8 +18,11 @@ use crate::{
 
 #[derive(Args)]
 pub struct Doctor {
-    /// A run file, to check what it needs as well.
+    /// A run file, to check what it needs as well: starts its server, looks at its models, tasks, programs and keys.
     file: Option<PathBuf>,
+    /// Change a value of the run file: `--set engine.devices=["cuda:0"]`.
+    #[arg(long, value_name = "KEY=VALUE", requires = "file")]
+    set: Vec<String>,
     #[command(flatten)]
     place: Place,
 }
@@ -37,21 +41,33 @@ struct Finding {
     what: &'static str,
     verdict: Verdict,
     text: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    todo: Option<String>,
+}
+
+impl Finding {
+    fn new(what: &'static str, verdict: Verdict, text: String) -> Self {
+        Self { what, verdict, text, todo: None }
+    }
+
+    fn good(what: &'static str, text: String) -> Self {
+        Self::new(what, Verdict::Good, text)
+    }
+
+    fn bad(what: &'static str, cause: &Failure) -> Self {
+        Self { todo: cause.hint(), ..Self::new(what, Verdict::Bad, cause.to_string()) }
+    }
 }
 
 impl Doctor {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let store = self.place.store(self.file.as_deref())?;
         let mut findings = vec![processor(), memory(), disk(store.root()), cache(&store), cuda()];
-        if let Some(file) = &self.file {
-            let source = Source::read(file)?;
-            let overrides = Overrides::new(std::env::vars(), Vec::new());
-            let files = FileDigests::load(&store);
-            let plan = Plan::new(&source, &overrides, &self.place.cards(Some(file)), &files)?;
-            findings.push(run_file(&plan));
-            findings.extend(plan.server.as_ref().map(|server| self::server(&server.transport)));
-            findings.push(devices(&plan));
-        }
+        let looked_at = match &self.file {
+            Some(file) => self.look_at(file, &store, &mut findings),
+            None => Ok(()),
+        };
         match printer.voice {
             Voice::Json => printer.json(&findings),
             Voice::Human => {
@@ -62,11 +78,25 @@ impl Doctor {
                         Verdict::Bad => "bad",
                     };
                     printer.data(&format!("{mark:<5} {:<10} {}", finding.what, finding.text));
+                    if let Some(todo) = &finding.todo {
+                        printer.data(&format!("{:<16} hint: {todo}", ""));
+                    }
                 }
             }
         }
+        looked_at?;
         let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
         Ok(if bad { Outcome::Failed } else { Outcome::Worked })
+    }
+
+    /// Adds what the run file needs; what is wrong with the file itself is an error.
+    fn look_at(&self, file: &Path, store: &Store, findings: &mut Vec<Finding>) -> Result<()> {
+        let source = Source::read(file)?;
+        let overrides = Overrides::new(std::env::vars(), self.set.clone());
+        let files = FileDigests::load(store);
+        let plan = Plan::new(&source, &overrides, &self.place.cards(Some(file)), &files)?;
+        findings.extend(run_file::findings(&plan, store)?);
+        Ok(())
     }
 }
 
@@ -87,7 +117,7 @@ fn processor() -> Finding {
     let slow = features.is_empty();
     let features = if slow { "no vector units known".to_owned() } else { features.join(", ") };
     let verdict = if slow { Verdict::Note } else { Verdict::Good };
-    Finding { what: "processor", verdict, text: format!("{cores} cores, {features}") }
+    Finding::new("processor", verdict, format!("{cores} cores, {features}"))
 }
 
 fn memory() -> Finding {
@@ -98,19 +128,25 @@ fn memory() -> Finding {
         }
         Some(free) => (Verdict::Good, format!("{} available", bytes(free))),
     };
-    Finding { what: "memory", verdict, text }
+    Finding::new("memory", verdict, text)
+}
+
+/// Bytes free where the cache is, or will be.
+fn free_disk(root: &Path) -> std::io::Result<u64> {
+    let absolute = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
+    let there = absolute.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    let volume = rustix::fs::statvfs(there)?;
+    Ok(volume.f_bavail.saturating_mul(volume.f_frsize))
 }
 
 fn disk(root: &Path) -> Finding {
-    let absolute = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
-    let there = absolute.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
-    match rustix::fs::statvfs(there) {
-        Ok(volume) => {
-            let free = volume.f_bavail.saturating_mul(volume.f_frsize);
-            let verdict = if free < 1 << 30 { Verdict::Bad } else { Verdict::Good };
-            Finding { what: "disk", verdict, text: format!("{} free for the cache", bytes(free)) }
-        }
-        Err(cause) => Finding { what: "disk", verdict: Verdict::Note, text: cause.to_string() },
+    match free_disk(root) {
+        Ok(free) if free < 1 << 30 => Finding {
+            todo: Some("`mcprl cache gc` frees room, `--cache DIR` takes another disk".into()),
+            ..Finding::new("disk", Verdict::Bad, format!("{} free for the cache", bytes(free)))
+        },
+        Ok(free) => Finding::good("disk", format!("{} free for the cache", bytes(free))),
+        Err(cause) => Finding::new("disk", Verdict::Note, cause.to_string()),
     }
 }
 
@@ -118,8 +154,8 @@ fn cache(store: &Store) -> Finding {
     let shown = store.root().display();
     let tried = store.prepare().and_then(|()| store.probe());
     match tried {
-        Ok(()) => Finding { what: "cache", verdict: Verdict::Good, text: format!("{shown} can be written") },
-        Err(cause) => Finding { what: "cache", verdict: Verdict::Bad, text: cause.to_string() },
+        Ok(()) => Finding::good("cache", format!("{shown} can be written")),
+        Err(cause) => Finding::bad("cache", &cause.into()),
     }
 }
 
@@ -132,45 +168,5 @@ fn cuda() -> Finding {
     ];
     let more: String = more.iter().filter(|(_, there)| *there).map(|(name, _)| format!(", {name}")).collect();
     let text = if compiled { format!("compiled in{more}") } else { "not compiled in".to_owned() };
-    Finding { what: "cuda", verdict: if compiled { Verdict::Good } else { Verdict::Note }, text }
-}
-
-fn run_file(plan: &Plan) -> Finding {
-    let text = format!("\"{}\", {} stages with loops unrolled", plan.name, plan.order().len());
-    Finding { what: "run file", verdict: Verdict::Good, text }
-}
-
-fn server(transport: &Transport) -> Finding {
-    let (verdict, text) = match transport {
-        Transport::Stdio { command, cwd, .. } => {
-            let program = command.first().map(String::as_str).unwrap_or_default();
-            if program == "{mcprl}" || found(program, cwd.as_deref()) {
-                (Verdict::Good, format!("{program} found"))
-            } else {
-                (Verdict::Bad, format!("{program} is neither a file nor on PATH"))
-            }
-        }
-        Transport::Http { url, bearer_env: Some(name), .. } if std::env::var_os(name).is_none() => {
-            (Verdict::Bad, format!("{url}: the environment has no {name}"))
-        }
-        Transport::Http { url, .. } => (Verdict::Good, format!("{url} (not asked)")),
-    };
-    Finding { what: "server", verdict, text }
-}
-
-fn found(program: &str, cwd: Option<&Path>) -> bool {
-    if program.contains('/') {
-        return cwd.unwrap_or(Path::new(".")).join(program).is_file();
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
-}
-
-fn devices(plan: &Plan) -> Finding {
-    let names = plan.engine.devices.join(", ");
-    let (verdict, text) = match plan.engine.places() {
-        Ok(_) => (Verdict::Good, names),
-        Err(error) => (Verdict::Bad, format!("{names}: {error}")),
-    };
-    Finding { what: "devices", verdict, text }
+    Finding::new("cuda", if compiled { Verdict::Good } else { Verdict::Note }, text)
 }

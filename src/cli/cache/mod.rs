@@ -1,5 +1,7 @@
 //! `mcprl cache`: what the store holds, whether it is intact, what can go, and results from one store to another.
 
+mod push;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
@@ -9,7 +11,7 @@ use std::{
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::{Outcome, place::Place};
+use super::{Outcome, place::Place, runs::tell_waiting};
 use crate::{
     error::{Class, Diagnostic, Result},
     exec::{
@@ -39,6 +41,8 @@ pub enum Cache {
     Export(Export),
     /// Copy what `export` wrote, or another cache, into this one.
     Import(Import),
+    /// Give the shared cache what it does not have yet, because it was away when a run wanted to.
+    Push(push::Push),
 }
 
 #[derive(Args)]
@@ -135,6 +139,7 @@ impl Cache {
             Self::Gc(gc) => gc.execute(printer),
             Self::Export(export) => export.execute(printer),
             Self::Import(import) => import.execute(printer),
+            Self::Push(push) => push.execute(printer),
         }
     }
 }
@@ -166,8 +171,11 @@ fn list(printer: Printer, store: &Store) -> Result<Outcome> {
                 })
             })
             .collect();
+        let waiting = store.all_waiting();
+        let waiting: BTreeMap<_, _> =
+            waiting.iter().map(|waiting| (&waiting.place, waiting.keys().len())).collect();
         printer.json(&json!({
-            "runs": runs, "results": records.len(), "bytes": total, "artifacts": artifacts,
+            "runs": runs, "results": records.len(), "bytes": total, "artifacts": artifacts, "waiting": waiting,
         }));
         return Ok(Outcome::Worked);
     }
@@ -184,6 +192,7 @@ fn list(printer: Printer, store: &Store) -> Result<Outcome> {
         artifacts.len(),
         bytes(total)
     ));
+    tell_waiting(printer, store);
     Ok(Outcome::Worked)
 }
 

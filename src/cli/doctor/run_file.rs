@@ -1,0 +1,213 @@
+//! What a run file needs, thing by thing: is it there, and if not, what to do.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use super::{Finding, Verdict};
+use crate::{
+    cli::runtime,
+    engine::free_memory,
+    error::Result,
+    hash::Digest,
+    mcp::{McpError, ServerSpec, Session},
+    plan::{Foresight, Ledger, NodeIndex, Plan, Stage, Subject, Survey},
+    stage::{model, prospect::Foreseen},
+    store::{Fetched, Remote, Store},
+    ui::bytes,
+};
+
+/// The longest that a server is waited for here, whatever the run file allows it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Everything but what is wrong with the file itself.
+pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
+    let mut findings = vec![overview(plan), devices(plan)];
+    findings.extend(plan.server.as_ref().map(server));
+    findings.extend(stages(plan, store));
+    findings.extend(memory(plan, store)?);
+    findings.extend(disk(plan, store));
+    findings.extend(shared_cache(plan, store));
+    Ok(findings)
+}
+
+fn overview(plan: &Plan) -> Finding {
+    Finding::good("run file", format!("\"{}\", {} stages with loops unrolled", plan.name, plan.order().len()))
+}
+
+fn devices(plan: &Plan) -> Finding {
+    let names = plan.engine.devices.join(", ");
+    match plan.engine.places() {
+        Ok(_) => Finding::good("devices", names),
+        Err(cause) => Finding::bad("devices", &cause.into()),
+    }
+}
+
+/// Starts it, or connects to it, and lists its tools.
+fn server(spec: &ServerSpec) -> Finding {
+    let began = Instant::now();
+    let limit = spec.limits.start_timeout.min(PATIENCE);
+    let mut spec = spec.clone();
+    spec.limits.start_timeout = limit;
+    let visit = async {
+        let session = Session::connect(&spec).await?;
+        let described = session.describe().await;
+        session.close().await;
+        described
+    };
+    let late = || McpError::StartTimeout {
+        server: spec.transport.to_string(),
+        limit,
+        said: crate::mcp::LastWords::default(),
+    };
+    let described = runtime().and_then(|runtime| {
+        let described = runtime.block_on(async { tokio::time::timeout(limit * 2, visit).await });
+        Ok(described.map_err(|_| late())??)
+    });
+    match described {
+        Err(cause) => Finding::bad("server", &cause),
+        Ok((_, tools, _)) => {
+            let names: Vec<&str> =
+                tools.iter().filter(|tool| !tool.synthetic).map(|tool| tool.name.as_str()).collect();
+            if names.is_empty() {
+                let text = format!("{} lists no tools", spec.transport);
+                return Finding {
+                    todo: Some("an agent is trained on tools; a server without any has none to learn".into()),
+                    ..Finding::new("server", Verdict::Bad, text)
+                };
+            }
+            let count = names.len();
+            let more = if count > 8 { format!(" and {} more", count - 8) } else { String::new() };
+            let named = names[..count.min(8)].join(", ");
+            let seconds = began.elapsed().as_secs_f64();
+            let tools = if count == 1 { "tool" } else { "tools" };
+            let text =
+                format!("{} answers in {seconds:.1} s: {count} {tools}: {named}{more}", spec.transport);
+            Finding::good("server", text)
+        }
+    }
+}
+
+/// What each stage needs of files, programs and variables; one without needs has no line.
+fn stages(plan: &Plan, store: &Store) -> Vec<Finding> {
+    // As if nothing was finished: what is in the cache may be needed again.
+    let ledger = Ledger::new(plan);
+    let foresight = Foresight::new(&ledger, store, &|_| true);
+    let (mut lines, mut seen) = (Vec::new(), BTreeSet::new());
+    for index in plan.order() {
+        let stage = &plan.node(*index).stage;
+        if seen.insert(stage.name.clone()) {
+            lines.extend(needs(stage, *index, &foresight).map(|text| (stage.name.clone(), text)));
+        }
+    }
+    let mut problems = foresight.into_problems();
+    problems.retain(|problem| problem.subject == Subject::Stage);
+    let wrong: BTreeSet<&String> = problems.iter().map(|problem| &problem.stage).collect();
+    let good = lines.iter().filter(|(name, _)| !wrong.contains(name));
+    let good = good.map(|(name, text)| Finding::good("stage", format!("{name}: {text}")));
+    let bad = problems.iter().map(|problem| Finding {
+        text: format!("{}: {}", problem.stage, problem.cause),
+        ..Finding::bad("stage", &problem.cause)
+    });
+    good.chain(bad).collect()
+}
+
+/// What a stage is given from outside, in words.
+fn needs(stage: &Stage, index: NodeIndex, foresight: &Foresight<'_>) -> Option<String> {
+    let text = |name: &str| stage.params.get(name).and_then(serde_json::Value::as_str);
+    if let Some(program) = stage.card.command.first() {
+        return Some(format!("{program} is there"));
+    }
+    match stage.card.kind.as_str() {
+        "model" => match foresight.written(index, "policy") {
+            Foreseen::Policy(policy) => Some(format!(
+                "{}: {}, {} layers, context of {} tokens",
+                text("from")?,
+                policy.config.design.family.known_as(),
+                policy.config.layers,
+                policy.config.context
+            )),
+            _ => Some(format!("{} is fetched from the hub", text("from")?)),
+        },
+        "scenarios" => {
+            let count = |port| match foresight.written(index, port) {
+                Foreseen::Tasks(tasks) => Some(tasks.count),
+                _ => None,
+            };
+            match (text("file"), count("train"), count("heldout")) {
+                (Some(file), Some(train), Some(heldout)) => {
+                    Some(format!("{file}: {train} to train on, {heldout} held out"))
+                }
+                (Some(file), ..) => Some(format!("{file} can be read, as far as it was looked at")),
+                (None, ..) => text("families").map(|file| format!("{file} can be read")),
+            }
+        }
+        "judge" if stage.params.get("relative").and_then(serde_json::Value::as_f64) > Some(0.0) => {
+            let key = match text("api_key_env") {
+                Some(variable) => format!("with the key in {variable}"),
+                None => "without a key".to_owned(),
+            };
+            Some(format!("{} at {} {key} (not asked)", text("model")?, text("base_url")?))
+        }
+        _ => None,
+    }
+}
+
+/// The stage that takes most, beside what there is.
+fn memory(plan: &Plan, store: &Store) -> Result<Option<Finding>> {
+    let survey = Survey::new(plan, store, &[])?;
+    let peak = |node: &crate::plan::NodeStatus| Some((node.memory.as_ref()?.peak?, node.id.clone()));
+    let Some((peak, id)) = survey.nodes.iter().filter_map(peak).max() else { return Ok(None) };
+    let text = format!("{id} takes about {} at most", bytes(peak as u64));
+    Ok(Some(match free_memory() {
+        Some(free) if free < peak => Finding {
+            todo: Some(
+                "lower `concurrency` or `max_tokens`, set [engine] kv_cache_mib, or dtype = \"bf16\" or \"nf4\"".into(),
+            ),
+            ..Finding::new("memory", Verdict::Note, format!("{text}, {} are available", bytes(free as u64)))
+        },
+        _ => Finding::good("memory", text),
+    }))
+}
+
+/// Whether models that are to be copied into the cache have room there.
+fn disk(plan: &Plan, store: &Store) -> Option<Finding> {
+    let folders: BTreeSet<PathBuf> = plan
+        .order()
+        .iter()
+        .map(|index| &plan.node(*index).stage)
+        .filter(|stage| stage.card.kind == "model")
+        .filter_map(|stage| Some(PathBuf::from(stage.params.get("from")?.as_str()?)))
+        .filter(|folder| folder.is_absolute())
+        .collect();
+    let needed: u64 = folders.iter().map(|folder| model_bytes(folder)).sum();
+    let free = super::free_disk(store.root()).ok()?;
+    (needed > 0).then(|| {
+        let text = format!("a copy of the model takes {} in the cache", bytes(needed));
+        match free.saturating_sub(1 << 30) < needed {
+            false => Finding::good("disk", text),
+            true => Finding {
+                todo: Some("`mcprl cache gc` frees room, `--cache DIR` takes another disk".into()),
+                ..Finding::new("disk", Verdict::Bad, format!("{text}, {} are free", bytes(free)))
+            },
+        }
+    })
+}
+
+fn model_bytes(folder: &Path) -> u64 {
+    let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let wanted = items.filter(|item| item.file_name().to_str().is_some_and(model::wanted));
+    wanted.filter_map(|item| Some(std::fs::metadata(item.path()).ok()?.len())).sum()
+}
+
+/// Asks for a result that is not there.
+fn shared_cache(plan: &Plan, store: &Store) -> Option<Finding> {
+    let spec = plan.remote.as_ref()?;
+    let nobodys = Digest::of(b"mcprl doctor");
+    Some(match Remote::new(spec.clone()).fetch(store, &nobodys) {
+        Ok(Fetched::Away(cause)) | Err(cause) => Finding::bad("shared", &cause.into()),
+        Ok(_) => Finding::good("shared", format!("{} answers", spec.place)),
+    })
+}

@@ -1,0 +1,66 @@
+//! Results that earlier runs could not hand to the shared cache, handed on behind a run's back.
+//!
+//! A thread begins with the run and ends with it, after the result it has in hand; what comes back to the remote while
+//! the run is at work takes the rest at the end. What still waits then is for the next run.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use super::work::Workshop;
+use crate::{
+    error::Result,
+    plan::Plan,
+    store::{Handed, Remote, Store, Traffic},
+};
+
+pub struct HandingOn {
+    workshop: Arc<Workshop>,
+    ending: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HandingOn {
+    /// Begins where something waits.
+    pub fn begin(workshop: &Arc<Workshop>) -> Self {
+        let ending = Arc::<AtomicBool>::default();
+        let due = workshop.remote.as_ref().is_some_and(|remote| remote.is_due(&workshop.store));
+        let thread = due.then(|| {
+            let (workshop, ending) = (workshop.clone(), ending.clone());
+            std::thread::spawn(move || hand_on(&workshop, &|| ending.load(Ordering::Relaxed)))
+        });
+        Self { workshop: workshop.clone(), ending, thread }
+    }
+
+    /// Ends it, and hands on what waits since, unless the run was stopped.
+    pub fn finish(self) {
+        let Self { workshop, ending, thread } = self;
+        ending.store(true, Ordering::Relaxed);
+        // One that crashed has left its results waiting.
+        _ = thread.map(JoinHandle::join);
+        hand_on(&workshop, &|| workshop.cancel.is_cancelled());
+    }
+}
+
+/// For a run with nothing to do: hands on what waits, unless the remote was away a short while ago.
+pub fn hand_on_alone(plan: &Plan, store: &Store) -> Result<Option<Traffic>> {
+    let Some(remote) = plan.remote.clone().map(Remote::new) else { return Ok(None) };
+    if remote.is_due(store) {
+        remote.push_waiting(store, &|| false)?;
+    }
+    let traffic = Traffic { waiting: remote.count_waiting(store), ..remote.traffic() };
+    Ok((traffic != Traffic::default()).then_some(traffic))
+}
+
+/// Whatever goes wrong is said and ends no run.
+fn hand_on(workshop: &Workshop, stop: &dyn Fn() -> bool) {
+    let Some(remote) = &workshop.remote else { return };
+    match remote.push_waiting(&workshop.store, stop) {
+        Ok(Handed { away: None, .. }) => {}
+        Ok(Handed { away: Some(cause), .. }) | Err(cause) => workshop.remote_away(&cause),
+    }
+}

@@ -1,0 +1,211 @@
+//! What stages that are to be worked would fail with, told before any is; and what is known of what they will write.
+//!
+//! Every stage without a result, and those whose policies and scenarios these read, are looked at once in the plan's
+//! order, each with what the ones before it are foreseen to write ([`crate::stage::prospect`]). With everything in the
+//! store nothing is looked at.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{
+    Ledger, NodeIndex, Plan, Settled, Stage,
+    error::{Problem, Subject},
+    graph::From,
+    key::stage_seed,
+};
+use crate::{
+    error::Failure,
+    hash::Digest,
+    stage::{
+        card::Section,
+        memory::Policy,
+        prospect::{Foreseen, Objection, Outlook, Prospect, look_at_command},
+        registry, shape,
+    },
+    store::Store,
+};
+
+type Inputs = BTreeMap<String, Vec<(String, Foreseen)>>;
+type Outputs = Arc<BTreeMap<&'static str, Foreseen>>;
+
+/// A stage as it was last looked at: in a loop it mostly looks the same again.
+struct Seen {
+    inputs: Inputs,
+    settled: bool,
+    /// What the machine lacks for it, until that is told.
+    lacking: Vec<Problem>,
+    outputs: Outputs,
+}
+
+/// What is known of a plan's nodes ahead of time.
+pub struct Foresight<'p> {
+    plan: &'p Plan,
+    outputs: BTreeMap<NodeIndex, Outputs>,
+    problems: Vec<Problem>,
+    told: BTreeSet<(String, String)>,
+}
+
+impl<'p> Foresight<'p> {
+    /// `is_sure` says of a node that it will be worked on this machine; what the machine lacks is told for these alone.
+    pub fn new(ledger: &Ledger<'p>, store: &Store, is_sure: &dyn Fn(NodeIndex) -> bool) -> Self {
+        let plan = ledger.plan();
+        let mut foresight =
+            Self { plan, outputs: BTreeMap::new(), problems: Vec::new(), told: BTreeSet::new() };
+        let needed = needed(plan, ledger);
+        let mut seen: BTreeMap<*const Stage, Seen> = BTreeMap::new();
+        for index in plan.order().iter().copied().filter(|index| needed[index.index()]) {
+            let stage = &plan.node(index).stage;
+            let (inputs, settled) = (foresight.inputs(index), ledger.get(index).is_some());
+            let before = seen.remove(&Arc::as_ptr(stage));
+            let mut now =
+                before.filter(|seen| seen.inputs == inputs && seen.settled == settled).unwrap_or_else(|| {
+                    let Outlook { objections, lacks, outputs } = look(plan, ledger, store, index, &inputs);
+                    let mut lacking = Vec::new();
+                    if !settled {
+                        foresight
+                            .tell(objections.into_iter().map(|found| problem(plan, stage, found)).collect());
+                        lacking = foresight.lacks(stage, lacks);
+                    }
+                    Seen { inputs, settled, lacking, outputs: Arc::new(outputs) }
+                });
+            if !now.lacking.is_empty() && is_sure(index) {
+                foresight.tell(std::mem::take(&mut now.lacking));
+            }
+            foresight.outputs.insert(index, now.outputs.clone());
+            seen.insert(Arc::as_ptr(stage), now);
+        }
+        foresight
+    }
+
+    pub fn into_problems(self) -> Vec<Problem> {
+        self.problems
+    }
+
+    /// What is known of an output of a node.
+    pub fn written(&self, node: NodeIndex, port: &str) -> &Foreseen {
+        self.outputs.get(&node).and_then(|outputs| outputs.get(port)).unwrap_or(&Foreseen::Nothing)
+    }
+
+    /// What is known of an artifact that a node reads.
+    pub(super) fn of(&self, from: &From) -> &Foreseen {
+        let (node, port) = match from {
+            From::Output { node, port } => (node, port),
+            From::Last(nodes) => match nodes.last() {
+                Some((node, port)) => (node, port),
+                None => return &Foreseen::Nothing,
+            },
+        };
+        self.written(*node, port)
+    }
+
+    /// The policy that a node writes.
+    pub(super) fn policy_of(&self, node: NodeIndex) -> Option<&Policy> {
+        let port = self.plan.node(node).stage.card.output_of_type("policy")?;
+        match self.written(node, port) {
+            Foreseen::Policy(policy) => Some(policy),
+            _ => None,
+        }
+    }
+
+    pub(super) fn policy(&self, from: &From) -> Option<&Policy> {
+        match self.of(from) {
+            Foreseen::Policy(policy) => Some(policy),
+            _ => None,
+        }
+    }
+
+    /// The shape of the model that a node will use; they share one, mostly.
+    pub(super) fn shape(&self, index: NodeIndex) -> Option<Digest> {
+        let node = self.plan.node(index);
+        let (role, _) = node.stage.card.inputs.iter().find(|(_, role)| role.artifact == "policy")?;
+        let feed = node.feeds.iter().find(|feed| feed.role == *role)?;
+        Some(shape(&self.policy(&feed.from)?.config))
+    }
+
+    fn inputs(&self, index: NodeIndex) -> Inputs {
+        let mut inputs = Inputs::new();
+        for feed in &self.plan.node(index).feeds {
+            let foreseen = self.of(&feed.from).clone();
+            inputs.entry(feed.role.clone()).or_default().push((feed.name.clone(), foreseen));
+        }
+        inputs
+    }
+
+    /// What this machine lacks for a stage.
+    fn lacks(&self, stage: &Stage, of_kind: Vec<Objection>) -> Vec<Problem> {
+        let mut lacks: Vec<_> = of_kind.into_iter().map(|lack| problem(self.plan, stage, lack)).collect();
+        let uses = |section| stage.card.uses.contains(&section);
+        let mut lack = |path, cause: Failure| {
+            let place = self.plan.section(path);
+            lacks.push(Problem { stage: stage.name.clone(), subject: Subject::Section, place, cause });
+        };
+        if uses(Section::Engine)
+            && stage.card.command.is_empty()
+            && let Err(cause) = self.plan.engine.check_devices()
+        {
+            lack("engine.devices", cause.into());
+        }
+        if let Some(server) = self.plan.server.as_ref().filter(|_| uses(Section::Server))
+            && let Err(cause) = server.check()
+        {
+            lack("server", cause.into());
+        }
+        lacks
+    }
+
+    /// Each problem once: stages of a loop are looked at for every iteration, and several stages may lack the same.
+    fn tell(&mut self, problems: Vec<Problem>) {
+        for problem in problems {
+            let place = problem.place.as_ref().map(ToString::to_string).unwrap_or_default();
+            if self.told.insert((place, problem.cause.to_string())) {
+                self.problems.push(problem);
+            }
+        }
+    }
+}
+
+/// At the parameter or role it is about; at the stage where the run file does not have that.
+fn problem(plan: &Plan, stage: &Stage, Objection { about, cause }: Objection) -> Problem {
+    let own = about.and_then(|about| plan.place_of(stage, about));
+    let place = own.or_else(|| plan.place_of(stage, ""));
+    Problem { stage: stage.name.clone(), subject: Subject::Stage, place, cause }
+}
+
+/// Nodes without a result, and those that tell of what these read.
+fn needed(plan: &Plan, ledger: &Ledger<'_>) -> Vec<bool> {
+    let mut needed: Vec<bool> =
+        (0..plan.graph.nodes.node_count()).map(|at| ledger.get(NodeIndex::new(at)).is_none()).collect();
+    for index in plan.order().iter().rev() {
+        if !needed[index.index()] {
+            continue;
+        }
+        let node = plan.node(*index);
+        for feed in &node.feeds {
+            let artifact = node.stage.card.inputs.get(&feed.role).map(|role| role.artifact.as_str());
+            if let Some(writer) =
+                feed.from.writer().filter(|_| matches!(artifact, Some("policy" | "scenarios")))
+            {
+                needed[writer.index()] = true;
+            }
+        }
+    }
+    needed
+}
+
+fn look(plan: &Plan, ledger: &Ledger<'_>, store: &Store, index: NodeIndex, inputs: &Inputs) -> Outlook {
+    let node = plan.node(index);
+    let card = &node.stage.card;
+    if !card.command.is_empty() {
+        return look_at_command(card);
+    }
+    let finished = |port: &str| match ledger.get(index)? {
+        Settled::Done { outputs, .. } => Some(store.artifact(&outputs.get(port)?.digest)),
+        Settled::Skipped => None,
+    };
+    let iteration = node.turn.map(|turn| turn.iteration);
+    let seed = if card.determinism.draws() { stage_seed(node.stage.seed, &card.kind, iteration) } else { 0 };
+    let prospect = Prospect { card, params: &node.stage.params, seed, inputs, finished: &finished };
+    registry::find(&card.kind).map(|kind| (kind.look)(&prospect)).unwrap_or_default()
+}

@@ -1,0 +1,42 @@
+//! What can be said of an update before it is made.
+
+use super::{GrpoError, Params};
+use crate::{
+    model::Targets,
+    stage::{
+        memory::Policy,
+        prospect::{Foreseen, Outlook, Prospect},
+    },
+};
+
+/// Whether policy, reference, adapter and parameters go together.
+pub fn look(prospect: &Prospect<'_>) -> Outlook {
+    let mut outlook = Outlook::default();
+    let Some(params) = prospect.params::<Params>(&mut outlook) else { return outlook };
+    let (policy, reference) = (prospect.policy("policy"), prospect.policy("reference"));
+    if params.kl > 0.0 && !prospect.inputs.contains_key("reference") {
+        outlook.object("kl", GrpoError::NoReference { kl: params.kl });
+    }
+    for (name, value) in [("beta1", params.beta1), ("beta2", params.beta2)] {
+        if value >= 1.0 {
+            outlook.object(name, GrpoError::Decay { name, value });
+        }
+    }
+    let Some(policy) = policy else { return outlook };
+    if let Some(reference) = reference.map(|reference| reference.config.vocabulary)
+        && reference != policy.config.vocabulary
+    {
+        let policy = policy.config.vocabulary;
+        outlook.object("reference", GrpoError::Vocabulary { reference, policy });
+    }
+    match (params.lora, policy.rank) {
+        (false, Some(_)) => outlook.object("lora", GrpoError::WholeAdapter),
+        (true, None) => {
+            let targets = Targets::from_names(&params.targets);
+            outlook.take("targets", targets.fit(&policy.config));
+        }
+        (true, Some(_)) | (false, None) => {}
+    }
+    let rank = if params.lora { policy.rank.or(Some(params.rank)) } else { None };
+    outlook.with("policy", Foreseen::Policy(Policy { config: policy.config.clone(), rank }))
+}

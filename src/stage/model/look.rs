@@ -1,0 +1,72 @@
+//! What can be said of a model before it is read whole.
+
+use std::path::Path;
+
+use super::{
+    ModelStageError, Params,
+    hub::{Hub, check_id},
+};
+use crate::{
+    chat::Chat,
+    model::{ModelConfig, Weights},
+    stage::{
+        memory::Policy,
+        prospect::{Foreseen, Outlook, Prospect},
+    },
+};
+
+/// Of a folder the configuration, the headers of the weights and the way it writes conversations; of a hub id how it
+/// reads, and what the hub's cache has where nobody may be asked.
+pub fn look(prospect: &Prospect<'_>) -> Outlook {
+    let mut outlook = Outlook::default();
+    if let Some(written) = prospect.written_model() {
+        return match written {
+            Ok(config) => outlook.with("policy", Foreseen::Policy(Policy { config, rank: None })),
+            Err(_) => outlook,
+        };
+    }
+    let Some(Params { from, revision }) = prospect.params(&mut outlook) else { return outlook };
+    let folder = Path::new(&from);
+    let (id, behind) = match from.split_once('@') {
+        Some((id, behind)) => (id, Some(behind)),
+        None => (from.as_str(), None),
+    };
+    if let Some(revision) = revision.clone().filter(|_| folder.is_absolute() || behind.is_some()) {
+        outlook.object("revision", ModelStageError::Revision { revision, id: !folder.is_absolute() });
+        return outlook;
+    }
+    if folder.is_absolute() {
+        let config = look_into(folder, &mut outlook);
+        return match config {
+            Some(config) => outlook.with("policy", Foreseen::Policy(Policy { config, rank: None })),
+            None => outlook,
+        };
+    }
+    let revision = behind.or(revision.as_deref()).unwrap_or("main");
+    if outlook.take("from", check_id(id, revision)).is_some() {
+        let hub = Hub::from_env();
+        if let Some(Err(cause)) = hub.offline.then(|| hub.cached(id, revision)) {
+            outlook.lack("from", cause);
+        }
+    }
+    outlook
+}
+
+/// Everything wrong with the folder, as far as its small files and the headers of its large ones show it.
+fn look_into(folder: &Path, outlook: &mut Outlook) -> Option<ModelConfig> {
+    if !folder.join("config.json").is_file() {
+        let folder = folder.to_owned();
+        outlook.object(
+            "from",
+            match folder.join("adapter_config.json").is_file() {
+                true => ModelStageError::Adapter { folder },
+                false => ModelStageError::NoConfig { folder },
+            },
+        );
+        return None;
+    }
+    let config = outlook.take("from", ModelConfig::load(folder))?;
+    outlook.take("from", Weights::open(folder).and_then(|weights| weights.fit(&config)));
+    outlook.take("from", Chat::glance(folder));
+    Some(config)
+}

@@ -1,0 +1,281 @@
+//! Mistakes that only a look at files shows: told by `plan` and at the start of `run`, before any stage is worked.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use common::Project;
+
+const RUN: &str = r#"name = "own"
+model = "llama"
+
+[server]
+command = ["{mcprl}", "demo-server", "sqlite"]
+state = "read-only"
+
+[stages.tools]
+kind = "discover"
+
+[stages.tasks]
+kind = "scenarios"
+tools = "tools"
+source = "file"
+file = "tasks.jsonl"
+
+[loop.train]
+iterations = 2
+carry = { policy = "base" }
+
+[loop.train.stages.rollout]
+kind = "rollout"
+policy = "@policy"
+tools = "tools"
+scenarios = "tasks.train"
+
+[loop.train.stages.reward]
+kind = "judge"
+trajectories = "rollout"
+scenarios = "tasks.train"
+
+[loop.train.stages.update]
+kind = "grpo"
+policy = "@policy"
+trajectories = "rollout"
+rewards = "reward"
+yields = "policy"
+
+[stages.exam]
+kind = "eval"
+policies = { base = "base", trained = "train.policy" }
+tools = "tools"
+scenarios = "tasks.heldout"
+"#;
+
+fn own() -> Project {
+    let project = Project::new(RUN);
+    project.llama(1);
+    project.ten_tasks();
+    project
+}
+
+type Change = fn(&Project);
+
+fn replace(project: &Project, file: &str, from: &str, to: &str) {
+    let text = project.read(file);
+    assert!(text.contains(from), "{file}: {from}");
+    project.write(file, &text.replacen(from, to, 1));
+}
+
+fn remove(project: &Project, file: &str) {
+    std::fs::remove_file(project.path(file)).unwrap();
+}
+
+const MISTAKES: &[(&str, Change)] = &[
+    ("a family that is not known", |p| {
+        replace(p, "llama/config.json", "\"llama\"", "\"gemma3_text\"");
+    }),
+    ("no configuration", |p| remove(p, "llama/config.json")),
+    ("no tokenizer", |p| remove(p, "llama/tokenizer.json")),
+    ("a tokenizer that is a pointer to one", |p| p.write("llama/tokenizer.json", "version https://git-lfs")),
+    ("no chat template", |p| remove(p, "llama/chat_template.jinja")),
+    ("weights cut short", |p| {
+        let weights = p.path("llama/model.safetensors");
+        let bytes = std::fs::read(&weights).unwrap();
+        std::fs::write(&weights, &bytes[..bytes.len() / 2]).unwrap();
+    }),
+    ("weights of another shape", |p| {
+        replace(p, "llama/config.json", "\"vocab_size\": 407", "\"vocab_size\": 408")
+    }),
+    ("an adapter in place of a model", |p| {
+        std::fs::rename(p.path("llama/config.json"), p.path("llama/adapter_config.json")).unwrap();
+    }),
+    ("a revision of a folder", |p| {
+        replace(
+            p,
+            "run.toml",
+            "model = \"llama\"",
+            "stages.base = { kind = \"model\", from = \"llama\", revision = \"v1\" }",
+        );
+    }),
+    ("a hub id that is none", |p| replace(p, "run.toml", "\"llama\"", "\"Qwen/Qwen3-4B@a b\"")),
+    ("lines that are no tasks", |p| {
+        p.write("tasks.jsonl", "{\"task\": \"a\", \"answer\": 1}\nwhat\n{\"tsak\": 1}\n")
+    }),
+    ("tasks without answers", |p| {
+        p.write("tasks.jsonl", "{\"task\": \"a\"}\n{\"task\": \"b\"}\n{\"task\": \"c\"}\n")
+    }),
+    ("no task to train on", |p| {
+        p.write("tasks.jsonl", "{\"task\": \"a\", \"answer\": 1, \"split\": \"heldout\"}\n")
+    }),
+    ("no task held out", |p| {
+        p.write("tasks.jsonl", "{\"task\": \"a\", \"answer\": 1, \"split\": \"train\"}\n")
+    }),
+    ("no file of tasks", |p| replace(p, "run.toml", "file = \"tasks.jsonl\"\n", "")),
+    ("targets that no layer has", |p| {
+        replace(p, "run.toml", "yields =", "targets = [\"qkv_proj\"]\nyields =");
+    }),
+    ("a pattern that is none", |p| replace(p, "run.toml", "yields =", "targets = [\"regex:(\"]\nyields =")),
+    ("a penalty without a reference", |p| replace(p, "run.toml", "yields =", "kl = 0.1\nyields =")),
+    ("all weights of an adapter", |p| {
+        replace(
+            p,
+            "run.toml",
+            "[stages.exam]",
+            "[stages.more]\nkind = \"grpo\"\nlora = false\npolicy = \"train.policy\"\ntrajectories = \"try.trajectories\"\nrewards = \"score\"\n\n[stages.try]\nkind = \"rollout\"\npolicy = \"train.policy\"\ntools = \"tools\"\nscenarios = \"tasks.train\"\n\n[stages.score]\nkind = \"judge\"\ntrajectories = \"try\"\nscenarios = \"tasks.train\"\n\n[stages.exam]",
+        );
+    }),
+    ("nothing that earns", |p| {
+        replace(p, "run.toml", "kind = \"judge\"", "kind = \"judge\"\ntruth = 0");
+    }),
+    ("a judge whose key is not there", |p| {
+        replace(
+            p,
+            "run.toml",
+            "kind = \"judge\"",
+            "kind = \"judge\"\nrelative = 1\nbase_url = \"http://127.0.0.1:9/v1\"\nmodel = \"m\"\napi_key_env = \"NO_SUCH_KEY\"",
+        );
+    }),
+    ("an endpoint that is none", |p| {
+        replace(
+            p,
+            "run.toml",
+            "kind = \"judge\"",
+            "kind = \"judge\"\nrelative = 1\nbase_url = \"localhost/v1\"\nmodel = \"m\"",
+        );
+    }),
+    ("nothing to play", |p| {
+        replace(p, "run.toml", "kind = \"eval\"", "kind = \"eval\"\ngreedy = false\nsamples = 0")
+    }),
+    ("a tool both allowed and denied", |p| {
+        replace(
+            p,
+            "run.toml",
+            "kind = \"discover\"",
+            "kind = \"discover\"\nallow = [\"query\"]\ndeny = [\"query\"]",
+        );
+    }),
+    ("a server that is not installed", |p| replace(p, "run.toml", "\"{mcprl}\"", "\"no-such-server\"")),
+    ("a server whose variable is not set", |p| {
+        replace(p, "run.toml", "state =", "env = { TOKEN = \"${NO_SUCH_TOKEN}\" }\nstate =");
+    }),
+    ("a command that is not installed", |p| {
+        p.kind("odd", "pure", "[outputs.number]\ntype = \"number\"\npath = \"n\"\n", "");
+        replace(p, "stages/odd/card.toml", "\"sh\"", "\"no-such-program\"");
+        replace(p, "run.toml", "[stages.exam]", "[stages.odd]\nkind = \"odd\"\n\n[stages.exam]");
+    }),
+    #[cfg(not(feature = "cuda"))]
+    ("a device that this build does not have", |p| {
+        replace(p, "run.toml", "[stages.tools]", "[engine]\ndevices = [\"cuda:0\"]\n\n[stages.tools]");
+    }),
+];
+
+#[test]
+fn a_run_without_mistakes_is_planned_without_a_word() {
+    let said = own().mcprl(&["plan", "run.toml"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn every_mistake_is_told_by_plan_and_by_run_before_anything_is_worked() {
+    let mut all = String::new();
+    for (name, change) in MISTAKES {
+        let project = own();
+        change(&project);
+        let (plan, run) = (project.mcprl(&["plan", "run.toml"]), project.mcprl(&["run", "run.toml"]));
+        assert_eq!((plan.code, run.code), (Some(2), Some(2)), "{name}: {}{}", plan.err, run.err);
+        assert!(plan.out.contains("to run"), "{name}: the plan is shown all the same");
+        assert!(run.err.ends_with(&plan.err), "{name}: {}\n{}", plan.err, run.err);
+        assert_eq!(project.runs(), [""; 0], "{name}: no run is left behind");
+        assert!(!run.err.contains("/tmp/work/"), "{name}: {}", run.err);
+        let folder = project.path("").display().to_string();
+        all += &format!("# {name}\n{}\n", plan.err.replace(&folder, ""));
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn for_machines_the_plan_holds_its_problems() {
+    let project = own();
+    remove(&project, "llama/tokenizer.json");
+    let plan = project.mcprl(&["plan", "run.toml", "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&plan.out).unwrap();
+    let [problem] = &said["problems"].as_array().unwrap()[..] else { panic!("{}", plan.out) };
+    assert_eq!((&problem["stage"], &problem["place"]), (&"base".into(), &"run.toml:2:9".into()));
+    assert_eq!(problem["error"], "chat::read");
+    assert!(problem["hint"].as_str().unwrap().contains("save_pretrained"));
+}
+
+#[test]
+fn what_has_a_result_is_not_looked_at_again() {
+    let project = own();
+    let only_the_model = RUN.split("[server]").next().unwrap();
+    project.write("run.toml", only_the_model);
+    project.run(&[]);
+    // The look of a stage that is worked would object to it; the store has its result.
+    project.write("run.toml", &format!("{only_the_model}\n[stages.more]\nkind = \"gen\"\n"));
+    let said = project.mcprl(&["plan", "run.toml", "--set", "engine.devices=[\"cuda:0\"]"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    assert!(said.out.contains("1 cached, 1 to run"), "{}", said.out);
+}
+
+/// The lines of a look at the run file, those about this machine left out.
+fn looked_at(project: &Project, expected: i32) -> String {
+    let said = project.mcprl(&["doctor", "run.toml"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(expected), ""), "{}", said.out);
+    let lines: Vec<&str> = said.out.lines().skip_while(|line| !line.contains("run file")).collect();
+    lines.join("\n").replace(&project.path("").display().to_string(), "")
+}
+
+#[test]
+fn the_doctor_looks_at_all_that_a_run_file_needs() {
+    let project = own();
+    replace(
+        &project,
+        "run.toml",
+        "kind = \"judge\"",
+        "kind = \"judge\"\nrelative = 1\nbase_url = \"http://127.0.0.1:9/v1\"\nmodel = \"m\"\napi_key_env = \"HOME\"",
+    );
+    let said = looked_at(&project, 0);
+    for line in [
+        "ok    devices    cpu",
+        "demo-server sqlite answers in ",
+        "ok    stage      base: llama: Llama 2 and 3, 2 layers, context of 4096 tokens",
+        "ok    stage      tasks: tasks.jsonl: 8 to train on, 2 held out",
+        "ok    stage      train/reward: m at http://127.0.0.1:9/v1 with the key in HOME (not asked)",
+        "ok    memory     ",
+        "ok    disk       a copy of the model takes ",
+    ] {
+        assert!(said.contains(line), "{line}\n{said}");
+    }
+}
+
+#[test]
+fn the_doctor_says_what_is_missing_and_what_to_do() {
+    let project = own();
+    replace(
+        &project,
+        "run.toml",
+        "\"{mcprl}\", \"demo-server\", \"sqlite\"",
+        "\"sh\", \"-c\", \"echo no such database >&2; exit 3\"",
+    );
+    replace(
+        &project,
+        "run.toml",
+        "[stages.tools]",
+        "[cache]\nremote = \"mount/shared\"\n\n[stages.odd]\nkind = \"odd\"\n\n[stages.tools]",
+    );
+    project.kind("odd", "pure", "[outputs.number]\ntype = \"number\"\npath = \"n\"\n", "");
+    replace(&project, "stages/odd/card.toml", "\"sh\"", "\"no-such-program\"");
+    remove(&project, "llama/tokenizer.json");
+    let said = looked_at(&project, 1);
+    for line in [
+        "bad   server     the server `sh -c echo no such database >&2; exit 3` ended before it was ready (exit status: 3); it said: no such database",
+        "hint: run the command in a terminal to see all it says",
+        "bad   stage      base: cannot read llama/tokenizer.json",
+        "hint: a policy folder needs tokenizer.json",
+        "bad   stage      odd: cannot start `no-such-program -e run.sh`",
+        "bad   shared     ",
+    ] {
+        assert!(said.contains(line), "{line}\n{said}");
+    }
+}
