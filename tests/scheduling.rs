@@ -353,7 +353,7 @@ fn a_plan_predicts_from_what_the_stage_cost_before_and_says_where_it_can_not() {
     assert_eq!(plan["nodes"][0]["cost"]["records"], 1);
     assert_eq!(plan["nodes"][0]["cost"]["differing"], 1);
     let shown = project.mcprl(&changed[1..]).out;
-    assert!(shown.contains("s*") && shown.contains("(*: with other parameters than now)"), "{shown}");
+    assert!(shown.contains("s*") && shown.contains("(*: figures of other parameters)"), "{shown}");
     assert_eq!(plan["nodes"][0]["cost"]["spent"]["judge_prompt_tokens"], 200_000);
     assert_eq!(plan["nodes"][0]["cost"]["dollars"], 1.2);
     assert!(plan["ahead"]["seconds"].as_f64().unwrap() >= 0.1);

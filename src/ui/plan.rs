@@ -60,7 +60,7 @@ fn ahead_text(survey: &Survey) -> String {
         ];
         let other: Vec<_> = other.iter().filter(|(any, _)| *any).map(|(_, what)| *what).collect();
         if !other.is_empty() {
-            text += &format!(" (*: figures of {}, in proportion to episodes and passes)", other.join(" or "));
+            text += &format!(" (*: figures of {})", other.join(" or "));
         }
         text.push('\n');
     }
