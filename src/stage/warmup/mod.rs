@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Context, Metrics, StageError,
-    memory::Policy,
+    memory::{self, Policy},
     prospect::{Foreseen, Outlook, Prospect},
     scenarios::{Families, Live, ScenarioError},
 };
