@@ -39,7 +39,7 @@ group_size = 4
 prompts = 2
 refill_waves = 0
 max_turns = 1
-max_tokens = 8
+max_turn_tokens = 4
 "#;
 
 const EPISODES: usize = 8;

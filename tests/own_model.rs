@@ -41,7 +41,7 @@ tools = "tools"
 scenarios = "tasks.train"
 group_size = 2
 max_turns = 2
-max_tokens = 16
+max_turn_tokens = 6
 
 [stages.reward]
 kind = "judge"
@@ -60,7 +60,7 @@ policies = { base = "base", trained = "update" }
 tools = "tools"
 scenarios = "tasks.heldout"
 max_turns = 2
-max_tokens = 16
+max_turn_tokens = 6
 "#;
 
 fn own_model(run_file: &str) -> Project {

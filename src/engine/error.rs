@@ -21,7 +21,7 @@ pub enum EngineError {
     #[error("the conversation already holds {tokens} tokens, the model's context is {context}")]
     Context { tokens: usize, context: usize },
     #[error(
-        "a conversation of {tokens} tokens needs {:.1} MiB for its keys and values, a worker may hold {:.1} MiB",
+        "a conversation of {tokens} tokens needs {:.3} MiB for its keys and values, a worker may hold {:.3} MiB",
         mib(*needs),
         mib(*bound)
     )]

@@ -69,6 +69,8 @@ pub fn cost(cost: &Cost) -> String {
 
 pub fn number(value: f64) -> String {
     match value.abs() {
+        // Also of -0.
+        0.0 => "0".into(),
         _ if value.fract() == 0.0 => format!("{value:.0}"),
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 0.01 => format!("{value:.3}"),

@@ -12,7 +12,7 @@ use crate::{
     engine::free_memory,
     error::Result,
     hash::Digest,
-    mcp::{McpError, ServerSpec, Session},
+    mcp::{McpError, ServerSpec, Session, State},
     plan::{Foresight, Ledger, NodeIndex, Plan, Stage, Subject, Survey},
     stage::{model, prospect::Foreseen},
     store::{Fetched, Remote, Store},
@@ -78,6 +78,15 @@ fn server(spec: &ServerSpec) -> Finding {
                     ..Finding::new("server", Verdict::Bad, text)
                 };
             }
+            if let State::ResetTool(tool) = &spec.state
+                && !names.contains(&tool.as_str())
+            {
+                let text = format!("{} has no tool `{tool}`, which `reset_tool` names", spec.transport);
+                return Finding {
+                    todo: Some(format!("its tools: {}", names.join(", "))),
+                    ..Finding::new("server", Verdict::Bad, text)
+                };
+            }
             let count = names.len();
             let more = if count > 8 { format!(" and {} more", count - 8) } else { String::new() };
             let named = names[..count.min(8)].join(", ");
@@ -129,7 +138,7 @@ fn needs(stage: &Stage, index: NodeIndex, foresight: &Foresight<'_>) -> Option<S
                 policy.config.layers,
                 policy.config.context
             )),
-            _ => Some(format!("{} is fetched from the hub", text("from")?)),
+            _ => Some(format!("{} will be fetched from the hub (not asked)", text("from")?)),
         },
         "scenarios" => {
             let count = |port| match foresight.written(index, port) {
@@ -208,6 +217,10 @@ fn shared_cache(plan: &Plan, store: &Store) -> Option<Finding> {
     let nobodys = Digest::of(b"mcprl doctor");
     Some(match Remote::new(spec.clone()).fetch(store, &nobodys) {
         Ok(Fetched::Away(cause)) | Err(cause) => Finding::bad("shared", &cause.into()),
+        Ok(_) if spec.push && !spec.place.may_be_writable() => Finding {
+            todo: Some("make it writable, or set push = false under [cache] to take results only".into()),
+            ..Finding::new("shared", Verdict::Bad, format!("{} cannot be written", spec.place))
+        },
         Ok(_) => Finding::good("shared", format!("{} answers", spec.place)),
     })
 }

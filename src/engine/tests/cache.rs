@@ -177,7 +177,7 @@ async fn a_conversation_that_does_not_fit_alone_is_refused_with_the_setting_and_
     let refused = long.turn(&[], &[], 5).await.unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "a conversation of 100 tokens needs 0.1 MiB for its keys and values, a worker may hold 0.0 MiB"
+        "a conversation of 100 tokens needs 0.078 MiB for its keys and values, a worker may hold 0.031 MiB"
     );
     assert!(refused.hint().unwrap().contains("kv_cache_mib"));
     assert_eq!(short.turn(&[], &[], 5).await.unwrap().tokens.len(), 5);

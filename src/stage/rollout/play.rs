@@ -98,6 +98,17 @@ pub enum PlayError {
     Prompt(#[source] minijinja::Error),
     #[error("loading the policy was cut short: {reason}")]
     Load { reason: String },
+    #[error("no episode had room to say a word: its prompt alone takes {tokens} tokens or more")]
+    NoRoom { tokens: usize },
+}
+
+/// Where no episode had room to sample a single token: tokens of the shortest prompt.
+fn shortest_without_room(played: &[Trajectory]) -> Option<usize> {
+    let roomless = |trajectory: &Trajectory| {
+        trajectory.end == End::OutOfTokens.name() && !trajectory.sampled.contains(&true)
+    };
+    let shortest = played.iter().map(|trajectory| trajectory.tokens.len()).min();
+    shortest.filter(|_| played.iter().all(roomless))
 }
 
 impl Diagnostic for PlayError {
@@ -106,6 +117,7 @@ impl Diagnostic for PlayError {
             Self::NoServer => "play::no_server",
             Self::Prompt(_) => "play::prompt",
             Self::Load { .. } => "play::load",
+            Self::NoRoom { .. } => "play::no_room",
         }
     }
 
@@ -114,6 +126,11 @@ impl Diagnostic for PlayError {
             Self::NoServer => Some("add a [server] table with a `command` or a `url`".into()),
             Self::Prompt(_) => Some("system.jinja sees `tools`, the list of function schemas".into()),
             Self::Load { .. } => None,
+            Self::NoRoom { .. } => Some(
+                "raise max_tokens of the stage, up to the model's context; many tools with long descriptions make a long \
+                 prompt"
+                    .into(),
+            ),
         }
     }
 }
@@ -223,7 +240,11 @@ impl Player {
             tool_calls,
             ..Spent::default()
         });
-        Ok(played.into_iter().flatten().collect())
+        let played: Vec<Trajectory> = played.into_iter().flatten().collect();
+        match shortest_without_room(&played) {
+            Some(tokens) => Err(PlayError::NoRoom { tokens }.into()),
+            None => Ok(played),
+        }
     }
 
     /// Ends the server's sessions.

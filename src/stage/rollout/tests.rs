@@ -219,6 +219,16 @@ async fn a_cancelled_rollout_is_interrupted() {
 }
 
 #[tokio::test]
+async fn a_rollout_whose_prompts_fill_the_episodes_says_so() {
+    let bench = Bench::new().await;
+    let error = run(&bench.context(json!({ "max_tokens": 20 })).0).await.unwrap_err();
+    assert_eq!(error.code(), "play::no_room");
+    let tokens: usize = error.to_string().split(' ').find_map(|word| word.parse().ok()).unwrap();
+    assert!(tokens > 100, "the prompt's tokens: {error}");
+    run(&bench.context(json!({ "max_tokens": tokens + 30 })).0).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_rollout_without_server_or_scenarios_says_so() {
     let bench = Bench::new().await;
     let (mut context, _) = bench.context(json!({}));

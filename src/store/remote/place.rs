@@ -19,6 +19,16 @@ pub enum RemotePlace {
     },
 }
 
+impl RemotePlace {
+    /// Whether nothing speaks against writing there, as far as that can be told without doing so: of a folder, that it or the
+    /// nearest above it that is there can be written.
+    pub fn may_be_writable(&self) -> bool {
+        let Self::Folder(folder) = self else { return true };
+        let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder);
+        rustix::fs::access(there, rustix::fs::Access::WRITE_OK).is_ok()
+    }
+}
+
 /// A remote, and what is done with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteSpec {

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// After a try that failed, for runs that have nothing else to do.
-const REST: Duration = Duration::from_secs(600);
+const REST: Duration = Duration::from_secs(60);
 const PLACE: &str = "place";
 
 /// What became of handing on what waited.
