@@ -74,7 +74,10 @@ pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Opt
                 if plan::forced(plan, *index, resample).is_some() {
                     return Ok(None);
                 }
-                let Some(known) = glance.known(store, &key) else { return Ok(None) };
+                let Ok((known, unsealed)) = glance.lookup(store, &key) else { return Ok(None) };
+                if !unsealed.is_empty() {
+                    return Ok(None);
+                }
                 keys.insert(plan.node(*index).id.clone(), key);
                 let (outputs, metrics) = (known.outputs.clone(), known.metrics.clone());
                 ledger.settle(*index, Settled::Done { outputs, metrics });

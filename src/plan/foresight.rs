@@ -103,17 +103,11 @@ impl<'p> Foresight<'p> {
     /// The policy that a node writes.
     pub(super) fn policy_of(&self, node: NodeIndex) -> Option<&Policy> {
         let port = self.plan.node(node).stage.card.output_of_type("policy")?;
-        match self.written(node, port) {
-            Foreseen::Policy(policy) => Some(policy),
-            _ => None,
-        }
+        self.written(node, port).policy()
     }
 
     pub(super) fn policy(&self, from: &From) -> Option<&Policy> {
-        match self.of(from) {
-            Foreseen::Policy(policy) => Some(policy),
-            _ => None,
-        }
+        self.of(from).policy()
     }
 
     /// The shape of the model that a node will use; they share one, mostly.

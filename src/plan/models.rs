@@ -31,10 +31,7 @@ impl Models {
                 Some(role) => {
                     let feed = node.feeds.iter().find(|feed| feed.role == role);
                     // What a loop went on from, should it end early: all of it stands on one model, or another is loaded.
-                    feed.and_then(|feed| match &feed.from {
-                        From::Output { node, .. } => makers[node.index()],
-                        From::Last(nodes) => makers[nodes.last()?.0.index()],
-                    })
+                    feed.and_then(|feed| makers[feed.from.writer()?.index()])
                 }
                 None => card.output_of_type(POLICY).map(|_| *index),
             };

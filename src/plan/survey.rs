@@ -152,15 +152,8 @@ fn status(
         Readiness::Ready(ready) => {
             let fields = plan.fields(index, &ready);
             let key = fields.key();
-            let known = match glance.known(store, &key) {
-                Some(known) => Ok(known),
-                None => match store.lookup(&key) {
-                    Lookup::Hit(record) => Ok(Known::from(record)),
-                    other => Err(other),
-                },
-            };
-            match (known, forced(plan, index, resample)) {
-                (Ok(Known { outputs, metrics, cost }), None) => {
+            match (glance.lookup(store, &key), forced(plan, index, resample)) {
+                (Ok((Known { outputs, metrics, cost }, _)), None) => {
                     ledger.settle(index, Settled::Done { outputs, metrics });
                     (Status::Cached { key }, Some(cost))
                 }

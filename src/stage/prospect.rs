@@ -28,6 +28,15 @@ pub enum Foreseen {
     Nothing,
 }
 
+impl Foreseen {
+    pub fn policy(&self) -> Option<&Policy> {
+        match self {
+            Self::Policy(policy) => Some(policy),
+            _ => None,
+        }
+    }
+}
+
 /// Scenarios to come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tasks {
@@ -99,10 +108,7 @@ impl Prospect<'_> {
 
     /// The one policy in this role, as far as it is known.
     pub fn policy(&self, role: &str) -> Option<&Policy> {
-        match self.inputs.get(role)?.first()? {
-            (_, Foreseen::Policy(policy)) => Some(policy),
-            _ => None,
-        }
+        self.inputs.get(role)?.first()?.1.policy()
     }
 
     /// The scenarios, as far as they are known.

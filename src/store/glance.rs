@@ -73,40 +73,40 @@ impl Store {
 }
 
 impl Glance {
-    /// The finished result under this key, if its record and the seals of its artifacts say that all is as it was.
-    /// Otherwise ask [`Store::lookup`].
-    pub fn known(&mut self, store: &Store, key: &Digest) -> Option<Known> {
-        let seen = match self.before.remove(key).filter(|seen| seen.stands(store, key)) {
-            Some(seen) => seen,
-            None => {
-                let seen = Seen::read(store, key)?;
-                self.news = true;
-                seen
-            }
+    /// The finished result under this key and those of its artifacts whose seals do not fit, as [`Store::lookup_sealed`]
+    /// finds them; what there is else where there is none.
+    pub fn lookup(&mut self, store: &Store, key: &Digest) -> Result<(Known, Vec<Digest>), Box<Lookup>> {
+        if let Some(seen) = self.before.remove(key).filter(|seen| seen.stands(store, key)) {
+            let known = seen.known.clone();
+            self.now.insert(*key, seen);
+            return Ok((known, Vec::new()));
+        }
+        // Before it is read: a change in between shows the next time.
+        let record = store.record_path(key).symlink_metadata().map(|metadata| Stamp::from(&metadata));
+        let (known, unsealed) = match store.lookup_sealed(key) {
+            (Lookup::Hit(record), unsealed) => (Known::from(record), unsealed),
+            (other, _) => return Err(Box::new(other)),
         };
-        let known = seen.known.clone();
-        self.now.insert(*key, seen);
-        Some(known)
+        let sealed = record.ok().filter(|_| unsealed.is_empty());
+        if let Some(seen) = sealed.and_then(|record| Seen::sealed(store, &record, &known)) {
+            self.now.insert(*key, seen);
+            self.news = true;
+        }
+        Ok((known, unsealed))
     }
 }
 
 impl Seen {
-    /// From the record and the seals.
-    fn read(store: &Store, key: &Digest) -> Option<Self> {
-        // Before it is read: a change in between shows the next time.
-        let record_stamp = Stamp::from(&store.record_path(key).symlink_metadata().ok()?);
-        let (Lookup::Hit(record), unsealed) = store.lookup_sealed(key) else { return None };
-        if !unsealed.is_empty() {
-            return None;
-        }
-        let mut encoder = begin(&record_stamp);
+    /// As the seals have its artifacts' files.
+    fn sealed(store: &Store, record: &Stamp, known: &Known) -> Option<Self> {
+        let mut encoder = begin(record);
         let mut paths = Vec::new();
-        for output in record.outputs.values() {
+        for output in known.outputs.values() {
             let entries = store.sealed(&output.digest)?;
             entries.iter().for_each(|(entry, is_folder)| add(&mut encoder, &entry.stamp, *is_folder));
             paths.push(entries.into_iter().map(|(entry, _)| entry.path).collect());
         }
-        Some(Self { known: record.into(), paths, stamps: encoder.finish() })
+        Some(Self { known: known.clone(), paths, stamps: encoder.finish() })
     }
 
     /// Whether every file is as it was.
