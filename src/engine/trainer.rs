@@ -103,7 +103,7 @@ fn forward_backward(
                     decoder.layer_again(index, x, &tree.positions, |q, k, v| layout.attend(q, k, v))?
                 }
             };
-            decoder.layer_backward(index, &saved, layout, &dx, gradients)?;
+            decoder.layer_backward(index, saved, layout, &dx, gradients)?;
         }
         ops::embed_backward(&tree.tokens, &dx, decoder.embedding.slot, gradients)?;
         Ok(logprobs)

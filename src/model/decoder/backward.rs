@@ -63,10 +63,11 @@ impl Decoder {
     }
 
     /// Turns the gradient of a layer's output into that of its input, in place, and adds the parameters' to their slots.
+    /// What the forward kept goes as it has been used.
     pub fn layer_backward(
         &self,
         index: usize,
-        saved: &Saved,
+        saved: Saved,
         layout: &TreeLayout<'_>,
         dy: &Tensor,
         gradients: &Gradients,
@@ -77,13 +78,27 @@ impl Decoder {
         let norm = |norm: &Vector, x: &Tensor, dy: &Tensor, dx: &Tensor| {
             ops::rms_norm_backward(x, (&norm.tensor, norm.slot), epsilon, dy, dx, gradients)
         };
-        let (low_project, low) = saved.low.split_at(project.len());
+        let Saved {
+            input,
+            normed,
+            raw,
+            query,
+            key,
+            value,
+            attention,
+            middle,
+            middle_normed,
+            feed: kept,
+            low,
+            output: after,
+        } = saved;
+        let (low_project, low) = low.split_at(project.len());
         let (low_output, low_feed) = (&low[0], &low[1..]);
 
-        let dnormed = saved.middle_normed.zeros_like()?;
-        match (&saved.feed, feed) {
+        let dnormed = middle_normed.zeros_like()?;
+        match (&kept, feed) {
             (Feed::Experts(routed), feed) => {
-                let given = (&saved.middle_normed, dy);
+                let given = (&middle_normed, dy);
                 experts::backward(self.config.design.experts, feed, routed, given, &dnormed, gradients)?;
             }
             (Feed::Dense { gate, up, active }, [into @ .., down]) => {
@@ -91,35 +106,34 @@ impl Decoder {
                 down.backward(active, low_feed[into.len()].as_ref(), dy, &dactive, gradients)?;
                 let (dgate, dup) = ops::silu_mul_backward(gate, up, &dactive)?;
                 let outputs = [&dgate, &dup];
-                project_backward(into, &saved.middle_normed, low_feed, &outputs, &dnormed, gradients)?;
+                project_backward(into, &middle_normed, low_feed, &outputs, &dnormed, gradients)?;
             }
             (Feed::Later, [into @ .., down]) => {
-                self.feed_backward_again((into, down), &saved.middle_normed, dy, &dnormed, gradients)?;
+                self.feed_backward_again((into, down), &middle_normed, dy, &dnormed, gradients)?;
             }
             (Feed::Dense { .. } | Feed::Later, []) => {}
         }
-        norm(&layer.middle_norm, &saved.middle, &dnormed, dy)?;
+        norm(&layer.middle_norm, &middle, &dnormed, dy)?;
+        drop((kept, middle, middle_normed, after, dnormed));
 
-        let dattention = saved.attention.zeros_like()?;
-        output.backward(&saved.attention, low_output.as_ref(), dy, &dattention, gradients)?;
-        let (mut dquery, mut dkey, dvalue) = layout.attend_backward(
-            (&saved.query, &saved.key, &saved.value),
-            &saved.attention,
-            &dattention,
-        )?;
+        let dattention = attention.zeros_like()?;
+        output.backward(&attention, low_output.as_ref(), dy, &dattention, gradients)?;
+        let (mut dquery, mut dkey, dvalue) =
+            layout.attend_backward((&query, &key, &value), &attention, &dattention)?;
+        drop((query, key, value, attention, dattention));
         self.rope.rotate(&dquery, layout.positions, Direction::Backward)?;
         self.rope.rotate(&dkey, layout.positions, Direction::Backward)?;
-        if let (Some([of_query, of_key]), Some([raw_query, raw_key])) = (&layer.head_norms, &saved.raw) {
+        if let (Some([of_query, of_key]), Some([raw_query, raw_key])) = (&layer.head_norms, &raw) {
             for (of, raw, d) in [(of_query, raw_query, &mut dquery), (of_key, raw_key, &mut dkey)] {
                 let draw = raw.zeros_like()?;
                 norm(of, raw, d, &draw)?;
                 *d = draw;
             }
         }
-        let dnormed = saved.normed.zeros_like()?;
+        let dnormed = normed.zeros_like()?;
         let outputs = [&dquery, &dkey, &dvalue];
-        project_backward(project, &saved.normed, low_project, &outputs, &dnormed, gradients)?;
-        norm(&layer.input_norm, &saved.input, &dnormed, dy)?;
+        project_backward(project, &normed, low_project, &outputs, &dnormed, gradients)?;
+        norm(&layer.input_norm, &input, &dnormed, dy)?;
         Ok(())
     }
 }
