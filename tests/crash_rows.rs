@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::{collections::BTreeSet, os::unix::process::ExitStatusExt};
+use std::{collections::BTreeSet, os::unix::process::ExitStatusExt, path::PathBuf};
 
 use common::Project;
 
@@ -53,8 +53,10 @@ fn project() -> Project {
 
 /// The log of the one stage that has rows: its bytes, and the names in its whole frames.
 fn log(project: &Project) -> (Vec<u8>, Vec<String>) {
-    let folders = std::fs::read_dir(project.path("cache/tmp/rows")).into_iter().flatten().flatten();
-    let logs: Vec<_> = folders.map(|folder| std::fs::read(folder.path().join("rows.log")).unwrap()).collect();
+    let inside =
+        |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let logs = inside(project.path("cache/rows")).flat_map(inside);
+    let logs: Vec<_> = logs.map(|log| std::fs::read(log).unwrap()).collect();
     assert!(logs.len() <= 1, "one stage journals rows");
     let bytes = logs.into_iter().next().unwrap_or_default();
     let mut names = Vec::new();

@@ -30,6 +30,8 @@ pub enum EngineError {
     Memory { what: &'static str, needs: usize, available: usize, change: String },
     #[error("the training step diverged: {what} is not a finite number")]
     Diverged { what: &'static str },
+    #[error("the model computes logits that are not finite numbers")]
+    Logits,
     #[error("an engine worker stopped: {reason}")]
     Worker { reason: String },
 }
@@ -57,6 +59,7 @@ impl Diagnostic for EngineError {
             Self::Cache { .. } => "engine::cache",
             Self::Memory { .. } => "engine::memory",
             Self::Diverged { .. } => "engine::diverged",
+            Self::Logits => "engine::logits",
             Self::Worker { .. } => "engine::worker",
         }
     }
@@ -78,6 +81,9 @@ impl Diagnostic for EngineError {
             ),
             Self::Memory { change, .. } => Some(change.clone()),
             Self::Diverged { .. } => Some("lower learning_rate, or max_gradient_norm".into()),
+            Self::Logits => Some(
+                "if it was trained here, lower learning_rate; if not, its files may be damaged, or not made for this dtype".into(),
+            ),
             _ => None,
         }
     }

@@ -47,17 +47,28 @@ impl Sampling {
 
     fn choose(&self, probabilities: &mut [f32], rng: &mut ChaCha8Rng) -> usize {
         self.filter(probabilities);
-        let total: f32 = probabilities.iter().sum();
-        let mut left = (rng.next_u32() >> 8) as f32 / (1u32 << 24) as f32 * total;
+        // Of 150,000 tokens the last ones would be lost in the rounding of `f32`, of the sum and of the draw.
+        let sums: Vec<f64> = probabilities.chunks(BLOCK).map(sum).collect();
+        let mut left = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * sums.iter().sum::<f64>();
         let mut last = 0;
-        for (token, probability) in probabilities.iter().enumerate() {
-            if *probability > 0.0 {
-                last = token;
-                left -= probability;
-                if left < 0.0 {
-                    break;
+        for ((block, probabilities), sum) in probabilities.chunks(BLOCK).enumerate().zip(&sums) {
+            if *sum == 0.0 {
+                continue;
+            }
+            let is_here = left < *sum;
+            for (token, probability) in probabilities.iter().enumerate().filter(|(_, p)| **p > 0.0) {
+                last = block * BLOCK + token;
+                if is_here {
+                    left -= f64::from(*probability);
+                    if left < 0.0 {
+                        return last;
+                    }
                 }
             }
+            if is_here {
+                return last;
+            }
+            left -= sum;
         }
         last
     }
@@ -67,20 +78,68 @@ impl Sampling {
         if self.top_p >= 1.0 && self.top_k == 0 && self.min_p <= 0.0 {
             return;
         }
-        let mut order: Vec<usize> = (0..probabilities.len()).collect();
-        order.sort_by(|a, b| probabilities[*b].total_cmp(&probabilities[*a]).then(a.cmp(b)));
-        let floor = self.min_p * probabilities[order[0]];
-        let mut before = 0.0;
-        for (rank, token) in order.into_iter().enumerate() {
-            let probability = probabilities[token];
-            let dropped =
-                (self.top_k > 0 && rank >= self.top_k) || before >= self.top_p || probability < floor;
-            if rank > 0 && dropped {
-                probabilities[token] = 0.0;
-            }
-            before += probability;
+        let first = most_likely(probabilities);
+        // Tokens below the second bound are together less than what top-p drops.
+        let rest = (1.0 - self.top_p).max(0.0) / (2 * probabilities.len()) as f32;
+        let floor = (self.min_p * probabilities[first]).max(rest).max(f32::MIN_POSITIVE);
+        let mut order: Vec<usize> = (0..probabilities.len()).filter(|i| probabilities[*i] >= floor).collect();
+        if self.top_k > 0 {
+            foremost(&mut order, self.top_k, probabilities);
+            order.truncate(self.top_k);
         }
+        let kept = match self.top_p < 1.0 {
+            true => nucleus(&mut order, f64::from(self.top_p), probabilities),
+            false => order.len(),
+        };
+        let kept: Vec<(usize, f32)> =
+            order[..kept].iter().map(|token| (*token, probabilities[*token])).collect();
+        let most = probabilities[first];
+        probabilities.fill(0.0);
+        probabilities[first] = most;
+        kept.into_iter().for_each(|(token, probability)| probabilities[token] = probability);
     }
+}
+
+/// Values summed at once.
+const BLOCK: usize = 1024;
+
+fn sum(values: &[f32]) -> f64 {
+    let mut sums = [0.0; 8];
+    for values in values.chunks(8) {
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(*value));
+    }
+    sums.iter().sum()
+}
+
+/// Brings the `count` most likely tokens to the front, in no order; of equals the first.
+fn foremost(order: &mut [usize], count: usize, probabilities: &[f32]) {
+    if count > 0 && count < order.len() {
+        order.select_nth_unstable_by(count - 1, |a, b| by_rank(*a, *b, probabilities));
+    }
+}
+
+fn by_rank(a: usize, b: usize, probabilities: &[f32]) -> std::cmp::Ordering {
+    probabilities[b].total_cmp(&probabilities[a]).then(a.cmp(&b))
+}
+
+/// Brings the most likely tokens that together have this probability to the front; says how many they are.
+fn nucleus(order: &mut [usize], top_p: f64, probabilities: &[f32]) -> usize {
+    let (mut ranked, mut step, mut before) = (0, 64, 0.0);
+    while ranked < order.len() {
+        let rest = &mut order[ranked..];
+        foremost(rest, step, probabilities);
+        let count = step.min(rest.len());
+        rest[..count].sort_unstable_by(|a, b| by_rank(*a, *b, probabilities));
+        for token in &rest[..count] {
+            if before >= top_p {
+                return ranked;
+            }
+            before += f64::from(probabilities[*token]);
+            ranked += 1;
+        }
+        step *= 8;
+    }
+    ranked
 }
 
 thread_local! {
@@ -131,6 +190,56 @@ mod tests {
             assert!(shares[2] == 0.0 && (shares[0] - 2.0 / 3.0).abs() < 0.02, "{sampling:?} {shares:?}");
         }
         assert_eq!(shares(Sampling { top_p: 0.0, ..PLAIN }, &logits)[1..], [0.0, 0.0]);
+    }
+
+    #[test]
+    fn filters_keep_what_sorting_all_tokens_would_keep() {
+        let mut rng = ChaCha8Rng::seed_from_u64(9);
+        for case in 0..300 {
+            let (length, spread) = (1 + rng.next_u32() as usize % 700, (case % 7) as f32);
+            // Few distinct values, so that there are equals.
+            let logits: Vec<f32> = (0..length).map(|_| (rng.next_u32() % 12) as f32 * spread / 4.0).collect();
+            let mut probabilities = vec![0.0; length];
+            log_sum_exp_exps(&logits, &mut probabilities);
+            let sampling = Sampling {
+                top_p: [1.0, 0.0, 0.5, 0.9, 0.999][case % 5],
+                top_k: [0, 1, 7, 100, 5000][case / 5 % 5],
+                min_p: [0.0, 0.3, 0.01][case / 25 % 3],
+                ..PLAIN
+            };
+            let mut order: Vec<usize> = (0..length).collect();
+            order.sort_by(|a, b| by_rank(*a, *b, &probabilities));
+            let floor = sampling.min_p * probabilities[order[0]];
+            let (mut expected, mut before) = (vec![0.0; length], 0.0);
+            for (rank, token) in order.into_iter().enumerate() {
+                let within = (sampling.top_k == 0 || rank < sampling.top_k)
+                    && (before < f64::from(sampling.top_p) || sampling.top_p >= 1.0)
+                    && probabilities[token] >= floor;
+                if rank == 0 || within {
+                    expected[token] = probabilities[token];
+                }
+                before += f64::from(probabilities[token]);
+            }
+            sampling.filter(&mut probabilities);
+            assert_eq!(probabilities, expected, "{sampling:?} of {length} tokens");
+        }
+    }
+
+    #[test]
+    fn of_a_large_flat_vocabulary_every_part_is_drawn_alike() {
+        let logits = vec![0.0; 151_936];
+        let mut rng = ChaCha8Rng::seed_from_u64(2);
+        let mut parts = [0; 4];
+        for _ in 0..4000 {
+            parts[PLAIN.draw(&logits, &mut rng).0 as usize / 37_984] += 1;
+        }
+        assert!(parts.iter().all(|part| (900..1100).contains(part)), "{parts:?}");
+        // The last token has its share of the largest draws: none falls off the end, and none is out of reach.
+        let mut probabilities = vec![1.0f32 / 151_936.0; 151_936];
+        let total: f64 = probabilities.chunks(BLOCK).map(sum).sum();
+        assert!((total - 1.0).abs() < 1e-7, "{total}");
+        PLAIN.filter(&mut probabilities);
+        assert!(probabilities.iter().all(|probability| *probability > 0.0));
     }
 
     #[test]

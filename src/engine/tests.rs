@@ -422,3 +422,17 @@ async fn a_prompt_that_does_not_fit_is_refused_and_others_go_on() {
     let filled = fine.turn(&[1], &[], 500).await.unwrap();
     assert_eq!(filled.stop, Stop::Context);
 }
+
+#[tokio::test]
+async fn logits_that_are_no_numbers_end_the_turn_that_asked_for_them() {
+    let mut decoder = adapted();
+    for parameter in &mut decoder.trained() {
+        let huge = (parameter.tensor().ones_like().unwrap() * 1e30).unwrap();
+        parameter.set(huge);
+    }
+    let sampler = Sampler::new(decoder, 1);
+    for sampling in [WARM, Sampling::GREEDY] {
+        let turn = sampler.open(vec![tokens(9, 1).into()], sampling, 1).turn(&[], &[], 3).await;
+        assert!(matches!(turn, Err(EngineError::Logits)), "{sampling:?}");
+    }
+}

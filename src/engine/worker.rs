@@ -445,6 +445,12 @@ impl Worker {
         let Some(conversation) = self.conversations.get_mut(&id) else { return };
         let Some(segment) = self.segments.get_mut(conversation.segment) else { return };
         let Some(turn) = &mut conversation.turn else { return };
+        if !logprob.is_finite() {
+            if let Some(turn) = conversation.turn.take() {
+                _ = turn.reply.send(Err(EngineError::Logits));
+            }
+            return self.leave(id);
+        }
         turn.sampled.tokens.push(token);
         turn.sampled.logprobs.push(logprob);
         segment.tokens.push(token);

@@ -7,7 +7,7 @@
 //! the record, so that a record never names what is not there; the record before the rows are forgotten.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -23,10 +23,12 @@ use crate::{
     hash::Digest,
     plan::{self, CacheMode, KeyFields, NodeIndex, Plan, Ready, RerunReason, Resample},
     spent::Meter,
-    stage::{self, Artifacts, Context, Held, Input, Metrics, Rows, StageError, card::Section, registry},
+    stage::{
+        self, Artifacts, Context, Earlier, Held, Input, Metrics, Rows, StageError, card::Section, registry,
+    },
     store::{
         Acquired, ActionRecord, Condition, Cost, Fetched, FileDigests, LastKeys, Lease, Lookup, Output,
-        Placed, Pushed, Recorded, Remote, RowLog, Settler, Store, StoreError, Watch, failpoint,
+        Placed, Pushed, Recorded, Remainder, Remote, RowLog, Settler, Store, StoreError, Watch, failpoint,
     },
 };
 
@@ -247,7 +249,7 @@ impl Workshop {
         self.folder.note(Entry::Started { node: id.clone(), key: job.key, reasons })?;
 
         let meter = Arc::<Meter>::default();
-        let rows = Arc::new(StageRows(self.store.rows(&job.key)));
+        let rows = Arc::new(self.rows(job)?);
         failpoint("work::begun");
         let began = Instant::now();
         let (attempt, metrics) = self.persist(job, &rows, &meter, share).await?;
@@ -281,15 +283,28 @@ impl Workshop {
                 *standing
             }
         };
-        self.settler.settle(&id, job.key, placed);
+        self.settler.settle(&id, job.key, placed, Some((rows.log.clone(), rows.remainder(&record))));
         let record = self.pushed(job, record)?;
-        rows.0.clear()?;
         self.store.remember(&self.plan.name, &BTreeMap::from([(id.clone(), job.key)]))?;
         self.link(job, &record)?;
         failpoint("work::linked");
         let seconds = record.cost.seconds;
         self.folder.note(Entry::Finished { node: id, key: job.key, seconds })?;
         Ok(Done { key: job.key, record, cached: false })
+    }
+
+    fn rows(&self, job: &Job) -> Result<StageRows> {
+        let card = &self.plan.node(job.index).stage.card;
+        let log = self.store.rows(&job.fields.family(card), &job.key);
+        let anew = self.forced(job).is_some();
+        if anew {
+            // What an interrupted attempt at making it anew has recorded counts, and nothing of before.
+            log.forget_before(&self.store.record_path(&job.key))?;
+        }
+        let port = card.outputs.iter().find(|(_, port)| port.rows).map(|(name, _)| name.clone());
+        let has_family =
+            card.params.values().any(|param| param.rows) || card.inputs.values().any(|role| role.rows);
+        Ok(StageRows { log: Arc::new(log), store: self.store.clone(), anew, port, has_family })
     }
 
     /// Works the stage, several times where the outside world fails and the card allows it.
@@ -476,15 +491,49 @@ fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
-struct StageRows(RowLog);
+struct StageRows {
+    log: Arc<RowLog>,
+    store: Store,
+    /// Nothing is to be taken over from results.
+    anew: bool,
+    /// The output that holds the rows.
+    port: Option<String>,
+    /// Whether there can be stages that differ in their rows alone.
+    has_family: bool,
+}
+
+impl StageRows {
+    /// What of the rows is wanted once the result is durable.
+    fn remainder(&self, record: &ActionRecord) -> Remainder {
+        match &self.port {
+            _ if !self.has_family || record.withheld => Remainder::Nothing,
+            Some(_) => Remainder::Names,
+            None => Remainder::Rows,
+        }
+    }
+}
 
 impl Rows for StageRows {
     fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
-        Ok(self.0.finished()?)
+        let mut rows = match self.anew {
+            true => BTreeMap::new(),
+            false => self.log.relatives()?.rows,
+        };
+        rows.extend(self.log.finished()?);
+        Ok(rows)
     }
 
-    fn record(&self, key: &str, row: &[u8]) -> Result<()> {
-        Ok(self.0.record(key, row)?)
+    fn record(&self, name: &str, row: &[u8]) -> Result<()> {
+        Ok(self.log.record(name, row)?)
+    }
+
+    fn earlier(&self) -> Result<Vec<Earlier>> {
+        let Some(port) = self.port.as_ref().filter(|_| !self.anew) else { return Ok(Vec::new()) };
+        let earlier = |(key, names): (Digest, BTreeSet<String>)| {
+            let record = self.store.record(&key).filter(|record| !record.withheld)?;
+            Some(Earlier { path: folder::artifact(&self.store, record.outputs.get(port)?), names })
+        };
+        Ok(self.log.relatives()?.finished.into_iter().filter_map(earlier).collect())
     }
 }
 

@@ -29,7 +29,7 @@ use serde_json::{Map, Value, json};
 use super::{draft::Stage, identity::ServerIdentity};
 use crate::{
     hash::{Digest, Encoder},
-    stage::card::Section,
+    stage::card::{Card, Section},
 };
 
 const SCHEMA: u32 = 1;
@@ -123,6 +123,16 @@ impl KeyFields {
         encoder.text("schema").json(&self.schema.into());
         encoder.text("seed").json(&self.seed.into());
         encoder.text("server").json(self.server.as_ref().unwrap_or(&Value::Null));
+        encoder.finish()
+    }
+
+    /// What keys have in common that differ only in which rows there are: what their cards mark with `rows`.
+    pub fn family(&self, card: &Card) -> Digest {
+        let mut fields = self.clone();
+        fields.params.retain(|name, _| !card.params.get(name).is_some_and(|param| param.rows));
+        fields.inputs.retain(|role, _| !card.inputs.get(role).is_some_and(|role| role.rows));
+        let mut encoder = Encoder::new("mcprl stage family v1");
+        encoder.json(&fields.value());
         encoder.finish()
     }
 

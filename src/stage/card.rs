@@ -62,6 +62,9 @@ pub struct Role {
     pub many: bool,
     #[serde(default)]
     pub optional: bool,
+    /// Says which rows there are, or how they are put together, and never what is in one: see [`Card::family`].
+    #[serde(default)]
+    pub rows: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,6 +135,9 @@ pub struct Param {
     /// False for what changes the speed and never the result, such as how much is done at once: not part of the key.
     #[serde(default = "yes")]
     pub keyed: bool,
+    /// As in [`Role`].
+    #[serde(default)]
+    pub rows: bool,
 }
 
 fn yes() -> bool {
@@ -183,6 +189,9 @@ pub struct Port {
     pub path: String,
     #[serde(default)]
     pub about: String,
+    /// Holds the stage's rows as they were recorded.
+    #[serde(default)]
+    pub rows: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]

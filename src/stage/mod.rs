@@ -25,7 +25,11 @@ mod workload;
 #[cfg(test)]
 mod testing;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -57,12 +61,26 @@ pub trait Artifacts: Send + Sync {
     fn folder(&self, digest: &Digest) -> Result<PathBuf>;
 }
 
-/// Finished rows of a stage that was interrupted, and the place to record more. Rows are keyed by the caller.
+/// Finished rows of a stage, and the place to record more. Rows are named by the caller: whatever the parameters and
+/// inputs are that a card marks with `rows`, what is in a row with a name is the same.
 pub trait Rows: Send + Sync {
-    /// Rows recorded by earlier attempts at the same stage key.
+    /// Rows recorded by interrupted stages, this one and others that differ in those parameters and inputs alone.
     fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>>;
-    /// Records one finished row durably enough to survive a kill -9.
-    fn record(&self, key: &str, row: &[u8]) -> Result<()>;
+    /// Records one finished row durably enough to survive a kill -9. An empty row was found in an earlier result.
+    fn record(&self, name: &str, row: &[u8]) -> Result<()>;
+    /// Earlier results of such stages.
+    fn earlier(&self) -> Result<Vec<Earlier>> {
+        Ok(Vec::new())
+    }
+}
+
+/// A result whose rows can be taken over.
+#[derive(Debug)]
+pub struct Earlier {
+    /// The output that the card marks with `rows`.
+    pub path: PathBuf,
+    /// Names of its rows.
+    pub names: BTreeSet<String>,
 }
 
 /// Everything a stage may use.

@@ -140,7 +140,9 @@ impl Store {
         }
         let old = files(&self.root.join("ac/old")).into_iter().filter(|path| !young(modified(path), window));
         garbage.leftovers.extend(old);
-        garbage.leftovers.extend(self.half_done(keep, live, &young));
+        let records: BTreeSet<&Digest> = garbage.records.iter().collect();
+        let standing = |key: &Digest| self.record_path(key).exists() && !records.contains(key);
+        garbage.leftovers.extend(self.half_done(keep, live, &standing, &young));
         garbage.runs = runs.into_iter().map(|id| (id.clone(), stamp(&self.journal(&id)))).collect();
         Ok(garbage)
     }
@@ -149,20 +151,31 @@ impl Store {
         &self,
         keep: &BTreeSet<Digest>,
         live: bool,
+        standing: &dyn Fn(&Digest) -> bool,
         young: &dyn Fn(Option<SystemTime>, Duration) -> bool,
     ) -> Vec<PathBuf> {
-        let key = |path: &Path| path.file_name()?.to_str()?.parse::<Digest>().ok();
-        let rows = folders(&self.tmp().join("rows")).into_iter().filter(|path| {
-            let last = modified(&path.join("rows.log")).or_else(|| modified(path));
-            key(path).is_none_or(|key| !keep.contains(&key)) && !young(last, BESIDE_RUNS)
+        let rows = folders(&self.families()).into_iter().flat_map(|family| {
+            let (gone, kept): (Vec<PathBuf>, Vec<PathBuf>) = files(&family).into_iter().partition(|path| {
+                let needed = |key| {
+                    let record = standing(&key).then(|| modified(&self.record_path(&key))).flatten();
+                    match path.extension().is_some_and(|extension| extension == "done") {
+                        true => record.is_some(),
+                        // What is older than its result is in it.
+                        false => {
+                            keep.contains(&key) && record.is_none_or(|record| modified(path) > Some(record))
+                        }
+                    }
+                };
+                let key = path.file_stem().and_then(|stem| stem.to_str()?.parse::<Digest>().ok());
+                !key.is_some_and(needed) && !young(modified(path), BESIDE_RUNS)
+            });
+            if kept.is_empty() && !young(modified(&family), BESIDE_RUNS) { vec![family] } else { gone }
         });
         // A stage may work for longer than any window without touching its folder.
         let work = folders(&self.tmp().join("work")).into_iter().filter(|_| !live);
         let others = entries(&self.tmp()).into_iter().filter(|path| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            !["rows", "work"].contains(&name)
-                && !name.starts_with(LISTS)
-                && !young(modified(path), BESIDE_RUNS)
+            name != "work" && !name.starts_with(LISTS) && !young(modified(path), BESIDE_RUNS)
         });
         rows.chain(work).chain(others.filter(|_| !live)).collect()
     }
@@ -210,7 +223,8 @@ impl Store {
         let live = self.live_runs();
         if !live.is_empty() {
             // Half-done work that was nobody's may be a new run's by now.
-            garbage.leftovers.retain(|path| !path.starts_with(self.tmp()));
+            let (tmp, rows) = (self.tmp(), self.families());
+            garbage.leftovers.retain(|path| !path.starts_with(&tmp) && !path.starts_with(&rows));
         }
         garbage.runs.retain(|(id, before)| !live.contains(id) && stamp(&self.journal(id)) == *before);
         let asked = asked(&garbage.runs.iter().map(|(id, _)| id.clone()).collect());

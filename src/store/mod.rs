@@ -14,7 +14,8 @@
 //! | `runs/` | journals, one folder per run |
 //! | `unpushed/` | which results the shared caches do not have yet |
 //! | `quarantine/` | damaged artifacts and records that `verify` took out of use |
-//! | `tmp/` | work in progress, rows of interrupted stages, digests of files outside the store |
+//! | `rows/<family>/` | finished rows of interrupted stages, and what later ones may take over |
+//! | `tmp/` | work in progress, digests of files outside the store |
 //!
 //! Invariants:
 //! - Nothing under `cas/` or `ac/` is ever seen half-written: it is written under `tmp/`, then renamed. Sealed is what is
@@ -54,7 +55,7 @@ pub use last::{LastKeys, LastRun};
 pub use lease::{Acquired, Holder, Lease, Watch};
 pub use record::{ActionRecord, Cost, Lookup, Output, Recorded};
 pub use remote::{Fetched, Handed, NotAPlace, Pushed, Remote, RemotePlace, RemoteSpec, Traffic, Waiting};
-pub use rows::RowLog;
+pub use rows::{Relatives, Remainder, RowLog};
 pub use settle::Settler;
 pub use transfer::Copied;
 pub use verify::{Checked, Flaw};

@@ -104,7 +104,7 @@ pub enum Recorded {
 }
 
 impl Store {
-    pub(super) fn record_path(&self, key: &Digest) -> PathBuf {
+    pub fn record_path(&self, key: &Digest) -> PathBuf {
         self.root.join("ac").join(format!("{key}.json"))
     }
 

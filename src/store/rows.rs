@@ -1,4 +1,10 @@
-//! Finished rows of a stage that is not finished: `tmp/rows/<key>/rows.log`.
+//! Finished rows of stages: `rows/<family>/<key>.log`.
+//!
+//! Keys that differ only in which rows there are (how many episodes, of which tasks) are a family: what is in a row with
+//! a name is the same in all of them. While a stage is worked its rows go to the log of its key. Once its result is
+//! durable they are in the artifact, and `<key>.done` says which; where the artifact does not hold them as they were
+//! recorded, `<key>.done` is the log. So a stage that is interrupted plays what is missing, and so does one of the same
+//! family that wants more rows.
 //!
 //! A frame is: length of the name (u32, little endian), length of the row (u32), the name, the row, and the first
 //! eight bytes of the blake3 of all that. Frames are appended with one write each; the first frame that does not
@@ -6,10 +12,10 @@
 //! nothing, a power cut may lose the newest rows.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{File, OpenOptions},
-    io::Write,
-    path::PathBuf,
+    io::{ErrorKind, Write},
+    path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
@@ -20,28 +26,75 @@ const CHECK: usize = 8;
 
 /// The rows of one stage key.
 pub struct RowLog {
-    path: PathBuf,
+    /// That of the family.
+    folder: PathBuf,
+    key: Digest,
     file: Mutex<Option<File>>,
 }
 
+/// What of a family other keys have.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Relatives {
+    pub rows: BTreeMap<String, Vec<u8>>,
+    /// Names of rows that finished results hold, by key.
+    pub finished: BTreeMap<Digest, BTreeSet<String>>,
+}
+
+/// What stays of a log once the result is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remainder {
+    Nothing,
+    /// The artifact holds the rows.
+    Names,
+    Rows,
+}
+
 impl Store {
-    pub fn rows(&self, key: &Digest) -> RowLog {
-        RowLog {
-            path: self.tmp().join("rows").join(key.to_string()).join("rows.log"),
-            file: Mutex::new(None),
-        }
+    pub fn rows(&self, family: &Digest, key: &Digest) -> RowLog {
+        RowLog { folder: self.families().join(family.to_string()), key: *key, file: Mutex::new(None) }
+    }
+
+    pub(super) fn families(&self) -> PathBuf {
+        self.root.join("rows")
     }
 }
 
 impl RowLog {
-    /// Every row recorded so far; the last one of a name counts.
-    pub fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
-        Ok(parse(&self.bytes()?).0)
+    fn log(&self) -> PathBuf {
+        self.folder.join(format!("{}.log", self.key))
     }
 
-    /// Appends one row.
+    /// Every row recorded so far; the last one of a name counts.
+    pub fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
+        let mut rows = parse(&read(&self.log())?).0;
+        rows.retain(|_, row| !row.is_empty());
+        Ok(rows)
+    }
+
+    /// What results and interrupted stages of the same family have, and earlier results of this key.
+    pub fn relatives(&self) -> Result<Relatives, StoreError> {
+        let mut relatives = Relatives::default();
+        let entries = match std::fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(relatives),
+            Err(cause) => return Err(StoreError::reading(&self.folder, cause)),
+        };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let key = path.file_stem().and_then(|stem| stem.to_str()?.parse::<Digest>().ok());
+            let Some(key) = key.filter(|_| path != self.log()) else { continue };
+            let rows = parse(&read(&path)?).0;
+            if path.extension().is_some_and(|extension| extension == "done") {
+                relatives.finished.entry(key).or_default().extend(rows.keys().cloned());
+            }
+            relatives.rows.extend(rows.into_iter().filter(|(_, row)| !row.is_empty()));
+        }
+        Ok(relatives)
+    }
+
+    /// Appends one row. An empty one says that the row is known elsewhere.
     pub fn record(&self, name: &str, row: &[u8]) -> Result<(), StoreError> {
-        let writing = |cause| StoreError::writing(&self.path, cause);
+        let path = self.log();
+        let writing = |cause| StoreError::writing(&path, cause);
         let frame = frame(name, row).map_err(writing)?;
         let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let file = match &mut *slot {
@@ -57,31 +110,56 @@ impl RowLog {
         Ok(())
     }
 
-    /// Forgets all rows: the stage is published.
-    pub fn clear(&self) -> Result<(), StoreError> {
-        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let Some(folder) = self.path.parent().filter(|folder| folder.exists()) else { return Ok(()) };
-        std::fs::remove_dir_all(folder).map_err(|cause| StoreError::writing(folder, cause))
+    /// Forgets the rows if they were recorded before the file at `path` was written: they are what it speaks of.
+    pub fn forget_before(&self, path: &Path) -> Result<(), StoreError> {
+        let at = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
+        match at(&self.log()).zip(at(path)) {
+            Some((rows, other)) if rows <= other => self.end(Remainder::Nothing),
+            _ => Ok(()),
+        }
     }
 
-    fn bytes(&self) -> Result<Vec<u8>, StoreError> {
-        match std::fs::read(&self.path) {
-            Ok(bytes) => Ok(bytes),
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(cause) => Err(StoreError::reading(&self.path, cause)),
+    /// Leaves this much of the rows: the result is durable.
+    pub fn end(&self, remainder: Remainder) -> Result<(), StoreError> {
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let (log, done) = (self.log(), self.folder.join(format!("{}.done", self.key)));
+        if !log.exists() {
+            return Ok(());
         }
+        let writing = |cause| StoreError::writing(&log, cause);
+        match remainder {
+            Remainder::Nothing => {}
+            Remainder::Rows => return std::fs::rename(&log, &done).map_err(writing),
+            Remainder::Names => {
+                let names = parse(&read(&log)?).0.into_keys();
+                let frames: std::io::Result<Vec<_>> = names.map(|name| frame(&name, b"")).collect();
+                // Torn, it names fewer rows than there are.
+                std::fs::write(&done, frames.map_err(writing)?.concat()).map_err(writing)?;
+            }
+        }
+        std::fs::remove_file(&log).map_err(writing)?;
+        // Stays where other keys have something in it.
+        _ = std::fs::remove_dir(&self.folder);
+        Ok(())
     }
 
     /// Opens for appending, a torn tail cut off first.
     fn open(&self) -> Result<File, StoreError> {
-        let writing = |cause| StoreError::writing(&self.path, cause);
-        if let Some(folder) = self.path.parent() {
-            std::fs::create_dir_all(folder).map_err(writing)?;
-        }
-        let whole = parse(&self.bytes()?).1;
-        let file = OpenOptions::new().create(true).append(true).open(&self.path).map_err(writing)?;
+        let path = self.log();
+        let writing = |cause| StoreError::writing(&path, cause);
+        std::fs::create_dir_all(&self.folder).map_err(writing)?;
+        let whole = parse(&read(&path)?).1;
+        let file = OpenOptions::new().create(true).append(true).open(&path).map_err(writing)?;
         file.set_len(whole as u64).map_err(writing)?;
         Ok(file)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, StoreError> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(bytes),
+        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(cause) => Err(StoreError::reading(path, cause)),
     }
 }
 
@@ -130,60 +208,110 @@ fn first(bytes: &[u8]) -> Option<(String, Vec<u8>, usize)> {
 mod tests {
     use super::*;
 
-    fn log() -> (tempfile::TempDir, Store, Digest) {
+    const FAMILY: &[u8] = b"family";
+
+    fn store() -> (tempfile::TempDir, Store) {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
         store.prepare().unwrap();
-        (folder, store, Digest::of(b"key"))
+        (folder, store)
+    }
+
+    fn rows(store: &Store, key: &str) -> RowLog {
+        store.rows(&Digest::of(FAMILY), &Digest::of(key.as_bytes()))
     }
 
     #[test]
     fn rows_outlive_the_writer_and_the_last_of_a_name_counts() {
-        let (_folder, store, key) = log();
-        let rows = store.rows(&key);
-        rows.record("a", b"1").unwrap();
-        rows.record("b", b"").unwrap();
-        rows.record("a", b"2").unwrap();
-        let found = store.rows(&key).finished().unwrap();
-        assert_eq!(found, BTreeMap::from([("a".into(), b"2".to_vec()), ("b".into(), b"".to_vec())]));
+        let (_folder, store) = store();
+        let log = rows(&store, "key");
+        log.record("a", b"1").unwrap();
+        log.record("b", b"0").unwrap();
+        log.record("a", b"2").unwrap();
+        let found = rows(&store, "key").finished().unwrap();
+        assert_eq!(found, BTreeMap::from([("a".into(), b"2".to_vec()), ("b".into(), b"0".to_vec())]));
     }
 
     #[test]
     fn a_tail_torn_at_any_byte_costs_the_torn_row_alone() {
-        let (_folder, store, key) = log();
-        store.rows(&key).record("a", b"first").unwrap();
-        let path = store.rows(&key).path;
+        let (_folder, store) = store();
+        rows(&store, "key").record("a", b"first").unwrap();
+        let path = rows(&store, "key").log();
         let whole = std::fs::read(&path).unwrap().len();
-        store.rows(&key).record("b", b"second").unwrap();
+        rows(&store, "key").record("b", b"second").unwrap();
         let both = std::fs::read(&path).unwrap();
         for cut in whole..both.len() {
             std::fs::write(&path, &both[..cut]).unwrap();
-            store.rows(&key).record("c", b"third").unwrap();
-            let names: Vec<_> = store.rows(&key).finished().unwrap().into_keys().collect();
+            rows(&store, "key").record("c", b"third").unwrap();
+            let names: Vec<_> = rows(&store, "key").finished().unwrap().into_keys().collect();
             assert_eq!(names, ["a", "c"], "cut at {cut}");
         }
     }
 
     #[test]
     fn a_flipped_bit_ends_the_log() {
-        let (_folder, store, key) = log();
+        let (_folder, store) = store();
         for name in ["a", "b", "c"] {
-            store.rows(&key).record(name, b"row").unwrap();
+            rows(&store, "key").record(name, b"row").unwrap();
         }
-        let path = store.rows(&key).path;
+        let path = rows(&store, "key").log();
         let mut bytes = std::fs::read(&path).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
         std::fs::write(&path, bytes).unwrap();
-        assert_eq!(store.rows(&key).finished().unwrap().len(), 1);
+        assert_eq!(rows(&store, "key").finished().unwrap().len(), 1);
     }
 
     #[test]
-    fn cleared_rows_are_gone() {
-        let (_folder, store, key) = log();
-        let rows = store.rows(&key);
-        rows.record("a", b"1").unwrap();
-        rows.clear().unwrap();
-        assert!(rows.finished().unwrap().is_empty());
+    fn of_a_finished_result_names_or_rows_or_nothing_stays_for_the_family() {
+        let (_folder, store) = store();
+        for (key, remainder) in [("n", Remainder::Nothing), ("s", Remainder::Names), ("r", Remainder::Rows)] {
+            rows(&store, key).record(key, b"row").unwrap();
+            rows(&store, key).end(remainder).unwrap();
+            assert!(rows(&store, key).finished().unwrap().is_empty());
+        }
+        let names = |key: &str| (Digest::of(key.as_bytes()), BTreeSet::from([key.to_owned()]));
+        let expected = Relatives {
+            rows: BTreeMap::from([("r".into(), b"row".to_vec())]),
+            finished: BTreeMap::from([names("s"), names("r")]),
+        };
+        assert_eq!(rows(&store, "new").relatives().unwrap(), expected);
+        let strange = store.rows(&Digest::of(b"another"), &Digest::of(b"new"));
+        assert_eq!(strange.relatives().unwrap(), Relatives::default());
+    }
+
+    #[test]
+    fn rows_of_an_interrupted_relative_are_known_and_ones_known_elsewhere_are_named_alone() {
+        let (_folder, store) = store();
+        let half = rows(&store, "half");
+        half.record("own", b"row").unwrap();
+        half.record("elsewhere", b"").unwrap();
+        let found = rows(&store, "new").relatives().unwrap();
+        assert_eq!(found.rows.into_keys().collect::<Vec<_>>(), ["own"]);
+        assert_eq!(half.finished().unwrap().into_keys().collect::<Vec<_>>(), ["own"]);
+        half.end(Remainder::Names).unwrap();
+        let found = rows(&store, "new").relatives().unwrap();
+        let names = BTreeSet::from(["elsewhere".into(), "own".into()]);
+        assert_eq!(found.finished, BTreeMap::from([(Digest::of(b"half"), names)]));
+    }
+
+    #[test]
+    fn rows_recorded_before_a_file_are_forgotten_for_it_and_later_ones_are_not() {
+        let (folder, store) = store();
+        let log = rows(&store, "key");
+        let record = folder.path().join("record");
+        let dated = |path: &Path, seconds| {
+            let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            File::options().append(true).open(path).unwrap().set_modified(at).unwrap();
+        };
+        std::fs::write(&record, "").unwrap();
+        log.record("a", b"1").unwrap();
+        dated(&record, 50);
+        dated(&log.log(), 60);
+        log.forget_before(&record).unwrap();
+        assert_eq!(log.finished().unwrap().len(), 1);
+        dated(&log.log(), 40);
+        log.forget_before(&record).unwrap();
+        assert!(log.finished().unwrap().is_empty());
     }
 }

@@ -15,14 +15,14 @@ use std::{
     fs::File,
     path::{Path, PathBuf},
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
     thread::JoinHandle,
 };
 
-use super::{Placed, Store, StoreError, failpoint};
+use super::{Placed, Remainder, RowLog, Store, StoreError, failpoint};
 use crate::hash::Digest;
 
 /// Syncs under way at once, which the file system may answer with one commit.
@@ -82,7 +82,11 @@ struct Unsettled {
     stage: String,
     key: Digest,
     placed: Vec<Placed>,
+    rows: Option<Ending>,
 }
+
+/// What stays of a stage's rows once its result is durable, and not before.
+type Ending = (Arc<RowLog>, Remainder);
 
 type Settling = JoinHandle<Vec<Unsettling>>;
 
@@ -101,14 +105,14 @@ impl Settler {
     }
 
     /// Takes a result that is in its place. Returns at once.
-    pub fn settle(&self, stage: &str, key: Digest, placed: Vec<Placed>) {
+    pub fn settle(&self, stage: &str, key: Digest, placed: Vec<Placed>, rows: Option<Ending>) {
         let mut at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner);
         let (queue, _) = at_work.get_or_insert_with(|| {
             let (queue, results) = mpsc::channel();
             let store = self.store.clone();
             (queue, std::thread::spawn(move || settle_all(&store, &results)))
         });
-        _ = queue.send(Unsettled { stage: stage.to_owned(), key, placed });
+        _ = queue.send(Unsettled { stage: stage.to_owned(), key, placed, rows });
     }
 
     /// Returns once everything is durable, with what is not: its records are set aside.
@@ -130,26 +134,37 @@ fn settle_all(store: &Store, results: &mpsc::Receiver<Unsettled>) -> Vec<Unsettl
         let (mut placed, mut stages) = (Vec::new(), Vec::new());
         for result in round {
             placed.extend(result.placed);
-            stages.push((result.stage, result.key));
+            stages.push((result.stage, result.key, result.rows));
         }
         if store.settle(&placed, &keys).is_ok() {
+            stages.into_iter().for_each(|(_, _, rows)| end(rows));
             continue;
         }
         // Once more, one by one, to learn which.
-        for (stage, key) in stages {
+        for (stage, key, rows) in stages {
             let outputs: BTreeSet<Digest> = store
                 .record(&key)
                 .map(|record| record.outputs.values().map(|output| output.digest).collect())
                 .unwrap_or_default();
             let own = |placed: &&Placed| outputs.contains(&placed.digest);
             let one = placed.iter().filter(own).try_for_each(|placed| store.settle_one(placed));
-            if let Err(cause) = one.and_then(|()| store.settle(&[], &[key])) {
-                _ = store.withdraw(&key);
-                failed.push((stage, cause));
+            match one.and_then(|()| store.settle(&[], &[key])) {
+                Ok(()) => end(rows),
+                Err(cause) => {
+                    _ = store.withdraw(&key);
+                    failed.push((stage, cause));
+                }
             }
         }
     }
     failed
+}
+
+/// What stays behind where this fails is in nobody's way, and goes with the next sweep.
+fn end(rows: Option<Ending>) {
+    if let Some((log, remainder)) = rows {
+        _ = log.end(remainder);
+    }
 }
 
 impl Store {
@@ -200,7 +215,7 @@ mod tests {
         for (placed, record) in results {
             assert_eq!(store.lookup(&record.key), Lookup::Hit(record.clone()));
             assert_eq!(store.inspect(&placed.digest), Condition::Unsealed);
-            settler.settle("stage", record.key, vec![placed]);
+            settler.settle("stage", record.key, vec![placed], None);
             records.push(record);
         }
         assert!(settler.finish().is_empty());
@@ -227,8 +242,8 @@ mod tests {
         let (lost, lost_record) = placed(&store, "lost");
         let (kept, kept_record) = placed(&store, "kept");
         std::fs::remove_dir_all(store.artifact(&lost.digest)).unwrap();
-        settler.settle("lost", lost_record.key, vec![lost]);
-        settler.settle("kept", kept_record.key, vec![kept]);
+        settler.settle("lost", lost_record.key, vec![lost], None);
+        settler.settle("kept", kept_record.key, vec![kept], None);
         let failed: Vec<_> = settler.finish().into_iter().map(|(stage, _)| stage).collect();
         assert_eq!(failed, ["lost"]);
         assert_eq!(store.lookup(&lost_record.key), Lookup::Miss);

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::{
     agent::{End, Episode, Limits, Opening, Toolbox, episode},
     chat::{Chat, HistoryThinking, Thinking},
-    data::{Scenario, Trajectory},
+    data::{self, Scenario, Trajectory},
     engine::{Sampler, Sampling},
     error::{At, Diagnostic, Interrupted, Result},
     hash::{Digest, Encoder},
@@ -76,7 +76,7 @@ pub struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// The id of the trajectory, and the name of its row.
+    /// The id of the trajectory.
     fn id(&self, policy: &Digest) -> String {
         let Sampling { temperature, top_p, top_k, min_p } = self.sampling;
         Encoder::new("mcprl trajectory v1")
@@ -87,6 +87,11 @@ impl Attempt<'_> {
             .json(&json!([temperature, top_p, top_k, min_p]))
             .finish()
             .to_string()
+    }
+
+    /// The name of its row: the trajectory's id, and the task, for which a table of scenarios may have had the same id.
+    fn row(&self, policy: &Digest) -> String {
+        format!("{} {}", self.id(policy), Digest::of(self.scenario.task.as_bytes()).short())
     }
 }
 
@@ -179,11 +184,11 @@ impl Player {
         Ok(Self { policy: policy.digest, sampler, chat, toolbox, pool: Pool::new(server), budget })
     }
 
-    /// Plays the attempts, those recorded earlier excepted; trajectories come back in the attempts' order.
+    /// Plays the attempts, those played earlier excepted; trajectories come back in the attempts' order.
     ///
     /// Advances the observer by one for every attempt.
     pub async fn play(&self, context: &Context, attempts: &[Attempt<'_>]) -> Result<Vec<Trajectory>> {
-        let mut recorded = context.rows.finished()?;
+        let mut known = known(context, &self.policy, attempts)?;
         let mut scoreboard = Scoreboard::new(self.sampler.sampled_tokens());
         let computed = || {
             let usage = self.sampler.usage();
@@ -193,16 +198,14 @@ impl Player {
         let mut tool_calls = 0;
         let mut played: Vec<Option<Trajectory>> = Vec::with_capacity(attempts.len());
         for attempt in attempts {
-            // A row that does not parse is played again.
-            let row = recorded.remove(&attempt.id(&self.policy));
-            let trajectory: Option<Trajectory> = row.and_then(|row| serde_json::from_slice(&row).ok());
+            let trajectory = known.remove(&attempt.row(&self.policy));
             if let Some(trajectory) = &trajectory {
                 scoreboard.count(attempt, trajectory);
                 context.observer.advance(1);
             }
             played.push(trajectory);
         }
-        drop(recorded);
+        drop(known);
         let missing: Vec<usize> = (0..attempts.len()).filter(|index| played[*index].is_none()).collect();
         let openings = self.openings(missing.iter().map(|index| attempts[*index].scenario))?;
 
@@ -224,7 +227,7 @@ impl Player {
             let trajectory = trajectory?;
             tool_calls += u64::from(trajectory.calls);
             if let Ok(row) = serde_json::to_vec(&trajectory) {
-                context.rows.record(&trajectory.id, &row)?;
+                context.rows.record(&attempts[index].row(&self.policy), &row)?;
             }
             scoreboard.count(&attempts[index], &trajectory);
             context.observer.advance(1);
@@ -288,6 +291,55 @@ impl Player {
         let limits = self.budget.limits();
         Ok(episode(&mut sequence, &*session, &self.chat, &self.toolbox, opening, &limits).await?)
     }
+}
+
+/// Attempts that were played before, by the names of their rows: by this stage, interrupted, or for results that differ
+/// from this one in which episodes there are.
+fn known(
+    context: &Context,
+    policy: &Digest,
+    attempts: &[Attempt<'_>],
+) -> Result<BTreeMap<String, Trajectory>> {
+    let mut recorded = context.rows.finished()?;
+    let mut known = BTreeMap::new();
+    let mut wanted = BTreeMap::new();
+    for attempt in attempts {
+        let name = attempt.row(policy);
+        // A row that does not parse is played again.
+        match recorded.remove(&name).and_then(|row| serde_json::from_slice(&row).ok()) {
+            Some(trajectory) => _ = known.insert(name, as_of(attempt, trajectory)),
+            None => _ = wanted.insert(name, attempt),
+        }
+    }
+    drop(recorded);
+    let mut taken = 0;
+    for earlier in context.rows.earlier()? {
+        if !wanted.keys().any(|name| earlier.names.contains(name)) {
+            continue;
+        }
+        // One that cannot be read is none.
+        let rows: Vec<Trajectory> = data::read(&earlier.path).unwrap_or_default();
+        let mut rows: BTreeMap<String, Trajectory> =
+            rows.into_iter().map(|row| (row.id.clone(), row)).collect();
+        for name in &earlier.names {
+            let Some(attempt) = wanted.get(name) else { continue };
+            let Some(trajectory) = rows.remove(&attempt.id(policy)) else { continue };
+            context.rows.record(name, b"")?;
+            known.insert(name.clone(), as_of(attempt, trajectory));
+            wanted.remove(name);
+            taken += 1;
+        }
+    }
+    if taken > 0 {
+        context.observer.note(&format!("{taken} episodes of earlier results are taken over"));
+    }
+    Ok(known)
+}
+
+/// The scenario may have come to stand in another split.
+fn as_of(attempt: &Attempt<'_>, trajectory: Trajectory) -> Trajectory {
+    let Scenario { family, split, .. } = attempt.scenario.clone();
+    Trajectory { family, split, ..trajectory }
 }
 
 fn system_prompt(template: &str, tools: &[Value]) -> Result<String> {

@@ -168,12 +168,27 @@ fn rows_of_a_kept_run_stay_and_old_ones_of_no_run_go() {
     let place = place();
     let (kept, gone) = (Digest::of(b"kept"), Digest::of(b"gone"));
     for key in [&kept, &gone] {
-        place.store.rows(key).record("row", b"1").unwrap();
-        grow_old(&place.store.tmp().join("rows").join(key.to_string()).join("rows.log"));
+        place.store.rows(key, key).record("row", b"1").unwrap();
+        grow_old(&place.store.root().join(format!("rows/{key}/{key}.log")));
     }
     place.sweep(&[kept], &[]);
-    assert_eq!(place.store.rows(&kept).finished().unwrap().len(), 1);
-    assert_eq!(place.store.rows(&gone).finished().unwrap().len(), 0);
+    assert_eq!(place.store.rows(&kept, &kept).finished().unwrap().len(), 1);
+    assert_eq!(place.store.rows(&gone, &gone).finished().unwrap().len(), 0);
+}
+
+#[test]
+fn what_stayed_of_rows_goes_with_the_result_it_speaks_of() {
+    let place = place();
+    let (kept, _) = place.result("kept");
+    let gone = Digest::of(b"gone");
+    for key in [&kept, &gone] {
+        place.store.rows(key, key).record("row", b"1").unwrap();
+        place.store.rows(key, key).end(Remainder::Names).unwrap();
+        grow_old(&place.store.root().join(format!("rows/{key}/{key}.done")));
+    }
+    place.sweep(&[kept], &[]);
+    let left = |key: &Digest| place.store.rows(key, &Digest::of(b"new")).relatives().unwrap().finished.len();
+    assert_eq!([left(&kept), left(&gone)], [1, 0]);
 }
 
 #[test]
