@@ -23,7 +23,7 @@ use crate::model::{
 
 /// Most rows whose logits one thread holds at once, and most bytes these may take.
 const LOGIT_ROWS: usize = 256;
-const LOGIT_BYTES: usize = 64 << 20;
+const LOGIT_BYTES: usize = 32 << 20;
 
 /// Rows whose logits are held at once.
 pub(super) fn logit_rows(config: &ModelConfig) -> usize {
