@@ -10,7 +10,11 @@ use candle_core::Device;
 use serde::Serialize;
 
 use super::{
-    Bases, EngineError, Places, Recompute, crew::Split, recompute::kept_bytes_of, trainer::logit_rows,
+    Bases, EngineError, Places, Recompute,
+    available::{available_for, give_back},
+    crew::Split,
+    recompute::kept_bytes_of,
+    trainer::logit_rows,
     worker::STEP_ROWS,
 };
 use crate::model::{Decoder, ModelConfig, kernels::Format, ops::Holding};
@@ -151,7 +155,7 @@ impl Footprint {
     ) -> Result<(), EngineError> {
         let available = match bases {
             Some(bases) => Some(bases.room(self.total())),
-            None => available(),
+            None => available_for(self.total()),
         };
         match available {
             Some(available) if self.total() > available => {
@@ -176,7 +180,8 @@ pub(super) fn check_sampling(
     let planned = Footprint { weights: 0, trained: 0, beside: 0, cache: bound.unwrap_or(0), ..step };
     planned.fits(places.bases.as_deref(), "sampling", || match bound {
         Some(_) => {
-            let left = available().unwrap_or_default().saturating_sub(planned.total() - planned.cache);
+            let left =
+                available_for(usize::MAX).unwrap_or_default().saturating_sub(planned.total() - planned.cache);
             format!("set kv_cache_mib under [engine] to {} or less", (left >> 20).max(1))
         }
         None => "take a smaller model, or a narrower dtype under [engine]".into(),
@@ -191,9 +196,11 @@ pub fn load_frozen(folder: &Path, dtype: Option<Format>, device: &Device) -> Res
     let format = dtype.unwrap_or(Format::F32);
     if device.is_cpu() {
         let needs = weights(&ModelConfig::load(folder)?, format);
-        check_weights(needs, format, available().unwrap_or(usize::MAX))?;
+        check_weights(needs, format, available_for(needs).unwrap_or(usize::MAX))?;
     }
-    Ok(Decoder::load_on(folder, Some(format), device)?)
+    let decoder = Decoder::load_on(folder, Some(format), device)?;
+    give_back();
+    Ok(decoder)
 }
 
 /// Refuses weights of so many bytes where less is left.
@@ -285,28 +292,13 @@ fn trained(config: &ModelConfig, rank: Option<usize>) -> (usize, usize) {
     }
 }
 
-/// Bytes of memory that the system says are free or can be freed; none where it does not say.
-pub fn free_memory() -> Option<usize> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()? * 1024)
-}
-
 /// Bytes that the keys and values of sampling may take where nobody says: half of what is left now, with the weights in
 /// place. On a device there is no bound but its memory.
 pub(super) fn cache_bound(device: &Device) -> usize {
-    match available() {
-        Some(available) if device.is_cpu() => available / 2,
-        _ => usize::MAX,
+    match device.is_cpu().then(|| available_for(usize::MAX)).flatten() {
+        Some(available) => available / 2,
+        None => usize::MAX,
     }
-}
-
-/// Of [`free_memory`], what this process's control group still lets it take.
-pub(super) fn available() -> Option<usize> {
-    let free = free_memory()?;
-    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
-    let group = number("/sys/fs/cgroup/memory.max").zip(number("/sys/fs/cgroup/memory.current"));
-    Some(group.map_or(free, |(most, current)| free.min(most.saturating_sub(current))))
 }
 
 #[cfg(test)]
