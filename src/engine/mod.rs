@@ -40,7 +40,7 @@ pub use bases::{Bases, Checkpoint};
 use crew::Crew;
 pub use crew::{shares, shares_of_shape};
 pub use error::EngineError;
-pub use memory::{Footprint, SamplingLoad, TrainingLoad, load_frozen, training_load, weights};
+pub use memory::{Footprint, SamplingLoad, TrainingLoad, check_trained, load_frozen, training_load, weights};
 pub use microbatch::{Microbatch, pack};
 pub use optimizer::{Optimizer, Rule};
 pub use places::{Place, Places};
