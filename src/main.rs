@@ -1,4 +1,4 @@
-#![expect(unsafe_code, reason = "an option of the allocator is set through its C interface")]
+#![expect(unsafe_code, reason = "the allocator is spoken to through its C interface")]
 
 use std::{
     ffi::{c_int, c_long},
@@ -16,10 +16,17 @@ const TEN_SECONDS: c_long = 10_000;
 
 unsafe extern "C" {
     fn mi_option_set_default(option: c_int, value: c_long);
+    fn mi_collect(force: bool);
+}
+
+fn give_back() {
+    // SAFETY: any thread may ask for it at any time.
+    unsafe { mi_collect(true) };
 }
 
 fn main() -> ExitCode {
     // SAFETY: an option that exists; `MIMALLOC_PURGE_DELAY` overrules it.
     unsafe { mi_option_set_default(PURGE_DELAY, TEN_SECONDS) };
+    mcprl::engine::set_give_back(give_back);
     mcprl::cli::main()
 }

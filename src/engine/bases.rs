@@ -23,7 +23,8 @@ use candle_core::{Device, DeviceLocation};
 
 use super::{
     EngineError, EngineSpec, Places,
-    memory::{available, check_weights, weights},
+    available::{available_for, give_back},
+    memory::{check_weights, weights},
     places::{CPU, open},
 };
 use crate::{
@@ -64,8 +65,8 @@ pub struct Bases {
     devices: Mutex<BTreeMap<usize, Device>>,
     asked: AtomicUsize,
     loads: AtomicUsize,
-    /// Bytes that the CPU's memory has left.
-    left: Box<dyn Fn() -> Option<usize> + Send + Sync>,
+    /// Bytes that the CPU's memory has left, where so many are wanted.
+    left: Box<dyn Fn(usize) -> Option<usize> + Send + Sync>,
 }
 
 impl fmt::Debug for Bases {
@@ -77,7 +78,7 @@ impl fmt::Debug for Bases {
 impl Default for Bases {
     fn default() -> Self {
         let (slots, devices) = (Mutex::default(), Mutex::default());
-        Self { slots, devices, asked: 0.into(), loads: 0.into(), left: Box::new(available) }
+        Self { slots, devices, asked: 0.into(), loads: 0.into(), left: Box::new(available_for) }
     }
 }
 
@@ -85,7 +86,7 @@ impl Bases {
     /// As if the CPU's memory had so many bytes left.
     #[cfg(test)]
     pub(super) fn with_left(bytes: usize) -> Arc<Self> {
-        Arc::new(Self { left: Box::new(move || Some(bytes)), ..Self::default() })
+        Arc::new(Self { left: Box::new(move |_| Some(bytes)), ..Self::default() })
     }
 
     /// Finds the devices, as [`EngineSpec::places`] does, each the same one throughout.
@@ -150,6 +151,8 @@ impl Bases {
             Some(base) => base.replica(device)?,
             None => Base::load(model.folder, format, device)?,
         });
+        // What reading took beside the weights.
+        give_back();
         *held = Some(base.clone());
         Ok(base)
     }
@@ -173,7 +176,7 @@ impl Bases {
     fn make_room(&self, device: &Device, keep: Option<&Key>, bytes: usize) -> usize {
         let mut slots = lock(&self.slots);
         slots.sort_by_key(|slot| slot.asked);
-        let mut left = if device.is_cpu() { (self.left)().unwrap_or(usize::MAX) } else { 0 };
+        let mut left = if device.is_cpu() { (self.left)(bytes).unwrap_or(usize::MAX) } else { 0 };
         for in_use in [false, true] {
             for slot in &mut *slots {
                 if left >= bytes {

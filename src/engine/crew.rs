@@ -32,7 +32,7 @@ pub fn shares_of_shape(config: &ModelConfig, format: Format) -> usize {
     if held(config, format) > LARGE { 1 } else { SHARES }
 }
 
-/// What [`Crew::new`] makes of a CPU's threads.
+/// What [`Crew::new`] makes of the CPU's threads.
 pub struct Split {
     /// Microbatches or conversations' batches worked on at once.
     pub workers: usize,
@@ -41,12 +41,12 @@ pub struct Split {
 }
 
 impl Split {
-    /// Where weights take this many bytes.
-    pub fn of(bytes: usize, threads: usize) -> Self {
-        let threads = threads.max(1);
+    /// Where weights take this many bytes, the threads shared out among so many devices.
+    pub fn of(bytes: usize, threads: usize, devices: usize) -> Self {
+        let (threads, devices) = (threads.max(1), devices.max(1));
         match bytes > LARGE {
-            true => Self { workers: 1, threads },
-            false => Self { workers: threads, threads: 1 },
+            true => Self { workers: devices, threads: threads.div_ceil(devices) },
+            false => Self { workers: threads.max(devices), threads: 1 },
         }
     }
 }

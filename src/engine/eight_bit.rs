@@ -51,6 +51,11 @@ impl Codes {
         Self { codes: vec![zero; length], scales: vec![0.0; length.div_ceil(BLOCK)], sign }
     }
 
+    /// Bytes of so many values coded.
+    pub fn bytes_of(length: usize) -> usize {
+        length + length.div_ceil(BLOCK) * size_of::<f32>()
+    }
+
     /// `None` if the two do not belong together.
     pub fn from_parts(codes: Vec<u8>, scales: Vec<f32>, sign: Sign) -> Option<Self> {
         (codes.len().div_ceil(BLOCK) == scales.len()).then_some(Self { codes, scales, sign })

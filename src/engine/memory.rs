@@ -10,10 +10,14 @@ use candle_core::Device;
 use serde::Serialize;
 
 use super::{
-    Bases, EngineError, Places, Recompute, crew::Split, recompute::kept_bytes_of, trainer::logit_rows,
+    Bases, EngineError, Places, Recompute,
+    available::{available_for, give_back},
+    crew::Split,
+    recompute::kept_bytes_of,
+    trainer::logit_rows,
     worker::STEP_ROWS,
 };
-use crate::model::{Decoder, ModelConfig, kernels::Format, ops::Holding};
+use crate::model::{AdapterSize, Decoder, Experts, ModelConfig, kernels::Format, ops::Holding};
 
 const FLOAT: usize = size_of::<f32>();
 
@@ -47,9 +51,12 @@ pub struct SamplingLoad {
     pub tokens: usize,
     /// Most bytes these may take, where there is a bound.
     pub bound: Option<usize>,
+    /// Of all devices.
     pub threads: usize,
-    /// Rank of the adapters on every linear layer, where there are any.
-    pub rank: Option<usize>,
+    /// `cpu` devices: they share the frozen weights, and each has what is trained to itself.
+    pub devices: usize,
+    /// Of the policy's adapter, where it has one.
+    pub adapter: Option<AdapterSize>,
 }
 
 /// What is trained at once.
@@ -63,10 +70,12 @@ pub struct TrainingLoad {
     pub workers: usize,
     /// Threads of one operation.
     pub threads: usize,
+    /// `cpu` devices: they share the frozen weights, and each has what is trained to itself.
+    pub devices: usize,
     /// Activations are computed again from each layer's input.
     pub recompute: bool,
-    /// Rank of the adapters on every linear layer; none where all weights are trained.
-    pub rank: Option<usize>,
+    /// Of the adapter that is trained; none where all weights are.
+    pub adapter: Option<AdapterSize>,
     /// Bytes of the optimiser's moments per parameter: 8 for AdamW, about 2 with moments in 8 bits.
     pub moments: usize,
 }
@@ -78,11 +87,8 @@ impl Footprint {
 
     /// Of conversations with a policy whose base is held in this format.
     pub fn sampling(config: &ModelConfig, format: Format, load: &SamplingLoad) -> Self {
-        let (parameters, packed) = match load.rank {
-            Some(rank) => trained(config, Some(rank)),
-            None => (0, 0),
-        };
-        let Split { workers, threads } = Split::of(held(config, format), load.threads);
+        let AdapterSize { values, packed, ranks } = load.adapter.unwrap_or_default();
+        let Split { workers, threads } = Split::of(held(config, format), load.threads, load.devices);
         // A segment's room for growth; see `kernels::KeyValues`.
         let tokens = load.tokens + load.sequences * crate::model::kernels::PANEL;
         let holding = Holding { heads: config.heads, format, by_kernels: true };
@@ -92,10 +98,10 @@ impl Footprint {
         let asking = load.sequences.div_ceil(workers).min(rows).min(logit_rows(config));
         Self {
             weights: weights(config, format),
-            trained: (parameters + packed) * FLOAT,
+            trained: load.devices.saturating_mul(values.saturating_add(packed)).saturating_mul(FLOAT),
             cache: load.bound.map_or(cache, |bound| cache.min(bound)),
             activations: workers
-                * (rows * layer_row(config, load.rank) + scores(config, load.longest, threads))
+                * (rows * layer_row(config, ranks) + scores(config, load.longest, threads))
                 * FLOAT,
             logits: workers * asking * config.vocabulary * FLOAT,
             beside: BESIDE,
@@ -105,33 +111,32 @@ impl Footprint {
     /// Of a training step over token trees, the base held in this format.
     pub fn training(config: &ModelConfig, format: Format, load: &TrainingLoad) -> Self {
         let heads = config.heads;
-        let (query, kv, wide) = (heads.query * heads.dim, heads.kv * heads.dim, feed_forward(config));
-        let ranks = load.rank.unwrap_or(0) * config.linears().len();
-        // A row of a layer: input, two norms, middle and output; queries and keys before and after norm and rotation,
-        // attention and values; gate, up and their product; what adapters keep.
-        let attention = 5 * config.hidden + 3 * query + 3 * kv + ranks;
-        let kept = layer_row(config, load.rank);
-        let inputs = config.hidden;
+        let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
+        let ranks = load.adapter.map_or(0, |size| size.ranks);
+        let (kept, inputs) = (layer_row(config, ranks), config.hidden);
+        let attention = kept - feed_row(config);
         // While a layer's gradients are computed: those of the feed-forward, of attention and of the layer's input, and
         // keys and values laid out for the products both ways, in half the bytes where they are bf16.
         let keys = if format.is_multiplied_in_bf16() { 4 * kv } else { 6 * kv };
-        let backward = 2 * config.hidden + (3 * wide).max(3 * query + keys);
+        let backward = 2 * config.hidden + feed_backward(config).max(3 * query + keys);
         let per_row = match load.recompute {
             true => config.layers * inputs + kept.max(attention + 2 * config.hidden + 3 * query + keys),
-            false => config.layers * kept + backward,
+            false => config.layers * layer_row(config, 0) + ranks + backward,
         };
         let scores = 2 * scores(config, load.longest, load.threads);
-        let (parameters, packed) = trained(config, load.rank);
-        // The sum, and a set for each worker beside it.
-        let gradients = parameters * (1 + load.workers);
+        let AdapterSize { values, packed, .. } = load.adapter.unwrap_or_else(|| whole(config));
         // Logits and their gradient's rows, never more than a block of them.
         let block = logit_rows(config) * config.vocabulary * FLOAT;
         Self {
-            weights: match load.rank {
+            weights: match load.adapter {
                 Some(_) => weights(config, format),
                 None => 0,
             },
-            trained: (parameters + packed + gradients) * FLOAT + parameters * load.moments,
+            // Of the gradients the sum, and a set for each worker beside it.
+            trained: (values.saturating_add(packed).saturating_mul(load.devices))
+                .saturating_add(values.saturating_mul(1 + load.workers))
+                .saturating_mul(FLOAT)
+                .saturating_add(values.saturating_mul(load.moments)),
             activations: load.workers * (load.rows * per_row + scores) * FLOAT,
             logits: load.workers * 2 * block,
             cache: 0,
@@ -151,7 +156,7 @@ impl Footprint {
     ) -> Result<(), EngineError> {
         let available = match bases {
             Some(bases) => Some(bases.room(self.total())),
-            None => available(),
+            None => available_for(self.total()),
         };
         match available {
             Some(available) if self.total() > available => {
@@ -171,16 +176,61 @@ pub(super) fn check_sampling(
 ) -> Result<(), EngineError> {
     let threads = places.threads();
     let (longest, tokens) = (config.context, STEP_ROWS);
-    let load = SamplingLoad { sequences: STEP_ROWS, longest, tokens, bound: None, threads, rank: None };
+    let devices = places.count();
+    let load =
+        SamplingLoad { sequences: STEP_ROWS, longest, tokens, bound: None, threads, devices, adapter: None };
     let step = Footprint::sampling(config, Format::F32, &load);
     let planned = Footprint { weights: 0, trained: 0, beside: 0, cache: bound.unwrap_or(0), ..step };
     planned.fits(places.bases.as_deref(), "sampling", || match bound {
         Some(_) => {
-            let left = available().unwrap_or_default().saturating_sub(planned.total() - planned.cache);
+            let left =
+                available_for(usize::MAX).unwrap_or_default().saturating_sub(planned.total() - planned.cache);
             format!("set kv_cache_mib under [engine] to {} or less", (left >> 20).max(1))
         }
         None => "take a smaller model, or a narrower dtype under [engine]".into(),
     })
+}
+
+/// Refuses to train what does not fit the memory with its gradients and the optimiser's moments alone, before it is there.
+/// `moments`: bytes of these per parameter.
+pub fn check_trained(
+    config: &ModelConfig,
+    adapter: Option<AdapterSize>,
+    places: &Places,
+    moments: usize,
+) -> Result<(), EngineError> {
+    if !places.first.device.is_cpu() {
+        // What a device has left it says itself.
+        return Ok(());
+    }
+    let devices = places.count();
+    let load = TrainingLoad {
+        rows: 0,
+        longest: 0,
+        workers: 1,
+        threads: 1,
+        devices,
+        recompute: true,
+        adapter,
+        moments,
+    };
+    let trained = Footprint::training(config, Format::F32, &load).trained;
+    let bases = places.bases.as_deref();
+    Footprint { trained, ..Footprint::default() }.fits(bases, WHAT_IS_TRAINED, || smaller(adapter, moments))
+}
+
+pub(super) const WHAT_IS_TRAINED: &str = "what is trained, with its gradients and the optimiser's moments,";
+
+/// What makes less of what is trained, with moments of so many bytes per parameter.
+pub(super) fn smaller(adapter: Option<AdapterSize>, moments: usize) -> String {
+    let smaller = match adapter {
+        Some(_) => "set a smaller rank, or fewer targets",
+        None => "take a smaller model, or set lora = true to train an adapter of it",
+    };
+    match moments >= 8 {
+        true => format!("{smaller}; optimizer = \"adamw_8bit\" takes a quarter of the moments"),
+        false => smaller.into(),
+    }
 }
 
 /// Loads a model whose weights are not trained, in this format or in `f32`, to this device.
@@ -191,9 +241,11 @@ pub fn load_frozen(folder: &Path, dtype: Option<Format>, device: &Device) -> Res
     let format = dtype.unwrap_or(Format::F32);
     if device.is_cpu() {
         let needs = weights(&ModelConfig::load(folder)?, format);
-        check_weights(needs, format, available().unwrap_or(usize::MAX))?;
+        check_weights(needs, format, available_for(needs).unwrap_or(usize::MAX))?;
     }
-    Ok(Decoder::load_on(folder, Some(format), device)?)
+    let decoder = Decoder::load_on(folder, Some(format), device)?;
+    give_back();
+    Ok(decoder)
 }
 
 /// Refuses weights of so many bytes where less is left.
@@ -210,11 +262,30 @@ pub(super) fn check_weights(needs: usize, format: Format, available: usize) -> R
 }
 
 /// Values of a row of one layer's forward: input, two norms, middle and output; queries and keys before and after norm
-/// and rotation, attention and values; gate, up and their product; what adapters keep.
-fn layer_row(config: &ModelConfig, rank: Option<usize>) -> usize {
+/// and rotation, attention and values; the feed-forward; what adapters keep, whose ranks have this sum in all layers.
+fn layer_row(config: &ModelConfig, ranks: usize) -> usize {
     let heads = config.heads;
-    let ranks = rank.unwrap_or(0) * config.linears().len();
-    5 * config.hidden + 3 * (heads.query + heads.kv) * heads.dim + ranks + 3 * feed_forward(config)
+    let attention = 5 * config.hidden + 3 * (heads.query + heads.kv) * heads.dim;
+    (attention + feed_row(config)).saturating_add(ranks.div_ceil(config.layers))
+}
+
+/// Values of a row of one layer's feed-forward: gate, up and their product. Of a mixture that of each expert the token passes
+/// through, with that expert's copies of its input and output, and the token's probability for every expert.
+pub(super) fn feed_row(config: &ModelConfig) -> usize {
+    match config.design.experts {
+        None => 3 * config.intermediate,
+        Some(Experts { count, per_token, .. }) => {
+            per_token * (3 * config.intermediate + 2 * config.hidden) + count
+        }
+    }
+}
+
+/// Values of a row that the gradients of the feed-forward take, of one expert at a time.
+fn feed_backward(config: &ModelConfig) -> usize {
+    match config.design.experts {
+        None => 3 * config.intermediate,
+        Some(_) => 3 * config.intermediate + 2 * config.hidden,
+    }
 }
 
 /// Scores of the rows that threads attend with at once.
@@ -230,21 +301,16 @@ pub fn training_load(
     batches: usize,
     recompute: Recompute,
 ) -> TrainingLoad {
-    let held = match load.rank {
+    let held = match load.adapter {
         Some(_) => held(config, format),
         // Plain weights have a packed copy.
         None => 2 * held(config, Format::F32),
     };
-    let Split { workers, threads } = Split::of(held, load.threads);
+    let Split { workers, threads } = Split::of(held, load.threads, load.devices);
     let workers = workers.min(batches).max(1);
-    let ranks = config.layers * config.linears().len() * load.rank.unwrap_or(0);
-    let recompute = recompute.decide_for(kept_bytes_of(config, ranks, load.rows * workers));
+    let ranks = load.adapter.map_or(0, |size| size.ranks);
+    let recompute = recompute.decide_for(kept_bytes_of(config, ranks, load.rows.saturating_mul(workers)));
     TrainingLoad { workers, threads, recompute, ..load }
-}
-
-/// Width of a token's feed-forward, of all experts it passes through.
-fn feed_forward(config: &ModelConfig) -> usize {
-    config.intermediate * config.design.experts.map_or(1, |experts| experts.per_token)
 }
 
 /// Bytes of all weights, frozen in this format, and of the tables of the rotary embedding.
@@ -261,52 +327,30 @@ pub(super) fn held(config: &ModelConfig, format: Format) -> usize {
     matrices * ends.bytes(config.vocabulary, config.hidden) + config.layers * linears
 }
 
-/// Trained values, and those of their copies packed for the products.
-fn trained(config: &ModelConfig, rank: Option<usize>) -> (usize, usize) {
+/// All weights as what is trained.
+fn whole(config: &ModelConfig) -> AdapterSize {
     let packed = |outputs: usize, inputs: usize| Format::F32.bytes(outputs, inputs) / FLOAT;
-    match rank {
-        Some(rank) => {
-            let linears = config.linears();
-            let of = |size: &dyn Fn(usize, usize) -> usize| -> usize {
-                config.layers
-                    * linears.iter().map(|l| size(rank, l.inputs) + size(l.outputs, rank)).sum::<usize>()
-            };
-            (of(&|outputs, inputs| outputs * inputs), of(&packed))
-        }
-        None => {
-            let matrices = config.tensors();
-            let values = matrices.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
-            let pair = |shape: &Vec<usize>| match shape[..] {
-                [outputs, inputs] => packed(outputs, inputs),
-                _ => 0,
-            };
-            (values, matrices.iter().map(|(_, shape)| pair(shape)).sum())
-        }
+    let ends = if config.tied { 1 } else { 2 };
+    let heads = if config.design.head_norms { 2 * config.heads.dim } else { 0 };
+    let (mut values, mut copies) = (2 * config.hidden + heads, 0);
+    for linear in config.linears() {
+        values += linear.outputs * linear.inputs + if linear.bias { linear.outputs } else { 0 };
+        copies += packed(linear.outputs, linear.inputs);
     }
-}
-
-/// Bytes of memory that the system says are free or can be freed; none where it does not say.
-pub fn free_memory() -> Option<usize> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()? * 1024)
+    AdapterSize {
+        ranks: 0,
+        values: ends * config.vocabulary * config.hidden + config.layers * values + config.hidden,
+        packed: ends * packed(config.vocabulary, config.hidden) + config.layers * copies,
+    }
 }
 
 /// Bytes that the keys and values of sampling may take where nobody says: half of what is left now, with the weights in
 /// place. On a device there is no bound but its memory.
 pub(super) fn cache_bound(device: &Device) -> usize {
-    match available() {
-        Some(available) if device.is_cpu() => available / 2,
-        _ => usize::MAX,
+    match device.is_cpu().then(|| available_for(usize::MAX)).flatten() {
+        Some(available) => available / 2,
+        None => usize::MAX,
     }
-}
-
-/// Of [`free_memory`], what this process's control group still lets it take.
-pub(super) fn available() -> Option<usize> {
-    let free = free_memory()?;
-    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
-    let group = number("/sys/fs/cgroup/memory.max").zip(number("/sys/fs/cgroup/memory.current"));
-    Some(group.map_or(free, |(most, current)| free.min(most.saturating_sub(current))))
 }
 
 #[cfg(test)]
@@ -314,7 +358,7 @@ mod tests {
     use super::*;
     use crate::{
         error::Diagnostic,
-        model::{Design, Init, kernels::Heads},
+        model::{AdapterConfig, Design, Family, Init, Targets, kernels::Heads},
     };
 
     fn config() -> ModelConfig {
@@ -348,8 +392,9 @@ mod tests {
             longest: 64,
             workers: 1,
             threads: 1,
+            devices: 1,
             recompute,
-            rank: Some(8),
+            adapter: Some(AdapterConfig::new(8, 16.0).size(&config()).unwrap()),
             moments: 8,
         };
         let of = |format, recompute| Footprint::training(&config(), format, &load(recompute)).total();
@@ -360,9 +405,93 @@ mod tests {
     }
 
     #[test]
+    fn all_weights_are_counted_as_what_is_trained() {
+        for family in Family::ALL {
+            let experts =
+                (family == Family::Qwen3Moe).then_some(Experts { count: 4, per_token: 2, normalised: true });
+            for tied in [true, false] {
+                let config =
+                    ModelConfig { tied, design: Design { experts, ..Design::of(family) }, ..config() };
+                let mut decoder = Decoder::random(config.clone(), Init { seed: 1, deviation: 0.1 }).unwrap();
+                let values = decoder.trained().iter().map(|p| p.tensor().elem_count()).sum::<usize>();
+                assert_eq!(whole(&config).values, values, "{family:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn adapters_are_counted_where_the_targets_put_them() {
+        let experts = Some(Experts { count: 128, per_token: 8, normalised: true });
+        let mixture = ModelConfig { design: Design { experts, ..Design::of(Family::Qwen3Moe) }, ..config() };
+        let trained = |targets: Targets| {
+            let adapter = AdapterConfig { targets, ..AdapterConfig::new(16, 32.0) }.size(&mixture).unwrap();
+            let load = TrainingLoad {
+                rows: 1,
+                longest: 1,
+                workers: 1,
+                threads: 1,
+                devices: 1,
+                recompute: false,
+                adapter: Some(adapter),
+                moments: 8,
+            };
+            Footprint::training(&mixture, Format::F32, &load).trained
+        };
+        let named = |names: &[&str]| trained(Targets::Names(names.iter().map(|n| (*n).into()).collect()));
+        let [all, queries, experts] = [trained(Targets::AllLinear), named(&["q_proj"]), named(&["up_proj"])];
+        assert!(2 * queries < all && 10 * all < experts, "{queries} {all} {experts}");
+    }
+
+    #[test]
+    fn every_device_has_what_is_trained_and_its_own_work() {
+        let adapter = Some(AdapterConfig::new(8, 16.0).size(&config()).unwrap());
+        let (sequences, longest, tokens, bound) = (8, 64, 512, None);
+        let sampling = |devices| {
+            let load = SamplingLoad { sequences, longest, tokens, bound, threads: 1, devices, adapter };
+            Footprint::sampling(&config(), Format::F32, &load)
+        };
+        let [one, two] = [1, 2].map(sampling);
+        assert_eq!((two.trained, two.weights), (2 * one.trained, one.weights));
+        assert!(two.activations > one.activations);
+        let load = |devices| TrainingLoad {
+            rows: 100,
+            longest,
+            workers: 4,
+            threads: 1,
+            devices,
+            recompute: false,
+            adapter,
+            moments: 8,
+        };
+        let workers =
+            |devices| training_load(&config(), Format::F32, load(devices), 4, Recompute::Auto).workers;
+        assert_eq!([1, 2].map(workers), [1, 2]);
+        let trained = |devices| Footprint::training(&config(), Format::F32, &load(devices)).trained;
+        assert!(trained(2) > trained(1));
+    }
+
+    #[test]
+    fn what_is_trained_is_refused_before_it_is_there() {
+        let size = AdapterConfig::new(8, 16.0).size(&config()).unwrap();
+        let room = |bytes| Places { bases: Some(Bases::with_left(bytes)), ..Places::cpu(1, 1) };
+        let check = |adapter, bytes| check_trained(&config(), adapter, &room(bytes), 8);
+        // Values, packed copy, gradients twice, two moments.
+        let whole = Decoder::random(config(), Init { seed: 1, deviation: 0.1 }).unwrap();
+        let whole = 4 * whole.tensors().unwrap().iter().map(|(_, tensor)| tensor.elem_count()).sum::<usize>();
+        check(None, 7 * whole).unwrap();
+        let refused = check(None, 5 * whole).unwrap_err();
+        assert!(refused.to_string().starts_with("what is trained, with its gradients"), "{refused}");
+        let hint = refused.hint().unwrap();
+        assert!(hint.contains("lora = true") && hint.contains("adamw_8bit"), "{hint}");
+        check(Some(size), 8 * 4 * size.values).unwrap();
+        assert!(check(Some(size), 4 * 4 * size.values).unwrap_err().hint().unwrap().contains("smaller rank"));
+    }
+
+    #[test]
     fn keys_and_values_take_half_beside_weights_multiplied_in_bf16() {
         let (sequences, longest, tokens) = (3, 64, 150);
-        let load = SamplingLoad { sequences, longest, tokens, bound: None, threads: 1, rank: None };
+        let (threads, devices, adapter) = (1, 1, None);
+        let load = SamplingLoad { sequences, longest, tokens, bound: None, threads, devices, adapter };
         let cache = |format| Footprint::sampling(&config(), format, &load).cache;
         assert_eq!(cache(Format::F16), cache(Format::F32));
         assert_eq!([Format::Bf16, Format::Nf4].map(cache), [cache(Format::F32) / 2; 2]);

@@ -3,6 +3,7 @@
 //! What is sampled for a sequence depends on its tokens and its seed alone; what a training step yields depends on its
 //! batches and their order alone. Neither depends on the number of threads, on timing, or on what else is running.
 
+mod available;
 mod bases;
 mod crew;
 mod eight_bit;
@@ -34,11 +35,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::kernels::Format;
 
+pub use available::{available, set_give_back};
 pub use bases::{Bases, Checkpoint};
 use crew::Crew;
 pub use crew::{shares, shares_of_shape};
 pub use error::EngineError;
-pub use memory::{Footprint, SamplingLoad, TrainingLoad, free_memory, load_frozen, training_load, weights};
+pub use memory::{Footprint, SamplingLoad, TrainingLoad, check_trained, load_frozen, training_load, weights};
 pub use microbatch::{Microbatch, pack};
 pub use optimizer::{Optimizer, Rule};
 pub use places::{Place, Places};

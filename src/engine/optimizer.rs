@@ -26,6 +26,17 @@ pub enum Rule {
     Muon { rate: f32, momentum: f32 },
 }
 
+impl Rule {
+    /// Bytes of the moments of a parameter with so many values.
+    pub fn bytes(self, values: usize) -> usize {
+        match self {
+            Self::AdamW8Bit { .. } if values >= CODED_FROM => 2 * Codes::bytes_of(values),
+            Self::AdamW { .. } | Self::AdamW8Bit { .. } => 2 * values * size_of::<f32>(),
+            Self::Muon { .. } => values * size_of::<f32>(),
+        }
+    }
+}
+
 /// Smaller parameters keep moments of 32 bits under [`Rule::AdamW8Bit`]: they weigh nothing and matter much.
 pub const CODED_FROM: usize = 4096;
 
@@ -68,6 +79,12 @@ impl Optimizer {
 
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// Bytes of the moments of parameters with so many values, and how many of these are there already.
+    pub fn bytes(&self, values: &[usize]) -> [usize; 2] {
+        let all = self.rules.iter().zip(values).map(|(rule, values)| rule.bytes(*values)).sum();
+        [all, self.slots.iter().map(|slot| slot.first.bytes() + slot.second.bytes()).sum()]
     }
 
     /// One step at this learning rate; gradients are multiplied by `scale` first (clipping).
@@ -240,6 +257,15 @@ impl AdamW {
 }
 
 impl Moment {
+    /// On the CPU.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Full(values) => size_of_val(values.as_slice()),
+            Self::Coded(codes) => codes.codes.len() + size_of_val(codes.scales.as_slice()),
+            Self::Placed(_) => 0,
+        }
+    }
+
     /// Zeros in the form this rule keeps, where there is nothing yet or something of another length or form.
     fn prepare(&mut self, rule: Rule, length: usize, sign: Sign) {
         let coded = matches!(rule, Rule::AdamW8Bit { .. }) && length >= CODED_FROM;

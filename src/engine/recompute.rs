@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Decoder, ModelConfig};
+use super::memory::feed_row;
+use crate::model::{Adapter, Decoder, ModelConfig};
 
 /// Kept activations beyond this many bytes are computed again under [`Recompute::Auto`].
 const BUDGET: usize = 2 << 30;
@@ -40,17 +41,16 @@ impl Recompute {
 /// Bytes of the activations of this many rows in all layers, none computed again.
 ///
 /// Per row and layer, in `f32`: 4 times the hidden width (input, two norms, middle), 3 times the width of the queries
-/// and of the keys (before and after norm and rotation; attention, values), 3 times that of the feed-forward (gate, up,
-/// their product), and the rank of every adapter.
+/// and of the keys (before and after norm and rotation; attention, values), what the feed-forward keeps ([`feed_row`]), and
+/// the rank of every adapter.
 pub fn kept_bytes(decoder: &Decoder, rows: usize) -> usize {
-    let linears = decoder.layers.iter().flat_map(|layer| layer.linears.iter());
-    let ranks = linears.filter_map(|linear| Some(linear.lora.as_ref()?.a.outputs())).sum();
+    let ranks = Adapter::size(decoder).map_or(0, |size| size.ranks);
     kept_bytes_of(&decoder.config, ranks, rows)
 }
 
-/// [`kept_bytes`] of a decoder with adapters whose ranks have this sum.
+/// [`kept_bytes`] of a decoder with adapters whose ranks have this sum for a token.
 pub(super) fn kept_bytes_of(config: &ModelConfig, ranks: usize, rows: usize) -> usize {
     let (query, kv) = (config.heads.query * config.heads.dim, config.heads.kv * config.heads.dim);
-    let per_layer = 4 * config.hidden + 3 * query + 3 * kv + 3 * config.intermediate;
-    rows * (config.layers * per_layer + ranks) * size_of::<f32>()
+    let per_layer = 4 * config.hidden + 3 * query + 3 * kv + feed_row(config);
+    rows.saturating_mul(config.layers * per_layer + ranks).saturating_mul(size_of::<f32>())
 }

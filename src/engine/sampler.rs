@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -10,7 +11,7 @@ use std::{
 };
 
 use candle_core::Device;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Crew, EngineError, EngineSpec, Places, Sampling,
@@ -87,6 +88,8 @@ pub struct Sampler {
     homes: Arc<Mutex<BTreeMap<Digest, usize>>>,
     next: Arc<AtomicU64>,
     usage: Arc<Usage>,
+    /// Says nothing, and that it is over once every worker's thread has let go what it held.
+    ended: Arc<tokio::sync::Mutex<mpsc::Receiver<Infallible>>>,
 }
 
 /// One conversation with the policy; its cache is freed when dropped.
@@ -151,8 +154,10 @@ impl Sampler {
             (Arc::new(replica.decoder), replica.crew, bound)
         };
         let replicas: Vec<_> = replicas.into_iter().map(shared).collect();
+        let (end, ended) = mpsc::channel(1);
         let start = |(index, replica): (usize, usize)| {
             let (sender, receiver) = channel();
+            let end = end.clone();
             let (decoder, crew, bound) = replicas[replica].clone();
             let worker = Worker::new(decoder, usage.clone(), bound);
             #[cfg(test)]
@@ -163,13 +168,15 @@ impl Sampler {
                     #[cfg(test)]
                     let _forced = forced.then(composed::force);
                     crew.run(|| worker.run(receiver));
+                    drop((crew, end));
                 })
                 .expect("the system can start a thread");
             sender
         };
         // Prompts go to the workers in turn, and so to the devices.
         let workers = in_turn(&workers).into_iter().enumerate().map(start).collect();
-        Self { workers, homes: Arc::default(), next: Arc::default(), usage }
+        let ended = Arc::new(ended.into());
+        Self { workers, homes: Arc::default(), next: Arc::default(), usage, ended }
     }
 
     /// Starts a conversation. `prompt` is cut where sharing ends: equal leading pieces are computed once for all sequences.
@@ -191,6 +198,14 @@ impl Sampler {
         let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
         let next = homes.len() % self.workers.len();
         *homes.entry(encoder.finish()).or_insert(next)
+    }
+
+    /// Ends the work; what it held in memory is free again then. Waits for conversations and other handles that are
+    /// still there.
+    pub async fn close(self) {
+        let Self { workers, ended, .. } = self;
+        drop(workers);
+        ended.lock().await.recv().await;
     }
 
     pub fn usage(&self) -> &Usage {

@@ -2,6 +2,7 @@
 
 mod bases;
 mod cache;
+mod memory;
 mod several;
 
 use std::sync::Arc;

@@ -11,12 +11,13 @@ use candle_core::Tensor;
 
 use super::{
     Bases, Crew, EngineError, Footprint, Microbatch, Optimizer, Place, Places, Recompute, Rule, TrainingLoad,
+    memory::{WHAT_IS_TRAINED, smaller},
     nccl::Link,
     reduce::{Reduction, Sets},
     replicas::{self, Member, Replica},
 };
 use crate::model::{
-    Adapter, Decoder, Dropout, Gradients, ModelConfig, Parameter, Saved, TokenTree, kernels,
+    Adapter, AdapterSize, Decoder, Dropout, Gradients, ModelConfig, Parameter, Saved, TokenTree, kernels,
     kernels::Format,
     ops::{self, composed},
 };
@@ -220,8 +221,8 @@ pub struct Trainer {
     pub recompute: Recompute,
     /// Lets models go for a step that needs their memory.
     bases: Option<Arc<Bases>>,
-    /// Rows of a microbatch for which there was memory.
-    fitting_rows: usize,
+    /// Bytes beside the weights for which there was memory.
+    fitting: usize,
     /// Rate and seed of the adapters' dropout in [`Self::gradients`] and [`Self::step`]; scoring drops nothing.
     pub dropout: Option<(f64, u64)>,
 }
@@ -244,7 +245,7 @@ impl Trainer {
             link: None,
             recompute: Recompute::Auto,
             bases: None,
-            fitting_rows: 0,
+            fitting: 0,
             dropout: None,
         }
     }
@@ -334,41 +335,64 @@ impl Trainer {
         replicas::score(&self.members(), batches)
     }
 
-    /// Refuses microbatches larger than all before if what they take beside the weights is not there.
+    /// Refuses a step that takes more than all before if what it takes beside what is there is not left.
     fn check_memory(
         &mut self,
         batches: &[Microbatch],
         workers: usize,
         recompute: bool,
     ) -> Result<(), EngineError> {
-        let rows = Microbatch::most_rows(batches);
         // What a device has left it says itself.
-        if rows <= self.fitting_rows || !self.decoder.by_kernels() {
+        if !self.decoder.by_kernels() {
             return Ok(());
         }
-        let positions = batches.iter().flat_map(|batch| &batch.tree.positions);
-        let mut linears = self.decoder.layers.iter().flat_map(|layer| &layer.linears);
-        let planned = Footprint::training(
-            &self.decoder.config,
-            Format::F32,
-            &TrainingLoad {
-                rows,
-                longest: positions.max().map_or(0, |last| *last as usize + 1),
-                workers,
-                threads: self.threads / self.workers(),
-                recompute,
-                rank: linears.find_map(|linear| Some(linear.lora.as_ref()?.a.outputs())),
-                moments: 8,
-            },
-        );
-        // Weights are there already, and what is trained is there as well or small beside activations.
-        let more = Footprint { weights: 0, trained: 0, beside: 0, ..planned };
-        more.fits(self.bases.as_deref(), "the training step", || match recompute {
+        let (more, adapter, moments) = self.takes(batches, workers, recompute);
+        if more.total() <= self.fitting {
+            return Ok(());
+        }
+        let what = if more.trained > more.total() / 2 { WHAT_IS_TRAINED } else { "the training step" };
+        more.fits(self.bases.as_deref(), what, || match recompute {
+            _ if what == WHAT_IS_TRAINED => smaller(adapter, moments),
             false => "set recompute = \"always\"".into(),
-            true => format!("lower tokens_per_microbatch: the largest microbatch has {rows} tokens"),
+            true => format!(
+                "lower tokens_per_microbatch: the largest microbatch has {} tokens",
+                Microbatch::most_rows(batches)
+            ),
         })?;
-        self.fitting_rows = rows;
+        self.fitting = more.total();
         Ok(())
+    }
+
+    /// What a step takes beside what is there already; the size of the adapter, where one is trained; and bytes of the
+    /// moments per parameter.
+    fn takes(
+        &mut self,
+        batches: &[Microbatch],
+        workers: usize,
+        recompute: bool,
+    ) -> (Footprint, Option<AdapterSize>, usize) {
+        let adapter = Adapter::size(&self.decoder);
+        let positions = batches.iter().flat_map(|batch| &batch.tree.positions);
+        let load = TrainingLoad {
+            rows: Microbatch::most_rows(batches),
+            longest: positions.max().map_or(0, |last| *last as usize + 1),
+            workers,
+            threads: self.threads / self.workers(),
+            devices: self.devices(),
+            recompute,
+            adapter,
+            moments: 0,
+        };
+        let planned = Footprint::training(&self.decoder.config, Format::F32, &load);
+        let parameters = self.decoder.trained();
+        let values: Vec<usize> = parameters.iter().map(|parameter| parameter.tensor().elem_count()).collect();
+        let packed: usize = parameters.iter().map(Parameter::packed_bytes).sum();
+        let [moments, there] = self.optimizer.bytes(&values);
+        let values: usize = values.iter().sum();
+        let held = self.devices() * (values * size_of::<f32>() + packed);
+        let trained = planned.trained.saturating_sub(held).saturating_add(moments.saturating_sub(there));
+        let more = Footprint { weights: 0, trained, beside: 0, ..planned };
+        (more, adapter, moments / values.max(1))
     }
 
     /// Gradients of all microbatches and the log-probabilities of their targets, without an update.

@@ -169,6 +169,14 @@ impl Matrix {
         }
     }
 
+    /// Bytes of the packed copy of a plain weight, where there is one by now.
+    pub fn packed_bytes(&self) -> usize {
+        match &self.weight {
+            Weight::Plain(_, packed) => packed.get().map_or(0, Packed::bytes),
+            Weight::Frozen(_) | Weight::Placed(_) => 0,
+        }
+    }
+
     /// Its rows with these indices, as an embedding is read: `[rows, in]`.
     pub fn rows(&self, rows: &[u32]) -> Result<Tensor> {
         let width = self.inputs();

@@ -21,7 +21,9 @@ pub use decoder::{Base, Decoder, Init, Parameter, Saved};
 pub use dropout::Dropout;
 pub use error::ModelError;
 pub use linear::{Linear, Lora, Matrix, Vector};
-pub use lora::{Adapter, AdapterConfig, Targets, copy_adapter, copy_companions, copy_model, merge};
+pub use lora::{
+    Adapter, AdapterConfig, AdapterSize, Targets, copy_adapter, copy_companions, copy_model, merge,
+};
 pub use ops::Gradients;
 pub use rope::Scaling;
 pub use tree::{Segment, TokenTree};

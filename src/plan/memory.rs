@@ -26,6 +26,9 @@ pub struct Memory {
     /// Bytes beside the peak of other models that stages before and after it read: held meanwhile as long as there is room.
     #[serde(skip_serializing_if = "is_none")]
     pub held: usize,
+    /// Keys and values could take more than half of what is free, and so get that.
+    #[serde(skip_serializing_if = "is_false")]
+    pub halved: bool,
     /// Why the peak is not known.
     pub unknown: Option<&'static str>,
 }
@@ -35,12 +38,18 @@ fn is_none(bytes: &usize) -> bool {
     *bytes == 0
 }
 
-/// None where the node does not sample or train.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// None where the node does not sample or train. `left`: bytes that are free.
 pub fn memory(
     plan: &Plan,
     foresight: &Foresight<'_>,
     index: NodeIndex,
     forecast: Option<&Forecast>,
+    left: Option<usize>,
 ) -> Option<Memory> {
     let node = plan.node(index);
     let kind = node.stage.card.kind.as_str();
@@ -48,8 +57,9 @@ pub fn memory(
         return None;
     }
     let device = plan.engine.devices.first().cloned().unwrap_or_default();
-    let unknown =
-        |why| Some(Memory { device: device.clone(), peak: None, parts: None, held: 0, unknown: Some(why) });
+    let none =
+        Memory { device: device.clone(), peak: None, parts: None, held: 0, halved: false, unknown: None };
+    let unknown = |why| Some(Memory { unknown: Some(why), ..none.clone() });
     if device != "cpu" {
         return unknown("foretold for the CPU alone");
     }
@@ -69,9 +79,10 @@ pub fn memory(
     }
     let (params, engine) = (&node.stage.params, &plan.engine);
     let before = forecast.map(|forecast| forecast.cost.spent);
-    let load = Load { kind, params, engine, policies: &policies, episodes, before };
+    let load = Load { kind, params, engine, policies: &policies, episodes, before, left };
     let Some(peak) = load.peak() else { return unknown("a stage of this kind is not foretold") };
-    Some(Memory { device, peak: Some(peak.total()), parts: Some(peak), held: 0, unknown: None })
+    let halved = load.is_halved(&peak);
+    Some(Memory { peak: Some(peak.total()), parts: Some(peak), halved, ..none })
 }
 
 /// For each of these nodes, worked in this order: bytes of all models that are held while it is at work.

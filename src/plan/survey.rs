@@ -11,6 +11,7 @@ use super::{
     reason::{self},
 };
 use crate::{
+    engine::available,
     error::Result,
     hash::Digest,
     stage::{Card, card::Section},
@@ -86,6 +87,7 @@ impl Survey {
         // Every record is read for this, so only where something is to be foretold.
         let ahead = found.iter().any(|(status, _)| status.is_ahead());
         let experience = ahead.then(|| Experience::of(store));
+        let left = ahead.then(available).flatten();
         let mut survey = Self {
             name: plan.name.clone(),
             nodes: Vec::with_capacity(found.len()),
@@ -109,7 +111,8 @@ impl Survey {
                 (None, None) => survey.unknown.push(node.stage.name.clone()),
             }
             clock.work(*index, foretold.map_or(0.0, |forecast| forecast.cost.seconds));
-            let memory = is_ahead.then(|| memory(plan, &foresight, *index, foretold.as_ref())).flatten();
+            let memory =
+                is_ahead.then(|| memory(plan, &foresight, *index, foretold.as_ref(), left)).flatten();
             survey.nodes.push(NodeStatus {
                 id: node.id.clone(),
                 kind: node.stage.card.kind.clone(),

@@ -7,8 +7,11 @@ use serde_json::{Map, Value};
 
 use super::{Context, warmup};
 use crate::{
-    engine::{EngineSpec, Footprint, Recompute, SamplingLoad, TrainingLoad, shares_of_shape, training_load},
-    model::{ModelConfig, kernels::Format},
+    engine::{
+        EngineSpec, Footprint, Recompute, SamplingLoad, TrainingLoad, available, shares_of_shape,
+        training_load, weights,
+    },
+    model::{AdapterConfig, AdapterSize, ModelConfig, Targets, kernels::Format},
     spent::Spent,
 };
 
@@ -16,19 +19,32 @@ use crate::{
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     pub config: ModelConfig,
-    /// Rank of its adapter, if it is one.
-    pub rank: Option<usize>,
+    /// Of its adapter, if it is one.
+    pub adapter: Option<AdapterSize>,
 }
 
 /// Bytes that a stage of this kind takes at most beside the frozen weights of these policies' models.
 pub fn beside(kind: &str, context: &Context, policies: &[Policy]) -> usize {
     let (params, engine) = (&context.params, &context.engine);
-    let load = Load { kind, params, engine, policies, episodes: None, before: None };
+    let load = Load { kind, params, engine, policies, episodes: None, before: None, left: None };
     load.peak().map_or(usize::MAX, |peak| {
-        // Where no bound is set, keys and values get half of what is left.
-        let spare = if engine.kv_cache_mib.is_none() { peak.cache } else { 0 };
-        (peak.total() - peak.weights).saturating_add(spare)
+        let cache = match engine.kv_cache_mib {
+            Some(_) => peak.cache,
+            // Keys and values get half of what is left, so they are given twice what they are foretold to take. For more than
+            // half of what is there now nothing is let go: they seldom come to what they may take at most.
+            None => peak.cache.saturating_mul(2).min(available().map_or(usize::MAX, |left| left / 2)),
+        };
+        (peak.total() - peak.weights - peak.cache).saturating_add(cache)
     })
+}
+
+/// Bytes that the optimiser named in these parameters keeps per trained parameter.
+pub fn moments(params: &Map<String, Value>) -> usize {
+    match params.get("optimizer").and_then(Value::as_str) {
+        Some("adamw_8bit") => 2,
+        Some("muon") => 4,
+        _ => 8,
+    }
 }
 
 /// A stage whose memory is asked for.
@@ -42,7 +58,12 @@ pub struct Load<'a> {
     pub episodes: Option<&'a Map<String, Value>>,
     /// What it consumed when it was worked before.
     pub before: Option<Spent>,
+    /// Bytes of memory that are free, for half of which keys and values have no bound of their own.
+    pub left: Option<usize>,
 }
+
+/// Of Muon, on nearly all of its parameters.
+pub const MOMENTS_OF_WARMUP: usize = size_of::<f32>();
 
 fn number(params: &Map<String, Value>, name: &str) -> Option<usize> {
     usize::try_from(params.get(name)?.as_u64()?).ok()
@@ -67,6 +88,7 @@ impl Load<'_> {
     }
 
     fn sampling(&self, policy: &Policy) -> Option<Footprint> {
+        let format = self.engine.dtype.unwrap_or(Format::F32);
         let longest = number(self.params, "max_tokens")?.min(policy.config.context);
         let episodes = match (number(self.params, "prompts"), number(self.params, "group_size")) {
             (Some(prompts), Some(group)) => prompts.saturating_mul(group),
@@ -79,11 +101,25 @@ impl Load<'_> {
             sequences,
             longest,
             tokens: computed.filter(|computed| *computed > 0).map_or(most, |computed| computed.min(most)),
-            bound: self.engine.kv_cache_mib.map(|mib| mib.saturating_mul(1 << 20)),
+            bound: match self.engine.kv_cache_mib {
+                Some(mib) => Some(mib.saturating_mul(1 << 20)),
+                None => self.half(weights(&policy.config, format)),
+            },
             threads: self.threads(),
-            rank: policy.rank,
+            devices: self.engine.devices.len(),
+            adapter: policy.adapter,
         };
-        Some(Footprint::sampling(&policy.config, self.engine.dtype.unwrap_or(Format::F32), &load))
+        Some(Footprint::sampling(&policy.config, format, &load))
+    }
+
+    /// Half of what is free, beside weights of so many bytes.
+    fn half(&self, weights: usize) -> Option<usize> {
+        Some(self.left?.saturating_sub(weights) / 2)
+    }
+
+    /// Whether keys and values could take more than half of what is free, and so get that.
+    pub fn is_halved(&self, peak: &Footprint) -> bool {
+        self.engine.kv_cache_mib.is_none() && peak.cache > 0 && self.half(peak.weights) == Some(peak.cache)
     }
 
     fn training(&self, config: &ModelConfig, format: Format, rows: usize, load: TrainingLoad) -> Footprint {
@@ -97,9 +133,13 @@ impl Load<'_> {
     fn update(&self) -> Option<Footprint> {
         let policy = self.policies.first()?;
         let lora = self.params.get("lora").and_then(Value::as_bool).unwrap_or(true);
-        let rank = if lora { policy.rank.or(number(self.params, "rank")) } else { None };
         let format = if lora { self.engine.dtype.unwrap_or(Format::F32) } else { Format::F32 };
         let config = &policy.config;
+        let adapter = match (lora, policy.adapter) {
+            (false, _) => None,
+            (true, Some(size)) => Some(size),
+            (true, None) => Some(self.fresh_adapter(config)?),
+        };
         let of_episodes = |name| number(self.episodes?, name);
         let longest = of_episodes("max_tokens").unwrap_or(config.context).min(config.context);
         let microbatch = number(self.params, "tokens_per_microbatch")?;
@@ -114,15 +154,18 @@ impl Load<'_> {
             }
             _ => usize::MAX,
         };
-        let moments = match self.params.get("optimizer").and_then(Value::as_str) {
-            Some("adamw_8bit") => 2,
-            Some("muon") => 4,
-            _ => 8,
-        };
         let (workers, threads, recompute) = (shares, self.threads(), false);
         let rows = step.div_ceil(shares).min(microbatch);
-        let load = TrainingLoad { rows, longest, workers, threads, recompute, rank, moments };
+        let (devices, moments) = (self.engine.devices.len(), moments(self.params));
+        let load = TrainingLoad { rows, longest, workers, threads, devices, recompute, adapter, moments };
         Some(self.training(config, format, rows, load))
+    }
+
+    /// The size of the adapter that these parameters put on a model.
+    fn fresh_adapter(&self, model: &ModelConfig) -> Option<AdapterSize> {
+        let names: Vec<String> = serde_json::from_value(self.params.get("targets")?.clone()).ok()?;
+        let adapter = AdapterConfig::new(number(self.params, "rank")?, 1.0);
+        AdapterConfig { targets: Targets::from_names(&names), ..adapter }.size(model).ok()
     }
 
     fn warmup(&self) -> Option<Footprint> {
@@ -135,10 +178,87 @@ impl Load<'_> {
             longest,
             workers,
             threads,
+            devices: self.engine.devices.len(),
             recompute,
-            rank: None,
-            moments: size_of::<f32>(),
+            adapter: None,
+            moments: MOMENTS_OF_WARMUP,
         };
         Some(self.training(&config, Format::F32, rows, load))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        model::{Design, kernels::Heads},
+        stage::testing,
+    };
+
+    fn policy() -> Policy {
+        let config = ModelConfig {
+            vocabulary: 1000,
+            hidden: 64,
+            intermediate: 128,
+            layers: 4,
+            heads: Heads { query: 4, kv: 4, dim: 16 },
+            context: 1 << 16,
+            rope_theta: 10_000.0,
+            norm_epsilon: 1e-6,
+            tied: true,
+            design: Design::default(),
+        };
+        Policy { config, adapter: None }
+    }
+
+    const GIB: usize = 1 << 30;
+
+    #[test]
+    fn keys_and_values_without_a_bound_are_foretold_with_the_half_that_they_will_get() {
+        let folder = tempfile::tempdir().unwrap();
+        let asked = json!({ "concurrency": 128, "max_tokens": 1 << 15, "prompts": 16, "group_size": 8 });
+        let (mut context, _) = testing::context("rollout", &[], folder.path(), asked);
+        let policies = [policy()];
+        let peak = |context: &Context, left| {
+            let (params, engine) = (&context.params, &context.engine);
+            let (episodes, before) = (None, None);
+            let load = Load { kind: "rollout", params, engine, policies: &policies, episodes, before, left };
+            let peak = load.peak().unwrap();
+            (peak.cache, load.is_halved(&peak), peak.weights)
+        };
+        // 128 × 32768 tokens with keys and values of 64 in 4 layers.
+        let (all, halved, weights) = peak(&context, None);
+        assert!(all >= 8 * GIB && !halved);
+        assert_eq!(peak(&context, Some(4 * GIB)), ((4 * GIB - weights) / 2, true, weights));
+        assert_eq!(peak(&context, Some(64 * GIB)), (all, false, weights));
+        context.engine.kv_cache_mib = Some(3 << 10);
+        assert_eq!(peak(&context, Some(4 * GIB)), (3 * GIB, false, weights));
+    }
+
+    #[test]
+    fn for_keys_and_values_no_more_than_half_of_what_is_there_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let asked =
+            json!({ "concurrency": 1 << 20, "max_tokens": 1 << 15, "prompts": 1 << 15, "group_size": 32 });
+        let (mut context, _) = testing::context("rollout", &[], folder.path(), asked);
+        let left = available().unwrap();
+        assert!(beside("rollout", &context, &[policy()]) < left / 10 * 8);
+        context.engine.kv_cache_mib = Some(left >> 19);
+        assert!(beside("rollout", &context, &[policy()]) > left);
+    }
+
+    #[test]
+    fn an_update_is_foretold_with_the_adapter_that_its_targets_make() {
+        let folder = tempfile::tempdir().unwrap();
+        let trained = |targets: Value| {
+            let asked = json!({ "rank": 64, "targets": targets });
+            let (context, _) = testing::context("grpo", &[], folder.path(), asked);
+            let (params, engine, policies) = (&context.params, &context.engine, &[policy()]);
+            let (episodes, before, left) = (None, None, None);
+            Load { kind: "grpo", params, engine, policies, episodes, before, left }.peak().unwrap().trained
+        };
+        assert!(3 * trained(json!(["q_proj", "v_proj"])) < trained(json!(["all-linear"])));
     }
 }

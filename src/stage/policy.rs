@@ -99,11 +99,12 @@ impl PolicyFolder {
 
     /// Bytes that a stage of this kind takes at most beside the frozen weights of its model.
     pub fn beside(&self, kind: &str, context: &Context) -> Result<usize> {
-        let rank = match &self.base {
-            Some(_) => Some(AdapterConfig::load(&self.folder)?.rank),
+        let config = ModelConfig::load(self.model())?;
+        let adapter = match &self.base {
+            Some(_) => AdapterConfig::load(&self.folder)?.size(&config).ok(),
             None => None,
         };
-        let policies = [Policy { config: ModelConfig::load(self.model())?, rank }];
+        let policies = [Policy { config, adapter }];
         Ok(memory::beside(kind, context, &policies))
     }
 

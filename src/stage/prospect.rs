@@ -8,6 +8,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use serde::de::DeserializeOwned;
@@ -23,7 +24,7 @@ use crate::{
 /// What is known of an artifact that is not there yet.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Foreseen {
-    Policy(Policy),
+    Policy(Arc<Policy>),
     Tasks(Tasks),
     Nothing,
 }
@@ -150,8 +151,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        model::Design,
-        model::kernels::Heads,
+        model::{AdapterConfig, Design, kernels::Heads},
         stage::{Cards, registry},
     };
 
@@ -168,7 +168,8 @@ mod tests {
             tied: true,
             design: Design::default(),
         };
-        Foreseen::Policy(Policy { config, rank })
+        let adapter = rank.map(|rank| AdapterConfig::new(rank, 1.0).size(&config).unwrap());
+        Foreseen::Policy(Arc::new(Policy { config, adapter }))
     }
 
     /// What a kind says to these inputs and parameters, over its card's defaults.
@@ -213,10 +214,12 @@ mod tests {
         let rank = |from: Option<usize>, params: Value| {
             let (_, outlook) = look("grpo", &[("policy", policy(100, from))], params);
             let Some(Foreseen::Policy(policy)) = outlook.outputs.get("policy") else { panic!("a policy") };
-            policy.rank
+            policy.adapter.map(|size| size.ranks)
         };
-        assert_eq!(rank(None, json!({ "rank": 4 })), Some(4));
-        assert_eq!(rank(Some(8), json!({ "rank": 4 })), Some(8), "it is trained on");
+        // On seven linear layers of two decoder layers.
+        assert_eq!(rank(None, json!({ "rank": 4 })), Some(2 * 7 * 4));
+        assert_eq!(rank(None, json!({ "rank": 4, "targets": ["q_proj"] })), Some(2 * 4));
+        assert_eq!(rank(Some(8), json!({ "rank": 4 })), Some(2 * 7 * 8), "it is trained on");
         assert_eq!(rank(None, json!({ "lora": false })), None);
     }
 

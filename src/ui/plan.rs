@@ -81,12 +81,16 @@ fn ahead_text(survey: &Survey) -> String {
 
 /// The most memory that stages at the engine take, each stage of a loop once.
 fn memory_text(survey: &Survey) -> String {
-    let (mut most, mut unknown) = (Vec::<(String, usize)>::new(), Vec::<String>::new());
+    // Name, bytes, and whether keys and values are held to half of what is free.
+    let (mut most, mut unknown) = (Vec::<(String, usize, bool)>::new(), Vec::<String>::new());
     for (node, memory) in survey.nodes.iter().filter_map(|node| Some((node, node.memory.as_ref()?))) {
         let name = stage_name(&node.id);
-        match (memory.peak, most.iter_mut().find(|(known, _)| *known == name)) {
-            (Some(peak), Some((_, known))) => *known = peak.max(*known),
-            (Some(peak), None) => most.push((name, peak)),
+        match (memory.peak, most.iter_mut().find(|(known, ..)| *known == name)) {
+            (Some(peak), Some((_, known, halved))) if peak > *known => {
+                (*known, *halved) = (peak, memory.halved);
+            }
+            (Some(_), Some(_)) => {}
+            (Some(peak), None) => most.push((name, peak, memory.halved)),
             (None, _) => {
                 let entry = format!("{name} ({})", memory.unknown.unwrap_or("not foretold"));
                 if !unknown.contains(&entry) {
@@ -97,8 +101,11 @@ fn memory_text(survey: &Survey) -> String {
     }
     let mut text = String::new();
     if !most.is_empty() {
-        let most: Vec<_> =
-            most.iter().map(|(name, peak)| format!("{name} {}", human::bytes(*peak as u64))).collect();
+        let entry = |(name, peak, halved): &(String, usize, bool)| {
+            let half = if *halved { " (keys and values: half of what is free)" } else { "" };
+            format!("{name} {}{half}", human::bytes(*peak as u64))
+        };
+        let most: Vec<_> = most.iter().map(entry).collect();
         text += &format!("memory, about: {}\n", most.join(", "));
         let held =
             survey.nodes.iter().filter_map(|node| node.memory.as_ref()).map(|memory| memory.held).max();

@@ -126,7 +126,8 @@ pub fn training(model: Model<'_>, load: &Load, threads: usize, share: bool) -> R
             workers: workers.min(batches.len()),
             threads: threads / workers,
             recompute: trainer.recomputes(&batches),
-            rank: Some(load.rank),
+            devices: 1,
+            adapter: Adapter::size(&trainer.decoder),
             moments: 8,
         },
     );
@@ -162,7 +163,7 @@ fn mib(bytes: usize) -> f64 {
 
 pub async fn decode(model: Model<'_>, load: &Load, threads: usize) -> Result<Vec<Decode>> {
     let decoder = decoder(model, load.rank)?;
-    let config = decoder.config.clone();
+    let (config, adapter) = (decoder.config.clone(), Adapter::size(&decoder));
     let sampler = Sampler::new(decoder, threads);
     let sampling = Sampling { temperature: 1.0, ..Sampling::GREEDY };
     let (mut rows, mut held) = (Vec::new(), 0);
@@ -192,7 +193,8 @@ pub async fn decode(model: Model<'_>, load: &Load, threads: usize) -> Result<Vec
             tokens: held + sequences * (load.new + 1),
             bound: None,
             threads,
-            rank: Some(load.rank),
+            devices: 1,
+            adapter,
         };
         let planned = Footprint::sampling(&config, model.format, &asked).total();
         rows.push(Decode {

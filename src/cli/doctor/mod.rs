@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Outcome, place::Place};
 use crate::{
-    engine::free_memory,
+    engine::available,
     error::{Failure, Result},
     plan::{Overrides, Plan, Source},
     store::{FileDigests, Store},
@@ -121,7 +121,7 @@ fn processor() -> Finding {
 }
 
 fn memory() -> Finding {
-    let (verdict, text) = match free_memory().map(|free| free as u64) {
+    let (verdict, text) = match available().map(|free| free as u64) {
         None => (Verdict::Note, "unknown".to_owned()),
         Some(free) if free < 2 << 30 => {
             (Verdict::Note, format!("{} available; the sqlite run needs about 1 GiB", bytes(free)))

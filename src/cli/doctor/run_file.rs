@@ -9,7 +9,7 @@ use std::{
 use super::{Finding, Verdict};
 use crate::{
     cli::runtime,
-    engine::free_memory,
+    engine::available,
     error::Result,
     hash::Digest,
     mcp::{McpError, ServerSpec, Session, State},
@@ -170,7 +170,7 @@ fn memory(plan: &Plan, store: &Store) -> Result<Option<Finding>> {
     let peak = |node: &crate::plan::NodeStatus| Some((node.memory.as_ref()?.peak?, node.id.clone()));
     let Some((peak, id)) = survey.nodes.iter().filter_map(peak).max() else { return Ok(None) };
     let text = format!("{id} takes about {} at most", bytes(peak as u64));
-    Ok(Some(match free_memory() {
+    Ok(Some(match available() {
         Some(free) if free < peak => Finding {
             todo: Some(
                 "lower `concurrency` or `max_tokens`, set [engine] kv_cache_mib, or dtype = \"bf16\" or \"nf4\"".into(),

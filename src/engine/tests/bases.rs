@@ -84,6 +84,20 @@ fn a_model_is_read_once_for_all_that_work_with_it() {
     assert_eq!(bases.loads(), 1);
 }
 
+#[tokio::test]
+async fn a_policy_that_was_closed_has_let_go_what_it_worked_with() {
+    let (bases, model) = (Arc::<Bases>::default(), stored("a"));
+    for _ in 0..20 {
+        let (decoder, places) = model.seat(&bases, 2, Format::F32).unwrap();
+        let sampler = Sampler::across(decoder, &places, None).unwrap();
+        play(&sampler, 6).await;
+        let bases = || std::iter::once(&places.first).chain(&places.others).map(|place| place.base.as_ref());
+        assert!(bases().all(|base| base.unwrap().is_in_use()));
+        sampler.close().await;
+        assert!(!bases().any(|base| base.unwrap().is_in_use()));
+    }
+}
+
 #[test]
 fn another_format_or_another_model_is_read_anew() {
     let (bases, a, b) = (Arc::<Bases>::default(), stored("a"), stored("b"));

@@ -161,8 +161,15 @@ async fn what_is_foretold_for_keys_and_values_is_what_is_set_aside_at_most() {
     let sampler = Sampler::bounded(decoder(), 1, usize::MAX);
     let mut open: Vec<_> = (0..8).map(|seed| sampler.open(vec![tokens(60, 1).into()], WARM, seed)).collect();
     join_all(open.iter_mut().map(|sequence| sequence.turn(&[], &[], 30))).await;
-    let load =
-        SamplingLoad { sequences: 8, longest: 90, tokens: 60 + 8 * 30, bound: None, threads: 1, rank: None };
+    let load = SamplingLoad {
+        sequences: 8,
+        longest: 90,
+        tokens: 60 + 8 * 30,
+        bound: None,
+        threads: 1,
+        devices: 1,
+        adapter: None,
+    };
     let foretold = Footprint::sampling(&config(), Format::F32, &load);
     assert!(sampler.usage().most_cached() <= foretold.cache as u64);
     let bounded = SamplingLoad { bound: Some(PANELS), ..load };

@@ -284,6 +284,14 @@ impl Parameter<'_> {
         }
     }
 
+    /// Bytes of the packed copy that products made of it.
+    pub fn packed_bytes(&self) -> usize {
+        match self {
+            Self::Matrix(matrix) => matrix.packed_bytes(),
+            Self::Vector(_) => 0,
+        }
+    }
+
     pub fn set(&mut self, tensor: Tensor) {
         match self {
             Self::Matrix(matrix) => matrix.set(tensor),

@@ -58,6 +58,10 @@ impl Packed {
         Self { k, n, data }
     }
 
+    pub fn bytes(&self) -> usize {
+        size_of_val(self.data.as_slice())
+    }
+
     pub fn right(&self) -> Right<'_> {
         Right::packed(&self.data, self.k, self.n)
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 use tokenizers::utils::SysRegex;
 
-use super::ModelError;
+use super::{ModelError, Role, ordinary};
 
 /// Which linear layers get an adapter: PEFT's `target_modules`.
 #[derive(Debug, Clone, PartialEq)]
@@ -170,6 +170,20 @@ impl AdapterConfig {
         config
     }
 
+    /// Rank and scale of the adapter on a linear layer, by its role and whole name; none where it gets none. `targeted`
+    /// is [`Targets::matcher`].
+    pub(super) fn at(
+        &self,
+        role: Role,
+        module: &str,
+        targeted: &impl Fn(&str) -> bool,
+    ) -> Result<Option<(usize, f32)>, String> {
+        match self.targets.mean(role) && targeted(module) {
+            true => self.of(module).map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// Rank and scale of the adapter of this module.
     pub fn of(&self, module: &str) -> Result<(usize, f32), String> {
         let rank = first_match(&self.ranks, module)?.unwrap_or(self.rank);
@@ -219,12 +233,33 @@ impl Targets {
         }
     }
 
-    /// Whether this module, by its whole name, gets an adapter.
-    pub fn hold(&self, module: &str) -> Result<bool, String> {
+    /// Whether layers of this role can be meant: routers and experts are no linear layers to PEFT, unless they are named.
+    pub(super) fn mean(&self, role: Role) -> bool {
+        *self != Self::AllLinear || ordinary(role)
+    }
+
+    /// Tells which modules, by their whole names, get an adapter.
+    ///
+    /// # Errors
+    /// If the pattern is none.
+    pub fn matcher(&self) -> Result<impl Fn(&str) -> bool + '_, String> {
+        let regex = match self {
+            Self::Pattern(pattern) => Some(compiled(&format!("^(?:{pattern})$"))?),
+            Self::AllLinear | Self::Names(_) => None,
+        };
+        Ok(move |module: &str| match (self, &regex) {
+            (Self::Names(names), _) => names.iter().any(|name| ends_with_name(module, name)),
+            (_, Some(regex)) => regex.find_iter(module).next().is_some(),
+            (_, None) => true,
+        })
+    }
+
+    /// Whether a linear layer of this name may get an adapter in one decoder layer and none in another.
+    pub(super) fn tell_layers_apart(&self, linear: &str) -> bool {
         match self {
-            Self::AllLinear => Ok(true),
-            Self::Names(names) => Ok(names.iter().any(|name| ends_with_name(module, name))),
-            Self::Pattern(pattern) => whole_match(&format!("^(?:{pattern})$"), module),
+            Self::AllLinear => false,
+            Self::Names(names) => names.iter().any(|name| name != linear && ends_with_name(name, linear)),
+            Self::Pattern(_) => true,
         }
     }
 }
@@ -244,8 +279,11 @@ fn first_match<T: Copy>(patterns: &[(String, T)], module: &str) -> Result<Option
 }
 
 fn whole_match(pattern: &str, text: &str) -> Result<bool, String> {
-    let regex = SysRegex::new(pattern).map_err(|error| format!("`{pattern}` is not a pattern: {error}"))?;
-    Ok(regex.find_iter(text).next().is_some())
+    Ok(compiled(pattern)?.find_iter(text).next().is_some())
+}
+
+fn compiled(pattern: &str) -> Result<SysRegex, String> {
+    SysRegex::new(pattern).map_err(|error| format!("`{pattern}` is not a pattern: {error}"))
 }
 
 #[cfg(test)]
@@ -265,7 +303,8 @@ mod tests {
     fn targets_match_as_in_peft() {
         let hold = |targets: Value| {
             let targets = Targets::from_json(&targets).unwrap();
-            [Q, DOWN].map(|module| targets.hold(module).unwrap())
+            let targeted = targets.matcher().unwrap();
+            [Q, DOWN].map(targeted)
         };
         assert_eq!(hold(json!("all-linear")), [true, true]);
         assert_eq!(hold(json!(["q_proj", "v_proj"])), [true, false]);

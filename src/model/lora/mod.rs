@@ -2,6 +2,7 @@
 
 mod config;
 mod merge;
+mod size;
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -12,12 +13,13 @@ use rand_chacha::{
 };
 
 use super::{
-    Decoder, Dropout, Linear, Lora, Matrix, ModelConfig, ModelError, Role,
+    Decoder, Dropout, Linear, LinearShape, Lora, Matrix, ModelConfig, ModelError, Role,
     weights::{read_safetensors, write_safetensors},
 };
 
 pub use config::{AdapterConfig, Targets};
 pub use merge::{copy_adapter, copy_companions, copy_model, merge};
+pub use size::AdapterSize;
 
 /// Gives the tensor of this name and shape; the last argument is `A` or `B`.
 type Source<'a> = &'a mut dyn FnMut(&str, &[usize], &str) -> Result<Tensor, ModelError>;
@@ -111,19 +113,17 @@ impl Adapter {
     ) -> Result<Result<(), String>, ModelError> {
         let mut any = false;
         let device = decoder.device().clone();
+        let targeted = match config.targets.matcher() {
+            Ok(targeted) => targeted,
+            Err(reason) => return Ok(Err(reason)),
+        };
         for (module, role, linear) in linears(decoder) {
-            if config.targets == Targets::AllLinear && !ordinary(role) {
-                continue;
-            }
-            match config.targets.hold(&module) {
-                Ok(true) => any = true,
-                Ok(false) => continue,
-                Err(reason) => return Ok(Err(reason)),
-            }
-            let (rank, scale) = match config.of(&module) {
-                Ok(found) => found,
+            let (rank, scale) = match config.at(role, &module, &targeted) {
+                Ok(Some(found)) => found,
+                Ok(None) => continue,
                 Err(reason) => return Ok(Err(reason)),
             };
+            any = true;
             let (outputs, inputs) = (linear.weight.outputs(), linear.weight.inputs());
             let a = tensor(&name(&module, "A"), &[rank, inputs], "A")?.to_device(&device)?;
             let b = tensor(&name(&module, "B"), &[outputs, rank], "B")?.to_device(&device)?;
@@ -178,13 +178,13 @@ impl Targets {
     /// As putting an adapter on it would give.
     pub fn fit(&self, config: &ModelConfig) -> Result<(), ModelError> {
         let wrong = |reason| ModelError::Targets { reason };
-        for layer in 0..config.layers {
-            for shape in config.linears() {
-                let meant = *self != Self::AllLinear || ordinary(shape.role);
-                if meant && self.hold(&module(layer, &shape.name)).map_err(wrong)? {
-                    return Ok(());
-                }
-            }
+        let targeted = self.matcher().map_err(wrong)?;
+        let is_targeted = |shape: &LinearShape| {
+            let layers = if self.tell_layers_apart(&shape.name) { config.layers } else { 1 };
+            self.mean(shape.role) && (0..layers).any(|layer| targeted(&module(layer, &shape.name)))
+        };
+        if config.linears().iter().any(is_targeted) {
+            return Ok(());
         }
         Err(wrong(nothing_targeted(config)))
     }

@@ -10,14 +10,14 @@ use super::{
     step::{Rollout, cut, microbatch},
 };
 use crate::{
-    engine::{Microbatch, Rule, Trainer, score_across, shares},
+    engine::{Microbatch, Rule, Trainer, check_trained, score_across, shares},
     error::Result,
     model::{
-        Adapter, AdapterConfig, Decoder, ModelError, Parameter, Targets, copy_companions, read_safetensors,
-        write_safetensors,
+        Adapter, AdapterConfig, Decoder, ModelConfig, ModelError, Parameter, Targets, copy_companions,
+        read_safetensors, write_safetensors,
     },
     stage::{
-        Context,
+        Context, memory,
         policy::{AdapterOf, PolicyFolder},
     },
 };
@@ -46,21 +46,33 @@ impl Learner {
     /// adapter where adapters are trained.
     pub fn load(policy: &PolicyFolder, params: &Params, context: &Context) -> Result<Self> {
         let beside = policy.beside("grpo", context)?;
+        let moments = memory::moments(&context.params);
+        let config = ModelConfig::load(policy.model())?;
         let (mut decoder, places) = match params.lora {
             true => policy.seat(&context.held, &context.engine, beside)?,
             false => {
                 let places = context.held.bases.places(&context.engine)?;
                 context.held.bases.clear(&places, beside);
+                check_trained(&config, None, &places, moments)?;
                 (Decoder::load_on(policy.model(), None, &places.first.device)?, places)
             }
         };
+        let fits = |adapter: &AdapterConfig| match adapter.size(&config) {
+            Ok(size) => check_trained(&config, Some(size), &places, moments),
+            // Putting it on says what is wrong with it.
+            Err(_) => Ok(()),
+        };
         let adapter = match (params.lora, &policy.base) {
-            (true, Some(_)) => Some(Adapter::load(&mut decoder, &policy.folder)?),
+            (true, Some(_)) => {
+                fits(&AdapterConfig::load(&policy.folder)?)?;
+                Some(Adapter::load(&mut decoder, &policy.folder)?)
+            }
             (true, None) => {
                 let Params { rank, alpha, rank_stabilised, dropout, .. } = *params;
                 let targets = Targets::from_names(&params.targets);
                 let config =
                     AdapterConfig { rank_stabilised, targets, dropout, ..AdapterConfig::new(rank, alpha) };
+                fits(&config)?;
                 Adapter::fresh(&mut decoder, &config, context.seed)?;
                 Some(config)
             }

@@ -1,8 +1,10 @@
 //! What can be said of an update before it is made.
 
+use std::sync::Arc;
+
 use super::{GrpoError, Params};
 use crate::{
-    model::Targets,
+    model::{AdapterConfig, Targets},
     stage::{
         memory::Policy,
         prospect::{Foreseen, Outlook, Prospect},
@@ -29,14 +31,20 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
         let policy = policy.config.vocabulary;
         outlook.object("reference", GrpoError::Vocabulary { reference, policy });
     }
-    match (params.lora, policy.rank) {
-        (false, Some(_)) => outlook.object("lora", GrpoError::WholeAdapter),
+    let adapter = match (params.lora, policy.adapter) {
+        (false, Some(_)) => {
+            outlook.object("lora", GrpoError::WholeAdapter);
+            None
+        }
         (true, None) => {
             let targets = Targets::from_names(&params.targets);
             outlook.take("targets", targets.fit(&policy.config));
+            AdapterConfig { targets, ..AdapterConfig::new(params.rank, params.alpha) }
+                .size(&policy.config)
+                .ok()
         }
-        (true, Some(_)) | (false, None) => {}
-    }
-    let rank = if params.lora { policy.rank.or(Some(params.rank)) } else { None };
-    outlook.with("policy", Foreseen::Policy(Policy { config: policy.config.clone(), rank }))
+        (true, Some(size)) => Some(size),
+        (false, None) => None,
+    };
+    outlook.with("policy", Foreseen::Policy(Arc::new(Policy { config: policy.config.clone(), adapter })))
 }

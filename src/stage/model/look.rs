@@ -1,6 +1,6 @@
 //! What can be said of a model before it is read whole.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use super::{
     ModelStageError, Params,
@@ -21,7 +21,9 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let mut outlook = Outlook::default();
     if let Some(written) = prospect.written_model() {
         return match written {
-            Ok(config) => outlook.with("policy", Foreseen::Policy(Policy { config, rank: None })),
+            Ok(config) => {
+                outlook.with("policy", Foreseen::Policy(Arc::new(Policy { config, adapter: None })))
+            }
             Err(_) => outlook,
         };
     }
@@ -38,7 +40,9 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
     if folder.is_absolute() {
         let config = look_into(folder, &mut outlook);
         return match config {
-            Some(config) => outlook.with("policy", Foreseen::Policy(Policy { config, rank: None })),
+            Some(config) => {
+                outlook.with("policy", Foreseen::Policy(Arc::new(Policy { config, adapter: None })))
+            }
             None => outlook,
         };
     }

@@ -250,9 +250,10 @@ impl Player {
         }
     }
 
-    /// Ends the server's sessions.
+    /// Ends the server's sessions and the policy's threads: what they held in memory is free for the next stage.
     pub async fn close(self) {
         self.pool.close().await;
+        self.sampler.close().await;
     }
 
     fn openings<'a>(

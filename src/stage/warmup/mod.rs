@@ -14,7 +14,7 @@ mod train;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     data::{self, Scenario, Tool},
-    engine::Trainer,
+    engine::{Trainer, check_trained},
     error::{Class, Diagnostic, Result},
     model::{Decoder, Design, Init, ModelConfig, kernels::Heads},
     spent::Spent,
@@ -140,7 +140,9 @@ pub async fn run(context: &Context) -> Result<Metrics> {
 
     let places = context.held.bases.places(&context.engine)?;
     context.held.bases.clear(&places, memory::beside("warmup", context, &[]));
-    let mut decoder = Decoder::random(params.shape.model(), Init { seed: context.seed, deviation: 0.02 })?;
+    let config = params.shape.model();
+    check_trained(&config, None, &places, memory::MOMENTS_OF_WARMUP)?;
+    let mut decoder = Decoder::random(config, Init { seed: context.seed, deviation: 0.02 })?;
     decoder.place(&places.first.device)?;
     let mut trainer = Trainer::across(decoder, |all| params.train.rules(all), &places)?;
     let steps = train::train(&mut trainer, &examples, &params.train, context)?;
@@ -184,7 +186,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
             outlook.object("scenarios", ScenarioError::NoReference);
         }
     }
-    outlook.with("policy", Foreseen::Policy(Policy { config, rank: None }))
+    outlook.with("policy", Foreseen::Policy(Arc::new(Policy { config, adapter: None })))
 }
 
 /// The shape of the model that a stage with these parameters makes.

@@ -1,0 +1,256 @@
+//! The memory that is left to this process.
+//!
+//! Of what the system can still give out, as much as the process's control group and those above it allow: a container,
+//! a job of Slurm or a systemd unit ends whoever takes more, however much is free beside it. What a group's processes
+//! have read from files counts against its limit and is dropped before anyone is ended, so it counts as left.
+//!
+//! The allocator keeps what was freed for a while. It is counted as taken until it is given back, so whoever is about to
+//! refuse something, or to set a bound, asks for that first ([`available_for`]).
+
+use std::{
+    fs::read_to_string,
+    path::{Component, Path, PathBuf},
+    sync::OnceLock,
+};
+
+static GIVE_BACK: OnceLock<fn()> = OnceLock::new();
+
+/// Has `give_back` called where memory is short: it gives the system what the allocator holds ready. Whoever chose the
+/// allocator knows how; the first call counts.
+pub fn set_give_back(give_back: fn()) {
+    _ = GIVE_BACK.set(give_back);
+}
+
+/// Gives the system what was freed and is still ours.
+pub(super) fn give_back() {
+    if let Some(give_back) = GIVE_BACK.get() {
+        give_back();
+    }
+}
+
+/// Bytes that this process can still take; none where the system does not say.
+pub fn available() -> Option<usize> {
+    available_in(Path::new("/"))
+}
+
+/// As [`available`]; where that is less than `bytes`, once what the allocator holds has been given back.
+pub(super) fn available_for(bytes: usize) -> Option<usize> {
+    enough(bytes, available, give_back)
+}
+
+fn enough(bytes: usize, read: impl Fn() -> Option<usize>, give_back: impl FnOnce()) -> Option<usize> {
+    let left = read()?;
+    if left >= bytes {
+        return Some(left);
+    }
+    give_back();
+    read()
+}
+
+/// As [`available`] of the system whose files are below this folder.
+fn available_in(root: &Path) -> Option<usize> {
+    let groups = groups(root).into_iter().filter_map(|group| group.left());
+    Some(groups.fold(free_in(root)?, usize::min))
+}
+
+/// Bytes of memory that the system says are free or can be freed.
+fn free_in(root: &Path) -> Option<usize> {
+    let info = read_to_string(root.join("proc/meminfo")).ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()? * 1024)
+}
+
+/// A control group that counts memory.
+struct Group {
+    folder: PathBuf,
+    /// The files of version 2; else those of version 1.
+    unified: bool,
+}
+
+impl Group {
+    /// Bytes its processes may take beyond what they have; none where it sets no limit.
+    fn left(&self) -> Option<usize> {
+        let number = |name: &str| read_to_string(self.folder.join(name)).ok()?.trim().parse::<usize>().ok();
+        let (limit, used) = match self.unified {
+            // Beyond `high` nobody is ended, but held up until what they have shrinks.
+            true => (number("memory.max").into_iter().chain(number("memory.high")).min()?, "memory.current"),
+            false => (number("memory.limit_in_bytes")?, "memory.usage_in_bytes"),
+        };
+        let used = number(used)?.saturating_sub(self.cached());
+        Some(limit.saturating_sub(used))
+    }
+
+    /// Bytes of files that are in memory for its processes and those of the groups in it.
+    fn cached(&self) -> usize {
+        let stat = read_to_string(self.folder.join("memory.stat")).unwrap_or_default();
+        let prefix = if self.unified { "" } else { "total_" };
+        let file = |line: &str| {
+            let (name, bytes) = line.strip_prefix(prefix)?.split_once(' ')?;
+            let counts = ["inactive_file", "active_file"].contains(&name);
+            bytes.parse::<usize>().ok().filter(|_| counts)
+        };
+        stat.lines().filter_map(file).sum()
+    }
+}
+
+/// The groups that this process is in, each with those above it as far as they can be seen from here.
+fn groups(root: &Path) -> Vec<Group> {
+    let read = |name: &str| read_to_string(root.join(name)).unwrap_or_default();
+    let (memberships, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
+    let mut groups = Vec::new();
+    for line in memberships.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let unified = controllers.is_empty();
+        if !unified && !controllers.split(',').any(|name| name == "memory") {
+            continue;
+        }
+        let Some((top, point)) = mounts.lines().find_map(|line| mount(line, unified)) else { continue };
+        let point = root.join(point.strip_prefix('/').unwrap_or(point));
+        // What is mounted may be a group below the system's first one; a path that does not lead into it names a group
+        // that cannot be seen, and what is mounted stands for it.
+        let below = Path::new(path).strip_prefix(top).unwrap_or(Path::new(""));
+        let below: PathBuf =
+            below.components().take_while(|part| matches!(part, Component::Normal(_))).collect();
+        let folders = below.ancestors().map(|below| point.join(below));
+        groups.extend(folders.map(|folder| Group { folder, unified }));
+    }
+    groups
+}
+
+/// Of a line of `mountinfo` that mounts the groups of version 2, or those of version 1 that count memory: which group, and
+/// where.
+fn mount(line: &str, unified: bool) -> Option<(&str, &str)> {
+    let (mount, system) = line.split_once(" - ")?;
+    let mut system = system.split(' ');
+    let (kind, options) = (system.next()?, system.nth(1).unwrap_or_default());
+    let fits = match unified {
+        true => kind == "cgroup2",
+        false => kind == "cgroup" && options.split(',').any(|option| option == "memory"),
+    };
+    let mut mount = mount.split(' ').skip(3);
+    Some((mount.next()?, mount.next()?)).filter(|_| fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// A system with 1000 MiB free, and these files.
+    fn system(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let meminfo = format!("MemTotal: 1 kB\nMemAvailable:  {} kB\n", 1000 * 1024);
+        for (path, text) in files.iter().chain(&[("proc/meminfo", meminfo.as_str())]) {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    const UNIFIED: &str = "30 23 0:26 / /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw,nsdelegate\n";
+
+    /// The numbers are in MiB.
+    fn check(files: &[(&str, &str)], expected: usize) {
+        let files: Vec<(&str, String)> = files
+            .iter()
+            .map(|(path, text)| {
+                let scaled = |word: &str| match word.parse::<usize>() {
+                    Ok(number) if !path.starts_with("proc") => (number * MIB).to_string(),
+                    _ => word.to_owned(),
+                };
+                let line = |line: &str| line.split(' ').map(scaled).collect::<Vec<_>>().join(" ") + "\n";
+                (*path, text.lines().map(line).collect())
+            })
+            .collect();
+        let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
+        assert_eq!(available_in(system(&files).path()), Some(expected * MIB));
+    }
+
+    #[test]
+    fn without_groups_it_is_what_the_system_has_free() {
+        check(&[], 1000);
+        check(&[("proc/self/cgroup", "0::/\n"), ("proc/self/mountinfo", UNIFIED)], 1000);
+        assert_eq!(available_in(Path::new("/nowhere")), None);
+        assert!(available().is_some_and(|bytes| bytes > 0));
+    }
+
+    #[test]
+    fn files_that_a_container_has_read_do_not_count_as_taken() {
+        let of = |max, stat| {
+            [
+                ("proc/self/cgroup", "0::/\n"),
+                ("proc/self/mountinfo", UNIFIED),
+                ("sys/fs/cgroup/memory.max", max),
+                ("sys/fs/cgroup/memory.current", "790"),
+                ("sys/fs/cgroup/memory.stat", stat),
+            ]
+        };
+        check(&of("800", "anon 90\nfile 700\ninactive_file 500\nactive_file 200\nshmem 0"), 710);
+        check(&of("800", "anon 790"), 10);
+        check(&of("max", "anon 790"), 1000);
+        check(&of("700", "anon 790"), 0);
+    }
+
+    #[test]
+    fn the_narrowest_of_the_groups_above_counts() {
+        let unit = "sys/fs/cgroup/user.slice/run.scope/";
+        let files = |name: &str| format!("{unit}{name}");
+        let (max, current, high) = (files("memory.max"), files("memory.current"), files("memory.high"));
+        let slice = ("sys/fs/cgroup/user.slice/memory.max", "max");
+        let mut tree = vec![
+            ("proc/self/cgroup", "0::/user.slice/run.scope\n"),
+            ("proc/self/mountinfo", UNIFIED),
+            (&max, "500"),
+            (&current, "100"),
+            ("sys/fs/cgroup/user.slice/memory.current", "150"),
+        ];
+        check(&[&tree[..], &[slice]].concat(), 400);
+        check(&[&tree[..], &[("sys/fs/cgroup/user.slice/memory.max", "300")]].concat(), 150);
+        tree.push((&high, "350"));
+        check(&[&tree[..], &[slice]].concat(), 250);
+    }
+
+    #[test]
+    fn groups_of_version_1_count_too_wherever_they_are_mounted() {
+        let limits = |at: &str| {
+            ["limit_in_bytes 600", "usage_in_bytes 450", "stat total_inactive_file 100\ninactive_file 7"].map(
+                |file| {
+                    let (name, text) = file.split_once(' ').unwrap();
+                    (format!("{at}/memory.{name}"), text.to_owned())
+                },
+            )
+        };
+        let nested = limits("sys/fs/cgroup/memory/slurm/job_7");
+        let mounted = limits("sys/fs/cgroup/memory");
+        let whole = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+        let part = "35 31 0:32 /docker/c0ffee /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
+        for (membership, mounts, files) in [
+            ("9:cpu:/\n4:memory:/slurm/job_7\n0::/\n", whole, &nested),
+            ("4:hugetlb,memory:/docker/c0ffee\n", part, &mounted),
+            ("4:memory:/docker/c0ffee/../elsewhere\n", part, &mounted),
+            ("4:memory:/elsewhere\n", part, &mounted),
+        ] {
+            let mut tree = vec![("proc/self/cgroup", membership), ("proc/self/mountinfo", mounts)];
+            tree.extend(files.iter().map(|(path, text)| (path.as_str(), text.as_str())));
+            check(&tree, 250);
+        }
+    }
+
+    #[test]
+    fn what_the_allocator_holds_is_given_back_before_memory_counts_as_short() {
+        let (left, given) = (Cell::new(Some(100)), Cell::new(0));
+        let give_back = || {
+            given.set(given.get() + 1);
+            left.set(Some(400));
+        };
+        assert_eq!((enough(100, || left.get(), give_back), given.get()), (Some(100), 0));
+        assert_eq!((enough(300, || left.get(), give_back), given.get()), (Some(400), 1));
+        left.set(None);
+        assert_eq!((enough(300, || left.get(), give_back), given.get()), (None, 1));
+    }
+}

@@ -1,0 +1,48 @@
+//! Training steps that the memory has no room for.
+
+use super::*;
+use crate::error::Diagnostic;
+
+/// A trainer of an adapter on two threads, as if so many bytes were left.
+fn trainer(rank: usize, left: usize) -> Trainer {
+    let mut decoder = decoder();
+    Adapter::fresh(&mut decoder, &AdapterConfig::new(rank, 8.0), 5).unwrap();
+    let places = Places { bases: Some(Bases::with_left(left)), ..Places::cpu(1, 2) };
+    let rule = Rule::AdamW { rate: 1e-2, beta1: 0.9, beta2: 0.95, weight_decay: 0.1 };
+    Trainer::across(decoder, |all| vec![rule; all.len()], &places).unwrap()
+}
+
+fn step(trainer: &mut Trainer, microbatches: usize) -> Result<StepReport, EngineError> {
+    let batches: Vec<_> = (0..microbatches).map(|_| Microbatch::new(&branching()).0).collect();
+    trainer.step(&batches, &|_, _, _| 0.01, 1.0, 1.0)
+}
+
+/// The least memory, to 16 KiB, in which the first step of one microbatch is not refused.
+fn least(rank: usize) -> usize {
+    let mut sizes = (1..).map(|size: usize| size << 14);
+    sizes.find(|left| step(&mut trainer(rank, *left), 1).is_ok()).unwrap()
+}
+
+#[test]
+fn more_microbatches_at_once_are_refused_where_they_do_not_fit() {
+    let mut trainer = trainer(4, least(4));
+    for _ in 0..2 {
+        step(&mut trainer, 1).unwrap();
+    }
+    let refused = step(&mut trainer, 2).unwrap_err();
+    assert_eq!(
+        (refused.code(), refused.hint().as_deref()),
+        ("engine::memory", Some("set recompute = \"always\""))
+    );
+    step(&mut trainer, 1).unwrap();
+}
+
+#[test]
+fn gradients_and_moments_of_what_is_trained_count() {
+    let values = |rank| AdapterConfig::new(rank, 8.0).size(&config()).unwrap().values;
+    let more = values(512) - values(32);
+    // Its packed copy, the gradients, a worker's set of them, and two moments.
+    assert!(least(512) - least(32) >= 5 * 4 * more);
+    let refused = step(&mut trainer(512, least(32)), 1).unwrap_err();
+    assert!(refused.hint().unwrap().starts_with("set a smaller rank"), "{refused}");
+}

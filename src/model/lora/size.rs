@@ -1,0 +1,136 @@
+//! How large an adapter is, before it is there.
+
+use super::{Adapter, AdapterConfig, Decoder, LinearShape, ModelConfig, Role, module};
+use crate::model::kernels::Format;
+
+/// What an adapter takes, on all layers together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AdapterSize {
+    /// Values of a token between the two matrices: the ranks of those it passes through.
+    pub ranks: usize,
+    /// Values of the matrices.
+    pub values: usize,
+    /// Values of their copies packed for the products.
+    pub packed: usize,
+}
+
+impl AdapterSize {
+    /// Of adapters on linear layers, each with its rank and on how many decoder layers it is.
+    fn of<'a>(
+        config: &ModelConfig,
+        adapters: impl IntoIterator<Item = (&'a LinearShape, usize, usize)>,
+    ) -> Self {
+        // No rank is sensible from where on the number of bytes does not fit.
+        let packed = |outputs: usize, inputs: usize| match outputs.checked_mul(inputs) {
+            Some(values) if values < 1 << 60 => Format::F32.bytes(outputs, inputs) / size_of::<f32>(),
+            _ => usize::MAX,
+        };
+        let (mut size, mut of_experts) = (Self::default(), 0_usize);
+        for (shape, rank, layers) in adapters {
+            let ranks = if shape.role == Role::Expert { &mut of_experts } else { &mut size.ranks };
+            *ranks = ranks.saturating_add(rank.saturating_mul(layers));
+            let add =
+                |sum: &mut usize, of_layer: usize| *sum = sum.saturating_add(of_layer.saturating_mul(layers));
+            add(&mut size.values, rank.saturating_mul(shape.inputs + shape.outputs));
+            let matrices = packed(rank, shape.inputs).saturating_add(packed(shape.outputs, rank));
+            add(&mut size.packed, matrices);
+        }
+        let passed = config
+            .design
+            .experts
+            .map_or(0, |experts| of_experts.saturating_mul(experts.per_token).div_ceil(experts.count));
+        Self { ranks: size.ranks.saturating_add(passed), ..size }
+    }
+}
+
+impl AdapterConfig {
+    /// The size of such an adapter on a model of this configuration.
+    ///
+    /// # Errors
+    /// If one of its patterns is none.
+    pub fn size(&self, config: &ModelConfig) -> Result<AdapterSize, String> {
+        let targeted = self.targets.matcher()?;
+        let shapes = config.linears();
+        let mut adapters = Vec::new();
+        for shape in &shapes {
+            if self.ranks.is_empty() && !self.targets.tell_layers_apart(&shape.name) {
+                let rank = self.at(shape.role, &module(0, &shape.name), &targeted)?;
+                adapters.extend(rank.map(|(rank, _)| (shape, rank, config.layers)));
+                continue;
+            }
+            for layer in 0..config.layers {
+                let rank = self.at(shape.role, &module(layer, &shape.name), &targeted)?;
+                adapters.extend(rank.map(|(rank, _)| (shape, rank, 1)));
+            }
+        }
+        Ok(AdapterSize::of(config, adapters))
+    }
+}
+
+impl Adapter {
+    /// The size of the adapter on this decoder; none where there is none.
+    pub fn size(decoder: &Decoder) -> Option<AdapterSize> {
+        let shapes = decoder.config.linears();
+        let linears = decoder.layers.iter().flat_map(|layer| shapes.iter().zip(&layer.linears));
+        let adapters: Vec<_> = linears
+            .filter_map(|(shape, linear)| Some((shape, linear.lora.as_ref()?.a.outputs(), 1)))
+            .collect();
+        (!adapters.is_empty()).then(|| AdapterSize::of(&decoder.config, adapters))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Design, Experts, Family, Init, Targets, kernels::Heads};
+
+    fn mixture() -> ModelConfig {
+        let experts = Some(Experts { count: 8, per_token: 2, normalised: true });
+        ModelConfig {
+            vocabulary: 50,
+            hidden: 32,
+            intermediate: 48,
+            layers: 3,
+            heads: Heads { query: 4, kv: 2, dim: 8 },
+            context: 32,
+            rope_theta: 10_000.0,
+            norm_epsilon: 1e-6,
+            tied: true,
+            design: Design { experts, ..Design::of(Family::Qwen3Moe) },
+        }
+    }
+
+    #[test]
+    fn an_adapter_is_as_large_as_foretold_wherever_it_sits() {
+        let names = |names: &[&str]| Targets::Names(names.iter().map(|name| (*name).to_owned()).collect());
+        let (q, kv) = (32 + 32, 32 + 16);
+        // Ranks that a token passes through, and values per rank.
+        for (targets, ranks, values) in [
+            (Targets::AllLinear, 3 * 4, 3 * (2 * q + 2 * kv)),
+            (names(&["q_proj", "v_proj"]), 3 * 2, 3 * (q + kv)),
+            (names(&["layers.1.self_attn.q_proj"]), 1, q),
+            (Targets::Pattern(r".*layers\.[02]\..*\.q_proj".into()), 2, 2 * q),
+            (names(&["up_proj"]), 3 * 2, 3 * 8 * (32 + 48)),
+        ] {
+            for mut config in [AdapterConfig::new(5, 10.0), AdapterConfig::new(64, 10.0)] {
+                config.targets = targets.clone();
+                let mut decoder = Decoder::random(mixture(), Init { seed: 1, deviation: 0.1 }).unwrap();
+                Adapter::fresh(&mut decoder, &config, 1).unwrap();
+                let size = config.size(&mixture()).unwrap();
+                assert_eq!(Some(size), Adapter::size(&decoder), "{targets:?}");
+                let expected = (config.rank * ranks, config.rank * values);
+                assert_eq!((size.ranks, size.values), expected, "{targets:?}");
+                let trained = decoder.trained();
+                assert_eq!(size.values, trained.iter().map(|p| p.tensor().elem_count()).sum::<usize>());
+            }
+        }
+    }
+
+    #[test]
+    fn a_module_with_a_rank_of_its_own_counts_with_that() {
+        let mut config = AdapterConfig::new(4, 8.0);
+        config.targets = Targets::Names(vec!["q_proj".into()]);
+        config.ranks = vec![(r"layers\.0\..*".into(), 9)];
+        assert_eq!(config.size(&mixture()).unwrap().ranks, 9 + 4 + 4);
+    }
+}
