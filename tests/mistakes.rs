@@ -70,6 +70,13 @@ fn remove(project: &Project, file: &str) {
     std::fs::remove_file(project.path(file)).unwrap();
 }
 
+/// A stage of a kind of its own with these words as its command, beside a file `run.sh`.
+fn with_command(project: &Project, words: &str) {
+    project.kind("odd", "pure", "[outputs.number]\ntype = \"number\"\npath = \"n\"\n", "");
+    replace(project, "stages/odd/card.toml", "\"sh\", \"-e\", \"run.sh\"", words);
+    replace(project, "run.toml", "[stages.exam]", "[stages.odd]\nkind = \"odd\"\n\n[stages.exam]");
+}
+
 const MISTAKES: &[(&str, Change)] = &[
     ("a family that is not known", |p| {
         replace(p, "llama/config.json", "\"llama\"", "\"gemma3_text\"");
@@ -158,10 +165,13 @@ const MISTAKES: &[(&str, Change)] = &[
     ("a server whose variable is not set", |p| {
         replace(p, "run.toml", "state =", "env = { TOKEN = \"${NO_SUCH_TOKEN}\" }\nstate =");
     }),
-    ("a command that is not installed", |p| {
-        p.kind("odd", "pure", "[outputs.number]\ntype = \"number\"\npath = \"n\"\n", "");
-        replace(p, "stages/odd/card.toml", "\"sh\"", "\"no-such-program\"");
-        replace(p, "run.toml", "[stages.exam]", "[stages.odd]\nkind = \"odd\"\n\n[stages.exam]");
+    ("a command that is not installed", |p| with_command(p, "\"no-such-program\", \"-e\", \"run.sh\"")),
+    ("a command whose script is not there", |p| with_command(p, "\"python3\", \"-u\", \"a.py\"")),
+    ("a command that is a script which is not there", |p| with_command(p, "\"./a.sh\"")),
+    ("a command that is a script without the right to be executed", |p| with_command(p, "\"./run.sh\"")),
+    ("a server without the right to be executed", |p| {
+        p.write("server.sh", "#!/bin/sh\n");
+        replace(p, "run.toml", "\"{mcprl}\"", "\"./server.sh\"");
     }),
     #[cfg(not(feature = "cuda"))]
     ("a device that this build does not have", |p| {

@@ -30,7 +30,7 @@ pub use self::{
     error::{LastWords, McpError},
     outcome::Outcome,
     pool::{Lent, Pool},
-    program::program_is_there,
+    program::find_program,
     session::Session,
     tools::{COMPLETE_TASK, tools_digest},
 };

@@ -20,8 +20,9 @@ use crate::{
     hash::Digest,
     stage::{
         card::Section,
+        command,
         memory::Policy,
-        prospect::{Foreseen, Objection, Outlook, Prospect, look_at_command},
+        prospect::{Foreseen, Objection, Outlook, Prospect},
         registry, shape,
     },
     store::Store,
@@ -192,7 +193,7 @@ fn look(plan: &Plan, ledger: &Ledger<'_>, store: &Store, index: NodeIndex, input
     let node = plan.node(index);
     let card = &node.stage.card;
     if !card.command.is_empty() {
-        return look_at_command(card);
+        return command::look(card);
     }
     let finished = |port: &str| match ledger.get(index)? {
         Settled::Done { outputs, .. } => Some(store.artifact(&outputs.get(port)?.digest)),

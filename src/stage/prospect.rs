@@ -5,18 +5,14 @@
 //! to a megabyte), and says so before anything is worked. What it objects to follows from what is in the stage's key, so
 //! a stage that has a result was never objected to; what depends on the machine is told apart.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{Card, StageError, memory::Policy, typed};
+use super::{Card, memory::Policy, typed};
 use crate::{
     error::Failure,
-    mcp::program_is_there,
     model::{ModelConfig, ModelError},
 };
 
@@ -123,20 +119,6 @@ impl Prospect<'_> {
     pub fn written_model(&self) -> Option<Result<ModelConfig, ModelError>> {
         Some(ModelConfig::load(&(self.finished)("policy")?))
     }
-}
-
-/// Of a user's own kind: whether the program is there.
-pub fn look_at_command(card: &Card) -> Outlook {
-    let mut outlook = Outlook::default();
-    let program = card.command.first().map(String::as_str).unwrap_or_default();
-    let beside = card.code.contains_key(program);
-    // Any other relative path would start at an empty folder.
-    if !beside && !program_is_there(program, Some(Path::new("/nowhere"))) {
-        let source = std::io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error());
-        let cause = StageError::Start { command: card.command.join(" "), source };
-        outlook.lacks.push(Objection { about: None, cause: cause.into() });
-    }
-    outlook
 }
 
 /// Of kinds that have nothing to say.
