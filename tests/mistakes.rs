@@ -118,6 +118,26 @@ const MISTAKES: &[(&str, Change)] = &[
         p.write("tasks.jsonl", "{\"task\": \"a\", \"answer\": 1, \"split\": \"train\"}\n")
     }),
     ("no file of tasks", |p| replace(p, "run.toml", "file = \"tasks.jsonl\"\n", "")),
+    ("one task alone, which is held out", |p| p.write("tasks.jsonl", "{\"task\": \"a\", \"answer\": 1}\n")),
+    ("episodes without room for a word", |p| {
+        replace(p, "run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 20");
+    }),
+    ("prompts that do not fit the model", |p| {
+        let config = p.read("llama/config.json");
+        p.write("llama/config.json", &config.replace("4096", "32"));
+    }),
+    ("keys and values without room for a prompt", |p| {
+        let config = p.read("llama/config.json");
+        p.write("llama/config.json", &config.replace("4096", "100000"));
+        replace(p, "run.toml", "[stages.tools]", "[engine]\nkv_cache_mib = 1\nthreads = 4\n\n[stages.tools]");
+        let task = "word ".repeat(3000);
+        p.write(
+            "tasks.jsonl",
+            &(1..9).map(|i| format!("{{\"task\": \"{task}{i}\", \"answer\": {i}}}\n")).collect::<String>(),
+        );
+        replace(p, "run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 50000");
+        replace(p, "run.toml", "kind = \"eval\"", "kind = \"eval\"\nmax_tokens = 50000");
+    }),
     ("targets that no layer has", |p| {
         replace(p, "run.toml", "yields =", "targets = [\"qkv_proj\"]\nyields =");
     }),
@@ -201,6 +221,53 @@ fn every_mistake_is_told_by_plan_and_by_run_before_anything_is_worked() {
         all += &format!("# {name}\n{}\n", plan.err.replace(&folder, ""));
     }
     insta::assert_snapshot!(all);
+}
+
+/// What is said of a stage that works all the same.
+const NOTES: &[(&str, Change)] = &[
+    ("tasks of which some have no answer", |p| {
+        let tasks = p.read("tasks.jsonl");
+        p.write("tasks.jsonl", &format!("{tasks}{{\"task\": \"a\", \"split\": \"train\"}}\n{{\"task\": \"b\", \"split\": \"heldout\"}}\n"));
+    }),
+    ("a task that leaves no room for a word", |p| {
+        let tasks = p.read("tasks.jsonl");
+        let task = "word ".repeat(9000);
+        p.write(
+            "tasks.jsonl",
+            &format!("{tasks}{{\"task\": \"{task}\", \"answer\": 1, \"split\": \"train\"}}\n"),
+        );
+    }),
+    ("keys and values without room for a long conversation", |p| {
+        replace(p, "run.toml", "[stages.tools]", "[engine]\nkv_cache_mib = 1\nthreads = 4\n\n[stages.tools]");
+    }),
+];
+
+#[test]
+fn what_may_go_wrong_is_noted_by_plan_and_run_and_hinders_neither() {
+    let mut all = String::new();
+    for (name, change) in NOTES {
+        let project = own();
+        change(&project);
+        // So that `run` stops at its first stage.
+        replace(&project, "run.toml", "{mcprl}", "false");
+        let (plan, run) = (project.mcprl(&["plan", "run.toml"]), project.mcprl(&["run", "run.toml"]));
+        assert_eq!((plan.code, run.code), (Some(0), Some(1)), "{name}: {}{}", plan.err, run.err);
+        assert!(run.err.contains(plan.err.trim_end()), "{name}: {}\n{}", plan.err, run.err);
+        all += &format!("# {name}\n{}\n", plan.err);
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn once_tools_are_known_their_part_of_the_prompt_counts() {
+    let project = own();
+    project.write("only.toml", &RUN.split("[stages.tasks]").next().unwrap().replace("\"own\"", "\"only\""));
+    let run = project.mcprl(&["run", "only.toml"]);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    replace(&project, "run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 300");
+    let plan = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(plan.code, Some(2), "{}", plan.err);
+    assert!(plan.err.contains("no episode has room to say a word: its prompt alone takes "), "{}", plan.err);
 }
 
 #[test]

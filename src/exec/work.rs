@@ -16,7 +16,7 @@ use std::{
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, ExecError, Listener, RunFolder, folder, journal::Entry, slots::Share};
+use super::{Event, ExecError, Listener, RunFolder, journal::Entry, slots::Share};
 use crate::{
     data,
     error::{At, Diagnostic, Interrupted, Result},
@@ -150,7 +150,7 @@ impl Workshop {
         let inputs = &self.plan.node(job.index).stage.card.inputs;
         let (role, _) = inputs.iter().find(|(_, role)| role.artifact == "policy")?;
         let (_, policy) = job.ready.inputs.get(role)?.first()?;
-        stage::policy_shape(&folder::artifact(&self.store, policy), &StageArtifacts(self.store.clone()))
+        stage::policy_shape(&self.store.path(policy), &StageArtifacts(self.store.clone()))
     }
 
     /// Says that the remote is away, of no stage in particular.
@@ -335,7 +335,7 @@ impl Workshop {
         let input = |(name, output): &(String, Output)| Input {
             name: name.clone(),
             digest: output.digest,
-            path: absolute(folder::artifact(&self.store, output)),
+            path: absolute(self.store.path(output)),
         };
         let mut server = self.plan.server.clone();
         if let Some(server) = &mut server {

@@ -219,8 +219,12 @@ impl Drafter<'_> {
             None => None,
         };
         let mut places = BTreeMap::new();
-        let devices = sections.get("engine").and_then(|engine| self.reader.table(engine)?.get("devices"));
-        for (path, entry) in [("server", sections.get("server")), ("engine.devices", devices)] {
+        let of_engine = |key| sections.get("engine").and_then(|engine| self.reader.table(engine)?.get(key));
+        for (path, entry) in [
+            ("server", sections.get("server")),
+            ("engine.devices", of_engine("devices")),
+            ("engine.kv_cache_mib", of_engine("kv_cache_mib")),
+        ] {
             places.extend(entry.map(|entry| (path, entry.origin.clone())));
         }
         Some(Draft { name, server, engine: engine?, remote, sections: places, stages, loops })

@@ -103,7 +103,7 @@ impl PolicyFolder {
             Some(_) => Some(AdapterConfig::load(&self.folder)?.rank),
             None => None,
         };
-        let policies = [Policy { config: ModelConfig::load(self.model())?, rank }];
+        let policies = [Policy { config: ModelConfig::load(self.model())?, rank, folder: None }];
         Ok(memory::beside(kind, context, &policies))
     }
 

@@ -20,7 +20,13 @@ pub use human::{bytes, seconds};
 pub use plan::plan_text;
 pub use run::RunView;
 
-use crate::error::Failure;
+use crate::{error::Failure, plan::Problem};
+
+/// What a person should know, with a way out.
+fn note_text(note: &Problem) -> String {
+    let hint = note.cause.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+    format!("note: {note}{hint}")
+}
 
 /// How mcprl talks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +61,10 @@ impl Printer {
             // In one piece: standard error is not buffered, and a piece is a system call.
             _ = std::io::stderr().lock().write_all(format!("{text}\n").as_bytes());
         }
+    }
+
+    pub fn note(self, note: &Problem) {
+        self.say(&note_text(note));
     }
 
     pub fn error(self, failure: &Failure) {

@@ -38,5 +38,6 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
         (true, Some(_)) | (false, None) => {}
     }
     let rank = if params.lora { policy.rank.or(Some(params.rank)) } else { None };
-    outlook.with("policy", Foreseen::Policy(Policy { config: policy.config.clone(), rank }))
+    let Policy { config, folder, .. } = policy.clone();
+    outlook.with("policy", Foreseen::Policy(Policy { config, rank, folder }))
 }

@@ -184,7 +184,8 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
             outlook.object("scenarios", ScenarioError::NoReference);
         }
     }
-    outlook.with("policy", Foreseen::Policy(Policy { config, rank: None }))
+    let folder = (prospect.finished)("policy");
+    outlook.with("policy", Foreseen::Policy(Policy { config, rank: None, folder }))
 }
 
 /// The shape of the model that a stage with these parameters makes.
