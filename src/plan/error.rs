@@ -48,10 +48,11 @@ pub enum Subject {
     Section,
 }
 
-/// Why a stage that is to be worked would fail.
+/// Why a stage that is to be worked would fail, or what may go wrong with it.
 #[derive(Debug)]
 pub struct Problem {
-    pub stage: String,
+    /// None where it is with all that is to be worked.
+    pub stage: Option<String>,
     pub subject: Subject,
     pub place: Option<Place>,
     pub cause: Failure,
@@ -59,7 +60,10 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "stage \"{}\": {}", self.stage, self.cause)?;
+        if let Some(stage) = &self.stage {
+            write!(f, "stage \"{stage}\": ")?;
+        }
+        write!(f, "{}", self.cause)?;
         self.place.as_ref().map_or(Ok(()), |place| write!(f, "\n{place}"))
     }
 }

@@ -172,7 +172,7 @@ impl<'p> Foresight<'p> {
         let uses = |section| stage.card.uses.contains(&section);
         let mut lack = |path, cause: Failure| {
             let place = self.plan.section(path);
-            lacks.push(Problem { stage: stage.name.clone(), subject: Subject::Section, place, cause });
+            lacks.push(Problem { stage: Some(stage.name.clone()), subject: Subject::Section, place, cause });
         };
         if uses(Section::Engine)
             && stage.card.command.is_empty()
@@ -193,7 +193,7 @@ impl<'p> Foresight<'p> {
 fn problem(plan: &Plan, stage: &Stage, Objection { about, cause }: Objection) -> Problem {
     let own = about.and_then(|about| plan.place_of(stage, about).or_else(|| plan.section(about)));
     let place = own.or_else(|| plan.place_of(stage, ""));
-    Problem { stage: stage.name.clone(), subject: Subject::Stage, place, cause }
+    Problem { stage: Some(stage.name.clone()), subject: Subject::Stage, place, cause }
 }
 
 /// Nodes without a result, and those that tell of what these read.

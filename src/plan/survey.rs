@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{
     CacheMode, Forecast, Foresight, KeyFields, Ledger, NodeIndex, Plan, Problem, Readiness, RerunReason,
-    Resample, Settled, Told,
+    Resample, Settled, Subject, Told,
     forecast::Experience,
     memory::{Memory, held, memory},
     reason::{self},
@@ -132,6 +132,10 @@ impl Survey {
         }
         let Told { problems, notes, .. } = foresight.into_told();
         (survey.problems, survey.notes) = (problems, notes);
+        if let Some(Err(cause)) = ahead.then(|| store.check_writable()) {
+            let cause = cause.into();
+            survey.notes.push(Problem { stage: None, subject: Subject::Section, place: None, cause });
+        }
         Ok(survey)
     }
 }
