@@ -69,7 +69,7 @@ impl std::fmt::Display for Transport {
 pub enum State {
     /// The server has no state an episode can change: sessions are shared.
     ReadOnly,
-    /// Every episode gets its own server process; over HTTP, its own session.
+    /// Every episode gets its own server process; over HTTP, its own session, which the run file calls `fresh-session`.
     FreshProcess,
     /// This tool is called (without arguments) before every episode.
     ResetTool(String),
