@@ -278,8 +278,12 @@ fn for_machines_the_plan_holds_its_problems() {
     let said: serde_json::Value = serde_json::from_str(&plan.out).unwrap();
     let [problem] = &said["problems"].as_array().unwrap()[..] else { panic!("{}", plan.out) };
     assert_eq!((&problem["stage"], &problem["place"]), (&"base".into(), &"run.toml:2:9".into()));
-    assert_eq!(problem["error"], "chat::read");
+    assert_eq!((&problem["line"], &problem["column"]), (&2.into(), &9.into()));
+    assert_eq!(problem["code"], "chat::read");
     assert!(problem["hint"].as_str().unwrap().contains("save_pretrained"));
+    let run = project.mcprl(&["run", "run.toml", "--json"]);
+    let error: serde_json::Value = serde_json::from_str(run.err.lines().last().unwrap()).unwrap();
+    assert_eq!(error["error"]["problems"], said["problems"], "an error holds the same");
 }
 
 #[test]

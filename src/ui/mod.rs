@@ -70,9 +70,13 @@ impl Printer {
     pub fn error(self, failure: &Failure) {
         let mut err = std::io::stderr().lock();
         if self.voice == Voice::Json {
-            let error = serde_json::json!({
+            let mut error = serde_json::json!({
                 "error": { "code": failure.code(), "message": failure.to_string(), "hint": failure.hint() }
             });
+            let problems = failure.cause().problems();
+            if !problems.is_empty() {
+                error["error"]["problems"] = problems.into();
+            }
             _ = writeln!(err, "{error}");
             return;
         }
