@@ -28,6 +28,11 @@ pub trait Diagnostic: Error + Send + Sync + 'static {
         None
     }
 
+    /// Of an error that is several: each as a JSON object with `code`, `message`, `place`, `line`, `column` and `hint`.
+    fn problems(&self) -> Vec<serde_json::Value> {
+        Vec::new()
+    }
+
     fn class(&self) -> Class {
         Class::Work
     }

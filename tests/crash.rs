@@ -344,6 +344,7 @@ fn a_read_only_cache_is_read_and_not_written() {
         $0 run run.toml || exit 79\n\
         $0 runs || exit 80\n\
         $0 show latest/end || exit 81\n\
+        $0 plan run.toml --set stages.start.value=4 || exit 82\n\
         for more in 'run run.toml --set stages.start.value=4' 'cache gc --keep-last 0 --grace 0s'; do\n\
             $0 $more; echo code $?\n\
         done";
@@ -353,6 +354,7 @@ fn a_read_only_cache_is_read_and_not_written() {
     }
     assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
     assert!(said.err.contains("6 cached, 0 worked"), "{}", said.err);
+    assert_eq!(said.err.matches("note: the cache cannot be written").count(), 1, "{}", said.err);
     assert_eq!(said.out.matches("code 1").count(), 2, "{}{}", said.out, said.err);
     assert_eq!(said.err.matches("error: the cache cannot be written").count(), 2, "{}", said.err);
     project.worked();

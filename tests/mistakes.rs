@@ -70,6 +70,13 @@ fn remove(project: &Project, file: &str) {
     std::fs::remove_file(project.path(file)).unwrap();
 }
 
+/// A stage of a kind of its own with these words as its command, beside a file `run.sh`.
+fn with_command(project: &Project, words: &str) {
+    project.kind("odd", "pure", "[outputs.number]\ntype = \"number\"\npath = \"n\"\n", "");
+    replace(project, "stages/odd/card.toml", "\"sh\", \"-e\", \"run.sh\"", words);
+    replace(project, "run.toml", "[stages.exam]", "[stages.odd]\nkind = \"odd\"\n\n[stages.exam]");
+}
+
 const MISTAKES: &[(&str, Change)] = &[
     ("a family that is not known", |p| {
         replace(p, "llama/config.json", "\"llama\"", "\"gemma3_text\"");
@@ -111,6 +118,26 @@ const MISTAKES: &[(&str, Change)] = &[
         p.write("tasks.jsonl", "{\"task\": \"a\", \"answer\": 1, \"split\": \"train\"}\n")
     }),
     ("no file of tasks", |p| replace(p, "run.toml", "file = \"tasks.jsonl\"\n", "")),
+    ("one task alone, which is held out", |p| p.write("tasks.jsonl", "{\"task\": \"a\", \"answer\": 1}\n")),
+    ("episodes without room for a word", |p| {
+        replace(p, "run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 20");
+    }),
+    ("prompts that do not fit the model", |p| {
+        let config = p.read("llama/config.json");
+        p.write("llama/config.json", &config.replace("4096", "32"));
+    }),
+    ("keys and values without room for a prompt", |p| {
+        let config = p.read("llama/config.json");
+        p.write("llama/config.json", &config.replace("4096", "100000"));
+        replace(p, "run.toml", "[stages.tools]", "[engine]\nkv_cache_mib = 1\nthreads = 4\n\n[stages.tools]");
+        let task = "word ".repeat(3000);
+        p.write(
+            "tasks.jsonl",
+            &(1..9).map(|i| format!("{{\"task\": \"{task}{i}\", \"answer\": {i}}}\n")).collect::<String>(),
+        );
+        replace(p, "run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 50000");
+        replace(p, "run.toml", "kind = \"eval\"", "kind = \"eval\"\nmax_tokens = 50000");
+    }),
     ("targets that no layer has", |p| {
         replace(p, "run.toml", "yields =", "targets = [\"qkv_proj\"]\nyields =");
     }),
@@ -158,10 +185,13 @@ const MISTAKES: &[(&str, Change)] = &[
     ("a server whose variable is not set", |p| {
         replace(p, "run.toml", "state =", "env = { TOKEN = \"${NO_SUCH_TOKEN}\" }\nstate =");
     }),
-    ("a command that is not installed", |p| {
-        p.kind("odd", "pure", "[outputs.number]\ntype = \"number\"\npath = \"n\"\n", "");
-        replace(p, "stages/odd/card.toml", "\"sh\"", "\"no-such-program\"");
-        replace(p, "run.toml", "[stages.exam]", "[stages.odd]\nkind = \"odd\"\n\n[stages.exam]");
+    ("a command that is not installed", |p| with_command(p, "\"no-such-program\", \"-e\", \"run.sh\"")),
+    ("a command whose script is not there", |p| with_command(p, "\"python3\", \"-u\", \"a.py\"")),
+    ("a command that is a script which is not there", |p| with_command(p, "\"./a.sh\"")),
+    ("a command that is a script without the right to be executed", |p| with_command(p, "\"./run.sh\"")),
+    ("a server without the right to be executed", |p| {
+        p.write("server.sh", "#!/bin/sh\n");
+        replace(p, "run.toml", "\"{mcprl}\"", "\"./server.sh\"");
     }),
     #[cfg(not(feature = "cuda"))]
     ("a device that this build does not have", |p| {
@@ -193,6 +223,53 @@ fn every_mistake_is_told_by_plan_and_by_run_before_anything_is_worked() {
     insta::assert_snapshot!(all);
 }
 
+/// What is said of a stage that works all the same.
+const NOTES: &[(&str, Change)] = &[
+    ("tasks of which some have no answer", |p| {
+        let tasks = p.read("tasks.jsonl");
+        p.write("tasks.jsonl", &format!("{tasks}{{\"task\": \"a\", \"split\": \"train\"}}\n{{\"task\": \"b\", \"split\": \"heldout\"}}\n"));
+    }),
+    ("a task that leaves no room for a word", |p| {
+        let tasks = p.read("tasks.jsonl");
+        let task = "word ".repeat(9000);
+        p.write(
+            "tasks.jsonl",
+            &format!("{tasks}{{\"task\": \"{task}\", \"answer\": 1, \"split\": \"train\"}}\n"),
+        );
+    }),
+    ("keys and values without room for a long conversation", |p| {
+        replace(p, "run.toml", "[stages.tools]", "[engine]\nkv_cache_mib = 1\nthreads = 4\n\n[stages.tools]");
+    }),
+];
+
+#[test]
+fn what_may_go_wrong_is_noted_by_plan_and_run_and_hinders_neither() {
+    let mut all = String::new();
+    for (name, change) in NOTES {
+        let project = own();
+        change(&project);
+        // So that `run` stops at its first stage.
+        replace(&project, "run.toml", "{mcprl}", "false");
+        let (plan, run) = (project.mcprl(&["plan", "run.toml"]), project.mcprl(&["run", "run.toml"]));
+        assert_eq!((plan.code, run.code), (Some(0), Some(1)), "{name}: {}{}", plan.err, run.err);
+        assert!(run.err.contains(plan.err.trim_end()), "{name}: {}\n{}", plan.err, run.err);
+        all += &format!("# {name}\n{}\n", plan.err);
+    }
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn once_tools_are_known_their_part_of_the_prompt_counts() {
+    let project = own();
+    project.write("only.toml", &RUN.split("[stages.tasks]").next().unwrap().replace("\"own\"", "\"only\""));
+    let run = project.mcprl(&["run", "only.toml"]);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    replace(&project, "run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 300");
+    let plan = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(plan.code, Some(2), "{}", plan.err);
+    assert!(plan.err.contains("no episode has room to say a word: its prompt alone takes "), "{}", plan.err);
+}
+
 #[test]
 fn for_machines_the_plan_holds_its_problems() {
     let project = own();
@@ -201,8 +278,12 @@ fn for_machines_the_plan_holds_its_problems() {
     let said: serde_json::Value = serde_json::from_str(&plan.out).unwrap();
     let [problem] = &said["problems"].as_array().unwrap()[..] else { panic!("{}", plan.out) };
     assert_eq!((&problem["stage"], &problem["place"]), (&"base".into(), &"run.toml:2:9".into()));
-    assert_eq!(problem["error"], "chat::read");
+    assert_eq!((&problem["line"], &problem["column"]), (&2.into(), &9.into()));
+    assert_eq!(problem["code"], "chat::read");
     assert!(problem["hint"].as_str().unwrap().contains("save_pretrained"));
+    let run = project.mcprl(&["run", "run.toml", "--json"]);
+    let error: serde_json::Value = serde_json::from_str(run.err.lines().last().unwrap()).unwrap();
+    assert_eq!(error["error"]["problems"], said["problems"], "an error holds the same");
 }
 
 #[test]

@@ -438,6 +438,7 @@ fn a_cache_that_can_not_be_written_is_named() {
 
     project.write("cache", "a file");
     let failed = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(failed.code, Some(2));
     assert!(failed.err.starts_with("error: the cache cache is not a folder"), "{}", failed.err);
 }
 

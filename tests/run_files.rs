@@ -110,6 +110,34 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("a type as others call it", "seed = 1", "seed = 1\nengine = { dtype = \"fp16\" }"),
     ("a device named twice", "seed = 1", "seed = 1\nengine = { devices = [\"cuda:0\", \"cuda:0\"] }"),
     ("devices of two kinds", "seed = 1", "seed = 1\nengine = { devices = [\"cpu\", \"cuda:0\"] }"),
+    (
+        "a server at a url with a process of its own",
+        "seed = 1",
+        "seed = 1\nserver = { url = \"http://x\", state = \"fresh-process\" }",
+    ),
+    ("a server at a url without a state", "seed = 1", "seed = 1\nserver = { url = \"http://x\" }"),
+    (
+        "a command with a session of its own",
+        "seed = 1",
+        "seed = 1\nserver = { command = [\"x\"], state = \"fresh-session\" }",
+    ),
+    ("a stage that needs a server", "[stages.data]", "[stages.tools]\nkind = \"discover\"\n\n[stages.data]"),
+    (
+        "many mistakes in sections",
+        "name = \"toy\"\nseed = 1",
+        "name = 4\nserver = { url = \"x\", state = \"readonly\", sessions = 0, call_timeout_s = \"1\" }\n\
+         engine = { devices = [\"gpu\"], dtype = \"fp16\", threads = 0, kv_cache_mib = -1 }",
+    ),
+    (
+        "many mistakes in a loop",
+        "iterations = 3\ncarry = { number = \"start\" }\nuntil = { metric = \"step.value\", at_least = 4 }",
+        "iterations = 10000\ncarry = 3\nuntil = { metric = 4, at_least = \"x\", at_most = true }",
+    ),
+    (
+        "many mistakes in what a loop carries",
+        "carry = { number = \"start\" }\nuntil = { metric = \"step.value\", at_least = 4 }",
+        "carry = { number = \"strat\", other = \"start\" }\nuntil = { metric = \"step.valu\", at_least = 4 }",
+    ),
     ("three mistakes at once", "value = 4\n", "valeu = 4\nseed = -1\nfrom = 2\n"),
 ];
 
@@ -137,6 +165,40 @@ fn every_mistake_is_shown_where_it_is() {
         all += &format!("# {name}\n{}\n\n", lines.collect::<Vec<_>>().join("\n"));
     }
     insta::assert_snapshot!(all);
+}
+
+#[test]
+fn for_machines_an_error_holds_every_mistake() {
+    let project = Project::new(&GOOD.replace("value = 4", "valeu = 4").replace("seed = 1", "seed = -1"));
+    project.write("data.txt", "1");
+    let said = project.mcprl(&["plan", "run.toml", "--json"]);
+    let error: serde_json::Value = serde_json::from_str(&said.err).unwrap();
+    assert_eq!(
+        error["error"]["problems"],
+        serde_json::json!([
+            {
+                "code": "plan::run_file", "message": "`seed` should be at least 0, found -1", "hint": null,
+                "place": "run.toml:2:8", "line": 2, "column": 8,
+            },
+            {
+                "code": "plan::run_file", "message": "unknown key `valeu` in `stages.start`",
+                "hint": "did you mean `value`?", "place": "run.toml:6:1", "line": 6, "column": 1,
+            },
+        ])
+    );
+}
+
+#[test]
+fn a_schema_is_asked_for_a_run_file_that_is_there() {
+    let project = Project::new("= wrong");
+    assert_eq!(
+        project.mcprl(&["schema", "run.toml"]).code,
+        Some(0),
+        "mistakes in it are the editor's to show"
+    );
+    let said = project.mcprl(&["schema", "nosuch.toml"]);
+    assert_eq!((said.code, said.out.as_str()), (Some(2), ""));
+    assert!(said.err.starts_with("error: cannot read the run file nosuch.toml"), "{}", said.err);
 }
 
 #[test]

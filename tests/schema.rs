@@ -174,7 +174,11 @@ fn what_a_run_file_may_not_hold_the_schema_refuses() {
     let schema = schema_for(&project, &project.path(""), "run.toml");
     assert_eq!(check(&schema, GOOD), [""; 0]);
     let states = &schema["properties"]["server"]["properties"]["state"]["enum"];
-    assert_eq!(*states, json!(["read-only", "fresh-process", "reset-tool"]), "TOML has no null");
+    assert_eq!(
+        *states,
+        json!(["read-only", "fresh-process", "fresh-session", "reset-tool"]),
+        "TOML has no null"
+    );
     for (from, to, objection) in [
         ("seed = 1", "sede = 1", ".sede: unknown"),
         ("seed = 1", "seed = 1\nmodel = [\"Qwen/Qwen3-4B\"]", ".model: not of type \"string\""),

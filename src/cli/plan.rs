@@ -28,6 +28,7 @@ impl Plan {
             Voice::Json => printer.json(&survey),
             Voice::Human => printer.data(&plan_text(&survey)),
         }
+        survey.notes.iter().for_each(|note| printer.note(note));
         match survey.problems.is_empty() {
             true => Ok(Outcome::Worked),
             false => Err(PlanError::Refused(survey.problems).into()),

@@ -10,7 +10,7 @@ use candle_core::Device;
 use serde::Serialize;
 
 use super::{
-    Bases, EngineError, Places, Recompute,
+    Bases, EngineError, EngineSpec, Places, Recompute,
     available::{available_for, give_back},
     crew::Split,
     recompute::kept_bytes_of,
@@ -230,6 +230,23 @@ pub(super) fn smaller(adapter: Option<AdapterSize>, moments: usize) -> String {
     match moments >= 8 {
         true => format!("{smaller}; optimizer = \"adamw_8bit\" takes a quarter of the moments"),
         false => smaller.into(),
+    }
+}
+
+impl EngineSpec {
+    /// Whether keys and values of a conversation so long have room where a bound is set for those of the CPU.
+    ///
+    /// # Errors
+    /// As sampling it would give on one of the devices, which leaves a worker most.
+    pub fn check_conversation(&self, config: &ModelConfig, tokens: usize) -> Result<(), EngineError> {
+        let on_cpu = self.devices.iter().all(|device| device == "cpu");
+        let Some(mib) = self.kv_cache_mib.filter(|_| on_cpu) else { return Ok(()) };
+        let format = self.dtype.unwrap_or(Format::F32);
+        let threads = self.on(self.devices.get(..1).unwrap_or_default()).all_threads();
+        let bound = mib.saturating_mul(1 << 20) / Split::of(held(config, format), threads, 1).workers;
+        let holding = Holding { heads: config.heads, format, by_kernels: true };
+        let needs = config.layers * holding.bytes_for(tokens);
+        if needs <= bound { Ok(()) } else { Err(EngineError::Cache { tokens, needs, bound }) }
     }
 }
 

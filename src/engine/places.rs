@@ -62,7 +62,7 @@ pub(super) fn open(index: usize) -> candle_core::Result<Device> {
 }
 
 impl EngineSpec {
-    fn all_threads(&self) -> usize {
+    pub(super) fn all_threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         self.threads.unwrap_or_else(cores).max(1)
     }

@@ -132,7 +132,7 @@ impl RunFolder {
         for (port, output) in outputs {
             let Some(inner) = inner_path(node, &port) else { continue };
             let link = self.path.join(&inner);
-            let target = artifact(store, &output);
+            let target = store.path(&output);
             // Relative to the link, so that a cache can be moved.
             let up = "../".repeat(inner.components().count() + 1);
             let target = Path::new(&up).join(target.strip_prefix(store.root()).unwrap_or(&target));
@@ -160,15 +160,6 @@ pub fn inner_path(node: &Node, port: &str) -> Option<PathBuf> {
 /// `train[0003]/update` as a path.
 fn node_folder(id: &str) -> String {
     id.replace('[', ".").replace(']', "")
-}
-
-/// Path of an artifact: the file, or the folder.
-pub fn artifact(store: &Store, output: &Output) -> PathBuf {
-    let folder = store.artifact(&output.digest);
-    match &output.file {
-        Some(file) => folder.join(file),
-        None => folder,
-    }
 }
 
 /// The id that is meant: `latest` is the newest run's.

@@ -255,7 +255,7 @@ impl<'s> Stages<'s> {
         let written = |(port, output): (&String, &Output)| Written {
             output: port.clone(),
             digest: output.digest,
-            path: folder::artifact(self.store, output),
+            path: self.store.path(output),
         };
         let inputs = fields.iter().flat_map(|fields: &KeyFields| &fields.inputs);
         let inputs = inputs.flat_map(|(role, inputs)| inputs.iter().map(move |input| (role, input)));

@@ -31,7 +31,7 @@ pub use standing::{Standing, standing};
 
 use crate::{
     error::Failure,
-    plan::{Plan, RerunReason, Resample},
+    plan::{Plan, Problem, RerunReason, Resample},
     progress::Observer,
     store::{Cost, FileDigests, Holder, Store, Traffic},
 };
@@ -95,6 +95,10 @@ pub enum Event<'a> {
     Remote {
         id: &'a str,
         problem: &'a str,
+    },
+    /// What a person should know of a stage before it is worked.
+    Noted {
+        note: &'a Problem,
     },
     /// A stop was asked for; stages are ending.
     Stopping,

@@ -160,9 +160,12 @@ impl<'w> Run<'w> {
     fn check(&self) -> Result<()> {
         let Workshop { store, last, plan, .. } = &**self.workshop;
         let is_sure = |index| is_sure_to_be_worked(&self.ledger, store, last, index);
-        let problems = Foresight::new(&self.ledger, store, &is_sure).into_problems();
-        if !problems.is_empty() {
-            return Err(PlanError::Refused(problems).into());
+        let told = Foresight::new(&self.ledger, store, &is_sure).into_told();
+        if !told.problems.is_empty() {
+            return Err(PlanError::Refused(told.problems).into());
+        }
+        for note in &told.notes {
+            self.workshop.listener.event(&Event::Noted { note });
         }
         for index in self.open() {
             if self.workshop.computes(index) && is_sure(index) {

@@ -16,7 +16,7 @@ use std::{
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, ExecError, Listener, RunFolder, folder, journal::Entry, slots::Share};
+use super::{Event, ExecError, Listener, RunFolder, journal::Entry, slots::Share};
 use crate::{
     data,
     error::{At, Diagnostic, Interrupted, Result},
@@ -152,7 +152,7 @@ impl Workshop {
         let inputs = &self.plan.node(job.index).stage.card.inputs;
         let (role, _) = inputs.iter().find(|(_, role)| role.artifact == "policy")?;
         let (_, policy) = job.ready.inputs.get(role)?.first()?;
-        stage::policy_shape(&folder::artifact(&self.store, policy), &StageArtifacts(self.store.clone()))
+        stage::policy_shape(&self.store.path(policy), &StageArtifacts(self.store.clone()))
     }
 
     /// Says that the remote is away, of no stage in particular.
@@ -350,7 +350,7 @@ impl Workshop {
         let input = |(name, output): &(String, Output)| Input {
             name: name.clone(),
             digest: output.digest,
-            path: absolute(folder::artifact(&self.store, output)),
+            path: absolute(self.store.path(output)),
         };
         let mut server = self.plan.server.clone();
         if let Some(server) = &mut server {
@@ -531,7 +531,7 @@ impl Rows for StageRows {
         let Some(port) = self.port.as_ref().filter(|_| !self.anew) else { return Ok(Vec::new()) };
         let earlier = |(key, names): (Digest, BTreeSet<String>)| {
             let record = self.store.record(&key).filter(|record| !record.withheld)?;
-            Some(Earlier { path: folder::artifact(&self.store, record.outputs.get(port)?), names })
+            Some(Earlier { path: self.store.path(record.outputs.get(port)?), names })
         };
         Ok(self.log.relatives()?.finished.into_iter().filter_map(earlier).collect())
     }

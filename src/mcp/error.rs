@@ -94,7 +94,7 @@ impl Diagnostic for McpError {
             Self::Spawn { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 "is the program installed and on PATH, and does `cwd` exist? each argument is an item of its own"
             }
-            Self::Spawn { .. } => "may this user run the program?",
+            Self::Spawn { .. } => "may this user run the program? `chmod +x` makes a script executable",
             Self::UnsetVariable { variable } => return Some(format!("export {variable}=…")),
             Self::Url { .. } => {
                 "write https://host/path; plain http is for this machine, or for servers sent no secret"
@@ -143,10 +143,15 @@ impl Diagnostic for McpError {
             | Self::Header { .. }
             | Self::UnknownDemo(_)
             | Self::NotLoopback(_) => Class::Usage,
-            Self::Spawn { source, .. } if source.kind() == io::ErrorKind::NotFound => Class::Usage,
+            Self::Spawn { source, .. } if is_mistaken(source) => Class::Usage,
             _ => Class::Work,
         }
     }
+}
+
+/// Whether another command, or another mode of its file, would mend it.
+fn is_mistaken(source: &io::Error) -> bool {
+    matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }
 
 fn known_demos(wrong: &str) -> String {

@@ -30,7 +30,7 @@ pub use self::{
     error::{LastWords, McpError},
     outcome::Outcome,
     pool::{Lent, Pool},
-    program::program_is_there,
+    program::find_program,
     session::Session,
     tools::{COMPLETE_TASK, tools_digest},
 };
@@ -69,7 +69,7 @@ impl std::fmt::Display for Transport {
 pub enum State {
     /// The server has no state an episode can change: sessions are shared.
     ReadOnly,
-    /// Every episode gets its own server process; over HTTP, its own session.
+    /// Every episode gets its own server process; over HTTP, its own session, which the run file calls `fresh-session`.
     FreshProcess,
     /// This tool is called (without arguments) before every episode.
     ResetTool(String),

@@ -1,18 +1,34 @@
 //! Whether a server could be reached from here, as far as that can be told without starting or asking it.
 
-use std::{io, path::Path};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{Access, access},
+    io::Errno,
+};
 
 use super::{McpError, ServerSpec, Transport, http, process};
 
-/// Whether a program is there: by its path, or by its name on `PATH`.
+/// Looks for a program: by its path, which starts at `cwd` where it is relative, or by its name on `PATH`.
 ///
-/// A relative path starts at `cwd`.
-pub fn program_is_there(program: &str, cwd: Option<&Path>) -> bool {
-    if program.contains('/') {
-        return cwd.unwrap_or(Path::new(".")).join(program).is_file();
+/// # Errors
+/// As starting it would give: it is not there, or there and not to be executed.
+pub fn find_program(program: &str, cwd: Option<&Path>) -> io::Result<()> {
+    let places: Vec<PathBuf> = if program.contains('/') {
+        vec![cwd.unwrap_or(Path::new(".")).join(program)]
+    } else {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).map(|folder| folder.join(program)).collect()
+    };
+    let mut found = places.iter().filter(|place| place.is_file()).map(|place| access(place, Access::EXEC_OK));
+    match (found.next(), found.any(|other| other.is_ok())) {
+        (Some(Ok(())), _) | (_, true) => Ok(()),
+        (Some(Err(_)), false) => Err(Errno::ACCESS.into()),
+        (None, _) => Err(Errno::NOENT.into()),
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 impl ServerSpec {
@@ -25,15 +41,42 @@ impl ServerSpec {
             Transport::Stdio { cwd, .. } => {
                 let command = process::command(&self.transport)?;
                 let program = command.as_std().get_program().to_string_lossy().into_owned();
-                if program_is_there(&program, cwd.as_deref()) && cwd.as_ref().is_none_or(|cwd| cwd.is_dir()) {
-                    return Ok(());
-                }
-                let source = io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error());
-                Err(McpError::Spawn { server: self.transport.to_string(), source })
+                let found = match cwd.as_ref().is_none_or(|cwd| cwd.is_dir()) {
+                    true => find_program(&program, cwd.as_deref()),
+                    false => Err(Errno::NOENT.into()),
+                };
+                found.map_err(|source| McpError::Spawn { server: self.transport.to_string(), source })
             }
             Transport::Http { url, bearer_env, headers } => {
                 http::secrets(url, bearer_env.as_deref(), headers).map(drop)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use super::*;
+
+    #[test]
+    fn a_program_is_found_as_starting_it_would_find_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("server.sh");
+        let find = |program: &str| find_program(program, Some(folder.path())).map_err(|cause| cause.kind());
+        assert_eq!(find("./server.sh"), Err(io::ErrorKind::NotFound));
+        fs::write(&file, "#!/bin/sh\n").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(find("./server.sh"), Err(io::ErrorKind::PermissionDenied));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(find("./server.sh"), Ok(()));
+        assert_eq!(
+            find("server.sh"),
+            Err(io::ErrorKind::NotFound),
+            "a bare name is looked for on PATH alone"
+        );
+        assert_eq!(find("sh"), Ok(()));
+        assert_eq!(find("./"), Err(io::ErrorKind::NotFound), "a folder is no program");
     }
 }

@@ -169,9 +169,9 @@ impl Drafter<'_> {
     fn draft(mut self, top: &Entry) -> Option<Draft> {
         self.reader.only(top, &["name", "seed", base::KEY, "server", "engine", "cache", "stages", "loop"]);
         let sections = self.reader.table(top)?;
-        let name = match sections.get("name") {
-            Some(entry) => {
-                let name = self.reader.text(entry)?;
+        let name = match sections.get("name").map(|entry| (entry, self.reader.text(entry))) {
+            Some((entry, name)) => {
+                let name = name.unwrap_or("run");
                 self.check_name(entry, name, Part::Value);
                 name.to_owned()
             }
@@ -211,7 +211,9 @@ impl Drafter<'_> {
             if stage.stage.card.uses.contains(&Section::Server) && server.is_none() {
                 let message =
                     format!("stage \"{}\" needs a server, the run file has no [server]", stage.name);
-                self.reader.wrong::<()>(&stage.entry, Part::Key, message, None);
+                let hint = "add one: [server] with command = [\"npx\", \"some-mcp-server\"], or with a url"
+                    .to_owned();
+                self.reader.wrong::<()>(&stage.entry, Part::Key, message, Some(hint));
             }
         }
         let server = match server {
@@ -219,8 +221,12 @@ impl Drafter<'_> {
             None => None,
         };
         let mut places = BTreeMap::new();
-        let devices = sections.get("engine").and_then(|engine| self.reader.table(engine)?.get("devices"));
-        for (path, entry) in [("server", sections.get("server")), ("engine.devices", devices)] {
+        let of_engine = |key| sections.get("engine").and_then(|engine| self.reader.table(engine)?.get(key));
+        for (path, entry) in [
+            ("server", sections.get("server")),
+            ("engine.devices", of_engine("devices")),
+            ("engine.kv_cache_mib", of_engine("kv_cache_mib")),
+        ] {
             places.extend(entry.map(|entry| (path, entry.origin.clone())));
         }
         Some(Draft { name, server, engine: engine?, remote, sections: places, stages, loops })
@@ -453,38 +459,39 @@ impl Drafter<'_> {
             let meant = self.reader.only(entry, &["iterations", "carry", "until", "stages"]);
             let fields = self.reader.table(entry)?;
             let iterations = match fields.get("iterations") {
-                Some(iterations) => self.reader.integer(iterations, 1)?,
-                None if meant.contains(&"iterations") => return None,
+                Some(iterations) => self.iterations(entry, iterations),
+                None if meant.contains(&"iterations") => None,
                 None => {
                     let message = format!("loop \"{name}\" has no `iterations`");
-                    return self.reader.wrong(entry, Part::Key, message, None);
+                    self.reader.wrong(entry, Part::Key, message, None)
                 }
             };
-            let Some(iterations) = u32::try_from(iterations).ok().filter(|count| *count <= 9999) else {
-                let message = format!("`{}.iterations` should be at most 9999", entry.path);
-                return self.reader.wrong(fields.get("iterations")?, Part::Value, message, None);
+            let carry = match fields.get("carry") {
+                Some(carry) => self.reader.table(carry).cloned(),
+                None => Some(BTreeMap::new()),
             };
+            let until = fields.get("until").map(|until| self.until(until));
             let stages = fields.get("stages").map_or(Vec::new(), |stages| self.stages(stages, name));
             if stages.is_empty() && self.reader.clean() {
                 let message = format!("loop \"{name}\" has no stages");
                 return self.reader.wrong(entry, Part::Key, message, None);
             }
-            Some(DraftLoop {
-                name: name.clone(),
-                iterations,
-                carry: match fields.get("carry") {
-                    Some(carry) => self.reader.table(carry)?.clone(),
-                    None => BTreeMap::new(),
-                },
-                until: match fields.get("until") {
-                    Some(until) => Some(self.until(until)?),
-                    None => None,
-                },
-                stages,
-                entry: entry.clone(),
-            })
+            let until = match until {
+                Some(until) => Some(until?),
+                None => None,
+            };
+            let (name, entry) = (name.clone(), entry.clone());
+            Some(DraftLoop { name, iterations: iterations?, carry: carry?, until, stages, entry })
         };
         self.ordered(table).into_iter().filter_map(turns).collect()
+    }
+
+    fn iterations(&self, turns: &Entry, entry: &Entry) -> Option<u32> {
+        let iterations = self.reader.integer(entry, 1)?;
+        u32::try_from(iterations).ok().filter(|count| *count <= 9999).or_else(|| {
+            let message = format!("`{}.iterations` should be at most 9999", turns.path);
+            self.reader.wrong(entry, Part::Value, message, None)
+        })
     }
 
     fn until(&self, entry: &Entry) -> Option<DraftUntil> {
@@ -495,12 +502,13 @@ impl Drafter<'_> {
             let hint = "for example `metric = \"update.success\"`".to_owned();
             return self.reader.wrong(entry, Part::Key, message, Some(hint));
         };
-        self.reader.text(metric)?;
+        let text = self.reader.text(metric);
         let bound = |key: &str| match fields.get(key) {
             Some(entry) => self.reader.number(entry).map(Some),
             None => Some(None),
         };
-        let (at_least, at_most) = (bound("at_least")?, bound("at_most")?);
+        let (at_least, at_most) = (bound("at_least"), bound("at_most"));
+        let (_, at_least, at_most) = (text?, at_least?, at_most?);
         if at_least.is_none() && at_most.is_none() {
             let message = format!("`{}` needs `at_least` or `at_most`", entry.path);
             return self.reader.wrong(entry, Part::Key, message, None);

@@ -1,7 +1,7 @@
 use std::{fmt, path::PathBuf};
 
 use serde::{Serialize, Serializer};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::error::{Class, Diagnostic, Failure};
 
@@ -48,10 +48,11 @@ pub enum Subject {
     Section,
 }
 
-/// Why a stage that is to be worked would fail.
+/// Why a stage that is to be worked would fail, or what may go wrong with it.
 #[derive(Debug)]
 pub struct Problem {
-    pub stage: String,
+    /// None where it is with all that is to be worked.
+    pub stage: Option<String>,
     pub subject: Subject,
     pub place: Option<Place>,
     pub cause: Failure,
@@ -59,30 +60,53 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "stage \"{}\": {}", self.stage, self.cause)?;
+        if let Some(stage) = &self.stage {
+            write!(f, "stage \"{stage}\": ")?;
+        }
+        write!(f, "{}", self.cause)?;
         self.place.as_ref().map_or(Ok(()), |place| write!(f, "\n{place}"))
+    }
+}
+
+impl Place {
+    /// Adds where it is to a JSON object.
+    fn add_to(&self, object: &mut Value) {
+        match self {
+            Self::File { path, line, column, .. } => {
+                object["place"] = format!("{}:{line}:{column}", path.display()).into();
+                (object["line"], object["column"]) = ((*line).into(), (*column).into());
+            }
+            Self::Override(text) => object["place"] = text.as_str().into(),
+        }
+    }
+}
+
+impl Mistake {
+    fn json(&self) -> Value {
+        let mut object = json!({ "code": MISTAKE, "message": self.message, "hint": self.hint });
+        self.place.iter().for_each(|place| place.add_to(&mut object));
+        object
+    }
+}
+
+impl Problem {
+    fn json(&self) -> Value {
+        let (code, message) = (self.cause.code(), self.cause.to_string());
+        let mut object =
+            json!({ "stage": self.stage, "code": code, "message": message, "hint": self.cause.hint() });
+        self.place.iter().for_each(|place| place.add_to(&mut object));
+        object
     }
 }
 
 impl Serialize for Problem {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let place = match &self.place {
-            Some(Place::File { path, line, column, .. }) => {
-                Some(format!("{}:{line}:{column}", path.display()))
-            }
-            Some(Place::Override(text)) => Some(text.clone()),
-            None => None,
-        };
-        json!({
-            "stage": self.stage,
-            "error": self.cause.code(),
-            "message": self.cause.to_string(),
-            "place": place,
-            "hint": self.cause.hint(),
-        })
-        .serialize(serializer)
+        self.json().serialize(serializer)
     }
 }
+
+/// Code of anything wrong with a run file.
+const MISTAKE: &str = "plan::run_file";
 
 /// What keeps a run file from becoming a plan.
 #[derive(Debug, thiserror::Error)]
@@ -100,8 +124,13 @@ pub enum PlanError {
     Refused(Vec<Problem>),
     #[error("stage \"{stage}\" reported no metric `{metric}`, which loop \"{turns}\" waits for")]
     NoMetric { stage: String, metric: String, turns: String },
-    #[error("nothing in this run is called \"{0}\"")]
-    NoStage(String, Option<String>),
+    #[error("nothing in this run is called \"{name}\"")]
+    NoStage {
+        name: String,
+        near: Option<String>,
+        /// Those that can be drawn anew.
+        drawn: Vec<String>,
+    },
     #[error("stage \"{stage}\" is {class}: running it again gives the same result")]
     NotResampled { stage: String, class: &'static str },
     #[error("stage \"{stage}\" has no iteration {iteration}")]
@@ -127,10 +156,10 @@ impl Diagnostic for PlanError {
     fn code(&self) -> &'static str {
         match self {
             Self::Read { .. } => "plan::read",
-            Self::Mistakes(_) => "plan::run_file",
+            Self::Mistakes(_) => MISTAKE,
             Self::Refused(problems) => problems.first().map_or("plan::refused", |first| first.cause.code()),
             Self::NoMetric { .. } => "plan::no_metric",
-            Self::NoStage(..) => "plan::no_stage",
+            Self::NoStage { .. } => "plan::no_stage",
             Self::NotResampled { .. } => "plan::not_resampled",
             Self::NoIteration { .. } => "plan::no_iteration",
         }
@@ -145,11 +174,23 @@ impl Diagnostic for PlanError {
             Self::Read { .. } => Some("the run files that come with mcprl are in `pipelines/`".into()),
             Self::Mistakes(mistakes) => mistakes.last().and_then(|mistake| mistake.hint.clone()),
             Self::Refused(problems) => problems.last().and_then(|problem| problem.cause.hint()),
-            Self::NoStage(_, near) => near.as_ref().map(|near| format!("did you mean \"{near}\"?")),
+            Self::NoStage { near: Some(near), .. } => Some(format!("did you mean \"{near}\"?")),
+            Self::NoStage { drawn, .. } if drawn.is_empty() => {
+                Some("no stage of this run draws anew: none is sampled or external".into())
+            }
+            Self::NoStage { drawn, .. } => Some(format!("what can be drawn anew: {}", drawn.join(", "))),
             Self::NotResampled { .. } => Some("for other random choices set another `seed`".into()),
             Self::NoIteration { last: Some(last), .. } => Some(format!("its iterations are 1 to {last}")),
             Self::NoIteration { last: None, .. } => Some("it is in no loop".into()),
             Self::NoMetric { .. } => None,
+        }
+    }
+
+    fn problems(&self) -> Vec<Value> {
+        match self {
+            Self::Mistakes(mistakes) => mistakes.iter().map(Mistake::json).collect(),
+            Self::Refused(problems) => problems.iter().map(Problem::json).collect(),
+            _ => Vec::new(),
         }
     }
 

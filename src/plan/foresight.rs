@@ -1,6 +1,6 @@
 //! What stages that are to be worked would fail with, told before any is; and what is known of what they will write.
 //!
-//! Every stage without a result, and those whose policies and scenarios these read, are looked at once in the plan's
+//! Every stage without a result, and those whose policies, scenarios and tools these read, are looked at once in the plan's
 //! order, each with what the ones before it are foreseen to write ([`crate::stage::prospect`]). With everything in the
 //! store nothing is looked at.
 
@@ -19,9 +19,11 @@ use crate::{
     error::Failure,
     hash::Digest,
     stage::{
+        Held,
         card::Section,
+        command,
         memory::Policy,
-        prospect::{Foreseen, Objection, Outlook, Prospect, look_at_command},
+        prospect::{Foreseen, Objection, Outlook, Prospect},
         registry, shape,
     },
     store::Store,
@@ -43,16 +45,49 @@ struct Seen {
 pub struct Foresight<'p> {
     plan: &'p Plan,
     outputs: BTreeMap<NodeIndex, Outputs>,
-    problems: Vec<Problem>,
-    told: BTreeSet<(String, String)>,
+    told: Told,
+}
+
+/// What is said of stages to come, each thing once: stages of a loop are looked at for every iteration, and several stages
+/// may lack the same.
+#[derive(Default)]
+pub struct Told {
+    /// What they would fail with.
+    pub problems: Vec<Problem>,
+    /// What a person should know although they work.
+    pub notes: Vec<Problem>,
+    said: BTreeSet<(String, String)>,
+}
+
+impl Told {
+    fn is_new(&mut self, problem: &Problem) -> bool {
+        let place = problem.place.as_ref().map(ToString::to_string).unwrap_or_default();
+        self.said.insert((place, problem.cause.to_string()))
+    }
+
+    fn refuse(&mut self, problems: Vec<Problem>) {
+        for problem in problems {
+            if self.is_new(&problem) {
+                self.problems.push(problem);
+            }
+        }
+    }
+
+    fn note(&mut self, notes: Vec<Problem>) {
+        for note in notes {
+            if self.is_new(&note) {
+                self.notes.push(note);
+            }
+        }
+    }
 }
 
 impl<'p> Foresight<'p> {
     /// `is_sure` says of a node that it will be worked on this machine; what the machine lacks is told for these alone.
     pub fn new(ledger: &Ledger<'p>, store: &Store, is_sure: &dyn Fn(NodeIndex) -> bool) -> Self {
         let plan = ledger.plan();
-        let mut foresight =
-            Self { plan, outputs: BTreeMap::new(), problems: Vec::new(), told: BTreeSet::new() };
+        let mut foresight = Self { plan, outputs: BTreeMap::new(), told: Told::default() };
+        let held = Held::default();
         let needed = needed(plan, ledger);
         let mut seen: BTreeMap<*const Stage, Seen> = BTreeMap::new();
         for index in plan.order().iter().copied().filter(|index| needed[index.index()]) {
@@ -61,17 +96,21 @@ impl<'p> Foresight<'p> {
             let before = seen.remove(&Arc::as_ptr(stage));
             let mut now =
                 before.filter(|seen| seen.inputs == inputs && seen.settled == settled).unwrap_or_else(|| {
-                    let Outlook { objections, lacks, outputs } = look(plan, ledger, store, index, &inputs);
+                    let Outlook { objections, lacks, notes, outputs } =
+                        look(ledger, store, &held, index, &inputs);
                     let mut lacking = Vec::new();
                     if !settled {
-                        foresight
-                            .tell(objections.into_iter().map(|found| problem(plan, stage, found)).collect());
+                        let at = |found: Vec<Objection>| {
+                            found.into_iter().map(|found| problem(plan, stage, found)).collect()
+                        };
+                        foresight.told.refuse(at(objections));
+                        foresight.told.note(at(notes));
                         lacking = foresight.lacks(stage, lacks);
                     }
                     Seen { inputs, settled, lacking, outputs: Arc::new(outputs) }
                 });
             if !now.lacking.is_empty() && is_sure(index) {
-                foresight.tell(std::mem::take(&mut now.lacking));
+                foresight.told.refuse(std::mem::take(&mut now.lacking));
             }
             foresight.outputs.insert(index, now.outputs.clone());
             seen.insert(Arc::as_ptr(stage), now);
@@ -79,8 +118,8 @@ impl<'p> Foresight<'p> {
         foresight
     }
 
-    pub fn into_problems(self) -> Vec<Problem> {
-        self.problems
+    pub fn into_told(self) -> Told {
+        self.told
     }
 
     /// What is known of an output of a node.
@@ -133,7 +172,7 @@ impl<'p> Foresight<'p> {
         let uses = |section| stage.card.uses.contains(&section);
         let mut lack = |path, cause: Failure| {
             let place = self.plan.section(path);
-            lacks.push(Problem { stage: stage.name.clone(), subject: Subject::Section, place, cause });
+            lacks.push(Problem { stage: Some(stage.name.clone()), subject: Subject::Section, place, cause });
         };
         if uses(Section::Engine)
             && stage.card.command.is_empty()
@@ -148,23 +187,13 @@ impl<'p> Foresight<'p> {
         }
         lacks
     }
-
-    /// Each problem once: stages of a loop are looked at for every iteration, and several stages may lack the same.
-    fn tell(&mut self, problems: Vec<Problem>) {
-        for problem in problems {
-            let place = problem.place.as_ref().map(ToString::to_string).unwrap_or_default();
-            if self.told.insert((place, problem.cause.to_string())) {
-                self.problems.push(problem);
-            }
-        }
-    }
 }
 
-/// At the parameter or role it is about; at the stage where the run file does not have that.
+/// At the parameter, role or section's key it is about; at the stage where the run file does not have that.
 fn problem(plan: &Plan, stage: &Stage, Objection { about, cause }: Objection) -> Problem {
-    let own = about.and_then(|about| plan.place_of(stage, about));
+    let own = about.and_then(|about| plan.place_of(stage, about).or_else(|| plan.section(about)));
     let place = own.or_else(|| plan.place_of(stage, ""));
-    Problem { stage: stage.name.clone(), subject: Subject::Stage, place, cause }
+    Problem { stage: Some(stage.name.clone()), subject: Subject::Stage, place, cause }
 }
 
 /// Nodes without a result, and those that tell of what these read.
@@ -179,7 +208,7 @@ fn needed(plan: &Plan, ledger: &Ledger<'_>) -> Vec<bool> {
         for feed in &node.feeds {
             let artifact = node.stage.card.inputs.get(&feed.role).map(|role| role.artifact.as_str());
             if let Some(writer) =
-                feed.from.writer().filter(|_| matches!(artifact, Some("policy" | "scenarios")))
+                feed.from.writer().filter(|_| matches!(artifact, Some("policy" | "scenarios" | "tools")))
             {
                 needed[writer.index()] = true;
             }
@@ -188,18 +217,20 @@ fn needed(plan: &Plan, ledger: &Ledger<'_>) -> Vec<bool> {
     needed
 }
 
-fn look(plan: &Plan, ledger: &Ledger<'_>, store: &Store, index: NodeIndex, inputs: &Inputs) -> Outlook {
+fn look(ledger: &Ledger<'_>, store: &Store, held: &Held, index: NodeIndex, inputs: &Inputs) -> Outlook {
+    let plan = ledger.plan();
     let node = plan.node(index);
     let card = &node.stage.card;
     if !card.command.is_empty() {
-        return look_at_command(card);
+        return command::look(card);
     }
     let finished = |port: &str| match ledger.get(index)? {
-        Settled::Done { outputs, .. } => Some(store.artifact(&outputs.get(port)?.digest)),
+        Settled::Done { outputs, .. } => Some(store.path(outputs.get(port)?)),
         Settled::Skipped => None,
     };
     let iteration = node.turn.map(|turn| turn.iteration);
     let seed = if card.determinism.draws() { stage_seed(node.stage.seed, &card.kind, iteration) } else { 0 };
-    let prospect = Prospect { card, params: &node.stage.params, seed, inputs, finished: &finished };
+    let (params, engine) = (&node.stage.params, &plan.engine);
+    let prospect = Prospect { card, params, seed, inputs, engine, finished: &finished, held };
     registry::find(&card.kind).map(|kind| (kind.look)(&prospect)).unwrap_or_default()
 }

@@ -132,26 +132,25 @@ fn loop_links(reader: &Reader<'_>, draft: &Draft, index: usize, turns: &DraftLoo
     let outer = Linker { reader, draft, within: None };
     let inner = Linker { within: Some(index), ..outer };
     let stages: Vec<_> = turns.stages.iter().map(|stage| links(inner, stage)).collect();
-    for stage in &turns.stages {
-        if let Some(name) = yields(stage).filter(|name| !turns.carry.contains_key(*name)) {
-            let near = did_you_mean(name, turns.carry.keys().map(String::as_str));
-            let hint = near.map(|near| format!("did you mean \"{near}\"?"));
-            let message = format!("loop \"{}\" carries no \"{name}\"", turns.name);
-            return reader.wrong(stage.yields.as_ref()?, Part::Value, message, hint);
-        }
+    let until = turns.until.as_ref().map(|_| until(reader, turns));
+    let stray = turns.stages.iter().filter(|stage| yields_nothing_carried(reader, turns, stage)).count();
+    if stray > 0 {
+        // What is carried would seem to be renewed by nobody.
+        return None;
     }
-    let mut carry = BTreeMap::new();
-    for (name, entry) in &turns.carry {
+    let carried = turns.carry.iter().map(|(name, entry)| {
         let Some(artifact) = carried_type(draft, index, name) else {
             let message = format!("no stage of loop \"{}\" reads \"@{name}\"", turns.name);
             return reader.wrong(entry, Part::Key, message, None);
         };
-        let start = outer.link(entry, &artifact)?;
-        let (stage, port) = renewer(reader, turns, name, entry, &artifact)?;
-        carry.insert(name.clone(), (start, stage, port));
-    }
-    let until = match &turns.until {
-        Some(_) => Some(until(reader, turns)?),
+        let (start, renewer) = (outer.link(entry, &artifact), renewer(reader, turns, name, entry, &artifact));
+        let (stage, port) = renewer?;
+        Some((name.clone(), (start?, stage, port)))
+    });
+    let carried: Vec<_> = carried.collect();
+    let carry = carried.into_iter().collect::<Option<_>>()?;
+    let until = match until {
+        Some(until) => Some(until?),
         None => None,
     };
     let stages: Vec<Links> = stages.into_iter().collect::<Option<_>>()?;
@@ -161,6 +160,19 @@ fn loop_links(reader: &Reader<'_>, draft: &Draft, index: usize, turns: &DraftLoo
     });
     let lag = lags.max().unwrap_or(0);
     Some(LoopLinks { stages, carry, until, lag })
+}
+
+/// Notes a stage that renews what its loop does not carry.
+fn yields_nothing_carried(reader: &Reader<'_>, turns: &DraftLoop, stage: &DraftStage) -> bool {
+    let Some((name, entry)) = yields(stage).zip(stage.yields.as_ref()) else { return false };
+    if turns.carry.contains_key(name) {
+        return false;
+    }
+    let near = did_you_mean(name, turns.carry.keys().map(String::as_str));
+    let hint = near.map(|near| format!("did you mean \"{near}\"?"));
+    let message = format!("loop \"{}\" carries no \"{name}\"", turns.name);
+    reader.wrong::<()>(entry, Part::Value, message, hint);
+    true
 }
 
 /// The one stage, and its port, that renews a carried value.

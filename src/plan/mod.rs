@@ -38,7 +38,7 @@ mod upkeep;
 pub use draft::Stage;
 pub use error::{Mistake, Place, PlanError, Problem, Subject};
 pub use forecast::{Forecast, stage_name};
-pub use foresight::Foresight;
+pub use foresight::{Foresight, Told};
 pub use graph::{Node, Turn};
 pub use key::{KeyFields, KeyInput};
 pub use ledger::{Ledger, Readiness, Ready, Settled};

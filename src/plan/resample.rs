@@ -1,5 +1,7 @@
 //! Samples to draw anew: `--resample STAGE`, or `--resample STAGE@ITERATION` for one iteration of a loop.
 
+use std::collections::BTreeSet;
+
 use super::{Node, Plan, PlanError};
 use crate::{
     error::{Result, did_you_mean},
@@ -19,6 +21,15 @@ impl Resample {
     pub fn means(&self, node: &Node) -> bool {
         let iteration = node.turn.map(|turn| turn.iteration);
         self.stage == node.stage.name && (self.iteration.is_none() || self.iteration == iteration)
+    }
+}
+
+/// How a node's stage is called whose result is the same every time.
+fn class(node: &Node) -> Option<&'static str> {
+    match node.stage.card.determinism {
+        Determinism::Pure => Some("pure"),
+        Determinism::Seeded => Some("seeded"),
+        Determinism::Sampled | Determinism::External => None,
     }
 }
 
@@ -45,14 +56,15 @@ impl Plan {
                 Some(iteration) => format!("{near}@{iteration}"),
                 None => near.to_owned(),
             });
-            return Err(PlanError::NoStage(name, near));
+            let drawn: BTreeSet<&str> =
+                nodes().filter(|node| class(node).is_none()).map(|node| node.stage.name.as_str()).collect();
+            return Err(PlanError::NoStage {
+                name,
+                near,
+                drawn: drawn.into_iter().map(str::to_owned).collect(),
+            });
         };
-        let class = match node.stage.card.determinism {
-            Determinism::Pure => Some("pure"),
-            Determinism::Seeded => Some("seeded"),
-            Determinism::Sampled | Determinism::External => None,
-        };
-        if let Some(class) = class {
+        if let Some(class) = class(node) {
             return Err(PlanError::NotResampled { stage: name, class });
         }
         let Some(text) = iteration else { return Ok(Resample { stage: name, iteration: None }) };

@@ -55,7 +55,8 @@ struct Server {
     bearer_env: Option<String>,
     /// Sent with every request to `url`.
     headers: Option<BTreeMap<String, String>>,
-    /// What keeps one episode's effects from the next one's.
+    /// What keeps one episode's effects from the next one's. `fresh-process` is for a `command`, and meant where absent;
+    /// `fresh-session` is for a `url`.
     state: Option<State>,
     /// The tool to call before each episode, where `state` is `reset-tool`.
     reset_tool: Option<String>,
@@ -82,6 +83,7 @@ struct Server {
 enum State {
     ReadOnly,
     FreshProcess,
+    FreshSession,
     ResetTool,
 }
 

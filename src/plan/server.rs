@@ -14,6 +14,7 @@ use crate::{
     engine::EngineSpec,
     error::did_you_mean,
     mcp::{Limits, ServerSpec, State, Transport},
+    model::kernels::Format,
 };
 
 const SERVER_KEYS: [&str; 12] = [
@@ -35,11 +36,9 @@ const SERVER_KEYS: [&str; 12] = [
 pub fn server(reader: &Reader<'_>, entry: &Entry, source: &Source) -> Option<ServerSpec> {
     reader.only(entry, &SERVER_KEYS);
     let fields = reader.table(entry)?;
-    Some(ServerSpec {
-        transport: transport(reader, entry, fields, source)?,
-        state: state(reader, entry, fields)?,
-        limits: limits(reader, fields)?,
-    })
+    let (transport, state, limits) =
+        (transport(reader, entry, fields, source), state(reader, entry, fields), limits(reader, fields));
+    Some(ServerSpec { transport: transport?, state: state?, limits: limits? })
 }
 
 type Fields = BTreeMap<String, Entry>;
@@ -93,30 +92,61 @@ fn transport(reader: &Reader<'_>, entry: &Entry, fields: &Fields, source: &Sourc
     }
 }
 
+const STATES: [&str; 4] = ["read-only", "fresh-process", "fresh-session", "reset-tool"];
+
 fn state(reader: &Reader<'_>, entry: &Entry, fields: &Fields) -> Option<State> {
-    let reset_tool = fields.get("reset_tool");
-    let named = match fields.get("state") {
+    let (given, reset_tool) = (fields.get("state"), fields.get("reset_tool"));
+    let url = fields.get("url").filter(|_| !fields.contains_key("command"));
+    let named = match given {
         Some(state) => reader.text(state)?,
         None if reset_tool.is_some() => "reset-tool",
         None => "fresh-process",
     };
     match (named, reset_tool) {
         ("reset-tool", Some(tool)) => Some(State::ResetTool(reader.text(tool)?.to_owned())),
-        ("reset-tool", None) => {
-            reader.wrong(entry, Part::Key, "state \"reset-tool\" needs `reset_tool`".into(), None)
-        }
-        ("read-only" | "fresh-process", Some(tool)) => {
+        ("reset-tool", None) => reader.wrong(
+            given.unwrap_or(entry),
+            Part::Key,
+            "state \"reset-tool\" needs `reset_tool`".into(),
+            None,
+        ),
+        (known, Some(tool)) if STATES.contains(&known) => {
             reader.wrong(tool, Part::Key, "`reset_tool` needs state \"reset-tool\"".into(), None)
         }
         ("read-only", None) => Some(State::ReadOnly),
-        ("fresh-process", None) => Some(State::FreshProcess),
+        ("fresh-process", None) => match (url, given) {
+            (None, _) => Some(State::FreshProcess),
+            (Some(url), None) => reader.wrong(
+                url,
+                Part::Key,
+                "a server at a `url` needs a `state`".into(),
+                Some(ways_at_a_url()),
+            ),
+            (Some(_), Some(given)) => {
+                let message =
+                    "state \"fresh-process\" needs a `command`: a server at a `url` is not started here";
+                reader.wrong(given, Part::Value, message.into(), Some(ways_at_a_url()))
+            }
+        },
+        ("fresh-session", None) if url.is_some() => Some(State::FreshProcess),
+        ("fresh-session", None) => {
+            let hint = "state = \"fresh-process\" starts a `command` anew for every episode".to_owned();
+            reader.wrong(given?, Part::Value, "state \"fresh-session\" needs a `url`".into(), Some(hint))
+        }
         (other, _) => {
-            let message = format!(
-                "`server.state` should be one of read-only, fresh-process, reset-tool, found \"{other}\""
-            );
-            reader.wrong(fields.get("state")?, Part::Value, message, None)
+            let message = format!("`server.state` should be one of {}, found \"{other}\"", STATES.join(", "));
+            let meant = did_you_mean(&other.to_lowercase().replace(['_', ' '], "-"), STATES);
+            let hint = meant.map(|meant| format!("did you mean \"{meant}\"?"));
+            reader.wrong(given?, Part::Value, message, hint)
         }
     }
+}
+
+/// What may keep the effects of one episode from the next one's, where the server is not ours to start.
+fn ways_at_a_url() -> String {
+    "\"fresh-session\" where a new session begins anew, \"read-only\" where calls change nothing, or \"reset-tool\" with a \
+     `reset_tool`"
+        .into()
 }
 
 fn limits(reader: &Reader<'_>, fields: &Fields) -> Option<Limits> {
@@ -124,12 +154,14 @@ fn limits(reader: &Reader<'_>, fields: &Fields) -> Option<Limits> {
         Some(entry) => reader.integer(entry, 1),
         None => Some(default),
     };
-    let size = |number: u64| usize::try_from(number).ok();
+    let size = |number: Option<u64>| usize::try_from(number?).ok();
+    let (sessions, start) = (number("sessions", 4), number("start_timeout_s", 60));
+    let (call, bytes) = (number("call_timeout_s", 30), number("result_bytes", 16384));
     Some(Limits {
-        sessions: size(number("sessions", 4)?)?,
-        start_timeout: Duration::from_secs(number("start_timeout_s", 60)?),
-        call_timeout: Duration::from_secs(number("call_timeout_s", 30)?),
-        result_bytes: size(number("result_bytes", 16384)?)?,
+        sessions: size(sessions)?,
+        start_timeout: Duration::from_secs(start?),
+        call_timeout: Duration::from_secs(call?),
+        result_bytes: size(bytes)?,
     })
 }
 
@@ -147,41 +179,46 @@ fn meant_dtype(text: &str) -> Option<&'static str> {
 
 /// Reads `[engine]`; the CPU where the run file has none.
 pub fn engine(reader: &Reader<'_>, entry: Option<&Entry>) -> Option<EngineSpec> {
-    let mut spec = EngineSpec { devices: vec!["cpu".into()], threads: None, dtype: None, kv_cache_mib: None };
-    let Some(entry) = entry else { return Some(spec) };
+    let cpu = || vec!["cpu".to_owned()];
+    let Some(entry) = entry else {
+        return Some(EngineSpec { devices: cpu(), threads: None, dtype: None, kv_cache_mib: None });
+    };
     reader.only(entry, &["devices", "dtype", "kv_cache_mib", "threads"]);
     let fields = reader.table(entry)?;
-    if let Some(devices) = fields.get("devices") {
-        spec.devices = reader.strings(devices)?;
-        let known = |device: &String| {
-            device == "cpu" || device.strip_prefix("cuda:").is_some_and(|index| index.parse::<u16>().is_ok())
-        };
-        if spec.devices.is_empty() || !spec.devices.iter().all(known) {
-            let message = "`engine.devices` should list \"cpu\" or \"cuda:0\", \"cuda:1\", …".to_owned();
-            return reader.wrong(devices, Part::Value, message, None);
-        }
-        let cpus = spec.devices.iter().filter(|device| *device == "cpu").count();
-        let distinct = spec.devices.iter().collect::<BTreeSet<_>>().len();
-        if cpus < spec.devices.len() && (cpus > 0 || distinct < spec.devices.len()) {
-            let message = "`engine.devices` should name each CUDA device once, and \"cpu\" not beside them";
-            return reader.wrong(devices, Part::Value, message.to_owned(), None);
-        }
+    let number = |key: &str| match fields.get(key) {
+        Some(entry) => reader.integer(entry, 1).and_then(|number| usize::try_from(number).ok()).map(Some),
+        None => Some(None),
+    };
+    let devices = fields.get("devices").map_or_else(|| Some(cpu()), |entry| devices(reader, entry));
+    let dtype = fields.get("dtype").map_or(Some(None), |entry| dtype(reader, entry).map(Some));
+    let (threads, kv_cache_mib) = (number("threads"), number("kv_cache_mib"));
+    Some(EngineSpec { devices: devices?, threads: threads?, dtype: dtype?, kv_cache_mib: kv_cache_mib? })
+}
+
+fn devices(reader: &Reader<'_>, entry: &Entry) -> Option<Vec<String>> {
+    let devices = reader.strings(entry)?;
+    let known = |device: &String| {
+        device == "cpu" || device.strip_prefix("cuda:").is_some_and(|index| index.parse::<u16>().is_ok())
+    };
+    if devices.is_empty() || !devices.iter().all(known) {
+        let message = "`engine.devices` should list \"cpu\" or \"cuda:0\", \"cuda:1\", …".to_owned();
+        return reader.wrong(entry, Part::Value, message, None);
     }
-    if let Some(threads) = fields.get("threads") {
-        spec.threads = Some(usize::try_from(reader.integer(threads, 1)?).ok()?);
+    let cpus = devices.iter().filter(|device| *device == "cpu").count();
+    let distinct = devices.iter().collect::<BTreeSet<_>>().len();
+    if cpus < devices.len() && (cpus > 0 || distinct < devices.len()) {
+        let message = "`engine.devices` should name each CUDA device once, and \"cpu\" not beside them";
+        return reader.wrong(entry, Part::Value, message.to_owned(), None);
     }
-    if let Some(mib) = fields.get("kv_cache_mib") {
-        spec.kv_cache_mib = Some(usize::try_from(reader.integer(mib, 1)?).ok()?);
-    }
-    if let Some(dtype) = fields.get("dtype") {
-        let text = reader.text(dtype)?;
-        let Ok(format) = serde_json::from_value(text.into()) else {
-            let message =
-                format!("`engine.dtype` should be \"f32\", \"f16\", \"bf16\" or \"nf4\", found \"{text}\"");
-            let hint = meant_dtype(text).map(|meant| format!("did you mean \"{meant}\"?"));
-            return reader.wrong(dtype, Part::Value, message, hint);
-        };
-        spec.dtype = Some(format);
-    }
-    Some(spec)
+    Some(devices)
+}
+
+fn dtype(reader: &Reader<'_>, entry: &Entry) -> Option<Format> {
+    let text = reader.text(entry)?;
+    serde_json::from_value(text.into()).ok().or_else(|| {
+        let message =
+            format!("`engine.dtype` should be \"f32\", \"f16\", \"bf16\" or \"nf4\", found \"{text}\"");
+        let hint = meant_dtype(text).map(|meant| format!("did you mean \"{meant}\"?"));
+        reader.wrong(entry, Part::Value, message, hint)
+    })
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{
     CacheMode, Forecast, Foresight, KeyFields, Ledger, NodeIndex, Plan, Problem, Readiness, RerunReason,
-    Resample, Settled,
+    Resample, Settled, Subject, Told,
     forecast::Experience,
     memory::{Memory, held, memory},
     reason::{self},
@@ -70,6 +70,8 @@ pub struct Survey {
     pub unasked: Option<String>,
     /// What stages that are to be worked would fail with.
     pub problems: Vec<Problem>,
+    /// What a person should know of stages that work all the same.
+    pub notes: Vec<Problem>,
 }
 
 impl Survey {
@@ -97,6 +99,7 @@ impl Survey {
             saved: Cost::default(),
             unasked: plan.remote.as_ref().map(|remote| remote.place.to_string()),
             problems: Vec::new(),
+            notes: Vec::new(),
         };
         let mut clock = Clock::new(plan);
         for (index, (status, cached)) in plan.order().iter().zip(found) {
@@ -130,7 +133,12 @@ impl Survey {
             // Its own are part of its peak.
             memory.held = memory.parts.map_or(0, |parts| held.saturating_sub(parts.weights));
         }
-        survey.problems = foresight.into_problems();
+        let Told { problems, notes, .. } = foresight.into_told();
+        (survey.problems, survey.notes) = (problems, notes);
+        if let Some(Err(cause)) = ahead.then(|| store.check_writable()) {
+            let cause = cause.into();
+            survey.notes.push(Problem { stage: None, subject: Subject::Section, place: None, cause });
+        }
         Ok(survey)
     }
 }

@@ -338,6 +338,13 @@ impl Card {
         encoder.finish()
     }
 
+    /// A file of the card as a person would write it from the project's folder: `stages/judge/relative.jinja`.
+    pub fn shown(&self, file: &str) -> String {
+        let stages = self.folder.as_deref().and_then(Path::parent).and_then(Path::file_name);
+        let stages = stages.map_or("stages".into(), |name| name.to_string_lossy());
+        format!("{stages}/{}/{}", self.kind, file.trim_start_matches("./"))
+    }
+
     /// Whether the stage may report this metric.
     pub fn reports(&self, metric: &str) -> bool {
         let any = |word: &str| word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');

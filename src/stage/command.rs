@@ -23,8 +23,27 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::{Card, Context, Metrics, StageError};
-use crate::error::{Interrupted, Result};
+use super::{
+    Card, Context, Metrics, StageError,
+    prospect::{Objection, Outlook},
+};
+use crate::{
+    error::{Interrupted, Result},
+    mcp::find_program,
+};
+
+/// How scripts end that these programs are given, versions left out: `python` for `python3.12`.
+const SCRIPTS: [(&[&str], &[&str]); 9] = [
+    (&["sh", "bash", "dash", "zsh", "ksh"], &["sh", "bash", "zsh"]),
+    (&["python", "pypy", "uv"], &["py"]),
+    (&["node", "bun", "deno"], &["js", "mjs", "cjs", "ts"]),
+    (&["ruby"], &["rb"]),
+    (&["perl"], &["pl"]),
+    (&["Rscript"], &["R", "r"]),
+    (&["julia"], &["jl"]),
+    (&["lua"], &["lua"]),
+    (&["php"], &["php"]),
+];
 
 const GRACE: Duration = Duration::from_secs(5);
 const TAIL_LINES: usize = 12;
@@ -50,6 +69,60 @@ pub async fn run(card: &Card, context: &Context, scratch: &Path) -> Result<Metri
     }
     context.meter.add(read_numbers(&scratch.join("spent.json"))?);
     read_numbers(&metrics)
+}
+
+/// Whether the program and the script it reads are there and can be started.
+pub fn look(card: &Card) -> Outlook {
+    let mut outlook = Outlook::default();
+    if let Err(cause) = check(card) {
+        outlook.lacks.push(Objection { about: None, cause: cause.into() });
+    }
+    outlook
+}
+
+fn check(card: &Card) -> Result<(), StageError> {
+    let command = || card.command.join(" ");
+    let program = card.command.first().map(String::as_str).unwrap_or_default();
+    let beside = card.folder.as_deref().filter(|_| card.code.contains_key(program));
+    let no_code = |word: &str| {
+        let file = if Path::new(word).is_absolute() { word.to_owned() } else { card.shown(word) };
+        StageError::NoCode { command: command(), file }
+    };
+    if beside.is_none() && program.contains('/') && Path::new(program).is_relative() {
+        // It would start at an empty folder.
+        return Err(no_code(program));
+    }
+    match beside {
+        Some(folder) => find_program(&folder.join(program).to_string_lossy(), None)
+            .map_err(|_| StageError::NotExecutable { command: command(), file: card.shown(program) }),
+        None => {
+            find_program(program, None).map_err(|source| StageError::Start { command: command(), source })
+        }
+    }?;
+    let is_there = |word: &str| match Path::new(word).is_absolute() {
+        true => Path::new(word).is_file(),
+        false => card.code.contains_key(word),
+    };
+    match script(&card.command).filter(|word| !is_there(word)) {
+        Some(word) => Err(no_code(word)),
+        None => Ok(()),
+    }
+}
+
+/// The script that an interpreter is given, if the command reads like that.
+fn script(command: &[String]) -> Option<&str> {
+    let mut words = command.iter().map(String::as_str).skip_while(|word| *word == "env");
+    let interpreter = Path::new(words.next()?).file_name()?.to_str()?;
+    let interpreter = interpreter.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
+    let (_, endings) = SCRIPTS.iter().find(|(programs, _)| programs.contains(&interpreter))?;
+    let is_script = |word: &str| {
+        let ending = Path::new(word).extension().and_then(|ending| ending.to_str());
+        ending.is_some_and(|ending| endings.contains(&ending))
+            && !word.starts_with('-')
+            && !word.contains(char::is_whitespace)
+    };
+    // Behind these comes the code itself, or a module's name.
+    words.take_while(|word| !matches!(*word, "-c" | "-m")).find(|word| is_script(word))
 }
 
 fn prepare(card: &Card, context: &Context, scratch: &Path, metrics: &Path) -> Result<CommandWrap> {
@@ -173,5 +246,32 @@ async fn stop(child: &mut dyn ChildWrapper) {
     if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
         _ = child.start_kill();
         _ = child.wait().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_of_a_command_is_the_first_word_that_its_interpreter_reads() {
+        let script = |command: &str| {
+            let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+            script(&words).map(str::to_owned)
+        };
+        for (command, expected) in [
+            ("python3 a.py", Some("a.py")),
+            ("/usr/bin/python3.12 -W ignore a.py b.py", Some("a.py")),
+            ("env python3 a.py", Some("a.py")),
+            ("uv run --with polars lib/a.py", Some("lib/a.py")),
+            ("sh -e run.sh gen.sh", Some("run.sh")),
+            ("sh -c ./made.sh", None),
+            ("python3 -m package.py", None),
+            ("python3 a.sh", None),
+            ("mytool out.py", None),
+            ("sh", None),
+        ] {
+            assert_eq!(script(command).as_deref(), expected, "{command}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::{
     Context, Metrics,
-    prospect::{Outlook, Prospect},
+    prospect::{Foreseen, Outlook, Prospect},
 };
 use crate::{
     data::{self, Tool},
@@ -102,7 +102,10 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
     if let Some(name) = params.deny.iter().find(|name| params.allow.contains(name)) {
         outlook.object("deny", DiscoverError::Both { name: name.clone() });
     }
-    outlook
+    match (prospect.finished)("tools") {
+        Some(table) => outlook.with("tools", Foreseen::Tools(table)),
+        None => outlook,
+    }
 }
 
 impl Params {

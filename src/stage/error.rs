@@ -1,6 +1,6 @@
-use std::path::PathBuf;
+use std::{io::ErrorKind, path::PathBuf};
 
-use crate::error::Diagnostic;
+use crate::error::{Class, Diagnostic};
 
 /// What can be wrong with a card, or with how a stage is used.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +35,10 @@ pub enum StageError {
         #[source]
         source: std::io::Error,
     },
+    #[error("`{command}` needs {file}, which is not there")]
+    NoCode { command: String, file: String },
+    #[error("cannot start `{command}`: {file} is not executable")]
+    NotExecutable { command: String, file: String },
     #[error("`{command}` ended with {status}{}{tail}", if tail.is_empty() { "" } else { "\n" })]
     Command { command: String, status: String, tail: String },
     #[error("output `{port}` was not written: {path} is missing")]
@@ -52,7 +56,8 @@ impl Diagnostic for StageError {
             Self::Param { .. } => "stage::param",
             Self::NoInput { .. } | Self::ManyInputs { .. } => "stage::input",
             Self::NotBuiltIn { .. } => "stage::not_built_in",
-            Self::Start { .. } => "stage::start",
+            Self::Start { .. } | Self::NotExecutable { .. } => "stage::start",
+            Self::NoCode { .. } => "stage::no_code",
             Self::Command { .. } => "stage::command",
             Self::NoOutput { .. } => "stage::no_output",
             Self::Metrics { .. } => "stage::metrics",
@@ -62,7 +67,14 @@ impl Diagnostic for StageError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::NotBuiltIn { .. } => "`mcprl stage list` shows the kinds there are".into(),
+            Self::Start { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
+                "may this user run the program? `chmod +x` makes a script executable".into()
+            }
             Self::Start { .. } => "is the program installed, and is the name right?".into(),
+            Self::NoCode { .. } => "files that a command names stand beside its card".into(),
+            Self::NotExecutable { file, .. } => {
+                format!("`chmod +x {file}`, or begin the card's `command` with its interpreter")
+            }
             Self::NoOutput { .. } => "the card says in [outputs] which files the stage writes".into(),
             _ => return None,
         })
@@ -72,13 +84,18 @@ impl Diagnostic for StageError {
         matches!(self, Self::Command { .. })
     }
 
-    fn class(&self) -> crate::error::Class {
+    fn class(&self) -> Class {
         match self {
-            Self::Card { .. } | Self::CardSyntax { .. } => crate::error::Class::Usage,
-            Self::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-                crate::error::Class::Usage
+            Self::Card { .. }
+            | Self::CardSyntax { .. }
+            | Self::NoCode { .. }
+            | Self::NotExecutable { .. } => Class::Usage,
+            Self::Start { source, .. }
+                if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
+            {
+                Class::Usage
             }
-            _ => crate::error::Class::Work,
+            _ => Class::Work,
         }
     }
 }

@@ -14,7 +14,10 @@ use serde::Deserialize;
 use super::{
     Context, Input, Metrics, StageError,
     prospect::{Outlook, Prospect},
-    rollout::play::{Attempt, Budget, Player},
+    rollout::{
+        play::{Attempt, Budget, Player},
+        room,
+    },
 };
 use crate::{
     agent::End,
@@ -45,6 +48,8 @@ enum EvalError {
         format!("none of the {scenarios} scenarios has a known answer")
     })]
     NoTruth { scenarios: usize },
+    #[error("only {known} of the {scenarios} scenarios have a known answer, and the others are left out")]
+    LittleTruth { known: usize, scenarios: usize },
     #[error("the server was lost in {lost} of {episodes} episodes, and no scenario is left to compare on")]
     ServerLost { lost: usize, episodes: usize },
 }
@@ -54,6 +59,7 @@ impl Diagnostic for EvalError {
         match self {
             Self::NothingToPlay => "eval::nothing_to_play",
             Self::NoTruth { .. } => "eval::no_truth",
+            Self::LittleTruth { .. } => "eval::little_truth",
             Self::ServerLost { .. } => "eval::server_lost",
         }
     }
@@ -64,7 +70,7 @@ impl Diagnostic for EvalError {
             Self::NoTruth { scenarios: 0 } => {
                 "raise heldout_share, or give tasks `\"split\": \"heldout\"`".into()
             }
-            Self::NoTruth { .. } => {
+            Self::NoTruth { .. } | Self::LittleTruth { .. } => {
                 "give scenarios an `answer`: a policy is examined by what is known to be right".into()
             }
             Self::ServerLost { .. } => "start the server by hand and call a tool: does it stay up?".into(),
@@ -128,7 +134,9 @@ pub async fn run(context: &Context) -> Result<Metrics> {
 /// Whether there is something to play, and something to tell right from wrong by.
 pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let mut outlook = Outlook::default();
-    _ = prospect.params::<Budget>(&mut outlook);
+    if let Some(budget) = prospect.params::<Budget>(&mut outlook) {
+        room::look(prospect, "policies", &budget, &mut outlook);
+    }
     let Some(params) = prospect.params::<Params>(&mut outlook) else { return outlook };
     if !params.greedy && params.samples == 0 {
         outlook.object("samples", EvalError::NothingToPlay);
@@ -136,8 +144,14 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
     if prospect.inputs.get("policies").is_none_or(Vec::is_empty) {
         outlook.object("policies", StageError::NoInput { role: "policies".into() });
     }
-    if let Some(tasks) = prospect.tasks().filter(|tasks| tasks.answered == 0) {
-        outlook.object("scenarios", EvalError::NoTruth { scenarios: tasks.count });
+    if let Some(tasks) = prospect.tasks() {
+        match (tasks.answered, tasks.count()) {
+            (0, scenarios) => outlook.object("scenarios", EvalError::NoTruth { scenarios }),
+            (known, scenarios) if known < scenarios => {
+                outlook.note("scenarios", EvalError::LittleTruth { known, scenarios });
+            }
+            _ => {}
+        }
     }
     outlook
 }

@@ -41,6 +41,10 @@ enum JudgeStageError {
     UnknownScenario { trajectory: String, scenario: String },
     #[error("no scenario has a known answer, and no language model is asked")]
     NothingToGoBy,
+    #[error(
+        "only {known} of the {scenarios} scenarios have a known answer: attempts at the others are not told right from wrong"
+    )]
+    LittleToGoBy { known: usize, scenarios: usize },
     #[error("`truth` and `relative` are 0, so that no attempt earns more than another by being right")]
     NothingEarned,
     #[error("`relative` is above 0, but `{param}` is not set")]
@@ -52,6 +56,7 @@ impl Diagnostic for JudgeStageError {
         match self {
             Self::UnknownScenario { .. } => "judge::unknown_scenario",
             Self::NothingToGoBy => "judge::nothing_to_go_by",
+            Self::LittleToGoBy { .. } => "judge::little_to_go_by",
             Self::NothingEarned => "judge::nothing_earned",
             Self::NoModel { .. } => "judge::no_model",
         }
@@ -60,7 +65,7 @@ impl Diagnostic for JudgeStageError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::UnknownScenario { .. } => "give the judge the scenarios that the rollout was given".into(),
-            Self::NothingToGoBy => {
+            Self::NothingToGoBy | Self::LittleToGoBy { .. } => {
                 "set `relative = 1.0`, `base_url` and `model` to let a language model judge".into()
             }
             Self::NothingEarned => {
@@ -73,7 +78,9 @@ impl Diagnostic for JudgeStageError {
     fn class(&self) -> Class {
         match self {
             Self::UnknownScenario { .. } => Class::Work,
-            Self::NothingToGoBy | Self::NothingEarned | Self::NoModel { .. } => Class::Usage,
+            Self::NothingToGoBy | Self::LittleToGoBy { .. } | Self::NothingEarned | Self::NoModel { .. } => {
+                Class::Usage
+            }
         }
     }
 }
@@ -135,8 +142,14 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
         }
     } else if shaping.truth == 0.0 {
         outlook.object("truth", JudgeStageError::NothingEarned);
-    } else if prospect.tasks().is_some_and(|tasks| tasks.count > 0 && tasks.answered == 0) {
-        outlook.object("scenarios", JudgeStageError::NothingToGoBy);
+    } else if let Some(tasks) = prospect.tasks() {
+        match (tasks.answered, tasks.count()) {
+            (known, scenarios) if known == scenarios => {}
+            (0, _) => outlook.object("scenarios", JudgeStageError::NothingToGoBy),
+            (known, scenarios) => {
+                outlook.note("scenarios", JudgeStageError::LittleToGoBy { known, scenarios });
+            }
+        }
     }
     outlook
 }

@@ -3,6 +3,8 @@
 //! From its parameters that is the most it can take: every episode as long as it may be, nothing shared. Where the stage
 //! was worked before, what it consumed then says how much is shared and how long episodes are.
 
+use std::path::PathBuf;
+
 use serde_json::{Map, Value};
 
 use super::{Context, warmup};
@@ -21,6 +23,8 @@ pub struct Policy {
     pub config: ModelConfig,
     /// Of its adapter, if it is one.
     pub adapter: Option<AdapterSize>,
+    /// Where tokenizer and template of its model are, once they are there.
+    pub folder: Option<PathBuf>,
 }
 
 /// Bytes that a stage of this kind takes at most beside the frozen weights of these policies' models.
@@ -210,7 +214,7 @@ mod tests {
             tied: true,
             design: Design::default(),
         };
-        Policy { config, adapter: None }
+        Policy { config, adapter: None, folder: None }
     }
 
     const GIB: usize = 1 << 30;

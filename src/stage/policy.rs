@@ -104,7 +104,7 @@ impl PolicyFolder {
             Some(_) => AdapterConfig::load(&self.folder)?.size(&config).ok(),
             None => None,
         };
-        let policies = [Policy { config, adapter }];
+        let policies = [Policy { config, adapter, folder: None }];
         Ok(memory::beside(kind, context, &policies))
     }
 

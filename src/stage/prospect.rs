@@ -14,11 +14,12 @@ use std::{
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{Card, StageError, memory::Policy, typed};
+use super::{Card, Held, memory::Policy, typed};
 use crate::{
+    chat::{ChatError, Vocabulary},
+    engine::EngineSpec,
     error::Failure,
-    mcp::program_is_there,
-    model::{ModelConfig, ModelError},
+    hash::Digest,
 };
 
 /// What is known of an artifact that is not there yet.
@@ -26,6 +27,8 @@ use crate::{
 pub enum Foreseen {
     Policy(Arc<Policy>),
     Tasks(Tasks),
+    /// The table of a server's tools.
+    Tools(PathBuf),
     Nothing,
 }
 
@@ -39,13 +42,22 @@ impl Foreseen {
 }
 
 /// Scenarios to come.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tasks {
-    pub count: usize,
+    /// What is asked.
+    pub texts: Arc<[String]>,
     /// Those with a known answer.
     pub answered: usize,
     /// Those with a reference solution.
     pub solved: usize,
+    /// Tasks of the other split.
+    pub others: usize,
+}
+
+impl Tasks {
+    pub fn count(&self) -> usize {
+        self.texts.len()
+    }
 }
 
 /// A stage that is looked at.
@@ -56,14 +68,17 @@ pub struct Prospect<'a> {
     pub seed: u64,
     /// By role, with the names they have there. Empty for a role that is not given.
     pub inputs: &'a BTreeMap<String, Vec<(String, Foreseen)>>,
+    pub engine: &'a EngineSpec,
     /// Finds an output of this stage where it is finished.
     pub finished: &'a dyn Fn(&str) -> Option<PathBuf>,
+    /// What looks have read, for the next ones.
+    pub held: &'a Held,
 }
 
 /// Why a stage would fail.
 #[derive(Debug)]
 pub struct Objection {
-    /// The parameter or role that it is about.
+    /// The parameter or role that it is about, or the key of a section.
     pub about: Option<&'static str>,
     pub cause: Failure,
 }
@@ -75,6 +90,8 @@ pub struct Outlook {
     pub objections: Vec<Objection>,
     /// What this machine lacks for it.
     pub lacks: Vec<Objection>,
+    /// What a person should know of a stage that works all the same.
+    pub notes: Vec<Objection>,
     /// By port.
     pub outputs: BTreeMap<&'static str, Foreseen>,
 }
@@ -86,6 +103,10 @@ impl Outlook {
 
     pub fn lack(&mut self, about: &'static str, cause: impl Into<Failure>) {
         self.lacks.push(Objection { about: Some(about), cause: cause.into() });
+    }
+
+    pub fn note(&mut self, about: &'static str, cause: impl Into<Failure>) {
+        self.notes.push(Objection { about: Some(about), cause: cause.into() });
     }
 
     /// Objects with the error, if it is one.
@@ -113,31 +134,25 @@ impl Prospect<'_> {
     }
 
     /// The scenarios, as far as they are known.
-    pub fn tasks(&self) -> Option<Tasks> {
+    pub fn tasks(&self) -> Option<&Tasks> {
         match self.inputs.get("scenarios")?.first()? {
-            (_, Foreseen::Tasks(tasks)) => Some(*tasks),
+            (_, Foreseen::Tasks(tasks)) => Some(tasks),
             _ => None,
         }
     }
 
-    /// The model that this finished stage wrote.
-    pub fn written_model(&self) -> Option<Result<ModelConfig, ModelError>> {
-        Some(ModelConfig::load(&(self.finished)("policy")?))
+    /// The table of tools, if it is there.
+    pub fn tools(&self) -> Option<&Path> {
+        match self.inputs.get("tools")?.first()? {
+            (_, Foreseen::Tools(path)) => Some(path),
+            _ => None,
+        }
     }
-}
 
-/// Of a user's own kind: whether the program is there.
-pub fn look_at_command(card: &Card) -> Outlook {
-    let mut outlook = Outlook::default();
-    let program = card.command.first().map(String::as_str).unwrap_or_default();
-    let beside = card.code.contains_key(program);
-    // Any other relative path would start at an empty folder.
-    if !beside && !program_is_there(program, Some(Path::new("/nowhere"))) {
-        let source = std::io::Error::from_raw_os_error(rustix::io::Errno::NOENT.raw_os_error());
-        let cause = StageError::Start { command: card.command.join(" "), source };
-        outlook.lacks.push(Objection { about: None, cause: cause.into() });
+    /// The tokenizer in this folder.
+    pub fn vocabulary(&self, folder: &Path) -> Result<Arc<Vocabulary>, ChatError> {
+        self.held.vocabulary(Digest::of(folder.as_os_str().as_encoded_bytes()), folder)
     }
-    outlook
 }
 
 /// Of kinds that have nothing to say.
@@ -151,7 +166,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        model::{AdapterConfig, Design, kernels::Heads},
+        model::{AdapterConfig, Design, ModelConfig, kernels::Heads},
         stage::{Cards, registry},
     };
 
@@ -169,7 +184,11 @@ mod tests {
             design: Design::default(),
         };
         let adapter = rank.map(|rank| AdapterConfig::new(rank, 1.0).size(&config).unwrap());
-        Foreseen::Policy(Arc::new(Policy { config, adapter }))
+        Foreseen::Policy(Arc::new(Policy { config, adapter, folder: None }))
+    }
+
+    fn tasks(count: usize, answered: usize) -> Tasks {
+        Tasks { texts: (0..count).map(|task| task.to_string()).collect(), answered, solved: 0, others: 0 }
     }
 
     /// What a kind says to these inputs and parameters, over its card's defaults.
@@ -183,8 +202,17 @@ mod tests {
             ((*role).to_owned(), vec![((*role).to_owned(), foreseen.clone())])
         };
         let inputs = inputs.iter().map(named).collect();
-        let prospect =
-            Prospect { card: &card, params: &params, seed: 1, inputs: &inputs, finished: &|_| None };
+        let engine =
+            EngineSpec { devices: vec!["cpu".into()], threads: Some(2), dtype: None, kv_cache_mib: Some(1) };
+        let prospect = Prospect {
+            card: &card,
+            params: &params,
+            seed: 1,
+            inputs: &inputs,
+            engine: &engine,
+            finished: &|_| None,
+            held: &Held::default(),
+        };
         let outlook = (registry::find(kind).unwrap().look)(&prospect);
         let said = |found: &Objection| format!("{}: {}", found.about.unwrap_or("-"), found.cause);
         (outlook.objections.iter().map(said).collect(), outlook)
@@ -240,7 +268,7 @@ mod tests {
             with(json!({ "vocabulary": 300, "phrases": 64 }))[0]
                 .starts_with("vocabulary: a vocabulary of 300")
         );
-        let solved = [("scenarios", Foreseen::Tasks(Tasks { count: 3, answered: 3, solved: 0 }))];
+        let solved = [("scenarios", Foreseen::Tasks(tasks(3, 3)))];
         let said = look("warmup", &solved, json!({ "families": families })).0;
         assert!(said[0].starts_with("scenarios: there is nothing to show"), "{said:?}");
         std::fs::write(&families, "nonsense").unwrap();

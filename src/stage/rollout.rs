@@ -6,6 +6,7 @@
 
 mod choice;
 pub mod play;
+pub mod room;
 
 #[cfg(test)]
 mod tests;
@@ -44,8 +45,12 @@ struct Params {
 
 #[derive(Debug, thiserror::Error)]
 enum RolloutError {
-    #[error("there is no scenario to attempt")]
-    NoScenarios,
+    #[error("{}", match others {
+        0 => "there is no scenario to attempt".to_owned(),
+        1 => "there is no scenario to attempt: the only task is held out".to_owned(),
+        others => format!("there is no scenario to attempt: all {others} tasks are held out"),
+    })]
+    NoScenarios { others: usize },
 }
 
 impl Diagnostic for RolloutError {
@@ -54,7 +59,12 @@ impl Diagnostic for RolloutError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some("the table of scenarios is empty; look at the stage that wrote it".into())
+        let Self::NoScenarios { others } = self;
+        Some(match others {
+            0 => "the table of scenarios is empty; look at the stage that wrote it".into(),
+            1 => "add tasks: each is either trained on or held out".into(),
+            _ => "lower heldout_share, or give tasks `\"split\": \"train\"`".into(),
+        })
     }
 }
 
@@ -83,7 +93,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let params: Params = context.params()?;
     let scenarios: Vec<Scenario> = data::read(&context.input("scenarios")?.path)?;
     if scenarios.is_empty() {
-        return Err(RolloutError::NoScenarios.into());
+        return Err(RolloutError::NoScenarios { others: 0 }.into());
     }
     let tools = &context.input("tools")?.path;
     let player = Player::open(context, context.input("policy")?, tools, context.params::<Budget>()?).await?;
@@ -98,13 +108,15 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     Ok(metrics)
 }
 
-/// Whether there is something to attempt.
+/// Whether there is something to attempt, and room to attempt it.
 pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let mut outlook = Outlook::default();
     _ = prospect.params::<Params>(&mut outlook);
-    _ = prospect.params::<Budget>(&mut outlook);
-    if prospect.tasks().is_some_and(|tasks| tasks.count == 0) {
-        outlook.object("scenarios", RolloutError::NoScenarios);
+    if let Some(tasks) = prospect.tasks().filter(|tasks| tasks.texts.is_empty()) {
+        outlook.object("scenarios", RolloutError::NoScenarios { others: tasks.others });
+    }
+    if let Some(budget) = prospect.params::<Budget>(&mut outlook) {
+        room::look(prospect, "policy", &budget, &mut outlook);
     }
     outlook
 }

@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Store, StoreError, failpoint,
+    Output, Store, StoreError, failpoint,
     lease::touch,
     tree::{self, Entry, Stamp},
     write,
@@ -83,6 +83,15 @@ impl Store {
     pub fn artifact(&self, digest: &Digest) -> PathBuf {
         let digest = digest.to_string();
         self.root.join("cas").join(&digest[..2]).join(digest)
+    }
+
+    /// Path of an output: the file, or the folder.
+    pub fn path(&self, output: &Output) -> PathBuf {
+        let folder = self.artifact(&output.digest);
+        match &output.file {
+            Some(file) => folder.join(file),
+            None => folder,
+        }
     }
 
     pub(super) fn seal_path(&self, digest: &Digest) -> PathBuf {

@@ -3,7 +3,7 @@ use std::{
     path::PathBuf,
 };
 
-use crate::error::Diagnostic;
+use crate::error::{Class, Diagnostic};
 
 /// What can go wrong with the store.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +88,13 @@ impl Diagnostic for StoreError {
             Self::LeaseLost => "store::lease_lost",
             Self::Unreachable { .. } => "store::remote_unreachable",
             Self::Refused { .. } => "store::remote_refused",
+        }
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::NotAFolder { .. } => Class::Usage,
+            _ => Class::Work,
         }
     }
 

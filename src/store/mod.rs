@@ -105,6 +105,14 @@ impl Store {
         Ok(())
     }
 
+    /// Whether nothing speaks against writing to the store, as far as that can be told without doing so.
+    ///
+    /// # Errors
+    /// As [`Store::prepare`] would give.
+    pub fn check_writable(&self) -> Result<(), StoreError> {
+        [self.root.clone(), self.tmp()].iter().try_for_each(|folder| write::check(folder))
+    }
+
     /// Whether the store can be written.
     pub fn probe(&self) -> Result<(), StoreError> {
         let file = tempfile::NamedTempFile::new_in(self.tmp());

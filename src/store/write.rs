@@ -4,6 +4,8 @@
 
 use std::{io::Write, os::unix::fs::MetadataExt, path::Path};
 
+use rustix::fs::{Access, access};
+
 use super::{Store, StoreError};
 
 /// What became of a file that should be created.
@@ -11,6 +13,14 @@ use super::{Store, StoreError};
 pub(super) enum Created {
     New,
     Exists,
+}
+
+/// Whether nothing speaks against writing to a folder, as far as that can be told without doing so: to the nearest above
+/// it, where it is not there yet.
+pub(super) fn check(folder: &Path) -> Result<(), StoreError> {
+    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let there = absolute.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder);
+    access(there, Access::WRITE_OK).map_err(|cause| StoreError::writing(folder, cause.into()))
 }
 
 fn staged(store: &Store, bytes: &[u8]) -> Result<tempfile::NamedTempFile, StoreError> {

@@ -20,7 +20,13 @@ pub use human::{bytes, seconds};
 pub use plan::plan_text;
 pub use run::RunView;
 
-use crate::error::Failure;
+use crate::{error::Failure, plan::Problem};
+
+/// What a person should know, with a way out.
+fn note_text(note: &Problem) -> String {
+    let hint = note.cause.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+    format!("note: {note}{hint}")
+}
 
 /// How mcprl talks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,12 +63,20 @@ impl Printer {
         }
     }
 
+    pub fn note(self, note: &Problem) {
+        self.say(&note_text(note));
+    }
+
     pub fn error(self, failure: &Failure) {
         let mut err = std::io::stderr().lock();
         if self.voice == Voice::Json {
-            let error = serde_json::json!({
+            let mut error = serde_json::json!({
                 "error": { "code": failure.code(), "message": failure.to_string(), "hint": failure.hint() }
             });
+            let problems = failure.cause().problems();
+            if !problems.is_empty() {
+                error["error"]["problems"] = problems.into();
+            }
             _ = writeln!(err, "{error}");
             return;
         }

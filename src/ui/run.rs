@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::json;
 
-use super::{Printer, Voice, bars::Bars, human, lines::Lines};
+use super::{Printer, Voice, bars::Bars, human, lines::Lines, note_text};
 use crate::{
     exec::{Event, Listener},
     plan::{Plan, RerunReason},
@@ -163,6 +163,7 @@ impl Turns {
                 line("differs", id, &text)
             }
             Event::Remote { id, problem } => line("note", id, problem),
+            Event::Noted { note } => note_text(note),
             // The error itself is shown at the end.
             Event::Failed { id, .. } => line("failed", id, ""),
             Event::Stopping => {
@@ -228,6 +229,7 @@ fn event_json(event: &Event<'_>) -> serde_json::Value {
         }),
         Event::Differs { id, outputs } => json!({ "event": "differs", "id": id, "outputs": outputs }),
         Event::Remote { id, problem } => json!({ "event": "remote", "id": id, "problem": problem }),
+        Event::Noted { note } => json!({ "event": "note", "note": note }),
         Event::Stopping => json!({ "event": "stopping" }),
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     error::Result,
     hash::Digest,
     mcp::{McpError, ServerSpec, Session, State},
-    plan::{Foresight, Ledger, NodeIndex, Plan, Stage, Subject, Survey},
+    plan::{Foresight, Ledger, NodeIndex, Plan, Problem, Stage, Subject, Survey, Told},
     stage::{model, prospect::Foreseen},
     store::{Fetched, Remote, Store},
     ui::bytes,
@@ -111,16 +111,22 @@ fn stages(plan: &Plan, store: &Store) -> Vec<Finding> {
             lines.extend(needs(stage, *index, &foresight).map(|text| (stage.name.clone(), text)));
         }
     }
-    let mut problems = foresight.into_problems();
+    let Told { mut problems, notes, .. } = foresight.into_told();
     problems.retain(|problem| problem.subject == Subject::Stage);
-    let wrong: BTreeSet<&String> = problems.iter().map(|problem| &problem.stage).collect();
+    let wrong: BTreeSet<&String> = problems.iter().filter_map(|problem| problem.stage.as_ref()).collect();
     let good = lines.iter().filter(|(name, _)| !wrong.contains(name));
     let good = good.map(|(name, text)| Finding::good("stage", format!("{name}: {text}")));
-    let bad = problems.iter().map(|problem| Finding {
-        text: format!("{}: {}", problem.stage, problem.cause),
-        ..Finding::bad("stage", &problem.cause)
-    });
-    good.chain(bad).collect()
+    let text = |problem: &Problem| match &problem.stage {
+        Some(stage) => format!("{stage}: {}", problem.cause),
+        None => problem.cause.to_string(),
+    };
+    let bad = problems
+        .iter()
+        .map(|problem| Finding { text: text(problem), ..Finding::bad("stage", &problem.cause) });
+    let noted = notes
+        .iter()
+        .map(|note| Finding { todo: note.cause.hint(), ..Finding::new("stage", Verdict::Note, text(note)) });
+    good.chain(bad).chain(noted).collect()
 }
 
 /// What a stage is given from outside, in words.
@@ -142,7 +148,7 @@ fn needs(stage: &Stage, index: NodeIndex, foresight: &Foresight<'_>) -> Option<S
         },
         "scenarios" => {
             let count = |port| match foresight.written(index, port) {
-                Foreseen::Tasks(tasks) => Some(tasks.count),
+                Foreseen::Tasks(tasks) => Some(tasks.count()),
                 _ => None,
             };
             match (text("file"), count("train"), count("heldout")) {

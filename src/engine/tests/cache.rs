@@ -194,6 +194,26 @@ async fn a_conversation_that_does_not_fit_alone_is_refused_with_the_setting_and_
 }
 
 #[tokio::test]
+async fn a_conversation_without_room_is_told_before_it_is_begun() {
+    let spec = |threads| EngineSpec {
+        devices: vec!["cpu".into()],
+        threads: Some(threads),
+        dtype: None,
+        kv_cache_mib: Some(1),
+    };
+    let config = roomy().config;
+    let panels = (1 << 20) / PANELS;
+    for (threads, most) in [(1, 32 * panels), (4, 8 * panels)] {
+        assert!(spec(threads).check_conversation(&config, most).is_ok());
+        let told = spec(threads).check_conversation(&config, most + 1);
+        assert!(matches!(told, Err(EngineError::Cache { .. })), "{threads} workers share the bound");
+    }
+    let sampler = Sampler::bounded(roomy(), 1, 1 << 20);
+    let mut long = sampler.open(vec![tokens(32 * panels + 1, 1).into()], WARM, 1);
+    assert!(matches!(long.turn(&[], &[], 1).await, Err(EngineError::Cache { .. })));
+}
+
+#[tokio::test]
 async fn a_long_prompt_does_not_hold_up_turns_that_go_on() {
     let sampler = Sampler::bounded(roomy(), 1, usize::MAX);
     let mut quick = sampler.open(vec![tokens(5, 1).into()], WARM, 1);

@@ -46,5 +46,6 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
         (true, Some(size)) => Some(size),
         (false, None) => None,
     };
-    outlook.with("policy", Foreseen::Policy(Arc::new(Policy { config: policy.config.clone(), adapter })))
+    let Policy { config, folder, .. } = policy.clone();
+    outlook.with("policy", Foreseen::Policy(Arc::new(Policy { config, adapter, folder })))
 }

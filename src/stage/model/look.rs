@@ -19,11 +19,9 @@ use crate::{
 /// reads, and what the hub's cache has where nobody may be asked.
 pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let mut outlook = Outlook::default();
-    if let Some(written) = prospect.written_model() {
-        return match written {
-            Ok(config) => {
-                outlook.with("policy", Foreseen::Policy(Arc::new(Policy { config, adapter: None })))
-            }
+    if let Some(folder) = (prospect.finished)("policy") {
+        return match ModelConfig::load(&folder) {
+            Ok(config) => outlook.with("policy", foreseen(config, &folder)),
             Err(_) => outlook,
         };
     }
@@ -40,9 +38,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
     if folder.is_absolute() {
         let config = look_into(folder, &mut outlook);
         return match config {
-            Some(config) => {
-                outlook.with("policy", Foreseen::Policy(Arc::new(Policy { config, adapter: None })))
-            }
+            Some(config) => outlook.with("policy", foreseen(config, folder)),
             None => outlook,
         };
     }
@@ -54,6 +50,10 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
         }
     }
     outlook
+}
+
+fn foreseen(config: ModelConfig, folder: &Path) -> Foreseen {
+    Foreseen::Policy(Arc::new(Policy { config, adapter: None, folder: Some(folder.to_owned()) }))
 }
 
 /// Everything wrong with the folder, as far as its small files and the headers of its large ones show it.

@@ -103,8 +103,12 @@ pub enum PlayError {
     Prompt(#[source] minijinja::Error),
     #[error("loading the policy was cut short: {reason}")]
     Load { reason: String },
-    #[error("no episode had room to say a word: its prompt alone takes {tokens} tokens or more")]
+    #[error("no episode has room to say a word: its prompt alone takes {tokens} tokens or more")]
     NoRoom { tokens: usize },
+    #[error(
+        "the prompts of {without_room} of the {all} scenarios take {room} tokens or more, which leaves no room to say a word"
+    )]
+    LittleRoom { without_room: usize, all: usize, room: usize },
 }
 
 /// Where no episode had room to sample a single token: tokens of the shortest prompt.
@@ -123,6 +127,7 @@ impl Diagnostic for PlayError {
             Self::Prompt(_) => "play::prompt",
             Self::Load { .. } => "play::load",
             Self::NoRoom { .. } => "play::no_room",
+            Self::LittleRoom { .. } => "play::little_room",
         }
     }
 
@@ -131,9 +136,9 @@ impl Diagnostic for PlayError {
             Self::NoServer => Some("add a [server] table with a `command` or a `url`".into()),
             Self::Prompt(_) => Some("system.jinja sees `tools`, the list of function schemas".into()),
             Self::Load { .. } => None,
-            Self::NoRoom { .. } => Some(
-                "raise max_tokens of the stage, up to the model's context; many tools with long descriptions make a long \
-                 prompt"
+            Self::NoRoom { .. } | Self::LittleRoom { .. } => Some(
+                "raise max_tokens of the stage, up to the model's context; fewer tools (`allow` of the stage that lists \
+                 them) make a shorter prompt"
                     .into(),
             ),
         }
@@ -343,7 +348,7 @@ fn as_of(attempt: &Attempt<'_>, trajectory: Trajectory) -> Trajectory {
     Trajectory { family, split, ..trajectory }
 }
 
-fn system_prompt(template: &str, tools: &[Value]) -> Result<String> {
+pub(super) fn system_prompt(template: &str, tools: &[Value]) -> Result<String> {
     let environment = minijinja::Environment::new();
     let context = minijinja::Value::from(minijinja::value::Serde(json!({"tools": tools})));
     let text = environment.render_str(template, context).map_err(PlayError::Prompt)?;

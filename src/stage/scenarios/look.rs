@@ -29,19 +29,20 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
             let found = outlook.take("file", tasks(path, params.heldout_share, prospect.seed)).flatten();
             if let Some((train, heldout)) = found {
                 return outlook
-                    .with("train", Foreseen::Tasks(count(&train)))
-                    .with("heldout", Foreseen::Tasks(count(&heldout)));
+                    .with("train", Foreseen::Tasks(count(&train, heldout.len())))
+                    .with("heldout", Foreseen::Tasks(count(&heldout, train.len())));
             }
         }
     }
     outlook
 }
 
-fn count(scenarios: &[Scenario]) -> Tasks {
+fn count(scenarios: &[Scenario], others: usize) -> Tasks {
     Tasks {
-        count: scenarios.len(),
+        texts: scenarios.iter().map(|scenario| scenario.task.clone()).collect(),
         answered: scenarios.iter().filter(|scenario| scenario.answer.is_some()).count(),
         solved: scenarios.iter().filter(|scenario| scenario.reference.is_some()).count(),
+        others,
     }
 }
 

@@ -186,7 +186,8 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
             outlook.object("scenarios", ScenarioError::NoReference);
         }
     }
-    outlook.with("policy", Foreseen::Policy(Arc::new(Policy { config, adapter: None })))
+    let folder = (prospect.finished)("policy");
+    outlook.with("policy", Foreseen::Policy(Arc::new(Policy { config, adapter: None, folder })))
 }
 
 /// The shape of the model that a stage with these parameters makes.

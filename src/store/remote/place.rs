@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::s3;
+use super::{super::write, s3};
 
 /// A place that several machines share results through.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,12 +20,12 @@ pub enum RemotePlace {
 }
 
 impl RemotePlace {
-    /// Whether nothing speaks against writing there, as far as that can be told without doing so: of a folder, that it or the
-    /// nearest above it that is there can be written.
+    /// Whether nothing speaks against writing there, as far as that can be told without doing so.
     pub fn may_be_writable(&self) -> bool {
-        let Self::Folder(folder) = self else { return true };
-        let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder);
-        rustix::fs::access(there, rustix::fs::Access::WRITE_OK).is_ok()
+        match self {
+            Self::Folder(folder) => write::check(folder).is_ok(),
+            Self::S3 { .. } => true,
+        }
     }
 }
 

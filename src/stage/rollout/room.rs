@@ -1,0 +1,94 @@
+//! Whether episodes have room, told before any is played: for their prompts, and for their keys and values.
+//!
+//! A prompt is system text, tools and task. What of it is not known yet is left out, so that it is never taken for longer
+//! than it is; the tokenizer is read only where the text is long enough for there to be no room.
+
+use super::play::{Budget, PlayError, system_prompt};
+use crate::{
+    agent::Toolbox,
+    chat::Chat,
+    stage::{
+        memory::Policy,
+        prospect::{Foreseen, Outlook, Prospect, Tasks},
+    },
+};
+
+/// A template's own words are hardly ever more, in bytes. A token is a byte or more.
+const TEMPLATE: usize = 4096;
+
+/// What there is to say of the episodes that each policy of a role is to play.
+pub fn look(prospect: &Prospect<'_>, role: &'static str, budget: &Budget, outlook: &mut Outlook) {
+    for (_, foreseen) in prospect.inputs.get(role).into_iter().flatten() {
+        if let Foreseen::Policy(policy) = foreseen {
+            look_at(prospect, (role, policy), budget, outlook);
+        }
+    }
+}
+
+fn look_at(
+    prospect: &Prospect<'_>,
+    (role, policy): (&'static str, &Policy),
+    budget: &Budget,
+    outlook: &mut Outlook,
+) {
+    let longest = budget.max_tokens.min(policy.config.context);
+    let about = if budget.max_tokens <= policy.config.context { "max_tokens" } else { role };
+    let held = |tokens| prospect.engine.check_conversation(&policy.config, tokens);
+    let fits = |prompt: usize| prompt < longest && held(prompt + 1).is_ok();
+    let Prompts { shortest, without_room } = prompts(prospect, policy, budget, (longest, &fits))
+        .unwrap_or(Prompts { shortest: 1, without_room: 0 });
+    if shortest >= longest {
+        outlook.object(about, PlayError::NoRoom { tokens: shortest });
+        return;
+    }
+    if without_room > 0 {
+        let all = prospect.tasks().map_or(0, Tasks::count);
+        outlook.note(about, PlayError::LittleRoom { without_room, all, room: longest });
+    }
+    let place = "engine.kv_cache_mib";
+    match (held(shortest + 1), held(longest)) {
+        (Err(cause), _) => outlook.lack(place, cause),
+        (Ok(()), Err(cause)) => outlook.note(place, cause),
+        (Ok(()), Ok(())) => {}
+    }
+}
+
+/// Prompts of the tasks, as far as they are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Prompts {
+    /// Tokens of the shortest, or fewer.
+    shortest: usize,
+    /// Those behind which no token could be sampled.
+    without_room: usize,
+}
+
+/// None where all of them fit, or not enough is known to tell. `room` is what they must stay below, in tokens, and whether
+/// a prompt fits.
+fn prompts(
+    prospect: &Prospect<'_>,
+    policy: &Policy,
+    budget: &Budget,
+    (room, fits): (usize, &dyn Fn(usize) -> bool),
+) -> Option<Prompts> {
+    let folder = policy.folder.as_deref()?;
+    let toolbox = prospect.tools().and_then(|table| Toolbox::load(table).ok());
+    let functions = toolbox.as_ref().map_or(&[][..], Toolbox::functions);
+    let template = prospect.card.texts.get("system").map_or("", String::as_str);
+    let system = system_prompt(template, functions).ok()?;
+    let tasks = prospect.tasks().map_or(&[][..], |tasks| &tasks.texts);
+    let told: usize = functions.iter().map(|function| function.to_string().len()).sum();
+    let task = tasks.iter().map(String::len).max().unwrap_or(0);
+    if fits(TEMPLATE + system.len() + told + task) {
+        return None;
+    }
+    let vocabulary = prospect.vocabulary(folder).ok()?;
+    let chat = Chat::load_over(vocabulary, folder, budget.thinking).ok()?.brief(&system, functions).ok()?;
+    let tokens = |task: &str| chat.prompt(task).map_or(0, |prompt| prompt.shared.len() + prompt.task.len());
+    let least = tokens("a");
+    let lengths: Vec<usize> =
+        tasks.iter().map(|task| if fits(least + task.len()) { least } else { tokens(task) }).collect();
+    Some(Prompts {
+        shortest: lengths.iter().copied().min().unwrap_or(least),
+        without_room: lengths.iter().filter(|tokens| **tokens >= room).count(),
+    })
+}
