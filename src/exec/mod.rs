@@ -78,6 +78,11 @@ pub enum Event<'a> {
         failure: &'a Failure,
         wait: Duration,
     },
+    /// Nobody answered who was to be asked anew; the last answer is taken.
+    Unanswered {
+        id: &'a str,
+        failure: &'a Failure,
+    },
     /// The loop had reached its goal.
     Skipped {
         id: &'a str,

@@ -193,7 +193,7 @@ impl<'w> Run<'w> {
         *(if done.cached { &mut self.saved } else { &mut self.spent }) += record.cost;
         self.keys.insert(id.to_owned(), done.key);
         self.ended.insert(index, if done.cached { Ended::Cached } else { Ended::Worked });
-        self.ledger.settle(index, Settled::Done { outputs: record.outputs, metrics: record.metrics });
+        self.ledger.done(&self.workshop.store, index, record.outputs, record.metrics);
     }
 
     fn failed(&mut self, index: NodeIndex, failure: Failure) -> Result<()> {
