@@ -145,6 +145,21 @@ fn tokens_are_paid_for_whatever_the_program_says_of_requests() {
 }
 
 #[test]
+fn what_a_failed_stage_spent_is_told() {
+    let project = one(
+        "external",
+        "retries = 1\nprices = { prompt = 1.0, completion = 3.0 }\n",
+        "echo '{\"judge_requests\": 5, \"judge_prompt_tokens\": 200000}' > \"$MCPRL_SPENT\"\nexit 1",
+    );
+    let failed = project.mcprl(&["run", "run.toml"]);
+    assert!(
+        failed.err.contains("spent: 10 judge requests, 400.0k judge tokens in, $0.40\n"),
+        "{}",
+        failed.err
+    );
+}
+
+#[test]
 fn a_run_within_a_stage_has_the_seed_of_its_own_run_file() {
     let bin = env!("CARGO_BIN_EXE_mcprl");
     let script = format!(

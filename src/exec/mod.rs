@@ -132,7 +132,7 @@ pub struct Summary {
     /// Stages that were not begun because of failed ones, and these.
     pub blocked: Vec<(String, Vec<String>)>,
     pub interrupted: bool,
-    /// Of all stages this run worked.
+    /// Of all stages this run worked, also those that failed or were stopped.
     pub spent: Cost,
     /// What the stages taken from the store cost when they were worked.
     pub saved: Cost,

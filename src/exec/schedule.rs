@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use tokio::task::{Id, JoinError, JoinSet};
@@ -47,6 +47,7 @@ pub fn run(request: Request) -> Result<Summary> {
         last,
         resample,
         worked,
+        lost: Mutex::default(),
         held: Arc::default(),
         listener,
         cancel,
@@ -315,7 +316,9 @@ impl<'w> Run<'w> {
             waiting: remote.count_waiting(&self.workshop.store),
             ..remote.traffic()
         });
-        Summary { nodes, failures, blocked, interrupted, spent: self.spent, saved: self.saved, traffic }
+        let mut spent = self.spent;
+        spent += *self.workshop.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        Summary { nodes, failures, blocked, interrupted, spent, saved: self.saved, traffic }
     }
 
     /// What waits for a failed stage, be it through others, in the plan's order.

@@ -9,7 +9,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -52,6 +52,8 @@ pub struct Workshop {
     pub resample: Vec<Resample>,
     /// Keys that this run worked before it was resumed.
     pub worked: Vec<Digest>,
+    /// What stages consumed that came to nothing.
+    pub lost: Mutex<Cost>,
     /// What stages keep in memory for each other.
     pub held: Arc<Held>,
     pub listener: Arc<dyn Listener>,
@@ -212,7 +214,12 @@ impl Workshop {
             if let Some(record) = self.cached(job)? {
                 return Ok(Done { key: job.key, record, cached: true });
             }
-            match self.work(job, &lease, share).await {
+            let (meter, began) = (Arc::<Meter>::default(), Instant::now());
+            let done = self.work(job, &lease, share, &meter).await;
+            if done.is_err() {
+                *self.lost.lock().unwrap_or_else(PoisonError::into_inner) += self.cost(job, &meter, began);
+            }
+            match done {
                 // This machine stood still, was taken for dead, and another went on: its result is the one that counts.
                 Err(failure) if failure.code() == StoreError::LeaseLost.code() => {}
                 done => return done,
@@ -243,7 +250,7 @@ impl Workshop {
         }
     }
 
-    async fn work(&self, job: &Job, lease: &Lease, share: &Share) -> Result<Done> {
+    async fn work(&self, job: &Job, lease: &Lease, share: &Share, meter: &Arc<Meter>) -> Result<Done> {
         let found = self.store.lookup(&job.key);
         let reasons = match self.forced(job) {
             Some(reason) => vec![reason],
@@ -257,12 +264,11 @@ impl Workshop {
         self.listener.event(&Event::Started { id: &id, reasons: &reasons });
         self.folder.note(Entry::Started { node: id.clone(), key: job.key, reasons })?;
 
-        let meter = Arc::<Meter>::default();
         let rows = Arc::new(StageRows(self.store.rows(&job.key)));
         failpoint("work::begun");
         let began = Instant::now();
         self.files_unchanged(job)?;
-        let (attempt, metrics) = match self.persist(job, &rows, &meter, share).await {
+        let (attempt, metrics) = match self.persist(job, &rows, meter, share).await {
             Err(failure) if asked_anew && failure.is_transient() => match self.stored(job)? {
                 Some(record) => {
                     self.listener.event(&Event::Unanswered { id: &id, failure: &failure });
@@ -275,8 +281,6 @@ impl Workshop {
         failpoint("work::performed");
         self.files_unchanged(job)?;
         let (outputs, placed) = self.publish(job, &attempt)?;
-        let spent = meter.spent();
-        let prices = self.plan.node(job.index).stage.prices.filter(|_| spent.is_billed());
         let card = &self.plan.node(job.index).stage.card;
         let record = ActionRecord {
             key: job.key,
@@ -284,11 +288,7 @@ impl Workshop {
             fields: plan::stored(&job.fields, &card.parts(), self.model_shape(job), self.draw(job)),
             outputs,
             metrics,
-            cost: Cost {
-                seconds: began.elapsed().as_secs_f64(),
-                spent,
-                dollars: prices.map(|prices| prices.of(&spent)),
-            },
+            cost: self.cost(job, meter, began),
             withheld: self.plan.node(job.index).stage.cache == CacheMode::Off,
         };
         lease.check()?;
@@ -398,6 +398,13 @@ impl Workshop {
             Some(built_in) => (built_in.run)(&context).await,
             None => Err(StageError::NotBuiltIn { kind: card.kind.clone() }.into()),
         }
+    }
+
+    fn cost(&self, job: &Job, meter: &Meter, began: Instant) -> Cost {
+        let spent = meter.spent();
+        let prices = self.plan.node(job.index).stage.prices.filter(|_| spent.is_billed());
+        let dollars = prices.map(|prices| prices.of(&spent));
+        Cost { seconds: began.elapsed().as_secs_f64(), spent, dollars }
     }
 
     /// Which draw of its sample the node comes to: another where one is asked for although there is one.

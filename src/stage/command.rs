@@ -43,7 +43,7 @@ const TAIL_LINES: usize = 12;
 
 /// Runs the card's command. `scratch` is a folder of its own beside the outputs.
 pub async fn run(card: &Card, context: &Context, scratch: &Path) -> Result<Metrics> {
-    let metrics = scratch.join("metrics.json");
+    let (metrics, spent) = (scratch.join("metrics.json"), scratch.join("spent.json"));
     let command = prepare(card, context, scratch, &metrics)?;
     let shown = card.command.join(" ");
     let start = |source| StageError::Start { command: shown.clone(), source };
@@ -53,6 +53,8 @@ pub async fn run(card: &Card, context: &Context, scratch: &Path) -> Result<Metri
         status = lines.until_end(&mut child, context) => status.map_err(start)?,
         () = context.cancel.cancelled() => {
             stop(&mut child, &group).await;
+            // What it says that it consumed counts, unless it was about to say so.
+            context.meter.add(read_numbers(&spent).unwrap_or_default());
             return Err(Interrupted.into());
         }
     };
@@ -65,10 +67,11 @@ pub async fn run(card: &Card, context: &Context, scratch: &Path) -> Result<Metri
         }
     }
     if !status.success() {
+        context.meter.add(read_numbers(&spent).unwrap_or_default());
         let tail = lines.tail.join("\n");
         return Err(StageError::Command { command: shown, status: status.to_string(), tail }.into());
     }
-    context.meter.add(read_numbers(&scratch.join("spent.json"))?);
+    context.meter.add(read_numbers(&spent)?);
     read_numbers(&metrics)
 }
 
