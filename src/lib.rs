@@ -4,7 +4,7 @@
 //!
 //! | floor | rooms |
 //! |---|---|
-//! | 0 | [`hash`], [`error`], [`progress`], [`random`], [`spent`], [`data`] |
+//! | 0 | [`hash`], [`error`], [`progress`], [`random`], [`spent`], [`child`], [`data`] |
 //! | 1 | [`store`], [`mcp`], [`chat`], [`model`] |
 //! | 2 | [`engine`], [`llm`] |
 //! | 3 | [`agent`], [`judge`], [`grpo`], [`eval`] |
@@ -13,6 +13,7 @@
 //! | 6 | [`exec`] |
 //! | 7 | [`cli`], [`ui`] |
 
+pub mod child;
 pub mod data;
 pub mod error;
 pub mod hash;

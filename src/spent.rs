@@ -44,6 +44,11 @@ impl Spent {
         ]
     }
 
+    /// Whether any of it is paid for.
+    pub fn is_billed(&self) -> bool {
+        self.judge_requests > 0 || self.judge_prompt_tokens > 0 || self.judge_completion_tokens > 0
+    }
+
     /// Each count times a factor, rounded.
     #[must_use]
     #[expect(

@@ -254,6 +254,7 @@ fn a_wrong_card_is_shown_with_its_place() {
     let broken = [
         card.replace("many = true", "mony = true"),
         card.replace("path = \"number.txt\"", "path = \"../number.txt\""),
+        card.replace("path = \"report.md\"", "path = \"number.txt/report.md\""),
         card.replace("kind = \"sum\"", "kind = \"summe\""),
         card.replace("command = [\"sh\", \"-e\", \"run.sh\"]\n", ""),
     ];
@@ -270,6 +271,7 @@ fn a_wrong_card_is_shown_with_its_place() {
       | ^^^^
     unknown field `mony`, expected one of `type`, `about`, `many`, `optional`
     error: stages/sum/card.toml: outputs.number.path should be a relative path, found "../number.txt"
+    error: stages/sum/card.toml: outputs.report.path "number.txt/report.md" is, or lies within, outputs.number.path: each output needs its own
     error: stages/sum/card.toml: kind should be "sum", the folder's name, found "summe"
     error: stages/sum/card.toml: a kind that is not built in needs a `command`
     "#);

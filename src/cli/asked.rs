@@ -24,6 +24,16 @@ pub struct Asked {
 impl Asked {
     /// What stands over the run file: the environment, and over it `--set`.
     pub fn overrides(&self) -> Overrides {
-        Overrides::new(std::env::vars(), self.set.clone())
+        Overrides::new(environment(), self.set.clone())
     }
+}
+
+/// The environment, as far as it can override something; what is not UTF-8 shows as such in the mistake it is.
+///
+/// A stage's program finds its own seed there: a run that it begins has that of its run file.
+pub fn environment() -> impl Iterator<Item = (String, String)> {
+    let within_a_stage = std::env::var_os("MCPRL_STAGE").is_some();
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
+        .filter(move |(name, _)| !(within_a_stage && name == "MCPRL_SEED"))
 }

@@ -15,8 +15,10 @@ pub enum ExecError {
     BadRun { path: PathBuf, problem: String },
     #[error("stage \"{stage}\" crashed: {message}")]
     Crashed { stage: String, message: String },
-    #[error("{path} changed while stage \"{stage}\" read it")]
+    #[error("{path} is no longer what it was when stage \"{stage}\" was planned")]
     FileChanged { stage: String, path: String },
+    #[error("{path}, which the server's command names, changed since stage \"{stage}\" was planned")]
+    ServerChanged { stage: String, path: String },
     #[error("cannot start worker threads")]
     Threads(#[source] std::io::Error),
 }
@@ -29,6 +31,7 @@ impl Diagnostic for ExecError {
             Self::BadRun { .. } => "exec::bad_run",
             Self::Crashed { .. } => "exec::crashed",
             Self::FileChanged { .. } => "exec::file_changed",
+            Self::ServerChanged { .. } => "exec::server_changed",
             Self::Threads(_) => "exec::threads",
         }
     }
@@ -46,6 +49,11 @@ impl Diagnostic for ExecError {
             Self::BadRun { .. } => "run the run file again: what is finished is taken from the cache".into(),
             Self::Crashed { .. } => "this is a bug in the stage; what other stages finished is kept".into(),
             Self::FileChanged { .. } => "run again: the stage will see the file as it is then".into(),
+            Self::ServerChanged { .. } => {
+                "run again, if it was edited; where the server itself writes to it, hand it over \
+                                           through `server.env`, whose values count as they are written"
+                    .into()
+            }
             Self::Threads(_) => return None,
         })
     }

@@ -78,6 +78,11 @@ pub enum Event<'a> {
         failure: &'a Failure,
         wait: Duration,
     },
+    /// Nobody answered who was to be asked anew; the last answer is taken.
+    Unanswered {
+        id: &'a str,
+        failure: &'a Failure,
+    },
     /// The loop had reached its goal.
     Skipped {
         id: &'a str,
@@ -131,7 +136,7 @@ pub struct Summary {
     /// Stages that were not begun because of failed ones, and these.
     pub blocked: Vec<(String, Vec<String>)>,
     pub interrupted: bool,
-    /// Of all stages this run worked.
+    /// Of all stages this run worked, also those that failed or were stopped.
     pub spent: Cost,
     /// What the stages taken from the store cost when they were worked.
     pub saved: Cost,

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use tokio::task::{Id, JoinError, JoinSet};
@@ -47,6 +47,7 @@ pub fn run(request: Request) -> Result<Summary> {
         last,
         resample,
         worked,
+        lost: Mutex::default(),
         held: Arc::default(),
         listener,
         cancel,
@@ -196,7 +197,7 @@ impl<'w> Run<'w> {
         *(if done.cached { &mut self.saved } else { &mut self.spent }) += record.cost;
         self.keys.insert(id.to_owned(), done.key);
         self.ended.insert(index, if done.cached { Ended::Cached } else { Ended::Worked });
-        self.ledger.settle(index, Settled::Done { outputs: record.outputs, metrics: record.metrics });
+        self.ledger.done(&self.workshop.store, index, record.outputs, record.metrics);
     }
 
     fn failed(&mut self, index: NodeIndex, failure: Failure) -> Result<()> {
@@ -318,7 +319,9 @@ impl<'w> Run<'w> {
             waiting: remote.count_waiting(&self.workshop.store),
             ..remote.traffic()
         });
-        Summary { nodes, failures, blocked, interrupted, spent: self.spent, saved: self.saved, traffic }
+        let mut spent = self.spent;
+        spent += *self.workshop.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        Summary { nodes, failures, blocked, interrupted, spent, saved: self.saved, traffic }
     }
 
     /// What waits for a failed stage, be it through others, in the plan's order.

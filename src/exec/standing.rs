@@ -80,7 +80,7 @@ pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Opt
                 }
                 keys.insert(plan.node(*index).id.clone(), key);
                 let (outputs, metrics) = (known.outputs.clone(), known.metrics.clone());
-                ledger.settle(*index, Settled::Done { outputs, metrics });
+                ledger.done(store, *index, outputs, metrics);
                 nodes.push((*index, Some(known)));
             }
         }

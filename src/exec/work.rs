@@ -9,7 +9,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -21,10 +21,12 @@ use crate::{
     data,
     error::{At, Diagnostic, Interrupted, Result},
     hash::Digest,
-    plan::{self, CacheMode, KeyFields, NodeIndex, Plan, Ready, RerunReason, Resample},
+    plan::{self, CacheMode, Fed, KeyFields, NodeIndex, Plan, Ready, RerunReason, Resample},
     spent::Meter,
     stage::{
-        self, Artifacts, Context, Earlier, Held, Input, Metrics, Rows, StageError, card::Section, registry,
+        self, Artifacts, Context, Earlier, Held, Input, Metrics, Rows, StageError,
+        card::{Determinism, Section},
+        registry,
     },
     store::{
         Acquired, ActionRecord, Condition, Cost, Fetched, FileDigests, LastKeys, Lease, Lookup, Output,
@@ -50,6 +52,8 @@ pub struct Workshop {
     pub resample: Vec<Resample>,
     /// Keys that this run worked before it was resumed.
     pub worked: Vec<Digest>,
+    /// What stages consumed that came to nothing.
+    pub lost: Mutex<Cost>,
     /// What stages keep in memory for each other.
     pub held: Arc<Held>,
     pub listener: Arc<dyn Listener>,
@@ -88,6 +92,11 @@ impl Workshop {
         if self.forced(job).is_some() {
             return Ok(None);
         }
+        self.stored(job)
+    }
+
+    /// The finished result, if there is one, even where it is to be made anew.
+    fn stored(&self, job: &Job) -> Result<Option<ActionRecord>> {
         let mut found = self.store.lookup_sealed(&job.key);
         if matches!(found.0, Lookup::Miss | Lookup::Damaged { .. }) && self.fetched(job)? {
             found = self.store.lookup_sealed(&job.key);
@@ -151,8 +160,9 @@ impl Workshop {
     fn model_shape(&self, job: &Job) -> Option<Digest> {
         let inputs = &self.plan.node(job.index).stage.card.inputs;
         let (role, _) = inputs.iter().find(|(_, role)| role.artifact == "policy")?;
-        let (_, policy) = job.ready.inputs.get(role)?.first()?;
-        stage::policy_shape(&self.store.path(policy), &StageArtifacts(self.store.clone()))
+        let policy = job.ready.inputs.get(role)?.first()?;
+        let folder = self.store.path(&policy.output);
+        stage::policy_shape(&folder, &StageArtifacts(self.store.clone()))
     }
 
     /// Says that the remote is away, of no stage in particular.
@@ -204,7 +214,12 @@ impl Workshop {
             if let Some(record) = self.cached(job)? {
                 return Ok(Done { key: job.key, record, cached: true });
             }
-            match self.work(job, &lease, share).await {
+            let (meter, began) = (Arc::<Meter>::default(), Instant::now());
+            let done = self.work(job, &lease, share, &meter).await;
+            if done.is_err() {
+                *self.lost.lock().unwrap_or_else(PoisonError::into_inner) += self.cost(job, &meter, began);
+            }
+            match done {
                 // This machine stood still, was taken for dead, and another went on: its result is the one that counts.
                 Err(failure) if failure.code() == StoreError::LeaseLost.code() => {}
                 done => return done,
@@ -235,45 +250,51 @@ impl Workshop {
         }
     }
 
-    async fn work(&self, job: &Job, lease: &Lease, share: &Share) -> Result<Done> {
+    async fn work(&self, job: &Job, lease: &Lease, share: &Share, meter: &Arc<Meter>) -> Result<Done> {
         let found = self.store.lookup(&job.key);
         let reasons = match self.forced(job) {
             Some(reason) => vec![reason],
             None => {
-                let key = (&job.fields, &*self.plan.node(job.index).stage.card);
-                plan::reasons(&self.store, &self.last, self.id(job), key, &found)
+                let known = (&self.store, &self.last);
+                plan::reasons(&self.plan, known, job.index, (&job.ready, &job.fields), &found)
             }
         };
+        let asked_anew = reasons.contains(&RerunReason::AskedAnew);
         let id = self.id(job).to_owned();
         self.listener.event(&Event::Started { id: &id, reasons: &reasons });
         self.folder.note(Entry::Started { node: id.clone(), key: job.key, reasons })?;
 
-        let meter = Arc::<Meter>::default();
         let rows = Arc::new(self.rows(job)?);
         failpoint("work::begun");
         let began = Instant::now();
-        let (attempt, metrics) = self.persist(job, &rows, &meter, share).await?;
+        self.files_unchanged(job)?;
+        let (attempt, metrics) = match self.persist(job, &rows, meter, share).await {
+            Err(failure) if asked_anew && failure.is_transient() => match self.stored(job)? {
+                Some(record) => {
+                    self.listener.event(&Event::Unanswered { id: &id, failure: &failure });
+                    return Ok(Done { key: job.key, record, cached: true });
+                }
+                None => return Err(failure),
+            },
+            performed => performed?,
+        };
         failpoint("work::performed");
         self.files_unchanged(job)?;
         let (outputs, placed) = self.publish(job, &attempt)?;
-        let spent = meter.spent();
-        let prices = self.plan.node(job.index).stage.prices.filter(|_| spent.judge_requests > 0);
         let card = &self.plan.node(job.index).stage.card;
         let record = ActionRecord {
             key: job.key,
             stage: id.clone(),
-            fields: plan::stored(&job.fields, &card.parts(), self.model_shape(job)),
+            fields: plan::stored(&job.fields, &card.parts(), self.model_shape(job), self.draw(job)),
             outputs,
             metrics,
-            cost: Cost {
-                seconds: began.elapsed().as_secs_f64(),
-                spent,
-                dollars: prices.map(|prices| prices.of(&spent)),
-            },
+            cost: self.cost(job, meter, began),
             withheld: self.plan.node(job.index).stage.cache == CacheMode::Off,
         };
         lease.check()?;
-        if found != Lookup::Miss {
+        // The same answer again leaves everything as it is.
+        let stands = asked_anew && matches!(&found, Lookup::Hit(before) if before.outputs == record.outputs);
+        if found != Lookup::Miss && !stands {
             self.store.withdraw(&job.key)?;
         }
         let record = match self.store.enter(&record)? {
@@ -317,6 +338,10 @@ impl Workshop {
     ) -> Result<(Attempt, Metrics)> {
         let mut wait = FIRST_WAIT;
         let mut left = self.plan.node(job.index).stage.card.retries;
+        if self.forced(job) == Some(RerunReason::AskedAnew) && self.store.record(&job.key).is_some() {
+            // There is an earlier answer to go by.
+            left = 0;
+        }
         loop {
             let attempt = Attempt::new(&self.store, &job.key)?;
             match self.perform(job, &attempt, rows.clone(), meter, share).await {
@@ -347,10 +372,10 @@ impl Workshop {
     ) -> Result<Metrics> {
         let node = self.plan.node(job.index);
         let card = &node.stage.card;
-        let input = |(name, output): &(String, Output)| Input {
-            name: name.clone(),
-            digest: output.digest,
-            path: absolute(self.store.path(output)),
+        let input = |fed: &Fed| Input {
+            name: fed.name.clone(),
+            digest: fed.output.digest,
+            path: absolute(self.store.path(&fed.output)),
         };
         let mut server = self.plan.server.clone();
         if let Some(server) = &mut server {
@@ -367,7 +392,7 @@ impl Workshop {
             inputs: inputs.map(|(role, inputs)| (role.clone(), inputs.iter().map(input).collect())).collect(),
             output: attempt.out(),
             files: card.texts.clone(),
-            seed: job.fields.stage_seed(),
+            seed: job.fields.stage_seed(self.draw(job)),
             server: server.filter(|_| card.uses.contains(&Section::Server)),
             engine,
             artifacts: Arc::new(StageArtifacts(self.store.clone())),
@@ -388,9 +413,40 @@ impl Workshop {
         }
     }
 
+    fn cost(&self, job: &Job, meter: &Meter, began: Instant) -> Cost {
+        let spent = meter.spent();
+        let prices = self.plan.node(job.index).stage.prices.filter(|_| spent.is_billed());
+        let dollars = prices.map(|prices| prices.of(&spent));
+        Cost { seconds: began.elapsed().as_secs_f64(), spent, dollars }
+    }
+
+    /// Which draw of its sample the node comes to: another where one is asked for although there is one.
+    fn draw(&self, job: &Job) -> u64 {
+        let anew = self.plan.node(job.index).stage.card.determinism == Determinism::Sampled
+            && self.forced(job).is_some();
+        let standing = self.store.record(&job.key);
+        standing.map_or(0, |record| plan::stored_draw(&record.fields).saturating_add(anew.into()))
+    }
+
     /// A file that changed between the key and now would put a wrong result under a right key.
     fn files_unchanged(&self, job: &Job) -> Result<()> {
         let stage = &self.plan.node(job.index).stage;
+        let stage_id = || self.id(job).to_owned();
+        for (name, digest) in &stage.card.code {
+            let path = stage.card.folder.as_deref().unwrap_or(Path::new("")).join(name);
+            if self.files.digest(&path)? != *digest {
+                let path = path.display().to_string();
+                return Err(ExecError::FileChanged { stage: stage_id(), path }.into());
+            }
+        }
+        if stage.card.uses.contains(&Section::Server) {
+            for (path, digest) in self.plan.server_files() {
+                if self.files.digest(path)? != *digest {
+                    let path = path.display().to_string();
+                    return Err(ExecError::ServerChanged { stage: stage_id(), path }.into());
+                }
+            }
+        }
         for (param, digest) in &stage.files {
             let path = stage.params.get(param).and_then(serde_json::Value::as_str).unwrap_or_default();
             let place = Path::new(path);
@@ -399,8 +455,7 @@ impl Workshop {
                 false => self.files.digest(place)?,
             };
             if now != *digest {
-                let (stage, path) = (self.id(job).to_owned(), path.to_owned());
-                return Err(ExecError::FileChanged { stage, path }.into());
+                return Err(ExecError::FileChanged { stage: stage_id(), path: path.to_owned() }.into());
             }
         }
         Ok(())

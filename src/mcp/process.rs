@@ -1,28 +1,26 @@
 //! A server as a child process: how it is started, listened to and certain to end.
 //!
-//! The command is a list of arguments, never a shell line. The child sees a short list of environment variables
-//! and leads a process group of its own. When it ends, or is no longer wanted, the whole group is killed: nothing a
-//! server started outlives it, not even when this process is killed itself (on Linux, by the parent-death signal).
+//! The command is a list of arguments, never a shell line. The child sees a short list of environment variables.
+//! When it ends, or is no longer wanted, its whole group is killed (`crate::child`).
 
 use std::{
     collections::VecDeque,
     io,
     process::{ExitStatus, Stdio},
-    sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::AsyncReadExt,
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
-    runtime::Handle,
     sync::watch,
     time::timeout,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{LastWords, McpError, Transport, clean::clean};
+use crate::child::{self, Group};
 
 /// Variables of ours that every server sees.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
@@ -50,13 +48,12 @@ impl Process {
     pub(super) async fn spawn(transport: &Transport) -> Result<(Self, Pipes), McpError> {
         let server = transport.to_string();
         let failed = |source| McpError::Spawn { server: server.clone(), source };
-        let mut child = spawn_from_lasting_thread(command(transport)?).await.map_err(failed)?;
+        let (mut child, group) = child::spawn(command(transport)?).await.map_err(failed)?;
         let (Some(stdin), Some(stdout), Some(errors)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
             return Err(failed(io::Error::other("its standard streams are not piped")));
         };
-        let group = Group(child.id().and_then(|id| Pid::from_raw(id as i32)));
         let stop = CancellationToken::new();
         let (report, ended) = watch::channel(None);
         tokio::spawn(tend(child, group, stop.clone(), report));
@@ -108,8 +105,7 @@ pub(super) fn command(transport: &Transport) -> Result<Command, McpError> {
         return Err(McpError::EmptyCommand);
     }
     let mut command = Command::new(program);
-    command.args(arguments).env_clear().kill_on_drop(true).process_group(0);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(arguments).env_clear().stdin(Stdio::piped());
     command.envs(INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     for (name, value) in env {
         let taken = value.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
@@ -126,68 +122,6 @@ pub(super) fn command(transport: &Transport) -> Result<Command, McpError> {
         command.current_dir(cwd);
     }
     Ok(command)
-}
-
-/// Asks the kernel to kill the child when the thread that spawned it ends.
-#[cfg(target_os = "linux")]
-fn die_with_us(command: &mut Command) {
-    let ask = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?);
-    #[expect(
-        unsafe_code,
-        reason = "the only way to have something done in the child before it becomes the server"
-    )]
-    // SAFETY: runs between fork and exec, and makes one system call that neither allocates nor locks.
-    unsafe {
-        command.pre_exec(ask);
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn die_with_us(_: &mut Command) {}
-
-struct Spawn {
-    command: Command,
-    runtime: Handle,
-    reply: tokio::sync::oneshot::Sender<io::Result<Child>>,
-}
-
-/// Spawns on a thread that ends with this process: the parent-death signal comes when the *thread* that spawned
-/// ends, and a worker of the runtime may do that long before.
-async fn spawn_from_lasting_thread(mut command: Command) -> io::Result<Child> {
-    static SPAWNER: OnceLock<mpsc::Sender<Spawn>> = OnceLock::new();
-    let spawner = SPAWNER.get_or_init(|| {
-        let (sender, requests) = mpsc::channel::<Spawn>();
-        std::thread::spawn(move || {
-            for Spawn { mut command, runtime, reply } in requests {
-                let _runtime = runtime.enter();
-                let _ = reply.send(command.spawn());
-            }
-        });
-        sender
-    });
-    die_with_us(&mut command);
-    let (reply, answer) = tokio::sync::oneshot::channel();
-    let gone = || io::Error::other("the thread that starts servers is gone");
-    spawner.send(Spawn { command, runtime: Handle::current(), reply }).map_err(|_| gone())?;
-    answer.await.map_err(|_| gone())?
-}
-
-/// Kills a process group when dropped.
-struct Group(Option<Pid>);
-
-impl Group {
-    fn kill(&self) {
-        if let Some(leader) = self.0 {
-            // No such group is the usual answer: all of it has ended.
-            let _ = kill_process_group(leader, Signal::KILL);
-        }
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.kill();
-    }
 }
 
 /// Waits for the process to end, of itself or because it is no longer wanted, and for no longer than it may take.

@@ -1,10 +1,16 @@
 //! Who an outside part is, as far as that can be known without asking it: what goes into keys for it.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Value, json};
 
 use crate::{
+    data,
     engine::EngineSpec,
     error::Result,
     hash::{Digest, Encoder},
@@ -16,31 +22,63 @@ use crate::{
 /// The MCP server, for keys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerIdentity {
-    /// How it is reached and what is reached there; for stages that ask the server who it is.
+    /// How it is reached and what is reached there.
     pub reached: Value,
-    /// What decides an episode's outcome beside the server itself; for stages that know its tools.
+    /// What decides an episode's outcome beside the server itself.
     pub conduct: Value,
+    /// The files that `reached` has by content.
+    pub files: BTreeMap<PathBuf, Digest>,
+    /// Whether that says which server it is: what a URL leads to can only be asked.
+    pub is_known: bool,
+}
+
+/// What a server calls itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerName {
+    pub name: String,
+    pub version: String,
+}
+
+impl ServerName {
+    /// From an artifact of type `server`.
+    pub fn read(path: &Path) -> Option<Self> {
+        let data::Server { name, version, .. } = data::read(path).ok()?.pop()?;
+        Some(Self { name, version })
+    }
 }
 
 impl ServerIdentity {
-    /// `{mcprl}` stands for this version of mcprl; files that the command names count by content.
-    pub fn new(spec: &ServerSpec, files: &FileDigests) -> Result<Self> {
+    /// `folder` is the run file's. `{mcprl}` stands for this version of mcprl.
+    pub fn new(spec: &ServerSpec, folder: &Path, files: &FileDigests) -> Result<Self> {
+        let mut by_content = BTreeMap::new();
         let reached = match &spec.transport {
             Transport::Stdio { command, env, cwd } => {
-                let mut contents = BTreeMap::new();
+                let cwd = cwd.as_deref().unwrap_or(folder);
+                let (mut words, mut contents) = (Vec::new(), BTreeMap::new());
                 for word in command {
-                    let path = cwd.clone().unwrap_or_default().join(word);
-                    if path.is_file() {
-                        contents.insert(word.clone(), files.digest(&path)?);
+                    let path = cwd.join(word);
+                    if !path.is_file() || spec.state != State::ReadOnly && is_database(&path) {
+                        words.push(word.replace("{mcprl}", concat!("mcprl ", env!("CARGO_PKG_VERSION"))));
+                        continue;
                     }
+                    let digest = files.digest(&path)?;
+                    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                    let mut label = name.clone();
+                    while contents.get(&label).is_some_and(|other| *other != digest) {
+                        label += "'";
+                    }
+                    contents.insert(label.clone(), digest);
+                    words.push(label);
+                    by_content.insert(path, digest);
                 }
-                let version = concat!("mcprl ", env!("CARGO_PKG_VERSION"));
-                let command: Vec<_> = command.iter().map(|word| word.replace("{mcprl}", version)).collect();
-                json!({ "command": command, "env": hidden(env), "files": contents })
+                let mut reached = json!({ "command": words, "env": hidden(env), "files": contents });
+                // Elsewhere it is a path of this machine.
+                if let Some(inner) = cwd.strip_prefix(folder).ok().filter(|inner| *inner != Path::new("")) {
+                    reached["cwd"] = inner.to_string_lossy().into();
+                }
+                reached
             }
-            Transport::Http { url, bearer_env, headers } => {
-                json!({ "url": url, "bearer_env": bearer_env, "headers": hidden(headers) })
-            }
+            Transport::Http { url, headers, .. } => json!({ "url": url, "headers": hidden(headers) }),
         };
         let state = match &spec.state {
             State::ReadOnly => "read-only".to_owned(),
@@ -52,8 +90,16 @@ impl ServerIdentity {
             "call_timeout_s": spec.limits.call_timeout.as_secs(),
             "result_bytes": spec.limits.result_bytes,
         });
-        Ok(Self { reached, conduct })
+        let is_known = matches!(spec.transport, Transport::Stdio { .. });
+        Ok(Self { reached, conduct, files: by_content, is_known })
     }
+}
+
+/// Whether the file is one of SQLite's or DuckDB's.
+fn is_database(path: &Path) -> bool {
+    let mut head = [0; 16];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    read.is_ok() && (head == *b"SQLite format 3\0" || head[8..12] == *b"DUCK")
 }
 
 /// Names with digests of values: keys are stored in the open, and values may be secrets.
@@ -64,19 +110,75 @@ fn hidden(values: &BTreeMap<String, String>) -> BTreeMap<&String, Digest> {
 
 /// What kind of arithmetic the engine does. Devices of one kind count as equal, whatever their number.
 ///
-/// Where no type is asked for it is `f32`, and the key says nothing of it.
+/// `f32` is what is meant where no type is asked for, and the key says nothing of it.
 pub fn numerics(spec: &EngineSpec) -> String {
     let kind = if spec.devices.iter().any(|device| device.starts_with("cuda")) { "cuda" } else { "cpu" };
     // Flash attention rounds what it multiplies.
     let rounded = matches!(spec.dtype, Some(Format::Bf16 | Format::F16));
     let flash = if cfg!(feature = "flash-attn") && kind == "cuda" && rounded { " flash" } else { "" };
     match spec.dtype {
-        None => kind.to_owned(),
+        None | Some(Format::F32) => kind.to_owned(),
         // The second way: gradients of attention are products of bf16 too. The third: so is attention, and keys and values
         // are rounded.
         Some(format @ (Format::Bf16 | Format::Nf4)) => format!("{kind} {} 3{flash}", format.name()),
         // The second way: queries, keys and values are rounded.
         Some(Format::F16) if kind == "cuda" => format!("cuda f16 2{flash}"),
         Some(format) => format!("{kind} {}{flash}", format.name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Store;
+
+    /// How a server of this command is reached, in a project at `folder`.
+    fn reached(folder: &Path, state: State, command: &[&str]) -> Value {
+        let files = FileDigests::load(&Store::open(folder.join("cache")).unwrap());
+        let command = command.iter().map(|word| (*word).to_owned()).collect();
+        let transport = Transport::Stdio { command, env: BTreeMap::new(), cwd: Some(folder.join("server")) };
+        let spec = ServerSpec { transport, state, limits: crate::mcp::Limits::default() };
+        ServerIdentity::new(&spec, folder, &files).unwrap().reached
+    }
+
+    fn project(script: &str, database: &str) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("server")).unwrap();
+        std::fs::write(folder.path().join("server/main.py"), script).unwrap();
+        let database = format!("SQLite format 3\0{database}");
+        std::fs::write(folder.path().join("server/data.db"), database).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_moved_project_has_the_same_server_and_an_edited_script_is_another() {
+        let of = |project: &tempfile::TempDir| {
+            let script = project.path().join("server/main.py");
+            reached(project.path(), State::ReadOnly, &["python3", script.to_str().unwrap(), "{mcprl}"])
+        };
+        let (one, moved, edited) = (project("a", ""), project("a", ""), project("b", ""));
+        assert_eq!(of(&one), of(&moved));
+        assert_ne!(of(&one), of(&edited));
+        let version = concat!("mcprl ", env!("CARGO_PKG_VERSION"));
+        assert_eq!(of(&one)["command"], json!(["python3", "main.py", version]));
+        assert_eq!(of(&one)["cwd"], "server");
+    }
+
+    #[test]
+    fn a_database_counts_by_its_content_where_nothing_writes_to_it() {
+        let of = |content: &str, state| reached(project("a", content).path(), state, &["serve", "data.db"]);
+        assert_ne!(of("a", State::ReadOnly), of("b", State::ReadOnly));
+        assert_eq!(of("a", State::FreshProcess), of("b", State::FreshProcess));
+        assert_eq!(of("a", State::FreshProcess)["command"], json!(["serve", "data.db"]));
+    }
+
+    #[test]
+    fn the_type_that_is_meant_without_one_is_the_same_written_out() {
+        let of = |dtype| {
+            let devices = vec!["cpu".to_owned()];
+            numerics(&EngineSpec { devices, threads: None, dtype, kv_cache_mib: None })
+        };
+        assert_eq!(of(None), of(Some(Format::F32)));
+        assert_ne!(of(None), of(Some(Format::F16)));
     }
 }

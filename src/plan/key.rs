@@ -9,30 +9,45 @@
 //! | parameters with `keyed = false` | no | they change the speed, not the result |
 //! | parameters of type `file` | content | a moved or touched file is the same file |
 //! | inputs | role, name, digest | equal bytes from a changed stage stop a rerun from spreading |
-//! | seed, iteration | for kinds that draw | iterations and seeds draw differently; pure stages do not care |
-//! | server, how it is reached | for kinds that use it and read no `tools` | `discover` asks it who it is |
+//! | seed | for kinds that draw | seeds draw differently; other stages do not care |
+//! | iteration | for kinds that draw, and external ones | the outside world is asked in each iteration |
+//! | which draw of a sample | no | it is mixed into the seed that the stage is handed and stands beside the key, see [`redrawn`] |
+//! | server, how it is reached | for kinds that use it | another command, address, environment or script is another server |
+//! | server, its name and version | for kinds that use it and read its `tools` | as the stage that wrote those was told |
 //! | server, conduct | for kinds that use it | isolation and limits decide outcomes |
 //! | numerics | for kinds that use the engine | CPU and CUDA round differently |
 //! | stage name, run name | no | renaming changes no result |
 //! | device index, threads, sessions, start timeout | no | they change the speed, not the result |
 //! | paths, times, host | no | a cache can be moved and shared |
 //!
-//! Not caught: a server whose data or answers change while its tool list and command stay the same, programs that a
-//! command finds through `PATH` or that its scripts import, changes of this program's code without a raised revision,
-//! processors that round differently.
+//! How a server is reached: the words of its command, of words that name a file the file's name and content; of the
+//! environment, and of headers, names and digests of values; the URL; `cwd` as the run file has it. `{mcprl}` is this
+//! program's version, not its bytes. A database among those words counts as the word alone where the server may write to it
+//! (`state` is not `"read-only"`): else each episode would change every key. The variable a bearer token is in does not count.
+//!
+//! Who is behind a URL can not be known from the key. The stage that asks it for its tools is worked in each run that is
+//! begun, not where one is resumed; what it says counts by content, so that nothing else is worked if it says the same. Where
+//! nobody answers, its last answer is taken, and said to be.
+//!
+//! Not caught: a server whose data or answers change while its tool list, version, command and scripts stay the same,
+//! programs that a command finds through `PATH` or that its scripts import, changes of this program's code without a raised
+//! revision, processors that round differently.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{draft::Stage, identity::ServerIdentity};
+use super::{
+    draft::Stage,
+    identity::{ServerIdentity, ServerName},
+};
 use crate::{
     hash::{Digest, Encoder},
-    stage::card::{Card, Section},
+    stage::card::{Card, Determinism, Section},
 };
 
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// One artifact as the key sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +74,8 @@ pub struct KeyFields {
 /// What is the same for all stages of a run.
 pub struct Surroundings<'a> {
     pub server: Option<&'a ServerIdentity>,
+    /// What the server called itself when it listed the tools that the stage knows.
+    pub name: Option<&'a ServerName>,
     pub numerics: &'a str,
 }
 
@@ -75,16 +92,17 @@ impl KeyFields {
         for (name, digest) in &stage.files {
             params.insert(name.clone(), json!({ "file": digest }));
         }
-        let knows_tools = card.inputs.values().any(|role| role.artifact == "tools");
         let uses_server = card.uses.contains(&Section::Server);
         let server = around.server.filter(|_| uses_server).map(|server| {
-            if knows_tools {
-                json!({ "conduct": server.conduct })
-            } else {
-                json!({ "conduct": server.conduct, "reached": server.reached })
+            let mut fields = json!({ "conduct": server.conduct, "reached": server.reached });
+            if let Some(ServerName { name, version }) = around.name {
+                fields["name"] = name.as_str().into();
+                fields["version"] = version.as_str().into();
             }
+            fields
         });
         let draws = card.determinism.draws();
+        let turns = draws || card.determinism == Determinism::External;
         Self {
             schema: SCHEMA,
             kind: card.kind.clone(),
@@ -93,7 +111,7 @@ impl KeyFields {
             params,
             inputs,
             seed: draws.then_some(stage.seed),
-            iteration: iteration.filter(|_| draws),
+            iteration: iteration.filter(|_| turns),
             server,
             numerics: card.uses.contains(&Section::Engine).then(|| around.numerics.to_owned()),
         }
@@ -136,9 +154,17 @@ impl KeyFields {
         encoder.finish()
     }
 
-    /// The seed a stage is handed: its own for each kind and iteration. 0 for kinds that do not draw.
-    pub fn stage_seed(&self) -> u64 {
-        self.seed.map_or(0, |seed| stage_seed(seed, &self.kind, self.iteration))
+    /// The seed a stage is handed: its own for each kind, iteration and draw. 0 for kinds that do not draw.
+    pub fn stage_seed(&self, draw: u64) -> u64 {
+        self.seed.map_or(0, |seed| redrawn(stage_seed(seed, &self.kind, self.iteration), draw))
+    }
+}
+
+/// The seed of a sample's `draw`th drawing: it is 0 at first, and one more each time another is asked for.
+fn redrawn(seed: u64, draw: u64) -> u64 {
+    match draw {
+        0 => seed,
+        _ => Encoder::new("mcprl drawn again v1").number(seed).number(draw).finish().seed(),
     }
 }
 
@@ -157,7 +183,7 @@ mod tests {
     fn a_key_is_the_digest_of_its_fields_as_json() {
         let input = |name: &str| KeyInput { name: name.into(), digest: Digest::of(name.as_bytes()) };
         let bare = KeyFields {
-            schema: 1,
+            schema: SCHEMA,
             kind: "update".into(),
             revision: 3,
             card: Digest::of(b"card"),

@@ -1,11 +1,18 @@
 //! What is settled so far, and what that makes ready. The same rules for planning and for running.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use petgraph::graph::NodeIndex;
 
-use super::{Plan, PlanError, graph::From};
-use crate::store::Output;
+use super::{
+    Node, Plan, PlanError,
+    graph::{Feed, From},
+    identity::ServerName,
+};
+use crate::{
+    stage::card::Section,
+    store::{Output, Store},
+};
 
 /// How a node ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,10 +25,21 @@ pub enum Settled {
     Skipped,
 }
 
-/// A node's inputs, by role.
+/// What a node is worked with.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ready {
-    pub inputs: BTreeMap<String, Vec<(String, Output)>>,
+    /// By role.
+    pub inputs: BTreeMap<String, Vec<Fed>>,
+    /// What the server called itself when it listed the tools that the node's stage knows.
+    pub server: Option<Arc<ServerName>>,
+}
+
+/// One artifact that a node reads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fed {
+    pub name: String,
+    pub output: Output,
+    pub writer: NodeIndex,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -37,11 +55,13 @@ pub enum Readiness {
 pub struct Ledger<'p> {
     plan: &'p Plan,
     settled: Vec<Option<Settled>>,
+    /// What servers called themselves, by the node that asked.
+    servers: BTreeMap<NodeIndex, Arc<ServerName>>,
 }
 
 impl<'p> Ledger<'p> {
     pub fn new(plan: &'p Plan) -> Self {
-        Self { plan, settled: vec![None; plan.graph.nodes.node_count()] }
+        Self { plan, settled: vec![None; plan.graph.nodes.node_count()], servers: BTreeMap::new() }
     }
 
     pub fn plan(&self) -> &'p Plan {
@@ -52,6 +72,33 @@ impl<'p> Ledger<'p> {
         if let Some(slot) = self.settled.get_mut(node.index()) {
             *slot = Some(how);
         }
+    }
+
+    /// Settles a node whose results are in this store.
+    pub fn done(
+        &mut self,
+        store: &Store,
+        node: NodeIndex,
+        outputs: BTreeMap<String, Output>,
+        metrics: BTreeMap<String, f64>,
+    ) {
+        if let Some(port) = self.plan.node(node).stage.card.output_of_type("server")
+            && let Some(Output { digest, file: Some(file) }) = outputs.get(port)
+            && let Some(server) = ServerName::read(&store.artifact(digest).join(file))
+        {
+            self.servers.insert(node, Arc::new(server));
+        }
+        self.settle(node, Settled::Done { outputs, metrics });
+    }
+
+    /// What the server called itself when it listed the tools that this node reads.
+    fn server(&self, node: NodeIndex) -> Option<&Arc<ServerName>> {
+        let Node { stage, feeds, .. } = self.plan.node(node);
+        let is_tools =
+            |feed: &&Feed| stage.card.inputs.get(&feed.role).is_some_and(|role| role.artifact == "tools");
+        let writer = feeds.iter().find(is_tools)?.from.writer()?;
+        // A stage between may have chosen among them.
+        self.servers.get(&writer).or_else(|| self.server(writer))
     }
 
     pub fn get(&self, node: NodeIndex) -> Option<&Settled> {
@@ -80,8 +127,9 @@ impl<'p> Ledger<'p> {
         let mut ready = Ready::default();
         for feed in &node.feeds {
             match self.output(&feed.from) {
-                Ok(Some(output)) => {
-                    ready.inputs.entry(feed.role.clone()).or_default().push((feed.name.clone(), output));
+                Ok(Some((output, writer))) => {
+                    let fed = Fed { name: feed.name.clone(), output, writer };
+                    ready.inputs.entry(feed.role.clone()).or_default().push(fed);
                 }
                 // An earlier stage that was skipped, or wrote less than its card says, takes its readers with it.
                 Ok(None) => return Ok(Readiness::Skipped),
@@ -90,6 +138,9 @@ impl<'p> Ledger<'p> {
         }
         waits.sort_unstable();
         waits.dedup();
+        if waits.is_empty() && node.stage.card.uses.contains(&Section::Server) {
+            ready.server = self.server(index).cloned();
+        }
         Ok(if waits.is_empty() { Readiness::Ready(ready) } else { Readiness::Waits(waits) })
     }
 
@@ -99,9 +150,11 @@ impl<'p> Ledger<'p> {
         PlanError::NoMetric { stage: node.id.clone(), metric: metric.to_owned(), turns }
     }
 
-    fn output(&self, from: &From) -> Result<Option<Output>, Vec<NodeIndex>> {
+    fn output(&self, from: &From) -> Result<Option<(Output, NodeIndex)>, Vec<NodeIndex>> {
         let of = |node: &NodeIndex, port: &str| match self.get(*node) {
-            Some(Settled::Done { outputs, .. }) => Ok(outputs.get(port).cloned()),
+            Some(Settled::Done { outputs, .. }) => {
+                Ok(outputs.get(port).map(|output| (output.clone(), *node)))
+            }
             Some(Settled::Skipped) => Ok(None),
             None => Err(*node),
         };

@@ -33,6 +33,7 @@ mod schema;
 mod server;
 mod source;
 mod survey;
+mod tool_list;
 mod upkeep;
 
 pub use draft::Stage;
@@ -41,26 +42,33 @@ pub use forecast::{Forecast, stage_name};
 pub use foresight::{Foresight, Told};
 pub use graph::{Node, Turn};
 pub use key::{KeyFields, KeyInput};
-pub use ledger::{Ledger, Readiness, Ready, Settled};
+pub use ledger::{Fed, Ledger, Readiness, Ready, Settled};
 pub use memory::Memory;
 pub use models::Models;
 pub use overlay::Overrides;
 pub use petgraph::graph::NodeIndex;
-pub use reason::{RerunReason, differences, stored, stored_parts};
+pub use reason::{RerunReason, differences, stored, stored_draw, stored_parts};
 pub use resample::Resample;
 pub use schema::schema;
 pub use source::Source;
 pub use survey::{NodeStatus, Status, Survey, forced, is_sure_to_be_worked, reasons};
 pub use upkeep::CacheMode;
 
+use std::path::{Path, PathBuf};
+
 use self::{graph::Graph, identity::ServerIdentity, key::Surroundings, reader::Reader, source::Places};
 use crate::{
     engine::EngineSpec,
     error::Result,
+    hash::Digest,
     mcp::ServerSpec,
-    stage::Cards,
+    stage::{Cards, card::Section},
     store::{FileDigests, RemoteSpec},
 };
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
 
 /// Everything a run will do, resolved once.
 pub struct Plan {
@@ -82,7 +90,7 @@ impl Plan {
         let graph = graph::graph(&reader, &draft);
         let graph = reader.finish(graph)?;
         let identity = match &draft.server {
-            Some(server) => Some(ServerIdentity::new(server, files)?),
+            Some(server) => Some(ServerIdentity::new(server, &absolute(source.folder()), files)?),
             None => None,
         };
         let numerics = identity::numerics(&draft.engine);
@@ -110,6 +118,20 @@ impl Plan {
         &self.graph.nodes[index]
     }
 
+    /// Files of the server's that count by their content in the keys of stages that use it, as they were.
+    pub fn server_files(&self) -> impl Iterator<Item = (&Path, &Digest)> {
+        let files = self.identity.iter().flat_map(|server| &server.files);
+        files.map(|(path, digest)| (path.as_path(), digest))
+    }
+
+    /// Whether the node asks a server who it is of which nothing else can be known.
+    fn asks_anew(&self, index: NodeIndex) -> bool {
+        let card = &self.node(index).stage.card;
+        self.identity.as_ref().is_some_and(|server| !server.is_known)
+            && card.uses.contains(&Section::Server)
+            && card.outputs.values().any(|port| port.artifact == "server")
+    }
+
     pub fn loop_name(&self, turn: Turn) -> &str {
         self.graph.loops.get(turn.turns).map_or("", |(name, _)| name)
     }
@@ -117,13 +139,14 @@ impl Plan {
     /// The fields of a node's key, its inputs known.
     pub fn fields(&self, index: NodeIndex, ready: &Ready) -> KeyFields {
         let node = self.node(index);
-        let key_input = |(name, output): &(String, crate::store::Output)| KeyInput {
-            name: name.clone(),
-            digest: output.digest,
-        };
+        let key_input = |fed: &Fed| KeyInput { name: fed.name.clone(), digest: fed.output.digest };
         let inputs =
             ready.inputs.iter().map(|(role, inputs)| (role.clone(), inputs.iter().map(key_input).collect()));
-        let around = Surroundings { server: self.identity.as_ref(), numerics: &self.numerics };
+        let around = Surroundings {
+            server: self.identity.as_ref(),
+            name: ready.server.as_deref(),
+            numerics: &self.numerics,
+        };
         KeyFields::new(&node.stage, node.turn.map(|turn| turn.iteration), inputs.collect(), &around)
     }
 }

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::key::KeyFields;
+use super::{
+    key::{KeyFields, KeyInput},
+    tool_list::ToolChanges,
+};
 use crate::{
     hash::Digest,
     stage::{CardFile, CardParts},
@@ -53,6 +56,21 @@ pub enum RerunReason {
         name: String,
         old: Option<Digest>,
         new: Option<Digest>,
+        /// The stage that wrote the new one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<String>,
+    },
+    /// The same names stand in another order.
+    InputOrder {
+        role: String,
+        old: Vec<String>,
+        new: Vec<String>,
+    },
+    /// The server offers other tools, or describes them otherwise.
+    Tools {
+        role: String,
+        #[serde(flatten)]
+        changes: ToolChanges,
     },
     Seed {
         old: Option<u64>,
@@ -79,12 +97,16 @@ pub enum RerunReason {
     },
     /// The same was worked before, but its record is gone.
     Gone,
+    /// Something was worked in its place before, whose record is gone: what changed is not known.
+    Forgotten,
     /// The result is there, and the stage that made it said `cache = "off"`.
     Withheld,
     /// The run file says `cache = "refresh"` or `"off"`.
     NotCached,
     /// Asked for with `--resample`.
     Resample,
+    /// The stage asks the server who it is, which in each run may be another.
+    AskedAnew,
 }
 
 /// Under this name the parts of the card stand beside the fields of a key in a record.
@@ -93,15 +115,26 @@ const PARTS: &str = "card_parts";
 /// Under this name the shape of the model that the stage's policy sat on.
 pub(super) const SHAPE: &str = "model_shape";
 
-/// What a record stores of a key: its fields, and beside them, in no key, what its card was made of and the shape of its
-/// model.
-pub fn stored(fields: &KeyFields, parts: &CardParts, shape: Option<Digest>) -> Value {
+/// Under this name which draw of the sample it is, where it is not the first.
+const DRAW: &str = "draw";
+
+/// What a record stores of a key: its fields, and beside them, in no key, what its card was made of, the shape of its model
+/// and which draw of the sample it is.
+pub fn stored(fields: &KeyFields, parts: &CardParts, shape: Option<Digest>, draw: u64) -> Value {
     let mut value = fields.value();
     value[PARTS] = serde_json::to_value(parts).unwrap_or_default();
     if let Some(shape) = shape {
         value[SHAPE] = shape.to_string().into();
     }
+    if draw > 0 {
+        value[DRAW] = draw.into();
+    }
     value
+}
+
+/// Which draw of the sample a record is.
+pub fn stored_draw(stored: &Value) -> u64 {
+    stored.get(DRAW).and_then(Value::as_u64).unwrap_or(0)
 }
 
 /// What the card of a record was made of, where the record is not too old to say.
@@ -137,7 +170,8 @@ pub fn differences(
     };
     let mut reasons = Vec::new();
     if old.schema != new.schema {
-        reasons.push(RerunReason::Schema { old: Some(old.schema), new: new.schema });
+        // What else differs may be how things were written.
+        return vec![RerunReason::Schema { old: Some(old.schema), new: new.schema }];
     }
     if old.kind != new.kind {
         reasons.push(RerunReason::Kind { old: old.kind.clone(), new: new.kind.clone() });
@@ -165,11 +199,11 @@ pub fn differences(
     reasons
 }
 
-type Inputs = BTreeMap<String, Vec<super::key::KeyInput>>;
+type Inputs = BTreeMap<String, Vec<KeyInput>>;
 
 fn input_changes(old: &Inputs, new: &Inputs) -> Vec<RerunReason> {
     let flat = |inputs: &Inputs| -> BTreeMap<(String, String), Digest> {
-        let named = |(role, inputs): (&String, &Vec<super::key::KeyInput>)| {
+        let named = |(role, inputs): (&String, &Vec<KeyInput>)| {
             let role = role.clone();
             inputs
                 .iter()
@@ -178,6 +212,8 @@ fn input_changes(old: &Inputs, new: &Inputs) -> Vec<RerunReason> {
         };
         inputs.iter().flat_map(named).collect()
     };
+    let orders = new.iter().filter_map(|(role, new)| order_change(role, old.get(role)?, new));
+    let orders: Vec<_> = orders.collect();
     let (old, new) = (flat(old), flat(new));
     let mut names: Vec<_> = old.keys().chain(new.keys()).collect();
     names.sort();
@@ -190,8 +226,25 @@ fn input_changes(old: &Inputs, new: &Inputs) -> Vec<RerunReason> {
             name: name.1.clone(),
             old: old.get(name).copied(),
             new: new.get(name).copied(),
+            from: None,
         })
+        .chain(orders)
         .collect()
+}
+
+/// Of a role whose artifacts are as many, under the same names.
+fn order_change(role: &str, old: &[KeyInput], new: &[KeyInput]) -> Option<RerunReason> {
+    let names = |inputs: &[KeyInput]| inputs.iter().map(|input| input.name.clone()).collect::<Vec<_>>();
+    let sorted = |mut names: Vec<String>| {
+        names.sort();
+        names
+    };
+    let (old, new) = (names(old), names(new));
+    (old != new && sorted(old.clone()) == sorted(new.clone())).then(|| RerunReason::InputOrder {
+        role: role.to_owned(),
+        old,
+        new,
+    })
 }
 
 /// Differing leaves of two values, by dotted name.
@@ -267,9 +320,22 @@ impl fmt::Display for RerunReason {
                 let name = if is_file { name.strip_suffix(".file").unwrap_or(name) } else { name };
                 write!(f, "params.{name} {} → {}", shown(old), shown(new))
             }
-            Self::Input { role, name, old, new } => {
+            Self::Input { role, name, old, new, from } => {
                 let name = if role == name { role.clone() } else { format!("{role}.{name}") };
-                write!(f, "inputs.{name} {} → {}", Shown(&short(old)), Shown(&short(new)))
+                match from.as_ref().filter(|_| old.is_some()) {
+                    Some(from) => write!(f, "input {name}: new bytes from {from}"),
+                    None => write!(f, "inputs.{name} {} → {}", Shown(&short(old)), Shown(&short(new))),
+                }
+            }
+            Self::InputOrder { role, old, new } => {
+                write!(f, "inputs.{role} in another order: {} → {}", old.join(", "), new.join(", "))
+            }
+            Self::Tools { changes, .. } if *changes == ToolChanges::default() => {
+                f.write_str("server tool list in another order")
+            }
+            Self::Tools { changes: ToolChanges { added, removed, changed }, .. } => {
+                let [added, removed, changed] = [added, removed, changed].map(Vec::len);
+                write!(f, "server tool list changed: +{added} −{removed} ~{changed}")
             }
             Self::Seed { old, new } => write!(f, "seed {} → {}", Shown(old), Shown(new)),
             Self::Iteration { old, new } => write!(f, "iteration {} → {}", Shown(old), Shown(new)),
@@ -280,9 +346,11 @@ impl fmt::Display for RerunReason {
             }
             Self::Damaged { output: None, problem } => write!(f, "stored result is unusable: {problem}"),
             Self::Gone => f.write_str("its result is no longer in the cache"),
+            Self::Forgotten => f.write_str("its earlier record is gone"),
             Self::Withheld => f.write_str("its result was made with cache = \"off\", for that run alone"),
             Self::NotCached => f.write_str("worked in every run, as its `cache` says"),
             Self::Resample => f.write_str("asked for with --resample"),
+            Self::AskedAnew => f.write_str("asked anew: only the server at the url can say who it is"),
         }
     }
 }
@@ -296,7 +364,7 @@ mod tests {
 
     fn fields() -> KeyFields {
         KeyFields {
-            schema: 1,
+            schema: 2,
             kind: "judge".into(),
             revision: 1,
             card: Digest::of(b"card"),
@@ -344,6 +412,13 @@ mod tests {
         assert_eq!(said(|fields| fields.kind = "rubric".into()), "kind judge → rubric");
         assert!(said(|fields| fields.card = Digest::of(b"other")).starts_with("card "));
         assert_eq!(said(|fields| fields.inputs.clear()), "inputs.trajectories 17762fddd969 → none");
+        let input = |name: &str| KeyInput { name: name.into(), digest: Digest::of(b"a") };
+        let (mut old, mut new) = (fields(), fields());
+        old.inputs.insert("parts".into(), vec![input("a"), input("b")]);
+        new.inputs.insert("parts".into(), vec![input("b"), input("a")]);
+        let order = differences(&old.value(), &new, || None);
+        assert_eq!(order[0].to_string(), "inputs.parts in another order: a, b → b, a");
+        assert_ne!(old.key(), new.key());
         let state = said(|fields| fields.server = Some(json!({ "conduct": { "state": "fresh-process" } })));
         assert_eq!(state, r#"server.conduct.state "read-only" → "fresh-process""#);
     }
@@ -356,7 +431,7 @@ mod tests {
         };
         let (old, new) = (fields(), KeyFields { card: Digest::of(b"other"), ..fields() });
         let said = |now: CardParts| {
-            let reasons = differences(&stored(&old, &parts("a", "b"), None), &new, || Some(now));
+            let reasons = differences(&stored(&old, &parts("a", "b"), None, 0), &new, || Some(now));
             reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         };
         assert_eq!(said(parts("a", "c")), "code stages/judge/foo.py edited");
@@ -366,7 +441,7 @@ mod tests {
         );
         assert!(said(parts("a", "b")).starts_with("card "), "its outputs or another part of the card itself");
         // What is stored for this is no part of the key.
-        let stored: KeyFields = serde_json::from_value(stored(&old, &parts("a", "b"), None)).unwrap();
+        let stored: KeyFields = serde_json::from_value(stored(&old, &parts("a", "b"), None, 3)).unwrap();
         assert_eq!(stored.key(), old.key());
     }
 
@@ -383,7 +458,10 @@ mod tests {
     #[test]
     fn fields_of_another_schema_are_not_compared_one_by_one() {
         let reasons = differences(&json!({ "schema": 0, "what": "ever" }), &fields(), || None);
-        assert_eq!(reasons, [RerunReason::Schema { old: Some(0), new: 1 }]);
+        assert_eq!(reasons, [RerunReason::Schema { old: Some(0), new: 2 }]);
+        let older = KeyFields { schema: 1, seed: None, ..fields() };
+        let reasons = differences(&older.value(), &fields(), || None);
+        assert_eq!(reasons, [RerunReason::Schema { old: Some(1), new: 2 }]);
     }
 
     #[test]
@@ -391,7 +469,7 @@ mod tests {
         let seed = |change: fn(&mut KeyFields)| {
             let mut fields = fields();
             change(&mut fields);
-            fields.stage_seed()
+            fields.stage_seed(0)
         };
         let own = seed(|_| {});
         assert_ne!(own, seed(|fields| fields.iteration = Some(1)));
@@ -399,5 +477,7 @@ mod tests {
         assert_ne!(own, seed(|fields| fields.seed = Some(8)));
         assert_eq!(own, seed(|fields| fields.params.clear()));
         assert_eq!(seed(|fields| fields.seed = None), 0);
+        let draws = [0, 1, 2].map(|draw| fields().stage_seed(draw));
+        assert!(draws[0] == own && draws[1] != own && draws[2] != draws[1], "{draws:?}");
     }
 }

@@ -60,7 +60,7 @@ fn transport(reader: &Reader<'_>, entry: &Entry, fields: &Fields, source: &Sourc
             if words.first().is_none_or(String::is_empty) {
                 return reader.wrong(command, Part::Value, "`server.command` is empty".into(), None);
             }
-            let folder = std::path::absolute(source.folder()).unwrap_or_else(|_| source.folder().to_owned());
+            let folder = super::absolute(source.folder());
             let cwd = match fields.get("cwd") {
                 Some(cwd) => folder.join(reader.text(cwd)?),
                 None => folder,

@@ -4,17 +4,18 @@ use petgraph::Direction;
 use serde::Serialize;
 
 use super::{
-    CacheMode, Forecast, Foresight, KeyFields, Ledger, NodeIndex, Plan, Problem, Readiness, RerunReason,
-    Resample, Settled, Subject, Told,
+    CacheMode, Forecast, Foresight, KeyFields, Ledger, NodeIndex, Plan, Problem, Readiness, Ready,
+    RerunReason, Resample, Settled, Subject, Told,
     forecast::Experience,
     memory::{Memory, held, memory},
     reason::{self},
+    tool_list::ToolChanges,
 };
 use crate::{
     engine::available,
     error::Result,
     hash::Digest,
-    stage::{Card, card::Section},
+    stage::card::Section,
     store::{Cost, Glance, Known, LastKeys, Lookup, Store},
 };
 
@@ -151,7 +152,6 @@ fn status(
     index: NodeIndex,
     resample: &[Resample],
 ) -> Result<(Status, Option<Cost>)> {
-    let node = plan.node(index);
     Ok(match ledger.readiness(index)? {
         Readiness::Skipped => {
             ledger.settle(index, Settled::Skipped);
@@ -165,12 +165,20 @@ fn status(
             let key = fields.key();
             match (glance.lookup(store, &key), forced(plan, index, resample)) {
                 (Ok((Known { outputs, metrics, cost }, _)), None) => {
-                    ledger.settle(index, Settled::Done { outputs, metrics });
+                    ledger.done(store, index, outputs, metrics);
                     (Status::Cached { key }, Some(cost))
                 }
-                (_, Some(reason)) => (Status::Run { key, reasons: vec![reason] }, None),
+                (found, Some(reason)) => {
+                    // What follows is told as if the answer were the same.
+                    if let (Ok((Known { outputs, metrics, .. }, _)), RerunReason::AskedAnew) =
+                        (found, &reason)
+                    {
+                        ledger.done(store, index, outputs, metrics);
+                    }
+                    (Status::Run { key, reasons: vec![reason] }, None)
+                }
                 (Err(found), None) => {
-                    let reasons = reasons(store, last, &node.id, (&fields, &node.stage.card), &found);
+                    let reasons = reasons(plan, (store, last), index, (&ready, &fields), &found);
                     (Status::Run { key, reasons }, None)
                 }
             }
@@ -234,15 +242,18 @@ pub fn forced(plan: &Plan, index: NodeIndex, resample: &[Resample]) -> Option<Re
     if node.stage.cache != CacheMode::Use {
         return Some(RerunReason::NotCached);
     }
-    resample.iter().any(|asked| asked.means(node)).then_some(RerunReason::Resample)
+    if resample.iter().any(|asked| asked.means(node)) {
+        return Some(RerunReason::Resample);
+    }
+    plan.asks_anew(index).then_some(RerunReason::AskedAnew)
 }
 
 /// Why a node with these fields finds no result.
 pub fn reasons(
-    store: &Store,
-    last: &LastKeys,
-    id: &str,
-    (fields, card): (&KeyFields, &Card),
+    plan: &Plan,
+    (store, last): (&Store, &LastKeys),
+    index: NodeIndex,
+    (ready, fields): (&Ready, &KeyFields),
     found: &Lookup,
 ) -> Vec<RerunReason> {
     if let Lookup::Damaged { output, problem } = found {
@@ -251,12 +262,30 @@ pub fn reasons(
     if let Lookup::Withheld(_) = found {
         return vec![RerunReason::Withheld];
     }
-    match last.get(id) {
+    let node = plan.node(index);
+    match last.get(&node.id) {
         None => vec![RerunReason::First],
         Some(key) if *key == fields.key() => vec![RerunReason::Gone],
         Some(key) => match store.record(key) {
-            Some(record) => reason::differences(&record.fields, fields, || Some(card.parts())),
-            None => vec![RerunReason::First],
+            Some(record) => {
+                let reasons = reason::differences(&record.fields, fields, || Some(node.stage.card.parts()));
+                reasons.into_iter().map(|reason| told(plan, store, index, ready, reason)).collect()
+            }
+            None => vec![RerunReason::Forgotten],
         },
     }
+}
+
+/// Of an input with other bytes, the stage that wrote them; of a tool list, what became of the tools.
+fn told(plan: &Plan, store: &Store, index: NodeIndex, ready: &Ready, reason: RerunReason) -> RerunReason {
+    let RerunReason::Input { role, name, old, new, .. } = reason else { return reason };
+    let roles = &plan.node(index).stage.card.inputs;
+    if roles.get(&role).is_some_and(|role| role.artifact == "tools")
+        && let Some(changes) = old.zip(new).and_then(|(old, new)| ToolChanges::between(store, &old, &new))
+    {
+        return RerunReason::Tools { role, changes };
+    }
+    let fed = ready.inputs.get(&role).and_then(|fed| fed.iter().find(|fed| fed.name == name));
+    let from = fed.map(|fed| plan.node(fed.writer).id.clone());
+    RerunReason::Input { role, name, old, new, from }
 }

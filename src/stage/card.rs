@@ -298,6 +298,16 @@ impl Card {
                 ));
             }
         }
+        let paths = || self.outputs.iter().map(|(name, port)| (name, Path::new(&port.path)));
+        for (name, path) in paths() {
+            if let Some((other, _)) = paths().find(|(other, outer)| *other != name && path.starts_with(outer))
+            {
+                return Some(format!(
+                    "outputs.{name}.path \"{}\" is, or lies within, outputs.{other}.path: each output needs its own",
+                    path.display()
+                ));
+            }
+        }
         for (name, param) in &self.params {
             if RESERVED.contains(&name.as_str()) || self.inputs.contains_key(name) {
                 return Some(format!("params.{name} has the name of another key of a stage"));

@@ -11,23 +11,32 @@
 //!
 //! The program works in an empty folder. Words of the command that name a file beside the card are made absolute.
 //! What it prints is shown as notes; a failing one's last lines are part of the error. It gets SIGTERM, and five
-//! seconds later SIGKILL, when the run is stopped.
+//! seconds later SIGKILL, when the run is stopped. The stage ends with the program: what that leaves running in its
+//! process group is ended likewise, so that nothing writes to outputs which are being stored.
 
-use std::{collections::BTreeMap, path::Path, process::Stdio, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
 
-use process_wrap::tokio::{ChildWrapper, CommandWrap, KillOnDrop, ProcessGroup};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
+    process::{Child, Command},
     sync::mpsc,
+    time::timeout,
 };
 
 use super::{
     Card, Context, Metrics, StageError,
+    card::Section,
     prospect::{Objection, Outlook},
 };
 use crate::{
+    child::{self, Group},
     error::{Interrupted, Result},
     mcp::find_program,
 };
@@ -46,28 +55,41 @@ const SCRIPTS: [(&[&str], &[&str]); 9] = [
 ];
 
 const GRACE: Duration = Duration::from_secs(5);
+/// How long what the program printed last may take to arrive once it has ended.
+const LAST_LINES: Duration = Duration::from_millis(500);
 const TAIL_LINES: usize = 12;
 
 /// Runs the card's command. `scratch` is a folder of its own beside the outputs.
 pub async fn run(card: &Card, context: &Context, scratch: &Path) -> Result<Metrics> {
-    let metrics = scratch.join("metrics.json");
-    let mut command = prepare(card, context, scratch, &metrics)?;
+    let (metrics, spent) = (scratch.join("metrics.json"), scratch.join("spent.json"));
+    let command = prepare(card, context, scratch, &metrics)?;
     let shown = card.command.join(" ");
     let start = |source| StageError::Start { command: shown.clone(), source };
-    let mut child = command.spawn().map_err(start)?;
-    let lines = Lines::of(child.as_mut());
+    let (mut child, group) = child::spawn(command).await.map_err(start)?;
+    let mut lines = Lines::of(&mut child);
     let status = tokio::select! {
-        status = lines.until_end(child.as_mut(), context) => status,
+        status = lines.until_end(&mut child, context) => status.map_err(start)?,
         () = context.cancel.cancelled() => {
-            stop(child.as_mut()).await;
+            stop(&mut child, &group).await;
+            // What it says that it consumed counts, unless it was about to say so.
+            context.meter.add(read_numbers(&spent).unwrap_or_default());
             return Err(Interrupted.into());
         }
     };
-    let (status, tail) = status.map_err(start)?;
+    if !lines.rest(context, LAST_LINES).await {
+        context.observer.note("the program has ended and left others running, which are ended now");
+        group.terminate();
+        if !lines.rest(context, GRACE).await {
+            group.kill();
+            lines.rest(context, LAST_LINES).await;
+        }
+    }
     if !status.success() {
+        context.meter.add(read_numbers(&spent).unwrap_or_default());
+        let tail = lines.tail.join("\n");
         return Err(StageError::Command { command: shown, status: status.to_string(), tail }.into());
     }
-    context.meter.add(read_numbers(&scratch.join("spent.json"))?);
+    context.meter.add(read_numbers(&spent)?);
     read_numbers(&metrics)
 }
 
@@ -125,7 +147,7 @@ fn script(command: &[String]) -> Option<&str> {
     words.take_while(|word| !matches!(*word, "-c" | "-m")).find(|word| is_script(word))
 }
 
-fn prepare(card: &Card, context: &Context, scratch: &Path, metrics: &Path) -> Result<CommandWrap> {
+fn prepare(card: &Card, context: &Context, scratch: &Path, metrics: &Path) -> Result<Command> {
     let work = scratch.join("work");
     let description = scratch.join("stage.json");
     let writing = |source| StageError::Write { path: scratch.to_owned(), source };
@@ -137,27 +159,20 @@ fn prepare(card: &Card, context: &Context, scratch: &Path, metrics: &Path) -> Re
         _ => word.into(),
     });
     let program = words.next().unwrap_or_default();
-    let mut command = CommandWrap::with_new(program, |command| {
-        command
-            .args(words)
-            .current_dir(&work)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        command.env("MCPRL_STAGE", &description).env("MCPRL_METRICS", metrics);
-        command.env("MCPRL_SPENT", scratch.join("spent.json"));
-        command.env("MCPRL_SEED", context.seed.to_string());
-        for (role, inputs) in &context.inputs {
-            for input in inputs {
-                let name = if input.name == *role { role.clone() } else { format!("{role}_{}", input.name) };
-                command.env(format!("MCPRL_INPUT_{}", variable(&name)), &input.path);
-            }
+    let mut command = Command::new(program);
+    command.args(words).current_dir(&work).stdin(Stdio::null());
+    command.env("MCPRL_STAGE", &description).env("MCPRL_METRICS", metrics);
+    command.env("MCPRL_SPENT", scratch.join("spent.json"));
+    command.env("MCPRL_SEED", context.seed.to_string());
+    for (role, inputs) in &context.inputs {
+        for input in inputs {
+            let name = if input.name == *role { role.clone() } else { format!("{role}_{}", input.name) };
+            command.env(format!("MCPRL_INPUT_{}", variable(&name)), &input.path);
         }
-        for (port, output) in &card.outputs {
-            command.env(format!("MCPRL_OUTPUT_{}", variable(port)), context.output.join(&output.path));
-        }
-    });
-    command.wrap(ProcessGroup::leader()).wrap(KillOnDrop);
+    }
+    for (port, output) in &card.outputs {
+        command.env(format!("MCPRL_OUTPUT_{}", variable(port)), context.output.join(&output.path));
+    }
     Ok(command)
 }
 
@@ -186,7 +201,7 @@ fn describe(card: &Card, context: &Context) -> Value {
         "files": context.files,
         "seed": context.seed,
         "server": context.server,
-        "engine": context.engine,
+        "engine": card.uses.contains(&Section::Engine).then_some(&context.engine),
     })
 }
 
@@ -200,34 +215,54 @@ fn read_numbers<T: Default + DeserializeOwned>(path: &Path) -> Result<T> {
 }
 
 /// What the program prints, line by line.
-struct Lines(mpsc::Receiver<String>);
+struct Lines {
+    printed: mpsc::Receiver<String>,
+    /// The last ones.
+    tail: Vec<String>,
+}
 
 impl Lines {
-    fn of(child: &mut dyn ChildWrapper) -> Self {
-        let (sender, receiver) = mpsc::channel(64);
-        if let Some(out) = child.stdout().take() {
+    fn of(child: &mut Child) -> Self {
+        let (sender, printed) = mpsc::channel(64);
+        if let Some(out) = child.stdout.take() {
             tokio::spawn(forward(out, sender.clone()));
         }
-        if let Some(err) = child.stderr().take() {
+        if let Some(err) = child.stderr.take() {
             tokio::spawn(forward(err, sender));
         }
-        Self(receiver)
+        Self { printed, tail: Vec::new() }
     }
 
-    async fn until_end(
-        mut self,
-        child: &mut dyn ChildWrapper,
-        context: &Context,
-    ) -> std::io::Result<(std::process::ExitStatus, String)> {
-        let mut tail = Vec::new();
-        while let Some(line) = self.0.recv().await {
-            context.observer.note(&line);
-            tail.push(line);
-            if tail.len() > TAIL_LINES {
-                tail.remove(0);
+    fn take(&mut self, line: String, context: &Context) {
+        context.observer.note(&line);
+        self.tail.push(line);
+        if self.tail.len() > TAIL_LINES {
+            self.tail.remove(0);
+        }
+    }
+
+    /// Until the program itself ends, whoever else may print.
+    async fn until_end(&mut self, child: &mut Child, context: &Context) -> std::io::Result<ExitStatus> {
+        let mut open = true;
+        loop {
+            tokio::select! {
+                line = self.printed.recv(), if open => match line {
+                    Some(line) => self.take(line, context),
+                    None => open = false,
+                },
+                status = child.wait() => return status,
             }
         }
-        Ok((child.wait().await?, tail.join("\n")))
+    }
+
+    /// What is still to come, for no longer than this; whether that was all.
+    async fn rest(&mut self, context: &Context, patience: Duration) -> bool {
+        let all = async {
+            while let Some(line) = self.printed.recv().await {
+                self.take(line, context);
+            }
+        };
+        timeout(patience, all).await.is_ok()
     }
 }
 
@@ -240,11 +275,10 @@ async fn forward(source: impl AsyncRead + Unpin, sender: mpsc::Sender<String>) {
     }
 }
 
-async fn stop(child: &mut dyn ChildWrapper) {
-    // Either signal fails only where the process is gone already.
-    _ = child.signal(libc::SIGTERM);
-    if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
-        _ = child.start_kill();
+async fn stop(child: &mut Child, group: &Group) {
+    group.terminate();
+    if timeout(GRACE, child.wait()).await.is_err() {
+        group.kill();
         _ = child.wait().await;
     }
 }

@@ -97,7 +97,18 @@ pub async fn run(context: &Context) -> Result<Metrics> {
 
     context.observer.total(groups.len() as u64);
     let verdicts = match &relative {
-        Some(relative) => verdicts(context, relative, &groups).await?,
+        Some(relative) => {
+            let verdicts = verdicts(context, relative, &groups).await;
+            // Paid for, whatever comes of it.
+            let usage = relative.client().usage();
+            context.meter.add(Spent {
+                judge_requests: usage.requests,
+                judge_prompt_tokens: usage.prompt_tokens,
+                judge_completion_tokens: usage.completion_tokens,
+                ..Spent::default()
+            });
+            verdicts?
+        }
         None => vec![None; groups.len()],
     };
     let mut judged: BTreeMap<usize, Reward> = BTreeMap::new();
@@ -114,15 +125,6 @@ pub async fn run(context: &Context) -> Result<Metrics> {
         context.observer.advance(groups.len() as u64);
     }
     data::write(&context.output.join("rewards.parquet"), &rewards)?;
-    if let Some(relative) = &relative {
-        let usage = relative.client().usage();
-        context.meter.add(Spent {
-            judge_requests: usage.requests,
-            judge_prompt_tokens: usage.prompt_tokens,
-            judge_completion_tokens: usage.completion_tokens,
-            ..Spent::default()
-        });
-    }
     Ok(metrics(&rewards, relative.as_ref(), &verdicts))
 }
 

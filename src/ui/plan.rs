@@ -69,6 +69,13 @@ fn ahead_text(survey: &Survey) -> String {
     }
     let runs =
         survey.nodes.iter().any(|node| matches!(node.status, Status::Run { .. } | Status::Waits { .. }));
+    let asked = |node: &NodeStatus| match &node.status {
+        Status::Run { reasons, .. } => reasons.contains(&RerunReason::AskedAnew),
+        _ => false,
+    };
+    if survey.nodes.iter().any(asked) {
+        text += "told as if the server said what it said last; if it does not, what depends on it is worked again\n";
+    }
     if let Some(remote) = survey.unasked.as_ref().filter(|_| runs) {
         text +=
             &format!("what is in the shared cache {remote}, which was not asked, will be taken from there\n");

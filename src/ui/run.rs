@@ -72,7 +72,7 @@ impl RunView {
 
 impl Listener for RunView {
     fn event(&self, event: &Event<'_>) {
-        if let Event::Finished { id, .. } | Event::Failed { id, .. } = event {
+        if let Event::Finished { id, .. } | Event::Failed { id, .. } | Event::Unanswered { id, .. } = event {
             self.face.end(id);
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,6 +147,10 @@ impl Turns {
                 let again = human::seconds(wait.as_secs_f64());
                 line("retry", id, &format!("in {again}: {failure}"))
             }
+            Event::Unanswered { id, failure } => {
+                let hint = failure.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+                line("note", id, &format!("taken as it was when it last answered: {failure}{hint}"))
+            }
             Event::Skipped { id } => {
                 let (turn, _) = id.split_once('/').unwrap_or((id, ""));
                 let turns = turn.split('[').next().unwrap_or_default();
@@ -220,6 +224,10 @@ fn event_json(event: &Event<'_>) -> serde_json::Value {
         }),
         Event::Retrying { id, failure, wait } => json!({
             "event": "retrying", "id": id, "wait_s": wait.as_secs_f64(),
+            "error": { "code": failure.code(), "message": failure.to_string(), "hint": failure.hint() }
+        }),
+        Event::Unanswered { id, failure } => json!({
+            "event": "unanswered", "id": id,
             "error": { "code": failure.code(), "message": failure.to_string(), "hint": failure.hint() }
         }),
         Event::Skipped { id } => json!({ "event": "skipped", "id": id }),

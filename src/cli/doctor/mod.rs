@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use super::{Outcome, place::Place};
+use super::{Outcome, asked::environment, place::Place};
 use crate::{
     engine::available,
     error::{Failure, Result},
@@ -92,7 +92,7 @@ impl Doctor {
     /// Adds what the run file needs; what is wrong with the file itself is an error.
     fn look_at(&self, file: &Path, store: &Store, findings: &mut Vec<Finding>) -> Result<()> {
         let source = Source::read(file)?;
-        let overrides = Overrides::new(std::env::vars(), self.set.clone());
+        let overrides = Overrides::new(environment(), self.set.clone());
         let files = FileDigests::load(store);
         let plan = Plan::new(&source, &overrides, &self.place.cards(Some(file)), &files)?;
         findings.extend(run_file::findings(&plan, store)?);
