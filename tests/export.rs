@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod common;
+
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -74,4 +76,43 @@ fn what_cannot_be_exported_is_named_and_nothing_is_written() {
         assert!(text(&refused.stderr).contains(expected), "{}", text(&refused.stderr));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{arguments:?}");
     }
+}
+
+/// Two episodes of a tiny random model and an update from them; `policy` is acted with and trained.
+fn update_of(policy: &str, more: &str) -> String {
+    format!(
+        "name = \"update\"\n[server]\ncommand = [\"{{mcprl}}\", \"demo-server\", \"sqlite\"]\nstate = \"read-only\"\n\
+         [stages.tools]\nkind = \"discover\"\n\
+         [stages.tasks]\nkind = \"scenarios\"\ntools = \"tools\"\nsource = \"file\"\nfile = \"tasks.jsonl\"\n\
+         [stages.base]\nkind = \"model\"\nfrom = \"llama\"\n{more}\
+         [stages.rollout]\nkind = \"rollout\"\npolicy = \"{policy}\"\ntools = \"tools\"\nscenarios = \"tasks.train\"\n\
+         prompts = 1\ngroup_size = 2\nrefill_waves = 0\nmax_turns = 1\nmax_turn_tokens = 4\n\
+         [stages.reward]\nkind = \"judge\"\ntrajectories = \"rollout\"\nscenarios = \"tasks.train\"\n\
+         [stages.update]\nkind = \"grpo\"\npolicy = \"{policy}\"\ntrajectories = \"rollout\"\nrewards = \"reward\"\n"
+    )
+}
+
+#[test]
+fn an_exported_adapter_acts_and_is_trained_further_by_another_run() {
+    let project = common::Project::new(&update_of("base", ""));
+    project.llama(1);
+    project.ten_tasks();
+    project.run(&[]);
+    let exported = project.mcprl(&["export", "latest", "--out", "mine"]);
+    assert_eq!(exported.code, Some(0), "{}", exported.err);
+
+    let adapter = "[stages.mine]\nkind = \"adapter\"\nbase = \"base\"\nfrom = \"mine\"\n";
+    project.write("run.toml", &update_of("mine", adapter));
+    project.run(&[]);
+    let run = project.runs().pop().unwrap();
+    let file = |folder: &str| project.path(folder).join("adapter_model.safetensors");
+    let read = |path: PathBuf| std::fs::read(path).unwrap();
+    assert!(read(file(&format!("cache/runs/{run}/mine"))) == read(file("mine")), "as it was exported");
+    let again = project.run(&[]);
+    assert!(again.err.contains("0 worked"), "{}", again.err);
+
+    std::fs::remove_file(file("mine")).unwrap();
+    let refused = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(refused.err.contains("mine has no adapter_model.safetensors"), "{}", refused.err);
 }

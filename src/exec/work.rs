@@ -451,7 +451,7 @@ impl Workshop {
             let path = stage.params.get(param).and_then(serde_json::Value::as_str).unwrap_or_default();
             let place = Path::new(path);
             let now = match place.is_dir() {
-                true => self.files.folder(place, stage::model::wanted)?,
+                true => self.files.folder(place, stage::model::wanted_in(place))?,
                 false => self.files.digest(place)?,
             };
             if now != *digest {

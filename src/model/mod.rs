@@ -22,7 +22,8 @@ pub use dropout::Dropout;
 pub use error::ModelError;
 pub use linear::{Linear, Lora, Matrix, Vector};
 pub use lora::{
-    Adapter, AdapterConfig, AdapterSize, Targets, copy_adapter, copy_companions, copy_model, merge,
+    ADAPTER_FILES, Adapter, AdapterConfig, AdapterSize, Targets, copy_adapter, copy_companions, copy_model,
+    merge,
 };
 pub use ops::Gradients;
 pub use rope::Scaling;

@@ -411,7 +411,7 @@ impl Drafter<'_> {
             let hint = "a folder is relative to the run file; a hub id looks like `Qwen/Qwen3-4B`".to_owned();
             return self.reader.wrong(entry, Part::Value, message, Some(hint));
         }
-        match self.files.folder(&path, model::wanted) {
+        match self.files.folder(&path, model::wanted_in(&path)) {
             Ok(digest) => Some(Some((path, digest))),
             Err(cause) => self.reader.wrong(entry, Part::Value, cause.to_string(), None),
         }

@@ -3,6 +3,7 @@
 //! A stage sees its [`Context`] and nothing else: no store, no run file, no other stage. What it writes depends on its
 //! parameters, inputs, prompts and seed alone (and on the server, for those that use one).
 
+mod adapter;
 pub mod card;
 pub mod command;
 pub mod discover;

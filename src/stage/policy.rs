@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{
     Context, Held, Input,
@@ -13,7 +13,7 @@ use crate::{
     engine::{Checkpoint, EngineSpec, Places},
     error::{At, Diagnostic, Result},
     hash::Digest,
-    model::{AdapterConfig, Decoder, ModelConfig},
+    model::{AdapterConfig, Decoder, ModelConfig, ModelError},
 };
 
 /// `policy.json` of an adapter folder.
@@ -21,6 +21,14 @@ use crate::{
 pub struct AdapterOf {
     /// Digest of the artifact that holds the model.
     pub base: Digest,
+}
+
+impl AdapterOf {
+    pub fn write(&self, folder: &Path) -> Result<(), ModelError> {
+        let path = folder.join("policy.json");
+        std::fs::write(&path, format!("{:#}\n", json!(self)))
+            .map_err(|source| ModelError::Write { path, source })
+    }
 }
 
 /// Where a policy's files are.
@@ -61,7 +69,7 @@ impl Diagnostic for PolicyError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some("a policy is a Hugging Face model folder, or an adapter folder written by a `grpo` stage".into())
+        Some("a policy is a Hugging Face model folder, or an adapter folder written by a `grpo` or `adapter` stage".into())
     }
 }
 
@@ -127,7 +135,11 @@ pub fn shares_model(kind: &str, params: &Map<String, Value>, role: &str) -> bool
 
 /// The role of the policy whose model the one written sits on; none where a stage of this kind writes a model.
 pub fn sits_on(kind: &str, params: &Map<String, Value>) -> Option<&'static str> {
-    (kind == "grpo" && trains_adapter(params)).then_some("policy")
+    match kind {
+        "grpo" if trains_adapter(params) => Some("policy"),
+        "adapter" => Some("base"),
+        _ => None,
+    }
 }
 
 fn trains_adapter(params: &Map<String, Value>) -> bool {

@@ -45,6 +45,7 @@ pub const BUILT_IN: &[BuiltIn] = &[
     built_in!(discover, []),
     built_in!(scenarios, []),
     built_in!(model, []),
+    built_in!(adapter, []),
     built_in!(warmup, ["chat_template.jinja", "system.jinja"]),
     built_in!(rollout, ["system.jinja"]),
     built_in!(judge, ["relative.jinja"]),

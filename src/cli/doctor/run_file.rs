@@ -213,7 +213,7 @@ fn disk(plan: &Plan, store: &Store) -> Option<Finding> {
 
 fn model_bytes(folder: &Path) -> u64 {
     let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let wanted = items.filter(|item| item.file_name().to_str().is_some_and(model::wanted));
+    let wanted = items.filter(|item| item.file_name().to_str().is_some_and(model::wanted_in(folder)));
     wanted.filter_map(|item| Some(std::fs::metadata(item.path()).ok()?.len())).sum()
 }
 

@@ -4,7 +4,10 @@ mod config;
 mod merge;
 mod size;
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use candle_core::{Device, Tensor};
 use rand_chacha::{
@@ -26,6 +29,10 @@ type Source<'a> = &'a mut dyn FnMut(&str, &[usize], &str) -> Result<Tensor, Mode
 
 /// Puts adapters on, reads and writes them.
 pub struct Adapter;
+
+/// What PEFT writes an adapter as: its configuration and its matrices.
+pub const ADAPTER_FILES: [&str; 2] = ["adapter_config.json", WEIGHTS];
+const WEIGHTS: &str = "adapter_model.safetensors";
 
 /// The name of a matrix of a module's adapter; `part` is `A` or `B`.
 fn name(module: &str, part: &str) -> String {
@@ -72,27 +79,21 @@ impl Adapter {
 
     /// Reads `adapter_config.json` and `adapter_model.safetensors` onto the decoder.
     pub fn load(decoder: &mut Decoder, folder: &Path) -> Result<AdapterConfig, ModelError> {
-        let config = AdapterConfig::load(folder)?;
-        let path = folder.join("adapter_model.safetensors");
-        let wrong = |reason: String| ModelError::Adapter { path: path.clone(), reason };
-        let mut tensors = read_safetensors(&path)?;
-        let put = Self::put(decoder, &config, &mut |name, shape, _| {
-            let Some(tensor) = tensors.remove(name) else {
-                return Err(wrong(format!("it has no tensor `{name}`, which its targets ask for")));
-            };
-            if tensor.dims() != shape {
-                let found = tensor.dims();
-                return Err(wrong(format!("its tensor `{name}` has shape {found:?}, here it is {shape:?}")));
-            }
-            Ok(tensor)
+        let (config, mut tensors) = read(&decoder.config, folder)?;
+        let wrong = |reason: String| ModelError::Adapter { path: folder.join(WEIGHTS), reason };
+        let put = Self::put(decoder, &config, &mut |name, _, _| {
+            tensors.remove(name).ok_or_else(|| wrong(absent(name)))
         });
         put?.map_err(wrong)?;
-        match tensors.keys().next() {
-            None => Ok(config),
-            Some(name) => Err(wrong(format!(
-                "it has a tensor `{name}` that no targeted linear layer of the model takes"
-            ))),
-        }
+        Ok(config)
+    }
+
+    /// The configuration of the adapter in a folder, whose files fit a model of this configuration.
+    ///
+    /// # Errors
+    /// As [`Self::load`], without the model.
+    pub fn check(model: &ModelConfig, folder: &Path) -> Result<AdapterConfig, ModelError> {
+        Ok(read(model, folder)?.0)
     }
 
     /// Turns dropout of the adapters' inputs on for a training step, each layer with a mask of its own, or off.
@@ -150,13 +151,51 @@ impl Adapter {
                 }
             }
         }
-        write_safetensors(&folder.join("adapter_model.safetensors"), &tensors)?;
+        write_safetensors(&folder.join(WEIGHTS), &tensors)?;
         let ordinary = shapes.iter().filter(|shape| ordinary(shape.role));
         let modules: Vec<&str> = ordinary.map(|shape| last_part(&shape.name)).collect();
         let path = folder.join("adapter_config.json");
         std::fs::write(&path, format!("{:#}\n", config.to_json(base, &modules)))
             .map_err(|source| ModelError::Write { path, source })
     }
+}
+
+/// An adapter's configuration and matrices: those that its targets ask for in a model of this configuration, and no others.
+fn read(model: &ModelConfig, folder: &Path) -> Result<(AdapterConfig, BTreeMap<String, Tensor>), ModelError> {
+    let config = AdapterConfig::load(folder)?;
+    let path = folder.join(WEIGHTS);
+    let wrong = |reason: String| ModelError::Adapter { path: path.clone(), reason };
+    let tensors = read_safetensors(&path)?;
+    let mut left: BTreeSet<&String> = tensors.keys().collect();
+    let targeted = config.targets.matcher().map_err(wrong)?;
+    let shapes = model.linears();
+    for (layer, shape) in (0..model.layers).flat_map(|layer| shapes.iter().map(move |shape| (layer, shape))) {
+        let module = module(layer, &shape.name);
+        let Some((rank, _)) = config.at(shape.role, &module, &targeted).map_err(wrong)? else { continue };
+        for (part, expected) in [("A", [rank, shape.inputs]), ("B", [shape.outputs, rank])] {
+            let name = name(&module, part);
+            let Some(tensor) = tensors.get(&name) else { return Err(wrong(absent(&name))) };
+            if tensor.dims() != expected {
+                let found = tensor.dims();
+                return Err(wrong(format!(
+                    "its tensor `{name}` has shape {found:?}, here it is {expected:?}"
+                )));
+            }
+            left.remove(&name);
+        }
+    }
+    if let Some(name) = left.first() {
+        let reason = format!("it has a tensor `{name}` that no targeted linear layer of the model takes");
+        return Err(wrong(reason));
+    }
+    match tensors.is_empty() {
+        true => Err(wrong(nothing_targeted(model))),
+        false => Ok((config, tensors)),
+    }
+}
+
+fn absent(name: &str) -> String {
+    format!("it has no tensor `{name}`, which its targets ask for")
 }
 
 fn last_part(name: &str) -> &str {

@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, path::Path};
 
 use serde::Deserialize;
-use serde_json::json;
 
 use super::{
     GrpoError, Params,
@@ -85,7 +84,8 @@ impl Learner {
         let dropout = adapter.as_ref().map(|adapter| adapter.dropout).filter(|rate| *rate > 0.0);
         trainer.dropout = dropout.map(|rate| (rate, context.seed));
         let path = policy.folder.join(OPTIMIZER);
-        let goes_on = policy.base.is_some() || (adapter.is_none() && path.is_file());
+        // An adapter from elsewhere has none.
+        let goes_on = path.is_file() && (policy.base.is_some() || adapter.is_none());
         if goes_on && !trainer.optimizer().resume(&read_safetensors(&path)?)? {
             let reason = "the optimiser's state does not fit the policy".into();
             return Err(ModelError::Adapter { path, reason }.into());
@@ -101,9 +101,7 @@ impl Learner {
             Some(adapter) => {
                 let base = policy.model_digest();
                 Adapter::save(&self.trainer.decoder, adapter, &base.to_string(), folder)?;
-                let path = folder.join("policy.json");
-                let text = format!("{:#}\n", json!(AdapterOf { base }));
-                std::fs::write(&path, text).map_err(|source| write(path, source))?;
+                AdapterOf { base }.write(folder)?;
             }
             None => {
                 self.trainer.decoder.save(folder)?;

@@ -81,7 +81,7 @@ impl Diagnostic for ModelStageError {
                 "a model's folder holds config.json, weights, tokenizer and chat template, as saved by `save_pretrained`"
             }
             Self::Adapter { .. } => {
-                "merge it into its model, with PEFT's merge_and_unload or `mcprl export --merge`, and name that folder"
+                "a stage of kind `adapter` takes it, with `base` for the stage of its model; or merge it into its model first"
             }
             Self::Revision { .. } => "take out one of them",
             Self::Vocabulary { .. } => "tokenizer and weights must come from the same model",

@@ -22,7 +22,7 @@ use super::{Context, Metrics};
 use crate::{
     chat::Chat,
     error::{At, Interrupted, Result},
-    model::{ModelConfig, Weights},
+    model::{ADAPTER_FILES, ModelConfig, Weights},
 };
 
 #[derive(Debug, Deserialize)]
@@ -52,6 +52,14 @@ pub fn wanted(name: &str) -> bool {
     let plain = !name.contains(['/', '\\']);
     let weights = name.starts_with("model") && name.ends_with(".safetensors");
     plain && (NAMED.contains(&name) || name.starts_with("chat_template") || weights)
+}
+
+/// [`wanted`] of a folder, or whether its adapter consists of the file, where it holds an adapter and no model.
+pub fn wanted_in(folder: &Path) -> fn(&str) -> bool {
+    match folder.join("config.json").is_file() || !folder.join(ADAPTER_FILES[0]).is_file() {
+        true => wanted,
+        false => |name| ADAPTER_FILES.contains(&name),
+    }
 }
 
 /// Writes the folder `policy`.
