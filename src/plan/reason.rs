@@ -211,6 +211,10 @@ fn changes(old: Value, new: Value) -> Vec<(String, Option<Value>, Option<Value>)
 
 fn leaves(path: String, value: Value, into: &mut BTreeMap<String, Value>) {
     match value {
+        Value::Object(mut fields) if fields.len() == 1 && fields.get("file").and_then(digest).is_some() => {
+            // A file counts by its content: one value, whatever stood there before.
+            _ = into.insert(path, fields.remove("file").unwrap_or_default());
+        }
         Value::Object(fields) if !fields.is_empty() => {
             for (name, value) in fields {
                 leaves(super::source::join(&path, &name), value, into);
@@ -261,12 +265,7 @@ impl fmt::Display for RerunReason {
             Self::Card { old, new } => write!(f, "card {} → {}", old.short(), new.short()),
             Self::CardFile { what: CardFile::Prompt, path } => write!(f, "prompt {path} edited"),
             Self::CardFile { what: CardFile::Code, path } => write!(f, "code {path} edited"),
-            Self::Param { name, old, new } => {
-                // A file counts by its content, under `file`.
-                let is_file = [old, new].into_iter().flatten().all(|value| digest(value).is_some());
-                let name = if is_file { name.strip_suffix(".file").unwrap_or(name) } else { name };
-                write!(f, "params.{name} {} → {}", shown(old), shown(new))
-            }
+            Self::Param { name, old, new } => write!(f, "params.{name} {} → {}", shown(old), shown(new)),
             Self::Input { role, name, old, new } => {
                 let name = if role == name { role.clone() } else { format!("{role}.{name}") };
                 write!(f, "inputs.{name} {} → {}", Shown(&short(old)), Shown(&short(new)))
@@ -376,8 +375,13 @@ mod tests {
         let (mut old, mut new) = (fields(), fields());
         old.params.insert("tasks".into(), file(b"a"));
         new.params.insert("tasks".into(), file(b"b"));
-        let reasons = differences(&old.value(), &new, || None);
-        assert_eq!(reasons[0].to_string(), "params.tasks 17762fddd969 → 10e5cf3d3c8a");
+        let said = |old: &KeyFields| {
+            let reasons = differences(&old.value(), &new, || None);
+            reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(said(&old), "params.tasks 17762fddd969 → 10e5cf3d3c8a");
+        old.params.insert("tasks".into(), "someone/tasks".into());
+        assert_eq!(said(&old), "params.tasks \"someone/tasks\" → 10e5cf3d3c8a", "no file before");
     }
 
     #[test]
