@@ -171,7 +171,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let Some(params) = prospect.params::<Params>(&mut outlook) else { return outlook };
     let config = params.shape.model();
     if (prospect.finished)("policy").is_none() {
-        outlook.take("families", Families::load(&params.families));
+        outlook.take("families", prospect.check_families(&params.families));
         let smallest = tokenizer::SPECIAL.len() + 256 + tokenizer::MARKS.len() + params.phrases;
         if params.shape.vocabulary < smallest {
             let vocabulary = params.shape.vocabulary;
