@@ -31,17 +31,23 @@ use crate::{
 /// What is known of an artifact that is not there yet.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Foreseen {
-    Policy(Policy),
+    Policy(Arc<Policy>),
     Tasks(Tasks),
     /// The table of a server's tools.
     Tools(PathBuf),
     Nothing,
 }
 
+impl From<Policy> for Foreseen {
+    fn from(policy: Policy) -> Self {
+        Self::Policy(Arc::new(policy))
+    }
+}
+
 impl Foreseen {
     pub fn policy(&self) -> Option<&Policy> {
         match self {
-            Self::Policy(policy) => Some(policy),
+            Self::Policy(policy) => Some(policy.as_ref()),
             _ => None,
         }
     }
@@ -207,7 +213,7 @@ mod tests {
             tied: true,
             design: Design::default(),
         };
-        Foreseen::Policy(Policy { config, rank, folder: None })
+        Policy { config, rank, folder: None }.into()
     }
 
     fn tasks(count: usize, answered: usize) -> Tasks {

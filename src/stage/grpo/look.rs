@@ -5,7 +5,7 @@ use crate::{
     model::Targets,
     stage::{
         memory::Policy,
-        prospect::{Foreseen, Outlook, Prospect},
+        prospect::{Outlook, Prospect},
     },
 };
 
@@ -39,5 +39,5 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
     }
     let rank = if params.lora { policy.rank.or(Some(params.rank)) } else { None };
     let Policy { config, folder, .. } = policy.clone();
-    outlook.with("policy", Foreseen::Policy(Policy { config, rank, folder }))
+    outlook.with("policy", Policy { config, rank, folder }.into())
 }

@@ -53,7 +53,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
 }
 
 fn foreseen(config: ModelConfig, folder: &Path) -> Foreseen {
-    Foreseen::Policy(Policy { config, rank: None, folder: Some(folder.to_owned()) })
+    Policy { config, rank: None, folder: Some(folder.to_owned()) }.into()
 }
 
 /// Everything wrong with the folder, as far as its small files and the headers of its large ones show it.

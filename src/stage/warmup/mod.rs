@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 use super::{
     Context, Metrics, StageError,
     memory::{self, Policy},
-    prospect::{Foreseen, Outlook, Prospect},
+    prospect::{Outlook, Prospect},
     scenarios::{Families, Live, ScenarioError},
 };
 use crate::{
@@ -185,7 +185,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
         }
     }
     let folder = (prospect.finished)("policy");
-    outlook.with("policy", Foreseen::Policy(Policy { config, rank: None, folder }))
+    outlook.with("policy", Policy { config, rank: None, folder }.into())
 }
 
 /// The shape of the model that a stage with these parameters makes.
