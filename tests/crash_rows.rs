@@ -44,13 +44,6 @@ max_turn_tokens = 4
 
 const EPISODES: usize = 8;
 
-fn project() -> Project {
-    let project = Project::new(RUN);
-    project.llama(1);
-    project.ten_tasks();
-    project
-}
-
 /// The log of the one stage that has rows: its bytes, and the names in its whole frames.
 fn log(project: &Project) -> (Vec<u8>, Vec<String>) {
     let inside =
@@ -88,11 +81,11 @@ fn finished(project: &Project) -> Vec<u8> {
 
 #[test]
 fn killed_between_rows_within_one_and_while_they_are_sealed_it_loses_and_repeats_none() {
-    let alone = project();
+    let alone = Project::with_model(RUN);
     alone.run(&[]);
     let expected = finished(&alone);
 
-    let project = project();
+    let project = Project::with_model(RUN);
     die(&project, "rows::recorded:3");
     let (first, names) = log(&project);
     assert_eq!(names.len(), 3);

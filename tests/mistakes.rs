@@ -52,10 +52,7 @@ scenarios = "tasks.heldout"
 "#;
 
 fn own() -> Project {
-    let project = Project::new(RUN);
-    project.llama(1);
-    project.ten_tasks();
-    project
+    Project::with_model(RUN)
 }
 
 type Change = fn(&Project);

@@ -63,13 +63,6 @@ max_turns = 2
 max_turn_tokens = 6
 "#;
 
-fn own_model(run_file: &str) -> Project {
-    let project = Project::new(run_file);
-    project.llama(1);
-    project.ten_tasks();
-    project
-}
-
 /// Puts a stage of `examples/own-stages` into the project.
 fn example(project: &Project, kind: &str) {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/own-stages/stages").join(kind);
@@ -92,7 +85,8 @@ fn trained(project: &Project) -> [Vec<u8>; 2] {
 
 #[test]
 fn the_examples_shell_stage_packs_a_policy_that_unpacks_to_what_its_checksums_say() {
-    let project = own_model(&format!("{RUN}\n[stages.release]\nkind = \"pack\"\npolicy = \"update\"\n"));
+    let project =
+        Project::with_model(&format!("{RUN}\n[stages.release]\nkind = \"pack\"\npolicy = \"update\"\n"));
     example(&project, "pack");
     project.run(&["--set", "stages.exam.max_turns=1"]);
     let archive = newest(&project).join("release/policy.tar.gz");
@@ -116,7 +110,7 @@ fn the_examples_python_stage_changes_rewards_that_an_update_learns_from() {
         "[stages.update]",
         "[stages.reward]\nkind = \"thrift\"\ntrajectories = \"rollout\"\nrewards = \"truth\"\nprice = 2.5\n\n[stages.update]",
     );
-    let project = own_model(&run);
+    let project = Project::with_model(&run);
     example(&project, "thrift");
     project.run(&[]);
     let [before, after] = ["truth", "reward"]
@@ -132,7 +126,7 @@ fn the_examples_python_stage_changes_rewards_that_an_update_learns_from() {
 
 #[test]
 fn a_llama_of_ones_own_goes_from_folder_to_exam_and_is_keyed_by_its_content() {
-    let project = own_model(RUN);
+    let project = Project::with_model(RUN);
     // This build has no CUDA: nothing is begun that would end there.
     #[cfg(not(feature = "cuda"))]
     {
@@ -182,7 +176,7 @@ fn models_read(project: &Project) -> u64 {
 
 #[test]
 fn a_run_reads_each_model_once_however_many_stages_work_with_it() {
-    let project = own_model(RUN);
+    let project = Project::with_model(RUN);
     let several = ["--set", "engine.devices=[\"cpu\", \"cpu\"]", "--set", "engine.threads=2"];
     project.run(&several);
     assert_eq!(models_read(&project), 1);
@@ -220,7 +214,7 @@ fn what_a_model_takes_that_is_not_here_yet_is_said_to_be_unknown() {
 
 #[test]
 fn a_judge_that_is_asked_for_and_not_named_is_missed_before_anything_is_worked() {
-    let project = own_model(RUN);
+    let project = Project::with_model(RUN);
     let said = project.mcprl(&["run", "run.toml", "--set", "stages.reward.relative=1.0"]);
     assert_eq!(said.code, Some(2), "{}", said.err);
     for needed in ["base_url", "model"] {
@@ -249,7 +243,7 @@ fn a_model_that_is_neither_folder_nor_hub_id_is_shown_where_it_is_named() {
 
 #[test]
 fn a_forecast_counts_more_episodes_and_says_when_its_figures_are_of_another_model() {
-    let project = own_model(RUN);
+    let project = Project::with_model(RUN);
     project.run(&[]);
     let forecast = |stage: &str, more: &[&str]| {
         let said = project.mcprl(&[&["plan", "run.toml", "--json"], more].concat());

@@ -194,11 +194,18 @@ fn a_loops_stage_without_its_loop_is_named_in_full() {
         ("draw@2", "count/draw@2"),
         ("cuont.draw", "count/draw"),
         ("count.drow", "count/draw"),
+        ("drow@2", "count/draw@2"),
     ] {
         let failed = project.mcprl(&["plan", "run.toml", "--resample", asked]);
         assert_eq!(failed.code, Some(2));
         assert!(failed.err.contains(&format!("did you mean \"{meant}\"?")), "{asked}: {}", failed.err);
     }
+}
+
+#[test]
+fn where_no_stage_is_meant_those_that_draw_are_listed() {
+    let said = draws().mcprl(&["plan", "run.toml", "--resample", "xyz"]);
+    assert!(said.err.contains("hint: what can be drawn anew: count/draw"), "{}", said.err);
 }
 
 /// Each iteration acts for 0.3 s, then learns for 0.3 s.

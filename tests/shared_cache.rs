@@ -216,6 +216,35 @@ fn what_a_run_could_not_give_the_next_one_that_works_gives() {
 }
 
 #[test]
+fn what_waits_for_a_mistyped_place_is_let_go_of() {
+    let (shared, one) = away();
+    let said = one.mcprl(&["cache", "push"]);
+    assert!(
+        said.err.contains("hint: push again once it is there; if that is no place of yours"),
+        "{}",
+        said.err
+    );
+    assert!(!said.err.contains("the run goes on"), "{}", said.err);
+    let said = one.mcprl(&["cache", "push", "--forget", "--to", "/nowhere"]);
+    assert_eq!(said.code, Some(2), "{}", said.err);
+    assert!(
+        said.err.contains("nothing waits to be given to /nowhere\nhint: something waits for /"),
+        "{}",
+        said.err
+    );
+    let said = one.mcprl(&["cache", "push", "--forget"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(said.err.contains("3 results will not be given to /"), "{}", said.err);
+    assert!(!one.mcprl(&["cache", "ls"]).err.contains("wait"));
+    shared.mount();
+    assert!(one.mcprl(&["cache", "push"]).err.contains("nothing waits"));
+    // What it has it keeps, and gives where it is asked to.
+    let to = shared.folder.path().join("mount/shared");
+    let said = one.mcprl(&["cache", "push", "--all", "--to", to.to_str().unwrap()]);
+    assert!(said.err.contains("gave 3 results"), "{}", said.err);
+}
+
+#[test]
 fn what_waits_is_given_by_hand_and_said_to_wait_while_nobody_answers() {
     let (shared, one) = away();
     let said = one.mcprl(&["cache", "push"]);

@@ -32,6 +32,9 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 const STDERR_BYTES: usize = 8192;
 const QUOTED_LINES: usize = 4;
 const QUOTED_CHARS: usize = 600;
+/// npm says this of any package that is not there.
+const NPM_ADVICE: [&str; 2] =
+    ["Note that you can also install from a", "tarball, folder, http url, or git folder."];
 
 /// A running server process. Dropped, it ends within [`GRACE`] once its input is closed.
 pub(super) struct Process {
@@ -161,12 +164,12 @@ impl Stderr {
         tail.drain(..surplus);
     }
 
-    /// The last lines on one line.
+    /// The last lines that say something, on one line.
     fn quote(&self) -> String {
         let tail: Vec<u8> =
             self.tail.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
         let text = clean(&String::from_utf8_lossy(&tail));
-        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !is_padding(line)).collect();
         let quoted = lines[lines.len().saturating_sub(QUOTED_LINES)..].join(" / ");
         match quoted.char_indices().nth_back(QUOTED_CHARS) {
             Some((start, _)) => format!("…{}", &quoted[start..]),
@@ -175,10 +178,77 @@ impl Stderr {
     }
 }
 
+/// Whether a line says nothing of why a program ended: npm's and Node's words behind the reason.
+fn is_padding(line: &str) -> bool {
+    let of_npm = ["npm error", "npm ERR!"].iter().find_map(|prefix| line.strip_prefix(prefix));
+    let said = of_npm.unwrap_or(line).trim_start();
+    // npm writes the code of an error before each of its lines.
+    let said = if of_npm.is_some() { said.trim_start_matches("404").trim() } else { said };
+    said.is_empty()
+        || line.starts_with("npm notice")
+        || said.starts_with("A complete log of this run can be found in")
+        || (of_npm.is_some() && NPM_ADVICE.contains(&said))
+        || is_frame(said)
+        || said.starts_with("Node.js v")
+}
+
+/// `at run (/srv/index.js:3:14)`: where something was thrown.
+fn is_frame(line: &str) -> bool {
+    let place = line.strip_prefix("at ").map(|place| place.trim_end_matches([')', ' ', '{']));
+    let column = place.and_then(|place| place.rsplit_once(':')).map(|(_, column)| column);
+    column.is_some_and(|column| !column.is_empty() && column.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 /// Reads standard error to its end, so that the server never waits for a reader.
 async fn listen(mut errors: ChildStderr, stderr: Arc<Stderr>, _done: watch::Sender<()>) {
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = errors.read(&mut buffer).await {
         stderr.push(&buffer[..count]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quoted(said: &str) -> String {
+        let stderr = Stderr { tail: Mutex::default(), closed: watch::channel(()).1 };
+        stderr.push(said.as_bytes());
+        stderr.quote()
+    }
+
+    #[test]
+    fn what_npm_says_behind_the_reason_is_not_quoted() {
+        let said = "npm error code E404\n\
+            npm error 404 Not Found - GET https://registry.npmjs.org/nope - Not found\n\
+            npm error 404\n\
+            npm error 404  'nope@*' is not in this registry.\n\
+            npm error 404\n\
+            npm error 404 Note that you can also install from a\n\
+            npm error 404 tarball, folder, http url, or git folder.\n\
+            npm notice New major version of npm available! 10.9.0 -> 11.6.2\n\
+            npm error A complete log of this run can be found in: /root/.npm/_logs/x-debug-0.log\n";
+        assert_eq!(
+            quoted(said),
+            "npm error code E404 / npm error 404 Not Found - GET https://registry.npmjs.org/nope - Not found / \
+             npm error 404  'nope@*' is not in this registry."
+        );
+    }
+
+    #[test]
+    fn of_a_program_for_node_the_error_is_quoted_and_not_where_it_was_thrown() {
+        let said = "node:internal/modules/cjs/loader:1228\n  throw err;\n  ^\n\n\
+            Error: Cannot find module '/srv/index.js'\n\
+            \x20   at Module._resolveFilename (node:internal/modules/cjs/loader:1225:15)\n\
+            \x20   at node:internal/main/run_main_module:36:49 {\n\
+            \x20 code: 'MODULE_NOT_FOUND',\n}\n\nNode.js v22.1.0\n";
+        let quoted = quoted(said);
+        assert!(quoted.contains("Cannot find module '/srv/index.js'"), "{quoted}");
+        assert!(!quoted.contains("_resolveFilename") && !quoted.contains("Node.js"), "{quoted}");
+    }
+
+    #[test]
+    fn the_last_lines_of_what_a_server_said_are_quoted() {
+        assert_eq!(quoted("one\ntwo\n\nthree\nfour\nat last: five\n"), "two / three / four / at last: five");
     }
 }

@@ -19,11 +19,10 @@ use crate::{
     error::Failure,
     hash::Digest,
     stage::{
-        Held,
         card::Section,
         command,
         memory::Policy,
-        prospect::{Foreseen, Objection, Outlook, Prospect},
+        prospect::{Foreseen, Looked, Objection, Outlook, Prospect},
         registry, shape,
     },
     store::Store,
@@ -87,7 +86,7 @@ impl<'p> Foresight<'p> {
     pub fn new(ledger: &Ledger<'p>, store: &Store, is_sure: &dyn Fn(NodeIndex) -> bool) -> Self {
         let plan = ledger.plan();
         let mut foresight = Self { plan, outputs: BTreeMap::new(), told: Told::default() };
-        let held = Held::default();
+        let looked = Looked::default();
         let needed = needed(plan, ledger);
         let mut seen: BTreeMap<*const Stage, Seen> = BTreeMap::new();
         for index in plan.order().iter().copied().filter(|index| needed[index.index()]) {
@@ -97,7 +96,7 @@ impl<'p> Foresight<'p> {
             let mut now =
                 before.filter(|seen| seen.inputs == inputs && seen.settled == settled).unwrap_or_else(|| {
                     let Outlook { objections, lacks, notes, outputs } =
-                        look(ledger, store, &held, index, &inputs);
+                        look(ledger, store, &looked, index, &inputs);
                     let mut lacking = Vec::new();
                     if !settled {
                         let at = |found: Vec<Objection>| {
@@ -217,7 +216,7 @@ fn needed(plan: &Plan, ledger: &Ledger<'_>) -> Vec<bool> {
     needed
 }
 
-fn look(ledger: &Ledger<'_>, store: &Store, held: &Held, index: NodeIndex, inputs: &Inputs) -> Outlook {
+fn look(ledger: &Ledger<'_>, store: &Store, looked: &Looked, index: NodeIndex, inputs: &Inputs) -> Outlook {
     let plan = ledger.plan();
     let node = plan.node(index);
     let card = &node.stage.card;
@@ -231,6 +230,6 @@ fn look(ledger: &Ledger<'_>, store: &Store, held: &Held, index: NodeIndex, input
     let iteration = node.turn.map(|turn| turn.iteration);
     let seed = if card.determinism.draws() { stage_seed(node.stage.seed, &card.kind, iteration) } else { 0 };
     let (params, engine) = (&node.stage.params, &plan.engine);
-    let prospect = Prospect { card, params, seed, inputs, engine, finished: &finished, held };
+    let prospect = Prospect { card, params, seed, inputs, engine, finished: &finished, looked };
     registry::find(&card.kind).map(|kind| (kind.look)(&prospect)).unwrap_or_default()
 }

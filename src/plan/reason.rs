@@ -264,6 +264,10 @@ fn changes(old: Value, new: Value) -> Vec<(String, Option<Value>, Option<Value>)
 
 fn leaves(path: String, value: Value, into: &mut BTreeMap<String, Value>) {
     match value {
+        Value::Object(mut fields) if fields.len() == 1 && fields.get("file").and_then(digest).is_some() => {
+            // A file counts by its content: one value, whatever stood there before.
+            _ = into.insert(path, fields.remove("file").unwrap_or_default());
+        }
         Value::Object(fields) if !fields.is_empty() => {
             for (name, value) in fields {
                 leaves(super::source::join(&path, &name), value, into);
@@ -451,8 +455,13 @@ mod tests {
         let (mut old, mut new) = (fields(), fields());
         old.params.insert("tasks".into(), file(b"a"));
         new.params.insert("tasks".into(), file(b"b"));
-        let reasons = differences(&old.value(), &new, || None);
-        assert_eq!(reasons[0].to_string(), "params.tasks 17762fddd969 → 10e5cf3d3c8a");
+        let said = |old: &KeyFields| {
+            let reasons = differences(&old.value(), &new, || None);
+            reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(said(&old), "params.tasks 17762fddd969 → 10e5cf3d3c8a");
+        old.params.insert("tasks".into(), "someone/tasks".into());
+        assert_eq!(said(&old), "params.tasks \"someone/tasks\" → 10e5cf3d3c8a", "no file before");
     }
 
     #[test]

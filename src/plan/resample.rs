@@ -48,10 +48,13 @@ impl Plan {
         let name = name.replace('.', "/");
         let nodes = || self.graph.nodes.node_weights();
         let Some(node) = nodes().find(|node| node.stage.name == name) else {
-            // The name alone, of a stage in a loop.
-            let within = nodes().find(|node| node.stage.name.rsplit('/').next() == Some(name.as_str()));
             let names = || nodes().map(|node| node.stage.name.as_str());
-            let near = within.map(|node| node.stage.name.as_str()).or_else(|| did_you_mean(&name, names()));
+            let alone = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
+            // The name alone, of a stage in a loop, spelt right or nearly.
+            let within = |meant: &str| names().find(|name| alone(name) == meant);
+            let all: Vec<String> = names().map(alone).collect();
+            let nearly = || did_you_mean(&name, all.iter().map(String::as_str)).and_then(within);
+            let near = within(&name).or_else(|| did_you_mean(&name, names())).or_else(nearly);
             let near = near.map(|near| match iteration {
                 Some(iteration) => format!("{near}@{iteration}"),
                 None => near.to_owned(),

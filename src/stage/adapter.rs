@@ -3,10 +3,7 @@
 //! Its two files become an artifact that names the model, as a `grpo` stage writes one. That they fit the model is checked
 //! by the model's configuration alone. There is no optimiser's state in PEFT's format: training begins with a new one.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -14,7 +11,7 @@ use super::{
     Context, Metrics,
     memory::Policy,
     policy::{AdapterOf, PolicyFolder},
-    prospect::{Foreseen, Outlook, Prospect},
+    prospect::{Outlook, Prospect},
 };
 use crate::{
     error::{At, Class, Diagnostic, Result},
@@ -117,7 +114,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
     }
     outlook.take("from", adapter.targets.fit(&config));
     let adapter = Some(adapter.size(&config).unwrap_or_default());
-    outlook.with("policy", Foreseen::Policy(Arc::new(Policy { config, adapter, folder })))
+    outlook.with("policy", Policy { config, adapter, folder }.into())
 }
 
 #[cfg(test)]

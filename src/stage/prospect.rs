@@ -6,7 +6,8 @@
 //! a stage that has a result was never objected to; what depends on the machine is told apart.
 
 use std::{
-    collections::BTreeMap,
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -14,7 +15,12 @@ use std::{
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{Card, Held, memory::Policy, typed};
+use super::{
+    Card, Held,
+    memory::Policy,
+    scenarios::{Families, ScenarioError},
+    typed,
+};
 use crate::{
     chat::{ChatError, Vocabulary},
     engine::EngineSpec,
@@ -32,10 +38,16 @@ pub enum Foreseen {
     Nothing,
 }
 
+impl From<Policy> for Foreseen {
+    fn from(policy: Policy) -> Self {
+        Self::Policy(Arc::new(policy))
+    }
+}
+
 impl Foreseen {
     pub fn policy(&self) -> Option<&Policy> {
         match self {
-            Self::Policy(policy) => Some(policy),
+            Self::Policy(policy) => Some(policy.as_ref()),
             _ => None,
         }
     }
@@ -71,8 +83,15 @@ pub struct Prospect<'a> {
     pub engine: &'a EngineSpec,
     /// Finds an output of this stage where it is finished.
     pub finished: &'a dyn Fn(&str) -> Option<PathBuf>,
-    /// What looks have read, for the next ones.
-    pub held: &'a Held,
+    pub looked: &'a Looked,
+}
+
+/// What looks have read, for the next ones.
+#[derive(Default)]
+pub struct Looked {
+    tokenizers: Held,
+    /// Declarations that nothing is wrong with.
+    families: RefCell<BTreeSet<PathBuf>>,
 }
 
 /// Why a stage would fail.
@@ -151,7 +170,18 @@ impl Prospect<'_> {
 
     /// The tokenizer in this folder.
     pub fn vocabulary(&self, folder: &Path) -> Result<Arc<Vocabulary>, ChatError> {
-        self.held.vocabulary(Digest::of(folder.as_os_str().as_encoded_bytes()), folder)
+        let name = Digest::of(folder.as_os_str().as_encoded_bytes());
+        self.looked.tokenizers.vocabulary(name, folder)
+    }
+
+    /// Reads a declaration of families, unless that was done before.
+    pub fn check_families(&self, file: &Path) -> Result<(), ScenarioError> {
+        let mut known = self.looked.families.borrow_mut();
+        if !known.contains(file) {
+            Families::load(file)?;
+            known.insert(file.to_owned());
+        }
+        Ok(())
     }
 }
 
@@ -184,7 +214,7 @@ mod tests {
             design: Design::default(),
         };
         let adapter = rank.map(|rank| AdapterConfig::new(rank, 1.0).size(&config).unwrap());
-        Foreseen::Policy(Arc::new(Policy { config, adapter, folder: None }))
+        Policy { config, adapter, folder: None }.into()
     }
 
     fn tasks(count: usize, answered: usize) -> Tasks {
@@ -211,7 +241,7 @@ mod tests {
             inputs: &inputs,
             engine: &engine,
             finished: &|_| None,
-            held: &Held::default(),
+            looked: &Looked::default(),
         };
         let outlook = (registry::find(kind).unwrap().look)(&prospect);
         let said = |found: &Objection| format!("{}: {}", found.about.unwrap_or("-"), found.cause);

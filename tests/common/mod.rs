@@ -69,6 +69,14 @@ impl Project {
         project
     }
 
+    /// With a model `llama` and a file `tasks.jsonl`.
+    pub fn with_model(run_file: &str) -> Self {
+        let project = Self::new(run_file);
+        project.llama(1);
+        project.ten_tasks();
+        project
+    }
+
     pub fn kind(&self, kind: &str, determinism: &str, card: &str, script: &str) {
         let head = format!(
             "kind = \"{kind}\"\nrevision = 1\nabout = \"A toy.\"\ndeterminism = \"{determinism}\"\n\

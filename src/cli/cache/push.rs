@@ -8,7 +8,7 @@ use serde_json::json;
 use super::super::{Outcome, place::Place};
 use crate::{
     error::{Class, Diagnostic, Failure, Result},
-    store::{Handed, NotAPlace, Remote, RemotePlace, RemoteSpec, Store},
+    store::{Handed, NotAPlace, Remote, RemotePlace, RemoteSpec, Store, StoreError, Waiting},
     ui::{Printer, Voice, bytes},
 };
 
@@ -21,6 +21,10 @@ pub struct Push {
     /// Every result of the cache, not only those that wait.
     #[arg(long)]
     all: bool,
+    /// Give nothing: what waits no longer does, and stays in this cache alone. For a shared cache that was mistyped, or is
+    /// gone.
+    #[arg(long, conflicts_with = "all")]
+    forget: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -33,6 +37,11 @@ enum PushError {
     Several(Vec<String>),
     #[error("\"{text}\" names no shared cache: {}", .wrong.problem)]
     NotAPlace { text: String, wrong: NotAPlace },
+    #[error("nothing waits to be given to {place}")]
+    NothingWaits { place: String, known: Vec<String> },
+    /// It cannot be reached, or refuses.
+    #[error("{cause}")]
+    Away { cause: StoreError, place: String },
 }
 
 impl Diagnostic for PushError {
@@ -40,6 +49,8 @@ impl Diagnostic for PushError {
         match self {
             Self::Unknown | Self::Several(_) => "cli::which_remote",
             Self::NotAPlace { .. } => "cli::not_a_remote",
+            Self::NothingWaits { .. } => "cli::nothing_waits",
+            Self::Away { cause, .. } => cause.code(),
         }
     }
 
@@ -47,17 +58,32 @@ impl Diagnostic for PushError {
         Some(match self {
             Self::Unknown | Self::Several(_) => "name it: --to /mnt/shared/mcprl".into(),
             Self::NotAPlace { wrong, .. } => wrong.hint.clone(),
+            Self::NothingWaits { known, .. } if known.is_empty() => return None,
+            Self::NothingWaits { known, .. } => format!("something waits for {}", known.join(", ")),
+            Self::Away { cause: StoreError::Unreachable { .. }, place } => format!(
+                "push again once it is there; if that is no place of yours, `mcprl cache push --forget --to {place}` lets go of \
+                 what waits for it"
+            ),
+            Self::Away { .. } => {
+                "it takes the right to write there; S3 asks for `s3:GetObject`, `s3:PutObject` and `s3:ListBucket`".into()
+            }
         })
     }
 
     fn class(&self) -> Class {
-        Class::Usage
+        match self {
+            Self::Away { .. } => Class::Work,
+            _ => Class::Usage,
+        }
     }
 }
 
 impl Push {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let store = self.place.store(None)?;
+        if self.forget {
+            return self.forget(printer, &store);
+        }
         let places = self.places(&store)?;
         let none = places.is_empty();
         let mut outcome = Outcome::Worked;
@@ -82,7 +108,12 @@ impl Push {
                 Voice::Human => printer.say(&text(&handed, left, &place)),
             }
             if let Some(cause) = handed.away {
-                printer.error(&Failure::from(cause));
+                printer.error(&match cause {
+                    StoreError::Unreachable { .. } | StoreError::Refused { .. } => {
+                        PushError::Away { cause, place: place.to_string() }.into()
+                    }
+                    cause => Failure::from(cause),
+                });
                 outcome = Outcome::Failed;
             }
         }
@@ -92,6 +123,44 @@ impl Push {
             Voice::Human => {}
         }
         Ok(outcome)
+    }
+
+    /// Lets go of what waits for the named one; for the only one that something waits for.
+    fn forget(self, printer: Printer, store: &Store) -> Result<Outcome> {
+        let mut waiting: Vec<Waiting> =
+            store.all_waiting().into_iter().filter(|waiting| !waiting.keys().is_empty()).collect();
+        let known = || waiting.iter().map(|waiting| waiting.place.clone()).collect();
+        if let Some(named) = &self.to {
+            // A mistyped one may be no place at all by now.
+            let place = RemotePlace::parse(named, Path::new(".")).map(|place| place.to_string());
+            let is_meant =
+                |waiting: &Waiting| waiting.place == *named || Ok(&waiting.place) == place.as_ref();
+            if !waiting.iter().any(is_meant) {
+                return Err(PushError::NothingWaits { place: named.clone(), known: known() }.into());
+            }
+            waiting.retain(is_meant);
+        } else if waiting.len() > 1 {
+            return Err(PushError::Several(known()).into());
+        }
+        if waiting.is_empty() && printer.voice == Voice::Human {
+            printer.say("nothing waits to be given to a shared cache");
+        }
+        let mut told = Vec::new();
+        for waiting in waiting {
+            let count = waiting.keys().len();
+            waiting.drop_all()?;
+            match printer.voice {
+                Voice::Json => told.push(json!({ "remote": waiting.place, "forgotten": count })),
+                Voice::Human => {
+                    let results = if count == 1 { "1 result".to_owned() } else { format!("{count} results") };
+                    printer.say(&format!("{results} will not be given to {}", waiting.place));
+                }
+            }
+        }
+        if printer.voice == Voice::Json {
+            printer.json(&told);
+        }
+        Ok(Outcome::Worked)
     }
 
     /// The named one; those with something waiting; to give all, the only one known.

@@ -1,13 +1,11 @@
 //! What can be said of an update before it is made.
 
-use std::sync::Arc;
-
 use super::{GrpoError, Params};
 use crate::{
     model::{AdapterConfig, Targets},
     stage::{
         memory::Policy,
-        prospect::{Foreseen, Outlook, Prospect},
+        prospect::{Outlook, Prospect},
     },
 };
 
@@ -47,5 +45,5 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
         (false, None) => None,
     };
     let Policy { config, folder, .. } = policy.clone();
-    outlook.with("policy", Foreseen::Policy(Arc::new(Policy { config, adapter, folder })))
+    outlook.with("policy", Policy { config, adapter, folder }.into())
 }

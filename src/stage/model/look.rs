@@ -1,6 +1,6 @@
 //! What can be said of a model before it is read whole.
 
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
 use super::{
     ModelStageError, Params,
@@ -53,7 +53,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
 }
 
 fn foreseen(config: ModelConfig, folder: &Path) -> Foreseen {
-    Foreseen::Policy(Arc::new(Policy { config, adapter: None, folder: Some(folder.to_owned()) }))
+    Policy { config, adapter: None, folder: Some(folder.to_owned()) }.into()
 }
 
 /// Everything wrong with the folder, as far as its small files and the headers of its large ones show it.

@@ -2,7 +2,7 @@
 
 use std::{io::Read as _, path::Path};
 
-use super::{Families, Params, ScenarioError, Source, file};
+use super::{Params, ScenarioError, Source, file};
 use crate::{
     data::Scenario,
     stage::prospect::{Foreseen, Outlook, Prospect, Tasks},
@@ -21,7 +21,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
         }
         // What came of it is not foreseen, so a finished stage has nothing to say.
         (Source::Grounded, Some(_), _) if (prospect.finished)("train").is_some() => {}
-        (Source::Grounded, Some(path), _) => _ = outlook.take("families", Families::load(path)),
+        (Source::Grounded, Some(path), _) => _ = outlook.take("families", prospect.check_families(path)),
         (Source::File, _, None) => {
             outlook.object("source", ScenarioError::NoParam { origin: "file", param: "file" });
         }

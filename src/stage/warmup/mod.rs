@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 use super::{
     Context, Metrics, StageError,
     memory::{self, Policy},
-    prospect::{Foreseen, Outlook, Prospect},
+    prospect::{Outlook, Prospect},
     scenarios::{Families, Live, ScenarioError},
 };
 use crate::{
@@ -173,7 +173,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let Some(params) = prospect.params::<Params>(&mut outlook) else { return outlook };
     let config = params.shape.model();
     if (prospect.finished)("policy").is_none() {
-        outlook.take("families", Families::load(&params.families));
+        outlook.take("families", prospect.check_families(&params.families));
         let smallest = tokenizer::SPECIAL.len() + 256 + tokenizer::MARKS.len() + params.phrases;
         if params.shape.vocabulary < smallest {
             let vocabulary = params.shape.vocabulary;
@@ -187,7 +187,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
         }
     }
     let folder = (prospect.finished)("policy");
-    outlook.with("policy", Foreseen::Policy(Arc::new(Policy { config, adapter: None, folder })))
+    outlook.with("policy", Policy { config, adapter: None, folder }.into())
 }
 
 /// The shape of the model that a stage with these parameters makes.

@@ -5,6 +5,7 @@
 //! kill loses one. Losing a note costs a push, no result; there are never more than there are records.
 
 use std::{
+    io::ErrorKind,
     path::PathBuf,
     time::{Duration, SystemTime},
 };
@@ -75,6 +76,19 @@ impl Waiting {
     /// The remote has it, or will never.
     pub fn forget(&self, key: &Digest) {
         _ = std::fs::remove_file(self.folder.join(key.to_string()));
+    }
+
+    /// Nothing waits any more, and the remote is no longer known here.
+    ///
+    /// # Errors
+    /// If that cannot be written.
+    pub fn drop_all(&self) -> Result<(), StoreError> {
+        match std::fs::remove_dir_all(&self.folder) {
+            Err(cause) if cause.kind() != ErrorKind::NotFound => {
+                Err(StoreError::writing(&self.folder, cause))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub fn keys(&self) -> Vec<Digest> {
