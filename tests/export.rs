@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod common;
+
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -74,4 +76,47 @@ fn what_cannot_be_exported_is_named_and_nothing_is_written() {
         assert!(text(&refused.stderr).contains(expected), "{}", text(&refused.stderr));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{arguments:?}");
     }
+}
+
+/// Writes a policy in each of three iterations.
+const POLICIES: &str = r#"
+name = "toy"
+
+[stages.start]
+kind = "first"
+
+[loop.train]
+iterations = 3
+carry = { policy = "start" }
+
+[loop.train.stages.update]
+kind = "next"
+from = "@policy"
+yields = "policy"
+"#;
+
+#[test]
+fn a_run_whose_newest_policy_is_gone_gives_no_earlier_one_in_its_place() {
+    let project = common::Project::new(POLICIES);
+    let policy = "[outputs.policy]\ntype = \"policy\"\npath = \"policy\"\n";
+    let write = "mkdir \"$MCPRL_OUTPUT_POLICY\"\n";
+    project.kind("first", "seeded", policy, &format!("{write}echo {{}} > $MCPRL_OUTPUT_POLICY/config.json"));
+    let card = format!("[inputs.from]\ntype = \"policy\"\n{policy}");
+    let script = "(cat $MCPRL_INPUT_FROM/config.json; echo) > $MCPRL_OUTPUT_POLICY/config.json";
+    project.kind("next", "seeded", &card, &format!("{write}{script}"));
+    project.run(&[]);
+    let run = project.runs().pop().unwrap();
+    let newest = project.path(&format!("cache/runs/{run}/train.0003/update/policy"));
+    std::fs::remove_dir_all(std::fs::canonicalize(newest).unwrap()).unwrap();
+
+    let refused = project.mcprl(&["export", "latest", "--out", "out"]);
+    assert_eq!(refused.code, Some(1), "{}", refused.out);
+    assert!(refused.err.contains("train.0003/update/policy is no longer in the cache"), "{}", refused.err);
+    assert!(refused.err.contains(&format!("`mcprl resume {run}`")), "{}", refused.err);
+    let earlier = project.mcprl(&["export", "latest/train.0002/update", "--out", "out"]);
+    assert!(
+        earlier.err.contains("train.0002/update/policy/model.safetensors"),
+        "it is taken: {}",
+        earlier.err
+    );
 }

@@ -4,8 +4,8 @@ use petgraph::Direction;
 use serde::Serialize;
 
 use super::{
-    CacheMode, Forecast, Foresight, KeyFields, Ledger, NodeIndex, Plan, Problem, Readiness, RerunReason,
-    Resample, Settled,
+    CacheMode, Forecast, Foresight, KeyFields, Ledger, Node, NodeIndex, Plan, Problem, Readiness,
+    RerunReason, Resample, Settled,
     forecast::Experience,
     memory::{Memory, held, memory},
     reason::{self},
@@ -153,6 +153,9 @@ fn status(
             let fields = plan.fields(index, &ready);
             let key = fields.key();
             match (glance.lookup(store, &key), forced(plan, index, resample)) {
+                (Ok((Known { metrics, .. }, _)), None) if plan.lacking(index, &metrics).is_some() => {
+                    (Status::Run { key, reasons: no_metric(node).into_iter().collect() }, None)
+                }
                 (Ok((Known { outputs, metrics, cost }, _)), None) => {
                     ledger.settle(index, Settled::Done { outputs, metrics });
                     (Status::Cached { key }, Some(cost))
@@ -224,6 +227,11 @@ pub fn forced(plan: &Plan, index: NodeIndex, resample: &[Resample]) -> Option<Re
         return Some(RerunReason::NotCached);
     }
     resample.iter().any(|asked| asked.means(node)).then_some(RerunReason::Resample)
+}
+
+/// Why a node is worked whose result lacks the metric that its loop waits for.
+pub fn no_metric(node: &Node) -> Option<RerunReason> {
+    node.awaited.clone().map(|metric| RerunReason::NoMetric { metric })
 }
 
 /// Why a node with these fields finds no result.
