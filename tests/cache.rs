@@ -312,6 +312,97 @@ fn a_run_with_nothing_to_do_leaves_no_new_run_behind() {
     assert_eq!(project.runs().len(), 2);
 }
 
+/// One stage that draws a number.
+fn chance() -> Project {
+    let project = Project::new("name = \"toy\"\n[stages.draw]\nkind = \"chance\"\n");
+    let card =
+        "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n[metrics]\nvalue = \"The number.\"\n";
+    let script = "echo 1$(date +%N) > \"$MCPRL_OUTPUT_NUMBER\"\n\
+                  echo \"{\\\"value\\\": $(cat \"$MCPRL_OUTPUT_NUMBER\")}\" > \"$MCPRL_METRICS\"";
+    project.kind("chance", "sampled", card, script);
+    project
+}
+
+/// A run, and another that drew its sample anew: their ids, and what each drew.
+fn drawn_twice() -> (Project, [String; 2], [String; 2]) {
+    let project = chance();
+    project.run(&[]);
+    let one = project.result("draw/number.txt");
+    project.run(&["--resample", "draw"]);
+    let two = project.result("draw/number.txt");
+    assert_ne!(one, two);
+    let runs: [String; 2] = project.runs().try_into().unwrap();
+    (project, runs, [one, two])
+}
+
+/// What `show` says that each run drew.
+fn shown(project: &Project, runs: &[String]) -> Vec<String> {
+    let value = |run: &String| {
+        let stage = json(project, &["show", &format!("{run}/draw")]);
+        let path = stage["outputs"][0]["path"].as_str().unwrap().to_owned();
+        let text = project.read(path).trim().to_owned();
+        assert_eq!(stage["metrics"]["value"].as_f64(), text.parse().ok());
+        text
+    };
+    runs.iter().map(value).collect()
+}
+
+#[test]
+fn each_run_shows_and_keeps_what_it_came_to_although_another_drew_anew() {
+    let (project, runs, drawn) = drawn_twice();
+    assert_eq!(shown(&project, &runs), drawn);
+    let diff = json(&project, &["diff", &runs[0], &runs[1]]);
+    assert_eq!((&diff["alike"], &diff["differences"][0]["id"]), (&0.into(), &"draw".into()));
+    let said = project.mcprl(&["diff", &runs[0], &runs[1]]).out;
+    assert!(said.contains("\n  output  number ") && said.contains("\n  metric  value "), "{said}");
+
+    json(&project, &["cache", "gc", "--keep-last", "10", "--grace", "0s"]);
+    for (run, drawn) in runs.iter().zip(&drawn) {
+        assert_eq!(project.read(format!("cache/runs/{run}/draw/number.txt")).trim(), drawn);
+    }
+    let away = project.path("away");
+    json(&project, &["cache", "export", &runs[0], &runs[1], "--to", away.to_str().unwrap()]);
+    let other = Project::new(CHAIN);
+    let said = json(&other, &["cache", "import", away.to_str().unwrap()]);
+    assert_eq!(said["differs"], Value::Array(Vec::new()));
+    assert_eq!(shown(&other, &runs), drawn);
+}
+
+#[test]
+fn a_journal_that_does_not_say_what_its_run_came_to_is_read_as_before() {
+    let (project, runs, drawn) = drawn_twice();
+    let journal = format!("cache/runs/{}/journal.jsonl", runs[1]);
+    let old = |line: &str| {
+        let mut line: Value = serde_json::from_str(line).unwrap();
+        line.as_object_mut().unwrap().remove("came_to");
+        format!("{line}\n")
+    };
+    let text: String = project.read(&journal).lines().map(old).collect();
+    assert!(!text.contains("came_to"));
+    project.write(&journal, &text);
+    assert_eq!(shown(&project, &runs), drawn);
+    json(&project, &["cache", "gc", "--keep-last", "10", "--grace", "0s"]);
+    assert_eq!(shown(&project, &runs), drawn);
+    assert_eq!(project.mcprl(&["resume", &runs[1]]).code, Some(0));
+    assert_eq!(shown(&project, &runs), drawn);
+}
+
+#[test]
+fn a_run_is_not_taken_for_an_earlier_one_that_came_to_something_else() {
+    let project = chance();
+    project.run(&[]);
+    let last = project.read("cache/ac/last/toy.run");
+    project.run(&["--resample", "draw"]);
+    let drawn = project.result("draw/number.txt");
+    // As if the second had drawn, and not come to its end.
+    project.write("cache/ac/last/toy.run", &last);
+    project.run(&[]);
+    assert_eq!(project.runs().len(), 3);
+    assert_eq!(project.result("draw/number.txt"), drawn);
+    project.run(&[]);
+    assert_eq!(project.runs().len(), 3, "and for that one from then on");
+}
+
 #[test]
 fn completions_are_written_for_each_shell() {
     let project = Project::new(CHAIN);

@@ -116,3 +116,46 @@ fn an_exported_adapter_acts_and_is_trained_further_by_another_run() {
     assert_eq!(refused.code, Some(2), "{}", refused.err);
     assert!(refused.err.contains("mine has no adapter_model.safetensors"), "{}", refused.err);
 }
+
+/// Writes a policy in each of three iterations.
+const POLICIES: &str = r#"
+name = "toy"
+
+[stages.start]
+kind = "first"
+
+[loop.train]
+iterations = 3
+carry = { policy = "start" }
+
+[loop.train.stages.update]
+kind = "next"
+from = "@policy"
+yields = "policy"
+"#;
+
+#[test]
+fn a_run_whose_newest_policy_is_gone_gives_no_earlier_one_in_its_place() {
+    let project = common::Project::new(POLICIES);
+    let policy = "[outputs.policy]\ntype = \"policy\"\npath = \"policy\"\n";
+    let write = "mkdir \"$MCPRL_OUTPUT_POLICY\"\n";
+    project.kind("first", "seeded", policy, &format!("{write}echo {{}} > $MCPRL_OUTPUT_POLICY/config.json"));
+    let card = format!("[inputs.from]\ntype = \"policy\"\n{policy}");
+    let script = "(cat $MCPRL_INPUT_FROM/config.json; echo) > $MCPRL_OUTPUT_POLICY/config.json";
+    project.kind("next", "seeded", &card, &format!("{write}{script}"));
+    project.run(&[]);
+    let run = project.runs().pop().unwrap();
+    let newest = project.path(&format!("cache/runs/{run}/train.0003/update/policy"));
+    std::fs::remove_dir_all(std::fs::canonicalize(newest).unwrap()).unwrap();
+
+    let refused = project.mcprl(&["export", "latest", "--out", "out"]);
+    assert_eq!(refused.code, Some(1), "{}", refused.out);
+    assert!(refused.err.contains("train.0003/update/policy is no longer in the cache"), "{}", refused.err);
+    assert!(refused.err.contains(&format!("`mcprl resume {run}`")), "{}", refused.err);
+    let earlier = project.mcprl(&["export", "latest/train.0002/update", "--out", "out"]);
+    assert!(
+        earlier.err.contains("train.0002/update/policy/model.safetensors"),
+        "it is taken: {}",
+        earlier.err
+    );
+}

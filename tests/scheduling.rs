@@ -400,3 +400,73 @@ fn two_stages_share_two_devices_and_take_turns_on_one() {
     assert_eq!(project.result("two/number.txt"), "\"cpu\"");
     assert!(!begun_before_the_other_ended(&project));
 }
+
+/// A loop that may wait for a metric, which its stage does not write, and beside it a branch of its own.
+const AWAITED: &str = r#"
+name = "toy"
+
+[stages.start]
+kind = "gen"
+
+[stages.early]
+kind = "step"
+from = "start"
+sleep = 0.4
+
+[stages.late]
+kind = "step"
+from = "early"
+
+[loop.count]
+iterations = 3
+carry = { number = "start" }
+UNTIL
+
+[loop.count.stages.say]
+kind = "say"
+from = "@number"
+yields = "number"
+"#;
+
+fn awaited(until: &str) -> Project {
+    let project = Project::new(&AWAITED.replace("UNTIL", until));
+    let card = format!("[inputs.from]\ntype = \"number\"\n{NUMBER}[metrics]\nvalue = \"The number.\"\n");
+    project.kind("say", "seeded", &card, "cat \"$MCPRL_INPUT_FROM\" > \"$MCPRL_OUTPUT_NUMBER\"");
+    project
+}
+
+const UNTIL: &str = "until = { metric = \"say.value\", at_least = 9 }";
+
+#[test]
+fn a_stage_without_the_metric_its_loop_waits_for_fails_and_stops_no_other_branch() {
+    let project = awaited(UNTIL);
+    let failed = project.mcprl(&["run", "run.toml", "--keep-going"]);
+    assert_eq!(failed.code, Some(1), "{}", failed.err);
+    assert!(
+        failed.err.contains("reported no metric `value`, which loop \"count\" waits for"),
+        "{}",
+        failed.err
+    );
+    assert_eq!(project.worked(), ["count[0001]/say", "early", "late", "start"]);
+    let id = project.runs().pop().unwrap();
+    assert!(failed.err.contains(&format!("`mcprl resume {id}` goes on")), "{}", failed.err);
+    let plan = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(plan.code, Some(0), "{}", plan.err);
+}
+
+#[test]
+fn a_result_without_a_metric_that_a_loop_waits_for_since_is_worked_again() {
+    let project = awaited("");
+    project.run(&[]);
+    project.worked();
+    project.write("run.toml", &AWAITED.replace("UNTIL", UNTIL));
+    let plan = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(plan.code, Some(0), "{}", plan.err);
+    assert!(
+        plan.out.contains("its result lacks the metric `value`, which the loop waits for"),
+        "{}",
+        plan.out
+    );
+    assert_eq!(project.mcprl(&["run", "run.toml"]).code, Some(1));
+    assert_eq!(project.worked(), ["count[0001]/say"]);
+}

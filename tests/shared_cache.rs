@@ -383,6 +383,33 @@ fn killed_while_it_gives_or_takes_it_leaves_nothing_half_done() {
 }
 
 #[test]
+fn a_program_that_is_missing_here_hinders_no_run_that_takes_its_result_from_there() {
+    use std::os::unix::fs::PermissionsExt;
+    let shared = Shared::new();
+    let run_file = CHAIN.replace("REMOTE", shared.root().to_str().unwrap()).replace("\"step\"", "\"tool\"");
+    let [one, two, alone] = [(); 3].map(|()| Project::new(&run_file));
+    let card =
+        "[inputs.from]\ntype = \"number\"\n[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
+    for machine in [&one, &two, &alone] {
+        machine.kind("tool", "pure", card, "cat \"$MCPRL_INPUT_FROM\" > \"$MCPRL_OUTPUT_NUMBER\"");
+        let card = machine.read("stages/tool/card.toml").replace("\"sh\", \"-e\"", "\"shell-of-one\"");
+        machine.write("stages/tool/card.toml", &card);
+    }
+    one.write("bin/shell-of-one", "#!/bin/sh\nexec sh -e \"$@\"\n");
+    std::fs::set_permissions(one.path("bin/shell-of-one"), PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", one.path("bin").display(), std::env::var("PATH").unwrap());
+    let said = common::said(one.command(&["run", "run.toml"]).env("PATH", path));
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    // Worked anew with the same bytes, so that what follows is there.
+    two.run(&["--set", "stages.start.cache=refresh"]);
+    assert_eq!(two.worked(), ["start"]);
+    assert_eq!(two.result("end/number.txt"), "2");
+    // Where nothing can be taken over, it is said before anything is worked.
+    let refused = alone.mcprl(&["run", "run.toml", "--set", "cache.remote="]);
+    assert_eq!((refused.code, alone.worked().len()), (Some(2), 0), "{}", refused.err);
+}
+
+#[test]
 fn a_wrong_remote_is_shown_where_it_stands() {
     let shared = Shared::new();
     let one = shared.machine();

@@ -135,6 +135,104 @@ fn one_that_was_taken_for_dead_does_not_publish_and_goes_on_with_what_the_other_
 }
 
 #[test]
+fn one_that_was_taken_for_dead_fails_by_nothing_the_other_does_and_takes_none_of_its_work_away() {
+    let project = project();
+    let run =
+        project.command(&["run", "run.toml"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (path, mut content) = lease(&project, "slow");
+    let key = path.file_name().unwrap().to_str().unwrap().split_once('.').unwrap().0.to_owned();
+    // Another host takes over, clears away what lies there, and begins.
+    let other = project.path(&format!("cache/leases/{key}.9.json"));
+    content["token"] = "other".into();
+    content["holder"] =
+        json!({ "host": "elsewhere", "boot": "b", "pid_namespace": "", "pid": 1, "started": 1 });
+    std::fs::write(&other, content.to_string()).unwrap();
+    let work = project.path(&format!("cache/tmp/work/{key}"));
+    while !work.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    std::fs::remove_dir_all(&work).unwrap();
+    project.write(&format!("cache/tmp/work/{key}/other/out/number.txt"), "5\n");
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(work.join("other/out/number.txt").exists());
+    std::fs::remove_file(&other).unwrap();
+    let (code, text) = output(run);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(project.result("slow/number.txt"), "5");
+    assert!(!work.exists(), "the last one to work there leaves nothing behind");
+}
+
+/// A command of a user whose group may write, where this machine lets a test be one.
+fn as_user(project: &Project, user: u32, arguments: &[&str]) -> Option<Command> {
+    use std::os::unix::{fs::PermissionsExt, process::CommandExt};
+    let mut anyone = Command::new("true");
+    if !anyone.uid(user).gid(4242).status().is_ok_and(|status| status.success()) {
+        return None;
+    }
+    std::fs::set_permissions(project.path("."), PermissionsExt::from_mode(0o777)).unwrap();
+    let log = project.path("log");
+    std::fs::File::options().create(true).append(true).open(&log).unwrap();
+    std::fs::set_permissions(&log, PermissionsExt::from_mode(0o666)).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 002 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_mcprl")]).args(arguments);
+    command.current_dir(project.path(".")).env("TOY_LOG", log).uid(user).gid(4242);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    Some(command)
+}
+
+#[test]
+fn users_of_a_group_share_a_cache() {
+    let project = project();
+    for (user, value, said) in [
+        (4001, 4, "0 cached, 3 worked"),
+        (4002, 4, "3 cached, 0 worked"),
+        // What the other's `slow` wrote is what this `start` writes.
+        (4002, 5, "1 cached, 2 worked"),
+        (4001, 5, "3 cached, 0 worked"),
+    ] {
+        let value = format!("stages.start.value={value}");
+        let Some(mut command) = as_user(&project, user, &["run", "run.toml", "--set", &value]) else {
+            return;
+        };
+        let (code, text) = output(command.spawn().unwrap());
+        assert_eq!(code, Some(0), "{user}: {text}");
+        assert!(text.contains(said), "{user}: {text}");
+    }
+    for arguments in [&["cache", "verify"][..], &["cache", "gc", "--keep-last", "1", "--grace", "0s"]] {
+        let Some(mut command) = as_user(&project, 4001, arguments) else { return };
+        let (code, text) = output(command.spawn().unwrap());
+        assert_eq!(code, Some(0), "{text}");
+    }
+}
+
+#[test]
+fn a_lease_that_may_not_be_read_is_somebodys() {
+    let project = project();
+    let plan: Value = serde_json::from_str(&project.mcprl(&["plan", "run.toml", "--json"]).out).unwrap();
+    let key = plan["nodes"][0]["key"].as_str().unwrap().to_owned();
+    let Some(mut run) = as_user(&project, 4001, &["run", "run.toml"]) else { return };
+    let (code, text) = output(as_user(&project, 4001, &["runs"]).unwrap().spawn().unwrap());
+    assert_eq!(code, Some(0), "{text}");
+    let leases = project.path("cache/leases");
+    std::fs::create_dir_all(&leases).unwrap();
+    let open = || std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    for folder in ["cache", "cache/leases"] {
+        std::fs::set_permissions(project.path(folder), open()).unwrap();
+    }
+    let hidden = leases.join(format!("{key}.1.json"));
+    std::fs::write(&hidden, "{}").unwrap();
+    std::fs::set_permissions(&hidden, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let mut run = run.spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(run.try_wait().unwrap().is_none());
+    assert!(!project.path(&format!("cache/ac/{key}.json")).exists());
+    std::fs::remove_file(&hidden).unwrap();
+    let (code, text) = output(run);
+    assert_eq!(code, Some(0), "{text}");
+}
+
+#[test]
 #[ignore = "more than a minute: that long a silent host is believed"]
 fn a_host_that_died_is_followed_by_another_after_a_minute() {
     if !hosts_can_be_played() {

@@ -39,6 +39,8 @@ enum ExportError {
     NotThere(String),
     #[error("{0} holds no policy")]
     NoPolicy(String),
+    #[error("{link} is no longer in the cache")]
+    Gone { link: PathBuf, run: String },
     #[error("{0} exists already")]
     Exists(PathBuf),
     #[error("the model that {policy} sits on is not known here")]
@@ -56,6 +58,7 @@ impl Diagnostic for ExportError {
         match self {
             Self::NotThere(_) => "export::not_there",
             Self::NoPolicy(_) => "export::no_policy",
+            Self::Gone { .. } => "export::gone",
             Self::Exists(_) => "export::exists",
             Self::NoBase { .. } => "export::no_base",
             Self::Write { .. } => "export::write",
@@ -68,6 +71,9 @@ impl Diagnostic for ExportError {
                 "`mcprl runs` lists the runs in the cache; `--cache DIR` names another".into()
             }
             Self::NoPolicy(_) => "`warmup` and `grpo` stages write policies".into(),
+            Self::Gone { run, .. } => {
+                format!("`mcprl resume {run}` makes it anew; `mcprl export {run}/STAGE` names another policy")
+            }
             Self::Exists(_) => "choose another `--out`, or remove it".into(),
             Self::NoBase { .. } => {
                 "name it with `--base FOLDER`, or the cache it lies in with `--cache DIR`".into()
@@ -78,7 +84,7 @@ impl Diagnostic for ExportError {
 
     fn class(&self) -> Class {
         match self {
-            Self::Write { .. } => Class::Work,
+            Self::Write { .. } | Self::Gone { .. } => Class::Work,
             _ => Class::Usage,
         }
     }
@@ -122,7 +128,13 @@ impl Export {
         let mut policies = folder::policies(store, run);
         let wanted = store.runs().join(run).join(stage.trim_end_matches('/'));
         policies.retain(|policy| policy.starts_with(&wanted));
-        policies.pop().ok_or_else(|| ExportError::NoPolicy(self.policy.clone()))
+        let policy = policies.pop().ok_or_else(|| ExportError::NoPolicy(self.policy.clone()))?;
+        // An earlier one in its place would pass for it.
+        if folder::is_policy(&policy) {
+            Ok(policy)
+        } else {
+            Err(ExportError::Gone { link: policy, run: run.clone() })
+        }
     }
 
     /// The model of an adapter: the one given, or else the artifact that `policy.json` names. Needed for a merge alone.

@@ -23,7 +23,8 @@ pub use verdict::VerdictRow;
 /// Whether a file that claims to be an artifact of this type is one; types that are no table are not looked at.
 ///
 /// # Errors
-/// If it is not readable as one, with the column that is missing or of another type.
+/// If it is not readable as one, with the column that is missing or of another type; and of rewards, if one is no number:
+/// nothing can be learnt from it, and no mean be taken.
 pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
     match artifact {
         Scenario::NAME => read::<Scenario>(path).map(drop),
@@ -32,7 +33,18 @@ pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
         Resource::NAME => read::<Resource>(path).map(drop),
         Step::NAME => read::<Step>(path).map(drop),
         Trajectory::NAME => read::<Trajectory>(path).map(drop),
-        Reward::NAME => read::<Reward>(path).map(drop),
+        Reward::NAME => {
+            let rewards = read::<Reward>(path)?;
+            match rewards.iter().position(|row| !row.reward.is_finite()) {
+                Some(row) => Err(DataError::Value {
+                    path: path.to_owned(),
+                    column: "reward",
+                    row,
+                    value: rewards[row].reward,
+                }),
+                None => Ok(()),
+            }
+        }
         VerdictRow::NAME => read::<VerdictRow>(path).map(drop),
         _ => Ok(()),
     }

@@ -49,6 +49,8 @@ pub enum DataError {
     },
     #[error("{path}: the {table} table needs a column `{column}` of type {expected}, found {found}")]
     Column { path: PathBuf, table: &'static str, column: &'static str, expected: String, found: String },
+    #[error("{path}: `{column}` of row {row} is {value}")]
+    Value { path: PathBuf, column: &'static str, row: usize, value: f32 },
     #[error("cannot write {path}")]
     Write {
         path: PathBuf,
@@ -63,6 +65,7 @@ impl Diagnostic for DataError {
             Self::Open { .. } => "data::open",
             Self::Read { .. } | Self::Batch { .. } => "data::unreadable",
             Self::Column { .. } => "data::column",
+            Self::Value { .. } => "data::value",
             Self::Write { .. } => "data::write",
         }
     }
@@ -76,6 +79,7 @@ impl Diagnostic for DataError {
             Self::Read { .. } | Self::Batch { .. } => {
                 Some("the file is truncated, or not Parquet, or compressed in a way other than snappy and zstd".into())
             }
+            Self::Value { .. } => Some("it is to be a finite number".into()),
             Self::Write { .. } => Some("is the disk full, or the folder read-only?".into()),
             Self::Open { .. } => None,
         }

@@ -1,6 +1,10 @@
 //! A run's folder: `runs/<id>/` with the run file as it was (`run.toml`), the journal, and links to the artifacts.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +16,7 @@ use crate::{
     error::{Result, did_you_mean},
     hash::Digest,
     plan::{Node, Overrides},
-    store::{Lease, Output, Store, StoreError, failpoint},
+    store::{Known, Lease, Output, Store, StoreError, aside, failpoint},
 };
 
 /// What a run was asked to do; enough to ask it again.
@@ -112,11 +116,11 @@ impl RunFolder {
         }
     }
 
-    /// Keys of stages that this run worked already.
-    pub fn worked(&self) -> Vec<Digest> {
+    /// What this run worked already, by stage and key, and what it came to; nothing where an older version did not say.
+    pub fn worked(&self) -> BTreeMap<(String, Digest), Option<Known>> {
         let moments = journal::read(&self.path.join("journal.jsonl"));
         let finished = |moment: Moment| match moment.entry {
-            Entry::Finished { key, .. } => Some(key),
+            Entry::Finished { node, key, came_to, .. } => Some(((node, key), came_to)),
             _ => None,
         };
         moments.into_iter().filter_map(finished).collect()
@@ -139,17 +143,22 @@ impl RunFolder {
             if std::fs::read_link(&link).is_ok_and(|found| found == target) {
                 continue;
             }
-            let writing = |cause| StoreError::writing(&link, cause);
-            if let Some(parent) = link.parent() {
-                std::fs::create_dir_all(parent).map_err(writing)?;
-            }
-            if link.symlink_metadata().is_ok() {
-                std::fs::remove_file(&link).map_err(writing)?;
-            }
-            std::os::unix::fs::symlink(target, &link).map_err(writing)?;
+            point(&self.path, &link, &target).map_err(|cause| StoreError::writing(&link, cause))?;
         }
         Ok(())
     }
+}
+
+/// Has a link lead to this target, wherever it led before. Made aside in the run's folder and renamed, for another
+/// process may be at work on the same run.
+fn point(run: &Path, link: &Path, target: &Path) -> std::io::Result<()> {
+    if let Some(parent) = link.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let new = |path: &Path| std::os::unix::fs::symlink(target, path);
+    let aside = tempfile::Builder::new().prefix(".link-").make_in(run, new)?;
+    aside.persist(link)?;
+    Ok(())
 }
 
 /// Where a node's output is linked, relative to the run's folder.
@@ -203,19 +212,23 @@ pub fn is_policy(folder: &Path) -> bool {
     ["adapter_config.json", "config.json"].iter().any(|file| folder.join(file).is_file())
 }
 
-/// The policies that a run's stages wrote, as its folder links them, the newest last.
+/// The policies that a run's stages wrote, as its folder links them, the newest last. A link that leads nowhere and is
+/// called as policies are is among them.
 pub fn policies(store: &Store, id: &str) -> Vec<PathBuf> {
     let folder = store.runs().join(id);
     let mut found: Vec<PathBuf> = Vec::new();
     for moment in journal::read(&folder.join("journal.jsonl")) {
         let (Entry::Finished { node, .. } | Entry::Cached { node, .. }) = moment.entry else { continue };
         let items = std::fs::read_dir(folder.join(node_folder(&node))).into_iter().flatten().flatten();
-        let policies = items.map(|item| item.path()).filter(|path| is_policy(path));
-        for policy in policies {
+        let links = items.map(|item| item.path()).filter(|path| is_policy(path) || !path.exists());
+        for policy in links {
             found.retain(|earlier| *earlier != policy);
             found.push(policy);
         }
     }
+    let there = found.iter().filter(|path| is_policy(path)).filter_map(|path| path.file_name());
+    let names: BTreeSet<OsString> = there.map(ToOwned::to_owned).chain(["policy".into()]).collect();
+    found.retain(|path| path.file_name().is_some_and(|name| names.contains(name)));
     found
 }
 
@@ -225,7 +238,7 @@ pub fn copy(from: &Store, to: &Store, id: &str) -> Result<()> {
     if target.exists() {
         return Ok(());
     }
-    let staged = tempfile::tempdir_in(to.root().join("tmp"));
+    let staged = aside(&to.root().join("tmp"));
     let staged = staged.map_err(|cause| StoreError::writing(to.root(), cause))?;
     let inner = staged.path().join("run");
     copy_tree(&source, &inner)?;
@@ -251,4 +264,27 @@ fn copy_tree(from: &Path, to: &Path) -> Result<(), StoreError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_several_processes_make_at_once_leads_where_one_of_them_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("end/number.txt");
+        std::thread::scope(|scope| {
+            for target in ["a", "b", "c", "d"] {
+                let (run, link) = (folder.path(), &link);
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        point(run, link, Path::new(target)).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(std::fs::read_link(&link).unwrap().as_os_str().len(), 1);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left aside");
+    }
 }

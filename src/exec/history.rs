@@ -16,7 +16,7 @@ use crate::{
     hash::Digest,
     plan::{KeyFields, RerunReason, differences, stored_parts},
     spent::Spent,
-    store::{ActionRecord, Output, Store},
+    store::{ActionRecord, Known, Needed, Output, Store},
 };
 
 /// How a run stands.
@@ -57,6 +57,20 @@ pub struct NodeHistory {
     /// Why it was worked.
     pub reasons: Vec<RerunReason>,
     pub error: Option<String>,
+    /// What the run came to there; unknown of runs of older versions. Another run may have worked the stage anew since,
+    /// and then the store has another result under the key.
+    #[serde(skip)]
+    pub came_to: Option<Known>,
+}
+
+impl NodeHistory {
+    /// What the run came to, as a record, where it came to an end.
+    fn result(&self, store: &Store) -> Option<ActionRecord> {
+        match self.fate {
+            Fate::Worked | Fate::Reused => store.result(&self.key?, self.came_to.as_ref()),
+            Fate::Skipped | Fate::Failed | Fate::Begun => None,
+        }
+    }
 }
 
 /// A run.
@@ -76,9 +90,18 @@ impl RunHistory {
         self.nodes.iter().filter(|node| node.fate == fate).count()
     }
 
-    /// Every key the run came to, also those it did not finish.
-    pub fn keys(&self) -> impl Iterator<Item = Digest> {
-        self.nodes.iter().filter_map(|node| node.key)
+    /// What it came to under each key, where it is known.
+    pub fn results(&self) -> Vec<(Digest, Option<&Known>)> {
+        let finished = |node: &&NodeHistory| matches!(node.fate, Fate::Worked | Fate::Reused);
+        let mut results = Vec::new();
+        for node in self.nodes.iter().filter(finished) {
+            let Some(key) = node.key else { continue };
+            let result = (key, node.came_to.as_ref());
+            if !results.contains(&result) {
+                results.push(result);
+            }
+        }
+        results
     }
 
     pub fn node(&self, id: &str) -> Result<&NodeHistory> {
@@ -104,6 +127,18 @@ pub fn runs(store: &Store) -> Vec<RunHistory> {
     let ids = folder::list(store);
     let live = store.live_runs();
     ids.into_iter().map(|id| history(store, id, &live)).collect()
+}
+
+/// What a sweep leaves alone for these runs: every key they came to, also those they did not finish, and the artifacts
+/// they came to.
+pub fn needed<'r>(runs: impl IntoIterator<Item = &'r RunHistory>) -> Needed {
+    let mut needed = Needed::default();
+    for node in runs.into_iter().flat_map(|run| &run.nodes) {
+        needed.keys.extend(node.key);
+        let outputs = node.came_to.iter().flat_map(|known| known.outputs.values());
+        needed.artifacts.extend(outputs.map(|output| output.digest));
+    }
+    needed
 }
 
 /// One run. `latest` is the newest.
@@ -170,18 +205,28 @@ fn nodes(moments: &[&Moment]) -> Vec<NodeHistory> {
                 seconds: None,
                 reasons: Vec::new(),
                 error: None,
+                came_to: None,
             }
         });
         match &moment.entry {
             // What this run worked itself and found again when it was resumed, it worked.
-            Entry::Cached { key, .. } if found.fate == Fate::Worked && found.key == Some(*key) => {}
-            Entry::Cached { key, .. } => (found.fate, found.key) = (Fate::Reused, Some(*key)),
+            Entry::Cached { key, came_to, .. }
+                if found.fate == Fate::Worked && found.key == Some(*key) && same(&found.came_to, came_to) =>
+            {
+                found.came_to = found.came_to.take().or_else(|| came_to.clone());
+            }
+            Entry::Cached { key, came_to, .. } => {
+                (found.fate, found.key) = (Fate::Reused, Some(*key));
+                found.came_to.clone_from(came_to);
+            }
             Entry::Started { key, reasons, .. } => {
                 (found.fate, found.key) = (Fate::Begun, Some(*key));
                 found.reasons.clone_from(reasons);
+                (found.error, found.came_to) = (None, None);
             }
-            Entry::Finished { key, seconds, .. } => {
+            Entry::Finished { key, seconds, came_to, .. } => {
                 (found.fate, found.key, found.seconds) = (Fate::Worked, Some(*key), Some(*seconds));
+                found.came_to.clone_from(came_to);
             }
             Entry::Skipped { .. } => found.fate = Fate::Skipped,
             Entry::Failed { error, .. } => {
@@ -191,6 +236,11 @@ fn nodes(moments: &[&Moment]) -> Vec<NodeHistory> {
         }
     }
     order.iter().filter_map(|id| nodes.remove(id)).collect()
+}
+
+/// Whether two results are the same, as far as is known.
+fn same(one: &Option<Known>, other: &Option<Known>) -> bool {
+    one.as_ref().zip(other.as_ref()).is_none_or(|(one, other)| one.outputs == other.outputs)
 }
 
 /// An artifact that a stage wrote, and where it is.
@@ -231,26 +281,28 @@ pub struct StageHistory {
 /// The stages of a run and the records behind them.
 pub struct Stages<'s> {
     store: &'s Store,
-    records: BTreeMap<Digest, ActionRecord>,
+    /// By stage.
+    records: BTreeMap<String, ActionRecord>,
     /// Artifact to the stage and output that wrote it.
     writers: BTreeMap<Digest, String>,
 }
 
 impl<'s> Stages<'s> {
     pub fn new(store: &'s Store, run: &RunHistory) -> Self {
-        let records: BTreeMap<_, _> = run.keys().filter_map(|key| Some((key, store.record(&key)?))).collect();
+        let mut records = BTreeMap::new();
         let mut writers = BTreeMap::new();
         for node in &run.nodes {
-            let record = node.key.and_then(|key| records.get(&key));
-            for (port, output) in record.into_iter().flat_map(|record| &record.outputs) {
+            let Some(record) = node.result(store) else { continue };
+            for (port, output) in &record.outputs {
                 writers.entry(output.digest).or_insert_with(|| format!("{}.{port}", node.id));
             }
+            records.insert(node.id.clone(), record);
         }
         Self { store, records, writers }
     }
 
     pub fn stage(&self, node: &NodeHistory) -> StageHistory {
-        let record = node.key.and_then(|key| self.records.get(&key));
+        let record = self.records.get(&node.id);
         let fields = record.and_then(|record| serde_json::from_value(record.fields.clone()).ok());
         let written = |(port, output): (&String, &Output)| Written {
             output: port.clone(),
@@ -302,7 +354,18 @@ pub enum Difference {
         id: String,
         key: Vec<RerunReason>,
         metrics: Vec<MetricChange>,
+        /// Outputs that are others although the key is the same: the stage was worked anew.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        outputs: Vec<OutputChange>,
     },
+}
+
+/// An output in two runs; `None` where it was not written.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OutputChange {
+    pub name: String,
+    pub old: Option<Digest>,
+    pub new: Option<Digest>,
 }
 
 /// Every stage that differs between two runs, and how many are alike.
@@ -318,23 +381,46 @@ pub fn compare(store: &Store, old: &RunHistory, new: &RunHistory) -> (Vec<Differ
         match (find(old, id), find(new, id)) {
             (Some(_), None) => found.push(Difference::OnlyOld { id: id.to_owned() }),
             (None, Some(_)) => found.push(Difference::OnlyNew { id: id.to_owned() }),
-            (Some(one), Some(other)) if one.key == other.key => alike += 1,
+            (Some(one), Some(other)) if one.key == other.key => {
+                let (one, other) = (before.records.get(id), after.records.get(id));
+                match one.zip(other) {
+                    Some((one, other)) if one.outputs != other.outputs => {
+                        let metrics = metric_changes(&one.metrics, &other.metrics);
+                        let outputs = output_changes(&one.outputs, &other.outputs);
+                        found.push(Difference::Changed {
+                            id: id.to_owned(),
+                            key: Vec::new(),
+                            metrics,
+                            outputs,
+                        });
+                    }
+                    _ => alike += 1,
+                }
+            }
             (Some(one), Some(other)) => {
                 let (one, other) = (before.stage(&one), after.stage(&other));
-                let record = |stage: &StageHistory| store.record(&stage.node.key?);
-                let key = match (record(&one), &other.fields) {
+                let key = match (before.records.get(id), &other.fields) {
                     (Some(before), Some(fields)) => differences(&before.fields, fields, || {
-                        record(&other).and_then(|after| stored_parts(&after.fields))
+                        after.records.get(id).and_then(|after| stored_parts(&after.fields))
                     }),
                     _ => Vec::new(),
                 };
                 let metrics = metric_changes(&one.metrics, &other.metrics);
-                found.push(Difference::Changed { id: id.to_owned(), key, metrics });
+                found.push(Difference::Changed { id: id.to_owned(), key, metrics, outputs: Vec::new() });
             }
             (None, None) => alike += 1,
         }
     }
     (found, alike)
+}
+
+fn output_changes(old: &BTreeMap<String, Output>, new: &BTreeMap<String, Output>) -> Vec<OutputChange> {
+    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let digest =
+        |outputs: &BTreeMap<String, Output>, name: &String| outputs.get(name).map(|output| output.digest);
+    let change =
+        |name: &String| OutputChange { name: name.clone(), old: digest(old, name), new: digest(new, name) };
+    names.into_iter().map(change).filter(|change| change.old != change.new).collect()
 }
 
 fn metric_changes(old: &BTreeMap<String, f64>, new: &BTreeMap<String, f64>) -> Vec<MetricChange> {

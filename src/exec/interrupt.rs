@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rustix::process::{Pid, Signal, getpgrp, kill_process, kill_process_group};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -24,10 +25,35 @@ pub fn listen(cancel: CancellationToken, listener: Arc<dyn Listener>) {
             }
             if cancel.is_cancelled() {
                 // Nothing is lost by it: only what is published counts, and rows are appended whole.
+                kill_children();
                 std::process::exit(INTERRUPTED);
             }
             cancel.cancel();
             listener.event(&Event::Stopping);
         }
     });
+}
+
+/// Kills the programs that this process started, with all that these did: they may not listen to anything gentler.
+fn kill_children() {
+    let items = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    for id in items.filter_map(|item| item.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw) {
+        // Either signal fails only where the process is gone already.
+        match group_of_child(id) {
+            Some(group) if group != getpgrp() => _ = kill_process_group(group, Signal::KILL),
+            Some(_) => _ = kill_process(id, Signal::KILL),
+            None => {}
+        }
+    }
+}
+
+/// The process group of a process, if this one is its parent.
+fn group_of_child(id: Pid) -> Option<Pid> {
+    let text = std::fs::read_to_string(format!("/proc/{}/stat", id.as_raw_nonzero())).ok()?;
+    // After the name, which may hold anything: state, parent, group.
+    let (_, fields) = text.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace().skip(1);
+    let parent: u32 = fields.next()?.parse().ok()?;
+    let group = fields.next()?.parse().ok().and_then(Pid::from_raw)?;
+    (parent == std::process::id()).then_some(group)
 }

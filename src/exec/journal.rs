@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     hash::Digest,
     plan::RerunReason,
-    store::{StoreError, die, reached},
+    store::{Known, StoreError, die, reached},
 };
 
-/// What happened.
+/// What happened. What a stage came to is absent in older journals.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Entry {
@@ -31,6 +31,8 @@ pub enum Entry {
     Cached {
         node: String,
         key: Digest,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        came_to: Option<Known>,
     },
     Started {
         node: String,
@@ -41,6 +43,8 @@ pub enum Entry {
         node: String,
         key: Digest,
         seconds: f64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        came_to: Option<Known>,
     },
     Skipped {
         node: String,
@@ -101,7 +105,26 @@ pub struct Moment {
 
 pub struct Journal {
     path: PathBuf,
-    file: Mutex<File>,
+    lines: Mutex<Lines<File>>,
+}
+
+/// Lines added one by one.
+struct Lines<W> {
+    to: W,
+    /// A line was cut short, by a full disk say, and is to be closed before the next.
+    torn: bool,
+}
+
+impl<W: Write> Lines<W> {
+    fn add(&mut self, line: &[u8]) -> std::io::Result<()> {
+        if self.torn {
+            self.to.write_all(b"\n")?;
+        }
+        self.torn = true;
+        self.to.write_all(line)?;
+        self.torn = false;
+        Ok(())
+    }
 }
 
 impl Journal {
@@ -115,7 +138,7 @@ impl Journal {
                 file.write_all(b"\n").map_err(writing)?;
             }
         }
-        Ok(Self { path: path.to_owned(), file: Mutex::new(file) })
+        Ok(Self { path: path.to_owned(), lines: Mutex::new(Lines { to: file, torn: false }) })
     }
 
     pub fn add(&self, entry: Entry) -> Result<(), StoreError> {
@@ -125,13 +148,14 @@ impl Journal {
         let mut line = serde_json::to_vec(&Moment { at, entry })
             .map_err(|cause| writing(std::io::Error::other(cause)))?;
         line.push(b'\n');
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if reached("journal::torn") {
             let half = line.len() / 2;
             line.truncate(half);
-            _ = self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line);
+            _ = lines.add(&line);
             die();
         }
-        self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line).map_err(writing)
+        lines.add(&line).map_err(writing)
     }
 }
 
@@ -158,5 +182,38 @@ mod tests {
         Journal::open(&path).unwrap().add(skipped("b")).unwrap();
         let entries: Vec<_> = read(&path).into_iter().map(|moment| moment.entry).collect();
         assert_eq!(entries, [skipped("a"), skipped("b")]);
+    }
+
+    /// A disk with room for so many bytes.
+    struct Disk {
+        bytes: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let written = bytes.len().min(self.room - self.bytes.len());
+            if written == 0 {
+                return Err(std::io::ErrorKind::StorageFull.into());
+            }
+            self.bytes.extend_from_slice(&bytes[..written]);
+            Ok(written)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_that_a_full_disk_cut_short_takes_none_of_the_next_with_it() {
+        let mut lines = Lines { to: Disk { bytes: Vec::new(), room: 10 }, torn: false };
+        lines.add(b"first\n").unwrap();
+        assert!(lines.add(b"second\n").is_err());
+        assert!(lines.add(b"third\n").is_err(), "there is still no room");
+        lines.to.room = 100;
+        lines.add(b"fourth\n").unwrap();
+        lines.add(b"fifth\n").unwrap();
+        assert_eq!(String::from_utf8(lines.to.bytes).unwrap(), "first\nseco\nfourth\nfifth\n");
     }
 }

@@ -1,7 +1,8 @@
 //! Runs a plan: takes from the store what is there, works what is not, and can be stopped at any moment.
 //!
 //! Only the store says what is finished. The run's own folder (`runs/<id>/`) holds what a person or `resume` needs: the
-//! run file as it was, a journal, and links to the artifacts. Killed at any moment, a run loses at most the rows its
+//! run file as it was, a journal, and links to the artifacts. The journal says what the run came to, for a stage may be
+//! worked anew later, and then the store has another result under its key. Killed at any moment, a run loses at most the rows its
 //! stages had in hand; [`RunFolder::open`] and [`run`] go on from there.
 //!
 //! After a failure nothing new is begun, unless the run keeps going: then a stage that fails stops what depends on it and

@@ -8,7 +8,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use tokio::task::{Id, JoinError, JoinSet};
+use tokio::{
+    runtime::Runtime,
+    task::{Id, JoinError, JoinSet},
+};
 
 use super::{
     Ended, Event, ExecError, Request, Summary,
@@ -61,6 +64,8 @@ pub fn run(request: Request) -> Result<Summary> {
         return Err(refused);
     }
     let handing_on = HandingOn::begin(&workshop);
+    // Until the end, for it hears when the run is to stop.
+    let mut threads = Threads(None);
     let outcome = settled.and_then(|()| {
         if run.open().next().is_none() {
             return Ok(());
@@ -70,12 +75,10 @@ pub fn run(request: Request) -> Result<Summary> {
             .enable_all()
             .build()
             .map_err(ExecError::Threads)?;
-        let outcome = runtime.block_on(async {
+        threads.0.insert(runtime).block_on(async {
             interrupt::listen(workshop.cancel.clone(), workshop.listener.clone());
             run.schedule().await
-        });
-        runtime.shutdown_background();
-        outcome
+        })
     });
     workshop.held.retain(|_| false);
     let models = workshop.held.bases.loads();
@@ -94,9 +97,20 @@ pub fn run(request: Request) -> Result<Summary> {
     };
     workshop.folder.note(Entry::Closed { state })?;
     if state == RunState::Finished {
-        standing::remember(&workshop.store, &workshop.plan, &workshop.folder.id, &run.keys)?;
+        standing::remember(&workshop.store, &run.ledger, &workshop.folder.id, &run.keys)?;
     }
     outcome.map(|()| summary)
+}
+
+/// The threads that stages are worked on. Nobody waits for what they still do at the end.
+struct Threads(Option<Runtime>);
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 struct Run<'w> {
@@ -143,10 +157,11 @@ impl<'w> Run<'w> {
 
     fn settle_cached(&mut self) -> Result<()> {
         for index in self.workshop.plan.order() {
-            match self.ledger.readiness(*index)? {
-                Readiness::Waits(_) => {}
-                Readiness::Skipped => self.skip(*index)?,
-                Readiness::Ready(ready) => {
+            match self.ledger.readiness(*index) {
+                Err(cause) => self.failed(*index, cause.into())?,
+                Ok(Readiness::Waits(_)) => {}
+                Ok(Readiness::Skipped) => self.skip(*index)?,
+                Ok(Readiness::Ready(ready)) => {
                     let job = self.workshop.job(*index, ready);
                     if let Some(record) = self.workshop.cached(&job)? {
                         self.done(*index, Done { key: job.key, record, cached: true });
@@ -160,7 +175,11 @@ impl<'w> Run<'w> {
     /// Refuses before anything is worked what is sure to fail: what stages object to, and devices that are not there.
     fn check(&self) -> Result<()> {
         let Workshop { store, last, plan, .. } = &**self.workshop;
-        let is_sure = |index| is_sure_to_be_worked(&self.ledger, store, last, index);
+        // What could be asked for is settled by now; what waits may be in the shared cache.
+        let is_sure = |index| match self.ledger.readiness(index) {
+            Ok(Readiness::Waits(_)) if plan.remote.is_some() => false,
+            _ => is_sure_to_be_worked(&self.ledger, store, last, index),
+        };
         let told = Foresight::new(&self.ledger, store, &is_sure).into_told();
         if !told.problems.is_empty() {
             return Err(PlanError::Refused(told.problems).into());
@@ -258,10 +277,11 @@ impl<'w> Run<'w> {
         }
         let mut could_begin = Vec::new();
         for index in self.open().collect::<Vec<_>>() {
-            match self.ledger.readiness(index)? {
-                Readiness::Waits(_) => {}
-                Readiness::Skipped => self.skip(index)?,
-                Readiness::Ready(ready) => could_begin.push((index, ready)),
+            match self.ledger.readiness(index) {
+                Err(cause) => self.failed(index, cause.into())?,
+                Ok(Readiness::Waits(_)) => {}
+                Ok(Readiness::Skipped) => self.skip(index)?,
+                Ok(Readiness::Ready(ready)) => could_begin.push((index, ready)),
             }
         }
         self.let_go();

@@ -13,7 +13,7 @@ use crate::{
     error::Result,
     hash::{Digest, Encoder},
     plan::{self, Ledger, NodeIndex, Plan, Readiness, Resample, Settled},
-    store::{Cost, Known, LastRun, Store},
+    store::{Cost, Known, LastRun, Output, Store},
 };
 
 /// The earlier run, and what became of each stage.
@@ -60,13 +60,14 @@ pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Opt
     let Ok(path) = folder::existing(store, &last.id) else { return Ok(None) };
     let mut glance = store.glance(&plan.name);
     let mut ledger = Ledger::new(plan);
-    let mut keys = BTreeMap::new();
+    let mut came_to = CameTo::new();
     let mut nodes = Vec::new();
     for index in plan.order() {
         match ledger.readiness(*index)? {
             Readiness::Waits(_) => return Ok(None),
             Readiness::Skipped => {
                 ledger.settle(*index, Settled::Skipped);
+                came_to.add(&plan.node(*index).id, None);
                 nodes.push((*index, None));
             }
             Readiness::Ready(ready) => {
@@ -75,17 +76,17 @@ pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Opt
                     return Ok(None);
                 }
                 let Ok((known, unsealed)) = glance.lookup(store, &key) else { return Ok(None) };
-                if !unsealed.is_empty() {
+                if !unsealed.is_empty() || plan.lacking(*index, &known.metrics).is_some() {
                     return Ok(None);
                 }
-                keys.insert(plan.node(*index).id.clone(), key);
+                came_to.add(&plan.node(*index).id, Some((&key, &known.outputs)));
                 let (outputs, metrics) = (known.outputs.clone(), known.metrics.clone());
                 ledger.done(store, *index, outputs, metrics);
                 nodes.push((*index, Some(known)));
             }
         }
     }
-    if came_to(plan, &keys) != last.came_to {
+    if came_to.finish() != last.came_to {
         return Ok(None);
     }
     // Said first and looked at again: a sweep may be taking the run, or its artifacts, away. Where nothing can be
@@ -108,20 +109,44 @@ pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Opt
 }
 
 /// Notes what a finished run came to.
-pub fn remember(store: &Store, plan: &Plan, id: &str, keys: &BTreeMap<String, Digest>) -> Result<()> {
-    Ok(store.remember_run(&plan.name, &LastRun { id: id.to_owned(), came_to: came_to(plan, keys) })?)
+pub fn remember(store: &Store, ledger: &Ledger<'_>, id: &str, keys: &BTreeMap<String, Digest>) -> Result<()> {
+    let plan = ledger.plan();
+    let mut came_to = CameTo::new();
+    for index in plan.order() {
+        let node = &plan.node(*index).id;
+        came_to.add(
+            node,
+            match ledger.get(*index) {
+                Some(Settled::Done { outputs, .. }) => keys.get(node).map(|key| (key, outputs)),
+                _ => None,
+            },
+        );
+    }
+    Ok(store.remember_run(&plan.name, &LastRun { id: id.to_owned(), came_to: came_to.finish() })?)
 }
 
-/// Over all stages in order, with their keys; a skipped one has none.
-fn came_to(plan: &Plan, keys: &BTreeMap<String, Digest>) -> Digest {
-    let mut encoder = Encoder::new("mcprl run result v1");
-    for index in plan.order() {
-        let id = &plan.node(*index).id;
-        encoder.text(id);
-        match keys.get(id) {
-            Some(key) => encoder.digest(key),
-            None => encoder.bytes(b"skipped"),
-        };
+/// The digest over all stages in order, with their keys and outputs; a skipped one has none.
+struct CameTo(Encoder);
+
+impl CameTo {
+    fn new() -> Self {
+        Self(Encoder::new("mcprl run result v2"))
     }
-    encoder.finish()
+
+    fn add(&mut self, stage: &str, result: Option<(&Digest, &BTreeMap<String, Output>)>) {
+        self.0.text(stage);
+        match result {
+            Some((key, outputs)) => {
+                self.0.digest(key).object(outputs.len());
+                for (port, output) in outputs {
+                    self.0.text(port).digest(&output.digest);
+                }
+            }
+            None => _ = self.0.bytes(b"skipped"),
+        }
+    }
+
+    fn finish(self) -> Digest {
+        self.0.finish()
+    }
 }

@@ -4,7 +4,8 @@
 //! the run is over when all of it is.
 //!
 //! Order matters: the lease before the second look, so that what another run just published is taken; publishing before
-//! the record, so that a record never names what is not there; the record before the rows are forgotten.
+//! the record, so that a record never names what is not there; the record before the rows are forgotten, and with the
+//! journal's word of it before it goes to other machines.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Event, ExecError, Listener, RunFolder, journal::Entry, slots::Share};
 use crate::{
     data,
-    error::{At, Diagnostic, Interrupted, Result},
+    error::{At, Class, Diagnostic, Interrupted, Result},
     hash::Digest,
     plan::{self, CacheMode, Fed, KeyFields, NodeIndex, Plan, Ready, RerunReason, Resample},
     spent::Meter,
@@ -29,8 +30,9 @@ use crate::{
         registry,
     },
     store::{
-        Acquired, ActionRecord, Condition, Cost, Fetched, FileDigests, LastKeys, Lease, Lookup, Output,
-        Placed, Pushed, Recorded, Remainder, Remote, RowLog, Settler, Store, StoreError, Watch, failpoint,
+        Acquired, ActionRecord, Condition, Cost, Fetched, FileDigests, Known, LastKeys, Lease, Lookup,
+        Output, Placed, Pushed, Recorded, Remainder, Remote, RowLog, Settler, Store, StoreError, Watch,
+        aside, failpoint,
     },
 };
 
@@ -50,8 +52,8 @@ pub struct Workshop {
     pub folder: RunFolder,
     pub last: LastKeys,
     pub resample: Vec<Resample>,
-    /// Keys that this run worked before it was resumed.
-    pub worked: Vec<Digest>,
+    /// What this run worked before it was resumed, by stage and key, and what it came to, where that is known.
+    pub worked: BTreeMap<(String, Digest), Option<Known>>,
     /// What stages consumed that came to nothing.
     pub lost: Mutex<Cost>,
     /// What stages keep in memory for each other.
@@ -89,29 +91,23 @@ impl Workshop {
 
     /// The finished result, unless there is none or it is to be made anew.
     pub fn cached(&self, job: &Job) -> Result<Option<ActionRecord>> {
-        if self.forced(job).is_some() {
-            return Ok(None);
-        }
-        self.stored(job)
+        let found = if self.forced(job).is_some() { self.own(job) } else { self.stored(job)? };
+        self.taken(job, found)
     }
 
-    /// The finished result, if there is one, even where it is to be made anew.
-    fn stored(&self, job: &Job) -> Result<Option<ActionRecord>> {
-        let mut found = self.store.lookup_sealed(&job.key);
-        if matches!(found.0, Lookup::Miss | Lookup::Damaged { .. }) && self.fetched(job)? {
-            found = self.store.lookup_sealed(&job.key);
+    /// Takes a result that was found, with those of its artifacts whose seals do not fit.
+    fn taken(&self, job: &Job, found: Option<(ActionRecord, Vec<Digest>)>) -> Result<Option<ActionRecord>> {
+        let Some((record, unsealed)) = found else { return Ok(None) };
+        if self.plan.lacking(job.index, &record.metrics).is_some() {
+            return Ok(None);
         }
-        let (record, unsealed) = match found {
-            (Lookup::Hit(record), unsealed) => (record, unsealed),
-            (Lookup::Withheld(record), unsealed) if self.worked.contains(&job.key) => (record, unsealed),
-            _ => return Ok(None),
-        };
         if !unsealed.is_empty() {
             // Left behind by a run that was killed, perhaps before it was durable.
             self.store.settle(&[], &[job.key])?;
             self.store.seal_all(&unsealed)?;
         }
-        self.folder.note(Entry::Cached { node: self.id(job).to_owned(), key: job.key })?;
+        let came_to = Some(record.clone().into());
+        self.folder.note(Entry::Cached { node: self.id(job).to_owned(), key: job.key, came_to })?;
         // Said first and looked at again: a sweep sees the one, or is seen here.
         self.store.after_sweep();
         if !self.store.stands(&record.outputs) {
@@ -119,6 +115,33 @@ impl Workshop {
         }
         self.link(job, &record)?;
         Ok(Some(record))
+    }
+
+    /// The result that stands, here or in the remote, and those of its artifacts whose seals do not fit.
+    fn stored(&self, job: &Job) -> Result<Option<(ActionRecord, Vec<Digest>)>> {
+        let mut found = self.store.lookup_sealed(&job.key);
+        if matches!(found.0, Lookup::Miss | Lookup::Damaged { .. }) && self.fetched(job)? {
+            found = self.store.lookup_sealed(&job.key);
+        }
+        Ok(match found {
+            (Lookup::Hit(record), unsealed) => Some((record, unsealed)),
+            _ => None,
+        })
+    }
+
+    /// What this run itself has made of a stage that takes no other's result, before the run was resumed. Another stage
+    /// of the same key, or another run, may have made it anew since.
+    fn own(&self, job: &Job) -> Option<(ActionRecord, Vec<Digest>)> {
+        let (id, key) = (self.id(job), &job.key);
+        let record = match self.worked.get(&(id.to_owned(), *key)) {
+            Some(came_to) => self.store.result(key, came_to.as_ref()),
+            // Killed between the record and the journal's word of it.
+            None => self.store.record(key).filter(|record| {
+                record.stage == id && record.run.as_ref().is_some_and(|run| *run == self.folder.id)
+            }),
+        }?;
+        let unsealed = self.store.inspect_all(&record.outputs).ok()?;
+        Some((record, unsealed))
     }
 
     /// Whether the result came from the remote.
@@ -148,10 +171,12 @@ impl Workshop {
             Pushed::Differs { outputs, standing } => {
                 self.differs(job, outputs)?;
                 self.store.withdraw(&job.key)?;
-                Ok(match self.store.commit(&standing)? {
+                let standing = match self.store.commit(&standing)? {
                     Recorded::New | Recorded::Same => *standing,
                     Recorded::Differs { standing, .. } => *standing,
-                })
+                };
+                self.finished(job, &standing)?;
+                Ok(standing)
             }
         }
     }
@@ -200,8 +225,17 @@ impl Workshop {
         self.folder.link(&self.store, self.plan.node(job.index), outputs)
     }
 
+    /// Why the stage is worked in every run, whatever the store has.
     fn forced(&self, job: &Job) -> Option<RerunReason> {
-        plan::forced(&self.plan, job.index, &self.resample).filter(|_| !self.worked.contains(&job.key))
+        plan::forced(&self.plan, job.index, &self.resample)
+    }
+
+    /// Says what the stage came to, and links it.
+    fn finished(&self, job: &Job, record: &ActionRecord) -> Result<()> {
+        let (node, seconds) = (self.id(job).to_owned(), record.cost.seconds);
+        let came_to = Some(record.clone().into());
+        self.folder.note(Entry::Finished { node, key: job.key, seconds, came_to })?;
+        self.link(job, record)
     }
 
     /// Takes the result from the store, from another run that is about to have it, or works it.
@@ -221,7 +255,9 @@ impl Workshop {
             }
             match done {
                 // This machine stood still, was taken for dead, and another went on: its result is the one that counts.
+                // Whatever else went wrong may be because the other took away what lay here.
                 Err(failure) if failure.code() == StoreError::LeaseLost.code() => {}
+                Err(failure) if failure.class() != Class::Interrupted && lease.check().is_err() => {}
                 done => return done,
             }
         }
@@ -252,8 +288,13 @@ impl Workshop {
 
     async fn work(&self, job: &Job, lease: &Lease, share: &Share, meter: &Arc<Meter>) -> Result<Done> {
         let found = self.store.lookup(&job.key);
+        let lacking = || match &found {
+            Lookup::Hit(record) => self.plan.lacking(job.index, &record.metrics),
+            _ => None,
+        };
         let reasons = match self.forced(job) {
             Some(reason) => vec![reason],
+            None if lacking().is_some() => plan::no_metric(self.plan.node(job.index)).into_iter().collect(),
             None => {
                 let known = (&self.store, &self.last);
                 plan::reasons(&self.plan, known, job.index, (&job.ready, &job.fields), &found)
@@ -268,17 +309,20 @@ impl Workshop {
         failpoint("work::begun");
         let began = Instant::now();
         self.files_unchanged(job)?;
-        let (attempt, metrics) = match self.persist(job, &rows, meter, share).await {
-            Err(failure) if asked_anew && failure.is_transient() => match self.stored(job)? {
-                Some(record) => {
-                    self.listener.event(&Event::Unanswered { id: &id, failure: &failure });
-                    return Ok(Done { key: job.key, record, cached: true });
+        let (attempt, metrics) = match self.persist(job, lease, &rows, meter, share).await {
+            Err(failure) if asked_anew && failure.is_transient() => {
+                match self.taken(job, self.stored(job)?)? {
+                    Some(record) => {
+                        self.listener.event(&Event::Unanswered { id: &id, failure: &failure });
+                        return Ok(Done { key: job.key, record, cached: true });
+                    }
+                    None => return Err(failure),
                 }
-                None => return Err(failure),
-            },
+            }
             performed => performed?,
         };
         failpoint("work::performed");
+        let metrics = self.checked(job, metrics)?;
         self.files_unchanged(job)?;
         let (outputs, placed) = self.publish(job, &attempt)?;
         let card = &self.plan.node(job.index).stage.card;
@@ -289,6 +333,7 @@ impl Workshop {
             outputs,
             metrics,
             cost: self.cost(job, meter, began),
+            run: Some(self.folder.id.clone()),
             withheld: self.plan.node(job.index).stage.cache == CacheMode::Off,
         };
         lease.check()?;
@@ -304,13 +349,12 @@ impl Workshop {
                 *standing
             }
         };
-        self.settler.settle(&id, job.key, placed, Some((rows.log.clone(), rows.remainder(&record))));
+        self.settler.settle(&id, &record, placed, Some((rows.log.clone(), rows.remainder(&record))));
+        // Before it goes to other machines, which may take long: what is recorded is not worked again.
+        self.finished(job, &record)?;
         let record = self.pushed(job, record)?;
-        self.store.remember(&self.plan.name, &BTreeMap::from([(id.clone(), job.key)]))?;
-        self.link(job, &record)?;
+        self.store.remember(&self.plan.name, &BTreeMap::from([(id, job.key)]))?;
         failpoint("work::linked");
-        let seconds = record.cost.seconds;
-        self.folder.note(Entry::Finished { node: id, key: job.key, seconds })?;
         Ok(Done { key: job.key, record, cached: false })
     }
 
@@ -328,10 +372,26 @@ impl Workshop {
         Ok(StageRows { log: Arc::new(log), store: self.store.clone(), anew, port, has_family })
     }
 
+    /// What it says of itself, without what is no number; refused without what its loop waits for.
+    fn checked(&self, job: &Job, mut metrics: Metrics) -> Result<Metrics> {
+        metrics.retain(|name, value| {
+            if !value.is_finite() {
+                let note = format!("metric `{name}` is {value}, and left out");
+                self.listener.observer(self.id(job)).note(&note);
+            }
+            value.is_finite()
+        });
+        match self.plan.lacking(job.index, &metrics) {
+            Some(lacking) => Err(lacking.into()),
+            None => Ok(metrics),
+        }
+    }
+
     /// Works the stage, several times where the outside world fails and the card allows it.
     async fn persist(
         &self,
         job: &Job,
+        lease: &Lease,
         rows: &Arc<StageRows>,
         meter: &Arc<Meter>,
         share: &Share,
@@ -354,6 +414,8 @@ impl Workshop {
                         () = tokio::time::sleep(wait) => {}
                         () = self.cancel.cancelled() => return Err(Interrupted.into()),
                     }
+                    // Another's work may lie where the next try would.
+                    lease.check()?;
                     left -= 1;
                     wait = (wait * 2).min(LONGEST_WAIT);
                 }
@@ -502,7 +564,7 @@ fn away(cause: &StoreError) -> String {
 struct Attempt(TempDir);
 
 impl Attempt {
-    /// The caller holds the key's lease: what lies here is nobody's.
+    /// The caller holds the key's lease: what lies here is nobody's, or of one who was taken for dead.
     fn new(store: &Store, key: &Digest) -> Result<Self> {
         let folder = absolute(store.root().join("tmp/work").join(key.to_string()));
         if folder.exists() {
@@ -511,7 +573,7 @@ impl Attempt {
         }
         let writing = |cause| StoreError::writing(&folder, cause);
         std::fs::create_dir_all(&folder).map_err(writing)?;
-        let attempt = Self(TempDir::new_in(&folder).map_err(writing)?);
+        let attempt = Self(aside(&folder).map_err(writing)?);
         for folder in [attempt.out(), attempt.scratch()] {
             std::fs::create_dir(&folder).map_err(|cause| StoreError::writing(folder, cause))?;
         }
@@ -535,9 +597,10 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
+        // Nothing of it is wanted any more. What lies beside it is another's, who took this one for dead.
+        _ = std::fs::remove_dir_all(self.0.path());
         if let Some(folder) = self.0.path().parent() {
-            // Removed with what is in it; nothing of it is wanted any more.
-            _ = std::fs::remove_dir_all(folder);
+            _ = std::fs::remove_dir(folder);
         }
     }
 }

@@ -182,7 +182,9 @@ impl Diagnostic for PlanError {
             Self::NotResampled { .. } => Some("for other random choices set another `seed`".into()),
             Self::NoIteration { last: Some(last), .. } => Some(format!("its iterations are 1 to {last}")),
             Self::NoIteration { last: None, .. } => Some("it is in no loop".into()),
-            Self::NoMetric { .. } => None,
+            Self::NoMetric { metric, .. } => {
+                Some(format!("it is to write `{metric}`, a finite number, among its metrics"))
+            }
         }
     }
 

@@ -24,6 +24,8 @@ pub struct Node {
     pub feeds: Vec<Feed>,
     /// Not worked if this condition holds.
     pub gate: Option<Gate>,
+    /// The metric by which it is decided whether later iterations are worked.
+    pub awaited: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -294,7 +296,16 @@ impl<'a> Unrolled<'a> {
             turn,
             feeds: links.iter().map(feed).collect(),
             gate: turn.and_then(|turn| self.gate(turn)),
+            awaited: turn.and_then(|turn| self.awaited(stage, turn)),
         }
+    }
+
+    fn awaited(&self, stage: &DraftStage, Turn { turns, iteration }: Turn) -> Option<String> {
+        let (draft, links) = (&self.draft.loops[turns], &self.loops[turns]);
+        let (until, metric) = links.until.as_ref()?;
+        let decides =
+            draft.stages.get(*until)?.name == stage.name && iteration + links.lag < draft.iterations;
+        decides.then(|| metric.clone())
     }
 
     /// Iteration k ends the loop if any iteration up to k-1-lag reached the goal; newer ones may still be at work.

@@ -51,10 +51,13 @@ pub use reason::{RerunReason, differences, stored, stored_draw, stored_parts};
 pub use resample::Resample;
 pub use schema::schema;
 pub use source::Source;
-pub use survey::{NodeStatus, Status, Survey, forced, is_sure_to_be_worked, reasons};
+pub use survey::{NodeStatus, Status, Survey, forced, is_sure_to_be_worked, no_metric, reasons};
 pub use upkeep::CacheMode;
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use self::{graph::Graph, identity::ServerIdentity, key::Surroundings, reader::Reader, source::Places};
 use crate::{
@@ -130,6 +133,14 @@ impl Plan {
         self.identity.as_ref().is_some_and(|server| !server.is_known)
             && card.uses.contains(&Section::Server)
             && card.outputs.values().any(|port| port.artifact == "server")
+    }
+
+    /// What is wrong with a result of this node that has these metrics alone: that its loop waits for another.
+    pub fn lacking(&self, index: NodeIndex, metrics: &BTreeMap<String, f64>) -> Option<PlanError> {
+        let node = self.node(index);
+        let metric = node.awaited.as_ref().filter(|metric| !metrics.contains_key(*metric))?.clone();
+        let turns = node.turn.map(|turn| self.loop_name(turn).to_owned()).unwrap_or_default();
+        Some(PlanError::NoMetric { stage: node.id.clone(), metric, turns })
     }
 
     pub fn loop_name(&self, turn: Turn) -> &str {

@@ -101,6 +101,10 @@ pub enum RerunReason {
     Forgotten,
     /// The result is there, and the stage that made it said `cache = "off"`.
     Withheld,
+    /// The result is there, without a metric that its loop waits for.
+    NoMetric {
+        metric: String,
+    },
     /// The run file says `cache = "refresh"` or `"off"`.
     NotCached,
     /// Asked for with `--resample`.
@@ -352,6 +356,9 @@ impl fmt::Display for RerunReason {
             Self::Gone => f.write_str("its result is no longer in the cache"),
             Self::Forgotten => f.write_str("its earlier record is gone"),
             Self::Withheld => f.write_str("its result was made with cache = \"off\", for that run alone"),
+            Self::NoMetric { metric } => {
+                write!(f, "its result lacks the metric `{metric}`, which the loop waits for")
+            }
             Self::NotCached => f.write_str("worked in every run, as its `cache` says"),
             Self::Resample => f.write_str("asked for with --resample"),
             Self::AskedAnew => f.write_str("asked anew: only the server at the url can say who it is"),

@@ -4,7 +4,7 @@ use petgraph::Direction;
 use serde::Serialize;
 
 use super::{
-    CacheMode, Forecast, Foresight, KeyFields, Ledger, NodeIndex, Plan, Problem, Readiness, Ready,
+    CacheMode, Forecast, Foresight, KeyFields, Ledger, Node, NodeIndex, Plan, Problem, Readiness, Ready,
     RerunReason, Resample, Settled, Subject, Told,
     forecast::Experience,
     memory::{Memory, held, memory},
@@ -164,6 +164,9 @@ fn status(
             let fields = plan.fields(index, &ready);
             let key = fields.key();
             match (glance.lookup(store, &key), forced(plan, index, resample)) {
+                (Ok((Known { metrics, .. }, _)), None) if plan.lacking(index, &metrics).is_some() => {
+                    (Status::Run { key, reasons: no_metric(plan.node(index)).into_iter().collect() }, None)
+                }
                 (Ok((Known { outputs, metrics, cost }, _)), None) => {
                     ledger.done(store, index, outputs, metrics);
                     (Status::Cached { key }, Some(cost))
@@ -246,6 +249,11 @@ pub fn forced(plan: &Plan, index: NodeIndex, resample: &[Resample]) -> Option<Re
         return Some(RerunReason::Resample);
     }
     plan.asks_anew(index).then_some(RerunReason::AskedAnew)
+}
+
+/// Why a node is worked whose result lacks the metric that its loop waits for.
+pub fn no_metric(node: &Node) -> Option<RerunReason> {
+    node.awaited.clone().map(|metric| RerunReason::NoMetric { metric })
 }
 
 /// Why a node with these fields finds no result.

@@ -4,6 +4,7 @@
 
 use std::{
     fs::Permissions,
+    io::ErrorKind,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -11,7 +12,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Output, Store, StoreError, failpoint,
+    Output, Store, StoreError, aside, failpoint,
     lease::touch,
     tree::{self, Entry, Stamp},
     write,
@@ -111,15 +112,20 @@ impl Store {
         Some(folders.chain(files.into_iter().map(|entry| (entry, false))).collect())
     }
 
+    /// Whether its files are as they were when last hashed. Reads none.
+    pub(super) fn is_sealed(&self, digest: &Digest) -> bool {
+        self.read_seal(digest).is_some_and(|seal| seal.fits(&self.artifact(digest)))
+    }
+
     /// Whether the artifact can be used. Stats its files; reads them only where the seal does not fit. Writes nothing.
     pub fn inspect(&self, digest: &Digest) -> Condition {
         let folder = self.artifact(digest);
-        if self.read_seal(digest).is_some_and(|seal| seal.fits(&folder)) {
+        if self.is_sealed(digest) {
             return Condition::Sealed;
         }
         let entries = match tree::list(&folder) {
             Ok(entries) => entries,
-            Err(StoreError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            Err(StoreError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
                 return Condition::Absent;
             }
             Err(cause) => return Condition::Damaged(cause.to_string()),
@@ -166,14 +172,9 @@ impl Store {
         failpoint("publish::hashed");
 
         let target = self.artifact(&digest);
-        if self.inspect(&digest).is_intact() {
-            // The seal changes before the artifact is counted on, so that a sweep under way spares it.
-            self.renew(&digest)?;
-            self.after_sweep();
-            if target.is_dir() {
-                remove(staged)?;
-                return Ok(Placed { digest, seal: None });
-            }
+        if self.retain(&digest)? {
+            remove(staged)?;
+            return Ok(Placed { digest, seal: None });
         }
         if let Some(parent) = target.parent() {
             std::fs::create_dir_all(parent).map_err(|cause| StoreError::writing(parent, cause))?;
@@ -195,20 +196,37 @@ impl Store {
         Ok(Placed { digest, seal: Some(seal) })
     }
 
+    /// Whether the artifact is there and can be used, for one who counts on it from now on.
+    pub(super) fn retain(&self, digest: &Digest) -> Result<bool, StoreError> {
+        if !self.inspect(digest).is_intact() {
+            return Ok(false);
+        }
+        // The seal changes before the artifact is counted on, so that a sweep under way spares it.
+        self.renew(digest)?;
+        self.after_sweep();
+        Ok(self.artifact(digest).is_dir())
+    }
+
     /// Changes the seal's time, or makes the artifact durable and the seal.
     fn renew(&self, digest: &Digest) -> Result<(), StoreError> {
         let path = self.seal_path(digest);
-        match touch(&path) {
-            Ok(()) => Ok(()),
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => self.seal(digest),
-            Err(cause) => Err(StoreError::writing(path, cause)),
+        let sealed = match touch(&path) {
+            // Another user's seal may be one's own to replace, and not to touch.
+            Err(cause) if matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+                self.seal(digest)
+            }
+            touched => touched.map_err(|cause| StoreError::writing(path, cause)),
+        };
+        match sealed {
+            // Swept just now.
+            Err(_) if !self.artifact(digest).exists() => Ok(()),
+            sealed => sealed,
         }
     }
 
     /// Takes a folder out of sight in one step, then deletes it.
     fn discard(&self, folder: &Path) -> Result<(), StoreError> {
-        let grave =
-            tempfile::tempdir_in(self.tmp()).map_err(|cause| StoreError::writing(self.tmp(), cause))?;
+        let grave = aside(&self.tmp()).map_err(|cause| StoreError::writing(self.tmp(), cause))?;
         std::fs::rename(folder, grave.path().join("artifact"))
             .map_err(|cause| StoreError::writing(folder, cause))
     }
@@ -217,7 +235,7 @@ impl Store {
 fn remove(folder: &Path) -> Result<(), StoreError> {
     match std::fs::remove_dir_all(folder) {
         // An NFS client that missed the answer to its rename finds the folder gone.
-        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => Err(StoreError::writing(folder, cause)),
+        Err(cause) if cause.kind() != ErrorKind::NotFound => Err(StoreError::writing(folder, cause)),
         _ => Ok(()),
     }
 }

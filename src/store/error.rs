@@ -42,6 +42,8 @@ pub enum StoreError {
     NotAStore { root: PathBuf },
     #[error("artifact {digest} in {root} is damaged: its bytes are not those it is named after")]
     Corrupt { root: PathBuf, digest: String },
+    #[error("{path} cannot be read, and a run needs what it names")]
+    Unreadable { path: PathBuf },
     #[error("another `mcprl cache gc` is at work on this cache")]
     Sweeping,
     #[error("another process took over this stage")]
@@ -84,6 +86,7 @@ impl Diagnostic for StoreError {
             Self::Absent { .. } => "store::absent",
             Self::NotAStore { .. } => "store::not_a_store",
             Self::Corrupt { .. } => "store::corrupt",
+            Self::Unreadable { .. } => "store::unreadable_record",
             Self::Sweeping => "store::sweeping",
             Self::LeaseLost => "store::lease_lost",
             Self::Unreachable { .. } => "store::remote_unreachable",
@@ -116,6 +119,9 @@ impl Diagnostic for StoreError {
             }
             Self::Corrupt { .. } => {
                 "`mcprl cache verify` sets aside what is damaged; a run makes it anew".into()
+            }
+            Self::Unreadable { .. } => {
+                "nothing was removed: `mcprl cache verify` sets it aside, and `mcprl resume` makes the result anew".into()
             }
             Self::Sweeping => "wait until it is over".into(),
             Self::LeaseLost => "its result is used instead; run the same file again".into(),

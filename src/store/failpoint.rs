@@ -15,8 +15,8 @@
 //! | `publish::hashed` | one output, read-only, not yet in place |
 //! | `publish::renamed` | one artifact without its seal |
 //! | `commit::before` | all artifacts, no record |
-//! | `commit::after` | the record; rows not forgotten, newest key not noted |
-//! | `work::linked` | everything but the journal's word of it |
+//! | `commit::after` | the record; no word of it in the journal, rows not forgotten, newest key not noted |
+//! | `work::linked` | everything; what waits for it not begun |
 //! | `settle::synced` | a durable artifact without its seal |
 //! | `fetch::published` | artifacts of another machine, no record |
 //! | `push::torn` | half of a file beside the objects of a remote folder |

@@ -1,7 +1,7 @@
 //! Taking away what no kept run needs, beside runs that are at work.
 //!
-//! Needed is every record of a kept run, every artifact such a record names as output or input, and everything younger
-//! than the grace window; while any run is at work the window is an hour at least, for what a run has just published no
+//! Needed is every record of a kept run, every artifact such a record names as output or input or the run says that it
+//! came to, and everything younger than the grace window; while any run is at work the window is an hour at least, for what a run has just published no
 //! record names yet. Ages are told by the clock that stamps the store's files.
 //!
 //! A run may come to need something between the look and the sweep, also one that begins in between. So both sides say
@@ -30,7 +30,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Acquired, ActionRecord, Lease, Store, StoreError, Watch,
+    Acquired, ActionRecord, Lease, Store, StoreError, Watch, aside,
     files::LISTS,
     record::key_of,
     tree::{self, Stamp},
@@ -51,6 +51,15 @@ pub struct Stored {
     pub bytes: u64,
     /// When it was last published or sealed.
     pub used: Option<SystemTime>,
+}
+
+/// What runs need.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Needed {
+    /// Their records, and all these name.
+    pub keys: BTreeSet<Digest>,
+    /// What they came to: the record that stands under a key may be of another run by now, with other outputs.
+    pub artifacts: BTreeSet<Digest>,
 }
 
 /// What is not needed, as it was when looked at.
@@ -107,14 +116,12 @@ impl Store {
         found
     }
 
-    /// What is neither reachable from `keep`, the keys of kept runs, nor within the grace window; and `runs`, which are
+    /// What is neither reachable from `keep`, which kept runs need, nor within the grace window; and `runs`, which are
     /// to go. Changes nothing.
-    pub fn garbage(
-        &self,
-        keep: &BTreeSet<Digest>,
-        runs: Vec<String>,
-        grace: Duration,
-    ) -> Result<Garbage, StoreError> {
+    ///
+    /// # Errors
+    /// If a record that is needed cannot be read: what it names would look like garbage.
+    pub fn garbage(&self, keep: &Needed, runs: Vec<String>, grace: Duration) -> Result<Garbage, StoreError> {
         let live = !self.live_runs().is_empty();
         let window = if live { grace.max(BESIDE_RUNS) } else { grace };
         let now = self.clock()?;
@@ -123,11 +130,16 @@ impl Store {
             at.is_none_or(|at| now.duration_since(at).unwrap_or_default() < window)
         };
         let mut garbage = Garbage::default();
-        let mut named = BTreeSet::new();
+        let mut named = keep.artifacts.clone();
         for path in files(&self.root.join("ac")) {
             let Some(key) = key_of(&path) else { continue };
-            if keep.contains(&key) || (!window.is_zero() && young(modified(&path), window)) {
-                named.extend(self.record(&key).iter().flat_map(references));
+            let is_kept = keep.keys.contains(&key);
+            if is_kept || (!window.is_zero() && young(modified(&path), window)) {
+                let record = self.record(&key);
+                if is_kept && record.is_none() && path.exists() {
+                    return Err(StoreError::Unreadable { path });
+                }
+                named.extend(record.iter().flat_map(references));
             } else {
                 garbage.records.push(key);
             }
@@ -142,7 +154,7 @@ impl Store {
         garbage.leftovers.extend(old);
         let records: BTreeSet<&Digest> = garbage.records.iter().collect();
         let standing = |key: &Digest| self.record_path(key).exists() && !records.contains(key);
-        garbage.leftovers.extend(self.half_done(keep, live, &standing, &young));
+        garbage.leftovers.extend(self.half_done(&keep.keys, live, &standing, &young));
         garbage.runs = runs.into_iter().map(|id| (id.clone(), stamp(&self.journal(&id)))).collect();
         Ok(garbage)
     }
@@ -180,15 +192,14 @@ impl Store {
         rows.chain(work).chain(others.filter(|_| !live)).collect()
     }
 
-    /// Takes garbage away, except for what was asked for since it was looked at. `asked` gives the keys of all runs
-    /// but those that go.
+    /// Takes garbage away, except for what was asked for since it was looked at. `asked` gives what all runs but those
+    /// that go need.
     pub fn sweep(
         &self,
         garbage: Garbage,
-        asked: &dyn Fn(&BTreeSet<String>) -> BTreeSet<Digest>,
+        asked: &dyn Fn(&BTreeSet<String>) -> Needed,
     ) -> Result<Swept, StoreError> {
-        let grave = tempfile::Builder::new().prefix("gc-").tempdir_in(self.tmp());
-        let grave = grave.map_err(|cause| StoreError::writing(self.tmp(), cause))?;
+        let grave = aside(&self.tmp()).map_err(|cause| StoreError::writing(self.tmp(), cause))?;
         let Acquired::Mine(lease) = self.ask(SWEEP, "", "", &mut Watch::default())? else {
             return Err(StoreError::Sweeping);
         };
@@ -219,7 +230,7 @@ impl Store {
     }
 
     /// Of what was not needed, that which is not needed now.
-    fn still(&self, mut garbage: Garbage, asked: &dyn Fn(&BTreeSet<String>) -> BTreeSet<Digest>) -> Garbage {
+    fn still(&self, mut garbage: Garbage, asked: &dyn Fn(&BTreeSet<String>) -> Needed) -> Garbage {
         let live = self.live_runs();
         if !live.is_empty() {
             // Half-done work that was nobody's may be a new run's by now.
@@ -229,10 +240,11 @@ impl Store {
         garbage.runs.retain(|(id, before)| !live.contains(id) && stamp(&self.journal(id)) == *before);
         let asked = asked(&garbage.runs.iter().map(|(id, _)| id.clone()).collect());
         let (wanted, records): (Vec<_>, Vec<_>) =
-            garbage.records.into_iter().partition(|key| asked.contains(key));
+            garbage.records.into_iter().partition(|key| asked.keys.contains(key));
         garbage.records = records;
         let wanted = wanted.iter().filter_map(|key| self.record(key));
-        let needed: BTreeSet<Digest> = wanted.flat_map(|record| references(&record)).collect();
+        let mut needed: BTreeSet<Digest> = wanted.flat_map(|record| references(&record)).collect();
+        needed.extend(asked.artifacts);
         garbage.artifacts.retain(|(stored, seal)| {
             !needed.contains(&stored.digest) && stamp(&self.seal_path(&stored.digest)) == *seal
         });

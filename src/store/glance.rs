@@ -13,13 +13,14 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{ActionRecord, Cost, Lookup, Output, Store, StoreError, tree::Stamp, write};
+use super::{ActionRecord, Cost, Lookup, Output, Store, StoreError, record::numbers, tree::Stamp, write};
 use crate::hash::{Digest, Encoder};
 
 /// What the stage with some key wrote.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Known {
     pub outputs: BTreeMap<String, Output>,
+    #[serde(deserialize_with = "numbers")]
     pub metrics: BTreeMap<String, f64>,
     pub cost: Cost,
 }

@@ -40,7 +40,7 @@ impl Store {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastRun {
     pub id: String,
-    /// Over the keys of all its stages.
+    /// Over the keys of all its stages, and what these came to.
     pub came_to: Digest,
 }
 

@@ -27,7 +27,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -130,6 +130,20 @@ struct Content {
     holder: Holder,
 }
 
+impl Content {
+    /// Of a lease that another user keeps to himself: of a host that none is called, and so judged by its heartbeat.
+    fn hidden() -> Self {
+        let holder = Holder {
+            host: String::new(),
+            boot: String::new(),
+            pid_namespace: String::new(),
+            pid: 0,
+            started: None,
+        };
+        Self { token: String::new(), stage: String::new(), run: "another user's run".into(), holder }
+    }
+}
+
 /// A lease file as it was when opened.
 struct Found {
     epoch: u64,
@@ -139,7 +153,15 @@ struct Found {
 
 impl Found {
     fn open(epoch: u64, path: &Path) -> Option<Self> {
-        let mut file = File::open(path).ok()?;
+        let mut file = match File::open(path) {
+            Ok(file) => file,
+            // Its heartbeat can be seen.
+            Err(cause) if cause.kind() == std::io::ErrorKind::PermissionDenied => {
+                let beat = path.metadata().ok()?.modified().ok()?;
+                return Some(Self { epoch, content: Content::hidden(), beat });
+            }
+            Err(_) => return None,
+        };
         let beat = file.metadata().ok()?.modified().ok()?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).ok()?;
@@ -386,11 +408,11 @@ impl Drop for Lease {
     }
 }
 
-/// Sets the modification time to now, by the clock of whoever keeps the file.
+/// Sets the modification time to now, by the clock of whoever keeps the file. With the time of access, for that is what
+/// one who may write to a file and does not own it is allowed.
 pub(super) fn touch(path: &Path) -> std::io::Result<()> {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-    let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-    let times = Timestamps { last_access: omit, last_modification: now };
+    let times = Timestamps { last_access: now, last_modification: now };
     Ok(rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::empty())?)
 }
 

@@ -49,7 +49,7 @@ pub use cas::{Condition, Placed};
 pub use error::StoreError;
 pub use failpoint::{die, failpoint, reached};
 pub use files::FileDigests;
-pub use gc::{Garbage, Stored, Swept};
+pub use gc::{Garbage, Needed, Stored, Swept};
 pub use glance::{Glance, Known};
 pub use last::{LastKeys, LastRun};
 pub use lease::{Acquired, Holder, Lease, Watch};
@@ -59,6 +59,7 @@ pub use rows::{Relatives, Remainder, RowLog};
 pub use settle::Settler;
 pub use transfer::Copied;
 pub use verify::{Checked, Flaw};
+pub use write::aside;
 
 /// Layout of the folders above. A store with a higher number is left alone.
 const VERSION: u32 = 1;
@@ -75,6 +76,8 @@ impl Store {
         let root = root.into();
         let path = root.join("version");
         match std::fs::read_to_string(&path) {
+            // As a power cut may leave it that came soon after.
+            Ok(text) if is_blank(&text) => {}
             Ok(text) => match text.trim().parse::<u32>() {
                 Ok(found) if found <= VERSION => {}
                 _ => return Err(StoreError::Version { root, found: text.trim().into(), known: VERSION }),
@@ -99,7 +102,7 @@ impl Store {
             write::replace(self, &ignore, b"*\n!.gitignore\n")?;
         }
         let version = self.root.join("version");
-        if !version.exists() {
+        if std::fs::read_to_string(&version).is_ok_and(|text| is_blank(&text)) || !version.exists() {
             write::replace(self, &version, format!("{VERSION}\n").as_bytes())?;
         }
         Ok(())
@@ -115,8 +118,8 @@ impl Store {
 
     /// Whether the store can be written.
     pub fn probe(&self) -> Result<(), StoreError> {
-        let file = tempfile::NamedTempFile::new_in(self.tmp());
-        file.map(|_| ()).map_err(|cause| StoreError::writing(self.tmp(), cause))
+        let file = tempfile::tempfile_in(self.tmp());
+        file.map(drop).map_err(|cause| StoreError::writing(self.tmp(), cause))
     }
 
     pub fn root(&self) -> &Path {
@@ -131,4 +134,8 @@ impl Store {
     fn tmp(&self) -> PathBuf {
         self.root.join("tmp")
     }
+}
+
+fn is_blank(text: &str) -> bool {
+    text.chars().all(|letter| letter.is_whitespace() || letter == '\0')
 }

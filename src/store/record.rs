@@ -6,11 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::{
-    Condition, Store, StoreError, failpoint,
+    Condition, Known, Store, StoreError, failpoint,
     write::{self, Created},
 };
 use crate::{hash::Digest, spent::Spent};
@@ -56,8 +56,12 @@ pub struct ActionRecord {
     /// The fields the key was made of, for explaining later reruns.
     pub fields: Value,
     pub outputs: BTreeMap<String, Output>,
+    #[serde(deserialize_with = "numbers")]
     pub metrics: BTreeMap<String, f64>,
     pub cost: Cost,
+    /// The run that made it; absent in older stores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
     /// Not for other runs.
     #[serde(default, skip_serializing_if = "is_false")]
     pub withheld: bool,
@@ -69,6 +73,12 @@ impl ActionRecord {
         let differs = |(port, output): &(&String, &Output)| self.outputs.get(*port) != Some(*output);
         other.outputs.iter().filter(differs).map(|(port, _)| port.clone()).collect()
     }
+}
+
+/// Numbers by name. JSON has no infinity and nothing that is not a number: earlier versions wrote `null` for them.
+pub(super) fn numbers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let all = BTreeMap::<String, Option<f64>>::deserialize(from)?;
+    Ok(all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
@@ -133,7 +143,17 @@ impl Store {
             }
             return Lookup::Miss;
         };
-        for (port, output) in &record.outputs {
+        match self.inspect_all(&record.outputs) {
+            Ok(found) => unsealed.extend(found),
+            Err((port, problem)) => return Lookup::Damaged { output: Some(port), problem },
+        }
+        if record.withheld { Lookup::Withheld(record) } else { Lookup::Hit(record) }
+    }
+
+    /// Those whose seals do not fit; the first that can not be used, and what is wrong with it.
+    pub fn inspect_all(&self, outputs: &BTreeMap<String, Output>) -> Result<Vec<Digest>, (String, String)> {
+        let mut unsealed = Vec::new();
+        for (port, output) in outputs {
             let problem = match self.inspect(&output.digest) {
                 Condition::Sealed => continue,
                 Condition::Unsealed => {
@@ -143,9 +163,38 @@ impl Store {
                 Condition::Absent => "it is gone".into(),
                 Condition::Damaged(problem) => problem,
             };
-            return Lookup::Damaged { output: Some(port.clone()), problem };
+            return Err((port.clone(), problem));
         }
-        if record.withheld { Lookup::Withheld(record) } else { Lookup::Hit(record) }
+        Ok(unsealed)
+    }
+
+    /// What a run came to under this key, as a record: not always the one that stands now, for the stage may have been
+    /// worked anew since. Where the run does not say what it came to, the one that stands.
+    pub fn result(&self, key: &Digest, came_to: Option<&Known>) -> Option<ActionRecord> {
+        let standing = self.record(key);
+        let Some(Known { outputs, metrics, cost }) = came_to.cloned() else { return standing };
+        let blank = || ActionRecord {
+            key: *key,
+            stage: String::new(),
+            fields: Value::Null,
+            outputs: BTreeMap::new(),
+            metrics: BTreeMap::new(),
+            cost: Cost::default(),
+            run: None,
+            withheld: false,
+        };
+        // The fields are those of the key in any of its records.
+        let like = standing.or_else(|| self.set_aside(key)).unwrap_or_else(blank);
+        Some(ActionRecord { outputs, metrics, cost, ..like })
+    }
+
+    /// A record of this key that was withdrawn.
+    fn set_aside(&self, key: &Digest) -> Option<ActionRecord> {
+        let items = std::fs::read_dir(self.root.join("ac/old")).ok()?.flatten();
+        let prefix = key.to_string();
+        items
+            .filter(|item| item.file_name().to_str().is_some_and(|name| name.starts_with(&prefix)))
+            .find_map(|item| serde_json::from_slice(&std::fs::read(item.path()).ok()?).ok())
     }
 
     /// Renews these seals, which did not fit, so that the next lookup reads no artifact.
@@ -205,7 +254,20 @@ impl Store {
         let folder = self.root.join("ac/old");
         std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(&folder, cause))?;
         let aside = folder.join(format!("{key}.{}.json", Digest::of(&bytes).short()));
-        std::fs::rename(&path, aside).map_err(|cause| StoreError::writing(path, cause))
+        match std::fs::rename(&path, aside) {
+            // Another was faster.
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            done => done.map_err(|cause| StoreError::writing(path, cause)),
+        }
+    }
+
+    /// Withdraws this very record: one that stands in its place by now is another's.
+    pub(super) fn withdraw_own(&self, record: &ActionRecord) -> Result<(), StoreError> {
+        let own = |standing: &ActionRecord| {
+            (&standing.run, &standing.stage, &standing.outputs)
+                == (&record.run, &record.stage, &record.outputs)
+        };
+        if self.record(&record.key).as_ref().is_some_and(own) { self.withdraw(&record.key) } else { Ok(()) }
     }
 }
 

@@ -13,6 +13,7 @@
 use std::{
     collections::BTreeSet,
     fs::File,
+    io::ErrorKind,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
@@ -22,7 +23,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use super::{Placed, Remainder, RowLog, Store, StoreError, failpoint};
+use super::{ActionRecord, Placed, Remainder, RowLog, Store, StoreError, failpoint};
 use crate::hash::Digest;
 
 /// Syncs under way at once, which the file system may answer with one commit.
@@ -39,12 +40,12 @@ impl Store {
             // The name of the artifact, and that of the folder it is in.
             paths.extend(folder.ancestors().skip(1).take(2).map(Path::to_owned));
         }
-        for key in records {
-            let path = self.record_path(key);
-            paths.extend(path.parent().map(Path::to_owned));
-            paths.insert(path);
-        }
-        sync_all(&paths.into_iter().collect::<Vec<_>>())?;
+        // One that is gone, another run has withdrawn meanwhile.
+        let records: Vec<PathBuf> = records.iter().map(|key| self.record_path(key)).collect();
+        paths.extend(records.iter().filter_map(|path| Some(path.parent()?.to_owned())));
+        let must = paths.into_iter().map(|path| (path, Presence::Certain));
+        let may = records.into_iter().map(|path| (path, Presence::Likely));
+        sync_all(&must.chain(may).collect::<Vec<_>>())?;
         for Placed { digest, seal } in placed {
             if let Some(seal) = seal {
                 failpoint("settle::synced");
@@ -55,11 +56,19 @@ impl Store {
     }
 }
 
-fn sync_all(paths: &[PathBuf]) -> Result<(), StoreError> {
-    let sync = |path: &PathBuf| {
-        let synced = File::open(path).and_then(|file| file.sync_all());
-        synced.map_err(|cause| StoreError::writing(path, cause))
-    };
+/// Whether a file is there when it is synced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    Certain,
+    Likely,
+}
+
+fn sync_all(paths: &[(PathBuf, Presence)]) -> Result<(), StoreError> {
+    let sync =
+        |(path, presence): &(PathBuf, Presence)| match File::open(path).and_then(|file| file.sync_all()) {
+            Err(cause) if cause.kind() == ErrorKind::NotFound && *presence == Presence::Likely => Ok(()),
+            synced => synced.map_err(|cause| StoreError::writing(path, cause)),
+        };
     if let [path] = paths {
         return sync(path);
     }
@@ -80,7 +89,7 @@ fn sync_all(paths: &[PathBuf]) -> Result<(), StoreError> {
 /// A finished stage whose result is not durable yet.
 struct Unsettled {
     stage: String,
-    key: Digest,
+    record: ActionRecord,
     placed: Vec<Placed>,
     rows: Option<Ending>,
 }
@@ -104,15 +113,15 @@ impl Settler {
         Self { store: store.clone(), at_work: Mutex::default() }
     }
 
-    /// Takes a result that is in its place. Returns at once.
-    pub fn settle(&self, stage: &str, key: Digest, placed: Vec<Placed>, rows: Option<Ending>) {
+    /// Takes a result that is in its place, and its record as it was entered or found. Returns at once.
+    pub fn settle(&self, stage: &str, record: &ActionRecord, placed: Vec<Placed>, rows: Option<Ending>) {
         let mut at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner);
         let (queue, _) = at_work.get_or_insert_with(|| {
             let (queue, results) = mpsc::channel();
             let store = self.store.clone();
             (queue, std::thread::spawn(move || settle_all(&store, &results)))
         });
-        _ = queue.send(Unsettled { stage: stage.to_owned(), key, placed, rows });
+        _ = queue.send(Unsettled { stage: stage.to_owned(), record: record.clone(), placed, rows });
     }
 
     /// Returns once everything is durable, with what is not: its records are set aside.
@@ -130,28 +139,25 @@ fn settle_all(store: &Store, results: &mpsc::Receiver<Unsettled>) -> Vec<Unsettl
         let mut round = vec![first];
         // All that came up during the round before.
         round.extend(results.try_iter());
-        let keys: Vec<Digest> = round.iter().map(|result| result.key).collect();
+        let keys: Vec<Digest> = round.iter().map(|result| result.record.key).collect();
         let (mut placed, mut stages) = (Vec::new(), Vec::new());
         for result in round {
             placed.extend(result.placed);
-            stages.push((result.stage, result.key, result.rows));
+            stages.push((result.stage, result.record, result.rows));
         }
         if store.settle(&placed, &keys).is_ok() {
             stages.into_iter().for_each(|(_, _, rows)| end(rows));
             continue;
         }
         // Once more, one by one, to learn which.
-        for (stage, key, rows) in stages {
-            let outputs: BTreeSet<Digest> = store
-                .record(&key)
-                .map(|record| record.outputs.values().map(|output| output.digest).collect())
-                .unwrap_or_default();
+        for (stage, record, rows) in stages {
+            let outputs: BTreeSet<Digest> = record.outputs.values().map(|output| output.digest).collect();
             let own = |placed: &&Placed| outputs.contains(&placed.digest);
             let one = placed.iter().filter(own).try_for_each(|placed| store.settle_one(placed));
-            match one.and_then(|()| store.settle(&[], &[key])) {
+            match one.and_then(|()| store.settle(&[], &[record.key])) {
                 Ok(()) => end(rows),
                 Err(cause) => {
-                    _ = store.withdraw(&key);
+                    _ = store.withdraw_own(&record);
                     failed.push((stage, cause));
                 }
             }
@@ -180,7 +186,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::store::{ActionRecord, Condition, Cost, Lookup, Output, Recorded};
+    use crate::store::{Condition, Cost, Lookup, Output, Recorded};
 
     fn store() -> (tempfile::TempDir, Store) {
         let folder = tempfile::tempdir().unwrap();
@@ -200,6 +206,7 @@ mod tests {
             outputs: BTreeMap::from([("out".into(), Output { digest: placed.digest, file: None })]),
             metrics: BTreeMap::new(),
             cost: Cost::default(),
+            run: None,
             withheld: false,
         };
         assert_eq!(store.enter(&record).unwrap(), Recorded::New);
@@ -215,7 +222,7 @@ mod tests {
         for (placed, record) in results {
             assert_eq!(store.lookup(&record.key), Lookup::Hit(record.clone()));
             assert_eq!(store.inspect(&placed.digest), Condition::Unsealed);
-            settler.settle("stage", record.key, vec![placed], None);
+            settler.settle("stage", &record, vec![placed], None);
             records.push(record);
         }
         assert!(settler.finish().is_empty());
@@ -242,11 +249,32 @@ mod tests {
         let (lost, lost_record) = placed(&store, "lost");
         let (kept, kept_record) = placed(&store, "kept");
         std::fs::remove_dir_all(store.artifact(&lost.digest)).unwrap();
-        settler.settle("lost", lost_record.key, vec![lost], None);
-        settler.settle("kept", kept_record.key, vec![kept], None);
+        settler.settle("lost", &lost_record, vec![lost], None);
+        settler.settle("kept", &kept_record, vec![kept], None);
         let failed: Vec<_> = settler.finish().into_iter().map(|(stage, _)| stage).collect();
         assert_eq!(failed, ["lost"]);
         assert_eq!(store.lookup(&lost_record.key), Lookup::Miss);
         assert_eq!(store.lookup(&kept_record.key), Lookup::Hit(kept_record));
+    }
+
+    #[test]
+    fn a_record_that_another_run_withdrew_is_no_failure_and_the_one_in_its_place_stands() {
+        let (_folder, store) = store();
+        let settler = Settler::new(&store);
+        let (withdrawn, record) = placed(&store, "withdrawn");
+        store.withdraw(&record.key).unwrap();
+        settler.settle("withdrawn", &record, vec![withdrawn], None);
+
+        let (lost, lost_record) = placed(&store, "lost");
+        let (_, other) = placed(&store, "other");
+        store.withdraw(&lost_record.key).unwrap();
+        let standing = ActionRecord { key: lost_record.key, ..other };
+        store.enter(&standing).unwrap();
+        std::fs::remove_dir_all(store.artifact(&lost.digest)).unwrap();
+        settler.settle("lost", &lost_record, vec![lost], None);
+
+        let failed: Vec<_> = settler.finish().into_iter().map(|(stage, _)| stage).collect();
+        assert_eq!(failed, ["lost"]);
+        assert_eq!(store.lookup(&standing.key), Lookup::Hit(standing));
     }
 }

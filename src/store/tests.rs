@@ -44,6 +44,7 @@ impl Place {
             outputs: BTreeMap::from([("out".into(), Output { digest: output, file: None })]),
             metrics: BTreeMap::new(),
             cost: Cost::default(),
+            run: None,
             withheld: false,
         }
     }
@@ -247,4 +248,64 @@ fn the_newest_key_of_a_stage_is_remembered_beside_the_others() {
     place.store.remember("run", &BTreeMap::from([("b".into(), two)])).unwrap();
     let last = place.store.last_keys("run");
     assert_eq!((last.get("a"), last.get("b"), last.get("c")), (Some(&one), Some(&two), None));
+}
+
+#[test]
+fn a_store_whose_version_a_power_cut_left_blank_is_a_new_one() {
+    let place = place();
+    let version = place.store.root().join("version");
+    for blank in ["", "\0\0", "\n"] {
+        std::fs::write(&version, blank).unwrap();
+        Store::open(place.store.root()).unwrap().prepare().unwrap();
+        assert_eq!(std::fs::read_to_string(&version).unwrap(), "1\n");
+    }
+}
+
+#[test]
+fn a_record_with_a_metric_that_is_no_number_is_read_without_it() {
+    let place = place();
+    let metrics = BTreeMap::from([("reward".into(), f64::NAN), ("loss".into(), 0.5)]);
+    let record = ActionRecord { metrics, ..place.record(place.published(&[("a", "1")])) };
+    place.store.commit(&record).unwrap();
+    let Lookup::Hit(found) = place.store.lookup(&record.key) else { panic!("a hit") };
+    assert_eq!(found.metrics, BTreeMap::from([("loss".into(), 0.5)]));
+}
+
+#[test]
+fn what_a_run_came_to_is_told_whatever_stands_under_its_key_now() {
+    let place = place();
+    let first = place.record(place.published(&[("a", "1")]));
+    let known = Known::from(first.clone());
+    place.store.commit(&first).unwrap();
+    assert_eq!(place.store.result(&first.key, None), Some(first.clone()));
+    place.store.withdraw(&first.key).unwrap();
+    assert_eq!(place.store.result(&first.key, None), None);
+    assert_eq!(place.store.result(&first.key, Some(&known)), Some(first.clone()));
+    let second = place.record(place.published(&[("a", "2")]));
+    place.store.commit(&second).unwrap();
+    assert_eq!(place.store.result(&first.key, None), Some(second));
+    assert_eq!(place.store.result(&first.key, Some(&known)), Some(first));
+}
+
+#[test]
+fn files_of_the_store_are_as_open_to_others_as_any_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = place();
+    let artifact = place.published(&[("a", "1")]);
+    let record = place.record(artifact);
+    place.store.commit(&record).unwrap();
+    let presence = place.store.attend("run").unwrap();
+    let root = place.store.root();
+    let plain = root.join("plain");
+    std::fs::write(&plain, "").unwrap();
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    let leases = std::fs::read_dir(root.join("leases")).unwrap().map(|item| item.unwrap().path());
+    let files =
+        [root.join("version"), place.store.record_path(&record.key), place.store.seal_path(&artifact)];
+    for file in files.into_iter().chain(leases) {
+        assert_eq!(mode(&file), mode(&plain), "{}", file.display());
+    }
+    let aside = aside(&place.store.tmp()).unwrap();
+    assert_eq!(mode(aside.path()), mode(&root.join("cas")));
+    drop(presence);
 }

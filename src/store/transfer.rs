@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use super::{Recorded, Store, StoreError, tree};
+use super::{Known, Recorded, Store, StoreError, aside, tree};
 use crate::hash::Digest;
 
 /// What was copied.
@@ -34,12 +34,18 @@ impl Store {
         }
     }
 
-    /// Copies these keys' records, and the artifacts they name as outputs, into another store.
-    pub fn copy_into(&self, other: &Store, keys: &[Digest]) -> Result<Copied, StoreError> {
+    /// Copies what a run came to under these keys into another store: records, and the artifacts they name as outputs.
+    /// Where it is not known what the run came to, what stands there now.
+    pub fn copy_into(
+        &self,
+        other: &Store,
+        results: &[(Digest, Option<&Known>)],
+    ) -> Result<Copied, StoreError> {
         other.prepare()?;
         let mut copied = Copied::default();
-        for key in keys {
-            let Some(record) = self.record(key).filter(|record| self.stands(&record.outputs)) else {
+        for (key, came_to) in results {
+            let found = self.result(key, *came_to).filter(|record| self.stands(&record.outputs));
+            let Some(record) = found else {
                 copied.missing.push(*key);
                 continue;
             };
@@ -54,6 +60,9 @@ impl Store {
             }
             match other.commit(&record)? {
                 Recorded::New | Recorded::Same => copied.records += 1,
+                // The run knows its own; one that was worked anew since stands there as it does here.
+                Recorded::Differs { standing, .. }
+                    if self.record(key).is_some_and(|here| here.outputs == standing.outputs) => {}
                 Recorded::Differs { .. } => copied.differs.push(*key),
             }
         }
@@ -62,7 +71,7 @@ impl Store {
 
     /// Its size; none where it was there.
     pub fn copy_artifact(&self, other: &Store, digest: &Digest) -> Result<Option<u64>, StoreError> {
-        if other.inspect(digest).is_intact() {
+        if other.retain(digest)? {
             return Ok(None);
         }
         let folder = self.artifact(digest);
@@ -72,7 +81,7 @@ impl Store {
             Err(cause) => return Err(cause),
         };
         let writing = |path: &Path, cause| StoreError::writing(path, cause);
-        let staged = tempfile::tempdir_in(other.tmp()).map_err(|cause| writing(&other.tmp(), cause))?;
+        let staged = aside(&other.tmp()).map_err(|cause| writing(&other.tmp(), cause))?;
         let inner = staged.path().join("artifact");
         std::fs::create_dir(&inner).map_err(|cause| writing(&inner, cause))?;
         for entry in &entries {

@@ -2,7 +2,10 @@
 //!
 //! A record whose artifact is gone is a miss, so a damaged result is worked again by the next run that needs it.
 
-use std::path::Path;
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
 
 use super::{ActionRecord, Store, StoreError, record::key_of, tree};
 use crate::hash::Digest;
@@ -36,12 +39,17 @@ impl Store {
             checked.bytes += stored.bytes;
             let folder = self.artifact(&stored.digest);
             let Some(problem) = problem(&folder, &stored.digest) else {
-                if self.inspect(&stored.digest).is_intact() {
-                    self.seal(&stored.digest)?;
+                // A seal that fits stays as it is: it also says when the artifact was last used.
+                if !self.is_sealed(&stored.digest)
+                    && let Err(cause) = self.seal(&stored.digest)
+                    && folder.exists()
+                {
+                    return Err(cause);
                 }
                 continue;
             };
-            let aside = self.quarantine(&folder, &stored.digest.to_string())?;
+            // A sweep may take away at any moment what was listed.
+            let Some(aside) = self.quarantine(&folder, &stored.digest.to_string())? else { continue };
             // A run may have replaced it since it was read.
             if aside.is_dir() && self::problem(&aside, &stored.digest).is_none() {
                 _ = std::fs::rename(&aside, &folder);
@@ -54,8 +62,11 @@ impl Store {
         records.sort();
         for path in records {
             let Some(key) = key_of(&path) else { continue };
+            let bytes = match std::fs::read(&path) {
+                Err(cause) if cause.kind() == ErrorKind::NotFound => continue,
+                read => read.map_err(|cause| StoreError::reading(&path, cause))?,
+            };
             checked.records += 1;
-            let bytes = std::fs::read(&path).map_err(|cause| StoreError::reading(&path, cause))?;
             match serde_json::from_slice::<ActionRecord>(&bytes) {
                 Ok(record) if record.key == key => {
                     if !self.stands(&record.outputs) {
@@ -63,15 +74,17 @@ impl Store {
                     }
                 }
                 _ => {
-                    self.quarantine(&path, &format!("{key}.json"))?;
-                    checked.flaws.push(Flaw::Record { key });
+                    if self.quarantine(&path, &format!("{key}.json"))?.is_some() {
+                        checked.flaws.push(Flaw::Record { key });
+                    }
                 }
             }
         }
         Ok(checked)
     }
 
-    fn quarantine(&self, path: &Path, name: &str) -> Result<std::path::PathBuf, StoreError> {
+    /// Where it is now; none where it was gone.
+    fn quarantine(&self, path: &Path, name: &str) -> Result<Option<PathBuf>, StoreError> {
         let folder = self.root().join("quarantine");
         std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(&folder, cause))?;
         let mut target = folder.join(name);
@@ -80,8 +93,10 @@ impl Store {
             again += 1;
             target = folder.join(format!("{name}.{again}"));
         }
-        std::fs::rename(path, &target).map_err(|cause| StoreError::writing(path, cause))?;
-        Ok(target)
+        match std::fs::rename(path, &target) {
+            Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
+            moved => moved.map(|()| Some(target)).map_err(|cause| StoreError::writing(path, cause)),
+        }
     }
 }
 

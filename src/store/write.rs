@@ -2,7 +2,12 @@
 //! new name durable before the bytes it names, so what must outlive a power cut is settled (`settle.rs`), and what is
 //! read after one is checked.
 
-use std::{io::Write, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    fs::Permissions,
+    io::Write,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
+};
 
 use rustix::fs::{Access, access};
 
@@ -25,10 +30,18 @@ pub(super) fn check(folder: &Path) -> Result<(), StoreError> {
 
 fn staged(store: &Store, bytes: &[u8]) -> Result<tempfile::NamedTempFile, StoreError> {
     let folder = store.tmp();
-    let mut file =
-        tempfile::NamedTempFile::new_in(&folder).map_err(|cause| StoreError::writing(&folder, cause))?;
+    // What other files get: who may read and write a store is decided by its folder and the umask.
+    let mut file = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(&folder)
+        .map_err(|cause| StoreError::writing(&folder, cause))?;
     file.write_all(bytes).map_err(|cause| StoreError::writing(file.path(), cause))?;
     Ok(file)
+}
+
+/// A folder aside, gone when dropped, that others may look into and clean up as far as they may the store.
+pub fn aside(folder: &Path) -> std::io::Result<tempfile::TempDir> {
+    tempfile::Builder::new().permissions(Permissions::from_mode(0o777)).tempdir_in(folder)
 }
 
 /// Creates `path` with these bytes, whole, unless it exists. Not synced.

@@ -4,9 +4,9 @@ use chrono::{DateTime, Local};
 
 use super::human;
 use crate::exec::history::{
-    Difference, Fate, MetricChange, NodeHistory, RunHistory, StageHistory, Stages, Standing,
+    Difference, Fate, MetricChange, NodeHistory, OutputChange, RunHistory, StageHistory, Stages, Standing,
 };
-use crate::store::Cost;
+use crate::{hash::Digest, store::Cost};
 
 /// One line for each run.
 pub fn runs_text(runs: &[RunHistory]) -> String {
@@ -155,10 +155,15 @@ pub fn diff_text(old: &RunHistory, new: &RunHistory, found: &[Difference], alike
         match difference {
             Difference::OnlyOld { id } => text += &format!("\n{id}\n  only in {}\n", old.id),
             Difference::OnlyNew { id } => text += &format!("\n{id}\n  only in {}\n", new.id),
-            Difference::Changed { id, key, metrics } => {
+            Difference::Changed { id, key, metrics, outputs } => {
                 text += &format!("\n{id}\n");
                 for reason in key {
                     text += &format!("  key     {reason}\n");
+                }
+                let short =
+                    |digest: Option<Digest>| digest.map_or("none".to_owned(), |digest| digest.short());
+                for OutputChange { name, old, new } in outputs {
+                    text += &format!("  output  {name} {} → {}\n", short(*old), short(*new));
                 }
                 for change in metrics {
                     text += &format!("  metric  {}\n", metric(change));

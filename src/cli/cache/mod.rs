@@ -243,7 +243,7 @@ impl Gc {
             let dropped = self.dropped(&runs);
             runs.into_iter().partition(|run| dropped.contains(&run.id))
         };
-        let keep: BTreeSet<Digest> = keep.iter().flat_map(RunHistory::keys).collect();
+        let keep = history::needed(&keep);
         let ids: BTreeSet<String> = drop.iter().map(|run| run.id.clone()).collect();
         let garbage = store.garbage(&keep, ids.iter().cloned().collect(), self.grace)?;
         let swept = if self.dry_run {
@@ -251,7 +251,7 @@ impl Gc {
         } else {
             let asked = |going: &BTreeSet<String>| {
                 let runs = history::runs(&store);
-                runs.iter().filter(|run| !going.contains(&run.id)).flat_map(RunHistory::keys).collect()
+                history::needed(runs.iter().filter(|run| !going.contains(&run.id)))
             };
             store.sweep(garbage, &asked)?
         };
@@ -351,10 +351,11 @@ fn copy(from: &Store, to: &Store, runs: &[RunHistory]) -> Result<Copied> {
     // A sweep on the other side leaves alone what a run at work may be about to name.
     let _presence = to.attend("import")?;
     let mut all = Copied::default();
+    // The newest first: its results are those that stand, mostly.
+    let mut runs: Vec<&RunHistory> = runs.iter().collect();
+    runs.sort_by_key(|run| std::cmp::Reverse(run.began_ms));
     for run in runs {
-        let keys: BTreeSet<Digest> =
-            run.nodes.iter().filter(|node| finished(node.fate)).filter_map(|node| node.key).collect();
-        let copied = from.copy_into(to, &keys.into_iter().collect::<Vec<_>>())?;
+        let copied = from.copy_into(to, &run.results())?;
         if !copied.missing.is_empty() {
             let (run, count) = (run.id.clone(), copied.missing.len());
             let from = from.root().display().to_string();
@@ -368,10 +369,6 @@ fn copy(from: &Store, to: &Store, runs: &[RunHistory]) -> Result<Copied> {
         folder::copy(from, to, &run.id)?;
     }
     Ok(all)
-}
-
-fn finished(fate: history::Fate) -> bool {
-    matches!(fate, history::Fate::Worked | history::Fate::Reused)
 }
 
 fn tell(printer: Printer, what: &str, copied: &Copied, place: &str) {

@@ -149,3 +149,25 @@ fn a_missing_value_within_a_list_is_refused() {
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/fixtures/tables").join(name)
 }
+
+#[test]
+fn a_reward_that_is_no_number_is_named_with_its_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rewards.parquet");
+    let check = |values: &[f32]| {
+        let reward = |reward: &f32| crate::data::Reward {
+            trajectory_id: "t".into(),
+            scenario_id: "s".into(),
+            reward: *reward,
+            correct: None,
+            components: "{}".into(),
+            explanation: None,
+        };
+        write(&path, &values.iter().map(reward).collect::<Vec<_>>()).unwrap();
+        crate::data::check("rewards", &path).map_err(|wrong| wrong.to_string())
+    };
+    assert_eq!(check(&[0.0, -1.5]), Ok(()));
+    for (value, said) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf")] {
+        assert_eq!(check(&[0.0, value]), Err(format!("{}: `reward` of row 1 is {said}", path.display())));
+    }
+}

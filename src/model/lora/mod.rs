@@ -184,6 +184,7 @@ fn read(model: &ModelConfig, folder: &Path) -> Result<(AdapterConfig, BTreeMap<S
             left.remove(&name);
         }
     }
+    drop(targeted);
     if let Some(name) = left.first() {
         let reason = format!("it has a tensor `{name}` that no targeted linear layer of the model takes");
         return Err(wrong(reason));

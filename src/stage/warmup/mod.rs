@@ -14,7 +14,7 @@ mod train;
 #[cfg(test)]
 mod tests;
 
-use std::{path::PathBuf, sync::Arc};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -51,7 +51,7 @@ use self::{
     objects::{Before, Objects, Trouble},
     shared::{Blob, Shared},
 };
-use super::{ActionRecord, Lookup, Store, StoreError, failpoint};
+use super::{ActionRecord, Lookup, Store, StoreError, aside, failpoint};
 use crate::hash::Digest;
 
 /// After the first failure; doubled after each further one.
@@ -304,12 +304,12 @@ impl Remote {
     fn bring_artifacts(&self, store: &Store, shared: &Shared) -> Result<u64, Failed> {
         let mut bytes = 0;
         for output in shared.record.outputs.values() {
-            if store.inspect(&output.digest).is_intact() {
+            if store.retain(&output.digest)? {
                 continue;
             }
             let files = shared.files.get(&output.digest).map(Vec::as_slice).unwrap_or_default();
             let writing = |path: &Path, cause| StoreError::writing(path, cause);
-            let staged = tempfile::tempdir_in(store.tmp()).map_err(|cause| writing(&store.tmp(), cause))?;
+            let staged = aside(&store.tmp()).map_err(|cause| writing(&store.tmp(), cause))?;
             let inner = staged.path().join("artifact");
             std::fs::create_dir(&inner).map_err(|cause| writing(&inner, cause))?;
             for blob in files {

@@ -19,9 +19,8 @@ impl Place {
     }
 
     fn sweep(&self, keep: &[Digest], asked: &[Digest]) -> Swept {
-        let keep = keep.iter().copied().collect();
-        let garbage = self.store.garbage(&keep, Vec::new(), Duration::ZERO).unwrap();
-        self.store.sweep(garbage, &|_| asked.iter().copied().collect()).unwrap()
+        let garbage = self.store.garbage(&keys(keep), Vec::new(), Duration::ZERO).unwrap();
+        self.store.sweep(garbage, &|_| keys(asked)).unwrap()
     }
 
     fn hits(&self, key: &Digest) -> bool {
@@ -33,6 +32,10 @@ impl Place {
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("journal.jsonl"), text).unwrap();
     }
+}
+
+fn keys(keys: &[Digest]) -> Needed {
+    Needed { keys: keys.iter().copied().collect(), ..Needed::default() }
 }
 
 fn grow_old(path: &std::path::Path) {
@@ -69,7 +72,7 @@ fn what_a_kept_result_was_made_from_stays() {
 fn looking_for_garbage_removes_nothing() {
     let place = place();
     let (key, _) = place.result("gone");
-    let garbage = place.store.garbage(&BTreeSet::new(), Vec::new(), Duration::ZERO).unwrap();
+    let garbage = place.store.garbage(&Needed::default(), Vec::new(), Duration::ZERO).unwrap();
     assert_eq!(garbage.swept().records, 1);
     drop(garbage);
     assert!(place.hits(&key));
@@ -82,8 +85,8 @@ fn what_is_young_stays_within_the_grace_window() {
     let (old, artifact) = place.result("old");
     grow_old(&place.store.root().join("ac").join(format!("{old}.json")));
     grow_old(&place.store.artifact(&artifact).with_extension("seal"));
-    let garbage = place.store.garbage(&BTreeSet::new(), Vec::new(), HOUR).unwrap();
-    place.store.sweep(garbage, &|_| BTreeSet::new()).unwrap();
+    let garbage = place.store.garbage(&Needed::default(), Vec::new(), HOUR).unwrap();
+    place.store.sweep(garbage, &|_| Needed::default()).unwrap();
     assert!(place.hits(&young) && !place.hits(&old));
 }
 
@@ -113,9 +116,9 @@ fn a_result_that_a_run_came_to_meanwhile_is_left_alone() {
 fn an_artifact_published_again_meanwhile_is_left_alone() {
     let place = place();
     let (_, artifact) = place.result("text");
-    let garbage = place.store.garbage(&BTreeSet::new(), Vec::new(), Duration::ZERO).unwrap();
+    let garbage = place.store.garbage(&Needed::default(), Vec::new(), Duration::ZERO).unwrap();
     place.published(&[("a", "text")]);
-    place.store.sweep(garbage, &|_| BTreeSet::new()).unwrap();
+    place.store.sweep(garbage, &|_| Needed::default()).unwrap();
     assert!(place.store.inspect(&artifact).is_intact());
 }
 
@@ -123,7 +126,7 @@ fn an_artifact_published_again_meanwhile_is_left_alone() {
 fn one_who_publishes_in_the_middle_of_a_sweep_waits_for_its_end() {
     let place = place();
     let (_, artifact) = place.result("text");
-    let garbage = place.store.garbage(&BTreeSet::new(), Vec::new(), Duration::ZERO).unwrap();
+    let garbage = place.store.garbage(&Needed::default(), Vec::new(), Duration::ZERO).unwrap();
     std::thread::scope(|scope| {
         let (begin, began) = std::sync::mpsc::channel::<()>();
         let publishing = scope.spawn({
@@ -137,7 +140,7 @@ fn one_who_publishes_in_the_middle_of_a_sweep_waits_for_its_end() {
             begin.send(()).unwrap();
             std::thread::sleep(Duration::from_millis(30));
             assert!(!publishing.is_finished());
-            BTreeSet::new()
+            Needed::default()
         };
         place.store.sweep(garbage, &asked).unwrap();
     });
@@ -151,11 +154,11 @@ fn a_run_that_was_gone_on_with_while_it_was_swept_stays_with_its_results() {
     place.journal("forgotten", "one\n");
     let (key, _) = place.result("result");
     let runs = vec!["old".to_owned(), "forgotten".to_owned()];
-    let garbage = place.store.garbage(&BTreeSet::new(), runs, Duration::ZERO).unwrap();
+    let garbage = place.store.garbage(&Needed::default(), runs, Duration::ZERO).unwrap();
     place.journal("old", "one\ntwo\n");
     let asked = |going: &BTreeSet<String>| {
         assert_eq!(going.iter().collect::<Vec<_>>(), ["forgotten"]);
-        BTreeSet::from([key])
+        keys(&[key])
     };
     let swept = place.store.sweep(garbage, &asked).unwrap();
     assert_eq!(swept.runs, 1);
@@ -227,10 +230,10 @@ fn a_change_that_leaves_every_stamp_alone_is_found_by_verifying() {
 fn a_result_copied_to_another_store_is_a_hit_there() {
     let (one, other) = (place(), place());
     let (key, _) = one.result("text");
-    let copied = one.store.copy_into(&other.store, &[key]).unwrap();
+    let copied = one.store.copy_into(&other.store, &[(key, None)]).unwrap();
     assert_eq!((copied.records, copied.artifacts, copied.bytes), (1, 1, 4));
     assert!(other.hits(&key));
-    let again = one.store.copy_into(&other.store, &[key]).unwrap();
+    let again = one.store.copy_into(&other.store, &[(key, None)]).unwrap();
     assert_eq!((again.artifacts, again.present), (0, 1));
 }
 
@@ -239,7 +242,7 @@ fn damaged_bytes_do_not_travel() {
     let (one, other) = (place(), place());
     let (key, artifact) = one.result("text");
     one.overwrite(&artifact, "a", "tent");
-    let refused = one.store.copy_into(&other.store, &[key]);
+    let refused = one.store.copy_into(&other.store, &[(key, None)]);
     assert!(matches!(refused, Err(StoreError::Corrupt { .. })));
     assert_eq!(other.store.artifacts(), []);
     assert!(!other.hits(&key));
@@ -252,6 +255,77 @@ fn a_result_that_differs_on_the_other_side_stays_there() {
     one.store.commit(&one.record(one.published(&[("a", "1")]))).unwrap();
     let theirs = other.record(other.published(&[("a", "2")]));
     other.store.commit(&theirs).unwrap();
-    assert_eq!(one.store.copy_into(&other.store, &[key]).unwrap().differs, [key]);
+    assert_eq!(one.store.copy_into(&other.store, &[(key, None)]).unwrap().differs, [key]);
     assert_eq!(other.store.record(&key), Some(theirs));
+}
+
+#[test]
+fn a_run_keeps_what_it_came_to_also_when_another_result_stands_under_the_key() {
+    let place = place();
+    let (key, artifact) = place.result("first");
+    place.store.withdraw(&key).unwrap();
+    let record = ActionRecord { key, ..place.record(place.published(&[("a", "second")])) };
+    place.store.commit(&record).unwrap();
+    let needed = Needed { artifacts: BTreeSet::from([artifact]), ..keys(&[key]) };
+    let garbage = place.store.garbage(&needed, Vec::new(), Duration::ZERO).unwrap();
+    place.store.sweep(garbage, &|_| Needed::default()).unwrap();
+    assert!(place.hits(&key) && place.store.inspect(&artifact).is_intact());
+    // And a run that came to it meanwhile.
+    let garbage = place.store.garbage(&keys(&[key]), Vec::new(), Duration::ZERO).unwrap();
+    place.store.sweep(garbage, &|_| needed.clone()).unwrap();
+    assert!(place.store.inspect(&artifact).is_intact());
+}
+
+#[test]
+fn nothing_is_swept_while_a_record_that_is_needed_cannot_be_read() {
+    let place = place();
+    let (key, artifact) = place.result("torn");
+    std::fs::write(place.store.record_path(&key), "{").unwrap();
+    let refused = place.store.garbage(&keys(&[key]), Vec::new(), Duration::ZERO);
+    assert!(matches!(refused, Err(StoreError::Unreadable { .. })));
+    place.store.verify(&mut |_| {}).unwrap();
+    place.sweep(&[key], &[]);
+    assert_eq!(place.store.inspect(&artifact), Condition::Absent);
+}
+
+#[test]
+fn verifying_makes_nothing_young() {
+    let place = place();
+    let (_, artifact) = place.result("old");
+    grow_old(&place.store.seal_path(&artifact));
+    place.store.verify(&mut |_| {}).unwrap();
+    let garbage = place.store.garbage(&Needed::default(), Vec::new(), HOUR).unwrap();
+    assert_eq!(garbage.swept().artifacts, 0, "its record is young");
+    std::fs::remove_file(place.store.record_path(&Digest::of(b"old"))).unwrap();
+    let garbage = place.store.garbage(&Needed::default(), Vec::new(), HOUR).unwrap();
+    assert_eq!(garbage.swept().artifacts, 1);
+}
+
+#[test]
+fn verifying_beside_a_sweep_goes_on_without_what_was_taken() {
+    let place = place();
+    let (one, _) = place.result("one");
+    let (other, artifact) = place.result("other");
+    place.overwrite(&artifact, "a", "0ther");
+    let last = *[one, other].iter().max().unwrap();
+    let mut left = 2;
+    let checked = place.store.verify(&mut |_| {
+        left -= 1;
+        if left == 0 {
+            place.sweep(&[last], &[]);
+            std::fs::remove_dir_all(place.store.root().join("cas")).unwrap();
+        }
+    });
+    assert_eq!(checked.unwrap().records, 1);
+}
+
+#[test]
+fn an_artifact_that_an_import_finds_in_its_place_is_left_alone_by_a_sweep() {
+    let (one, other) = (place(), place());
+    let (key, artifact) = one.result("text");
+    other.result("text");
+    let garbage = other.store.garbage(&Needed::default(), Vec::new(), Duration::ZERO).unwrap();
+    assert_eq!(one.store.copy_into(&other.store, &[(key, None)]).unwrap().present, 1);
+    other.store.sweep(garbage, &|_| Needed::default()).unwrap();
+    assert!(other.store.inspect(&artifact).is_intact());
 }
