@@ -79,8 +79,7 @@ pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Opt
                     return Ok(None);
                 }
                 keys.insert(plan.node(*index).id.clone(), key);
-                let (outputs, metrics) = (known.outputs.clone(), known.metrics.clone());
-                ledger.done(store, *index, outputs, metrics);
+                ledger.done(*index, known.clone());
                 nodes.push((*index, Some(known)));
             }
         }
