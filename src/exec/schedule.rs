@@ -28,7 +28,7 @@ use crate::{
         Foresight, Ledger, Models, NodeIndex, PlanError, Readiness, Ready, Settled, is_sure_to_be_worked,
     },
     stage::card::Section,
-    store::{Cost, Remote, Settler, Traffic},
+    store::{Cost, Known, Remote, Settler, Traffic},
 };
 
 /// Stages may compute on the thread they are worked on, so there are more of these than stages at once, mostly.
@@ -216,7 +216,7 @@ impl<'w> Run<'w> {
         *(if done.cached { &mut self.saved } else { &mut self.spent }) += record.cost;
         self.keys.insert(id.to_owned(), done.key);
         self.ended.insert(index, if done.cached { Ended::Cached } else { Ended::Worked });
-        self.ledger.done(&self.workshop.store, index, record.outputs, record.metrics);
+        self.ledger.done(index, Known::from(record));
     }
 
     fn failed(&mut self, index: NodeIndex, failure: Failure) -> Result<()> {

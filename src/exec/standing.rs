@@ -80,8 +80,7 @@ pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Opt
                     return Ok(None);
                 }
                 came_to.add(&plan.node(*index).id, Some((&key, &known.outputs)));
-                let (outputs, metrics) = (known.outputs.clone(), known.metrics.clone());
-                ledger.done(store, *index, outputs, metrics);
+                ledger.done(*index, known.clone());
                 nodes.push((*index, Some(known)));
             }
         }

@@ -22,7 +22,9 @@ use crate::{
     data,
     error::{At, Class, Diagnostic, Interrupted, Result},
     hash::Digest,
-    plan::{self, CacheMode, Fed, KeyFields, NodeIndex, Plan, Ready, RerunReason, Resample},
+    plan::{
+        self, Beside, CacheMode, Fed, KeyFields, NodeIndex, Plan, Ready, RerunReason, Resample, ServerName,
+    },
     spent::Meter,
     stage::{
         self, Artifacts, Context, Earlier, Held, Input, Metrics, Rows, StageError,
@@ -325,11 +327,10 @@ impl Workshop {
         let metrics = self.checked(job, metrics)?;
         self.files_unchanged(job)?;
         let (outputs, placed) = self.publish(job, &attempt)?;
-        let card = &self.plan.node(job.index).stage.card;
         let record = ActionRecord {
             key: job.key,
             stage: id.clone(),
-            fields: plan::stored(&job.fields, &card.parts(), self.model_shape(job), self.draw(job)),
+            fields: plan::stored(&job.fields, &self.beside(job, &outputs)),
             outputs,
             metrics,
             cost: self.cost(job, meter, began),
@@ -482,10 +483,23 @@ impl Workshop {
         Cost { seconds: began.elapsed().as_secs_f64(), spent, dollars }
     }
 
+    fn beside(&self, job: &Job, outputs: &BTreeMap<String, Output>) -> Beside {
+        let card = &self.plan.node(job.index).stage.card;
+        let server = card.output_of_type("server").and_then(|port| outputs.get(port));
+        Beside {
+            parts: card.parts(),
+            shape: self.model_shape(job),
+            draw: self.draw(job),
+            server: server.and_then(|output| ServerName::read(&folder::artifact(&self.store, output))),
+        }
+    }
+
     /// Which draw of its sample the node comes to: another where one is asked for although there is one.
     fn draw(&self, job: &Job) -> u64 {
-        let anew = self.plan.node(job.index).stage.card.determinism == Determinism::Sampled
-            && self.forced(job).is_some();
+        if self.plan.node(job.index).stage.card.determinism != Determinism::Sampled {
+            return 0;
+        }
+        let anew = self.forced(job).is_some();
         let standing = self.store.record(&job.key);
         standing.map_or(0, |record| plan::stored_draw(&record.fields).saturating_add(anew.into()))
     }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     stage::card::Section,
-    store::{Output, Store},
+    store::{Known, Output},
 };
 
 /// How a node ended.
@@ -74,18 +74,10 @@ impl<'p> Ledger<'p> {
         }
     }
 
-    /// Settles a node whose results are in this store.
-    pub fn done(
-        &mut self,
-        store: &Store,
-        node: NodeIndex,
-        outputs: BTreeMap<String, Output>,
-        metrics: BTreeMap<String, f64>,
-    ) {
-        if let Some(port) = self.plan.node(node).stage.card.output_of_type("server")
-            && let Some(Output { digest, file: Some(file) }) = outputs.get(port)
-            && let Some(server) = ServerName::read(&store.artifact(digest).join(file))
-        {
+    /// Settles a node whose result is there.
+    pub fn done(&mut self, node: NodeIndex, known: Known) {
+        let Known { outputs, metrics, told, .. } = known;
+        if let Ok(server) = serde_json::from_value(told) {
             self.servers.insert(node, Arc::new(server));
         }
         self.settle(node, Settled::Done { outputs, metrics });

@@ -6,12 +6,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
+    identity::ServerName,
     key::{KeyFields, KeyInput},
     tool_list::ToolChanges,
 };
 use crate::{
     hash::Digest,
     stage::{CardFile, CardParts},
+    store::TOLD,
 };
 
 /// One cause of a rerun. Old and new are compared against the newest earlier result of the same stage.
@@ -122,16 +124,32 @@ pub(super) const SHAPE: &str = "model_shape";
 /// Under this name which draw of the sample it is, where it is not the first.
 const DRAW: &str = "draw";
 
-/// What a record stores of a key: its fields, and beside them, in no key, what its card was made of, the shape of its model
-/// and which draw of the sample it is.
-pub fn stored(fields: &KeyFields, parts: &CardParts, shape: Option<Digest>, draw: u64) -> Value {
+/// What a record stores beside the fields of its key, and in no key of its own.
+#[derive(Debug, Default)]
+pub struct Beside {
+    /// What its card was made of.
+    pub parts: CardParts,
+    /// Of the model that the stage's policy sat on.
+    pub shape: Option<Digest>,
+    /// Which draw of the sample it is.
+    pub draw: u64,
+    /// What the server calls itself that the stage asked: in the keys of those that know its tools.
+    pub server: Option<ServerName>,
+}
+
+/// What a record stores of a key.
+pub fn stored(fields: &KeyFields, beside: &Beside) -> Value {
+    let Beside { parts, shape, draw, server } = beside;
     let mut value = fields.value();
     value[PARTS] = serde_json::to_value(parts).unwrap_or_default();
     if let Some(shape) = shape {
         value[SHAPE] = shape.to_string().into();
     }
-    if draw > 0 {
-        value[DRAW] = draw.into();
+    if *draw > 0 {
+        value[DRAW] = (*draw).into();
+    }
+    if let Some(server) = server {
+        value[TOLD] = serde_json::to_value(server).unwrap_or_default();
     }
     value
 }
@@ -441,8 +459,15 @@ mod tests {
             code: BTreeMap::from([("foo.py".into(), Digest::of(code.as_bytes()))]),
         };
         let (old, new) = (fields(), KeyFields { card: Digest::of(b"other"), ..fields() });
+        let server = ServerName { name: "files".into(), version: "1".into() };
+        let beside = || Beside {
+            parts: parts("a", "b"),
+            shape: Some(Digest::of(b"shape")),
+            draw: 3,
+            server: Some(server.clone()),
+        };
         let said = |now: CardParts| {
-            let reasons = differences(&stored(&old, &parts("a", "b"), None, 0), &new, || Some(now));
+            let reasons = differences(&stored(&old, &beside()), &new, || Some(now));
             reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         };
         assert_eq!(said(parts("a", "c")), "code stages/judge/foo.py edited");
@@ -452,7 +477,7 @@ mod tests {
         );
         assert!(said(parts("a", "b")).starts_with("card "), "its outputs or another part of the card itself");
         // What is stored for this is no part of the key.
-        let stored: KeyFields = serde_json::from_value(stored(&old, &parts("a", "b"), None, 3)).unwrap();
+        let stored: KeyFields = serde_json::from_value(stored(&old, &beside())).unwrap();
         assert_eq!(stored.key(), old.key());
     }
 

@@ -16,7 +16,7 @@ use crate::{
     error::Result,
     hash::Digest,
     stage::card::Section,
-    store::{Cost, Glance, Known, LastKeys, Lookup, Store},
+    store::{Cost, Glance, LastKeys, Lookup, Store},
 };
 
 /// What a run would do with one node.
@@ -164,19 +164,18 @@ fn status(
             let fields = plan.fields(index, &ready);
             let key = fields.key();
             match (glance.lookup(store, &key), forced(plan, index, resample)) {
-                (Ok((Known { metrics, .. }, _)), None) if plan.lacking(index, &metrics).is_some() => {
+                (Ok((known, _)), None) if plan.lacking(index, &known.metrics).is_some() => {
                     (Status::Run { key, reasons: no_metric(plan.node(index)).into_iter().collect() }, None)
                 }
-                (Ok((Known { outputs, metrics, cost }, _)), None) => {
-                    ledger.done(store, index, outputs, metrics);
+                (Ok((known, _)), None) => {
+                    let cost = known.cost;
+                    ledger.done(index, known);
                     (Status::Cached { key }, Some(cost))
                 }
                 (found, Some(reason)) => {
                     // What follows is told as if the answer were the same.
-                    if let (Ok((Known { outputs, metrics, .. }, _)), RerunReason::AskedAnew) =
-                        (found, &reason)
-                    {
-                        ledger.done(store, index, outputs, metrics);
+                    if let (Ok((known, _)), RerunReason::AskedAnew) = (found, &reason) {
+                        ledger.done(index, known);
                     }
                     (Status::Run { key, reasons: vec![reason] }, None)
                 }

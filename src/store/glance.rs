@@ -12,6 +12,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{ActionRecord, Cost, Lookup, Output, Store, StoreError, record::numbers, tree::Stamp, write};
 use crate::hash::{Digest, Encoder};
@@ -23,11 +24,18 @@ pub struct Known {
     #[serde(deserialize_with = "numbers")]
     pub metrics: BTreeMap<String, f64>,
     pub cost: Cost,
+    /// What stands under [`TOLD`] beside the fields of its key.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub told: Value,
 }
 
+/// Under this name a record has, beside the fields of its key, what keys of later stages hold of its result.
+pub const TOLD: &str = "told";
+
 impl From<ActionRecord> for Known {
-    fn from(record: ActionRecord) -> Self {
-        Self { outputs: record.outputs, metrics: record.metrics, cost: record.cost }
+    fn from(mut record: ActionRecord) -> Self {
+        let told = record.fields.get_mut(TOLD).map(Value::take).unwrap_or_default();
+        Self { outputs: record.outputs, metrics: record.metrics, cost: record.cost, told }
     }
 }
 

@@ -50,7 +50,7 @@ pub use error::StoreError;
 pub use failpoint::{die, failpoint, reached};
 pub use files::FileDigests;
 pub use gc::{Garbage, Needed, Stored, Swept};
-pub use glance::{Glance, Known};
+pub use glance::{Glance, Known, TOLD};
 pub use last::{LastKeys, LastRun};
 pub use lease::{Acquired, Holder, Lease, Watch};
 pub use record::{ActionRecord, Cost, Lookup, Output, Recorded};
