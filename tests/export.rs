@@ -45,6 +45,36 @@ fn a_merged_policy_is_a_model_folder_with_the_base_s_files() {
 }
 
 #[test]
+fn a_model_whose_template_hides_tools_is_written_with_the_one_it_was_trained_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = folder.path().join("base");
+    std::fs::create_dir(&base).unwrap();
+    let copy = |from: &Path, name: &str| _ = std::fs::copy(from.join(name), base.join(name)).unwrap();
+    let chat = fixture("../chat/qwen3");
+    for (from, names) in [
+        (fixture("qwen3-tiny"), ["config.json", "model.safetensors"]),
+        (chat, ["tokenizer.json", "tokenizer_config.json"]),
+    ] {
+        names.iter().for_each(|name| copy(&from, name));
+    }
+    let blind = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
+                 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    std::fs::write(base.join("chat_template.jinja"), blind).unwrap();
+    let adapter = fixture("qwen3-tiny-lora");
+    let arguments = [adapter.to_str().unwrap(), "--base", base.to_str().unwrap(), "--out"];
+    let done = export(&[&arguments[..], &["merged", "--merge"]].concat(), folder.path());
+    let said = text(&done.stderr);
+    assert!(
+        said.contains("own template for ChatML") && said.contains("written as its chat_template"),
+        "{said}"
+    );
+    let template = std::fs::read_to_string(folder.path().join("merged/chat_template.jinja")).unwrap();
+    assert_eq!(template, include_str!("../src/chat/own/chatml.jinja"));
+    let done = export(&[&arguments[..], &["adapter"]].concat(), folder.path());
+    assert!(text(&done.stderr).contains("`--merge` writes it"), "{}", text(&done.stderr));
+}
+
+#[test]
 fn an_adapter_is_written_as_peft_reads_it() {
     let folder = tempfile::tempdir().unwrap();
     let adapter = fixture("qwen3-tiny-lora");

@@ -35,13 +35,19 @@ pub(super) fn named_tokens(config: &Map<String, Value>) -> Map<String, Value> {
     names.into_iter().filter_map(|name| Some((name.to_owned(), content(name)?))).collect()
 }
 
-/// `chat_template.jinja`, or the template in the tokenizer's configuration; of several, the one for tools.
+/// Where a model has a template of its own for tools, beside the one in `chat_template.jinja`.
+pub const TOOL_TEMPLATE: &str = "additional_chat_templates/tool_use.jinja";
+
+/// The template in a file of its own, or the one in the tokenizer's configuration; of several, the one for tools, as
+/// Transformers chooses.
 pub(super) fn template_source(folder: &Path, config: &Map<String, Value>) -> Result<String, ChatError> {
-    let path = folder.join("chat_template.jinja");
-    match std::fs::read_to_string(&path) {
-        Ok(source) => return Ok(source),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(source) => return Err(ChatError::Read { path, source }),
+    for name in [TOOL_TEMPLATE, "chat_template.jinja"] {
+        let path = folder.join(name);
+        match std::fs::read_to_string(&path) {
+            Ok(source) => return Ok(source),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(source) => return Err(ChatError::Read { path, source }),
+        }
     }
     let named = |name: &str| {
         let templates = config.get("chat_template")?.as_array()?;

@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 pub use error::ChatError;
+pub use folder::TOOL_TEMPLATE;
 use format::{Format, Schemas};
 pub use history::{HistoryThinking, Retold};
 use history::{Past, Stripping};
@@ -85,6 +86,8 @@ pub struct Chat {
     parallel: bool,
     stop: Vec<u32>,
     notice: Option<String>,
+    /// What stands in for the model's own template.
+    own_template: Option<&'static str>,
     past: Option<Past>,
     /// Where earlier turns lose their reasoning.
     stripping: Option<Stripping>,
@@ -116,7 +119,7 @@ struct Sharing {
 const HEADER: usize = 64;
 
 impl Chat {
-    /// Loads `tokenizer.json`, `tokenizer_config.json` (and `chat_template.jinja`) of a Hugging Face folder.
+    /// Loads `tokenizer.json`, `tokenizer_config.json` (and the files of chat templates) of a Hugging Face folder.
     ///
     /// A template that would hide tools, calls or results from the model is replaced by one of our own where the family
     /// is known ([`notice`](Self::notice) says so), and refused where it is not.
@@ -146,11 +149,12 @@ impl Chat {
             Thinking::Off => _ = constants.insert("enable_thinking".into(), false.into()),
         }
         let mut template = Template::new(&folder::template_source(folder, &config)?, constants.clone())?;
-        let mut notice = None;
+        let (mut notice, mut own_template) = (None, None);
         let learned = match learn(&template, eos) {
             Err(why @ (ChatError::Blind { .. } | ChatError::Template(_))) => {
                 let Some(own) = own::of(&vocabulary) else { return Err(why) };
                 template = Template::new(own.template, constants)?;
+                own_template = Some(own.template);
                 notice = Some(format!("{why}: mcprl's own template for {} is used", own.family));
                 learn(&template, eos)?
             }
@@ -179,6 +183,7 @@ impl Chat {
             parallel,
             stop,
             notice,
+            own_template,
             past,
             stripping: None,
             briefing,
@@ -251,6 +256,11 @@ impl Chat {
     /// What a person should know about how this model is spoken to.
     pub fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
+    }
+
+    /// The template of ours that is used in place of the model's own, where one is.
+    pub fn own_template(&self) -> Option<&'static str> {
+        self.own_template
     }
 
     /// Whether the template can write several calls in one turn.

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::{Outcome, place::Place};
 use crate::{
+    chat::{Chat, TOOL_TEMPLATE},
     error::{Class, Diagnostic, Result},
     exec::folder,
     model::{ModelError, copy_adapter, copy_model, merge},
@@ -99,15 +100,35 @@ impl Export {
         }
         let adapted = policy.join("adapter_config.json").is_file();
         let base = if adapted { self.base_of(&policy, &store)? } else { None };
-        self.whole(|folder| match (&base, adapted) {
-            (_, false) => copy_model(&policy, folder),
-            (Some(base), true) if self.merge => merge(base, &policy, folder),
-            (base, true) => copy_adapter(&policy, base.as_deref(), folder),
-        })?;
         let kind = if adapted && !self.merge { "adapter" } else { "model" };
+        let model = if adapted { base.as_deref() } else { Some(policy.as_path()) };
+        let replaced = model.and_then(replaced_template);
+        self.whole(|folder| {
+            match (&base, kind) {
+                (Some(base), "model") => merge(base, &policy, folder)?,
+                (None, "model") => copy_model(&policy, folder)?,
+                (base, _) => copy_adapter(&policy, base.as_deref(), folder)?,
+            }
+            match &replaced {
+                Some((_, template)) if kind == "model" => write_template(folder, template),
+                _ => Ok(()),
+            }
+        })?;
+        let notice = replaced.map(|(notice, _)| match kind {
+            "model" => format!("{notice}, and written as its chat_template.jinja"),
+            _ => format!("{notice}; `--merge` writes it beside the model"),
+        });
         match printer.voice {
-            Voice::Json => printer.json(&json!({ "policy": policy, "kind": kind, "out": self.out })),
-            Voice::Human => printer.data(&format!("{kind} written to {}", self.out.display())),
+            Voice::Json => {
+                let written = json!({ "policy": policy, "kind": kind, "out": self.out, "notice": notice });
+                printer.json(&written);
+            }
+            Voice::Human => {
+                printer.data(&format!("{kind} written to {}", self.out.display()));
+                if let Some(notice) = notice {
+                    printer.say(&notice);
+                }
+            }
         }
         Ok(Outcome::Worked)
     }
@@ -174,4 +195,23 @@ impl Export {
         std::fs::rename(folder.path(), &out).map_err(writing)?;
         Ok(())
     }
+}
+
+/// Where a model's own chat template is replaced by one of ours: why, and by which. What was sampled and trained on was
+/// written with that.
+fn replaced_template(model: &Path) -> Option<(String, &'static str)> {
+    // A folder without a tokenizer is no matter of this command.
+    let chat = Chat::load(model).ok()?;
+    Some((chat.notice()?.to_owned(), chat.own_template()?))
+}
+
+fn write_template(folder: &Path, template: &str) -> Result<(), ModelError> {
+    let writing = |path: PathBuf| |source| ModelError::Write { path, source };
+    // It would be taken before the other.
+    let for_tools = folder.join(TOOL_TEMPLATE);
+    if for_tools.exists() {
+        std::fs::remove_file(&for_tools).map_err(writing(for_tools))?;
+    }
+    let path = folder.join("chat_template.jinja");
+    std::fs::write(&path, template).map_err(writing(path))
 }

@@ -42,7 +42,7 @@ pub use crew::{shares, shares_of_shape};
 pub use error::EngineError;
 pub use memory::{Footprint, SamplingLoad, TrainingLoad, check_trained, load_frozen, training_load, weights};
 pub use microbatch::{Microbatch, pack};
-pub use optimizer::{Optimizer, Rule};
+pub use optimizer::{Optimizer, Resumed, Rule};
 pub use places::{Place, Places};
 pub use recompute::{Recompute, kept_bytes};
 pub use replicas::score_across;

@@ -27,10 +27,15 @@ pub enum Rule {
 }
 
 impl Rule {
+    /// Whether the moments of a parameter with so many values are held in 8 bits.
+    fn is_coded(self, values: usize) -> bool {
+        matches!(self, Self::AdamW8Bit { .. }) && values >= CODED_FROM
+    }
+
     /// Bytes of the moments of a parameter with so many values.
     pub fn bytes(self, values: usize) -> usize {
         match self {
-            Self::AdamW8Bit { .. } if values >= CODED_FROM => 2 * Codes::bytes_of(values),
+            Self::AdamW8Bit { .. } if self.is_coded(values) => 2 * Codes::bytes_of(values),
             Self::AdamW { .. } | Self::AdamW8Bit { .. } => 2 * values * size_of::<f32>(),
             Self::Muon { .. } => values * size_of::<f32>(),
         }
@@ -170,8 +175,12 @@ impl Optimizer {
         Ok(named)
     }
 
-    /// Takes up a saved state. A missing or misshapen one is left as new, and `false` says so.
-    pub fn resume(&mut self, named: &BTreeMap<String, Tensor>) -> Result<bool, EngineError> {
+    /// Takes up a saved state of parameters with so many values. Whatever it is not, nothing is changed.
+    pub fn resume(
+        &mut self,
+        named: &BTreeMap<String, Tensor>,
+        values: &[usize],
+    ) -> Result<Resumed, EngineError> {
         let read = |name: &str| named.get(name).map(Tensor::to_vec1::<f32>).transpose();
         let moment = |name: String, sign: Sign| -> Result<Option<Moment>, EngineError> {
             let Some(scales) = read(&format!("{name}.scales"))? else {
@@ -186,15 +195,33 @@ impl Optimizer {
         for index in 0..self.slots.len() {
             let first = moment(format!("first.{index:04}"), Sign::Signed)?;
             let second = moment(format!("second.{index:04}"), Sign::Unsigned)?;
-            let (Some(first), Some(second)) = (first, second) else { return Ok(false) };
+            let (Some(first), Some(second)) = (first, second) else { return Ok(Resumed::Damaged) };
             slots.push(Slot { first, second });
         }
         let Some(steps) = read("steps")?.and_then(|steps| steps.first().copied()) else {
-            return Ok(false);
+            return Ok(Resumed::Damaged);
         };
+        // Before the first step there are no moments yet.
+        let kept = |((rule, slot), values): ((&Rule, &Slot), &usize)| {
+            let second = if matches!(rule, Rule::Muon { .. }) { 0 } else { *values };
+            slot.first.is_of(*rule, *values) && slot.second.is_of(*rule, second)
+        };
+        if steps > 0.0 && !self.rules.iter().zip(&slots).zip(values).all(kept) {
+            return Ok(Resumed::Foreign);
+        }
         (self.slots, self.steps) = (slots, steps as u64);
-        Ok(true)
+        Ok(Resumed::GoesOn)
     }
+}
+
+/// What became of a state that was to be taken up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resumed {
+    GoesOn,
+    /// Its moments are another optimiser's, or of parameters of other sizes.
+    Foreign,
+    /// It is not whole.
+    Damaged,
 }
 
 /// Constants of one AdamW step.
@@ -257,6 +284,15 @@ impl AdamW {
 }
 
 impl Moment {
+    /// Whether it has the form this rule keeps, and this length.
+    fn is_of(&self, rule: Rule, length: usize) -> bool {
+        match self {
+            Self::Full(values) => !rule.is_coded(length) && values.len() == length,
+            Self::Coded(codes) => rule.is_coded(length) && codes.codes.len() == length,
+            Self::Placed(_) => false,
+        }
+    }
+
     /// On the CPU.
     fn bytes(&self) -> usize {
         match self {
@@ -268,14 +304,8 @@ impl Moment {
 
     /// Zeros in the form this rule keeps, where there is nothing yet or something of another length or form.
     fn prepare(&mut self, rule: Rule, length: usize, sign: Sign) {
-        let coded = matches!(rule, Rule::AdamW8Bit { .. }) && length >= CODED_FROM;
-        let fits = match self {
-            Self::Full(values) => !coded && values.len() == length,
-            Self::Coded(codes) => coded && codes.codes.len() == length,
-            Self::Placed(_) => false,
-        };
-        if !fits {
-            *self = match coded {
+        if !self.is_of(rule, length) {
+            *self = match rule.is_coded(length) {
                 true => Self::Coded(Codes::zeros(length, sign)),
                 false => Self::Full(vec![0.0; length]),
             };
@@ -436,5 +466,54 @@ mod tests {
         assert!(full < 0.05 * start && coded < full + 0.02 * start, "{start} → {full}, {coded}");
         let Moment::Coded(first) = &slot.first else { panic!("{:?}", slot.first) };
         assert_eq!((first.codes.len(), first.scales.len()), (2 * CODED_FROM, 2 * CODED_FROM / 256));
+    }
+
+    /// The state of one parameter after a step by this rule.
+    fn stepped(rule: Rule, values: usize) -> (Optimizer, BTreeMap<String, Tensor>) {
+        let mut optimizer = Optimizer::new(vec![rule]);
+        let shape = (values / 32, 32);
+        let parameter = Tensor::ones(shape, DType::F32, &Device::Cpu).unwrap();
+        let gradient = (0..values).map(|value| (value as f32).sin()).collect();
+        let gradient = Tensor::from_vec(gradient, shape, &Device::Cpu).unwrap();
+        optimizer.steps = 1;
+        update(rule, &mut optimizer.slots[0], &parameter, &gradient, 0.1, 1.0, 1).unwrap();
+        let state = optimizer.state().unwrap();
+        (optimizer, state)
+    }
+
+    #[test]
+    fn moments_of_another_optimiser_are_not_taken_up() {
+        let (rate, beta1, beta2, weight_decay) = (1.0, 0.9, 0.95, 0.0);
+        let rules = [
+            Rule::AdamW { rate, beta1, beta2, weight_decay },
+            Rule::AdamW8Bit { rate, beta1, beta2, weight_decay },
+            Rule::Muon { rate, momentum: 0.9 },
+        ];
+        for values in [64, 2 * CODED_FROM] {
+            for (of, from) in rules.iter().enumerate() {
+                let (_, state) = stepped(*from, values);
+                for (to, rule) in rules.iter().enumerate() {
+                    let mut optimizer = Optimizer::new(vec![*rule]);
+                    let resumed = optimizer.resume(&state, &[values]).unwrap();
+                    // Small parameters keep moments of 32 bits under both.
+                    let alike = of == to || (values < CODED_FROM && of + to == 1);
+                    let expected = if alike { (Resumed::GoesOn, 1) } else { (Resumed::Foreign, 0) };
+                    assert_eq!((resumed, optimizer.steps()), expected, "{from:?} {rule:?}");
+                    let resumed = optimizer.resume(&state, &[values + 32]).unwrap();
+                    assert_eq!(resumed, Resumed::Foreign, "{from:?} {rule:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_state_that_is_not_whole_is_told_from_one_before_the_first_step() {
+        let rule = Rule::Muon { rate: 1.0, momentum: 0.9 };
+        let (_, mut state) = stepped(rule, 64);
+        state.remove("second.0000");
+        let mut optimizer = Optimizer::new(vec![rule]);
+        assert_eq!(optimizer.resume(&state, &[64]).unwrap(), Resumed::Damaged);
+        let fresh = optimizer.state().unwrap();
+        assert_eq!(Optimizer::new(vec![rule]).resume(&fresh, &[64]).unwrap(), Resumed::GoesOn);
     }
 }

@@ -6,9 +6,10 @@ use candle_core::{DType, Device, Tensor};
 use futures::future::join_all;
 
 mod composed;
+mod rounded;
 
 use super::{Microbatch, Rule, Sampler, Sampling, Trainer, score};
-use crate::model::{Adapter, AdapterConfig, Decoder, Targets, merge, ops};
+use crate::model::{Adapter, AdapterConfig, Decoder, Gradients, Targets, kernels::Format, merge, ops};
 
 fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/reference/fixtures")
@@ -73,7 +74,12 @@ impl Reference {
     }
 
     fn decoder(&self, device: &Device) -> Decoder {
-        let mut decoder = Decoder::load_on(&self.case.model, None, device).unwrap();
+        self.decoder_in(None, device)
+    }
+
+    /// With its base frozen in this format.
+    fn decoder_in(&self, format: Option<Format>, device: &Device) -> Decoder {
+        let mut decoder = Decoder::load_on(&self.case.model, format, device).unwrap();
         if self.of == "adapted" {
             Adapter::load(&mut decoder, &self.case.adapter).unwrap();
         }
@@ -84,7 +90,7 @@ impl Reference {
     fn parameters(&self) -> Vec<String> {
         let decoder = self.decoder(&Device::Cpu);
         if self.of == "base" {
-            return decoder.config.tensors().into_iter().map(|(name, _)| name).collect();
+            return decoder.config.tensors().map(|(name, _)| name).collect();
         }
         let shapes = decoder.config.linears();
         let mut names = Vec::new();
@@ -119,23 +125,25 @@ fn check_logits(device: &Device, worst: f32) {
     for reference in Reference::all() {
         let decoder = reference.decoder(device);
         for (index, tokens) in reference.sequences().iter().enumerate() {
-            let tree = crate::model::TokenTree::new(std::slice::from_ref(tokens));
-            let segments: Vec<_> =
-                tree.segments.iter().map(|s| (s.rows.clone(), s.subtree.clone(), s.first)).collect();
-            let ops::Holding { heads, format, .. } = decoder.holding();
-            let layout = ops::TreeLayout::new(&tree.positions, &segments, heads, format);
-            let mut x = decoder.embed(tokens, &tree.positions).unwrap();
-            for layer in 0..decoder.config.layers {
-                x = decoder
-                    .layer(layer, x, &tree.positions, |q, k, v| layout.attend(q, k, v))
-                    .unwrap()
-                    .output;
-            }
-            let (_, logits) = decoder.logits(&x).unwrap();
-            let (ours, theirs) = (ops::read(&logits).unwrap(), format!("logits.{index}"));
+            let (ours, theirs) = (logits(&decoder, tokens), format!("logits.{index}"));
             reference.says(&theirs, &ours, &reference.values(&theirs).unwrap(), worst);
         }
     }
+}
+
+/// At every position.
+fn logits(decoder: &Decoder, tokens: &[u32]) -> Vec<f32> {
+    let tree = crate::model::TokenTree::new(&[tokens.to_vec()]);
+    let segments: Vec<_> =
+        tree.segments.iter().map(|s| (s.rows.clone(), s.subtree.clone(), s.first)).collect();
+    let ops::Holding { heads, format, .. } = decoder.holding();
+    let layout = ops::TreeLayout::new(&tree.positions, &segments, heads, format);
+    let mut x = decoder.embed(tokens, &tree.positions).unwrap();
+    for layer in 0..decoder.config.layers {
+        x = decoder.layer(layer, x, &tree.positions, |q, k, v| layout.attend(q, k, v)).unwrap().output;
+    }
+    let (_, logits) = decoder.logits(&x).unwrap();
+    ops::read(&logits).unwrap()
 }
 
 #[test]
@@ -145,19 +153,7 @@ fn log_probabilities_and_gradients_of_every_parameter_are_those_of_autograd() {
 
 fn check_gradients(device: &Device) {
     for reference in Reference::all().filter(|reference| reference.values("logprobs.0").is_some()) {
-        let sequences: Vec<(Vec<u32>, Vec<bool>)> = reference
-            .sequences()
-            .into_iter()
-            .map(|tokens| (tokens.clone(), vec![true; tokens.len()]))
-            .collect();
-        let (batch, indices) = Microbatch::new(&sequences);
-        let count = indices.iter().map(Vec::len).sum::<usize>() as f32;
-        let mut weights = vec![0.0; batch.targets.len()];
-        indices.iter().flatten().for_each(|target| weights[*target] -= 1.0 / count);
-        let rule = Rule::Muon { rate: 1.0, momentum: 0.9 };
-        let mut trainer =
-            Trainer::new(reference.decoder(device), |parameters| vec![rule; parameters.len()], 1);
-        let (gradients, logprobs) = trainer.gradients(&[batch], &|_, target, _| weights[target]).unwrap();
+        let (gradients, logprobs, indices) = gradients(&reference, reference.decoder(device));
         for (index, targets) in indices.iter().enumerate() {
             let ours: Vec<f32> = targets.iter().map(|target| logprobs[0][*target]).collect();
             let theirs = format!("logprobs.{index}");
@@ -170,6 +166,20 @@ fn check_gradients(device: &Device) {
             reference.says(name, &ops::read(gradient).unwrap(), &theirs, 1e-4);
         }
     }
+}
+
+/// Of the mean of −log p over all tokens, with the log-probability of each target, and the targets of each sequence.
+fn gradients(reference: &Reference, decoder: Decoder) -> (Gradients, Vec<Vec<f32>>, Vec<Vec<usize>>) {
+    let all = |tokens: Vec<u32>| (tokens.clone(), vec![true; tokens.len()]);
+    let sequences: Vec<(Vec<u32>, Vec<bool>)> = reference.sequences().into_iter().map(all).collect();
+    let (batch, indices) = Microbatch::new(&sequences);
+    let count = indices.iter().map(Vec::len).sum::<usize>() as f32;
+    let mut weights = vec![0.0; batch.targets.len()];
+    indices.iter().flatten().for_each(|target| weights[*target] -= 1.0 / count);
+    let rule = Rule::Muon { rate: 1.0, momentum: 0.9 };
+    let mut trainer = Trainer::new(decoder, |parameters| vec![rule; parameters.len()], 1);
+    let (gradients, logprobs) = trainer.gradients(&[batch], &|_, target, _| weights[target]).unwrap();
+    (gradients, logprobs, indices)
 }
 
 /// Sampling goes through cached keys and values, several conversations at once; scoring computes each sequence whole.

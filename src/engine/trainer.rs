@@ -13,6 +13,7 @@ use super::{
     Bases, Crew, EngineError, Footprint, Microbatch, Optimizer, Place, Places, Recompute, Rule, TrainingLoad,
     memory::{WHAT_IS_TRAINED, smaller},
     nccl::Link,
+    optimizer::Resumed,
     reduce::{Reduction, Sets},
     replicas::{self, Member, Replica},
 };
@@ -300,6 +301,13 @@ impl Trainer {
         &mut self.optimizer
     }
 
+    /// Takes up the optimiser's saved state alone.
+    pub fn resume_optimizer(&mut self, named: &BTreeMap<String, Tensor>) -> Result<Resumed, EngineError> {
+        let parameters = self.decoder.trained();
+        let values: Vec<usize> = parameters.iter().map(|parameter| parameter.tensor().elem_count()).collect();
+        self.optimizer.resume(named, &values)
+    }
+
     /// Trained parameters and the optimiser's state, as named tensors: copies, for steps change parameters in place.
     pub fn state(&mut self) -> Result<BTreeMap<String, Tensor>, EngineError> {
         let mut named = self.optimizer.state()?;
@@ -319,7 +327,8 @@ impl Trainer {
             .map(|(found, parameter)| found.filter(|found| found.dims() == parameter.tensor().dims()))
             .collect();
         let Some(found) = found else { return Ok(false) };
-        if !self.optimizer.resume(named)? {
+        let values: Vec<usize> = parameters.iter().map(|parameter| parameter.tensor().elem_count()).collect();
+        if self.optimizer.resume(named, &values)? != Resumed::GoesOn {
             return Ok(false);
         }
         for (parameter, tensor) in parameters.iter_mut().zip(found) {

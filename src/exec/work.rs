@@ -490,7 +490,7 @@ impl Workshop {
             parts: card.parts(),
             shape: self.model_shape(job),
             draw: self.draw(job),
-            server: server.and_then(|output| ServerName::read(&folder::artifact(&self.store, output))),
+            server: server.and_then(|output| ServerName::read(&self.store.path(output))),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
+    io::Write,
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -10,7 +11,7 @@ use std::{
 use candle_core::{DType, Device, Tensor};
 use memmap2::{Mmap, MmapOptions};
 use safetensors::{
-    Dtype, SafeTensors,
+    Dtype, SafeTensors, View,
     tensor::{Metadata, TensorInfo},
 };
 use serde::Deserialize;
@@ -21,7 +22,7 @@ const ONE_FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// A safetensors file.
-struct Shard {
+pub(super) struct Shard {
     path: PathBuf,
     file: File,
     metadata: Metadata,
@@ -30,13 +31,25 @@ struct Shard {
 }
 
 impl Shard {
-    fn open(path: PathBuf) -> Result<Self, ModelError> {
+    pub(super) fn open(path: PathBuf) -> Result<Self, ModelError> {
         let read = |source| ModelError::Read { path: path.clone(), source };
         let file = File::open(&path).map_err(read)?;
         let map = mapped(&file, None).map_err(read)?;
         let (header, metadata) = SafeTensors::read_metadata(&map)
             .map_err(|error| ModelError::Safetensors { path: path.clone(), reason: error.to_string() })?;
         Ok(Self { path, file, metadata, start: size_of::<u64>() + header })
+    }
+
+    /// What the header says of every tensor.
+    pub(super) fn infos(&self) -> impl Iterator<Item = (String, &TensorInfo)> {
+        self.metadata.tensors().into_iter()
+    }
+
+    /// A tensor's bytes, mapped: in memory as far as they are read, and as long as this is held.
+    pub(super) fn bytes(&self, info: &TensorInfo) -> Result<Mmap, ModelError> {
+        let (from, to) = info.data_offsets;
+        mapped(&self.file, Some(self.start + from..self.start + to))
+            .map_err(|source| ModelError::Read { path: self.path.clone(), source })
     }
 
     /// What the header says of a tensor, which is of this shape and of a type that is read.
@@ -219,16 +232,118 @@ pub fn read_safetensors(path: &Path) -> Result<BTreeMap<String, Tensor>, ModelEr
     Ok(named)
 }
 
-/// Writes tensors in the order of their names, so that equal tensors are equal bytes, and syncs the file.
+/// Writes tensors so that equal tensors are equal bytes, and syncs the file. At most one is held in memory a second time.
 pub fn write_safetensors(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<(), ModelError> {
+    let entry = |(name, tensor): (&String, &Tensor)| {
+        let tensor = tensor.clone();
+        let (dtype, shape) = (View::dtype(&tensor), tensor.dims().to_vec());
+        let bytes = move || Ok(Box::new(View::data(&tensor).into_owned()) as Bytes);
+        (name.clone(), Entry { dtype, shape, bytes: Box::new(bytes) })
+    };
+    write_entries(path, tensors.iter().map(entry).collect())
+}
+
+/// Bytes in memory, or mapped.
+pub(super) type Bytes = Box<dyn AsRef<[u8]>>;
+
+/// A tensor to be written.
+pub(super) struct Entry<'a> {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    /// Called when it is its turn.
+    pub bytes: Box<dyn FnOnce() -> Result<Bytes, ModelError> + 'a>,
+}
+
+/// Writes tensors as the format's own library would, one after the other, and syncs the file.
+pub(super) fn write_entries(path: &Path, entries: BTreeMap<String, Entry<'_>>) -> Result<(), ModelError> {
     let write = |source| ModelError::Write { path: path.to_owned(), source };
-    let metadata = std::collections::HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let bytes = safetensors::serialize(
-        tensors.iter().map(|(name, tensor)| (name.clone(), tensor.clone())),
-        Some(metadata),
-    )
-    .map_err(|error| write(std::io::Error::other(error.to_string())))?;
-    let mut file = std::fs::File::create(path).map_err(write)?;
-    std::io::Write::write_all(&mut file, &bytes).map_err(write)?;
+    let other = |reason: String| write(std::io::Error::other(reason));
+    let mut entries: Vec<(String, Entry<'_>)> = entries.into_iter().collect();
+    // The widest first, so that every value is aligned; the sort keeps the order of the names.
+    entries.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.dtype));
+    let (mut infos, mut end) = (Vec::with_capacity(entries.len()), 0);
+    for (name, Entry { dtype, shape, .. }) in &entries {
+        let bits = shape.iter().product::<usize>() * dtype.bitsize();
+        let data_offsets = (end, end + bits / 8);
+        end = data_offsets.1;
+        infos.push((name.clone(), TensorInfo { dtype: *dtype, shape: shape.clone(), data_offsets }));
+    }
+    let lengths: Vec<usize> =
+        infos.iter().map(|(_, info)| info.data_offsets.1 - info.data_offsets.0).collect();
+    let notes = std::collections::HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let metadata = Metadata::new(Some(notes), infos).map_err(|error| other(error.to_string()))?;
+    let mut header = serde_json::to_vec(&metadata).map_err(|error| other(error.to_string()))?;
+    header.resize(header.len().next_multiple_of(size_of::<u64>()), b' ');
+
+    let mut file = File::create(path).map_err(write)?;
+    file.write_all(&(header.len() as u64).to_le_bytes()).map_err(write)?;
+    file.write_all(&header).map_err(write)?;
+    for ((name, entry), length) in entries.into_iter().zip(lengths) {
+        let bytes = (entry.bytes)()?;
+        let bytes = (*bytes).as_ref();
+        if bytes.len() != length {
+            return Err(other(format!("`{name}` has {} bytes, and should have {length}", bytes.len())));
+        }
+        file.write_all(bytes).map_err(write)?;
+    }
     file.sync_all().map_err(write)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, rc::Rc};
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_written_as_the_format_s_own_library_writes_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("some.safetensors");
+        let tensor = |count: usize, shape: &[usize], dtype| {
+            let values: Vec<f32> = (0..count).map(|value| value as f32).collect();
+            Tensor::from_vec(values, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
+        };
+        let tensors = BTreeMap::from([
+            ("b".to_owned(), tensor(6, &[2, 3], DType::F32)),
+            ("a".to_owned(), tensor(3, &[3], DType::BF16)),
+            ("c".to_owned(), tensor(5, &[5], DType::U8)),
+            ("aa".to_owned(), tensor(4, &[4], DType::F32)),
+            ("none".to_owned(), tensor(0, &[0], DType::F32)),
+        ]);
+        write_safetensors(&path, &tensors).unwrap();
+        let notes = std::collections::HashMap::from([("format".to_owned(), "pt".to_owned())]);
+        let expected = safetensors::serialize(&tensors, Some(notes)).unwrap();
+        assert_eq!(std::fs::read(path).unwrap(), expected);
+    }
+
+    /// Bytes that are counted as long as they are there.
+    struct Held(Vec<u8>, Rc<Cell<usize>>);
+
+    impl AsRef<[u8]> for Held {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            self.1.set(self.1.get() - 1);
+        }
+    }
+
+    #[test]
+    fn of_what_is_written_one_tensor_is_in_memory_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = Rc::new(Cell::new(0));
+        let entry = |index: usize| {
+            let held = held.clone();
+            let bytes = move || {
+                assert_eq!(held.replace(1), 0);
+                Ok(Box::new(Held(vec![index as u8; 8], held)) as Bytes)
+            };
+            let entry = Entry { dtype: Dtype::F32, shape: vec![2], bytes: Box::new(bytes) };
+            (format!("t{index}"), entry)
+        };
+        write_entries(&folder.path().join("some.safetensors"), (0..5).map(entry).collect()).unwrap();
+    }
 }

@@ -74,15 +74,22 @@ impl FileDigests {
         Ok(digest)
     }
 
-    /// The digest of the files directly in a folder whose names are wanted.
+    /// The digest of the files directly in a folder whose names are wanted, and of those in folders there that are wanted,
+    /// with a `/` behind their names.
     pub fn folder(&self, folder: &Path, wanted: fn(&str) -> bool) -> Result<Digest, StoreError> {
-        let reading = |cause| StoreError::reading(folder, cause);
         let mut names = Vec::new();
-        for item in std::fs::read_dir(folder).map_err(reading)? {
-            let item = item.map_err(reading)?;
-            let name = item.file_name().to_string_lossy().into_owned();
-            if wanted(&name) && item.path().is_file() {
-                names.push(name);
+        let mut open = vec![String::new()];
+        while let Some(prefix) = open.pop() {
+            let place = folder.join(&prefix);
+            let reading = |cause| StoreError::reading(&place, cause);
+            for item in std::fs::read_dir(&place).map_err(reading)? {
+                let item = item.map_err(reading)?;
+                let name = format!("{prefix}{}", item.file_name().to_string_lossy());
+                if wanted(&name) && item.path().is_file() {
+                    names.push(name);
+                } else if prefix.is_empty() && wanted(&format!("{name}/")) && item.path().is_dir() {
+                    open.push(format!("{name}/"));
+                }
             }
         }
         names.sort();

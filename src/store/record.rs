@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::{
-    Condition, Known, Store, StoreError, failpoint,
+    Condition, Known, Store, StoreError, TOLD, failpoint,
     write::{self, Created},
 };
 use crate::{hash::Digest, spent::Spent};
@@ -172,7 +172,7 @@ impl Store {
     /// worked anew since. Where the run does not say what it came to, the one that stands.
     pub fn result(&self, key: &Digest, came_to: Option<&Known>) -> Option<ActionRecord> {
         let standing = self.record(key);
-        let Some(Known { outputs, metrics, cost }) = came_to.cloned() else { return standing };
+        let Some(Known { outputs, metrics, cost, told }) = came_to.cloned() else { return standing };
         let blank = || ActionRecord {
             key: *key,
             stage: String::new(),
@@ -184,7 +184,10 @@ impl Store {
             withheld: false,
         };
         // The fields are those of the key in any of its records.
-        let like = standing.or_else(|| self.set_aside(key)).unwrap_or_else(blank);
+        let mut like = standing.or_else(|| self.set_aside(key)).unwrap_or_else(blank);
+        if !told.is_null() {
+            like.fields[TOLD] = told;
+        }
         Some(ActionRecord { outputs, metrics, cost, ..like })
     }
 

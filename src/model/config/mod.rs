@@ -99,6 +99,9 @@ pub struct Biases {
     pub feed_forward: bool,
 }
 
+/// Far more than any model has.
+const MOST_EXPERTS: usize = 1 << 16;
+
 /// A feed-forward of several, of which each token passes through a few.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Experts {
@@ -194,28 +197,32 @@ impl ModelConfig {
         linears
     }
 
-    /// Name and shape of every weight, in the order parameters are numbered.
-    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
-        let mut tensors = vec![("model.embed_tokens.weight".to_owned(), vec![self.vocabulary, self.hidden])];
+    /// Name and shape of every weight, in the order parameters are numbered. They are named as they are asked for: a
+    /// configuration may claim more of them than any memory holds.
+    pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>)> + '_ {
+        let matrix = |name: &str| (name.to_owned(), vec![self.vocabulary, self.hidden]);
         let linears = self.linears();
-        for index in 0..self.layers {
-            let mut add = |name: &str, shape| tensors.push((format!("model.layers.{index}.{name}"), shape));
-            add("input_layernorm.weight", vec![self.hidden]);
-            if self.design.head_norms {
-                add("self_attn.q_norm.weight", vec![self.heads.dim]);
-                add("self_attn.k_norm.weight", vec![self.heads.dim]);
-            }
-            add("post_attention_layernorm.weight", vec![self.hidden]);
-            for linear in &linears {
-                add(&format!("{}.weight", linear.name), vec![linear.outputs, linear.inputs]);
-                if linear.bias {
-                    add(&format!("{}.bias", linear.name), vec![linear.outputs]);
-                }
-            }
+        let layers = (0..self.layers).flat_map(move |index| self.layer_tensors(index, &linears));
+        std::iter::once(matrix("model.embed_tokens.weight"))
+            .chain(layers)
+            .chain([("model.norm.weight".to_owned(), vec![self.hidden])])
+            .chain((!self.tied).then(|| matrix("lm_head.weight")))
+    }
+
+    fn layer_tensors(&self, index: usize, linears: &[LinearShape]) -> Vec<(String, Vec<usize>)> {
+        let mut tensors = Vec::with_capacity(linears.len() + 4);
+        let mut add = |name: &str, shape| tensors.push((format!("model.layers.{index}.{name}"), shape));
+        add("input_layernorm.weight", vec![self.hidden]);
+        if self.design.head_norms {
+            add("self_attn.q_norm.weight", vec![self.heads.dim]);
+            add("self_attn.k_norm.weight", vec![self.heads.dim]);
         }
-        tensors.push(("model.norm.weight".into(), vec![self.hidden]));
-        if !self.tied {
-            tensors.push(("lm_head.weight".into(), vec![self.vocabulary, self.hidden]));
+        add("post_attention_layernorm.weight", vec![self.hidden]);
+        for linear in linears {
+            add(&format!("{}.weight", linear.name), vec![linear.outputs, linear.inputs]);
+            if linear.bias {
+                add(&format!("{}.bias", linear.name), vec![linear.outputs]);
+            }
         }
         tensors
     }
@@ -248,6 +255,10 @@ impl ModelConfig {
         ];
         if let Some(experts) = self.design.experts {
             sizes.extend([("num_experts", experts.count), ("num_experts_per_tok", experts.per_token)]);
+            // Each has linear layers of its own, which are counted one by one.
+            if experts.count > MOST_EXPERTS {
+                return Err(format!("num_experts is {}", experts.count));
+            }
             if experts.per_token > experts.count {
                 return Err("num_experts_per_tok is larger than num_experts".into());
             }

@@ -156,6 +156,7 @@ fn what_the_decoder_does_not_do_is_refused_by_name() {
         (llama(json!({"vocab_size": null})), "model::config", "vocab_size"),
         (mixture("decoder_sparse_step", json!(2)), "model::config", "layers without experts"),
         (mixture("num_experts_per_tok", json!(3)), "model::config", "larger than num_experts"),
+        (mixture("num_experts", json!(4_000_000_000_u64)), "model::config", "num_experts is 4000000000"),
     ];
     for (file, code, says) in refused {
         let error = load(&file).unwrap_err();

@@ -76,7 +76,8 @@ impl Decoder {
         let ends = format.map(Format::at_the_ends);
         let embedding = held(tensor("model.embed_tokens.weight", &[config.vocabulary, hidden])?, ends)?;
         let shapes = config.linears();
-        let mut layers = Vec::with_capacity(config.layers);
+        // Not as many as are claimed: the files may hold fewer.
+        let mut layers = Vec::new();
         for index in 0..config.layers {
             let mut take =
                 |name: &str, shape: &[usize]| tensor(&format!("model.layers.{index}.{name}"), shape);

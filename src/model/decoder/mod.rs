@@ -89,7 +89,7 @@ impl Decoder {
         if let Some(head) = &self.head {
             tensors.push(head.tensor()?);
         }
-        Ok(self.config.tensors().into_iter().map(|(name, _)| name).zip(tensors).collect())
+        Ok(self.config.tensors().map(|(name, _)| name).zip(tensors).collect())
     }
 
     /// Parameters in the order of [`Self::tensors`], to number or replace them.

@@ -1,7 +1,8 @@
 //! A base's weights with an adapter added into them: `W + scale · B·A`, file by file.
 //!
 //! Works on names alone, so for every architecture whose files PEFT can name. Every file keeps its name and every
-//! tensor its type; the sum is taken in `f32` and rounded once. What the base's folder holds beside its weights
+//! tensor its type; the sum is taken in `f32` and rounded once. Files are read and written tensor by tensor, so that no more
+//! than one of the model's is in memory. What the base's folder holds beside its weights
 //! (configuration, tokenizer, chat template) is copied.
 
 use std::{
@@ -10,13 +11,14 @@ use std::{
 };
 
 use candle_core::{DType, Device, Tensor};
+use safetensors::{View, tensor::TensorInfo};
 use serde_json::Value;
 
 use super::{AdapterConfig, ModelError, name, read_safetensors};
 use crate::model::{
     kernels::{Left, Right, gemm},
     ops,
-    weights::write_safetensors,
+    weights::{Bytes, Entry, Shard, write_entries},
 };
 
 /// Writes into `out`, an empty folder, the model of `base` with the adapter of `adapter` merged in.
@@ -41,7 +43,8 @@ pub fn merge(base: &Path, adapter: &Path, out: &Path) -> Result<(), ModelError> 
         let (Some(a), Some(b)) = pair else {
             return Err(wrong(format!("`{module}` has only one of its two matrices")));
         };
-        if a.dims().first() != Some(&rank) || b.dims().get(1) != Some(&rank) {
+        let paired = matches!((a.dims(), b.dims()), ([of_a, _], [_, of_b]) if [of_a, of_b] == [&rank; 2]);
+        if !paired {
             let (a, b) = (a.dims(), b.dims());
             return Err(wrong(format!("`{module}` has matrices {a:?} and {b:?}, its rank should be {rank}")));
         }
@@ -51,15 +54,29 @@ pub fn merge(base: &Path, adapter: &Path, out: &Path) -> Result<(), ModelError> 
         return Err(wrong(format!("its tensor `{name}` belongs to no LoRA pair")));
     }
     for file in weight_files(base)? {
-        let mut tensors = load(&base.join(&file))?;
-        for (name, tensor) in &mut tensors {
-            if let Some((a, b, scale)) = deltas.remove(name) {
-                *tensor = add(tensor, &a, &b, scale).map_err(|found| {
-                    wrong(format!("it would add {found:?} to `{name}`, which has shape {:?}", tensor.dims()))
-                })??;
+        let shard = Shard::open(base.join(&file))?;
+        let mut entries = BTreeMap::new();
+        for (name, info) in shard.infos() {
+            let delta = deltas.remove(&name);
+            if let Some((a, b, _)) = &delta {
+                let found = [b.dims()[0], a.dims()[1]];
+                if info.shape != found {
+                    let shape = &info.shape;
+                    return Err(wrong(format!(
+                        "it would add {found:?} to `{name}`, which has shape {shape:?}"
+                    )));
+                }
             }
+            let shard = &shard;
+            let bytes = move || match delta {
+                Some((a, b, scale)) => Ok(Box::new(added(shard, info, &a, &b, scale)?) as Bytes),
+                None if info.data_offsets.0 == info.data_offsets.1 => Ok(Box::new([]) as Bytes),
+                None => Ok(Box::new(shard.bytes(info)?) as Bytes),
+            };
+            let entry = Entry { dtype: info.dtype, shape: info.shape.clone(), bytes: Box::new(bytes) };
+            entries.insert(name, entry);
         }
-        write_safetensors(&out.join(file), &tensors)?;
+        write_entries(&out.join(file), entries)?;
     }
     if let Some(name) = deltas.keys().next() {
         return Err(wrong(format!("{} has no tensor `{name}`", base.display())));
@@ -101,20 +118,22 @@ fn copy(from: &Path, to: &Path) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// `W + scale · B·A` in the type of W. The outer error is the shape of `B·A` where it is another.
-fn add(w: &Tensor, a: &Tensor, b: &Tensor, scale: f32) -> Result<Result<Tensor, ModelError>, [usize; 2]> {
-    let (rank, shape) = (a.dims()[0], [b.dims()[0], a.dims()[1]]);
-    if w.dims() != shape {
-        return Err(shape);
-    }
-    Ok((|| {
-        let sum = w.to_dtype(DType::F32)?.copy()?;
-        let (a, b) = (ops::values(a)?, ops::values(b)?);
-        let mut delta = vec![0.0; shape[0] * shape[1]];
-        gemm(shape[0], Left::rows(&b, rank), Right::rows(&a, rank, shape[1]), &mut delta, shape[1], false);
-        ops::update(&sum, |sum| sum.iter_mut().zip(&delta).for_each(|(sum, delta)| *sum += scale * delta))?;
-        Ok(sum.to_dtype(w.dtype())?)
-    })())
+/// The bytes of `W + scale · B·A`, in the type of W, which has its shape.
+fn added(
+    shard: &Shard,
+    info: &TensorInfo,
+    a: &Tensor,
+    b: &Tensor,
+    scale: f32,
+) -> Result<Vec<u8>, ModelError> {
+    let (rank, outputs, inputs) = (a.dims()[0], b.dims()[0], a.dims()[1]);
+    let w = Tensor::from_raw_buffer(&shard.bytes(info)?, info.dtype.try_into()?, &info.shape, &Device::Cpu)?;
+    let sum = w.to_dtype(DType::F32)?.copy()?;
+    let (a, b) = (ops::values(a)?, ops::values(b)?);
+    let mut delta = vec![0.0; outputs * inputs];
+    gemm(outputs, Left::rows(&b, rank), Right::rows(&a, rank, inputs), &mut delta, inputs, false);
+    ops::update(&sum, |sum| sum.iter_mut().zip(&delta).for_each(|(sum, delta)| *sum += scale * delta))?;
+    Ok(View::data(&sum.to_dtype(w.dtype())?).into_owned())
 }
 
 /// The names of the files that hold the weights.
@@ -139,13 +158,8 @@ pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>, ModelError> {
     files.ok_or_else(|| wrong("its weight_map should name files of this folder".into()))
 }
 
-/// Every tensor of a file, in its own type.
-fn load(path: &Path) -> Result<BTreeMap<String, Tensor>, ModelError> {
-    let bytes = std::fs::read(path).map_err(|source| ModelError::Read { path: path.to_owned(), source })?;
-    let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)
-        .map_err(|error| ModelError::Safetensors { path: path.to_owned(), reason: error.to_string() })?;
-    Ok(tensors.into_iter().collect())
-}
+/// Where a model's chat templates are that have names.
+const TEMPLATES: &str = "additional_chat_templates";
 
 /// Copies a model folder's files that hold no weights; nothing that is there already is overwritten.
 pub fn copy_companions(from: &Path, to: &Path) -> Result<(), ModelError> {
@@ -158,6 +172,10 @@ pub fn copy_companions(from: &Path, to: &Path) -> Result<(), ModelError> {
         let Some(target) = path.file_name().map(|name| to.join(name)) else { continue };
         if path.is_file() && !weights && !target.exists() {
             copy(&path, &target)?;
+        } else if path.is_dir() && target.file_name().is_some_and(|name| name == TEMPLATES) {
+            std::fs::create_dir_all(&target)
+                .map_err(|source| ModelError::Write { path: target.clone(), source })?;
+            copy_companions(&path, &target)?;
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use super::{
     step::{Rollout, cut, microbatch},
 };
 use crate::{
-    engine::{Microbatch, Rule, Trainer, check_trained, score_across, shares},
+    engine::{Microbatch, Resumed, Rule, Trainer, check_trained, score_across, shares},
     error::Result,
     model::{
         Adapter, AdapterConfig, Decoder, ModelConfig, ModelError, Parameter, Targets, copy_companions,
@@ -86,9 +86,17 @@ impl Learner {
         let path = policy.folder.join(OPTIMIZER);
         // An adapter from elsewhere has none.
         let goes_on = path.is_file() && (policy.base.is_some() || adapter.is_none());
-        if goes_on && !trainer.optimizer().resume(&read_safetensors(&path)?)? {
-            let reason = "the optimiser's state does not fit the policy".into();
-            return Err(ModelError::Adapter { path, reason }.into());
+        if goes_on {
+            match trainer.resume_optimizer(&read_safetensors(&path)?)? {
+                Resumed::GoesOn => {}
+                Resumed::Foreign => context.observer.note(
+                    "the policy was trained with another optimizer, whose state is not taken up: this one begins anew",
+                ),
+                Resumed::Damaged => {
+                    let reason = "the optimiser's state does not fit the policy".into();
+                    return Err(ModelError::Adapter { path, reason }.into());
+                }
+            }
         }
         Ok(Self { trainer, adapter })
     }

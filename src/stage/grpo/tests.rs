@@ -258,6 +258,17 @@ async fn all_weights_are_trained_and_the_next_update_goes_on_where_this_one_ende
 }
 
 #[tokio::test]
+async fn another_optimizer_begins_anew() {
+    let hall = Hall::open();
+    let with = |optimizer: &str| json!({"optimizer": optimizer, "minibatches": 1});
+    let first = hall.fresh("first", with("muon")).await;
+    let other = hall.update(&first.policy, None, "other", with("adamw")).await.unwrap();
+    assert_eq!(other.optimizer_steps(), other.steps.len() as f32);
+    let same = hall.update(&first.policy, None, "same", with("muon")).await.unwrap();
+    assert_eq!(same.optimizer_steps(), (first.steps.len() + same.steps.len()) as f32);
+}
+
+#[tokio::test]
 async fn an_adapter_is_not_trained_whole() {
     let hall = Hall::open();
     let adapter = hall.fresh("adapter", json!({})).await;

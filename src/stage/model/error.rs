@@ -37,6 +37,16 @@ pub enum ModelStageError {
     Offline { id: String, revision: String, cache: PathBuf },
     #[error("{endpoint} cannot be reached for {what}: {reason}")]
     Network { endpoint: String, what: String, reason: String },
+    #[error("the hub's cache {path} cannot be written")]
+    Cache {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{name} came with {found} bytes, the hub says {expected}")]
+    Size { name: String, found: u64, expected: u64 },
+    #[error("there is no place for the hub's cache: neither HF_HOME nor HOME is set")]
+    NoHome,
     #[error("{id} has no weights as safetensors")]
     NoWeights { id: String },
     #[error("the hub's answer about {id} cannot be understood")]
@@ -69,6 +79,9 @@ impl Diagnostic for ModelStageError {
             Self::Unknown { .. } => "hub::unknown",
             Self::Offline { .. } => "hub::offline",
             Self::Network { .. } => "hub::network",
+            Self::Cache { .. } => "hub::cache",
+            Self::Size { .. } => "hub::size",
+            Self::NoHome => "hub::no_home",
             Self::NoWeights { .. } => "hub::no_weights",
             Self::Answer { .. } => "hub::answer",
             Self::Thread { .. } => "model::thread",
@@ -97,6 +110,9 @@ impl Diagnostic for ModelStageError {
                 "run again: what was fetched is kept. Without a network, give a folder in `from`; a mirror is named \
                  by HF_ENDPOINT"
             }
+            Self::Cache { .. } => "make room there, or name another folder by HF_HOME",
+            Self::Size { .. } => "run again; it was removed. A proxy on the way may change what it passes on",
+            Self::NoHome => "set HF_HOME to a folder for models from the hub",
             Self::NoWeights { .. } => {
                 "convert them with Transformers' save_pretrained, and give the folder in `from`"
             }
@@ -106,7 +122,7 @@ impl Diagnostic for ModelStageError {
     }
 
     fn is_transient(&self) -> bool {
-        matches!(self, Self::Network { .. } | Self::Answer { .. })
+        matches!(self, Self::Network { .. } | Self::Answer { .. } | Self::Size { .. })
     }
 
     fn class(&self) -> Class {

@@ -2,23 +2,25 @@
 //!
 //! `HF_HOME` says where the cache is, `HF_ENDPOINT` where the hub is, `HF_TOKEN` (or the file `token` in the cache's
 //! home) who asks; with `HF_HUB_OFFLINE=1` nothing is asked. A download that breaks off goes on where it stopped, in the
-//! same run and in a later one.
+//! same run and in a later one; a file counts as fetched once it has the size that the hub says.
 
-use std::path::PathBuf;
+use std::{io::ErrorKind, path::PathBuf, time::Duration};
 
 use hf_hub::{
     Cache, Repo, RepoType,
     api::{
         Progress,
-        sync::{ApiBuilder, ApiError, ApiRepo},
+        sync::{Api, ApiBuilder, ApiError, ApiRepo},
     },
 };
 
 use super::{Files, ModelStageError, wanted};
 use crate::progress::Observer;
 
-/// Tries again after a connection broke off, per file.
-const RETRIES: usize = 5;
+/// Tries again in a row that bring nothing more of a file.
+const RETRIES: u32 = 5;
+/// Before the first of them; each next one waits twice as long.
+const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 3 } else { 300 });
 
 pub struct Hub {
     pub endpoint: String,
@@ -29,15 +31,25 @@ pub struct Hub {
 }
 
 impl Hub {
-    pub fn from_env() -> Self {
-        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let cache = Cache::from_env();
-        Self {
+    /// As the environment says.
+    ///
+    /// # Errors
+    /// If there is no place for the cache.
+    pub fn from_env() -> Result<Self, ModelStageError> {
+        Self::of(|name| std::env::var(name).ok(), std::env::home_dir())
+    }
+
+    fn of(variable: impl Fn(&str) -> Option<String>, home: Option<PathBuf>) -> Result<Self, ModelStageError> {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let home = home.filter(|home| !home.as_os_str().is_empty());
+        let home = set("HF_HOME").map(PathBuf::from).or_else(|| Some(home?.join(".cache/huggingface")));
+        let cache = Cache::new(home.ok_or(ModelStageError::NoHome)?.join("hub"));
+        Ok(Self {
             endpoint: set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into()),
             token: set("HF_TOKEN").or_else(|| cache.token()),
             cache: cache.path().clone(),
             offline: set("HF_HUB_OFFLINE").is_some_and(|value| value != "0"),
-        }
+        })
     }
 
     /// The files of a model at a branch, tag or commit, fetched where they are not in the cache.
@@ -52,11 +64,12 @@ impl Hub {
         if self.offline {
             return self.cached(id, revision);
         }
-        let failed = |error: ApiError, what: &str| self.failure(&error, id, revision, what);
+        let failed = |error: ApiError, what: &str| self.failure(error, id, revision, what);
         let builder = ApiBuilder::from_cache(Cache::new(self.cache.clone()))
             .with_endpoint(self.endpoint.trim_end_matches('/').to_owned())
             .with_token(self.token.clone())
-            .with_retries(RETRIES)
+            // Its own go on from a place that may be another than the file's end.
+            .with_retries(0)
             .with_progress(false)
             .with_user_agent("mcprl", env!("CARGO_PKG_VERSION"));
         let api = builder.build().map_err(|error| failed(error, id))?;
@@ -73,13 +86,14 @@ impl Hub {
         if !names.iter().any(|name| name.ends_with(".safetensors")) {
             return Err(ModelStageError::NoWeights { id: id.to_owned() });
         }
-        let at_commit = api.repo(repo(&info.sha));
-        let cache = Cache::new(self.cache.clone()).repo(repo(&info.sha));
+        let commit = Commit {
+            repo: api.repo(repo(&info.sha)),
+            cache: Cache::new(self.cache.clone()),
+            of: repo(&info.sha),
+            api,
+        };
         let file = |name: String| {
-            let path = match cache.get(&name) {
-                Some(path) => path,
-                None => download(&at_commit, &name, observer).map_err(|error| failed(error, &name))?,
-            };
+            let path = commit.file(&name, observer, |error| failed(error, &name))?;
             Ok((name, path))
         };
         let files = names.into_iter().map(file).collect::<Result<Files, _>>()?;
@@ -106,15 +120,147 @@ impl Hub {
     }
 
     /// What an error of the client means for the person who asked.
-    fn failure(&self, error: &ApiError, id: &str, revision: &str, what: &str) -> ModelStageError {
+    fn failure(&self, error: ApiError, id: &str, revision: &str, what: &str) -> ModelStageError {
         let (endpoint, id, reason) = (self.endpoint.clone(), id.to_owned(), error.to_string());
-        // The client tells the status in its message alone.
-        let status = reason.rsplit_once("http status: ").map(|(_, status)| status.trim());
-        match status {
-            Some("401" | "403") => ModelStageError::Denied { endpoint, id, token: self.token.is_some() },
-            Some("404") => ModelStageError::Unknown { endpoint, id, revision: revision.to_owned() },
+        match (status(&error), error) {
+            (Some(401 | 403), _) => ModelStageError::Denied { endpoint, id, token: self.token.is_some() },
+            (Some(404), _) => ModelStageError::Unknown { endpoint, id, revision: revision.to_owned() },
+            (_, ApiError::IoError(source)) if is_local(&source) => {
+                ModelStageError::Cache { path: self.cache.clone(), source }
+            }
             _ => ModelStageError::Network { endpoint, what: what.to_owned(), reason },
         }
+    }
+}
+
+/// The status that the hub answered with, which the client tells in its message alone.
+fn status(error: &ApiError) -> Option<u16> {
+    error.to_string().rsplit_once("http status: ").and_then(|(_, status)| status.trim().parse().ok())
+}
+
+/// Whether it is this machine's disk that failed, and not a connection.
+fn is_local(error: &std::io::Error) -> bool {
+    let of_connection = matches!(
+        error.kind(),
+        ErrorKind::BrokenPipe
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::HostUnreachable
+            | ErrorKind::Interrupted
+            | ErrorKind::NetworkDown
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::NotConnected
+            | ErrorKind::TimedOut
+            | ErrorKind::WouldBlock
+    );
+    error.raw_os_error().is_some() && !of_connection
+}
+
+/// A model at a commit, on the hub and in the cache.
+struct Commit {
+    api: Api,
+    repo: ApiRepo,
+    cache: Cache,
+    of: Repo,
+}
+
+impl Commit {
+    /// A file from the cache, or fetched into it. `failed` says what an error means.
+    fn file(
+        &self,
+        name: &str,
+        observer: &dyn Observer,
+        failed: impl Fn(ApiError) -> ModelStageError,
+    ) -> Result<PathBuf, ModelStageError> {
+        let cached = || self.cache.repo(self.of.clone()).get(name);
+        let mut tries = Tries { part: None, before: 0, failed: 0 };
+        loop {
+            if let Some(path) = cached() {
+                return Ok(path);
+            }
+            match self.fetch(name, &mut tries, observer) {
+                Ok(Ok(path)) => return Ok(path),
+                Ok(Err(size)) => tries.again().ok_or(size)?,
+                // Another process fetches it.
+                Err(ApiError::LockAcquisition(_)) => {
+                    observer.status(&format!("{name} · another process is fetching it"));
+                }
+                Err(error) => {
+                    let answer = status(&error);
+                    // What lies there is whole or too long: nothing follows it.
+                    if let (Some(416), _) | (_, ApiError::InvalidResume) = (answer, &error) {
+                        tries.start_anew();
+                    }
+                    let local = matches!(&error, ApiError::IoError(source) if is_local(source));
+                    if local || matches!(answer, Some(401 | 403 | 404)) {
+                        return Err(failed(error));
+                    }
+                    tries.again().ok_or_else(|| failed(error))?;
+                }
+            }
+        }
+    }
+
+    /// Fetches what is missing of a file. The inner error: what there is now has another size than the hub says, and was
+    /// removed.
+    fn fetch(
+        &self,
+        name: &str,
+        tries: &mut Tries,
+        observer: &dyn Observer,
+    ) -> Result<Result<PathBuf, ModelStageError>, ApiError> {
+        let metadata = self.api.metadata(&self.repo.url(name))?;
+        let blob = self.cache.repo(self.of.clone()).blob_path(metadata.etag());
+        tries.begin(blob.with_extension("part"));
+        // One that leads nowhere would be in the way.
+        let mut pointer = self.cache.repo(self.of.clone()).pointer_path(metadata.commit_hash());
+        pointer.push(name);
+        if pointer.is_symlink() && !pointer.exists() {
+            std::fs::remove_file(&pointer)?;
+        }
+        let path = self.repo.download_with_progress(name, Told::new(observer, name))?;
+        let (found, expected) = (path.metadata()?.len(), metadata.size() as u64);
+        if found == expected {
+            return Ok(Ok(path));
+        }
+        for path in [&path, &blob] {
+            std::fs::remove_file(path)?;
+        }
+        Ok(Err(ModelStageError::Size { name: name.to_owned(), found, expected }))
+    }
+}
+
+/// How often a file was asked for without more of it coming.
+struct Tries {
+    /// Where the beginning of the file lies.
+    part: Option<PathBuf>,
+    /// Its length when it was asked for last.
+    before: u64,
+    failed: u32,
+}
+
+impl Tries {
+    fn length(&self) -> u64 {
+        let part = self.part.as_ref().and_then(|part| part.metadata().ok());
+        part.map_or(0, |part| part.len())
+    }
+
+    fn begin(&mut self, part: PathBuf) {
+        self.part = Some(part);
+        self.before = self.length();
+    }
+
+    fn start_anew(&self) {
+        if let Some(part) = &self.part {
+            _ = std::fs::remove_file(part);
+        }
+    }
+
+    /// Waits for the next try; none where there were enough.
+    fn again(&mut self) -> Option<()> {
+        self.failed = if self.length() > self.before { 0 } else { self.failed + 1 };
+        (self.failed <= RETRIES).then(|| std::thread::sleep(PAUSE * (1 << self.failed.saturating_sub(1))))
     }
 }
 
@@ -131,11 +277,6 @@ pub fn check_id(id: &str, revision: &str) -> Result<(), ModelStageError> {
     Ok(())
 }
 
-fn download(repo: &ApiRepo, name: &str, observer: &dyn Observer) -> Result<PathBuf, ApiError> {
-    let progress = Told { observer, name: name.to_owned(), size: 0, done: 0, told: 0 };
-    repo.download_with_progress(name, progress)
-}
-
 /// Passes a download's progress on, in bytes; a part fetched twice counts once.
 struct Told<'a> {
     observer: &'a dyn Observer,
@@ -143,6 +284,12 @@ struct Told<'a> {
     size: u64,
     done: u64,
     told: u64,
+}
+
+impl<'a> Told<'a> {
+    fn new(observer: &'a dyn Observer, name: &str) -> Self {
+        Self { observer, name: name.to_owned(), size: 0, done: 0, told: 0 }
+    }
 }
 
 impl Progress for Told<'_> {
@@ -162,4 +309,48 @@ impl Progress for Told<'_> {
     }
 
     fn finish(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::error::Diagnostic;
+
+    #[test]
+    fn the_environment_says_where_the_cache_and_the_hub_are_and_who_asks() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("token"), "from file\n").unwrap();
+        let hub = |variables: &[(&str, &str)], home: Option<&Path>| {
+            let value =
+                |name: &str| variables.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).into());
+            Hub::of(value, home.map(Path::to_owned))
+        };
+        let place = home.path().to_str().unwrap();
+        let found =
+            hub(&[("HF_HOME", place), ("HF_ENDPOINT", "http://mirror"), ("HF_HUB_OFFLINE", "1")], None);
+        let found = found.unwrap();
+        assert_eq!((found.cache, found.offline), (home.path().join("hub"), true));
+        assert_eq!((found.endpoint.as_str(), found.token.as_deref()), ("http://mirror", Some("from file")));
+        let found = hub(&[("HF_HOME", place), ("HF_TOKEN", "t"), ("HF_HUB_OFFLINE", "0")], None).unwrap();
+        assert_eq!((found.endpoint.as_str(), found.offline), ("https://huggingface.co", false));
+        assert_eq!(found.token.as_deref(), Some("t"));
+        let found = hub(&[("HF_HOME", ""), ("HF_TOKEN", "")], Some(Path::new("/home/me"))).unwrap();
+        assert_eq!((found.cache, found.token), ("/home/me/.cache/huggingface/hub".into(), None));
+        for home in [None, Some(Path::new(""))] {
+            let refused = hub(&[], home).err().unwrap();
+            assert_eq!(refused.code(), "hub::no_home");
+            assert!(refused.hint().unwrap().contains("HF_HOME"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_from_a_connection_that_broke() {
+        let of = |errno: rustix::io::Errno| is_local(&errno.into());
+        use rustix::io::Errno;
+        assert!([Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::ACCESS].into_iter().all(of));
+        assert!(![Errno::CONNRESET, Errno::PIPE, Errno::TIMEDOUT, Errno::NETUNREACH].into_iter().any(of));
+        assert!(!is_local(&std::io::Error::other("the peer closed the connection")));
+    }
 }

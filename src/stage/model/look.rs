@@ -44,9 +44,13 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
     }
     let revision = behind.or(revision.as_deref()).unwrap_or("main");
     if outlook.take("from", check_id(id, revision)).is_some() {
-        let hub = Hub::from_env();
-        if let Some(Err(cause)) = hub.offline.then(|| hub.cached(id, revision)) {
-            outlook.lack("from", cause);
+        match Hub::from_env() {
+            Ok(hub) => {
+                if let Some(Err(cause)) = hub.offline.then(|| hub.cached(id, revision)) {
+                    outlook.lack("from", cause);
+                }
+            }
+            Err(cause) => outlook.lack("from", cause),
         }
     }
     outlook
@@ -70,7 +74,8 @@ fn look_into(folder: &Path, outlook: &mut Outlook) -> Option<ModelConfig> {
         return None;
     }
     let config = outlook.take("from", ModelConfig::load(folder))?;
-    outlook.take("from", Weights::open(folder).and_then(|weights| weights.fit(&config)));
+    let fits = outlook.take("from", Weights::open(folder).and_then(|weights| weights.fit(&config)));
     outlook.take("from", Chat::glance(folder));
-    Some(config)
+    // Of one that has no such weights, and may claim any size, nothing is foretold.
+    fits.map(|()| config)
 }

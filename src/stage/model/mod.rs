@@ -20,7 +20,7 @@ use self::hub::Hub;
 pub use self::{error::ModelStageError, look::look};
 use super::{Context, Metrics};
 use crate::{
-    chat::Chat,
+    chat::{Chat, TOOL_TEMPLATE},
     error::{At, Interrupted, Result},
     model::{ADAPTER_FILES, ModelConfig, Weights},
 };
@@ -35,7 +35,8 @@ struct Params {
 /// Files of a model folder by name and place.
 type Files = Vec<(String, PathBuf)>;
 
-/// Whether a model consists of the file of this name; other formats of the same weights are not taken.
+/// Whether a model consists of the file of this name, or holds such a file in the folder of this name, which ends with `/`;
+/// other formats of the same weights are not taken.
 pub fn wanted(name: &str) -> bool {
     const NAMED: [&str; 10] = [
         "config.json",
@@ -51,7 +52,9 @@ pub fn wanted(name: &str) -> bool {
     ];
     let plain = !name.contains(['/', '\\']);
     let weights = name.starts_with("model") && name.ends_with(".safetensors");
-    plain && (NAMED.contains(&name) || name.starts_with("chat_template") || weights)
+    let for_tools =
+        name == TOOL_TEMPLATE || TOOL_TEMPLATE.strip_prefix(name).is_some_and(|_| name.ends_with('/'));
+    for_tools || (plain && (NAMED.contains(&name) || name.starts_with("chat_template") || weights))
 }
 
 /// [`wanted`] of a folder, or whether its adapter consists of the file, where it holds an adapter and no model.
@@ -75,8 +78,8 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     };
     // Where they are, so that what is said of a file names the one that can be mended.
     context.observer.status("checking");
-    let source =
-        if local { folder } else { files.first().and_then(|(_, path)| path.parent()).unwrap_or(folder) };
+    let config = || files.iter().find(|(name, _)| name == "config.json")?.1.parent();
+    let source = if local { folder } else { config().unwrap_or(folder) };
     let (config, parameters) = check(source).at(|| format!("model {}", params.from))?;
     let mut bytes = 0;
     for (name, path) in &files {
@@ -102,6 +105,10 @@ fn listed(folder: &Path) -> Result<Files, ModelStageError> {
             files.push((name, path));
         }
     }
+    let for_tools = folder.join(TOOL_TEMPLATE);
+    if for_tools.is_file() {
+        files.push((TOOL_TEMPLATE.to_owned(), for_tools));
+    }
     files.sort();
     Ok(files)
 }
@@ -110,6 +117,9 @@ fn listed(folder: &Path) -> Result<Files, ModelStageError> {
 fn take(from: &Path, to: &Path, local: bool) -> Result<u64, ModelStageError> {
     let reading = |source| ModelStageError::Read { path: from.to_owned(), source };
     let real = from.canonicalize().map_err(reading)?;
+    if let Some(folder) = to.parent() {
+        std::fs::create_dir_all(folder).map_err(|source| ModelStageError::write(folder, source))?;
+    }
     if local || std::fs::hard_link(&real, to).is_err() {
         std::fs::copy(&real, to).map_err(|source| ModelStageError::write(to, source))?;
     }
@@ -118,7 +128,7 @@ fn take(from: &Path, to: &Path, local: bool) -> Result<u64, ModelStageError> {
 
 /// Fetches on a thread of its own, which an interrupted run does not wait for.
 async fn download(params: &Params, context: &Context) -> Result<Files> {
-    let hub = Hub::from_env();
+    let hub = Hub::from_env()?;
     let (id, revision) = match params.from.split_once('@') {
         Some((id, revision)) => (id.to_owned(), Some(revision.to_owned())),
         None => (params.from.clone(), params.revision.clone()),

@@ -16,10 +16,15 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
+    engine::EngineSpec,
     error::Diagnostic,
     model::{Decoder, Init, write_safetensors},
     progress::Silent,
-    stage::testing::context,
+    stage::{
+        prospect::{Looked, Prospect},
+        testing::context,
+    },
+    store::{FileDigests, Store},
 };
 
 fn reference() -> PathBuf {
@@ -72,6 +77,36 @@ async fn a_folder_becomes_a_policy_without_what_is_not_part_of_the_model() {
     assert_eq!(metrics["parameters"], weights as f64);
 }
 
+/// Puts another template before those that speak of tools: with a word of its own.
+fn for_tools(folder: &Path, word: &str) {
+    let template = std::fs::read_to_string(folder.join("chat_template.jinja")).unwrap();
+    std::fs::create_dir(folder.join("additional_chat_templates")).unwrap();
+    std::fs::write(folder.join(TOOL_TEMPLATE), format!("{word}{template}")).unwrap();
+    std::fs::write(folder.join("additional_chat_templates/rag.jinja"), "other").unwrap();
+}
+
+#[tokio::test]
+async fn a_template_for_tools_is_taken_along_and_spoken_with_as_by_transformers() {
+    let folder = tempfile::tempdir().unwrap();
+    model(folder.path());
+    let prompt = |folder: &Path| {
+        let prompt = Chat::load(folder).unwrap().brief("", &[]).unwrap().prompt("task").unwrap();
+        [prompt.shared, prompt.task].concat()
+    };
+    let plain = prompt(folder.path());
+    let store = Store::open(folder.path().join("store")).unwrap();
+    let key = || FileDigests::load(&store).folder(folder.path(), wanted).unwrap();
+    let before = key();
+    for_tools(folder.path(), "Tools ahead. ");
+    assert_ne!(key(), before);
+    let (output, metrics) = taken(folder.path()).await;
+    metrics.unwrap();
+    let policy = output.path().join("policy");
+    let templates: Vec<_> = std::fs::read_dir(policy.join("additional_chat_templates")).unwrap().collect();
+    assert_eq!(templates.len(), 1);
+    assert!(prompt(&policy).len() > plain.len() && prompt(&policy).ends_with(&plain));
+}
+
 #[tokio::test]
 async fn a_model_that_cannot_act_is_refused_before_anything_is_sampled() {
     type Spoil = fn(&Path);
@@ -103,6 +138,33 @@ async fn a_model_that_cannot_act_is_refused_before_anything_is_sampled() {
     }
 }
 
+#[test]
+fn a_model_that_claims_more_layers_than_any_memory_holds_is_refused_by_what_it_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    model(folder.path());
+    let path = folder.path().join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["num_hidden_layers"] = json!(4_000_000_000_u64);
+    std::fs::write(&path, config.to_string()).unwrap();
+    let params = json!({"from": folder.path()});
+    let card = crate::stage::Cards::new(None).get("model").unwrap().unwrap();
+    let (params, inputs) = (params.as_object().unwrap(), &std::collections::BTreeMap::new());
+    let engine = EngineSpec { devices: vec!["cpu".into()], threads: None, dtype: None, kv_cache_mib: None };
+    let prospect = Prospect {
+        card: &card,
+        params,
+        seed: 1,
+        inputs,
+        engine: &engine,
+        finished: &|_| None,
+        looked: &Looked::default(),
+    };
+    let outlook = look(&prospect);
+    let said: Vec<&str> = outlook.objections.iter().map(|found| found.cause.code()).collect();
+    assert_eq!((said, outlook.outputs.len()), (vec!["model::missing_tensor"], 0));
+    assert_eq!(Decoder::load(folder.path()).unwrap_err().code(), "model::missing_tensor");
+}
+
 /// A hub on the loopback with one model, `tiny/llama`, at commit `c0ffee` of `main`.
 #[derive(Clone)]
 struct Shelf {
@@ -111,6 +173,10 @@ struct Shelf {
     token: Option<&'static str>,
     /// Answers of the weights that break off half-way.
     cuts: Arc<Mutex<usize>>,
+    /// Requests for the weights that are refused for now.
+    refusals: Arc<Mutex<usize>>,
+    /// Bytes by which the weights are longer than what is given of them.
+    claims: Arc<Mutex<usize>>,
     /// What was asked of which file.
     asked: Arc<Mutex<Vec<(String, String)>>>,
 }
@@ -123,7 +189,14 @@ impl Shelf {
         let folder = tempfile::tempdir().unwrap();
         model(folder.path());
         std::fs::write(folder.path().join("pytorch_model.bin"), "other").unwrap();
-        let shelf = Self { folder: folder.into(), token, cuts: Arc::default(), asked: Arc::default() };
+        let shelf = Self {
+            folder: folder.into(),
+            token,
+            cuts: Arc::default(),
+            refusals: Arc::default(),
+            claims: Arc::default(),
+            asked: Arc::default(),
+        };
         let router = Router::new()
             .route("/api/models/{owner}/{name}/revision/{revision}", get(Self::info))
             .route("/{owner}/{name}/resolve/{revision}/{file}", get(Self::file))
@@ -134,6 +207,14 @@ impl Shelf {
         let cache = tempfile::tempdir().unwrap();
         let hub = Hub { endpoint, cache: cache.path().into(), token: None, offline: false };
         (shelf, hub, cache)
+    }
+
+    /// From where to where the weights were asked for, but for the questions after their size.
+    fn ranges(&self) -> Vec<String> {
+        let asked = self.asked.lock().unwrap();
+        let of_weights = asked.iter().filter(|(file, _)| file == "model.safetensors");
+        let ranges = of_weights.filter_map(|(_, range)| range.strip_prefix("bytes="));
+        ranges.filter(|range| *range != "0-0").map(str::to_owned).collect()
     }
 
     fn admits(&self, headers: &HeaderMap) -> bool {
@@ -170,13 +251,25 @@ impl Shelf {
         let bytes = std::fs::read(shelf.folder.path().join(&file)).unwrap();
         let (from, to) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
         let from: usize = from.parse().unwrap();
+        let refused = |status| Response::builder().status(status).body(Body::empty()).unwrap();
+        if from >= bytes.len() {
+            return refused(StatusCode::RANGE_NOT_SATISFIABLE);
+        }
+        if file == "model.safetensors" && to.is_empty() {
+            let mut refusals = shelf.refusals.lock().unwrap();
+            if *refusals > 0 {
+                *refusals -= 1;
+                return refused(StatusCode::SERVICE_UNAVAILABLE);
+            }
+        }
+        let claims = if file == "model.safetensors" { *shelf.claims.lock().unwrap() } else { 0 };
         let to = to.parse().map_or(bytes.len(), |last: usize| last + 1);
         let part = bytes[from..to].to_vec();
         let answer = Response::builder()
             .status(StatusCode::PARTIAL_CONTENT)
             .header("x-repo-commit", COMMIT)
             .header("etag", format!("\"etag-{file}\""))
-            .header("content-range", format!("bytes {from}-{}/{}", to - 1, bytes.len()))
+            .header("content-range", format!("bytes {from}-{}/{}", to - 1, bytes.len() + claims))
             .header("content-length", part.len());
         let mut cuts = shelf.cuts.lock().unwrap();
         if *cuts > 0 && file == "model.safetensors" && part.len() > 1 {
@@ -246,15 +339,85 @@ async fn a_download_that_breaks_off_goes_on_where_it_stopped() {
     let (_, weights) = files.iter().find(|(name, _)| name == "model.safetensors").unwrap();
     let whole = std::fs::read(shelf.folder.path().join("model.safetensors")).unwrap();
     assert_eq!(std::fs::read(weights).unwrap(), whole);
-    let asked = shelf.asked.lock().unwrap();
-    let ranges: Vec<&str> = asked
-        .iter()
-        .filter(|(file, _)| file == "model.safetensors")
-        .map(|(_, range)| range.as_str())
-        .collect();
     let (half, quarter) = (whole.len() / 2, whole.len().div_ceil(2) / 2);
-    let expected = ["0-0".into(), "0-".into(), format!("{half}-"), format!("{}-", half + quarter)];
-    assert_eq!(ranges, expected.map(|range: String| format!("bytes={range}")));
+    assert_eq!(shelf.ranges(), ["0-".into(), format!("{half}-"), format!("{}-", half + quarter)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_earlier_run_left_of_a_file_is_gone_on_with_or_thrown_away_and_never_doubled() {
+    let half = |whole: &[u8]| whole[..whole.len() / 2].to_vec();
+    let longer = |whole: &[u8]| [whole, &[0; 9]].concat();
+    type Left<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
+    let cases: [(Left<'_>, usize, &[usize]); 4] =
+        [(&half, 0, &[2]), (&half, 2, &[2, 2, 2]), (&<[u8]>::to_vec, 0, &[1, 0]), (&longer, 1, &[0, 0])];
+    for (left, refusals, halves) in cases {
+        let (shelf, hub, cache) = Shelf::open(None).await;
+        let whole = std::fs::read(shelf.folder.path().join("model.safetensors")).unwrap();
+        let blobs = cache.path().join("models--tiny--llama/blobs");
+        std::fs::create_dir_all(&blobs).unwrap();
+        std::fs::write(blobs.join("etag-model.part"), left(&whole)).unwrap();
+        *shelf.refusals.lock().unwrap() = refusals;
+        let files = fetch(hub, "tiny/llama", None).await.unwrap();
+        let (_, weights) = files.iter().find(|(name, _)| name == "model.safetensors").unwrap();
+        assert!(std::fs::read(weights).unwrap() == whole, "{refusals} {halves:?}");
+        // Asked for from the beginning, the middle or the end on.
+        let from = |half: &usize| match half {
+            0 => 0,
+            1 => whole.len(),
+            _ => whole.len() / 2,
+        };
+        let expected: Vec<String> = halves.iter().map(|half| format!("{}-", from(half))).collect();
+        assert_eq!(shelf.ranges(), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_another_size_than_the_hub_says_is_not_kept() {
+    let (shelf, hub, cache) = Shelf::open(None).await;
+    *shelf.claims.lock().unwrap() = 7;
+    let refused = fetch(again(&hub), "tiny/llama", None).await.unwrap_err();
+    assert_eq!((refused.code(), refused.is_transient()), ("hub::size", true), "{refused}");
+    let folder = cache.path().join("models--tiny--llama");
+    assert!(!folder.join("snapshots").join(COMMIT).join("model.safetensors").is_symlink());
+    assert!(!folder.join("blobs/etag-model.safetensors").exists());
+    *shelf.claims.lock().unwrap() = 0;
+    fetch(hub, "tiny/llama", None).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_of_the_cache_that_leads_nowhere_is_replaced() {
+    let (_shelf, hub, _cache) = Shelf::open(None).await;
+    let files = fetch(again(&hub), "tiny/llama", None).await.unwrap();
+    for (_, path) in &files {
+        std::fs::remove_file(path.canonicalize().unwrap()).unwrap();
+    }
+    assert_eq!(fetch(hub, "tiny/llama", None).await.unwrap(), files);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_another_process_fetches_is_waited_for() {
+    let (shelf, hub, cache) = Shelf::open(None).await;
+    let blobs = cache.path().join("models--tiny--llama/blobs");
+    std::fs::create_dir_all(&blobs).unwrap();
+    let lock = std::fs::File::create(blobs.join("etag-model.lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let fetched = tokio::spawn(fetch(hub, "tiny/llama", None));
+    // The client itself gives up after five seconds.
+    tokio::time::sleep(std::time::Duration::from_millis(6500)).await;
+    assert!(!fetched.is_finished());
+    drop(lock);
+    fetched.await.unwrap().unwrap();
+    assert_eq!(shelf.ranges(), ["0-"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_that_cannot_be_written_is_named_and_not_the_network() {
+    let (_shelf, hub, cache) = Shelf::open(None).await;
+    let file = cache.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let refused = fetch(Hub { cache: file, ..hub }, "tiny/llama", None).await.unwrap_err();
+    assert_eq!((refused.code(), refused.is_transient()), ("hub::cache", false), "{refused}");
+    assert!(refused.hint().unwrap().contains("HF_HOME"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

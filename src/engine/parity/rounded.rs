@@ -1,0 +1,107 @@
+//! How far a whole decoder with rounded weights is from the reference in float64.
+//!
+//! The norm of what is off, relative to the norm of what should be, over everything that is compared: logits at every
+//! position of every sequence, gradients of all adapters. The models are tiny, with signals far from those of trained ones. `cargo test --release rounded -- --nocapture` prints it;
+//! `tests/reference/bf16_error.py` prints what Transformers comes to on the same models.
+
+use candle_core::Device;
+
+use super::{Reference, gradients, logits};
+use crate::model::{Adapter, Decoder, kernels::Format, ops};
+
+/// Sums of squares of a difference, and of what it is a difference to.
+#[derive(Default)]
+struct Error(f64, f64);
+
+impl Error {
+    fn add(&mut self, ours: &[f32], theirs: &[f32]) {
+        assert_eq!(ours.len(), theirs.len());
+        for (ours, theirs) in ours.iter().zip(theirs) {
+            self.0 += f64::from(ours - theirs).powi(2);
+            self.1 += f64::from(*theirs).powi(2);
+        }
+    }
+
+    fn relative(&self) -> f64 {
+        (self.0 / self.1).sqrt()
+    }
+}
+
+/// Of the logits, and where an adapter is trained of its gradients.
+struct Errors {
+    logits: f64,
+    gradients: Option<f64>,
+}
+
+/// What is compared: the logits of every sequence, and the gradients of an adapter's matrices.
+type Found = (Vec<Vec<f32>>, Option<Vec<Vec<f32>>>);
+
+fn found(reference: &Reference, decoder: Decoder) -> Found {
+    let of_logits = reference.sequences().iter().map(|tokens| logits(&decoder, tokens)).collect();
+    let of_gradients = (reference.of == "adapted").then(|| gradients(reference, decoder).0.slots);
+    (of_logits, of_gradients.map(|slots| slots.iter().map(|slot| ops::read(slot).unwrap()).collect()))
+}
+
+/// In float64, of the weights as they are in the files.
+fn exact(reference: &Reference) -> Found {
+    let count = reference.sequences().len();
+    let of_logits = (0..count).map(|index| reference.values(&format!("logits.{index}")).unwrap()).collect();
+    let names = (reference.of == "adapted").then(|| reference.parameters());
+    let of_gradient = |name: &String| reference.values(&format!("gradient.{name}")).unwrap();
+    (of_logits, names.map(|names| names.iter().map(of_gradient).collect()))
+}
+
+/// In `f32`, of the weights as this format holds them.
+fn held(reference: &Reference, format: Format) -> Found {
+    let folder = tempfile::tempdir().unwrap();
+    let frozen = Decoder::load_frozen(&reference.case.model, format).unwrap();
+    frozen.save(folder.path()).unwrap();
+    let mut decoder = Decoder::load(folder.path()).unwrap();
+    if reference.of == "adapted" {
+        Adapter::load(&mut decoder, &reference.case.adapter).unwrap();
+    }
+    found(reference, decoder)
+}
+
+fn errors(ours: &Found, theirs: &Found) -> Errors {
+    let of = |ours: &[Vec<f32>], theirs: &[Vec<f32>]| {
+        let mut error = Error::default();
+        ours.iter().zip(theirs).for_each(|(ours, theirs)| error.add(ours, theirs));
+        error.relative()
+    };
+    let gradients = ours.1.as_ref().zip(theirs.1.as_ref()).map(|(ours, theirs)| of(ours, theirs));
+    Errors { logits: of(&ours.0, &theirs.0), gradients }
+}
+
+/// Bounds of the logits' error, of that in a mixture, where a token between two experts may pass through another one, and
+/// of the gradients'.
+type Bounds = [f64; 3];
+
+fn check(format: Format, what: &str, theirs: impl Fn(&Reference) -> Found, bounds: Bounds) {
+    let [plain, mixture, gradients] = bounds;
+    for reference in Reference::all() {
+        let ours = found(&reference, reference.decoder_in(Some(format), &Device::Cpu));
+        let Errors { logits, gradients: of_gradients } = errors(&ours, &theirs(&reference));
+        let name = format!("{format:?} to {what}, {} {}", reference.case.name, reference.of);
+        let of_gradients = of_gradients.unwrap_or(0.0);
+        eprintln!("{name}: logits {logits:.4}, gradients {of_gradients:.4}");
+        let most = if reference.case.name == "moe" { mixture } else { plain };
+        assert!(logits < most && of_gradients < gradients, "{name}: {logits} {of_gradients}");
+    }
+}
+
+#[test]
+fn in_bf16_it_is_near_the_reference() {
+    check(Format::Bf16, "float64", exact, [0.025, 0.12, 0.45]);
+}
+
+/// The gradients of so small a model with weights of 4 bits are those of another one: for them there is no bound.
+#[test]
+fn in_4_bits_it_is_as_far_from_the_reference_as_its_weights() {
+    check(Format::Nf4, "float64", exact, [0.55, 0.55, f64::INFINITY]);
+}
+
+#[test]
+fn in_4_bits_it_is_near_what_these_weights_give_in_f32() {
+    check(Format::Nf4, "the weights held", |reference| held(reference, Format::Nf4), [0.05, 0.2, 0.6]);
+}
