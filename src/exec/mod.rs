@@ -8,12 +8,14 @@
 //! After a failure nothing new is begun, unless the run keeps going: then a stage that fails stops what depends on it and
 //! nothing else.
 
+mod attempt;
 mod error;
 pub mod folder;
 mod handing;
 pub mod history;
 mod interrupt;
 mod journal;
+mod rows;
 mod schedule;
 mod slots;
 mod standing;

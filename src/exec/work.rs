@@ -8,16 +8,21 @@
 //! journal's word of it before it goes to other machines.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, ExecError, Listener, RunFolder, journal::Entry, slots::Share};
+use super::{
+    Event, ExecError, Listener, RunFolder,
+    attempt::{Attempt, absolute},
+    journal::Entry,
+    rows::StageRows,
+    slots::Share,
+};
 use crate::{
     data,
     error::{At, Class, Diagnostic, Interrupted, Result},
@@ -27,14 +32,13 @@ use crate::{
     },
     spent::Meter,
     stage::{
-        self, Artifacts, Context, Earlier, Held, Input, Metrics, Rows, StageError,
+        self, Artifacts, Context, Held, Input, Metrics, Rows, StageError,
         card::{Determinism, Section},
         registry,
     },
     store::{
         Acquired, ActionRecord, Condition, Cost, Fetched, FileDigests, Known, LastKeys, Lease, Lookup,
-        Output, Placed, Pushed, Recorded, Remainder, Remote, RowLog, Settler, Store, StoreError, Watch,
-        aside, failpoint,
+        Output, Placed, Pushed, Recorded, Remote, Settler, Store, StoreError, Watch, failpoint,
     },
 };
 
@@ -307,7 +311,9 @@ impl Workshop {
         self.listener.event(&Event::Started { id: &id, reasons: &reasons });
         self.folder.note(Entry::Started { node: id.clone(), key: job.key, reasons })?;
 
-        let rows = Arc::new(self.rows(job)?);
+        let card = &self.plan.node(job.index).stage.card;
+        let rows = StageRows::new(&self.store, card, (&job.fields, &job.key), self.forced(job).is_some())?;
+        let rows = Arc::new(rows);
         failpoint("work::begun");
         let began = Instant::now();
         self.files_unchanged(job)?;
@@ -350,27 +356,13 @@ impl Workshop {
                 *standing
             }
         };
-        self.settler.settle(&id, &record, placed, Some((rows.log.clone(), rows.remainder(&record))));
+        self.settler.settle(&id, &record, placed, Some(rows.ending(&record)));
         // Before it goes to other machines, which may take long: what is recorded is not worked again.
         self.finished(job, &record)?;
         let record = self.pushed(job, record)?;
         self.store.remember(&self.plan.name, &BTreeMap::from([(id, job.key)]))?;
         failpoint("work::linked");
         Ok(Done { key: job.key, record, cached: false })
-    }
-
-    fn rows(&self, job: &Job) -> Result<StageRows> {
-        let card = &self.plan.node(job.index).stage.card;
-        let log = self.store.rows(&job.fields.family(card), &job.key);
-        let anew = self.forced(job).is_some();
-        if anew {
-            // What an interrupted attempt at making it anew has recorded counts, and nothing of before.
-            log.forget_before(&self.store.record_path(&job.key))?;
-        }
-        let port = card.outputs.iter().find(|(_, port)| port.rows).map(|(name, _)| name.clone());
-        let has_family =
-            card.params.values().any(|param| param.rows) || card.inputs.values().any(|role| role.rows);
-        Ok(StageRows { log: Arc::new(log), store: self.store.clone(), anew, port, has_family })
     }
 
     /// What it says of itself, without what is no number; refused without what its loop waits for.
@@ -570,102 +562,6 @@ fn away(cause: &StoreError) -> String {
     match cause.hint() {
         Some(hint) => format!("{cause} ({hint})"),
         None => cause.to_string(),
-    }
-}
-
-/// A folder for one try at a stage, gone afterwards. Its own for each try, for a killed run may leave programs behind
-/// that still write into theirs.
-struct Attempt(TempDir);
-
-impl Attempt {
-    /// The caller holds the key's lease: what lies here is nobody's, or of one who was taken for dead.
-    fn new(store: &Store, key: &Digest) -> Result<Self> {
-        let folder = absolute(store.root().join("tmp/work").join(key.to_string()));
-        if folder.exists() {
-            // A program left behind may write at this moment; the rest is removed next time.
-            _ = std::fs::remove_dir_all(&folder);
-        }
-        let writing = |cause| StoreError::writing(&folder, cause);
-        std::fs::create_dir_all(&folder).map_err(writing)?;
-        let attempt = Self(aside(&folder).map_err(writing)?);
-        for folder in [attempt.out(), attempt.scratch()] {
-            std::fs::create_dir(&folder).map_err(|cause| StoreError::writing(folder, cause))?;
-        }
-        Ok(attempt)
-    }
-
-    fn out(&self) -> PathBuf {
-        self.0.path().join("out")
-    }
-
-    fn scratch(&self) -> PathBuf {
-        self.0.path().join("scratch")
-    }
-
-    fn port(&self, port: &str) -> Result<PathBuf> {
-        let folder = self.0.path().join("ports").join(port);
-        std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(&folder, cause))?;
-        Ok(folder)
-    }
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        // Nothing of it is wanted any more. What lies beside it is another's, who took this one for dead.
-        _ = std::fs::remove_dir_all(self.0.path());
-        if let Some(folder) = self.0.path().parent() {
-            _ = std::fs::remove_dir(folder);
-        }
-    }
-}
-
-fn absolute(path: PathBuf) -> PathBuf {
-    std::path::absolute(&path).unwrap_or(path)
-}
-
-struct StageRows {
-    log: Arc<RowLog>,
-    store: Store,
-    /// Nothing is to be taken over from results.
-    anew: bool,
-    /// The output that holds the rows.
-    port: Option<String>,
-    /// Whether there can be stages that differ in their rows alone.
-    has_family: bool,
-}
-
-impl StageRows {
-    /// What of the rows is wanted once the result is durable.
-    fn remainder(&self, record: &ActionRecord) -> Remainder {
-        match &self.port {
-            _ if !self.has_family || record.withheld => Remainder::Nothing,
-            Some(_) => Remainder::Names,
-            None => Remainder::Rows,
-        }
-    }
-}
-
-impl Rows for StageRows {
-    fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
-        let mut rows = match self.anew {
-            true => BTreeMap::new(),
-            false => self.log.relatives()?.rows,
-        };
-        rows.extend(self.log.finished()?);
-        Ok(rows)
-    }
-
-    fn record(&self, name: &str, row: &[u8]) -> Result<()> {
-        Ok(self.log.record(name, row)?)
-    }
-
-    fn earlier(&self) -> Result<Vec<Earlier>> {
-        let Some(port) = self.port.as_ref().filter(|_| !self.anew) else { return Ok(Vec::new()) };
-        let earlier = |(key, names): (Digest, BTreeSet<String>)| {
-            let record = self.store.record(&key).filter(|record| !record.withheld)?;
-            Some(Earlier { path: self.store.path(record.outputs.get(port)?), names })
-        };
-        Ok(self.log.relatives()?.finished.into_iter().filter_map(earlier).collect())
     }
 }
 

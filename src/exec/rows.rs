@@ -1,0 +1,73 @@
+//! The rows of a stage that is worked: its own, and those that others of its family left.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use crate::{
+    error::Result,
+    hash::Digest,
+    plan::KeyFields,
+    stage::{Card, Earlier, Rows},
+    store::{ActionRecord, Remainder, RowLog, Store},
+};
+
+pub struct StageRows {
+    log: Arc<RowLog>,
+    store: Store,
+    /// Nothing is to be taken over from results.
+    anew: bool,
+    /// The output that holds the rows.
+    port: Option<String>,
+    /// Whether there can be stages that differ in their rows alone.
+    has_family: bool,
+}
+
+impl StageRows {
+    /// `anew`: what an interrupted attempt at making the result anew has recorded counts, and nothing of before.
+    pub fn new(store: &Store, card: &Card, (fields, key): (&KeyFields, &Digest), anew: bool) -> Result<Self> {
+        let log = store.rows(&fields.family(card), key);
+        if anew {
+            log.forget_before(&store.record_path(key))?;
+        }
+        let port = card.outputs.iter().find(|(_, port)| port.rows).map(|(name, _)| name.clone());
+        let has_family =
+            card.params.values().any(|param| param.rows) || card.inputs.values().any(|role| role.rows);
+        Ok(Self { log: Arc::new(log), store: store.clone(), anew, port, has_family })
+    }
+
+    /// The log, and what of it is wanted once this result is durable.
+    pub fn ending(&self, record: &ActionRecord) -> (Arc<RowLog>, Remainder) {
+        let remainder = match &self.port {
+            _ if !self.has_family || record.withheld => Remainder::Nothing,
+            Some(_) => Remainder::Names,
+            None => Remainder::Rows,
+        };
+        (self.log.clone(), remainder)
+    }
+}
+
+impl Rows for StageRows {
+    fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
+        let mut rows = match self.anew {
+            true => BTreeMap::new(),
+            false => self.log.relatives()?.rows,
+        };
+        rows.extend(self.log.finished()?);
+        Ok(rows)
+    }
+
+    fn record(&self, name: &str, row: &[u8]) -> Result<()> {
+        Ok(self.log.record(name, row)?)
+    }
+
+    fn earlier(&self) -> Result<Vec<Earlier>> {
+        let Some(port) = self.port.as_ref().filter(|_| !self.anew) else { return Ok(Vec::new()) };
+        let earlier = |(key, names): (Digest, BTreeSet<String>)| {
+            let record = self.store.record(&key).filter(|record| !record.withheld)?;
+            Some(Earlier { path: self.store.path(record.outputs.get(port)?), names })
+        };
+        Ok(self.log.relatives()?.finished.into_iter().filter_map(earlier).collect())
+    }
+}
