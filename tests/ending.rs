@@ -58,7 +58,7 @@ fn a_sample_drawn_anew_is_drawn_once_wherever_the_run_is_killed() {
 #[test]
 fn a_stage_worked_in_every_run_is_worked_once_in_each_iteration_wherever_it_is_killed() {
     for place in ["commit::after:1", "commit::after:2", "work::linked:3"] {
-        let project = draws("external", "", "cache = \"refresh\"");
+        let project = draws("external", FROM, "from = \"@number\"\ncache = \"refresh\"");
         // `start` is the first of the stages that come to the place.
         assert_eq!(killed(&project, place, &[]), ALL, "{place}");
         assert_eq!(drawn(&project).len(), 4, "{place}");

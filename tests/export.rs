@@ -137,7 +137,7 @@ fn an_exported_adapter_acts_and_is_trained_further_by_another_run() {
     let run = project.runs().pop().unwrap();
     let file = |folder: &str| project.path(folder).join("adapter_model.safetensors");
     let read = |path: PathBuf| std::fs::read(path).unwrap();
-    assert!(read(file(&format!("cache/runs/{run}/mine"))) == read(file("mine")), "as it was exported");
+    assert!(read(file(&format!("cache/runs/{run}/mine/policy"))) == read(file("mine")), "as it was exported");
     let again = project.run(&[]);
     assert!(again.err.contains("0 worked"), "{}", again.err);
 
