@@ -103,5 +103,5 @@ fn in_4_bits_it_is_as_far_from_the_reference_as_its_weights() {
 
 #[test]
 fn in_4_bits_it_is_near_what_these_weights_give_in_f32() {
-    check(Format::Nf4, "the weights held", |reference| held(reference, Format::Nf4), [0.05, 0.2, 0.6]);
+    check(Format::Nf4, "the weights held", |reference| held(reference, Format::Nf4), [0.04, 0.2, 0.2]);
 }

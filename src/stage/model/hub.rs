@@ -4,7 +4,11 @@
 //! home) who asks; with `HF_HUB_OFFLINE=1` nothing is asked. A download that breaks off goes on where it stopped, in the
 //! same run and in a later one; a file counts as fetched once it has the size that the hub says.
 
-use std::{io::ErrorKind, path::PathBuf, time::Duration};
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use hf_hub::{
     Cache, Repo, RepoType,
@@ -13,6 +17,7 @@ use hf_hub::{
         sync::{Api, ApiBuilder, ApiError, ApiRepo},
     },
 };
+use rustix::{fs::FlockOperation, io::Errno};
 
 use super::{Files, ModelStageError, wanted};
 use crate::progress::Observer;
@@ -157,6 +162,14 @@ fn is_local(error: &std::io::Error) -> bool {
     error.raw_os_error().is_some() && !of_connection
 }
 
+/// Whether it is another process that has the lock, and not a file system without locks.
+fn check_lock(lock: &Path) -> std::io::Result<()> {
+    match rustix::fs::flock(std::fs::File::create(lock)?, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) | Err(Errno::WOULDBLOCK) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// A model at a commit, on the hub and in the cache.
 struct Commit {
     api: Api,
@@ -182,8 +195,8 @@ impl Commit {
             match self.fetch(name, &mut tries, observer) {
                 Ok(Ok(path)) => return Ok(path),
                 Ok(Err(size)) => tries.again().ok_or(size)?,
-                // Another process fetches it.
-                Err(ApiError::LockAcquisition(_)) => {
+                Err(ApiError::LockAcquisition(lock)) => {
+                    check_lock(&lock).map_err(|source| ModelStageError::Cache { path: lock, source })?;
                     observer.status(&format!("{name} · another process is fetching it"));
                 }
                 Err(error) => {
@@ -313,8 +326,6 @@ impl Progress for Told<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::error::Diagnostic;
 
@@ -347,8 +358,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_told_from_a_connection_that_broke() {
-        let of = |errno: rustix::io::Errno| is_local(&errno.into());
-        use rustix::io::Errno;
+        let of = |errno: Errno| is_local(&errno.into());
         assert!([Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::ACCESS].into_iter().all(of));
         assert!(![Errno::CONNRESET, Errno::PIPE, Errno::TIMEDOUT, Errno::NETUNREACH].into_iter().any(of));
         assert!(!is_local(&std::io::Error::other("the peer closed the connection")));
