@@ -22,7 +22,7 @@ pub fn set_give_back(give_back: fn()) {
 }
 
 /// Gives the system what was freed and is still ours.
-pub(super) fn give_back() {
+pub fn give_back() {
     if let Some(give_back) = GIVE_BACK.get() {
         give_back();
     }

@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::kernels::Format;
 
-pub use available::{available, set_give_back};
+pub use available::{available, give_back, set_give_back};
 pub use bases::{Bases, Checkpoint};
 use crew::Crew;
 pub use crew::{shares, shares_of_shape};

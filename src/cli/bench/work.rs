@@ -13,7 +13,8 @@ use super::{
 };
 use crate::{
     engine::{
-        Footprint, Microbatch, Rule, Sampler, Sampling, SamplingLoad, Trainer, TrainingLoad, load_frozen,
+        Footprint, Microbatch, Rule, Sampler, Sampling, SamplingLoad, Trainer, TrainingLoad, give_back,
+        load_frozen,
     },
     error::Result,
     model::{
@@ -83,6 +84,7 @@ fn decoder(model: Model<'_>, rank: usize) -> Result<Decoder> {
         None => {
             let mut decoder = Decoder::random(config(model.shape)?, Init { seed: 1, deviation: 0.05 })?;
             decoder.freeze(model.format)?;
+            give_back();
             decoder
         }
     };
