@@ -28,5 +28,6 @@ fn main() -> ExitCode {
     // SAFETY: an option that exists; `MIMALLOC_PURGE_DELAY` overrules it.
     unsafe { mi_option_set_default(PURGE_DELAY, TEN_SECONDS) };
     mcprl::engine::set_give_back(give_back);
+    mcprl::child::use_small_pages();
     mcprl::cli::main()
 }

@@ -121,6 +121,17 @@ fn a_seeded_stage_keeps_its_seed_however_often_it_is_worked() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn large_pages_are_for_a_program_what_they_are_for_who_started_the_run() {
+    let project =
+        one("pure", "", "sed -n 's/^THP_enabled:[^0-9]*//p' /proc/self/status > \"$MCPRL_OUTPUT_NUMBER\"");
+    project.run(&[]);
+    let here = std::fs::read_to_string("/proc/self/status").unwrap();
+    let here = here.lines().find_map(|line| line.strip_prefix("THP_enabled:")).unwrap_or_default();
+    assert_eq!(project.result("end/number.txt"), here.trim());
+}
+
+#[test]
 fn a_program_is_handed_the_engine_only_where_its_card_uses_it() {
     let script = "sed 's/.*\"engine\":\\([^,}]*\\).*/\\1/' \"$MCPRL_STAGE\" > \"$MCPRL_OUTPUT_NUMBER\"";
     let handed = |card: &str| {
