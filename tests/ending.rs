@@ -76,6 +76,23 @@ fn what_was_made_anew_and_is_on_its_way_to_other_machines_is_not_made_once_more(
     assert_eq!(killed(&project, "push::stored:2", &more), ALL);
 }
 
+#[test]
+fn a_run_that_is_refused_when_it_is_to_go_on_is_what_it_was() {
+    let project = draws("sampled", FROM, "from = \"@number\"");
+    project.run(&[]);
+    let state = || project.mcprl(&["runs"]).out.contains("finished");
+    assert!(state());
+    let card = project.read("stages/chance/card.toml");
+    project
+        .write("stages/chance/card.toml", &card.replace("[outputs.number]\ntype", "[outputs.number]\ntpe"));
+    assert_eq!(project.mcprl(&["resume", "latest"]).code, Some(2));
+    assert!(state(), "a card is broken");
+    project.write("stages/chance/card.toml", &card);
+    project.write("run.toml", "nothing of it is read");
+    assert_eq!(project.mcprl(&["resume", "latest"]).code, Some(0), "a run has a copy of its run file");
+    assert!(state());
+}
+
 fn signal(run: &Child) {
     let sent = Command::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap();
     assert!(sent.success());

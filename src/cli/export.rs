@@ -71,7 +71,7 @@ impl Diagnostic for ExportError {
             Self::NotThere(_) => {
                 "`mcprl runs` lists the runs in the cache; `--cache DIR` names another".into()
             }
-            Self::NoPolicy(_) => "`warmup` and `grpo` stages write policies".into(),
+            Self::NoPolicy(_) => "`model`, `adapter`, `warmup` and `grpo` stages write policies".into(),
             Self::Gone { run, .. } => {
                 format!("`mcprl resume {run}` makes it anew; `mcprl export {run}/STAGE` names another policy")
             }

@@ -13,7 +13,7 @@ pub struct Place {
     /// upwards from the run file].
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
-    /// Stage cards on disk (or `MCPRL_STAGES`) [default: `stages/` beside the cache].
+    /// Stage cards on disk (or `MCPRL_STAGES`) [default: the nearest `stages/` beside or above the run file, or the cache].
     #[arg(long, value_name = "DIR")]
     stages: Option<PathBuf>,
 }

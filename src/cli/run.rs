@@ -84,8 +84,15 @@ enum Begin {
 fn start(printer: Printer, store: Store, source: &Source, spec: &RunSpec, begin: Begin) -> Result<Outcome> {
     let began = Instant::now();
     let files = FileDigests::load(&store);
-    let plan = Plan::new(source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)?;
-    let resample = plan.resampled(&spec.resample)?;
+    let planned = Plan::new(source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)
+        .and_then(|plan| Ok((plan.resampled(&spec.resample)?, plan)));
+    let (resample, plan) = match (planned, &begin) {
+        (Err(refused), Begin::Again(folder)) => {
+            folder.refused()?;
+            return Err(refused);
+        }
+        (planned, _) => planned?,
+    };
     let listener = Arc::new(RunView::new(printer, &plan));
     let folder = match begin {
         Begin::Again(folder) => folder,

@@ -43,6 +43,8 @@ pub struct RunFolder {
     journal: Journal,
     /// Made by this process.
     is_new: bool,
+    /// How far the run had come before.
+    before: RunState,
     /// Says that the run is at work.
     _presence: Lease,
 }
@@ -97,8 +99,15 @@ impl RunFolder {
     }
 
     fn at(id: String, path: PathBuf, presence: Lease) -> Result<Self> {
-        let journal = Journal::open(&path.join("journal.jsonl"))?;
-        let folder = Self { id, path, journal, is_new: false, _presence: presence };
+        let file = path.join("journal.jsonl");
+        let moments = journal::read(&file);
+        let last = moments.iter().rev().find(|moment| !matches!(moment.entry, Entry::Repeated { .. }));
+        let before = match last.map(|moment| &moment.entry) {
+            Some(Entry::Closed { state }) => *state,
+            _ => RunState::Open,
+        };
+        let journal = Journal::open(&file)?;
+        let folder = Self { id, path, journal, is_new: false, before, _presence: presence };
         folder.note(Entry::Opened { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").into() })?;
         Ok(folder)
     }
@@ -107,12 +116,12 @@ impl RunFolder {
         Ok(self.journal.add(entry)?)
     }
 
-    /// Ends a run that was not begun: a new one leaves nothing behind.
+    /// Ends a run that was not begun: a new one leaves nothing behind, one that was to go on is what it was.
     pub fn refused(&self) -> Result<()> {
         match self.is_new {
             true => std::fs::remove_dir_all(&self.path)
                 .map_err(|cause| StoreError::writing(&self.path, cause).into()),
-            false => self.note(Entry::Closed { state: RunState::Failed }),
+            false => self.note(Entry::Closed { state: self.before }),
         }
     }
 
