@@ -73,7 +73,7 @@ impl Diagnostic for DataError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Column { .. } => Some(
-                "the file was written by another version, or by a stage of one's own: docs/stages.md lists the columns"
+                "another version or a stage of your own wrote the file; docs/stages.md lists the columns"
                     .into(),
             ),
             Self::Read { .. } | Self::Batch { .. } => {
@@ -298,8 +298,10 @@ impl Column for Option<Vec<u32>> {
 
 /// A kind of row. Declared with the `table!` macro, never by hand.
 pub trait Table: Sized {
-    /// The table's name in messages.
+    /// The artifact type.
     const NAME: &'static str;
+    /// What a row is.
+    const ABOUT: &'static str;
     fn schema() -> SchemaRef;
     fn to_batch(rows: &[Self]) -> RecordBatch;
     fn from_batch(batch: &RecordBatch, path: &Path) -> Result<Vec<Self>, DataError>;
@@ -308,12 +310,12 @@ pub trait Table: Sized {
 /// Declares a row struct together with its Arrow schema; the doc comment of a field becomes the column's metadata.
 macro_rules! table {
     (
-        $(#[$meta:meta])*
+        $(#[doc = $about:literal])+
         $name:ident in $table:literal {
             $( $(#[doc = $doc:literal])+ $field:ident: $type:ty, )+
         }
     ) => {
-        $(#[$meta])*
+        $(#[doc = $about])+
         #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
         pub struct $name {
             $( $(#[doc = $doc])+ pub $field: $type, )+
@@ -321,6 +323,7 @@ macro_rules! table {
 
         impl $crate::data::Table for $name {
             const NAME: &'static str = $table;
+            const ABOUT: &'static str = concat!($($about),+);
 
             fn schema() -> arrow::datatypes::SchemaRef {
                 use $crate::data::Column;

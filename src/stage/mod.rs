@@ -24,6 +24,8 @@ pub mod warmup;
 mod workload;
 
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod testing;
 
 use std::{
