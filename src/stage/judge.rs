@@ -137,7 +137,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
     };
     if shaping.relative > 0.0 {
         if let Some(base_url) = &params.base_url {
-            outlook.take("base_url", llm::check_address(base_url));
+            outlook.take("base_url", llm::check_address(base_url, params.api_key_env.as_deref()));
         }
         if let Some(Err(cause)) = params.api_key_env.as_deref().map(llm::check_key) {
             outlook.lack("api_key_env", cause);
