@@ -259,13 +259,13 @@ async fn a_rollout_without_server_or_scenarios_says_so() {
 #[tokio::test]
 async fn a_server_that_cannot_be_reached_fails_the_stage() {
     let bench = Bench::new().await;
-    let (mut context, _) = bench.context(json!({}));
+    let (mut context, _) = bench.context(json!({"group_size": 12}));
     let url = "http://127.0.0.1:1/mcp".to_owned();
     let transport = Transport::Http { url, bearer_env: None, headers: BTreeMap::new() };
     context.server = Some(mcp::ServerSpec { transport, ..bench.server.clone() });
     let failure = run(&context).await.unwrap_err();
     assert_eq!(failure.code(), "play::server_lost");
-    assert!(failure.to_string().starts_with("the server was lost in 6 of 6 episodes: "), "{failure}");
+    assert!(failure.to_string().starts_with("the server was lost in 24 of 24 episodes: "), "{failure}");
     assert!(failure.to_string().contains("Connection refused"), "{failure}");
 }
 
