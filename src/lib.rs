@@ -4,7 +4,7 @@
 //!
 //! | floor | rooms |
 //! |---|---|
-//! | 0 | [`hash`], [`error`], [`progress`], [`random`], [`spent`], [`child`], [`data`] |
+//! | 0 | [`hash`], [`error`], [`progress`], [`random`], [`net`], [`spent`], [`child`], [`data`] |
 //! | 1 | [`store`], [`mcp`], [`chat`], [`model`] |
 //! | 2 | [`engine`], [`llm`] |
 //! | 3 | [`agent`], [`judge`], [`grpo`], [`eval`] |
@@ -17,6 +17,7 @@ pub mod child;
 pub mod data;
 pub mod error;
 pub mod hash;
+pub mod net;
 pub mod progress;
 pub mod random;
 pub mod spent;

@@ -484,6 +484,84 @@ async fn an_address_where_nobody_listens_is_an_error() {
     assert!(error.to_string().contains("Connection refused"), "{error}");
 }
 
+/// A server over HTTP whose calls get these answers, one after the other; the last one stays.
+async fn answering(answers: Vec<(u16, &'static str, &'static str)>) -> ServerSpec {
+    use axum::{http::StatusCode, response::IntoResponse, routing::post};
+    let sent = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let answer = move |body: String| {
+        let (answers, sent) = (answers.clone(), sent.clone());
+        async move {
+            let request: Value = serde_json::from_str(&body).unwrap();
+            let result = match request["method"].as_str().unwrap() {
+                "initialize" => json!({
+                    "protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "s", "version": "1"},
+                }),
+                "tools/call" => {
+                    let number = sent.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    let (status, headers, body) = answers[number.min(answers.len() - 1)];
+                    let mut response = axum::http::Response::builder().status(status);
+                    for header in headers.lines() {
+                        let (name, value) = header.split_once(": ").unwrap();
+                        response = response.header(name, value);
+                    }
+                    let body = body.replace("ID", &request["id"].to_string());
+                    return response.body(axum::body::Body::from(body)).unwrap();
+                }
+                _ => return StatusCode::ACCEPTED.into_response(),
+            };
+            let reply = json!({"jsonrpc": "2.0", "id": request["id"], "result": result});
+            ([("mcp-session-id", "s")], axum::Json(reply)).into_response()
+        }
+    };
+    at(http(axum::Router::new().route("/mcp", post(answer))).await)
+}
+
+const JSON: &str = "content-type: application/json";
+const FINE: &str = r#"{"jsonrpc":"2.0","id":ID,"result":{"content":"fine"}}"#;
+const WRONG: &str = r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"wrong"}}"#;
+
+#[tokio::test]
+async fn what_is_no_answer_to_a_call_is_never_shown_as_one() {
+    let challenge = "www-authenticate: Bearer realm=\"x\"";
+    for (status, headers, body, code) in [
+        (401, challenge, "", "mcp::refused"),
+        (401, "", "expired", "mcp::refused"),
+        (401, JSON, WRONG, "mcp::refused"),
+        (403, challenge, "", "mcp::refused"),
+        (403, "", "no", "mcp::refused"),
+        (502, "", "<html>", "mcp::refused"),
+        (503, "retry-after: 9", "", "mcp::refused"),
+        (504, "", "", "mcp::refused"),
+        (500, "", "", "mcp::lost"),
+        (400, "", "what?", "mcp::lost"),
+        (404, "", "", "mcp::lost"),
+        (200, "content-type: text/html", "<html>", "mcp::lost"),
+        (200, JSON, "<html>", "mcp::lost"),
+    ] {
+        let mut server = answering(vec![(status, headers, body)]).await;
+        server.state = State::FreshProcess;
+        let session = Session::connect(&server).await.unwrap();
+        let error = session.call("t", Map::new()).await.unwrap_err();
+        assert_eq!(error.code(), code, "{status} {headers} {body}: {error}");
+        assert_eq!(session.is_alive(), code != "mcp::lost", "{status}");
+    }
+    for (status, body, text, is_error) in
+        [(200, FINE, "fine", false), (200, WRONG, "wrong", true), (400, WRONG, "wrong", true)]
+    {
+        let session = Session::connect(&answering(vec![(status, JSON, body)]).await).await.unwrap();
+        assert_eq!(call(&session).await, Outcome { text: text.into(), is_error }, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_was_one_too_many_is_sent_again() {
+    let limited = (429, "retry-after: 0", "");
+    let session =
+        Session::connect(&answering(vec![limited, limited, (200, JSON, FINE)]).await).await.unwrap();
+    assert_eq!(call(&session).await.text, "fine");
+}
+
 #[tokio::test]
 async fn a_server_over_http_that_goes_away_is_lost() {
     let server = HttpServer::bind("sqlite", "127.0.0.1:0".parse().unwrap()).await.unwrap();
@@ -496,4 +574,5 @@ async fn a_server_over_http_that_goes_away_is_lost() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     let error = session.call("list_tables", Map::new()).await.unwrap_err();
     assert_eq!(error.code(), "mcp::lost");
+    assert!(!session.is_alive(), "it would be lent to the next episode");
 }

@@ -41,7 +41,7 @@ impl Speaker for Sequence {
 
 /// Who answers calls: an MCP session, or a script in tests.
 pub trait Server: Sync {
-    /// Calls a tool by its wire name. An error means that the server is lost.
+    /// Calls a tool by its wire name. An error means that there is no answer, and the episode is over.
     fn call(
         &self,
         name: &str,
@@ -84,6 +84,7 @@ pub enum End {
     OutOfTurns,
     OutOfTokens,
     OutOfTime,
+    /// The server was lost in a call. Whether by that call, who plays the episode finds out.
     ServerDown,
 }
 
@@ -142,8 +143,15 @@ impl Opening {
     }
 }
 
+/// A call that was not answered, and why.
+#[derive(Debug)]
+pub struct LostCall {
+    pub call: ToolCall,
+    pub cause: McpError,
+}
+
 /// What happened in an episode. `tokens`, `sampled` and `logprobs` have equal length.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub struct Episode {
     /// The conversation for people: {role, content, tool_calls?}.
     pub messages: Vec<Value>,
@@ -163,8 +171,8 @@ pub struct Episode {
     pub parse_failures: u32,
     pub end: End,
     pub answer: Option<String>,
-    /// How the server was lost, where that ended the episode.
-    pub lost: Option<String>,
+    /// The call in which the server was lost, where that ended the episode.
+    pub lost: Option<LostCall>,
 }
 
 /// Plays one episode to its end.
@@ -346,10 +354,11 @@ impl<S: Server> Table<'_, S> {
         if self.episode.tools.len() >= self.limits.calls as usize {
             return Ok(self.refuse("no calls are left; complete the task"));
         }
-        let outcome = match timeout_at(self.deadline, self.server.call(wire_name, call.arguments)).await {
+        let answer = self.server.call(wire_name, call.arguments.clone());
+        let outcome = match timeout_at(self.deadline, answer).await {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(error)) => {
-                self.episode.lost = Some(error.to_string());
+            Ok(Err(cause)) => {
+                self.episode.lost = Some(LostCall { call, cause });
                 return Err(End::ServerDown);
             }
             Err(_) => return Err(End::OutOfTime),

@@ -81,6 +81,11 @@ impl Toolbox {
         &self.functions
     }
 
+    /// The server's own name of the tool that a call reaches; `None` where it is answered here.
+    pub fn wire_name(&self, call: &ToolCall) -> Option<&str> {
+        self.names.get(&call.name)?.as_deref()
+    }
+
     pub(super) fn action(&self, call: &ToolCall) -> Action<'_> {
         match self.names.get(&call.name) {
             Some(Some(wire_name)) => Action::Call { wire_name },

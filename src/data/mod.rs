@@ -17,7 +17,7 @@ pub use scenarios::Scenario;
 pub use server::{Resource, Server, Tool};
 pub use steps::Step;
 pub use table::{Column, DataError, Table, read, write};
-pub use trajectories::{Reward, Row, Trajectory};
+pub use trajectories::{GroupKey, Reward, Row, Trajectory};
 pub use verdict::VerdictRow;
 
 /// Whether a file that claims to be an artifact of this type is one; types that are no table are not looked at.

@@ -37,7 +37,8 @@ table! {
         tool_errors: u32,
         /// Turns whose tool call could not be parsed.
         parse_failures: u32,
-        /// Why it ended: `completed`, `no_call`, `out_of_turns`, `out_of_tokens`, `out_of_time`, `server_down`.
+        /// Why it ended: `completed`, `no_call`, `out_of_turns`, `out_of_tokens`, `out_of_time`, `server_down`
+        /// (the policy's own call took the server down; an episode that was lost otherwise is no row).
         end: String,
         /// The answer given to `complete_task`.
         answer: Option<String>,
@@ -46,6 +47,16 @@ table! {
         /// episode is one row, and no column where all are.
         row_starts: Option<Vec<u32>>,
     }
+}
+
+/// What the episodes of a group have in common: they are attempts at one scenario by one policy, so that their rewards can
+/// be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupKey<'a> {
+    /// Id of the scenario.
+    pub scenario: &'a str,
+    /// Digest of the policy.
+    pub policy: &'a str,
 }
 
 /// What some of an episode's tokens were sampled after, and they: a sequence to score and to train on.
@@ -57,6 +68,11 @@ pub struct Row<'a> {
 }
 
 impl Trajectory {
+    /// The group it belongs to.
+    pub fn group(&self) -> GroupKey<'_> {
+        GroupKey { scenario: &self.scenario_id, policy: &self.policy }
+    }
+
     /// Whether `sampled`, `logprobs` and `row_starts` fit `tokens`.
     pub fn is_sound(&self) -> bool {
         let tokens = self.tokens.len();

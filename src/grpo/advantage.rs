@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, ops::AddAssign};
 
 use serde::{Deserialize, Serialize};
 
+use crate::data::GroupKey;
+
 /// How the rewards of a group become advantages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -41,8 +43,7 @@ pub enum Silence {
 /// One rollout as its group sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attempt<'a> {
-    /// Attempts of one policy at one scenario share this name.
-    pub group: &'a str,
+    pub group: GroupKey<'a>,
     pub reward: f32,
     /// Why it must not count, where the caller knows; it then does not enter its group's mean either.
     pub excluded: Option<Silence>,
@@ -54,7 +55,7 @@ pub type Credit = Result<f64, Silence>;
 /// The advantages of attempts in any order, one credit per attempt, and the account of them.
 pub fn advantages(attempts: &[Attempt<'_>], scale: Scale) -> (Vec<Credit>, Signal) {
     let mut credits: Vec<Credit> = attempts.iter().map(exclusion).collect();
-    let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    let mut groups: BTreeMap<GroupKey<'_>, Vec<usize>> = BTreeMap::new();
     for (index, attempt) in attempts.iter().enumerate() {
         let members = groups.entry(attempt.group).or_default();
         if credits[index].is_ok() {
@@ -155,8 +156,10 @@ impl AddAssign<&Signal> for Signal {
 mod tests {
     use super::*;
 
+    const G: GroupKey<'static> = GroupKey { scenario: "g", policy: "p" };
+
     fn group(rewards: &[f32]) -> Vec<Attempt<'static>> {
-        rewards.iter().map(|reward| Attempt { group: "g", reward: *reward, excluded: None }).collect()
+        rewards.iter().map(|reward| Attempt { group: G, reward: *reward, excluded: None }).collect()
     }
 
     #[test]
@@ -199,11 +202,21 @@ mod tests {
 
     #[test]
     fn groups_may_lie_interleaved() {
-        let attempt = |group, reward| Attempt { group, reward, excluded: None };
+        let attempt =
+            |scenario, reward| Attempt { group: GroupKey { scenario, ..G }, reward, excluded: None };
         let attempts = [attempt("a", 1.0), attempt("b", 1.0), attempt("a", 0.0), attempt("b", 1.0)];
         let (credits, signal) = advantages(&attempts, Scale::Mean);
         assert_eq!(credits, [Ok(0.5), Err(Silence::ZeroVariance), Ok(-0.5), Err(Silence::ZeroVariance)]);
         assert_eq!((signal.groups, signal.groups_with_gradient), (2, 1));
+    }
+
+    #[test]
+    fn attempts_of_another_policy_at_the_same_scenario_are_another_group() {
+        let attempt = |policy, reward| Attempt { group: GroupKey { policy, ..G }, reward, excluded: None };
+        let attempts = [attempt("base", 0.0), attempt("trained", 1.0), attempt("base", 0.0)];
+        let (credits, signal) = advantages(&attempts, Scale::Mean);
+        let silent = [Silence::ZeroVariance, Silence::Alone, Silence::ZeroVariance];
+        assert_eq!((credits, signal.groups), (silent.map(Err).to_vec(), 2));
     }
 
     #[test]

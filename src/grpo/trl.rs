@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::*;
+use crate::data::GroupKey;
 
 #[derive(Deserialize)]
 struct Fixture {
@@ -87,7 +88,11 @@ fn advantages_are_those_of_trl() {
         let attempts: Vec<_> = group
             .rewards
             .iter()
-            .map(|reward| Attempt { group: "g", reward: *reward, excluded: None })
+            .map(|reward| Attempt {
+                group: GroupKey { scenario: "g", policy: "p" },
+                reward: *reward,
+                excluded: None,
+            })
             .collect();
         for (scale, expected) in [(Scale::Mean, &group.mean), (Scale::MeanStd, &group.mean_std)] {
             for (credit, expected) in advantages(&attempts, scale).0.into_iter().zip(expected) {

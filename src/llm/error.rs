@@ -7,6 +7,8 @@ use crate::error::{Class, Diagnostic};
 pub enum LlmError {
     #[error("`{url}` is not the address of an endpoint: {reason}")]
     Url { url: String, reason: String },
+    #[error("the API key in {variable} would travel unencrypted to `{url}`")]
+    Unencrypted { url: String, variable: String },
     #[error("the API key is read from the environment variable {variable}, which is not set")]
     NoKey { variable: String },
     #[error("the API key in {variable} holds characters that cannot be sent")]
@@ -32,6 +34,7 @@ impl Diagnostic for LlmError {
     fn code(&self) -> &'static str {
         match self {
             Self::Url { .. } => "llm::url",
+            Self::Unencrypted { .. } => "llm::unencrypted",
             Self::NoKey { .. } => "llm::no_key",
             Self::Key { .. } => "llm::key",
             Self::Client(_) => "llm::http_client",
@@ -45,6 +48,9 @@ impl Diagnostic for LlmError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Url { .. } => "write base_url = \"https://host/v1\", without /chat/completions",
+            Self::Unencrypted { .. } => {
+                "write https://host/v1; plain http is for this machine, or for endpoints that need no key"
+            }
             Self::NoKey { variable } => {
                 return Some(format!("export {variable}=…, or name another variable"));
             }
@@ -69,7 +75,9 @@ impl Diagnostic for LlmError {
 
     fn class(&self) -> Class {
         match self {
-            Self::Url { .. } | Self::NoKey { .. } | Self::Key { .. } => Class::Usage,
+            Self::Url { .. } | Self::Unencrypted { .. } | Self::NoKey { .. } | Self::Key { .. } => {
+                Class::Usage
+            }
             _ => Class::Work,
         }
     }

@@ -1,8 +1,8 @@
 //! Clients to language models behind OpenAI-compatible endpoints: judges and generators.
 //!
 //! A request is tried again where the endpoint is busy or failing, and never where it refused. The key is read from
-//! an environment variable, sent to the endpoint alone, and is in no error, log or artifact. Proxies named by the
-//! environment are not used, redirects are not followed.
+//! an environment variable, sent to the endpoint alone and never unencrypted beyond this machine ([`net::is_confidential`]),
+//! and is in no error, log or artifact. Proxies named by the environment are not used, redirects are not followed.
 
 mod error;
 
@@ -24,6 +24,8 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 pub use error::LlmError;
+
+use crate::net::{self, Backoff};
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -100,7 +102,7 @@ struct Failed {
 
 impl Client {
     pub fn new(endpoint: Endpoint) -> Result<Self, LlmError> {
-        let url = address(&endpoint.base_url)?;
+        let url = address(&endpoint.base_url, endpoint.api_key_env.as_deref())?;
         let key = endpoint.api_key_env.as_deref().map(key).transpose()?;
         // Fails where one is installed already, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -145,15 +147,14 @@ impl Client {
         });
         // Never closed, so never refused.
         let _permit = self.permits.acquire().await;
-        let mut wait = FIRST_WAIT;
+        let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT, self.requests.load(Ordering::Relaxed));
         let mut left = self.endpoint.retries;
         loop {
             match self.attempt(&body).await {
                 Ok(reply) => return Ok(reply),
                 Err(Failed { again: Some(asked), .. }) if left > 0 => {
-                    tokio::time::sleep(asked.unwrap_or(wait).min(LONGEST_WAIT)).await;
+                    tokio::time::sleep(backoff.wait(asked)).await;
                     left -= 1;
-                    wait *= 2;
                 }
                 Err(Failed { error, .. }) => return Err(error),
             }
@@ -171,7 +172,7 @@ impl Client {
         let asked = response
             .headers()
             .get(reqwest::header::RETRY_AFTER)
-            .and_then(|value| value.to_str().ok()?.parse().ok().map(Duration::from_secs));
+            .and_then(|value| net::retry_after(value.to_str().ok()?));
         let text = response.text().await.map_err(|source| self.unreachable(source))?;
         if !status.is_success() {
             let busy = status.is_server_error()
@@ -222,12 +223,12 @@ fn permits(endpoint: &Endpoint) -> Arc<Semaphore> {
     })
 }
 
-/// Whether requests could be sent to this address.
+/// Whether requests, with the key of this variable if there is one, could be sent to this address.
 ///
 /// # Errors
 /// As a client to it would give.
-pub fn check_address(base_url: &str) -> Result<(), LlmError> {
-    address(base_url).map(drop)
+pub fn check_address(base_url: &str, api_key_env: Option<&str>) -> Result<(), LlmError> {
+    address(base_url, api_key_env).map(drop)
 }
 
 /// Whether the environment has a key in this variable that can be sent.
@@ -238,14 +239,20 @@ pub fn check_key(variable: &str) -> Result<(), LlmError> {
     key(variable).map(drop)
 }
 
-fn address(base_url: &str) -> Result<Url, LlmError> {
+fn address(base_url: &str, api_key_env: Option<&str>) -> Result<Url, LlmError> {
     let wrong = |reason: &str| LlmError::Url { url: base_url.to_owned(), reason: reason.to_owned() };
     let url = format!("{}/chat/completions", base_url.trim_end_matches('/'));
     let url: Url = url.parse().map_err(|_| wrong("it is not a URL"))?;
     match (url.scheme(), url.username(), url.password()) {
-        ("http" | "https", "", None) => Ok(url),
-        ("http" | "https", ..) => Err(wrong("a secret does not belong in it")),
-        _ => Err(wrong("it begins with neither https:// nor http://")),
+        ("http" | "https", "", None) => {}
+        ("http" | "https", ..) => return Err(wrong("a secret does not belong in it")),
+        _ => return Err(wrong("it begins with neither https:// nor http://")),
+    }
+    match api_key_env.filter(|_| !net::is_confidential(&url)) {
+        Some(variable) => {
+            Err(LlmError::Unencrypted { url: base_url.to_owned(), variable: variable.to_owned() })
+        }
+        None => Ok(url),
     }
 }
 

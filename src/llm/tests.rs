@@ -87,6 +87,13 @@ fn an_address_or_key_that_cannot_work_is_refused_before_anything_is_sent() {
     assert_eq!(url("localhost"), "llm::url");
     assert_eq!(url("ftp://host/v1"), "llm::url");
     assert_eq!(url("https://user:secret@host/v1"), "llm::url");
+    let with_key = |url: &str| Endpoint { api_key_env: Some("PATH".into()), ..endpoint(url) };
+    let error = |url: &str| Client::new(with_key(url)).err().map(|error| error.code());
+    assert_eq!(error("http://judge.example.com/v1"), Some("llm::unencrypted"));
+    for safe in ["https://judge.example.com/v1", "http://localhost:8000/v1", "http://[::1]:8000/v1"] {
+        assert_eq!(error(safe), None, "{safe}");
+    }
+    assert!(Client::new(endpoint("http://judge.example.com/v1")).is_ok(), "without a key");
     let unset =
         Endpoint { api_key_env: Some("MCPRL_TEST_NO_SUCH_KEY".into()), ..endpoint("https://host/v1") };
     assert_eq!(Client::new(unset).err().unwrap().code(), "llm::no_key");

@@ -37,6 +37,8 @@ pub enum McpError {
     List { server: String, what: &'static str, reason: String },
     #[error("the server `{server}` is gone: {reason}{said}")]
     Lost { server: String, reason: String, said: LastWords },
+    #[error("the server `{server}` refused a call with HTTP status {status}")]
+    Refused { server: String, status: u16 },
     #[error("the tool `{tool}`, called before every episode to reset the server, failed: {reason}")]
     Reset { tool: String, reason: String },
     #[error("the server `{server}` had to be restarted more than {limit} times within a minute")]
@@ -75,6 +77,7 @@ impl Diagnostic for McpError {
             Self::Revision { .. } => "mcp::revision",
             Self::List { .. } => "mcp::list",
             Self::Lost { .. } => "mcp::lost",
+            Self::Refused { .. } => "mcp::refused",
             Self::Reset { .. } => "mcp::reset",
             Self::Restarts { .. } => "mcp::restarts",
             Self::PoolClosed => "mcp::pool_closed",
@@ -112,6 +115,13 @@ impl Diagnostic for McpError {
             Self::Handshake { .. } => "is it an MCP server, and is the path of the URL right?",
             Self::Revision { .. } => "update mcprl, or ask the server for an older revision",
             Self::Lost { .. } => "resume goes on from the last finished episode",
+            Self::Refused { status: 401 | 403 | 407, .. } => {
+                "is the token still valid, and may it call tools? bearer_env names the variable that holds it"
+            }
+            Self::Refused { status: 429, .. } => {
+                "the server limits how often it is called; lower `sessions` or `concurrency`"
+            }
+            Self::Refused { .. } => "is the server, and what stands before it, up?",
             Self::Reset { .. } => "a reset tool takes no arguments and reports no error",
             Self::Restarts { .. } => "the server keeps crashing under these calls; fewer sessions may help",
             Self::UnknownDemo(kind) => return Some(known_demos(kind)),
@@ -126,7 +136,8 @@ impl Diagnostic for McpError {
     fn is_transient(&self) -> bool {
         matches!(
             self,
-            Self::DiedAtStart { .. }
+            Self::Refused { status: 408 | 429 | 500.., .. }
+                | Self::DiedAtStart { .. }
                 | Self::StartTimeout { .. }
                 | Self::Handshake { .. }
                 | Self::List { .. }

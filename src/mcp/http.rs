@@ -3,7 +3,7 @@
 //! A secret (token or header) is never sent in clear text beyond this machine, never to another origin by way of a
 //! redirect, and never shown in a log. Proxies named by the environment are not used.
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use reqwest::{
     Url,
@@ -11,11 +11,13 @@ use reqwest::{
     redirect::Policy,
 };
 use rmcp::transport::{
-    StreamableHttpClientTransport, common::client_side_sse::ExponentialBackoff,
-    streamable_http_client::StreamableHttpClientTransportConfig,
+    StreamableHttpClientTransport,
+    common::client_side_sse::ExponentialBackoff,
+    streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError},
 };
 
 use super::McpError;
+use crate::net;
 
 /// Requests of one session under way at once; more wait their turn.
 const CONCURRENT_REQUESTS: usize = 64;
@@ -48,11 +50,21 @@ pub(super) fn secrets(
     Ok((token, headers))
 }
 
+/// What becomes of a session that the server no longer knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ExpiredSession {
+    /// Another is opened in its place, unnoticed: it held nothing.
+    Replace,
+    /// It is lost, and what an episode did in it too.
+    Lose,
+}
+
 /// A transport that has not sent anything yet.
 pub(super) fn transport(
     url: &str,
     bearer_env: Option<&str>,
     headers: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
+    expired: ExpiredSession,
 ) -> Result<HttpTransport, McpError> {
     let (token, headers) = secrets(url, bearer_env, headers)?;
     // Fails where one is installed already, which serves as well.
@@ -67,7 +79,8 @@ pub(super) fn transport(
         .map_err(McpError::Client)?;
     let mut config = StreamableHttpClientTransportConfig::with_uri(url)
         .custom_headers(headers)
-        .max_concurrent_requests(CONCURRENT_REQUESTS);
+        .max_concurrent_requests(CONCURRENT_REQUESTS)
+        .reinit_on_expired_session(expired == ExpiredSession::Replace);
     let mut retry = ExponentialBackoff::default();
     retry.max_times = Some(STREAM_RETRIES);
     retry.max_delay = Some(STREAM_RETRY_DELAY);
@@ -76,6 +89,20 @@ pub(super) fn transport(
         config = config.auth_header(token);
     }
     Ok(StreamableHttpClientTransport::with_client(client, config))
+}
+
+/// The status that an error stands for.
+pub(super) fn status(error: &StreamableHttpError<reqwest::Error>) -> Option<u16> {
+    match error {
+        StreamableHttpError::AuthRequired(_) => Some(401),
+        StreamableHttpError::InsufficientScope(_) => Some(403),
+        StreamableHttpError::HttpStatus(error) => Some(error.status),
+        // `HTTP 401 Unauthorized: …`: of these rmcp keeps the words alone.
+        StreamableHttpError::UnexpectedServerResponse(words) => {
+            words.strip_prefix("HTTP ")?.get(..3)?.parse().ok()
+        }
+        _ => None,
+    }
 }
 
 fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), McpError> {
@@ -94,15 +121,10 @@ fn check_address(url: &str, secret: bool) -> Result<(), McpError> {
     }
     match parsed.scheme() {
         "https" => Ok(()),
-        "http" if !secret || is_loopback(&parsed) => Ok(()),
+        "http" if !secret || net::is_confidential(&parsed) => Ok(()),
         "http" => Err(wrong("a token or header would travel unencrypted".into())),
         other => Err(wrong(format!("`{other}` is not http or https"))),
     }
-}
-
-fn is_loopback(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]

@@ -6,7 +6,9 @@
 //! | fresh process | one episode's own | it is started | it is ended |
 //! | reset tool | one episode's own | the tool is called | waits for the next |
 //!
-//! A dead session is never lent: another takes its place, up to a number of restarts per minute.
+//! A session that is dead, or lost a call, is never lent: another takes its place, up to a number of restarts per minute.
+//! An episode may also ask for a session that no other uses, whatever the state: of a read-only server as many are open
+//! at once as are shared.
 
 use std::{
     collections::VecDeque,
@@ -71,7 +73,14 @@ impl Pool {
     pub async fn session(&self) -> Result<Lent, McpError> {
         match &self.shared.spec.state {
             State::ReadOnly => self.lend_shared().await,
-            State::FreshProcess => self.lend_own(None).await,
+            State::FreshProcess | State::ResetTool(_) => self.own_session().await,
+        }
+    }
+
+    /// Lends a session that is nobody else's, and of a server without state a new one.
+    pub async fn own_session(&self) -> Result<Lent, McpError> {
+        match &self.shared.spec.state {
+            State::ReadOnly | State::FreshProcess => self.lend_own(None).await,
             State::ResetTool(tool) => self.lend_own(Some(tool)).await,
         }
     }

@@ -1,4 +1,15 @@
 //! One live connection to a server.
+//!
+//! What comes back of a call is an answer, which a model may read, or a failure of what lies between, which says nothing
+//! of the call:
+//!
+//! | what comes back | is |
+//! |---|---|
+//! | a JSON-RPC result or error, whatever it says | an answer |
+//! | a result longer than is read | an answer, in our words |
+//! | nothing within `call_timeout`, and the server is still there | an answer, in our words; the third in a row: the session is lost |
+//! | HTTP 401, 403, 407, 408, 429, 502, 503, 504 | [`McpError::Refused`]: the call reached no tool. After 429 it is sent again, as `Retry-After` says, for up to a minute |
+//! | any other HTTP status, a body that is not JSON-RPC, a connection that broke, a process that ended | [`McpError::Lost`] |
 
 use std::{
     sync::{
@@ -12,7 +23,8 @@ use rmcp::{
     ClientHandler, RoleClient, ServiceError,
     model::{
         CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest,
-        Implementation, ListResourcesRequest, ListToolsRequest, ProtocolVersion, ServerPeerInfo,
+        Implementation, ListResourcesRequest, ListToolsRequest, PaginatedRequestParams, ProtocolVersion,
+        ServerPeerInfo,
     },
     service::{
         ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext,
@@ -24,14 +36,17 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    LastWords, Limits, McpError, Outcome, ServerSpec, Transport,
+    LastWords, Limits, McpError, Outcome, ServerSpec, State, Transport,
     clean::{clean, clean_json},
     error::chain,
     http, listing,
     process::Process,
     tools,
 };
-use crate::data;
+use crate::{
+    data,
+    net::{self, Backoff},
+};
 
 /// Calls in a row without an answer after which a session counts as lost.
 const UNANSWERED: u32 = 3;
@@ -39,6 +54,9 @@ const UNANSWERED: u32 = 3;
 const LINE_BYTES: usize = 16 << 20;
 /// Beyond a request's own timeout: for a server that does not even read its input.
 const STUCK: Duration = Duration::from_secs(2);
+/// Before a call that was one too many is sent again, where the server does not say; and for how long that goes on.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LIMITED: Duration = Duration::from_secs(60);
 /// How often a list that changed while it was read is read again.
 const LIST_READS: usize = 3;
 
@@ -51,6 +69,8 @@ pub struct Session {
     limits: Limits,
     /// Calls in a row that were not answered in time.
     unanswered: AtomicU32,
+    /// A call was lost here: no other is sent.
+    is_lost: AtomicBool,
     notes: Mutex<Vec<String>>,
 }
 
@@ -86,11 +106,7 @@ impl Session {
         for _ in 0..if has_tools { LIST_READS } else { 0 } {
             self.service.service().tools_changed.store(false, Ordering::Relaxed);
             notes.clear();
-            let ask = |params| {
-                let request =
-                    ListToolsRequest { method: Default::default(), params, extensions: Default::default() };
-                self.ask(ClientRequest::ListToolsRequest(request), self.limits.start_timeout)
-            };
+            let ask = |params| self.ask(list_tools(params), self.limits.start_timeout);
             listed = match listing::all_pages("tools", &mut notes, ask).await {
                 Ok(listed) => listed,
                 Err(error) => return Err(self.list_error("tools", &error).await),
@@ -126,11 +142,25 @@ impl Session {
         std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Calls a tool by its wire name. `Err` only where the session is lost or unusable.
+    /// Calls a tool by its wire name.
+    ///
+    /// # Errors
+    /// Where there is no answer: [`McpError::Refused`] or [`McpError::Lost`], as the table above has it.
     pub async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
         let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-        let answer = self.ask(request, self.limits.call_timeout).await;
+        let mut backoff = Backoff::new(FIRST_WAIT, LIMITED, 0);
+        let mut waited = Duration::ZERO;
+        let answer = loop {
+            let answer = self.ask(request.clone(), self.limits.call_timeout).await;
+            let Some(asked) = rate_limited(&answer) else { break answer };
+            let wait = backoff.wait(asked).max(FIRST_WAIT);
+            waited += wait;
+            if waited > LIMITED {
+                break answer;
+            }
+            tokio::time::sleep(wait).await;
+        };
         if !matches!(answer, Err(ServiceError::Timeout { .. })) {
             self.unanswered.store(0, Ordering::Relaxed);
         }
@@ -142,16 +172,28 @@ impl Session {
                 if unanswered >= UNANSWERED {
                     return Err(self.lost(format!("it left {unanswered} calls in a row unanswered")).await);
                 }
+                // An answer over HTTP that broke off is waited for as long as one that takes its time.
+                if let Err(error) = self.ask(list_tools(None), STUCK).await
+                    && let Some(Failed::Lost | Failed::Refused(_)) = self.failed(&error)
+                {
+                    return Err(self.lost(request_reason(&error)).await);
+                }
                 Ok(Outcome::error(format!("the tool did not answer within {:?}", self.limits.call_timeout)))
             }
-            Err(error) if self.is_lost_by(&error).await => Err(self.lost(request_reason(&error)).await),
-            Err(error) => Ok(Outcome::error(format!("the call failed: {}", clean(&request_reason(&error))))),
+            Err(error) => match self.failed(&error) {
+                Some(Failed::Refused(status)) => {
+                    Err(McpError::Refused { server: self.server.clone(), status })
+                }
+                Some(Failed::Lost) => Err(self.lost(request_reason(&error)).await),
+                None => Ok(Outcome::error(format!("the call failed: {}", clean(&request_reason(&error))))),
+            },
         }
     }
 
     /// Whether calls may still be answered.
     pub fn is_alive(&self) -> bool {
-        !self.service.is_closed()
+        !self.is_lost.load(Ordering::Relaxed)
+            && !self.service.is_closed()
             && !self.service.is_transport_closed()
             && self.unanswered.load(Ordering::Relaxed) < UNANSWERED
             && !self.process.as_ref().is_some_and(Process::has_ended)
@@ -185,34 +227,27 @@ impl Session {
         }
     }
 
-    /// Whether an error means that no later call can succeed either.
-    async fn is_lost_by(&self, error: &ServiceError) -> bool {
+    /// How an error kept a call from being answered; `None` where it is the answer.
+    fn failed(&self, error: &ServiceError) -> Option<Failed> {
         match error {
-            ServiceError::TransportClosed if self.process.is_some() => true,
-            ServiceError::TransportClosed => {
-                // Over HTTP this also means one stream that broke; a closed transport shows itself in a moment.
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                !self.is_alive()
-            }
+            ServiceError::McpError(_) | ServiceError::Timeout { .. } => None,
+            ServiceError::TransportClosed => Some(Failed::Lost),
             ServiceError::TransportSend(error) => {
-                use StreamableHttpError as E;
-                let answered = error.error.downcast_ref::<E<reqwest::Error>>().is_some_and(|error| {
-                    matches!(
-                        error,
-                        E::HttpStatus(_)
-                            | E::ResponseBodyTooLarge { .. }
-                            | E::UnexpectedContentType(_)
-                            | E::UnexpectedServerResponse(_)
-                            | E::Deserialize(_)
-                    )
-                });
-                !answered
+                match error.error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+                    Some(StreamableHttpError::ResponseBodyTooLarge { .. }) => None,
+                    Some(error) => Some(match http::status(error) {
+                        Some(status @ (401 | 403 | 407 | 408 | 429 | 502..=504)) => Failed::Refused(status),
+                        _ => Failed::Lost,
+                    }),
+                    None => Some(Failed::Lost),
+                }
             }
-            _ => !self.is_alive(),
+            _ => (!self.is_alive()).then_some(Failed::Lost),
         }
     }
 
     async fn lost(&self, reason: String) -> McpError {
+        self.is_lost.store(true, Ordering::Relaxed);
         McpError::Lost { server: self.server.clone(), reason, said: last_words(self.process.as_ref()).await }
     }
 
@@ -221,6 +256,29 @@ impl Session {
             ServiceError::TransportClosed => self.lost(request_reason(error)).await,
             _ => McpError::List { server: self.server.clone(), what, reason: clean(&request_reason(error)) },
         }
+    }
+}
+
+/// How a call failed to reach a tool, or its answer us.
+enum Failed {
+    /// With this status: whatever stands before the tools did not let the call through.
+    Refused(u16),
+    Lost,
+}
+
+fn list_tools(params: Option<PaginatedRequestParams>) -> ClientRequest {
+    let request = ListToolsRequest { method: Default::default(), params, extensions: Default::default() };
+    ClientRequest::ListToolsRequest(request)
+}
+
+/// Whether the server lets no more calls through for now, and the wait it asks for.
+fn rate_limited(answer: &Result<Value, ServiceError>) -> Option<Option<Duration>> {
+    let Err(ServiceError::TransportSend(error)) = answer else { return None };
+    match error.error.downcast_ref::<StreamableHttpError<reqwest::Error>>()? {
+        StreamableHttpError::HttpStatus(error) if error.status == 429 => {
+            Some(error.retry_after.as_deref().and_then(net::retry_after))
+        }
+        _ => None,
     }
 }
 
@@ -257,7 +315,11 @@ async fn open(
             (Some(process), greet(transport, lifecycle, deadline).await)
         }
         Transport::Http { url, bearer_env, headers } => {
-            let transport = http::transport(url, bearer_env.as_deref(), headers)?;
+            let expired = match spec.state {
+                State::ReadOnly => http::ExpiredSession::Replace,
+                State::FreshProcess | State::ResetTool(_) => http::ExpiredSession::Lose,
+            };
+            let transport = http::transport(url, bearer_env.as_deref(), headers, expired)?;
             (None, greet(transport, lifecycle, deadline).await)
         }
     };
@@ -291,6 +353,7 @@ async fn open(
         server,
         limits: spec.limits.clone(),
         unanswered: AtomicU32::new(0),
+        is_lost: AtomicBool::new(false),
         notes: Mutex::default(),
     })
 }

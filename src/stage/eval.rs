@@ -1,8 +1,8 @@
 //! `eval`: several policies sit the same exam on held-out scenarios, and the verdict says what the difference amounts to.
 //!
 //! Episodes are played just as `rollout` plays them, and judged by ground truth alone: a verdict rests on no opinion.
-//! Every policy draws with the same seeds. An episode in which the server was lost says nothing about a policy and is
-//! left out, and said to be.
+//! Every policy draws with the same seeds. An episode that was lost with the server says nothing about a policy and is
+//! left out, and said to be; one whose own call takes the server down has failed (`rollout/play.rs`).
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,6 @@ use super::{
     },
 };
 use crate::{
-    agent::End,
     data::{self, Scenario, Tool, Trajectory},
     engine::Sampling,
     error::{Diagnostic, Result},
@@ -91,16 +90,18 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     context.observer.total((policies.len() * attempts.len()) as u64);
 
     let mut trajectories: Vec<Trajectory> = Vec::with_capacity(policies.len() * attempts.len());
+    let mut lost = 0;
     let mut episodes: Vec<Episode> = Vec::with_capacity(trajectories.capacity());
     for policy in &policies {
-        let player = Player::open(context, policy, tools_path, budget.clone()).await?;
+        let mut player = Player::open(context, policy, tools_path, budget.clone()).await?;
         let played = player.play(context, &attempts).await;
         player.close().await;
         let played = played?;
-        let answered =
-            attempts.iter().zip(&played).filter(|(_, played)| played.end != End::ServerDown.name());
-        episodes.extend(answered.map(|(attempt, played)| episode(&policy.name, attempt, played)));
-        trajectories.extend(played);
+        let there =
+            attempts.iter().zip(&played).filter_map(|(attempt, played)| Some((attempt, played.as_ref()?)));
+        episodes.extend(there.map(|(attempt, played)| episode(&policy.name, attempt, played)));
+        lost += played.iter().filter(|played| played.is_none()).count();
+        trajectories.extend(played.into_iter().flatten());
     }
     data::write(&context.output.join("episodes.parquet"), &trajectories)?;
 
@@ -115,9 +116,8 @@ pub async fn run(context: &Context) -> Result<Metrics> {
         seed: context.seed,
     };
     let rows = verdict(&exam, &episodes);
-    let lost = trajectories.len() - episodes.len();
     if rows.is_empty() {
-        return Err(EvalError::ServerLost { lost, episodes: trajectories.len() }.into());
+        return Err(EvalError::ServerLost { lost, episodes: lost + trajectories.len() }.into());
     }
     data::write(&context.output.join("verdict.parquet"), &rows)?;
     let path = context.output.join("report.md");

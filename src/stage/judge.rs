@@ -13,7 +13,7 @@ use super::{
     prospect::{Outlook, Prospect},
 };
 use crate::{
-    data::{self, Reward, Scenario, Trajectory},
+    data::{self, GroupKey, Reward, Scenario, Trajectory},
     error::{At, Class, Diagnostic, Interrupted, Result},
     hash::Digest,
     judge::{Attempt, Memory, Relative, RelativeSpec, Shaping, Verdict, rewards},
@@ -137,7 +137,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
     };
     if shaping.relative > 0.0 {
         if let Some(base_url) = &params.base_url {
-            outlook.take("base_url", llm::check_address(base_url));
+            outlook.take("base_url", llm::check_address(base_url, params.api_key_env.as_deref()));
         }
         if let Some(Err(cause)) = params.api_key_env.as_deref().map(llm::check_key) {
             outlook.lack("api_key_env", cause);
@@ -159,21 +159,21 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
 /// A group's attempts, each with its place among the trajectories.
 type Group<'a> = Vec<(usize, Attempt<'a>)>;
 
-/// Attempts at one scenario by one policy, in the order of the first of each.
+/// The groups, in the order of the first attempt of each.
 fn groups<'a>(
     trajectories: &'a [Trajectory],
     scenarios: &'a [Scenario],
 ) -> Result<Vec<Group<'a>>, JudgeStageError> {
     let scenarios: BTreeMap<&str, &Scenario> =
         scenarios.iter().map(|scenario| (scenario.id.as_str(), scenario)).collect();
-    let mut places: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let mut places: BTreeMap<GroupKey<'_>, usize> = BTreeMap::new();
     let mut groups: Vec<Group<'a>> = Vec::new();
     for (index, trajectory) in trajectories.iter().enumerate() {
         let scenario = scenarios.get(trajectory.scenario_id.as_str()).ok_or_else(|| {
             let (trajectory, scenario) = (trajectory.id.clone(), trajectory.scenario_id.clone());
             JudgeStageError::UnknownScenario { trajectory, scenario }
         })?;
-        let place = *places.entry((&trajectory.scenario_id, &trajectory.policy)).or_insert_with(|| {
+        let place = *places.entry(trajectory.group()).or_insert_with(|| {
             groups.push(Vec::new());
             groups.len() - 1
         });

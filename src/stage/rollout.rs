@@ -2,7 +2,8 @@
 //!
 //! A group whose episodes are all right or all wrong teaches nothing, so further scenarios are drawn in waves (the
 //! dynamic sampling of DAPO, arXiv 2503.14476) until enough groups vary. Which scenarios a wave draws depends on the
-//! outcomes of the waves before it, never on the order in which episodes finish. Every episode played is kept.
+//! outcomes of the waves before it, never on the order in which episodes finish. Every episode played is kept; a group
+//! lacks those that were lost with the server (`rollout/play.rs`).
 
 mod choice;
 pub mod play;
@@ -84,8 +85,12 @@ impl Group<'_> {
     /// Whether there is something to learn from; without ground truth only a judge can tell, so perhaps.
     fn is_informative(&self) -> bool {
         let mut outcomes = self.outcomes();
-        let first = outcomes.next().flatten();
-        first.is_none() || outcomes.any(|outcome| outcome != first)
+        match outcomes.next() {
+            // All of it was lost.
+            None => false,
+            Some(None) => true,
+            Some(first) => outcomes.any(|outcome| outcome != first),
+        }
     }
 }
 
@@ -96,12 +101,15 @@ pub async fn run(context: &Context) -> Result<Metrics> {
         return Err(RolloutError::NoScenarios { others: 0 }.into());
     }
     let tools = &context.input("tools")?.path;
-    let player = Player::open(context, context.input("policy")?, tools, context.params::<Budget>()?).await?;
-    let groups = waves(context, &params, &scenarios, &player).await;
+    let mut player =
+        Player::open(context, context.input("policy")?, tools, context.params::<Budget>()?).await?;
+    let groups = waves(context, &params, &scenarios, &mut player).await;
+    let lost = player.lost();
     player.close().await;
     let mut groups = groups?;
 
-    let metrics = metrics(&groups);
+    let mut metrics = metrics(&groups);
+    metrics.insert("lost".into(), lost as f64);
     groups.sort_by_key(|group| group.index);
     let trajectories: Vec<Trajectory> = groups.into_iter().flat_map(|group| group.trajectories).collect();
     data::write(&context.output.join("trajectories.parquet"), &trajectories)?;
@@ -125,7 +133,7 @@ async fn waves<'a>(
     context: &Context,
     params: &Params,
     scenarios: &'a [Scenario],
-    player: &Player,
+    player: &mut Player,
 ) -> Result<Vec<Group<'a>>> {
     let mut order = choice::draw(scenarios, context.seed).into_iter();
     let mut groups: Vec<Group<'_>> = Vec::new();
@@ -151,7 +159,7 @@ async fn waves<'a>(
         groups.extend(wave.into_iter().map(|index| Group {
             index,
             scenario: &scenarios[index],
-            trajectories: trajectories.by_ref().take(params.group_size as usize).collect(),
+            trajectories: trajectories.by_ref().take(params.group_size as usize).flatten().collect(),
         }));
     }
     Ok(groups)

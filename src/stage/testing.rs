@@ -6,11 +6,18 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{Artifacts, Cards, Context, Input, Rows};
-use crate::{engine::EngineSpec, error::Result, hash::Digest, progress::Silent};
+use crate::{
+    engine::EngineSpec,
+    error::Result,
+    hash::Digest,
+    mcp::{Limits, ServerSpec, State, Transport},
+    model::{Decoder, Init, ModelConfig, kernels::Heads, read_safetensors, write_safetensors},
+    progress::Silent,
+};
 
 /// Rows in memory.
 #[derive(Default)]
@@ -24,6 +31,95 @@ impl Rows for Ledger {
     fn record(&self, key: &str, row: &[u8]) -> Result<()> {
         self.0.lock().unwrap().insert(key.to_owned(), row.to_owned());
         Ok(())
+    }
+}
+
+/// A policy whose every turn is one of these calls, drawn alike: {name, arguments}.
+///
+/// Each call is one token of its tokenizer. The decoder's layers add nothing, so that a token decides on the next.
+pub fn caller(folder: &Path, calls: &[Value]) {
+    const OTHER: usize = 407;
+    let (end_of_turn, open, close) = (402, 403, 404);
+    let chat = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/chat/qwen3");
+    std::fs::create_dir_all(folder).unwrap();
+    for name in ["tokenizer_config.json", "chat_template.jinja"] {
+        std::fs::copy(chat.join(name), folder.join(name)).unwrap();
+    }
+    let tokenizer = std::fs::read(chat.join("tokenizer.json")).unwrap();
+    let mut tokenizer: Value = serde_json::from_slice(&tokenizer).unwrap();
+    for (index, call) in calls.iter().enumerate() {
+        tokenizer["added_tokens"].as_array_mut().unwrap().push(json!({
+            "id": OTHER + index, "content": call.to_string(), "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": false,
+        }));
+    }
+    std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+
+    let config = ModelConfig {
+        vocabulary: OTHER + calls.len(),
+        hidden: 32,
+        intermediate: 32,
+        layers: 1,
+        heads: Heads { query: 2, kv: 1, dim: 16 },
+        context: 2048,
+        rope_theta: 10_000.0,
+        norm_epsilon: 1e-6,
+        tied: false,
+        design: crate::model::Design::default(),
+    };
+    let (vocabulary, hidden) = (config.vocabulary, config.hidden);
+    Decoder::random(config, Init { seed: 1, deviation: 0.0 }).unwrap().save(folder).unwrap();
+    let mut embedding = vec![0.0_f32; vocabulary * hidden];
+    let mut head = embedding.clone();
+    for token in 0..vocabulary {
+        let state = match token {
+            _ if token == open => 1,
+            OTHER.. => 2,
+            _ if token == close => 3,
+            _ => 0,
+        };
+        embedding[token * hidden + state] = 1.0;
+    }
+    let follow = [(0, open), (2, close), (3, end_of_turn)];
+    for (state, next) in follow.into_iter().chain((OTHER..vocabulary).map(|call| (1, call))) {
+        head[next * hidden + state] = 30.0;
+    }
+    let path = folder.join("model.safetensors");
+    let mut tensors = read_safetensors(&path).unwrap();
+    for (name, values) in [("model.embed_tokens.weight", embedding), ("lm_head.weight", head)] {
+        let tensor =
+            candle_core::Tensor::from_vec(values, (vocabulary, hidden), &candle_core::Device::Cpu).unwrap();
+        assert!(tensors.insert(name.into(), tensor).is_some(), "{name}");
+    }
+    write_safetensors(&path, &tensors).unwrap();
+}
+
+/// A server over HTTP with a tool `t`, whose calls get what this says of their arguments: a status, and a result with 200.
+pub async fn tool_server(status: impl Fn(&Value) -> u16 + Clone + Send + Sync + 'static) -> ServerSpec {
+    use axum::{http::StatusCode, response::IntoResponse, routing::post};
+    let answer = move |body: String| async move {
+        let request: Value = serde_json::from_str(&body).unwrap();
+        let result = match request["method"].as_str().unwrap() {
+            "initialize" => json!({
+                "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"},
+            }),
+            "tools/list" => json!({"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}),
+            "tools/call" => match status(&request["params"]["arguments"]) {
+                200 => json!({"content": [{"type": "text", "text": "fine"}]}),
+                status => return StatusCode::from_u16(status).unwrap().into_response(),
+            },
+            _ => return StatusCode::ACCEPTED.into_response(),
+        };
+        let reply = json!({"jsonrpc": "2.0", "id": request["id"], "result": result});
+        ([("mcp-session-id", "s")], axum::Json(reply)).into_response()
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    tokio::spawn(async { axum::serve(listener, axum::Router::new().route("/mcp", post(answer))).await });
+    ServerSpec {
+        transport: Transport::Http { url, bearer_env: None, headers: BTreeMap::new() },
+        state: State::ReadOnly,
+        limits: Limits::default(),
     }
 }
 

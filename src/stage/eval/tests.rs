@@ -17,7 +17,10 @@ use crate::{
     mcp::{Limits, ServerSpec, Session, State, Transport, demo::HttpServer},
     model::{Adapter, AdapterConfig, Decoder, Design, Init, ModelConfig, kernels::Heads},
     progress::Silent,
-    stage::{Artifacts, Rows},
+    stage::{
+        Artifacts, Rows,
+        testing::{caller, tool_server},
+    },
 };
 
 fn scenario(id: &str, split: &str, answer: Option<&str>) -> Scenario {
@@ -108,7 +111,7 @@ fn a_policy_is_examined_as_it_practised() {
     let (eval, rollout) =
         (include_str!("../../../stages/eval/card.toml"), include_str!("../../../stages/rollout/card.toml"));
     assert_eq!(shared_params(eval), shared_params(rollout));
-    assert_eq!(shared_params(eval).len(), 6);
+    assert_eq!(shared_params(eval).len(), 7);
     assert_eq!(
         include_str!("../../../stages/eval/system.jinja"),
         include_str!("../../../stages/rollout/system.jinja")
@@ -176,7 +179,7 @@ impl Hall {
         let params = json!({
             "greedy": true, "samples": 1, "resamples": 200, "concurrency": concurrency,
             "max_turns": 2, "max_turn_tokens": 12, "max_tokens": 1500, "max_calls": 4,
-            "result_tokens": 64, "episode_timeout_s": 60.0,
+            "result_tokens": 64, "episode_timeout_s": 60.0, "max_lost_share": 0.05,
         });
         Context {
             stage: "exam".into(),
@@ -288,6 +291,36 @@ async fn an_exam_is_the_same_bytes_whatever_goes_on_at_once_and_however_often_it
     let resumed = hall.context("resumed", 1, 1);
     run(&resumed).await.unwrap();
     assert_eq!(files(&first.output), files(&resumed.output));
+}
+
+#[tokio::test]
+async fn an_episode_lost_with_the_server_is_left_out_and_one_that_took_it_down_has_failed() {
+    let mut hall = Hall::open().await;
+    let status = |arguments: &serde_json::Value| match arguments["how"].as_str() {
+        Some("refused") => 503,
+        Some("crash") => 500,
+        _ => 200,
+    };
+    hall.server = tool_server(status).await;
+    let (_, tools, _) = Session::connect(&hall.server).await.unwrap().describe().await.unwrap();
+    data::write(&hall.path("tools.parquet"), &tools).unwrap();
+    std::fs::remove_dir_all(hall.path("trained")).unwrap();
+    let call = |how: &str| json!({"name": "t", "arguments": {"how": how}});
+    let done = json!({"name": "complete_task", "arguments": {"answer": "1"}});
+    caller(&hall.path("base"), &[call("fine"), done.clone()]);
+    caller(&hall.path("trained"), &[call("refused"), call("crash"), call("fine"), done]);
+    let mut context = hall.context("out", 2, 8);
+    for (name, value) in [("greedy", json!(false)), ("samples", json!(8)), ("max_lost_share", json!(0.9))] {
+        context.params.insert(name.into(), value);
+    }
+    let metrics = run(&context).await.unwrap();
+    let episodes: Vec<Trajectory> = data::read(&context.output.join("episodes.parquet")).unwrap();
+    assert!(metrics["lost"] > 0.0 && metrics["lost"] + episodes.len() as f64 == 48.0, "{metrics:?}");
+    assert!(episodes.iter().any(|episode| episode.end == "server_down"));
+    let rows: Vec<VerdictRow> = data::read(&context.output.join("verdict.parquet")).unwrap();
+    let played: Vec<_> =
+        rows.iter().filter(|row| row.scope == "all").map(|row| (row.policy.as_str(), row.episodes)).collect();
+    assert_eq!(played, [("base", 24), ("trained", episodes.len() as u32 - 24)]);
 }
 
 #[tokio::test]

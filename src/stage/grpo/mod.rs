@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::{Context, Metrics, policy::PolicyFolder};
 use crate::{
-    data::{self, Reward, Step, Trajectory},
+    data::{self, GroupKey, Reward, Step, Trajectory},
     engine::Recompute,
     error::{Class, Diagnostic, Interrupted, Result},
     grpo::{Attempt, Clip, LossKind, Objective, Scale, Schedule, Shape, Silence, advantages},
@@ -164,10 +164,10 @@ pub async fn run(context: &Context) -> Result<Metrics> {
             signal.groups
         ));
     }
-    let mut groups: BTreeMap<&str, Vec<Rollout<'_>>> = BTreeMap::new();
+    let mut groups: BTreeMap<GroupKey<'_>, Vec<Rollout<'_>>> = BTreeMap::new();
     for (trajectory, credit) in trajectories.iter().zip(credits) {
         if let Ok(advantage) = credit {
-            groups.entry(&trajectory.scenario_id).or_default().push(Rollout::new(trajectory, advantage));
+            groups.entry(trajectory.group()).or_default().push(Rollout::new(trajectory, advantage));
         }
     }
     let mut groups: Vec<_> = groups.into_values().collect();
@@ -265,13 +265,12 @@ fn attempt<'a>(
     }
     let truncated = matches!(trajectory.end.as_str(), "out_of_turns" | "out_of_tokens" | "out_of_time");
     let excluded = match trajectory.end.as_str() {
-        "server_down" => Some(Silence::ServerDown),
         _ if truncated && params.mask_truncated => Some(Silence::Truncated),
         _ if step::trained(trajectory) == 0 => Some(Silence::Empty),
         _ => None,
     };
     let reward = rewards.get(trajectory.id.as_str()).map_or(f32::NAN, |reward| reward.reward);
-    Ok(Attempt { group: &trajectory.scenario_id, reward, excluded })
+    Ok(Attempt { group: trajectory.group(), reward, excluded })
 }
 
 /// The groups of every minibatch, in an order drawn from the seed.

@@ -213,6 +213,21 @@ async fn updates_over_one_model_read_it_once_and_give_what_they_give_alone() {
 }
 
 #[tokio::test]
+async fn attempts_of_several_policies_are_compared_within_their_policy() {
+    let hall = Hall::open();
+    let one = hall.fresh("one", json!({})).await;
+    let path = hall.path("trajectories.parquet");
+    let mut trajectories: Vec<Trajectory> = data::read(&path).unwrap();
+    for episode in trajectories.iter_mut().filter(|episode| episode.sample >= 2) {
+        episode.policy = "another".into();
+    }
+    data::write(&path, &trajectories).unwrap();
+    let two = hall.fresh("two", json!({})).await;
+    assert_eq!((one.metrics["groups"], two.metrics["groups"]), (5.0, 10.0));
+    assert_ne!(one.bytes(ADAPTER), two.bytes(ADAPTER));
+}
+
+#[tokio::test]
 async fn rows_that_do_not_follow_each_other_are_refused() {
     let hall = Hall::open();
     let path = hall.path("trajectories.parquet");

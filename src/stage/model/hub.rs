@@ -1,7 +1,7 @@
 //! Models from the hub, through its cache on disk.
 //!
 //! `HF_HOME` says where the cache is, `HF_ENDPOINT` where the hub is, `HF_TOKEN` (or the file `token` in the cache's
-//! home) who asks; with `HF_HUB_OFFLINE=1` nothing is asked. A download that breaks off goes on where it stopped, in the
+//! home) who asks, over https or on this machine alone; with `HF_HUB_OFFLINE=1` nothing is asked. A download that breaks off goes on where it stopped, in the
 //! same run and in a later one; a file counts as fetched once it has the size that the hub says.
 
 use std::{
@@ -20,7 +20,7 @@ use hf_hub::{
 use rustix::{fs::FlockOperation, io::Errno};
 
 use super::{Files, ModelStageError, wanted};
-use crate::progress::Observer;
+use crate::{net, progress::Observer};
 
 /// Tries again in a row that bring nothing more of a file.
 const RETRIES: u32 = 5;
@@ -69,10 +69,16 @@ impl Hub {
         if self.offline {
             return self.cached(id, revision);
         }
+        if self.token.is_some() && self.sent_token().is_none() {
+            observer.note(&format!(
+                "the hub's token is not sent to {}: it would travel unencrypted",
+                self.endpoint
+            ));
+        }
         let failed = |error: ApiError, what: &str| self.failure(error, id, revision, what);
         let builder = ApiBuilder::from_cache(Cache::new(self.cache.clone()))
             .with_endpoint(self.endpoint.trim_end_matches('/').to_owned())
-            .with_token(self.token.clone())
+            .with_token(self.sent_token().map(str::to_owned))
             // Its own go on from a place that may be another than the file's end.
             .with_retries(0)
             .with_progress(false)
@@ -124,11 +130,19 @@ impl Hub {
         }
     }
 
+    /// The token, unless it would travel unencrypted.
+    fn sent_token(&self) -> Option<&str> {
+        let endpoint: Option<reqwest::Url> = self.endpoint.parse().ok();
+        self.token.as_deref().filter(|_| endpoint.is_some_and(|endpoint| net::is_confidential(&endpoint)))
+    }
+
     /// What an error of the client means for the person who asked.
     fn failure(&self, error: ApiError, id: &str, revision: &str, what: &str) -> ModelStageError {
         let (endpoint, id, reason) = (self.endpoint.clone(), id.to_owned(), error.to_string());
         match (status(&error), error) {
-            (Some(401 | 403), _) => ModelStageError::Denied { endpoint, id, token: self.token.is_some() },
+            (Some(401 | 403), _) => {
+                ModelStageError::Denied { endpoint, id, token: self.sent_token().is_some() }
+            }
             (Some(404), _) => ModelStageError::Unknown { endpoint, id, revision: revision.to_owned() },
             (_, ApiError::IoError(source)) if is_local(&source) => {
                 ModelStageError::Cache { path: self.cache.clone(), source }
@@ -342,11 +356,12 @@ mod tests {
         let found =
             hub(&[("HF_HOME", place), ("HF_ENDPOINT", "http://mirror"), ("HF_HUB_OFFLINE", "1")], None);
         let found = found.unwrap();
-        assert_eq!((found.cache, found.offline), (home.path().join("hub"), true));
+        assert_eq!((found.cache.clone(), found.offline), (home.path().join("hub"), true));
         assert_eq!((found.endpoint.as_str(), found.token.as_deref()), ("http://mirror", Some("from file")));
+        assert_eq!(found.sent_token(), None, "unencrypted");
         let found = hub(&[("HF_HOME", place), ("HF_TOKEN", "t"), ("HF_HUB_OFFLINE", "0")], None).unwrap();
         assert_eq!((found.endpoint.as_str(), found.offline), ("https://huggingface.co", false));
-        assert_eq!(found.token.as_deref(), Some("t"));
+        assert_eq!(found.sent_token(), Some("t"));
         let found = hub(&[("HF_HOME", ""), ("HF_TOKEN", "")], Some(Path::new("/home/me"))).unwrap();
         assert_eq!((found.cache, found.token), ("/home/me/.cache/huggingface/hub".into(), None));
         for home in [None, Some(Path::new(""))] {

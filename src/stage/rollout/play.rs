@@ -2,31 +2,68 @@
 //!
 //! Each finished episode is recorded, so that a stage that was killed plays only what is missing. What comes back
 //! depends on the attempts alone: not on how many are played at once, nor on which of them finishes first.
+//!
+//! # When the server is lost
+//!
+//! A call without an answer (`mcp/session.rs` says what an answer is) ends its episode, and so does a session that cannot
+//! be opened. That says nothing of the policy yet: the episode is played again from its beginning with the same seed, up
+//! to three times, as [`TRIES`] has it. Before each of these rounds the server must answer a probe on a new session: its
+//! list of tools, and a call that it has answered in an earlier episode. The waits between probes grow.
+//!
+//! | what is found | the episode |
+//! |---|---|
+//! | a later try ends otherwise | is that try |
+//! | all of these: the last try, with nothing else under way, is lost in the same call as an earlier one; the server did not refuse it ([`McpError::Refused`]); the probe is answered before and behind it | ends [`End::ServerDown`]: an outcome of the policy, whose own call takes the server down. It is recorded, and counts as one that failed |
+//! | anything else | is lost: neither recorded nor part of the result, so that no success, mean or advantage counts it. A resumed stage, or one with further rows, plays it |
+//!
+//! If more than `max_lost_share` of the episodes are lost, or all of them, the stage fails with what went wrong first.
 
 use std::{
     collections::BTreeMap,
+    future::Future,
     path::Path,
-    sync::atomic::Ordering,
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
 use futures::{FutureExt, StreamExt};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
-    agent::{End, Episode, Limits, Opening, Toolbox, episode},
-    chat::{Chat, HistoryThinking, Thinking},
+    agent::{End, Episode, Limits, LostCall, Opening, Toolbox, episode},
+    chat::{Chat, HistoryThinking, Thinking, ToolCall},
     data::{self, Scenario, Trajectory},
     engine::{Sampler, Sampling},
     error::{At, Diagnostic, Interrupted, Result},
     hash::{Digest, Encoder},
     judge::truth,
-    mcp::Pool,
+    mcp::{Lent, McpError, Pool},
     model::Adapter,
+    net::Backoff,
     spent::Spent,
     stage::{Context, Input, policy::PolicyFolder},
 };
+
+/// How a try at an episode is played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Try {
+    /// On a session of the pool, beside others.
+    Pooled,
+    /// On a session of its own, which no other episode can take down.
+    OwnSession,
+    /// On a session of its own while nothing else is played.
+    Alone,
+}
+
+const TRIES: [Try; 4] = [Try::Pooled, Try::Pooled, Try::OwnSession, Try::Alone];
+/// Probes of a server that was lost, and the waits before them.
+const PROBES: u32 = 5;
+/// Sessions in a row that could not be opened after which no other is tried before a probe was answered.
+const FAILURES: u32 = 8;
+const FIRST_WAIT: Duration = Duration::from_millis(if cfg!(test) { 2 } else { 1000 });
+const LONGEST_WAIT: Duration = FIRST_WAIT.saturating_mul(16);
 
 /// Limits of an episode as cards name them; part of the parameters of every stage that plays.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -43,6 +80,8 @@ pub struct Budget {
     pub episode_timeout_s: f64,
     /// Episodes under way at once.
     pub concurrency: usize,
+    /// The most of the episodes that may be lost with the server.
+    pub max_lost_share: f64,
     /// What the chat template is told about thinking.
     #[serde(default)]
     pub thinking: Thinking,
@@ -109,15 +148,23 @@ pub enum PlayError {
         "the prompts of {without_room} of the {all} scenarios take {room} tokens or more, which leaves no room to say a word"
     )]
     LittleRoom { without_room: usize, all: usize, room: usize },
+    #[error("the server was lost in {lost} of {episodes} episodes")]
+    ServerLost {
+        lost: usize,
+        episodes: usize,
+        /// Of the first.
+        #[source]
+        cause: McpError,
+    },
 }
 
 /// Where no episode had room to sample a single token: tokens of the shortest prompt.
-fn shortest_without_room(played: &[Trajectory]) -> Option<usize> {
+fn shortest_without_room(played: &[Option<Trajectory>]) -> Option<usize> {
     let roomless = |trajectory: &Trajectory| {
         trajectory.end == End::OutOfTokens.name() && !trajectory.sampled.contains(&true)
     };
-    let shortest = played.iter().map(|trajectory| trajectory.tokens.len()).min();
-    shortest.filter(|_| played.iter().all(roomless))
+    let shortest = played.iter().flatten().map(|trajectory| trajectory.tokens.len()).min();
+    shortest.filter(|_| played.iter().flatten().all(roomless))
 }
 
 impl Diagnostic for PlayError {
@@ -128,6 +175,7 @@ impl Diagnostic for PlayError {
             Self::Load { .. } => "play::load",
             Self::NoRoom { .. } => "play::no_room",
             Self::LittleRoom { .. } => "play::little_room",
+            Self::ServerLost { .. } => "play::server_lost",
         }
     }
 
@@ -141,7 +189,20 @@ impl Diagnostic for PlayError {
                  them) make a shorter prompt"
                     .into(),
             ),
+            Self::ServerLost { cause, .. } => {
+                let of_cause = match cause {
+                    McpError::Lost { .. } => None,
+                    cause => cause.hint(),
+                };
+                let of_cause =
+                    of_cause.unwrap_or("start the server by hand and call a tool: does it stay up?".into());
+                Some(format!("{of_cause} (what was played is kept: resume plays the lost episodes)"))
+            }
         }
+    }
+
+    fn is_transient(&self) -> bool {
+        matches!(self, Self::ServerLost { cause, .. } if cause.is_transient())
     }
 }
 
@@ -153,6 +214,46 @@ pub struct Player {
     toolbox: Toolbox,
     pool: Pool,
     budget: Budget,
+    /// Episodes so far, and how many of them were lost.
+    episodes: usize,
+    lost: usize,
+}
+
+/// An attempt that has not been played to its end.
+struct Missing {
+    index: usize,
+    /// The calls in which it was lost.
+    calls: Vec<ToolCall>,
+}
+
+/// How a try came out.
+enum Tried {
+    Ended(Episode),
+    /// The server was lost, in a call if there was a session.
+    Lost {
+        cause: McpError,
+        call: Option<(ToolCall, Episode)>,
+    },
+    /// Others found the server down before this had a session.
+    NotTried,
+}
+
+/// Ends a round early: of a server that hangs, each session takes its time to fail.
+#[derive(Default)]
+struct Outage {
+    /// Sessions in a row that could not be opened.
+    failures: AtomicU32,
+    is_known: CancellationToken,
+}
+
+impl Outage {
+    fn count(&self, session: &Result<Lent, McpError>) {
+        match session {
+            Ok(_) => self.failures.store(0, Ordering::Relaxed),
+            Err(_) if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES => self.is_known.cancel(),
+            Err(_) => {}
+        }
+    }
 }
 
 impl Player {
@@ -186,13 +287,30 @@ impl Player {
             .await
             .map_err(|error| PlayError::Load { reason: error.to_string() })?
             .at(|| format!("policy \"{}\"", policy.name))?;
-        Ok(Self { policy: policy.digest, sampler, chat, toolbox, pool: Pool::new(server), budget })
+        Ok(Self {
+            policy: policy.digest,
+            sampler,
+            chat,
+            toolbox,
+            pool: Pool::new(server),
+            budget,
+            episodes: 0,
+            lost: 0,
+        })
     }
 
-    /// Plays the attempts, those played earlier excepted; trajectories come back in the attempts' order.
+    /// Plays the attempts, those played earlier excepted; trajectories come back in the attempts' order, `None` for one that
+    /// was lost with the server.
     ///
-    /// Advances the observer by one for every attempt.
-    pub async fn play(&self, context: &Context, attempts: &[Attempt<'_>]) -> Result<Vec<Trajectory>> {
+    /// Advances the observer by one for every attempt that is played.
+    ///
+    /// # Errors
+    /// If the engine fails, or more episodes of this player are lost than may be.
+    pub async fn play(
+        &mut self,
+        context: &Context,
+        attempts: &[Attempt<'_>],
+    ) -> Result<Vec<Option<Trajectory>>> {
         let mut known = known(context, &self.policy, attempts)?;
         let mut scoreboard = Scoreboard::new(self.sampler.sampled_tokens());
         let computed = || {
@@ -200,7 +318,6 @@ impl Player {
             [&usage.computed, &usage.recomputed].map(|count| count.load(Ordering::Relaxed))
         };
         let [computed_before, recomputed_before] = computed();
-        let mut tool_calls = 0;
         let mut played: Vec<Option<Trajectory>> = Vec::with_capacity(attempts.len());
         for attempt in attempts {
             let trajectory = known.remove(&attempt.row(&self.policy));
@@ -211,35 +328,9 @@ impl Player {
             played.push(trajectory);
         }
         drop(known);
-        let missing: Vec<usize> = (0..attempts.len()).filter(|index| played[*index].is_none()).collect();
-        let openings = self.openings(missing.iter().map(|index| attempts[*index].scenario))?;
-
-        // Collected, not mapped lazily: the compiler cannot see that a stream of a borrowing closure may be sent.
-        let mut episodes = Vec::with_capacity(missing.len());
-        for index in missing {
-            let attempt = &attempts[index];
-            let trajectory = self.attempt(context, attempt, &openings[attempt.scenario.id.as_str()]);
-            episodes.push(trajectory.map(move |trajectory| (index, trajectory)));
-        }
-        let mut episodes = futures::stream::iter(episodes).buffer_unordered(self.budget.concurrency.max(1));
-        loop {
-            let next = tokio::select! {
-                biased;
-                () = context.cancel.cancelled() => return Err(Interrupted.into()),
-                next = episodes.next() => next,
-            };
-            let Some((index, trajectory)) = next else { break };
-            let trajectory = trajectory?;
-            tool_calls += u64::from(trajectory.calls);
-            if let Ok(row) = serde_json::to_vec(&trajectory) {
-                context.rows.record(&attempts[index].row(&self.policy), &row)?;
-            }
-            scoreboard.count(&attempts[index], &trajectory);
-            context.observer.advance(1);
-            context.observer.status(&scoreboard.line(self.sampler.sampled_tokens()));
-            played[index] = Some(trajectory);
-        }
-        drop(episodes);
+        let mut progress = Progress { context, attempts, played, scoreboard, tool_calls: 0, cause: None };
+        let ended = self.play_missing(&mut progress).await;
+        let Progress { played, scoreboard, tool_calls, cause, .. } = progress;
         let [computed, recomputed] = computed();
         context.meter.add(Spent {
             sampled_tokens: self.sampler.sampled_tokens() - scoreboard.before,
@@ -248,11 +339,156 @@ impl Player {
             tool_calls,
             ..Spent::default()
         });
-        let played: Vec<Trajectory> = played.into_iter().flatten().collect();
+        ended?;
+        self.episodes += attempts.len();
+        self.lost += played.iter().filter(|trajectory| trajectory.is_none()).count();
+        if let Some(cause) = cause.filter(|_| self.lost_too_many(self.lost, self.episodes)) {
+            return Err(PlayError::ServerLost { lost: self.lost, episodes: self.episodes, cause }.into());
+        }
         match shortest_without_room(&played) {
             Some(tokens) => Err(PlayError::NoRoom { tokens }.into()),
             None => Ok(played),
         }
+    }
+
+    /// Episodes that were lost with the server.
+    pub fn lost(&self) -> usize {
+        self.lost
+    }
+
+    fn lost_too_many(&self, lost: usize, episodes: usize) -> bool {
+        lost > 0 && (lost == episodes || lost as f64 / episodes as f64 > self.budget.max_lost_share)
+    }
+
+    /// Plays what is missing, and what is lost again; what is missing then is lost.
+    async fn play_missing(&self, progress: &mut Progress<'_>) -> Result<()> {
+        let (context, attempts) = (progress.context, progress.attempts);
+        let missing = (0..attempts.len()).filter(|index| progress.played[*index].is_none());
+        let mut missing: Vec<Missing> = missing.map(|index| Missing { index, calls: Vec::new() }).collect();
+        let openings = self.openings(missing.iter().map(|missing| attempts[missing.index].scenario))?;
+        let (mut lost, all) = (self.lost, self.episodes + attempts.len());
+        for (round, how) in TRIES.into_iter().enumerate() {
+            if missing.is_empty() {
+                break;
+            }
+            let answered = self.answered_call(progress.played.iter().flatten());
+            if round > 0 {
+                context.observer.note(&format!(
+                    "the server was lost in {} episodes, which are played again{}",
+                    missing.len(),
+                    progress.cause.as_ref().map_or(String::new(), |cause| format!(": {cause}")),
+                ));
+                let wait = FIRST_WAIT * 4_u32.pow(round as u32 - 1);
+                if unless_cancelled(context, self.probe(answered.as_ref(), wait)).await?.is_err() {
+                    break;
+                }
+            }
+            let outage = Outage::default();
+            // Collected, not mapped lazily: the compiler cannot see that a stream of a borrowing closure may be sent.
+            let mut tries = Vec::with_capacity(missing.len());
+            for missing in missing.drain(..) {
+                let attempt = &attempts[missing.index];
+                let opening = &openings[attempt.scenario.id.as_str()];
+                let tried = self.attempt(how, attempt, opening, &outage);
+                tries.push(tried.map(move |tried| (missing, tried)));
+            }
+            let at_once = if how == Try::Alone { 1 } else { self.budget.concurrency.max(1) };
+            let mut tries = futures::stream::iter(tries).buffer_unordered(at_once);
+            while let Some((mut again, tried)) = unless_cancelled(context, tries.next()).await? {
+                let (cause, call) = match tried? {
+                    Tried::Ended(episode) => {
+                        self.keep(progress, again.index, episode)?;
+                        continue;
+                    }
+                    Tried::NotTried => {
+                        missing.push(again);
+                        continue;
+                    }
+                    Tried::Lost { cause, call } => (cause, call),
+                };
+                if how == Try::Alone {
+                    let is_answered = self.probe(answered.as_ref(), FIRST_WAIT);
+                    let is_answered = unless_cancelled(context, is_answered).await?.is_ok();
+                    if let Some((call, episode)) = call
+                        && is_answered
+                        && answered.is_some()
+                        && matches!(cause, McpError::Lost { .. })
+                        && again.calls.contains(&call)
+                    {
+                        let id = &attempts[again.index].scenario.id;
+                        context.observer.note(&format!(
+                            "episode of scenario {id}: its call of `{}` takes the server down: {cause}",
+                            call.name
+                        ));
+                        self.keep(progress, again.index, episode)?;
+                        continue;
+                    }
+                    lost += 1;
+                    if !is_answered || self.lost_too_many(lost, all) {
+                        return Ok(());
+                    }
+                } else {
+                    if let Some((call, episode)) = call {
+                        progress.tool_calls += episode.tools.len() as u64;
+                        again.calls.push(call);
+                    }
+                    missing.push(again);
+                }
+                progress.cause.get_or_insert(cause);
+            }
+        }
+        Ok(())
+    }
+
+    /// Records an episode and puts it in its place.
+    fn keep(&self, progress: &mut Progress<'_>, index: usize, episode: Episode) -> Result<()> {
+        let (context, attempt) = (progress.context, &progress.attempts[index]);
+        let trajectory = trajectory(episode, attempt, &self.policy);
+        progress.tool_calls += u64::from(trajectory.calls);
+        if let Ok(row) = serde_json::to_vec(&trajectory) {
+            context.rows.record(&attempt.row(&self.policy), &row)?;
+        }
+        progress.scoreboard.count(attempt, &trajectory);
+        context.observer.advance(1);
+        context.observer.status(&progress.scoreboard.line(self.sampler.sampled_tokens()));
+        progress.played[index] = Some(trajectory);
+        Ok(())
+    }
+
+    /// A call that the server has answered: the first of some episode.
+    fn answered_call<'t>(&self, played: impl Iterator<Item = &'t Trajectory>) -> Option<ToolCall> {
+        let mut called = played.filter(|trajectory| trajectory.calls > 0);
+        called.find_map(|trajectory| {
+            let messages: Vec<Value> = serde_json::from_str(&trajectory.messages).ok()?;
+            let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
+            let mut calls = calls.filter_map(|call| ToolCall::deserialize(&call["function"]).ok());
+            calls.find(|call| self.toolbox.wire_name(call).is_some())
+        })
+    }
+
+    /// Waits until a new session answers: its list of tools, and a call that was answered before. Gives up after some waits.
+    async fn probe(&self, answered: Option<&ToolCall>, first_wait: Duration) -> Result<(), McpError> {
+        let mut backoff = Backoff::new(first_wait, LONGEST_WAIT, 0);
+        let mut left = PROBES;
+        loop {
+            tokio::time::sleep(backoff.wait(None)).await;
+            left -= 1;
+            match self.ask(answered).await {
+                Err(cause) if left > 0 && cause.is_transient() => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    async fn ask(&self, answered: Option<&ToolCall>) -> Result<(), McpError> {
+        let session = self.pool.own_session().await?;
+        session.describe().await?;
+        if let Some(call) = answered
+            && let Some(wire_name) = self.toolbox.wire_name(call)
+        {
+            session.call(wire_name, call.arguments.clone()).await?;
+        }
+        Ok(())
     }
 
     /// Ends the server's sessions and the policy's threads: what they held in memory is free for the next stage.
@@ -276,26 +512,55 @@ impl Player {
 
     async fn attempt(
         &self,
-        context: &Context,
+        how: Try,
         attempt: &Attempt<'_>,
         opening: &Opening,
-    ) -> Result<Trajectory> {
-        let mut episode = self.episode(attempt, opening).await?;
-        if episode.end == End::ServerDown {
-            // A server that crashed gets one more chance, with an episode that knows nothing of the first.
-            episode = self.episode(attempt, opening).await?;
-        }
-        if let Some(lost) = &episode.lost {
-            context.observer.note(&format!("episode of scenario {}: {lost}", attempt.scenario.id));
-        }
-        Ok(trajectory(episode, attempt, &self.policy))
-    }
-
-    async fn episode(&self, attempt: &Attempt<'_>, opening: &Opening) -> Result<Episode> {
-        let session = self.pool.session().await?;
+        outage: &Outage,
+    ) -> Result<Tried> {
+        let session = async {
+            match how {
+                Try::Pooled => self.pool.session().await,
+                Try::OwnSession | Try::Alone => self.pool.own_session().await,
+            }
+        };
+        let session = tokio::select! {
+            biased;
+            () = outage.is_known.cancelled() => return Ok(Tried::NotTried),
+            session = session => session,
+        };
+        outage.count(&session);
+        let session = match session {
+            Ok(session) => session,
+            Err(cause) if cause.is_transient() => return Ok(Tried::Lost { cause, call: None }),
+            Err(cause) => return Err(cause.into()),
+        };
         let mut sequence = self.sampler.open(opening.pieces.clone(), attempt.sampling, attempt.seed);
         let limits = self.budget.limits();
-        Ok(episode(&mut sequence, &*session, &self.chat, &self.toolbox, opening, &limits).await?)
+        let mut episode =
+            episode(&mut sequence, &*session, &self.chat, &self.toolbox, opening, &limits).await?;
+        Ok(match episode.lost.take() {
+            Some(LostCall { call, cause }) => Tried::Lost { cause, call: Some((call, episode)) },
+            None => Tried::Ended(episode),
+        })
+    }
+}
+
+/// Attempts and what has come of them.
+struct Progress<'a> {
+    context: &'a Context,
+    attempts: &'a [Attempt<'a>],
+    played: Vec<Option<Trajectory>>,
+    scoreboard: Scoreboard,
+    tool_calls: u64,
+    /// Why the server was lost, first.
+    cause: Option<McpError>,
+}
+
+async fn unless_cancelled<T>(context: &Context, work: impl Future<Output = T>) -> Result<T> {
+    tokio::select! {
+        biased;
+        () = context.cancel.cancelled() => Err(Interrupted.into()),
+        done = work => Ok(done),
     }
 }
 

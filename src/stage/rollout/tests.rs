@@ -1,6 +1,9 @@
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, AtomicUsize, Ordering},
+    },
 };
 
 use serde_json::{Value, json};
@@ -9,7 +12,7 @@ use super::*;
 use crate::{
     mcp::{self, Session, State, Transport, demo::HttpServer},
     model::{Decoder, Init, ModelConfig},
-    stage::testing::{Ledger, context},
+    stage::testing::{Ledger, caller, context, tool_server},
 };
 
 /// A demo server in this process.
@@ -48,8 +51,22 @@ struct Bench {
 
 impl Bench {
     async fn new() -> Self {
-        let (folder, server) = (tempfile::tempdir().unwrap(), server().await);
-        babbler(&folder.path().join("policy"));
+        let bench = Self::on(server().await).await;
+        babbler(&bench.path("policy"));
+        bench
+    }
+
+    /// With a policy that makes these calls and answers some tasks right.
+    async fn calling(server: mcp::ServerSpec, calls: &[Value]) -> Self {
+        let bench = Self::on(server).await;
+        let mut calls = calls.to_vec();
+        calls.push(json!({"name": "complete_task", "arguments": {"answer": "7"}}));
+        caller(&bench.path("policy"), &calls);
+        bench
+    }
+
+    async fn on(server: mcp::ServerSpec) -> Self {
+        let folder = tempfile::tempdir().unwrap();
         let session = Session::connect(&server).await.unwrap();
         let (_, tools, _) = session.describe().await.unwrap();
         session.close().await;
@@ -242,10 +259,148 @@ async fn a_rollout_without_server_or_scenarios_says_so() {
 #[tokio::test]
 async fn a_server_that_cannot_be_reached_fails_the_stage() {
     let bench = Bench::new().await;
-    let (mut context, _) = bench.context(json!({}));
+    let (mut context, _) = bench.context(json!({"group_size": 12}));
     let url = "http://127.0.0.1:1/mcp".to_owned();
     let transport = Transport::Http { url, bearer_env: None, headers: BTreeMap::new() };
     context.server = Some(mcp::ServerSpec { transport, ..bench.server.clone() });
     let failure = run(&context).await.unwrap_err();
-    assert!(failure.code().starts_with("mcp::"), "{failure:?}");
+    assert_eq!(failure.code(), "play::server_lost");
+    assert!(failure.to_string().starts_with("the server was lost in 24 of 24 episodes: "), "{failure}");
+    assert!(failure.to_string().contains("Connection refused"), "{failure}");
+}
+
+/// A process with a tool `t`, which ends at a call that says `crash`.
+fn tool_process() -> mcp::ServerSpec {
+    let script = r#"
+        reply() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"; }
+        while IFS= read -r line; do
+            id=${line#*'"id":'}; id=${id%%[,\}]*}
+            case $line in
+                *'"crash"'*) echo 'out of cheese' >&2; exit 7;;
+                *'"initialize"'*) reply '{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}';;
+                *'"tools/list"'*) reply '{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}';;
+                *'"tools/call"'*) reply '{"content":[{"type":"text","text":"fine"}]}';;
+            esac
+        done"#;
+    let command = ["sh", "-c", script].map(str::to_owned).to_vec();
+    mcp::ServerSpec {
+        transport: Transport::Stdio { command, env: BTreeMap::new(), cwd: None },
+        state: State::ReadOnly,
+        limits: mcp::Limits::default(),
+    }
+}
+
+fn call(how: &str) -> Value {
+    json!({"name": "t", "arguments": {"how": how}})
+}
+
+#[tokio::test]
+async fn a_server_that_answers_no_call_fails_the_stage_and_what_it_lost_is_played_when_it_is_back() {
+    let status = Arc::new(AtomicU16::new(200));
+    let now = status.clone();
+    let server = tool_server(move |_| now.load(Ordering::SeqCst)).await;
+    let bench = Bench::on(server).await;
+    caller(&bench.path("policy"), &[call("x")]);
+    run(&bench.context(json!({})).0).await.unwrap();
+    let untroubled = bench.trajectories();
+    for (failing, said) in [
+        (401, "refused a call with HTTP status 401"),
+        (403, "refused a call with HTTP status 403"),
+        (503, "refused a call with HTTP status 503"),
+        (500, "is gone: HTTP 500"),
+    ] {
+        status.store(failing, Ordering::SeqCst);
+        let (context, rows) = bench.context(json!({}));
+        let failure = run(&context).await.unwrap_err();
+        assert_eq!(failure.code(), "play::server_lost");
+        let text = failure.to_string();
+        assert!(text.contains("lost in 6 of 6 episodes: ") && text.contains(said), "{text}");
+        assert!(failure.hint().unwrap().contains("resume plays the lost episodes"));
+        assert!(crate::stage::Rows::finished(&*rows).unwrap().is_empty(), "{failing}");
+
+        status.store(200, Ordering::SeqCst);
+        let (mut resumed, _) = bench.context(json!({}));
+        resumed.rows = rows;
+        assert_eq!(run(&resumed).await.unwrap()["lost"], 0.0);
+        assert!(bench.trajectories() == untroubled);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_back_in_time_changes_no_byte() {
+    let calls = Arc::new(AtomicUsize::new(1000));
+    let count = calls.clone();
+    let down = move |_: &Value| if count.fetch_add(1, Ordering::SeqCst) < 5 { 503 } else { 200 };
+    let bench = Bench::calling(tool_server(down).await, &[call("x"), call("y")]).await;
+    run(&bench.context(json!({})).0).await.unwrap();
+    let untroubled = std::fs::read(bench.path("out/trajectories.parquet")).unwrap();
+    calls.store(0, Ordering::SeqCst);
+    let metrics = run(&bench.context(json!({})).0).await.unwrap();
+    assert!(calls.load(Ordering::SeqCst) > 5);
+    assert_eq!((metrics["lost"], metrics["ended_server_down"]), (0.0, 0.0));
+    assert!(std::fs::read(bench.path("out/trajectories.parquet")).unwrap() == untroubled);
+}
+
+#[tokio::test]
+async fn a_policy_whose_own_call_takes_the_server_down_has_failed_and_is_not_played_again() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = calls.clone();
+    let over_http = tool_server(move |arguments| {
+        count.fetch_add(1, Ordering::SeqCst);
+        if arguments["how"] == "crash" { 500 } else { 200 }
+    });
+    for server in [over_http.await, tool_process()] {
+        let bench = Bench::calling(server, &[call("crash"), call("fine"), call("good")]).await;
+        let (context, rows) = bench.context(json!({"max_lost_share": 0.0}));
+        let metrics = run(&context).await.unwrap();
+        assert_eq!(metrics["lost"], 0.0);
+        let trajectories = bench.trajectories();
+        let down = trajectories.iter().filter(|episode| episode.end == "server_down");
+        let down: Vec<Value> = down.map(|episode| serde_json::from_str(&episode.messages).unwrap()).collect();
+        assert!(!down.is_empty() && down.len() < trajectories.len(), "{metrics:?}");
+        for messages in down {
+            let last = messages.as_array().unwrap().last().unwrap().to_string();
+            assert!(last.contains("crash"), "{last}");
+        }
+
+        let (mut again, _) = bench.context(json!({"max_lost_share": 0.0}));
+        again.rows = rows;
+        let before = calls.load(Ordering::SeqCst);
+        run(&again).await.unwrap();
+        assert_eq!(calls.load(Ordering::SeqCst), before);
+        assert!(bench.trajectories() == trajectories);
+    }
+}
+
+#[tokio::test]
+async fn episodes_that_are_lost_are_left_out_up_to_a_share_and_played_later() {
+    let status = Arc::new(AtomicU16::new(503));
+    let now = status.clone();
+    let server = tool_server(move |arguments| match arguments["how"] == "shy" {
+        true => now.load(Ordering::SeqCst),
+        false => 200,
+    });
+    let bench = Bench::calling(server.await, &[call("shy"), call("fine")]).await;
+    let some = json!({"max_lost_share": 0.9, "group_size": 8, "refill_waves": 0});
+    let (context, rows) = bench.context(some.clone());
+    let metrics = run(&context).await.unwrap();
+    let left = bench.trajectories();
+    assert!(metrics["lost"] > 0.0 && !left.is_empty());
+    assert_eq!(metrics["lost"] + left.len() as f64, 16.0);
+    assert_eq!((metrics["episodes"], metrics["ended_server_down"]), (left.len() as f64, 0.0));
+    let right = left.iter().filter(|episode| episode.answer.as_deref() == Some("7")).count();
+    assert_eq!(metrics["success"], right as f64 / left.len() as f64);
+    assert_eq!(crate::stage::Rows::finished(&*rows).unwrap().len(), left.len());
+
+    let (mut strict, _) = bench.context(json!({"group_size": 8, "refill_waves": 0}));
+    strict.rows = rows.clone();
+    let failure = run(&strict).await.unwrap_err();
+    assert!(failure.to_string().contains(&format!("in {} of 16 episodes", metrics["lost"])), "{failure}");
+
+    status.store(200, Ordering::SeqCst);
+    let (mut resumed, _) = bench.context(some);
+    resumed.rows = rows;
+    assert_eq!(run(&resumed).await.unwrap()["lost"], 0.0);
+    let all = bench.trajectories();
+    assert!(all.len() == 16 && left.iter().all(|episode| all.contains(episode)));
 }

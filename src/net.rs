@@ -1,0 +1,87 @@
+//! Rules of every client that speaks HTTP: where a secret may be sent, and how long to wait before trying again.
+//!
+//! Absent: nothing here sends a request.
+
+use std::{net::IpAddr, time::Duration};
+
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng, SeedableRng},
+};
+use reqwest::Url;
+
+/// Whether a secret may be sent there: over https, or without leaving this machine.
+pub fn is_confidential(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    let is_loopback =
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    url.scheme() == "https" || is_loopback
+}
+
+/// The wait that a `Retry-After` header asks for. Dates are not read.
+pub fn retry_after(header: &str) -> Option<Duration> {
+    header.trim().parse().ok().map(Duration::from_secs)
+}
+
+/// Waits between tries: doubled each time, up to a limit. Each is shortened by up to a half, so that clients that failed
+/// together do not come back together.
+pub struct Backoff {
+    next: Duration,
+    longest: Duration,
+    rng: ChaCha8Rng,
+}
+
+impl Backoff {
+    /// The seed decides how much waits are shortened.
+    pub fn new(first: Duration, longest: Duration, seed: u64) -> Self {
+        Self { next: first.min(longest), longest, rng: ChaCha8Rng::seed_from_u64(seed) }
+    }
+
+    /// How long to wait now: what the server asked for if it did, and never more than the limit.
+    pub fn wait(&mut self, asked: Option<Duration>) -> Duration {
+        let share = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        let wait = self.next.mul_f64(1.0 - share / 2.0);
+        self.next = self.next.saturating_mul(2).min(self.longest);
+        asked.unwrap_or(wait).min(self.longest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_sent_over_https_or_within_this_machine() {
+        let cases = [
+            ("https://example.com/v1", true),
+            ("http://example.com/v1", false),
+            ("http://10.0.0.1/v1", false),
+            ("http://localhost.example.com/v1", false),
+            ("http://localhost:8000/v1", true),
+            ("http://127.0.0.1:8000/v1", true),
+            ("http://[::1]:8000/v1", true),
+        ];
+        for (url, expected) in cases {
+            assert_eq!(is_confidential(&url.parse().unwrap()), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn waits_grow_to_a_limit_however_often_they_are_taken() {
+        let (first, longest) = (Duration::from_millis(500), Duration::from_secs(60));
+        let mut backoff = Backoff::new(first, longest, 1);
+        let waits: Vec<Duration> = (0..500).map(|_| backoff.wait(None)).collect();
+        assert!(waits[0] <= first && waits[0] >= first / 2);
+        assert!(waits.iter().all(|wait| *wait <= longest));
+        assert!(waits[10..].iter().all(|wait| *wait >= longest / 2));
+        assert_ne!(Backoff::new(first, longest, 2).wait(None), waits[0]);
+    }
+
+    #[test]
+    fn what_a_server_asks_for_is_waited_up_to_the_limit() {
+        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60), 1);
+        let mut wait = |header| backoff.wait(retry_after(header)).as_secs_f64();
+        assert_eq!([wait("0"), wait(" 7 "), wait("3600")], [0.0, 7.0, 60.0]);
+        assert!(wait("Wed, 21 Oct 2026 07:28:00 GMT") > 0.0);
+    }
+}
