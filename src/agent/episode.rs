@@ -153,7 +153,7 @@ pub struct LostCall {
 /// What happened in an episode. `tokens`, `sampled` and `logprobs` have equal length.
 #[derive(Debug)]
 pub struct Episode {
-    /// The conversation for people: {role, content, tool_calls?}.
+    /// The conversation as a template takes it: {role, content, tool_calls?}, ids on calls and results.
     pub messages: Vec<Value>,
     pub tokens: Vec<u32>,
     /// True where the policy sampled the token.
@@ -295,7 +295,7 @@ impl<S: Server> Table<'_, S> {
             if turn.calls.is_empty() {
                 return Ok(End::NoCall);
             }
-            match self.answer_calls(turn.calls).await {
+            match self.answer_calls(turn.calls, &turn.ids).await {
                 Ok(results) => next = self.go_on(&sampled.tokens, self.chat.results(&turn.ids, &results)),
                 Err(end) => return Ok(end),
             }
@@ -326,17 +326,22 @@ impl<S: Server> Table<'_, S> {
     }
 
     /// Answers the calls of one turn, in order; an end where one of them ends the episode.
-    async fn answer_calls(&mut self, calls: Vec<Result<ToolCall, String>>) -> Result<Vec<String>, End> {
+    async fn answer_calls(
+        &mut self,
+        calls: Vec<Result<ToolCall, String>>,
+        ids: &[String],
+    ) -> Result<Vec<String>, End> {
         if calls.iter().any(Result::is_err) {
             self.episode.parse_failures += 1;
         }
         let mut results = Vec::with_capacity(calls.len());
-        for call in calls {
+        for (call, id) in calls.into_iter().zip(ids) {
             let (name, result) = match call {
                 Ok(call) => (call.name.clone(), self.answer_call(call).await?),
                 Err(why) => (String::new(), format!("error: the tool call is malformed: {why}")),
             };
-            self.episode.messages.push(json!({"role": "tool", "name": name, "content": result}));
+            let message = json!({"role": "tool", "tool_call_id": id, "name": name, "content": result});
+            self.episode.messages.push(message);
             results.push(result);
         }
         Ok(results)
@@ -384,11 +389,13 @@ impl<S: Server> Table<'_, S> {
                     message.insert("reasoning_content".into(), reasoning.clone().into());
                 }
                 if !calls.is_empty() {
-                    let call = |call: &&ToolCall| json!({"type": "function", "function": call});
-                    message.insert("tool_calls".into(), calls.iter().map(call).collect());
+                    let call = |(call, id)| json!({"id": id, "type": "function", "function": call});
+                    let calls: Value = calls.into_iter().zip(&turn.ids).map(call).collect();
+                    message.insert("tool_calls".into(), calls);
                 }
             }
-            None => _ = message.insert("content".into(), self.chat.decode(tokens).into()),
+            // Its end is the template's to write.
+            None => _ = message.insert("content".into(), self.chat.written(tokens).into()),
         }
         self.episode.messages.push(message.into());
     }

@@ -15,6 +15,8 @@ use crate::{
     mcp::{self, McpError, Outcome, ServerSpec, Session, State, Transport, demo::HttpServer},
 };
 
+mod models;
+
 /// Says its lines and writes down what it was told in between.
 struct Script {
     lines: VecDeque<(Vec<u32>, Stop)>,
@@ -218,10 +220,10 @@ async fn the_conversation_is_kept_for_people() {
         @r#"
     {"role":"system","content":"Be brief."}
     {"role":"user","content":"Where is it?"}
-    {"role":"assistant","content":"Let me see.","tool_calls":[{"type":"function","function":{"name":"look","arguments":{"at":"x"}}}]}
-    {"role":"tool","name":"look","content":"x"}
-    {"role":"assistant","content":"<tool_call>{broken</tool_call><|im_end|>"}
-    {"role":"tool","name":"","content":"error: the tool call is malformed: not valid JSON: key must be a string at line 1 column 2"}
+    {"role":"assistant","content":"Let me see.","tool_calls":[{"id":"mdQ4Sv6Db","type":"function","function":{"name":"look","arguments":{"at":"x"}}}]}
+    {"role":"tool","tool_call_id":"mdQ4Sv6Db","name":"look","content":"x"}
+    {"role":"assistant","content":"<tool_call>{broken</tool_call>"}
+    {"role":"tool","tool_call_id":"henNEQhne","name":"","content":"error: the tool call is malformed: not valid JSON: key must be a string at line 1 column 2"}
     {"role":"assistant","content":"I give up."}
     "#
     );

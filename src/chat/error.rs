@@ -23,6 +23,8 @@ pub enum ChatError {
     NoTemplate { folder: PathBuf },
     #[error("the chat template cannot be rendered: {}", described(.0))]
     Template(#[source] minijinja::Error),
+    #[error("the chat template refuses a conversation with tools: {said}")]
+    Refused { said: String },
     #[error("the chat template does not show the model {}", .missing.join(", "))]
     Blind { missing: Vec<&'static str> },
     #[error("the chat template writes tool calls in a format mcprl does not know: {shown:?}")]
@@ -50,6 +52,7 @@ impl Diagnostic for ChatError {
             Self::Tokenizer { .. } => "chat::tokenizer",
             Self::NoTemplate { .. } => "chat::no_template",
             Self::Template(_) => "chat::template",
+            Self::Refused { .. } => "chat::template_refuses",
             Self::Blind { .. } => "chat::template_without_tools",
             Self::UnknownFormat { .. } => "chat::unknown_format",
             Self::NoEndOfTurn { .. } => "chat::no_end_of_turn",
@@ -68,7 +71,12 @@ impl Diagnostic for ChatError {
                 "put a chat_template.jinja into the folder, or use the instruction-tuned model in place of its base"
                     .into(),
             ),
-            Self::Blind { .. } => Some(
+            Self::Template(_) => Some(
+                "render it with Transformers: if that fails too, put a chat_template.jinja that renders into a copy of \
+                 the folder; if not, the template needs what mcprl lacks"
+                    .into(),
+            ),
+            Self::Refused { .. } | Self::Blind { .. } => Some(
                 "an agent's template must render `tools`, `tool_calls` and messages with role `tool`; use a model \
                  that was trained to call tools"
                     .into(),
@@ -80,7 +88,7 @@ impl Diagnostic for ChatError {
                 )
             }
             Self::NoHistory => Some("let it stay: `history_thinking = \"keep\"`".into()),
-            Self::Json { .. } | Self::Tokenizer { .. } | Self::Template(_) | Self::NoEndOfTurn { .. } => None,
+            Self::Json { .. } | Self::Tokenizer { .. } | Self::NoEndOfTurn { .. } => None,
         }
     }
 }

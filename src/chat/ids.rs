@@ -21,3 +21,11 @@ pub(super) fn call_id(index: usize, call: &ToolCall) -> String {
         .map(|byte| char::from(LETTERS[usize::from(*byte) % LETTERS.len()]))
         .collect()
 }
+
+/// An id for a call that came without one, be it malformed.
+pub(super) fn made_up(index: usize, call: &Result<ToolCall, String>) -> String {
+    match call {
+        Ok(call) => call_id(index, call),
+        Err(_) => call_id(index, &ToolCall { name: String::new(), arguments: Default::default() }),
+    }
+}

@@ -10,6 +10,7 @@ use super::{
     template::{Template, message},
 };
 
+const SYSTEM: &str = "probe system";
 const QUESTION: &str = "probe question";
 const VALUE: &str = "probe value";
 /// Quotes and spaces at the ends show whether a template escapes or trims.
@@ -41,6 +42,8 @@ pub(super) struct Learned {
     pub parallel: bool,
     /// Nothing where the template does not show it.
     pub past: Option<Past>,
+    /// What the template does to the beginning of a conversation that goes on, where it writes it otherwise then.
+    pub rewrites: Option<&'static str>,
 }
 
 /// The template's text around tool results, between one model turn and the next.
@@ -128,7 +131,7 @@ impl Probe {
     }
 
     pub fn opening() -> Vec<Value> {
-        vec![message::system("probe system"), message::user(QUESTION)]
+        vec![message::system(SYSTEM), message::user(QUESTION)]
     }
 
     fn render(&self, template: &Template, calls: usize, results: usize) -> Result<String, ChatError> {
@@ -210,7 +213,14 @@ pub(super) fn learn(template: &Template, end: Option<&str>) -> Result<Learned, C
         // Results that name their tool: no format known does that.
         return Err(unknown());
     }
+    let beginning = |text: &str| text.split_once(QUESTION).map(|(before, _)| before.to_owned());
+    let rewrites = match (beginning(&prompt), beginning(&rendered)) {
+        (Some(first), Some(later)) if first == later => None,
+        _ if prompt.contains(SYSTEM) && !rendered.contains(SYSTEM) => Some("leaves the system text out"),
+        _ => Some("writes the beginning otherwise"),
+    };
     Ok(Learned {
+        rewrites,
         past: Past::learn(template, &probe, format),
         format,
         end: end.to_owned(),

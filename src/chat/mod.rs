@@ -13,6 +13,7 @@ mod folder;
 mod format;
 mod history;
 mod ids;
+mod jinja;
 mod learn;
 mod own;
 mod python;
@@ -20,7 +21,7 @@ mod template;
 mod vocabulary;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{path::Path, sync::Arc};
 
@@ -51,7 +52,7 @@ pub struct Turn {
     pub reasoning: Option<String>,
     /// Calls in order; a malformed one says what is wrong with it, for the model to read.
     pub calls: Vec<Result<ToolCall, String>>,
-    /// The calls' ids, one each; none at all where the format has no ids.
+    /// The calls' ids, one each: as written, or made up where none is.
     pub ids: Vec<String>,
 }
 
@@ -121,8 +122,11 @@ const HEADER: usize = 64;
 impl Chat {
     /// Loads `tokenizer.json`, `tokenizer_config.json` (and the files of chat templates) of a Hugging Face folder.
     ///
-    /// A template that would hide tools, calls or results from the model is replaced by one of our own where the family
-    /// is known ([`notice`](Self::notice) says so), and refused where it is not.
+    /// A template that refuses tools, or would hide them, calls or results from the model, is replaced by one of our own
+    /// where it writes turns as a family known does ([`notice`](Self::notice) says so and why).
+    ///
+    /// # Errors
+    /// If it does not, if the template cannot be rendered at all, and if a file is missing or broken.
     pub fn load(folder: &Path) -> Result<Self, ChatError> {
         Self::load_with(folder, Thinking::Template)
     }
@@ -151,8 +155,8 @@ impl Chat {
         let mut template = Template::new(&folder::template_source(folder, &config)?, constants.clone())?;
         let (mut notice, mut own_template) = (None, None);
         let learned = match learn(&template, eos) {
-            Err(why @ (ChatError::Blind { .. } | ChatError::Template(_))) => {
-                let Some(own) = own::of(&vocabulary) else { return Err(why) };
+            Err(why @ (ChatError::Blind { .. } | ChatError::Refused { .. })) => {
+                let Some(own) = own::of(&vocabulary, &template.plain()) else { return Err(why) };
                 template = Template::new(own.template, constants)?;
                 own_template = Some(own.template);
                 notice = Some(format!("{why}: mcprl's own template for {} is used", own.family));
@@ -160,7 +164,12 @@ impl Chat {
             }
             learned => learned?,
         };
-        let Learned { format, end, handover, unreasoned, parallel, past } = learned;
+        let Learned { format, end, handover, unreasoned, parallel, past, rewrites } = learned;
+        let notice = notice.or(rewrites.map(|what| {
+            format!(
+                "the chat template {what} once a conversation goes on: episodes keep what it wrote at first"
+            )
+        }));
 
         let Some(end_of_turn) = vocabulary.id(&end) else {
             return Err(ChatError::NoEndOfTurn { token: end });
@@ -203,7 +212,7 @@ impl Chat {
         let eos = named.get("eos_token").and_then(Value::as_str);
         let source = folder::template_source(folder, &config)?;
         match Template::new(&source, named.clone()).and_then(|template| learn(&template, eos)) {
-            Ok(_) | Err(ChatError::Blind { .. } | ChatError::Template(_)) => Ok(()),
+            Ok(_) | Err(ChatError::Blind { .. } | ChatError::Refused { .. }) => Ok(()),
             Err(why) => Err(why),
         }
     }
@@ -248,12 +257,19 @@ impl Chat {
         self.template.render(&messages, tools, true)
     }
 
+    /// A conversation as the template writes it, behind the tools that were briefed.
+    #[cfg(test)]
+    pub(crate) fn rendered(&self, messages: &[Value]) -> Result<String, ChatError> {
+        self.template.render(messages, &self.briefing.tools, false)
+    }
+
     /// The system text prompts begin with.
     pub fn system(&self) -> &str {
         &self.briefing.system
     }
 
-    /// What a person should know about how this model is spoken to.
+    /// What a person should know about how this model is spoken to: which template of ours stands in for its own and
+    /// why, or what of a conversation its own does not repeat.
     pub fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
     }
@@ -308,6 +324,11 @@ impl Chat {
         let text = self.vocabulary.spell(self.without_end(tokens));
         let turn = self.format.parse(&text, &self.briefing.schemas);
         if vocabulary::is_masked(&text) { unmasked(turn) } else { turn }
+    }
+
+    /// The words of a sampled turn, without the token that ended it.
+    pub fn written(&self, tokens: &[u32]) -> String {
+        self.decode(self.without_end(tokens))
     }
 
     /// A sampled turn up to the token that ended it.

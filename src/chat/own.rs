@@ -5,46 +5,55 @@ use super::vocabulary::Vocabulary;
 pub(super) struct Own {
     pub family: &'static str,
     pub template: &'static str,
+    /// What the family's own templates write around turns, tools or not.
+    pub turn: &'static str,
     /// Tokens only this family's tokenizers have.
     tokens: &'static [&'static str],
 }
 
 /// Nearest first: a tokenizer may have the tokens of several.
-pub(super) const ALL: [Own; 5] = [
+pub(super) const ALL: [Own; 6] = [
     Own {
         family: "Phi-4-mini",
-        template: include_str!("own/phi.jinja"),
+        template: include_str!("own/phi4_mini.jinja"),
+        turn: "<|end|>",
         tokens: &["<|tool|>", "<|/tool|>", "<|tool_call|>", "<|/tool_call|>", "<|tool_response|>", "<|end|>"],
+    },
+    Own {
+        family: "Phi-3",
+        template: include_str!("own/phi3.jinja"),
+        turn: "<|end|>",
+        tokens: &["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"],
+    },
+    Own {
+        family: "Phi-4",
+        template: include_str!("own/phi4.jinja"),
+        turn: "<|im_sep|>",
+        tokens: &["<|im_start|>", "<|im_sep|>", "<|im_end|>"],
     },
     Own {
         family: "Llama 3",
         template: include_str!("own/llama.jinja"),
+        turn: "<|start_header_id|>",
         tokens: &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
     },
     Own {
         family: "Mistral",
         template: include_str!("own/mistral.jinja"),
+        turn: "[INST]",
         tokens: &["[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[TOOL_RESULTS]"],
-    },
-    Own {
-        family: "Gemma",
-        template: include_str!("own/gemma.jinja"),
-        tokens: &["<start_of_turn>", "<end_of_turn>"],
     },
     Own {
         family: "ChatML",
         template: include_str!("own/chatml.jinja"),
+        turn: "<|im_start|>",
         tokens: &["<|im_start|>", "<|im_end|>"],
     },
 ];
 
-/// Tokens of families that kept another one's beside their own: Phi-4, DeepSeek's distillations, Cohere.
-const FOREIGN: [&str; 3] = ["<|im_sep|>", "<｜Assistant｜>", "<|START_OF_TURN_TOKEN|>"];
-
-/// The family whose tokens a tokenizer has.
-pub(super) fn of(vocabulary: &Vocabulary) -> Option<&'static Own> {
-    if FOREIGN.iter().any(|token| vocabulary.id(token).is_some()) {
-        return None;
-    }
-    ALL.iter().find(|own| own.tokens.iter().all(|token| vocabulary.id(token).is_some()))
+/// The family whose tokens a tokenizer has, if the model's own template writes turns as it does: `shown` is a
+/// conversation without tools. A tokenizer may have tokens that the model never saw.
+pub(super) fn of(vocabulary: &Vocabulary, shown: &str) -> Option<&'static Own> {
+    let has = |own: &Own| own.tokens.iter().all(|token| vocabulary.id(token).is_some());
+    ALL.iter().find(|own| shown.contains(own.turn) && has(own))
 }

@@ -1,128 +1,263 @@
-//! JSON as Python's `json.dumps(value, ensure_ascii=False)` writes it: what models saw in training.
+//! Values as Python writes them: `json.dumps`, `str` and `repr`, which is what models saw in training.
 //!
-//! It differs from `serde_json` in the spaces after `,` and `:` and in the text of floats.
+//! JSON differs from `serde_json` in the spaces after `,` and `:`, in the text of floats and in what stands for NaN.
 
-use serde_json::Value;
+use std::{borrow::Cow, fmt::Write as _};
 
-/// How the text is laid out.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Style {
-    /// Spaces per level; one line where absent.
-    pub indent: Option<usize>,
+use minijinja::{
+    Value,
+    value::{Serde, ValueKind},
+};
+
+use super::vocabulary::MASK;
+
+/// Deepest nesting written; the values of a conversation come from JSON, which bounds them at 128 levels.
+const DEEPEST: usize = 256;
+
+/// The arguments of `json.dumps`.
+#[derive(Debug, Clone)]
+pub(super) struct Json {
+    /// What one level is indented by; one line where absent.
+    pub indent: Option<String>,
+    /// Behind an item, and behind a key.
+    pub separators: (String, String),
+    pub ensure_ascii: bool,
     pub sort_keys: bool,
-    pub words: Words,
 }
 
-/// How null and the truth values are spelled.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Words {
-    #[default]
-    Json,
-    Python,
-    /// Python's, with texts in the quotes that `repr` chooses.
-    Repr,
+impl Default for Json {
+    /// `ensure_ascii=False`, as Transformers has it.
+    fn default() -> Self {
+        Self { indent: None, separators: (", ".into(), ": ".into()), ensure_ascii: false, sort_keys: false }
+    }
 }
 
 /// The value on one line, as tool calls are written.
-pub(super) fn line(value: &Value) -> String {
-    dumps(value, Style::default())
+pub(super) fn line(value: &serde_json::Value) -> String {
+    // JSON can always be written as JSON.
+    json(&Value::from(Serde(value)), &Json::default()).unwrap_or_default()
+}
+
+/// `json.dumps(value, …)`.
+///
+/// # Errors
+/// For values that are not JSON: functions, undefined ones, keys that are lists.
+pub(super) fn json(value: &Value, json: &Json) -> Result<String, String> {
+    let mut writer = Writer { out: String::new(), syntax: Syntax::Json(json) };
+    writer.value(value, 0)?;
+    Ok(writer.out)
 }
 
 /// The value as Python source. Texts stand in double quotes, which is one way of writing them.
-pub(super) fn literal(value: &Value) -> String {
-    dumps(value, Style { words: Words::Python, ..Style::default() })
+pub(super) fn literal(value: &serde_json::Value) -> String {
+    written(&Value::from(Serde(value)), Syntax::Literal)
 }
 
-/// `repr(value)`, as templates print lists and mappings.
-pub(super) fn repr(value: &Value) -> String {
-    dumps(value, Style { words: Words::Repr, ..Style::default() })
+/// `str(value)`.
+pub(super) fn text(value: &Value) -> Cow<'_, str> {
+    if let Some(text) = value.as_str() {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(if value.is_undefined() { String::new() } else { written(value, Syntax::Repr) })
 }
 
-pub(super) fn dumps(value: &Value, style: Style) -> String {
-    let mut out = String::new();
-    write(value, style, 0, &mut out);
-    out
+/// What has no Python form is left in the words of minijinja.
+fn written(value: &Value, syntax: Syntax) -> String {
+    let mut writer = Writer { out: String::new(), syntax };
+    match writer.value(value, 0) {
+        Ok(()) => writer.out,
+        Err(_) => value.to_string(),
+    }
 }
 
-fn write(value: &Value, style: Style, level: usize, out: &mut String) {
-    match value {
-        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
-            Some(float) => out.push_str(&float_text(float)),
-            None => out.push_str(&number.to_string()),
-        },
-        Value::Array(items) => enclosed(items.iter(), ['[', ']'], style, level, out, |item, out| {
-            write(item, style, level + 1, out)
-        }),
-        Value::Object(fields) => {
-            let mut fields: Vec<_> = fields.iter().collect();
-            if style.sort_keys {
-                fields.sort_by_key(|(name, _)| *name);
+#[derive(Debug, Clone, Copy)]
+enum Syntax<'a> {
+    Json(&'a Json),
+    /// Python's words, and texts as in JSON.
+    Literal,
+    /// Python's words, and texts in the quotes that `repr` chooses.
+    Repr,
+}
+
+struct Writer<'a> {
+    out: String,
+    syntax: Syntax<'a>,
+}
+
+impl Writer<'_> {
+    fn value(&mut self, value: &Value, level: usize) -> Result<(), String> {
+        if level > DEEPEST {
+            return Err(format!("nested deeper than {DEEPEST} levels"));
+        }
+        let is_json = matches!(self.syntax, Syntax::Json(_));
+        match value.kind() {
+            ValueKind::None => self.out.push_str(if is_json { "null" } else { "None" }),
+            ValueKind::Bool => self.out.push_str(match (is_json, value.is_true()) {
+                (true, true) => "true",
+                (true, false) => "false",
+                (false, true) => "True",
+                (false, false) => "False",
+            }),
+            ValueKind::Number => self.out.push_str(&number(value, is_json)),
+            ValueKind::String => self.text(value.as_str().unwrap_or_default()),
+            ValueKind::Map => return self.fields(value, level),
+            ValueKind::Seq | ValueKind::Iterable => return self.items(value, level),
+            ValueKind::Undefined if !is_json => self.out.push_str("Undefined"),
+            kind => return Err(format!("{kind} is not JSON")),
+        }
+        Ok(())
+    }
+
+    fn items(&mut self, value: &Value, level: usize) -> Result<(), String> {
+        let items: Vec<Value> = value.try_iter().map_err(|error| error.to_string())?.collect();
+        let is_tuple = matches!(self.syntax, Syntax::Repr) && value.is_tuple();
+        let [open, close] = if is_tuple { ["(", ")"] } else { ["[", "]"] };
+        self.enclosed(open, &items, level, |writer, item| writer.value(item, level + 1))?;
+        self.out.push_str(if is_tuple && items.len() == 1 { "," } else { "" });
+        self.out.push_str(close);
+        Ok(())
+    }
+
+    fn fields(&mut self, value: &Value, level: usize) -> Result<(), String> {
+        let pairs = value.as_object().and_then(|object| object.try_iter_pairs());
+        let mut fields: Vec<(Value, Value)> = pairs.into_iter().flatten().collect();
+        if let Syntax::Json(Json { sort_keys: true, .. }) = self.syntax {
+            if fields.iter().any(|(key, _)| key.as_str().is_none()) && fields.len() > 1 {
+                return Err("keys that are not all text cannot be sorted".into());
             }
-            enclosed(fields.into_iter(), ['{', '}'], style, level, out, |(name, item), out| {
-                text_out(name, style, out);
-                out.push_str(": ");
-                write(item, style, level + 1, out);
+            fields.sort_by(|(a, _), (b, _)| a.as_str().cmp(&b.as_str()));
+        }
+        self.enclosed("{", &fields, level, |writer, (key, item)| {
+            writer.key(key, level)?;
+            writer.out.push_str(match writer.syntax {
+                Syntax::Json(json) => &json.separators.1,
+                Syntax::Literal | Syntax::Repr => ": ",
             });
+            writer.value(item, level + 1)
+        })?;
+        self.out.push('}');
+        Ok(())
+    }
+
+    fn key(&mut self, key: &Value, level: usize) -> Result<(), String> {
+        if key.as_str().is_some() || !matches!(self.syntax, Syntax::Json(_)) {
+            return self.value(key, level + 1);
         }
-        Value::Null if style.words != Words::Json => out.push_str("None"),
-        Value::Bool(true) if style.words != Words::Json => out.push_str("True"),
-        Value::Bool(false) if style.words != Words::Json => out.push_str("False"),
-        Value::String(text) => text_out(text, style, out),
-        Value::Null | Value::Bool(_) => out.push_str(&value.to_string()),
+        if !matches!(key.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number) {
+            return Err(format!("a key cannot be a {}", key.kind()));
+        }
+        self.out.push('"');
+        self.value(key, level + 1)?;
+        self.out.push('"');
+        Ok(())
+    }
+
+    fn enclosed<T>(
+        &mut self,
+        open: &str,
+        items: &[T],
+        level: usize,
+        mut item_out: impl FnMut(&mut Self, &T) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let (indent, separator) = match self.syntax {
+            Syntax::Json(json) => (json.indent.as_deref(), json.separators.0.as_str()),
+            Syntax::Literal | Syntax::Repr => (None, ", "),
+        };
+        self.out.push_str(open);
+        for (index, item) in items.iter().enumerate() {
+            if index > 0 {
+                self.out.push_str(separator);
+            }
+            self.break_line(indent, level + 1);
+            item_out(self, item)?;
+        }
+        if !items.is_empty() {
+            self.break_line(indent, level);
+        }
+        Ok(())
+    }
+
+    fn break_line(&mut self, indent: Option<&str>, level: usize) {
+        if let Some(indent) = indent {
+            self.out.push('\n');
+            self.out.extend(std::iter::repeat_n(indent, level));
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        let (quote, ascii) = match self.syntax {
+            Syntax::Repr if text.contains('\'') && !text.contains('"') => ('"', false),
+            Syntax::Repr => ('\'', false),
+            Syntax::Json(json) => ('"', json.ensure_ascii),
+            Syntax::Literal => ('"', false),
+        };
+        let is_repr = matches!(self.syntax, Syntax::Repr);
+        self.out.push(quote);
+        for letter in text.chars() {
+            match letter {
+                '\n' => self.out.push_str("\\n"),
+                '\r' => self.out.push_str("\\r"),
+                '\t' => self.out.push_str("\\t"),
+                '\u{8}' if !is_repr => self.out.push_str("\\b"),
+                '\u{c}' if !is_repr => self.out.push_str("\\f"),
+                '\\' => self.out.push_str("\\\\"),
+                _ if letter == quote => self.out.extend(['\\', quote]),
+                // It is taken out again; escaped it would stay.
+                MASK => self.out.push(MASK),
+                _ if is_repr && !is_printable(letter) => self.escaped(letter),
+                _ if !is_repr && (letter < ' ' || ascii && !(' '..='~').contains(&letter)) => {
+                    for unit in letter.encode_utf16(&mut [0; 2]) {
+                        _ = write!(self.out, "\\u{unit:04x}");
+                    }
+                }
+                _ => self.out.push(letter),
+            }
+        }
+        self.out.push(quote);
+    }
+
+    fn escaped(&mut self, letter: char) {
+        _ = match u32::from(letter) {
+            code @ ..=0xFF => write!(self.out, "\\x{code:02x}"),
+            code @ ..=0xFFFF => write!(self.out, "\\u{code:04x}"),
+            code => write!(self.out, "\\U{code:08x}"),
+        };
     }
 }
 
-fn text_out(text: &str, style: Style, out: &mut String) {
-    if style.words != Words::Repr {
-        return out.push_str(&Value::from(text).to_string());
-    }
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    out.push(quote);
-    for letter in text.chars() {
-        match letter {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\\' => out.push_str("\\\\"),
-            _ if letter == quote => out.extend(['\\', quote]),
-            _ if letter.is_control() => out.push_str(&format!("\\x{:02x}", u32::from(letter))),
-            _ => out.push(letter),
-        }
-    }
-    out.push(quote);
+/// Whether `repr` leaves a character as it is: no control, format or line character, and no space but the usual one.
+pub(super) fn is_printable(letter: char) -> bool {
+    let is_format = matches!(
+        letter,
+        '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{180e}'
+            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{e000}'..='\u{f8ff}' | '\u{e0001}'..='\u{e007f}'
+    );
+    letter == ' ' || !(letter.is_control() || letter.is_whitespace() || is_format)
 }
 
-fn enclosed<T>(
-    items: impl ExactSizeIterator<Item = T>,
-    [open, close]: [char; 2],
-    style: Style,
-    level: usize,
-    out: &mut String,
-    mut item_text: impl FnMut(T, &mut String),
-) {
-    let empty = items.len() == 0;
-    let break_line = |level: usize, out: &mut String| {
-        if let Some(indent) = style.indent {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(' ', indent * level));
-        }
-    };
-    out.push(open);
-    for (index, item) in items.enumerate() {
-        if index > 0 {
-            out.push_str(if style.indent.is_some() { "," } else { ", " });
-        }
-        break_line(level + 1, out);
-        item_text(item, out);
+fn number(value: &Value, is_json: bool) -> String {
+    if value.is_integer() {
+        return value.to_string();
     }
-    if !empty {
-        break_line(level, out);
+    match f64::try_from(value.clone()) {
+        Ok(float) => float_text(float, is_json),
+        Err(_) => value.to_string(),
     }
-    out.push(close);
 }
 
 /// `repr(float)`: the shortest digits, with an exponent below 1e-4 and from 1e16.
-fn float_text(float: f64) -> String {
+fn float_text(float: f64, is_json: bool) -> String {
+    if !float.is_finite() {
+        let [nan, infinite, negative] =
+            if is_json { ["NaN", "Infinity", "-Infinity"] } else { ["nan", "inf", "-inf"] };
+        return match float {
+            _ if float.is_nan() => nan,
+            _ if float > 0.0 => infinite,
+            _ => negative,
+        }
+        .into();
+    }
     let exponential = format!("{float:e}");
     let Some((digits, exponent)) = exponential.split_once('e') else { return exponential };
     match exponent.parse::<i32>() {
@@ -155,9 +290,11 @@ mod tests {
             (1e15, "1000000000000000.0"),
             (1e16, "1e+16"),
             (1.25e300, "1.25e+300"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-Infinity"),
         ];
         for (float, text) in cases {
-            assert_eq!(float_text(float), text);
+            assert_eq!(float_text(float, true), text);
         }
     }
 
@@ -165,12 +302,5 @@ mod tests {
     fn separators_escapes_and_key_order_are_pythons() {
         let value = serde_json::json!({"b": [1, 2.0, null], "a": {"é<": "\"\n\u{1}"}, "c": [], "d": {}});
         assert_eq!(line(&value), r#"{"b": [1, 2.0, null], "a": {"é<": "\"\n\u0001"}, "c": [], "d": {}}"#);
-    }
-
-    #[test]
-    fn indented_text_breaks_lines_as_python_does() {
-        let value = serde_json::json!({"b": [1], "a": []});
-        let text = dumps(&value, Style { indent: Some(2), sort_keys: true, ..Style::default() });
-        assert_eq!(text, "{\n  \"a\": [],\n  \"b\": [\n    1\n  ]\n}");
     }
 }

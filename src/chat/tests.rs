@@ -6,12 +6,12 @@ use serde::Deserialize;
 use super::{folder::read_json, *};
 use crate::error::Diagnostic;
 
-mod families;
+pub(crate) mod families;
 mod history;
 
 const FAMILIES: [&str; 4] = ["qwen2_5", "qwen3", "qwen3_instruct_2507", "warmup"];
 
-fn path(family: &str) -> PathBuf {
+pub(crate) fn path(family: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/chat").join(family)
 }
 
@@ -53,6 +53,32 @@ fn templates_render_and_tokenise_as_in_transformers() {
             assert_eq!(text, case.text, "{family} {}", case.name);
             assert_eq!(chat.vocabulary.encode(&text), case.tokens, "{family} {}", case.name);
         }
+    }
+}
+
+#[test]
+fn snippets_of_jinja_render_as_in_transformers() {
+    #[derive(Deserialize)]
+    struct Told {
+        messages: Vec<Value>,
+        tools: Vec<Value>,
+        v: Value,
+    }
+    #[derive(Deserialize)]
+    struct Snippets {
+        told: Told,
+        /// Source, and what becomes of it; nothing where it is refused.
+        renders: Vec<(String, Option<String>)>,
+    }
+    let Snippets { told, renders } = read_json(&path("snippets.json")).unwrap();
+    let constants = json!({"eos_token": "</s>", "v": told.v});
+    let render = |source: &str| {
+        let template = Template::new(source, constants.as_object().unwrap().clone())?;
+        template.render(&told.messages, &told.tools, true)
+    };
+    for (source, expected) in renders {
+        let text = render(&source);
+        assert_eq!(text.as_ref().ok(), expected.as_ref(), "{source}: {:?}", text.as_ref().err());
     }
 }
 

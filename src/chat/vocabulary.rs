@@ -18,7 +18,7 @@ use super::{
 };
 
 /// A Unicode noncharacter, never used for interchange: breaks the spelling of a control token in outside text.
-const MASK: char = '\u{FDD0}';
+pub(super) const MASK: char = '\u{FDD0}';
 
 pub struct Vocabulary {
     /// Recognises control tokens.

@@ -2,8 +2,9 @@
 
 Needs transformers and trl (the original chat templates, Apache-2.0, are read from its package).
 Run: python tests/reference/chat_render.py             writes the fixtures
-     python tests/reference/chat_render.py --all FILE  writes what every template of trl makes of them, for the test
-                                                       `every_template_of_a_file_renders_as_in_transformers`
+     python tests/reference/chat_render.py --all FILE [FOLDER]
+         writes what every template of trl, or of a folder, makes of them, for the test
+         `every_template_of_a_file_renders_as_in_transformers`
 """
 
 import datetime
@@ -100,15 +101,18 @@ PHI = dict(
     + ["<|/tool_call|>", "<|tool_response|>"],
 )
 CHATML = dict(bos=None, eos="<|im_end|>", special=[])
-GEMMA = dict(bos="<bos>", eos="<eos>", special=["<start_of_turn>", "<end_of_turn>"])
+PHI3 = dict(bos="<s>", eos="<|endoftext|>", special=["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"])
+PHI4 = dict(bos=None, eos="<|im_end|>", special=["<|im_sep|>"])
 WRITTEN = {
     "src/chat/own/chatml.jinja": CHATML,
-    "src/chat/own/gemma.jinja": GEMMA,
     "src/chat/own/llama.jinja": LLAMA,
     "src/chat/own/mistral.jinja": MISTRAL,
-    "src/chat/own/phi.jinja": PHI,
+    "src/chat/own/phi3.jinja": PHI3,
+    "src/chat/own/phi4.jinja": PHI4,
+    "src/chat/own/phi4_mini.jinja": PHI,
     "tests/reference/chat/templates/functools.jinja": PHI,
     "tests/reference/chat/templates/llama_user.jinja": LLAMA,
+    "tests/reference/chat/templates/mistral_nemo.jinja": MISTRAL,
     "tests/reference/chat/templates/mistral_v7.jinja": MISTRAL,
     "tests/reference/chat/templates/mistral_v11.jinja": MISTRAL,
     "tests/reference/chat/templates/mistral_v13.jinja": MISTRAL,
@@ -190,15 +194,15 @@ def written():
     (HERE / "written.json").write_text("{" + ",\n".join(parts) + "}\n")
 
 
-def every(path):
-    """What Transformers makes of every template in trl's package; null where the template refuses."""
+def every(path, folder=TEMPLATES):
+    """What Transformers makes of every template in a folder; null where the template refuses."""
     conversations = CONVERSATIONS | WRITTEN_CONVERSATIONS | {
         "reasoning": [*CONVERSATIONS["opening"], {"role": "assistant", "content": "<think>\nhm\n</think>\n\nSo."}],
         "two_tasks": [SYSTEM, TASK, {"role": "assistant", "content": " 83 "}, TASK],
     }
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), bos_token="<s>", eos_token="</s>")
     cases = []
-    for template in sorted(TEMPLATES.glob("*.jinja")):
+    for template in sorted(Path(folder).glob("**/*.jinja")):
         for name, messages in conversations.items():
             for tools in (TOOLS, []):
                 for header in (True, False):
@@ -213,6 +217,37 @@ def every(path):
                     )
                     cases.append({"family": template.stem, "template": template.read_text(), "name": name, **case, "text": text})
     Path(path).write_text(json.dumps(cases))
+
+
+# What the snippets are told beside messages and tools.
+SNIPPET = {
+    "text": "Zoë's <b>",
+    "list": ["a", "b", 1],
+    "nested": {"k": "v", "n": [1.0, None]},
+    "schema": {"type": "array", "items": {"type": "string"}},
+    "none": None,
+    "flag": True,
+    "empty": [],
+    "int": -3,
+    "float": 1e-07,
+}
+
+
+def snippets():
+    """What Transformers makes of the snippets in `snippets.txt`, one a line, `⏎` for a line break; null where it refuses."""
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), eos_token="</s>")
+    messages = with_ids(CONVERSATIONS["one_result"])
+    lines = [line for line in (HERE / "snippets.txt").read_text().split("\n") if line and not line.startswith("# ")]
+    cases = []
+    for line in lines:
+        source = line.replace("⏎", "\n")
+        text = attempt(
+            fast, conversation=messages, tools=TOOLS, chat_template=source, add_generation_prompt=True, v=SNIPPET
+        )
+        cases.append(json.dumps([source, text], ensure_ascii=False))
+    told = json.dumps({"messages": messages, "tools": TOOLS, "v": SNIPPET}, ensure_ascii=False)
+    text = '{"told": ' + told + ',\n"renders": [\n' + ",\n".join(cases) + "\n]}\n"
+    (HERE / "snippets.json").write_text(text)
 
 
 def tokenizer() -> Tokenizer:
@@ -276,10 +311,11 @@ def main():
         "tests after the manner of the families they are named for.\n"
     )
     written()
+    snippets()
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--all"]:
-        every(sys.argv[2])
+        every(*sys.argv[2:4])
     else:
         main()

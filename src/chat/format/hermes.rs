@@ -52,9 +52,9 @@ fn read_call(body: &str) -> (Result<ToolCall, String>, &str) {
     };
     let rest = body[end..].trim_start();
     if let Some(after) = rest.strip_prefix(CLOSE) {
-        (json::call(value, &["arguments"]), after)
+        (json::call(value), after)
     } else if rest.is_empty() || rest.starts_with(OPEN) {
-        (json::call(value, &["arguments"]), rest)
+        (json::call(value), rest)
     } else {
         (Err("text behind the JSON object".into()), behind(rest))
     }

@@ -1,11 +1,19 @@
 //! Calls as JSON objects: what every format that writes JSON shares.
 
-use serde_json::{Deserializer, Map, Value};
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
 
 use crate::chat::ToolCall;
 
 /// Longest call read, in bytes. Its depth is bounded by `serde_json` (128 levels).
 const LONGEST: usize = 64 * 1024;
+
+/// What a call's arguments may stand under, whichever of them the template writes.
+const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
+/// What else a call may say of itself.
+const BESIDE: [&str; 4] = ["name", "id", "type", "index"];
 
 /// What is at the start of a text.
 pub enum Read {
@@ -17,27 +25,146 @@ pub enum Read {
 
 /// Reads one value at the start of a text; what follows it is of no concern.
 pub fn value(text: &str) -> Read {
-    let mut values = Deserializer::from_str(text).into_iter::<Value>();
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Unambiguous>();
     match values.next() {
         Some(Ok(_)) if values.byte_offset() > LONGEST => {
             Read::Wrong(format!("longer than {LONGEST} bytes"), values.byte_offset())
         }
-        Some(Ok(value)) => Read::Value(value, values.byte_offset()),
+        Some(Ok(Unambiguous(value))) => Read::Value(value, values.byte_offset()),
         Some(Err(error)) if !error.is_eof() => Read::Wrong(format!("not valid JSON: {error}"), 0),
         _ => Read::Wrong("incomplete JSON".into(), 0),
     }
 }
 
-/// The call an object means. `keys` are the names its arguments may stand under, the format's own first.
-pub fn call(value: Value, keys: &[&str]) -> Result<ToolCall, String> {
+/// The call an object means.
+///
+/// # Errors
+/// In words for the model. Nothing it wrote is left out in silence: a call has no arguments only if it says nothing that
+/// could be meant as some.
+pub fn call(value: Value) -> Result<ToolCall, String> {
     let Value::Object(mut fields) = value else { return Err("not a JSON object".into()) };
-    let Some(Value::String(name)) = fields.remove("name") else { return Err("`name` is missing".into()) };
-    let arguments = match keys.iter().find_map(|key| fields.remove(*key)) {
-        Some(Value::Object(arguments)) => arguments,
-        None => Map::new(),
-        Some(_) => {
-            return Err(format!("`{}` is not a JSON object", keys.first().copied().unwrap_or("arguments")));
-        }
+    let given: Vec<&str> = ARGUMENTS.into_iter().filter(|key| fields.contains_key(*key)).collect();
+    let arguments = match given.as_slice() {
+        [] => match fields.keys().find(|key| !BESIDE.contains(&key.as_str())) {
+            Some(other) if fields.contains_key("name") => {
+                return Err(format!("`{other}` is not known; a call has a `name` and `arguments`"));
+            }
+            _ => Map::new(),
+        },
+        [key] => match fields.remove(*key) {
+            Some(Value::Object(arguments)) => arguments,
+            _ => return Err(format!("`{key}` is not a JSON object")),
+        },
+        _ => return Err("both `arguments` and `parameters` are given".into()),
     };
-    Ok(ToolCall { name, arguments })
+    match fields.remove("name") {
+        Some(Value::String(name)) => Ok(ToolCall { name, arguments }),
+        _ => Err("`name` is missing".into()),
+    }
+}
+
+/// A JSON value whose objects give no key twice: of two, one would be lost.
+struct Unambiguous(Value);
+
+impl<'de> Deserialize<'de> for Unambiguous {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reader).map(Self)
+    }
+}
+
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut values = Vec::new();
+        while let Some(Unambiguous(value)) = items.next_element()? {
+            values.push(value);
+        }
+        Ok(values.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        let mut values = Map::new();
+        while let Some(key) = fields.next_key::<String>()? {
+            let Unambiguous(value) = fields.next_value()?;
+            if values.contains_key(&key) {
+                return Err(de::Error::custom(format_args!("the key `{key}` is given twice")));
+            }
+            values.insert(key, value);
+        }
+        Ok(values.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_never_loses_arguments_in_silence() {
+        let cases = [
+            (r#"{"name": "f", "arguments": {"a": 1}}"#, r#"f{"a":1}"#),
+            (r#"{"name": "f", "parameters": {"a": 1}}"#, r#"f{"a":1}"#),
+            (r#"{"name": "f", "id": "x", "type": "function", "index": 0}"#, "f{}"),
+            (
+                r#"{"name": "f", "args": {"a": 1}}"#,
+                "error: `args` is not known; a call has a `name` and `arguments`",
+            ),
+            (r#"{"name": "f", "a": 1}"#, "error: `a` is not known; a call has a `name` and `arguments`"),
+            (r#"{"name": "f", "arguments": "{\"a\": 1}"}"#, "error: `arguments` is not a JSON object"),
+            (r#"{"name": "f", "arguments": null}"#, "error: `arguments` is not a JSON object"),
+            (r#"{"name": "f", "parameters": [1]}"#, "error: `parameters` is not a JSON object"),
+            (
+                r#"{"name": "f", "arguments": {}, "parameters": {"a": 1}}"#,
+                "error: both `arguments` and `parameters` are given",
+            ),
+            (
+                r#"{"name": "f", "arguments": {"a": 1, "a": 2}}"#,
+                "error: not valid JSON: the key `a` is given twice at line 1 column 43",
+            ),
+            (
+                r#"{"name": "f", "arguments": {"a": 1}, "arguments": {}}"#,
+                "error: not valid JSON: the key `arguments` is given twice at line 1 column 53",
+            ),
+            (r#"{"arguments": {"a": 1}}"#, "error: `name` is missing"),
+            (r#"{"function": {"name": "f"}}"#, "error: `name` is missing"),
+        ];
+        for (text, expected) in cases {
+            let read = match value(text) {
+                Read::Value(value, _) => call(value),
+                Read::Wrong(why, _) => Err(why),
+            };
+            assert_eq!(super::super::tests::shown(&[read]), expected, "{text}");
+        }
+    }
 }

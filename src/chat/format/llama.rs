@@ -12,7 +12,6 @@ use super::{
 use crate::chat::{ToolCall, Turn, python};
 
 const TAG: &str = "<|python_tag|>";
-const KEYS: [&str; 2] = ["parameters", "arguments"];
 
 pub(super) fn assistant(text: &str, calls: &[ToolCall]) -> String {
     if calls.is_empty() {
@@ -63,11 +62,11 @@ fn read_calls(body: &str, is_tagged: bool) -> Vec<Result<ToolCall, String>> {
         }
         match json::value(rest) {
             Read::Value(value, end) => {
-                let is_call = KEYS.iter().chain(&["name"]).any(|key| value.get(key).is_some());
+                let is_call = ["name", "parameters", "arguments"].iter().any(|key| value.get(key).is_some());
                 if !is_call && calls.is_empty() && !is_tagged {
                     return calls;
                 }
-                calls.push(json::call(value, &KEYS));
+                calls.push(json::call(value));
                 rest = &rest[end..];
             }
             Read::Wrong(why, _) => {

@@ -15,7 +15,11 @@ use super::{
     json::{self, Read},
     reasoning,
 };
-use crate::chat::{ToolCall, Turn, ids::call_id, python};
+use crate::chat::{
+    ToolCall, Turn,
+    ids::{call_id, made_up},
+    python,
+};
 
 const OPEN: &str = "[TOOL_CALLS]";
 const CALL_ID: &str = "[CALL_ID]";
@@ -91,11 +95,7 @@ pub(super) fn parse(text: &str) -> Turn {
 fn read<'a>(body: &'a str, turn: &mut Turn) -> &'a str {
     let mut add = |call: Result<ToolCall, String>, id: Option<String>| {
         let index = turn.calls.len();
-        let made_up = || match &call {
-            Ok(call) => call_id(index, call),
-            Err(_) => call_id(index, &ToolCall { name: String::new(), arguments: Default::default() }),
-        };
-        turn.ids.push(id.filter(|id| !id.is_empty()).unwrap_or_else(made_up));
+        turn.ids.push(id.filter(|id| !id.is_empty()).unwrap_or_else(|| made_up(index, &call)));
         turn.calls.push(call);
     };
     let is_list = !MARKS.iter().any(|mark| body.starts_with(mark));
@@ -113,7 +113,7 @@ fn read<'a>(body: &'a str, turn: &mut Turn) -> &'a str {
         };
         for call in calls {
             let id = call.get("id").and_then(Value::as_str).map(str::to_owned);
-            add(json::call(call, &["arguments", "parameters"]), id);
+            add(json::call(call), id);
         }
         return &body[end..];
     }

@@ -17,7 +17,10 @@ mod tests;
 
 pub(super) use schemas::Schemas;
 
-use super::{ToolCall, Turn, ids::call_id};
+use super::{
+    ToolCall, Turn,
+    ids::{call_id, made_up},
+};
 
 #[cfg(test)]
 pub(super) use tests::tool_call;
@@ -87,14 +90,18 @@ impl Format {
 
     /// Reads a turn. Total: any text gives a turn.
     pub fn parse(self, text: &str, tools: &Schemas) -> Turn {
-        match self {
+        let mut turn = match self {
             Self::Hermes => hermes::parse(text),
             Self::Xml => xml::parse(text, tools),
             Self::Mistral(_) => mistral::parse(text),
             Self::Phi(_) => phi::parse(text),
             Self::Llama => llama::parse(text),
             Self::Pythonic => python_call::parse(text),
-        }
+        };
+        let missing = turn.calls.iter().enumerate().skip(turn.ids.len());
+        let missing: Vec<String> = missing.map(|(index, call)| made_up(index, call)).collect();
+        turn.ids.extend(missing);
+        turn
     }
 
     /// What a turn says behind its reasoning; all of it where there is none.

@@ -59,7 +59,7 @@ pub(super) fn parse(text: &str) -> Turn {
                     Value::Array(values) => values,
                     value => vec![value],
                 };
-                calls.extend(values.into_iter().map(|value| json::call(value, &["arguments", "parameters"])));
+                calls.extend(values.into_iter().map(json::call));
                 let behind = body[end..].trim_start();
                 behind.strip_prefix(CLOSE).unwrap_or(behind)
             }

@@ -78,6 +78,15 @@ pub(super) fn literal(text: &str) -> Option<Value> {
     reader.rest.trim().is_empty().then_some(value)
 }
 
+/// Of two values under one name, one would be lost.
+fn once(fields: &mut Map<String, Value>, name: String, value: Value) -> Result<(), String> {
+    if fields.contains_key(&name) {
+        return Err(format!("{name} is given twice"));
+    }
+    fields.insert(name, value);
+    Ok(())
+}
+
 struct Reader<'a> {
     rest: &'a str,
 }
@@ -125,9 +134,11 @@ impl<'a> Reader<'a> {
         let mut arguments = Map::new();
         while !self.take(")") {
             if self.take("**") {
-                match self.value(0)? {
-                    Value::Object(fields) => arguments.extend(fields),
-                    _ => return Err("`**` is not followed by a dictionary".into()),
+                let Value::Object(fields) = self.value(0)? else {
+                    return Err("`**` is not followed by a dictionary".into());
+                };
+                for (parameter, value) in fields {
+                    once(&mut arguments, parameter, value)?;
                 }
             } else {
                 let parameter = self.name();
@@ -135,7 +146,7 @@ impl<'a> Reader<'a> {
                     return Err(format!("an argument of {name} is not written as name=value"));
                 }
                 let value = self.value(0).map_err(|why| format!("{parameter}: {why}"))?;
-                arguments.insert(parameter.to_owned(), value);
+                once(&mut arguments, parameter.to_owned(), value)?;
             }
             if !self.take(",") && !self.rest.starts_with(')') {
                 return Err(format!("`,` or `)` is missing behind an argument of {name}"));
@@ -193,7 +204,8 @@ impl<'a> Reader<'a> {
             if !self.take(":") {
                 return Err("`:` is missing in a dictionary".into());
             }
-            fields.insert(key, self.value(depth + 1)?);
+            let value = self.value(depth + 1)?;
+            once(&mut fields, key, value)?;
             if !self.take(",") && !self.rest.starts_with('}') {
                 return Err("`,` or `}` is missing in a dictionary".into());
             }
@@ -288,6 +300,9 @@ mod tests {
             ("[f(a=\"x", "a: incomplete: a text is not closed"),
             ("[f(a=", "a: incomplete"),
             ("[f(a=1.2.3)]", "a: 1.2.3 is not a number"),
+            ("[f(a=1, a=2)]", "a is given twice"),
+            ("[f(a=1, **{'a': 2})]", "a is given twice"),
+            ("[f(a={'b': 1, 'b': 2})]", "a: b is given twice"),
         ];
         for (text, why) in cases {
             assert_eq!(read(text), format!(" | error: {why}"), "{text}");

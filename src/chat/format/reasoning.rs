@@ -6,6 +6,9 @@ pub const THINK: Tags = ["<think>", "</think>"];
 /// Mistral's, which are control tokens.
 pub const BRACKETS: Tags = ["[THINK]", "[/THINK]"];
 
+/// Seed-OSS's.
+pub const SEED: Tags = ["<seed:think>", "</seed:think>"];
+
 /// Splits a turn into its reasoning and the rest. The opening tag may have been part of the prompt; then the closing
 /// one counts if no `call` opens before it.
 pub fn split<'a>(text: &'a str, tags: Tags, call: &str) -> (Option<String>, &'a str) {

@@ -133,7 +133,7 @@ proptest! {
         let tools = Schemas::new(&[json!({"name": "f", "parameters": {"properties": {"p": {"type": "object"}}}})]);
         for format in Format::ALL {
             let turn = format.parse(&text, &tools);
-            prop_assert!(turn.ids.is_empty() || turn.ids.len() == turn.calls.len());
+            prop_assert_eq!(turn.ids.len(), turn.calls.len());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Qwen3-Coder, Qwen3.5 and later: tags for the function and for each parameter.
+//! Qwen3-Coder, Qwen3.5 and later, Seed-OSS: tags for the function and for each parameter.
 //!
 //! ```text
 //! <tool_call>
@@ -53,7 +53,10 @@ fn bare(value: &Value) -> String {
 
 /// Reasoning, and what stands behind it.
 pub(super) fn split(text: &str) -> (Option<String>, &str) {
-    reasoning::split(text, reasoning::THINK, OPEN)
+    match reasoning::split(text, reasoning::SEED, FUNCTION) {
+        (None, rest) => reasoning::split(rest, reasoning::THINK, OPEN),
+        found => found,
+    }
 }
 
 pub(super) fn parse(text: &str, tools: &Schemas) -> Turn {
@@ -62,7 +65,7 @@ pub(super) fn parse(text: &str, tools: &Schemas) -> Turn {
     let mut calls = Vec::new();
     // Models forget the outer tag; the inner one opens a call too.
     while let Some(at) = first(rest, &[OPEN, FUNCTION]) {
-        spoken.push_str(&rest[..at]);
+        spoken.push_str(before_wrapper(&rest[..at]));
         let body = rest[at..].strip_prefix(OPEN).unwrap_or(&rest[at..]).trim_start();
         let mut reader = Reader { rest: body };
         let call = reader.call(tools);
@@ -74,6 +77,28 @@ pub(super) fn parse(text: &str, tools: &Schemas) -> Turn {
     }
     spoken.push_str(rest);
     Turn { text: spoken.trim().to_owned(), reasoning, calls, ids: Vec::new() }
+}
+
+/// The text before a call, without an outer tag of another spelling, such as `<seed:tool_call>`.
+fn before_wrapper(text: &str) -> &str {
+    let trimmed = text.trim_end();
+    match trimmed.rfind('<') {
+        Some(at) if is_wrapper(&trimmed[at + 1..]) => &trimmed[..at],
+        _ => text,
+    }
+}
+
+/// The text behind a call, without the tag that closes such a one, or the usual one.
+fn behind_wrapper(text: &str) -> &str {
+    match text.strip_prefix("</").and_then(|tag| tag.split_once('>')) {
+        Some((name, rest)) if is_wrapper(&format!("{name}>")) => rest,
+        _ => text,
+    }
+}
+
+fn is_wrapper(tag: &str) -> bool {
+    let name = tag.strip_suffix("tool_call>");
+    name.is_some_and(|space| space.chars().all(|c| c.is_ascii_alphanumeric() || "_-:|".contains(c)))
 }
 
 /// Where the first of these begins.
@@ -107,10 +132,12 @@ impl<'a> Reader<'a> {
                 self.rest = rest;
                 let parameter = self.tag_name("a parameter's name")?;
                 let text = self.value(parameter)?;
+                if arguments.contains_key(parameter) {
+                    return Err(format!("the parameter {parameter} is given twice"));
+                }
                 arguments.insert(parameter.to_owned(), typed(text, tools, &name, parameter));
             } else if let Some(rest) = self.rest.strip_prefix(END_FUNCTION) {
-                let rest = rest.trim_start();
-                self.rest = rest.strip_prefix(CLOSE).unwrap_or(rest);
+                self.rest = behind_wrapper(rest.trim_start());
                 return Ok(ToolCall { name, arguments });
             } else if let Some(rest) = self.rest.strip_prefix(CLOSE) {
                 self.rest = rest;
@@ -245,6 +272,10 @@ mod tests {
                 r#" | f{"text":"a</parameter>b"}"#,
             ),
             ("<tool_call><function=f></tool_call>", " | f{}"),
+            (
+                "<seed:think>hm</seed:think>\nI look.\n<seed:tool_call>\n<function=f>\n<parameter=text>x</parameter>\n</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=f>\n</function>\n</seed:tool_call> done",
+                "I look.\n\n done | f{\"text\":\"x\"}; f{}",
+            ),
         ];
         for (text, expected) in cases {
             assert_eq!(read(text), expected, "{text}");
@@ -257,6 +288,10 @@ mod tests {
             ("{\"name\": \"f\"}", "<function=NAME> is missing"),
             ("<function=f", "the function's name is missing or does not end with `>`"),
             ("<function=f>and", "text between the parameters of f"),
+            (
+                "<function=f><parameter=p>1</parameter><parameter=p>2</parameter></function>",
+                "the parameter p is given twice",
+            ),
         ];
         for (body, why) in cases {
             let text = format!("<tool_call>{body}</tool_call><tool_call><function=f></function></tool_call>");

@@ -72,7 +72,18 @@ impl Family {
         folder
     }
 
-    fn chat(&self, thinking: Option<bool>) -> Chat {
+    /// Templates after the family's manner that hide tools, and refuse them.
+    pub fn toolless(&self) -> [String; 2] {
+        let has = |token: &str| self.special.iter().chain([&self.eos]).any(|known| known == token);
+        let turn = own::ALL.iter().map(|own| own.turn).find(|turn| has(turn)).unwrap_or("<|im_start|>");
+        let blind = format!(
+            "{{% for m in messages %}}{turn}{{{{ m.role }}}}: {{{{ m.content }}}}{{{{ eos_token }}}}{{% endfor %}}"
+        );
+        let picky = format!("{{% if tools %}}{{{{ raise_exception('no tools here') }}}}{{% endif %}}{blind}");
+        [blind, picky]
+    }
+
+    pub fn chat(&self, thinking: Option<bool>) -> Chat {
         let thinking = match thinking {
             None => Thinking::Template,
             Some(true) => Thinking::On,
@@ -115,8 +126,10 @@ fn an_episode_of_any_family_is_the_conversation_its_template_renders() {
         if messages.len() < 4 {
             continue;
         }
-        // This template prints lists in single quotes, texts in double ones.
-        if (case.family.as_str(), case.conversation.as_str()) == ("pythonic", "typed_result") {
+        // The first prints lists in single quotes, texts in double ones; the second takes the system text back.
+        if (case.family.as_str(), case.conversation.as_str()) == ("pythonic", "typed_result")
+            || case.family == "mistral_nemo"
+        {
             continue;
         }
         let calls = calls_of(&messages[2]);
@@ -148,18 +161,22 @@ fn a_template_shows_its_format_and_what_ends_a_turn() {
             let chat = family.chat(None);
             let ends: Vec<String> = chat.stop().iter().map(|id| chat.decode(&[*id])).collect();
             let several = if chat.has_parallel_calls() { "several" } else { "one" };
-            assert_eq!(chat.notice(), None);
+            let nemo = "the chat template leaves the system text out once a conversation goes on: episodes keep what it \
+                        wrote at first";
+            assert_eq!(chat.notice(), (family.name == "mistral_nemo").then_some(nemo));
             format!("{}: {:?}, {several}, {}", family.name, chat.format, ends.join(" "))
         })
         .collect();
     insta::assert_snapshot!(seen.join("\n"), @r"
     own_chatml: Hermes, several, <|im_end|>
-    own_gemma: Hermes, several, <end_of_turn> <eos>
     own_llama: Llama, one, <|eot_id|> <|eom_id|>
     own_mistral: Mistral(V3), several, </s>
-    own_phi: Phi(List), several, <|end|> <|endoftext|>
+    own_phi3: Hermes, several, <|end|> <|endoftext|>
+    own_phi4: Hermes, several, <|im_end|>
+    own_phi4_mini: Phi(List), several, <|end|> <|endoftext|>
     functools: Phi(Functools), several, <|end|> <|endoftext|>
     llama_user: Llama, one, <|eot_id|> <|eom_id|>
+    mistral_nemo: Mistral(V3), several, </s>
     mistral_v7: Mistral(V7), several, </s>
     mistral_v11: Mistral(V11), several, </s>
     mistral_v13: Mistral(V13), several, </s>
@@ -231,28 +248,56 @@ fn what_a_model_spells_in_plain_letters_is_no_call() {
 
 #[test]
 fn a_template_that_hides_tools_is_replaced_by_the_familys_and_said_so() {
-    let blind = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}";
-    let picky = "{% if tools %}{{ raise_exception('no tools here') }}{% endif %}{{ messages[0].content }}";
     for family in written().families {
-        for template in [blind, picky] {
-            let chat = Chat::load(family.folder(template).path()).unwrap();
+        for template in family.toolless() {
+            let chat = Chat::load(family.folder(&template).path()).unwrap();
             let notice = chat.notice().unwrap();
             assert!(notice.contains("mcprl's own template for "), "{}: {notice}", family.name);
             let calls = [ToolCall { name: "f".into(), arguments: Map::new() }];
             assert_eq!(chat.parse(&chat.assistant("", &calls)).calls, [Ok(calls[0].clone())]);
         }
     }
-    let chat = Chat::load(Family::named("own_phi").folder(blind).path()).unwrap();
-    insta::assert_snapshot!(chat.notice().unwrap(), @"the chat template does not show the model the tools, the arguments of the tools, the names of its own calls, the arguments of its own calls: mcprl's own template for Phi-4-mini is used");
+    let family = Family::named("own_phi4_mini");
+    let notices = family
+        .toolless()
+        .map(|template| Chat::load(family.folder(&template).path()).unwrap().notice().unwrap().to_owned());
+    insta::assert_snapshot!(notices.join("\n"), @r"
+    the chat template does not show the model the tools, the arguments of the tools, the names of its own calls, the arguments of its own calls: mcprl's own template for Phi-4-mini is used
+    the chat template refuses a conversation with tools: no tools here: mcprl's own template for Phi-4-mini is used
+    ");
 }
 
 #[test]
-fn a_template_that_hides_tools_is_refused_where_the_tokens_are_of_two_families() {
-    let mut family = Family::named("own_chatml");
-    family.special.push("<|im_sep|>".into());
-    let blind = "{% for m in messages %}{{ m.role }}<|im_sep|>{{ m.content }}{{ eos_token }}{% endfor %}";
-    let error = Chat::load(family.folder(blind).path()).err().unwrap();
-    assert_eq!(error.code(), "chat::template_without_tools");
+fn a_template_that_hides_tools_is_refused_where_it_writes_turns_as_no_family_known() {
+    for family in written().families {
+        for template in family.toolless() {
+            let [blind, _] = family.toolless();
+            let turn = blind.split_once("%}").unwrap().1.split_once("{{").unwrap().0.to_owned();
+            let folder = family.folder(&template.replace(&turn, "").replace("eos_token", "'\\n'"));
+            let error = Chat::load(folder.path()).err().unwrap();
+            assert!(
+                ["chat::template_without_tools", "chat::template_refuses"].contains(&error.code()),
+                "{}: {error}",
+                family.name
+            );
+            assert!(Chat::glance(folder.path()).is_ok());
+        }
+    }
+}
+
+#[test]
+fn a_template_that_cannot_be_rendered_is_not_replaced() {
+    for family in written().families {
+        let [blind, _] = family.toolless();
+        for broken in ["{{ messages | nonsense }}", "{{ messages.append(1) }}", "{{ nothing.there }}"] {
+            let folder = family.folder(&format!("{blind}{{% if tools %}}{broken}{{% endif %}}"));
+            for error in [Chat::load(folder.path()).err(), Chat::glance(folder.path()).err()] {
+                let error = error.unwrap();
+                assert_eq!(error.code(), "chat::template", "{}: {error}", family.name);
+                assert!(error.hint().is_some());
+            }
+        }
+    }
 }
 
 #[test]

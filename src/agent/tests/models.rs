@@ -1,0 +1,178 @@
+//! One episode per family of models and manner of its template, and the table that says which are spoken to how.
+
+use super::*;
+use crate::{
+    chat::{
+        ChatError,
+        tests::{self as written, families::Family as Manner},
+    },
+    error::Diagnostic,
+    model::Family,
+};
+
+/// Where the template of a row comes from.
+enum Template {
+    /// Transformers' fixture of this name.
+    Original(&'static str),
+    /// One written after the manner of the family.
+    Written(&'static str),
+    /// One without tools, over the tokens of this family.
+    Toolless(&'static str),
+    /// One without tools, whose turns are no known family's.
+    Unknown,
+}
+
+use Template::{Original, Toolless, Unknown, Written};
+
+const JSON: &str = "JSON between tags";
+const LLAMA: &str = "a JSON object, one call a turn";
+const MISTRAL: &str = "JSON behind `[TOOL_CALLS]`";
+const NONE: &str = "none: refused";
+
+/// Family, models, how they write calls, and by which template.
+const ROWS: [(Family, &str, &str, Template); 17] = [
+    (Family::Qwen2, "Qwen2", JSON, Toolless("own_chatml")),
+    (Family::Qwen2, "Qwen2.5", JSON, Original("qwen2_5")),
+    (Family::Qwen3, "Qwen3", JSON, Original("qwen3")),
+    (Family::Qwen3, "Qwen3-2507", JSON, Original("qwen3_instruct_2507")),
+    (Family::Qwen3Moe, "Qwen3 mixtures of experts", JSON, Original("qwen3")),
+    (Family::Qwen3Moe, "Qwen3-Coder", "XML", Written("xml")),
+    (Family::Llama, "Llama 3", LLAMA, Toolless("own_llama")),
+    (Family::Llama, "Llama 3.1, 3.2, 3.3", LLAMA, Written("llama_user")),
+    (Family::Llama, "Llama 3.2 with lists of calls", "a list of Python calls", Written("pythonic")),
+    (Family::Llama, "Llama 2", NONE, Unknown),
+    (Family::Mistral, "Mistral 7B v0.3, Ministral 8B, Mistral Nemo", MISTRAL, Written("mistral_nemo")),
+    (Family::Mistral, "Mistral Small 3", MISTRAL, Written("mistral_v7")),
+    (Family::Mistral, "Devstral, Magistral", "`[TOOL_CALLS]name[ARGS]` and JSON", Written("mistral_v13")),
+    (Family::Mistral, "Mistral 7B v0.1, v0.2", NONE, Unknown),
+    (Family::Phi3, "Phi-3, Phi-3.5", JSON, Toolless("own_phi3")),
+    (Family::Phi3, "Phi-4", JSON, Toolless("own_phi4")),
+    (Family::Phi3, "Phi-4-mini", "a JSON list between tags", Toolless("own_phi4_mini")),
+];
+
+impl Template {
+    fn chat(&self) -> Result<Chat, ChatError> {
+        match self {
+            Original(name) => Chat::load(&written::path(name)),
+            Written(name) => Ok(Manner::named(name).chat(None)),
+            Toolless(name) => {
+                let manner = Manner::named(name);
+                let [blind, _] = manner.toolless();
+                Chat::load(manner.folder(&blind).path())
+            }
+            Unknown => {
+                let plain = "{% for m in messages %}{{ '[INST] ' + m.content + ' [/INST]' }}{% endfor %}";
+                Chat::load(Manner::named("own_chatml").folder(plain).path())
+            }
+        }
+    }
+
+    fn whose(&self) -> &'static str {
+        match self {
+            Original(_) | Written(_) => "its own",
+            Toolless(_) => "ours, with a note",
+            Unknown => "it needs one with tools",
+        }
+    }
+}
+
+fn table() -> String {
+    let mut table = "| `model_type` | models | calls | chat template |\n|---|---|---|---|\n".to_owned();
+    for (family, models, calls, template) in &ROWS {
+        let model_type = family.model_type();
+        table += &format!("| `{model_type}` | {models} | {calls} | {} |\n", template.whose());
+    }
+    table
+}
+
+/// Plays these turns on a desk.
+async fn played(chat: &Chat, turns: Vec<Vec<u32>>) -> Episode {
+    let desk = Desk::default();
+    let opening = Opening::new(chat, "Where is it?").unwrap();
+    let lines = turns.into_iter().map(|tokens| (tokens, Stop::Token)).collect();
+    let mut script = Script { lines, heard: Vec::new(), reopened: Vec::new() };
+    episode(&mut script, &desk, chat, &toolbox(), &opening, &limits()).await.unwrap()
+}
+
+fn tool_call(name: &str, arguments: Value) -> ToolCall {
+    ToolCall { name: name.into(), arguments: arguments.as_object().unwrap().clone() }
+}
+
+#[tokio::test]
+async fn every_model_of_the_table_plays_an_episode_that_its_template_renders_alike() {
+    for (family, models, calls, template) in &ROWS {
+        let whom = format!("{} {models}", family.model_type());
+        let chat = match template.chat() {
+            Ok(chat) => chat.brief("Be brief.", toolbox().functions()).unwrap(),
+            Err(error) => {
+                assert_eq!((*calls, error.code()), (NONE, "chat::template_without_tools"), "{whom}");
+                continue;
+            }
+        };
+        assert_eq!(chat.own_template().is_some(), matches!(template, Toolless(_)), "{whom}");
+        assert!(chat.own_template().is_none() || chat.notice().is_some(), "{whom}");
+        let look = |at: &str| tool_call("look", json!({ "at": at }));
+        let mut turns = vec![chat.assistant("", &[look("the shelf")])];
+        if chat.has_parallel_calls() {
+            turns.push(chat.assistant("", &[look("the \"box\""), look("the bag")]));
+        }
+        turns.push(chat.assistant("", &[tool_call("complete_task", json!({"answer": "there"}))]));
+        let episode = played(&chat, turns).await;
+        assert_eq!((episode.end, episode.answer.as_deref()), (End::Completed, Some("there")), "{whom}");
+        assert_eq!((episode.parse_failures, episode.tool_errors), (0, 0), "{whom}");
+
+        // The last turn of a conversation may be written otherwise than those before it.
+        let mut messages = episode.messages.clone();
+        let id = &messages.last().unwrap()["tool_calls"][0]["id"];
+        let result = json!({"role": "tool", "tool_call_id": id, "name": "complete_task", "content": "done"});
+        messages.push(result);
+        let tokens = chat.decode(&episode.tokens);
+        let rendered = chat.rendered(&messages).unwrap();
+        if chat.own_template().is_none() && chat.notice().is_some() {
+            // What was told at first is not repeated; all behind the task is.
+            let behind = |text: &str| text.split_once("Where is it?").unwrap().1.to_owned();
+            assert!(
+                behind(&rendered).starts_with(&behind(&tokens)),
+                "{whom}: {rendered}\nin place of\n{tokens}"
+            );
+        } else {
+            assert!(rendered.starts_with(&tokens), "{whom}: {rendered}\nin place of\n{tokens}");
+        }
+    }
+    let missing: Vec<&Family> =
+        Family::ALL.iter().filter(|family| !ROWS.iter().any(|(of, ..)| of == *family)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[tokio::test]
+async fn words_reasoning_and_malformed_calls_are_rendered_again_as_they_were_written() {
+    let chat = chat().brief("Be brief.", toolbox().functions()).unwrap();
+    let ended = |text: &str| [chat.encode_text(text), chat.stop()[..1].to_vec()].concat();
+    let look = r#"<tool_call>
+{"name": "look", "arguments": {"at": "x"}}
+</tool_call>"#;
+    let turns = vec![
+        ended(&format!("<think>\nhm\n</think>\n\nLet me see.\n{look}")),
+        ended("<think>\nso\n</think>\n\n<tool_call>\n{broken\n</tool_call>"),
+        ended("<think>\nwell\n</think>\n\nI give up."),
+    ];
+    let episode = played(&chat, turns).await;
+    assert_eq!((episode.end, episode.parse_failures), (End::NoCall, 1));
+    let rendered = chat.rendered(&episode.messages).unwrap();
+    assert_eq!(rendered.trim_end(), chat.decode(&episode.tokens));
+}
+
+/// In the files that hold it, the table stands between two marks.
+#[test]
+fn the_table_of_models_is_the_one_that_plays() {
+    const MARKS: [&str; 2] = ["<!-- models -->\n", "<!-- /models -->"];
+    for (file, is_there) in [("docs/models.md", true), ("README.md", false)] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        let text = std::fs::read_to_string(path).unwrap();
+        let shown = text.split_once(MARKS[0]).and_then(|(_, rest)| rest.split_once(MARKS[1]));
+        match shown {
+            Some((shown, _)) => assert_eq!(shown.trim(), table().trim(), "{file} shows another table"),
+            None => assert!(!is_there, "{file} has no marks around the table"),
+        }
+    }
+}

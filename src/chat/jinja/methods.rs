@@ -1,0 +1,314 @@
+//! Python's methods of texts, lists and mappings, those that change nothing.
+
+use std::sync::Arc;
+
+use minijinja::{
+    Error, ErrorKind, State, Value,
+    value::{Object, ObjectRepr, Tuple, ValueKind},
+};
+
+use super::{arguments::bound, invalid, is_namespace, pairs, python, text, tuples};
+
+/// Begin names under which [`super::source`] asks for what is not called.
+pub const ATTRIBUTE: &str = "attribute_of_mapping_";
+pub const ITEM: &str = "item_of_mapping_";
+
+const READING: [&str; 5] = ["copy", "get", "items", "keys", "values"];
+/// The sandbox hides them, and keys of their names with them.
+const WRITING: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
+
+pub fn is_mapping_method(name: &str) -> bool {
+    READING.contains(&name) || WRITING.contains(&name)
+}
+
+/// Calls a method that minijinja does not know.
+pub fn call(state: &mut State<'_, '_>, value: &Value, method: &str, given: &[Value]) -> Result<Value, Error> {
+    if let Some(name) = method.strip_prefix(ATTRIBUTE) {
+        return match is_mapping(value) {
+            true if READING.contains(&name) => Ok(Value::from_object(Method)),
+            true => Ok(Value::UNDEFINED),
+            false => value.get_attr(name),
+        };
+    }
+    if let Some(name) = method.strip_prefix(ITEM) {
+        let item = value.get_item(&Value::from(name))?;
+        let is_method = item.is_undefined() && is_mapping(value) && READING.contains(&name);
+        return Ok(if is_method { Value::from_object(Method) } else { item });
+    }
+    match value.kind() {
+        ValueKind::String => of_text(state, value, method, given),
+        ValueKind::Map if is_mapping(value) => of_mapping(value, method, given),
+        ValueKind::Seq => of_list(value, method, given),
+        _ => Err(Error::from(ErrorKind::UnknownMethod)),
+    }
+}
+
+fn is_mapping(value: &Value) -> bool {
+    value.kind() == ValueKind::Map && !is_namespace(value)
+}
+
+/// A method that is looked at and not called: there, true, and nothing more.
+#[derive(Debug)]
+struct Method;
+
+impl Object for Method {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+}
+
+fn missing() -> Error {
+    Error::from(ErrorKind::MissingArgument)
+}
+
+/// An argument that is given and not none.
+fn given(value: Option<Value>) -> Option<Value> {
+    value.filter(|value| !value.is_none())
+}
+
+fn string(value: Option<&Value>) -> Result<&str, Error> {
+    let value = value.ok_or_else(missing)?;
+    value.as_str().ok_or_else(|| invalid(format!("a text is needed, not a {}", value.kind())))
+}
+
+fn integer(value: Option<Value>, otherwise: i64) -> Result<i64, Error> {
+    value.map_or(Ok(otherwise), i64::try_from)
+}
+
+fn fill(value: Option<&Value>) -> Result<char, Error> {
+    let Some(value) = value else { return Ok(' ') };
+    let mut letters = string(Some(value))?.chars();
+    match (letters.next(), letters.next()) {
+        (Some(fill), None) => Ok(fill),
+        _ => Err(invalid("the fill is one character")),
+    }
+}
+
+fn list(parts: Vec<&str>) -> Value {
+    parts.into_iter().map(Value::from).collect()
+}
+
+fn triple(parts: [&str; 3]) -> Value {
+    Value::from(Tuple::from(parts.map(Value::from)))
+}
+
+/// What `startswith` and `endswith` look for: one text, or a tuple of them.
+fn any_of(value: Option<&Value>, is_there: impl Fn(&str) -> bool) -> Result<Value, Error> {
+    let value = value.ok_or_else(missing)?;
+    if let Some(text) = value.as_str() {
+        return Ok(is_there(text).into());
+    }
+    if !value.is_tuple() {
+        return Err(invalid("a text or a tuple of texts is needed"));
+    }
+    for text in value.try_iter()? {
+        if is_there(string(Some(&text))?) {
+            return Ok(true.into());
+        }
+    }
+    Ok(false.into())
+}
+
+fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let said = value.as_str().unwrap_or_default();
+    let every = |is: fn(char) -> bool| -> Result<Value, Error> {
+        let [] = bound(args, [])?;
+        Ok((!said.is_empty() && said.chars().all(is)).into())
+    };
+    let changed = |text: String| -> Result<Value, Error> {
+        let [] = bound(args, [])?;
+        Ok(text.into())
+    };
+    match method {
+        "upper" => changed(said.to_uppercase()),
+        "lower" => changed(said.to_lowercase()),
+        "casefold" => changed(said.to_lowercase().replace('ß', "ss").replace('ς', "σ")),
+        "swapcase" => changed(text::swapped(said)),
+        "title" => changed(text::titled(said)),
+        "capitalize" => changed(text::capitalized(said)),
+        "isalpha" => every(char::is_alphabetic),
+        "isalnum" => every(char::is_alphanumeric),
+        "isdecimal" => every(|c| c.is_numeric() && c.is_alphanumeric() && !is_special_number(c)),
+        "isdigit" => every(|c| c.is_numeric() && !is_fraction(c)),
+        "isnumeric" => every(char::is_numeric),
+        "isspace" => every(text::is_space),
+        "isascii" => Ok(said.is_ascii().into()),
+        "istitle" => Ok(text::is_titled(said).into()),
+        "islower" => {
+            Ok((said.chars().any(char::is_lowercase) && !said.chars().any(char::is_uppercase)).into())
+        }
+        "isupper" => {
+            Ok((said.chars().any(char::is_uppercase) && !said.chars().any(char::is_lowercase)).into())
+        }
+        "isidentifier" => {
+            let begins = said.starts_with(|c: char| c.is_alphabetic() || c == '_');
+            Ok((begins && said.chars().all(|c| c.is_alphanumeric() || c == '_')).into())
+        }
+        "isprintable" => Ok(said.chars().all(python::is_printable).into()),
+        "strip" | "lstrip" | "rstrip" => {
+            let [chars] = bound(args, ["chars"])?;
+            let chars = given(chars);
+            let of = text::stripped(chars.as_ref().map(|chars| string(Some(chars))).transpose()?);
+            Ok(Value::from(match method {
+                "strip" => said.trim_matches(of),
+                "lstrip" => said.trim_start_matches(of),
+                _ => said.trim_end_matches(of),
+            }))
+        }
+        "split" | "rsplit" => {
+            let [separator, most] = bound(args, ["sep", "maxsplit"])?;
+            let separator = given(separator);
+            let separator = separator.as_ref().map(|separator| string(Some(separator))).transpose()?;
+            if separator == Some("") {
+                return Err(invalid("an empty separator"));
+            }
+            let most = integer(most, -1)?;
+            Ok(list(match method {
+                "split" => text::split(said, separator, most),
+                _ => text::split_from_end(said, separator, most),
+            }))
+        }
+        "partition" | "rpartition" => {
+            let [separator] = bound(args, ["sep"])?;
+            let separator = string(separator.as_ref())?;
+            let found =
+                if method == "partition" { said.split_once(separator) } else { said.rsplit_once(separator) };
+            Ok(triple(match found {
+                _ if separator.is_empty() => return Err(invalid("an empty separator")),
+                Some((before, behind)) => [before, separator, behind],
+                None if method == "partition" => [said, "", ""],
+                None => ["", "", said],
+            }))
+        }
+        "splitlines" => {
+            let [keep] = bound(args, ["keepends"])?;
+            let keep = keep.is_some_and(|keep| keep.is_true());
+            let line =
+                |(line, end): (&str, &str)| if keep { format!("{line}{end}") } else { line.to_owned() };
+            Ok(text::lines(said).into_iter().map(line).map(Value::from).collect())
+        }
+        "replace" => {
+            let [old, new, count] = bound(args, ["old", "new", "count"])?;
+            let most = integer(count, -1)?;
+            Ok(text::replaced(said, string(old.as_ref())?, string(new.as_ref())?, most).into())
+        }
+        "removeprefix" | "removesuffix" => {
+            let [end] = bound(args, ["end"])?;
+            let end = string(end.as_ref())?;
+            let cut = if method == "removeprefix" { said.strip_prefix(end) } else { said.strip_suffix(end) };
+            Ok(cut.unwrap_or(said).into())
+        }
+        "ljust" | "rjust" | "center" => {
+            let [width, filled] = bound(args, ["width", "fillchar"])?;
+            let (width, fill) = (i64::try_from(width.ok_or_else(missing)?)?, fill(filled.as_ref())?);
+            Ok(Value::from(match method {
+                "ljust" => text::padded_right(said, width, fill),
+                "rjust" => text::padded_left(said, width, fill),
+                _ => text::centered(said, width, fill),
+            }))
+        }
+        "zfill" => {
+            let [width] = bound(args, ["width"])?;
+            Ok(text::zero_filled(said, i64::try_from(width.ok_or_else(missing)?)?).into())
+        }
+        "expandtabs" => {
+            let [size] = bound(args, ["tabsize"])?;
+            Ok(text::with_spaces(said, usize::try_from(integer(size, 8)?.min(256)).unwrap_or(0)).into())
+        }
+        "find" | "rfind" | "index" | "rindex" | "count" => {
+            let [what, start, end] = bound(args, ["sub", "start", "end"])?;
+            let what = string(what.as_ref())?;
+            let within =
+                text::range(said, integer(given(start), 0)?, given(end).map(i64::try_from).transpose()?);
+            if method == "count" {
+                return Ok(within.map_or(0, |(from, to)| said[from..to].matches(what).count()).into());
+            }
+            let found = within.and_then(|(from, to)| {
+                let part = &said[from..to];
+                let at = if method.starts_with('r') { part.rfind(what) } else { part.find(what) };
+                Some(said[..from + at?].chars().count())
+            });
+            match found {
+                Some(at) => Ok(at.into()),
+                None if method.ends_with("find") => Ok((-1).into()),
+                None => Err(invalid("the text is not found")),
+            }
+        }
+        "startswith" | "endswith" => {
+            let [what, start, end] = bound(args, ["prefix", "start", "end"])?;
+            let within =
+                text::range(said, integer(given(start), 0)?, given(end).map(i64::try_from).transpose()?);
+            let part = within.map(|(from, to)| &said[from..to]);
+            any_of(what.as_ref(), |what| {
+                part.is_some_and(|part| match method {
+                    "startswith" => part.starts_with(what),
+                    _ => part.ends_with(what),
+                })
+            })
+        }
+        "join" => {
+            let [items] = bound(args, ["iterable"])?;
+            let mut out = String::new();
+            for (index, item) in items.ok_or_else(missing)?.try_iter()?.enumerate() {
+                out.push_str(if index > 0 { said } else { "" });
+                out.push_str(string(Some(&item))?);
+            }
+            Ok(out.into())
+        }
+        // `format`.
+        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
+    }
+}
+
+fn is_fraction(letter: char) -> bool {
+    matches!(letter, '¼'..='¾' | '\u{2150}'..='\u{218f}')
+}
+
+fn is_special_number(letter: char) -> bool {
+    is_fraction(letter)
+        || matches!(letter, '²' | '³' | '¹' | '\u{2070}'..='\u{209f}' | '\u{2460}'..='\u{24ff}')
+}
+
+fn of_mapping(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    match method {
+        "get" => {
+            let [key, otherwise] = bound(args, ["key", "default"])?;
+            let key = key.ok_or_else(missing)?;
+            let found = value.as_object().and_then(|object| object.get_value(&key));
+            Ok(found.or(otherwise).unwrap_or(Value::from(())))
+        }
+        "keys" | "values" | "items" | "copy" => {
+            let [] = bound(args, [])?;
+            let fields = pairs(value).unwrap_or_default();
+            let view = |items: Vec<Value>| Value::make_iterable(move || items.clone().into_iter());
+            Ok(match method {
+                "keys" => view(fields.into_iter().map(|(key, _)| key).collect()),
+                "values" => view(fields.into_iter().map(|(_, value)| value).collect()),
+                "items" => view(tuples(fields)),
+                _ => value.clone(),
+            })
+        }
+        _ => Err(Error::from(ErrorKind::UnknownMethod)),
+    }
+}
+
+fn of_list(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    match method {
+        "count" => {
+            let [what] = bound(args, ["value"])?;
+            let what = what.ok_or_else(missing)?;
+            Ok(value.try_iter()?.filter(|item| *item == what).count().into())
+        }
+        "index" => {
+            let [what] = bound(args, ["value"])?;
+            let what = what.ok_or_else(missing)?;
+            let at = value.try_iter()?.position(|item| item == what);
+            at.map(Value::from).ok_or_else(|| invalid("the value is not in the list"))
+        }
+        "copy" => {
+            let [] = bound(args, [])?;
+            Ok(value.clone())
+        }
+        _ => Err(Error::from(ErrorKind::UnknownMethod)),
+    }
+}

@@ -1,0 +1,333 @@
+//! Jinja as Transformers gives it to a chat template: an immutable sandbox with Python's methods of texts, lists and
+//! mappings. minijinja renders it; what it lacks or does otherwise is here.
+//!
+//! Nothing that changes a value is there (`append`, `pop`, `update`), as in Transformers. Not there either, and so an error
+//! that names it: the filters `wordwrap`, `wordcount`, `truncate`, `urlize`, `xmlattr`, `filesizeformat`, `forceescape` and
+//! `random`, `varargs` and `kwargs` of macros, `cycler`, and `%` on texts. Known to differ: `loop.last` and `loop.length`
+//! over the characters of a text, a text joined to one marked `safe` (it is not escaped), and a value that Transformers
+//! refuses, such as `none` gone through one by one.
+
+mod arguments;
+mod methods;
+mod source;
+mod text;
+
+use std::sync::Arc;
+
+use minijinja::{
+    AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value,
+    syntax::SyntaxConfig,
+    value::{Kwargs, Object, ObjectRepr, Rest, Tuple, ValueKind},
+};
+
+use super::python;
+use arguments::bound;
+
+/// Steps a template may take; a prompt with a hundred tools needs a few thousand.
+const FUEL: u64 = 10_000_000;
+/// The day every template is told it is: the default of the Llama 3 templates.
+const TODAY: (i32, u32, u32) = (2024, 7, 26);
+
+/// An environment with this template under this name.
+///
+/// # Errors
+/// If the template is not written in Jinja.
+pub(super) fn environment(name: &'static str, source: &str) -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_unknown_method_callback(methods::call);
+    environment.set_fuel(Some(FUEL));
+    environment.set_formatter(|out, _, value| Ok(out.write_str(&python::text(value))?));
+
+    environment.add_filter("tojson", filter(to_json));
+    environment.add_filter("string", |value: Value| python::text(&value).into_owned());
+    environment.add_filter("length", length);
+    environment.add_filter("count", length);
+    environment.add_filter("default", filter(default));
+    environment.add_filter("d", filter(default));
+    environment.add_filter("items", items);
+    environment.add_filter("dictsort", filter(sorted_items));
+    environment.add_filter("indent", filter(indent));
+    environment.add_filter("trim", filter(trim));
+    environment.add_filter("center", filter(center));
+    environment.add_filter("float", filter(float));
+    environment.add_filter("int", filter(integer));
+    environment.add_filter("replace", filter(replace));
+    environment.add_filter("capitalize", |value: Value| text::capitalized(&python::text(&value)));
+    environment.add_filter("escape", escape);
+    environment.add_filter("e", escape);
+    environment.add_filter("striptags", minijinja_contrib::filters::striptags);
+
+    environment.add_test("iterable", is_iterable);
+    environment.add_test("sequence", is_sequence);
+    environment.add_test("mapping", |value: Value| value.kind() == ValueKind::Map && !is_namespace(&value));
+    environment.add_test("callable", is_callable);
+
+    environment.add_global("dict", Value::from_object(Dict));
+    environment.add_function("joiner", minijinja_contrib::globals::joiner);
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_function("strftime_now", strftime_now);
+    environment.add_template_owned(name, source::rewritten(source))?;
+    Ok(environment)
+}
+
+/// A filter of a value, with what Python would call `*args, **kwargs`.
+fn filter<T: Into<Value>>(
+    filter: fn(Value, &[Value]) -> Result<T, Error>,
+) -> impl Fn(Value, Rest<Value>, Kwargs) -> Result<Value, Error> + Send + Sync {
+    move |value, positional, named| {
+        let named = named.args().next().is_some().then(|| Value::from(named.clone()));
+        let arguments: Vec<Value> = positional.iter().cloned().chain(named).collect();
+        filter(value, &arguments).map(Into::into)
+    }
+}
+
+fn invalid(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, why.into())
+}
+
+/// `json.dumps(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
+fn to_json(value: Value, arguments: &[Value]) -> Result<String, Error> {
+    let [ensure_ascii, indent, separators, sort_keys] =
+        bound(arguments, ["ensure_ascii", "indent", "separators", "sort_keys"])?;
+    let is_true = |value: Option<Value>| value.is_some_and(|value| value.is_true());
+    let indent = match indent.filter(|indent| !indent.is_none()) {
+        None => None,
+        Some(indent) => Some(match indent.as_str() {
+            Some(text) => text.to_owned(),
+            None => " ".repeat(usize::try_from(i64::try_from(indent)?).unwrap_or(0)),
+        }),
+    };
+    let separators = match separators.filter(|separators| !separators.is_none()) {
+        None if indent.is_some() => (",".into(), ": ".into()),
+        None => (", ".into(), ": ".into()),
+        Some(separators) => {
+            let texts: Vec<Value> = separators.try_iter()?.collect();
+            match texts.iter().map(Value::as_str).collect::<Option<Vec<_>>>().as_deref() {
+                Some([item, key]) => ((*item).to_owned(), (*key).to_owned()),
+                _ => return Err(invalid("`separators` of tojson are two texts")),
+            }
+        }
+    };
+    let (ensure_ascii, sort_keys) = (is_true(ensure_ascii), is_true(sort_keys));
+    python::json(&value, &python::Json { indent, separators, ensure_ascii, sort_keys })
+        .map_err(|why| invalid(format!("tojson: {why}")))
+}
+
+fn length(value: Value) -> Result<usize, Error> {
+    let length = if value.is_undefined() { Some(0) } else { value.len() };
+    length.ok_or_else(|| invalid(format!("a {} has no length", value.kind())))
+}
+
+fn default(value: Value, arguments: &[Value]) -> Result<Value, Error> {
+    let [other, boolean] = bound(arguments, ["default_value", "boolean"])?;
+    let falsy = boolean.is_some_and(|boolean| boolean.is_true()) && !value.is_true();
+    if value.is_undefined() || falsy { Ok(other.unwrap_or_else(|| "".into())) } else { Ok(value) }
+}
+
+/// Pairs of a mapping, in its order.
+fn pairs(value: &Value) -> Option<Vec<(Value, Value)>> {
+    let object = value.as_object().filter(|object| object.repr() == ObjectRepr::Map)?;
+    Some(object.try_iter_pairs()?.collect())
+}
+
+fn tuples(pairs: Vec<(Value, Value)>) -> Vec<Value> {
+    pairs.into_iter().map(|(key, value)| Value::from(Tuple::from([key, value]))).collect()
+}
+
+fn items(value: Value) -> Result<Value, Error> {
+    if value.is_undefined() {
+        return Ok(Value::from(Vec::<Value>::new()));
+    }
+    pairs(&value).map(tuples).map(Value::from).ok_or_else(|| invalid("only a mapping has items"))
+}
+
+fn sorted_items(value: Value, arguments: &[Value]) -> Result<Value, Error> {
+    let [case_sensitive, by, reverse] = bound(arguments, ["case_sensitive", "by", "reverse"])?;
+    let mut pairs = pairs(&value).ok_or_else(|| invalid("only a mapping has items"))?;
+    let is_true = |value: &Option<Value>| value.as_ref().is_some_and(Value::is_true);
+    let by_value = match by.as_ref().map(|by| by.as_str()) {
+        None | Some(Some("key")) => false,
+        Some(Some("value")) => true,
+        Some(_) => return Err(invalid("dictsort sorts by \"key\" or by \"value\"")),
+    };
+    let key = |(key, value): &(Value, Value)| {
+        let sorted = if by_value { value } else { key };
+        match sorted.as_str().filter(|_| !is_true(&case_sensitive)) {
+            Some(text) => Value::from(text.to_lowercase()),
+            None => sorted.clone(),
+        }
+    };
+    // Equal ones keep their order in both directions, as in Python.
+    match is_true(&reverse) {
+        false => pairs.sort_by_key(key),
+        true => pairs.sort_by_key(|pair| std::cmp::Reverse(key(pair))),
+    }
+    Ok(tuples(pairs).into())
+}
+
+fn indent(value: Value, arguments: &[Value]) -> Result<String, Error> {
+    let [width, first, blank] = bound(arguments, ["width", "first", "blank"])?;
+    let is_true = |value: Option<Value>| value.is_some_and(|value| value.is_true());
+    let by = match &width {
+        None => " ".repeat(4),
+        Some(width) => match width.as_str() {
+            Some(text) => text.to_owned(),
+            None => " ".repeat(usize::try_from(i64::try_from(width.clone())?).unwrap_or(0)),
+        },
+    };
+    let (first, blank) = (is_true(first), is_true(blank));
+    let said = python::text(&value) + "\n";
+    let lines = text::lines(&said);
+    let mut out = if first { by.clone() } else { String::new() };
+    for (index, (line, _)) in lines.iter().enumerate() {
+        if index > 0 {
+            out.push('\n');
+            out.push_str(if blank || !line.is_empty() { &by } else { "" });
+        }
+        out.push_str(line);
+    }
+    Ok(out)
+}
+
+fn trim(value: Value, arguments: &[Value]) -> Result<String, Error> {
+    let [chars] = bound(arguments, ["chars"])?;
+    let chars = chars.filter(|chars| !chars.is_none());
+    let of = text::stripped(chars.as_ref().map(|chars| chars.as_str().unwrap_or_default()));
+    Ok(python::text(&value).trim_matches(of).to_owned())
+}
+
+/// With the entities that markupsafe writes.
+fn escape(value: Value) -> String {
+    let entities = [("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\"", "&#34;"), ("'", "&#39;")];
+    entities
+        .into_iter()
+        .fold(python::text(&value).into_owned(), |text, (sign, entity)| text.replace(sign, entity))
+}
+
+fn center(value: Value, arguments: &[Value]) -> Result<String, Error> {
+    let [width] = bound(arguments, ["width"])?;
+    let width = width.map_or(Ok(80), i64::try_from)?;
+    Ok(text::centered(&python::text(&value), width, ' '))
+}
+
+fn float(value: Value, arguments: &[Value]) -> Result<Value, Error> {
+    let [default] = bound(arguments, ["default"])?;
+    let parsed = match value.as_str() {
+        Some(text) => text.trim().replace('_', "").parse().ok(),
+        None if value.kind() == ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
+        None => f64::try_from(value).ok(),
+    };
+    Ok(parsed.map(Value::from).or(default).unwrap_or_else(|| 0.0.into()))
+}
+
+fn integer(value: Value, arguments: &[Value]) -> Result<Value, Error> {
+    let [default, base] = bound(arguments, ["default", "base"])?;
+    let base = base.map_or(Ok(10), u32::try_from)?;
+    let parsed = match value.as_str() {
+        Some(text) => text::integer(text, base),
+        None if value.kind() == ValueKind::Bool => Some(i128::from(value.is_true())),
+        None if value.is_integer() => return Ok(value),
+        // Cut off, and at the bounds where it is larger than any number used.
+        None => f64::try_from(value).ok().filter(|float| float.is_finite()).map(|float| float as i128),
+    };
+    Ok(parsed.map(Value::from).or(default).unwrap_or_else(|| 0.into()))
+}
+
+fn replace(value: Value, arguments: &[Value]) -> Result<String, Error> {
+    let [old, new, count] = bound(arguments, ["old", "new", "count"])?;
+    let (Some(old), Some(new)) = (old, new) else { return Err(Error::from(ErrorKind::MissingArgument)) };
+    let count = count.filter(|count| !count.is_none()).map(i64::try_from).transpose()?;
+    Ok(text::replaced(&python::text(&value), &python::text(&old), &python::text(&new), count.unwrap_or(-1)))
+}
+
+/// As in Python, where nothing can be gone through one by one but none.
+fn is_iterable(value: Value) -> bool {
+    !value.is_none() && (value.as_str().is_some() || value.try_iter().is_ok())
+}
+
+/// As in Jinja2: what has a length and items, and so texts and mappings too.
+fn is_sequence(value: Value) -> bool {
+    match value.kind() {
+        ValueKind::String | ValueKind::Undefined | ValueKind::Seq => true,
+        ValueKind::Map => !is_namespace(&value),
+        // `range` has a length; what a filter or `items()` gives has none or no items.
+        _ => false,
+    }
+}
+
+fn is_namespace(value: &Value) -> bool {
+    value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
+}
+
+fn is_callable(value: Value) -> bool {
+    value.as_object().is_some_and(|object| object.repr() == ObjectRepr::Plain)
+}
+
+/// The name `dict`: what it makes, and its `fromkeys`.
+#[derive(Debug)]
+struct Dict;
+
+impl Object for Dict {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn call(self: &Arc<Self>, _: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+        let (positional, named) = arguments::split(arguments)?;
+        let mut fields = match positional {
+            [] => Vec::new(),
+            [given] => match pairs(given) {
+                Some(pairs) => pairs,
+                None => {
+                    let pair = |item: Value| match item.try_iter()?.collect::<Vec<_>>().as_slice() {
+                        [key, value] => Ok((key.clone(), value.clone())),
+                        _ => Err(invalid("dict() takes pairs")),
+                    };
+                    given.try_iter()?.map(pair).collect::<Result<_, Error>>()?
+                }
+            },
+            _ => return Err(Error::from(ErrorKind::TooManyArguments)),
+        };
+        fields.extend(named.into_iter().map(|(name, value)| (Value::from(name), value)));
+        Ok(Value::from_pairs(fields))
+    }
+
+    fn call_method(
+        self: &Arc<Self>,
+        _: &mut State<'_, '_>,
+        method: &str,
+        arguments: &[Value],
+    ) -> Result<Value, Error> {
+        if method != "fromkeys" {
+            return Err(Error::from(ErrorKind::UnknownMethod));
+        }
+        let [keys, value] = bound(arguments, ["iterable", "value"])?;
+        let keys = keys.ok_or_else(|| Error::from(ErrorKind::MissingArgument))?;
+        let value = value.unwrap_or(Value::from(()));
+        Ok(Value::from_pairs(keys.try_iter()?.map(|key| (key, value.clone()))))
+    }
+}
+
+/// What a template said when it refused a conversation.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Refusal(pub String);
+
+fn raise_exception(message: String) -> Result<String, Error> {
+    Err(invalid(message.clone()).with_source(Refusal(message)))
+}
+
+fn strftime_now(format: &str) -> Result<String, Error> {
+    use std::fmt::Write;
+
+    let (year, month, day) = TODAY;
+    let today = chrono::NaiveDate::from_ymd_opt(year, month, day).and_then(|day| day.and_hms_opt(0, 0, 0));
+    let mut text = String::new();
+    match today.map(|today| write!(text, "{}", today.format(format))) {
+        Some(Ok(())) => Ok(text),
+        _ => Err(invalid(format!("`{format}` is not a date format"))),
+    }
+}

@@ -1,0 +1,290 @@
+//! Changes to the source of a template where minijinja reads the same words otherwise than Jinja2.
+//!
+//! | in the template | Jinja2 | becomes |
+//! |---|---|---|
+//! | `{% generation %}` | marks what a model says, for training | a condition that always holds |
+//! | `x.items`, not called | the method of a mapping, whatever its keys | a call that answers with it |
+//! | `x['items']` | the key, or else the method | the same |
+//! | `a ~ b` | joins `str(a)` and `str(b)` | `a \| string ~ b \| string` |
+
+use super::methods::{ATTRIBUTE, ITEM, is_mapping_method};
+
+/// The source with these changes; all else, white space too, stays as it was.
+pub fn rewritten(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find("{{").into_iter().chain(rest.find("{%")).chain(rest.find("{#")).min() {
+        let (text, tag) = rest.split_at(at);
+        out.push_str(text);
+        let end = match &tag[..2] {
+            "{#" => tag.find("#}").map(|end| end + 2),
+            "{%" => raw_end(tag).or_else(|| expression_end(tag, "%}")),
+            _ => expression_end(tag, "}}"),
+        };
+        // What is never closed is minijinja's to complain of.
+        let (inside, behind) = tag.split_at(end.unwrap_or(tag.len()));
+        if inside.starts_with("{#") || end.is_none() || raw_end(tag).is_some() {
+            out.push_str(inside);
+        } else {
+            out.push_str(&expression(&without_generation(inside)));
+        }
+        rest = behind;
+    }
+    out + rest
+}
+
+fn word(tag: &str) -> &str {
+    let body = tag.get(2..).unwrap_or("").trim_start_matches(['-', '+']).trim_start();
+    &body[..body.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(body.len())]
+}
+
+/// Where the block ends that is opened by a `raw` tag.
+fn raw_end(tag: &str) -> Option<usize> {
+    if word(tag) != "raw" {
+        return None;
+    }
+    let mut from = 2;
+    while let Some(at) = tag[from..].find("{%") {
+        let at = from + at;
+        if word(&tag[at..]) == "endraw" {
+            return Some(at + tag[at..].find("%}")? + 2);
+        }
+        from = at + 2;
+    }
+    None
+}
+
+/// Where a tag ends, strings and brackets in it passed over.
+fn expression_end(tag: &str, close: &str) -> Option<usize> {
+    let mut depth = 0usize;
+    let mut at = 2;
+    while let Some(letter) = tag[at..].chars().next() {
+        if depth == 0 && tag[at..].starts_with(close) {
+            return Some(at + close.len());
+        }
+        match letter {
+            '"' | '\'' => at += string_len(&tag[at..])?,
+            _ => {
+                match letter {
+                    '(' | '[' | '{' => depth += 1,
+                    ')' | ']' | '}' => depth = depth.saturating_sub(1),
+                    _ => {}
+                }
+                at += letter.len_utf8();
+            }
+        }
+    }
+    None
+}
+
+/// Bytes of the string that a text begins with.
+fn string_len(text: &str) -> Option<usize> {
+    let quote = text.chars().next()?;
+    let mut escaped = false;
+    for (at, letter) in text.char_indices().skip(1) {
+        match letter {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            _ if letter == quote => return Some(at + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+fn without_generation(tag: &str) -> String {
+    match word(tag) {
+        "generation" => tag.replacen("generation", "if true", 1),
+        "endgeneration" => tag.replacen("endgeneration", "endif", 1),
+        _ => tag.to_owned(),
+    }
+}
+
+/// A tag, or what is joined in it, with these changes.
+fn expression(tag: &str) -> String {
+    let mut out = String::with_capacity(tag.len());
+    let mut at = 0;
+    // Products bind closer than `~`: their last factor alone would become text.
+    let joins = !bare(tag).any(|letter| "*/%".contains(letter));
+    while let Some(letter) = tag[at..].chars().next() {
+        let (taken, written) = match letter {
+            '~' if joins => joined(&tag[at..]),
+            '"' | '\'' => (string_len(&tag[at..]).unwrap_or(tag.len() - at), None),
+            '.' => attribute(&tag[at..]),
+            // A list of one text stands behind no value.
+            '[' if out.ends_with(|c: char| c.is_alphanumeric() || "_)]".contains(c)) => item(&tag[at..]),
+            _ => (letter.len_utf8(), None),
+        };
+        match written {
+            Some(written) => out.push_str(&written),
+            None => out.push_str(&tag[at..at + taken]),
+        }
+        at += taken;
+    }
+    out
+}
+
+/// The characters of a tag outside of its strings, without those that open and close it.
+fn bare(tag: &str) -> impl Iterator<Item = char> + '_ {
+    let body = tag.strip_prefix("{%").unwrap_or(tag);
+    let body = body.strip_suffix("%}").unwrap_or(body);
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        loop {
+            let letter = body[at..].chars().next()?;
+            match string_len(&body[at..]).filter(|_| "\"'".contains(letter)) {
+                Some(length) => at += length,
+                None => {
+                    at += letter.len_utf8();
+                    return Some(letter);
+                }
+            }
+        }
+    })
+}
+
+/// `~` and what stands behind it.
+fn joined(text: &str) -> (usize, Option<String>) {
+    let behind = text[1..].trim_start();
+    let start = text.len() - behind.len();
+    let Some(length) = operand(behind) else { return (1, None) };
+    let rest = behind[length..].trim_start();
+    // The next one makes it a text; a test has none to join but true and false.
+    let last = if rest.starts_with('~') || word_at(rest) == "is" { "" } else { " | string" };
+    let written = format!("| string ~{}{}{last}", &text[1..start], expression(&behind[..length]));
+    (start + length, Some(written))
+}
+
+/// Bytes of the operand at the start of a text: a name, a literal or brackets, and all that is behind them of calls,
+/// items, attributes and filters.
+fn operand(text: &str) -> Option<usize> {
+    let spaces = |at: usize| text.len() - text[at..].trim_start().len();
+    let mut at = text.len() - text.trim_start_matches(['-', '+', ' ']).len();
+    match text[at..].chars().next()? {
+        '"' | '\'' => {
+            while text[spaces(at)..].starts_with(['"', '\'']) {
+                at = spaces(at) + string_len(&text[spaces(at)..])?;
+            }
+        }
+        '(' | '[' | '{' => at += group_len(&text[at..])?,
+        _ => match word_at(&text[at..]) {
+            "" | "not" => return None,
+            word => at += word.len(),
+        },
+    }
+    loop {
+        let next = spaces(at);
+        at = match text[next..].chars().next() {
+            Some('.' | '|') => {
+                let name = spaces(next + 1);
+                name + word_at(&text[name..]).len()
+            }
+            Some('(' | '[') => next + group_len(&text[next..])?,
+            _ => return Some(at),
+        };
+    }
+}
+
+/// Bytes of the brackets a text begins with.
+fn group_len(text: &str) -> Option<usize> {
+    let mut depth = 0usize;
+    let mut at = 0;
+    while let Some(letter) = text[at..].chars().next() {
+        match letter {
+            '"' | '\'' => {
+                at += string_len(&text[at..])?;
+                continue;
+            }
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' if depth == 1 => return Some(at + 1),
+            ')' | ']' | '}' => depth -= 1,
+            _ => {}
+        }
+        at += letter.len_utf8();
+    }
+    None
+}
+
+/// `.items`, not called and not assigned to.
+fn attribute(text: &str) -> (usize, Option<String>) {
+    let name = word_at(&text[1..]);
+    let end = 1 + name.len();
+    let behind = text[end..].trim_start();
+    let assigned = behind.starts_with('=') && !behind.starts_with("==");
+    if !is_mapping_method(name) || behind.starts_with('(') || assigned {
+        return (end, None);
+    }
+    (end, Some(format!(".{ATTRIBUTE}{name}()")))
+}
+
+/// `['items']`.
+fn item(text: &str) -> (usize, Option<String>) {
+    let inside = text[1..].trim_start();
+    let start = text.len() - inside.len();
+    let length = match inside.chars().next() {
+        Some('"' | '\'') => string_len(inside).unwrap_or(0),
+        _ => 0,
+    };
+    let name = inside.get(1..length.saturating_sub(1)).unwrap_or("");
+    let behind = inside[length..].trim_start();
+    if !is_mapping_method(name) || !behind.starts_with(']') || behind[1..].trim_start().starts_with('(') {
+        return (1, None);
+    }
+    let end = start + length + (inside.len() - length - behind.len()) + 1;
+    (end, Some(format!(".{ITEM}{name}()")))
+}
+
+fn word_at(text: &str) -> &str {
+    &text[..text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_minijinja_reads_otherwise_are_changed() {
+        let same = [
+            "plain .items ['items'] text",
+            "{# x.items #}",
+            "{% raw %}{{ x.items }}{% endraw %}",
+            "{{ x.items() }}{{ x . items }}{{ 'x.items' }}{{ \"['items']\" }}",
+            "{% set ns.items = [] %}{{ ['items'] }}{{ f(x, ['items']) }}{% if x in ['items'] %}",
+            "{{ {'a': {'}}': 1}} }}",
+            "{{ a * b ~ c }}{{ '~' }}~{# ~ #}{{ a ~",
+            "{{ never closed.items",
+            "{{ 'never closed",
+        ];
+        for source in same {
+            assert_eq!(rewritten(source), source);
+        }
+        let changed = [
+            ("{{ x.items }}", "{{ x.attribute_of_mapping_items() }}"),
+            (
+                "{% if x.items.y and a['items'].z %}",
+                "{% if x.attribute_of_mapping_items().y and a.item_of_mapping_items().z %}",
+            ),
+            ("{{ a ~ b }}", "{{ a | string ~ b | string }}"),
+            (
+                "{%- set x = a.b['~'] ~ -f(c ~ 1)[0] | trim(d) ~ ('e' if g else 'h') 'i' -%}",
+                "{%- set x = a.b['~'] | string ~ -f(c | string ~ 1 | string)[0] | trim(d) | string ~ ('e' if g else 'h') | string 'i' -%}",
+            ),
+            (
+                "{% if a ~ 'b' 'c' == d ~ e is string %}",
+                "{% if a | string ~ 'b' 'c' | string == d | string ~ e is string %}",
+            ),
+            (
+                "{{ x[ \"get\" ] }}{% raw %}.items{% endraw %}",
+                "{{ x.item_of_mapping_get() }}{% raw %}.items{% endraw %}",
+            ),
+            ("{%- generation -%}x{%+ endgeneration %}", "{%- if true -%}x{%+ endif %}"),
+            (
+                "{# {% generation %} #}{{ '{% generation %}' }}",
+                "{# {% generation %} #}{{ '{% generation %}' }}",
+            ),
+        ];
+        for (source, expected) in changed {
+            assert_eq!(rewritten(source), expected);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What Python's text methods do, where the standard library does it otherwise.
+
+/// `str.isspace` of a character: Unicode's white space and the four separators of ASCII.
+pub fn is_space(letter: char) -> bool {
+    letter.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&letter)
+}
+
+/// What `strip(chars)` takes away.
+pub fn stripped(chars: Option<&str>) -> impl Fn(char) -> bool + Copy + '_ {
+    move |letter| chars.map_or_else(|| is_space(letter), |chars| chars.contains(letter))
+}
+
+/// Lines, and the break behind each.
+pub fn lines(text: &str) -> Vec<(&str, &str)> {
+    let is_break = |c: char| {
+        matches!(
+            c,
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        )
+    };
+    let mut lines = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.find(is_break).unwrap_or(rest.len());
+        let (line, behind) = rest.split_at(end);
+        let width = match behind.chars().next() {
+            Some('\r') if behind.starts_with("\r\n") => 2,
+            first => first.map_or(0, char::len_utf8),
+        };
+        lines.push((line, &behind[..width]));
+        rest = &behind[width..];
+    }
+    lines
+}
+
+/// `split(sep, maxsplit)`: at most this many cuts, any number where it is negative.
+pub fn split<'a>(text: &'a str, separator: Option<&str>, most: i64) -> Vec<&'a str> {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    match separator {
+        Some(separator) => text.splitn(most.saturating_add(1), separator).collect(),
+        None => {
+            let mut parts = Vec::new();
+            let mut rest = text.trim_start_matches(is_space);
+            while !rest.is_empty() {
+                let end = if parts.len() < most { rest.find(is_space) } else { None };
+                let (part, behind) = rest.split_at(end.unwrap_or(rest.len()));
+                parts.push(part);
+                rest = behind.trim_start_matches(is_space);
+            }
+            parts
+        }
+    }
+}
+
+/// `rsplit(sep, maxsplit)`: the cuts are counted from the end.
+pub fn split_from_end<'a>(text: &'a str, separator: Option<&str>, most: i64) -> Vec<&'a str> {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let mut parts: Vec<&str> = match separator {
+        Some(separator) => text.rsplitn(most.saturating_add(1), separator).collect(),
+        None => {
+            let mut parts = Vec::new();
+            let mut rest = text.trim_end_matches(is_space);
+            while !rest.is_empty() {
+                let found = if parts.len() < most { rest.rfind(is_space) } else { None };
+                let start = found.map_or(0, |at| at + rest[at..].chars().next().map_or(0, char::len_utf8));
+                parts.push(&rest[start..]);
+                rest = rest[..start].trim_end_matches(is_space);
+            }
+            parts
+        }
+    };
+    parts.reverse();
+    parts
+}
+
+pub fn replaced(text: &str, old: &str, new: &str, most: i64) -> String {
+    match usize::try_from(most) {
+        Ok(most) => text.replacen(old, new, most),
+        Err(_) => text.replace(old, new),
+    }
+}
+
+fn padding(text: &str, width: i64) -> usize {
+    usize::try_from(width).unwrap_or(0).saturating_sub(text.chars().count())
+}
+
+/// Spaces for one method call are bounded, as a template is somebody else's program.
+const WIDEST: i64 = 1 << 16;
+
+pub fn padded_left(text: &str, width: i64, fill: char) -> String {
+    String::from_iter(std::iter::repeat_n(fill, padding(text, width.min(WIDEST)))) + text
+}
+
+pub fn padded_right(text: &str, width: i64, fill: char) -> String {
+    text.chars().chain(std::iter::repeat_n(fill, padding(text, width.min(WIDEST)))).collect()
+}
+
+/// `center`: of an odd number of fills the one more stands left if the width is odd, right if it is not.
+pub fn centered(text: &str, width: i64, fill: char) -> String {
+    let padding = padding(text, width.min(WIDEST));
+    let left = padding / 2 + (padding & usize::try_from(width.min(WIDEST)).unwrap_or(0) & 1);
+    let fills = |count| std::iter::repeat_n(fill, count);
+    fills(left).chain(text.chars()).chain(fills(padding - left)).collect()
+}
+
+pub fn zero_filled(text: &str, width: i64) -> String {
+    match text.strip_prefix(['+', '-']) {
+        Some(digits) => format!("{}{}", &text[..1], padded_left(digits, width - 1, '0')),
+        None => padded_left(text, width, '0'),
+    }
+}
+
+pub fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| {
+        first.to_uppercase().chain(letters.as_str().to_lowercase().chars()).collect()
+    })
+}
+
+/// `int(text, base)`, or the whole part of `float(text)`.
+pub fn integer(text: &str, base: u32) -> Option<i128> {
+    let plain = text.trim_matches(is_space).replace('_', "");
+    let (sign, digits) = match plain.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, plain.strip_prefix('+').unwrap_or(&plain)),
+    };
+    let prefix = match base {
+        2 => "0b",
+        8 => "0o",
+        16 => "0x",
+        _ => "",
+    };
+    let lower = digits.to_ascii_lowercase();
+    let bare = lower.strip_prefix(prefix).unwrap_or(&lower);
+    let whole = (2..=36).contains(&base).then(|| i128::from_str_radix(bare, base).ok()).flatten();
+    let float = || plain.parse::<f64>().ok().filter(|float| float.is_finite());
+    whole.map(|whole| sign * whole).or_else(|| float().map(|float| float as i128))
+}
+
+/// A capital behind everything that is no letter.
+pub fn titled(text: &str) -> String {
+    let mut out = String::new();
+    let mut within = false;
+    for letter in text.chars() {
+        if within {
+            out.extend(letter.to_lowercase())
+        } else {
+            out.extend(letter.to_uppercase())
+        }
+        within = letter.is_uppercase() || letter.is_lowercase();
+    }
+    out
+}
+
+pub fn is_titled(text: &str) -> bool {
+    let cased = |letter: char| letter.is_uppercase() || letter.is_lowercase();
+    text.chars().any(cased) && titled(text) == text
+}
+
+pub fn swapped(text: &str) -> String {
+    let swap = |letter: char| -> String {
+        if letter.is_uppercase() { letter.to_lowercase().collect() } else { letter.to_uppercase().collect() }
+    };
+    text.chars().map(swap).collect()
+}
+
+/// `expandtabs`: columns begin anew behind a line break.
+pub fn with_spaces(text: &str, size: usize) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for letter in text.chars() {
+        match letter {
+            '\t' if size > 0 => {
+                let spaces = size - column % size;
+                out.extend(std::iter::repeat_n(' ', spaces));
+                column += spaces;
+            }
+            '\t' => {}
+            _ => {
+                column = if matches!(letter, '\n' | '\r') { 0 } else { column + 1 };
+                out.push(letter);
+            }
+        }
+    }
+    out
+}
+
+/// Byte range of `text[start:end]`, counted in characters; nothing where it lies behind the end.
+pub fn range(text: &str, start: i64, end: Option<i64>) -> Option<(usize, usize)> {
+    let count = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
+    let bounded = |at: i64| if at < 0 { (at + count).max(0) } else { at.min(count) };
+    let (from, to) = (bounded(start), bounded(end.unwrap_or(count)));
+    let byte = |at: i64| {
+        let at = usize::try_from(at).unwrap_or(0);
+        text.char_indices().nth(at).map_or(text.len(), |(byte, _)| byte)
+    };
+    (start <= count && from <= to).then(|| (byte(from), byte(to)))
+}
