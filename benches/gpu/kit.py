@@ -25,8 +25,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path += [str(HERE / "peers"), str(HERE.parent / "peers")]
 from shapes import SHAPES  # noqa: E402
 
-# What the binaries are linked to; `libcupti` for the profile.
-LIBRARIES = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcurand.so.10", "libnvrtc.so.13"]
+# What the binaries are linked to.
+LIBRARIES = ["libcublas.so.13", "libcublasLt.so.13", "libcurand.so.10"]
 REHEARSAL = "cpu-composed"
 
 
@@ -64,7 +64,7 @@ class Kit:
     def run(self, command, env=None):
         """Standard output of a command, which may take what is left of its part's time; all it says is in the log."""
         limit = max(1, self.deadline - time.monotonic())
-        environment = os.environ | (env or {})
+        environment = os.environ | {"RUST_BACKTRACE": "0"} | (env or {})
         if self.small:
             environment["MCPRL_KERNELS"] = "composed"
         command = [str(word) for word in command]
@@ -79,6 +79,9 @@ class Kit:
             output, errors = child.communicate()
             self.log.write(output + errors)
             raise Failed(f"not done after {limit:.0f} s") from None
+        finally:
+            if child.poll() is None:  # The kit itself is stopped.
+                os.killpg(child.pid, signal.SIGKILL)
         self.log.write(output + errors)
         if child.returncode:
             said = [line for line in (errors or output).splitlines() if line.strip()] or ["no message"]
@@ -215,8 +218,15 @@ def pipeline(kit):
     sets.append(f'engine.devices=["{kit.device}"]')
     words = [word for change in sets for word in ["--set", change]]
     said = kit.mcprl(["--json", "run", HERE / "pipelines/sqlite.toml", "--cache", kit.work / "cache", *words])
-    ended = json.loads(said.splitlines()[-1])
-    return f"{ended['worked']} stages in {ended['seconds']:.1f} s", ended
+    events = [json.loads(line) for line in said.splitlines()]
+    stages = {event["id"]: {"seconds": event["seconds"]} | event["metrics"]
+              for event in events if event.get("event") == "finished"}
+    exam, gaps = stages["exam"], [of["max_logprob_gap"] for of in stages.values() if "max_logprob_gap" in of]
+    line = f"{len(stages)} stages in {events[-1]['seconds']:.0f} s, held-out success {exam['all.base.greedy']:.0%} → "
+    line += f"{exam['all.trained.greedy']:.0%}"
+    # Between sampling and scoring, in nats.
+    line += f", largest gap of log-probabilities {max(gaps):.1e}" if gaps else ", no update had a gradient"
+    return line, stages
 
 
 def load(kit):
@@ -235,41 +245,43 @@ def bench(kit, shape, only, env=None, **changed):
     return json.loads(kit.mcprl([*words, *flags(load(kit) | changed)], env))
 
 
-def engine(kit, shape):
-    update = bench(kit, shape, "training")
-    decode = bench(kit, shape, "decode")
-    machine, training = update["machine"], update["training"]
-    if kit.small and update["kernels"] != "composed":
-        raise Failed(f"computed by the kernels ({update['kernels']}), not as a device would")
-    training["mfu"] = update_operations(shape, load(kit), True) / training["seconds"] / machine["bf16"] / 1e9
-    for row in decode["decode"]:
+def update(kit, shape):
+    report = bench(kit, shape, "training")
+    if kit.small and report["kernels"] != "composed":
+        raise Failed(f"computed by the kernels ({report['kernels']}), not as a device would")
+    found = report["training"] | {"machine": report["machine"]}
+    found["mfu"] = update_operations(shape, load(kit), True) / found["seconds"] / report["machine"]["bf16"] / 1e9
+    return f"{found['tokens_per_second']:.0f} tokens/s", found
+
+
+def decode(kit, shape):
+    report = bench(kit, shape, "decode")
+    for row in report["decode"]:
         steps = row["tokens_per_second"] / row["sequences"]
-        row["bandwidth"] = step_bytes(shape, load(kit), row["sequences"]) * steps / machine["memory"] / 1e9
-    best = decode["decode"][-1]
-    line = f"update {training['tokens_per_second']:.0f} tokens/s, decode {best['tokens_per_second']:.0f} tokens/s"
-    return line, {"kernels": update["kernels"], "machine": machine, "update": training, "decode": decode["decode"]}
+        row["bandwidth"] = step_bytes(shape, load(kit), row["sequences"]) * steps / report["machine"]["memory"] / 1e9
+    return f"{report['decode'][-1]['tokens_per_second']:.0f} tokens/s", {"rows": report["decode"]}
 
 
-def peer(kit, shape):
+def peer(kit, work, shape, *more):
     have("torch", "transformers", "peft")
-    sizes = load(kit) | dict(runs=2)
-    common = ["--shape", shape, "--dtype", "bf16", "--device", kit.device, *flags(sizes)]
+    words = [work, "--shape", shape, "--dtype", "bf16", "--device", kit.device, *flags(load(kit) | dict(runs=2)), *more]
+    return json.loads(kit.run([sys.executable, HERE / "peers/peer.py", *words]).splitlines()[-1])
+
+
+def peer_update(kit, shape):
     # TRL's own loss where TRL is there; else the products of the same step, without it.
-    work = "update" if importlib.util.find_spec("trl") else "dense"
-    micro = ["--checkpointing", "--micro", sizes["group"]]
+    trl = importlib.util.find_spec("trl") is not None
+    found = peer(kit, "update" if trl else "dense", shape, "--checkpointing", "--micro", load(kit)["group"])
+    found["with"] = "TRL, PEFT, Transformers" if trl else "PEFT, Transformers; TRL is not installed"
+    if ours := kit.data(f"update {shape}"):
+        operations = update_operations(shape, load(kit), False)
+        found["mfu"] = operations / found["seconds"] / ours["machine"]["bf16"] / 1e9
+    return f"{found['tokens_per_second']:.0f} tokens/s ({found['with']})", found
 
-    def call(work, *more):
-        return json.loads(kit.run([sys.executable, HERE / "peers/peer.py", work, *common, *more]).splitlines()[-1])
 
-    ours = kit.data(f"engine {shape}")
-    update = call(work, *micro)
-    if ours:
-        operations = update_operations(shape, sizes, False)
-        update["mfu"] = operations / update["seconds"] / ours["machine"]["bf16"] / 1e9
-    decode = call("decode")["decode"]
-    with_what = "TRL, PEFT, Transformers" if work == "update" else "PEFT, Transformers; TRL is not installed"
-    line = f"update {update['tokens_per_second']:.0f} tokens/s, decode {decode[-1]['tokens_per_second']:.0f} tokens/s"
-    return f"{line} ({with_what})", {"with": with_what, "update": update, "decode": decode}
+def peer_decode(kit, shape):
+    rows = peer(kit, "decode", shape)["decode"]
+    return f"{rows[-1]['tokens_per_second']:.0f} tokens/s (Transformers)", {"with": "PEFT, Transformers", "rows": rows}
 
 
 def profile(kit, shape):
@@ -378,6 +390,14 @@ def table(head, rows):
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
+def speed(found, what):
+    """A row of the table of speeds: an update, or decoding so many sequences."""
+    seconds = found["seconds"] if "seconds" in found else found["sequences"] / found["tokens_per_second"]
+    shares = [f"{found[name]:.1%}" if name in found else "" for name in ["mfu", "bandwidth"]]
+    return [found.get("with") or "mcprl", what, f"{found['tokens_per_second']:.0f}", f"{1e3 * seconds:.1f}",
+            f"{found['peak_mib']:.0f}", *shares]
+
+
 def page(results):
     parts = results["parts"]
     data = {part["name"]: part["data"] for part in parts if part["data"]}
@@ -393,25 +413,16 @@ def page(results):
                 for name in ["f32", "bf16", "bf16 of PyTorch"]]
         text += [f"## Distance to PyTorch {found['torch']} in f32", "",
                  table(["", "logits", "gradients", "update"], rows), ""]
-    engines = {name.split(" ", 1)[1]: found for name, found in data.items() if name.startswith("engine ")}
-    for shape, found in engines.items():
-        machine, theirs = found["machine"], data.get(f"peer {shape}")
-        text += [f"## {shape}, bf16", "",
-                 f"Measured here: bf16 products {machine['bf16'] / 1e3:.1f} TFLOP/s, f32 products "
-                 f"{machine['f32'] / 1e3:.1f} TFLOP/s, copies {machine['memory']:.0f} GB/s.", ""]
-        rows = []
-        for who, of in [("mcprl", found), (theirs["with"], theirs) if theirs else (None, None)]:
-            if of is None:
-                continue
-            update = of["update"]
-            mfu = f"{update['mfu']:.1%}" if "mfu" in update else ""
-            rows.append([who, "update", f"{update['tokens_per_second']:.0f}", f"{update['seconds'] * 1e3:.0f}",
-                         f"{update['peak_mib']:.0f}", mfu, ""])
-            for row in of["decode"]:
-                milliseconds = 1e3 * row["sequences"] / row["tokens_per_second"]
-                share = f"{row['bandwidth']:.1%}" if "bandwidth" in row else ""
-                rows.append([who, f"decode, {row['sequences']}", f"{row['tokens_per_second']:.0f}",
-                             f"{milliseconds:.1f}", f"{row['peak_mib']:.0f}", "", share])
+    for shape in SHAPES:
+        rows = [speed(data[f"{who}update {shape}"], "update") for who in ["", "peer "] if f"{who}update {shape}" in data]
+        rows += [speed(row | {"with": found.get("with")}, f"decode, {row['sequences']}")
+                 for who in ["", "peer "] if (found := data.get(f"{who}decode {shape}")) for row in found["rows"]]
+        if not rows:
+            continue
+        text += [f"## {shape}, bf16", ""]
+        if machine := data.get(f"update {shape}", {}).get("machine"):
+            text += [f"Measured here: bf16 products {machine['bf16'] / 1e3:.1f} TFLOP/s, f32 products "
+                     f"{machine['f32'] / 1e3:.1f} TFLOP/s, copies {machine['memory']:.0f} GB/s.", ""]
         text += [table(["", "", "tokens/s", "ms a step", "peak MiB", "MFU", "bandwidth"], rows), ""]
     for name, found in data.items():
         if not name.startswith("profile "):
@@ -434,6 +445,7 @@ def arguments():
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     kit = Kit(arguments())
     if not kit.small:
         driver, why = find_driver()
@@ -457,13 +469,16 @@ def main():
     part("doctor", 30, doctor)
     part("tests on a device", 90, device_tests)
     part("parity", 90, parity)
-    part("engine", 60, engine, first)
+    part("update", 45, update, first)
+    part("decode", 45, decode, first)
     part("profile", 60, profile, first)
     part("pipeline", 120, pipeline)
-    part("peer", 60, peer, first)
-    for shape in others:
-        part("engine", 60, engine, shape)
-        part("peer", 90, peer, shape)
+    for shape in [first, *others]:
+        if shape != first:
+            part("update", 60, update, shape)
+            part("decode", 45, decode, shape)
+        part("peer update", 60, peer_update, shape)
+        part("peer decode", 60, peer_decode, shape)
     failed = [part["name"] for part in kit.results["parts"] if part["status"] == "failed"]
     kit.results["verdict"] = f"failed: {', '.join(failed)}" if failed else "all parts that ran are right"
     kit.save()
