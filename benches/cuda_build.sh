@@ -3,6 +3,7 @@
 #
 #   benches/cuda_build.sh            # assembles a toolkit from PyPI wheels, then `cargo build --features cuda`
 #   CUDA_HOME=/usr/local/cuda FEATURES=cuda,nccl,cudnn,flash-attn benches/cuda_build.sh    # with a toolkit that is there
+#   benches/cuda_build.sh test --lib --no-run    # builds the tests
 #   FEATURES=cuda,nccl,flash-attn benches/cuda_build.sh check    # checks types alone: kernels are not compiled
 #
 # Environment: CUDA_TOOLKIT_DIR (where the toolkit is assembled), CARGO_TARGET_DIR, CUDA_COMPUTE_CAP (90: Hopper),
@@ -93,7 +94,10 @@ NVCC
 fi
 
 verb=build
-if [ "${1:-}" = check ]; then
+if [ "${1:-}" = test ]; then
+    verb=test
+    shift
+elif [ "${1:-}" = check ]; then
     verb=check
     shift
     # A compiler that writes empty files, and an empty CUTLASS: types need neither. What cargo keeps of it lies apart from

@@ -5,7 +5,7 @@
     python peer.py decode ...   `generate` with sampling, all prompts at once
 
 Weights are random, of the shape asked for; token ids are those of `mcprl bench`. Prints one JSON object. The peak of
-memory is the process's own (VmHWM), taken over the measured work alone.
+memory is the process's own (VmHWM), or the device's, taken over the measured work alone.
 """
 
 import argparse
@@ -19,14 +19,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-SHAPES = {
-    "demo": dict(hidden_size=128, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4,
-                 num_key_value_heads=2, head_dim=32, vocab_size=1024),
-    "qwen3-0.6b": dict(hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
-                       num_key_value_heads=8, head_dim=128, vocab_size=151936),
-    "qwen3-4b": dict(hidden_size=2560, intermediate_size=9728, num_hidden_layers=36, num_attention_heads=32,
-                     num_key_value_heads=8, head_dim=128, vocab_size=151936),
-}
+from shapes import SHAPES, UNTIED
+
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -34,6 +28,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", choices=["update", "dense", "decode"])
     parser.add_argument("--shape", choices=SHAPES, default="demo")
+    parser.add_argument("--device", default="cpu", help="as PyTorch names it: cpu, cuda:0")
     parser.add_argument("--dtype", choices=DTYPES, default="f32")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     for name, default in dict(prefix=100, question=20, episode=100, trained_every=2, group=8, groups=4, rank=16,
@@ -48,7 +43,20 @@ def tokens(count, seed):
     return [(i * i * 7 + i * 13 + seed * 2929) % 1021 for i in range(count)]
 
 
-def peak_mib(forget=False):
+def on_device(args):
+    return args.device != "cpu"
+
+
+def synchronize(args):
+    if on_device(args):
+        torch.cuda.synchronize(args.device)
+
+
+def peak_mib(args, forget=False):
+    if on_device(args):
+        if forget:
+            torch.cuda.reset_peak_memory_stats(args.device)
+        return torch.cuda.max_memory_allocated(args.device) / 2**20
     if forget:
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")
@@ -59,13 +67,15 @@ def peak_mib(forget=False):
 
 def build(args, train):
     torch.manual_seed(0)
-    config = Qwen3Config(**SHAPES[args.shape], tie_word_embeddings=True, rope_theta=1e6, rms_norm_eps=1e-6,
+    config = Qwen3Config(**SHAPES[args.shape], tie_word_embeddings=args.shape not in UNTIED, rope_theta=1e6, rms_norm_eps=1e-6,
                          max_position_embeddings=40960, attn_implementation="sdpa")
     dtype = DTYPES[args.dtype]
     torch.set_default_dtype(dtype)
-    model = Qwen3ForCausalLM(config).to(dtype)
+    with torch.device(args.device):
+        model = Qwen3ForCausalLM(config).to(dtype)
     torch.set_default_dtype(torch.float32)
     model = get_peft_model(model, LoraConfig(r=args.rank, lora_alpha=2 * args.rank, target_modules="all-linear"))
+    model.to(args.device)
     model.train(train)
     if train and args.checkpointing:
         model.enable_input_require_grads()
@@ -78,11 +88,11 @@ def sequences(args):
     for index in range(args.groups * args.group):
         parts = [tokens(args.prefix, 0), tokens(args.question, 50 + index // args.group), tokens(args.episode, 100 + index)]
         rows.append(sum(parts, []))
-    return torch.tensor(rows)
+    return torch.tensor(rows, device=args.device)
 
 
 def trained_mask(args, count):
-    at = torch.arange(args.episode)
+    at = torch.arange(args.episode, device=args.device)
     return (at % args.trained_every == 0).long().expand(count, -1)
 
 
@@ -108,7 +118,7 @@ def grpo_loss(model, args, ids):
     inputs = {
         "prompt_ids": ids[:, :prompt], "prompt_mask": torch.ones_like(ids[:, :prompt]),
         "completion_ids": ids[:, prompt:], "completion_mask": torch.ones_like(mask), "tool_mask": mask,
-        "advantages": torch.linspace(-1, 1, len(ids)), "num_items_in_batch": mask.sum(),
+        "advantages": torch.linspace(-1, 1, len(ids), device=args.device), "num_items_in_batch": mask.sum(),
     }
     return GRPOTrainer._compute_loss(stand_in, model, inputs)
 
@@ -140,14 +150,16 @@ def train(args, loss_of):
         optimizer.step()
         optimizer.zero_grad()
 
-    peak_mib(forget=True)
+    peak_mib(args, forget=True)
     seconds = []
     for _ in range(args.runs):
+        synchronize(args)
         start = time.perf_counter()
         step()
+        synchronize(args)
         seconds.append(time.perf_counter() - start)
     best = min(seconds)
-    return {"seconds": best, "tokens_per_second": ids.numel() / best, "peak_mib": peak_mib()}
+    return {"seconds": best, "tokens_per_second": ids.numel() / best, "peak_mib": peak_mib(args)}
 
 
 def decode(args):
@@ -155,28 +167,32 @@ def decode(args):
     rows = []
     for count in map(int, args.batch.split(",")):
         ids = torch.tensor([tokens(args.prefix, count + 7) + tokens(args.question, 50 + i // args.group)
-                            for i in range(count)])
-        peak_mib(forget=True)
+                            for i in range(count)], device=args.device)
+        peak_mib(args, forget=True)
 
         def run(new):
+            synchronize(args)
             start = time.perf_counter()
             with torch.no_grad():
                 model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=new,
                                min_new_tokens=new, do_sample=True, temperature=1.0, top_k=0, pad_token_id=0,
                                eos_token_id=None)
+            synchronize(args)
             return time.perf_counter() - start
 
+        if on_device(args):
+            run(1)  # What is loaded or chosen on first use is not timed.
         first = run(1)
         rest = run(args.new + 1) - first
         rows.append({"sequences": count, "tokens_per_second": count * args.new / rest, "prefill_seconds": first,
-                     "peak_mib": peak_mib()})
+                     "peak_mib": peak_mib(args)})
     return rows
 
 
 if __name__ == "__main__":
     args = arguments()
     torch.set_num_threads(args.threads)
-    result = {"work": args.work, "shape": args.shape, "dtype": args.dtype, "threads": args.threads,
+    result = {"work": args.work, "shape": args.shape, "dtype": args.dtype, "device": args.device, "threads": args.threads,
               "torch": torch.__version__}
     if args.work == "decode":
         result["decode"] = decode(args)

@@ -49,7 +49,7 @@ pub use replicas::score_across;
 pub use sampler::{Sampled, Sampler, Sequence, Stop, Usage};
 pub use sampling::Sampling;
 pub use supervised::{Example, Supervised};
-pub use trainer::{StepReport, Trainer, score};
+pub use trainer::{StepReport, Trainer, logits, score};
 
 /// Where and how the model computes, as the run file resolved it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

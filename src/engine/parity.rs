@@ -12,7 +12,9 @@ use super::{Microbatch, Rule, Sampler, Sampling, Trainer, score};
 use crate::model::{Adapter, AdapterConfig, Decoder, Gradients, Targets, kernels::Format, merge, ops};
 
 fn fixtures() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/reference/fixtures")
+    // Read when a test runs, for the tests may have been carried to another machine.
+    let root = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    PathBuf::from(root).join("tests/reference/fixtures")
 }
 
 /// Where a family's files stand: model, adapter, numbers.
@@ -133,17 +135,7 @@ fn check_logits(device: &Device, worst: f32) {
 
 /// At every position.
 fn logits(decoder: &Decoder, tokens: &[u32]) -> Vec<f32> {
-    let tree = crate::model::TokenTree::new(&[tokens.to_vec()]);
-    let segments: Vec<_> =
-        tree.segments.iter().map(|s| (s.rows.clone(), s.subtree.clone(), s.first)).collect();
-    let ops::Holding { heads, format, .. } = decoder.holding();
-    let layout = ops::TreeLayout::new(&tree.positions, &segments, heads, format);
-    let mut x = decoder.embed(tokens, &tree.positions).unwrap();
-    for layer in 0..decoder.config.layers {
-        x = decoder.layer(layer, x, &tree.positions, |q, k, v| layout.attend(q, k, v)).unwrap().output;
-    }
-    let (_, logits) = decoder.logits(&x).unwrap();
-    ops::read(&logits).unwrap()
+    ops::read(&super::logits(decoder, tokens).unwrap()).unwrap()
 }
 
 #[test]

@@ -489,6 +489,15 @@ pub fn score(
     replicas::score(&[Member { decoder, crew: &Crew::Apart(threads.max(1)) }], batches)
 }
 
+/// Logits at every position of a sequence, `[tokens, vocabulary]`, all held at once: for comparisons.
+pub fn logits(decoder: &Decoder, tokens: &[u32]) -> Result<Tensor, EngineError> {
+    let tree = TokenTree::new(&[tokens]);
+    with_layout(decoder, &tree, |layout| {
+        let x = forward(decoder, &tree, layout, |_, _, saved| drop(saved))?;
+        Ok(decoder.logits(&x)?.1)
+    })
+}
+
 /// The log-probability of every target of a microbatch.
 pub(super) fn scored(decoder: &Decoder, batch: &Microbatch) -> Result<Vec<f32>, EngineError> {
     with_layout(decoder, &batch.tree, |layout| {

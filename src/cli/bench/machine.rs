@@ -2,11 +2,17 @@
 
 use std::{hint::black_box, time::Instant};
 
+use candle_core::{DType, Device, Tensor};
 use serde::Serialize;
 
+use super::cuda;
 use crate::{
+    engine::EngineError,
     error::Result,
-    model::kernels::{Format, Frozen},
+    model::{
+        kernels::{Format, Frozen, Level, multiplies_bf16},
+        ops,
+    },
 };
 
 /// Peaks measured here and now: what else runs on the machine lowers them as it lowers the work.
@@ -15,7 +21,7 @@ pub struct Machine {
     /// Billions of operations per second of products that fit the caches, all threads together.
     pub f32: f64,
     pub bf16: f64,
-    /// Billions of bytes read from memory per second, all threads together.
+    /// Billions of bytes read from memory per second, all threads together; on a device read and written by a copy.
     pub memory: f64,
 }
 
@@ -69,16 +75,57 @@ impl Machine {
         })?;
         Ok(Self { f32: rate(Format::F32)?, bf16: rate(Format::Bf16)?, memory })
     }
+
+    /// Of a device, by candle's own operations.
+    pub fn measure_device(device: &Device) -> Result<Self> {
+        const REPEATS: usize = 5;
+        // A device needs large matrices to be busy; the CPU in its place would take minutes.
+        let n: usize = if device.is_cpu() { 128 } else { 8192 };
+        let synchronized = |work: &dyn Fn() -> candle_core::Result<()>| {
+            let run = || (0..REPEATS).try_for_each(|_| work()).and_then(|()| device.synchronize());
+            // What is loaded or chosen on first use is not timed.
+            run().map_err(EngineError::from)?;
+            fastest(3, || Ok(run().map_err(EngineError::from)?))
+        };
+        let random = |dtype| Tensor::randn(0f32, 1.0, (n, n), device)?.to_dtype(dtype);
+        let rate = |dtype| -> Result<f64> {
+            let (x, y) =
+                (random(dtype).map_err(EngineError::from)?, random(dtype).map_err(EngineError::from)?);
+            let seconds = synchronized(&|| x.matmul(&y).map(drop))?;
+            Ok((REPEATS * 2 * n * n * n) as f64 / seconds / 1e9)
+        };
+        let (f32, bf16) = (rate(DType::F32)?, rate(DType::BF16)?);
+        let block = Tensor::ones((4, n, n), DType::F32, device).map_err(EngineError::from)?;
+        let seconds = synchronized(&|| block.copy().map(drop))?;
+        let memory = (REPEATS * 2 * 4 * block.elem_count()) as f64 / seconds / 1e9;
+        Ok(Self { f32, bf16, memory })
+    }
 }
 
-/// Forgets the process's peak of memory, where the system allows it.
-pub fn forget_peak() {
-    // Without it the peak is that of the whole process: larger, never smaller.
-    _ = std::fs::write("/proc/self/clear_refs", "5");
+/// What computes: the device's name, or the kernels of the CPU.
+pub fn name(device: &Device) -> String {
+    match cuda::name(device) {
+        Some(name) => name,
+        None if ops::composed::forced() => "composed".into(),
+        None if multiplies_bf16() => "avx512 with bf16".into(),
+        None => Level::get().name().into(),
+    }
 }
 
-/// The most memory the process held since [`forget_peak`], in MiB; 0 where the system does not say.
-pub fn peak_mib() -> f64 {
+/// Forgets the peak of memory: the process's, where the system allows it, or the device's.
+pub fn forget_peak(device: &Device) {
+    if !cuda::forget_peak(device) {
+        // Without it the peak is that of the whole process: larger, never smaller.
+        _ = std::fs::write("/proc/self/clear_refs", "5");
+    }
+}
+
+/// The most memory the process held since [`forget_peak`], on the device where there is one, in MiB; 0 where the system
+/// does not say.
+pub fn peak_mib(device: &Device) -> f64 {
+    if let Some(bytes) = cuda::peak(device) {
+        return bytes as f64 / f64::from(1 << 20);
+    }
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok());

@@ -3,7 +3,10 @@
 //! Measured on decoders with random weights, so it needs no files and no server, or on a model folder. `benches/peers/`
 //! gives the same work to other tools.
 
+#[cfg_attr(not(feature = "cuda"), path = "cuda_disabled.rs")]
+mod cuda;
 mod machine;
+mod parity;
 mod work;
 
 use std::path::PathBuf;
@@ -15,7 +18,7 @@ use super::{Outcome, runtime};
 use crate::{
     engine::EngineSpec,
     error::Result,
-    model::kernels::{Format, Level, multiplies_bf16},
+    model::{kernels::Format, ops::composed},
     ui::{Printer, Voice},
 };
 use machine::Machine;
@@ -29,6 +32,9 @@ pub struct Bench {
     /// A model folder to measure instead of random weights.
     #[arg(long, value_name = "FOLDER", conflicts_with = "shape")]
     model: Option<PathBuf>,
+    /// The device to measure: `cpu` or `cuda:N`.
+    #[arg(long, default_value = "cpu")]
+    device: String,
     /// How frozen weights are held.
     #[arg(long, value_enum, default_value_t = Dtype::F32)]
     dtype: Dtype,
@@ -38,6 +44,9 @@ pub struct Bench {
     /// Measure this alone.
     #[arg(long, value_enum)]
     only: Option<Part>,
+    /// Compute what `benches/gpu/parity.py` compares with PyTorch, from and to this folder, and measure nothing.
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    parity: Option<PathBuf>,
     #[command(flatten)]
     load: Load,
 }
@@ -90,6 +99,10 @@ pub enum Shape {
     #[value(name = "qwen3-4b")]
     #[serde(rename = "qwen3-4b")]
     Qwen3Medium,
+    /// Qwen3-8B.
+    #[value(name = "qwen3-8b")]
+    #[serde(rename = "qwen3-8b")]
+    Qwen3Large,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -122,11 +135,16 @@ enum Part {
 impl Bench {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let spec = EngineSpec {
-            devices: vec!["cpu".into()],
+            devices: vec![self.device.clone()],
             threads: self.threads,
             dtype: Some(self.dtype.into()),
             kv_cache_mib: None,
         };
+        if let Some(folder) = &self.parity {
+            let written = parity::write(folder, self.dtype.into(), &spec.places()?)?;
+            printer.data(&written.display().to_string());
+            return Ok(Outcome::Worked);
+        }
         let report = runtime()?.block_on(self.measure(&spec))?;
         printer.data(&match printer.voice {
             Voice::Json => serde_json::json!(report).to_string(),
@@ -136,12 +154,14 @@ impl Bench {
     }
 
     async fn measure(&self, spec: &EngineSpec) -> Result<Report> {
-        let threads = spec.places()?.threads();
+        let places = spec.places()?;
+        let (threads, device) = (places.threads(), &places.first.device);
         let wanted = |part| self.only.is_none_or(|only| only == part);
         let format = self.dtype.into();
         let model = Model { shape: self.shape, folder: self.model.as_deref(), format };
         let mut report = Report {
-            kernels: if multiplies_bf16() { "avx512 with bf16" } else { Level::get().name() },
+            kernels: machine::name(device),
+            device: self.device.clone(),
             threads,
             shape: self.model.is_none().then_some(self.shape),
             model: self.model.clone(),
@@ -153,23 +173,27 @@ impl Bench {
             decode: Vec::new(),
         };
         if wanted(Part::Training) {
-            report.training = Some(work::training(model, &self.load, threads, true)?);
+            report.training = Some(work::training(model, &self.load, &places, true)?);
         }
         if wanted(Part::Unshared) {
-            report.unshared = Some(work::training(model, &self.load, threads, false)?);
+            report.unshared = Some(work::training(model, &self.load, &places, false)?);
         }
         if wanted(Part::Decode) {
-            report.decode = work::decode(model, &self.load, threads).await?;
+            report.decode = work::decode(model, &self.load, &places).await?;
         }
         // Last, for what it held would count as memory of the work.
-        report.machine = Some(Machine::measure(threads)?);
+        report.machine = Some(match device.is_cpu() && !composed::forced() {
+            true => Machine::measure(threads)?,
+            false => Machine::measure_device(device)?,
+        });
         Ok(report)
     }
 }
 
 #[derive(Debug, Serialize)]
 struct Report {
-    kernels: &'static str,
+    kernels: String,
+    device: String,
     threads: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     shape: Option<Shape>,
@@ -190,18 +214,22 @@ impl Report {
         let mut line = |name: &str, value: String| text += &format!("{name:<46}{value:>18}\n");
         let machine = self.machine.as_ref();
         if let Some(machine) = machine {
-            line("matrix product, f32, all threads", format!("{:.0} GFLOP/s", machine.f32));
-            line("matrix product, bf16, all threads", format!("{:.0} GFLOP/s", machine.bf16));
-            line("memory, read", format!("{:.1} GB/s", machine.memory));
+            line("matrix product, f32", format!("{:.0} GFLOP/s", machine.f32));
+            line("matrix product, bf16", format!("{:.0} GFLOP/s", machine.bf16));
+            line("memory", format!("{:.1} GB/s", machine.memory));
         }
         for (name, training) in [("prefixes shared", &self.training), ("nothing shared", &self.unshared)] {
             let Some(training) = training else { continue };
             line(&format!("training, {name}"), format!("{:.0} tokens/s", training.tokens_per_second));
             line("  one step", format!("{:.3} s", training.seconds));
-            line("  its matrix products", format!("{:.0} % of the time", 100.0 * training.gemm_share));
-            line("  while they run", format!("{:.0} GFLOP/s", training.gemm_gflops));
+            if let Some(products) = &training.products {
+                line("  its matrix products", format!("{:.0} % of the time", 100.0 * products.share));
+                line("  while they run", format!("{:.0} GFLOP/s", products.gflops));
+            }
             line("  peak memory", format!("{:.0} MiB", training.peak_mib));
-            line("  peak memory as planned", format!("{:.0} MiB", training.planned_mib));
+            if let Some(planned) = training.planned_mib {
+                line("  peak memory as planned", format!("{planned:.0} MiB"));
+            }
         }
         if let (Some(shared), Some(unshared)) = (&self.training, &self.unshared) {
             line("gain from sharing", format!("{:.2} ×", unshared.seconds / shared.seconds));
@@ -211,7 +239,9 @@ impl Report {
             line(&name, format!("{:.0} tokens/s", decode.tokens_per_second));
             line("  prompts of all of them", format!("{:.3} s", decode.prefill_seconds));
             line("  peak memory", format!("{:.0} MiB", decode.peak_mib));
-            line("  peak memory as planned", format!("{:.0} MiB", decode.planned_mib));
+            if let Some(planned) = decode.planned_mib {
+                line("  peak memory as planned", format!("{planned:.0} MiB"));
+            }
         }
         text
     }

@@ -1,6 +1,10 @@
 //! The work that is measured: training steps and decoding on random weights.
 
-use std::{path::Path, sync::Arc, time::Instant};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
 
 use candle_core::Device;
 use futures::future::join_all;
@@ -13,12 +17,12 @@ use super::{
 };
 use crate::{
     engine::{
-        Footprint, Microbatch, Rule, Sampler, Sampling, SamplingLoad, Trainer, TrainingLoad, give_back,
-        load_frozen,
+        EngineError, Footprint, Microbatch, Places, Rule, Sampler, Sampling, SamplingLoad, Trainer,
+        TrainingLoad, give_back, load_frozen,
     },
     error::Result,
     model::{
-        Adapter, AdapterConfig, Decoder, Init, ModelConfig, ModelError,
+        Adapter, AdapterConfig, Decoder, ModelConfig, ModelError,
         kernels::{Format, metered},
     },
 };
@@ -29,13 +33,26 @@ pub struct Training {
     pub tokens_per_second: f64,
     /// Of one step: forward, backward and update.
     pub seconds: f64,
-    /// Share of the threads' time spent in matrix products.
-    pub gemm_share: f64,
-    /// Billions of operations per second of the products while they ran, all threads together.
-    pub gemm_gflops: f64,
+    /// Distinct tokens of a step: those that go through the decoder.
+    pub distinct: usize,
+    /// When the fastest step began and ended, in nanoseconds since 1970: to find it in a trace.
+    pub window: [u64; 2],
+    /// Of the CPU kernels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub products: Option<Products>,
     pub peak_mib: f64,
-    /// The peak foretold by the memory plan.
-    pub planned_mib: f64,
+    /// The peak estimated by the memory plan: of the CPU kernels alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planned_mib: Option<f64>,
+}
+
+/// Matrix products of a training step.
+#[derive(Debug, Serialize)]
+pub struct Products {
+    /// Share of the threads' time spent in them.
+    pub share: f64,
+    /// Billions of operations per second while they ran, all threads together.
+    pub gflops: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -45,21 +62,25 @@ pub struct Decode {
     pub tokens_per_second: f64,
     /// Until every sequence had its first token.
     pub prefill_seconds: f64,
+    /// When the tokens after the first were sampled, in nanoseconds since 1970.
+    pub window: [u64; 2],
     pub peak_mib: f64,
-    /// The peak foretold by the memory plan.
-    pub planned_mib: f64,
+    /// The peak estimated by the memory plan: of the CPU kernels alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planned_mib: Option<f64>,
 }
 
 fn config(shape: Shape) -> Result<ModelConfig> {
     let (hidden, intermediate, layers, heads, kv, dim, vocabulary) = match shape {
         Shape::Demo => (128, 384, 4, 4, 2, 32, 1024),
+        Shape::Qwen3Large => (4096, 12288, 36, 32, 8, 128, 151_936),
         Shape::Qwen3Small => (1024, 3072, 28, 16, 8, 128, 151_936),
         Shape::Qwen3Medium => (2560, 9728, 36, 32, 8, 128, 151_936),
     };
     let text = json!({
         "model_type": "qwen3", "hidden_act": "silu", "attention_bias": false, "hidden_size": hidden,
         "intermediate_size": intermediate, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "num_key_value_heads": kv, "head_dim": dim, "vocab_size": vocabulary, "tie_word_embeddings": true,
+        "num_key_value_heads": kv, "head_dim": dim, "vocab_size": vocabulary, "tie_word_embeddings": shape != Shape::Qwen3Large,
         "max_position_embeddings": 40_960, "rope_theta": 1e6, "rms_norm_eps": 1e-6,
     });
     let path = std::env::temp_dir();
@@ -78,18 +99,27 @@ pub struct Model<'a> {
     pub format: Format,
 }
 
-fn decoder(model: Model<'_>, rank: usize) -> Result<Decoder> {
+fn decoder(model: Model<'_>, rank: usize, device: &Device) -> Result<Decoder> {
     let mut decoder = match model.folder {
-        Some(folder) => load_frozen(folder, Some(model.format), &Device::Cpu)?,
-        None => {
-            let mut decoder = Decoder::random(config(model.shape)?, Init { seed: 1, deviation: 0.05 })?;
-            decoder.freeze(model.format)?;
-            give_back();
-            decoder
-        }
+        Some(folder) => load_frozen(folder, Some(model.format), device)?,
+        None => Decoder::random_on(config(model.shape)?, 0.05, model.format, device)?,
     };
+    give_back();
     Adapter::fresh(&mut decoder, &AdapterConfig::new(rank, 2.0 * rank as f32), 1)?;
     Ok(decoder)
+}
+
+/// In nanoseconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// Runs `work` until the device is done with it; gives its seconds, and when it began and ended.
+fn timed(device: &Device, work: impl FnOnce() -> Result<()>) -> Result<(f64, [u64; 2])> {
+    let (start, began) = (Instant::now(), now());
+    work()?;
+    device.synchronize().map_err(EngineError::from)?;
+    Ok((start.elapsed().as_secs_f64(), [began, now()]))
 }
 
 fn tokens(count: usize, seed: usize) -> Vec<u32> {
@@ -108,54 +138,60 @@ fn sequences(load: &Load) -> Vec<(Vec<u32>, Vec<bool>)> {
     (0..load.groups * load.group).map(episode).collect()
 }
 
-pub fn training(model: Model<'_>, load: &Load, threads: usize, share: bool) -> Result<Training> {
+pub fn training(model: Model<'_>, load: &Load, places: &Places, share: bool) -> Result<Training> {
+    let (threads, device) = (places.threads(), &places.first.device);
     let sequences = sequences(load);
     let total: usize = sequences.iter().map(|(tokens, _)| tokens.len()).sum();
     let mut trainer = {
         let rule = Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
-        let decoder = decoder(model, load.rank)?;
-        Trainer::new(decoder, |parameters| vec![rule; parameters.len()], threads)
+        let decoder = decoder(model, load.rank, device)?;
+        Trainer::across(decoder, |parameters| vec![rule; parameters.len()], places)?
     };
     let workers = trainer.workers();
     let each = if share { sequences.len().div_ceil(workers) } else { 1 };
     let batches: Vec<Microbatch> = sequences.chunks(each).map(|share| Microbatch::new(share).0).collect();
-    let planned = Footprint::training(
-        &trainer.decoder.config,
-        model.format,
-        &TrainingLoad {
-            rows: Microbatch::most_rows(&batches),
-            longest: load.prefix + load.question + load.episode,
-            workers: workers.min(batches.len()),
-            threads: threads / workers,
-            recompute: trainer.recomputes(&batches),
-            devices: 1,
-            adapter: Adapter::size(&trainer.decoder),
-            moments: 8,
-        },
-    );
+    let plan = || {
+        Footprint::training(
+            &trainer.decoder.config,
+            model.format,
+            &TrainingLoad {
+                rows: Microbatch::most_rows(&batches),
+                longest: load.prefix + load.question + load.episode,
+                workers: workers.min(batches.len()),
+                threads: threads / workers,
+                recompute: trainer.recomputes(&batches),
+                devices: 1,
+                adapter: Adapter::size(&trainer.decoder),
+                moments: 8,
+            },
+        )
+    };
+    let planned_mib = trainer.decoder.by_kernels().then(|| mib(plan().total()));
     let mut step = || -> Result<()> {
         trainer.step(&batches, &|_, _, _| -1e-3, 1e-4, 1.0)?;
         Ok(())
     };
-    forget_peak();
-    let (mut seconds, mut busy, mut operations) = (f64::INFINITY, 0.0, 0.0);
+    forget_peak(device);
+    let (mut seconds, mut window, mut products) = (f64::INFINITY, [0; 2], None);
     for _ in 0..load.runs {
-        let start = Instant::now();
-        let (result, in_products, done) = metered(&mut step);
-        result?;
-        let wall = start.elapsed().as_secs_f64();
+        let (result, busy, operations) = metered(|| timed(device, &mut step));
+        let (wall, at) = result?;
         if wall < seconds {
-            (seconds, busy, operations) = (wall, in_products, done);
+            (seconds, window) = (wall, at);
+            products = (busy > 0.0).then(|| Products {
+                share: busy / (seconds * threads as f64),
+                gflops: operations / busy / 1e9 * threads as f64,
+            });
         }
     }
-    let peak_mib = peak_mib();
     Ok(Training {
         tokens_per_second: total as f64 / seconds,
         seconds,
-        gemm_share: busy / (seconds * threads as f64),
-        gemm_gflops: operations / busy / 1e9 * threads as f64,
-        peak_mib,
-        planned_mib: mib(planned.total()),
+        distinct: batches.iter().map(|batch| batch.tree.tokens.len()).sum(),
+        window,
+        products,
+        peak_mib: peak_mib(device),
+        planned_mib,
     })
 }
 
@@ -163,14 +199,16 @@ fn mib(bytes: usize) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-pub async fn decode(model: Model<'_>, load: &Load, threads: usize) -> Result<Vec<Decode>> {
-    let decoder = decoder(model, load.rank)?;
-    let (config, adapter) = (decoder.config.clone(), Adapter::size(&decoder));
-    let sampler = Sampler::new(decoder, threads);
+pub async fn decode(model: Model<'_>, load: &Load, places: &Places) -> Result<Vec<Decode>> {
+    let (threads, device) = (places.threads(), &places.first.device);
+    let decoder = decoder(model, load.rank, device)?;
+    let (config, adapter, by_kernels) =
+        (decoder.config.clone(), Adapter::size(&decoder), decoder.by_kernels());
+    let sampler = Sampler::across(decoder, places, None)?;
     let sampling = Sampling { temperature: 1.0, ..Sampling::GREEDY };
     let (mut rows, mut held) = (Vec::new(), 0);
     for sequences in &load.batch {
-        forget_peak();
+        forget_peak(device);
         let start = Instant::now();
         // A prefix of its own, so that no run finds it computed.
         let prefix: Arc<[u32]> = tokens(load.prefix, sequences + 7).into();
@@ -183,10 +221,12 @@ pub async fn decode(model: Model<'_>, load: &Load, threads: usize) -> Result<Vec
         let first = join_all(open.iter_mut().map(|sequence| sequence.turn(&[], &[], 1))).await;
         first.into_iter().collect::<std::result::Result<Vec<_>, _>>()?;
         let prefill_seconds = start.elapsed().as_secs_f64();
-        let start = Instant::now();
+        let (start, began) = (Instant::now(), now());
         let more = join_all(open.iter_mut().map(|sequence| sequence.turn(&[], &[], load.new))).await;
         more.into_iter().collect::<std::result::Result<Vec<_>, _>>()?;
+        // The last token was read from the device: it is done.
         let tokens_per_second = (sequences * load.new) as f64 / start.elapsed().as_secs_f64();
+        let window = [began, now()];
         // Prompts of earlier runs stay until their room is needed.
         held += load.prefix + sequences.div_ceil(load.group) * load.question;
         let asked = SamplingLoad {
@@ -203,8 +243,9 @@ pub async fn decode(model: Model<'_>, load: &Load, threads: usize) -> Result<Vec
             sequences: *sequences,
             tokens_per_second,
             prefill_seconds,
-            peak_mib: peak_mib(),
-            planned_mib: mib(planned),
+            window,
+            peak_mib: peak_mib(device),
+            planned_mib: by_kernels.then(|| mib(planned)),
         });
     }
     Ok(rows)

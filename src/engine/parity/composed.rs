@@ -206,22 +206,29 @@ fn training_resumes_from_moments_that_stood_beside_their_parameters() {
 /// The same on the first NVIDIA device, with wider bounds: `cargo test --features cuda -- --ignored on_a_device`.
 mod on_a_device {
     use super::*;
+    use crate::model::ops::composed::Forced;
 
-    fn device() -> Device {
-        Device::new_cuda_with_stream(0).unwrap()
+    /// With `MCPRL_KERNELS=composed` the CPU takes the device's place while the guard is there.
+    fn device() -> (Device, Option<Forced>) {
+        match std::env::var("MCPRL_KERNELS").as_deref() {
+            Ok("composed") => (Device::Cpu, Some(force())),
+            _ => (Device::new_cuda_with_stream(0).unwrap(), None),
+        }
     }
 
     #[test]
     #[ignore = "needs a build with CUDA, and an NVIDIA device"]
     fn logits_and_gradients_are_those_of_transformers_and_autograd() {
-        check_logits(&device(), 1e-4);
-        check_gradients(&device());
+        let (device, _forced) = device();
+        check_logits(&device, 1e-4);
+        check_gradients(&device);
     }
 
     #[tokio::test]
     #[ignore = "needs a build with CUDA, and an NVIDIA device"]
     async fn sampling_and_scoring_agree() {
-        check_sampling(&device(), 1e-4).await;
+        let (device, _forced) = device();
+        check_sampling(&device, 1e-4).await;
     }
 
     #[test]
@@ -231,7 +238,8 @@ mod on_a_device {
             for (format, worst) in [(Format::F32, 1e-3), (Format::Bf16, 0.1)] {
                 let kernels = steps(adapted(family, Some(format)), ADAMW);
                 let mut placed = adapted(family, Some(format));
-                placed.place(&device()).unwrap();
+                let (device, _forced) = device();
+                placed.place(&device).unwrap();
                 let found = steps(placed, ADAMW);
                 assert_close(family, &found.0, &kernels.0, worst);
                 assert_close(family, &[found.1], &[kernels.1], worst);

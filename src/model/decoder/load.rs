@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use rand_chacha::{
     ChaCha8Rng,
     rand_core::{Rng, SeedableRng},
@@ -64,6 +64,22 @@ impl Decoder {
                     .collect(),
             };
             Ok(Tensor::from_vec(data, shape, &Device::Cpu)?)
+        })
+    }
+
+    /// A decoder with random weights in this format, each drawn on the device that holds it: for measurements.
+    pub fn random_on(
+        config: ModelConfig,
+        deviation: f32,
+        format: Format,
+        device: &Device,
+    ) -> Result<Self, ModelError> {
+        Self::build(config, Some(format), &mut |name, shape| {
+            Ok(match shape {
+                [_] if name.ends_with(".bias") => Tensor::zeros(shape, DType::F32, device)?,
+                [_] => Tensor::ones(shape, DType::F32, device)?,
+                _ => Tensor::randn(0.0, deviation, shape, device)?,
+            })
         })
     }
 

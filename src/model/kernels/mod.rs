@@ -37,6 +37,7 @@ pub enum Level {
 
 impl Level {
     /// Found once; `MCPRL_KERNELS=portable|avx2|avx512` asks for less than the machine has.
+    /// `composed` asks for none of the kernels: [`super::ops::composed`].
     pub fn get() -> Self {
         static LEVEL: OnceLock<Level> = OnceLock::new();
         *LEVEL.get_or_init(|| {

@@ -190,7 +190,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
         return Err(GrpoError::Vocabulary { reference, policy: own }.into());
     }
     let on_policy = trajectories.iter().all(|trajectory| trajectory.policy == policy.digest.to_string());
-    let most = match (learner.trainer.decoder.device().is_cpu(), context.engine.dtype) {
+    let most = match (learner.trainer.decoder.by_kernels(), context.engine.dtype) {
         (true, _) => GAP,
         (false, None | Some(Format::F32)) => DEVICE_GAPS[0],
         (false, Some(_)) => DEVICE_GAPS[1],

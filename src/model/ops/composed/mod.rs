@@ -22,12 +22,16 @@ thread_local! {
     static FORCED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Whether CPU tensors take this path on the present thread: in tests.
+/// Whether CPU tensors take this path: on the present thread of a test, and in a process with `MCPRL_KERNELS=composed`,
+/// which rehearses on the CPU what a device is given.
 pub fn forced() -> bool {
     #[cfg(test)]
     return FORCED.get();
     #[cfg(not(test))]
-    false
+    {
+        static ASKED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        *ASKED.get_or_init(|| std::env::var("MCPRL_KERNELS").as_deref() == Ok("composed"))
+    }
 }
 
 /// CPU tensors of this thread take this path until the guard falls.

@@ -1,0 +1,155 @@
+"""Logits, gradients and one GRPO step of `mcprl`, held against PyTorch on the same device.
+
+    python parity.py FOLDER --mcprl PATH --engine cuda:0 --device cuda:0 [--small]
+
+Makes a random Qwen3 with a LoRA adapter in FOLDER (Transformers, PEFT), lets `mcprl bench --parity` compute on it in f32
+and in bf16, and computes the same with Transformers, PEFT and autograd. The reference is PyTorch in f32, TF32 off. In f32
+both should agree to rounding; in bf16 ours should be as near the reference as PyTorch's own bf16. Prints one JSON object.
+
+A step is one of AdamW on the DAPO loss (Yu et al. 2025, §3.3), with ratios on both sides of the clip.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+sys.path.append(str(pathlib.Path(__file__).parent / "reference"))
+from model_parity import LINEARS, fill  # noqa: E402
+
+# As in src/cli/bench/parity.rs.
+RATE, MAX_NORM, BETAS = 1e-3, 1.0, (0.9, 0.95)
+LOW, HIGH = 0.8, 1.28
+
+# Largest error in f32: ‖ours − reference‖ / ‖reference‖, over all values together.
+F32 = {"logits": 1e-4, "gradients": 1e-3, "update": 2e-2}
+# In bf16 ours may be this many times as far from the reference as PyTorch's own bf16.
+BF16 = 2.0
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--mcprl", required=True)
+    parser.add_argument("--engine", default="cpu", help="the device as mcprl names it")
+    parser.add_argument("--device", default="cpu", help="the device as PyTorch names it")
+    parser.add_argument("--small", action="store_true")
+    return parser.parse_args()
+
+
+def make(args):
+    """Writes the model, the adapter and the step's inputs."""
+    generator = torch.Generator().manual_seed(5)
+    sizes = dict(hidden_size=1024, intermediate_size=3072, num_hidden_layers=4, num_attention_heads=16,
+                 num_key_value_heads=8, head_dim=128, vocab_size=4096)
+    count, length, prompt = 8, 640, 256
+    if args.small:
+        sizes = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+                     num_key_value_heads=2, head_dim=32, vocab_size=160)
+        count, length, prompt = 4, 48, 16
+    config = Qwen3Config(**sizes, max_position_embeddings=1024, rope_theta=1e6, rms_norm_eps=1e-6,
+                         tie_word_embeddings=True, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+    model = Qwen3ForCausalLM(config).float()
+    fill(model.named_parameters(), generator)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.bfloat16().float())  # In bf16 the weights are the same ones.
+    model.save_pretrained(args.folder / "model")
+    adapted = get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules=LINEARS, task_type="CAUSAL_LM"))
+    fill([(name, p) for name, p in adapted.named_parameters() if p.requires_grad], generator)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.mul_(0.05)
+    adapted.save_pretrained(args.folder / "adapter")
+
+    tokens = torch.randint(config.vocab_size, (count, length), generator=generator)
+    tokens[:, :prompt] = tokens[0, :prompt]
+    with torch.no_grad():
+        now = logprobs(adapted.to(args.device)(tokens.to(args.device)).logits, tokens.to(args.device), prompt).cpu()
+    step = {
+        "tokens": tokens,
+        "old": now + 0.3 * torch.randn(now.shape, generator=generator),
+        "advantages": torch.randn(count, generator=generator),
+    }
+    save_file(step, args.folder / "step.safetensors")
+    return config, step
+
+
+def logprobs(logits, tokens, prompt):
+    """Of every token after the prompt: `[sequences, length − prompt]`."""
+    return logits[:, prompt - 1 : -1].float().log_softmax(-1).gather(2, tokens[:, prompt:, None])[..., 0]
+
+
+def names(config):
+    """The adapter's matrices in the order of mcprl's `gradient.{i}`."""
+    part = {name: "mlp" if name in LINEARS[4:] else "self_attn" for name in LINEARS}
+    return [f"base_model.model.model.layers.{layer}.{part[name]}.{name}.lora_{matrix}.default.weight"
+            for layer in range(config.num_hidden_layers) for name in LINEARS for matrix in "AB"]
+
+
+def by_pytorch(args, config, step, dtype):
+    """Logits, gradients and updates by autograd: each as one flat tensor in float64 on the CPU."""
+    model = AutoModelForCausalLM.from_pretrained(args.folder / "model", dtype=dtype, attn_implementation="eager")
+    model = PeftModel.from_pretrained(model, args.folder / "adapter", is_trainable=True).to(args.device)
+    parameters = dict(model.named_parameters())
+    parameters = [parameters[name] for name in names(config)]
+    assert all(parameter.dtype == torch.float32 for parameter in parameters), "PEFT holds the adapter in f32"
+    before = [parameter.detach().clone() for parameter in parameters]
+    tokens, old, advantages = (step[name].to(args.device) for name in ["tokens", "old", "advantages"])
+    logits = model(tokens).logits
+    ratio = (logprobs(logits, tokens, tokens.shape[1] - old.shape[1]) - old).exp()
+    terms = torch.min(ratio * advantages[:, None], ratio.clamp(LOW, HIGH) * advantages[:, None])
+    optimizer = torch.optim.AdamW(parameters, lr=RATE, betas=BETAS, eps=1e-8, weight_decay=0.0)
+    (-terms.mean()).backward()
+    gradients = [parameter.grad.clone() for parameter in parameters]
+    torch.nn.utils.clip_grad_norm_(parameters, MAX_NORM)
+    optimizer.step()
+    updates = [after.detach() - before for after, before in zip(parameters, before)]
+    return {"logits": flat([logits]), "gradients": flat(gradients), "update": flat(updates)}, before
+
+
+def by_us(args, config, before, dtype):
+    command = [args.mcprl, "bench", "--device", args.engine, "--dtype", dtype, "--parity", str(args.folder)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    found = load_file(args.folder / "ours.safetensors")
+    count = len(names(config))
+    updates = [found[f"parameter.{i}"] - before[i].cpu() for i in range(count)]
+    gradients = [found[f"gradient.{i}"] for i in range(count)]
+    return {"logits": flat([found["logits"]]), "gradients": flat(gradients), "update": flat(updates)}
+
+
+def flat(tensors):
+    return torch.cat([tensor.detach().cpu().double().flatten() for tensor in tensors])
+
+
+def errors(found, reference):
+    return {name: ((found[name] - reference[name]).norm() / reference[name].norm()).item() for name in reference}
+
+
+def main():
+    args = arguments()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    config, step = make(args)
+    reference, before = by_pytorch(args, config, step, torch.float32)
+    theirs, _ = by_pytorch(args, config, step, torch.bfloat16)
+    result = {
+        "f32": errors(by_us(args, config, before, "f32"), reference),
+        "bf16": errors(by_us(args, config, before, "bf16"), reference),
+        "bf16 of PyTorch": errors(theirs, reference),
+        "torch": torch.__version__,
+    }
+    wrong = [f"f32 {name}" for name, most in F32.items() if not result["f32"][name] <= most]
+    wrong += [f"bf16 {name}" for name in F32 if not result["bf16"][name] <= BF16 * result["bf16 of PyTorch"][name]]
+    print(json.dumps(result | {"wrong": wrong}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+//! Our side of a comparison with PyTorch; `benches/gpu/parity.py` is the other.
+//!
+//! Read from a folder: `model/` and `adapter/` as Transformers and PEFT write them, and of `step.safetensors`:
+//!
+//! | name | shape | what |
+//! |---|---|---|
+//! | `tokens` | `[n, length]` | sequences, as integers |
+//! | `old` | `[n, length − prompt]` | log-probabilities of the tokens after the prompt under the policy that acted |
+//! | `advantages` | `[n]` | of the sequences |
+//!
+//! Written there as `ours.safetensors`: `logits` (`[n, length, vocabulary]`); `gradient.{i}` of one step's DAPO loss, and
+//! `parameter.{i}` after that step of AdamW, of the adapter's matrices: by layer and linear, A then B.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
+
+use candle_core::{DType, Device, Tensor, safetensors};
+
+use crate::{
+    engine::{EngineError, Microbatch, Places, Rule, Trainer, load_frozen, logits},
+    error::Result,
+    grpo::{LossKind, Objective, StepSize, Token},
+    model::{Adapter, kernels::Format},
+};
+
+/// As in `parity.py`.
+const RATE: f64 = 1e-3;
+const MAX_NORM: f64 = 1.0;
+const ADAMW: Rule = Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
+
+struct Step {
+    tokens: Vec<Vec<u32>>,
+    old: Vec<Vec<f32>>,
+    advantages: Vec<f32>,
+}
+
+impl Step {
+    fn read(path: &Path) -> candle_core::Result<Self> {
+        let tensors = safetensors::load(path, &Device::Cpu)?;
+        let named = |name: &str, dtype| match tensors.get(name) {
+            Some(tensor) => tensor.to_dtype(dtype),
+            None => candle_core::bail!("{} has no `{name}`", path.display()),
+        };
+        Ok(Self {
+            tokens: named("tokens", DType::U32)?.to_vec2()?,
+            old: named("old", DType::F32)?.to_vec2()?,
+            advantages: named("advantages", DType::F32)?.to_vec1()?,
+        })
+    }
+
+    /// Two microbatches, and per target what the loss is told of it: by the tokens it stands for, all but how likely the
+    /// policy finds them now.
+    fn batches(&self) -> Vec<(Microbatch, Vec<Vec<Token>>)> {
+        let marked = |(tokens, old): (&Vec<u32>, &Vec<f32>)| {
+            let prompt = tokens.len().saturating_sub(old.len());
+            (tokens.clone(), (0..tokens.len()).map(|at| at >= prompt).collect())
+        };
+        let sequences: Vec<(Vec<u32>, Vec<bool>)> = self.tokens.iter().zip(&self.old).map(marked).collect();
+        let half = sequences.len().div_ceil(2).max(1);
+        let batch = |(part, sequences): (usize, &[(Vec<u32>, Vec<bool>)])| {
+            let (batch, indices) = Microbatch::new(sequences);
+            let mut told = vec![Vec::new(); batch.targets.len()];
+            for (sequence, targets) in (part * half..).zip(&indices) {
+                for (target, old) in targets.iter().zip(&self.old[sequence]) {
+                    let advantage = f64::from(self.advantages[sequence]);
+                    let (new, old) = (*old, *old);
+                    told[*target].push(Token {
+                        advantage,
+                        new,
+                        old,
+                        rollout_log_ratio: 0.0,
+                        reference: None,
+                    });
+                }
+            }
+            (batch, told)
+        };
+        sequences.chunks(half).enumerate().map(batch).collect()
+    }
+}
+
+/// Computes and writes it; gives the file's path.
+pub fn write(folder: &Path, format: Format, places: &Places) -> Result<PathBuf> {
+    let step = Step::read(&folder.join("step.safetensors")).map_err(EngineError::from)?;
+    let mut decoder = load_frozen(&folder.join("model"), Some(format), &places.first.device)?;
+    Adapter::load(&mut decoder, &folder.join("adapter"))?;
+    let mut found = HashMap::new();
+    let cpu = |tensor: &Tensor| tensor.to_device(&Device::Cpu).and_then(|tensor| tensor.copy());
+    let all = step.tokens.iter().map(|tokens| cpu(&logits(&decoder, tokens)?).map_err(EngineError::from));
+    let all = all.collect::<Result<Vec<_>, EngineError>>()?;
+    found.insert("logits".to_owned(), Tensor::stack(&all, 0).map_err(EngineError::from)?);
+
+    let (batches, told): (Vec<_>, Vec<_>) = step.batches().into_iter().unzip();
+    let objective = Objective::new(LossKind::Dapo);
+    let (rollouts, tokens) = (step.tokens.len(), step.old.iter().map(Vec::len).sum());
+    let weight = objective.weight(&StepSize { rollouts, tokens, token_budget: 0 }, 0);
+    let slope = |batch: usize, target: usize, new: f32| {
+        let of = |token: &Token| objective.term(&Token { new, ..*token }).slope;
+        (told[batch][target].iter().map(of).sum::<f64>() * weight) as f32
+    };
+    let mut trainer = Trainer::across(decoder, |parameters| vec![ADAMW; parameters.len()], places)?;
+    let (gradients, _) = trainer.gradients(&batches, &slope)?;
+    trainer.step(&batches, &slope, RATE, MAX_NORM)?;
+    let parameters = trainer.decoder.trained();
+    for (index, (gradient, parameter)) in gradients.slots.iter().zip(&parameters).enumerate() {
+        for (name, tensor) in [("gradient", gradient), ("parameter", parameter.tensor())] {
+            found.insert(format!("{name}.{index}"), cpu(tensor).map_err(EngineError::from)?);
+        }
+    }
+    let path = folder.join("ours.safetensors");
+    safetensors::save(&found, &path).map_err(EngineError::from)?;
+    Ok(path)
+}
