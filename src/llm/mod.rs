@@ -230,7 +230,7 @@ pub fn check_address(base_url: &str, api_key_env: Option<&str>) -> Result<(), Ll
 /// # Errors
 /// If nobody answers in that time.
 pub async fn reach(base_url: &str, model: &str, limit: Duration) -> Result<u16, LlmError> {
-    let mut url = address(base_url)?;
+    let mut url = address(base_url, None)?;
     let path = url.path().trim_end_matches("/chat/completions").to_owned();
     url.set_path(&format!("{path}/models"));
     let (model, shown) = (model.to_owned(), base_url.to_owned());
