@@ -38,7 +38,7 @@ mod upkeep;
 
 pub use draft::Stage;
 pub use error::{Mistake, Place, PlanError, Problem, Subject};
-pub use forecast::{Forecast, stage_name};
+pub use forecast::{Forecast, NoEstimate, Reused, Unknown, stage_name};
 pub use foresight::{Foresight, Told};
 pub use graph::{Node, Turn};
 pub use identity::ServerName;
@@ -52,7 +52,7 @@ pub use reason::{Beside, RerunReason, differences, stored, stored_draw, stored_p
 pub use resample::Resample;
 pub use schema::schema;
 pub use source::Source;
-pub use survey::{NodeStatus, Status, Survey, forced, is_sure_to_be_worked, no_metric, reasons};
+pub use survey::{NodeStatus, Rerun, Status, Survey, forced, is_sure_to_be_worked, no_metric, reasons};
 pub use upkeep::CacheMode;
 
 use std::{
