@@ -134,7 +134,7 @@ fn a_stage_that_waits_and_is_changed_itself_will_run_and_says_why() {
     let set = ["--set", "stages.start.value=6", "--set", "stages.end.sleep=0.01"];
     let plan = without_times(&project.mcprl(&[&["plan", "run.toml"], &set[..]].concat()).out);
     assert!(plan.contains("may run middle | half | if start changes"), "{plan}");
-    assert!(plan.contains("run end | step | after middle: params.sleep 0 → 0.01"), "{plan}");
+    assert!(plan.contains("run end | step | after middle: params.sleep 0.0 → 0.01"), "{plan}");
     assert!(plan.contains("2 to run, 1 that may run"), "{plan}");
 }
 

@@ -89,10 +89,11 @@ pub struct Plan {
 
 impl Plan {
     pub fn new(source: &Source, overrides: &Overrides, cards: &Cards, files: &FileDigests) -> Result<Self> {
-        let draft = draft::draft(source, overrides, cards, files)?;
         let reader = Reader::new(source);
-        let graph = graph::graph(&reader, &draft);
-        let graph = reader.finish(graph)?;
+        let draft = draft::draft(&reader, (source, overrides), cards, files)?;
+        // Also of a draft with mistakes, so that all of them are reported at once.
+        let graph = draft.as_ref().and_then(|draft| graph::graph(&reader, draft));
+        let (draft, graph) = reader.finish(draft.zip(graph))?;
         let identity = match &draft.server {
             Some(server) => Some(ServerIdentity::new(server, &absolute(source.folder()), files)?),
             None => None,

@@ -126,9 +126,8 @@ impl Survey {
         for (index, Found { status, cached, reused }) in plan.order().iter().zip(found) {
             let node = plan.node(*index);
             let is_ahead = status.is_ahead();
-            let uses = || foresight.uses(*index);
             let estimate = experience.as_ref().filter(|_| is_ahead);
-            let estimate = estimate.map(|known| known.forecast(&node.stage, uses(), reused));
+            let estimate = estimate.map(|known| known.forecast(&node.stage, foresight.uses(*index), reused));
             if let Some(Err(why)) = estimate {
                 let unknown = Unknown { stage: node.stage.name.clone(), why };
                 if !survey.unknown.contains(&unknown) {
@@ -217,7 +216,6 @@ fn found_of(
         Readiness::Ready(ready) => {
             let fields = plan.fields(index, &ready);
             let key = fields.key();
-            let reused = || reused(plan, store, index, (&ready, &fields));
             match (glance.lookup(store, &key), forced(plan, index, resample)) {
                 (Ok((known, _)), None) if plan.lacking(index, &known.metrics).is_some() => {
                     Status::Run { key, reasons: no_metric(plan.node(index)).into_iter().collect() }.into()
@@ -236,7 +234,8 @@ fn found_of(
                 }
                 (Err(found), None) => {
                     let reasons = reasons(plan, (store, last), index, (&ready, &fields), &found);
-                    Found { reused: reused(), ..Status::Run { key, reasons }.into() }
+                    let reused = reused(plan, store, index, (&ready, &fields));
+                    Found { reused, ..Status::Run { key, reasons }.into() }
                 }
             }
         }
