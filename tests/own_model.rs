@@ -241,33 +241,85 @@ fn a_model_that_is_neither_folder_nor_hub_id_is_shown_where_it_is_named() {
     assert!(said.err.contains("`model = \"Qwen/Qwen3-4B\"` at the top of the file"), "{}", said.err);
 }
 
+/// A node of the plan, with these arguments.
+fn planned(project: &Project, stage: &str, more: &[&str]) -> Value {
+    let said = project.mcprl(&[&["plan", "run.toml", "--json"], more].concat());
+    let plan: Value = serde_json::from_str(&said.out).unwrap();
+    let nodes = plan["nodes"].as_array().unwrap();
+    nodes.iter().find(|node| node["id"] == stage).unwrap().clone()
+}
+
+fn sampled(node: &Value) -> u64 {
+    node["cost"]["spent"]["sampled_tokens"].as_u64().unwrap()
+}
+
 #[test]
-fn a_forecast_counts_more_episodes_and_says_when_its_figures_are_of_another_model() {
+fn an_estimate_counts_more_episodes_and_is_none_of_another_model() {
     let project = Project::with_model(RUN);
     project.run(&[]);
-    let forecast = |stage: &str, more: &[&str]| {
-        let said = project.mcprl(&[&["plan", "run.toml", "--json"], more].concat());
-        let plan: Value = serde_json::from_str(&said.out).unwrap();
-        let nodes = plan["nodes"].as_array().unwrap();
-        nodes.iter().find(|node| node["id"] == stage).unwrap()["cost"].clone()
-    };
-    let sampled = |cost: &Value| cost["spent"]["sampled_tokens"].as_u64().unwrap();
-    let alike = forecast("rollout", &["--set", "seed=4"]);
-    assert_eq!((alike["differing"].as_u64(), alike["other_model"].as_bool()), (Some(0), Some(false)));
-    let twice = forecast("rollout", &["--set", "seed=4", "--set", "stages.rollout.group_size=4"]);
-    assert_eq!((sampled(&twice), twice["differing"].as_u64()), (2 * sampled(&alike), Some(1)));
+    let alike = planned(&project, "rollout", &["--set", "seed=4"]);
+    assert_eq!(alike["cost"]["differing"].as_u64(), Some(0));
+    let twice = planned(&project, "rollout", &["--set", "seed=4", "--set", "stages.rollout.group_size=4"]);
+    assert_eq!((sampled(&twice), twice["cost"]["differing"].as_u64()), (2 * sampled(&alike), Some(1)));
 
     // Other weights take as long; another shape does not.
     project.llama(2);
-    assert_eq!(forecast("exam", &[])["other_model"], false);
+    assert!(planned(&project, "exam", &[])["cost"].is_object());
     let mut config = ModelConfig::load(&project.path("llama")).unwrap();
     config.layers = 1;
     Decoder::random(config, Init { seed: 1, deviation: 0.1 }).unwrap().save(&project.path("llama")).unwrap();
-    assert_eq!(forecast("exam", &[])["other_model"], true);
+    assert!(planned(&project, "exam", &[])["cost"].is_null());
     let plan = project.mcprl(&["plan", "run.toml"]).out;
-    assert!(plan.contains("(*: figures of another model or other parameters"), "{plan}");
-    let exam = plan.lines().find(|line| line.contains(" exam ")).unwrap();
-    assert!(exam.contains("~") && exam.contains("*"), "{plan}");
+    let why = "no estimate for base, rollout, update, exam: earlier runs used another model";
+    assert!(plan.contains(why), "{plan}");
+}
+
+#[test]
+fn of_a_model_on_the_hub_no_more_is_estimated_than_its_configuration_on_this_machine_tells() {
+    let project = Project::with_model(RUN);
+    project.run(&[]);
+    let plan = || {
+        let mut command = project.command(&["plan", "run.toml", "--set", "model=someone/llama"]);
+        common::said(command.env("HF_HOME", project.path("hub"))).out
+    };
+    let without = plan();
+    assert!(
+        without.contains("no estimate for rollout, update, exam: unknown until the model is here"),
+        "{without}"
+    );
+    assert!(without.contains("no estimate for base: earlier runs used another model"), "{without}");
+    assert!(without.contains("memory, unknown: "), "{without}");
+
+    let of = "hub/hub/models--someone--llama";
+    project.write(&format!("{of}/refs/main"), "abc");
+    project.write(&format!("{of}/snapshots/abc/config.json"), &project.read("llama/config.json"));
+    let with = plan();
+    assert!(with.contains("no estimate for base: ") && !with.contains("until the model is here"), "{with}");
+    assert!(with.contains("memory, about: ") && !with.contains("memory, unknown"), "{with}");
+}
+
+#[test]
+fn episodes_of_earlier_results_are_no_work_to_come() {
+    let project = Project::with_model(RUN);
+    project.run(&["--set", "stages.rollout.refill_waves=0"]);
+    let more = ["--set", "stages.rollout.refill_waves=0", "--set", "stages.rollout.group_size=3"];
+    let node = planned(&project, "rollout", &more);
+    let (rows, of) = (node["reused"]["rows"].as_u64().unwrap(), node["reused"]["of"].as_u64().unwrap());
+    assert_eq!(3 * rows, 2 * of, "two of three episodes of each group are there");
+    let fresh = planned(&project, "rollout", &[&more[..], &["--set", "seed=4"]].concat());
+    assert!(fresh["reused"].is_null());
+    assert!(sampled(&node).abs_diff(sampled(&fresh) / 3) <= 1, "{node} {fresh}");
+    let plan = project.mcprl(&[&["plan", "run.toml"], &more[..]].concat()).out;
+    assert!(plan.contains(&format!("params.group_size 2 → 3; {rows} of {of} episodes are there")), "{plan}");
+    // What was drawn before the number was raised is all that is needed for fewer.
+    let fewer = ["--set", "stages.rollout.refill_waves=0", "--set", "stages.rollout.prompts=2"];
+    assert_eq!(sampled(&planned(&project, "rollout", &fewer)), 0);
+    let exam = planned(
+        &project,
+        "exam",
+        &["--set", "stages.exam.samples=2", "--set", "stages.rollout.refill_waves=0"],
+    );
+    assert!(exam["reused"]["rows"].as_u64().unwrap() < exam["reused"]["of"].as_u64().unwrap(), "{exam}");
 }
 
 #[test]

@@ -106,10 +106,10 @@ fn planning_creates_nothing() {
     let said = project.mcprl(&["plan", "run.toml"]);
     insta::assert_snapshot!(said.out, @r"
     run     start   gen   first time
-    waits   middle  half  on start
-    waits   end     step  on middle
-    toy: 0 cached, 1 to run, 2 waiting, 0 skipped
-    never worked here, so not predicted: start, middle, end
+    run     middle  half  after start
+    run     end     step  after middle
+    toy: 0 cached, 3 to run, 0 that may run, 0 skipped
+    no estimate for start, middle, end: no earlier run
     ");
     assert!(!project.path("cache").exists());
 }
@@ -121,10 +121,21 @@ fn a_changed_parameter_is_named_with_its_old_and_new_value() {
     let said = project.mcprl(&["plan", "run.toml", "--set", "stages.start.value=6"]);
     insta::assert_snapshot!(without_times(&said.out), @r"
     run start | gen | params.value 4 → 6
-    waits middle | half | on start
-    waits end | step | on middle
-    toy: 0 cached, 1 to run, 2 waiting, 0 skipped
+    may run middle | half | if start changes
+    may run end | step | if middle changes
+    toy: 0 cached, 1 to run, 2 that may run, 0 skipped
     ");
+}
+
+#[test]
+fn a_stage_that_waits_and_is_changed_itself_will_run_and_says_why() {
+    let project = Project::new(CHAIN);
+    project.run(&[]);
+    let set = ["--set", "stages.start.value=6", "--set", "stages.end.sleep=0.01"];
+    let plan = without_times(&project.mcprl(&[&["plan", "run.toml"], &set[..]].concat()).out);
+    assert!(plan.contains("may run middle | half | if start changes"), "{plan}");
+    assert!(plan.contains("run end | step | after middle: params.sleep 0.0 → 0.01"), "{plan}");
+    assert!(plan.contains("2 to run, 1 that may run"), "{plan}");
 }
 
 #[test]
@@ -214,7 +225,7 @@ fn a_loop_ends_at_its_goal_and_its_result_is_the_last_iteration_worked() {
     cached count[0001..0003]/step | step
     skipped count[0004..0006]/step | step | goal reached
     cached end | sum
-    toy: 5 cached, 0 to run, 0 waiting, 3 skipped
+    toy: 5 cached, 0 to run, 0 that may run, 3 skipped
     ");
 }
 

@@ -168,6 +168,22 @@ fn every_mistake_is_shown_where_it_is() {
 }
 
 #[test]
+fn mistakes_of_values_references_and_overrides_are_shown_at_once_and_none_because_of_another() {
+    let text = GOOD
+        .replace("value = 4", "valeu = 4")
+        .replace("kind = \"copy\"", "kind = \"copi\"")
+        .replace("iterations = 3", "iteratons = 3")
+        .replace("from = \"@number\"", "from = \"@nunber\"")
+        .replace("{ left = \"start\"", "{ left = \"strat\", more = \"data\"")
+        .replace("seed = 1", "seed = 1\nserver = { url = \"x\" }")
+        + "\n[stage.more]\nkind = \"half\"\nfrom = \"start\"\n\n[stages.last]\nkind = \"half\"\nfrom = \"more\"\n";
+    let project = Project::new(&text);
+    let said = project.mcprl(&["plan", "run.toml", "--set", "seed", "--set", "name=4"]);
+    let errors: Vec<_> = said.err.lines().filter(|line| line.starts_with("error: ")).collect();
+    insta::assert_snapshot!(errors.join("\n"));
+}
+
+#[test]
 fn for_machines_an_error_holds_every_mistake() {
     let project = Project::new(&GOOD.replace("value = 4", "valeu = 4").replace("seed = 1", "seed = -1"));
     project.write("data.txt", "1");
@@ -222,12 +238,23 @@ fn a_wrong_override_is_shown_as_it_was_given() {
     let project = Project::new(GOOD);
     project.write("data.txt", "1");
     let mut all = String::new();
-    for set in ["seed", "seed=x", "stages.start.valu=3", "loop.count.iterations=0", "a..b=1", "stage.x=1"] {
+    for set in [
+        "seed",
+        "seed=x",
+        "stages.start.valu=3",
+        "stages.strat.value=3",
+        "stages.other.value=3",
+        "loop.cuont.iterations=2",
+        "loop.count.stages.stpe.sleep=2",
+        "loop.count.iterations=0",
+        "a..b=1",
+        "stage.x=1",
+    ] {
         let said = project.mcprl(&["plan", "run.toml", "--set", set]);
         assert_eq!(said.code, Some(2), "{set}");
         all += &said.err;
     }
-    insta::assert_snapshot!(all, @r"
+    insta::assert_snapshot!(all, @r#"
     error: an override should read `key=value`
      --> --set seed
     error: `seed` should be an integer, found a string
@@ -235,6 +262,18 @@ fn a_wrong_override_is_shown_as_it_was_given() {
     error: unknown key `valu` in `stages.start`
      --> --set stages.start.valu=3
     hint: did you mean `value`?
+    error: the run file has no stage "strat"
+     --> --set stages.strat.value=3
+    hint: did you mean "start"?
+    error: the run file has no stage "other"
+     --> --set stages.other.value=3
+    hint: stages: start, data, end
+    error: the run file has no loop "cuont"
+     --> --set loop.cuont.iterations=2
+    hint: did you mean "count"?
+    error: the run file has no stage "stpe"
+     --> --set loop.count.stages.stpe.sleep=2
+    hint: did you mean "step"?
     error: `loop.count.iterations` should be at least 1, found 0
      --> --set loop.count.iterations=0
     error: an override should name a key, like `loop.train.iterations=2`
@@ -242,7 +281,7 @@ fn a_wrong_override_is_shown_as_it_was_given() {
     error: unknown key `stage` in the run file
      --> --set stage.x=1
     hint: did you mean `stages`?
-    ");
+    "#);
 }
 
 #[test]

@@ -104,6 +104,21 @@ fn a_stage_of_the_outside_world_is_tried_again() {
 }
 
 #[test]
+fn a_long_error_is_shown_whole_once_however_often_the_stage_is_tried() {
+    let project = Project::new(&format!(
+        "name = \"toy\"\n[server]\ncommand = [\"sh\", \"-c\", \"echo {} the-end >&2; exit 1\"]\n\
+         [stages.tools]\nkind = \"discover\"\n",
+        "words ".repeat(40)
+    ));
+    // The command is part of the error, and so is what the server said.
+    let said = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    assert_eq!(said.err.matches("it said: ").count(), 1, "{}", said.err);
+    assert_eq!(said.err.matches("retry ").count(), 2, "{}", said.err);
+    assert!(said.err.contains("in 1.0 s: the same error"), "{}", said.err);
+}
+
+#[test]
 fn it_is_tried_as_often_as_its_card_says_and_others_once() {
     for (determinism, card, tries) in
         [("external", "retries = 1\n", 2), ("external", "retries = 0\n", 1), ("seeded", "", 1)]
@@ -346,7 +361,7 @@ fn a_run_says_what_it_spent_at_the_prices_of_run_file_or_card() {
 fn a_plan_predicts_from_what_the_stage_cost_before_and_says_where_it_can_not() {
     let project = asking("", "prices = { prompt = 0.5, completion = 2 }\n[stages.more]\nkind = \"gen\"\n");
     let plan = project.mcprl(&["plan", "run.toml"]).out;
-    assert!(plan.ends_with("never worked here, so not predicted: ask, more\n"), "{plan}");
+    assert!(plan.ends_with("no estimate for ask, more: no earlier run\n"), "{plan}");
 
     project.run(&["--set", "stages.more.value=2"]);
     // Another price works nothing again: what was worked is only counted otherwise.

@@ -1,8 +1,14 @@
 //! A run's folder: `runs/<id>/` with the run file as it was (`run.toml`), the journal, and links to the artifacts.
+//!
+//! `run.toml` is its owner's alone (mode 0600): a run file may hold a secret that nobody recognised. Everyone who shares the
+//! cache reads the journal, for a sweep goes by it, and no secret is written to it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
+    fs::OpenOptions,
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -75,7 +81,13 @@ impl RunFolder {
             .map_err(|cause| ExecError::BadRun { path: file.clone(), problem: cause.to_string() })?;
         // Renamed into place: a run killed right here has no description rather than half of one.
         let new = path.join("run.toml.new");
-        std::fs::write(&new, text)
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&new)
+            .and_then(|mut to| to.write_all(text.as_bytes()))
             .and_then(|()| std::fs::rename(&new, &file))
             .map_err(|cause| StoreError::writing(file, cause))?;
         failpoint("run::described");

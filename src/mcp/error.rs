@@ -2,7 +2,10 @@
 
 use std::{fmt, io, net::SocketAddr, time::Duration};
 
-use super::demo::{DatabaseError, KINDS};
+use super::{
+    demo::{DatabaseError, KINDS},
+    reference::BadReference,
+};
 use crate::error::{Class, Diagnostic};
 
 #[derive(Debug, thiserror::Error)]
@@ -15,8 +18,10 @@ pub enum McpError {
         #[source]
         source: io::Error,
     },
-    #[error("the server's environment takes `{variable}` from ours, where it is not set")]
+    #[error("the server needs the environment variable `{variable}`, which is not set")]
     UnsetVariable { variable: String },
+    #[error("a value {0}")]
+    Reference(#[from] BadReference),
     #[error("`{url}` is not a server's address: {reason}")]
     Url { url: String, reason: String },
     #[error("the header `{name}` cannot be sent")]
@@ -67,6 +72,7 @@ impl Diagnostic for McpError {
             Self::EmptyCommand => "mcp::empty_command",
             Self::Spawn { .. } => "mcp::spawn",
             Self::UnsetVariable { .. } => "mcp::unset_variable",
+            Self::Reference(_) => "mcp::reference",
             Self::Url { .. } => "mcp::url",
             Self::Header { .. } => "mcp::header",
             Self::Client(_) => "mcp::http_client",
@@ -99,6 +105,7 @@ impl Diagnostic for McpError {
             }
             Self::Spawn { .. } => "may this user run the program? `chmod +x` makes a script executable",
             Self::UnsetVariable { variable } => return Some(format!("export {variable}=…")),
+            Self::Reference(cause) => return Some(cause.hint()),
             Self::Url { .. } => {
                 "write https://host/path; plain http is for this machine, or for servers sent no secret"
             }
@@ -150,6 +157,7 @@ impl Diagnostic for McpError {
         match self {
             Self::EmptyCommand
             | Self::UnsetVariable { .. }
+            | Self::Reference(_)
             | Self::Url { .. }
             | Self::Header { .. }
             | Self::UnknownDemo(_)

@@ -16,7 +16,10 @@ use rmcp::transport::{
     streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError},
 };
 
-use super::McpError;
+use super::{
+    McpError,
+    reference::{expand_text, has_reference},
+};
 use crate::net;
 
 /// Requests of one session under way at once; more wait their turn.
@@ -28,14 +31,19 @@ const STREAM_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 pub(super) type HttpTransport = StreamableHttpClientTransport<reqwest::Client>;
 
-type Secrets = (Option<String>, HashMap<HeaderName, HeaderValue>);
+/// What a server is reached with, its variables replaced.
+pub(super) struct Reached {
+    url: String,
+    token: Option<String>,
+    headers: HashMap<HeaderName, HeaderValue>,
+}
 
-/// The token and the headers, once it is known that they can be sent to the address.
+/// Address, token and headers, once it is known that they can be sent there.
 pub(super) fn secrets(
     url: &str,
     bearer_env: Option<&str>,
     headers: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
-) -> Result<Secrets, McpError> {
+) -> Result<Reached, McpError> {
     let token = match bearer_env {
         Some(variable) => Some(
             std::env::var(variable).map_err(|_| McpError::UnsetVariable { variable: variable.to_owned() })?,
@@ -46,8 +54,10 @@ pub(super) fn secrets(
         .into_iter()
         .map(|(name, value)| header(name.as_ref(), value.as_ref()))
         .collect::<Result<HashMap<_, _>, _>>()?;
-    check_address(url, token.is_some() || !headers.is_empty())?;
-    Ok((token, headers))
+    let has_reference = has_reference(url)?;
+    let there = expand_text(url)?.unwrap_or_default();
+    check_address(url, &there, has_reference || token.is_some() || !headers.is_empty())?;
+    Ok(Reached { url: there, token, headers })
 }
 
 /// What becomes of a session that the server no longer knows.
@@ -66,7 +76,7 @@ pub(super) fn transport(
     headers: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
     expired: ExpiredSession,
 ) -> Result<HttpTransport, McpError> {
-    let (token, headers) = secrets(url, bearer_env, headers)?;
+    let Reached { url, token, headers } = secrets(url, bearer_env, headers)?;
     // Fails where one is installed already, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder()
@@ -108,14 +118,16 @@ pub(super) fn status(error: &StreamableHttpError<reqwest::Error>) -> Option<u16>
 fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), McpError> {
     let wrong = || McpError::Header { name: name.to_owned() };
     let parsed: HeaderName = name.parse().map_err(|_| wrong())?;
+    let value = expand_text(value)?.ok_or_else(wrong)?;
     let mut value: HeaderValue = value.parse().map_err(|_| wrong())?;
     value.set_sensitive(true);
     Ok((parsed, value))
 }
 
-fn check_address(url: &str, secret: bool) -> Result<(), McpError> {
+/// `url` is the address as the run file has it, which messages show.
+fn check_address(url: &str, there: &str, secret: bool) -> Result<(), McpError> {
     let wrong = |reason: String| McpError::Url { url: url.to_owned(), reason };
-    let parsed: Url = url.parse().map_err(|error| wrong(format!("{error}")))?;
+    let parsed: Url = there.parse().map_err(|error| wrong(format!("{error}")))?;
     if !parsed.username().is_empty() || parsed.password().is_some() {
         return Err(wrong("a password does not belong in it; use bearer_env".into()));
     }
@@ -133,7 +145,7 @@ mod tests {
     use crate::error::Diagnostic;
 
     fn check(url: &str, secret: bool, expected: Option<&str>) {
-        let code = check_address(url, secret).err().map(|error| error.code());
+        let code = check_address(url, url, secret).err().map(|error| error.code());
         assert_eq!(code, expected, "{url}");
     }
 
@@ -152,6 +164,21 @@ mod tests {
         for wrong in ["", "example.com/mcp", "file:///etc/passwd", "https://me:secret@example.com"] {
             check(wrong, false, Some("mcp::url"));
         }
+    }
+
+    #[test]
+    fn variables_of_headers_and_of_the_address_are_replaced_and_never_shown() {
+        let path = std::env::var("PATH").unwrap();
+        let (_, sent) = header("x-key", "Bearer ${PATH}").unwrap();
+        assert_eq!(sent.to_str().unwrap(), format!("Bearer {path}"));
+        let none: [(&str, &str); 0] = [];
+        let reached = secrets("https://example.com/mcp?key=${PATH}", None, none).unwrap();
+        assert_eq!(reached.url, format!("https://example.com/mcp?key={path}"));
+        let refused = secrets("http://example.com/mcp?key=${PATH}", None, none).err().unwrap();
+        assert_eq!(refused.code(), "mcp::url", "it would travel unencrypted");
+        assert!(refused.to_string().contains("${PATH}"), "{refused}");
+        let unset = secrets("https://example.com/mcp", None, [("x-key", "${NO_SUCH_KEY}")]).err().unwrap();
+        assert_eq!(unset.code(), "mcp::unset_variable");
     }
 
     #[test]

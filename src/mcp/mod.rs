@@ -19,6 +19,8 @@ mod outcome;
 mod pool;
 mod process;
 mod program;
+mod reference;
+pub mod secret;
 mod session;
 mod tools;
 
@@ -31,6 +33,7 @@ pub use self::{
     outcome::Outcome,
     pool::{Lent, Pool},
     program::find_program,
+    reference::{BadReference, has_reference},
     session::Session,
     tools::{COMPLETE_TASK, tools_digest},
 };
@@ -47,18 +50,19 @@ pub struct ServerSpec {
 pub enum Transport {
     /// A child process that speaks over its standard input and output. `{mcprl}` in the command is this binary.
     ///
-    /// The child sees `PATH`, `HOME`, `LANG`, `TMPDIR` and what `env` lists, nothing else. A value written
-    /// `${NAME}` is taken from this process's environment, so that secrets stay out of run files.
+    /// The child sees `PATH`, `HOME`, `LANG`, `TMPDIR` and what `env` lists, nothing else. `${NAME}` in a value of `env` is
+    /// taken from this process's environment, so that secrets stay out of run files (`reference.rs`).
     Stdio { command: Vec<String>, env: BTreeMap<String, String>, cwd: Option<PathBuf> },
-    /// Streamable HTTP. The token is read from the named environment variable, never from the run file.
+    /// Streamable HTTP. The token is read from the named environment variable, never from the run file; `${NAME}` in the URL
+    /// or in a header's value likewise.
     Http { url: String, bearer_env: Option<String>, headers: BTreeMap<String, String> },
 }
 
 impl std::fmt::Display for Transport {
-    /// The command line or the URL, for messages.
+    /// The command line without its secrets, or the URL, for messages. References to variables stay as they are.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Stdio { command, .. } => f.write_str(&command.join(" ")),
+            Self::Stdio { command, .. } => f.write_str(&secret::hidden(command, |_| "…".into()).join(" ")),
             Self::Http { url, .. } => f.write_str(url),
         }
     }

@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{LastWords, McpError, Transport, clean::clean};
+use super::{LastWords, McpError, Transport, clean::clean, reference};
 use crate::child::{self, Group};
 
 /// Variables of ours that every server sees.
@@ -61,7 +61,11 @@ impl Process {
         let (report, ended) = watch::channel(None);
         tokio::spawn(tend(child, group, stop.clone(), report));
         let (done, closed) = watch::channel(());
-        let stderr = Arc::new(Stderr { tail: Mutex::default(), closed });
+        let secrets = match transport {
+            Transport::Stdio { env, .. } => reference::secrets(env.values()),
+            Transport::Http { .. } => Vec::new(),
+        };
+        let stderr = Arc::new(Stderr { tail: Mutex::default(), secrets, closed });
         tokio::spawn(listen(errors, Arc::clone(&stderr), done));
         Ok((Self { stderr, ended, _stop: stop.drop_guard() }, (stdout, stdin)))
     }
@@ -111,15 +115,7 @@ pub(super) fn command(transport: &Transport) -> Result<Command, McpError> {
     command.args(arguments).env_clear().stdin(Stdio::piped());
     command.envs(INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     for (name, value) in env {
-        let taken = value.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
-        match taken {
-            None => command.env(name, value),
-            Some(variable) => {
-                let value = std::env::var_os(variable)
-                    .ok_or_else(|| McpError::UnsetVariable { variable: variable.to_owned() })?;
-                command.env(name, value)
-            }
-        };
+        command.env(name, reference::expand(value)?);
     }
     if let Some(cwd) = cwd {
         command.current_dir(cwd);
@@ -153,6 +149,8 @@ async fn tend(
 /// The end of what a server wrote to standard error.
 struct Stderr {
     tail: Mutex<VecDeque<u8>>,
+    /// What is not quoted: the server was handed it.
+    secrets: Vec<String>,
     closed: watch::Receiver<()>,
 }
 
@@ -168,7 +166,10 @@ impl Stderr {
     fn quote(&self) -> String {
         let tail: Vec<u8> =
             self.tail.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
-        let text = clean(&String::from_utf8_lossy(&tail));
+        let mut text = clean(&String::from_utf8_lossy(&tail));
+        for secret in &self.secrets {
+            text = text.replace(secret, "…");
+        }
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !is_padding(line)).collect();
         let quoted = lines[lines.len().saturating_sub(QUOTED_LINES)..].join(" / ");
         match quoted.char_indices().nth_back(QUOTED_CHARS) {
@@ -212,7 +213,8 @@ mod tests {
     use super::*;
 
     fn quoted(said: &str) -> String {
-        let stderr = Stderr { tail: Mutex::default(), closed: watch::channel(()).1 };
+        let secrets = vec!["hunter2".to_owned()];
+        let stderr = Stderr { tail: Mutex::default(), secrets, closed: watch::channel(()).1 };
         stderr.push(said.as_bytes());
         stderr.quote()
     }
@@ -245,6 +247,11 @@ mod tests {
         let quoted = quoted(said);
         assert!(quoted.contains("Cannot find module '/srv/index.js'"), "{quoted}");
         assert!(!quoted.contains("_resolveFilename") && !quoted.contains("Node.js"), "{quoted}");
+    }
+
+    #[test]
+    fn what_a_server_was_handed_as_a_secret_is_not_quoted() {
+        assert_eq!(quoted("no user for hunter2: denied\n"), "no user for …: denied");
     }
 
     #[test]

@@ -385,9 +385,18 @@ fn request_reason(error: &ServiceError) -> String {
 fn transport_reason(error: &(dyn std::error::Error + 'static)) -> String {
     match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
         // It does not give its cause away as one.
-        Some(StreamableHttpError::Client(cause)) => chain(cause),
-        _ => chain(error),
+        Some(StreamableHttpError::Client(cause)) => without_address(&chain(cause)),
+        _ => without_address(&chain(error)),
     }
+}
+
+/// What reqwest says of an error, without the address: messages name the server as the run file does, where a secret is
+/// a reference.
+fn without_address(reason: &str) -> String {
+    const BEFORE: &str = " for url (";
+    let Some((before, rest)) = reason.split_once(BEFORE) else { return reason.to_owned() };
+    let behind = rest.split_once(')').map_or("", |(_, behind)| behind);
+    format!("{before}{}", without_address(behind))
 }
 
 /// Introduces us; `None` where the deadline came first.
@@ -435,5 +444,18 @@ impl ClientHandler for Client {
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
         self.tools_changed.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_names_no_address() {
+        let reason =
+            "error sending request for url (https://a.b/mcp?key=s3): client error (Connect): refused";
+        assert_eq!(without_address(reason), "error sending request: client error (Connect): refused");
+        assert_eq!(without_address("no answer"), "no answer");
     }
 }

@@ -1,7 +1,8 @@
 //! The run file with every value typed and every default filled in; references between stages are still text.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry as Slot},
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet, btree_map::Entry as Slot},
     path::PathBuf,
     sync::Arc,
 };
@@ -41,7 +42,13 @@ pub struct Draft {
     /// In the order of the file.
     pub stages: Vec<DraftStage>,
     pub loops: Vec<DraftLoop>,
+    /// Names of stages and loops that the file has and that could not be read.
+    pub broken: BTreeSet<String>,
+    /// Whether nothing was wrong so far: only then is what seems to be missing not there.
+    pub is_whole: bool,
 }
+
+const MOST_ITERATIONS: u32 = 9999;
 
 /// A stage's values.
 pub struct Stage {
@@ -92,11 +99,15 @@ pub struct DraftUntil {
     pub at_most: Option<f64>,
 }
 
-/// Reads the run file under its overrides.
-pub fn draft(source: &Source, overrides: &Overrides, cards: &Cards, files: &FileDigests) -> Result<Draft> {
-    let overlay = Overlay::new(source, overrides)?;
-    let reader = Reader::new(source);
-    let mut top = base::written_out(&reader, overlay.merged(source));
+/// Reads the run file under its overrides. What is wrong is noted, and what can be read all the same is in the draft.
+pub fn draft(
+    reader: &Reader<'_>,
+    (source, overrides): (&Source, &Overrides),
+    cards: &Cards,
+    files: &FileDigests,
+) -> Result<Option<Draft>> {
+    let overlay = Overlay::new(source, overrides, reader);
+    let mut top = base::written_out(reader, overlay.merged(source));
     let mut kinds: BTreeMap<String, Arc<Card>> = BTreeMap::new();
     for stage in stages_of(&mut top) {
         let Some(kind) = stage.kind() else { continue };
@@ -110,16 +121,16 @@ pub fn draft(source: &Source, overrides: &Overrides, cards: &Cards, files: &File
         }
     }
     let drafter = Drafter {
-        reader: &reader,
+        reader,
         source,
         kinds: &kinds,
         cards,
         files,
         seed: 0,
         short: base::is_short(&top),
+        broken: RefCell::default(),
     };
-    let draft = drafter.draft(&top);
-    Ok(reader.finish(draft)?)
+    Ok(drafter.draft(&top))
 }
 
 /// What stands where stages should, in and outside loops. What is not as it should be is noted later.
@@ -163,11 +174,12 @@ struct Drafter<'a> {
     seed: u64,
     /// Whether a stage is made by `model`.
     short: bool,
+    broken: RefCell<BTreeSet<String>>,
 }
 
 impl Drafter<'_> {
     fn draft(mut self, top: &Entry) -> Option<Draft> {
-        self.reader.only(top, &["name", "seed", base::KEY, "server", "engine", "cache", "stages", "loop"]);
+        self.only(top, &["name", "seed", base::KEY, "server", "engine", "cache", "stages", "loop"]);
         let sections = self.reader.table(top)?;
         let name = match sections.get("name").map(|entry| (entry, self.reader.text(entry))) {
             Some((entry, name)) => {
@@ -211,15 +223,11 @@ impl Drafter<'_> {
             if stage.stage.card.uses.contains(&Section::Server) && server.is_none() {
                 let message =
                     format!("stage \"{}\" needs a server, the run file has no [server]", stage.name);
-                let hint = "add one: [server] with command = [\"npx\", \"some-mcp-server\"], or with a url"
+                let hint = "add one: [server] with command = [\"./your-server\", \"--stdio\"], or with a url"
                     .to_owned();
                 self.reader.wrong::<()>(&stage.entry, Part::Key, message, Some(hint));
             }
         }
-        let server = match server {
-            Some(server) => Some(server?),
-            None => None,
-        };
         let mut places = BTreeMap::new();
         let of_engine = |key| sections.get("engine").and_then(|engine| self.reader.table(engine)?.get(key));
         for (path, entry) in [
@@ -229,7 +237,18 @@ impl Drafter<'_> {
         ] {
             places.extend(entry.map(|entry| (path, entry.origin.clone())));
         }
-        Some(Draft { name, server, engine: engine?, remote, sections: places, stages, loops })
+        let engine = engine.or_else(|| server::engine(self.reader, None))?;
+        let (broken, is_whole) = (self.broken.take(), self.reader.clean());
+        let server = server.flatten();
+        Some(Draft { name, server, engine, remote, sections: places, stages, loops, broken, is_whole })
+    }
+
+    /// Notes unknown keys of a table that holds stages; what is in them may be stages.
+    fn only<'k>(&self, table: &Entry, known: &[&'k str]) -> Vec<&'k str> {
+        let unknown = table.names().filter(|name| !known.contains(&name.as_str()));
+        let within = unknown.filter_map(|name| table.field(name)).flat_map(Entry::names);
+        self.broken.borrow_mut().extend(within.cloned());
+        self.reader.only(table, known)
     }
 
     fn unique<'e>(&self, names: &mut BTreeMap<&'e str, &'e Entry>, name: &'e str, entry: &'e Entry) {
@@ -267,11 +286,37 @@ impl Drafter<'_> {
     }
 
     fn stages(&self, table: &Entry, within: &str) -> Vec<DraftStage> {
-        let stage = |(name, entry): (&String, &Entry)| {
+        let all = self.ordered(table);
+        let stage = |(name, entry): &(&String, &Entry)| {
             self.check_name(entry, name, Part::Key);
-            self.stage(name, entry, within)
+            if matches!(entry.origin, Origin::Override(_)) && entry.kind().is_none() {
+                let others = all.iter().filter(|(_, entry)| entry.kind().is_some());
+                return self.not_there("stage", name, entry, others.map(|(name, _)| name.as_str()));
+            }
+            let stage = self.stage(name, entry, within);
+            self.broken.borrow_mut().extend(stage.is_none().then(|| (*name).clone()));
+            stage
         };
-        self.ordered(table).into_iter().filter_map(stage).collect()
+        all.iter().filter_map(stage).collect()
+    }
+
+    /// Of a stage or loop that an override names and the run file does not have.
+    fn not_there<'n, T>(
+        &self,
+        what: &str,
+        name: &str,
+        entry: &Entry,
+        others: impl Iterator<Item = &'n str> + Clone,
+    ) -> Option<T> {
+        let hint = match did_you_mean(name, others.clone()) {
+            Some(near) => Some(format!("did you mean \"{near}\"?")),
+            None => {
+                let others: Vec<&str> = others.collect();
+                (!others.is_empty()).then(|| format!("{what}s: {}", others.join(", ")))
+            }
+        };
+        let message = format!("the run file has no {what} \"{name}\"");
+        self.reader.wrong(entry, Part::Key, message, hint)
     }
 
     fn stage(&self, name: &str, entry: &Entry, within: &str) -> Option<DraftStage> {
@@ -449,14 +494,20 @@ impl Drafter<'_> {
     }
 
     fn loops(&self, table: &Entry) -> Vec<DraftLoop> {
-        let turns = |(name, entry): (&String, &Entry)| {
+        let all = self.ordered(table);
+        let has_stages = |entry: &Entry| entry.field("stages").is_some();
+        let turns = |(name, entry): &(&String, &Entry)| {
             self.check_name(entry, name, Part::Key);
+            if matches!(entry.origin, Origin::Override(_)) && !has_stages(entry) {
+                let others = all.iter().filter(|(_, entry)| has_stages(entry));
+                return self.not_there("loop", name, entry, others.map(|(name, _)| name.as_str()));
+            }
             if let Some(inner) = self.reader.table(entry)?.get("loop") {
                 let message = format!("loop \"{name}\" holds another loop: loops are not nested");
                 let hint = "loops may follow each other: the second one's `carry` starts from \"first.name\"";
                 return self.reader.wrong(inner, Part::Key, message, Some(hint.to_owned()));
             }
-            let meant = self.reader.only(entry, &["iterations", "carry", "until", "stages"]);
+            let meant = self.only(entry, &["iterations", "carry", "until", "stages"]);
             let fields = self.reader.table(entry)?;
             let iterations = match fields.get("iterations") {
                 Some(iterations) => self.iterations(entry, iterations),
@@ -476,20 +527,27 @@ impl Drafter<'_> {
                 let message = format!("loop \"{name}\" has no stages");
                 return self.reader.wrong(entry, Part::Key, message, None);
             }
-            let until = match until {
-                Some(until) => Some(until?),
-                None => None,
-            };
-            let (name, entry) = (name.clone(), entry.clone());
-            Some(DraftLoop { name, iterations: iterations?, carry: carry?, until, stages, entry })
+            let (name, entry) = ((*name).clone(), (*entry).clone());
+            // As many as there may be, so that no number of iterations seems too large.
+            let iterations = iterations.unwrap_or(MOST_ITERATIONS);
+            Some(DraftLoop { name, iterations, carry: carry?, until: until.flatten(), stages, entry })
         };
-        self.ordered(table).into_iter().filter_map(turns).collect()
+        let draft = |named: &(&String, &Entry)| {
+            let drafted = turns(named);
+            if drafted.is_none() {
+                let (name, entry) = named;
+                let inner = entry.field("stages").into_iter().flat_map(Entry::names);
+                self.broken.borrow_mut().extend(inner.chain([*name]).cloned());
+            }
+            drafted
+        };
+        all.iter().filter_map(draft).collect()
     }
 
     fn iterations(&self, turns: &Entry, entry: &Entry) -> Option<u32> {
         let iterations = self.reader.integer(entry, 1)?;
-        u32::try_from(iterations).ok().filter(|count| *count <= 9999).or_else(|| {
-            let message = format!("`{}.iterations` should be at most 9999", turns.path);
+        u32::try_from(iterations).ok().filter(|count| *count <= MOST_ITERATIONS).or_else(|| {
+            let message = format!("`{}.iterations` should be at most {MOST_ITERATIONS}", turns.path);
             self.reader.wrong(entry, Part::Value, message, None)
         })
     }

@@ -69,6 +69,34 @@ impl fmt::Display for Problem {
 }
 
 impl Place {
+    /// With stars for every text in quotes.
+    pub fn without_texts(self) -> Self {
+        let Self::File { path, line, column, excerpt } = self else { return self };
+        let mut within: Option<char> = None;
+        let mut is_escaped = false;
+        let star = |letter: char| match within {
+            _ if letter == '\n' => {
+                within = None;
+                letter
+            }
+            None => {
+                within = Some(letter).filter(|letter| matches!(letter, '"' | '\''));
+                letter
+            }
+            Some(quote) if letter == quote && !is_escaped => {
+                within = None;
+                letter
+            }
+            Some(quote) => {
+                is_escaped = letter == '\\' && quote == '"' && !is_escaped;
+                '*'
+            }
+        };
+        Self::File { path, line, column, excerpt: excerpt.chars().map(star).collect() }
+    }
+}
+
+impl Place {
     /// Adds where it is to a JSON object.
     fn add_to(&self, object: &mut Value) {
         match self {

@@ -1,9 +1,9 @@
 //! What a plan is going to cost, from what the same stages cost before.
 //!
-//! A stage's figures are the mean of its earlier records in this store: of those with its kind and name the ones of the
-//! same model, where there are any, and of them the ones whose parameters differ from its own in the fewest places. What
-//! is known to make more work, episodes and passes, counts in proportion; another model is said and not reckoned with.
-//! Judge tokens are paid at the prices of now. A stage that was never worked here is not guessed at.
+//! A stage's figures are the mean of its earlier records in this store: of those with its kind and name the ones of a model
+//! of the same shape, and of them the ones whose parameters differ from its own in the fewest places. What is known to make
+//! more work, episodes and passes, counts in proportion, and rows that earlier results have count as no work. Judge tokens
+//! are paid at the prices of now. There is no estimate from another model, nor for one that is not on this machine.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::{Stage, reason::SHAPE};
 use crate::{
     hash::Digest,
-    stage::workload,
+    stage::{card::ParamType, workload},
     store::{ActionRecord, Cost, Store},
 };
 
@@ -26,19 +26,60 @@ pub struct Forecast {
     pub records: usize,
     /// How many parameters they were made with that are not the stage's own now.
     pub differing: usize,
-    /// They were made with a model of another shape.
-    pub other_model: bool,
+}
+
+/// Why there is no estimate of a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NoEstimate {
+    /// There is no earlier run of it here.
+    NoRecord,
+    /// All earlier runs used another model.
+    OtherModel,
+    /// Nothing is known of its model before it is downloaded, or made.
+    NoModel,
+}
+
+/// A stage without an estimate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unknown {
+    pub stage: String,
+    pub why: NoEstimate,
+}
+
+/// The model that a stage samples from or trains, as far as it matters to its cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Uses {
+    NoModel,
+    /// One of this shape.
+    Model(Digest),
+    UnknownModel,
+}
+
+/// Rows of a stage to come that earlier results have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Reused {
+    pub rows: usize,
+    /// Those it is sure to need.
+    pub of: usize,
+}
+
+impl Reused {
+    #[expect(clippy::cast_precision_loss, reason = "a number of episodes")]
+    fn rest(self) -> f64 {
+        1.0 - self.rows as f64 / self.of.max(1) as f64
+    }
 }
 
 impl Forecast {
     /// Of a result that is there.
     pub fn of(cost: Cost) -> Self {
-        Self { cost, records: 1, differing: 0, other_model: false }
+        Self { cost, records: 1, differing: 0 }
     }
 
     /// Whether the figures are of just such a stage.
     pub fn is_alike(&self) -> bool {
-        self.differing == 0 && !self.other_model
+        self.differing == 0
     }
 }
 
@@ -55,21 +96,34 @@ impl Experience {
         Self(records)
     }
 
-    /// None where the stage has no record. `model` is the shape of the one it will use, as far as that is known.
-    pub fn forecast(&self, stage: &Stage, model: Option<Digest>) -> Option<Forecast> {
-        let records = self.0.get(&(stage.card.kind.clone(), stage.name.clone()))?;
-        let distance =
-            |record: &ActionRecord| (is_other_model(model, &record.fields), differing(stage, &record.fields));
-        let (other_model, differing) = records.iter().map(distance).min()?;
-        let near = records.iter().filter(|record| distance(record) == (other_model, differing));
+    /// What a stage is expected to cost that takes these rows from earlier results.
+    ///
+    /// # Errors
+    /// Why there is nothing to tell it by.
+    pub fn forecast(
+        &self,
+        stage: &Stage,
+        uses: Uses,
+        reused: Option<Reused>,
+    ) -> Result<Forecast, NoEstimate> {
+        let records = self.0.get(&(stage.card.kind.clone(), stage.name.clone()));
+        let records = records.ok_or(NoEstimate::NoRecord)?;
+        if uses == Uses::UnknownModel {
+            return Err(NoEstimate::NoModel);
+        }
+        let fits = |record: &&ActionRecord| !is_other_model(stage, uses, &record.fields);
+        let records: Vec<&ActionRecord> = records.iter().filter(fits).collect();
+        let least = records.iter().map(|record| differing(stage, &record.fields)).min();
+        let least = least.ok_or(NoEstimate::OtherModel)?;
         let (mut sum, mut count) = (Cost::default(), 0);
-        for record in near {
+        for record in records.iter().filter(|record| differing(stage, &record.fields) == least) {
             sum += scaled(priced(stage, record.cost), more_work(stage, &record.fields));
             count += 1;
         }
         #[expect(clippy::cast_precision_loss, reason = "a number of records")]
-        let cost = scaled(sum, 1.0 / count as f64);
-        Some(Forecast { cost, records: count, differing, other_model })
+        let mean = 1.0 / count as f64;
+        let cost = scaled(sum, mean * reused.map_or(1.0, Reused::rest));
+        Ok(Forecast { cost, records: count, differing: least })
     }
 }
 
@@ -81,10 +135,14 @@ fn scaled(cost: Cost, factor: f64) -> Cost {
     }
 }
 
-fn is_other_model(model: Option<Digest>, fields: &Value) -> bool {
+/// Whether the record is of a stage that used a model of another shape, or read another from outside.
+fn is_other_model(stage: &Stage, uses: Uses, fields: &Value) -> bool {
     let theirs: Option<Digest> =
         fields.get(SHAPE).and_then(Value::as_str).and_then(|shape| shape.parse().ok());
-    model.zip(theirs).is_some_and(|(model, theirs)| model != theirs)
+    let other_shape = matches!((uses, theirs), (Uses::Model(ours), Some(theirs)) if ours != theirs);
+    let is_model =
+        |name: &String| stage.card.params.get(name).is_some_and(|param| param.kind == ParamType::Model);
+    other_shape || others(stage, fields).any(is_model)
 }
 
 fn params(fields: &Value) -> Option<&Map<String, Value>> {
@@ -111,16 +169,22 @@ pub fn stage_name(id: &str) -> String {
     }
 }
 
-/// How many parameters a record was made with that are not the stage's own; of files the content counts.
 fn differing(stage: &Stage, fields: &Value) -> usize {
-    let none = Map::new();
-    let theirs = params(fields).unwrap_or(&none);
-    let keyed = |name: &String| stage.card.params.get(name).is_none_or(|param| param.keyed);
-    let is_other = |(name, value): &(&String, &Value)| match stage.files.get(*name) {
-        Some(digest) => theirs.get(*name) != Some(&json!({ "file": digest })),
-        None => theirs.get(*name) != Some(*value),
+    others(stage, fields).count()
+}
+
+/// The parameters that a record was made with another value of; of files the content counts.
+fn others<'s>(stage: &'s Stage, fields: &Value) -> impl Iterator<Item = &'s String> {
+    let theirs = params(fields);
+    let is_keyed = |name: &&String| stage.card.params.get(*name).is_none_or(|param| param.keyed);
+    let is_other = move |name: &&String| {
+        let theirs = theirs.and_then(|theirs| theirs.get(*name));
+        match stage.files.get(*name) {
+            Some(digest) => theirs != Some(&json!({ "file": digest })),
+            None => theirs != stage.params.get(*name),
+        }
     };
-    stage.params.iter().filter(|(name, _)| keyed(name)).filter(is_other).count()
+    stage.params.keys().filter(is_keyed).filter(is_other)
 }
 
 #[cfg(test)]

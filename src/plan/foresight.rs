@@ -12,12 +12,12 @@ use std::{
 use super::{
     Ledger, NodeIndex, Plan, Settled, Stage,
     error::{Problem, Subject},
+    forecast::Uses,
     graph::From,
     key::stage_seed,
 };
 use crate::{
     error::Failure,
-    hash::Digest,
     stage::{
         card::Section,
         command,
@@ -148,12 +148,16 @@ impl<'p> Foresight<'p> {
         self.of(from).policy()
     }
 
-    /// The shape of the model that a node will use; they share one, mostly.
-    pub(super) fn shape(&self, index: NodeIndex) -> Option<Digest> {
+    /// The model that a node will use, by its shape; its policies share one, mostly.
+    pub(super) fn uses(&self, index: NodeIndex) -> Uses {
         let node = self.plan.node(index);
-        let (role, _) = node.stage.card.inputs.iter().find(|(_, role)| role.artifact == "policy")?;
-        let feed = node.feeds.iter().find(|feed| feed.role == *role)?;
-        Some(shape(&self.policy(&feed.from)?.config))
+        let role = node.stage.card.inputs.iter().find(|(_, role)| role.artifact == "policy");
+        let feed = role.and_then(|(role, _)| node.feeds.iter().find(|feed| feed.role == *role));
+        match feed.map(|feed| self.policy(&feed.from)) {
+            None => Uses::NoModel,
+            Some(Some(policy)) => Uses::Model(shape(&policy.config)),
+            Some(None) => Uses::UnknownModel,
+        }
     }
 
     fn inputs(&self, index: NodeIndex) -> Inputs {

@@ -97,6 +97,9 @@ pub fn graph(reader: &Reader<'_>, draft: &Draft) -> Option<Graph> {
     let stages: Vec<_> = draft.stages.iter().map(|stage| links(outer, stage)).collect();
     let loops: Vec<_> = loops.into_iter().collect::<Option<_>>()?;
     let stages: Vec<_> = stages.into_iter().collect::<Option<_>>()?;
+    if !reader.clean() {
+        return None;
+    }
     let unrolled = Unrolled::new(draft, &loops);
     let nodes = unrolled.nodes(&stages);
     match toposort(&nodes, None) {
@@ -134,7 +137,7 @@ fn loop_links(reader: &Reader<'_>, draft: &Draft, index: usize, turns: &DraftLoo
     let outer = Linker { reader, draft, within: None };
     let inner = Linker { within: Some(index), ..outer };
     let stages: Vec<_> = turns.stages.iter().map(|stage| links(inner, stage)).collect();
-    let until = turns.until.as_ref().map(|_| until(reader, turns));
+    let until = turns.until.as_ref().map(|_| until(reader, draft, turns));
     let stray = turns.stages.iter().filter(|stage| yields_nothing_carried(reader, turns, stage)).count();
     if stray > 0 {
         // What is carried would seem to be renewed by nobody.
@@ -142,10 +145,13 @@ fn loop_links(reader: &Reader<'_>, draft: &Draft, index: usize, turns: &DraftLoo
     }
     let carried = turns.carry.iter().map(|(name, entry)| {
         let Some(artifact) = carried_type(draft, index, name) else {
+            if !draft.is_whole {
+                return None;
+            }
             let message = format!("no stage of loop \"{}\" reads \"@{name}\"", turns.name);
             return reader.wrong(entry, Part::Key, message, None);
         };
-        let (start, renewer) = (outer.link(entry, &artifact), renewer(reader, turns, name, entry, &artifact));
+        let (start, renewer) = (outer.link(entry, &artifact), renewer(outer, turns, name, entry, &artifact));
         let (stage, port) = renewer?;
         Some((name.clone(), (start?, stage, port)))
     });
@@ -179,7 +185,7 @@ fn yields_nothing_carried(reader: &Reader<'_>, turns: &DraftLoop, stage: &DraftS
 
 /// The one stage, and its port, that renews a carried value.
 fn renewer(
-    reader: &Reader<'_>,
+    Linker { reader, draft, .. }: Linker<'_>,
     turns: &DraftLoop,
     name: &str,
     entry: &super::overlay::Entry,
@@ -187,6 +193,9 @@ fn renewer(
 ) -> Option<(usize, String)> {
     let mut found = turns.stages.iter().enumerate().filter(|(_, stage)| yields(stage) == Some(name));
     let Some((index, stage)) = found.next() else {
+        if !draft.is_whole {
+            return None;
+        }
         let message = format!("no stage of loop \"{}\" renews \"{name}\"", turns.name);
         let hint = format!("the stage that does says `yields = \"{name}\"`");
         return reader.wrong(entry, Part::Key, message, Some(hint));
@@ -205,9 +214,12 @@ fn renewer(
     }
 }
 
-fn until(reader: &Reader<'_>, turns: &DraftLoop) -> Option<(usize, String)> {
+fn until(reader: &Reader<'_>, draft: &Draft, turns: &DraftLoop) -> Option<(usize, String)> {
     let entry = &turns.until.as_ref()?.metric;
     let text = reader.text(entry)?;
+    if text.split_once('.').is_some_and(|(stage, _)| draft.broken.contains(stage)) {
+        return None;
+    }
     let names: Vec<String> = turns
         .stages
         .iter()

@@ -15,7 +15,7 @@ use crate::{
     engine::EngineSpec,
     error::Result,
     hash::{Digest, Encoder},
-    mcp::{ServerSpec, State, Transport},
+    mcp::{ServerSpec, State, Transport, secret},
     model::kernels::Format,
     store::FileDigests,
 };
@@ -56,10 +56,11 @@ impl ServerIdentity {
             Transport::Stdio { command, env, cwd } => {
                 let cwd = cwd.as_deref().unwrap_or(folder);
                 let (mut words, mut contents) = (Vec::new(), BTreeMap::new());
-                for word in command {
+                let shown = secret::hidden(command, |value| format!("hidden {}", digest(value)));
+                for (word, shown) in command.iter().zip(shown) {
                     let path = cwd.join(word);
                     if !path.is_file() || spec.state != State::ReadOnly && is_database(&path) {
-                        words.push(word.replace("{mcprl}", concat!("mcprl ", env!("CARGO_PKG_VERSION"))));
+                        words.push(shown.replace("{mcprl}", concat!("mcprl ", env!("CARGO_PKG_VERSION"))));
                         continue;
                     }
                     let digest = files.digest(&path)?;
@@ -103,9 +104,13 @@ fn is_database(path: &Path) -> bool {
     read.is_ok() && (head == *b"SQLite format 3\0" || head[8..12] == *b"DUCK")
 }
 
-/// Names with digests of values: keys are stored in the open, and values may be secrets.
+/// Of a value in place of it: keys are stored in the open, and values may be secrets.
+fn digest(value: &str) -> Digest {
+    Encoder::new("mcprl hidden value v1").text(value).finish()
+}
+
+/// Names with digests of values.
 fn hidden(values: &BTreeMap<String, String>) -> BTreeMap<&String, Digest> {
-    let digest = |value: &str| Encoder::new("mcprl hidden value v1").text(value).finish();
     values.iter().map(|(name, value)| (name, digest(value))).collect()
 }
 
@@ -163,6 +168,16 @@ mod tests {
         let version = concat!("mcprl ", env!("CARGO_PKG_VERSION"));
         assert_eq!(of(&one)["command"], json!(["python3", "main.py", version]));
         assert_eq!(of(&one)["cwd"], "server");
+    }
+
+    #[test]
+    fn a_secret_of_the_command_counts_and_is_not_shown() {
+        let of = |key: &str| {
+            reached(project("a", "").path(), State::ReadOnly, &["serve", "--api-key", key, "--port", "1"])
+        };
+        assert_ne!(of("sk-one"), of("sk-two"));
+        assert!(!of("sk-one").to_string().contains("sk-one"));
+        assert_eq!(of("sk-one")["command"][4], "1");
     }
 
     #[test]

@@ -21,8 +21,9 @@
 //! | paths, times, host | no | a cache can be moved and shared |
 //!
 //! How a server is reached: the words of its command, of words that name a file the file's name and content; of the
-//! environment, and of headers, names and digests of values; the URL; `cwd` as the run file has it. `{mcprl}` is this
-//! program's version, not its bytes. A database among those words counts as the word alone where the server may write to it
+//! environment, and of headers, names and digests of values; the URL; `cwd` as the run file has it. A reference to a variable
+//! (`${NAME}`) counts as written, not by what the variable holds: a token may be renewed. A secret among the words of the
+//! command (`--api-key X`) counts by its digest. `{mcprl}` is this program's version, not its bytes. A database among those words counts as the word alone where the server may write to it
 //! (`state` is not `"read-only"`): else each episode would change every key. The variable a bearer token is in does not count.
 //!
 //! Who is behind a URL can not be known from the key. The stage that asks it for its tools is worked in each run that is

@@ -71,12 +71,16 @@ impl<'a> Linker<'a> {
     }
 
     fn unknown<T>(&self, entry: &Entry, head: &str) -> Option<T> {
+        if self.draft.broken.contains(head) {
+            return None;
+        }
         let inner = self.turns().into_iter().flat_map(|turns| &turns.stages);
         let stages = self.draft.stages.iter().chain(inner).map(|stage| stage.name.as_str());
         let names: Vec<&str> =
             stages.chain(self.draft.loops.iter().map(|turns| turns.name.as_str())).collect();
+        let broken = self.draft.broken.iter().map(String::as_str);
         let elsewhere = self.draft.loops.iter().find(|turns| turns.stages.iter().any(|s| s.name == head));
-        let hint = match (elsewhere, did_you_mean(head, names.iter().copied())) {
+        let hint = match (elsewhere, did_you_mean(head, names.iter().copied().chain(broken))) {
             (Some(turns), _) => format!(
                 "\"{head}\" is within loop \"{0}\"; from outside only its carried values are seen: \"{0}.…\"",
                 turns.name

@@ -39,7 +39,7 @@ mod upkeep;
 
 pub use draft::Stage;
 pub use error::{Mistake, Place, PlanError, Problem, Subject};
-pub use forecast::{Forecast, stage_name};
+pub use forecast::{Forecast, NoEstimate, Reused, Unknown, stage_name};
 pub use foresight::{Foresight, Told};
 pub use graph::{Node, Turn};
 pub use identity::ServerName;
@@ -54,7 +54,7 @@ pub use reason::{Beside, RerunReason, differences, stored, stored_draw, stored_p
 pub use resample::Resample;
 pub use schema::schema;
 pub use source::Source;
-pub use survey::{NodeStatus, Status, Survey, forced, is_sure_to_be_worked, no_metric, reasons};
+pub use survey::{NodeStatus, Rerun, Status, Survey, forced, is_sure_to_be_worked, no_metric, reasons};
 pub use upkeep::CacheMode;
 
 use std::{
@@ -91,10 +91,11 @@ pub struct Plan {
 
 impl Plan {
     pub fn new(source: &Source, overrides: &Overrides, cards: &Cards, files: &FileDigests) -> Result<Self> {
-        let draft = draft::draft(source, overrides, cards, files)?;
         let reader = Reader::new(source);
-        let graph = graph::graph(&reader, &draft);
-        let graph = reader.finish(graph)?;
+        let draft = draft::draft(&reader, (source, overrides), cards, files)?;
+        // Also of a draft with mistakes, so that all of them are reported at once.
+        let graph = draft.as_ref().and_then(|draft| graph::graph(&reader, draft));
+        let (draft, graph) = reader.finish(draft.zip(graph))?;
         let identity = match &draft.server {
             Some(server) => Some(ServerIdentity::new(server, &absolute(source.folder()), files)?),
             None => None,

@@ -12,15 +12,18 @@ use figment::{
 use serde_json::Value as Json;
 
 use super::{
-    error::{Mistake, Place, PlanError},
+    error::{Mistake, Place},
+    reader::Reader,
     source::{Source, join},
 };
+use crate::mcp::{has_reference, secret::is_secret};
 
 /// What comes on top of the run file.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Overrides {
     /// Environment variables, name and value, of which those that name a section of the run file count:
-    /// `MCPRL_SEED=3`, `MCPRL_LOOP__TRAIN__ITERATIONS=2`.
+    /// `MCPRL_SEED=3`, `MCPRL_LOOP__TRAIN__ITERATIONS=2`. For a secret of the server's environment or headers the value is
+    /// a reference to the variable itself, so that no run holds it.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
     /// `a.b=value`, as given to `--set`; later ones win.
@@ -37,8 +40,12 @@ const RUN_FILE: &str = "run file";
 impl Overrides {
     /// Keeps of the environment what overrides something.
     pub fn new(environment: impl IntoIterator<Item = (String, String)>, set: Vec<String>) -> Self {
-        let environment = environment.into_iter().filter(|(name, _)| variable_path(name).is_some());
-        Self { environment: environment.collect(), set }
+        let kept = |(name, value): (String, String)| {
+            let path = variable_path(&name)?;
+            let value = if is_secret_at(&path, &value) { format!("${{{name}}}") } else { value };
+            Some((name, value))
+        };
+        Self { environment: environment.into_iter().filter_map(kept).collect(), set }
     }
 
     /// All of them as `--set` takes them, later ones winning.
@@ -48,9 +55,33 @@ impl Overrides {
     }
 }
 
-/// `MCPRL_LOOP__TRAIN__ITERATIONS` is `loop.train.iterations`.
+/// Tables of the run file whose values may be secrets, with the point behind.
+const SECRET_TABLES: [&str; 2] = ["server.env.", "server.headers."];
+
+/// Whether the value is written out and likely a secret of the server.
+fn is_secret_at(path: &str, value: &str) -> bool {
+    let name = SECRET_TABLES.iter().find_map(|table| path.strip_prefix(table));
+    name.is_some_and(|name| is_secret(name, value)) && has_reference(value) != Ok(true)
+}
+
+/// An override's value as messages show it.
+fn shown<'t>(path: &str, text: &'t str) -> &'t str {
+    let of_server = SECRET_TABLES.iter().any(|table| path.starts_with(table.trim_end_matches('.')));
+    let name = path.rsplit('.').next().unwrap_or_default();
+    if of_server || is_secret(name, text) || path == "server.url" && text.contains('?') {
+        "…"
+    } else {
+        text
+    }
+}
+
+/// `MCPRL_LOOP__TRAIN__ITERATIONS` is `loop.train.iterations`, `MCPRL_SERVER__ENV__REGION` is `server.env.REGION`.
 fn variable_path(name: &str) -> Option<String> {
-    let path = name.strip_prefix("MCPRL_")?.to_lowercase().replace("__", ".");
+    let name = name.strip_prefix("MCPRL_")?;
+    if let Some(variable) = name.strip_prefix("SERVER__ENV__") {
+        return Some(format!("server.env.{variable}"));
+    }
+    let path = name.to_lowercase().replace("__", ".");
     let known = match path.split_once('.') {
         Some((table, _)) => TABLES.contains(&table),
         None => KEYS.contains(&path.as_str()),
@@ -111,21 +142,27 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    pub fn new(source: &Source, overrides: &Overrides) -> Result<Self, PlanError> {
-        let file = Layer { name: RUN_FILE.into(), values: source.values.clone() };
-        let mut figment = Figment::from(file);
-        for (name, text) in &overrides.environment {
-            if let Some(path) = variable_path(name) {
-                figment = figment.merge(layer(format!("environment variable {name}={text}"), &path, text)?);
+    /// Overrides that are wrong in themselves are noted and left out.
+    pub fn new(source: &Source, overrides: &Overrides, reader: &Reader<'_>) -> Self {
+        let mut figment = Figment::from(Layer { name: RUN_FILE.into(), values: source.values.clone() });
+        let environment = overrides.environment.iter().filter_map(|(name, text)| {
+            let path = variable_path(name)?;
+            Some(layer(format!("environment variable {name}={}", shown(&path, text)), &path, text))
+        });
+        let set = overrides.set.iter().map(|set| {
+            let (path, text) = set
+                .split_once('=')
+                .ok_or_else(|| wrong_set(&format!("--set {set}"), "an override should read `key=value`"))?;
+            let (path, text) = (path.trim(), text.trim());
+            layer(format!("--set {path}={}", shown(path, text)), path, text)
+        });
+        for layer in environment.chain(set) {
+            match layer {
+                Ok(layer) => figment = figment.merge(layer),
+                Err(mistake) => _ = reader.note::<()>(mistake),
             }
         }
-        for set in &overrides.set {
-            let Some((path, text)) = set.split_once('=') else {
-                return Err(wrong_set(&format!("--set {set}"), "an override should read `key=value`"));
-            };
-            figment = figment.merge(layer(format!("--set {set}"), path.trim(), text.trim())?);
-        }
-        Ok(Self { figment })
+        Self { figment }
     }
 
     /// All layers as one tree.
@@ -224,10 +261,26 @@ impl Entry {
         fields.into_iter().flatten()
     }
 
+    /// What a table has under this name.
+    pub fn field(&self, name: &str) -> Option<&Self> {
+        match &self.datum {
+            Datum::Table(fields) => fields.get(name),
+            _ => None,
+        }
+    }
+
+    /// The names in a table; none of anything else.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        let fields = match &self.datum {
+            Datum::Table(fields) => Some(fields),
+            _ => None,
+        };
+        fields.into_iter().flat_map(BTreeMap::keys)
+    }
+
     /// The kind of a stage, where it says one.
     pub fn kind(&self) -> Option<&str> {
-        let Datum::Table(fields) = &self.datum else { return None };
-        match &fields.get("kind")?.datum {
+        match &self.field("kind")?.datum {
             Datum::Text(kind) => Some(kind),
             _ => None,
         }
@@ -239,7 +292,7 @@ impl Entry {
     }
 }
 
-fn layer(name: String, path: &str, text: &str) -> Result<Layer, PlanError> {
+fn layer(name: String, path: &str, text: &str) -> Result<Layer, Mistake> {
     if path.split('.').any(str::is_empty) {
         return Err(wrong_set(&name, "an override should name a key, like `loop.train.iterations=2`"));
     }
@@ -258,8 +311,6 @@ fn nest(path: &str, value: Value) -> Dict {
     figment::util::nest(path, value).into_dict().unwrap_or_default()
 }
 
-fn wrong_set(text: &str, message: &str) -> PlanError {
-    let mistake =
-        Mistake { message: message.into(), place: Some(Place::Override(text.to_owned())), hint: None };
-    PlanError::Mistakes(vec![mistake])
+fn wrong_set(text: &str, message: &str) -> Mistake {
+    Mistake { message: message.into(), place: Some(Place::Override(text.to_owned())), hint: None }
 }

@@ -55,7 +55,21 @@ impl<'a> Reader<'a> {
             (Origin::Override(text), _) => Some(Place::Override(text.clone())),
             (Origin::Card, _) => None,
         };
-        let mistake = Mistake { message, place, hint };
+        self.note(Mistake { message, place, hint })
+    }
+
+    /// The same of a value that is not to be shown, and so at its key, without the texts of its line.
+    pub fn wrong_secret<T>(&self, entry: &Entry, message: String, hint: String) -> Option<T> {
+        let place = match &entry.origin {
+            Origin::File { key, .. } => Some(self.source.place(key.clone()).without_texts()),
+            Origin::Override(text) => Some(Place::Override(text.clone())),
+            Origin::Card => None,
+        };
+        self.note(Mistake { message, place, hint: Some(hint) })
+    }
+
+    /// Always `None`.
+    pub fn note<T>(&self, mistake: Mistake) -> Option<T> {
         let mut mistakes = self.mistakes.borrow_mut();
         if !mistakes.contains(&mistake) {
             mistakes.push(mistake);

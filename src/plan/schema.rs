@@ -45,22 +45,24 @@ struct RunFile {
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Server {
-    /// Started and spoken to over stdio. `{mcprl}` is this program.
+    /// Started and spoken to over stdio. `{mcprl}` is this program. Words are passed as they are: a secret goes into `env`.
     #[schemars(length(min = 1))]
     command: Option<Vec<String>>,
-    /// Spoken to over streamable HTTP.
+    /// Spoken to over streamable HTTP. `${NAME}` in it is the environment variable NAME.
     #[schemars(regex(pattern = "^https?://"))]
     url: Option<String>,
     /// Environment variable that holds the bearer token for `url`.
     bearer_env: Option<String>,
-    /// Sent with every request to `url`.
+    /// Sent with every request to `url`. `${NAME}` in a value is the environment variable NAME, as in
+    /// `"Bearer ${TOKEN}"`, and `$$` is a `$`; a secret written out is refused.
     headers: Option<BTreeMap<String, String>>,
     /// What keeps one episode's effects from the next one's. `fresh-process` is for a `command`, and meant where absent;
     /// `fresh-session` is for a `url`.
     state: Option<State>,
     /// The tool to call before each episode, where `state` is `reset-tool`.
     reset_tool: Option<String>,
-    /// Variables for `command`.
+    /// Variables for `command`, beside PATH, HOME, LANG and TMPDIR. `${NAME}` in a value is the environment variable NAME,
+    /// and `$$` is a `$`; a secret written out is refused. What `${NAME}` stands for is in no key.
     env: Option<BTreeMap<String, String>>,
     /// Where `command` works, from the run file's folder.
     cwd: Option<String>,

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     engine::EngineSpec,
     error::did_you_mean,
-    mcp::{Limits, ServerSpec, State, Transport},
+    mcp::{Limits, ServerSpec, State, Transport, has_reference, secret},
     model::kernels::Format,
 };
 
@@ -49,7 +49,11 @@ fn transport(reader: &Reader<'_>, entry: &Entry, fields: &Fields, source: &Sourc
         reader.wrong::<()>(stray, Part::Key, format!("`{key}` needs `{with}`"), None)
     };
     let map = |key: &str| match fields.get(key) {
-        Some(entry) => reader.string_map(entry),
+        Some(entry) => {
+            let values = reader.string_map(entry)?;
+            check_values(reader, entry)?;
+            Some(values)
+        }
         None => Some(BTreeMap::new()),
     };
     match (fields.get("command"), fields.get("url")) {
@@ -76,6 +80,16 @@ fn transport(reader: &Reader<'_>, entry: &Entry, fields: &Fields, source: &Sourc
                 let message = format!("`server.url` should start with http:// or https://, found \"{text}\"");
                 return reader.wrong(url, Part::Value, message, None);
             }
+            let parameters = secret::query(text).filter(|(name, value)| secret::is_secret(name, value));
+            for (name, _) in parameters.filter(|(_, value)| has_reference(value) == Ok(false)) {
+                let variable = variable_for(name);
+                let message = format!("`server.url` holds a secret in `{name}`");
+                let hint = format!("write `{name}=${{{variable}}}` and {}", export_it(&variable));
+                reader.wrong_secret::<()>(url, message, hint);
+            }
+            if let Err(cause) = has_reference(text) {
+                return reader.wrong_secret(url, format!("`server.url` {cause}"), cause.hint());
+            }
             let bearer_env = match fields.get("bearer_env") {
                 Some(name) => Some(reader.text(name)?.to_owned()),
                 None => None,
@@ -86,10 +100,46 @@ fn transport(reader: &Reader<'_>, entry: &Entry, fields: &Fields, source: &Sourc
             reader.wrong(url, Part::Key, "a server has a `command` or a `url`, not both".into(), None)
         }
         (None, None) => {
-            let hint = "for example `command = [\"uvx\", \"some-mcp-server\"]`".to_owned();
+            let hint = "for example `command = [\"./your-server\", \"--stdio\"]`".to_owned();
             reader.wrong(entry, Part::Key, "`server` needs a `command` or a `url`".into(), Some(hint))
         }
     }
+}
+
+/// Notes values of `env` or `headers` that hold a secret, or refer to a variable in a way that is not understood.
+fn check_values(reader: &Reader<'_>, table: &Entry) -> Option<()> {
+    let mut all_well = Some(());
+    for (name, entry) in reader.table(table)? {
+        let text = reader.text(entry)?;
+        let found = match has_reference(text) {
+            Ok(false) if secret::is_secret(name, text) => {
+                let (scheme, variable) = match text.strip_prefix("Bearer ") {
+                    Some(_) => ("Bearer ", "TOKEN".to_owned()),
+                    None => ("", variable_for(name)),
+                };
+                let message = format!("`{}` holds a secret", entry.path);
+                let hint =
+                    format!("write `{name} = \"{scheme}${{{variable}}}\"` and {}", export_it(&variable));
+                reader.wrong_secret::<()>(entry, message, hint)
+            }
+            Err(cause) => {
+                let message = format!("`{}` {cause}", entry.path);
+                reader.wrong_secret::<()>(entry, message, cause.hint())
+            }
+            Ok(_) => continue,
+        };
+        all_well = found;
+    }
+    all_well
+}
+
+fn export_it(variable: &str) -> String {
+    format!("export {variable}: every run keeps a copy of its run file")
+}
+
+/// What a variable may be called that holds the secret of this name.
+fn variable_for(name: &str) -> String {
+    name.to_ascii_uppercase().replace(|letter: char| !letter.is_ascii_alphanumeric(), "_")
 }
 
 const STATES: [&str; 4] = ["read-only", "fresh-process", "fresh-session", "reset-tool"];

@@ -1,11 +1,13 @@
 //! What a run would do, node by node.
 
+use std::collections::BTreeSet;
+
 use petgraph::Direction;
 use serde::Serialize;
 
 use super::{
-    CacheMode, Forecast, Foresight, KeyFields, Ledger, Node, NodeIndex, Plan, Problem, Readiness, Ready,
-    RerunReason, Resample, Settled, Subject, Told,
+    CacheMode, Fed, Forecast, Foresight, KeyFields, Ledger, Node, NodeIndex, Plan, Problem, Readiness, Ready,
+    RerunReason, Resample, Reused, Settled, Subject, Told, Unknown,
     forecast::Experience,
     memory::{Memory, held, memory},
     reason::{self},
@@ -15,7 +17,7 @@ use crate::{
     engine::available,
     error::Result,
     hash::Digest,
-    stage::card::Section,
+    stage::{Input, card::Section, rows_needed},
     store::{Cost, Glance, LastKeys, Lookup, Store},
 };
 
@@ -30,12 +32,27 @@ pub enum Status {
         key: Digest,
         reasons: Vec<RerunReason>,
     },
-    /// On nodes that are to be worked first; whether it is worked then depends on what they write.
+    /// For nodes that are to be worked first.
     Waits {
         on: Vec<String>,
+        rerun: Rerun,
+        /// Why it will be worked whatever they write.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        reasons: Vec<RerunReason>,
     },
     /// Its loop has reached its goal.
     Skipped,
+}
+
+/// Whether a node that waits will be worked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rerun {
+    Will,
+    /// If what it waits for writes something else than before.
+    IfInputsChange,
+    /// If its loop does not reach its goal before.
+    UnlessGoalReached,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -48,6 +65,9 @@ pub struct NodeStatus {
     pub status: Status,
     /// What it is expected to cost; what it did, where its result is taken from the store.
     pub cost: Option<Forecast>,
+    /// Rows that it will take from earlier results.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reused: Option<Reused>,
     /// The most memory it will take, where it samples or trains and is to be worked.
     pub memory: Option<Memory>,
 }
@@ -62,8 +82,8 @@ pub struct Survey {
     /// Seconds until all of that is done, where stages that wait for nothing are worked beside each other and those that
     /// use the engine take turns.
     pub clock: f64,
-    /// Stages that are to be worked and never were in this store.
-    pub unknown: Vec<String>,
+    /// Stages that are to be worked and have no estimate.
+    pub unknown: Vec<Unknown>,
     /// What the results that are in the store cost.
     pub saved: Cost,
     /// The shared cache, which was not asked: what is to be worked may be there.
@@ -82,13 +102,13 @@ impl Survey {
         let mut glance = store.glance(&plan.name);
         let mut found = Vec::new();
         for index in plan.order() {
-            found.push(status(plan, (store, &last, &mut glance), &mut ledger, *index, resample)?);
+            found.push(found_of(plan, (store, &last, &mut glance), &mut ledger, *index, resample)?);
         }
         // What is shared was not asked for, so nothing is sure to be worked here.
         let is_sure = |index| plan.remote.is_none() && is_sure_to_be_worked(&ledger, store, &last, index);
         let foresight = Foresight::new(&ledger, store, &is_sure);
         // Every record is read for this, so only where something is to be foretold.
-        let ahead = found.iter().any(|(status, _)| status.is_ahead());
+        let ahead = found.iter().any(|found| found.status.is_ahead());
         let experience = ahead.then(|| Experience::of(store));
         let left = ahead.then(available).flatten();
         let mut survey = Self {
@@ -103,16 +123,22 @@ impl Survey {
             notes: Vec::new(),
         };
         let mut clock = Clock::new(plan);
-        for (index, (status, cached)) in plan.order().iter().zip(found) {
+        for (index, Found { status, cached, reused }) in plan.order().iter().zip(found) {
             let node = plan.node(*index);
             let is_ahead = status.is_ahead();
-            let foretold = experience.as_ref().filter(|_| is_ahead);
-            let foretold = foretold.and_then(|known| known.forecast(&node.stage, foresight.shape(*index)));
+            let estimate = experience.as_ref().filter(|_| is_ahead);
+            let estimate = estimate.map(|known| known.forecast(&node.stage, foresight.uses(*index), reused));
+            if let Some(Err(why)) = estimate {
+                let unknown = Unknown { stage: node.stage.name.clone(), why };
+                if !survey.unknown.contains(&unknown) {
+                    survey.unknown.push(unknown);
+                }
+            }
+            let foretold = estimate.and_then(Result::ok);
             match (&cached, &foretold) {
                 (Some(cost), _) => survey.saved += *cost,
                 (None, Some(forecast)) => survey.ahead += forecast.cost,
-                (None, None) if !is_ahead || survey.unknown.contains(&node.stage.name) => {}
-                (None, None) => survey.unknown.push(node.stage.name.clone()),
+                (None, None) => {}
             }
             clock.work(*index, foretold.map_or(0.0, |forecast| forecast.cost.seconds));
             let memory =
@@ -123,6 +149,7 @@ impl Survey {
                 turn: node.turn.map(|turn| (plan.loop_name(turn).to_owned(), turn.iteration)),
                 status,
                 cost: cached.map(Forecast::of).or(foretold),
+                reused,
                 memory,
             });
         }
@@ -144,48 +171,122 @@ impl Survey {
     }
 }
 
-/// What a run would do with the next node of the order; of one that is in the store, what it cost.
-fn status(
+/// What there is of a node before it is worked.
+struct Found {
+    status: Status,
+    /// What it cost, where its result is in the store.
+    cached: Option<Cost>,
+    reused: Option<Reused>,
+}
+
+impl From<Status> for Found {
+    fn from(status: Status) -> Self {
+        Self { status, cached: None, reused: None }
+    }
+}
+
+/// What a run would do with the next node of the order.
+fn found_of(
     plan: &Plan,
     (store, last, glance): (&Store, &LastKeys, &mut Glance),
     ledger: &mut Ledger<'_>,
     index: NodeIndex,
     resample: &[Resample],
-) -> Result<(Status, Option<Cost>)> {
-    Ok(match ledger.readiness(index)? {
+) -> Result<Found> {
+    let found = match ledger.readiness(index)? {
         Readiness::Skipped => {
             ledger.settle(index, Settled::Skipped);
-            (Status::Skipped, None)
+            Status::Skipped.into()
         }
         Readiness::Waits(on) => {
-            (Status::Waits { on: on.iter().map(|index| plan.node(*index).id.clone()).collect() }, None)
+            let forced = forced(plan, index, resample);
+            let reasons =
+                forced.map_or_else(|| own_changes(plan, (store, last), index), |reason| vec![reason]);
+            let stored = |key: &Digest| matches!(store.lookup(key), Lookup::Hit(_));
+            let rerun = match plan.node(index).gate {
+                Some(_) => Rerun::UnlessGoalReached,
+                None if reasons.is_empty() && last.get(&plan.node(index).id).is_some_and(stored) => {
+                    Rerun::IfInputsChange
+                }
+                None => Rerun::Will,
+            };
+            let on = on.iter().map(|index| plan.node(*index).id.clone()).collect();
+            Status::Waits { on, rerun, reasons }.into()
         }
         Readiness::Ready(ready) => {
             let fields = plan.fields(index, &ready);
             let key = fields.key();
             match (glance.lookup(store, &key), forced(plan, index, resample)) {
                 (Ok((known, _)), None) if plan.lacking(index, &known.metrics).is_some() => {
-                    (Status::Run { key, reasons: no_metric(plan.node(index)).into_iter().collect() }, None)
+                    Status::Run { key, reasons: no_metric(plan.node(index)).into_iter().collect() }.into()
                 }
                 (Ok((known, _)), None) => {
-                    let cost = known.cost;
+                    let cached = Some(known.cost);
                     ledger.done(index, known);
-                    (Status::Cached { key }, Some(cost))
+                    Found { cached, ..Status::Cached { key }.into() }
                 }
                 (found, Some(reason)) => {
                     // What follows is told as if the answer were the same.
                     if let (Ok((known, _)), RerunReason::AskedAnew) = (found, &reason) {
                         ledger.done(index, known);
                     }
-                    (Status::Run { key, reasons: vec![reason] }, None)
+                    Status::Run { key, reasons: vec![reason] }.into()
                 }
                 (Err(found), None) => {
                     let reasons = reasons(plan, (store, last), index, (&ready, &fields), &found);
-                    (Status::Run { key, reasons }, None)
+                    let reused = reused(plan, store, index, (&ready, &fields));
+                    Found { reused, ..Status::Run { key, reasons }.into() }
                 }
             }
         }
-    })
+    };
+    Ok(found)
+}
+
+/// What about a node that waits is not as it was when it was last worked, its inputs left aside.
+fn own_changes(plan: &Plan, (store, last): (&Store, &LastKeys), index: NodeIndex) -> Vec<RerunReason> {
+    let node = plan.node(index);
+    let Some(record) = last.get(&node.id).and_then(|key| store.record(key)) else { return Vec::new() };
+    let mut fields = plan.fields(index, &Ready::default());
+    // As they were: what these become is not known yet.
+    if let Ok(old) = serde_json::from_value::<KeyFields>(record.fields.clone()) {
+        fields.inputs = old.inputs;
+        if let (Some(now), Some(then)) = (&mut fields.server, &old.server) {
+            for name in ["name", "version"] {
+                if let Some(value) = then.get(name) {
+                    now[name] = value.clone();
+                }
+            }
+        }
+    }
+    reason::differences(&record.fields, &fields, || Some(node.stage.card.parts()))
+}
+
+/// Rows that a node which is worked will take from earlier results, of those it is sure to need.
+fn reused(
+    plan: &Plan,
+    store: &Store,
+    index: NodeIndex,
+    (ready, fields): (&Ready, &KeyFields),
+) -> Option<Reused> {
+    let stage = &plan.node(index).stage;
+    let log = store.rows(&fields.family(&stage.card), &fields.key());
+    let (own, relatives) = (log.finished().ok()?, log.relatives().ok()?);
+    let stands = |key: &Digest| store.record(key).is_some_and(|record| !record.withheld);
+    let finished = relatives.finished.iter().filter(|(key, _)| stands(key)).flat_map(|(_, names)| names);
+    let known: BTreeSet<&String> = own.keys().chain(relatives.rows.keys()).chain(finished).collect();
+    if known.is_empty() {
+        return None;
+    }
+    let input = |fed: &Fed| Input {
+        name: fed.name.clone(),
+        digest: fed.output.digest,
+        path: store.path(&fed.output),
+    };
+    let inputs = ready.inputs.iter().map(|(role, fed)| (role.clone(), fed.iter().map(input).collect()));
+    let needed = rows_needed(&stage.card.kind, &stage.params, fields.stage_seed(0), &inputs.collect())?;
+    let rows = needed.iter().filter(|name| known.contains(name)).count();
+    (rows > 0).then_some(Reused { rows, of: needed.len() })
 }
 
 impl Status {

@@ -10,6 +10,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::{
     Context, Input, Metrics, StageError,
@@ -18,6 +19,7 @@ use super::{
         play::{Attempt, Budget, Player},
         room,
     },
+    typed,
 };
 use crate::{
     data::{self, Scenario, Tool, Trajectory},
@@ -202,6 +204,20 @@ fn attempts<'a>(
         draws.iter().enumerate().map(move |(sample, sampling)| attempt(scenario, sample, *sampling))
     };
     Ok(scenarios.iter().flat_map(of_scenario).collect())
+}
+
+/// Names of the rows of all policies.
+pub fn rows_needed(
+    params: &Map<String, Value>,
+    seed: u64,
+    inputs: &BTreeMap<String, Vec<Input>>,
+) -> Option<Vec<String>> {
+    let params: Params = typed(params).ok()?;
+    let (scenarios, _) = known(data::read(&inputs.get("scenarios")?.first()?.path).ok()?).ok()?;
+    let attempts = attempts(&scenarios, &params, seed).ok()?;
+    let of_policy =
+        |policy: &Input| attempts.iter().map(|attempt| attempt.row(&policy.digest)).collect::<Vec<_>>();
+    Some(inputs.get("policies")?.iter().flat_map(of_policy).collect())
 }
 
 /// What the verdict reads of a trajectory.

@@ -42,7 +42,7 @@ pub use card::{Card, Cards};
 pub use error::StageError;
 pub use held::Held;
 pub use parts::{CardFile, CardParts};
-pub use workload::{policy_shape, shape, workload};
+pub use workload::{policy_shape, rows_needed, shape, workload};
 
 use crate::{
     engine::EngineSpec, error::Result, hash::Digest, mcp::ServerSpec, progress::Observer, spent::Meter,

@@ -15,11 +15,13 @@ mod tests;
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use self::play::{Attempt, Budget, Player};
 use super::{
-    Context, Metrics,
+    Context, Input, Metrics,
     prospect::{Outlook, Prospect},
+    typed,
 };
 use crate::{
     agent::End,
@@ -143,16 +145,7 @@ async fn waves<'a>(
         if wave.is_empty() {
             break;
         }
-        let attempts: Vec<Attempt<'_>> = wave
-            .iter()
-            .flat_map(|index| (0..params.group_size).map(|sample| (&scenarios[*index], sample)))
-            .map(|(scenario, sample)| Attempt {
-                scenario,
-                sample,
-                seed: episode_seed(context.seed, scenario, sample),
-                sampling: params.sampling(),
-            })
-            .collect();
+        let attempts = attempts(params, scenarios, &wave, context.seed);
         let units = groups.len() * params.group_size as usize + attempts.len();
         context.observer.phase("episodes", units as u64);
         let mut trajectories = player.play(context, &attempts).await?.into_iter();
@@ -163,6 +156,33 @@ async fn waves<'a>(
         }));
     }
     Ok(groups)
+}
+
+/// The attempts of a wave, group by group.
+fn attempts<'a>(params: &Params, scenarios: &'a [Scenario], wave: &[usize], seed: u64) -> Vec<Attempt<'a>> {
+    let of_group = |index: &usize| {
+        let scenario = &scenarios[*index];
+        (0..params.group_size).map(move |sample| Attempt {
+            scenario,
+            sample,
+            seed: episode_seed(seed, scenario, sample),
+            sampling: params.sampling(),
+        })
+    };
+    wave.iter().flat_map(of_group).collect()
+}
+
+/// Names of the rows of the first wave.
+pub fn rows_needed(
+    params: &Map<String, Value>,
+    seed: u64,
+    inputs: &BTreeMap<String, Vec<Input>>,
+) -> Option<Vec<String>> {
+    let params: Params = typed(params).ok()?;
+    let policy = inputs.get("policy")?.first()?.digest;
+    let scenarios: Vec<Scenario> = data::read(&inputs.get("scenarios")?.first()?.path).ok()?;
+    let wave: Vec<usize> = choice::draw(&scenarios, seed).into_iter().take(params.prompts).collect();
+    Some(attempts(&params, &scenarios, &wave, seed).iter().map(|attempt| attempt.row(&policy)).collect())
 }
 
 impl Params {

@@ -1,10 +1,10 @@
 //! What makes the time of a stage comparable with an earlier one's: the model it used, and how much there was to do.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use serde_json::{Map, Value};
 
-use super::{Artifacts, policy::AdapterOf};
+use super::{Artifacts, Input, eval, policy::AdapterOf, rollout};
 use crate::{
     hash::{Digest, Encoder},
     model::ModelConfig,
@@ -36,6 +36,21 @@ pub fn workload(kind: &str, params: &Map<String, Value>) -> Option<f64> {
         _ => return None,
     };
     (work > 0.0).then_some(work)
+}
+
+/// Names of the rows that a stage of this kind is sure to need, as [`super::Rows`] knows them; more may follow. None where
+/// it has no such rows, or its inputs do not tell.
+pub fn rows_needed(
+    kind: &str,
+    params: &Map<String, Value>,
+    seed: u64,
+    inputs: &BTreeMap<String, Vec<Input>>,
+) -> Option<Vec<String>> {
+    match kind {
+        "rollout" => rollout::rows_needed(params, seed, inputs),
+        "eval" => eval::rows_needed(params, seed, inputs),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

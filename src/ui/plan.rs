@@ -1,7 +1,7 @@
 //! A plan as text: one line for each stage; iterations of a loop that fare alike are one line.
 
 use super::human;
-use crate::plan::{Forecast, NodeStatus, RerunReason, Status, Survey, stage_name};
+use crate::plan::{NoEstimate, NodeStatus, Rerun, RerunReason, Reused, Status, Survey, stage_name};
 
 /// The survey, line by line, with a count at the end.
 pub fn plan_text(survey: &Survey) -> String {
@@ -33,11 +33,14 @@ pub fn plan_text(survey: &Survey) -> String {
     }
     let count = |which: fn(&Status) -> bool| survey.nodes.iter().filter(|node| which(&node.status)).count();
     text += &format!(
-        "{}: {} cached, {} to run, {} waiting, {} skipped\n",
+        "{}: {} cached, {} to run, {} that may run, {} skipped\n",
         survey.name,
         count(|status| matches!(status, Status::Cached { .. })),
-        count(|status| matches!(status, Status::Run { .. })),
-        count(|status| matches!(status, Status::Waits { .. })),
+        count(|status| matches!(status, Status::Run { .. } | Status::Waits { rerun: Rerun::Will, .. })),
+        count(|status| {
+            use Rerun::{IfInputsChange, UnlessGoalReached};
+            matches!(status, Status::Waits { rerun: IfInputsChange | UnlessGoalReached, .. })
+        }),
         count(|status| matches!(status, Status::Skipped)),
     );
     text + &ahead_text(survey) + &memory_text(survey)
@@ -47,25 +50,26 @@ pub fn plan_text(survey: &Survey) -> String {
 fn ahead_text(survey: &Survey) -> String {
     let mut text = String::new();
     if survey.ahead.seconds > 0.0 {
-        text += &format!("ahead, by earlier figures: about {}", human::cost(&survey.ahead));
+        let without = if survey.unknown.is_empty() { "" } else { ", without the stages below" };
+        text += &format!("ahead, by earlier figures{without}: about {}", human::cost(&survey.ahead));
         if survey.clock < 0.95 * survey.ahead.seconds {
             text += &format!("; {} on the clock, for some of it overlaps", human::seconds(survey.clock));
         }
-        let any = |which: fn(&Forecast) -> bool| {
-            survey.nodes.iter().filter_map(|node| node.cost.as_ref()).any(which)
-        };
-        let other = [
-            (any(|forecast| forecast.other_model), "another model"),
-            (any(|forecast| forecast.differing > 0), "other parameters"),
-        ];
-        let other: Vec<_> = other.iter().filter(|(any, _)| *any).map(|(_, what)| *what).collect();
-        if !other.is_empty() {
-            text += &format!(" (*: figures of {})", other.join(" or "));
+        if survey.nodes.iter().filter_map(|node| node.cost.as_ref()).any(|cost| !cost.is_alike()) {
+            text += " (*: figures of other parameters)";
         }
         text.push('\n');
     }
-    if !survey.unknown.is_empty() {
-        text += &format!("never worked here, so not predicted: {}\n", survey.unknown.join(", "));
+    for (why, because) in [
+        (NoEstimate::NoRecord, "no earlier run"),
+        (NoEstimate::OtherModel, "earlier runs used another model"),
+        (NoEstimate::NoModel, "unknown until the model is here"),
+    ] {
+        let stages = survey.unknown.iter().filter(|unknown| unknown.why == why);
+        let stages: Vec<&str> = stages.map(|unknown| unknown.stage.as_str()).collect();
+        if !stages.is_empty() {
+            text += &format!("no estimate for {}: {because}\n", stages.join(", "));
+        }
     }
     let runs =
         survey.nodes.iter().any(|node| matches!(node.status, Status::Run { .. } | Status::Waits { .. }));
@@ -74,7 +78,7 @@ fn ahead_text(survey: &Survey) -> String {
         _ => false,
     };
     if survey.nodes.iter().any(asked) {
-        text += "told as if the server said what it said last; if it does not, what depends on it is worked again\n";
+        text += "assumes the server answers as it did last time; if it does not, the stages that depend on it rerun\n";
     }
     if let Some(remote) = survey.unasked.as_ref().filter(|_| runs) {
         text +=
@@ -139,7 +143,7 @@ struct Row<'a> {
     id: &'a str,
     /// Of work ahead, or saved.
     seconds: Option<f64>,
-    /// The time is that of other parameters, or of another model.
+    /// The time is that of other parameters.
     differs: bool,
 }
 
@@ -151,8 +155,22 @@ impl<'a> Row<'a> {
         let (what, why) = match &node.status {
             Status::Cached { .. } => ("cached", String::new()),
             Status::Run { reasons, .. } => ("run", because(reasons)),
-            Status::Waits { on } => ("waits", format!("on {}", waits_on(on, turn))),
+            Status::Waits { on, rerun, reasons } => {
+                let on = waits_on(on, turn);
+                match rerun {
+                    Rerun::Will if reasons.is_empty() => ("run", format!("after {on}")),
+                    Rerun::Will => ("run", format!("after {on}: {}", because(reasons))),
+                    Rerun::IfInputsChange => ("may run", format!("if {on} changes")),
+                    Rerun::UnlessGoalReached => {
+                        ("may run", format!("after {on}, unless the goal is reached"))
+                    }
+                }
+            }
             Status::Skipped => ("skipped", "goal reached".into()),
+        };
+        let why = match node.reused {
+            Some(Reused { rows, of }) => format!("{why}; {rows} of {of} episodes are there"),
+            None => why,
         };
         let last = turn.map_or(0, |(_, iteration, _)| iteration);
         let seconds = node.cost.as_ref().map(|forecast| forecast.cost.seconds);
@@ -170,8 +188,8 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// `~12.3 s` ahead, `31 × ~1.5 s` for as many iterations, `~12.3 s*` by other parameters or another model,
-    /// `(12.3 s)` saved, `?` where the stage was never worked.
+    /// `~12.3 s` ahead, `31 × ~1.5 s` for as many iterations, `~12.3 s*` by other parameters,
+    /// `(12.3 s)` saved, `?` without an estimate.
     fn time(&self) -> String {
         let count = self.turn.map_or(1, |(_, first, _)| self.last - first + 1);
         let each = if count > 1 { format!("{count} × ") } else { String::new() };

@@ -165,7 +165,12 @@ impl Turns {
             }
             Event::Retrying { id, failure, wait } => {
                 let again = human::seconds(wait.as_secs_f64());
-                line("retry", id, &format!("in {again}: {failure}"))
+                // The whole error is shown at the end, should no try work.
+                let why = match self.said.insert(format!("{id}: {failure}")) {
+                    true => brief(&failure.to_string()),
+                    false => "the same error".into(),
+                };
+                line("retry", id, &format!("in {again}: {why}"))
             }
             Event::Unanswered { id, failure } => {
                 let hint = failure.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
@@ -219,6 +224,16 @@ impl Turns {
             return None;
         }
         Some(ended_line(name, turn.worked.then_some(turn.seconds), &turn.metrics))
+    }
+}
+
+/// The beginning of an error: of its first line, as much as fits a terminal's.
+fn brief(error: &str) -> String {
+    const SHOWN: usize = 100;
+    let first = error.lines().next().unwrap_or_default();
+    match first.char_indices().nth(SHOWN) {
+        Some((at, _)) => format!("{}…", first[..at].trim_end()),
+        None => first.to_owned(),
     }
 }
 

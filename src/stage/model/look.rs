@@ -15,8 +15,10 @@ use crate::{
     },
 };
 
+const CONFIG: &str = "config.json";
+
 /// Of a folder the configuration, the headers of the weights and the way it writes conversations; of a hub id how it
-/// reads, and what the hub's cache has where nobody may be asked.
+/// reads, and the configuration where the hub's cache on disk has it.
 pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let mut outlook = Outlook::default();
     if let Some(folder) = (prospect.finished)("policy") {
@@ -45,11 +47,18 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let revision = behind.or(revision.as_deref()).unwrap_or("main");
     if outlook.take("from", check_id(id, revision)).is_some() {
         match Hub::from_env() {
-            Ok(hub) => {
-                if let Some(Err(cause)) = hub.offline.then(|| hub.cached(id, revision)) {
-                    outlook.lack("from", cause);
+            Ok(hub) => match hub.cached(id, revision) {
+                Ok(files) => {
+                    let file = files.iter().find(|(name, _)| name == CONFIG).map(|(_, path)| path);
+                    let folder = file.and_then(|path| path.parent());
+                    let config = folder.and_then(|folder| Some((ModelConfig::load(folder).ok()?, folder)));
+                    if let Some((config, folder)) = config {
+                        return outlook.with("policy", foreseen(config, folder));
+                    }
                 }
-            }
+                Err(cause) if hub.offline => outlook.lack("from", cause),
+                Err(_) => {}
+            },
             Err(cause) => outlook.lack("from", cause),
         }
     }
@@ -62,7 +71,7 @@ fn foreseen(config: ModelConfig, folder: &Path) -> Foreseen {
 
 /// Everything wrong with the folder, as far as its small files and the headers of its large ones show it.
 fn look_into(folder: &Path, outlook: &mut Outlook) -> Option<ModelConfig> {
-    if !folder.join("config.json").is_file() {
+    if !folder.join(CONFIG).is_file() {
         let folder = folder.to_owned();
         outlook.object(
             "from",

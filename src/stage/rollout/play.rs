@@ -129,7 +129,7 @@ impl Attempt<'_> {
     }
 
     /// The name of its row: the trajectory's id, and the task, for which a table of scenarios may have had the same id.
-    fn row(&self, policy: &Digest) -> String {
+    pub fn row(&self, policy: &Digest) -> String {
         format!("{} {}", self.id(policy), Digest::of(self.scenario.task.as_bytes()).short())
     }
 }

@@ -1,0 +1,167 @@
+//! References to environment variables in what the run file says of a server, so that secrets stay out of run files,
+//! keys and records.
+//!
+//! | in a value of `env`, of `headers`, or in `url` | is |
+//! |---|---|
+//! | `${NAME}`, anywhere in it (`Bearer ${TOKEN}`) | the value of the variable `NAME` of this process |
+//! | `$$` | `$` |
+//! | `$NAME`, and nothing else | refused: it was likely meant as a reference |
+//! | any other `$` | `$` |
+//!
+//! Words of `command` are passed as they are.
+
+use std::ffi::{OsStr, OsString};
+
+use super::McpError;
+
+/// Why a value is not understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadReference {
+    #[error("has a `${{` without a `}}`")]
+    Open,
+    #[error("has `${{…}}` around what is no variable's name")]
+    Name,
+    #[error("is `${name}`, which stands for itself here")]
+    Bare { name: String },
+}
+
+impl BadReference {
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Open | Self::Name => {
+                "`${NAME}` is the environment variable NAME; write `$$` for a `$` of its own".into()
+            }
+            Self::Bare { name } => {
+                format!("write `${{{name}}}` for the environment variable, or `$${name}` for the text itself")
+            }
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Piece<'v> {
+    Text(&'v str),
+    Variable(&'v str),
+}
+
+fn is_name(text: &str) -> bool {
+    let inner = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    text.starts_with(|first: char| inner(first) && !first.is_ascii_digit()) && text.chars().all(inner)
+}
+
+fn pieces(value: &str) -> Result<Vec<Piece<'_>>, BadReference> {
+    if let Some(name) = value.strip_prefix('$').filter(|name| is_name(name)) {
+        return Err(BadReference::Bare { name: name.to_owned() });
+    }
+    let (mut pieces, mut rest) = (Vec::new(), value);
+    while let Some((before, after)) = rest.split_once('$') {
+        pieces.push(Piece::Text(before));
+        rest = match (after.strip_prefix('{'), after.strip_prefix('$')) {
+            (Some(inner), _) => {
+                let (name, behind) = inner.split_once('}').ok_or(BadReference::Open)?;
+                if !is_name(name) {
+                    return Err(BadReference::Name);
+                }
+                pieces.push(Piece::Variable(name));
+                behind
+            }
+            (None, Some(behind)) => {
+                pieces.push(Piece::Text("$"));
+                behind
+            }
+            (None, None) => {
+                pieces.push(Piece::Text("$"));
+                after
+            }
+        };
+    }
+    pieces.push(Piece::Text(rest));
+    Ok(pieces)
+}
+
+/// Whether the value refers to a variable.
+///
+/// # Errors
+/// If it is not understood.
+pub fn has_reference(value: &str) -> Result<bool, BadReference> {
+    Ok(pieces(value)?.iter().any(|piece| matches!(piece, Piece::Variable(_))))
+}
+
+/// What the variables hold that the values refer to, where it is long enough to be a secret.
+pub(super) fn secrets<'v>(values: impl Iterator<Item = &'v String>) -> Vec<String> {
+    const SHORTEST: usize = 6;
+    let held = |piece: Piece<'_>| match piece {
+        Piece::Variable(name) => std::env::var(name).ok().filter(|held| held.len() >= SHORTEST),
+        Piece::Text(_) => None,
+    };
+    values.flat_map(|value| pieces(value).unwrap_or_default()).filter_map(held).collect()
+}
+
+/// The value with every variable replaced by what this process's environment has for it.
+///
+/// # Errors
+/// If it is not understood, or names a variable that is not set.
+pub(super) fn expand(value: &str) -> Result<OsString, McpError> {
+    expand_from(value, |name| std::env::var_os(name))
+}
+
+/// The same, as text.
+pub(super) fn expand_text(value: &str) -> Result<Option<String>, McpError> {
+    Ok(expand(value)?.into_string().ok())
+}
+
+fn expand_from(value: &str, variable: impl Fn(&str) -> Option<OsString>) -> Result<OsString, McpError> {
+    let mut whole = OsString::new();
+    for piece in pieces(value)? {
+        match piece {
+            Piece::Text(text) => whole.push(OsStr::new(text)),
+            Piece::Variable(name) => {
+                let unset = || McpError::UnsetVariable { variable: name.to_owned() };
+                whole.push(variable(name).ok_or_else(unset)?);
+            }
+        }
+    }
+    Ok(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(value: &str, expected: Result<&str, &str>) {
+        let set = |name: &str| (name == "TOKEN").then(|| OsString::from("s3"));
+        let found = expand_from(value, set).map_err(|cause| cause.to_string());
+        assert_eq!(
+            found.as_deref().map(|text| text.to_str().unwrap()).map_err(String::as_str),
+            expected,
+            "{value}"
+        );
+    }
+
+    #[test]
+    fn a_reference_anywhere_in_a_value_is_replaced() {
+        check("${TOKEN}", Ok("s3"));
+        check("Bearer ${TOKEN}", Ok("Bearer s3"));
+        check("${TOKEN}:${TOKEN}", Ok("s3:s3"));
+        check("plain", Ok("plain"));
+        check("", Ok(""));
+    }
+
+    #[test]
+    fn a_dollar_without_braces_stays_and_a_double_one_is_one() {
+        check("5$ a day", Ok("5$ a day"));
+        check("a$b", Ok("a$b"));
+        check("$$TOKEN", Ok("$TOKEN"));
+        check("$${TOKEN}", Ok("${TOKEN}"));
+        check("$5", Ok("$5"));
+    }
+
+    #[test]
+    fn what_was_likely_meant_as_a_reference_is_refused() {
+        check("$TOKEN", Err("a value is `$TOKEN`, which stands for itself here"));
+        check("${TOKEN", Err("a value has a `${` without a `}`"));
+        check("${}", Err("a value has `${…}` around what is no variable's name"));
+        check("${TOKEN:-x}", Err("a value has `${…}` around what is no variable's name"));
+        check("${OTHER}", Err("the server needs the environment variable `OTHER`, which is not set"));
+    }
+}

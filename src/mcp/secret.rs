@@ -1,0 +1,106 @@
+//! What in a server's command, variables, headers and address is likely a secret, by its name or its shape.
+
+use std::borrow::Cow;
+
+/// Ends of names whose values are secrets, in capitals: `API_KEY`, `x-auth-token`, `PGPASSWORD`.
+const ENDS: [&str; 7] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIALS"];
+const HEADERS: [&str; 4] = ["AUTHORIZATION", "PROXY-AUTHORIZATION", "COOKIE", "X-AUTH"];
+
+/// Whether what has this name, a variable, a header or a parameter, mostly holds a secret.
+pub fn names_secret(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    let bare = name.trim_end_matches(|last: char| last.is_ascii_digit() || last == '_' || last == '-');
+    HEADERS.contains(&bare) || ENDS.iter().any(|end| bare.ends_with(end))
+}
+
+/// Whether it is likely a secret itself: the value of something that names one, or an address with a password.
+pub fn is_secret(name: &str, value: &str) -> bool {
+    let says_nothing = ["", "true", "false"].contains(&value);
+    !says_nothing && (names_secret(name) || has_password(value))
+}
+
+/// `postgres://user:password@host/…`
+fn has_password(value: &str) -> bool {
+    let authority =
+        value.split_once("://").map(|(_, rest)| rest.split(['/', '?', '#']).next().unwrap_or(rest));
+    let user = authority.and_then(|authority| authority.rsplit_once('@')).map(|(user, _)| user);
+    user.and_then(|user| user.split_once(':')).is_some_and(|(_, password)| !password.is_empty())
+}
+
+/// The parameters of an address's query, by name.
+pub fn query(url: &str) -> impl Iterator<Item = (&str, &str)> {
+    let query = url.split_once('?').map_or("", |(_, query)| query.split('#').next().unwrap_or_default());
+    query.split('&').filter_map(|pair| pair.split_once('='))
+}
+
+/// A command with `hide` put in place of each secret: of the word behind `--api-key`, of what follows the `=` in
+/// `--api-key=…`, of an address with a password.
+pub fn hidden<'w>(command: &'w [String], hide: impl Fn(&str) -> String) -> Vec<Cow<'w, str>> {
+    let mut words = Vec::with_capacity(command.len());
+    let mut is_value = false;
+    for word in command {
+        let option = word.strip_prefix('-').map(|name| name.trim_start_matches('-'));
+        words.push(match option.and_then(|option| option.split_once('=')) {
+            Some((name, value)) if is_secret(name, value) => {
+                Cow::Owned(word[..word.len() - value.len()].to_owned() + &hide(value))
+            }
+            _ if option.is_none() && (is_value || has_password(word)) => Cow::Owned(hide(word)),
+            _ => Cow::Borrowed(word.as_str()),
+        });
+        is_value = option.is_some_and(names_secret);
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_what_holds_a_secret() {
+        let secrets = [
+            "API_KEY",
+            "apiKey",
+            "X-Api-Key",
+            "GITHUB_TOKEN",
+            "GITHUB_TOKEN_2",
+            "PGPASSWORD",
+            "Authorization",
+            "cookie",
+            "client_secret",
+        ];
+        for name in secrets {
+            assert!(names_secret(name), "{name}");
+        }
+        for name in
+            ["TOKENIZERS_PARALLELISM", "KEYCLOAK_URL", "TOKEN_LIMIT", "NODE_ENV", "X-Region", "KEY_FILE"]
+        {
+            assert!(!names_secret(name), "{name}");
+        }
+        assert!(is_secret("DATABASE_URL", "postgres://me:pw@host/db"));
+        for value in ["postgres://me@host/db", "postgres://host/db:x@y", "me:pw@host", "https://h/?a=b:c@d"] {
+            assert!(!is_secret("DATABASE_URL", value), "{value}");
+        }
+        assert!(!is_secret("USE_TOKEN", "true"));
+    }
+
+    #[test]
+    fn secrets_of_a_command_are_hidden_and_nothing_else() {
+        let check = |words: &[&str], expected: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            assert_eq!(hidden(&words, |_| "…".into()), expected);
+        };
+        check(&["npx", "server", "--stdio"], &["npx", "server", "--stdio"]);
+        check(&["s", "--api-key", "sk-1", "x"], &["s", "--api-key", "…", "x"]);
+        check(&["s", "--api-key=sk-1", "--port=1"], &["s", "--api-key=…", "--port=1"]);
+        check(&["s", "--no-token", "--port"], &["s", "--no-token", "--port"]);
+        check(&["s", "postgres://me:pw@h/db"], &["s", "…"]);
+        check(&["s", "--db=postgres://me:pw@h/db"], &["s", "--db=…"]);
+    }
+
+    #[test]
+    fn an_address_has_its_parameters_by_name() {
+        assert_eq!(query("https://h/p?a=1&key=2#end").collect::<Vec<_>>(), [("a", "1"), ("key", "2")]);
+        assert_eq!(query("https://h/p").count(), 0);
+    }
+}

@@ -1,0 +1,135 @@
+//! Secrets of the server: taken from the environment, kept by no run, key or record.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use std::{os::unix::fs::PermissionsExt, path::Path};
+
+use common::{Project, Said, said};
+
+/// A server that writes down what it was given, and fails while there is a file `down`.
+const RUN: &str = r#"name = "toy"
+
+[server]
+command = ["sh", "-c", "echo $TOKEN $API_KEY $GREETING > given; test ! -e down || { echo no entry with $TOKEN >&2; exit 1; }; exec \"$0\" demo-server sqlite", "{mcprl}"]
+state = "read-only"
+
+[server.env]
+TOKEN = "Bearer ${MY_TOKEN}"
+GREETING = "hello"
+
+[stages.tools]
+kind = "discover"
+"#;
+
+const TOKEN: &str = "s3cr3t-token";
+const KEY: &str = "s3cr3t-key";
+const OVERRIDE: &str = "MCPRL_SERVER__ENV__API_KEY";
+
+fn mcprl(project: &Project, arguments: &[&str]) -> Said {
+    said(project.command(arguments).env("MY_TOKEN", TOKEN).env(OVERRIDE, KEY))
+}
+
+/// Every file under a folder; what links lead to is in it as well.
+fn files(folder: &Path) -> Vec<std::path::PathBuf> {
+    let items = std::fs::read_dir(folder).unwrap().map(|item| item.unwrap().path());
+    let (folders, mut files): (Vec<_>, Vec<_>) =
+        items.filter(|path| !path.is_symlink()).partition(|path| path.is_dir());
+    files.extend(folders.iter().flat_map(|folder| self::files(folder)));
+    files
+}
+
+fn assert_without_secrets(folder: &Path) {
+    let files = files(folder);
+    assert!(!files.is_empty());
+    for file in files {
+        let bytes = std::fs::read(&file).unwrap();
+        let found = bytes.windows(6).any(|window| window == b"s3cr3t");
+        assert!(!found, "{}", file.display());
+    }
+}
+
+#[test]
+fn no_byte_of_a_secret_is_in_the_cache_or_in_an_export_and_a_resumed_run_asks_for_it_again() {
+    let project = Project::new(RUN);
+    project.write("down", "");
+    let failed = mcprl(&project, &["run", "run.toml"]);
+    assert_eq!(failed.code, Some(1), "{}", failed.err);
+
+    std::fs::remove_file(project.path("down")).unwrap();
+    let asked = said(project.command(&["resume", "latest"]).env("MY_TOKEN", TOKEN));
+    assert_eq!(asked.code, Some(2), "{}", asked.err);
+    let missing = format!("the server needs the environment variable `{OVERRIDE}`, which is not set");
+    assert!(
+        asked.err.contains(&missing) && asked.err.contains(&format!("export {OVERRIDE}")),
+        "{}",
+        asked.err
+    );
+
+    let done = mcprl(&project, &["resume", "latest"]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert_eq!(project.read("given").trim(), format!("Bearer {TOKEN} {KEY} hello"));
+    assert_eq!(project.mcprl(&["cache", "export", "latest", "--to", "away"]).code, Some(0));
+    assert_without_secrets(&project.path("cache"));
+    assert_without_secrets(&project.path("away"));
+    for said in [failed, asked, done] {
+        assert!(!(said.out + &said.err).contains("s3cr3t"));
+    }
+
+    let run = project.path("cache/runs").join(project.runs().pop().unwrap());
+    let mode = run.join("run.toml").metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_secret_may_be_renewed_and_any_other_value_makes_another_server() {
+    let project = Project::new(RUN);
+    assert_eq!(mcprl(&project, &["run", "run.toml"]).code, Some(0));
+    let renewed = said(project.command(&["plan", "run.toml"]).env("MY_TOKEN", "new").env(OVERRIDE, "new"));
+    assert!(renewed.out.contains("1 cached"), "{}", renewed.out);
+    let other = mcprl(&project, &["plan", "run.toml", "--set", "server.env.GREETING=hi"]);
+    assert!(other.out.contains("1 to run"), "{}", other.out);
+}
+
+#[test]
+fn a_secret_that_is_written_out_is_refused_and_not_repeated() {
+    const URL: &str = "url = \"https://example.com/mcp\"\nstate = \"read-only\"\n";
+    let with =
+        |server: &str| format!("name = \"toy\"\n\n[server]\n{server}\n[stages.tools]\nkind = \"discover\"\n");
+    let env = |line: &str| RUN.replace("GREETING = \"hello\"", line);
+    let headers = |table: &str| with(&format!("{URL}headers = {table}\n"));
+    let files = [
+        env("GITHUB_TOKEN = \"s3cr3t\""),
+        env("DATABASE_URL = \"postgres://me:s3cr3t@host/db\""),
+        headers("{ Authorization = \"Bearer s3cr3t\" }"),
+        headers("{ x-region = \"eu\", x-api-key = 's3cr3t', cookie = \"s3cr3t\" }"),
+        with("url = \"https://example.com/mcp?region=eu&apiKey=s3cr3t\"\nstate = \"read-only\"\n"),
+    ];
+    let mut all = String::new();
+    let mut add = |said: Said| {
+        assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{}", said.err);
+        all += &said.err;
+    };
+    for file in files {
+        let project = Project::new(&file);
+        add(project.mcprl(&["plan", "run.toml"]));
+    }
+    let project = Project::new(RUN);
+    add(project.mcprl(&["plan", "run.toml", "--set", "server.env.API_KEY=s3cr3t"]));
+    assert!(!all.contains("s3cr3t"), "{all}");
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn a_variable_without_braces_is_refused_and_a_double_dollar_is_a_dollar() {
+    let plan = |value: &str| {
+        let project = Project::new(&RUN.replace("hello", value));
+        said(project.command(&["plan", "run.toml"]).env("MY_TOKEN", TOKEN)).err
+    };
+    let bare = plan("$HOME");
+    assert!(bare.contains("`server.env.GREETING` is `$HOME`, which stands for itself here"), "{bare}");
+    assert!(bare.contains("hint: write `${HOME}` for the environment variable"), "{bare}");
+    assert!(plan("${HOME").contains("has a `${` without a `}`"));
+    assert_eq!(plan("$$HOME"), "");
+}
