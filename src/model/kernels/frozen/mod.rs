@@ -20,7 +20,7 @@ use super::{
     LANES, Level, PANEL,
     gemm::{DEPTH, ROWS, meter},
     multiplies_bf16, team,
-    tile::Block,
+    tile::{Accumulate, Block},
 };
 
 /// How a frozen weight is held, and what its products are computed in. Sums are always `f32`.
@@ -108,6 +108,15 @@ impl Words<'_> {
             Self::Given(words) => words.as_ptr(),
             Self::Rounded(words) => words.as_ptr(),
             Self::Pairs(words) => words.as_ptr().cast(),
+        }
+    }
+
+    /// As [`super::gemm()`] adds. Where factors are rounded to bf16, a sum is one chain: a word holds two values or one,
+    /// and its rounding is nothing beside theirs.
+    fn accumulate(&self, accumulate: bool) -> [Accumulate; 2] {
+        match self {
+            Self::Given(_) => Accumulate::Sum.blocks(accumulate),
+            Self::Rounded(_) | Self::Pairs(_) => Accumulate::Chain.blocks(accumulate),
         }
     }
 }
@@ -215,7 +224,7 @@ impl Frozen {
         let (n, k) = (self.n, self.k);
         let m = x.len() / k;
         assert!(
-            x.len() == m * k && y.len() == m * n,
+            x.len() == m * k && Some(y.len()) == m.checked_mul(n),
             "x has {} values and y {} for a weight {n}x{k}",
             x.len(),
             y.len()
@@ -231,7 +240,7 @@ impl Frozen {
     }
 
     fn forward_run(&self, m: usize, a: &Words<'_>, run: Range<usize>, y: team::Shared, accumulate: bool) {
-        let depth = self.depth(a, self.k);
+        let (depth, accumulate) = (self.depth(a, self.k), a.accumulate(accumulate));
         let (mut scratch, mut pairs) = (Vec::new(), Vec::new());
         for row in (0..m).step_by(ROWS) {
             for start in (0..depth).step_by(DEPTH) {
@@ -250,7 +259,7 @@ impl Frozen {
                     b_padded: true,
                     c,
                     c_row: self.n,
-                    accumulate: accumulate || start > 0,
+                    accumulate: accumulate[usize::from(start > 0)],
                 };
                 let at = (run.start / PANEL * depth + start) * PANEL;
                 let held = match (&self.data, a) {
@@ -259,7 +268,9 @@ impl Frozen {
                     _ => None,
                 };
                 if let Some(b) = held {
-                    run_block(&block(run.len(), b, depth * PANEL, y.at(row * self.n + run.start)), a);
+                    let block = block(run.len(), b, depth * PANEL, y.at(row * self.n + run.start));
+                    // SAFETY: panels as the weight holds them, of these rows and columns.
+                    unsafe { run_block(&block, a) };
                     continue;
                 }
                 for columns in run.clone().step_by(PANEL) {
@@ -276,7 +287,8 @@ impl Frozen {
                         }
                     };
                     let c = y.at(row * self.n + columns);
-                    run_block(&block(PANEL.min(run.end - columns), b, 0, c), a);
+                    // SAFETY: one panel, as long as the block is deep.
+                    unsafe { run_block(&block(PANEL.min(run.end - columns), b, 0, c), a) };
                 }
             }
         }
@@ -287,7 +299,7 @@ impl Frozen {
         let (n, k) = (self.n, self.k);
         let m = dy.len() / n;
         assert!(
-            dy.len() == m * n && dx.len() == m * k,
+            dy.len() == m * n && Some(dx.len()) == m.checked_mul(k),
             "dy has {} values and dx {} for a weight {n}x{k}",
             dy.len(),
             dx.len()
@@ -303,7 +315,7 @@ impl Frozen {
     }
 
     fn backward_run(&self, m: usize, a: &Words<'_>, run: Range<usize>, dx: team::Shared, accumulate: bool) {
-        let depth = self.depth(a, self.n);
+        let (depth, accumulate) = (self.depth(a, self.n), a.accumulate(accumulate));
         // Outputs that a word spans.
         let span = if matches!(a, Words::Pairs(_)) { 2 } else { 1 };
         let mut scratch = vec![0.0f32; DEPTH * PANEL];
@@ -330,9 +342,10 @@ impl Frozen {
                         b_padded: true,
                         c: dx.at(row * self.k + columns),
                         c_row: self.k,
-                        accumulate: accumulate || start > 0,
+                        accumulate: accumulate[usize::from(start > 0)],
                     };
-                    run_block(&block, a);
+                    // SAFETY: one panel of the scratch, as long as the block is deep.
+                    unsafe { run_block(&block, a) };
                 }
             }
         }
@@ -481,9 +494,10 @@ impl Frozen {
     }
 }
 
-fn run_block(block: &Block, words: &Words<'_>) {
-    // SAFETY: the callers bound every extent by the sizes of the weight and of the factors, and every thread writes columns
-    // of its own; pairs are made only where the machine multiplies them.
+/// # Safety
+/// Every extent of the block lies within the weight and the factors, and no other thread writes its columns.
+unsafe fn run_block(block: &Block, words: &Words<'_>) {
+    // SAFETY: the caller's contract is passed on; pairs are made only where the machine multiplies them.
     unsafe {
         match words {
             #[cfg(target_arch = "x86_64")]
