@@ -16,9 +16,9 @@ pub(super) fn plain(_: Finding, text: &str) -> String {
 }
 
 /// Longest name of a family or tool that is shown whole.
-const NAME: usize = 24;
+const NAME: usize = 21;
 /// The same of a split.
-const SPLIT: usize = 9;
+const SPLIT: usize = 7;
 /// The same of a policy.
 const POLICY: usize = 7;
 
@@ -218,15 +218,14 @@ fn by_name(cut: &str, pairs: &Pairs<'_>) -> String {
     table(std::iter::once(header).chain(lines), |_, _, cell| cell.to_owned())
 }
 
-/// What was resampled, by split: `Resampled: 45 families (a, b), 31 entities (c).`
+/// What was resampled, by split: `Resampled: 45 families (a, b); 31 entities (c).`
 fn clusters(pairs: &Pairs<'_>) -> String {
     let mut by: Vec<(String, Vec<&str>)> = Vec::new();
     for (_, row) in pairs {
         let what = match (row.clustered_by.as_str(), row.clusters) {
             ("family", clusters) => format!("{clusters} families"),
             ("entity", clusters) => format!("{clusters} entities"),
-            ("scenario", 1) => "1 task".to_owned(),
-            ("scenario", clusters) => format!("{clusters} single tasks"),
+            ("scenario", _) => "single tasks".to_owned(),
             (_, clusters) => format!("{clusters} questions, each in all its phrasings"),
         };
         match by.iter_mut().find(|(other, _)| *other == what) {
