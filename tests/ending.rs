@@ -1,5 +1,5 @@
 //! How a run ends before its time, and how it goes on: stopped at its very end, with programs that listen to nothing,
-//! and killed among stages that are worked although there is a result.
+//! and killed among stages that are worked although there is a result. And what is left on the screen.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -12,6 +12,7 @@ use std::{
 };
 
 use common::Project;
+use mcprl::{data, eval};
 
 const NUMBER: &str = "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
 
@@ -162,4 +163,80 @@ fn stopped_twice_it_leaves_no_program_behind() {
         !stat.is_empty() && !stat.contains(") Z ")
     };
     wait_for("its programs end", || !project.read("log.programs").split_whitespace().any(lives));
+}
+
+/// A stage that writes the verdict of an exam in which every answer of `trained` is right.
+fn examined() -> Project {
+    let project = Project::new("name = \"toy\"\n[stages.exam]\nkind = \"examine\"\n");
+    let names = ["base".to_owned(), "trained".to_owned()];
+    let scenario = |i: usize| data::Scenario {
+        id: format!("{i}"),
+        split: "a".into(),
+        family: format!("f{i}"),
+        task: "t".into(),
+        answer: Some("1".into()),
+        check: "number".into(),
+        entity: None,
+        reference: None,
+    };
+    let scenarios: Vec<_> = (0..20).map(scenario).collect();
+    let episode = |scenario: &data::Scenario, policy: &String| eval::Episode {
+        scenario: scenario.id.clone(),
+        policy: policy.clone(),
+        mode: eval::Mode::Greedy,
+        right: policy == "trained",
+        calls: 1,
+        turns: 1,
+        tokens: 1,
+        tool_errors: 0,
+        tools: vec![],
+    };
+    let episodes: Vec<_> =
+        scenarios.iter().flat_map(|scenario| names.iter().map(|name| episode(scenario, name))).collect();
+    let exam = eval::Exam { policies: &names, scenarios: &scenarios, tools: &[], resamples: 100, seed: 1 };
+    let verdict = project.path("made.parquet");
+    data::write(&verdict, &eval::verdict(&exam, &episodes)).unwrap();
+    let outputs = "[outputs.verdict]\ntype = \"verdict\"\npath = \"verdict.parquet\"\n\
+        [outputs.report]\ntype = \"report\"\npath = \"report.md\"\n";
+    let script = format!(
+        "cp {} \"$MCPRL_OUTPUT_VERDICT\"\necho every table > \"$MCPRL_OUTPUT_REPORT\"",
+        verdict.display()
+    );
+    project.kind("examine", "pure", outputs, &script);
+    project
+}
+
+#[test]
+fn the_verdict_is_the_last_that_a_run_prints_and_the_report_is_shown_on_request() {
+    let project = examined();
+    let verdict = "trained beats base on held-out tasks: +100.0 points [+100, +100], p < 0.001";
+    // The second run is all cached.
+    for _ in 0..2 {
+        let screen = std::fs::File::create(project.path("screen")).unwrap();
+        let mut run = project.command(&["run", "run.toml"]);
+        run.stdout(screen.try_clone().unwrap()).stderr(screen).status().unwrap();
+        let screen = project.read("screen");
+        assert!(screen.ends_with(&format!("{verdict}\n")), "{screen}");
+        let tail: Vec<&str> = screen.lines().rev().take(10).collect();
+        assert!(tail.iter().any(|line| line.contains("mcprl show toy-")), "{screen}");
+        assert!(!screen.contains("every table"), "{screen}");
+    }
+    assert!(project.mcprl(&["show", "latest/exam"]).out.ends_with("\nevery table\n"));
+}
+
+#[test]
+fn colour_is_for_terminals_and_those_who_ask() {
+    let project = examined();
+    let said = |name: &str, value: &str, arguments: &[&str]| {
+        let output = project.command(arguments).env(name, value).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let (run, mistake): (&[&str], &[&str]) = (&["run", "run.toml"], &["show", "latest/no"]);
+    let coloured = said("CLICOLOR_FORCE", "1", run) + &said("CLICOLOR_FORCE", "1", mistake);
+    for expected in ["\x1b[32mdone", "\x1b[32mtrained beats", "\x1b[1m\x1b[31merror:\x1b[0m"] {
+        assert!(coloured.contains(expected), "{expected:?}: {coloured:?}");
+    }
+    assert!(!said("NO_COLOR", "1", run).contains('\x1b'));
+    assert!(!said("TERM", "xterm", mistake).contains('\x1b'));
+    assert!(!said("CLICOLOR_FORCE", "1", &["--json", "run", "run.toml"]).contains('\x1b'));
 }

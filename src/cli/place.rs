@@ -41,13 +41,13 @@ impl Place {
     }
 }
 
-/// The command that goes on with a run, as it works from the present folder.
-pub fn resume_command(store: &Store, id: &str) -> String {
+/// A command about a run, such as `resume ID`, as it works from the present folder.
+pub fn command(store: &Store, what: &str) -> String {
     let usual = variable("MCPRL_CACHE").unwrap_or_else(|| project(None).join("cache"));
     if std::path::absolute(store.root()).ok() == std::path::absolute(usual).ok() {
-        format!("mcprl resume {id}")
+        format!("mcprl {what}")
     } else {
-        format!("mcprl resume {id} --cache {}", store.root().display())
+        format!("mcprl {what} --cache {}", store.root().display())
     }
 }
 

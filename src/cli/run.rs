@@ -17,12 +17,13 @@ use super::{
     place::{self, Place},
 };
 use crate::{
+    data::{self, VerdictRow},
     error::Result,
     exec::{self, Ended, Request, RunFolder, RunSpec, Summary, folder},
     plan::{Node, Plan, Source, stage_name},
     stage::{Cards, card::Port},
     store::{FileDigests, Store},
-    ui::{Printer, RunView, Voice, closing_text},
+    ui::{Printer, RunView, Voice, closing_text, verdict_text},
 };
 
 #[derive(Args)]
@@ -134,21 +135,28 @@ struct Ending {
     path: PathBuf,
     shown: Shown,
     resume: String,
+    /// By the stage of a verdict, the command that shows all of its tables.
+    pages: BTreeMap<String, String>,
 }
 
 impl Ending {
     fn of(plan: &Plan, store: &Store, id: &str, path: &Path, began: Instant) -> Self {
+        let shown = Shown::of(plan, path);
+        let page = |node: &String| (node.clone(), place::command(store, &format!("show {id}/{node}")));
+        let pages = shown.ports.iter().filter(|(_, _, artifact, _)| artifact == "verdict");
+        let pages = pages.map(|(node, ..)| page(node)).collect();
         Self {
             began,
             id: id.to_owned(),
             path: path.to_owned(),
-            shown: Shown::of(plan, path),
-            resume: place::resume_command(store, id),
+            shown,
+            resume: place::command(store, &format!("resume {id}")),
+            pages,
         }
     }
 
     fn tell(&self, printer: Printer, summary: &Summary) -> Outcome {
-        let Self { began, id, path, shown, resume } = self;
+        let Self { began, id, path, shown, resume, pages } = self;
         for failure in &summary.failures {
             printer.error(failure);
         }
@@ -162,7 +170,20 @@ impl Ending {
                 let line =
                     |(name, artifact): (&String, &PathBuf)| format!("{name:<24} {}\n", artifact.display());
                 let text: String = artifacts.iter().map(line).collect();
-                printer.say(&(text + &closing_text(summary, path, resume, began.elapsed().as_secs_f64())));
+                let closing = text + &closing_text(summary, path, resume, began.elapsed().as_secs_f64());
+                // The last lines stay on the screen: what went wrong, or else the verdict.
+                let failed = summary.interrupted || !summary.failures.is_empty();
+                if !failed {
+                    printer.say(&closing);
+                }
+                for (node, verdict) in shown.verdicts(summary) {
+                    let page = pages.get(node).map(|page| format!("{node} by family and tool: {page}\n"));
+                    printer.say(&page.unwrap_or_default());
+                    printer.data(&verdict);
+                }
+                if failed {
+                    printer.say(&closing);
+                }
             }
         }
         match () {
@@ -220,9 +241,27 @@ impl Shown {
         artifacts
     }
 
-    /// Texts of everything of type `report`.
+    fn of_type<'s>(
+        &'s self,
+        artifact: &'s str,
+        summary: &Summary,
+    ) -> impl Iterator<Item = &'s (String, String, String, PathBuf)> {
+        Self::there(&self.ports, summary).filter(move |(_, _, of, _)| of == artifact)
+    }
+
+    /// Every stage with a `verdict`, and what it amounts to.
+    fn verdicts<'s>(&'s self, summary: &Summary) -> Vec<(&'s String, String)> {
+        let verdict = |port: &'s (String, String, String, PathBuf)| {
+            let rows: Vec<VerdictRow> = data::read(&port.3).ok()?;
+            Some((&port.0, verdict_text(&rows)))
+        };
+        self.of_type("verdict", summary).filter_map(verdict).collect()
+    }
+
+    /// Texts of everything of type `report`, but those of a verdict: `mcprl show` prints these.
     fn reports(&self, summary: &Summary) -> Vec<String> {
-        let reports = Self::there(&self.ports, summary).filter(|(_, _, artifact, _)| artifact == "report");
+        let verdicts: BTreeSet<&String> = self.of_type("verdict", summary).map(|(node, ..)| node).collect();
+        let reports = self.of_type("report", summary).filter(|(node, ..)| !verdicts.contains(node));
         reports.filter_map(|(.., link)| std::fs::read_to_string(link).ok()).collect()
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     data::{self, VerdictRow},
     error::Result,
     eval,
-    exec::history::{self, RunHistory, Stages},
+    exec::history::{self, RunHistory, StageHistory, Stages},
     store::Store,
     ui::{Printer, Side, Voice, diff_text, run_text, runs_text, stage_text, waiting_text},
 };
@@ -76,6 +76,13 @@ impl Runs {
     }
 }
 
+/// What the stage wrote for people to read, such as the report of an exam.
+fn pages(stage: &StageHistory) -> String {
+    let pages = stage.outputs.iter().filter(|output| output.path.extension().is_some_and(|end| end == "md"));
+    let texts = pages.filter_map(|output| std::fs::read_to_string(&output.path).ok());
+    texts.map(|text| format!("\n{text}")).collect()
+}
+
 /// Says which shared caches do not have all results yet.
 pub(super) fn tell_waiting(printer: Printer, store: &Store) {
     for waiting in store.all_waiting() {
@@ -94,7 +101,8 @@ impl Show {
         match (part.as_deref(), printer.voice) {
             (Some(stage), Voice::Json) => printer.json(&stages.stage(run.node(stage)?)),
             (Some(stage), Voice::Human) => {
-                printer.data(&stage_text(&run, &stages.stage(run.node(stage)?)));
+                let stage = stages.stage(run.node(stage)?);
+                printer.data(&(stage_text(&run, &stage) + &pages(&stage)));
             }
             (None, Voice::Json) => {
                 let all: Vec<_> = run.nodes.iter().map(|node| stages.stage(node)).collect();

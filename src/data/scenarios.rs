@@ -17,7 +17,7 @@ table! {
         answer: Option<String>,
         /// How an answer is compared: `text`, `number`, `set`, or `none` where only a judge can tell.
         check: String,
-        /// Entity the question is about, as JSON, where it was generated.
+        /// Entity the question is about: as JSON where it was generated, as its author wrote it in a file of tasks.
         entity: Option<String>,
         /// The reference solution's tool calls as a JSON array of {name, arguments}, where known.
         reference: Option<String>,

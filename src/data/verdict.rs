@@ -21,13 +21,13 @@ table! {
         success: f64,
         /// pass^k: share of scenarios whose every episode was right.
         success_all: f64,
-        /// Lower end of the 95 % Wilson interval of `success`.
+        /// Lower end of the 95 % Wilson interval of `success`, widened for scenarios that go together.
         success_low: f64,
         /// Upper end.
         success_high: f64,
         /// Paired difference in success from the baseline; absent for the baseline.
         gain: Option<f64>,
-        /// Lower end of its 95 % paired bootstrap interval.
+        /// Lower end of its 95 % interval, a paired bootstrap of the clusters.
         gain_low: Option<f64>,
         /// Upper end.
         gain_high: Option<f64>,
@@ -35,8 +35,14 @@ table! {
         better: Option<u32>,
         /// Scenarios with fewer.
         worse: Option<u32>,
-        /// Two-sided sign test over the scenarios that differ from the baseline.
+        /// Two-sided sign-flip test of the clusters' differences.
         p_value: Option<f64>,
+        /// The same, adjusted by Holm's method for the rows of its table in the report.
+        p_adjusted: Option<f64>,
+        /// What the scenarios of a cluster have in common: `family`, `entity`, `family and entity`; `scenario` where each is its own.
+        clustered_by: String,
+        /// Clusters in the slice.
+        clusters: u32,
         /// Mean calls per episode.
         calls: f64,
         /// Mean turns per episode.

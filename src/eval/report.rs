@@ -1,54 +1,155 @@
-//! The verdict as a page: Markdown that reads as plain text, at most 100 columns wide, no colour.
+//! The verdict in words: what a run ends with, and a page with every table.
+//!
+//! Tables are text of at most 60 columns, in which long names lose their middle. The page is Markdown that reads as plain
+//! text.
 
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write};
 
-use comfy_table::{CellAlignment, Table, presets};
-
-use super::verdict::{Finding, headline, spoken_mode};
+use super::verdict::{Finding, splits, spoken_mode};
 use crate::data::VerdictRow;
 
-/// Longest name of a family, tool or policy that is shown whole.
-const NAME: usize = 22;
-/// The same of a split, and of a policy as a heading.
-const SHORT_NAME: usize = 12;
+/// Marks a text by what was found, with colour or not at all. It may not change its width.
+pub type Paint = fn(Finding, &str) -> String;
+
+pub(super) fn plain(_: Finding, text: &str) -> String {
+    text.to_owned()
+}
+
+/// Longest name of a family or tool that is shown whole.
+const NAME: usize = 21;
+/// The same of a split.
+const SPLIT: usize = 7;
+/// The same of a policy.
+const POLICY: usize = 7;
+
+/// The tables by split and below them the verdict, a sentence for each compared policy.
+pub fn summary(rows: &[VerdictRow], paint: Paint) -> String {
+    let mode = spoken_mode(rows);
+    let tables = comparisons(rows).into_iter().map(|(policy, baseline)| {
+        let pairs = pairs(rows, "split", mode, policy, baseline);
+        format!(
+            "{}\n\n{}\n\n",
+            title(policy, baseline, "split", mode),
+            by_split(policy, baseline, &pairs, paint)
+        )
+    });
+    tables.collect::<String>() + &sentences(rows, paint)
+}
 
 /// The page. `notes` are said below the verdict, a paragraph each.
 pub fn report(rows: &[VerdictRow], notes: &[String]) -> String {
-    let mut page = format!("# Verdict\n\n{}\n", headline(rows).replace('\n', "  \n"));
+    let mut page = format!("# Verdict\n\n{}\n", sentences(rows, plain).replace('\n', "  \n"));
     for note in notes {
         _ = write!(page, "\n{note}\n");
     }
-    let Some(baseline) = rows.first().map(|row| row.policy.as_str()) else { return page };
-    let mode = spoken_mode(rows);
-    for policy in names(rows, |row| row.gain.is_some().then_some(&row.policy)) {
-        for of_mode in names(rows, |row| Some(&row.mode)) {
-            let sections: &[(&str, &[&str])] = if of_mode == mode {
-                &[("split", &["split", "all"]), ("family", &["family"]), ("tool", &["tool"])]
-            } else {
-                &[("split", &["split", "all"])]
-            };
-            for (cut, scopes) in sections {
-                let pairs: Vec<_> = pairs(rows, scopes, of_mode, policy, baseline).collect();
-                if !pairs.is_empty() {
-                    let title = format!("{policy} against {baseline} by {cut}, {of_mode}");
-                    _ = write!(page, "\n## {title}\n\n{}\n", comparison(cut, policy, baseline, &pairs));
-                    if *cut != "split" {
-                        _ = write!(page, "\n{}\n", count(cut, &pairs));
-                    }
+    if rows.is_empty() {
+        return page;
+    }
+    for (policy, baseline) in comparisons(rows) {
+        for mode in names(rows, |row| Some(&row.mode)) {
+            for cut in ["split", "family", "tool"] {
+                let pairs = pairs(rows, cut, mode, policy, baseline);
+                if pairs.is_empty() || (cut != "split" && mode != spoken_mode(rows)) {
+                    continue;
                 }
+                let (table, below) = match cut {
+                    "split" => (by_split(policy, baseline, &pairs, plain), clusters(&pairs)),
+                    _ => (by_name(cut, &pairs), count(cut, &pairs)),
+                };
+                let title = title(policy, baseline, cut, mode);
+                _ = write!(page, "\n## {title}\n\n{}\n\n{below}\n", indented(&table));
             }
         }
     }
-    _ = write!(page, "\n## Effort\n\n{}\n\n{LEGEND}", effort(rows));
+    if !comparisons(rows).is_empty() {
+        _ = write!(page, "\n{MEANING}");
+    }
+    _ = write!(page, "\n## Effort\n\n{}\n\n{EFFORT}", indented(&effort(rows)));
     page
 }
 
-const LEGEND: &str = "\
-Success is the share of right answers in %, per scenario first, with its 95 % Wilson interval.
-Gain is the paired difference in points, with its 95 % bootstrap interval over scenarios.
-p is the exact two-sided sign test over scenarios that came out differently, not adjusted for the
-number of rows. A gain is measurable where its interval is clear of zero and p is below 0.05.
+const MEANING: &str = "\
+Gain is the difference in success on the same tasks, in points, with its
+95 % interval. Questions of one family tend to be right or wrong
+together, so the interval resamples whole families. Where a table's row
+has fewer than 10 families, it resamples entities, then questions that
+are one but for their phrasing, then single tasks. Such a row speaks of
+its own families alone. p is the sign-flip test of the same clusters,
+adjusted by Holm's method for the rows of its table. A gain is
+measurable (*) where its interval is clear of zero and p is below 0.05.
 ";
+
+const EFFORT: &str = "\
+Calls, turns and sampled tokens per episode. Recovery: of the episodes
+that met a tool error, those that ended right. pass^k: tasks whose every
+episode was right.
+";
+
+/// Compared policies with the baseline, which is the first.
+fn comparisons(rows: &[VerdictRow]) -> Vec<(&str, &str)> {
+    let Some(baseline) = rows.first().map(|row| row.policy.as_str()) else { return Vec::new() };
+    let compared = names(rows, |row| row.gain.is_some().then_some(&row.policy));
+    compared.into_iter().map(|policy| (policy, baseline)).collect()
+}
+
+fn title(policy: &str, baseline: &str, cut: &str, mode: &str) -> String {
+    format!("{policy} against {baseline} by {cut}, {mode}, success in %")
+}
+
+/// The verdict, a line for each compared policy.
+pub(super) fn sentences(rows: &[VerdictRow], paint: Paint) -> String {
+    let mode = spoken_mode(rows);
+    let Some(all) = rows.iter().find(|row| row.scope == "all" && row.mode == mode) else {
+        return "nothing to compare".to_owned();
+    };
+    let lines: Vec<String> = comparisons(rows)
+        .into_iter()
+        .filter_map(|(policy, baseline)| {
+            let of_policy = |row: &&VerdictRow| row.policy == policy && row.mode == mode;
+            let all = rows.iter().filter(of_policy).find(|row| row.scope == "all")?;
+            let by_split = rows.iter().filter(of_policy).filter(|row| row.scope == "split");
+            sentence(baseline, all, by_split, paint)
+        })
+        .collect();
+    match lines.is_empty() {
+        true => format!("{} alone, nothing to compare: success {}", all.policy, success(all)),
+        false => lines.join("\n"),
+    }
+}
+
+/// `trained beats base on held-out tasks: +43.3 points [+36, +50], p < 0.001; no measurable gain on c`.
+fn sentence<'a>(
+    baseline: &str,
+    all: &VerdictRow,
+    by_split: impl Iterator<Item = &'a VerdictRow>,
+    paint: Paint,
+) -> Option<String> {
+    let finding = Finding::of(all)?;
+    let policy = &all.policy;
+    let claim = match finding {
+        Finding::Gain => format!("{policy} beats {baseline} on held-out tasks"),
+        Finding::NoMeasurableGain => {
+            format!("no measurable gain of {policy} over {baseline} on held-out tasks")
+        }
+        Finding::Regression => format!("{policy} is worse than {baseline} on held-out tasks"),
+    };
+    let p = all.p_adjusted.map_or_else(String::new, |p| match p_value(p).strip_prefix('<') {
+        Some(bound) => format!(", p < {bound}"),
+        None => format!(", p = {}", p_value(p)),
+    });
+    let (gain, low, high) = (all.gain?, all.gain_low?, all.gain_high?);
+    let figures = format!("{} points [{}, {}]{p}", points(gain, 1), points(low, 0), points(high, 0));
+    let mut others: BTreeMap<Finding, Vec<&str>> = BTreeMap::new();
+    for row in by_split {
+        if let Some(other) = Finding::of(row).filter(|other| *other != finding) {
+            others.entry(other).or_default().push(&row.slice);
+        }
+    }
+    let others = others
+        .iter()
+        .map(|(finding, slices)| paint(*finding, &format!("; {} on {}", finding.words(), slices.join(", "))));
+    Some(paint(finding, &format!("{claim}: {figures}")) + &others.collect::<String>())
+}
 
 /// What the chosen column holds, each once, in order of appearance.
 fn names<'a>(rows: &'a [VerdictRow], of: impl Fn(&'a VerdictRow) -> Option<&'a String>) -> Vec<&'a str> {
@@ -61,49 +162,83 @@ fn names<'a>(rows: &'a [VerdictRow], of: impl Fn(&'a VerdictRow) -> Option<&'a S
     names
 }
 
-/// (baseline's row, policy's row) of every slice of these scopes.
+/// (baseline's row, policy's row) of every slice of the table; all splits together come last, where there are several.
 fn pairs<'a>(
     rows: &'a [VerdictRow],
-    scopes: &'a [&str],
-    mode: &'a str,
-    policy: &'a str,
-    baseline: &'a str,
-) -> impl Iterator<Item = (&'a VerdictRow, &'a VerdictRow)> {
-    let of = move |name: &'a str, scope: &'a str| {
-        rows.iter().filter(move |row| row.policy == name && row.scope == scope && row.mode == mode)
+    cut: &str,
+    mode: &str,
+    policy: &str,
+    baseline: &str,
+) -> Vec<(&'a VerdictRow, &'a VerdictRow)> {
+    let of = |name: &str, scope: &str| {
+        let fits = |row: &&VerdictRow| row.policy == name && row.scope == scope && row.mode == mode;
+        rows.iter().filter(fits).collect::<Vec<_>>()
     };
-    scopes.iter().flat_map(move |scope| of(baseline, scope).zip(of(policy, scope)))
+    let scopes: &[&str] = if cut == "split" && splits(rows).len() > 1 { &["split", "all"] } else { &[cut] };
+    scopes.iter().flat_map(|scope| of(baseline, scope).into_iter().zip(of(policy, scope))).collect()
 }
 
-fn comparison(cut: &str, policy: &str, baseline: &str, pairs: &[(&VerdictRow, &VerdictRow)]) -> String {
-    let by_split = cut == "split";
-    let mut header = vec![
-        cut.to_owned(),
-        "n".into(),
-        short(baseline, SHORT_NAME),
-        short(policy, SHORT_NAME),
-        "gain".into(),
-        "p".into(),
-    ];
-    header.extend(by_split.then(|| "up/down".to_owned()));
-    let rows = pairs.iter().map(|(base, row)| {
-        let mut cells = vec![
-            short(&row.slice, if by_split { SHORT_NAME } else { NAME }),
+type Pairs<'a> = [(&'a VerdictRow, &'a VerdictRow)];
+
+fn by_split(policy: &str, baseline: &str, pairs: &Pairs<'_>, paint: Paint) -> String {
+    let header =
+        ["split", "n", &short(baseline, POLICY), &short(policy, POLICY), "gain", "p"].map(str::to_owned);
+    let lines = pairs.iter().map(|(base, row)| {
+        let p = row.p_adjusted.map_or_else(String::new, p_value);
+        [
+            short(&row.slice, SPLIT),
             row.scenarios.to_string(),
-            success(base),
-            success(row),
-            gain(row),
-            row.p_value.map_or_else(String::new, p_value),
-        ];
-        let counts = row.better.zip(row.worse).map(|(better, worse)| format!("{better}/{worse}"));
-        cells.extend(counts.filter(|_| by_split));
-        cells
+            percent(base.success, 1),
+            percent(row.success, 1),
+            gain(row, 1),
+            p,
+        ]
     });
-    table(header, rows)
+    table(std::iter::once(header).chain(lines), |line, column, cell| {
+        let finding = (column == 4).then(|| pairs.get(line.checked_sub(1)?)).flatten();
+        finding
+            .and_then(|(_, row)| Finding::of(row))
+            .map_or_else(|| cell.to_owned(), |found| paint(found, cell))
+    })
+}
+
+/// Families or tools: small slices, so no decimals, and a mark for p.
+fn by_name(cut: &str, pairs: &Pairs<'_>) -> String {
+    let header = [cut, "n", "success", "gain", ""].map(str::to_owned);
+    let lines = pairs.iter().map(|(base, row)| {
+        let measurable = Finding::of(row).is_some_and(|finding| finding != Finding::NoMeasurableGain);
+        [
+            short(&row.slice, NAME),
+            row.scenarios.to_string(),
+            format!("{} → {}", percent(base.success, 0), percent(row.success, 0)),
+            gain(row, 0),
+            if measurable { "*" } else { "" }.to_owned(),
+        ]
+    });
+    table(std::iter::once(header).chain(lines), |_, _, cell| cell.to_owned())
+}
+
+/// What was resampled, by split: `Resampled: 45 families (a, b); 31 entities (c).`
+fn clusters(pairs: &Pairs<'_>) -> String {
+    let mut by: Vec<(String, Vec<&str>)> = Vec::new();
+    for (_, row) in pairs {
+        let what = match (row.clustered_by.as_str(), row.clusters) {
+            ("family", clusters) => format!("{clusters} families"),
+            ("entity", clusters) => format!("{clusters} entities"),
+            ("scenario", _) => "single tasks".to_owned(),
+            (_, clusters) => format!("{clusters} questions, each in all its phrasings"),
+        };
+        match by.iter_mut().find(|(other, _)| *other == what) {
+            Some((_, slices)) => slices.push(&row.slice),
+            None => by.push((what, vec![&row.slice])),
+        }
+    }
+    let parts = by.iter().map(|(what, slices)| format!("{what} ({})", slices.join(", ")));
+    format!("Resampled: {}.", parts.collect::<Vec<_>>().join("; "))
 }
 
 /// How many slices gained, and which lost.
-fn count(cut: &str, pairs: &[(&VerdictRow, &VerdictRow)]) -> String {
+fn count(cut: &str, pairs: &Pairs<'_>) -> String {
     let of = |wanted| {
         let fitting = pairs.iter().filter(move |(_, row)| Finding::of(row) == Some(wanted));
         fitting.map(|(_, row)| row.slice.as_str()).collect::<Vec<_>>()
@@ -114,51 +249,60 @@ fn count(cut: &str, pairs: &[(&VerdictRow, &VerdictRow)]) -> String {
 }
 
 fn effort(rows: &[VerdictRow]) -> String {
-    let header = ["policy", "mode", "episodes", "pass^k", "calls", "turns", "tokens", "recovery"];
+    let header = ["policy", "mode", "pass^k", "calls", "turns", "tokens", "recovery"].map(str::to_owned);
     let all = rows.iter().filter(|row| row.scope == "all").map(|row| {
-        vec![
-            short(&row.policy, NAME),
+        [
+            short(&row.policy, POLICY),
             row.mode.clone(),
-            row.episodes.to_string(),
-            percent(row.success_all),
+            percent(row.success_all, 1),
             format!("{:.2}", row.calls),
             format!("{:.2}", row.turns),
             format!("{:.0}", row.tokens),
-            row.error_recovery.map_or_else(|| "-".into(), percent),
+            row.error_recovery.map_or_else(|| "-".into(), |share| percent(share, 1)),
         ]
     });
-    let table = table(header.map(str::to_owned).into(), all);
-    let meaning = "Calls, turns and sampled tokens per episode; recovery: of the episodes that met a tool error, those\n\
-        that ended right; pass^k: scenarios whose every episode was right.";
-    format!("{table}\n\n{meaning}")
+    table(std::iter::once(header).chain(all), |_, _, cell| cell.to_owned())
 }
 
-/// Names to the left, numbers to the right.
-fn table(header: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_header(header).add_rows(rows);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table.to_string()
+/// Aligned columns, the first to the left, the others to the right. `paint` gets line, column and the padded cell.
+fn table<const N: usize>(
+    lines: impl Iterator<Item = [String; N]>,
+    paint: impl Fn(usize, usize, &str) -> String,
+) -> String {
+    let lines: Vec<[String; N]> = lines.collect();
+    let wide = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(wide);
+    let text = |(index, line): (usize, &[String; N])| {
+        let cells = line.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
+            let padded = if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
+            paint(index, column, &padded)
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    lines.iter().enumerate().map(text).collect::<Vec<_>>().join("\n")
+}
+
+/// As Markdown shows text as it stands.
+fn indented(table: &str) -> String {
+    table.lines().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
 }
 
 fn success(row: &VerdictRow) -> String {
     let (low, high) = (100.0 * row.success_low, 100.0 * row.success_high);
-    format!("{} [{low:.0}, {high:.0}]", percent(row.success))
+    format!("{} % [{low:.0}, {high:.0}]", percent(row.success, 1))
 }
 
-fn gain(row: &VerdictRow) -> String {
+fn gain(row: &VerdictRow, digits: usize) -> String {
     match (row.gain, row.gain_low, row.gain_high) {
         (Some(gain), Some(low), Some(high)) => {
-            format!("{} [{}, {}]", points(gain, 1), points(low, 0), points(high, 0))
+            format!("{} [{}, {}]", points(gain, digits), points(low, 0), points(high, 0))
         }
         _ => String::new(),
     }
 }
 
-fn percent(share: f64) -> String {
-    format!("{:.1}", 100.0 * share)
+fn percent(share: f64, digits: usize) -> String {
+    format!("{:.digits$}", 100.0 * share)
 }
 
 /// With its sign, except where it rounds to zero.
@@ -175,9 +319,13 @@ fn p_value(p: f64) -> String {
     if p < 0.001 { "<0.001".into() } else { format!("{p:.3}") }
 }
 
+/// What begins or ends alike stays distinct: names lose their middle.
 fn short(name: &str, most: usize) -> String {
-    if name.chars().count() <= most {
+    let characters: Vec<char> = name.chars().collect();
+    if characters.len() <= most {
         return name.to_owned();
     }
-    name.chars().take(most - 1).chain(['…']).collect()
+    let end = (most - 1) / 2;
+    let start = most - 1 - end;
+    characters[..start].iter().chain(&['…']).chain(&characters[characters.len() - end..]).collect()
 }

@@ -1,4 +1,8 @@
-//! Intervals and tests. All intervals are at 95 %.
+//! Intervals and tests of means of correlated values. All intervals are at 95 %.
+//!
+//! Questions of one family, or about one entity, tend to be right or wrong together. Where they are treated as
+//! independent, intervals are too narrow (Miller 2024, "Adding Error Bars to Evals"). So values come in [`Clusters`],
+//! and it is clusters that are resampled and whose signs are flipped. Nothing here knows what a cluster is.
 
 use rand_chacha::{
     ChaCha8Rng,
@@ -14,34 +18,106 @@ pub struct Interval {
     pub high: f64,
 }
 
+/// Values in groups that are independent of each other.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Clusters {
+    /// Sum of the values of each cluster.
+    sums: Vec<f64>,
+    /// How many these are; none is 0.
+    counts: Vec<f64>,
+}
+
+impl Clusters {
+    /// `members[i]` is the cluster of `values[i]`; the clusters are numbered from 0, without gaps.
+    pub fn new(values: &[f64], members: &[usize]) -> Self {
+        let clusters = members.iter().max().map_or(0, |last| last + 1);
+        let (mut sums, mut counts) = (vec![0.0; clusters], vec![0.0; clusters]);
+        for (value, member) in values.iter().zip(members) {
+            sums[*member] += value;
+            counts[*member] += 1.0;
+        }
+        Self { sums, counts }
+    }
+
+    pub fn mean(&self) -> f64 {
+        self.sums.iter().sum::<f64>() / self.values()
+    }
+
+    fn values(&self) -> f64 {
+        self.counts.iter().sum()
+    }
+
+    /// Variance of the mean between clusters (Liang and Zeger 1986), with the factor G / (G - 1) for G clusters.
+    fn variance(&self) -> f64 {
+        let (clusters, mean) = (self.sums.len() as f64, self.mean());
+        let residuals = self.sums.iter().zip(&self.counts).map(|(sum, count)| (sum - mean * count).powi(2));
+        residuals.sum::<f64>() * clusters / (clusters - 1.0) / self.values().powi(2)
+    }
+}
+
 /// Wilson's score interval of a rate (Wilson 1927), which keeps a width where every trial ended alike.
 ///
-/// `rate` may be a mean of shares in `[0, 1]`, one per trial: their variance is at most that of yes and no, so the
-/// interval is then wide enough.
-pub fn wilson(rate: f64, trials: usize) -> Interval {
-    if trials == 0 {
+/// The values are shares in `[0, 1]`, one per trial. Their variance is at most that of yes and no, so the interval is
+/// wide enough. Correlated trials count for fewer, by their design effect (Kish 1965; Dean and Pagano 2015).
+pub fn wilson(shares: &Clusters) -> Interval {
+    let (clusters, trials) = (shares.sums.len() as f64, shares.values());
+    if trials == 0.0 {
         return Interval { low: 0.0, high: 1.0 };
     }
-    let trials = trials as f64;
+    let rate = shares.mean();
+    // Not a number or infinite where the clusters do not differ.
+    let effective = trials * (rate * (1.0 - rate) / (trials - 1.0)) / shares.variance();
+    let trials = if effective.is_finite() { effective.clamp(clusters, trials) } else { trials };
     let spread = Z * Z / trials;
     let centre = (rate + spread / 2.0) / (1.0 + spread);
     let half = (rate * (1.0 - rate) * spread + spread * spread / 4.0).max(0.0).sqrt() / (1.0 + spread);
     Interval { low: (centre - half).max(0.0), high: (centre + half).min(1.0) }
 }
 
-/// Percentile bootstrap interval of the mean (Efron 1979): resamples with replacement, quantiles interpolated.
-pub fn bootstrap_mean(values: &[f64], resamples: usize, seed: u64) -> Interval {
-    if values.is_empty() || resamples == 0 {
+/// Bootstrap interval of the mean: whole clusters are drawn with replacement (Field and Welsh 2007; Cameron, Gelbach
+/// and Miller 2008), quantiles interpolated.
+///
+/// Quantiles at 2.5 and 97.5 % are too narrow for few clusters. They are moved outwards so that normal values would get
+/// Student's interval (Hesterberg 2015, "expanded percentile"). One cluster says nothing about its own spread: the
+/// interval is unbounded.
+pub fn bootstrap_mean(values: &Clusters, resamples: usize, seed: u64) -> Interval {
+    let clusters = values.sums.len();
+    if clusters < 2 || resamples == 0 {
         return Interval { low: f64::NEG_INFINITY, high: f64::INFINITY };
     }
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let count = values.len();
-    // The high bits of a product instead of a remainder: off from uniform by at most count / 2³².
-    let mut draw = || values[((u64::from(rng.next_u32()) * count as u64) >> 32) as usize];
-    let mut means: Vec<f64> =
-        (0..resamples).map(|_| (0..count).map(|_| draw()).sum::<f64>() / count as f64).collect();
+    // The high bits of a product instead of a remainder: off from uniform by at most clusters / 2³².
+    let mut draw = || ((u64::from(rng.next_u32()) * clusters as u64) >> 32) as usize;
+    let mut mean = || {
+        let (mut sum, mut count) = (0.0, 0.0);
+        for _ in 0..clusters {
+            let drawn = draw();
+            sum += values.sums[drawn];
+            count += values.counts[drawn];
+        }
+        sum / count
+    };
+    let mut means: Vec<f64> = (0..resamples).map(|_| mean()).collect();
     means.sort_unstable_by(f64::total_cmp);
-    Interval { low: quantile(&means, 0.025), high: quantile(&means, 0.975) }
+    let tail = tail(clusters);
+    Interval { low: quantile(&means, tail), high: quantile(&means, 1.0 - tail) }
+}
+
+/// The share of resamples beyond each end of the interval: 2.5 % for many clusters, 0.9 % for ten.
+fn tail(clusters: usize) -> f64 {
+    let clusters = clusters as f64;
+    let reach = (clusters / (clusters - 1.0)).sqrt() * student(clusters - 1.0);
+    libm::erfc(reach / std::f64::consts::SQRT_2) / 2.0
+}
+
+/// The 97.5 % quantile of Student's distribution (Abramowitz and Stegun 26.7.5); within 3e-4 from 9 degrees on.
+fn student(degrees: f64) -> f64 {
+    let terms = [
+        (Z.powi(3) + Z) / 4.0,
+        (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / 96.0,
+        (3.0 * Z.powi(7) + 19.0 * Z.powi(5) + 17.0 * Z.powi(3) - 15.0 * Z) / 384.0,
+    ];
+    terms.iter().rev().fold(0.0, |sum, term| (sum + term) / degrees) + Z
 }
 
 /// `sorted` is not empty.
@@ -52,19 +128,52 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * place.fract()
 }
 
-/// Exact two-sided sign test: the probability of a split at least this uneven if both outcomes were equally likely.
+/// Two-sided sign-flip test (Fisher 1935) of paired differences: the probability that their sum is at least this far
+/// from zero if every cluster were as likely to have come out with the opposite sign. Exact: all 2^G signs count.
 ///
-/// On pairs of yes and no this is McNemar's exact test.
-pub fn sign_test(better: u64, worse: u64) -> f64 {
-    let trials = better + worse;
-    // Logarithms, because 2⁻ⁿ alone leaves the range of floating point at n = 1075.
-    let mut log_term = -(trials as f64) * std::f64::consts::LN_2;
-    let mut tail = 0.0;
-    for successes in 0..=better.min(worse) {
-        tail += log_term.exp();
-        log_term += ((trials - successes) as f64 / (successes + 1) as f64).ln();
+/// Where every cluster is one pair of yes and no, this is the sign test and McNemar's exact test.
+pub fn sign_flip(differences: &Clusters) -> f64 {
+    // Shares of up to eight episodes are whole multiples of 1 / 840. Others are rounded, which keeps the test valid, as
+    // does the coarser unit that bounds the work for thousands of questions.
+    let total: f64 = differences.sums.iter().map(|sum| sum.abs()).sum();
+    let unit = (1.0 / 840.0_f64).max(total / 50_000.0);
+    #[expect(clippy::cast_possible_truncation, reason = "at most 50 000")]
+    let moves: Vec<i64> = differences.sums.iter().map(|sum| (sum / unit).round() as i64).collect();
+    let divisor = moves.iter().fold(0, |divisor, by| common_divisor(divisor, by.unsigned_abs() as usize));
+    if divisor == 0 {
+        return 1.0;
     }
-    (2.0 * tail).min(1.0)
+    let observed = moves.iter().sum::<i64>().unsigned_abs() as usize / divisor;
+    let moves: Vec<usize> = moves.iter().map(|by| by.unsigned_abs() as usize / divisor).collect();
+    // The probability of every sum from -reach to reach.
+    let reach: usize = moves.iter().sum();
+    let mut chances = vec![0.0; 2 * reach + 1];
+    chances[reach] = 1.0;
+    for by in moves.into_iter().filter(|by| *by > 0) {
+        let from = |place: Option<usize>| place.and_then(|place| chances.get(place)).copied().unwrap_or(0.0);
+        chances =
+            (0..chances.len()).map(|at| (from(at.checked_sub(by)) + from(Some(at + by))) / 2.0).collect();
+    }
+    let tail: f64 = chances[reach + observed..].iter().sum();
+    if observed == 0 { 1.0 } else { (2.0 * tail).min(1.0) }
+}
+
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
+}
+
+/// P-values adjusted for their number, step down (Holm 1979): the chance of one false alarm among all is bounded,
+/// however they depend on each other.
+pub fn holm(p_values: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..p_values.len()).collect();
+    order.sort_by(|a, b| p_values[*a].total_cmp(&p_values[*b]));
+    let mut adjusted = vec![0.0; p_values.len()];
+    let mut least = 0.0_f64;
+    for (rank, index) in order.into_iter().enumerate() {
+        least = least.max((p_values.len() - rank) as f64 * p_values[index]).min(1.0);
+        adjusted[index] = least;
+    }
+    adjusted
 }
 
 #[cfg(test)]
@@ -77,13 +186,14 @@ mod tests {
     struct Fixture {
         sign_test: Vec<Signs>,
         wilson: Vec<Rate>,
-        bootstrap: Vec<Sample>,
+        clustered: Vec<Sample>,
+        holm: Vec<Adjusted>,
     }
 
     #[derive(Deserialize)]
     struct Signs {
-        better: u64,
-        worse: u64,
+        better: usize,
+        worse: usize,
         p: f64,
     }
 
@@ -98,52 +208,125 @@ mod tests {
     #[derive(Deserialize)]
     struct Sample {
         values: Vec<f64>,
-        low: f64,
-        high: f64,
+        clusters: Vec<usize>,
+        standard_error: f64,
+        student: [f64; 2],
+        bootstrap: [f64; 2],
+        sign_flip: Option<f64>,
+    }
+
+    #[derive(Deserialize)]
+    struct Adjusted {
+        p: Vec<f64>,
+        adjusted: Vec<f64>,
     }
 
     /// Written by `tests/reference/eval_statistics.py`.
-    fn scipy() -> Fixture {
+    fn reference() -> Fixture {
         serde_json::from_str(include_str!("../../tests/reference/fixtures/statistics.json")).unwrap()
     }
 
+    /// Every value by itself.
+    fn alone(values: &[f64]) -> Clusters {
+        Clusters::new(values, &(0..values.len()).collect::<Vec<_>>())
+    }
+
     #[test]
-    fn the_sign_test_is_that_of_scipy() {
-        for Signs { better, worse, p } in scipy().sign_test {
-            let ours = sign_test(better, worse);
+    fn of_single_questions_the_sign_flip_test_is_the_sign_test_of_scipy() {
+        for Signs { better, worse, p } in reference().sign_test {
+            let ours = sign_flip(&alone(&[vec![1.0; better], vec![-1.0; worse]].concat()));
             assert!((ours - p).abs() <= 1e-9 * p, "{better} to {worse}: {ours} against {p}");
         }
     }
 
     #[test]
+    fn the_sign_flip_test_of_clusters_is_the_permutation_test_of_scipy() {
+        let samples: Vec<_> = reference().clustered;
+        assert!(samples.iter().any(|sample| sample.sign_flip.is_some()));
+        for Sample { values, clusters, sign_flip: p, .. } in samples {
+            let ours = sign_flip(&Clusters::new(&values, &clusters));
+            assert!(p.is_none_or(|p| (ours - p).abs() <= 1e-9), "{ours} against {p:?}");
+        }
+    }
+
+    #[test]
+    fn the_sign_flip_test_takes_shares_of_any_size() {
+        let shares: Vec<f64> =
+            (0..1000).map(|i| f64::from(i % 17) / 16.0 - f64::from(i % 13) / 12.0).collect();
+        let p = sign_flip(&alone(&shares));
+        assert!((0.0..=1.0).contains(&p), "{p}");
+    }
+
+    #[test]
     fn wilsons_interval_is_that_of_scipy() {
-        for Rate { successes, trials, low, high } in scipy().wilson {
-            let ours = wilson(successes as f64 / trials as f64, trials);
+        for Rate { successes, trials, low, high } in reference().wilson {
+            let ours = wilson(&alone(&[vec![1.0; successes], vec![0.0; trials - successes]].concat()));
             let close = (ours.low - low).abs() < 1e-12 && (ours.high - high).abs() < 1e-12;
             assert!(close, "{successes} of {trials}: {ours:?} against {low} … {high}");
         }
     }
 
     #[test]
-    fn the_bootstrap_interval_is_that_of_scipy_within_resampling_error() {
-        for Sample { values, low, high } in scipy().bootstrap {
-            let ours = bootstrap_mean(&values, 20_000, 1);
-            let tolerance = 0.02 * (high - low) + 1.0 / values.len() as f64 / 4.0;
+    fn the_standard_error_between_clusters_is_that_of_statsmodels() {
+        for Sample { values, clusters, standard_error, .. } in reference().clustered {
+            let ours = Clusters::new(&values, &clusters).variance().sqrt();
+            assert!((ours - standard_error).abs() < 1e-12, "{ours} against {standard_error}");
+        }
+    }
+
+    #[test]
+    fn the_bootstrap_of_clusters_is_that_of_scipy_within_resampling_error() {
+        for Sample { values, clusters, bootstrap: [low, high], .. } in reference().clustered {
+            let ours = bootstrap_mean(&Clusters::new(&values, &clusters), 20_000, 1);
+            let tolerance = 0.03 * (high - low);
             let close = (ours.low - low).abs() < tolerance && (ours.high - high).abs() < tolerance;
             assert!(close, "{ours:?} against {low} … {high}");
         }
     }
 
     #[test]
+    fn the_bootstrap_of_clusters_is_about_as_wide_as_students_interval_of_statsmodels() {
+        for Sample { values, clusters, student: [low, high], .. } in reference().clustered {
+            let ours = bootstrap_mean(&Clusters::new(&values, &clusters), 20_000, 1);
+            let ratio = (ours.high - ours.low) / (high - low);
+            assert!((0.85..1.15).contains(&ratio), "{ours:?} against {low} … {high}");
+        }
+    }
+
+    #[test]
+    fn questions_that_go_together_widen_the_interval_and_raise_p() {
+        let values: Vec<f64> = (0..120).map(|i| f64::from(u8::from(i / 10 % 3 != 0))).collect();
+        let families: Vec<usize> = (0..120).map(|i| i / 10).collect();
+        let (together, apart) = (Clusters::new(&values, &families), alone(&values));
+        let wide = |interval: Interval| interval.high - interval.low;
+        assert!(wide(bootstrap_mean(&together, 2000, 1)) > 2.5 * wide(bootstrap_mean(&apart, 2000, 1)));
+        assert!(wide(wilson(&together)) > 2.5 * wide(wilson(&apart)));
+        assert!(sign_flip(&together) > 1000.0 * sign_flip(&apart));
+    }
+
+    #[test]
+    fn holms_adjustment_is_that_of_statsmodels() {
+        for Adjusted { p, adjusted } in reference().holm {
+            let ours = holm(&p);
+            let close = ours.iter().zip(&adjusted).all(|(ours, theirs)| (ours - theirs).abs() < 1e-12);
+            assert!(close, "{p:?}: {ours:?} against {adjusted:?}");
+        }
+    }
+
+    #[test]
     fn the_seed_decides_the_resamples() {
-        let values = [0.013, 0.31, 1.07, 0.73, 0.29];
+        let values = alone(&[0.013, 0.31, 1.07, 0.73, 0.29, 0.57, 0.11, 0.83, 0.97, 0.41, 0.19]);
         assert_eq!(bootstrap_mean(&values, 500, 1), bootstrap_mean(&values, 500, 1));
         assert_ne!(bootstrap_mean(&values, 500, 1), bootstrap_mean(&values, 500, 2));
     }
 
     #[test]
-    fn without_data_an_interval_says_nothing() {
-        assert_eq!(wilson(0.0, 0), Interval { low: 0.0, high: 1.0 });
-        assert_eq!(bootstrap_mean(&[], 100, 1), Interval { low: f64::NEG_INFINITY, high: f64::INFINITY });
+    fn one_cluster_says_nothing_about_its_spread() {
+        let unbounded = Interval { low: f64::NEG_INFINITY, high: f64::INFINITY };
+        for values in [&[][..], &[1.0]] {
+            assert_eq!(bootstrap_mean(&alone(values), 100, 1), unbounded);
+        }
+        assert_eq!(wilson(&alone(&[])), Interval { low: 0.0, high: 1.0 });
+        assert_eq!(sign_flip(&alone(&[])), 1.0);
     }
 }

@@ -1,4 +1,7 @@
-use super::*;
+use super::{
+    report::{plain, sentences},
+    *,
+};
 use crate::data::{Scenario, VerdictRow};
 
 fn scenario(id: &str, split: &str, family: &str) -> Scenario {
@@ -101,7 +104,8 @@ fn a_comparison_counts_what_came_out_differently() {
     let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
     let a = row(&rows, "a", "trained");
     assert_eq!((a.gain, a.better, a.worse), (Some(13.0 / 25.0), Some(14), Some(1)));
-    assert_eq!(a.p_value, Some(sign_test(14, 1)));
+    // Exact: 2 × (1 + 15) / 2¹⁵.
+    assert_eq!(a.p_value, Some(32.0 / 32768.0));
     assert!(a.gain_low.unwrap() > 0.2 && a.gain_high.unwrap() < 0.8, "{a:?}");
 }
 
@@ -120,21 +124,93 @@ fn equal_policies_have_no_measurable_gain() {
     let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
     let a = row(&rows, "a", "trained");
     assert_eq!((a.gain, a.p_value), (Some(0.0), Some(1.0)));
-    assert_eq!(headline(&rows), "trained: no measurable gain on a");
+    assert!(
+        sentences(&rows, plain)
+            .starts_with("no measurable gain of trained over base on held-out tasks: 0.0 points")
+    );
 }
 
 #[test]
-fn the_headline_names_gains_doubts_and_regressions() {
-    let (scenarios, episodes) = mixed();
+fn the_verdict_is_one_sentence_with_the_splits_that_differ() {
+    let verdict = |splits: &[(&str, &[Outcome])]| {
+        let (scenarios, episodes) = exam(splits);
+        sentences(&rows_of(&["base", "trained"], &scenarios, &episodes), plain)
+    };
+    let better = [(false, true, 40), (true, true, 20)];
+    let alike = [(true, true, 20), (true, false, 1), (false, true, 1)];
+    let worse = [(true, false, 12)];
+    let exams: [&[(&str, &[Outcome])]; 4] = [
+        &[("a", &better)],
+        &[("a", &better), ("c", &alike), ("d", &worse)],
+        &[("a", &alike)],
+        &[("a", &alike), ("d", &worse)],
+    ];
+    insta::assert_snapshot!(exams.map(verdict).join("\n"), @"");
+}
+
+#[test]
+fn what_goes_together_is_resampled_together() {
+    /// Families, entities that each asks about, and phrasings.
+    fn grouping(families: usize, entities: usize, phrasings: usize) -> String {
+        let mut scenarios = Vec::new();
+        for (family, entity, phrasing) in (0..families * entities * phrasings)
+            .map(|i| (i / phrasings / entities, i / phrasings % entities, i % phrasings))
+        {
+            let id = format!("{family} {entity} {phrasing}");
+            let entity = Some(format!("e{entity}"));
+            scenarios.push(Scenario { entity, ..scenario(&id, "a", &format!("f{family}")) });
+        }
+        let episodes: Vec<_> = scenarios.iter().map(|s| episode(&s.id, "base", true)).collect();
+        let rows = rows_of(&["base"], &scenarios, &episodes);
+        format!("{} {}", row(&rows, "a", "base").clusters, row(&rows, "a", "base").clustered_by)
+    }
+    for (families, entities, phrasings, expected) in [
+        (45, 3, 1, "45 family"),
+        (10, 2, 1, "10 family"),
+        (9, 12, 1, "12 entity"),
+        (4, 5, 2, "20 family and entity"),
+        (3, 3, 2, "18 scenario"),
+        // Every question is a family of its own.
+        (30, 1, 1, "30 scenario"),
+    ] {
+        assert_eq!(grouping(families, entities, phrasings), expected, "{families} {entities} {phrasings}");
+    }
+}
+
+#[test]
+fn a_gain_in_three_families_of_twelve_is_not_measurable_however_many_questions_they_have() {
+    let (mut scenarios, mut episodes) = (Vec::new(), Vec::new());
+    for (family, question) in (0..12 * 20).map(|i| (i / 20, i % 20)) {
+        let id = format!("{family} {question}");
+        scenarios.push(scenario(&id, "a", &format!("f{family}")));
+        episodes.push(episode(&id, "base", false));
+        episodes.push(episode(&id, "trained", family < 3));
+    }
     let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
-    insta::assert_snapshot!(headline(&rows), @"trained: measurable gain on a; no measurable gain on c; regression on d");
+    let all = row(&rows, "all", "trained");
+    assert_eq!((all.gain, all.p_value, all.clusters), (Some(0.25), Some(0.25), 12));
+    assert_eq!(Finding::of(all), Some(Finding::NoMeasurableGain));
+}
+
+#[test]
+fn p_values_are_adjusted_over_the_rows_of_a_table() {
+    let adjusted = |splits: &[(&str, &[Outcome])]| {
+        let (scenarios, episodes) = exam(splits);
+        let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
+        let of = |row: &VerdictRow| Some(row.p_adjusted? / row.p_value?);
+        rows.iter().filter(|row| row.scope != "tool").filter_map(of).collect::<Vec<_>>()
+    };
+    let (six, five) = ([(false, true, 6)], [(false, true, 5)]);
+    // All splits, a, b, and the families of a and b.
+    assert_eq!(adjusted(&[("a", &six), ("b", &five)]), [3.0, 2.0, 1.0, 2.0, 1.0]);
+    assert_eq!(adjusted(&[("a", &six)]), [1.0, 1.0, 1.0]);
 }
 
 #[test]
 fn one_policy_alone_is_compared_with_nothing() {
     let rows = rows_of(&["base"], &[scenario("s", "a", "f")], &[episode("s", "base", true)]);
-    assert_eq!(headline(&rows), "nothing to compare");
-    assert_eq!(headline(&[]), "nothing to compare");
+    assert_eq!(summary(&rows, plain), "base alone, nothing to compare: success 100.0 % [21, 100]");
+    assert_eq!(summary(&[], plain), "nothing to compare");
     assert!(report(&[], &[]).contains("nothing to compare"));
 }
 
@@ -195,65 +271,89 @@ fn the_report_reads_as_plain_text() {
     insta::assert_snapshot!(page, @r"
     # Verdict
 
-    trained: measurable gain on a; no measurable gain on c; regression on d
+    no measurable gain of trained over base on held-out tasks: +14.0 points [-7, +38], p = 0.654; better on a; worse on d
 
     A note.
 
-    ## trained against base by split, greedy
+    ## trained against base by split, greedy, success in %
 
-    | split |  n |            base |       trained |              gain |      p | up/down |
-    |-------|----|-----------------|---------------|-------------------|--------|---------|
-    | a     | 25 |   36.0 [20, 55] | 88.0 [70, 96] |  +52.0 [+28, +76] | <0.001 |    14/1 |
-    | c     |  8 |     0.0 [0, 32] |  25.0 [7, 59] |    +25.0 [0, +50] |  0.500 |     2/0 |
-    | d     | 10 | 100.0 [72, 100] |  10.0 [2, 40] | -90.0 [-100, -70] |  0.004 |     0/9 |
-    | all   | 43 |   44.2 [30, 59] | 58.1 [43, 72] |   +14.0 [-7, +37] |  0.327 |   16/10 |
+        split   n   base  trained               gain      p
+        a      25   36.0     88.0   +52.0 [+28, +76]  0.004
+        c       8    0.0     25.0     +25.0 [0, +62]  0.654
+        d      10  100.0     10.0  -90.0 [-100, -60]  0.012
+        all    43   44.2     58.1    +14.0 [-7, +38]  0.654
 
-    ## trained against base by family, greedy
+    Resampled: single tasks (a, c, d, all).
 
-    | family   |  n |            base |       trained |              gain |      p |
-    |----------|----|-----------------|---------------|-------------------|--------|
-    | pay_by_a | 25 |   36.0 [20, 55] | 88.0 [70, 96] |  +52.0 [+28, +76] | <0.001 |
-    | pay_by_c |  8 |     0.0 [0, 32] |  25.0 [7, 59] |    +25.0 [0, +50] |  0.500 |
-    | pay_by_d | 10 | 100.0 [72, 100] |  10.0 [2, 40] | -90.0 [-100, -70] |  0.004 |
+    ## trained against base by family, greedy, success in %
+
+        family     n   success             gain
+        pay_by_a  25   36 → 88   +52 [+28, +76]  *
+        pay_by_c   8    0 → 25     +25 [0, +62]
+        pay_by_d  10  100 → 10  -90 [-100, -60]  *
 
     Rows by family with a measurable gain: 1 of 3; with a regression: pay_by_d.
 
-    ## trained against base by tool, greedy
+    ## trained against base by tool, greedy, success in %
 
-    | tool        |  n |          base |       trained |            gain |     p |
-    |-------------|----|---------------|---------------|-----------------|-------|
-    | list_tables | 43 | 44.2 [30, 59] | 58.1 [43, 72] | +14.0 [-7, +37] | 0.327 |
-    | run_query   | 43 | 44.2 [30, 59] | 58.1 [43, 72] | +14.0 [-7, +37] | 0.327 |
+        tool          n  success           gain
+        list_tables  43  44 → 58  +14 [-7, +38]
+        run_query    43  44 → 58  +14 [-7, +38]
 
     Rows by tool with a measurable gain: 0 of 2; with a regression: none.
 
+    Gain is the difference in success on the same tasks, in points, with its
+    95 % interval. Questions of one family tend to be right or wrong
+    together, so the interval resamples whole families. Where a table's row
+    has fewer than 10 families, it resamples entities, then questions that
+    are one but for their phrasing, then single tasks. Such a row speaks of
+    its own families alone. p is the sign-flip test of the same clusters,
+    adjusted by Holm's method for the rows of its table. A gain is
+    measurable (*) where its interval is clear of zero and p is below 0.05.
+
     ## Effort
 
-    | policy  |   mode | episodes | pass^k | calls | turns | tokens | recovery |
-    |---------|--------|----------|--------|-------|-------|--------|----------|
-    | base    | greedy |       43 |   44.2 |  2.00 |  3.00 |     40 |        - |
-    | trained | greedy |       43 |   58.1 |  2.00 |  3.00 |     40 |        - |
+        policy     mode  pass^k  calls  turns  tokens  recovery
+        base     greedy    44.2   2.00   3.00      40         -
+        trained  greedy    58.1   2.00   3.00      40         -
 
-    Calls, turns and sampled tokens per episode; recovery: of the episodes that met a tool error, those
-    that ended right; pass^k: scenarios whose every episode was right.
-
-    Success is the share of right answers in %, per scenario first, with its 95 % Wilson interval.
-    Gain is the paired difference in points, with its 95 % bootstrap interval over scenarios.
-    p is the exact two-sided sign test over scenarios that came out differently, not adjusted for the
-    number of rows. A gain is measurable where its interval is clear of zero and p is below 0.05.
+    Calls, turns and sampled tokens per episode. Recovery: of the episodes
+    that met a tool error, those that ended right. pass^k: tasks whose every
+    episode was right.
     ");
 }
 
 #[test]
-fn a_report_is_at_most_a_hundred_columns_wide() {
+fn a_run_ends_with_the_table_of_splits_and_the_verdict() {
+    let (scenarios, episodes) = mixed();
+    let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
+    let marked =
+        |finding, text: &str| if finding == Finding::Gain { text.replace(' ', "_") } else { text.into() };
+    insta::assert_snapshot!(summary(&rows, marked), @r"
+    trained against base by split, greedy, success in %
+
+    split   n   base  trained               gain      p
+    a      25   36.0     88.0  _+52.0_[+28,_+76]  0.004
+    c       8    0.0     25.0     +25.0 [0, +62]  0.654
+    d      10  100.0     10.0  -90.0 [-100, -60]  0.012
+    all    43   44.2     58.1    +14.0 [-7, +38]  0.654
+
+    no measurable gain of trained over base on held-out tasks: +14.0 points [-7, +38], p = 0.654;_better_on_a; worse on d
+    ");
+}
+
+#[test]
+fn tables_are_at_most_sixty_columns_wide_whatever_things_are_called() {
     let long = "a_family_name_that_its_author_did_not_keep_short";
-    let scenarios: Vec<_> = (0..1000).map(|i| scenario(&format!("s{i}"), long, long)).collect();
+    let scenarios: Vec<_> =
+        (0..1000).map(|i| scenario(&format!("s{i}"), &format!("{long}{}", i % 2), long)).collect();
     let names = ["the_base_policy_of_them_all", "the_trained_policy_of_them_all"];
     let episodes: Vec<_> = scenarios
         .iter()
         .flat_map(|s| [(names[0], true), (names[1], false)].map(|(name, right)| episode(&s.id, name, right)))
         .collect();
-    let page = report(&rows_of(&names, &scenarios, &episodes), &[]);
-    let widest = page.lines().filter(|line| line.starts_with('|')).map(|line| line.chars().count()).max();
-    assert!(widest <= Some(100), "{page}");
+    let rows = rows_of(&names, &scenarios, &episodes);
+    let page = report(&rows, &[]);
+    let tables: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("    ")).collect();
+    assert!(tables.len() > 10 && tables.iter().all(|line| line.chars().count() <= 60), "{page}");
 }

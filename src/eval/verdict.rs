@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{bootstrap_mean, sign_test, wilson};
+use super::{Clusters, bootstrap_mean, holm, sign_flip, wilson};
 use crate::data::{Scenario, VerdictRow};
 
 /// How the episodes of an exam were sampled.
@@ -68,20 +68,22 @@ pub fn verdict(exam: &Exam<'_>, episodes: &[Episode]) -> Vec<VerdictRow> {
     let mut rows = Vec::new();
     for (scope, slice, scenarios) in slices(exam, episodes) {
         for (mode, attempts) in &attempts {
-            let paired: Vec<&Vec<Vec<&Episode>>> =
-                scenarios.iter().filter_map(|id| attempts.by_scenario.get(id)).collect();
+            let of_scenario = |scenario: &&Scenario| attempts.by_scenario.get(scenario.id.as_str());
+            let (scenarios, paired): (Vec<&Scenario>, Vec<&Vec<Vec<&Episode>>>) =
+                scenarios.iter().filter_map(|scenario| Some((*scenario, of_scenario(scenario)?))).unzip();
             if paired.is_empty() {
                 continue;
             }
+            let grouping = Grouping::of(&scenarios);
             let shares: Vec<Vec<f64>> = (0..exam.policies.len())
                 .map(|policy| paired.iter().map(|attempts| share(&attempts[policy])).collect())
                 .collect();
             for (index, policy) in exam.policies.iter().enumerate() {
                 let episodes: Vec<&Episode> =
                     paired.iter().flat_map(|attempts| &attempts[index]).copied().collect();
-                let mut row = alone(&shares[index], &episodes);
+                let mut row = alone(&shares[index], &episodes, &grouping);
                 if index > 0 {
-                    compare(&mut row, &shares[0], &shares[index], exam.resamples, exam.seed);
+                    compare(&mut row, &shares[0], &shares[index], &grouping, exam);
                 }
                 rows.push(VerdictRow {
                     scope: scope.to_owned(),
@@ -93,7 +95,73 @@ pub fn verdict(exam: &Exam<'_>, episodes: &[Episode]) -> Vec<VerdictRow> {
             }
         }
     }
+    adjust(&mut rows);
     rows
+}
+
+/// Which scenarios are resampled as one, because their outcomes may depend on each other.
+///
+/// Families where there are at least ten of them. With fewer, resampling says little about what other families would
+/// give (Cameron, Gelbach and Miller 2008), so the row speaks of these families alone, and entities are resampled:
+/// questions about one go together too. Then what is asked in several phrasings, then single scenarios.
+struct Grouping {
+    by: &'static str,
+    clusters: usize,
+    /// The cluster of each scenario.
+    members: Vec<usize>,
+}
+
+impl Grouping {
+    const ENOUGH: usize = 10;
+
+    fn of(scenarios: &[&Scenario]) -> Self {
+        /// What scenarios of one cluster have in common. A scenario without an entity is its own.
+        type Label<'a> = (&'a str, &'a str);
+        fn entity(scenario: &Scenario) -> &str {
+            scenario.entity.as_deref().unwrap_or(&scenario.id)
+        }
+        let labels: [(&'static str, fn(&Scenario) -> Label<'_>); 3] = [
+            ("family", |scenario| (&scenario.family, "")),
+            ("entity", |scenario| ("", entity(scenario))),
+            ("family and entity", |scenario| (&scenario.family, entity(scenario))),
+        ];
+        for (by, label) in labels {
+            let mut numbers: BTreeMap<Label<'_>, usize> = BTreeMap::new();
+            let members: Vec<usize> = scenarios
+                .iter()
+                .map(|scenario| {
+                    let next = numbers.len();
+                    *numbers.entry(label(scenario)).or_insert(next)
+                })
+                .collect();
+            if (Self::ENOUGH..scenarios.len()).contains(&numbers.len()) {
+                return Self { by, clusters: numbers.len(), members };
+            }
+        }
+        Self { by: "scenario", clusters: scenarios.len(), members: (0..scenarios.len()).collect() }
+    }
+}
+
+/// Adjusts the p-values of each table of the report for the number of its rows.
+fn adjust(rows: &mut [VerdictRow]) {
+    let one_split = splits(rows).len() < 2;
+    let mut tables: BTreeMap<[String; 3], Vec<(usize, f64)>> = BTreeMap::new();
+    for (index, row) in rows.iter().enumerate() {
+        // The table of splits ends with all of them. Where there is one, the row would be the same twice.
+        let table = if row.scope == "all" && !one_split { "split" } else { &row.scope };
+        let table = [table.to_owned(), row.mode.clone(), row.policy.clone()];
+        tables.entry(table).or_default().extend(row.p_value.map(|p| (index, p)));
+    }
+    for table in tables.values() {
+        let p_values: Vec<f64> = table.iter().map(|(_, p)| *p).collect();
+        for ((index, _), adjusted) in table.iter().zip(holm(&p_values)) {
+            rows[*index].p_adjusted = Some(adjusted);
+        }
+    }
+}
+
+pub(super) fn splits(rows: &[VerdictRow]) -> BTreeSet<&str> {
+    rows.iter().filter(|row| row.scope == "split").map(|row| row.slice.as_str()).collect()
 }
 
 /// The episodes of one mode.
@@ -116,14 +184,14 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// Every slice with the ids of its scenarios, each once, in the exam's order.
-fn slices<'a>(exam: &Exam<'a>, episodes: &[Episode]) -> Vec<(&'static str, String, Vec<&'a str>)> {
+/// Every slice with its scenarios, each once, in the exam's order.
+fn slices<'a>(exam: &Exam<'a>, episodes: &[Episode]) -> Vec<(&'static str, String, Vec<&'a Scenario>)> {
     let mut called: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for episode in episodes {
         called.entry(&episode.scenario).or_default().extend(episode.tools.iter().map(String::as_str));
     }
     const SCOPES: [&str; 4] = ["all", "split", "family", "tool"];
-    let mut slices: BTreeMap<(usize, String), Vec<&str>> = BTreeMap::new();
+    let mut slices: BTreeMap<(usize, String), Vec<&Scenario>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for scenario in exam.scenarios.iter().filter(|scenario| seen.insert(&scenario.id)) {
         let referred = referred(scenario);
@@ -134,10 +202,10 @@ fn slices<'a>(exam: &Exam<'a>, episodes: &[Episode]) -> Vec<(&'static str, Strin
         let tools = exam.tools.iter().filter(uses).map(|tool| (3, tool.clone()));
         let own = [(0, "all".to_owned()), (1, scenario.split.clone()), (2, scenario.family.clone())];
         for key in own.into_iter().chain(tools) {
-            slices.entry(key).or_default().push(&scenario.id);
+            slices.entry(key).or_default().push(scenario);
         }
     }
-    slices.into_iter().map(|((scope, slice), ids)| (SCOPES[scope], slice, ids)).collect()
+    slices.into_iter().map(|((scope, slice), scenarios)| (SCOPES[scope], slice, scenarios)).collect()
 }
 
 /// Tools that the reference solution calls.
@@ -151,14 +219,9 @@ fn share(episodes: &[&Episode]) -> f64 {
     episodes.iter().filter(|episode| episode.right).count() as f64 / episodes.len() as f64
 }
 
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
-}
-
 /// What a policy achieved, without a look at the baseline.
-fn alone(shares: &[f64], episodes: &[&Episode]) -> VerdictRow {
-    let success = mean(shares);
-    let interval = wilson(success, shares.len());
+fn alone(shares: &[f64], episodes: &[&Episode], grouping: &Grouping) -> VerdictRow {
+    let interval = wilson(&Clusters::new(shares, &grouping.members));
     let per_episode = |count: fn(&Episode) -> u32| {
         episodes.iter().map(|episode| u64::from(count(episode))).sum::<u64>() as f64 / episodes.len() as f64
     };
@@ -173,7 +236,7 @@ fn alone(shares: &[f64], episodes: &[&Episode]) -> VerdictRow {
         policy: String::new(),
         scenarios: shares.len() as u32,
         episodes: episodes.len() as u32,
-        success,
+        success: shares.iter().sum::<f64>() / shares.len() as f64,
         success_all: shares.iter().filter(|share| **share == 1.0).count() as f64 / shares.len() as f64,
         success_low: interval.low,
         success_high: interval.high,
@@ -183,6 +246,9 @@ fn alone(shares: &[f64], episodes: &[&Episode]) -> VerdictRow {
         better: None,
         worse: None,
         p_value: None,
+        p_adjusted: None,
+        clustered_by: grouping.by.to_owned(),
+        clusters: grouping.clusters as u32,
         calls: per_episode(|episode| episode.calls),
         turns: per_episode(|episode| episode.turns),
         tokens: per_episode(|episode| episode.tokens),
@@ -191,17 +257,16 @@ fn alone(shares: &[f64], episodes: &[&Episode]) -> VerdictRow {
 }
 
 /// Adds how the row's policy stands to the baseline. Both have one share per scenario, in the same order.
-fn compare(row: &mut VerdictRow, baseline: &[f64], shares: &[f64], resamples: usize, seed: u64) {
+fn compare(row: &mut VerdictRow, baseline: &[f64], shares: &[f64], grouping: &Grouping, exam: &Exam<'_>) {
     let differences: Vec<f64> = shares.iter().zip(baseline).map(|(share, base)| share - base).collect();
-    let interval = bootstrap_mean(&differences, resamples, seed);
-    let better = differences.iter().filter(|difference| **difference > 0.0).count() as u32;
-    let worse = differences.iter().filter(|difference| **difference < 0.0).count() as u32;
-    row.gain = Some(mean(&differences));
-    row.gain_low = Some(interval.low);
-    row.gain_high = Some(interval.high);
-    row.better = Some(better);
-    row.worse = Some(worse);
-    row.p_value = Some(sign_test(better.into(), worse.into()));
+    let clusters = Clusters::new(&differences, &grouping.members);
+    let interval = bootstrap_mean(&clusters, exam.resamples, exam.seed);
+    row.gain = Some(differences.iter().sum::<f64>() / differences.len() as f64);
+    row.gain_low = Some(interval.low.max(-1.0));
+    row.gain_high = Some(interval.high.min(1.0));
+    row.better = Some(differences.iter().filter(|difference| **difference > 0.0).count() as u32);
+    row.worse = Some(differences.iter().filter(|difference| **difference < 0.0).count() as u32);
+    row.p_value = Some(sign_flip(&clusters));
 }
 
 /// What a comparison amounts to.
@@ -213,13 +278,13 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// Chance of a false alarm that the sign test may leave.
+    /// Chance of a false alarm among the rows of a table.
     const LEVEL: f64 = 0.05;
 
-    /// `None` for the baseline. A difference is measurable if its interval is clear of zero and the sign test agrees:
-    /// on a handful of scenarios the bootstrap alone is too sure of itself.
+    /// `None` for the baseline. A difference is measurable if its interval is clear of zero and the sign-flip test
+    /// agrees: on a handful of scenarios the bootstrap alone is too sure of itself.
     pub fn of(row: &VerdictRow) -> Option<Self> {
-        let (low, high, p_value) = (row.gain_low?, row.gain_high?, row.p_value?);
+        let (low, high, p_value) = (row.gain_low?, row.gain_high?, row.p_adjusted?);
         Some(match p_value < Self::LEVEL {
             true if low > 0.0 => Self::Gain,
             true if high < 0.0 => Self::Regression,
@@ -227,11 +292,11 @@ impl Finding {
         })
     }
 
-    pub fn words(self) -> &'static str {
+    pub(super) fn words(self) -> &'static str {
         match self {
-            Self::Gain => "measurable gain",
+            Self::Gain => "better",
             Self::NoMeasurableGain => "no measurable gain",
-            Self::Regression => "regression",
+            Self::Regression => "worse",
         }
     }
 }
@@ -240,32 +305,6 @@ impl Finding {
 pub(super) fn spoken_mode(rows: &[VerdictRow]) -> &'static str {
     let greedy = rows.iter().any(|row| row.mode == Mode::Greedy.name());
     if greedy { Mode::Greedy.name() } else { Mode::Sampled.name() }
-}
-
-/// The verdict by split, a line per compared policy: `trained: measurable gain on a, b; no measurable gain on c`.
-pub fn headline(rows: &[VerdictRow]) -> String {
-    let mode = spoken_mode(rows);
-    let mut lines: Vec<(&str, BTreeMap<Finding, Vec<&str>>)> = Vec::new();
-    for row in rows.iter().filter(|row| row.scope == "split" && row.mode == mode) {
-        let Some(finding) = Finding::of(row) else { continue };
-        let line = match lines.iter().position(|(policy, _)| *policy == row.policy) {
-            Some(line) => line,
-            None => {
-                lines.push((&row.policy, BTreeMap::new()));
-                lines.len() - 1
-            }
-        };
-        lines[line].1.entry(finding).or_default().push(&row.slice);
-    }
-    let clause =
-        |(finding, slices): (&Finding, &Vec<&str>)| format!("{} on {}", finding.words(), slices.join(", "));
-    let line = |(policy, findings): &(&str, BTreeMap<Finding, Vec<&str>>)| {
-        format!("{policy}: {}", findings.iter().map(clause).collect::<Vec<_>>().join("; "))
-    };
-    match lines.is_empty() {
-        true => "nothing to compare".to_owned(),
-        false => lines.iter().map(line).collect::<Vec<_>>().join("\n"),
-    }
 }
 
 /// The rows as numbers for `until` and for people, for `all` and every split: `a.trained.greedy`, a success rate;

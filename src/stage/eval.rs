@@ -25,7 +25,7 @@ use crate::{
     data::{self, Scenario, Tool, Trajectory},
     engine::Sampling,
     error::{Diagnostic, Result},
-    eval::{Episode, Exam, Mode, headline, metrics, report, verdict},
+    eval::{Episode, Exam, Mode, metrics, report, verdict},
     hash::Encoder,
     judge::truth,
 };
@@ -125,7 +125,6 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let path = context.output.join("report.md");
     let page = report(&rows, &notes(&params, &scenarios, unknown, lost));
     std::fs::write(&path, page).map_err(|source| StageError::Write { path, source })?;
-    context.observer.note(&headline(&rows));
 
     let mut metrics = metrics(&rows);
     metrics.insert("scenarios".into(), scenarios.len() as f64);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::human;
+use super::{hint_text, human};
 use crate::exec::{Ended, Summary};
 
 /// `resume` is the command that goes on; `seconds` is how long the run took.
@@ -41,7 +41,9 @@ pub fn closing_text(summary: &Summary, path: &Path, resume: &str, seconds: f64) 
     text += &format!("{} in {}: {}", parts.join(", "), human::seconds(seconds), path.display());
     match (summary.interrupted, summary.failures.is_empty()) {
         (true, _) => format!("{text}\nstopped; to go on: {resume}"),
-        (false, false) => format!("{text}\nhint: when the cause is gone, `{resume}` goes on"),
+        (false, false) => {
+            format!("{text}\n{}", hint_text(&format!("when the cause is gone, `{resume}` goes on")))
+        }
         (false, true) => text,
     }
 }

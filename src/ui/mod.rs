@@ -2,7 +2,7 @@
 //!
 //! Data goes to standard output, everything else to standard error. With `--json` both are JSON: one document (or one
 //! object per line for a run's events) on standard output, errors as one object on standard error. Nothing is said by
-//! colour alone.
+//! colour alone, and JSON has none.
 
 mod bars;
 mod closing;
@@ -13,6 +13,8 @@ mod human;
 mod lines;
 mod plan;
 mod run;
+mod style;
+mod verdict;
 
 use std::io::Write;
 
@@ -22,13 +24,20 @@ pub use history::{run_text, runs_text, stage_text};
 pub use human::{bytes, plural, seconds};
 pub use plan::plan_text;
 pub use run::RunView;
+pub use verdict::verdict_text;
+
+use style::{ERROR, HINT, NOTE, paint, shown};
 
 use crate::{error::Failure, plan::Problem};
 
 /// What a person should know, with a way out.
 fn note_text(note: &Problem) -> String {
-    let hint = note.cause.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-    format!("note: {note}{hint}")
+    let hint = note.cause.hint().map(|hint| format!("\n{}", hint_text(&hint))).unwrap_or_default();
+    format!("{} {note}{hint}", paint(NOTE, "note:"))
+}
+
+fn hint_text(hint: &str) -> String {
+    format!("{} {hint}", paint(HINT, "hint:"))
 }
 
 /// How mcprl talks.
@@ -48,7 +57,10 @@ impl Printer {
     /// Data, to standard output.
     pub fn data(self, text: &str) {
         let mut out = std::io::stdout().lock();
-        _ = out.write_all(format!("{}\n", text.trim_end()).as_bytes());
+        let text = format!("{}\n", text.trim_end());
+        _ = out.write_all(
+            if self.voice == Voice::Json { text.as_str().into() } else { shown(&text, &out) }.as_bytes(),
+        );
     }
 
     /// A JSON document, to standard output.
@@ -62,7 +74,8 @@ impl Printer {
     pub fn say(self, text: &str) {
         if self.voice == Voice::Human {
             // In one piece: standard error is not buffered, and a piece is a system call.
-            _ = std::io::stderr().lock().write_all(format!("{text}\n").as_bytes());
+            let mut err = std::io::stderr().lock();
+            _ = err.write_all(shown(&format!("{text}\n"), &err).as_bytes());
         }
     }
 
@@ -71,7 +84,6 @@ impl Printer {
     }
 
     pub fn error(self, failure: &Failure) {
-        let mut err = std::io::stderr().lock();
         if self.voice == Voice::Json {
             let mut error = serde_json::json!({
                 "error": { "code": failure.code(), "message": failure.to_string(), "hint": failure.hint() }
@@ -80,12 +92,10 @@ impl Printer {
             if !problems.is_empty() {
                 error["error"]["problems"] = problems.into();
             }
-            _ = writeln!(err, "{error}");
+            _ = writeln!(std::io::stderr(), "{error}");
             return;
         }
-        _ = writeln!(err, "error: {failure}");
-        if let Some(hint) = failure.hint() {
-            _ = writeln!(err, "hint: {hint}");
-        }
+        let hint = failure.hint().map(|hint| format!("\n{}", hint_text(&hint))).unwrap_or_default();
+        self.say(&format!("{} {failure}{hint}", paint(ERROR, "error:")));
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::json;
 
-use super::{Printer, Voice, bars::Bars, human, lines::Lines, note_text};
+use super::{Printer, Voice, bars::Bars, human, lines::Lines, note_text, style};
 use crate::{
     exec::{Event, Listener},
     plan::{Plan, RerunReason, stage_name},
@@ -65,7 +65,7 @@ impl RunView {
         match self.printer.voice {
             _ if text.is_empty() => {}
             Voice::Json => self.printer.data(&text),
-            Voice::Human => self.face.line(&text),
+            Voice::Human => self.face.line(&style::shown(&text, &std::io::stderr())),
         }
     }
 }
@@ -238,7 +238,8 @@ fn brief(error: &str) -> String {
 }
 
 fn line(what: &str, id: &str, rest: &str) -> String {
-    format!("{what:<8} {id:<20} {rest}").trim_end().to_owned()
+    let what = style::paint(style::state(what), &format!("{what:<8}"));
+    format!("{what} {id:<20} {rest}").trim_end().to_owned()
 }
 
 fn ended_line(id: &str, seconds: Option<f64>, metrics: &BTreeMap<String, f64>) -> String {

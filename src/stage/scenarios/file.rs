@@ -10,7 +10,7 @@ use super::{error::ScenarioError, results::plain};
 use crate::{data::Scenario, error::did_you_mean, hash::Encoder};
 
 /// Keys of a task.
-const KEYS: [&str; 5] = ["task", "answer", "check", "split", "family"];
+const KEYS: [&str; 6] = ["task", "answer", "check", "split", "family", "entity"];
 const CHECKS: [&str; 4] = ["text", "number", "set", "none"];
 /// Bad lines that are listed one by one.
 const LISTED: usize = 20;
@@ -144,7 +144,7 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
         task: task.into(),
         check: check.into(),
         answer,
-        entity: None,
+        entity: text(fields, "entity")?.map(str::to_owned),
         reference: None,
     })
 }
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn lines_and_arrays_are_read_alike() {
-        let lines = "{\"task\": \"a\", \"answer\": 3}\n\n{\"task\": \"b\", \"split\": \"heldout\", \"family\": \"f\"}\n";
+        let lines = "{\"task\": \"a\", \"answer\": 3}\n\n{\"task\": \"b\", \"split\": \"heldout\", \"family\": \"f\", \"entity\": \"e\"}\n";
         let array = format!("[{}]", lines.trim().replace("\n\n", ","));
         let (train, heldout) = parse(lines, "f", 0.0, 1).unwrap();
         assert_eq!(parse(&array, "f", 0.0, 1).unwrap(), (train.clone(), heldout.clone()));
@@ -193,6 +193,7 @@ mod tests {
         };
         assert_eq!(train.iter().map(row).collect::<Vec<_>>(), ["a train file number 3"]);
         assert_eq!(heldout.iter().map(row).collect::<Vec<_>>(), ["b file f none "]);
+        assert_eq!((&train[0].entity, heldout[0].entity.as_deref()), (&None, Some("e")));
     }
 
     #[test]
