@@ -235,7 +235,7 @@ enum Tried {
         call: Option<(ToolCall, Episode)>,
     },
     /// Others found the server down before this had a session.
-    NotTried,
+    Skipped,
 }
 
 /// Ends a round early: of a server that hangs, each session takes its time to fail.
@@ -403,7 +403,7 @@ impl Player {
                         self.keep(progress, again.index, episode)?;
                         continue;
                     }
-                    Tried::NotTried => {
+                    Tried::Skipped => {
                         missing.push(again);
                         continue;
                     }
@@ -528,7 +528,7 @@ impl Player {
         };
         let session = tokio::select! {
             biased;
-            () = outage.is_known.cancelled() => return Ok(Tried::NotTried),
+            () = outage.is_known.cancelled() => return Ok(Tried::Skipped),
             session = session => session,
         };
         outage.count(&session);
