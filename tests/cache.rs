@@ -164,7 +164,7 @@ fn a_run_exported_and_imported_elsewhere_is_cached_there() {
     // What is there is not copied again.
     assert_eq!(json(&other, &["cache", "import", away])["artifacts"], 0);
     // An export is a cache.
-    assert_eq!(project.mcprl(&["runs", "--cache", away]).out.split_whitespace().next(), Some(id.as_str()));
+    assert_eq!(json(&project, &["runs", "--cache", away])[0]["id"], id);
 }
 
 #[test]
@@ -217,6 +217,61 @@ fn a_stage_is_shown_with_its_artifacts_their_origin_metrics_and_key() {
 }
 
 #[test]
+fn runs_are_listed_with_what_sets_them_apart() {
+    let project = Project::new(&CHAIN.replace("name = \"toy\"", "name = \"toy\"\nseed = 4"));
+    let metrics =
+        "echo '{\"all.a.greedy\": 0.25, \"all.b.greedy\": 0.75, \"all.b.gain\": 0.5, \"all.gain\": 0.5}'";
+    let card =
+        "[inputs.from]\ntype = \"number\"\n[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
+    let script = format!("{metrics} > $MCPRL_METRICS\ncp $MCPRL_INPUT_FROM $MCPRL_OUTPUT_NUMBER");
+    project.kind("judged", "pure", card, &script);
+    let exam = "[stages.exam]\nkind = \"judged\"\nfrom = \"end\"\n";
+    project.write("run.toml", &(project.read("run.toml") + exam));
+    project.run(&[]);
+    project.run(&["--set", "seed=9", "--set", "stages.start.value=7"]);
+    let text = project.mcprl(&["runs"]).out;
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
+    for (line, words) in [
+        (0, &["RUN", "STATE", "SEED", "SUCCESS", "TOOK"][..]),
+        (1, &["toy-", "finished", "4", "0.250 → 0.750"]),
+        (2, &["toy-", "finished", "9", "0.250 → 0.750"]),
+        (3, &["  --set seed=9 --set stages.start.value=7"]),
+    ] {
+        assert!(words.iter().all(|word| lines[line].contains(word)), "{words:?}\n{text}");
+    }
+    let runs = json(&project, &["runs"]);
+    assert_eq!(runs[0]["seed"], 4);
+    assert_eq!((&runs[1]["seed"], &runs[1]["set"][0]), (&9.into(), &"seed=9".into()));
+    assert_eq!(runs[1]["headline"]["success"], 0.75);
+}
+
+#[test]
+fn a_stage_is_shown_by_every_spelling_and_by_the_path_that_was_printed() {
+    let project = Project::new(
+        "name = \"toy\"\n[stages.start]\nkind = \"gen\"\n[loop.count]\niterations = 2\ncarry = { number = \"start\" }\n\
+         [loop.count.stages.step]\nkind = \"step\"\nfrom = \"@number\"\nyields = \"number\"\n",
+    );
+    project.run(&[]);
+    let id = project.runs().pop().unwrap();
+    let path = format!("cache/runs/{id}/count.0002/step/number.txt");
+    for (name, expected) in [
+        ("latest/count[0002]/step", "count[0002]/step"),
+        ("latest/count[2]/step", "count[0002]/step"),
+        ("latest/count.0002/step", "count[0002]/step"),
+        ("latest/count.0001/step/number.txt", "count[0001]/step"),
+        ("latest/count/step@1", "count[0001]/step"),
+        ("latest/count.step", "count[0002]/step"),
+        (path.as_str(), "count[0002]/step"),
+    ] {
+        assert_eq!(json(&project, &["show", name])["id"], expected, "{name}");
+    }
+    let folder = format!("cache/runs/{id}");
+    assert_eq!(json(&project, &["show", &folder])["id"], id);
+    assert_eq!(json(&project, &["diff", &folder, "latest"])["alike"], 3);
+}
+
+#[test]
 fn two_runs_are_compared_key_beside_metric() {
     let project = Project::new(CHAIN);
     project.run(&[]);
@@ -234,18 +289,17 @@ fn two_runs_are_compared_key_beside_metric() {
         .collect();
     insta::assert_snapshot!(shown.join("\n"), @r"
     OLD → NEW
+    --set stages.start.value=10  in the new run alone
 
-    start
-      key     params.value 4 → 10
+    keys
+      params.value 4 → 10  start
+      inputs.from          middle, end
 
-    middle
-      key     inputs.from … → …
+    metrics
+      stage  metric  old  new  change
+      end    value   3    6    +3
 
-    end
-      key     inputs.from … → …
-      metric  value 3 → 6  (+3)
-
-    0 alike, 3 different
+    0 alike, 3 different; `--json` has all of it
     ");
     let same = json(&project, &["diff", &runs[1], "latest"]);
     assert_eq!((&same["alike"], &same["differences"]), (&3.into(), &Value::Array(Vec::new())));
@@ -354,7 +408,7 @@ fn each_run_shows_and_keeps_what_it_came_to_although_another_drew_anew() {
     let diff = json(&project, &["diff", &runs[0], &runs[1]]);
     assert_eq!((&diff["alike"], &diff["differences"][0]["id"]), (&0.into(), &"draw".into()));
     let said = project.mcprl(&["diff", &runs[0], &runs[1]]).out;
-    assert!(said.contains("\n  output  number ") && said.contains("\n  metric  value "), "{said}");
+    assert!(said.contains("\n  draw.number  ") && said.contains("\n  draw   value "), "{said}");
 
     json(&project, &["cache", "gc", "--keep-last", "10", "--grace", "0s"]);
     for (run, drawn) in runs.iter().zip(&drawn) {
@@ -401,6 +455,21 @@ fn a_run_is_not_taken_for_an_earlier_one_that_came_to_something_else() {
     assert_eq!(project.result("draw/number.txt"), drawn);
     project.run(&[]);
     assert_eq!(project.runs().len(), 3, "and for that one from then on");
+}
+
+#[test]
+fn a_sweep_says_what_its_grace_period_spares() {
+    let project = three_runs();
+    let said = project.mcprl(&["cache", "gc", "--keep-last", "1", "--dry-run"]).err;
+    assert!(said.contains("would remove 2 runs, 0 results and 0 artifacts"), "{said}");
+    assert!(
+        said.contains("6 results and ") && said.contains("they are younger than 60 min 0 s, the `--grace`"),
+        "{said}"
+    );
+    let young = &json(&project, &["cache", "gc", "--keep-last", "1", "--dry-run"])["removed"]["young"];
+    assert_eq!((&young["records"], &young["seconds"]), (&6.into(), &3600.into()));
+    let all = project.mcprl(&["cache", "gc", "--keep-last", "2", "--grace", "0s"]).err;
+    assert!(all.contains("removed 1 run, ") && !all.contains("younger"), "{all}");
 }
 
 #[test]

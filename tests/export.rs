@@ -147,6 +147,91 @@ fn an_exported_adapter_acts_and_is_trained_further_by_another_run() {
     assert!(refused.err.contains("mine has no adapter_model.safetensors"), "{}", refused.err);
 }
 
+#[test]
+fn an_exported_adapter_names_a_base_that_peft_finds_without_the_cache() {
+    let project = common::Project::new(&update_of("base", ""));
+    project.llama(1);
+    project.ten_tasks();
+    project.run(&[]);
+    let export = |out: &str, more: &[&str]| {
+        let said = project.mcprl(&[&["export", "latest", "--out", out], more].concat());
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        let config = project.read(format!("{out}/adapter_config.json"));
+        let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+        let text = |key: &str| config[key].as_str().map(str::to_owned);
+        let name = text("base_model_name_or_path").unwrap();
+        assert!(said.err.contains(&format!("its base model is {name}")), "{}", said.err);
+        (name, text("revision"))
+    };
+    let here = |name: &str| std::path::absolute(project.path(name)).unwrap().display().to_string();
+    assert_eq!(export("a", &[]), (here("llama"), None), "the folder of the run file");
+    assert_eq!(export("b", &["--base-name", "org/name"]), ("org/name".into(), None));
+
+    // As if it had come from the hub.
+    let records = std::fs::read_dir(project.path("cache/ac")).unwrap().map(|item| item.unwrap().path());
+    let is_model = |text: &str| text.contains("\"kind\": \"model\"");
+    let read = |path: PathBuf| Some((std::fs::read_to_string(&path).ok()?, path));
+    let (text, path) = records.filter_map(read).find(|(text, _)| is_model(text)).unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    record["fields"]["params"]["from"] = "Qwen/Qwen3-0.6B@abc".into();
+    std::fs::write(&path, record.to_string()).unwrap();
+    assert_eq!(export("c", &[]), ("Qwen/Qwen3-0.6B".into(), Some("abc".into())));
+
+    // As if the run had made it.
+    record["fields"]["kind"] = "warmup".into();
+    std::fs::write(&path, record.to_string()).unwrap();
+    assert_eq!(export("d", &[]), (here("d/base"), None));
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        assert!(project.path("d/base").join(file).is_file(), "{file}");
+    }
+}
+
+#[test]
+fn a_path_that_a_run_printed_is_exported() {
+    let project = policies("");
+    let said = project.run(&[]);
+    let printed = |name: &str| {
+        let line = said.err.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_whitespace().last().unwrap_or_default().to_owned()
+    };
+    let run = project.runs().pop().unwrap();
+    let newest = printed("train.update.policy");
+    assert!(newest.ends_with("train.0003/update/policy"), "{}", said.err);
+    let missing = "update/policy/model.safetensors";
+    for (named, found) in [
+        (newest.as_str(), "train.0003"),
+        (&format!("cache/runs/{run}"), "train.0003"),
+        (&format!("cache/runs/{run}/train.0002"), "train.0002"),
+        (&format!("cache/runs/{run}/train.0002/update/"), "train.0002"),
+        (&format!("{run}/train[2]/update"), "train.0002"),
+        (&format!("{run}/train[0002]/update"), "train.0002"),
+        ("latest/train.0002/update/policy", "train.0002"),
+        ("latest/train/update@1", "train.0001"),
+        ("latest/train.update", "train.0003"),
+    ] {
+        // There are no weights in it, so it is found and cannot be copied.
+        let said = project.mcprl(&["export", named, "--out", "out"]);
+        assert!(said.err.contains(&format!("{found}/{missing}")), "{named}: {}", said.err);
+    }
+}
+
+#[test]
+fn a_run_that_failed_before_it_trained_gives_what_it_began_with_only_where_that_is_named() {
+    let project = policies("test \"$MCPRL_SEED\" = no\n");
+    let failed = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(failed.code, Some(1), "{}", failed.err);
+    let run = project.runs().pop().unwrap();
+    let refused = project.mcprl(&["export", "latest", "--out", "out"]);
+    assert_eq!(refused.code, Some(1), "{}", refused.out);
+    let expected = format!(
+        "error: run \"{run}\" has trained no policy yet: its newest is that of \"start\", which it began with\n\
+         hint: `mcprl resume {run}` goes on with the run; `mcprl export {run}/start` writes that one\n"
+    );
+    assert_eq!(refused.err, expected);
+    let named = project.mcprl(&["export", "latest/start", "--out", "out"]);
+    assert!(named.err.contains("start/policy/model.safetensors"), "it is taken: {}", named.err);
+}
+
 /// Writes a policy in each of three iterations.
 const POLICIES: &str = r#"
 name = "toy"
@@ -164,15 +249,21 @@ from = "@policy"
 yields = "policy"
 "#;
 
-#[test]
-fn a_run_whose_newest_policy_is_gone_gives_no_earlier_one_in_its_place() {
+/// The project of them; an update begins with these lines of shell.
+fn policies(first: &str) -> common::Project {
     let project = common::Project::new(POLICIES);
     let policy = "[outputs.policy]\ntype = \"policy\"\npath = \"policy\"\n";
     let write = "mkdir \"$MCPRL_OUTPUT_POLICY\"\n";
     project.kind("first", "seeded", policy, &format!("{write}echo {{}} > $MCPRL_OUTPUT_POLICY/config.json"));
     let card = format!("[inputs.from]\ntype = \"policy\"\n{policy}");
     let script = "(cat $MCPRL_INPUT_FROM/config.json; echo) > $MCPRL_OUTPUT_POLICY/config.json";
-    project.kind("next", "seeded", &card, &format!("{write}{script}"));
+    project.kind("next", "seeded", &card, &format!("{first}{write}{script}"));
+    project
+}
+
+#[test]
+fn a_run_whose_newest_policy_is_gone_gives_no_earlier_one_in_its_place() {
+    let project = policies("");
     project.run(&[]);
     let run = project.runs().pop().unwrap();
     let newest = project.path(&format!("cache/runs/{run}/train.0003/update/policy"));

@@ -238,3 +238,26 @@ fn where_the_earlier_record_is_gone_that_is_said() {
     assert!(row("a").ends_with("its earlier record is gone"), "{plan}");
     assert!(row("b").ends_with("its result is no longer in the cache"), "{plan}");
 }
+
+#[test]
+fn bad_numbers_of_a_program_are_told_by_the_name_it_knows() {
+    for (variable, text) in [("MCPRL_METRICS", "{\"loss\": \"low\"}"), ("MCPRL_SPENT", "{\"tokens\": 1}")] {
+        let script = format!("echo 1 > \"$MCPRL_OUTPUT_NUMBER\"\necho '{text}' > \"${variable}\"");
+        let project = one("pure", "", &script);
+        let failed = project.mcprl(&["run", "run.toml"]).err;
+        let told = format!("what `sh -e run.sh` wrote to ${variable} is not a JSON object of numbers: ");
+        assert!(failed.contains(&told) && !failed.contains("cache/tmp"), "{failed}");
+    }
+}
+
+#[test]
+fn a_broken_card_hides_no_other() {
+    let project = one("seeded", "", "true");
+    project.write("stages/broken/card.toml", "kind = 3\n");
+    let list = project.mcprl(&["stage", "list"]);
+    assert_eq!(list.code, Some(1));
+    assert!(list.out.contains("\nown ") && list.out.contains("\nrollout "), "{}", list.out);
+    assert!(list.err.starts_with("error: ") && list.err.contains("broken/card.toml"), "{}", list.err);
+    let shown = project.mcprl(&["stage", "show", "own"]).out;
+    assert!(shown.contains("seeded: the same inputs") && shown.contains("command: sh -e run.sh"), "{shown}");
+}

@@ -14,7 +14,7 @@ pub struct Asked {
     /// Change a value of the run file: `--set loop.train.iterations=2`.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Draw this stage's sample anew; of a loop's stage every iteration's, or that of one.
+    /// Draw this stage's sample anew; of a loop's stage every iteration's, or that of one: `train/rollout@3`.
     #[arg(long, value_name = "STAGE[@ITERATION]")]
     pub resample: Vec<String>,
     #[command(flatten)]

@@ -3,22 +3,29 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde::Serialize;
 use serde_json::json;
 
-use super::{Outcome, place::Place};
+use super::{Outcome, place::Place, target::Target};
 use crate::{
     chat::{Chat, TOOL_TEMPLATE},
     error::{Class, Diagnostic, Result},
-    exec::folder,
+    exec::{
+        folder,
+        history::{self, RunHistory, StageHistory, Stages, Standing},
+    },
+    hash::Digest,
     model::{ModelError, copy_adapter, copy_model, merge},
-    stage::policy::{AdapterOf, PolicyError},
+    plan::NodeName,
+    stage::policy::{AdapterOf, PolicyError, is_given},
     store::{Condition, Store},
     ui::{Printer, Voice},
 };
 
 #[derive(Args)]
 pub struct Export {
-    /// A run, whose newest policy is taken; a stage of it, as in `RUN/train.0003/update`; or a policy's folder.
+    /// A run, whose newest policy is taken; a stage of it, as in `RUN/train[3]/update`; or a folder: a run's, as `run`
+    /// printed it, or a policy's.
     #[arg(value_name = "RUN|FOLDER")]
     policy: String,
     /// Where to write; must not exist yet.
@@ -30,6 +37,10 @@ pub struct Export {
     /// The model an adapter sits on [default: the one it was trained on, from the cache].
     #[arg(long, value_name = "FOLDER")]
     base: Option<PathBuf>,
+    /// What `adapter_config.json` is to name as the base model: a hub id or a path [default: the hub id or folder that
+    /// the run took it from; a model that was made in the run is copied to FOLDER/base].
+    #[arg(long, value_name = "NAME", conflicts_with = "merge")]
+    base_name: Option<String>,
     #[command(flatten)]
     place: Place,
 }
@@ -40,6 +51,10 @@ enum ExportError {
     NotThere(String),
     #[error("{0} holds no policy")]
     NoPolicy(String),
+    #[error(
+        "run \"{run}\" has trained no policy yet: its newest is that of \"{stage}\", which it began with"
+    )]
+    Untrained { run: String, stage: String },
     #[error("{link} is no longer in the cache")]
     Gone { link: PathBuf, run: String },
     #[error("{0} exists already")]
@@ -59,6 +74,7 @@ impl Diagnostic for ExportError {
         match self {
             Self::NotThere(_) => "export::not_there",
             Self::NoPolicy(_) => "export::no_policy",
+            Self::Untrained { .. } => "export::untrained",
             Self::Gone { .. } => "export::gone",
             Self::Exists(_) => "export::exists",
             Self::NoBase { .. } => "export::no_base",
@@ -72,6 +88,11 @@ impl Diagnostic for ExportError {
                 "`mcprl runs` lists the runs in the cache; `--cache DIR` names another".into()
             }
             Self::NoPolicy(_) => "`model`, `adapter`, `warmup` and `grpo` stages write policies".into(),
+            Self::Untrained { run, stage } => {
+                format!(
+                    "`mcprl resume {run}` goes on with the run; `mcprl export {run}/{stage}` writes that one"
+                )
+            }
             Self::Gone { run, .. } => {
                 format!("`mcprl resume {run}` makes it anew; `mcprl export {run}/STAGE` names another policy")
             }
@@ -85,83 +106,150 @@ impl Diagnostic for ExportError {
 
     fn class(&self) -> Class {
         match self {
-            Self::Write { .. } | Self::Gone { .. } => Class::Work,
+            Self::Write { .. } | Self::Gone { .. } | Self::Untrained { .. } => Class::Work,
             _ => Class::Usage,
         }
     }
 }
 
+/// A policy that was named.
+struct Found {
+    store: Store,
+    folder: PathBuf,
+    /// The run and stage that wrote it, where it was named by them.
+    of: Option<(RunHistory, String)>,
+}
+
+/// How an adapter names its base model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct BaseName {
+    /// `base_model_name_or_path`.
+    name: String,
+    /// Of a hub id.
+    revision: Option<String>,
+    /// Whether a copy of it lies beside the adapter, in `base/`.
+    copied: bool,
+}
+
+/// Folder of a base model beside an adapter.
+const BASE: &str = "base";
+
 impl Export {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let store = self.place.store(None)?;
-        let policy = self.find(&store)?;
+        let Found { store, folder: policy, of } = self.find()?;
         if self.out.exists() {
             return Err(ExportError::Exists(self.out).into());
         }
         let adapted = policy.join("adapter_config.json").is_file();
         let base = if adapted { self.base_of(&policy, &store)? } else { None };
+        let base_folder = base.as_ref().map(|(folder, _)| folder.as_path());
         let kind = if adapted && !self.merge { "adapter" } else { "model" };
-        let model = if adapted { base.as_deref() } else { Some(policy.as_path()) };
+        let model = if adapted { base_folder } else { Some(policy.as_path()) };
         let replaced = model.and_then(replaced_template);
+        let name = match kind {
+            "adapter" => self.base_name(base.as_ref(), &store)?,
+            _ => None,
+        };
+        let copied = base_folder.filter(|_| name.as_ref().is_some_and(|name| name.copied));
         self.whole(|folder| {
-            match (&base, kind) {
+            match (base_folder, kind) {
                 (Some(base), "model") => merge(base, &policy, folder)?,
                 (None, "model") => copy_model(&policy, folder)?,
-                (base, _) => copy_adapter(&policy, base.as_deref(), folder)?,
+                _ => {
+                    let named = name.as_ref().map(|base| (base.name.as_str(), base.revision.as_deref()));
+                    copy_adapter(&policy, named, folder)?;
+                }
             }
-            match &replaced {
-                Some((_, template)) if kind == "model" => write_template(folder, template),
+            let mut written = (kind == "model").then(|| folder.to_owned());
+            if let Some(base) = copied {
+                let inner = folder.join(BASE);
+                std::fs::create_dir(&inner)
+                    .map_err(|source| ModelError::Write { path: inner.clone(), source })?;
+                copy_model(base, &inner)?;
+                written = Some(inner);
+            }
+            match (&replaced, written) {
+                (Some((_, template)), Some(model)) => write_template(&model, template),
                 _ => Ok(()),
             }
         })?;
-        let notice = replaced.map(|(notice, _)| match kind {
-            "model" => format!("{notice}, and written as its chat_template.jinja"),
+        let notice = replaced.map(|(notice, _)| match (kind, copied) {
+            ("model", _) => format!("{notice}, and written as its chat_template.jinja"),
+            (_, Some(_)) => format!("{notice}, and written as {BASE}/chat_template.jinja"),
             _ => format!("{notice}; `--merge` writes it beside the model"),
         });
         match printer.voice {
             Voice::Json => {
-                let written = json!({ "policy": policy, "kind": kind, "out": self.out, "notice": notice });
-                printer.json(&written);
+                let (run, stage) = of.map(|(run, stage)| (run.id, stage)).unzip();
+                printer.json(&json!({
+                    "policy": policy, "run": run, "stage": stage, "kind": kind, "out": self.out, "base": name,
+                    "notice": notice,
+                }));
             }
             Voice::Human => {
                 printer.data(&format!("{kind} written to {}", self.out.display()));
-                if let Some(notice) = notice {
-                    printer.say(&notice);
+                let source = of.map(|(run, stage)| source_text(&run, &stage));
+                let name = name.map(|base| base.text(&self.out));
+                for line in source.into_iter().chain(name).chain(notice) {
+                    printer.say(&line);
                 }
             }
         }
         Ok(Outcome::Worked)
     }
 
-    /// The folder of the policy that was named.
-    fn find(&self, store: &Store) -> Result<PathBuf, ExportError> {
+    /// The policy that was named: in a run's folder, in a folder of its own, or by a run's id.
+    fn find(&self) -> Result<Found> {
         let folder = Path::new(&self.policy);
+        if let Some(Target { store, run, part }) = Target::at(folder)? {
+            return self.of_run(store, &run, part.as_deref());
+        }
         if folder.is_dir() {
             let inner = folder.join("policy");
             let found = [folder.to_owned(), inner].into_iter().find(|folder| folder::is_policy(folder));
-            return found.ok_or_else(|| ExportError::NoPolicy(self.policy.clone()));
+            let folder = found.ok_or_else(|| ExportError::NoPolicy(self.policy.clone()))?;
+            return Ok(Found { store: self.place.store(None)?, folder, of: None });
         }
-        let (run, stage) = self.policy.split_once('/').unwrap_or((&self.policy, ""));
-        let run = &folder::named(store, run);
-        if run.is_empty() || !store.runs().join(run).is_dir() {
-            return Err(ExportError::NotThere(self.policy.clone()));
+        let Target { store, run, part } = Target::new(&self.place, &self.policy)?;
+        let run = folder::named(&store, &run);
+        if run.is_empty() || !store.runs().join(&run).is_dir() {
+            return Err(ExportError::NotThere(self.policy.clone()).into());
         }
-        let mut policies = folder::policies(store, run);
-        let wanted = store.runs().join(run).join(stage.trim_end_matches('/'));
-        policies.retain(|policy| policy.starts_with(&wanted));
-        let policy = policies.pop().ok_or_else(|| ExportError::NoPolicy(self.policy.clone()))?;
-        // An earlier one in its place would pass for it.
-        if folder::is_policy(&policy) {
-            Ok(policy)
-        } else {
-            Err(ExportError::Gone { link: policy, run: run.clone() })
-        }
+        self.of_run(store, &run, part.as_deref())
     }
 
-    /// The model of an adapter: the one given, or else the artifact that `policy.json` names. Needed for a merge alone.
-    fn base_of(&self, policy: &Path, store: &Store) -> Result<Option<PathBuf>> {
+    /// The newest policy of a run, or of a part of it. A run that did not come to its end may have trained none: what it
+    /// began with is not what was asked for then.
+    fn of_run(&self, store: Store, id: &str, part: Option<&str>) -> Result<Found> {
+        let run = history::run(&store, id)?;
+        let path = store.runs().join(id);
+        let mut policies = folder::policies(&store, id);
+        if let Some(part) = part {
+            run.named(part)?;
+            let named = NodeName::parse(part);
+            policies.retain(|policy| policy.strip_prefix(&path).is_ok_and(|inner| means(&named, inner)));
+        }
+        let folder = policies.pop().ok_or_else(|| ExportError::NoPolicy(self.policy.clone()))?;
+        // An earlier one in its place would pass for it.
+        if !folder::is_policy(&folder) {
+            return Err(ExportError::Gone { link: folder, run: id.to_owned() }.into());
+        }
+        let writer = folder.strip_prefix(&path).ok().and_then(Path::to_str).and_then(|at| run.node(at).ok());
+        if let Some(node) = writer.filter(|_| part.is_none() && run.standing != Standing::Finished)
+            && is_start(&store, &Stages::new(&store, &run).stage(node))
+        {
+            let (run, stage) = (run.id.clone(), node.id.clone());
+            return Err(ExportError::Untrained { run, stage }.into());
+        }
+        let writer = writer.map(|node| node.id.clone());
+        Ok(Found { store, folder, of: writer.map(|stage| (run, stage)) })
+    }
+
+    /// The model of an adapter and its digest: the one given, or else the artifact that `policy.json` names. Needed for a
+    /// merge alone.
+    fn base_of(&self, policy: &Path, store: &Store) -> Result<Option<(PathBuf, Option<Digest>)>> {
         if let Some(base) = &self.base {
-            return Ok(Some(base.clone()));
+            return Ok(Some((base.clone(), None)));
         }
         let marker = policy.join("policy.json");
         let found = match std::fs::read(&marker) {
@@ -169,7 +257,9 @@ impl Export {
                 let of: AdapterOf = serde_json::from_slice(&text)
                     .map_err(|source| PolicyError::NoBase { path: marker, source })?;
                 match store.inspect(&of.base) {
-                    Condition::Sealed | Condition::Unsealed => Some(store.artifact(&of.base)),
+                    Condition::Sealed | Condition::Unsealed => {
+                        Some((store.artifact(&of.base), Some(of.base)))
+                    }
                     Condition::Absent | Condition::Damaged(_) => None,
                 }
             }
@@ -179,6 +269,31 @@ impl Export {
             None if self.merge => Err(ExportError::NoBase { policy: policy.to_owned() }.into()),
             found => Ok(found),
         }
+    }
+
+    /// What PEFT is to load the adapter's base from: the name given; the folder given; the hub id or folder that the run
+    /// took the model from; else a copy beside the adapter, for the cache is no place to load a model from.
+    fn base_name(
+        &self,
+        base: Option<&(PathBuf, Option<Digest>)>,
+        store: &Store,
+    ) -> Result<Option<BaseName>, ExportError> {
+        let named = |name: String| Some(BaseName { name, revision: None, copied: false });
+        let at = |path: &Path| {
+            let absolute = std::path::absolute(path);
+            let absolute = absolute.map_err(|source| ExportError::Write { path: path.to_owned(), source })?;
+            Ok::<_, ExportError>(absolute.display().to_string())
+        };
+        Ok(match (&self.base_name, base) {
+            (Some(name), _) => named(name.clone()),
+            (None, None) => None,
+            (None, Some((folder, None))) => named(at(folder)?),
+            (None, Some((_, Some(digest)))) => match origin(store, digest) {
+                Some(Origin::Hub { id, revision }) => Some(BaseName { name: id, revision, copied: false }),
+                Some(Origin::Folder(folder)) => named(at(&folder)?),
+                None => Some(BaseName { name: at(&self.out.join(BASE))?, revision: None, copied: true }),
+            },
+        })
     }
 
     /// Lets `write` fill a folder that is renamed to `--out` once it is whole.
@@ -194,6 +309,72 @@ impl Export {
         std::fs::set_permissions(folder.path(), open).map_err(writing)?;
         std::fs::rename(folder.path(), &out).map_err(writing)?;
         Ok(())
+    }
+}
+
+impl BaseName {
+    fn text(&self, out: &Path) -> String {
+        let Self { name, revision, copied } = self;
+        let revision = revision.as_ref().map(|revision| format!(" at {revision}")).unwrap_or_default();
+        let base = format!("its base model is {name}{revision}, as adapter_config.json says");
+        match copied {
+            true => format!(
+                "{base}\nthat is a copy of the model this run was given or made; where {} is moved, or the model is \
+                 published, name it with `--base-name`",
+                out.display()
+            ),
+            false => base,
+        }
+    }
+}
+
+/// Which policy it is.
+fn source_text(run: &RunHistory, stage: &str) -> String {
+    match run.standing {
+        Standing::Finished => format!("it is that of {stage}, in run {}", run.id),
+        _ => format!("it is that of {stage}, the newest in run {}, which has not come to its end", run.id),
+    }
+}
+
+/// Whether the output at this path in a run's folder is meant.
+fn means(named: &NodeName, inner: &Path) -> bool {
+    inner.to_str().is_some_and(|inner| named.means(inner))
+}
+
+/// Whether a stage's policy is one that the run began with.
+fn is_start(store: &Store, stage: &StageHistory) -> bool {
+    let reads_policy = stage.inputs.iter().any(|input| folder::is_policy(&store.artifact(&input.digest)));
+    stage.fields.as_ref().is_some_and(|fields| is_given(&fields.kind) || !reads_policy)
+}
+
+/// Where a model in the cache came from.
+enum Origin {
+    Hub { id: String, revision: Option<String> },
+    Folder(PathBuf),
+}
+
+/// Where the stage that wrote this model took it from; nothing where it was made by a run, or where its folder is gone.
+fn origin(store: &Store, model: &Digest) -> Option<Origin> {
+    let records = store.records().into_iter();
+    let mut writers = records.filter(|record| record.outputs.values().any(|output| output.digest == *model));
+    let record = writers.find(|record| record.fields.get("kind").is_some_and(|kind| kind == "model"))?;
+    let param = |name: &str| record.fields.get("params")?.get(name)?.as_str().map(str::to_owned);
+    match param("from") {
+        Some(from) => {
+            let (id, behind) = match from.split_once('@') {
+                Some((id, revision)) => (id.to_owned(), Some(revision.to_owned())),
+                None => (from, None),
+            };
+            Some(Origin::Hub { id, revision: behind.or_else(|| param("revision")) })
+        }
+        // Of a folder its content is in the key, and where it is in the run file.
+        None => {
+            let spec = history::spec(store, record.run.as_deref()?)?;
+            let folder = history::asked(&spec, &["stages", &record.stage, "from"])
+                .or_else(|| history::asked(&spec, &["model"]))?;
+            let folder = spec.file.parent().unwrap_or(Path::new("")).join(folder);
+            folder.join("config.json").is_file().then_some(Origin::Folder(folder))
+        }
     }
 }
 

@@ -15,6 +15,7 @@ mod run;
 mod runs;
 mod schema;
 mod stage;
+mod target;
 
 use std::process::ExitCode;
 

@@ -3,12 +3,14 @@
 use clap::Args;
 use serde_json::json;
 
-use super::{Outcome, place::Place};
+use super::{Outcome, place::Place, target::Target};
 use crate::{
+    data::{self, VerdictRow},
     error::Result,
-    exec::history::{self, Stages},
+    eval,
+    exec::history::{self, RunHistory, Stages},
     store::Store,
-    ui::{Printer, Voice, diff_text, run_text, runs_text, stage_text, waiting_text},
+    ui::{Printer, Side, Voice, diff_text, run_text, runs_text, stage_text, waiting_text},
 };
 
 #[derive(Args)]
@@ -19,7 +21,9 @@ pub struct Runs {
 
 #[derive(Args)]
 pub struct Show {
-    /// A run's id, as `mcprl runs` lists it, or `latest`; with `/STAGE` one stage of it: `latest/train[0003]/rollout`.
+    /// A run's id, as `mcprl runs` lists it, or `latest`; with `/STAGE` one stage of it: `latest/train[3]/rollout`,
+    /// `latest/train.0003/rollout`. A path that `run` printed names the same.
+    #[arg(value_name = "RUN[/STAGE]|FOLDER")]
     run: String,
     #[command(flatten)]
     place: Place,
@@ -47,6 +51,10 @@ impl Runs {
                         "state": run.standing,
                         "began_ms": run.began_ms,
                         "seconds": run.seconds,
+                        "seed": run.seed,
+                        "set": run.set,
+                        "resample": run.resample,
+                        "headline": run.headline(),
                         "worked": run.count(history::Fate::Worked),
                         "reused": run.count(history::Fate::Reused),
                         "skipped": run.count(history::Fate::Skipped),
@@ -80,14 +88,10 @@ pub(super) fn tell_waiting(printer: Printer, store: &Store) {
 
 impl Show {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let store = self.place.store(None)?;
-        let (id, stage) = match self.run.split_once('/') {
-            Some((id, stage)) if !stage.is_empty() => (id, Some(stage)),
-            _ => (self.run.trim_end_matches('/'), None),
-        };
-        let run = history::run(&store, id)?;
+        let Target { store, run, part } = Target::new(&self.place, &self.run)?;
+        let run = history::run(&store, &run)?;
         let stages = Stages::new(&store, &run);
-        match (stage, printer.voice) {
+        match (part.as_deref(), printer.voice) {
             (Some(stage), Voice::Json) => printer.json(&stages.stage(run.node(stage)?)),
             (Some(stage), Voice::Human) => {
                 printer.data(&stage_text(&run, &stages.stage(run.node(stage)?)));
@@ -99,6 +103,10 @@ impl Show {
                     "state": run.standing,
                     "began_ms": run.began_ms,
                     "seconds": run.seconds,
+                    "seed": run.seed,
+                    "set": run.set,
+                    "resample": run.resample,
+                    "headline": run.headline(),
                     "stages": all,
                 }));
             }
@@ -110,15 +118,34 @@ impl Show {
 
 impl Diff {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let store = self.place.store(None)?;
-        let (old, new) = (history::run(&store, &self.old)?, history::run(&store, &self.new)?);
+        let Target { store, run: old, .. } = Target::new(&self.place, &self.old)?;
+        let Target { run: new, .. } = Target::new(&self.place, &self.new)?;
+        let (old, new) = (history::run(&store, &old)?, history::run(&store, &new)?);
         let (found, alike) = history::compare(&store, &old, &new);
         match printer.voice {
-            Voice::Json => printer.json(&json!({
-                "old": old.id, "new": new.id, "alike": alike, "differences": found,
-            })),
-            Voice::Human => printer.data(&diff_text(&old, &new, &found, alike)),
+            Voice::Json => {
+                let asked = |run: &RunHistory| json!({ "id": run.id, "seed": run.seed, "set": run.set, "headline": run.headline() });
+                let runs = [asked(&old), asked(&new)];
+                printer.json(&json!({
+                    "old": old.id, "new": new.id, "runs": runs, "alike": alike, "differences": found,
+                }));
+            }
+            Voice::Human => {
+                let side = |run| Side { run, verdicts: verdicts(&store, run) };
+                printer.data(&diff_text(&side(&old), &side(&new), &found, alike));
+            }
         }
         Ok(Outcome::Worked)
     }
+}
+
+/// What the comparisons of policies of a run found, in words.
+fn verdicts(store: &Store, run: &RunHistory) -> Vec<String> {
+    let stages = Stages::new(store, run);
+    let outputs = run.nodes.iter().flat_map(|node| stages.stage(node).outputs);
+    let verdicts = outputs.filter(|output| output.output == "verdict");
+    // One that is no verdict is left out.
+    verdicts
+        .filter_map(|output| Some(eval::headline(&data::read::<VerdictRow>(&output.path).ok()?)))
+        .collect()
 }

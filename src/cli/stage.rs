@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 
 use super::{Outcome, place::Place};
 use crate::{
-    error::{Class, Diagnostic, Result, did_you_mean},
-    stage::{Card, StageError, registry},
+    error::{Class, Diagnostic, Failure, Result, did_you_mean},
+    stage::{Card, StageError, card::Determinism, registry},
     ui::{Printer, Voice},
 };
 
@@ -73,9 +73,12 @@ impl Stage {
 
 fn list(printer: Printer, place: &Place) -> Result<Outcome> {
     let cards = place.cards(None);
-    let mut found = Vec::new();
+    let (mut found, mut broken) = (Vec::new(), Vec::new());
     for kind in cards.kinds() {
-        found.extend(cards.get(&kind)?);
+        match cards.get(&kind) {
+            Ok(card) => found.extend(card),
+            Err(cause) => broken.push(Failure::from(cause)),
+        }
     }
     match printer.voice {
         Voice::Json => printer.json(&found),
@@ -85,7 +88,9 @@ fn list(printer: Printer, place: &Place) -> Result<Outcome> {
             }
         }
     }
-    Ok(Outcome::Worked)
+    // The others can be used all the same.
+    broken.iter().for_each(|cause| printer.error(cause));
+    Ok(if broken.is_empty() { Outcome::Worked } else { Outcome::Failed })
 }
 
 impl Named {
@@ -121,8 +126,22 @@ impl Named {
     }
 }
 
+fn determinism(class: Determinism) -> &'static str {
+    match class {
+        Determinism::Pure => "pure: the same inputs and parameters give the same outputs",
+        Determinism::Seeded => "seeded: the same inputs, parameters and seed give the same outputs",
+        Determinism::Sampled => "sampled: outputs are a draw, which is kept; `--resample` draws anew",
+        Determinism::External => "external: the outside world is asked; `--resample` asks anew",
+    }
+}
+
 fn describe(card: &Card) -> String {
     let mut text = format!("{} (revision {}): {}\n", card.kind, card.revision, card.about);
+    text += &format!("\n{}\n", determinism(card.determinism));
+    match card.command.is_empty() {
+        true => text += "built in\n",
+        false => text += &format!("command: {}\n", card.command.join(" ")),
+    }
     let mut section = |title: &str, rows: Vec<(String, String)>| {
         if rows.is_empty() {
             return;

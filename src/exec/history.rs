@@ -8,13 +8,13 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    ExecError, folder,
+    ExecError, RunSpec, folder,
     journal::{self, Entry, Moment, RunState},
 };
 use crate::{
-    error::{Result, did_you_mean},
+    error::{Failure, Result, did_you_mean},
     hash::Digest,
-    plan::{KeyFields, RerunReason, differences, stored_parts},
+    plan::{KeyFields, NodeName, RerunReason, differences, stored_parts},
     spent::Spent,
     store::{ActionRecord, Known, Needed, Output, Store},
 };
@@ -57,6 +57,8 @@ pub struct NodeHistory {
     /// Why it was worked.
     pub reasons: Vec<RerunReason>,
     pub error: Option<String>,
+    /// What it had a person know.
+    pub notes: Vec<String>,
     /// What the run came to there; unknown of runs of older versions. Another run may have worked the stage anew since,
     /// and then the store has another result under the key.
     #[serde(skip)]
@@ -64,6 +66,11 @@ pub struct NodeHistory {
 }
 
 impl NodeHistory {
+    fn take(&mut self, came_to: &Option<Known>) {
+        self.came_to.clone_from(came_to);
+        self.notes = came_to.as_ref().map(|known| known.notes.clone()).unwrap_or_default();
+    }
+
     /// What the run came to, as a record, where it came to an end.
     fn result(&self, store: &Store) -> Option<ActionRecord> {
         match self.fate {
@@ -82,12 +89,58 @@ pub struct RunHistory {
     pub began_ms: Option<u64>,
     /// At work, over all resumptions.
     pub seconds: f64,
+    /// Of the run file, or what overrode it.
+    pub seed: Option<u64>,
+    /// What stood over the run file: `--set`, and the environment as `--set` would say it.
+    pub set: Vec<String>,
+    /// Stages drawn anew.
+    pub resample: Vec<String>,
     pub nodes: Vec<NodeHistory>,
+}
+
+/// The success that a run came to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Headline {
+    /// The stage that reported it.
+    pub stage: String,
+    /// Of the policy that the last one was compared with.
+    pub baseline: Option<f64>,
+    pub success: f64,
+}
+
+impl Headline {
+    /// Of a comparison of policies over all scenarios, as `eval` reports it: `all.trained.greedy` beside
+    /// `all.base.greedy`; else of any stage that reports `success`.
+    fn of(stage: &str, metrics: &BTreeMap<String, f64>) -> Option<Self> {
+        let stage = stage.to_owned();
+        let of_mode = |mode: &str| -> Vec<(String, f64)> {
+            let rates = metrics.iter().filter_map(|(name, value)| {
+                Some((name.strip_prefix("all.")?.strip_suffix(mode)?.to_owned(), *value))
+            });
+            rates.collect()
+        };
+        let rates = [".greedy", ".sampled"].map(of_mode).into_iter().find(|rates| !rates.is_empty());
+        let gain = |policy: &str| metrics.get(&format!("all.{policy}.gain"));
+        let is_last = |policy: &str| gain(policy).is_some() && gain(policy) == metrics.get("all.gain");
+        if let Some(rates) = rates {
+            let (_, success) = *rates.iter().rev().find(|(policy, _)| is_last(policy)).or(rates.first())?;
+            let baseline = rates.iter().find(|(policy, _)| gain(policy).is_none() && rates.len() > 1);
+            return Some(Self { stage, baseline: baseline.map(|(_, rate)| *rate), success });
+        }
+        metrics.get("success").map(|success| Self { stage, baseline: None, success: *success })
+    }
 }
 
 impl RunHistory {
     pub fn count(&self, fate: Fate) -> usize {
         self.nodes.iter().filter(|node| node.fate == fate).count()
+    }
+
+    /// Of its last comparison of policies; of its last stage that reports success where it has none.
+    pub fn headline(&self) -> Option<Headline> {
+        let of = |node: &NodeHistory| Headline::of(&node.id, &node.came_to.as_ref()?.metrics);
+        let found: Vec<Headline> = self.nodes.iter().rev().filter_map(of).collect();
+        found.iter().find(|headline| headline.baseline.is_some()).or(found.first()).cloned()
     }
 
     /// What it came to under each key, where it is known.
@@ -104,20 +157,23 @@ impl RunHistory {
         results
     }
 
-    pub fn node(&self, id: &str) -> Result<&NodeHistory> {
-        let id = id.trim_matches('/');
-        // The folder's spelling counts as well, and a number without zeros: `train.0003/rollout`, `train[3]/rollout`.
-        let plain = |id: &str| {
-            let (turn, stage) = id.split_once('/')?;
-            let (turns, number) = turn.trim_end_matches(']').rsplit_once(['[', '.'])?;
-            Some((turns.to_owned(), number.parse::<u32>().ok()?, stage.to_owned()))
-        };
-        let same =
-            |node: &&NodeHistory| node.id == id || plain(id).is_some_and(|id| plain(&node.id) == Some(id));
-        self.nodes.iter().find(same).ok_or_else(|| {
-            let near = did_you_mean(id, self.nodes.iter().map(|node| node.id.as_str())).map(str::to_owned);
-            ExecError::NoStage { run: self.id.clone(), stage: id.to_owned(), near }.into()
-        })
+    /// The stage of this name; of a loop's stage the newest iteration's, unless the name says which.
+    pub fn node(&self, name: &str) -> Result<&NodeHistory> {
+        let named = NodeName::parse(name);
+        let is_meant = |node: &&NodeHistory| named.means(&node.id) && named.is_whole(&node.id);
+        self.nodes.iter().rev().find(is_meant).ok_or_else(|| self.unknown(name))
+    }
+
+    /// The stages of this name, or of a loop or an iteration of this name, in order.
+    pub fn named(&self, name: &str) -> Result<Vec<&NodeHistory>> {
+        let named = NodeName::parse(name);
+        let found: Vec<_> = self.nodes.iter().filter(|node| named.means(&node.id)).collect();
+        if found.is_empty() { Err(self.unknown(name)) } else { Ok(found) }
+    }
+
+    fn unknown(&self, name: &str) -> Failure {
+        let near = did_you_mean(name, self.nodes.iter().map(|node| node.id.as_str())).map(str::to_owned);
+        ExecError::NoStage { run: self.id.clone(), stage: name.to_owned(), near }.into()
     }
 }
 
@@ -159,13 +215,47 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
         Some(Entry::Closed { state: RunState::Interrupted }) => Standing::Stopped,
         _ => Standing::Killed,
     };
+    let spec = spec(store, &id);
     RunHistory {
         standing,
+        seed: spec.as_ref().map(seed),
+        set: spec.as_ref().map(|spec| spec.overrides.spelled()).unwrap_or_default(),
+        resample: spec.map(|spec| spec.resample).unwrap_or_default(),
         began_ms: moments.first().map(|moment| moment.at),
         seconds: seconds(&moments),
         nodes: nodes(&moments),
         id,
     }
+}
+
+/// What the run was asked to do; nothing where that cannot be read.
+pub fn spec(store: &Store, id: &str) -> Option<RunSpec> {
+    let text = std::fs::read_to_string(store.runs().join(id).join("run.toml")).ok()?;
+    toml::from_str(&text).ok()
+}
+
+/// The seed that a run was given; 0 where it was given none.
+fn seed(spec: &RunSpec) -> u64 {
+    asked(spec, &["seed"]).and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+/// A text or number of the run file at this path of keys, or what stood over it.
+pub fn asked(spec: &RunSpec, path: &[&str]) -> Option<String> {
+    let dotted = path.join(".");
+    let set = spec.overrides.spelled().into_iter().rev().find_map(|set| {
+        let (key, value) = set.split_once('=')?;
+        (key.trim() == dotted).then(|| value.trim().trim_matches('"').to_owned())
+    });
+    let in_file = || {
+        let table = toml::from_str::<toml::Table>(&spec.text).ok()?;
+        let (last, tables) = path.split_last()?;
+        let table = tables.iter().try_fold(&table, |table, name| table.get(*name)?.as_table())?;
+        match table.get(*last)? {
+            toml::Value::String(text) => Some(text.clone()),
+            value => value.as_integer().map(|number| number.to_string()),
+        }
+    };
+    set.or_else(in_file)
 }
 
 /// From each opening to the last line before the next.
@@ -191,6 +281,7 @@ fn nodes(moments: &[&Moment]) -> Vec<NodeHistory> {
         | Entry::Started { node, .. }
         | Entry::Finished { node, .. }
         | Entry::Skipped { node }
+        | Entry::Noted { node, .. }
         | Entry::Failed { node, .. }
         | Entry::Differs { node, .. }) = &moment.entry
         else {
@@ -205,6 +296,7 @@ fn nodes(moments: &[&Moment]) -> Vec<NodeHistory> {
                 seconds: None,
                 reasons: Vec::new(),
                 error: None,
+                notes: Vec::new(),
                 came_to: None,
             }
         });
@@ -217,17 +309,19 @@ fn nodes(moments: &[&Moment]) -> Vec<NodeHistory> {
             }
             Entry::Cached { key, came_to, .. } => {
                 (found.fate, found.key) = (Fate::Reused, Some(*key));
-                found.came_to.clone_from(came_to);
+                found.take(came_to);
             }
             Entry::Started { key, reasons, .. } => {
                 (found.fate, found.key) = (Fate::Begun, Some(*key));
                 found.reasons.clone_from(reasons);
                 (found.error, found.came_to) = (None, None);
+                found.notes.clear();
             }
             Entry::Finished { key, seconds, came_to, .. } => {
                 (found.fate, found.key, found.seconds) = (Fate::Worked, Some(*key), Some(*seconds));
-                found.came_to.clone_from(came_to);
+                found.take(came_to);
             }
+            Entry::Noted { text, .. } => found.notes.push(text.clone()),
             Entry::Skipped { .. } => found.fate = Fate::Skipped,
             Entry::Failed { error, .. } => {
                 (found.fate, found.error) = (Fate::Failed, Some(error.clone()));

@@ -54,6 +54,11 @@ pub enum Entry {
         node: String,
         error: String,
     },
+    /// What a stage that came to nothing had a person know; of one that finished that is in what it came to.
+    Noted {
+        node: String,
+        text: String,
+    },
     Failed {
         node: String,
         error: String,

@@ -15,6 +15,7 @@ mod handing;
 pub mod history;
 mod interrupt;
 mod journal;
+mod notes;
 mod rows;
 mod schedule;
 mod slots;
@@ -59,6 +60,8 @@ pub enum Event<'a> {
     Cached {
         id: &'a str,
         metrics: &'a BTreeMap<String, f64>,
+        /// What the stage noted when it was run.
+        notes: &'a [String],
     },
     Started {
         id: &'a str,
@@ -74,6 +77,7 @@ pub enum Event<'a> {
         id: &'a str,
         cost: &'a Cost,
         metrics: &'a BTreeMap<String, f64>,
+        notes: &'a [String],
     },
     /// The outside world failed; the stage is tried again after this time.
     Retrying {
@@ -108,6 +112,16 @@ pub enum Event<'a> {
     Noted {
         note: &'a Problem,
     },
+    /// What a stage at work has a person know of its result.
+    StageNoted {
+        id: &'a str,
+        text: &'a str,
+    },
+    /// A line that a stage's program printed.
+    Printed {
+        id: &'a str,
+        line: &'a str,
+    },
     /// A stop was asked for; stages are ending.
     Stopping,
 }
@@ -115,7 +129,7 @@ pub enum Event<'a> {
 /// Hears what happens.
 pub trait Listener: Send + Sync {
     fn event(&self, event: &Event<'_>);
-    /// Who listens to one stage's work.
+    /// Who listens to how far one stage's work is; its notes and what its program prints are events.
     fn observer(&self, id: &str) -> Arc<dyn Observer>;
 }
 

@@ -206,11 +206,11 @@ impl<'w> Run<'w> {
 
     fn done(&mut self, index: NodeIndex, done: Done) {
         let (id, record) = (self.id(index), done.record);
-        let metrics = &record.metrics;
+        let (metrics, notes) = (&record.metrics, record.notes.as_slice());
         let event = if done.cached {
-            Event::Cached { id, metrics }
+            Event::Cached { id, metrics, notes }
         } else {
-            Event::Finished { id, cost: &record.cost, metrics }
+            Event::Finished { id, cost: &record.cost, metrics, notes }
         };
         self.workshop.listener.event(&event);
         *(if done.cached { &mut self.saved } else { &mut self.spent }) += record.cost;

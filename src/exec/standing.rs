@@ -30,7 +30,7 @@ impl Standing {
             let id = plan.node(*index).id.as_str();
             match known {
                 Some(known) => {
-                    listener.event(&Event::Cached { id, metrics: &known.metrics });
+                    listener.event(&Event::Cached { id, metrics: &known.metrics, notes: &known.notes });
                     (id.to_owned(), Ended::Cached)
                 }
                 None => {

@@ -20,6 +20,7 @@ use super::{
     Event, ExecError, Listener, RunFolder,
     attempt::{Attempt, absolute},
     journal::Entry,
+    notes::Notes,
     rows::StageRows,
     slots::Share,
 };
@@ -30,6 +31,7 @@ use crate::{
     plan::{
         self, Beside, CacheMode, Fed, KeyFields, NodeIndex, Plan, Ready, RerunReason, Resample, ServerName,
     },
+    progress::Observer,
     spent::Meter,
     stage::{
         self, Artifacts, Context, Held, Input, Metrics, Rows, StageError,
@@ -79,6 +81,12 @@ pub struct Done {
 enum Leased {
     Lease(Lease),
     Done(Box<Done>),
+}
+
+/// What a stage says of itself while it works.
+struct Reports {
+    meter: Arc<Meter>,
+    notes: Arc<Notes>,
 }
 
 /// A node with its inputs and key known.
@@ -254,10 +262,16 @@ impl Workshop {
             if let Some(record) = self.cached(job)? {
                 return Ok(Done { key: job.key, record, cached: true });
             }
-            let (meter, began) = (Arc::<Meter>::default(), Instant::now());
-            let done = self.work(job, &lease, share, &meter).await;
+            let began = Instant::now();
+            let notes = Arc::new(Notes::new(self.id(job), &self.listener));
+            let reports = Reports { meter: Arc::default(), notes };
+            let done = self.work(job, &lease, share, &reports).await;
             if done.is_err() {
-                *self.lost.lock().unwrap_or_else(PoisonError::into_inner) += self.cost(job, &meter, began);
+                let cost = self.cost(job, &reports.meter, began);
+                *self.lost.lock().unwrap_or_else(PoisonError::into_inner) += cost;
+                for text in reports.notes.kept() {
+                    self.folder.note(Entry::Noted { node: self.id(job).to_owned(), text })?;
+                }
             }
             match done {
                 // This machine stood still, was taken for dead, and another went on: its result is the one that counts.
@@ -292,7 +306,7 @@ impl Workshop {
         }
     }
 
-    async fn work(&self, job: &Job, lease: &Lease, share: &Share, meter: &Arc<Meter>) -> Result<Done> {
+    async fn work(&self, job: &Job, lease: &Lease, share: &Share, reports: &Reports) -> Result<Done> {
         let found = self.store.lookup(&job.key);
         let lacking = || match &found {
             Lookup::Hit(record) => self.plan.lacking(job.index, &record.metrics),
@@ -317,7 +331,7 @@ impl Workshop {
         failpoint("work::begun");
         let began = Instant::now();
         self.files_unchanged(job)?;
-        let (attempt, metrics) = match self.persist(job, lease, &rows, meter, share).await {
+        let (attempt, metrics) = match self.persist(job, lease, &rows, reports, share).await {
             Err(failure) if asked_anew && failure.is_transient() => {
                 match self.taken(job, self.stored(job)?)? {
                     Some(record) => {
@@ -330,7 +344,7 @@ impl Workshop {
             performed => performed?,
         };
         failpoint("work::performed");
-        let metrics = self.checked(job, metrics)?;
+        let metrics = self.checked(job, metrics, &reports.notes)?;
         self.files_unchanged(job)?;
         let (outputs, placed) = self.publish(job, &attempt)?;
         let record = ActionRecord {
@@ -339,7 +353,8 @@ impl Workshop {
             fields: plan::stored(&job.fields, &self.beside(job, &outputs)),
             outputs,
             metrics,
-            cost: self.cost(job, meter, began),
+            cost: self.cost(job, &reports.meter, began),
+            notes: reports.notes.kept(),
             run: Some(self.folder.id.clone()),
             withheld: self.plan.node(job.index).stage.cache == CacheMode::Off,
         };
@@ -366,11 +381,10 @@ impl Workshop {
     }
 
     /// What it says of itself, without what is no number; refused without what its loop waits for.
-    fn checked(&self, job: &Job, mut metrics: Metrics) -> Result<Metrics> {
+    fn checked(&self, job: &Job, mut metrics: Metrics, notes: &Notes) -> Result<Metrics> {
         metrics.retain(|name, value| {
             if !value.is_finite() {
-                let note = format!("metric `{name}` is {value}, and left out");
-                self.listener.observer(self.id(job)).note(&note);
+                notes.note(&format!("metric `{name}` is {value}, and left out"));
             }
             value.is_finite()
         });
@@ -386,7 +400,7 @@ impl Workshop {
         job: &Job,
         lease: &Lease,
         rows: &Arc<StageRows>,
-        meter: &Arc<Meter>,
+        reports: &Reports,
         share: &Share,
     ) -> Result<(Attempt, Metrics)> {
         let mut wait = FIRST_WAIT;
@@ -397,7 +411,7 @@ impl Workshop {
         }
         loop {
             let attempt = Attempt::new(&self.store, &job.key)?;
-            match self.perform(job, &attempt, rows.clone(), meter, share).await {
+            match self.perform(job, &attempt, rows.clone(), reports, share).await {
                 Ok(metrics) => return Ok((attempt, metrics)),
                 Err(failure) if left > 0 && failure.is_transient() => {
                     let id = self.id(job);
@@ -422,7 +436,7 @@ impl Workshop {
         job: &Job,
         attempt: &Attempt,
         rows: Arc<dyn Rows>,
-        meter: &Arc<Meter>,
+        reports: &Reports,
         share: &Share,
     ) -> Result<Metrics> {
         let node = self.plan.node(job.index);
@@ -452,9 +466,9 @@ impl Workshop {
             engine,
             artifacts: Arc::new(StageArtifacts(self.store.clone())),
             rows,
-            observer: self.listener.observer(&node.id),
+            observer: reports.notes.clone(),
             held: self.held.clone(),
-            meter: meter.clone(),
+            meter: reports.meter.clone(),
             cancel: self.cancel.clone(),
         };
         if !card.command.is_empty() {

@@ -40,6 +40,12 @@ impl Overrides {
         let environment = environment.into_iter().filter(|(name, _)| variable_path(name).is_some());
         Self { environment: environment.collect(), set }
     }
+
+    /// All of them as `--set` takes them, later ones winning.
+    pub fn spelled(&self) -> Vec<String> {
+        let of_variable = |(name, text): (&String, &String)| Some(format!("{}={text}", variable_path(name)?));
+        self.environment.iter().filter_map(of_variable).chain(self.set.iter().cloned()).collect()
+    }
 }
 
 /// `MCPRL_LOOP__TRAIN__ITERATIONS` is `loop.train.iterations`.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Node, Plan, PlanError};
+use super::{Node, NodeName, Plan, PlanError};
 use crate::{
     error::{Result, did_you_mean},
     stage::card::Determinism,
@@ -35,17 +35,17 @@ fn class(node: &Node) -> Option<&'static str> {
 
 impl Plan {
     /// Checks that these stages exist and can come out differently. A loop's stage is `loop/stage` or `loop.stage`, one
-    /// iteration of it `loop/stage@3`.
+    /// iteration of it `loop/stage@3` or `loop[3]/stage`.
     pub fn resampled(&self, names: &[String]) -> Result<Vec<Resample>> {
         names.iter().map(|name| Ok(self.resample(name)?)).collect()
     }
 
     fn resample(&self, asked: &str) -> Result<Resample, PlanError> {
+        let named = NodeName::parse(asked);
         let (name, iteration) = match asked.split_once('@') {
-            Some((name, iteration)) => (name, Some(iteration)),
-            None => (asked, None),
+            Some((name, iteration)) => (name.replace('.', "/"), Some(iteration.to_owned())),
+            None => (named.stage(), named.iteration.map(|number| number.to_string())),
         };
-        let name = name.replace('.', "/");
         let nodes = || self.graph.nodes.node_weights();
         let Some(node) = nodes().find(|node| node.stage.name == name) else {
             let names = || nodes().map(|node| node.stage.name.as_str());
@@ -55,7 +55,7 @@ impl Plan {
             let all: Vec<String> = names().map(alone).collect();
             let nearly = || did_you_mean(&name, all.iter().map(String::as_str)).and_then(within);
             let near = within(&name).or_else(|| did_you_mean(&name, names())).or_else(nearly);
-            let near = near.map(|near| match iteration {
+            let near = near.map(|near| match &iteration {
                 Some(iteration) => format!("{near}@{iteration}"),
                 None => near.to_owned(),
             });
@@ -76,7 +76,7 @@ impl Plan {
             Ok(number) if last.is_some_and(|last| (1..=last).contains(&number)) => {
                 Ok(Resample { stage: name, iteration: Some(number) })
             }
-            _ => Err(PlanError::NoIteration { stage: name, iteration: text.to_owned(), last }),
+            _ => Err(PlanError::NoIteration { stage: name, iteration: text, last }),
         }
     }
 }

@@ -10,13 +10,13 @@
 //! | `MCPRL_STAGE` | path of a JSON file with all of that, the parameters and the run file's sections |
 //!
 //! The program works in an empty folder. Words of the command that name a file beside the card are made absolute.
-//! What it prints is shown as notes; a failing one's last lines are part of the error. It gets SIGTERM, and five
+//! What it prints is shown; a failing one's last lines are part of the error. It gets SIGTERM, and five
 //! seconds later SIGKILL, when the run is stopped. The stage ends with the program: what that leaves running in its
 //! process group is ended likewise, so that nothing writes to outputs which are being stored.
 
 use std::{
     collections::BTreeMap,
-    path::Path,
+    path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     time::Duration,
 };
@@ -61,8 +61,9 @@ const TAIL_LINES: usize = 12;
 
 /// Runs the card's command. `scratch` is a folder of its own beside the outputs.
 pub async fn run(card: &Card, context: &Context, scratch: &Path) -> Result<Metrics> {
-    let (metrics, spent) = (scratch.join("metrics.json"), scratch.join("spent.json"));
-    let command = prepare(card, context, scratch, &metrics)?;
+    let metrics = Numbers { variable: "MCPRL_METRICS", path: scratch.join("metrics.json") };
+    let spent = Numbers { variable: "MCPRL_SPENT", path: scratch.join("spent.json") };
+    let command = prepare(card, context, scratch, [&metrics, &spent])?;
     let shown = card.command.join(" ");
     let start = |source| StageError::Start { command: shown.clone(), source };
     let (mut child, group) = child::spawn(command).await.map_err(start)?;
@@ -72,7 +73,7 @@ pub async fn run(card: &Card, context: &Context, scratch: &Path) -> Result<Metri
         () = context.cancel.cancelled() => {
             stop(&mut child, &group).await;
             // What it says that it consumed counts, unless it was about to say so.
-            context.meter.add(read_numbers(&spent).unwrap_or_default());
+            context.meter.add(spent.read(&shown).unwrap_or_default());
             return Err(Interrupted.into());
         }
     };
@@ -85,12 +86,12 @@ pub async fn run(card: &Card, context: &Context, scratch: &Path) -> Result<Metri
         }
     }
     if !status.success() {
-        context.meter.add(read_numbers(&spent).unwrap_or_default());
+        context.meter.add(spent.read(&shown).unwrap_or_default());
         let tail = lines.tail.join("\n");
         return Err(StageError::Command { command: shown, status: status.to_string(), tail }.into());
     }
-    context.meter.add(read_numbers(&spent)?);
-    read_numbers(&metrics)
+    context.meter.add(spent.read(&shown)?);
+    metrics.read(&shown)
 }
 
 /// Whether the program and the script it reads are there and can be started.
@@ -147,7 +148,7 @@ fn script(command: &[String]) -> Option<&str> {
     words.take_while(|word| !matches!(*word, "-c" | "-m")).find(|word| is_script(word))
 }
 
-fn prepare(card: &Card, context: &Context, scratch: &Path, metrics: &Path) -> Result<Command> {
+fn prepare(card: &Card, context: &Context, scratch: &Path, numbers: [&Numbers; 2]) -> Result<Command> {
     let work = scratch.join("work");
     let description = scratch.join("stage.json");
     let writing = |source| StageError::Write { path: scratch.to_owned(), source };
@@ -161,8 +162,8 @@ fn prepare(card: &Card, context: &Context, scratch: &Path, metrics: &Path) -> Re
     let program = words.next().unwrap_or_default();
     let mut command = Command::new(program);
     command.args(words).current_dir(&work).stdin(Stdio::null());
-    command.env("MCPRL_STAGE", &description).env("MCPRL_METRICS", metrics);
-    command.env("MCPRL_SPENT", scratch.join("spent.json"));
+    command.env("MCPRL_STAGE", &description);
+    command.envs(numbers.map(|numbers| (numbers.variable, &numbers.path)));
     command.env("MCPRL_SEED", context.seed.to_string());
     for (role, inputs) in &context.inputs {
         for input in inputs {
@@ -205,12 +206,23 @@ fn describe(card: &Card, context: &Context) -> Value {
     })
 }
 
-fn read_numbers<T: Default + DeserializeOwned>(path: &Path) -> Result<T> {
-    match std::fs::read(path) {
-        Ok(bytes) => Ok(serde_json::from_slice(&bytes)
-            .map_err(|cause| StageError::Metrics { path: path.to_owned(), problem: cause.to_string() })?),
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(T::default()),
-        Err(source) => Err(StageError::Read { path: path.to_owned(), source }.into()),
+/// Numbers that the program may write, and the variable that told it where.
+struct Numbers {
+    variable: &'static str,
+    path: PathBuf,
+}
+
+impl Numbers {
+    fn read<T: Default + DeserializeOwned>(&self, command: &str) -> Result<T> {
+        match std::fs::read(&self.path) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).map_err(|cause| StageError::Metrics {
+                command: command.to_owned(),
+                variable: self.variable,
+                problem: cause.to_string(),
+            })?),
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(T::default()),
+            Err(source) => Err(StageError::Read { path: self.path.clone(), source }.into()),
+        }
     }
 }
 
@@ -234,7 +246,7 @@ impl Lines {
     }
 
     fn take(&mut self, line: String, context: &Context) {
-        context.observer.note(&line);
+        context.observer.output(&line);
         self.tail.push(line);
         if self.tail.len() > TAIL_LINES {
             self.tail.remove(0);

@@ -43,8 +43,8 @@ pub enum StageError {
     Command { command: String, status: String, tail: String },
     #[error("output `{port}` was not written: {path} is missing")]
     NoOutput { port: String, path: String },
-    #[error("{path} is not a JSON object of numbers: {problem}")]
-    Metrics { path: PathBuf, problem: String },
+    #[error("what `{command}` wrote to ${variable} is not a JSON object of numbers: {problem}")]
+    Metrics { command: String, variable: &'static str, problem: String },
 }
 
 impl Diagnostic for StageError {

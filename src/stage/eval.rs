@@ -88,7 +88,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let tools_path = &context.input("tools")?.path;
     let (scenarios, unknown) = known(data::read(&context.input("scenarios")?.path)?)?;
     let attempts = attempts(&scenarios, &params, context.seed)?;
-    context.observer.total((policies.len() * attempts.len()) as u64);
+    context.observer.phase("episodes", (policies.len() * attempts.len()) as u64);
 
     let mut trajectories: Vec<Trajectory> = Vec::with_capacity(policies.len() * attempts.len());
     let mut episodes: Vec<Episode> = Vec::with_capacity(trajectories.capacity());

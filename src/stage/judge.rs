@@ -95,7 +95,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
         false => None,
     };
 
-    context.observer.total(groups.len() as u64);
+    context.observer.phase("groups", groups.len() as u64);
     let verdicts = match &relative {
         Some(relative) => {
             let verdicts = verdicts(context, relative, &groups).await;

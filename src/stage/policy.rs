@@ -133,6 +133,11 @@ pub fn shares_model(kind: &str, params: &Map<String, Value>, role: &str) -> bool
     }
 }
 
+/// Whether a policy that a stage of this kind writes is one that a run begins with, and not one that it trained.
+pub fn is_given(kind: &str) -> bool {
+    matches!(kind, "model" | "warmup" | "adapter")
+}
+
 /// The role of the policy whose model the one written sits on; none where a stage of this kind writes a model.
 pub fn sits_on(kind: &str, params: &Map<String, Value>) -> Option<&'static str> {
     match kind {

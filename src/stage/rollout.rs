@@ -146,7 +146,7 @@ async fn waves<'a>(
             })
             .collect();
         let units = groups.len() * params.group_size as usize + attempts.len();
-        context.observer.total(units as u64);
+        context.observer.phase("episodes", units as u64);
         let mut trajectories = player.play(context, &attempts).await?.into_iter();
         groups.extend(wave.into_iter().map(|index| Group {
             index,

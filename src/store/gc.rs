@@ -70,6 +70,19 @@ pub struct Garbage {
     /// Withdrawn records, rows of forgotten stages, dead attempts, seals of nothing.
     leftovers: Vec<PathBuf>,
     runs: Vec<(String, Option<Stamp>)>,
+    /// What is not needed and stays, for it is younger than the grace window.
+    young: Young,
+}
+
+/// What a sweep leaves alone because it is young.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Young {
+    pub records: usize,
+    pub artifacts: usize,
+    /// Of the artifacts.
+    pub bytes: u64,
+    /// The window: that of `--grace`, or longer while a run is at work.
+    pub seconds: u64,
 }
 
 impl Garbage {
@@ -80,6 +93,7 @@ impl Garbage {
             artifacts: self.artifacts.len(),
             bytes: self.artifacts.iter().map(|(stored, _)| stored.bytes).sum(),
             leftovers: self.leftovers.len(),
+            young: self.young,
             spared: 0,
         }
     }
@@ -94,6 +108,8 @@ pub struct Swept {
     /// Of the artifacts.
     pub bytes: u64,
     pub leftovers: usize,
+    /// What stays although no run needs it.
+    pub young: Young,
     /// Artifacts, records and runs left alone because a run came to need them meanwhile.
     pub spared: usize,
 }
@@ -130,7 +146,9 @@ impl Store {
             at.is_none_or(|at| now.duration_since(at).unwrap_or_default() < window)
         };
         let mut garbage = Garbage::default();
+        garbage.young.seconds = window.as_secs();
         let mut named = keep.artifacts.clone();
+        let mut named_by_young = BTreeSet::new();
         for path in files(&self.root.join("ac")) {
             let Some(key) = key_of(&path) else { continue };
             let is_kept = keep.keys.contains(&key);
@@ -139,13 +157,27 @@ impl Store {
                 if is_kept && record.is_none() && path.exists() {
                     return Err(StoreError::Unreadable { path });
                 }
-                named.extend(record.iter().flat_map(references));
+                let references = record.iter().flat_map(references);
+                match is_kept {
+                    true => named.extend(references),
+                    false => {
+                        garbage.young.records += 1;
+                        named_by_young.extend(references);
+                    }
+                }
             } else {
                 garbage.records.push(key);
             }
         }
         for stored in self.artifacts() {
-            if !named.contains(&stored.digest) && (window.is_zero() || !young(stored.used, window)) {
+            if named.contains(&stored.digest) {
+                continue;
+            }
+            let is_young = !window.is_zero() && young(stored.used, window);
+            if is_young || named_by_young.contains(&stored.digest) {
+                garbage.young.artifacts += 1;
+                garbage.young.bytes += stored.bytes;
+            } else {
                 let seal = stamp(&self.seal_path(&stored.digest));
                 garbage.artifacts.push((stored, seal));
             }

@@ -24,6 +24,8 @@ pub struct Known {
     #[serde(deserialize_with = "numbers")]
     pub metrics: BTreeMap<String, f64>,
     pub cost: Cost,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// What stands under [`TOLD`] beside the fields of its key.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub told: Value,
@@ -35,7 +37,8 @@ pub const TOLD: &str = "told";
 impl From<ActionRecord> for Known {
     fn from(mut record: ActionRecord) -> Self {
         let told = record.fields.get_mut(TOLD).map(Value::take).unwrap_or_default();
-        Self { outputs: record.outputs, metrics: record.metrics, cost: record.cost, told }
+        let ActionRecord { outputs, metrics, cost, notes, .. } = record;
+        Self { outputs, metrics, cost, notes, told }
     }
 }
 

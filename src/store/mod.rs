@@ -49,7 +49,7 @@ pub use cas::{Condition, Placed};
 pub use error::StoreError;
 pub use failpoint::{die, failpoint, reached};
 pub use files::FileDigests;
-pub use gc::{Garbage, Needed, Stored, Swept};
+pub use gc::{Garbage, Needed, Stored, Swept, Young};
 pub use glance::{Glance, Known, TOLD};
 pub use last::{LastKeys, LastRun};
 pub use lease::{Acquired, Holder, Lease, Watch};

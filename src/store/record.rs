@@ -59,6 +59,9 @@ pub struct ActionRecord {
     #[serde(deserialize_with = "numbers")]
     pub metrics: BTreeMap<String, f64>,
     pub cost: Cost,
+    /// What its stage had a person know of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// The run that made it; absent in older stores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
@@ -172,7 +175,7 @@ impl Store {
     /// worked anew since. Where the run does not say what it came to, the one that stands.
     pub fn result(&self, key: &Digest, came_to: Option<&Known>) -> Option<ActionRecord> {
         let standing = self.record(key);
-        let Some(Known { outputs, metrics, cost, told }) = came_to.cloned() else { return standing };
+        let Some(Known { outputs, metrics, cost, notes, told }) = came_to.cloned() else { return standing };
         let blank = || ActionRecord {
             key: *key,
             stage: String::new(),
@@ -180,6 +183,7 @@ impl Store {
             outputs: BTreeMap::new(),
             metrics: BTreeMap::new(),
             cost: Cost::default(),
+            notes: Vec::new(),
             run: None,
             withheld: false,
         };
@@ -188,7 +192,7 @@ impl Store {
         if !told.is_null() {
             like.fields[TOLD] = told;
         }
-        Some(ActionRecord { outputs, metrics, cost, ..like })
+        Some(ActionRecord { outputs, metrics, cost, notes, ..like })
     }
 
     /// A record of this key that was withdrawn.

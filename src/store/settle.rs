@@ -206,6 +206,7 @@ mod tests {
             outputs: BTreeMap::from([("out".into(), Output { digest: placed.digest, file: None })]),
             metrics: BTreeMap::new(),
             cost: Cost::default(),
+            notes: Vec::new(),
             run: None,
             withheld: false,
         };

@@ -44,6 +44,7 @@ impl Place {
             outputs: BTreeMap::from([("out".into(), Output { digest: output, file: None })]),
             metrics: BTreeMap::new(),
             cost: Cost::default(),
+            notes: Vec::new(),
             run: None,
             withheld: false,
         }

@@ -1,15 +1,19 @@
-//! Progress on a terminal: one bar for each stage at work, lines above for what is done.
+//! Progress on a terminal: one line for each stage at work, lines above for what is done.
 
 use std::{
     collections::BTreeMap,
+    fmt::Write,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 
-use super::run::Face;
+use super::{gauge::Gauge, run::Face};
 use crate::progress::Observer;
+
+/// Columns of a terminal that does not say how many it has.
+const COLUMNS: usize = 80;
 
 pub struct Bars {
     all: MultiProgress,
@@ -29,12 +33,13 @@ impl Face for Bars {
     }
 
     fn begin(&self, id: &str) -> Arc<dyn Observer> {
+        self.end(id);
+        let gauge = Arc::new(Mutex::new(Gauge::new(id, Instant::now())));
         let bar = self.all.add(ProgressBar::no_length());
-        bar.set_style(style("{spinner} {prefix}  {elapsed}  {wide_msg}"));
-        bar.set_prefix(id.to_owned());
+        bar.set_style(style(gauge.clone()));
         bar.enable_steady_tick(Duration::from_millis(120));
-        self.by_stage.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), bar.clone());
-        Arc::new(Bar { bar, id: id.to_owned(), all: self.all.clone() })
+        self.by_stage.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), bar);
+        Arc::new(Bar(gauge))
     }
 
     fn end(&self, id: &str) {
@@ -49,35 +54,44 @@ impl Face for Bars {
     }
 }
 
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template)
+/// Drawn anew at each tick, so that it fits a terminal whose width changes.
+fn style(gauge: Arc<Mutex<Gauge>>) -> ProgressStyle {
+    let line = move |_: &ProgressState, out: &mut dyn Write| {
+        let gauge = gauge.lock().unwrap_or_else(PoisonError::into_inner);
+        _ = out.write_str(&gauge.line(terminal_columns(), Instant::now()));
+    };
+    ProgressStyle::with_template("{spinner} {line}")
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
-        .progress_chars("━╸ ")
+        .with_key("line", line)
 }
 
-struct Bar {
-    bar: ProgressBar,
-    id: String,
-    all: MultiProgress,
+fn terminal_columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr());
+    size.map(|size| usize::from(size.ws_col)).ok().filter(|columns| *columns > 0).unwrap_or(COLUMNS)
+}
+
+struct Bar(Arc<Mutex<Gauge>>);
+
+impl Bar {
+    fn change(&self, change: impl FnOnce(&mut Gauge)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
 }
 
 impl Observer for Bar {
-    fn total(&self, units: u64) {
-        if self.bar.length().is_none() {
-            self.bar.set_style(style("{spinner} {prefix}  {bar:24} {pos}/{len}  {elapsed}  {wide_msg}"));
-        }
-        self.bar.set_length(units);
+    fn phase(&self, name: &str, units: u64) {
+        self.change(|gauge| gauge.phase(name, units, Instant::now()));
     }
 
     fn advance(&self, units: u64) {
-        self.bar.inc(units);
+        self.change(|gauge| gauge.advance(units));
+    }
+
+    fn skip(&self, units: u64) {
+        self.change(|gauge| gauge.skip(units));
     }
 
     fn status(&self, text: &str) {
-        self.bar.set_message(text.to_owned());
-    }
-
-    fn note(&self, text: &str) {
-        _ = self.all.println(format!("{}: {text}", self.id));
+        self.change(|gauge| gauge.status(text));
     }
 }

@@ -87,7 +87,7 @@ fn joined<'a>(ids: impl IntoIterator<Item = &'a str>) -> String {
 }
 
 /// Iterations of a loop's stage that follow each other as one name: `train[0003..0012]/judge`.
-fn ranges<'a>(ids: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+pub(super) fn ranges<'a>(ids: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     /// Loop, stage, first and last iteration; the name alone outside loops.
     type Range<'a> = (&'a str, Option<(&'a str, u32, u32)>);
     let mut found: Vec<Range<'a>> = Vec::new();

@@ -1,22 +1,74 @@
-//! Earlier runs as text: a list, one run, one stage of it, and what sets two apart.
+//! Earlier runs as text: a list, one run, one stage of it.
 
 use chrono::{DateTime, Local};
 
 use super::human;
-use crate::exec::history::{
-    Difference, Fate, MetricChange, NodeHistory, OutputChange, RunHistory, StageHistory, Stages, Standing,
+use crate::{
+    exec::history::{Fate, Headline, NodeHistory, RunHistory, StageHistory, Stages, Standing},
+    store::Cost,
 };
-use crate::{hash::Digest, store::Cost};
 
-/// One line for each run.
+/// Columns that a list of runs may take.
+const COLUMNS: usize = 80;
+
+/// A line for each run below a heading, and one more for what stood over its run file. Where it would be wider than
+/// 80 columns, counts and time are left out.
 pub fn runs_text(runs: &[RunHistory]) -> String {
-    let wide = runs.iter().map(|run| run.id.len()).max().unwrap_or(0);
-    let line = |run: &RunHistory| {
-        let took = human::seconds(run.seconds);
-        let (began, word, counts) = (began(run.began_ms), standing(run.standing), counts(run));
-        format!("{:<wide$}  {began:<19}  {word:<8}  {took:<12}  {counts}", run.id).trim_end().to_owned()
+    let heading = ["RUN", "STATE", "SEED", "SUCCESS", "TOOK", "RAN", "CACHED"].map(str::to_owned);
+    let row = |run: &RunHistory| {
+        [
+            run.id.clone(),
+            standing(run.standing).to_owned(),
+            run.seed.map(|seed| seed.to_string()).unwrap_or_default(),
+            run.headline().map(|headline| success(&headline)).unwrap_or_default(),
+            human::seconds(run.seconds),
+            run.count(Fate::Worked).to_string(),
+            run.count(Fate::Reused).to_string(),
+        ]
     };
-    runs.iter().map(line).collect::<Vec<_>>().join("\n")
+    let rows: Vec<_> = std::iter::once(heading).chain(runs.iter().map(row)).collect();
+    let wide: Vec<usize> = (0..rows[0].len())
+        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    let mut count = wide.len();
+    while count > 4 && wide[..count].iter().sum::<usize>() + 2 * (count - 1) > COLUMNS {
+        count -= 1;
+    }
+    let mut text = String::new();
+    for (index, row) in rows.iter().enumerate() {
+        let cells = row.iter().zip(&wide).take(count);
+        let cells: Vec<String> = cells.map(|(cell, wide)| format!("{cell:<wide$}")).collect();
+        text += cells.join("  ").trim_end();
+        text.push('\n');
+        for line in index.checked_sub(1).map(|index| asked(&runs[index])).unwrap_or_default() {
+            text += &format!("  {line}\n");
+        }
+    }
+    text
+}
+
+/// `0.376 → 0.944`: of the policy that the last one was compared with, and of the last.
+pub fn success(headline: &Headline) -> String {
+    match headline.baseline {
+        Some(baseline) => format!("{baseline:.3} → {:.3}", headline.success),
+        None => format!("{:.3}", headline.success),
+    }
+}
+
+/// What stood over the run file, as it is given to `run`, in lines that fit.
+fn asked(run: &RunHistory) -> Vec<String> {
+    let set = run.set.iter().map(|set| format!("--set {set}"));
+    let words = set.chain(run.resample.iter().map(|stage| format!("--resample {stage}")));
+    let mut lines: Vec<String> = Vec::new();
+    for word in words {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + word.chars().count() + 3 <= COLUMNS => {
+                *line += &format!(" {word}");
+            }
+            _ => lines.push(word),
+        }
+    }
+    lines
 }
 
 fn began(milliseconds: Option<u64>) -> String {
@@ -56,13 +108,18 @@ fn counts(run: &RunHistory) -> String {
 /// A run and all its stages.
 pub fn run_text(run: &RunHistory, stages: &Stages<'_>) -> String {
     let mut text = format!(
-        "{}: {}, began {}, {}, {}\n\n",
+        "{}: {}, began {}, {}, {}\n",
         run.id,
         standing(run.standing),
         began(run.began_ms),
         human::seconds(run.seconds),
         counts(run)
     );
+    let seed = run.seed.map(|seed| format!("seed {seed}"));
+    for line in seed.into_iter().chain(asked(run)) {
+        text += &format!("{line}\n");
+    }
+    text.push('\n');
     let wide = run.nodes.iter().map(|node| node.id.chars().count()).max().unwrap_or(0);
     for node in &run.nodes {
         let stage = stages.stage(node);
@@ -106,6 +163,9 @@ pub fn stage_text(run: &RunHistory, stage: &StageHistory) -> String {
     for reason in &node.reasons {
         text += &format!("because {reason}\n");
     }
+    for note in &node.notes {
+        text += &format!("note: {note}\n");
+    }
     let mut section = |title: &str, rows: Vec<(String, String)>| {
         let wide = rows.iter().map(|(left, _)| left.chars().count()).max().unwrap_or(0);
         if !rows.is_empty() {
@@ -146,42 +206,4 @@ pub fn stage_text(run: &RunHistory, stage: &StageHistory) -> String {
         section("key fields", rows);
     }
     text
-}
-
-/// What sets two runs apart: for each stage the differences of its key, then those of its metrics.
-pub fn diff_text(old: &RunHistory, new: &RunHistory, found: &[Difference], alike: usize) -> String {
-    let mut text = format!("{} → {}\n", old.id, new.id);
-    for difference in found {
-        match difference {
-            Difference::OnlyOld { id } => text += &format!("\n{id}\n  only in {}\n", old.id),
-            Difference::OnlyNew { id } => text += &format!("\n{id}\n  only in {}\n", new.id),
-            Difference::Changed { id, key, metrics, outputs } => {
-                text += &format!("\n{id}\n");
-                for reason in key {
-                    text += &format!("  key     {reason}\n");
-                }
-                let short =
-                    |digest: Option<Digest>| digest.map_or("none".to_owned(), |digest| digest.short());
-                for OutputChange { name, old, new } in outputs {
-                    text += &format!("  output  {name} {} → {}\n", short(*old), short(*new));
-                }
-                for change in metrics {
-                    text += &format!("  metric  {}\n", metric(change));
-                }
-            }
-        }
-    }
-    text + &format!("\n{} alike, {} different\n", alike, found.len())
-}
-
-fn metric(change: &MetricChange) -> String {
-    let shown = |value: Option<f64>| value.map_or("none".to_owned(), human::number);
-    let by = match (change.old, change.new) {
-        (Some(old), Some(new)) => {
-            let sign = if new >= old { "+" } else { "−" };
-            format!("  ({sign}{})", human::number((new - old).abs()))
-        }
-        _ => String::new(),
-    };
-    format!("{} {} → {}{by}", change.name, shown(change.old), shown(change.new))
 }

@@ -15,7 +15,7 @@ pub fn seconds(seconds: f64) -> String {
 }
 
 /// Metrics worth a person's first look, in this order.
-const HEADLINES: [&str; 9] = [
+pub const HEADLINES: [&str; 9] = [
     "success",
     "all.gain",
     "reward",
@@ -65,6 +65,11 @@ pub fn cost(cost: &Cost) -> String {
     let spent = spent(cost);
     let comma = if spent.is_empty() { "" } else { ", " };
     format!("{}{comma}{spent}", seconds(cost.seconds))
+}
+
+/// `1 run`, `2 runs`.
+pub fn plural(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 pub fn number(value: f64) -> String {

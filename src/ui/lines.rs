@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Printer, run::Face};
+use super::{Printer, gauge::Gauge, run::Face};
 use crate::progress::Observer;
 
 /// Between two signs of life of a stage.
@@ -19,7 +19,9 @@ impl Face for Lines {
     }
 
     fn begin(&self, id: &str) -> Arc<dyn Observer> {
-        Arc::new(Stage { printer: self.0, id: id.to_owned(), state: Mutex::new(State::new()) })
+        let now = Instant::now();
+        let state = State { said: now, gauge: Gauge::new(id, now) };
+        Arc::new(Stage { printer: self.0, id: id.to_owned(), state: Mutex::new(state) })
     }
 
     fn end(&self, _id: &str) {}
@@ -31,14 +33,7 @@ impl Face for Lines {
 
 struct State {
     said: Instant,
-    done: u64,
-    total: u64,
-}
-
-impl State {
-    fn new() -> Self {
-        Self { said: Instant::now(), done: 0, total: 0 }
-    }
+    gauge: Gauge,
 }
 
 struct Stage {
@@ -48,33 +43,32 @@ struct Stage {
 }
 
 impl Stage {
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Takes a change, and says how far the stage is where that was long ago.
+    fn change(&self, change: impl FnOnce(&mut Gauge, Instant)) {
+        let now = Instant::now();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut state.gauge, now);
+        if now - state.said >= PAUSE {
+            state.said = now;
+            self.printer.say(&format!("{}: {}", self.id, state.gauge.message(now)));
+        }
     }
 }
 
 impl Observer for Stage {
-    fn total(&self, units: u64) {
-        self.change(|state| state.total = units);
+    fn phase(&self, name: &str, units: u64) {
+        self.change(|gauge, now| gauge.phase(name, units, now));
     }
 
     fn advance(&self, units: u64) {
-        self.change(|state| state.done += units);
+        self.change(|gauge, _| gauge.advance(units));
+    }
+
+    fn skip(&self, units: u64) {
+        self.change(|gauge, _| gauge.skip(units));
     }
 
     fn status(&self, text: &str) {
-        self.change(|state| {
-            if state.said.elapsed() < PAUSE {
-                return;
-            }
-            state.said = Instant::now();
-            let share =
-                if state.total > 0 { format!("{}/{} ", state.done, state.total) } else { String::new() };
-            self.printer.say(&format!("{}: {share}{text}", self.id));
-        });
-    }
-
-    fn note(&self, text: &str) {
-        self.printer.say(&format!("{}: {text}", self.id));
+        self.change(|gauge, _| gauge.status(text));
     }
 }

@@ -6,6 +6,8 @@
 
 mod bars;
 mod closing;
+mod diff;
+mod gauge;
 mod history;
 mod human;
 mod lines;
@@ -15,8 +17,9 @@ mod run;
 use std::io::Write;
 
 pub use closing::{closing_text, waiting_text};
-pub use history::{diff_text, run_text, runs_text, stage_text};
-pub use human::{bytes, seconds};
+pub use diff::{Side, diff_text};
+pub use history::{run_text, runs_text, stage_text};
+pub use human::{bytes, plural, seconds};
 pub use plan::plan_text;
 pub use run::RunView;
 

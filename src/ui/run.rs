@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{Printer, Voice, bars::Bars, human, lines::Lines, note_text};
 use crate::{
     exec::{Event, Listener},
-    plan::{Plan, RerunReason},
+    plan::{Plan, RerunReason, stage_name},
     progress::{Observer, Silent},
 };
 
@@ -108,6 +108,16 @@ struct Turn {
 struct Turns {
     by_name: BTreeMap<String, Turn>,
     said: BTreeSet<String>,
+    /// Notes shown of cached stages, by their name in the run file.
+    noted: BTreeMap<String, usize>,
+}
+
+/// Notes shown of a cached stage, over all iterations; `mcprl show` has all.
+const NOTES: usize = 3;
+
+/// A note among what was said.
+fn noted(text: &str) -> String {
+    format!("note {text}")
 }
 
 impl Turns {
@@ -123,8 +133,18 @@ impl Turns {
 
     fn text(&mut self, event: &Event<'_>, shows_work: bool) -> Option<String> {
         Some(match event {
-            Event::Cached { id, metrics } => self.ended(id, None, metrics)?,
-            Event::Finished { id, cost, metrics } => self.ended(id, Some(cost.seconds), metrics)?,
+            Event::Cached { id, metrics, notes } => {
+                let mut lines = self.notes(id, notes);
+                lines.extend(self.ended(id, None, metrics));
+                if lines.is_empty() {
+                    return None;
+                }
+                lines.join("\n")
+            }
+            Event::Finished { id, cost, metrics, .. } => self.ended(id, Some(cost.seconds), metrics)?,
+            Event::StageNoted { id, text } if self.said.insert(noted(text)) => line("note", id, text),
+            Event::StageNoted { .. } => return None,
+            Event::Printed { id, line } => format!("{id}: {line}"),
             Event::Started { id, reasons } => {
                 let why = because(reasons);
                 match id.split_once('/') {
@@ -176,6 +196,15 @@ impl Turns {
         })
     }
 
+    /// What a cached stage noted when it was run, as far as no other stage did; a few of many.
+    fn notes(&mut self, id: &str, notes: &[String]) -> Vec<String> {
+        let new: Vec<&String> = notes.iter().filter(|text| self.said.insert(noted(text))).collect();
+        let count = self.noted.entry(stage_name(id)).or_default();
+        let shown = new.len().min(NOTES.saturating_sub(*count));
+        *count += shown;
+        new[..shown].iter().map(|text| line("note", id, text)).collect()
+    }
+
     /// The line for a stage that ended: its own, or its iteration's if it was the last of it.
     fn ended(&mut self, id: &str, seconds: Option<f64>, metrics: &BTreeMap<String, f64>) -> Option<String> {
         let Some((name, _)) = id.split_once('/') else {
@@ -213,13 +242,15 @@ fn because(reasons: &[RerunReason]) -> String {
 
 fn event_json(event: &Event<'_>) -> serde_json::Value {
     match event {
-        Event::Cached { id, metrics } => json!({ "event": "cached", "id": id, "metrics": metrics }),
+        Event::Cached { id, metrics, notes } => {
+            json!({ "event": "cached", "id": id, "metrics": metrics, "notes": notes })
+        }
         Event::Started { id, reasons } => json!({ "event": "started", "id": id, "reasons": reasons }),
         Event::Waiting { id, run, holder } => {
             json!({ "event": "waiting", "id": id, "run": run, "holder": holder })
         }
-        Event::Finished { id, cost, metrics } => json!({
-            "event": "finished", "id": id, "metrics": metrics,
+        Event::Finished { id, cost, metrics, notes } => json!({
+            "event": "finished", "id": id, "metrics": metrics, "notes": notes,
             "seconds": cost.seconds, "spent": cost.spent, "dollars": cost.dollars
         }),
         Event::Retrying { id, failure, wait } => json!({
@@ -238,6 +269,10 @@ fn event_json(event: &Event<'_>) -> serde_json::Value {
         Event::Differs { id, outputs } => json!({ "event": "differs", "id": id, "outputs": outputs }),
         Event::Remote { id, problem } => json!({ "event": "remote", "id": id, "problem": problem }),
         Event::Noted { note } => json!({ "event": "note", "note": note }),
+        Event::StageNoted { id, text } => {
+            json!({ "event": "note", "note": { "stage": id, "message": text } })
+        }
+        Event::Printed { id, line } => json!({ "event": "printed", "id": id, "line": line }),
         Event::Stopping => json!({ "event": "stopping" }),
     }
 }

@@ -167,8 +167,9 @@ impl Project {
 
     /// Ids of all runs, oldest first.
     pub fn runs(&self) -> Vec<String> {
-        let said = self.mcprl(&["runs"]);
-        said.out.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+        let said = self.mcprl(&["runs", "--json"]);
+        let runs: Vec<Value> = serde_json::from_str(&said.out).unwrap();
+        runs.iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect()
     }
 }
 

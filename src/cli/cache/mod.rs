@@ -20,7 +20,7 @@ use crate::{
     },
     hash::Digest,
     store::{Copied, Flaw, Store, Swept},
-    ui::{Printer, Voice, bytes},
+    ui::{Printer, Voice, bytes, plural, seconds},
 };
 
 #[derive(Subcommand)]
@@ -186,10 +186,11 @@ fn list(printer: Printer, store: &Store) -> Result<Outcome> {
         printer.data(&format!("{}  {:>10}  {first}{more}", stored.digest.short(), bytes(stored.bytes)));
     }
     printer.say(&format!(
-        "{}: {runs} runs, {} results, {} artifacts, {}",
+        "{}: {}, {}, {}, {}",
         store.root().display(),
-        records.len(),
-        artifacts.len(),
+        plural(runs, "run"),
+        plural(records.len(), "result"),
+        plural(artifacts.len(), "artifact"),
         bytes(total)
     ));
     tell_waiting(printer, store);
@@ -208,10 +209,10 @@ fn verify(printer: Printer, store: &Store) -> Result<Outcome> {
             });
         }
         printer.say(&format!(
-            "{} artifacts ({}) and {} results read, {} damaged",
-            checked.artifacts,
+            "{} ({}) and {} read, {} damaged",
+            plural(checked.artifacts, "artifact"),
             bytes(checked.bytes),
-            checked.records,
+            plural(checked.records, "result"),
             checked.flaws.len()
         ));
         if !checked.flaws.is_empty() {
@@ -264,13 +265,28 @@ impl Gc {
         }
         let would = if self.dry_run { "would remove" } else { "removed" };
         printer.say(&format!(
-            "{would} {} runs, {} results and {} artifacts ({}), {} leftovers",
-            swept.runs,
-            swept.records,
-            swept.artifacts,
+            "{would} {}, {} and {} ({}), {}",
+            plural(swept.runs, "run"),
+            plural(swept.records, "result"),
+            plural(swept.artifacts, "artifact"),
             bytes(swept.bytes),
-            swept.leftovers
+            plural(swept.leftovers, "leftover")
         ));
+        let young = swept.young;
+        if young.records + young.artifacts > 0 {
+            printer.say(&format!(
+                "{} and {} ({}) that no run needs stay: they are younger than {}{}",
+                plural(young.records, "result"),
+                plural(young.artifacts, "artifact"),
+                bytes(young.bytes),
+                seconds(Duration::from_secs(young.seconds).as_secs_f64()),
+                if young.seconds > self.grace.as_secs() {
+                    ", for a run is at work"
+                } else {
+                    ", the `--grace`"
+                }
+            ));
+        }
         if swept.spared > 0 {
             printer.say(&format!("{} left alone: a run came to need them meanwhile", swept.spared));
         }
@@ -376,11 +392,11 @@ fn tell(printer: Printer, what: &str, copied: &Copied, place: &str) {
         return printer.json(copied);
     }
     printer.say(&format!(
-        "{what} {} results and {} artifacts ({}) to {place}; {} artifacts were there",
-        copied.records,
-        copied.artifacts,
+        "{what} {} and {} ({}) to {place}; {} there already",
+        plural(copied.records, "result"),
+        plural(copied.artifacts, "artifact"),
         bytes(copied.bytes),
-        copied.present
+        plural(copied.present, "artifact")
     ));
     for key in &copied.differs {
         printer.say(&format!("{}: another result is there under the same key, and stays", key.short()));

@@ -9,7 +9,7 @@ use super::super::{Outcome, place::Place};
 use crate::{
     error::{Class, Diagnostic, Failure, Result},
     store::{Handed, NotAPlace, Remote, RemotePlace, RemoteSpec, Store, StoreError, Waiting},
-    ui::{Printer, Voice, bytes},
+    ui::{Printer, Voice, bytes, plural},
 };
 
 #[derive(Args)]
@@ -152,7 +152,7 @@ impl Push {
             match printer.voice {
                 Voice::Json => told.push(json!({ "remote": waiting.place, "forgotten": count })),
                 Voice::Human => {
-                    let results = if count == 1 { "1 result".to_owned() } else { format!("{count} results") };
+                    let results = plural(count, "result");
                     printer.say(&format!("{results} will not be given to {}", waiting.place));
                 }
             }
@@ -190,7 +190,8 @@ fn parsed(text: &str) -> Result<RemotePlace> {
 }
 
 fn text(handed: &Handed, left: usize, place: &RemotePlace) -> String {
-    let mut parts = vec![format!("gave {} results ({}) to {place}", handed.given, bytes(handed.bytes))];
+    let mut parts =
+        vec![format!("gave {} ({}) to {place}", plural(handed.given, "result"), bytes(handed.bytes))];
     let more =
         [(handed.there, "were there"), (handed.differing, "are others there and stay"), (left, "wait")];
     parts.extend(more.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));

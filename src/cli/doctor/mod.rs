@@ -18,7 +18,8 @@ use crate::{
 
 #[derive(Args)]
 pub struct Doctor {
-    /// A run file, to check what it needs as well: starts its server, looks at its models, tasks, programs and keys.
+    /// A run file, to check what it needs as well: starts its server, calls its judge's endpoint, looks at its
+    /// models, tasks, programs and keys.
     file: Option<PathBuf>,
     /// Change a value of the run file: `--set engine.devices=["cuda:0"]`.
     #[arg(long, value_name = "KEY=VALUE", requires = "file")]

@@ -8,10 +8,12 @@ use std::{
 
 use super::{Finding, Verdict};
 use crate::{
+    chat::Chat,
     cli::runtime,
     engine::available,
     error::Result,
     hash::Digest,
+    llm,
     mcp::{McpError, ServerSpec, Session, State},
     plan::{Foresight, Ledger, NodeIndex, Plan, Problem, Stage, Subject, Survey, Told},
     stage::{model, prospect::Foreseen},
@@ -19,8 +21,10 @@ use crate::{
     ui::bytes,
 };
 
-/// The longest that a server is waited for here, whatever the run file allows it.
+/// The longest that a server or an endpoint is waited for here, whatever the run file allows it.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Tasks of a split that are few.
+const FEW: usize = 20;
 
 /// Everything but what is wrong with the file itself.
 pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
@@ -108,14 +112,16 @@ fn stages(plan: &Plan, store: &Store) -> Vec<Finding> {
     for index in plan.order() {
         let stage = &plan.node(*index).stage;
         if seen.insert(stage.name.clone()) {
-            lines.extend(needs(stage, *index, &foresight).map(|text| (stage.name.clone(), text)));
+            lines.extend(
+                needs(stage, *index, &foresight).into_iter().map(|found| (stage.name.clone(), found)),
+            );
         }
     }
     let Told { mut problems, notes, .. } = foresight.into_told();
     problems.retain(|problem| problem.subject == Subject::Stage);
     let wrong: BTreeSet<&String> = problems.iter().filter_map(|problem| problem.stage.as_ref()).collect();
-    let good = lines.iter().filter(|(name, _)| !wrong.contains(name));
-    let good = good.map(|(name, text)| Finding::good("stage", format!("{name}: {text}")));
+    let own = lines.into_iter().filter(|(name, _)| !wrong.contains(name));
+    let own = own.map(|(name, found)| Finding { text: format!("{name}: {}", found.text), ..found });
     let text = |problem: &Problem| match &problem.stage {
         Some(stage) => format!("{stage}: {}", problem.cause),
         None => problem.cause.to_string(),
@@ -126,47 +132,94 @@ fn stages(plan: &Plan, store: &Store) -> Vec<Finding> {
     let noted = notes
         .iter()
         .map(|note| Finding { todo: note.cause.hint(), ..Finding::new("stage", Verdict::Note, text(note)) });
-    good.chain(bad).chain(noted).collect()
+    own.chain(bad).chain(noted).collect()
 }
 
-/// What a stage is given from outside, in words.
-fn needs(stage: &Stage, index: NodeIndex, foresight: &Foresight<'_>) -> Option<String> {
-    let text = |name: &str| stage.params.get(name).and_then(serde_json::Value::as_str);
+/// What a stage is given from outside.
+fn needs(stage: &Stage, index: NodeIndex, foresight: &Foresight<'_>) -> Vec<Finding> {
+    let text = |name: &str| stage.params.get(name).and_then(serde_json::Value::as_str).unwrap_or_default();
+    let good = |text: String| Finding::good("stage", text);
     if let Some(program) = stage.card.command.first() {
-        return Some(format!("{program} is there"));
+        return vec![good(format!("{program} is there"))];
     }
     match stage.card.kind.as_str() {
         "model" => match foresight.written(index, "policy") {
-            Foreseen::Policy(policy) => Some(format!(
-                "{}: {}, {} layers, context of {} tokens",
-                text("from")?,
-                policy.config.design.family.known_as(),
-                policy.config.layers,
-                policy.config.context
-            )),
-            _ => Some(format!("{} will be fetched from the hub (not asked)", text("from")?)),
+            Foreseen::Policy(policy) => {
+                let shape = format!(
+                    "{}: {}, {} layers, context of {} tokens",
+                    text("from"),
+                    policy.config.design.family.known_as(),
+                    policy.config.layers,
+                    policy.config.context
+                );
+                let template = policy.folder.as_deref().map(template);
+                std::iter::once(good(shape)).chain(template).collect()
+            }
+            _ => vec![good(format!(
+                "{} will be fetched from the hub (not asked; its chat template is looked at then)",
+                text("from")
+            ))],
         },
         "scenarios" => {
             let count = |port| match foresight.written(index, port) {
                 Foreseen::Tasks(tasks) => Some(tasks.count()),
                 _ => None,
             };
-            match (text("file"), count("train"), count("heldout")) {
-                (Some(file), Some(train), Some(heldout)) => {
-                    Some(format!("{file}: {train} to train on, {heldout} held out"))
+            match (text("file"), text("families"), count("train"), count("heldout")) {
+                ("", families, None, _) | ("", families, _, None) => match families {
+                    "" => Vec::new(),
+                    families => vec![good(format!("{families} can be read"))],
+                },
+                (file, families, Some(train), Some(heldout)) => {
+                    vec![tasks(if file.is_empty() { families } else { file }, train, heldout)]
                 }
-                (Some(file), ..) => Some(format!("{file} can be read, as far as it was looked at")),
-                (None, ..) => text("families").map(|file| format!("{file} can be read")),
+                (file, ..) => vec![good(format!("{file} can be read, as far as it was looked at"))],
             }
         }
         "judge" if stage.params.get("relative").and_then(serde_json::Value::as_f64) > Some(0.0) => {
-            let key = match text("api_key_env") {
-                Some(variable) => format!("with the key in {variable}"),
-                None => "without a key".to_owned(),
-            };
-            Some(format!("{} at {} {key} (not asked)", text("model")?, text("base_url")?))
+            vec![judge(text("model"), text("base_url"), text("api_key_env"))]
         }
-        _ => None,
+        _ => Vec::new(),
+    }
+}
+
+/// Which chat template a model will be spoken to with, and why that one.
+fn template(folder: &Path) -> Finding {
+    match Chat::load(folder) {
+        Err(cause) => Finding::bad("stage", &cause.into()),
+        Ok(chat) => match chat.notice() {
+            Some(notice) => Finding {
+                todo: Some("`mcprl export --merge` writes that template beside the trained model".into()),
+                ..Finding::new("stage", Verdict::Note, notice.to_owned())
+            },
+            None => Finding::good("stage", "its own chat template is used".into()),
+        },
+    }
+}
+
+/// Whether there are enough to learn from, and to tell a gain from chance.
+fn tasks(file: &str, train: usize, heldout: usize) -> Finding {
+    let text = format!("{file}: {train} to train on, {heldout} held out");
+    if train.min(heldout) >= FEW {
+        return Finding::good("stage", text);
+    }
+    let todo = format!(
+        "that is few: a gain is measurable where at least 6 held-out tasks come out better and none worse; {FEW} or more \
+         of each are a start (`heldout_share` says how many are held out)"
+    );
+    Finding { todo: Some(todo), ..Finding::new("stage", Verdict::Note, text) }
+}
+
+/// Whether somebody answers at the endpoint of a judge; it is sent no key, and samples nothing.
+fn judge(model: &str, base_url: &str, variable: &str) -> Finding {
+    let key = match variable {
+        "" => "without a key".to_owned(),
+        variable => format!("with the key in {variable}"),
+    };
+    let answer = runtime().and_then(|runtime| Ok(runtime.block_on(llm::reach(base_url, model, PATIENCE))?));
+    match answer {
+        Ok(_) => Finding::good("stage", format!("{model} at {base_url} {key}: the endpoint answers")),
+        Err(cause) => Finding::bad("stage", &cause),
     }
 }
 

@@ -92,8 +92,9 @@ pub fn copy_model(from: &Path, to: &Path) -> Result<(), ModelError> {
     copy_companions(from, to)
 }
 
-/// Copies an adapter as PEFT reads it. `base` becomes the name of its base model, where it is known.
-pub fn copy_adapter(from: &Path, base: Option<&Path>, to: &Path) -> Result<(), ModelError> {
+/// Copies an adapter as PEFT reads it. `base` becomes the name of its base model, where it is known: a hub id or a path,
+/// and of a hub id the revision.
+pub fn copy_adapter(from: &Path, base: Option<(&str, Option<&str>)>, to: &Path) -> Result<(), ModelError> {
     AdapterConfig::load(from)?;
     copy(&from.join("adapter_model.safetensors"), &to.join("adapter_model.safetensors"))?;
     let path = from.join("adapter_config.json");
@@ -101,8 +102,9 @@ pub fn copy_adapter(from: &Path, base: Option<&Path>, to: &Path) -> Result<(), M
         std::fs::read_to_string(&path).map_err(|source| ModelError::Read { path: path.clone(), source })?;
     let mut config: Value = serde_json::from_str(&text)
         .map_err(|error| ModelError::Config { path, reason: error.to_string() })?;
-    if let Some(base) = base.and_then(|base| std::path::absolute(base).ok()) {
-        config["base_model_name_or_path"] = base.display().to_string().into();
+    if let Some((name, revision)) = base {
+        config["base_model_name_or_path"] = name.into();
+        config["revision"] = revision.into();
     }
     let path = to.join("adapter_config.json");
     std::fs::write(&path, format!("{config:#}\n")).map_err(|source| ModelError::Write { path, source })

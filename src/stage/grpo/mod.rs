@@ -196,7 +196,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
         (false, Some(_)) => DEVICE_GAPS[1],
     };
     let minibatches = order(groups.len(), &params, context.seed);
-    context.observer.total(minibatches.len() as u64);
+    context.observer.phase("steps", minibatches.len() as u64);
     let mut steps: Vec<Step> = Vec::with_capacity(minibatches.len());
     let mut kls = Vec::with_capacity(minibatches.len());
     for minibatch in minibatches {

@@ -80,7 +80,8 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     context.observer.status("checking");
     let config = || files.iter().find(|(name, _)| name == "config.json")?.1.parent();
     let source = if local { folder } else { config().unwrap_or(folder) };
-    let (config, parameters) = check(source).at(|| format!("model {}", params.from))?;
+    let (config, parameters, notice) = check(source).at(|| format!("model {}", params.from))?;
+    notice.iter().for_each(|notice| context.observer.note(notice));
     let mut bytes = 0;
     for (name, path) in &files {
         if context.cancel.is_cancelled() {
@@ -144,8 +145,9 @@ async fn download(params: &Params, context: &Context) -> Result<Files> {
     }
 }
 
-/// Reads every file as the later stages will; gives the configuration and the number of weights.
-fn check(folder: &Path) -> Result<(ModelConfig, usize)> {
+/// Reads every file as the later stages will; gives the configuration, the number of weights, and what a person should
+/// know about how it is spoken to.
+fn check(folder: &Path) -> Result<(ModelConfig, usize, Option<String>)> {
     let config = ModelConfig::load(folder)?;
     let mut weights = Weights::open(folder)?;
     let mut parameters = 0;
@@ -153,7 +155,7 @@ fn check(folder: &Path) -> Result<(ModelConfig, usize)> {
         parameters += weights.take(&name, &shape)?.elem_count();
     }
     weights.finish(config.tied)?;
-    Chat::load(folder)?;
+    let notice = Chat::load(folder)?.notice().map(str::to_owned);
     let path = folder.join("tokenizer.json");
     let tokenizer = Tokenizer::from_file(&path)
         .map_err(|error| ModelStageError::Tokenizer { path: path.clone(), reason: error.to_string() })?;
@@ -163,6 +165,6 @@ fn check(folder: &Path) -> Result<(ModelConfig, usize)> {
             let vocabulary = config.vocabulary;
             Err(ModelStageError::Vocabulary { path, token, id, vocabulary }.into())
         }
-        _ => Ok((config, parameters)),
+        _ => Ok((config, parameters, notice)),
     }
 }

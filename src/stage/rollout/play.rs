@@ -171,7 +171,10 @@ impl Player {
             .and_then(|chat| chat.brief(&system, toolbox.functions()))
             .at(|| format!("policy \"{}\"", policy.name))?;
         if let Some(notice) = chat.notice() {
-            context.observer.note(&format!("policy \"{}\": {notice}", policy.name));
+            // By its name where a stage acts with several.
+            let several = context.inputs.values().any(|inputs| inputs.len() > 1);
+            let of = if several { format!("policy \"{}\": ", policy.name) } else { String::new() };
+            context.observer.note(&format!("{of}{notice}"));
         }
         let (engine, held) = (context.engine.clone(), context.held.clone());
         let beside = folder.beside("rollout", context).at(|| format!("policy \"{}\"", policy.name))?;
@@ -206,7 +209,7 @@ impl Player {
             let trajectory = known.remove(&attempt.row(&self.policy));
             if let Some(trajectory) = &trajectory {
                 scoreboard.count(attempt, trajectory);
-                context.observer.advance(1);
+                context.observer.skip(1);
             }
             played.push(trajectory);
         }

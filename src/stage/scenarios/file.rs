@@ -261,9 +261,6 @@ mod tests {
     struct Notes(std::sync::Mutex<Vec<String>>);
 
     impl crate::progress::Observer for Notes {
-        fn total(&self, _: u64) {}
-        fn advance(&self, _: u64) {}
-        fn status(&self, _: &str) {}
         fn note(&self, text: &str) {
             self.0.lock().unwrap().push(text.to_owned());
         }

@@ -106,7 +106,7 @@ pub async fn generate(
             combinations(lists).into_iter().map(move |binding| (family, binding))
         })
         .collect();
-    observer.total(cases.len() as u64);
+    observer.phase("questions", cases.len() as u64);
     let found: Vec<Found> = futures::stream::iter(0..cases.len())
         .map(|case| {
             let (family, binding) = &cases[case];

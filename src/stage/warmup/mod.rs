@@ -123,6 +123,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     live.close().await;
     let traces = traces?;
 
+    observer.phase("building the tokenizer", 0);
     let folder = context.output.join("policy");
     std::fs::create_dir_all(&folder).map_err(|source| WarmupError::Write { path: folder.clone(), source })?;
     let functions = tools.iter().map(schema).collect::<Result<Vec<Value>, _>>()?;

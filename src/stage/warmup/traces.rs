@@ -61,7 +61,7 @@ pub async fn traces(
 ) -> Result<Vec<Trace>> {
     let questions = questions(families, scenarios)?;
     let plan = plan(&questions, count, seed);
-    observer.total(plan.len() as u64);
+    observer.phase("recording traces", plan.len() as u64);
     futures::stream::iter(plan.into_iter().enumerate())
         .map(|(index, question)| {
             let questions = &questions;

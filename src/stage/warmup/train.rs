@@ -92,10 +92,9 @@ pub fn train(
         decay_from: params.decay_from,
         floor: params.floor,
     };
-    // The traces were counted before.
-    context.observer.total(examples.len() as u64 + total);
+    context.observer.phase("training steps", total);
     let mut rows = checkpoint::load(trainer, context)?;
-    context.observer.advance(rows.len() as u64);
+    context.observer.skip(rows.len() as u64);
     let shares = if trainer.decoder.by_kernels() { SHARES } else { trainer.devices() };
     for (index, step) in steps.iter().enumerate().skip(rows.len()) {
         if context.cancel.is_cancelled() {

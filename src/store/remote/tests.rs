@@ -39,6 +39,7 @@ impl Machine {
             outputs: BTreeMap::from([("out".into(), Output { digest, file: None })]),
             metrics: BTreeMap::from([("loss".into(), 0.5)]),
             cost: Cost::default(),
+            notes: Vec::new(),
             run: None,
             withheld: false,
         };

@@ -1,0 +1,77 @@
+//! What a stage would have a person know: passed on at once, and kept for its record.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Event, Listener};
+use crate::progress::Observer;
+
+/// Notes of a stage that are kept. Of more than these it is said how many there were.
+const KEPT: usize = 20;
+
+/// Listens to one stage: its progress goes to the listener's observer, what it notes and prints to the listener.
+pub struct Notes {
+    stage: String,
+    listener: Arc<dyn Listener>,
+    progress: Arc<dyn Observer>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    notes: Vec<String>,
+    more: usize,
+}
+
+impl Notes {
+    pub fn new(stage: &str, listener: &Arc<dyn Listener>) -> Self {
+        Self {
+            stage: stage.to_owned(),
+            listener: listener.clone(),
+            progress: listener.observer(stage),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// What was noted, each thing once.
+    pub fn kept(&self) -> Vec<String> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let more = (kept.more > 0).then(|| format!("and {} more notes", kept.more));
+        kept.notes.iter().cloned().chain(more).collect()
+    }
+}
+
+impl Observer for Notes {
+    fn phase(&self, name: &str, units: u64) {
+        self.progress.phase(name, units);
+    }
+
+    fn advance(&self, units: u64) {
+        self.progress.advance(units);
+    }
+
+    fn skip(&self, units: u64) {
+        self.progress.skip(units);
+    }
+
+    fn status(&self, text: &str) {
+        self.progress.status(text);
+    }
+
+    fn note(&self, text: &str) {
+        {
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            if kept.notes.iter().any(|note| note == text) {
+                return;
+            }
+            match kept.notes.len() < KEPT {
+                true => kept.notes.push(text.to_owned()),
+                false => kept.more += 1,
+            }
+        }
+        self.listener.event(&Event::StageNoted { id: &self.stage, text });
+    }
+
+    fn output(&self, line: &str) {
+        self.listener.event(&Event::Printed { id: &self.stage, line });
+    }
+}

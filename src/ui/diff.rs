@@ -1,0 +1,331 @@
+//! What sets two runs apart, as a page: what they were asked, what they came to, then keys and metrics, with iterations
+//! of a loop folded together.
+
+use std::collections::BTreeMap;
+
+use super::{closing::ranges, history::success, human};
+use crate::{
+    exec::history::{Difference, MetricChange, OutputChange, RunHistory},
+    hash::Digest,
+    plan::RerunReason,
+};
+
+/// Columns of the page.
+const COLUMNS: usize = 100;
+/// Iterations of a loop that are shown; of more, some between the first and the last.
+const ITERATIONS: usize = 8;
+/// Metrics of a loop that are shown.
+const METRICS: usize = 3;
+
+/// A run as one side of the page.
+pub struct Side<'r> {
+    pub run: &'r RunHistory,
+    /// What its comparisons of policies found, in words.
+    pub verdicts: Vec<String>,
+}
+
+/// The page. `alike` is how many stages are the same.
+pub fn diff_text(old: &Side<'_>, new: &Side<'_>, found: &[Difference], alike: usize) -> String {
+    let mut text = format!("{} → {}\n{}", old.run.id, new.run.id, asked(old.run, new.run));
+    let told = |(which, side): (&str, &Side<'_>)| {
+        let headline =
+            side.run.headline().map(|found| format!("success {}  ({})", success(&found), found.stage));
+        let lines =
+            headline.into_iter().chain(side.verdicts.iter().flat_map(|said| said.lines()).map(str::to_owned));
+        lines.map(|line| (which.to_owned(), line)).collect::<Vec<_>>()
+    };
+    text += &section("verdict", [("old", old), ("new", new)].into_iter().flat_map(told).collect());
+    let only = |which: fn(&Difference) -> Option<&str>| joined(found.iter().filter_map(which));
+    let lone = [
+        (
+            "only in the old run",
+            only(|found| match found {
+                Difference::OnlyOld { id } => Some(id),
+                _ => None,
+            }),
+        ),
+        (
+            "only in the new run",
+            only(|found| match found {
+                Difference::OnlyNew { id } => Some(id),
+                _ => None,
+            }),
+        ),
+    ];
+    for (title, stages) in lone.into_iter().filter(|(_, stages)| !stages.is_empty()) {
+        text += &section(title, vec![(String::new(), stages)]);
+    }
+    text += &section("keys", keys(found));
+    text += &section("other outputs under the same key", outputs(found));
+    let (alone, loops) = metrics(found);
+    text += &table("metrics", &["stage", "metric", "old", "new", "change"], &alone);
+    for (name, iterations) in &loops {
+        text += &iterations_text(name, iterations);
+    }
+    text + &format!("\n{alike} alike, {} different; `--json` has all of it\n", found.len())
+}
+
+/// Seeds and overrides, as far as they differ.
+fn asked(old: &RunHistory, new: &RunHistory) -> String {
+    let mut text = String::new();
+    if let (Some(one), Some(other)) = (old.seed, new.seed)
+        && one != other
+    {
+        text += &format!("seed {one} → {other}\n");
+    }
+    for (which, run, other) in [("old", old, new), ("new", new, old)] {
+        for set in run.set.iter().filter(|set| !other.set.contains(set)) {
+            text += &format!("--set {set}  in the {which} run alone\n");
+        }
+    }
+    text
+}
+
+/// Each cause with the stages it is one of; what follows from other stages last, without their digests.
+fn keys(found: &[Difference]) -> Vec<(String, String)> {
+    let mut causes: Vec<(String, bool, Vec<&str>)> = Vec::new();
+    for difference in found {
+        let Difference::Changed { id, key, .. } = difference else { continue };
+        for reason in key {
+            let (cause, follows) = match reason {
+                RerunReason::Input { role, name, .. } if role == name => (format!("inputs.{role}"), true),
+                RerunReason::Input { role, name, .. } => (format!("inputs.{role}.{name}"), true),
+                reason => (reason.to_string(), false),
+            };
+            match causes.iter_mut().find(|(other, ..)| *other == cause) {
+                Some((.., stages)) => stages.push(id),
+                None => causes.push((cause, follows, vec![id])),
+            }
+        }
+    }
+    causes.sort_by_key(|(_, follows, _)| *follows);
+    causes.into_iter().map(|(cause, _, stages)| (cause, joined(stages))).collect()
+}
+
+fn outputs(found: &[Difference]) -> Vec<(String, String)> {
+    let short = |digest: Option<Digest>| digest.map_or("none".to_owned(), |digest| digest.short());
+    let of = |difference: &Difference| {
+        let Difference::Changed { id, outputs, .. } = difference else { return Vec::new() };
+        let row = |OutputChange { name, old, new }: &OutputChange| {
+            (format!("{id}.{name}"), format!("{} → {}", short(*old), short(*new)))
+        };
+        outputs.iter().map(row).collect()
+    };
+    found.iter().flat_map(of).collect()
+}
+
+/// Metrics of each iteration, by name.
+type Iterations<'d> = BTreeMap<u32, BTreeMap<&'d str, &'d MetricChange>>;
+
+/// Rows of the stages outside loops, and iterations by loop.
+fn metrics(found: &[Difference]) -> (Vec<Vec<String>>, BTreeMap<&str, Iterations<'_>>) {
+    let (mut alone, mut loops) = (Vec::new(), BTreeMap::<&str, Iterations<'_>>::new());
+    for difference in found {
+        let Difference::Changed { id, metrics, .. } = difference else { continue };
+        let iteration = id.split_once('[').and_then(|(name, rest)| {
+            let (number, _) = rest.split_once("]/")?;
+            Some((name, number.parse::<u32>().ok()?))
+        });
+        for change in metrics {
+            match iteration {
+                Some((name, number)) => {
+                    let all = loops.entry(name).or_default().entry(number).or_default();
+                    all.insert(&change.name, change);
+                }
+                None => {
+                    let [old, new, by] = cells(change);
+                    alone.push(vec![id.clone(), change.name.clone(), old, new, by]);
+                }
+            }
+        }
+    }
+    (alone, loops)
+}
+
+/// Old, new and by how much.
+fn cells(change: &MetricChange) -> [String; 3] {
+    let shown = |value: Option<f64>| value.map_or("none".to_owned(), human::number);
+    let by = match (change.old, change.new) {
+        (Some(old), Some(new)) => {
+            let sign = if new >= old { "+" } else { "−" };
+            format!("{sign}{}", human::number((new - old).abs()))
+        }
+        _ => String::new(),
+    };
+    [shown(change.old), shown(change.new), by]
+}
+
+/// A loop's headlines, or else its first metrics by name, over its iterations.
+fn iterations_text(name: &str, iterations: &Iterations<'_>) -> String {
+    let has = |metric: &str| iterations.values().any(|metrics| metrics.contains_key(metric));
+    let mut shown: Vec<&str> =
+        human::HEADLINES.into_iter().filter(|metric| has(metric)).take(METRICS).collect();
+    if shown.is_empty() {
+        let mut all: Vec<&str> = iterations.values().flat_map(|metrics| metrics.keys().copied()).collect();
+        all.sort_unstable();
+        all.dedup();
+        shown = all.into_iter().take(METRICS).collect();
+    }
+    let numbers: Vec<u32> = iterations.keys().copied().collect();
+    let row = |number: &u32| {
+        let cell = |metric: &&str| match iterations[number].get(*metric) {
+            Some(change) => {
+                let [old, new, _] = cells(change);
+                format!("{old} → {new}")
+            }
+            None => "alike".to_owned(),
+        };
+        std::iter::once(number.to_string()).chain(shown.iter().map(cell)).collect()
+    };
+    let picked = picked(&numbers);
+    let rows: Vec<Vec<String>> = picked.iter().map(row).collect();
+    let title = match picked.len() < numbers.len() {
+        true => format!("{name}: {} of {} iterations that differ", picked.len(), numbers.len()),
+        false => name.to_owned(),
+    };
+    let heading: Vec<&str> = std::iter::once("iteration").chain(shown.iter().copied()).collect();
+    table(&title, &heading, &rows)
+}
+
+/// The first, the last and some between, evenly.
+fn picked(numbers: &[u32]) -> Vec<u32> {
+    if numbers.len() <= ITERATIONS {
+        return numbers.to_vec();
+    }
+    let last = numbers.len() - 1;
+    (0..ITERATIONS).map(|index| numbers[index * last / (ITERATIONS - 1)]).collect()
+}
+
+fn joined<'a>(ids: impl IntoIterator<Item = &'a str>) -> String {
+    ranges(ids).join(", ")
+}
+
+/// A title and its rows; the right side of a row goes on below itself where it is too wide.
+fn section(title: &str, rows: Vec<(String, String)>) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let wide = rows.iter().map(|(left, _)| left.chars().count()).max().unwrap_or(0);
+    let indent = if wide == 0 { 2 } else { wide + 4 };
+    let mut text = format!("\n{title}\n");
+    for (left, right) in rows {
+        let mut line = format!("  {left:<wide$}");
+        line += &" ".repeat(indent - line.chars().count());
+        let mut used = 0;
+        for word in right.split(' ') {
+            let more = word.chars().count() + usize::from(used > 0);
+            if used > 0 && indent + used + more > COLUMNS {
+                text += &format!("{}\n", line.trim_end());
+                (line, used) = (" ".repeat(indent), 0);
+            }
+            if used > 0 {
+                line.push(' ');
+                used += 1;
+            }
+            line += word;
+            used += word.chars().count();
+        }
+        text += &format!("{}\n", line.trim_end());
+    }
+    text
+}
+
+fn table(title: &str, heading: &[&str], rows: &[Vec<String>]) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let heading: Vec<String> = heading.iter().map(|&name| name.to_owned()).collect();
+    let all: Vec<&Vec<String>> = std::iter::once(&heading).chain(rows).collect();
+    let wide = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let wide: Vec<usize> = (0..heading.len()).map(wide).collect();
+    let mut text = format!("\n{title}\n");
+    for row in all {
+        let cells: Vec<String> = row.iter().zip(&wide).map(|(cell, wide)| format!("{cell:<wide$}")).collect();
+        text += &format!("  {}\n", cells.join("  ").trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::history::Standing;
+
+    fn run(id: &str, seed: u64) -> RunHistory {
+        RunHistory {
+            id: id.into(),
+            standing: Standing::Finished,
+            began_ms: None,
+            seconds: 1.0,
+            seed: Some(seed),
+            set: Vec::new(),
+            resample: Vec::new(),
+            nodes: Vec::new(),
+        }
+    }
+
+    fn changed(id: &str, key: Vec<RerunReason>, metrics: &[(&str, f64, f64)]) -> Difference {
+        let change = |(name, old, new): &(&str, f64, f64)| MetricChange {
+            name: (*name).to_owned(),
+            old: Some(*old),
+            new: Some(*new),
+        };
+        let metrics = metrics.iter().map(change).collect();
+        Difference::Changed { id: id.to_owned(), key, metrics, outputs: Vec::new() }
+    }
+
+    #[test]
+    fn two_seeds_of_a_long_loop_are_a_page() {
+        let seed = || RerunReason::Seed { old: Some(1), new: Some(2) };
+        let input = |role: &str, of: u32| RerunReason::Input {
+            role: role.into(),
+            name: role.into(),
+            old: None,
+            new: Some(Digest::of(&of.to_le_bytes())),
+            from: None,
+        };
+        let mut found = vec![changed("base", vec![seed()], &[("loss", 0.5, 0.25)])];
+        for turn in 1..=32 {
+            let rate = f64::from(turn) / 40.0;
+            let success = [("success", rate, rate + 0.1), ("turns", 3.5, 3.25)];
+            let rollout = format!("train[{turn:04}]/rollout");
+            found.push(changed(&rollout, vec![input("policy", turn), seed()], &success));
+            found.push(changed(&format!("train[{turn:04}]/update"), vec![input("policy", turn)], &[]));
+        }
+        found.push(changed("exam", vec![input("policies", 1)], &[("all.gain", 0.5, 0.625)]));
+        let (old, new) = (run("old", 1), run("new", 2));
+        let side = |run, said: &str| Side { run, verdicts: vec![said.to_owned()] };
+        let text = diff_text(&side(&old, "trained: a gain"), &side(&new, "trained: no gain"), &found, 3);
+        insta::assert_snapshot!(text, @r"
+        old → new
+        seed 1 → 2
+
+        verdict
+          old  trained: a gain
+          new  trained: no gain
+
+        keys
+          seed 1 → 2       base, train[0001..0032]/rollout
+          inputs.policy    train[0001..0032]/rollout, train[0001..0032]/update
+          inputs.policies  exam
+
+        metrics
+          stage  metric    old    new    change
+          base   loss      0.500  0.250  −0.250
+          exam   all.gain  0.500  0.625  +0.125
+
+        train: 8 of 32 iterations that differ
+          iteration  success
+          1          0.025 → 0.125
+          5          0.125 → 0.225
+          9          0.225 → 0.325
+          14         0.350 → 0.450
+          18         0.450 → 0.550
+          23         0.575 → 0.675
+          27         0.675 → 0.775
+          32         0.800 → 0.900
+
+        3 alike, 66 different; `--json` has all of it
+        ");
+    }
+}
