@@ -297,6 +297,35 @@ mod tests {
         let side = |run, said: &str| Side { run, verdicts: vec![said.to_owned()] };
         let text = diff_text(&side(&old, "trained: a gain"), &side(&new, "trained: no gain"), &found, 3);
         insta::assert_snapshot!(text, @r"
+        old → new
+        seed 1 → 2
+
+        verdict
+          old  trained: a gain
+          new  trained: no gain
+
+        keys
+          seed 1 → 2       base, train[0001..0032]/rollout
+          inputs.policy    train[0001..0032]/rollout, train[0001..0032]/update
+          inputs.policies  exam
+
+        metrics
+          stage  metric    old    new    change
+          base   loss      0.500  0.250  −0.250
+          exam   all.gain  0.500  0.625  +0.125
+
+        train: 8 of 32 iterations that differ
+          iteration  success
+          1          0.025 → 0.125
+          5          0.125 → 0.225
+          9          0.225 → 0.325
+          14         0.350 → 0.450
+          18         0.450 → 0.550
+          23         0.575 → 0.675
+          27         0.675 → 0.775
+          32         0.800 → 0.900
+
+        3 alike, 66 different; `--json` has all of it
         ");
     }
 }

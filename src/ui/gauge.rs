@@ -206,10 +206,10 @@ mod tests {
         let (gauge, now) = rollout();
         let shown: Vec<String> = [40, 60, 80, 120].map(|width| gauge.line(width, now)).into();
         insta::assert_snapshot!(shown.join("\n"), @r"
-        train[…  success 0.61 · 12.3k tokens/s
+        train…  success 0.61 · 12.3k tokens/s
         train[0001]/rollout  25%  success 0.61 · 12.3k tokens/s
-        train[0001]/rollout  128/512  1:00 left  success 0.61 · 12.3k tokens/s
-        train[0001]/rollout  ━━╸         episodes 128/512  0:20, 1:00 left  success 0.61 · 12.3k tokens/s
+        train[0001]/rollout  128/512  0:20, 1:00 left  success 0.61 · 12.3k tokens/s
+        train[0001]/rollout  ━━━━━━╸                   episodes 128/512  0:20, 1:00 left  success 0.61 · 12.3k tokens/s
         ");
         for (width, line) in [40, 60, 80, 120].into_iter().zip(&shown) {
             assert!(columns(line) + MARGIN <= width, "{width}: {line}");
