@@ -2,8 +2,10 @@
 
 use minijinja::{Error, ErrorKind, Value, value::Kwargs};
 
+type Named = Vec<(String, Value)>;
+
 /// Positional arguments, and those by name.
-pub fn split(arguments: &[Value]) -> Result<(&[Value], Vec<(String, Value)>), Error> {
+pub fn split(arguments: &[Value]) -> Result<(&[Value], Named), Error> {
     let Some((last, positional)) = arguments.split_last().filter(|(last, _)| last.is_kwargs()) else {
         return Ok((arguments, Vec::new()));
     };
