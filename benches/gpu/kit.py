@@ -35,7 +35,9 @@ class Skipped(Exception):
 
 
 class Failed(Exception):
-    pass
+    """`data` is what there is all the same, `output` what the command printed."""
+
+    data, output = None, ""
 
 
 class Kit:
@@ -86,7 +88,9 @@ class Kit:
         if child.returncode:
             said = [line for line in (errors or output).splitlines() if line.strip()] or ["no message"]
             told = next((line for line in said if line.startswith(("error", "Error", "thread"))), said[-1])
-            raise Failed(f"exit {child.returncode}: {told[:300]}")
+            failed = Failed(f"exit {child.returncode}: {told[:300]}")
+            failed.output = output
+            raise failed
         return output
 
     def mcprl(self, words, env=None):
@@ -108,7 +112,7 @@ class Kit:
             entry["status"], entry["line"] = "skipped", str(why)
         except Failed as why:
             entry["status"], entry["line"] = "failed", str(why)
-            entry["data"] = getattr(why, "data", None)
+            entry["data"] = why.data
         except Exception as error:  # noqa: BLE001: whatever is wrong here, the other parts run.
             self.log.write(traceback.format_exc())
             entry["status"], entry["line"] = "failed", f"{type(error).__name__}: {error}"
@@ -187,8 +191,13 @@ def doctor(kit):
 
 
 def device_tests(kit):
-    said = kit.run([HERE / "mcprl-tests", "--ignored", "on_a_device", "--test-threads", "1"],
-                   {"CARGO_MANIFEST_DIR": str(HERE)})
+    words = ["--ignored", "on_a_device", "--test-threads", "1"]
+    try:
+        said = kit.run([HERE / "mcprl-tests", *words], {"CARGO_MANIFEST_DIR": str(HERE)})
+    except Failed as why:
+        names = re.findall(r"^test \S*::(\S+) \.\.\. FAILED", why.output, re.MULTILINE)
+        reasons = re.findall(r"panicked at .*\n(.*)", why.output)
+        raise Failed("; ".join(map(": ".join, zip(names, reasons))) or str(why)) from None
     count = re.search(r"(\d+) passed", said)
     if not count or count[1] == "0":
         raise Failed("no test ran")
@@ -477,8 +486,8 @@ def main():
         if shape != first:
             part("update", 60, update, shape)
             part("decode", 45, decode, shape)
-        part("peer update", 60, peer_update, shape)
-        part("peer decode", 60, peer_decode, shape)
+        part("peer update", 75, peer_update, shape)
+        part("peer decode", 75, peer_decode, shape)
     failed = [part["name"] for part in kit.results["parts"] if part["status"] == "failed"]
     kit.results["verdict"] = f"failed: {', '.join(failed)}" if failed else "all parts that ran are right"
     kit.save()
