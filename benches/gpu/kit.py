@@ -25,8 +25,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path += [str(HERE / "peers"), str(HERE.parent / "peers")]
 from shapes import SHAPES  # noqa: E402
 
-# What the binaries are linked to.
-LIBRARIES = ["libcublas.so.13", "libcublasLt.so.13", "libcurand.so.10"]
+# What the binaries are linked to, and the wheels that bring it.
+LIBRARIES = {"libcublas.so.13": "nvidia-cublas", "libcublasLt.so.13": "nvidia-cublas", "libcurand.so.10": "nvidia-curand"}
 REHEARSAL = "cpu-composed"
 
 
@@ -86,9 +86,7 @@ class Kit:
                 os.killpg(child.pid, signal.SIGKILL)
         self.log.write(output + errors)
         if child.returncode:
-            said = [line for line in (errors or output).splitlines() if line.strip()] or ["no message"]
-            told = next((line for line in said if line.startswith(("error", "Error", "thread"))), said[-1])
-            failed = Failed(f"exit {child.returncode}: {told[:300]}")
+            failed = Failed(f"exit {child.returncode}: {told(errors or output)}")
             failed.output = output
             raise failed
         return output
@@ -130,6 +128,13 @@ class Kit:
             partial.replace(self.out / name)
 
 
+def told(text):
+    """The line that says what went wrong."""
+    lines = [line for line in text.splitlines() if line.strip()] or ["no message"]
+    line = next((line for line in lines if line.startswith(("error", "Error", "thread", "bad", '{"error"'))), lines[-1])
+    return json.loads(line)["error"]["message"] if line.startswith('{"error"') else line[:300]
+
+
 # The machine.
 
 
@@ -167,7 +172,8 @@ def link_libraries(driver):
     link.symlink_to(driver)
     missing = [name for name in LIBRARIES if not (folder / name).exists()]
     if missing:
-        raise Failed(f"CUDA 13 is not found: no {', '.join(missing)} in {', '.join(places) or 'any wheel'}")
+        wheels = " ".join(dict.fromkeys(LIBRARIES[name] for name in missing))
+        raise Failed(f"no {', '.join(missing)} of CUDA 13 on this machine: pip install {wheels}")
 
 
 def have(*packages):
