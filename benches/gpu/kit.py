@@ -25,8 +25,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path += [str(HERE / "peers"), str(HERE.parent / "peers")]
 from shapes import SHAPES  # noqa: E402
 
-# What the binaries are linked to.
-LIBRARIES = ["libcublas.so.13", "libcublasLt.so.13", "libcurand.so.10"]
+# What the binaries are linked to, and the wheels that bring it.
+LIBRARIES = {"libcublas.so.13": "nvidia-cublas", "libcublasLt.so.13": "nvidia-cublas", "libcurand.so.10": "nvidia-curand"}
 REHEARSAL = "cpu-composed"
 
 
@@ -35,7 +35,9 @@ class Skipped(Exception):
 
 
 class Failed(Exception):
-    pass
+    """`data` is what there is all the same, `output` what the command printed."""
+
+    data, output = None, ""
 
 
 class Kit:
@@ -84,9 +86,9 @@ class Kit:
                 os.killpg(child.pid, signal.SIGKILL)
         self.log.write(output + errors)
         if child.returncode:
-            said = [line for line in (errors or output).splitlines() if line.strip()] or ["no message"]
-            told = next((line for line in said if line.startswith(("error", "Error", "thread"))), said[-1])
-            raise Failed(f"exit {child.returncode}: {told[:300]}")
+            failed = Failed(f"exit {child.returncode}: {told(errors or output)}")
+            failed.output = output
+            raise failed
         return output
 
     def mcprl(self, words, env=None):
@@ -108,7 +110,7 @@ class Kit:
             entry["status"], entry["line"] = "skipped", str(why)
         except Failed as why:
             entry["status"], entry["line"] = "failed", str(why)
-            entry["data"] = getattr(why, "data", None)
+            entry["data"] = why.data
         except Exception as error:  # noqa: BLE001: whatever is wrong here, the other parts run.
             self.log.write(traceback.format_exc())
             entry["status"], entry["line"] = "failed", f"{type(error).__name__}: {error}"
@@ -124,6 +126,13 @@ class Kit:
             partial = self.out / f"{name}.partial"
             partial.write_text(text + "\n")
             partial.replace(self.out / name)
+
+
+def told(text):
+    """The line that says what went wrong."""
+    lines = [line for line in text.splitlines() if line.strip()] or ["no message"]
+    line = next((line for line in lines if line.startswith(("error", "Error", "thread", "bad", '{"error"'))), lines[-1])
+    return json.loads(line)["error"]["message"] if line.startswith('{"error"') else line[:300]
 
 
 # The machine.
@@ -163,7 +172,8 @@ def link_libraries(driver):
     link.symlink_to(driver)
     missing = [name for name in LIBRARIES if not (folder / name).exists()]
     if missing:
-        raise Failed(f"CUDA 13 is not found: no {', '.join(missing)} in {', '.join(places) or 'any wheel'}")
+        wheels = " ".join(dict.fromkeys(LIBRARIES[name] for name in missing))
+        raise Failed(f"no {', '.join(missing)} of CUDA 13 on this machine: pip install {wheels}")
 
 
 def have(*packages):
@@ -187,8 +197,13 @@ def doctor(kit):
 
 
 def device_tests(kit):
-    said = kit.run([HERE / "mcprl-tests", "--ignored", "on_a_device", "--test-threads", "1"],
-                   {"CARGO_MANIFEST_DIR": str(HERE)})
+    words = ["--ignored", "on_a_device", "--test-threads", "1"]
+    try:
+        said = kit.run([HERE / "mcprl-tests", *words], {"CARGO_MANIFEST_DIR": str(HERE)})
+    except Failed as why:
+        names = re.findall(r"^test \S*::(\S+) \.\.\. FAILED", why.output, re.MULTILINE)
+        reasons = re.findall(r"panicked at .*\n(.*)", why.output)
+        raise Failed("; ".join(map(": ".join, zip(names, reasons))) or str(why)) from None
     count = re.search(r"(\d+) passed", said)
     if not count or count[1] == "0":
         raise Failed("no test ran")
@@ -463,6 +478,8 @@ def main():
     first, *others = shapes
 
     def part(name, seconds, work, *arguments):
+        # A rehearsal shares the CPU with whatever runs there.
+        seconds *= 5 if kit.small else 1
         kit.part(" ".join([name, *arguments]), seconds, lambda: work(kit, *arguments))
 
     # What says most comes first; what is left when time is up, is skipped.
@@ -477,8 +494,8 @@ def main():
         if shape != first:
             part("update", 60, update, shape)
             part("decode", 45, decode, shape)
-        part("peer update", 60, peer_update, shape)
-        part("peer decode", 60, peer_decode, shape)
+        part("peer update", 75, peer_update, shape)
+        part("peer decode", 75, peer_decode, shape)
     failed = [part["name"] for part in kit.results["parts"] if part["status"] == "failed"]
     kit.results["verdict"] = f"failed: {', '.join(failed)}" if failed else "all parts that ran are right"
     kit.save()

@@ -72,7 +72,7 @@ rehearse() {
     kit=$(mktemp -d)
     trap 'rm -rf "$kit"' EXIT
     stage "$kit/gpu-kit" "${CARGO_TARGET_DIR:-target}/release/mcprl" "$tests"
-    "$kit/gpu-kit/kit.sh" run --device cpu-composed --out "$kit/results" "$@"
+    "$kit/gpu-kit/kit.sh" run --device cpu-composed --out "$kit/results" --budget 1200 "$@"
 }
 
 verb=${1:-}
