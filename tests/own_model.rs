@@ -351,33 +351,3 @@ fn that_a_chat_template_is_replaced_is_kept_with_the_result() {
     assert!(is_told(&std::fs::read_to_string(run.join("journal.jsonl")).unwrap()));
     assert!(is_told(&project.mcprl(&["show", "latest/base"]).out));
 }
-
-#[test]
-fn that_a_chat_template_is_replaced_is_kept_with_the_result() {
-    let model = RUN.split("[server]").next().unwrap();
-    let project = Project::with_model(model);
-    let blind = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
-                 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-    project.write("llama/chat_template.jinja", blind);
-    let is_told = |text: &str| text.contains("own template for ChatML");
-    let doctor = project.mcprl(&["doctor", "run.toml"]).out;
-    let line = doctor.lines().find(|line| line.starts_with("note  stage      base: ")).unwrap_or_default();
-    assert!(is_told(line), "{doctor}");
-    // When it runs, and from the cache.
-    for event in ["finished", "cached"] {
-        let said = project.run(&["--json"]).out;
-        let events: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let ended = events.iter().find(|found| found["event"] == event).unwrap();
-        assert!(is_told(ended["notes"][0].as_str().unwrap()), "{said}");
-        let noted = events.iter().any(|found| is_told(found["note"]["message"].as_str().unwrap_or_default()));
-        assert_eq!(noted, event == "finished", "{said}");
-    }
-    let said = project.run(&[]).err;
-    assert!(
-        is_told(said.lines().find(|line| line.starts_with("note     base")).unwrap_or_default()),
-        "{said}"
-    );
-    let run = newest(&project);
-    assert!(is_told(&std::fs::read_to_string(run.join("journal.jsonl")).unwrap()));
-    assert!(is_told(&project.mcprl(&["show", "latest/base"]).out));
-}

@@ -76,9 +76,10 @@ impl Diagnostic for DataError {
                 "another version or a stage of your own wrote the file; docs/stages.md lists the columns"
                     .into(),
             ),
-            Self::Read { .. } | Self::Batch { .. } => {
-                Some("the file is truncated, or not Parquet, or compressed in a way other than snappy and zstd".into())
-            }
+            Self::Read { .. } | Self::Batch { .. } => Some(
+                "the file is truncated, or not Parquet, or compressed in a way other than snappy and zstd"
+                    .into(),
+            ),
             Self::Value { .. } => Some("it is to be a finite number".into()),
             Self::Write { .. } => Some("is the disk full, or the folder read-only?".into()),
             Self::Open { .. } => None,

@@ -12,6 +12,6 @@ mod verdict;
 #[cfg(test)]
 mod tests;
 
-pub use report::{report, summary};
+pub use report::{headline, report, summary};
 pub use statistics::{Clusters, Interval, bootstrap_mean, holm, sign_flip, wilson};
 pub use verdict::{Episode, Exam, Finding, Mode, metrics, verdict};

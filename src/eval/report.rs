@@ -36,6 +36,11 @@ pub fn summary(rows: &[VerdictRow], paint: Paint) -> String {
     tables.collect::<String>() + &sentences(rows, paint)
 }
 
+/// The verdict alone: a sentence for each compared policy.
+pub fn headline(rows: &[VerdictRow]) -> String {
+    sentences(rows, plain)
+}
+
 /// The page. `notes` are said below the verdict, a paragraph each.
 pub fn report(rows: &[VerdictRow], notes: &[String]) -> String {
     let mut page = format!("# Verdict\n\n{}\n", sentences(rows, plain).replace('\n', "  \n"));

@@ -105,7 +105,11 @@ fn groups_with_equal_rewards_count_as_in_trl_or_are_left_out_before_its_loss() {
         let attempts: Vec<_> = case
             .rollouts
             .iter()
-            .map(|rollout| Attempt { group: &rollout.group, reward: rollout.reward, excluded: None })
+            .map(|rollout| Attempt {
+                group: GroupKey { scenario: &rollout.group, policy: "p" },
+                reward: rollout.reward,
+                excluded: None,
+            })
             .collect();
         let (credits, _) = advantages(&attempts, Scale::Mean);
         let zero_variance = case.zero_variance.unwrap();

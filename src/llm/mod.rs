@@ -249,31 +249,6 @@ fn http(timeout: Duration) -> Result<reqwest::Client, LlmError> {
     client.build().map_err(LlmError::Client)
 }
 
-/// Asks the endpoint of a model for the models it has, without a key, and gives the status it answers with: any says that
-/// somebody is there. Nothing is sampled, and nothing is paid for.
-///
-/// # Errors
-/// If nobody answers in that time.
-pub async fn reach(base_url: &str, model: &str, limit: Duration) -> Result<u16, LlmError> {
-    let mut url = address(base_url)?;
-    let path = url.path().trim_end_matches("/chat/completions").to_owned();
-    url.set_path(&format!("{path}/models"));
-    let (model, shown) = (model.to_owned(), base_url.to_owned());
-    let answer = http(limit)?.get(url).send().await.map_err(reqwest::Error::without_url);
-    match answer {
-        Ok(answer) => Ok(answer.status().as_u16()),
-        Err(source) if source.is_timeout() => Err(LlmError::Timeout { model, url: shown, limit }),
-        Err(source) => Err(LlmError::Unreachable { model, url: shown, source }),
-    }
-}
-
-fn http(timeout: Duration) -> Result<reqwest::Client, LlmError> {
-    // Fails where one is installed already, which serves as well.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().redirect(Policy::none()).no_proxy().timeout(timeout);
-    client.build().map_err(LlmError::Client)
-}
-
 /// Whether the environment has a key in this variable that can be sent.
 ///
 /// # Errors

@@ -53,12 +53,6 @@ impl Overrides {
         let of_variable = |(name, text): (&String, &String)| Some(format!("{}={text}", variable_path(name)?));
         self.environment.iter().filter_map(of_variable).chain(self.set.iter().cloned()).collect()
     }
-
-    /// All of them as `--set` takes them, later ones winning.
-    pub fn spelled(&self) -> Vec<String> {
-        let of_variable = |(name, text): (&String, &String)| Some(format!("{}={text}", variable_path(name)?));
-        self.environment.iter().filter_map(of_variable).chain(self.set.iter().cloned()).collect()
-    }
 }
 
 /// Tables of the run file whose values may be secrets, with the point behind.

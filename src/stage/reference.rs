@@ -118,7 +118,8 @@ fn output((name, port): (&String, &Port)) -> String {
 }
 
 fn table_section<T: Table>() -> String {
-    let mut text = format!("\n## `{}`\n\n{}\n\n| column | type | |\n|---|---|---|\n", T::NAME, T::ABOUT.trim());
+    let mut text =
+        format!("\n## `{}`\n\n{}\n\n| column | type | |\n|---|---|---|\n", T::NAME, T::ABOUT.trim());
     for field in T::schema().fields() {
         let nullable = if field.is_nullable() { ", nullable" } else { "" };
         let about = field.metadata().get("doc").map_or("", String::as_str);
