@@ -228,7 +228,11 @@ fn a_run_that_failed_before_it_trained_gives_what_it_began_with_only_where_that_
          hint: `mcprl resume {run}` goes on with the run; `mcprl export {run}/start` writes that one\n"
     );
     assert_eq!(refused.err, expected);
-    let named = project.mcprl(&["export", "latest/start", "--out", "out"]);
+    project.kind("first", "seeded", "[outputs.policy]\ntype = \"policy\"\npath = \"policy\"\n", "exit 1");
+    assert_eq!(project.mcprl(&["run", "run.toml"]).code, Some(1));
+    let none = project.mcprl(&["export", "latest", "--out", "out"]);
+    assert!(none.code == Some(1) && none.err.contains("has written no policy yet"), "{}", none.err);
+    let named = project.mcprl(&["export", &format!("{run}/start"), "--out", "out"]);
     assert!(named.err.contains("start/policy/model.safetensors"), "it is taken: {}", named.err);
 }
 

@@ -55,6 +55,8 @@ enum ExportError {
         "run \"{run}\" has trained no policy yet: its newest is that of \"{stage}\", which it began with"
     )]
     Untrained { run: String, stage: String },
+    #[error("run \"{run}\" has written no policy yet")]
+    NoneYet { run: String },
     #[error("{link} is no longer in the cache")]
     Gone { link: PathBuf, run: String },
     #[error("{0} exists already")]
@@ -74,7 +76,7 @@ impl Diagnostic for ExportError {
         match self {
             Self::NotThere(_) => "export::not_there",
             Self::NoPolicy(_) => "export::no_policy",
-            Self::Untrained { .. } => "export::untrained",
+            Self::Untrained { .. } | Self::NoneYet { .. } => "export::untrained",
             Self::Gone { .. } => "export::gone",
             Self::Exists(_) => "export::exists",
             Self::NoBase { .. } => "export::no_base",
@@ -93,6 +95,7 @@ impl Diagnostic for ExportError {
                     "`mcprl resume {run}` goes on with the run; `mcprl export {run}/{stage}` writes that one"
                 )
             }
+            Self::NoneYet { run } => format!("`mcprl resume {run}` goes on with the run"),
             Self::Gone { run, .. } => {
                 format!("`mcprl resume {run}` makes it anew; `mcprl export {run}/STAGE` names another policy")
             }
@@ -106,7 +109,9 @@ impl Diagnostic for ExportError {
 
     fn class(&self) -> Class {
         match self {
-            Self::Write { .. } | Self::Gone { .. } | Self::Untrained { .. } => Class::Work,
+            Self::Write { .. } | Self::Gone { .. } | Self::Untrained { .. } | Self::NoneYet { .. } => {
+                Class::Work
+            }
             _ => Class::Usage,
         }
     }
@@ -229,7 +234,11 @@ impl Export {
             let named = NodeName::parse(part);
             policies.retain(|policy| policy.strip_prefix(&path).is_ok_and(|inner| means(&named, inner)));
         }
-        let folder = policies.pop().ok_or_else(|| ExportError::NoPolicy(self.policy.clone()))?;
+        let none = || match part {
+            None if run.standing != Standing::Finished => ExportError::NoneYet { run: id.to_owned() },
+            _ => ExportError::NoPolicy(self.policy.clone()),
+        };
+        let folder = policies.pop().ok_or_else(none)?;
         // An earlier one in its place would pass for it.
         if !folder::is_policy(&folder) {
             return Err(ExportError::Gone { link: folder, run: id.to_owned() }.into());

@@ -84,7 +84,7 @@ impl Observer for Bar {
     }
 
     fn advance(&self, units: u64) {
-        self.change(|gauge| gauge.advance(units));
+        self.change(|gauge| gauge.advance(units, Instant::now()));
     }
 
     fn skip(&self, units: u64) {

@@ -13,6 +13,8 @@ pub struct Gauge {
 struct Phase {
     name: String,
     began: Instant,
+    /// When units were last done.
+    last: Instant,
     done: u64,
     /// Of these, done before it began.
     skipped: u64,
@@ -43,8 +45,9 @@ impl Gauge {
         }
     }
 
-    pub fn advance(&mut self, units: u64) {
+    pub fn advance(&mut self, units: u64, now: Instant) {
         self.phase.done += units;
+        self.phase.last = now;
     }
 
     pub fn skip(&mut self, units: u64) {
@@ -111,7 +114,7 @@ impl Gauge {
 
 impl Phase {
     fn new(name: &str, units: u64, now: Instant) -> Self {
-        Self { name: name.to_owned(), began: now, done: 0, skipped: 0, units }
+        Self { name: name.to_owned(), began: now, last: now, done: 0, skipped: 0, units }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "shown as a percentage")]
@@ -126,13 +129,13 @@ impl Phase {
         }
     }
 
-    /// At the speed so far.
+    /// At the speed at which units were done so far.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     fn left(&self, now: Instant) -> Option<Duration> {
         let (done, missing) = (self.done - self.skipped, self.units.saturating_sub(self.done));
-        let spent = now - self.began;
-        let known = done > 0 && missing > 0 && spent >= SETTLED;
-        known.then(|| spent.mul_f64(missing as f64 / done as f64))
+        let spent = self.last - self.began;
+        let known = done > 0 && missing > 0 && now - self.began >= SETTLED;
+        known.then(|| spent.mul_f64(missing as f64 / done as f64).saturating_sub(now - self.last))
     }
 }
 
@@ -196,9 +199,10 @@ mod tests {
         let began = Instant::now();
         let mut gauge = Gauge::new("train[0001]/rollout", began);
         gauge.phase("episodes", 512, began);
-        gauge.advance(128);
+        let now = began + Duration::from_secs(20);
+        gauge.advance(128, now);
         gauge.status("success 0.61 · 12.3k tokens/s");
-        (gauge, began + Duration::from_secs(20))
+        (gauge, now)
     }
 
     #[test]
@@ -222,14 +226,15 @@ mod tests {
         let at = |seconds| began + Duration::from_secs(seconds);
         let mut gauge = Gauge::new("base", began);
         gauge.phase("recording traces", 300, began);
-        gauge.advance(300);
+        gauge.advance(300, at(2));
         assert_eq!(gauge.message(at(2)), "recording traces 300/300");
         gauge.phase("building the tokenizer", 0, at(2));
         assert_eq!(gauge.message(at(3)), "building the tokenizer");
         gauge.phase("training steps", 800, at(4));
-        gauge.advance(200);
+        gauge.advance(200, at(14));
         gauge.status("loss 1.250");
         assert_eq!(gauge.message(at(14)), "training steps 200/800, 0:30 left, loss 1.250");
+        assert_eq!(gauge.message(at(18)), "training steps 200/800, 0:26 left, loss 1.250");
         assert!(gauge.line(80, at(14)).contains("training steps 200/800"), "{}", gauge.line(80, at(14)));
     }
 
@@ -240,8 +245,8 @@ mod tests {
         gauge.phase("training steps", 800, began);
         gauge.skip(600);
         assert_eq!(gauge.message(began + Duration::from_secs(10)), "training steps 600/800");
-        gauge.advance(100);
         let later = began + Duration::from_secs(10);
+        gauge.advance(100, later);
         assert_eq!(gauge.message(later), "training steps 700/800, 0:10 left");
     }
 }

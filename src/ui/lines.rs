@@ -61,7 +61,7 @@ impl Observer for Stage {
     }
 
     fn advance(&self, units: u64) {
-        self.change(|gauge, _| gauge.advance(units));
+        self.change(|gauge, now| gauge.advance(units, now));
     }
 
     fn skip(&self, units: u64) {
