@@ -450,7 +450,7 @@ impl Trainer {
         })
     }
 
-    /// One optimiser step over these microbatches, the gradient clipped to this norm.
+    /// One optimiser step over these microbatches, the gradient clipped to this norm; 0 clips nothing.
     ///
     /// # Errors
     /// If the gradient is not finite; the parameters are then unchanged.
@@ -466,7 +466,8 @@ impl Trainer {
         if !gradient_norm.is_finite() {
             return Err(EngineError::Diverged { what: "the gradient norm" });
         }
-        let scale = if gradient_norm > max_norm { max_norm / (gradient_norm + 1e-6) } else { 1.0 };
+        let clips = max_norm > 0.0 && gradient_norm > max_norm;
+        let scale = if clips { max_norm / (gradient_norm + 1e-6) } else { 1.0 };
         let mut parameters = self.decoder.trained();
         self.optimizer.step(
             &mut parameters,

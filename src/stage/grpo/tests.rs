@@ -320,3 +320,11 @@ async fn under_dropout_the_gap_is_that_of_a_scoring_pass_and_the_same_seed_drops
     let config = String::from_utf8(first.bytes("adapter_config.json")).unwrap();
     assert!(config.contains("\"lora_dropout\": 0.2,"), "{config}");
 }
+
+#[tokio::test]
+async fn a_gradient_norm_of_0_clips_nothing() {
+    let hall = Hall::open();
+    let [unclipped, high] = [0.0, 1e9].map(|norm| json!({"max_gradient_norm": norm}));
+    let (unclipped, high) = (hall.fresh("unclipped", unclipped).await, hall.fresh("high", high).await);
+    assert_eq!(unclipped.bytes(ADAPTER), high.bytes(ADAPTER));
+}
