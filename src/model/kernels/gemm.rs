@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use super::{Level, team, tile::Block};
+use super::{Level, multiplies_bf16, team, tile::Block};
 
 /// Floats in the widest vector.
 pub const LANES: usize = 16;
@@ -32,7 +32,7 @@ pub struct Packed {
 impl Packed {
     /// From `[k, n]`, row-major.
     pub fn from_rows(b: &[f32], k: usize, n: usize) -> Self {
-        assert!(b.len() >= k * n, "B has {} values, needs {k}x{n}", b.len());
+        assert!(reach([(k, n)], 0) <= b.len(), "B has {} values, needs {k}x{n}", b.len());
         let mut data = vec![0.0; n.div_ceil(PANEL) * k * PANEL];
         for (panel, columns) in data.chunks_exact_mut(k.max(1) * PANEL).zip((0..n).step_by(PANEL)) {
             let width = PANEL.min(n - columns);
@@ -45,7 +45,7 @@ impl Packed {
 
     /// From the transpose: `b` is `[n, k]`, row-major, as weights are stored.
     pub fn from_columns(b: &[f32], k: usize, n: usize) -> Self {
-        assert!(b.len() >= k * n, "B has {} values, needs {n}x{k}", b.len());
+        assert!(reach([(n, k)], 0) <= b.len(), "B has {} values, needs {n}x{k}", b.len());
         let mut data = vec![0.0; n.div_ceil(PANEL) * k * PANEL];
         for (panel, columns) in data.chunks_exact_mut(k.max(1) * PANEL).zip((0..n).step_by(PANEL)) {
             for lane in 0..PANEL.min(n - columns) {
@@ -107,15 +107,30 @@ impl<'a, W> Right<'a, W> {
 
     /// Row-major with `step` words from row to row.
     pub fn strided(data: &'a [W], k: usize, n: usize, step: usize) -> Self {
-        assert!(k == 0 || data.len() >= (k - 1) * step + n, "B has {} values", data.len());
+        assert!(
+            k == 0 || reach([(k - 1, step)], n) <= data.len(),
+            "B has {} values, needs {k}x{n} at stride {step}",
+            data.len()
+        );
         Self { data, k, n, step, panel: PANEL, padded: false }
     }
 
     /// Panels as [`Packed`] lays them out.
     pub fn packed(data: &'a [W], k: usize, n: usize) -> Self {
-        assert!(data.len() >= n.div_ceil(PANEL) * k * PANEL, "packed B has {} values", data.len());
-        Self { data, k, n, step: PANEL, panel: k * PANEL, padded: true }
+        let panel = k.saturating_mul(PANEL);
+        assert!(
+            reach([(n.div_ceil(PANEL), panel)], 0) <= data.len(),
+            "packed B has {} values, needs {k}x{n}",
+            data.len()
+        );
+        Self { data, k, n, step: PANEL, panel, padded: true }
     }
+}
+
+/// One past the last index at these distances (how often, how far) and then `more`; `usize::MAX`, which no slice has,
+/// where that is beyond all numbers.
+fn reach<const N: usize>(distances: [(usize, usize); N], more: usize) -> usize {
+    distances.into_iter().fold(more, |at, (times, step)| at.saturating_add(times.saturating_mul(step)))
 }
 
 /// What a product multiplies: an `f32`, or a pair of bf16 that lie together in `k`, the upper half first.
@@ -178,14 +193,18 @@ pub(super) fn meter(operations: usize, work: impl FnOnce()) {
 }
 
 /// `c[i * stride + j] = Σ a(i, k) b(k, j)`, added to what is there if `accumulate`.
+///
+/// # Panics
+/// If `a` or `c` is too short for its extent, or rows of `c` overlap: `stride` is less than `b`'s columns.
 pub fn gemm(m: usize, a: Left<'_>, b: Right<'_>, c: &mut [f32], stride: usize, accumulate: bool) {
-    let threads = team::threads(m * b.n * b.k);
+    let threads = team::threads(m.saturating_mul(b.n).saturating_mul(b.k));
     on(threads, m, a, b, (team::Shared::new(c), 0), stride, accumulate);
 }
 
 /// [`gemm`] on this thread alone, into `c` from an index on: for parts of an operation that is already shared.
 ///
-/// Pairs of bf16 are for machines that multiply them ([`super::multiplies_bf16`]).
+/// Panics as [`gemm`] does, and given pairs of bf16 on a machine that does not multiply them
+/// ([`super::multiplies_bf16`]).
 pub(super) fn alone<W: Word>(
     m: usize,
     a: Left<'_, W>,
@@ -210,15 +229,18 @@ fn on<W: Word>(
     if m == 0 || n == 0 || (k == 0 && accumulate) {
         return;
     }
+    assert!(W::VALUES == 1 || multiplies_bf16(), "this machine does not multiply pairs of bf16");
+    // Rows of `C` are written by different threads.
+    assert!(m == 1 || stride >= n, "rows of C overlap: {n} columns at stride {stride}");
     // The end of the last row: asserts that it lies within.
-    c.at(at + (m - 1) * stride + n);
+    c.at(reach([(m - 1, stride)], at.saturating_add(n)));
     if k == 0 {
         // SAFETY: rows of this product, which nothing else writes.
         (0..m).for_each(|row| unsafe { c.range(at + row * stride..at + row * stride + n) }.fill(0.0));
         return;
     }
     assert!(
-        a.data.len() > (m - 1) * a.row + (k - 1) * a.column,
+        reach([(m - 1, a.row), (k - 1, a.column)], 1) <= a.data.len(),
         "A has {} values, needs {m}x{k} at strides {}, {}",
         a.data.len(),
         a.row,
@@ -274,6 +296,8 @@ fn product<W: Word>(
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
 
     /// Values in ±1, the same for the same seed.
@@ -333,6 +357,26 @@ pub(super) mod tests {
             gemm(rows, Left::rows(&a, k), b.right(), &mut some, n, false);
             assert_eq!(some, together[..rows * n], "{rows} rows");
         }
+    }
+
+    #[test]
+    fn a_product_whose_rows_overlap_or_reach_beyond_their_slices_is_refused() {
+        let values = vec![1.0; 64];
+        let panics = |work: &dyn Fn()| catch_unwind(AssertUnwindSafe(work)).is_err();
+        let refused = |m, left: Left<'_>, stride| {
+            let right = Right::rows(&values, 8, 8);
+            panics(&|| gemm(m, left, right, &mut [0.0; 64], stride, false))
+        };
+        let left = Left::rows(&values, 8);
+        // Twice this is 0 in `usize`.
+        let wraps = usize::MAX / 2 + 1;
+        assert!(!refused(8, left, 8) && !refused(1, left, 0));
+        assert!(refused(8, left, 7), "rows of C overlap");
+        assert!(refused(9, left, 8) && refused(3, left, wraps), "C is too short");
+        assert!(refused(3, Left { row: wraps, ..left }, 8) && refused(8, Left { row: 9, ..left }, 8));
+        assert!(panics(&|| _ = Right::strided(&values, 3, 8, wraps)));
+        assert!(panics(&|| _ = Right::packed(&values, wraps, 33)));
+        assert!(panics(&|| _ = Packed::from_rows(&values, wraps, 2)));
     }
 
     #[test]

@@ -155,7 +155,8 @@ multiversion! {
 
 /// Transposes 16 × 16 words.
 pub fn transpose(from: &[f32], from_row: usize, to: &mut [f32], to_row: usize) {
-    assert!(from.len() >= 15 * from_row + 16 && to.len() >= 15 * to_row + 16, "16 rows of 16");
+    let reach = |row: usize| row.saturating_mul(15).saturating_add(16);
+    assert!(from.len() >= reach(from_row) && to.len() >= reach(to_row), "16 rows of 16");
     #[cfg(target_arch = "x86_64")]
     if Level::get() == Level::Avx512 {
         // SAFETY: the level was detected, and the extents checked.

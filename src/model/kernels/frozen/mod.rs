@@ -215,7 +215,7 @@ impl Frozen {
         let (n, k) = (self.n, self.k);
         let m = x.len() / k;
         assert!(
-            x.len() == m * k && y.len() == m * n,
+            x.len() == m * k && Some(y.len()) == m.checked_mul(n),
             "x has {} values and y {} for a weight {n}x{k}",
             x.len(),
             y.len()
@@ -259,7 +259,9 @@ impl Frozen {
                     _ => None,
                 };
                 if let Some(b) = held {
-                    run_block(&block(run.len(), b, depth * PANEL, y.at(row * self.n + run.start)), a);
+                    let block = block(run.len(), b, depth * PANEL, y.at(row * self.n + run.start));
+                    // SAFETY: panels as the weight holds them, of these rows and columns.
+                    unsafe { run_block(&block, a) };
                     continue;
                 }
                 for columns in run.clone().step_by(PANEL) {
@@ -276,7 +278,8 @@ impl Frozen {
                         }
                     };
                     let c = y.at(row * self.n + columns);
-                    run_block(&block(PANEL.min(run.end - columns), b, 0, c), a);
+                    // SAFETY: one panel, as long as the block is deep.
+                    unsafe { run_block(&block(PANEL.min(run.end - columns), b, 0, c), a) };
                 }
             }
         }
@@ -287,7 +290,7 @@ impl Frozen {
         let (n, k) = (self.n, self.k);
         let m = dy.len() / n;
         assert!(
-            dy.len() == m * n && dx.len() == m * k,
+            dy.len() == m * n && Some(dx.len()) == m.checked_mul(k),
             "dy has {} values and dx {} for a weight {n}x{k}",
             dy.len(),
             dx.len()
@@ -332,7 +335,8 @@ impl Frozen {
                         c_row: self.k,
                         accumulate: accumulate || start > 0,
                     };
-                    run_block(&block, a);
+                    // SAFETY: one panel of the scratch, as long as the block is deep.
+                    unsafe { run_block(&block, a) };
                 }
             }
         }
@@ -481,9 +485,10 @@ impl Frozen {
     }
 }
 
-fn run_block(block: &Block, words: &Words<'_>) {
-    // SAFETY: the callers bound every extent by the sizes of the weight and of the factors, and every thread writes columns
-    // of its own; pairs are made only where the machine multiplies them.
+/// # Safety
+/// Every extent of the block lies within the weight and the factors, and no other thread writes its columns.
+unsafe fn run_block(block: &Block, words: &Words<'_>) {
+    // SAFETY: the caller's contract is passed on; pairs are made only where the machine multiplies them.
     unsafe {
         match words {
             #[cfg(target_arch = "x86_64")]
