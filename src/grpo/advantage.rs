@@ -18,7 +18,7 @@ pub enum Scale {
 /// Keeps a nearly uniform group from being blown up; the value TRL and the DeepSeekMath code use.
 const DEVIATION_FLOOR: f64 = 1e-4;
 
-/// Why a rollout carries no gradient.
+/// Why a rollout has no advantage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Silence {
@@ -48,8 +48,34 @@ pub struct Attempt<'a> {
     pub excluded: Option<Silence>,
 }
 
-/// A rollout's advantage, never zero, or why it carries no gradient.
+/// A rollout's advantage, never zero, or why it has none.
 pub type Credit = Result<f64, Silence>;
+
+/// Whether the loss counts rollouts of groups whose rewards are all the same. Their advantage is 0: they push nothing by
+/// themselves, but their rollouts and tokens are part of what the loss is divided by, and the KL term covers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ZeroVariance {
+    /// As GRPO's mean over all rollouts has it.
+    Count,
+    /// As DAPO's dynamic sampling has it: the group is filtered before the loss.
+    Exclude,
+}
+
+impl ZeroVariance {
+    /// The advantage a rollout enters the loss with; `None` if it is no part of it.
+    ///
+    /// A rollout at the mean of a group that varies is counted either way. One that no other can be compared with is a
+    /// group without variance.
+    pub fn counted(self, credit: Credit) -> Option<f64> {
+        match credit {
+            Ok(advantage) => Some(advantage),
+            Err(Silence::AtMean) => Some(0.0),
+            Err(Silence::ZeroVariance | Silence::Alone) => (self == Self::Count).then_some(0.0),
+            Err(Silence::Unjudged | Silence::ServerDown | Silence::Truncated | Silence::Empty) => None,
+        }
+    }
+}
 
 /// The advantages of attempts in any order, one credit per attempt, and the account of them.
 pub fn advantages(attempts: &[Attempt<'_>], scale: Scale) -> (Vec<Credit>, Signal) {

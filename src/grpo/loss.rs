@@ -11,10 +11,27 @@
 //! | `Gspo` | the same, ρ of the whole rollout | 1 / (rollouts · its rollout's tokens) | Zheng et al. 2025, §4 |
 //! | `Cispo` | −sg(min(ρ, 1 + high)) A log p | 1 / tokens of the step | MiniMax 2025, §3.1 |
 //!
-//! clip(ρ) is ρ kept in `[1 − low, 1 + high]`; sg stops the gradient. The loss is the sum of weight × term over every
-//! sampled token of one optimiser step, microbatches notwithstanding.
+//! clip(ρ) is ρ kept in `[1 − low, 1 + high]`; sg stops the gradient. With a KL penalty every term gets `kl` × the k3
+//! estimate of KL(trained ‖ reference) at its token. The loss is the sum of weight × term over every sampled token of one
+//! optimiser step, microbatches notwithstanding.
+//!
+//! Rollouts and tokens of a step, in the weights and in the sum alike, are those of groups with a difference in reward
+//! and, where the loss counts them ([`ZeroVariance`]), of groups without one: their A is 0, so that they make the
+//! others' weights smaller and bring the KL penalty of their own tokens. Where authors say nothing of filtering, the mean
+//! is over all that was sampled:
+//!
+//! | kind | groups without variance | source |
+//! |---|---|---|
+//! | `Grpo`, `DrGrpo`, `Gspo` | count | the mean over all rollouts of the batch, in each paper's objective |
+//! | `Dapo` | excluded | dynamic sampling: Yu et al. 2025, §3.2, equation 11 |
+//! | `Cispo` | excluded | dynamic sampling, taken over from DAPO: MiniMax 2025, §3.1 |
+//!
+//! TRL counts them for every kind. Rollouts without a reward, after a failure of the server, masked ones and ones that
+//! sampled nothing are no part of any loss.
 
 use serde::{Deserialize, Serialize};
+
+use super::ZeroVariance;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -41,6 +58,14 @@ impl LossKind {
             Self::Dapo | Self::Grpo | Self::DrGrpo => Clip { low: 0.2, high: 0.28 },
             Self::Gspo => Clip { low: 3e-4, high: 4e-4 },
             Self::Cispo => Clip { low: 1.0, high: 4.0 },
+        }
+    }
+
+    /// What its authors do with groups whose rewards are all the same.
+    pub fn default_zero_variance(self) -> ZeroVariance {
+        match self {
+            Self::Dapo | Self::Cispo => ZeroVariance::Exclude,
+            Self::Grpo | Self::DrGrpo | Self::Gspo => ZeroVariance::Count,
         }
     }
 }
@@ -73,7 +98,7 @@ pub struct Term {
     pub kl: f64,
 }
 
-/// What one optimiser step is taken over, all microbatches together.
+/// What one optimiser step is taken over, all microbatches together, rollouts of advantage 0 included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepSize {
     /// Rollouts.
@@ -102,6 +127,11 @@ impl Objective {
     /// Whether every token's term depends on its whole rollout, so that the rollout is scored before the backward pass.
     pub fn needs_rollout_ratio(&self) -> bool {
         self.kind == LossKind::Gspo
+    }
+
+    /// Whether a rollout of this advantage has terms that are not 0. Any other is counted in [`StepSize`] alone.
+    pub fn has_terms(&self, advantage: f64) -> bool {
+        advantage != 0.0 || self.kl > 0.0
     }
 
     /// The term of one sampled token.

@@ -11,6 +11,6 @@ mod schedule;
 #[cfg(test)]
 mod trl;
 
-pub use advantage::{Attempt, Credit, Scale, Signal, Silence, advantages};
+pub use advantage::{Attempt, Credit, Scale, Signal, Silence, ZeroVariance, advantages};
 pub use loss::{Clip, LossKind, Objective, StepSize, Tally, Term, Token, mean_log_ratio};
 pub use schedule::{Schedule, Shape};

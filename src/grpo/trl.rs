@@ -8,6 +8,7 @@ use super::*;
 struct Fixture {
     advantages: Vec<Group>,
     cases: Vec<Case>,
+    half_flat: Vec<Case>,
 }
 
 #[derive(Deserialize)]
@@ -24,18 +25,24 @@ struct Case {
     clip_high: f64,
     kl: f64,
     token_budget: usize,
+    zero_variance: Option<ZeroVariance>,
     rollouts: Vec<Rollout>,
     loss: f64,
 }
 
+/// With an advantage, or with what gives one.
 #[derive(Deserialize)]
 struct Rollout {
-    advantage: f64,
+    advantage: Option<f64>,
+    #[serde(default)]
+    group: String,
+    #[serde(default)]
+    reward: f32,
     new: Vec<f32>,
     old: Vec<f32>,
     reference: Vec<f32>,
     gradient: Vec<f64>,
-    clipped: Vec<bool>,
+    clipped: Option<Vec<bool>>,
 }
 
 fn fixture() -> Fixture {
@@ -46,38 +53,63 @@ fn assert_close(ours: f64, theirs: f64, what: &str) {
     assert!((ours - theirs).abs() < 1e-9, "{what}: {ours} against {theirs}");
 }
 
+/// The loss over rollouts with these advantages; those without one are no part of it.
+fn check(case: &Case, advantages: &[Option<f64>]) {
+    let objective =
+        Objective { kind: case.kind, clip: Clip { low: case.clip_low, high: case.clip_high }, kl: case.kl };
+    let counted = || case.rollouts.iter().zip(advantages).filter(|(_, advantage)| advantage.is_some());
+    let step = StepSize {
+        rollouts: counted().count(),
+        tokens: counted().map(|(rollout, _)| rollout.new.len()).sum(),
+        token_budget: case.token_budget,
+    };
+    let mut tally = Tally::default();
+    for (row, (rollout, advantage)) in case.rollouts.iter().zip(advantages).enumerate() {
+        let place = format!("{:?} kl {} {:?} rollout {row}", case.kind, case.kl, case.zero_variance);
+        let Some(advantage) = advantage.filter(|advantage| objective.has_terms(*advantage)) else {
+            assert!(rollout.gradient.iter().all(|slope| *slope == 0.0), "{place}");
+            continue;
+        };
+        let weight = objective.weight(&step, rollout.new.len());
+        for at in 0..rollout.new.len() {
+            let token = Token {
+                advantage,
+                new: rollout.new[at],
+                old: rollout.old[at],
+                rollout_log_ratio: mean_log_ratio(&rollout.new, &rollout.old),
+                reference: Some(rollout.reference[at]),
+            };
+            let term = objective.term(&token);
+            assert_close(term.slope * weight, rollout.gradient[at], &place);
+            if let Some(clipped) = &rollout.clipped {
+                assert_eq!(term.clipped, clipped[at], "{place} token {at}");
+            }
+            tally.add(&token, &term, weight);
+        }
+    }
+    assert_close(tally.loss, case.loss, &format!("{:?} kl {} {:?}", case.kind, case.kl, case.zero_variance));
+}
+
 #[test]
 fn losses_and_gradients_are_those_of_trl() {
     for case in fixture().cases {
-        let objective = Objective {
-            kind: case.kind,
-            clip: Clip { low: case.clip_low, high: case.clip_high },
-            kl: case.kl,
-        };
-        let step = StepSize {
-            rollouts: case.rollouts.len(),
-            tokens: case.rollouts.iter().map(|rollout| rollout.new.len()).sum(),
-            token_budget: case.token_budget,
-        };
-        let mut tally = Tally::default();
-        for (row, rollout) in case.rollouts.iter().enumerate() {
-            let weight = objective.weight(&step, rollout.new.len());
-            for at in 0..rollout.new.len() {
-                let token = Token {
-                    advantage: rollout.advantage,
-                    new: rollout.new[at],
-                    old: rollout.old[at],
-                    rollout_log_ratio: mean_log_ratio(&rollout.new, &rollout.old),
-                    reference: Some(rollout.reference[at]),
-                };
-                let term = objective.term(&token);
-                let place = format!("{:?} kl {} rollout {row} token {at}", case.kind, case.kl);
-                assert_close(term.slope * weight, rollout.gradient[at], &place);
-                assert_eq!(term.clipped, rollout.clipped[at], "{place}");
-                tally.add(&token, &term, weight);
-            }
-        }
-        assert_close(tally.loss, case.loss, &format!("{:?} kl {}", case.kind, case.kl));
+        let advantages: Vec<_> = case.rollouts.iter().map(|rollout| rollout.advantage).collect();
+        check(&case, &advantages);
+    }
+}
+
+#[test]
+fn groups_with_equal_rewards_count_as_in_trl_or_are_left_out_before_its_loss() {
+    for case in fixture().half_flat {
+        let attempts: Vec<_> = case
+            .rollouts
+            .iter()
+            .map(|rollout| Attempt { group: &rollout.group, reward: rollout.reward, excluded: None })
+            .collect();
+        let (credits, _) = advantages(&attempts, Scale::Mean);
+        let zero_variance = case.zero_variance.unwrap();
+        let counted: Vec<_> = credits.into_iter().map(|credit| zero_variance.counted(credit)).collect();
+        check(&case, &counted);
     }
 }
 

@@ -5,6 +5,9 @@ log-probabilities as leaf tensors, and lets autograd give the gradient of the lo
 wide enough that both sides of the clip range bite. Advantages come from TRL's rule for `scale_rewards`, restated here
 because TRL computes it amid generation.
 
+Half of the groups of `half_flat` have equal rewards. TRL counts them; where they are excluded its loss is called on the
+rollouts of the other groups, as DAPO's dynamic sampling leaves them.
+
 Writes fixtures/grpo_loss.json:
 
     {"trl": version,
@@ -12,7 +15,9 @@ Writes fixtures/grpo_loss.json:
      "cases": [{"kind", "clip_low", "clip_high", "kl", "token_budget",
                 "rollouts": [{"advantage", "new": [..], "old": [..], "reference": [..],
                               "gradient": [..d loss / d new..], "clipped": [..bool..]}],
-                "loss"}]}
+                "loss"}],
+     "half_flat": [{.. as in "cases", and "zero_variance": "count" or "exclude";
+                    of a rollout "group" and "reward" in place of "advantage" ..}]}
 
 `clip_high` is the distance from 1, for CISPO too, where TRL takes the bound itself.
 """
@@ -30,6 +35,8 @@ HERE = pathlib.Path(__file__).parent
 LENGTHS = [4, 1, 6, 3, 5, 2]
 ADVANTAGES = [1.25, -0.5, -1.0, 0.25, -0.75, 0.5]
 TOKEN_BUDGET = 8
+# Rewards of the rollouts of each group.
+GROUPS = {"a": [1.0, 0.0, 0.25], "b": [1.0, 1.0], "c": [0.0, 0.0], "d": [0.0, 0.5, 1.0]}
 
 # mcprl's name: (TRL loss_type, importance_sampling_level, clip_low, clip_high)
 KINDS = {
@@ -132,6 +139,45 @@ def case(kind, kl, generator):
     }
 
 
+def half_flat(kind, kl, zero_variance, generator):
+    members = [(name, reward) for name, rewards in GROUPS.items() for reward in rewards]
+    advantages = torch.tensor([mean for rewards in GROUPS.values() for mean in group(rewards)["mean"]], dtype=torch.float64)
+    kept = torch.tensor([zero_variance == "count" or len(set(GROUPS[name])) > 1 for name, _ in members])
+    lengths = torch.randint(1, 5, (len(members),), generator=generator)
+    rows, width = len(members), int(lengths.max())
+    mask = (torch.arange(width) < lengths.unsqueeze(1)).long()
+    # Numbers of few digits, which float32 holds.
+    draw = lambda scale: (64 * scale * torch.randn(rows, width, generator=generator)).round() / 64
+    old = -draw(1.0).abs() - 0.5
+    new, reference = (old + draw(0.35)).clamp(max=-1 / 64), old + draw(0.2)
+    new, old, reference = new.double(), old.double(), reference.double()
+    new.requires_grad_(True)
+    loss = trl_loss(kind, kl, *(tensor[kept] for tensor in (advantages, new, old, reference, mask)))
+    loss.backward()
+    _, _, low, high = KINDS[kind]
+    rollouts = [
+        {
+            "group": name,
+            "reward": reward,
+            "new": new[row, :length].tolist(),
+            "old": old[row, :length].tolist(),
+            "reference": reference[row, :length].tolist(),
+            "gradient": [round(slope, 12) for slope in new.grad[row, :length].tolist()],
+        }
+        for row, ((name, reward), length) in enumerate(zip(members, lengths.tolist()))
+    ]
+    return {
+        "kind": kind,
+        "clip_low": low,
+        "clip_high": high,
+        "kl": kl,
+        "token_budget": TOKEN_BUDGET,
+        "zero_variance": zero_variance,
+        "rollouts": rollouts,
+        "loss": loss.item(),
+    }
+
+
 def group(rewards):
     rewards = torch.tensor(rewards).double()
     centred = rewards - rewards.mean()
@@ -149,6 +195,12 @@ def main():
         "trl": trl.__version__,
         "advantages": [group(r) for r in ([1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0], [0.9, -0.1, 0.35, 1.02])],
         "cases": cases,
+        "half_flat": [
+            half_flat(kind, kl, zero_variance, generator)
+            for kind in KINDS
+            for kl in (0.0, 0.1)
+            for zero_variance in ("count", "exclude")
+        ],
     }
     path = HERE / "fixtures" / "grpo_loss.json"
     path.write_text(json.dumps(fixture) + "\n")

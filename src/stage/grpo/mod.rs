@@ -1,7 +1,8 @@
 //! `grpo`: policy-gradient updates of an adapter, or of all weights, from judged rollouts.
 //!
-//! The log-probabilities recorded while sampling come from the same decoder and kernels: the first minibatch asserts
-//! that scoring gives them again, instead of correcting for a difference. The optimiser's state travels with the policy.
+//! The log-probabilities recorded while sampling come from the same decoder and kernels. Where all rollouts are the
+//! policy's own, the first step asserts that scoring gives them again, within 1e-4 nats on the CPU, instead of correcting
+//! for a difference; later steps train a policy that has moved. The optimiser's state travels with the policy.
 
 mod learner;
 mod look;
@@ -19,7 +20,7 @@ use crate::{
     data::{self, Reward, Step, Trajectory},
     engine::Recompute,
     error::{Class, Diagnostic, Interrupted, Result},
-    grpo::{Attempt, Clip, LossKind, Objective, Scale, Schedule, Shape, Silence, advantages},
+    grpo::{Attempt, Clip, LossKind, Objective, Scale, Schedule, Shape, Silence, ZeroVariance, advantages},
     model::kernels::Format,
     random::permutation,
     spent::Spent,
@@ -47,6 +48,7 @@ struct Params {
     clip_high: Option<f64>,
     token_budget: usize,
     kl: f64,
+    zero_variance_groups: Option<ZeroVariance>,
     mask_truncated: bool,
     epochs: usize,
     minibatches: usize,
@@ -72,6 +74,10 @@ impl Params {
         let clip =
             Clip { low: self.clip_low.unwrap_or(usual.low), high: self.clip_high.unwrap_or(usual.high) };
         Objective { clip, kl: self.kl, ..Objective::new(self.loss) }
+    }
+
+    fn zero_variance(&self) -> ZeroVariance {
+        self.zero_variance_groups.unwrap_or(self.loss.default_zero_variance())
     }
 
     fn schedule(&self) -> Schedule {
@@ -158,17 +164,20 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let attempts =
         trajectories.iter().map(|t| attempt(t, &rewards, &params)).collect::<Result<Vec<_>, _>>()?;
     let (credits, signal) = advantages(&attempts, params.scale);
-    if signal.groups_with_gradient == 0 {
+    let (objective, zero_variance) = (params.objective(), params.zero_variance());
+    let mut groups: BTreeMap<&str, Vec<Rollout<'_>>> = BTreeMap::new();
+    for (trajectory, credit) in trajectories.iter().zip(credits) {
+        if let Some(advantage) = zero_variance.counted(credit) {
+            let rollout = Rollout::new(trajectory, advantage, &objective);
+            groups.entry(&trajectory.scenario_id).or_default().push(rollout);
+        }
+    }
+    let has_terms = |rollout: &Rollout<'_>| rollout.has_terms;
+    if !groups.values().flatten().any(has_terms) {
         context.observer.note(&format!(
             "nothing is learned from these episodes: in none of {} groups did attempts earn different rewards",
             signal.groups
         ));
-    }
-    let mut groups: BTreeMap<&str, Vec<Rollout<'_>>> = BTreeMap::new();
-    for (trajectory, credit) in trajectories.iter().zip(credits) {
-        if let Ok(advantage) = credit {
-            groups.entry(&trajectory.scenario_id).or_default().push(Rollout::new(trajectory, advantage));
-        }
     }
     let mut groups: Vec<_> = groups.into_values().collect();
     let reward = mean(rewards.values().map(|reward| f64::from(reward.reward)));
@@ -207,6 +216,11 @@ pub async fn run(context: &Context) -> Result<Metrics> {
         let comparable = on_policy && steps.is_empty();
         let learning_rate = params.schedule().rate(learner.trainer.optimizer().steps());
         let rollouts: Vec<&[Rollout<'_>]> = minibatch.iter().map(|group| groups[*group].as_slice()).collect();
+        // Without a gradient the optimiser takes no step on what its moments remember.
+        if !rollouts.iter().copied().flatten().any(has_terms) {
+            context.observer.advance(1);
+            continue;
+        }
         let (mut step, kl) = step::update(&mut learner.trainer, &rollouts, &params, learning_rate)?;
         context.meter.add(Spent { trained_tokens: step.tokens, ..Spent::default() });
         kls.push(kl);

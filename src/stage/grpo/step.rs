@@ -6,13 +6,15 @@ use super::Params;
 use crate::{
     data::{self, Step, Trajectory},
     engine::{EngineError, Microbatch, Trainer, pack, shares},
-    grpo::{StepSize, Tally, Token, mean_log_ratio},
+    grpo::{Objective, StepSize, Tally, Token, mean_log_ratio},
 };
 
-/// One trajectory that carries gradient. Advantage and weight are those of the whole episode, however many rows it has.
+/// One trajectory that the loss counts. Advantage and weight are those of the whole episode, however many rows it has.
 pub struct Rollout<'a> {
     pub trajectory: &'a Trajectory,
     pub advantage: f64,
+    /// Whether it goes through the decoder: it is not there to be counted alone ([`Objective::has_terms`]).
+    pub has_terms: bool,
     /// Log-probability of each sampled token under the reference policy; empty without one.
     pub reference: Vec<f32>,
     /// Sampled tokens, of all rows.
@@ -29,8 +31,9 @@ pub struct Row<'r, 'a> {
 }
 
 impl<'a> Rollout<'a> {
-    pub fn new(trajectory: &'a Trajectory, advantage: f64) -> Self {
-        Self { trajectory, advantage, reference: Vec::new(), length: trained(trajectory) }
+    pub fn new(trajectory: &'a Trajectory, advantage: f64, objective: &Objective) -> Self {
+        let has_terms = objective.has_terms(advantage);
+        Self { trajectory, advantage, has_terms, reference: Vec::new(), length: trained(trajectory) }
     }
 
     fn rows(&self) -> impl Iterator<Item = Row<'_, 'a>> {
@@ -57,9 +60,10 @@ pub fn update(
     let cut = cut(groups, params.tokens_per_microbatch, shares(&trainer.decoder, trainer.devices()));
     let mut shares: Vec<Share> = cut.iter().map(|rows| Share::new(rows)).collect();
     let objective = params.objective();
+    let rollouts = || groups.iter().copied().flatten();
     let size = StepSize {
-        rollouts: groups.iter().map(|group| group.len()).sum(),
-        tokens: shares.iter().flat_map(|share| &share.terms).map(Vec::len).sum(),
+        rollouts: rollouts().count(),
+        tokens: rollouts().map(|rollout| rollout.length).sum(),
         token_budget: params.token_budget,
     };
     let batches: Vec<Microbatch> = shares.iter_mut().map(|share| std::mem::take(&mut share.batch)).collect();
@@ -102,7 +106,7 @@ pub fn update(
         loss: tally.loss,
         gradient_norm: report.gradient_norm,
         tokens: batches.iter().map(|batch| batch.tree.tokens.len() as u64).sum(),
-        tokens_unshared: groups.iter().copied().flatten().map(|r| r.trajectory.tokens.len() as u64).sum(),
+        tokens_unshared: rollouts().filter(|r| r.has_terms).map(|r| r.trajectory.tokens.len() as u64).sum(),
         loss_tokens: tally.tokens,
         reward: None,
         success: None,
@@ -114,11 +118,14 @@ pub fn update(
     Ok((step, tally.kl()))
 }
 
-/// The rows of every microbatch: the groups in so many shares, each cut where its tree would hold more tokens.
+/// The rows of every microbatch: the groups with terms in so many shares, each cut where its tree would hold more tokens.
 pub fn cut<'r, 'a>(groups: &[&'r [Rollout<'a>]], tokens: usize, shares: usize) -> Vec<Vec<Row<'r, 'a>>> {
-    let of_share = |share: &[&'r [Rollout<'a>]]| -> Vec<Vec<Row<'r, 'a>>> {
-        let rows: Vec<Vec<Row<'r, 'a>>> =
-            share.iter().map(|group| group.iter().flat_map(Rollout::rows).collect()).collect();
+    let with_terms = |group: &&'r [Rollout<'a>]| -> Vec<Row<'r, 'a>> {
+        group.iter().filter(|rollout| rollout.has_terms).flat_map(Rollout::rows).collect()
+    };
+    let groups: Vec<Vec<Row<'r, 'a>>> =
+        groups.iter().map(with_terms).filter(|rows| !rows.is_empty()).collect();
+    let of_share = |rows: &[Vec<Row<'r, 'a>>]| -> Vec<Vec<Row<'r, 'a>>> {
         let sequences: Vec<Vec<&[u32]>> =
             rows.iter().map(|group| group.iter().map(|row| row.held.tokens).collect()).collect();
         let batches = pack(&sequences, tokens).into_iter();

@@ -328,3 +328,57 @@ async fn a_gradient_norm_of_0_clips_nothing() {
     let (unclipped, high) = (hall.fresh("unclipped", unclipped).await, hall.fresh("high", high).await);
     assert_eq!(unclipped.bytes(ADAPTER), high.bytes(ADAPTER));
 }
+
+/// The step of an update of one minibatch.
+async fn first_step(hall: &Hall, out: &str, params: Value, reference: Option<&str>) -> Step {
+    let mut params = params;
+    params["minibatches"] = 1.into();
+    hall.update(&hall.path("base"), reference, out, params).await.unwrap().steps.remove(0)
+}
+
+#[tokio::test]
+async fn groups_with_equal_rewards_are_counted_by_the_losses_whose_authors_count_them() {
+    let hall = Hall::open();
+    let path = hall.path("rewards.parquet");
+    let mut rewards: Vec<Reward> = data::read(&path).unwrap();
+    // Of five groups two have equal rewards.
+    rewards.iter_mut().skip(12).for_each(|reward| reward.reward = 1.0);
+    data::write(&path, &rewards).unwrap();
+    let trajectories: Vec<Trajectory> = data::read(&hall.path("trajectories.parquet")).unwrap();
+    let tokens = |trajectories: &[Trajectory]| trajectories.iter().map(step::trained).sum::<usize>() as f64;
+    let by_tokens = tokens(&trajectories) / tokens(&trajectories[..12]);
+    let by_rollouts = 20.0 / 12.0;
+    for (loss, counts, ratio) in [
+        ("dapo", false, by_tokens),
+        ("cispo", false, by_tokens),
+        ("grpo", true, by_rollouts),
+        ("dr_grpo", true, by_rollouts),
+        ("gspo", true, by_rollouts),
+    ] {
+        let of = |choice: &str| json!({"loss": loss, "zero_variance_groups": choice});
+        let counted = first_step(&hall, &format!("{loss}-count"), of("count"), None).await;
+        let excluded = first_step(&hall, &format!("{loss}-exclude"), of("exclude"), None).await;
+        let found = excluded.gradient_norm / counted.gradient_norm;
+        assert!((found / ratio - 1.0).abs() < 1e-4, "{loss}: {found}, expected {ratio}");
+        assert_eq!(counted.tokens, excluded.tokens, "{loss}: what has no gradient is not computed");
+        let usual = first_step(&hall, loss, json!({"loss": loss}), None).await;
+        assert_eq!(usual.gradient_norm, if counts { counted } else { excluded }.gradient_norm, "{loss}");
+        // The KL penalty is that of every rollout that counts.
+        let with = |choice: &str| json!({"loss": loss, "zero_variance_groups": choice, "kl": 0.1});
+        let counted = first_step(&hall, &format!("{loss}-kl-count"), with("count"), Some("other")).await;
+        let excluded = first_step(&hall, &format!("{loss}-kl-exclude"), with("exclude"), Some("other")).await;
+        let all = [tokens(&trajectories), tokens(&trajectories[..12])];
+        assert_eq!([counted.loss_tokens as f64, excluded.loss_tokens as f64], all, "{loss}");
+    }
+}
+
+#[tokio::test]
+async fn a_minibatch_without_gradient_takes_no_step() {
+    let hall = Hall::open();
+    let path = hall.path("rewards.parquet");
+    let mut rewards: Vec<Reward> = data::read(&path).unwrap();
+    rewards.iter_mut().skip(4).for_each(|reward| reward.reward = 1.0);
+    data::write(&path, &rewards).unwrap();
+    let done = hall.fresh("grpo", json!({"loss": "grpo", "minibatches": 5})).await;
+    assert_eq!((done.steps.len(), done.optimizer_steps()), (1, 1.0));
+}
