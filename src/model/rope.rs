@@ -62,29 +62,34 @@ fn truncate() -> bool {
 
 impl Scaling {
     /// Rotations per position of each of the `dim / 2` pairs, in radians.
+    ///
+    /// In `f32` step by step, as models are trained with and Transformers computes them: an exponent `2i / dim` that is
+    /// not rounded (`dim` 80 or 96) moves a frequency by up to 5 units in the last place, and the angle at position 4,000
+    /// by 1e-3.
     fn frequencies(&self, theta: f64, dim: usize) -> Vec<f32> {
-        let plain = |i: usize| 1.0 / theta.powf(2.0 * i as f64 / dim as f64) as f32;
         let scaled = |i: usize| -> f32 {
-            let frequency = f64::from(plain(i));
+            let exponent = (2 * i) as f32 / dim as f32;
+            let wave = theta.powf(f64::from(exponent)) as f32;
+            let plain = 1.0 / wave;
             match self {
-                Self::Default => plain(i),
-                Self::Linear { factor } => (frequency / factor) as f32,
+                Self::Default => plain,
+                Self::Linear { factor } => plain / *factor as f32,
                 Self::Llama3 {
                     factor,
                     low_freq_factor: low,
                     high_freq_factor: high,
                     original_max_position_embeddings: original,
                 } => {
-                    let waves = original * frequency / std::f64::consts::TAU;
-                    let kept = ((waves - low) / (high - low)).clamp(0.0, 1.0);
-                    ((1.0 - kept) * frequency / factor + kept * frequency) as f32
+                    let turns = (1.0 / (1.0 / plain * std::f32::consts::TAU)) * *original as f32;
+                    let kept = ((turns - *low as f32) / (high - low) as f32).clamp(0.0, 1.0);
+                    (1.0 - kept) * plain / *factor as f32 + kept * plain
                 }
                 Self::Yarn { factor, .. } => {
-                    let kept = 1.0 - self.ramp(theta, dim, i);
-                    ((1.0 - kept) * frequency / factor + kept * frequency) as f32
+                    let kept = 1.0 - self.ramp(theta, dim, i) as f32;
+                    1.0 / (*factor as f32 * wave) * (1.0 - kept) + plain * kept
                 }
                 Self::LongRope { short_factor, .. } => {
-                    (frequency / short_factor.get(i).copied().unwrap_or(1.0)) as f32
+                    1.0 / (short_factor.get(i).copied().unwrap_or(1.0) as f32 * wave)
                 }
             }
         };
@@ -235,5 +240,34 @@ impl Rope {
             |values: &[f32]| Tensor::from_slice(values, (values.len() / self.half, self.half), device);
         let tables = [table(&self.cos)?, table(&self.sin)?];
         Ok(self.placed.get_or_init(|| tables))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Case {
+        scaling: Scaling,
+        theta: f64,
+        dim: usize,
+        frequencies: Vec<f32>,
+    }
+
+    #[test]
+    fn frequencies_are_those_of_transformers() {
+        let text = include_str!("../../tests/reference/fixtures/rope.json");
+        for Case { scaling, theta, dim, frequencies } in serde_json::from_str::<Vec<Case>>(text).unwrap() {
+            let ours = scaling.frequencies(theta, dim);
+            assert_eq!(ours.len(), frequencies.len());
+            let apart = |(ours, theirs): (&f32, &f32)| ours.to_bits().abs_diff(theirs.to_bits());
+            let off: Vec<u32> = ours.iter().zip(&frequencies).map(apart).filter(|apart| *apart > 0).collect();
+            // PyTorch's power is not always rounded to the nearest.
+            assert!(
+                off.len() <= 1 && off.iter().all(|apart| *apart <= 3),
+                "{scaling:?} {theta} {dim}: {off:?}"
+            );
+        }
     }
 }

@@ -118,13 +118,14 @@ pub fn numerics(spec: &EngineSpec) -> String {
     let rounded = matches!(spec.dtype, Some(Format::Bf16 | Format::F16));
     let flash = if cfg!(feature = "flash-attn") && kind == "cuda" && rounded { " flash" } else { "" };
     match spec.dtype {
-        None | Some(Format::F32) => kind.to_owned(),
+        // The second way: long sums in parts, rotary frequencies as in Transformers.
+        None | Some(Format::F32) => format!("{kind} 2"),
         // The second way: gradients of attention are products of bf16 too. The third: so is attention, and keys and values
-        // are rounded.
-        Some(format @ (Format::Bf16 | Format::Nf4)) => format!("{kind} {} 3{flash}", format.name()),
-        // The second way: queries, keys and values are rounded.
-        Some(Format::F16) if kind == "cuda" => format!("cuda f16 2{flash}"),
-        Some(format) => format!("{kind} {}{flash}", format.name()),
+        // are rounded. The fourth: as f32, adapters and rotary frequencies.
+        Some(format @ (Format::Bf16 | Format::Nf4)) => format!("{kind} {} 4{flash}", format.name()),
+        // The second way: queries, keys and values are rounded. The third, on the CPU the second: as f32.
+        Some(Format::F16) if kind == "cuda" => format!("cuda f16 3{flash}"),
+        Some(Format::F16) => format!("{kind} f16 2"),
     }
 }
 
