@@ -1,6 +1,9 @@
 //! Matrix product `C = A·B` or `C += A·B`, with `A` at any strides and `B` row-major or packed.
 //!
-//! Each element of `C` is one chain of fused multiply-adds over ascending `k`, whatever the number of rows.
+//! Each element of `C` is a sum of chains of fused multiply-adds, one for each 256 of ascending `k`, added in their
+//! order, whatever the number of rows: the rounding error of one chain over all of `k` grows faster (Higham, "The Accuracy
+//! of Floating Point Summation", 1993; figures in docs/log.md). Parts of an operation that is cut along `k` anywhere are
+//! one chain ([`alone`]).
 
 use std::{
     ops::Range,
@@ -8,13 +11,16 @@ use std::{
     time::Instant,
 };
 
-use super::{Level, multiplies_bf16, team, tile::Block};
+use super::{
+    Level, multiplies_bf16, team,
+    tile::{Accumulate, Block},
+};
 
 /// Floats in the widest vector.
 pub const LANES: usize = 16;
 /// Columns of `B` that lie together when packed.
 pub const PANEL: usize = 2 * LANES;
-/// Depth of `k` worked on at a time, so that a panel stays in the first-level cache.
+/// Depth of `k` worked on at a time, so that a panel stays in the first-level cache; the length of a chain.
 pub(super) const DEPTH: usize = 256;
 /// Rows of the largest tile.
 const TILE: usize = 12;
@@ -198,10 +204,11 @@ pub(super) fn meter(operations: usize, work: impl FnOnce()) {
 /// If `a` or `c` is too short for its extent, or rows of `c` overlap: `stride` is less than `b`'s columns.
 pub fn gemm(m: usize, a: Left<'_>, b: Right<'_>, c: &mut [f32], stride: usize, accumulate: bool) {
     let threads = team::threads(m.saturating_mul(b.n).saturating_mul(b.k));
-    on(threads, m, a, b, (team::Shared::new(c), 0), stride, accumulate);
+    on(threads, m, a, b, (team::Shared::new(c), 0), stride, Accumulate::Sum.blocks(accumulate));
 }
 
-/// [`gemm`] on this thread alone, into `c` from an index on: for parts of an operation that is already shared.
+/// [`gemm`] on this thread alone, into `c` from an index on: for parts of an operation that is already shared. Each
+/// element is one chain, which goes on from `c` if `accumulate`.
 ///
 /// Panics as [`gemm`] does, and given pairs of bf16 on a machine that does not multiply them
 /// ([`super::multiplies_bf16`]).
@@ -213,7 +220,7 @@ pub(super) fn alone<W: Word>(
     stride: usize,
     accumulate: bool,
 ) {
-    on(1, m, a, b, c, stride, accumulate);
+    on(1, m, a, b, c, stride, Accumulate::Chain.blocks(accumulate));
 }
 
 fn on<W: Word>(
@@ -223,10 +230,10 @@ fn on<W: Word>(
     b: Right<'_, W>,
     (c, at): (team::Shared, usize),
     stride: usize,
-    accumulate: bool,
+    accumulate: [Accumulate; 2],
 ) {
     let (k, n) = (b.k, b.n);
-    if m == 0 || n == 0 || (k == 0 && accumulate) {
+    if m == 0 || n == 0 || (k == 0 && accumulate[0] != Accumulate::No) {
         return;
     }
     assert!(W::VALUES == 1 || multiplies_bf16(), "this machine does not multiply pairs of bf16");
@@ -269,7 +276,7 @@ fn product<W: Word>(
     b: Right<'_, W>,
     (c, at): (team::Shared, usize),
     stride: usize,
-    accumulate: bool,
+    accumulate: [Accumulate; 2],
 ) {
     for row in rows.clone().step_by(ROWS) {
         for depth in (0..b.k).step_by(DEPTH) {
@@ -286,7 +293,7 @@ fn product<W: Word>(
                 b_padded: b.padded,
                 c: c.at(at + row * stride + columns.start),
                 c_row: stride,
-                accumulate: accumulate || depth > 0,
+                accumulate: accumulate[usize::from(depth > 0)],
             };
             // SAFETY: `on` checked every extent the block reaches, parts are apart; who has pairs looked at the machine.
             unsafe { W::run(&block) };
@@ -380,15 +387,31 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn splitting_k_between_two_accumulating_calls_changes_no_bit() {
+    fn splitting_a_chain_between_two_accumulating_calls_changes_no_bit() {
         let (m, k, n) = (5, 100, 40);
         let (a, b) = (numbers(m * k, 5), numbers(k * n, 6));
+        let product = |left: Left<'_>, right: Right<'_>, c: &mut [f32], accumulate| {
+            alone(m, left, right, (team::Shared::new(c), 0), n, accumulate);
+        };
         let mut whole = vec![0.0; m * n];
-        gemm(m, Left::rows(&a, k), Right::rows(&b, k, n), &mut whole, n, false);
+        product(Left::rows(&a, k), Right::rows(&b, k, n), &mut whole, false);
         let mut parts = vec![0.0; m * n];
-        gemm(m, Left::rows(&a, k), Right::rows(&b[..33 * n], 33, n), &mut parts, n, false);
+        product(Left::rows(&a, k), Right::rows(&b[..33 * n], 33, n), &mut parts, false);
         let rest = Left { data: &a[33..], row: k, column: 1 };
-        gemm(m, rest, Right::rows(&b[33 * n..], k - 33, n), &mut parts, n, true);
+        product(rest, Right::rows(&b[33 * n..], k - 33, n), &mut parts, true);
         assert_eq!(whole, parts);
+    }
+
+    #[test]
+    fn long_sums_are_nearer_to_the_truth_than_one_chain() {
+        let (m, k, n) = (8, 6000, 64);
+        let (a, b) = (numbers(m * k, 7), numbers(k * n, 8));
+        let expected = naive(m, k, n, &a, &b);
+        let error =
+            |c: &[f32]| c.iter().zip(&expected).map(|(c, want)| (f64::from(*c) - want).abs()).sum::<f64>();
+        let (mut parts, mut chain) = (vec![0.0; m * n], vec![0.0; m * n]);
+        gemm(m, Left::rows(&a, k), Right::rows(&b, k, n), &mut parts, n, false);
+        alone(m, Left::rows(&a, k), Right::rows(&b, k, n), (team::Shared::new(&mut chain), 0), n, false);
+        assert!(error(&parts) < 0.5 * error(&chain), "{} {}", error(&parts), error(&chain));
     }
 }

@@ -1,8 +1,8 @@
 //! CPU kernels over `f32` slices. Called on a thread of a rayon pool, the large ones share their work among its threads.
 //!
-//! Invariant: what is computed for a row depends on that row alone. Every output element of a matrix product is one
-//! chain of fused multiply-adds in ascending `k`, every reduction has a fixed order, and neither depends on how many
-//! rows are computed together or how the keys of a sequence are split into segments. So a token's logits are the same
+//! Invariant: what is computed for a row depends on that row alone. Every output element of a matrix product is a sum of
+//! chains of fused multiply-adds over fixed parts of `k`, in ascending order, every reduction has a fixed order, and
+//! neither depends on how many rows are computed together or how the keys of a sequence are split into segments. So a token's logits are the same
 //! bits in a batch of one, in a batch of a hundred, and when the same token is scored in training.
 //!
 //! The instruction set is chosen at run time: AVX-512, AVX2 with FMA, or portable. Bits may differ between the three.

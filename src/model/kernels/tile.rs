@@ -2,6 +2,24 @@
 
 use super::{LANES, Level, PANEL};
 
+/// What a block does with the values that `C` holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accumulate {
+    /// Overwrites them.
+    No,
+    /// Goes on with their chains of multiply-adds.
+    Chain,
+    /// Adds its own sums to them.
+    Sum,
+}
+
+impl Accumulate {
+    /// Of each block in depth: the first, which adds to `C` if `accumulate`, and those after it.
+    pub fn blocks(self, accumulate: bool) -> [Self; 2] {
+        [if accumulate { self } else { Self::No }, self]
+    }
+}
+
 /// A part of a product whose panels of `B` are wholly of one depth.
 ///
 /// `depth` counts words: an `f32`, or a pair of bf16 in kernels that multiply pairs.
@@ -18,7 +36,7 @@ pub struct Block {
     pub b_padded: bool,
     pub c: *mut f32,
     pub c_row: usize,
-    pub accumulate: bool,
+    pub accumulate: Accumulate,
 }
 
 impl Block {
@@ -60,7 +78,7 @@ unsafe fn avx2(block: &Block) {
 
 /// The kernel in plain Rust: 16 columns at a time, left to the compiler to vectorise.
 mod lanes {
-    use super::{Block, LANES, PANEL};
+    use super::{Accumulate, Block, LANES, PANEL};
 
     #[inline(always)]
     fn multiply_add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
@@ -102,7 +120,7 @@ mod lanes {
             let b = block.b.add((column / PANEL) * block.b_panel + column % PANEL);
             let c = block.c.add(row * block.c_row + column);
             let mut sums = [[0.0f32; LANES]; MR];
-            if block.accumulate {
+            if block.accumulate == Accumulate::Chain {
                 for (i, sum) in sums.iter_mut().enumerate() {
                     std::ptr::copy_nonoverlapping(c.add(i * block.c_row), sum.as_mut_ptr(), width);
                 }
@@ -124,7 +142,17 @@ mod lanes {
                 }
             }
             for (i, sum) in sums.iter().enumerate() {
-                std::ptr::copy_nonoverlapping(sum.as_ptr(), c.add(i * block.c_row), width);
+                let to = c.add(i * block.c_row);
+                // A copy: indices that the compiler does not know would keep the sums in memory throughout.
+                let mut sum = *sum;
+                if block.accumulate == Accumulate::Sum {
+                    let mut held = [0.0f32; LANES];
+                    std::ptr::copy_nonoverlapping(to, held.as_mut_ptr(), width);
+                    for (sum, held) in sum.iter_mut().zip(held) {
+                        *sum += held;
+                    }
+                }
+                std::ptr::copy_nonoverlapping(sum.as_ptr(), to, width);
             }
         }
     }
@@ -138,7 +166,7 @@ macro_rules! wide {
         mod $name {
         use std::arch::x86_64::*;
 
-        use super::{Block, LANES, PANEL};
+        use super::{Accumulate, Block, LANES, PANEL};
 
             /// `sum + factor · value` in every lane.
             #[inline]
@@ -242,13 +270,15 @@ macro_rules! wide {
                 let b = block.b.add((column / PANEL) * block.b_panel + column % PANEL);
                 let c = block.c.add(row * block.c_row + column);
                 let at = |v: usize| (v / 2) * block.b_panel + (v % 2) * LANES;
+                let held = |i: usize, v: usize| {
+                    let from = c.add(i * block.c_row + v * LANES);
+                    if FULL { _mm512_loadu_ps(from) } else { _mm512_maskz_loadu_ps(mask(v), from) }
+                };
                 let mut sums = [[_mm512_setzero_ps(); NV]; MR];
-                if block.accumulate {
+                if block.accumulate == Accumulate::Chain {
                     for i in 0..MR {
                         for v in 0..NV {
-                            let from = c.add(i * block.c_row + v * LANES);
-                            sums[i][v] =
-                                if FULL { _mm512_loadu_ps(from) } else { _mm512_maskz_loadu_ps(mask(v), from) };
+                            sums[i][v] = held(i, v);
                         }
                     }
                 }
@@ -277,6 +307,13 @@ macro_rules! wide {
                         let factor = _mm512_set1_ps(*a.add(i * block.a_row + k * block.a_column));
                         for v in 0..NV {
                             sums[i][v] = multiply_add(factor, values[v], sums[i][v]);
+                        }
+                    }
+                }
+                if block.accumulate == Accumulate::Sum {
+                    for i in 0..MR {
+                        for v in 0..NV {
+                            sums[i][v] = _mm512_add_ps(held(i, v), sums[i][v]);
                         }
                     }
                 }

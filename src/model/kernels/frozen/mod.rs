@@ -20,7 +20,7 @@ use super::{
     LANES, Level, PANEL,
     gemm::{DEPTH, ROWS, meter},
     multiplies_bf16, team,
-    tile::Block,
+    tile::{Accumulate, Block},
 };
 
 /// How a frozen weight is held, and what its products are computed in. Sums are always `f32`.
@@ -108,6 +108,15 @@ impl Words<'_> {
             Self::Given(words) => words.as_ptr(),
             Self::Rounded(words) => words.as_ptr(),
             Self::Pairs(words) => words.as_ptr().cast(),
+        }
+    }
+
+    /// As [`super::gemm()`] adds. Where factors are rounded to bf16, a sum is one chain: a word holds two values or one,
+    /// and its rounding is nothing beside theirs.
+    fn accumulate(&self, accumulate: bool) -> [Accumulate; 2] {
+        match self {
+            Self::Given(_) => Accumulate::Sum.blocks(accumulate),
+            Self::Rounded(_) | Self::Pairs(_) => Accumulate::Chain.blocks(accumulate),
         }
     }
 }
@@ -231,7 +240,7 @@ impl Frozen {
     }
 
     fn forward_run(&self, m: usize, a: &Words<'_>, run: Range<usize>, y: team::Shared, accumulate: bool) {
-        let depth = self.depth(a, self.k);
+        let (depth, accumulate) = (self.depth(a, self.k), a.accumulate(accumulate));
         let (mut scratch, mut pairs) = (Vec::new(), Vec::new());
         for row in (0..m).step_by(ROWS) {
             for start in (0..depth).step_by(DEPTH) {
@@ -250,7 +259,7 @@ impl Frozen {
                     b_padded: true,
                     c,
                     c_row: self.n,
-                    accumulate: accumulate || start > 0,
+                    accumulate: accumulate[usize::from(start > 0)],
                 };
                 let at = (run.start / PANEL * depth + start) * PANEL;
                 let held = match (&self.data, a) {
@@ -306,7 +315,7 @@ impl Frozen {
     }
 
     fn backward_run(&self, m: usize, a: &Words<'_>, run: Range<usize>, dx: team::Shared, accumulate: bool) {
-        let depth = self.depth(a, self.n);
+        let (depth, accumulate) = (self.depth(a, self.n), a.accumulate(accumulate));
         // Outputs that a word spans.
         let span = if matches!(a, Words::Pairs(_)) { 2 } else { 1 };
         let mut scratch = vec![0.0f32; DEPTH * PANEL];
@@ -333,7 +342,7 @@ impl Frozen {
                         b_padded: true,
                         c: dx.at(row * self.k + columns),
                         c_row: self.k,
-                        accumulate: accumulate || start > 0,
+                        accumulate: accumulate[usize::from(start > 0)],
                     };
                     // SAFETY: one panel of the scratch, as long as the block is deep.
                     unsafe { run_block(&block, a) };

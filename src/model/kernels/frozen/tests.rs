@@ -4,7 +4,10 @@ use super::{
     convert::{half_value, round_to_bf16},
     *,
 };
-use crate::model::kernels::{Left, Packed, Right, gemm, gemm::tests::numbers};
+use crate::model::kernels::{
+    Left, Packed, Right, gemm,
+    gemm::{alone, tests::numbers},
+};
 
 const FORMATS: [Format; 4] = [Format::F32, Format::F16, Format::Bf16, Format::Nf4];
 
@@ -26,6 +29,21 @@ fn rounded_to(format: Format, x: &[f32]) -> Vec<f32> {
     x
 }
 
+/// The product that this format's is to equal: in bf16 a sum is one chain.
+fn product(
+    format: Format,
+    m: usize,
+    left: Left<'_>,
+    right: Right<'_>,
+    (c, n): (&mut [f32], usize),
+    accumulate: bool,
+) {
+    match format.is_multiplied_in_bf16() {
+        true => alone(m, left, right, (team::Shared::new(c), 0), n, accumulate),
+        false => gemm(m, left, right, c, n, accumulate),
+    }
+}
+
 /// In bf16 too: the machine's product of pairs adds one after the other.
 #[test]
 fn products_both_ways_are_those_of_the_values_held_to_the_bit() {
@@ -37,12 +55,14 @@ fn products_both_ways_are_those_of_the_values_held_to_the_bit() {
             let (mut y, mut want) = (vec![1.0; m * n], vec![1.0; m * n]);
             frozen.forward(&x, &mut y, true);
             let packed = Packed::from_columns(&weight, k, n);
-            gemm(m, Left::rows(&rounded_to(format, &x), k), packed.right(), &mut want, n, true);
+            let left = rounded_to(format, &x);
+            product(format, m, Left::rows(&left, k), packed.right(), (&mut want, n), true);
             assert_eq!(y, want, "forward {format:?} {m}x{n}x{k}");
             let (mut dx, mut want) = (vec![2.0; m * k], vec![0.0; m * k]);
             frozen.backward(&dy, &mut dx, false);
             let rows = Right::rows(&weight, n, k);
-            gemm(m, Left::rows(&rounded_to(format, &dy), n), rows, &mut want, k, false);
+            let left = rounded_to(format, &dy);
+            product(format, m, Left::rows(&left, n), rows, (&mut want, k), false);
             assert_eq!(dx, want, "backward {format:?} {m}x{n}x{k}");
         }
     }
