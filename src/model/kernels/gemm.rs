@@ -1,9 +1,9 @@
 //! Matrix product `C = A·B` or `C += A·B`, with `A` at any strides and `B` row-major or packed.
 //!
 //! Each element of `C` is a sum of chains of fused multiply-adds, one for each 256 of ascending `k`, added in their
-//! order, whatever the number of rows. One chain over all of `k` would be as fast, and its rounding error grows faster
-//! (Higham, "The Accuracy of Floating Point Summation", 1993): log-probabilities were twice as far from those in float64
-//! with 2,700 inputs. Parts of an operation that is cut along `k` anywhere are one chain ([`alone`]).
+//! order, whatever the number of rows: the rounding error of one chain over all of `k` grows faster (Higham, "The Accuracy
+//! of Floating Point Summation", 1993; figures in docs/log.md). Parts of an operation that is cut along `k` anywhere are
+//! one chain ([`alone`]).
 
 use std::{
     ops::Range,
