@@ -145,7 +145,12 @@ fn the_verdict_is_one_sentence_with_the_splits_that_differ() {
         &[("a", &alike)],
         &[("a", &alike), ("d", &worse)],
     ];
-    insta::assert_snapshot!(exams.map(verdict).join("\n"), @"");
+    insta::assert_snapshot!(exams.map(verdict).join("\n"), @r"
+    trained beats base on held-out tasks: +66.7 points [+53, +78], p < 0.001
+    trained beats base on held-out tasks: +29.8 points [+15, +45], p < 0.001; no measurable gain on c; worse on d
+    no measurable gain of trained over base on held-out tasks: 0.0 points [-14, +14], p = 1.000
+    trained is worse than base on held-out tasks: -35.3 points [-53, -15], p = 0.004; no measurable gain on a
+    ");
 }
 
 #[test]
