@@ -4,7 +4,7 @@
 //!
 //! | floor | rooms |
 //! |---|---|
-//! | 0 | [`hash`], [`error`], [`progress`], [`random`], [`net`], [`spent`], [`child`], [`data`] |
+//! | 0 | [`hash`], [`error`], [`progress`], [`random`], [`net`], [`usage`], [`child`], [`data`] |
 //! | 1 | [`store`], [`mcp`], [`chat`], [`model`] |
 //! | 2 | [`engine`], [`llm`] |
 //! | 3 | [`agent`], [`judge`], [`grpo`], [`eval`] |
@@ -20,7 +20,7 @@ pub mod hash;
 pub mod net;
 pub mod progress;
 pub mod random;
-pub mod spent;
+pub mod usage;
 
 pub mod chat;
 pub mod mcp;

@@ -19,6 +19,6 @@ pub trait Observer: Send + Sync {
 }
 
 /// Listens to nothing.
-pub struct Silent;
+pub struct NoProgress;
 
-impl Observer for Silent {}
+impl Observer for NoProgress {}

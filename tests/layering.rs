@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 const FLOORS: [&[&str]; 8] = [
-    &["hash", "error", "progress", "random", "net", "spent", "child", "data"],
+    &["hash", "error", "progress", "random", "net", "usage", "child", "data"],
     &["store", "mcp", "chat", "model"],
     &["engine", "llm"],
     &["agent", "judge", "grpo", "eval"],

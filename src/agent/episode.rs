@@ -9,13 +9,13 @@ use super::{
     toolbox::{Action, Toolbox},
 };
 use crate::{
-    chat::{Chat, ChatError, Prompt, Retold, ToolCall, Turn},
+    chat::{Chat, ChatError, Prompt, RewrittenHistory, ToolCall, Turn},
     engine::{EngineError, Sampled, Sequence, Stop},
     mcp::{McpError, Outcome, Session},
 };
 
 /// Who speaks for the model: the engine, or a script in tests.
-pub trait Speaker: Send {
+pub trait PolicyHandle: Send {
     /// Appends given tokens to the conversation, then samples until a token of `stop` or `max_new` tokens.
     /// The first turn of an episode appends nothing: the conversation was opened with its prompt.
     fn turn(
@@ -25,11 +25,11 @@ pub trait Speaker: Send {
         max_new: usize,
     ) -> impl Future<Output = Result<Sampled, EngineError>> + Send;
 
-    /// Goes on from another prompt, given in pieces as an opening is.
+    /// Goes on from another prompt, given in pieces as an prompt_tokens is.
     fn reopen(&mut self, pieces: Vec<Arc<[u32]>>);
 }
 
-impl Speaker for Sequence {
+impl PolicyHandle for Sequence {
     async fn turn(&mut self, append: &[u32], stop: &[u32], max_new: usize) -> Result<Sampled, EngineError> {
         Sequence::turn(self, append, stop, max_new).await
     }
@@ -119,13 +119,13 @@ impl fmt::Display for End {
 
 /// How an episode begins: the task as messages and as tokens, cut where sharing ends.
 #[derive(Debug, Clone)]
-pub struct Opening {
+pub struct PromptTokens {
     messages: Vec<Value>,
     /// What a conversation is opened with.
     pub pieces: Vec<Arc<[u32]>>,
 }
 
-impl Opening {
+impl PromptTokens {
     /// The task behind the system text and tools that the chat was briefed with.
     ///
     /// # Errors
@@ -180,26 +180,26 @@ pub struct Episode {
 /// # Errors
 /// Only where the engine fails; what goes wrong on the server's side is part of the episode.
 pub async fn episode(
-    speaker: &mut impl Speaker,
+    policy: &mut impl PolicyHandle,
     server: &impl Server,
     chat: &Chat,
     toolbox: &Toolbox,
-    opening: &Opening,
+    prompt_tokens: &PromptTokens,
     limits: &Limits,
 ) -> Result<Episode, EngineError> {
     let deadline = Instant::now() + limits.time;
-    let episode = Episode::opened(opening);
-    let trunk = opening.pieces.clone();
-    let mut table = Table { server, chat, toolbox, limits, deadline, trunk, episode };
-    let end = table.play(speaker).await?;
+    let episode = Episode::opened(prompt_tokens);
+    let prompt_pieces = prompt_tokens.pieces.clone();
+    let mut table = EpisodeRun { server, chat, toolbox, limits, deadline, prompt_pieces, episode };
+    let end = table.play(policy).await?;
     Ok(Episode { end, ..table.episode })
 }
 
 impl Episode {
-    fn opened(opening: &Opening) -> Self {
-        let tokens = opening.pieces.concat();
+    fn opened(prompt_tokens: &PromptTokens) -> Self {
+        let tokens = prompt_tokens.pieces.concat();
         Self {
-            messages: opening.messages.clone(),
+            messages: prompt_tokens.messages.clone(),
             sampled: vec![false; tokens.len()],
             logprobs: vec![0.0; tokens.len()],
             tokens,
@@ -234,14 +234,14 @@ impl Episode {
 }
 
 /// An episode being played.
-struct Table<'a, S> {
+struct EpisodeRun<'a, S> {
     server: &'a S,
     chat: &'a Chat,
     toolbox: &'a Toolbox,
     limits: &'a Limits,
     deadline: Instant,
     /// What the conversation was opened with, or opened anew.
-    trunk: Vec<Arc<[u32]>>,
+    prompt_pieces: Vec<Arc<[u32]>>,
     episode: Episode,
 }
 
@@ -253,8 +253,8 @@ enum Next {
     Reopen(Vec<Arc<[u32]>>),
 }
 
-impl<S: Server> Table<'_, S> {
-    async fn play(&mut self, speaker: &mut impl Speaker) -> Result<End, EngineError> {
+impl<S: Server> EpisodeRun<'_, S> {
+    async fn play(&mut self, policy: &mut impl PolicyHandle) -> Result<End, EngineError> {
         let mut next = Next::Append(Vec::new());
         while self.episode.turns < self.limits.turns {
             let used = match &next {
@@ -268,11 +268,11 @@ impl<S: Server> Table<'_, S> {
             let delta = match &next {
                 Next::Append(delta) => delta.as_slice(),
                 Next::Reopen(pieces) => {
-                    speaker.reopen(pieces.clone());
+                    policy.reopen(pieces.clone());
                     &[]
                 }
             };
-            let sampled = match timeout_at(self.deadline, speaker.turn(delta, self.chat.stop(), left)).await {
+            let sampled = match timeout_at(self.deadline, policy.turn(delta, self.chat.stop(), left)).await {
                 Ok(Ok(sampled)) => sampled,
                 Ok(Err(EngineError::Context { .. })) => return Ok(End::OutOfTokens),
                 Ok(Err(error)) => return Err(error),
@@ -283,7 +283,7 @@ impl<S: Server> Table<'_, S> {
                 Next::Reopen(pieces) => {
                     self.episode.row_starts.push(self.episode.tokens.len());
                     self.episode.append(&pieces.concat());
-                    self.trunk = pieces;
+                    self.prompt_pieces = pieces;
                 }
             }
             self.episode.speak(&sampled);
@@ -307,13 +307,14 @@ impl<S: Server> Table<'_, S> {
     fn go_on(&self, sampled: &[u32], results: Vec<u32>) -> Next {
         let row = self.episode.row();
         let before = &row[..row.len() - sampled.len()];
-        let Some(Retold { kept, turn, header }) = self.chat.retold(before, sampled, &results) else {
+        let Some(RewrittenHistory { kept, turn, header }) = self.chat.rewritten(before, sampled, &results)
+        else {
             return Next::Append(results);
         };
         // Pieces that stay whole are not computed again.
         let mut pieces: Vec<Arc<[u32]>> = Vec::new();
         let mut end = 0;
-        for piece in self.trunk.iter().take_while(|piece| {
+        for piece in self.prompt_pieces.iter().take_while(|piece| {
             end += piece.len();
             end <= kept
         }) {

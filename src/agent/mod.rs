@@ -15,5 +15,5 @@ mod toolbox;
 #[cfg(test)]
 mod tests;
 
-pub use episode::{End, Episode, Limits, LostCall, Opening, Server, Speaker, episode};
+pub use episode::{End, Episode, Limits, LostCall, PolicyHandle, PromptTokens, Server, episode};
 pub use toolbox::{Toolbox, ToolboxError};

@@ -24,7 +24,7 @@ struct Script {
     reopened: Vec<Vec<std::sync::Arc<[u32]>>>,
 }
 
-impl Speaker for Script {
+impl PolicyHandle for Script {
     async fn turn(&mut self, append: &[u32], _: &[u32], max_new: usize) -> Result<Sampled, EngineError> {
         self.heard.push(append.to_vec());
         let (mut tokens, mut stop) = self.lines.pop_front().expect("the script has a line for every turn");
@@ -105,7 +105,7 @@ fn limits() -> Limits {
 async fn play(lines: &[&str], limits: Limits) -> Played {
     let (toolbox, desk) = (toolbox(), Desk::default());
     let chat = chat().brief("Be brief.", toolbox.functions()).unwrap();
-    let opening = Opening::new(&chat, "Where is it?").unwrap();
+    let prompt_tokens = PromptTokens::new(&chat, "Where is it?").unwrap();
     let line = |line: &&str| {
         let mut tokens = chat.encode_text(line);
         tokens.push(chat.stop()[0]);
@@ -113,7 +113,7 @@ async fn play(lines: &[&str], limits: Limits) -> Played {
     };
     let mut script =
         Script { lines: lines.iter().map(line).collect(), heard: Vec::new(), reopened: Vec::new() };
-    let episode = episode(&mut script, &desk, &chat, &toolbox, &opening, &limits).await.unwrap();
+    let episode = episode(&mut script, &desk, &chat, &toolbox, &prompt_tokens, &limits).await.unwrap();
     assert_eq!(episode.tokens.len(), episode.sampled.len());
     assert_eq!(episode.tokens.len(), episode.logprobs.len());
     let heard = script.heard.iter().map(|tokens| chat.decode(tokens)).collect();
@@ -156,7 +156,7 @@ async fn where_earlier_turns_lose_their_reasoning_an_episode_goes_on_in_a_row_of
     let (toolbox, desk) = (toolbox(), Desk::default());
     let chat = chat().with_history(HistoryThinking::Strip).unwrap();
     let chat = chat.brief("Be brief.", toolbox.functions()).unwrap();
-    let opening = Opening::new(&chat, "Where is it?").unwrap();
+    let prompt_tokens = PromptTokens::new(&chat, "Where is it?").unwrap();
     let look = |at: &str| call("look", json!({ "at": at }));
     let lines = [
         format!("<think>\nhm\n</think>\n\n{}", look("the shelf")),
@@ -171,7 +171,7 @@ async fn where_earlier_turns_lose_their_reasoning_an_episode_goes_on_in_a_row_of
     };
     let mut script =
         Script { lines: lines.iter().map(line).collect(), heard: Vec::new(), reopened: Vec::new() };
-    let episode = episode(&mut script, &desk, &chat, &toolbox, &opening, &limits()).await.unwrap();
+    let episode = episode(&mut script, &desk, &chat, &toolbox, &prompt_tokens, &limits()).await.unwrap();
 
     assert_eq!((episode.end, episode.turns, episode.row_starts.len()), (End::NoCall, 4, 2));
     let mut bounds = vec![0];
@@ -186,7 +186,7 @@ async fn where_earlier_turns_lose_their_reasoning_an_episode_goes_on_in_a_row_of
             (chat.decode(tokens), chat.decode(&said))
         })
         .collect();
-    let prompt = chat.decode(&opening.pieces.concat());
+    let prompt = chat.decode(&prompt_tokens.pieces.concat());
     let result = |text: &str| {
         format!(
             "\n<|im_start|>user\n<tool_response>\n{text}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
@@ -204,7 +204,7 @@ async fn where_earlier_turns_lose_their_reasoning_an_episode_goes_on_in_a_row_of
     ];
     assert_eq!(rows, expected);
     // What was opened before is opened again as the same pieces.
-    assert!(script.reopened.iter().all(|pieces| pieces.starts_with(&opening.pieces[..2])));
+    assert!(script.reopened.iter().all(|pieces| pieces.starts_with(&prompt_tokens.pieces[..2])));
     assert_eq!(chat.decode(&script.reopened[1].concat()), third);
     let thought: Vec<_> =
         episode.messages.iter().filter_map(|said| said["reasoning_content"].as_str()).collect();
@@ -307,7 +307,7 @@ async fn a_policy_and_a_live_server_solve_a_task() {
 
     let toolbox = Toolbox::new(&tools).unwrap();
     let chat = chat().brief("", toolbox.functions()).unwrap();
-    let opening = Opening::new(&chat, "How many departments are there?").unwrap();
+    let prompt_tokens = PromptTokens::new(&chat, "How many departments are there?").unwrap();
     let lines = [
         call("list_tables", json!({})),
         call("run_query", json!({"sql": "SELECT salary FROM employees"})),
@@ -317,7 +317,7 @@ async fn a_policy_and_a_live_server_solve_a_task() {
     let line = |line: &String| ([chat.encode_text(line), chat.stop()[..1].to_vec()].concat(), Stop::Token);
     let mut script =
         Script { lines: lines.iter().map(line).collect(), heard: Vec::new(), reopened: Vec::new() };
-    let episode = episode(&mut script, &session, &chat, &toolbox, &opening, &limits()).await.unwrap();
+    let episode = episode(&mut script, &session, &chat, &toolbox, &prompt_tokens, &limits()).await.unwrap();
 
     assert_eq!((episode.end, episode.tool_errors), (End::Completed, 1));
     assert_eq!(episode.tools, ["list_tables", "run_query", "run_query"]);

@@ -20,7 +20,7 @@ pub enum HistoryThinking {
 
 /// What a template does around an earlier turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Past {
+pub(super) struct RenderedTurn {
     /// Written before a turn that is to be sampled.
     pub header: String,
     /// Written in its place before an earlier turn without reasoning.
@@ -32,7 +32,7 @@ pub(super) struct Past {
 const SAYING: &str = "probe saying";
 const REASONING: &str = "probe reasoning";
 
-impl Past {
+impl RenderedTurn {
     /// Shows the template an earlier turn; nothing where it writes a conversation anew when one goes on.
     pub fn learn(template: &Template, probe: &Probe, format: Format) -> Option<Self> {
         let prompt = template.render(&Probe::opening(), &probe.tools, true).ok()?;
@@ -63,7 +63,7 @@ pub(super) struct Stripping {
 
 /// How a conversation goes on where its last turn is told otherwise than it was sampled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Retold {
+pub struct RewrittenHistory {
     /// Leading tokens of what the turn was sampled after that stay.
     pub kept: usize,
     /// What follows them: the turn as an earlier one, its end, and the results.
@@ -105,7 +105,7 @@ impl Chat {
 
     /// How the conversation goes on after a turn: `before` is what it was sampled after, `results` what
     /// [`results`](Self::results) made of the answers. Nothing where all of it simply stands one after the other.
-    pub fn retold(&self, before: &[u32], sampled: &[u32], results: &[u32]) -> Option<Retold> {
+    pub fn rewritten(&self, before: &[u32], sampled: &[u32], results: &[u32]) -> Option<RewrittenHistory> {
         let Stripping { header, bare, always } = self.stripping.as_ref()?;
         let text = self.vocabulary.spell(self.without_end(sampled));
         let said = self.format.behind_reasoning(&text);
@@ -117,6 +117,6 @@ impl Chat {
         let mut turn = self.vocabulary.encode(&format!("{bare}{}", said.trim_start()));
         turn.extend(self.stop().first());
         turn.extend(results);
-        Some(Retold { kept, turn, header: header.clone() })
+        Some(RewrittenHistory { kept, turn, header: header.clone() })
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{
     ChatError, ToolCall,
     format::{Format, Schemas},
-    history::Past,
+    history::RenderedTurn,
     python,
     template::{Template, message},
 };
@@ -41,7 +41,7 @@ pub(super) struct Learned {
     /// Whether the template can write several calls in one turn.
     pub parallel: bool,
     /// Nothing where the template does not show it.
-    pub past: Option<Past>,
+    pub past: Option<RenderedTurn>,
     /// What the template does to the beginning of a conversation that goes on, where it writes it otherwise then.
     pub rewrites: Option<&'static str>,
 }
@@ -221,7 +221,7 @@ pub(super) fn learn(template: &Template, end: Option<&str>) -> Result<Learned, C
     };
     Ok(Learned {
         rewrites,
-        past: Past::learn(template, &probe, format),
+        past: RenderedTurn::learn(template, &probe, format),
         format,
         end: end.to_owned(),
         handover,

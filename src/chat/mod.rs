@@ -6,8 +6,9 @@
 //! special token.
 //!
 //! The reasoning of earlier turns stays in the history or is left out of it ([`HistoryThinking`]). Where it stays, the
-//! tokens sampled are the tokens later turns are sampled after; where it is left out, [`Chat::retold`] says after which.
+//! tokens sampled are the tokens later turns are sampled after; where it is left out, [`Chat::rewritten`] says after which.
 
+mod built_in;
 mod error;
 mod folder;
 mod format;
@@ -15,7 +16,6 @@ mod history;
 mod ids;
 mod jinja;
 mod learn;
-mod own;
 mod python;
 mod template;
 mod vocabulary;
@@ -31,8 +31,8 @@ use serde_json::{Map, Value, json};
 pub use error::ChatError;
 pub use folder::TOOL_TEMPLATE;
 use format::{Format, Schemas};
-pub use history::{HistoryThinking, Retold};
-use history::{Past, Stripping};
+pub use history::{HistoryThinking, RewrittenHistory};
+use history::{RenderedTurn, Stripping};
 use learn::{Handover, Learned, learn};
 use template::{Template, message};
 pub use vocabulary::Vocabulary;
@@ -89,7 +89,7 @@ pub struct Chat {
     notice: Option<String>,
     /// What stands in for the model's own template.
     own_template: Option<&'static str>,
-    past: Option<Past>,
+    past: Option<RenderedTurn>,
     /// Where earlier turns lose their reasoning.
     stripping: Option<Stripping>,
     briefing: Briefing,
@@ -156,7 +156,7 @@ impl Chat {
         let (mut notice, mut own_template) = (None, None);
         let learned = match learn(&template, eos) {
             Err(why @ (ChatError::Blind { .. } | ChatError::Refused { .. })) => {
-                let Some(own) = own::of(&vocabulary, &template.plain()) else { return Err(why) };
+                let Some(own) = built_in::of(&vocabulary, &template.plain()) else { return Err(why) };
                 template = Template::new(own.template, constants)?;
                 own_template = Some(own.template);
                 notice = Some(format!("{why}: mcprl's own template for {} is used", own.family));

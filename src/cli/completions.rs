@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{Arguments, Outcome};
 use crate::{
     error::Result,
-    ui::{Printer, Voice},
+    ui::{OutputFormat, Printer},
 };
 
 #[derive(Args)]
@@ -31,10 +31,10 @@ impl Completions {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Arguments::command(), "mcprl", &mut script);
         let script = String::from_utf8_lossy(&script);
-        match printer.voice {
-            Voice::Json => printer.json(&json!({ "shell": shell.to_string(), "script": script })),
-            Voice::Human => printer.data(&script),
+        match printer.format {
+            OutputFormat::Json => printer.json(&json!({ "shell": shell.to_string(), "script": script })),
+            OutputFormat::Human => printer.data(&script),
         }
-        Ok(Outcome::Worked)
+        Ok(Outcome::Success)
     }
 }

@@ -31,7 +31,7 @@ impl DemoServer {
                     server.serve().await?;
                 }
             }
-            Ok(Outcome::Worked)
+            Ok(Outcome::Success)
         })
     }
 }

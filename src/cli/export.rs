@@ -19,7 +19,7 @@ use crate::{
     plan::NodeName,
     stage::policy::{AdapterOf, PolicyError, is_given},
     store::{Condition, Store},
-    ui::{Printer, Voice},
+    ui::{OutputFormat, Printer},
 };
 
 #[derive(Args)]
@@ -183,15 +183,15 @@ impl Export {
             (_, Some(_)) => format!("{notice}, and written as {BASE}/chat_template.jinja"),
             _ => format!("{notice}; `--merge` writes it beside the model"),
         });
-        match printer.voice {
-            Voice::Json => {
+        match printer.format {
+            OutputFormat::Json => {
                 let (run, stage) = of.map(|(run, stage)| (run.id, stage)).unzip();
                 printer.json(&json!({
                     "policy": policy, "run": run, "stage": stage, "kind": kind, "out": self.out, "base": name,
                     "notice": notice,
                 }));
             }
-            Voice::Human => {
+            OutputFormat::Human => {
                 printer.data(&format!("{kind} written to {}", self.out.display()));
                 let source = of.map(|(run, stage)| source_text(&run, &stage));
                 let name = name.map(|base| base.text(&self.out));
@@ -200,7 +200,7 @@ impl Export {
                 }
             }
         }
-        Ok(Outcome::Worked)
+        Ok(Outcome::Success)
     }
 
     /// The policy that was named: in a run's folder, in a folder of its own, or by a run's id.
@@ -254,7 +254,7 @@ impl Export {
         Ok(Found { store, folder, of: writer.map(|stage| (run, stage)) })
     }
 
-    /// The model of an adapter and its digest: the one given, or else the artifact that `policy.json` names. Needed for a
+    /// The model of an adapter and its digest: the one given, or else the artifact that `policy.json` names. LiveSet for a
     /// merge alone.
     fn base_of(&self, policy: &Path, store: &Store) -> Result<Option<(PathBuf, Option<Digest>)>> {
         if let Some(base) = &self.base {

@@ -23,7 +23,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     error::{Class, Diagnostic, Result},
-    ui::{Printer, Voice},
+    ui::{OutputFormat, Printer},
 };
 
 /// An MCP server and a base language model in, an agent measurably better at that server's tools out.
@@ -74,7 +74,7 @@ enum Command {
 /// How a command ended, where it did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    Worked,
+    Success,
     Failed,
     Interrupted,
 }
@@ -82,10 +82,10 @@ enum Outcome {
 /// Does what the process's arguments say.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let voice = if arguments.json { Voice::Json } else { Voice::Human };
-    let printer = Printer { voice };
+    let format = if arguments.json { OutputFormat::Json } else { OutputFormat::Human };
+    let printer = Printer { format };
     match arguments.command.execute(printer) {
-        Ok(Outcome::Worked) => ExitCode::SUCCESS,
+        Ok(Outcome::Success) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
         Ok(Outcome::Interrupted) => ExitCode::from(130),
         Err(failure) => {

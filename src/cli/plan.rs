@@ -5,9 +5,9 @@ use clap::Args;
 use super::{Outcome, asked::Asked};
 use crate::{
     error::Result,
-    plan::{self, PlanError, Source, Survey},
+    plan::{self, PlanError, PlanReport, Source},
     store::FileDigests,
-    ui::{Printer, Voice, plan_text},
+    ui::{OutputFormat, Printer, plan_text},
 };
 
 #[derive(Args)]
@@ -23,15 +23,15 @@ impl Plan {
         let store = place.store(Some(file))?;
         let files = FileDigests::load(&store);
         let plan = plan::Plan::new(&source, &self.asked.overrides(), &place.cards(Some(file)), &files)?;
-        let survey = Survey::new(&plan, &store, &plan.resampled(resample)?)?;
-        match printer.voice {
-            Voice::Json => printer.json(&survey),
-            Voice::Human => printer.data(&plan_text(&survey)),
+        let report = PlanReport::new(&plan, &store, &plan.resampled(resample)?)?;
+        match printer.format {
+            OutputFormat::Json => printer.json(&report),
+            OutputFormat::Human => printer.data(&plan_text(&report)),
         }
-        survey.notes.iter().for_each(|note| printer.note(note));
-        match survey.problems.is_empty() {
-            true => Ok(Outcome::Worked),
-            false => Err(PlanError::Refused(survey.problems).into()),
+        report.notes.iter().for_each(|note| printer.note(note));
+        match report.problems.is_empty() {
+            true => Ok(Outcome::Success),
+            false => Err(PlanError::Refused(report.problems).into()),
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     plan::{Node, Plan, Source, stage_name},
     stage::{Cards, card::Port},
     store::{FileDigests, Store},
-    ui::{Printer, RunView, Voice, closing_text, verdict_text},
+    ui::{OutputFormat, Printer, RunView, closing_text, verdict_text},
 };
 
 #[derive(Args)]
@@ -161,9 +161,9 @@ impl Ending {
             printer.error(failure);
         }
         let artifacts = shown.artifacts(summary);
-        match printer.voice {
-            Voice::Json => printer.data(&ended_json(summary, id, *began, &artifacts).to_string()),
-            Voice::Human => {
+        match printer.format {
+            OutputFormat::Json => printer.data(&ended_json(summary, id, *began, &artifacts).to_string()),
+            OutputFormat::Human => {
                 for text in shown.reports(summary) {
                     printer.data(&text);
                 }
@@ -188,7 +188,7 @@ impl Ending {
         }
         match () {
             () if summary.interrupted => Outcome::Interrupted,
-            () if summary.failures.is_empty() => Outcome::Worked,
+            () if summary.failures.is_empty() => Outcome::Success,
             () => Outcome::Failed,
         }
     }
@@ -224,7 +224,7 @@ impl Shown {
         let done: BTreeSet<&str> = summary
             .nodes
             .iter()
-            .filter(|(_, ended)| matches!(ended, Ended::Cached | Ended::Worked))
+            .filter(|(_, ended)| matches!(ended, Ended::Cached | Ended::Ran))
             .map(|(id, _)| id.as_str())
             .collect();
         ports.iter().filter(move |(node, ..)| done.contains(node.as_str()))
@@ -281,7 +281,7 @@ fn ended_json(
         "run": id,
         "seconds": began.elapsed().as_secs_f64(),
         "interrupted": summary.interrupted,
-        "cached": count(Ended::Cached), "worked": count(Ended::Worked), "skipped": count(Ended::Skipped),
+        "cached": count(Ended::Cached), "worked": count(Ended::Ran), "skipped": count(Ended::Skipped),
         "failed": count(Ended::Failed), "open": count(Ended::Open),
         "failures": named(Ended::Failed).collect::<Vec<_>>(),
         "spent": summary.spent,

@@ -10,7 +10,7 @@ use crate::{
     eval,
     exec::history::{self, RunHistory, StageHistory, Stages},
     store::Store,
-    ui::{Printer, Side, Voice, diff_text, run_text, runs_text, stage_text, waiting_text},
+    ui::{OutputFormat, Printer, Side, diff_text, run_text, runs_text, stage_text, waiting_text},
 };
 
 #[derive(Args)]
@@ -43,8 +43,8 @@ impl Runs {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let store = self.place.store(None)?;
         let runs = history::runs(&store);
-        match printer.voice {
-            Voice::Json => {
+        match printer.format {
+            OutputFormat::Json => {
                 let run = |run: &history::RunHistory| {
                     json!({
                         "id": run.id,
@@ -55,24 +55,24 @@ impl Runs {
                         "set": run.set,
                         "resample": run.resample,
                         "headline": run.headline(),
-                        "worked": run.count(history::Fate::Worked),
-                        "reused": run.count(history::Fate::Reused),
-                        "skipped": run.count(history::Fate::Skipped),
-                        "failed": run.count(history::Fate::Failed),
-                        "begun": run.count(history::Fate::Begun),
+                        "worked": run.count(history::StageOutcome::Ran),
+                        "reused": run.count(history::StageOutcome::Reused),
+                        "skipped": run.count(history::StageOutcome::Skipped),
+                        "failed": run.count(history::StageOutcome::Failed),
+                        "begun": run.count(history::StageOutcome::Begun),
                     })
                 };
                 printer.json(&runs.iter().map(run).collect::<Vec<_>>());
             }
-            Voice::Human if runs.is_empty() => {
+            OutputFormat::Human if runs.is_empty() => {
                 printer.say(&format!("no runs in {}", store.root().display()));
             }
-            Voice::Human => printer.data(&runs_text(&runs)),
+            OutputFormat::Human => printer.data(&runs_text(&runs)),
         }
-        if printer.voice == Voice::Human {
+        if printer.format == OutputFormat::Human {
             tell_waiting(printer, &store);
         }
-        Ok(Outcome::Worked)
+        Ok(Outcome::Success)
     }
 }
 
@@ -98,13 +98,13 @@ impl Show {
         let Target { store, run, part } = Target::new(&self.place, &self.run)?;
         let run = history::run(&store, &run)?;
         let stages = Stages::new(&store, &run);
-        match (part.as_deref(), printer.voice) {
-            (Some(stage), Voice::Json) => printer.json(&stages.stage(run.node(stage)?)),
-            (Some(stage), Voice::Human) => {
+        match (part.as_deref(), printer.format) {
+            (Some(stage), OutputFormat::Json) => printer.json(&stages.stage(run.node(stage)?)),
+            (Some(stage), OutputFormat::Human) => {
                 let stage = stages.stage(run.node(stage)?);
                 printer.data(&(stage_text(&run, &stage) + &pages(&stage)));
             }
-            (None, Voice::Json) => {
+            (None, OutputFormat::Json) => {
                 let all: Vec<_> = run.nodes.iter().map(|node| stages.stage(node)).collect();
                 printer.json(&json!({
                     "id": run.id,
@@ -118,9 +118,9 @@ impl Show {
                     "stages": all,
                 }));
             }
-            (None, Voice::Human) => printer.data(&run_text(&run, &stages)),
+            (None, OutputFormat::Human) => printer.data(&run_text(&run, &stages)),
         }
-        Ok(Outcome::Worked)
+        Ok(Outcome::Success)
     }
 }
 
@@ -130,20 +130,20 @@ impl Diff {
         let Target { run: new, .. } = Target::new(&self.place, &self.new)?;
         let (old, new) = (history::run(&store, &old)?, history::run(&store, &new)?);
         let (found, alike) = history::compare(&store, &old, &new);
-        match printer.voice {
-            Voice::Json => {
+        match printer.format {
+            OutputFormat::Json => {
                 let asked = |run: &RunHistory| json!({ "id": run.id, "seed": run.seed, "set": run.set, "headline": run.headline() });
                 let runs = [asked(&old), asked(&new)];
                 printer.json(&json!({
                     "old": old.id, "new": new.id, "runs": runs, "alike": alike, "differences": found,
                 }));
             }
-            Voice::Human => {
+            OutputFormat::Human => {
                 let side = |run| Side { run, verdicts: verdicts(&store, run) };
                 printer.data(&diff_text(&side(&old), &side(&new), &found, alike));
             }
         }
-        Ok(Outcome::Worked)
+        Ok(Outcome::Success)
     }
 }
 

@@ -28,6 +28,6 @@ impl Schema {
         let cards = self.place.cards(self.file.as_deref());
         // A schema is JSON whoever asks for it.
         printer.json(&plan::schema(&cards)?);
-        Ok(Outcome::Worked)
+        Ok(Outcome::Success)
     }
 }

@@ -8,7 +8,7 @@ use super::{Outcome, place::Place};
 use crate::{
     error::{Class, Diagnostic, Failure, Result, did_you_mean},
     stage::{Card, StageError, card::Determinism, registry},
-    ui::{Printer, Voice},
+    ui::{OutputFormat, Printer},
 };
 
 #[derive(Subcommand)]
@@ -80,9 +80,9 @@ fn list(printer: Printer, place: &Place) -> Result<Outcome> {
             Err(cause) => broken.push(Failure::from(cause)),
         }
     }
-    match printer.voice {
-        Voice::Json => printer.json(&found),
-        Voice::Human => {
+    match printer.format {
+        OutputFormat::Json => printer.json(&found),
+        OutputFormat::Human => {
             for card in &found {
                 printer.data(&format!("{:<12} {}", card.kind, card.about));
             }
@@ -90,7 +90,7 @@ fn list(printer: Printer, place: &Place) -> Result<Outcome> {
     }
     // The others can be used all the same.
     broken.iter().for_each(|cause| printer.error(cause));
-    Ok(if broken.is_empty() { Outcome::Worked } else { Outcome::Failed })
+    Ok(if broken.is_empty() { Outcome::Success } else { Outcome::Failed })
 }
 
 impl Named {
@@ -102,11 +102,11 @@ impl Named {
 
     fn show(&self, printer: Printer) -> Result<Outcome> {
         let card = self.place.cards(None).get(&self.kind)?.ok_or_else(|| self.unknown())?;
-        match printer.voice {
-            Voice::Json => printer.json(&card),
-            Voice::Human => printer.data(&describe(&card)),
+        match printer.format {
+            OutputFormat::Json => printer.json(&card),
+            OutputFormat::Human => printer.data(&describe(&card)),
         }
-        Ok(Outcome::Worked)
+        Ok(Outcome::Success)
     }
 
     fn eject(&self, printer: Printer) -> Result<Outcome> {
@@ -122,7 +122,7 @@ impl Named {
             std::fs::write(folder.join(name), text).map_err(writing)?;
         }
         printer.say(&format!("wrote {}; what stands there counts from now on", folder.display()));
-        Ok(Outcome::Worked)
+        Ok(Outcome::Success)
     }
 }
 

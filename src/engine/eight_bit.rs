@@ -12,24 +12,24 @@ const BLOCK: usize = 256;
 
 /// Whether values are of either sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sign {
+pub enum Signedness {
     Signed,
     Unsigned,
 }
 
-static SIGNED: LazyLock<[f32; 256]> = LazyLock::new(|| book(Sign::Signed));
-static UNSIGNED: LazyLock<[f32; 256]> = LazyLock::new(|| book(Sign::Unsigned));
+static SIGNED: LazyLock<[f32; 256]> = LazyLock::new(|| book(Signedness::Signed));
+static UNSIGNED: LazyLock<[f32; 256]> = LazyLock::new(|| book(Signedness::Unsigned));
 
 /// The entries, ascending, the largest 1.
-fn book(sign: Sign) -> [f32; 256] {
+fn book(sign: Signedness) -> [f32; 256] {
     let mut entries = vec![0.0, 1.0];
     for decade in 0..7 {
-        let count = 1usize << (decade + usize::from(sign == Sign::Unsigned));
+        let count = 1usize << (decade + usize::from(sign == Signedness::Unsigned));
         let top = 10f64.powi(decade as i32 - 6);
         for item in 0..count {
             let value = (top * (0.1 + 0.9 * (item as f64 + 0.5) / count as f64)) as f32;
             entries.push(value);
-            entries.extend((sign == Sign::Signed).then_some(-value));
+            entries.extend((sign == Signedness::Signed).then_some(-value));
         }
     }
     entries.sort_by(f32::total_cmp);
@@ -42,11 +42,11 @@ pub struct Codes {
     pub codes: Vec<u8>,
     /// Largest magnitude of each block of 256.
     pub scales: Vec<f32>,
-    sign: Sign,
+    sign: Signedness,
 }
 
 impl Codes {
-    pub fn zeros(length: usize, sign: Sign) -> Self {
+    pub fn zeros(length: usize, sign: Signedness) -> Self {
         let zero = nearest(entries(sign), 0.0);
         Self { codes: vec![zero; length], scales: vec![0.0; length.div_ceil(BLOCK)], sign }
     }
@@ -57,7 +57,7 @@ impl Codes {
     }
 
     /// `None` if the two do not belong together.
-    pub fn from_parts(codes: Vec<u8>, scales: Vec<f32>, sign: Sign) -> Option<Self> {
+    pub fn from_parts(codes: Vec<u8>, scales: Vec<f32>, sign: Signedness) -> Option<Self> {
         (codes.len().div_ceil(BLOCK) == scales.len()).then_some(Self { codes, scales, sign })
     }
 
@@ -94,17 +94,17 @@ impl Codes {
         for (code, value) in self.codes[range].iter_mut().zip(from) {
             *code = nearest(entries, value * inverse);
             // A square that vanished would make its step as large as its root is small.
-            if self.sign == Sign::Unsigned && *value > 0.0 && *code == 0 {
+            if self.sign == Signedness::Unsigned && *value > 0.0 && *code == 0 {
                 *code = 1;
             }
         }
     }
 }
 
-fn entries(sign: Sign) -> &'static [f32; 256] {
+fn entries(sign: Signedness) -> &'static [f32; 256] {
     match sign {
-        Sign::Signed => &SIGNED,
-        Sign::Unsigned => &UNSIGNED,
+        Signedness::Signed => &SIGNED,
+        Signedness::Unsigned => &UNSIGNED,
     }
 }
 
@@ -118,7 +118,7 @@ fn nearest(entries: &[f32; 256], value: f32) -> u8 {
 mod tests {
     use super::*;
 
-    fn coded(values: &[f32], sign: Sign) -> Vec<f32> {
+    fn coded(values: &[f32], sign: Signedness) -> Vec<f32> {
         let (mut codes, mut other) = (Codes::zeros(values.len(), sign), Codes::zeros(values.len(), sign));
         codes.update_with(&mut other, |range, block, _| block.copy_from_slice(&values[range]));
         let mut back = vec![0.0; values.len()];
@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn a_value_is_off_by_a_small_part_of_its_blocks_largest() {
         let values: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.77).sin() * 10f32.powi(i / 250 - 2)).collect();
-        for (sign, bound) in [(Sign::Signed, 0.0071), (Sign::Unsigned, 0.0036)] {
+        for (sign, bound) in [(Signedness::Signed, 0.0071), (Signedness::Unsigned, 0.0036)] {
             let values: Vec<f32> =
-                values.iter().map(|v| if sign == Sign::Unsigned { v.abs() } else { *v }).collect();
+                values.iter().map(|v| if sign == Signedness::Unsigned { v.abs() } else { *v }).collect();
             let back = coded(&values, sign);
             for (block, (values, back)) in values.chunks(BLOCK).zip(back.chunks(BLOCK)).enumerate() {
                 let largest = values.iter().fold(0.0f32, |most, value| most.max(value.abs()));
@@ -146,12 +146,12 @@ mod tests {
     fn zeros_the_largest_and_what_was_coded_before_are_exact() {
         let values: Vec<f32> = (0..300).map(|i| if i % 3 == 0 { 0.0 } else { -2.5 }).collect();
         assert_eq!(
-            coded(&values, Sign::Unsigned)[..3],
+            coded(&values, Signedness::Unsigned)[..3],
             [0.0; 3],
             "what cannot be coded is the nearest that can"
         );
-        let back = coded(&[0.0, 7.5, 0.0, 0.3], Sign::Signed);
+        let back = coded(&[0.0, 7.5, 0.0, 0.3], Signedness::Signed);
         assert_eq!(back[..3], [0.0, 7.5, 0.0]);
-        assert_eq!(coded(&back, Sign::Signed), back);
+        assert_eq!(coded(&back, Signedness::Signed), back);
     }
 }

@@ -10,14 +10,14 @@ use candle_core::Device;
 use serde::Serialize;
 
 use super::{
-    Bases, EngineError, EngineSpec, Places, Recompute,
+    DeviceSet, EngineError, EngineSpec, ModelCache, Recompute,
     available::{available_for, give_back},
-    crew::Split,
     recompute::kept_bytes_of,
+    threads::Split,
     trainer::logit_rows,
     worker::STEP_ROWS,
 };
-use crate::model::{AdapterSize, Decoder, Experts, ModelConfig, kernels::Format, ops::Holding};
+use crate::model::{AdapterSize, Decoder, Experts, ModelConfig, kernels::Format, ops::KvFormat};
 
 const FLOAT: usize = size_of::<f32>();
 
@@ -91,7 +91,7 @@ impl Footprint {
         let Split { workers, threads } = Split::of(held(config, format), load.threads, load.devices);
         // A segment's room for growth; see `kernels::KeyValues`.
         let tokens = load.tokens + load.sequences * crate::model::kernels::PANEL;
-        let holding = Holding { heads: config.heads, format, by_kernels: true };
+        let holding = KvFormat { heads: config.heads, format, by_kernels: true };
         let cache = config.layers * holding.bytes_for(tokens);
         // Prompts fill a step; without any it has a row for each conversation.
         let rows = (load.tokens / workers).clamp(1, STEP_ROWS);
@@ -150,7 +150,7 @@ impl Footprint {
     /// If it does not, with `change`: what would make it fit.
     pub fn fits(
         &self,
-        bases: Option<&Bases>,
+        bases: Option<&ModelCache>,
         what: &'static str,
         change: impl FnOnce() -> String,
     ) -> Result<(), EngineError> {
@@ -171,7 +171,7 @@ impl Footprint {
 /// are there already.
 pub(super) fn check_sampling(
     config: &ModelConfig,
-    places: &Places,
+    places: &DeviceSet,
     bound: Option<usize>,
 ) -> Result<(), EngineError> {
     let threads = places.threads();
@@ -196,7 +196,7 @@ pub(super) fn check_sampling(
 pub fn check_trained(
     config: &ModelConfig,
     adapter: Option<AdapterSize>,
-    places: &Places,
+    places: &DeviceSet,
     moments: usize,
 ) -> Result<(), EngineError> {
     if !places.first.device.is_cpu() {
@@ -244,7 +244,7 @@ impl EngineSpec {
         let format = self.dtype.unwrap_or(Format::F32);
         let threads = self.on(self.devices.get(..1).unwrap_or_default()).all_threads();
         let bound = mib.saturating_mul(1 << 20) / Split::of(held(config, format), threads, 1).workers;
-        let holding = Holding { heads: config.heads, format, by_kernels: true };
+        let holding = KvFormat { heads: config.heads, format, by_kernels: true };
         let needs = config.layers * holding.bytes_for(tokens);
         if needs <= bound { Ok(()) } else { Err(EngineError::Cache { tokens, needs, bound }) }
     }
@@ -490,7 +490,7 @@ mod tests {
     #[test]
     fn what_is_trained_is_refused_before_it_is_there() {
         let size = AdapterConfig::new(8, 16.0).size(&config()).unwrap();
-        let room = |bytes| Places { bases: Some(Bases::with_left(bytes)), ..Places::cpu(1, 1) };
+        let room = |bytes| DeviceSet { bases: Some(ModelCache::with_left(bytes)), ..DeviceSet::cpu(1, 1) };
         let check = |adapter, bytes| check_trained(&config(), adapter, &room(bytes), 8);
         // Values, packed copy, gradients twice, two moments.
         let whole = Decoder::random(config(), Init { seed: 1, deviation: 0.1 }).unwrap();
@@ -516,7 +516,7 @@ mod tests {
 
     #[test]
     fn a_bound_on_keys_and_values_beyond_the_memory_is_refused_with_one_that_fits() {
-        let places = Places::cpu(1, 2);
+        let places = DeviceSet::cpu(1, 2);
         check_sampling(&config(), &places, Some(1 << 20)).unwrap();
         let refused = check_sampling(&config(), &places, Some(usize::MAX / 2)).unwrap_err();
         assert!(refused.hint().unwrap().starts_with("set kv_cache_mib under [engine] to "), "{refused}");

@@ -4,17 +4,16 @@
 //! batches and their order alone. Neither depends on the number of threads, on timing, or on what else is running.
 
 mod available;
-mod bases;
-mod crew;
+mod devices;
 mod eight_bit;
 mod error;
 mod memory;
 mod microbatch;
+mod model_cache;
 mod muon;
 #[cfg_attr(not(feature = "nccl"), path = "nccl_disabled.rs")]
 mod nccl;
 mod optimizer;
-mod places;
 mod recompute;
 mod reduce;
 mod replicas;
@@ -22,6 +21,7 @@ mod sampler;
 mod sampling;
 mod segments;
 mod supervised;
+mod threads;
 mod trainer;
 mod turns;
 mod worker;
@@ -36,19 +36,19 @@ use serde::{Deserialize, Serialize};
 use crate::model::kernels::Format;
 
 pub use available::{available, give_back, set_give_back};
-pub use bases::{Bases, Checkpoint};
-use crew::Crew;
-pub use crew::{shares, shares_of_shape};
+pub use devices::{DeviceSet, DeviceSlot};
 pub use error::EngineError;
 pub use memory::{Footprint, SamplingLoad, TrainingLoad, check_trained, load_frozen, training_load, weights};
 pub use microbatch::{Microbatch, pack};
+pub use model_cache::{Checkpoint, ModelCache};
 pub use optimizer::{Optimizer, Resumed, Rule};
-pub use places::{Place, Places};
 pub use recompute::{Recompute, kept_bytes};
 pub use replicas::score_across;
 pub use sampler::{Sampled, Sampler, Sequence, Stop, Usage};
 pub use sampling::Sampling;
 pub use supervised::{Example, Supervised};
+use threads::ThreadPlan;
+pub use threads::{shares, shares_of_shape};
 pub use trainer::{StepReport, Trainer, logits, score};
 
 /// Where and how the model computes, as the run file resolved it.

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 
 use super::{
     EngineError,
-    eight_bit::{Codes, Sign},
+    eight_bit::{Codes, Signedness},
     muon::orthogonalise,
 };
 use crate::model::{
@@ -51,7 +51,7 @@ enum Moment {
     Full(Vec<f32>),
     Coded(Codes),
     /// Beside its parameter on a device.
-    Placed(Tensor),
+    UnsyncedArtifact(Tensor),
 }
 
 impl Default for Moment {
@@ -162,7 +162,7 @@ impl Optimizer {
                 let name = format!("{name}.{index:04}");
                 match moment {
                     Moment::Full(values) => _ = named.insert(name, vector(values)?),
-                    Moment::Placed(values) => _ = named.insert(name, vector(&ops::read(values)?)?),
+                    Moment::UnsyncedArtifact(values) => _ = named.insert(name, vector(&ops::read(values)?)?),
                     Moment::Coded(codes) => {
                         named.insert(format!("{name}.scales"), vector(&codes.scales)?);
                         let codes = Tensor::from_slice(&codes.codes, codes.codes.len(), &Device::Cpu)?;
@@ -182,7 +182,7 @@ impl Optimizer {
         values: &[usize],
     ) -> Result<Resumed, EngineError> {
         let read = |name: &str| named.get(name).map(Tensor::to_vec1::<f32>).transpose();
-        let moment = |name: String, sign: Sign| -> Result<Option<Moment>, EngineError> {
+        let moment = |name: String, sign: Signedness| -> Result<Option<Moment>, EngineError> {
             let Some(scales) = read(&format!("{name}.scales"))? else {
                 return Ok(read(&name)?.map(Moment::Full));
             };
@@ -193,8 +193,8 @@ impl Optimizer {
         };
         let mut slots = Vec::with_capacity(self.slots.len());
         for index in 0..self.slots.len() {
-            let first = moment(format!("first.{index:04}"), Sign::Signed)?;
-            let second = moment(format!("second.{index:04}"), Sign::Unsigned)?;
+            let first = moment(format!("first.{index:04}"), Signedness::Signed)?;
+            let second = moment(format!("second.{index:04}"), Signedness::Unsigned)?;
             let (Some(first), Some(second)) = (first, second) else { return Ok(Resumed::Damaged) };
             slots.push(Slot { first, second });
         }
@@ -289,7 +289,7 @@ impl Moment {
         match self {
             Self::Full(values) => !rule.is_coded(length) && values.len() == length,
             Self::Coded(codes) => rule.is_coded(length) && codes.codes.len() == length,
-            Self::Placed(_) => false,
+            Self::UnsyncedArtifact(_) => false,
         }
     }
 
@@ -298,12 +298,12 @@ impl Moment {
         match self {
             Self::Full(values) => size_of_val(values.as_slice()),
             Self::Coded(codes) => codes.codes.len() + size_of_val(codes.scales.as_slice()),
-            Self::Placed(_) => 0,
+            Self::UnsyncedArtifact(_) => 0,
         }
     }
 
     /// Zeros in the form this rule keeps, where there is nothing yet or something of another length or form.
-    fn prepare(&mut self, rule: Rule, length: usize, sign: Sign) {
+    fn prepare(&mut self, rule: Rule, length: usize, sign: Signedness) {
         if !self.is_of(rule, length) {
             *self = match rule.is_coded(length) {
                 true => Self::Coded(Codes::zeros(length, sign)),
@@ -332,7 +332,7 @@ fn composed_update(
         return Ok(composed::assign(parameter, &there.to_device(device)?)?);
     };
     let placed = |moment: &Moment| match moment {
-        Moment::Placed(values) => Ok(values.clone()),
+        Moment::UnsyncedArtifact(values) => Ok(values.clone()),
         Moment::Full(values) if values.len() == parameter.elem_count() => {
             Tensor::from_slice(values, parameter.shape(), device)
         }
@@ -340,7 +340,7 @@ fn composed_update(
     };
     let (first, second) =
         adam.composed(parameter, gradient, &placed(&slot.first)?, &placed(&slot.second)?)?;
-    (slot.first, slot.second) = (Moment::Placed(first), Moment::Placed(second));
+    (slot.first, slot.second) = (Moment::UnsyncedArtifact(first), Moment::UnsyncedArtifact(second));
     Ok(())
 }
 
@@ -355,10 +355,10 @@ fn update(
 ) -> Result<(), EngineError> {
     let length = parameter.elem_count();
     let gradient = ops::values(gradient)?;
-    slot.first.prepare(rule, length, Sign::Signed);
+    slot.first.prepare(rule, length, Signedness::Signed);
     match rule {
         Rule::AdamW { .. } | Rule::AdamW8Bit { .. } => {
-            slot.second.prepare(rule, length, Sign::Unsigned);
+            slot.second.prepare(rule, length, Signedness::Unsigned);
             let Some(adam) = AdamW::new(rule, learning_rate, scale, steps) else { return Ok(()) };
             ops::update(parameter, |values| match (&mut slot.first, &mut slot.second) {
                 (Moment::Full(first), Moment::Full(second)) => adam.step(values, &gradient, first, second),
@@ -444,9 +444,10 @@ mod tests {
             let gradient: Vec<f32> = {
                 let values = ops::values(&parameter).unwrap();
                 // Scales of gradients over four decades, as layers have.
-                let slope = |i: usize| 10f32.powi(-((i / 64 % 4) as i32));
-                let at =
-                    |i: usize| slope(i) * (values[i] - wave(i, 0.7) + 0.3 * wave(i + step as usize, 1.3));
+                let dloss_dlogp = |i: usize| 10f32.powi(-((i / 64 % 4) as i32));
+                let at = |i: usize| {
+                    dloss_dlogp(i) * (values[i] - wave(i, 0.7) + 0.3 * wave(i + step as usize, 1.3))
+                };
                 (0..count).map(at).collect()
             };
             let gradient = Tensor::from_vec(gradient, count, &Device::Cpu).unwrap();

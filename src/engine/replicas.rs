@@ -13,7 +13,7 @@ use std::sync::{
 
 use candle_core::Tensor;
 
-use super::{Crew, EngineError, Microbatch, Place, Places, nccl::Link, trainer::scored};
+use super::{DeviceSet, DeviceSlot, EngineError, Microbatch, ThreadPlan, nccl::Link, trainer::scored};
 use crate::model::{
     Decoder, Gradients, Parameter,
     ops::{self, composed},
@@ -22,32 +22,32 @@ use crate::model::{
 /// A device's copy of a decoder.
 pub struct Replica {
     pub decoder: Decoder,
-    pub crew: Crew,
+    pub crew: ThreadPlan,
 }
 
 /// A decoder and who works with it: a replica, or what replicas are copies of.
 #[derive(Clone, Copy)]
-pub struct Member<'a> {
+pub struct Rank<'a> {
     pub decoder: &'a Decoder,
-    pub crew: &'a Crew,
+    pub crew: &'a ThreadPlan,
 }
 
 impl Replica {
     /// Copies of this decoder on these places. A place that holds the same base shares it.
-    pub fn of(decoder: &Decoder, places: &[Place]) -> Result<Vec<Self>, EngineError> {
-        let replica = |place: &Place| {
+    pub fn of(decoder: &Decoder, places: &[DeviceSlot]) -> Result<Vec<Self>, EngineError> {
+        let replica = |place: &DeviceSlot| {
             let decoder = match &place.base {
                 Some(base) => base.replica_of(decoder)?,
                 None => decoder.replica(&place.device)?,
             };
-            let crew = Crew::new(&decoder, place.threads);
+            let crew = ThreadPlan::new(&decoder, place.threads);
             Ok(Self { decoder, crew })
         };
         places.iter().map(replica).collect()
     }
 
-    pub fn member(&self) -> Member<'_> {
-        Member { decoder: &self.decoder, crew: &self.crew }
+    pub fn member(&self) -> Rank<'_> {
+        Rank { decoder: &self.decoder, crew: &self.crew }
     }
 }
 
@@ -60,7 +60,7 @@ pub fn in_turn(workers: &[usize]) -> Vec<usize> {
 }
 
 /// The member that each worker works with.
-pub fn hands<'a>(members: &[Member<'a>]) -> Vec<Member<'a>> {
+pub fn hands<'a>(members: &[Rank<'a>]) -> Vec<Rank<'a>> {
     let workers: Vec<usize> = members.iter().map(|member| member.crew.workers()).collect();
     in_turn(&workers).into_iter().map(|index| members[index]).collect()
 }
@@ -83,12 +83,12 @@ pub fn side_by_side(workers: usize, work: impl Fn(usize) + Sync) {
 }
 
 /// The log-probability of every target of every microbatch; these are shared out among the members' workers.
-pub fn score(members: &[Member<'_>], batches: &[Microbatch]) -> Result<Vec<Vec<f32>>, EngineError> {
+pub fn score(members: &[Rank<'_>], batches: &[Microbatch]) -> Result<Vec<Vec<f32>>, EngineError> {
     let hands = hands(members);
     let next = AtomicUsize::new(0);
     let done = Mutex::new(batches.iter().map(|_| None).collect::<Vec<_>>());
     side_by_side(hands.len().min(batches.len()).max(1), |worker| {
-        let Member { decoder, crew } = hands[worker];
+        let Rank { decoder, crew } = hands[worker];
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(batch) = batches.get(index) else { return };
@@ -102,11 +102,12 @@ pub fn score(members: &[Member<'_>], batches: &[Microbatch]) -> Result<Vec<Vec<f
 /// As [`score`], by a decoder on the first of these places and copies of it on the others.
 pub fn score_across(
     decoder: &Decoder,
-    places: &Places,
+    places: &DeviceSet,
     batches: &[Microbatch],
 ) -> Result<Vec<Vec<f32>>, EngineError> {
-    let (crew, others) = (Crew::new(decoder, places.first.threads), Replica::of(decoder, &places.others)?);
-    let first = Member { decoder, crew: &crew };
+    let (crew, others) =
+        (ThreadPlan::new(decoder, places.first.threads), Replica::of(decoder, &places.others)?);
+    let first = Rank { decoder, crew: &crew };
     let members: Vec<_> = std::iter::once(first).chain(others.iter().map(Replica::member)).collect();
     score(&members, batches)
 }
@@ -137,7 +138,7 @@ type Summed = (Gradients, Vec<(usize, Vec<f32>)>);
 ///
 /// `work` adds a microbatch's gradients to those it is given.
 pub fn sum_by_device(
-    members: &[Member<'_>],
+    members: &[Rank<'_>],
     link: Option<&Link>,
     shapes: &[Tensor],
     batches: &[Microbatch],

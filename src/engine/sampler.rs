@@ -14,7 +14,7 @@ use candle_core::Device;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Crew, EngineError, EngineSpec, Places, Sampling,
+    DeviceSet, EngineError, EngineSpec, Sampling, ThreadPlan,
     memory::{cache_bound, check_sampling},
     replicas::{Replica, in_turn},
     worker::{Command, Worker},
@@ -107,11 +107,11 @@ pub struct Sequence {
 }
 
 impl Sampler {
-    /// Puts a policy to work where it was [seated](super::Bases::seat).
+    /// Puts a policy to work where it was [attached](super::ModelCache::load).
     ///
     /// # Errors
     /// Also if what sampling takes beside the weights is more than is left.
-    pub fn seated(decoder: Decoder, places: &Places, spec: &EngineSpec) -> Result<Self, EngineError> {
+    pub fn attached(decoder: Decoder, places: &DeviceSet, spec: &EngineSpec) -> Result<Self, EngineError> {
         let set = spec.kv_cache_mib.map(|mib| mib.saturating_mul(1 << 20));
         if places.first.device.is_cpu() {
             check_sampling(&decoder.config, places, set)?;
@@ -128,15 +128,15 @@ impl Sampler {
     /// Puts a decoder to work on this many threads, its keys and values taking at most this many bytes. That changes
     /// nothing that is sampled.
     pub fn bounded(decoder: Decoder, threads: usize, bytes: usize) -> Self {
-        let crew = Crew::new(&decoder, threads);
+        let crew = ThreadPlan::new(&decoder, threads);
         Self::start(vec![Replica { decoder, crew }], Some(bytes))
     }
 
     /// Puts a decoder to work on the first of these places, and copies of it on the others. Keys and values take at most
     /// this many bytes on each device, on all of the CPU together.
-    pub fn across(decoder: Decoder, places: &Places, bytes: Option<usize>) -> Result<Self, EngineError> {
+    pub fn across(decoder: Decoder, places: &DeviceSet, bytes: Option<usize>) -> Result<Self, EngineError> {
         let others = Replica::of(&decoder, &places.others)?;
-        let crew = Crew::new(&decoder, places.first.threads);
+        let crew = ThreadPlan::new(&decoder, places.first.threads);
         Ok(Self::start(std::iter::once(Replica { decoder, crew }).chain(others).collect(), bytes))
     }
 

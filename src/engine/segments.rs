@@ -11,7 +11,7 @@ use std::{
 
 use crate::model::{
     Decoder,
-    ops::{Cache, Holding},
+    ops::{Cache, KvFormat},
 };
 
 /// Prompt pieces kept although no conversation uses them.
@@ -75,7 +75,7 @@ impl Segment {
 /// Segments by number; a parent's number is smaller than its children's.
 pub struct Segments {
     layers: usize,
-    holding: Holding,
+    holding: KvFormat,
     by_number: BTreeMap<usize, Segment>,
     next: usize,
     /// Prompt pieces by parent and tokens.
@@ -88,7 +88,7 @@ pub struct Segments {
 
 /// In which order keys and values are given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rank {
+pub enum EvictionOrder {
     /// Pieces that no conversation uses, the least recently used first.
     Idle(u64),
     /// Pieces whose conversations hold nothing either.
@@ -294,7 +294,7 @@ impl Segments {
     /// Gives up keys and values until there is room for this many bytes more; nothing if that cannot be.
     ///
     /// `rank` says when a conversation's are to go; none where they stay.
-    pub fn make_room(&mut self, bytes: usize, rank: impl Fn(u64, &Segment) -> Option<Rank>) -> bool {
+    pub fn make_room(&mut self, bytes: usize, rank: impl Fn(u64, &Segment) -> Option<EvictionOrder>) -> bool {
         if self.reserved + bytes <= self.bound {
             return true;
         }
@@ -318,15 +318,15 @@ impl Segments {
             let ranked = |(number, segment): (&usize, &Segment)| {
                 let rank = match (segment.conversation, segment.users) {
                     (Some(_), _) => of_conversation(segment)?,
-                    (None, 0) => Rank::Idle(segment.used),
-                    (None, _) => Rank::Dormant(segment.used),
+                    (None, 0) => EvictionOrder::Idle(segment.used),
+                    (None, _) => EvictionOrder::Dormant(segment.used),
                 };
                 Some((rank, *number))
             };
             let leaves = self.by_number.iter().filter(|(_, segment)| segment.is_leaf());
             let Some((rank, number)) = leaves.filter_map(ranked).min() else { return false };
             match rank {
-                Rank::Idle(_) => self.forget(number),
+                EvictionOrder::Idle(_) => self.forget(number),
                 _ => self.give_up(number),
             }
         }

@@ -38,8 +38,8 @@ impl Supervised {
         learning_rate: f64,
         max_norm: f64,
     ) -> Result<(f64, StepReport), EngineError> {
-        let slope = |share: usize, target: usize, _: f32| -self.weights[share][target] / self.tokens;
-        let report = trainer.step(&self.batches, &slope, learning_rate, max_norm)?;
+        let dloss_dlogp = |share: usize, target: usize, _: f32| -self.weights[share][target] / self.tokens;
+        let report = trainer.step(&self.batches, &dloss_dlogp, learning_rate, max_norm)?;
         let logprobs = report.logprobs.iter().flatten().zip(self.weights.iter().flatten());
         let loss = -logprobs.map(|(p, w)| f64::from(p * w)).sum::<f64>() / f64::from(self.tokens);
         Ok((loss, report))

@@ -98,11 +98,11 @@ fn gradients_of(
 ) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
     let mut trainer = Trainer::new(decoder, |p| vec![Rule::Muon { rate: 1.0, momentum: 0.9 }; p.len()], 1);
     let (batch, indices) = Microbatch::new(sequences);
-    let mut slopes = vec![0.0; batch.targets.len()];
+    let mut logit_gradients = vec![0.0; batch.targets.len()];
     for (sequence, weight) in indices.iter().zip(weights) {
-        sequence.iter().for_each(|target| slopes[*target] += weight);
+        sequence.iter().for_each(|target| logit_gradients[*target] += weight);
     }
-    let (gradients, logprobs) = trainer.gradients(&[batch], &|_, target, _| slopes[target]).unwrap();
+    let (gradients, logprobs) = trainer.gradients(&[batch], &|_, target, _| logit_gradients[target]).unwrap();
     let gradients = gradients.slots.iter().map(|slot| ops::values(slot).unwrap().to_vec()).collect();
     (gradients, indices.iter().map(|of| of.iter().map(|target| logprobs[0][*target]).collect()).collect())
 }
@@ -153,12 +153,12 @@ fn gradients_agree_with_finite_differences() {
                 loss(decoder)
             };
             let step = 4e-3;
-            let slope = (nudged(step) - nudged(-step)) / f64::from(2.0 * step);
+            let dloss_dlogp = (nudged(step) - nudged(-step)) / f64::from(2.0 * step);
             let size = gradient.iter().fold(0.0f32, |m, g| m.max(g.abs()));
-            let error = (slope - f64::from(gradient[at])).abs();
+            let error = (dloss_dlogp - f64::from(gradient[at])).abs();
             assert!(
                 error < 0.02 * f64::from(size) + 2e-2,
-                "slot {slot}[{at}]: {slope} against {}",
+                "slot {slot}[{at}]: {dloss_dlogp} against {}",
                 gradient[at]
             );
         }

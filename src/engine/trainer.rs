@@ -10,12 +10,13 @@ use std::{collections::BTreeMap, sync::Arc};
 use candle_core::Tensor;
 
 use super::{
-    Bases, Crew, EngineError, Footprint, Microbatch, Optimizer, Place, Places, Recompute, Rule, TrainingLoad,
+    DeviceSet, DeviceSlot, EngineError, Footprint, Microbatch, ModelCache, Optimizer, Recompute, Rule,
+    ThreadPlan, TrainingLoad,
     memory::{WHAT_IS_TRAINED, smaller},
     nccl::Link,
     optimizer::Resumed,
     reduce::{Reduction, Sets},
-    replicas::{self, Member, Replica},
+    replicas::{self, Rank, Replica},
 };
 use crate::model::{
     Adapter, AdapterSize, Decoder, Dropout, Gradients, ModelConfig, Parameter, Saved, TokenTree, kernels,
@@ -50,7 +51,7 @@ fn forward(
 }
 
 /// What is left of a layer's forward until its backward.
-enum Kept {
+enum SavedActivations {
     Whole(Box<Saved>),
     /// The layer's input, `[tokens, hidden]`: the rest is computed again.
     Input(Tensor),
@@ -60,19 +61,19 @@ enum Kept {
 fn with_layout<T>(decoder: &Decoder, tree: &TokenTree, work: impl FnOnce(&ops::TreeLayout<'_>) -> T) -> T {
     let segments: Vec<_> =
         tree.segments.iter().map(|s| (s.rows.clone(), s.subtree.clone(), s.first)).collect();
-    let ops::Holding { heads, format, .. } = decoder.holding();
+    let ops::KvFormat { heads, format, .. } = decoder.holding();
     let layout = ops::TreeLayout::new(&tree.positions, &segments, heads, format);
-    work(&ops::TreeLayout { sights: ops::Sights::new(decoder.half()), ..layout })
+    work(&ops::TreeLayout { mask: ops::AttentionMask::new(decoder.half()), ..layout })
 }
 
 /// Runs a microbatch forward and backward, adding to `gradients`; gives the log-probability of each target.
 ///
-/// `slope(target, log p)` is the derivative of the loss by that log-probability.
+/// `dloss_dlogp(target, log p)` is the derivative of the loss by that log-probability.
 fn forward_backward(
     decoder: &Decoder,
     batch: &Microbatch,
     recompute: bool,
-    slope: &dyn Fn(usize, f32) -> f32,
+    dloss_dlogp: &dyn Fn(usize, f32) -> f32,
     gradients: &Gradients,
 ) -> Result<Vec<f32>, EngineError> {
     let tree = &batch.tree;
@@ -85,14 +86,14 @@ fn forward_backward(
                 saved.forget_feed();
             }
             kept.push(if recompute && index < last {
-                Kept::Input(input)
+                SavedActivations::Input(input)
             } else {
-                Kept::Whole(Box::new(saved))
+                SavedActivations::Whole(Box::new(saved))
             });
         })?;
         let dx = x.zeros_like()?;
         let logprobs = predictions(decoder, batch, &x, |rows, picked, normed, logits, first| {
-            slopes(batch, rows, logits, first, slope)?;
+            logit_gradients(batch, rows, logits, first, dloss_dlogp)?;
             let back = decoder.logits_backward(picked, normed, logits, gradients)?;
             Ok(ops::set_rows(&dx, rows, &back)?)
         })?;
@@ -100,8 +101,8 @@ fn forward_backward(
         while let Some(layer) = kept.pop() {
             let index = kept.len();
             let saved = match layer {
-                Kept::Whole(saved) => *saved,
-                Kept::Input(x) => {
+                SavedActivations::Whole(saved) => *saved,
+                SavedActivations::Input(x) => {
                     decoder.layer_again(index, x, &tree.positions, |q, k, v| layout.attend(q, k, v))?
                 }
             };
@@ -159,23 +160,23 @@ fn tokens_of(batch: &Microbatch, rows: &[usize], first: usize) -> Vec<Vec<u32>> 
     rows.iter().map(&mut of).collect()
 }
 
-/// Turns the logits of a block into the loss's derivatives by them: Σ slope · (1\[token\] − p).
-fn slopes(
+/// Turns the logits of a block into the loss's derivatives by them: Σ dloss_dlogp · (1\[token\] − p).
+fn logit_gradients(
     batch: &Microbatch,
     rows: &[usize],
     logits: &Tensor,
     first: usize,
-    slope: &dyn Fn(usize, f32) -> f32,
+    dloss_dlogp: &dyn Fn(usize, f32) -> f32,
 ) -> Result<(), EngineError> {
     if !ops::by_kernels(logits) {
         let tokens = tokens_of(batch, rows, first);
         let logprobs = composed::log_probabilities(logits, &tokens)?;
         let mut target = first..;
         let mut of = |logprobs: Vec<f32>| -> Vec<f32> {
-            logprobs.into_iter().zip(&mut target).map(|(p, target)| slope(target, p)).collect()
+            logprobs.into_iter().zip(&mut target).map(|(p, target)| dloss_dlogp(target, p)).collect()
         };
-        let slopes: Vec<Vec<f32>> = logprobs.into_iter().map(&mut of).collect();
-        return Ok(composed::log_probabilities_backward(logits, &tokens, &slopes)?);
+        let logit_gradients: Vec<Vec<f32>> = logprobs.into_iter().map(&mut of).collect();
+        return Ok(composed::log_probabilities_backward(logits, &tokens, &logit_gradients)?);
     }
     let (_, vocabulary) = logits.dims2()?;
     let (mut target, mut probabilities, mut pushes) = (first, vec![0.0; vocabulary], Vec::new());
@@ -184,15 +185,15 @@ fn slopes(
             let total = kernels::log_sum_exp_exps(logits, &mut probabilities);
             pushes.clear();
             while let Some((_, token)) = batch.targets.get(target).filter(|(of, _)| of == row) {
-                pushes.push((*token as usize, slope(target, logits[*token as usize] - total)));
+                pushes.push((*token as usize, dloss_dlogp(target, logits[*token as usize] - total)));
                 target += 1;
             }
-            let sum: f32 = pushes.iter().map(|(_, slope)| slope).sum();
+            let sum: f32 = pushes.iter().map(|(_, dloss_dlogp)| dloss_dlogp).sum();
             for (logit, probability) in logits.iter_mut().zip(&probabilities) {
                 *logit = -sum * probability;
             }
-            for (token, slope) in &pushes {
-                logits[*token] += slope;
+            for (token, dloss_dlogp) in &pushes {
+                logits[*token] += dloss_dlogp;
             }
         }
     })?;
@@ -215,13 +216,13 @@ pub struct Trainer {
     optimizer: Optimizer,
     /// Of all devices.
     threads: usize,
-    crew: Crew,
+    crew: ThreadPlan,
     /// On the other devices; between steps their parameters are the first decoder's.
     pub(super) others: Vec<Replica>,
     link: Option<Link>,
     pub recompute: Recompute,
     /// Lets models go for a step that needs their memory.
-    bases: Option<Arc<Bases>>,
+    bases: Option<Arc<ModelCache>>,
     /// Bytes beside the weights for which there was memory.
     fitting: usize,
     /// Rate and seed of the adapters' dropout in [`Self::gradients`] and [`Self::step`]; scoring drops nothing.
@@ -236,7 +237,7 @@ impl Trainer {
         threads: usize,
     ) -> Self {
         let optimizer = Optimizer::new(rules(&decoder.trained()));
-        let crew = Crew::new(&decoder, threads);
+        let crew = ThreadPlan::new(&decoder, threads);
         Self {
             decoder,
             optimizer,
@@ -255,22 +256,22 @@ impl Trainer {
     pub fn across(
         decoder: Decoder,
         rules: impl FnOnce(&[Parameter<'_>]) -> Vec<Rule>,
-        places: &Places,
+        places: &DeviceSet,
     ) -> Result<Self, EngineError> {
         let mut trainer = Self::new(decoder, rules, places.first.threads);
         // Copied once the parameters are numbered.
         trainer.others = Replica::of(&trainer.decoder, &places.others)?;
         trainer.threads = places.threads();
         trainer.bases.clone_from(&places.bases);
-        let devices = places.others.iter().map(|place: &Place| &place.device);
+        let devices = places.others.iter().map(|place: &DeviceSlot| &place.device);
         let devices: Vec<_> = std::iter::once(&places.first.device).chain(devices).collect();
         trainer.link = Link::between(&devices)?;
         Ok(trainer)
     }
 
     /// The first decoder and its copies.
-    fn members(&self) -> Vec<Member<'_>> {
-        let first = Member { decoder: &self.decoder, crew: &self.crew };
+    fn members(&self) -> Vec<Rank<'_>> {
+        let first = Rank { decoder: &self.decoder, crew: &self.crew };
         std::iter::once(first).chain(self.others.iter().map(Replica::member)).collect()
     }
 
@@ -406,11 +407,11 @@ impl Trainer {
 
     /// Gradients of all microbatches and the log-probabilities of their targets, without an update.
     ///
-    /// `slope(microbatch, target, log p)` is the derivative of the loss by that log-probability.
+    /// `dloss_dlogp(microbatch, target, log p)` is the derivative of the loss by that log-probability.
     pub fn gradients(
         &mut self,
         batches: &[Microbatch],
-        slope: &(dyn Fn(usize, usize, f32) -> f32 + Sync),
+        dloss_dlogp: &(dyn Fn(usize, usize, f32) -> f32 + Sync),
     ) -> Result<(Gradients, Vec<Vec<f32>>), EngineError> {
         let shapes: Vec<Tensor> = self.decoder.trained().iter().map(|p| p.tensor().clone()).collect();
         let recompute = self.recomputes(batches);
@@ -419,8 +420,8 @@ impl Trainer {
         let dropout = self.dropout.map(|(rate, seed)| (rate, Dropout::seed(seed, steps)));
         self.set_dropout(dropout);
         let result = self.summed(&shapes, batches, |decoder, index, gradients| {
-            let slope = |target, p| slope(index, target, p);
-            forward_backward(decoder, &batches[index], recompute, &slope, gradients)
+            let dloss_dlogp = |target, p| dloss_dlogp(index, target, p);
+            forward_backward(decoder, &batches[index], recompute, &dloss_dlogp, gradients)
         });
         self.set_dropout(None);
         result
@@ -445,7 +446,7 @@ impl Trainer {
         let hands = replicas::hands(&members);
         let workers = hands.len().min(batches.len()).max(1);
         Reduction::new(batches.len(), Sets::new(shapes, workers)).run(workers, |worker, index, gradients| {
-            let Member { decoder, crew } = hands[worker];
+            let Rank { decoder, crew } = hands[worker];
             crew.run(|| work(decoder, index, gradients))
         })
     }
@@ -457,11 +458,11 @@ impl Trainer {
     pub fn step(
         &mut self,
         batches: &[Microbatch],
-        slope: &(dyn Fn(usize, usize, f32) -> f32 + Sync),
+        dloss_dlogp: &(dyn Fn(usize, usize, f32) -> f32 + Sync),
         learning_rate: f64,
         max_norm: f64,
     ) -> Result<StepReport, EngineError> {
-        let (gradients, logprobs) = self.gradients(batches, slope)?;
+        let (gradients, logprobs) = self.gradients(batches, dloss_dlogp)?;
         let gradient_norm = gradients.norm()?;
         if !gradient_norm.is_finite() {
             return Err(EngineError::Diverged { what: "the gradient norm" });
@@ -487,7 +488,7 @@ pub fn score(
     batches: &[Microbatch],
     threads: usize,
 ) -> Result<Vec<Vec<f32>>, EngineError> {
-    replicas::score(&[Member { decoder, crew: &Crew::Apart(threads.max(1)) }], batches)
+    replicas::score(&[Rank { decoder, crew: &ThreadPlan::Apart(threads.max(1)) }], batches)
 }
 
 /// Logits at every position of a sequence, `[tokens, vocabulary]`, all held at once: for comparisons.

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 
 use super::{
     EngineError,
-    segments::{Rank, Segment},
+    segments::{EvictionOrder, Segment},
     worker::Worker,
 };
 
@@ -52,9 +52,9 @@ impl Worker {
             if id == asks || running.contains(&id) {
                 None
             } else if *work - away_since >= segment.computed() as u64 {
-                Some(Rank::Cold(away_since))
+                Some(EvictionOrder::Cold(away_since))
             } else {
-                (any || id > asks).then_some(Rank::Resting(Reverse(id)))
+                (any || id > asks).then_some(EvictionOrder::Resting(Reverse(id)))
             }
         };
         segments.make_room(bytes, rank)

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::model::{
     Decoder, ModelError,
-    ops::{self, Past, Sights},
+    ops::{self, AttentionMask, CachedSegment},
 };
 
 /// Rows of one step; longer prompts are computed over several.
@@ -373,7 +373,7 @@ impl Worker {
         }
         let decoder = self.decoder.clone();
         let heads = decoder.config.heads;
-        let sights = Sights::new(decoder.half());
+        let mask = AttentionMask::new(decoder.half());
         let mut x = decoder.embed(&tokens, &positions)?;
         for layer in 0..decoder.config.layers {
             let segments = &mut self.segments;
@@ -386,10 +386,14 @@ impl Worker {
                 }
                 let past = |(number, rows): &(usize, Range<usize>)| {
                     let segment = segments.get(*number)?;
-                    Some(Past { rows: rows.clone(), first: segment.first, cache: &segment.cache[layer] })
+                    Some(CachedSegment {
+                        rows: rows.clone(),
+                        first: segment.first,
+                        cache: &segment.cache[layer],
+                    })
                 };
-                let past: Vec<Past<'_>> = covered.iter().flatten().filter_map(past).collect();
-                ops::attend(q, &positions, &past, heads, &sights)
+                let past: Vec<CachedSegment<'_>> = covered.iter().flatten().filter_map(past).collect();
+                ops::attend(q, &positions, &past, heads, &mask)
             })?;
             x = saved.output;
         }

@@ -62,8 +62,8 @@ pub struct Exam<'a> {
 
 /// Rows by scope, slice, mode and policy, in this order; slices by name.
 pub fn verdict(exam: &Exam<'_>, episodes: &[Episode]) -> Vec<VerdictRow> {
-    let attempts: Vec<(Mode, Attempts<'_>)> = [Mode::Greedy, Mode::Sampled]
-        .map(|mode| (mode, Attempts::of(exam, episodes.iter().filter(|episode| episode.mode == mode))))
+    let attempts: Vec<(Mode, EpisodeCounts<'_>)> = [Mode::Greedy, Mode::Sampled]
+        .map(|mode| (mode, EpisodeCounts::of(exam, episodes.iter().filter(|episode| episode.mode == mode))))
         .into();
     let mut rows = Vec::new();
     for (scope, slice, scenarios) in slices(exam, episodes) {
@@ -165,12 +165,12 @@ pub(super) fn splits(rows: &[VerdictRow]) -> BTreeSet<&str> {
 }
 
 /// The episodes of one mode.
-struct Attempts<'a> {
+struct EpisodeCounts<'a> {
     /// By scenario, then by policy in the exam's order; scenarios that a policy has no episode of are left out.
     by_scenario: BTreeMap<&'a str, Vec<Vec<&'a Episode>>>,
 }
 
-impl<'a> Attempts<'a> {
+impl<'a> EpisodeCounts<'a> {
     fn of(exam: &Exam<'a>, episodes: impl Iterator<Item = &'a Episode>) -> Self {
         let mut by_scenario: BTreeMap<&str, Vec<Vec<&Episode>>> = BTreeMap::new();
         for episode in episodes {

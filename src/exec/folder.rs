@@ -16,13 +16,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     error::ExecError,
-    journal::{self, Entry, Journal, Moment, RunState},
+    journal::{self, Entry, Journal, RunState, TimedEntry},
 };
 use crate::{
     error::{Result, did_you_mean},
     hash::Digest,
     plan::{Node, Overrides},
-    store::{Known, Lease, Output, Store, StoreError, aside, failpoint},
+    store::{CachedResult, Lease, Output, Store, StoreError, aside, failpoint},
 };
 
 /// What a run was asked to do; enough to ask it again.
@@ -138,10 +138,10 @@ impl RunFolder {
     }
 
     /// What this run worked already, by stage and key, and what it came to; nothing where an older version did not say.
-    pub fn worked(&self) -> BTreeMap<(String, Digest), Option<Known>> {
+    pub fn worked(&self) -> BTreeMap<(String, Digest), Option<CachedResult>> {
         let moments = journal::read(&self.path.join("journal.jsonl"));
-        let finished = |moment: Moment| match moment.entry {
-            Entry::Finished { node, key, came_to, .. } => Some(((node, key), came_to)),
+        let finished = |moment: TimedEntry| match moment.entry {
+            Entry::Finished { node, key, result, .. } => Some(((node, key), result)),
             _ => None,
         };
         moments.into_iter().filter_map(finished).collect()

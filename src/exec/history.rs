@@ -9,14 +9,14 @@ use serde::Serialize;
 
 use super::{
     ExecError, RunSpec, folder,
-    journal::{self, Entry, Moment, RunState},
+    journal::{self, Entry, RunState, TimedEntry},
 };
 use crate::{
     error::{Failure, Result, did_you_mean},
     hash::Digest,
     plan::{KeyFields, NodeName, RerunReason, differences, stored_parts},
-    spent::Spent,
-    store::{ActionRecord, Known, Needed, Output, Store},
+    store::{ActionRecord, CachedResult, LiveSet, Output, Store},
+    usage::Usage,
 };
 
 /// How a run stands.
@@ -35,9 +35,9 @@ pub enum Standing {
 /// What became of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Fate {
+pub enum StageOutcome {
     /// Made by this run.
-    Worked,
+    Ran,
     /// Taken from the store.
     Reused,
     Skipped,
@@ -50,7 +50,7 @@ pub enum Fate {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NodeHistory {
     pub id: String,
-    pub fate: Fate,
+    pub outcome: StageOutcome,
     pub key: Option<Digest>,
     /// That this run spent on it.
     pub seconds: Option<f64>,
@@ -62,20 +62,20 @@ pub struct NodeHistory {
     /// What the run came to there; unknown of runs of older versions. Another run may have worked the stage anew since,
     /// and then the store has another result under the key.
     #[serde(skip)]
-    pub came_to: Option<Known>,
+    pub result: Option<CachedResult>,
 }
 
 impl NodeHistory {
-    fn take(&mut self, came_to: &Option<Known>) {
-        self.came_to.clone_from(came_to);
-        self.notes = came_to.as_ref().map(|known| known.notes.clone()).unwrap_or_default();
+    fn take(&mut self, result: &Option<CachedResult>) {
+        self.result.clone_from(result);
+        self.notes = result.as_ref().map(|known| known.notes.clone()).unwrap_or_default();
     }
 
     /// What the run came to, as a record, where it came to an end.
     fn result(&self, store: &Store) -> Option<ActionRecord> {
-        match self.fate {
-            Fate::Worked | Fate::Reused => store.result(&self.key?, self.came_to.as_ref()),
-            Fate::Skipped | Fate::Failed | Fate::Begun => None,
+        match self.outcome {
+            StageOutcome::Ran | StageOutcome::Reused => store.result(&self.key?, self.result.as_ref()),
+            StageOutcome::Skipped | StageOutcome::Failed | StageOutcome::Begun => None,
         }
     }
 }
@@ -132,24 +132,24 @@ impl Headline {
 }
 
 impl RunHistory {
-    pub fn count(&self, fate: Fate) -> usize {
-        self.nodes.iter().filter(|node| node.fate == fate).count()
+    pub fn count(&self, outcome: StageOutcome) -> usize {
+        self.nodes.iter().filter(|node| node.outcome == outcome).count()
     }
 
     /// Of its last comparison of policies; of its last stage that reports success where it has none.
     pub fn headline(&self) -> Option<Headline> {
-        let of = |node: &NodeHistory| Headline::of(&node.id, &node.came_to.as_ref()?.metrics);
+        let of = |node: &NodeHistory| Headline::of(&node.id, &node.result.as_ref()?.metrics);
         let found: Vec<Headline> = self.nodes.iter().rev().filter_map(of).collect();
         found.iter().find(|headline| headline.baseline.is_some()).or(found.first()).cloned()
     }
 
     /// What it came to under each key, where it is known.
-    pub fn results(&self) -> Vec<(Digest, Option<&Known>)> {
-        let finished = |node: &&NodeHistory| matches!(node.fate, Fate::Worked | Fate::Reused);
+    pub fn results(&self) -> Vec<(Digest, Option<&CachedResult>)> {
+        let finished = |node: &&NodeHistory| matches!(node.outcome, StageOutcome::Ran | StageOutcome::Reused);
         let mut results = Vec::new();
         for node in self.nodes.iter().filter(finished) {
             let Some(key) = node.key else { continue };
-            let result = (key, node.came_to.as_ref());
+            let result = (key, node.result.as_ref());
             if !results.contains(&result) {
                 results.push(result);
             }
@@ -187,11 +187,11 @@ pub fn runs(store: &Store) -> Vec<RunHistory> {
 
 /// What a sweep leaves alone for these runs: every key they came to, also those they did not finish, and the artifacts
 /// they came to.
-pub fn needed<'r>(runs: impl IntoIterator<Item = &'r RunHistory>) -> Needed {
-    let mut needed = Needed::default();
+pub fn needed<'r>(runs: impl IntoIterator<Item = &'r RunHistory>) -> LiveSet {
+    let mut needed = LiveSet::default();
     for node in runs.into_iter().flat_map(|run| &run.nodes) {
         needed.keys.extend(node.key);
-        let outputs = node.came_to.iter().flat_map(|known| known.outputs.values());
+        let outputs = node.result.iter().flat_map(|known| known.outputs.values());
         needed.artifacts.extend(outputs.map(|output| output.digest));
     }
     needed
@@ -206,7 +206,7 @@ pub fn run(store: &Store, id: &str) -> Result<RunHistory> {
 
 fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
     let moments = journal::read(&store.runs().join(&id).join("journal.jsonl"));
-    let moments: Vec<&Moment> =
+    let moments: Vec<&TimedEntry> =
         moments.iter().filter(|moment| !matches!(moment.entry, Entry::Repeated { .. })).collect();
     let standing = match moments.last().map(|moment| &moment.entry) {
         _ if live.contains(&id) => Standing::AtWork,
@@ -259,7 +259,7 @@ pub fn asked(spec: &RunSpec, path: &[&str]) -> Option<String> {
 }
 
 /// From each opening to the last line before the next.
-fn seconds(moments: &[&Moment]) -> f64 {
+fn seconds(moments: &[&TimedEntry]) -> f64 {
     let mut milliseconds = 0;
     let mut opened = None;
     for moment in moments {
@@ -273,7 +273,7 @@ fn seconds(moments: &[&Moment]) -> f64 {
     std::time::Duration::from_millis(milliseconds).as_secs_f64()
 }
 
-fn nodes(moments: &[&Moment]) -> Vec<NodeHistory> {
+fn nodes(moments: &[&TimedEntry]) -> Vec<NodeHistory> {
     let mut order = Vec::new();
     let mut nodes: BTreeMap<&str, NodeHistory> = BTreeMap::new();
     for moment in moments {
@@ -291,40 +291,42 @@ fn nodes(moments: &[&Moment]) -> Vec<NodeHistory> {
             order.push(node.as_str());
             NodeHistory {
                 id: node.clone(),
-                fate: Fate::Begun,
+                outcome: StageOutcome::Begun,
                 key: None,
                 seconds: None,
                 reasons: Vec::new(),
                 error: None,
                 notes: Vec::new(),
-                came_to: None,
+                result: None,
             }
         });
         match &moment.entry {
             // What this run worked itself and found again when it was resumed, it worked.
-            Entry::Cached { key, came_to, .. }
-                if found.fate == Fate::Worked && found.key == Some(*key) && same(&found.came_to, came_to) =>
+            Entry::Cached { key, result, .. }
+                if found.outcome == StageOutcome::Ran
+                    && found.key == Some(*key)
+                    && same(&found.result, result) =>
             {
-                found.came_to = found.came_to.take().or_else(|| came_to.clone());
+                found.result = found.result.take().or_else(|| result.clone());
             }
-            Entry::Cached { key, came_to, .. } => {
-                (found.fate, found.key) = (Fate::Reused, Some(*key));
-                found.take(came_to);
+            Entry::Cached { key, result, .. } => {
+                (found.outcome, found.key) = (StageOutcome::Reused, Some(*key));
+                found.take(result);
             }
             Entry::Started { key, reasons, .. } => {
-                (found.fate, found.key) = (Fate::Begun, Some(*key));
+                (found.outcome, found.key) = (StageOutcome::Begun, Some(*key));
                 found.reasons.clone_from(reasons);
-                (found.error, found.came_to) = (None, None);
+                (found.error, found.result) = (None, None);
                 found.notes.clear();
             }
-            Entry::Finished { key, seconds, came_to, .. } => {
-                (found.fate, found.key, found.seconds) = (Fate::Worked, Some(*key), Some(*seconds));
-                found.take(came_to);
+            Entry::Finished { key, seconds, result, .. } => {
+                (found.outcome, found.key, found.seconds) = (StageOutcome::Ran, Some(*key), Some(*seconds));
+                found.take(result);
             }
             Entry::Noted { text, .. } => found.notes.push(text.clone()),
-            Entry::Skipped { .. } => found.fate = Fate::Skipped,
+            Entry::Skipped { .. } => found.outcome = StageOutcome::Skipped,
             Entry::Failed { error, .. } => {
-                (found.fate, found.error) = (Fate::Failed, Some(error.clone()));
+                (found.outcome, found.error) = (StageOutcome::Failed, Some(error.clone()));
             }
             _ => {}
         }
@@ -333,7 +335,7 @@ fn nodes(moments: &[&Moment]) -> Vec<NodeHistory> {
 }
 
 /// Whether two results are the same, as far as is known.
-fn same(one: &Option<Known>, other: &Option<Known>) -> bool {
+fn same(one: &Option<CachedResult>, other: &Option<CachedResult>) -> bool {
     one.as_ref().zip(other.as_ref()).is_none_or(|(one, other)| one.outputs == other.outputs)
 }
 
@@ -365,7 +367,7 @@ pub struct StageHistory {
     /// What its result took when it was made.
     pub worked_seconds: Option<f64>,
     /// What was consumed beside time when it was made.
-    pub spent: Option<Spent>,
+    pub spent: Option<Usage>,
     /// For judge tokens, where their prices were known.
     pub dollars: Option<f64>,
     /// The fields of its key.
@@ -466,7 +468,7 @@ pub struct OutputChange {
 pub fn compare(store: &Store, old: &RunHistory, new: &RunHistory) -> (Vec<Difference>, usize) {
     let (before, after) = (Stages::new(store, old), Stages::new(store, new));
     let find = |run: &RunHistory, id: &str| {
-        run.nodes.iter().find(|node| node.id == id && node.fate != Fate::Skipped).cloned()
+        run.nodes.iter().find(|node| node.id == id && node.outcome != StageOutcome::Skipped).cloned()
     };
     let mut seen = BTreeSet::new();
     let ids = old.nodes.iter().chain(&new.nodes).map(|node| node.id.as_str());

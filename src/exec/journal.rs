@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     hash::Digest,
     plan::RerunReason,
-    store::{Known, StoreError, die, reached},
+    store::{CachedResult, StoreError, die, reached},
 };
 
 /// What happened. What a stage came to is absent in older journals.
@@ -31,8 +31,8 @@ pub enum Entry {
     Cached {
         node: String,
         key: Digest,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        came_to: Option<Known>,
+        #[serde(default, alias = "came_to", skip_serializing_if = "Option::is_none")]
+        result: Option<CachedResult>,
     },
     Started {
         node: String,
@@ -43,8 +43,8 @@ pub enum Entry {
         node: String,
         key: Digest,
         seconds: f64,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        came_to: Option<Known>,
+        #[serde(default, alias = "came_to", skip_serializing_if = "Option::is_none")]
+        result: Option<CachedResult>,
     },
     Skipped {
         node: String,
@@ -101,7 +101,7 @@ pub enum RunState {
 
 /// An entry and when it was written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct TimedEntry {
     /// Milliseconds since the epoch.
     pub at: u64,
     #[serde(flatten)]
@@ -150,7 +150,7 @@ impl Journal {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let at = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let writing = |cause| StoreError::writing(&self.path, cause);
-        let mut line = serde_json::to_vec(&Moment { at, entry })
+        let mut line = serde_json::to_vec(&TimedEntry { at, entry })
             .map_err(|cause| writing(std::io::Error::other(cause)))?;
         line.push(b'\n');
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -165,7 +165,7 @@ impl Journal {
 }
 
 /// All whole lines of a journal; none where there is no journal.
-pub fn read(path: &Path) -> Vec<Moment> {
+pub fn read(path: &Path) -> Vec<TimedEntry> {
     let bytes = std::fs::read(path).unwrap_or_default();
     bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }

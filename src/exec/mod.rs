@@ -8,19 +8,19 @@
 //! After a failure nothing new is begun, unless the run keeps going: then a stage that fails stops what depends on it and
 //! nothing else.
 
-mod attempt;
 mod error;
 pub mod folder;
-mod handing;
 pub mod history;
 mod interrupt;
 mod journal;
 mod notes;
 mod rows;
+mod runner;
 mod schedule;
 mod slots;
 mod standing;
-mod work;
+mod upload;
+mod work_dir;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -28,10 +28,10 @@ use tokio_util::sync::CancellationToken;
 
 pub use error::ExecError;
 pub use folder::{RunFolder, RunSpec};
-pub use handing::hand_on_alone;
-pub use journal::{Entry, Moment, RunState};
+pub use journal::{Entry, RunState, TimedEntry};
 pub use schedule::run;
 pub use standing::{Standing, standing};
+pub use upload::hand_on_alone;
 
 use crate::{
     error::Failure,
@@ -137,7 +137,7 @@ pub trait Listener: Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     Cached,
-    Worked,
+    Ran,
     Skipped,
     Failed,
     /// Not begun: something failed, or the run was stopped.

@@ -9,7 +9,7 @@ use crate::{
     error::Result,
     hash::Digest,
     plan::KeyFields,
-    stage::{Card, Earlier, Rows},
+    stage::{Card, EarlierResult, Rows},
     store::{ActionRecord, Remainder, RowLog, Store},
 };
 
@@ -62,11 +62,11 @@ impl Rows for StageRows {
         Ok(self.log.record(name, row)?)
     }
 
-    fn earlier(&self) -> Result<Vec<Earlier>> {
+    fn earlier(&self) -> Result<Vec<EarlierResult>> {
         let Some(port) = self.port.as_ref().filter(|_| !self.anew) else { return Ok(Vec::new()) };
         let earlier = |(key, names): (Digest, BTreeSet<String>)| {
             let record = self.store.record(&key).filter(|record| !record.withheld)?;
-            Some(Earlier { path: self.store.path(record.outputs.get(port)?), names })
+            Some(EarlierResult { path: self.store.path(record.outputs.get(port)?), names })
         };
         Ok(self.log.relatives()?.finished.into_iter().filter_map(earlier).collect())
     }

@@ -14,21 +14,21 @@ use tokio::{
 };
 
 use super::{
-    Ended, Event, ExecError, Request, Summary,
-    handing::HandingOn,
-    interrupt,
+    Ended, Event, ExecError, Request, Summary, interrupt,
     journal::{Entry, RunState},
-    slots::{Rivals, Share, Slots},
+    runner::{Runner, StageResult},
+    slots::{Contenders, Share, Slots},
     standing,
-    work::{Done, Workshop},
+    upload::Uploader,
 };
 use crate::{
     error::{At, Class, Failure, Result},
     plan::{
-        Foresight, Ledger, Models, NodeIndex, PlanError, Readiness, Ready, Settled, is_sure_to_be_worked,
+        Completion, Foresight, Ledger, Models, NodeIndex, PlanError, Readiness, ReadyInputs,
+        is_sure_to_be_worked,
     },
     stage::card::Section,
-    store::{Cost, Known, Remote, Settler, Traffic},
+    store::{CachedResult, Cost, Remote, Syncer, Traffic},
 };
 
 /// Stages may compute on the thread they are worked on, so there are more of these than stages at once, mostly.
@@ -39,12 +39,12 @@ pub fn run(request: Request) -> Result<Summary> {
     let Request { plan, store, files, folder, resample, keep_going, listener, cancel } = request;
     let (last, worked) = (store.last_keys(&plan.name), folder.worked());
     let remote = plan.remote.clone().map(Remote::new);
-    let settler = Settler::new(&store);
-    let workshop = Arc::new(Workshop {
+    let syncer = Syncer::new(&store);
+    let runner = Arc::new(Runner {
         plan,
         store,
         remote,
-        settler,
+        syncer,
         files,
         folder,
         last,
@@ -55,15 +55,15 @@ pub fn run(request: Request) -> Result<Summary> {
         listener,
         cancel,
     });
-    let mut run = Run::new(&workshop, keep_going);
+    let mut run = Run::new(&runner, keep_going);
     let settled = run.settle_cached();
     if settled.is_ok()
         && let Err(refused) = run.check()
     {
-        workshop.folder.refused()?;
+        runner.folder.refused()?;
         return Err(refused);
     }
-    let handing_on = HandingOn::begin(&workshop);
+    let uploader = Uploader::begin(&runner);
     // Until the end, for it hears when the run is to stop.
     let mut threads = Threads(None);
     let outcome = settled.and_then(|()| {
@@ -71,33 +71,33 @@ pub fn run(request: Request) -> Result<Summary> {
             return Ok(());
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(THREADS.max(workshop.plan.engine.devices.len() + 2))
+            .worker_threads(THREADS.max(runner.plan.engine.devices.len() + 2))
             .enable_all()
             .build()
             .map_err(ExecError::Threads)?;
         threads.0.insert(runtime).block_on(async {
-            interrupt::listen(workshop.cancel.clone(), workshop.listener.clone());
+            interrupt::listen(runner.cancel.clone(), runner.listener.clone());
             run.schedule().await
         })
     });
-    workshop.held.retain(|_| false);
-    let models = workshop.held.bases.loads();
+    runner.held.retain(|_| false);
+    let models = runner.held.bases.loads();
     if models > 0 {
-        workshop.folder.note(Entry::Loaded { models })?;
+        runner.folder.note(Entry::Loaded { models })?;
     }
     run.settled()?;
-    workshop.store.remember(&workshop.plan.name, &run.keys)?;
-    workshop.files.save(&workshop.store)?;
-    handing_on.finish();
+    runner.store.remember(&runner.plan.name, &run.keys)?;
+    runner.files.save(&runner.store)?;
+    uploader.finish();
     let summary = run.summary();
     let state = match &outcome {
         _ if summary.interrupted => RunState::Interrupted,
         Ok(()) if summary.failures.is_empty() => RunState::Finished,
         _ => RunState::Failed,
     };
-    workshop.folder.note(Entry::Closed { state })?;
+    runner.folder.note(Entry::Closed { state })?;
     if state == RunState::Finished {
-        standing::remember(&workshop.store, &run.ledger, &workshop.folder.id, &run.keys)?;
+        standing::remember(&runner.store, &run.ledger, &runner.folder.id, &run.keys)?;
     }
     outcome.map(|()| summary)
 }
@@ -114,7 +114,7 @@ impl Drop for Threads {
 }
 
 struct Run<'w> {
-    workshop: &'w Arc<Workshop>,
+    runner: &'w Arc<Runner>,
     ledger: Ledger<'w>,
     ended: BTreeMap<NodeIndex, Ended>,
     keys: BTreeMap<String, crate::hash::Digest>,
@@ -128,11 +128,11 @@ struct Run<'w> {
 }
 
 impl<'w> Run<'w> {
-    fn new(workshop: &'w Arc<Workshop>, keep_going: bool) -> Self {
-        let sessions = workshop.plan.server.as_ref().map_or(usize::MAX, |server| server.limits.sessions);
+    fn new(runner: &'w Arc<Runner>, keep_going: bool) -> Self {
+        let sessions = runner.plan.server.as_ref().map_or(usize::MAX, |server| server.limits.sessions);
         Self {
-            workshop,
-            ledger: Ledger::new(&workshop.plan),
+            runner,
+            ledger: Ledger::new(&runner.plan),
             ended: BTreeMap::new(),
             keys: BTreeMap::new(),
             failures: Vec::new(),
@@ -140,31 +140,31 @@ impl<'w> Run<'w> {
             spent: Cost::default(),
             saved: Cost::default(),
             keep_going,
-            slots: Slots::new(&workshop.plan.engine.devices, sessions),
-            models: Models::new(&workshop.plan),
+            slots: Slots::new(&runner.plan.engine.devices, sessions),
+            models: Models::new(&runner.plan),
         }
     }
 
     fn id(&self, index: NodeIndex) -> &'w str {
-        &self.workshop.plan.node(index).id
+        &self.runner.plan.node(index).id
     }
 
     /// Nodes neither settled nor begun.
     fn open(&self) -> impl Iterator<Item = NodeIndex> {
-        let order = self.workshop.plan.order().iter().copied();
+        let order = self.runner.plan.order().iter().copied();
         order.filter(|index| !self.ended.contains_key(index) && !self.started.contains(index))
     }
 
     fn settle_cached(&mut self) -> Result<()> {
-        for index in self.workshop.plan.order() {
+        for index in self.runner.plan.order() {
             match self.ledger.readiness(*index) {
                 Err(cause) => self.failed(*index, cause.into())?,
                 Ok(Readiness::Waits(_)) => {}
                 Ok(Readiness::Skipped) => self.skip(*index)?,
                 Ok(Readiness::Ready(ready)) => {
-                    let job = self.workshop.job(*index, ready);
-                    if let Some(record) = self.workshop.cached(&job)? {
-                        self.done(*index, Done { key: job.key, record, cached: true });
+                    let job = self.runner.job(*index, ready);
+                    if let Some(record) = self.runner.cached(&job)? {
+                        self.done(*index, StageResult { key: job.key, record, cached: true });
                     }
                 }
             }
@@ -174,37 +174,37 @@ impl<'w> Run<'w> {
 
     /// Refuses before anything is worked what is sure to fail: what stages object to, and devices that are not there.
     fn check(&self) -> Result<()> {
-        let Workshop { store, last, plan, .. } = &**self.workshop;
+        let Runner { store, last, plan, .. } = &**self.runner;
         // What could be asked for is settled by now; what waits may be in the shared cache.
         let is_sure = |index| match self.ledger.readiness(index) {
             Ok(Readiness::Waits(_)) if plan.remote.is_some() => false,
             _ => is_sure_to_be_worked(&self.ledger, store, last, index),
         };
-        let told = Foresight::new(&self.ledger, store, &is_sure).into_told();
-        if !told.problems.is_empty() {
-            return Err(PlanError::Refused(told.problems).into());
+        let findings = Foresight::new(&self.ledger, store, &is_sure).into_findings();
+        if !findings.problems.is_empty() {
+            return Err(PlanError::Refused(findings.problems).into());
         }
-        for note in &told.notes {
-            self.workshop.listener.event(&Event::Noted { note });
+        for note in &findings.notes {
+            self.runner.listener.event(&Event::Noted { note });
         }
         for index in self.open() {
-            if self.workshop.computes(index) && is_sure(index) {
+            if self.runner.computes(index) && is_sure(index) {
                 let at = || format!("stage \"{}\"", self.id(index));
-                return self.workshop.held.bases.places(&plan.engine).map(drop).at(at);
+                return self.runner.held.bases.places(&plan.engine).map(drop).at(at);
             }
         }
         Ok(())
     }
 
     fn skip(&mut self, index: NodeIndex) -> Result<()> {
-        self.workshop.listener.event(&Event::Skipped { id: self.id(index) });
-        self.workshop.folder.note(Entry::Skipped { node: self.id(index).to_owned() })?;
-        self.ledger.settle(index, Settled::Skipped);
+        self.runner.listener.event(&Event::Skipped { id: self.id(index) });
+        self.runner.folder.note(Entry::Skipped { node: self.id(index).to_owned() })?;
+        self.ledger.complete(index, Completion::Skipped);
         self.ended.insert(index, Ended::Skipped);
         Ok(())
     }
 
-    fn done(&mut self, index: NodeIndex, done: Done) {
+    fn done(&mut self, index: NodeIndex, done: StageResult) {
         let (id, record) = (self.id(index), done.record);
         let (metrics, notes) = (&record.metrics, record.notes.as_slice());
         let event = if done.cached {
@@ -212,29 +212,29 @@ impl<'w> Run<'w> {
         } else {
             Event::Finished { id, cost: &record.cost, metrics, notes }
         };
-        self.workshop.listener.event(&event);
+        self.runner.listener.event(&event);
         *(if done.cached { &mut self.saved } else { &mut self.spent }) += record.cost;
         self.keys.insert(id.to_owned(), done.key);
-        self.ended.insert(index, if done.cached { Ended::Cached } else { Ended::Worked });
-        self.ledger.done(index, Known::from(record));
+        self.ended.insert(index, if done.cached { Ended::Cached } else { Ended::Ran });
+        self.ledger.done(index, CachedResult::from(record));
     }
 
     fn failed(&mut self, index: NodeIndex, failure: Failure) -> Result<()> {
-        if failure.class() == Class::Interrupted && self.workshop.cancel.is_cancelled() {
+        if failure.class() == Class::Interrupted && self.runner.cancel.is_cancelled() {
             return Ok(());
         }
         let failure = failure.at(format!("stage \"{}\"", self.id(index)));
-        self.workshop.listener.event(&Event::Failed { id: self.id(index), failure: &failure });
+        self.runner.listener.event(&Event::Failed { id: self.id(index), failure: &failure });
         let entry = Entry::Failed { node: self.id(index).to_owned(), error: failure.to_string() };
         self.ended.insert(index, Ended::Failed);
         self.failures.push(failure);
-        self.workshop.folder.note(entry)
+        self.runner.folder.note(entry)
     }
 
     /// Waits until everything is durable; what is not has failed.
     fn settled(&mut self) -> Result<()> {
-        for (stage, cause) in self.workshop.settler.finish() {
-            let order = self.workshop.plan.order();
+        for (stage, cause) in self.runner.syncer.finish() {
+            let order = self.runner.plan.order();
             let Some(index) = order.iter().copied().find(|index| self.id(*index) == stage) else { continue };
             self.keys.remove(&stage);
             self.failed(index, cause.into())?;
@@ -268,11 +268,11 @@ impl<'w> Run<'w> {
     /// Starts every open node that is ready and gets a share of what there is.
     fn start(
         &mut self,
-        at_work: &mut JoinSet<Result<Done>>,
+        at_work: &mut JoinSet<Result<StageResult>>,
         tasks: &mut HashMap<Id, (NodeIndex, Share)>,
     ) -> Result<()> {
         let ending = !self.keep_going && !self.failures.is_empty();
-        if ending || self.workshop.cancel.is_cancelled() {
+        if ending || self.runner.cancel.is_cancelled() {
             return Ok(());
         }
         let mut could_begin = Vec::new();
@@ -285,28 +285,28 @@ impl<'w> Run<'w> {
             }
         }
         self.let_go();
-        let using = |section, stages: &[(NodeIndex, Ready)]| {
-            stages.iter().filter(|(index, _)| self.workshop.uses(*index).contains(&section)).count()
+        let using = |section, stages: &[(NodeIndex, ReadyInputs)]| {
+            stages.iter().filter(|(index, _)| self.runner.uses(*index).contains(&section)).count()
         };
-        let all = Rivals {
+        let all = Contenders {
             engine: using(Section::Engine, &could_begin),
             server: using(Section::Server, &could_begin),
         };
-        let mut rivals = all;
+        let mut contenders = all;
         for (index, ready) in could_begin {
-            let uses = self.workshop.uses(index);
-            let models = self.models.digests(&self.workshop.plan, &self.ledger, index);
-            let bases = &self.workshop.held.bases;
+            let uses = self.runner.uses(index);
+            let models = self.models.digests(&self.runner.plan, &self.ledger, index);
+            let bases = &self.runner.held.bases;
             let held = |device: &str| models.iter().filter(|model| bases.holds(model, device)).count();
-            let share = self.slots.take(uses, held, rivals);
-            rivals.engine -= usize::from(uses.contains(&Section::Engine));
-            rivals.server -= usize::from(uses.contains(&Section::Server));
+            let share = self.slots.take(uses, held, contenders);
+            contenders.engine -= usize::from(uses.contains(&Section::Engine));
+            contenders.server -= usize::from(uses.contains(&Section::Server));
             let Some(share) = share else { continue };
             self.started.insert(index);
-            let (workshop, own) = (self.workshop.clone(), share.clone());
+            let (runner, own) = (self.runner.clone(), share.clone());
             let task = at_work.spawn(async move {
-                let job = workshop.job(index, ready);
-                workshop.settle(&job, &own).await
+                let job = runner.job(index, ready);
+                runner.settle(&job, &own).await
             });
             tasks.insert(task.id(), (index, share));
         }
@@ -315,11 +315,11 @@ impl<'w> Run<'w> {
 
     /// Lets go what no stage at work or to come reads.
     fn let_go(&self) {
-        let held = &self.workshop.held;
+        let held = &self.runner.held;
         if held.is_empty() {
             return;
         }
-        let plan = &self.workshop.plan;
+        let plan = &self.runner.plan;
         let open = plan.order().iter().filter(|index| !self.ended.contains_key(index));
         let wanted: BTreeSet<_> =
             open.flat_map(|index| self.models.digests(plan, &self.ledger, *index)).collect();
@@ -330,17 +330,18 @@ impl<'w> Run<'w> {
         let node = |index: &NodeIndex| {
             (self.id(*index).to_owned(), self.ended.get(index).copied().unwrap_or(Ended::Open))
         };
-        let nodes: Vec<_> = self.workshop.plan.order().iter().map(node).collect();
+        let nodes: Vec<_> = self.runner.plan.order().iter().map(node).collect();
         let open = nodes.iter().any(|(_, ended)| *ended == Ended::Open);
-        let interrupted = open && self.workshop.cancel.is_cancelled();
+        let interrupted = open && self.runner.cancel.is_cancelled();
         let blocked = self.blocked();
         let failures = std::mem::take(&mut self.failures);
-        let traffic = self.workshop.remote.as_ref().map(|remote| Traffic {
-            waiting: remote.count_waiting(&self.workshop.store),
-            ..remote.traffic()
-        });
+        let traffic = self
+            .runner
+            .remote
+            .as_ref()
+            .map(|remote| Traffic { waiting: remote.count_waiting(&self.runner.store), ..remote.traffic() });
         let mut spent = self.spent;
-        spent += *self.workshop.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        spent += *self.runner.lost.lock().unwrap_or_else(PoisonError::into_inner);
         Summary { nodes, failures, blocked, interrupted, spent, saved: self.saved, traffic }
     }
 
@@ -348,7 +349,7 @@ impl<'w> Run<'w> {
     fn blocked(&self) -> Vec<(String, Vec<String>)> {
         let mut causes: BTreeMap<NodeIndex, BTreeSet<NodeIndex>> = BTreeMap::new();
         let mut blocked = Vec::new();
-        for index in self.workshop.plan.order() {
+        for index in self.runner.plan.order() {
             match self.ended.get(index) {
                 Some(Ended::Failed) => _ = causes.insert(*index, BTreeSet::from([*index])),
                 Some(_) => {}

@@ -22,7 +22,7 @@ pub struct Share {
 
 /// Stages that could begin now.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Rivals {
+pub struct Contenders {
     pub engine: usize,
     pub server: usize,
 }
@@ -46,7 +46,12 @@ impl Slots {
 
     /// Takes a share for a stage that uses these sections; none while too little is free. `held` says how many of the
     /// models that it reads the device of this name holds.
-    pub fn take(&mut self, uses: &[Section], held: impl Fn(&str) -> usize, rivals: Rivals) -> Option<Share> {
+    pub fn take(
+        &mut self,
+        uses: &[Section],
+        held: impl Fn(&str) -> usize,
+        contenders: Contenders,
+    ) -> Option<Share> {
         let (engine, server) = (uses.contains(&Section::Engine), uses.contains(&Section::Server));
         let free: Vec<usize> = (0..self.devices.len()).filter(|index| !self.devices[*index].busy).collect();
         let lacking = (engine && free.is_empty()) || (server && self.sessions == 0);
@@ -57,11 +62,11 @@ impl Slots {
         let mut share = Share { other, ..Share::default() };
         self.others -= usize::from(other);
         if server {
-            share.sessions = self.sessions.div_ceil(rivals.server.max(1));
+            share.sessions = self.sessions.div_ceil(contenders.server.max(1));
             self.sessions -= share.sessions;
         }
         if engine {
-            let wanted = free.len().div_ceil(rivals.engine.max(1));
+            let wanted = free.len().div_ceil(contenders.engine.max(1));
             let mut numbers = free;
             numbers.sort_by_cached_key(|index| std::cmp::Reverse(held(&self.devices[*index].name)));
             numbers.truncate(wanted);
@@ -101,25 +106,25 @@ mod tests {
         0
     }
 
-    fn rivals(engine: usize, server: usize) -> Rivals {
-        Rivals { engine, server }
+    fn contenders(engine: usize, server: usize) -> Contenders {
+        Contenders { engine, server }
     }
 
     #[test]
     fn a_stage_alone_has_everything_and_the_next_waits_for_it() {
         let mut slots = slots(2);
-        let first = slots.take(&BOTH, none, rivals(1, 1)).unwrap();
+        let first = slots.take(&BOTH, none, contenders(1, 1)).unwrap();
         assert_eq!((first.devices.len(), first.sessions), (2, 4));
-        assert_eq!(slots.take(&ENGINE, none, rivals(1, 0)), None);
+        assert_eq!(slots.take(&ENGINE, none, contenders(1, 0)), None);
         slots.give_back(&first);
-        assert!(slots.take(&ENGINE, none, rivals(1, 0)).is_some());
+        assert!(slots.take(&ENGINE, none, contenders(1, 0)).is_some());
     }
 
     #[test]
     fn stages_that_can_begin_at_once_share_devices_and_sessions() {
         let mut slots = slots(3);
-        let first = slots.take(&BOTH, none, rivals(2, 2)).unwrap();
-        let second = slots.take(&BOTH, none, rivals(1, 1)).unwrap();
+        let first = slots.take(&BOTH, none, contenders(2, 2)).unwrap();
+        let second = slots.take(&BOTH, none, contenders(1, 1)).unwrap();
         assert_eq!(first.devices, ["cuda:0", "cuda:1"]);
         assert_eq!(second.devices, ["cuda:2"]);
         assert_eq!((first.sessions, second.sessions), (2, 2));
@@ -129,19 +134,19 @@ mod tests {
     fn a_stage_goes_to_the_device_that_holds_what_it_reads_and_else_to_the_first() {
         let mut slots = slots(3);
         let held = |device: &str| usize::from(device == "cuda:1");
-        let first = slots.take(&ENGINE, held, rivals(3, 0)).unwrap();
+        let first = slots.take(&ENGINE, held, contenders(3, 0)).unwrap();
         assert_eq!(first.devices, ["cuda:1"]);
-        assert_eq!(slots.take(&ENGINE, held, rivals(2, 0)).unwrap().devices, ["cuda:0"]);
+        assert_eq!(slots.take(&ENGINE, held, contenders(2, 0)).unwrap().devices, ["cuda:0"]);
         slots.give_back(&first);
-        assert_eq!(slots.take(&ENGINE, none, rivals(2, 0)).unwrap().devices, ["cuda:1"]);
+        assert_eq!(slots.take(&ENGINE, none, contenders(2, 0)).unwrap().devices, ["cuda:1"]);
     }
 
     #[test]
     fn stages_beside_the_engine_are_no_more_than_four() {
         let mut slots = slots(1);
-        let shares: Vec<Share> = (0..4).map(|_| slots.take(&[], none, rivals(0, 0)).unwrap()).collect();
-        assert_eq!(slots.take(&[], none, rivals(0, 0)), None);
+        let shares: Vec<Share> = (0..4).map(|_| slots.take(&[], none, contenders(0, 0)).unwrap()).collect();
+        assert_eq!(slots.take(&[], none, contenders(0, 0)), None);
         slots.give_back(&shares[0]);
-        assert!(slots.take(&[], none, rivals(0, 0)).is_some());
+        assert!(slots.take(&[], none, contenders(0, 0)).is_some());
     }
 }

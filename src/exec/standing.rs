@@ -12,21 +12,21 @@ use super::{
 use crate::{
     error::Result,
     hash::{Digest, Encoder},
-    plan::{self, Ledger, NodeIndex, Plan, Readiness, Resample, Settled},
-    store::{Cost, Known, LastRun, Output, Store},
+    plan::{self, Completion, Ledger, NodeIndex, Plan, Readiness, Resample},
+    store::{CachedResult, Cost, LastRun, Output, Store},
 };
 
 /// The earlier run, and what became of each stage.
 pub struct Standing {
     pub id: String,
     pub path: PathBuf,
-    nodes: Vec<(NodeIndex, Option<Known>)>,
+    nodes: Vec<(NodeIndex, Option<CachedResult>)>,
 }
 
 impl Standing {
     /// Tells what happened, as a run that finds everything in the store does.
     pub fn tell(&self, plan: &Plan, listener: &dyn Listener) -> Summary {
-        let tell = |(index, known): &(NodeIndex, Option<Known>)| {
+        let tell = |(index, known): &(NodeIndex, Option<CachedResult>)| {
             let id = plan.node(*index).id.as_str();
             match known {
                 Some(known) => {
@@ -58,16 +58,16 @@ impl Standing {
 pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Option<Standing>> {
     let Some(last) = store.last_run(&plan.name) else { return Ok(None) };
     let Ok(path) = folder::existing(store, &last.id) else { return Ok(None) };
-    let mut glance = store.glance(&plan.name);
+    let mut stat_cache = store.stat_cache(&plan.name);
     let mut ledger = Ledger::new(plan);
-    let mut came_to = CameTo::new();
+    let mut result = ResultDigest::new();
     let mut nodes = Vec::new();
     for index in plan.order() {
         match ledger.readiness(*index)? {
             Readiness::Waits(_) => return Ok(None),
             Readiness::Skipped => {
-                ledger.settle(*index, Settled::Skipped);
-                came_to.add(&plan.node(*index).id, None);
+                ledger.complete(*index, Completion::Skipped);
+                result.add(&plan.node(*index).id, None);
                 nodes.push((*index, None));
             }
             Readiness::Ready(ready) => {
@@ -75,17 +75,17 @@ pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Opt
                 if plan::forced(plan, *index, resample).is_some() {
                     return Ok(None);
                 }
-                let Ok((known, unsealed)) = glance.lookup(store, &key) else { return Ok(None) };
+                let Ok((known, unsealed)) = stat_cache.lookup(store, &key) else { return Ok(None) };
                 if !unsealed.is_empty() || plan.lacking(*index, &known.metrics).is_some() {
                     return Ok(None);
                 }
-                came_to.add(&plan.node(*index).id, Some((&key, &known.outputs)));
+                result.add(&plan.node(*index).id, Some((&key, &known.outputs)));
                 ledger.done(*index, known.clone());
                 nodes.push((*index, Some(known)));
             }
         }
     }
-    if came_to.finish() != last.came_to {
+    if result.finish() != last.result {
         return Ok(None);
     }
     // Said first and looked at again: a sweep may be taking the run, or its artifacts, away. Where nothing can be
@@ -103,31 +103,31 @@ pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Opt
         Ok(()) => return Ok(None),
     }
     // Without it the next look is slower.
-    _ = store.remember_glance(&plan.name, &glance);
+    _ = store.save_stat_cache(&plan.name, &stat_cache);
     Ok(Some(Standing { id: last.id, path, nodes }))
 }
 
 /// Notes what a finished run came to.
 pub fn remember(store: &Store, ledger: &Ledger<'_>, id: &str, keys: &BTreeMap<String, Digest>) -> Result<()> {
     let plan = ledger.plan();
-    let mut came_to = CameTo::new();
+    let mut result = ResultDigest::new();
     for index in plan.order() {
         let node = &plan.node(*index).id;
-        came_to.add(
+        result.add(
             node,
             match ledger.get(*index) {
-                Some(Settled::Done { outputs, .. }) => keys.get(node).map(|key| (key, outputs)),
+                Some(Completion::Done { outputs, .. }) => keys.get(node).map(|key| (key, outputs)),
                 _ => None,
             },
         );
     }
-    Ok(store.remember_run(&plan.name, &LastRun { id: id.to_owned(), came_to: came_to.finish() })?)
+    Ok(store.remember_run(&plan.name, &LastRun { id: id.to_owned(), result: result.finish() })?)
 }
 
 /// The digest over all stages in order, with their keys and outputs; a skipped one has none.
-struct CameTo(Encoder);
+struct ResultDigest(Encoder);
 
-impl CameTo {
+impl ResultDigest {
     fn new() -> Self {
         Self(Encoder::new("mcprl run result v2"))
     }

@@ -23,7 +23,7 @@ const DEVIATION_FLOOR: f64 = 1e-4;
 /// Why a rollout has no advantage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Silence {
+pub enum NoSignal {
     /// Every rollout of its group was worth the same.
     ZeroVariance,
     /// Its reward is exactly the mean of a group that does vary.
@@ -42,15 +42,15 @@ pub enum Silence {
 
 /// One rollout as its group sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Attempt<'a> {
+pub struct ScoredRollout<'a> {
     pub group: GroupKey<'a>,
     pub reward: f32,
     /// Why it must not count, where the caller knows; it then does not enter its group's mean either.
-    pub excluded: Option<Silence>,
+    pub excluded: Option<NoSignal>,
 }
 
 /// A rollout's advantage, never zero, or why it has none.
-pub type Credit = Result<f64, Silence>;
+pub type Advantage = Result<f64, NoSignal>;
 
 /// Whether the loss counts rollouts of groups whose rewards are all the same. Their advantage is 0: they push nothing by
 /// themselves, but their rollouts and tokens are part of what the loss is divided by, and the KL term covers them.
@@ -68,19 +68,19 @@ impl ZeroVariance {
     ///
     /// A rollout at the mean of a group that varies is counted either way. One that no other can be compared with is a
     /// group without variance.
-    pub fn counted(self, credit: Credit) -> Option<f64> {
+    pub fn counted(self, credit: Advantage) -> Option<f64> {
         match credit {
             Ok(advantage) => Some(advantage),
-            Err(Silence::AtMean) => Some(0.0),
-            Err(Silence::ZeroVariance | Silence::Alone) => (self == Self::Count).then_some(0.0),
-            Err(Silence::Unjudged | Silence::ServerDown | Silence::Truncated | Silence::Empty) => None,
+            Err(NoSignal::AtMean) => Some(0.0),
+            Err(NoSignal::ZeroVariance | NoSignal::Alone) => (self == Self::Count).then_some(0.0),
+            Err(NoSignal::Unjudged | NoSignal::ServerDown | NoSignal::Truncated | NoSignal::Empty) => None,
         }
     }
 }
 
 /// The advantages of attempts in any order, one credit per attempt, and the account of them.
-pub fn advantages(attempts: &[Attempt<'_>], scale: Scale) -> (Vec<Credit>, Signal) {
-    let mut credits: Vec<Credit> = attempts.iter().map(exclusion).collect();
+pub fn advantages(attempts: &[ScoredRollout<'_>], scale: Scale) -> (Vec<Advantage>, Signal) {
+    let mut credits: Vec<Advantage> = attempts.iter().map(exclusion).collect();
     let mut groups: BTreeMap<GroupKey<'_>, Vec<usize>> = BTreeMap::new();
     for (index, attempt) in attempts.iter().enumerate() {
         let members = groups.entry(attempt.group).or_default();
@@ -102,21 +102,21 @@ pub fn advantages(attempts: &[Attempt<'_>], scale: Scale) -> (Vec<Credit>, Signa
     (credits, signal)
 }
 
-fn exclusion(attempt: &Attempt<'_>) -> Credit {
+fn exclusion(attempt: &ScoredRollout<'_>) -> Advantage {
     match attempt.excluded {
         Some(reason) => Err(reason),
         None if attempt.reward.is_finite() => Ok(0.0),
-        None => Err(Silence::Unjudged),
+        None => Err(NoSignal::Unjudged),
     }
 }
 
-fn within_group(rewards: &[f64], scale: Scale) -> Vec<Credit> {
+fn within_group(rewards: &[f64], scale: Scale) -> Vec<Advantage> {
     let silent = |reason| vec![Err(reason); rewards.len()];
     if rewards.len() < 2 {
-        return silent(Silence::Alone);
+        return silent(NoSignal::Alone);
     }
     if rewards.iter().all(|reward| *reward == rewards[0]) {
-        return silent(Silence::ZeroVariance);
+        return silent(NoSignal::ZeroVariance);
     }
     let count = rewards.len() as f64;
     let mean = rewards.iter().sum::<f64>() / count;
@@ -128,7 +128,7 @@ fn within_group(rewards: &[f64], scale: Scale) -> Vec<Credit> {
         }
     };
     let credit = |reward: &f64| match (reward - mean) / divisor {
-        0.0 => Err(Silence::AtMean),
+        0.0 => Err(NoSignal::AtMean),
         advantage => Ok(advantage),
     };
     rewards.iter().map(credit).collect()
@@ -142,11 +142,11 @@ pub struct Signal {
     pub groups: u64,
     pub groups_with_gradient: u64,
     /// Rollouts without gradient, by reason.
-    pub silent: BTreeMap<Silence, u64>,
+    pub silent: BTreeMap<NoSignal, u64>,
 }
 
 impl Signal {
-    fn count(&mut self, credit: &Credit) {
+    fn count(&mut self, credit: &Advantage) {
         self.rollouts += 1;
         match credit {
             Ok(_) => self.with_gradient += 1,
@@ -184,8 +184,8 @@ mod tests {
 
     const G: GroupKey<'static> = GroupKey { scenario: "g", policy: "p" };
 
-    fn group(rewards: &[f32]) -> Vec<Attempt<'static>> {
-        rewards.iter().map(|reward| Attempt { group: G, reward: *reward, excluded: None }).collect()
+    fn group(rewards: &[f32]) -> Vec<ScoredRollout<'static>> {
+        rewards.iter().map(|reward| ScoredRollout { group: G, reward: *reward, excluded: None }).collect()
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
     fn equal_rewards_are_silent_and_nearly_equal_ones_are_not() {
         // The mean of three times 0.1 is not 0.1 in floating point: a threshold on the deviation would be a guess.
         let (credits, _) = advantages(&group(&[0.1; 3]), Scale::MeanStd);
-        assert_eq!(credits, [Err(Silence::ZeroVariance); 3]);
+        assert_eq!(credits, [Err(NoSignal::ZeroVariance); 3]);
         let (credits, _) = advantages(&group(&[0.1, 0.1, 0.1 + 1e-6]), Scale::Mean);
         assert!(credits.iter().all(Result::is_ok));
     }
@@ -213,35 +213,36 @@ mod tests {
     #[test]
     fn what_is_excluded_does_not_move_the_mean() {
         let mut attempts = group(&[1.0, 0.0, 7.0, f32::NAN]);
-        attempts[2].excluded = Some(Silence::ServerDown);
+        attempts[2].excluded = Some(NoSignal::ServerDown);
         let (credits, _) = advantages(&attempts, Scale::Mean);
-        assert_eq!(credits, [Ok(0.5), Ok(-0.5), Err(Silence::ServerDown), Err(Silence::Unjudged)]);
+        assert_eq!(credits, [Ok(0.5), Ok(-0.5), Err(NoSignal::ServerDown), Err(NoSignal::Unjudged)]);
     }
 
     #[test]
     fn a_reward_at_the_mean_and_a_lone_survivor_are_silent() {
-        assert_eq!(advantages(&group(&[0.0, 0.5, 1.0]), Scale::Mean).0[1], Err(Silence::AtMean));
+        assert_eq!(advantages(&group(&[0.0, 0.5, 1.0]), Scale::Mean).0[1], Err(NoSignal::AtMean));
         let mut attempts = group(&[1.0, 0.0]);
-        attempts[1].excluded = Some(Silence::Truncated);
-        assert_eq!(advantages(&attempts, Scale::Mean).0, [Err(Silence::Alone), Err(Silence::Truncated)]);
+        attempts[1].excluded = Some(NoSignal::Truncated);
+        assert_eq!(advantages(&attempts, Scale::Mean).0, [Err(NoSignal::Alone), Err(NoSignal::Truncated)]);
     }
 
     #[test]
     fn groups_may_lie_interleaved() {
         let attempt =
-            |scenario, reward| Attempt { group: GroupKey { scenario, ..G }, reward, excluded: None };
+            |scenario, reward| ScoredRollout { group: GroupKey { scenario, ..G }, reward, excluded: None };
         let attempts = [attempt("a", 1.0), attempt("b", 1.0), attempt("a", 0.0), attempt("b", 1.0)];
         let (credits, signal) = advantages(&attempts, Scale::Mean);
-        assert_eq!(credits, [Ok(0.5), Err(Silence::ZeroVariance), Ok(-0.5), Err(Silence::ZeroVariance)]);
+        assert_eq!(credits, [Ok(0.5), Err(NoSignal::ZeroVariance), Ok(-0.5), Err(NoSignal::ZeroVariance)]);
         assert_eq!((signal.groups, signal.groups_with_gradient), (2, 1));
     }
 
     #[test]
     fn attempts_of_another_policy_at_the_same_scenario_are_another_group() {
-        let attempt = |policy, reward| Attempt { group: GroupKey { policy, ..G }, reward, excluded: None };
+        let attempt =
+            |policy, reward| ScoredRollout { group: GroupKey { policy, ..G }, reward, excluded: None };
         let attempts = [attempt("base", 0.0), attempt("trained", 1.0), attempt("base", 0.0)];
         let (credits, signal) = advantages(&attempts, Scale::Mean);
-        let silent = [Silence::ZeroVariance, Silence::Alone, Silence::ZeroVariance];
+        let silent = [NoSignal::ZeroVariance, NoSignal::Alone, NoSignal::ZeroVariance];
         assert_eq!((credits, signal.groups), (silent.map(Err).to_vec(), 2));
     }
 

@@ -1,4 +1,4 @@
-//! The objective: what one sampled token adds to the loss, and the slope of that in its log-probability.
+//! The objective: what one sampled token adds to the loss, and the dloss_dlogp of that in its log-probability.
 //!
 //! With ρ the ratio of the token's probability under the policy being trained to that under the policy that acted
 //! (GSPO: the geometric mean of those over the rollout), and A the rollout's advantage:
@@ -91,8 +91,8 @@ pub struct Token {
 pub struct Term {
     pub loss: f64,
     /// d loss / d log p, p being the token's probability under the policy being trained.
-    pub slope: f64,
-    /// The ratio was out of range on the side where that matters: the clip changed the slope.
+    pub dloss_dlogp: f64,
+    /// The ratio was out of range on the side where that matters: the clip changed the dloss_dlogp.
     pub clipped: bool,
     /// Estimate of KL(trained ‖ reference) at this token, in nats, ≥ 0; 0 without a reference.
     pub kl: f64,
@@ -143,13 +143,13 @@ impl Objective {
         let (ratio, advantage) = (log_ratio.exp(), token.advantage);
         let (low, high) = (1.0 - self.clip.low, 1.0 + self.clip.high);
         let mut term = if self.kind == LossKind::Cispo {
-            let slope = -ratio.min(high) * advantage;
-            Term { loss: slope * f64::from(token.new), slope, clipped: ratio > high, kl: 0.0 }
+            let dloss_dlogp = -ratio.min(high) * advantage;
+            Term { loss: dloss_dlogp * f64::from(token.new), dloss_dlogp, clipped: ratio > high, kl: 0.0 }
         } else {
             let clipped = if advantage > 0.0 { ratio > high } else { advantage < 0.0 && ratio < low };
             let open = -ratio * advantage;
             let shut = -ratio.max(low).min(high) * advantage;
-            Term { loss: open.max(shut), slope: if clipped { 0.0 } else { open }, clipped, kl: 0.0 }
+            Term { loss: open.max(shut), dloss_dlogp: if clipped { 0.0 } else { open }, clipped, kl: 0.0 }
         };
         if let Some(reference) = token.reference {
             // k3 of Schulman, "Approximating KL divergence" (2020).
@@ -157,7 +157,7 @@ impl Objective {
             term.kl = gap.exp_m1() - gap;
             if self.kl > 0.0 {
                 term.loss += self.kl * term.kl;
-                term.slope -= self.kl * gap.exp_m1();
+                term.dloss_dlogp -= self.kl * gap.exp_m1();
             }
         }
         term
@@ -243,7 +243,7 @@ mod tests {
         for kind in [LossKind::Dapo, LossKind::Grpo, LossKind::DrGrpo, LossKind::Gspo, LossKind::Cispo] {
             for advantage in [-0.5, 0.75] {
                 let term = Objective::new(kind).term(&token(advantage, 1.0));
-                assert_eq!((term.slope, term.clipped), (-advantage, false), "{kind:?}");
+                assert_eq!((term.dloss_dlogp, term.clipped), (-advantage, false), "{kind:?}");
             }
         }
     }
@@ -273,7 +273,7 @@ mod tests {
                 let at = token(advantage, ratio);
                 let loss = |by: f32| objective.term(&Token { new: at.new + by, ..at }).loss;
                 let numeric = (loss(step) - loss(-step)) / f64::from(2.0 * step);
-                let mut expected = objective.term(&at).slope;
+                let mut expected = objective.term(&at).dloss_dlogp;
                 if kind == LossKind::Cispo {
                     // The ratio is a constant there; a finite difference sees it move.
                     let open = ratio.min(5.0);

@@ -1,4 +1,4 @@
-//! The mathematics of group-relative policy optimisation: from rewards to advantages, from advantages to the slope of
+//! The mathematics of group-relative policy optimisation: from rewards to advantages, from advantages to the dloss_dlogp of
 //! the loss at every sampled token.
 //!
 //! Numbers in, numbers out: no tensors, no files, no model. Tokens the policy did not sample (prompts, tool results)
@@ -11,6 +11,6 @@ mod schedule;
 #[cfg(test)]
 mod trl;
 
-pub use advantage::{Attempt, Credit, Scale, Signal, Silence, ZeroVariance, advantages};
+pub use advantage::{Advantage, NoSignal, Scale, ScoredRollout, Signal, ZeroVariance, advantages};
 pub use loss::{Clip, LossKind, Objective, StepSize, Tally, Term, Token, mean_log_ratio};
 pub use schedule::{Schedule, Shape};

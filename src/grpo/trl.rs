@@ -68,7 +68,7 @@ fn check(case: &Case, advantages: &[Option<f64>]) {
     for (row, (rollout, advantage)) in case.rollouts.iter().zip(advantages).enumerate() {
         let place = format!("{:?} kl {} {:?} rollout {row}", case.kind, case.kl, case.zero_variance);
         let Some(advantage) = advantage.filter(|advantage| objective.has_terms(*advantage)) else {
-            assert!(rollout.gradient.iter().all(|slope| *slope == 0.0), "{place}");
+            assert!(rollout.gradient.iter().all(|dloss_dlogp| *dloss_dlogp == 0.0), "{place}");
             continue;
         };
         let weight = objective.weight(&step, rollout.new.len());
@@ -81,7 +81,7 @@ fn check(case: &Case, advantages: &[Option<f64>]) {
                 reference: Some(rollout.reference[at]),
             };
             let term = objective.term(&token);
-            assert_close(term.slope * weight, rollout.gradient[at], &place);
+            assert_close(term.dloss_dlogp * weight, rollout.gradient[at], &place);
             if let Some(clipped) = &rollout.clipped {
                 assert_eq!(term.clipped, clipped[at], "{place} token {at}");
             }
@@ -105,7 +105,7 @@ fn groups_with_equal_rewards_count_as_in_trl_or_are_left_out_before_its_loss() {
         let attempts: Vec<_> = case
             .rollouts
             .iter()
-            .map(|rollout| Attempt {
+            .map(|rollout| ScoredRollout {
                 group: GroupKey { scenario: &rollout.group, policy: "p" },
                 reward: rollout.reward,
                 excluded: None,
@@ -124,7 +124,7 @@ fn advantages_are_those_of_trl() {
         let attempts: Vec<_> = group
             .rewards
             .iter()
-            .map(|reward| Attempt {
+            .map(|reward| ScoredRollout {
                 group: GroupKey { scenario: "g", policy: "p" },
                 reward: *reward,
                 excluded: None,

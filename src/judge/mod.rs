@@ -10,4 +10,4 @@ pub mod truth;
 
 pub use error::JudgeError;
 pub use relative::{Memory, Relative, RelativeSpec, Verdict};
-pub use reward::{Attempt, Shaping, rewards};
+pub use reward::{JudgedTrajectory, Shaping, rewards};

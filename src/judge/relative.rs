@@ -10,7 +10,7 @@ use minijinja::{AutoEscape, Environment, context, value::Serde};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde_json::{Deserializer, Value, json};
 
-use super::{JudgeError, reward::Attempt};
+use super::{JudgeError, reward::JudgedTrajectory};
 use crate::{
     hash::{Digest, Encoder},
     llm::{Client, Message},
@@ -61,7 +61,7 @@ impl Relative {
     /// Judges one group; verdicts come in the group's order.
     pub async fn judge(
         &self,
-        group: &[Attempt<'_>],
+        group: &[JudgedTrajectory<'_>],
         memory: &impl Memory,
     ) -> crate::error::Result<Vec<Verdict>> {
         // Equal conversations are one attempt.

@@ -26,7 +26,7 @@ const MOST_SHAPING: f64 = 0.25;
 
 /// An episode and what it was about.
 #[derive(Debug, Clone, Copy)]
-pub struct Attempt<'a> {
+pub struct JudgedTrajectory<'a> {
     pub scenario: &'a Scenario,
     pub trajectory: &'a Trajectory,
 }
@@ -35,7 +35,11 @@ pub struct Attempt<'a> {
 ///
 /// Efficiency tells right answers apart only in a group that has wrong ones too: where all are right, the small
 /// differences would be all that is left to learn from, and a normalised advantage would blow them up.
-pub fn rewards(group: &[Attempt<'_>], verdicts: Option<&[Verdict]>, shaping: &Shaping) -> Vec<Reward> {
+pub fn rewards(
+    group: &[JudgedTrajectory<'_>],
+    verdicts: Option<&[Verdict]>,
+    shaping: &Shaping,
+) -> Vec<Reward> {
     let right: Vec<Option<bool>> = group
         .iter()
         .map(|attempt| truth::correct(attempt.scenario, attempt.trajectory.answer.as_deref()))
@@ -47,7 +51,7 @@ pub fn rewards(group: &[Attempt<'_>], verdicts: Option<&[Verdict]>, shaping: &Sh
         .map(|(attempt, _)| attempt.trajectory.turns)
         .min()
         .filter(|_| right.contains(&Some(false)));
-    let reward = |(index, attempt): (usize, &Attempt<'_>)| {
+    let reward = |(index, attempt): (usize, &JudgedTrajectory<'_>)| {
         let verdict = verdicts.and_then(|verdicts| verdicts.get(index));
         reward(attempt.trajectory, right[index], fewest_turns, verdict, shaping)
     };
@@ -137,8 +141,10 @@ mod tests {
         let scenario = scenario(check);
         let trajectories: Vec<_> =
             group.iter().map(|(a, turns, errors)| trajectory(*a, *turns, *errors)).collect();
-        let attempts: Vec<_> =
-            trajectories.iter().map(|trajectory| Attempt { scenario: &scenario, trajectory }).collect();
+        let attempts: Vec<_> = trajectories
+            .iter()
+            .map(|trajectory| JudgedTrajectory { scenario: &scenario, trajectory })
+            .collect();
         let verdicts: Option<Vec<Verdict>> = scores
             .map(|scores| scores.iter().map(|score| Verdict { score: *score, explanation: None }).collect());
         let rewards = rewards(&attempts, verdicts.as_deref(), &SHAPING);

@@ -29,19 +29,19 @@ pub enum McpError {
     #[error("cannot set up an HTTP client")]
     Client(#[source] reqwest::Error),
     #[error("the server `{server}` ended before it was ready{said}")]
-    DiedAtStart { server: String, said: LastWords },
+    DiedAtStart { server: String, said: ServerOutput },
     #[error("the server `{server}` was not ready within {limit:?}{said}")]
-    StartTimeout { server: String, limit: Duration, said: LastWords },
+    StartTimeout { server: String, limit: Duration, said: ServerOutput },
     #[error("the server `{server}` wants authorization")]
     Unauthorized { server: String },
     #[error("the server `{server}` did not introduce itself: {reason}{said}")]
-    Handshake { server: String, reason: String, said: LastWords },
+    Handshake { server: String, reason: String, said: ServerOutput },
     #[error("the server `{server}` speaks MCP revision `{revision}`, which is not known here")]
     Revision { server: String, revision: String },
     #[error("cannot list the {what} of the server `{server}`: {reason}")]
     List { server: String, what: &'static str, reason: String },
     #[error("the server `{server}` is gone: {reason}{said}")]
-    Lost { server: String, reason: String, said: LastWords },
+    Lost { server: String, reason: String, said: ServerOutput },
     #[error("the server `{server}` refused a call with HTTP status {status}")]
     Refused { server: String, status: u16 },
     #[error("the tool `{tool}`, called before every episode to reset the server, failed: {reason}")]
@@ -182,14 +182,14 @@ fn known_demos(wrong: &str) -> String {
 
 /// How a server process ended and the end of what it wrote to standard error; empty for a remote one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LastWords {
+pub struct ServerOutput {
     /// `exit status: 1`, `signal: 9 (SIGKILL)`; `None` while it lives.
     pub status: Option<String>,
     /// The last lines, cleaned.
     pub stderr: String,
 }
 
-impl fmt::Display for LastWords {
+impl fmt::Display for ServerOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(status) = &self.status {
             write!(f, " ({status})")?;

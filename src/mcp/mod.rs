@@ -29,9 +29,9 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use serde::{Deserialize, Serialize};
 
 pub use self::{
-    error::{LastWords, McpError},
+    error::{McpError, ServerOutput},
     outcome::Outcome,
-    pool::{Lent, Pool},
+    pool::{Pool, PooledSession},
     program::find_program,
     reference::{BadReference, has_reference},
     session::Session,

@@ -70,7 +70,7 @@ impl Pool {
     }
 
     /// Lends a session, waiting for one where all are some episode's own.
-    pub async fn session(&self) -> Result<Lent, McpError> {
+    pub async fn session(&self) -> Result<PooledSession, McpError> {
         match &self.shared.spec.state {
             State::ReadOnly => self.lend_shared().await,
             State::FreshProcess | State::ResetTool(_) => self.own_session().await,
@@ -78,7 +78,7 @@ impl Pool {
     }
 
     /// Lends a session that is nobody else's, and of a server without state a new one.
-    pub async fn own_session(&self) -> Result<Lent, McpError> {
+    pub async fn own_session(&self) -> Result<PooledSession, McpError> {
         match &self.shared.spec.state {
             State::ReadOnly | State::FreshProcess => self.lend_own(None).await,
             State::ResetTool(tool) => self.lend_own(Some(tool)).await,
@@ -98,24 +98,24 @@ impl Pool {
         self.shared.closing.wait().await;
     }
 
-    async fn lend_shared(&self) -> Result<Lent, McpError> {
+    async fn lend_shared(&self) -> Result<PooledSession, McpError> {
         if self.shared.own.is_closed() {
             return Err(McpError::PoolClosed);
         }
         let user = SlotUser::of_least_used(&self.shared);
         let mut slot = self.shared.slots[user.slot].lock().await;
         if let Some(session) = slot.as_ref().filter(|session| session.is_alive()) {
-            return Ok(Lent { session: Some(Held::Shared(Arc::clone(session), user)) });
+            return Ok(PooledSession { session: Some(Held::Shared(Arc::clone(session), user)) });
         }
         if slot.take().is_some() {
             self.shared.count_restart()?;
         }
         let session = Arc::new(self.shared.connect().await?);
         *slot = Some(Arc::clone(&session));
-        Ok(Lent { session: Some(Held::Shared(session, user)) })
+        Ok(PooledSession { session: Some(Held::Shared(session, user)) })
     }
 
-    async fn lend_own(&self, reset_tool: Option<&str>) -> Result<Lent, McpError> {
+    async fn lend_own(&self, reset_tool: Option<&str>) -> Result<PooledSession, McpError> {
         let own = Arc::clone(&self.shared.own);
         let permit = own.acquire_owned().await.map_err(|_| McpError::PoolClosed)?;
         let session = match reset_tool {
@@ -129,7 +129,7 @@ impl Pool {
             reused: reset_tool.is_some(),
             runtime: Handle::current(),
         };
-        Ok(Lent { session: Some(Held::Own(Box::new(own))) })
+        Ok(PooledSession { session: Some(Held::Own(Box::new(own))) })
     }
 }
 
@@ -178,7 +178,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A session lent by a pool; goes back when dropped.
-pub struct Lent {
+pub struct PooledSession {
     /// `None` only while it is dropped.
     session: Option<Held>,
 }
@@ -198,7 +198,7 @@ struct OwnSession {
     runtime: Handle,
 }
 
-impl std::ops::Deref for Lent {
+impl std::ops::Deref for PooledSession {
     type Target = Session;
 
     fn deref(&self) -> &Session {
@@ -210,7 +210,7 @@ impl std::ops::Deref for Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledSession {
     fn drop(&mut self) {
         let Some(Held::Own(own)) = self.session.take() else { return };
         let OwnSession { session, shared, permit, reused, runtime } = *own;

@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{LastWords, McpError, Transport, clean::clean, reference};
+use super::{McpError, ServerOutput, Transport, clean::clean, reference};
 use crate::child::{self, Group};
 
 /// Variables of ours that every server sees.
@@ -75,7 +75,7 @@ impl Process {
     }
 
     /// Why it ended, or what it last complained about; waits a moment for both to arrive.
-    pub(super) async fn last_words(&self) -> LastWords {
+    pub(super) async fn last_words(&self) -> ServerOutput {
         let (mut ended, mut closed) = (self.ended.clone(), self.stderr.closed.clone());
         let both = async {
             let _ = ended.wait_for(Option::is_some).await;
@@ -83,7 +83,7 @@ impl Process {
             while closed.changed().await.is_ok() {}
         };
         let _ = timeout(LAST_WORDS, both).await;
-        LastWords { status: self.ended.borrow().clone(), stderr: self.stderr.quote() }
+        ServerOutput { status: self.ended.borrow().clone(), stderr: self.stderr.quote() }
     }
 
     /// Ends the process and everything it started; its input must be closed already.

@@ -36,7 +36,7 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    LastWords, Limits, McpError, Outcome, ServerSpec, State, Transport,
+    Limits, McpError, Outcome, ServerOutput, ServerSpec, State, Transport,
     clean::{clean, clean_json},
     error::chain,
     http, listing,
@@ -88,9 +88,9 @@ impl Session {
         ] {
             match open(spec, lifecycle, deadline).await {
                 Ok(session) => return Ok(session),
-                Err(Refusal { error, speaks_other: true }) if refusal.is_none() => refusal = Some(error),
+                Err(ConnectError { error, speaks_other: true }) if refusal.is_none() => refusal = Some(error),
                 // What was wrong first says more than that the second way failed too.
-                Err(Refusal { error, .. }) => return Err(refusal.unwrap_or(error)),
+                Err(ConnectError { error, .. }) => return Err(refusal.unwrap_or(error)),
             }
         }
         Err(refusal.unwrap_or(McpError::EmptyCommand))
@@ -282,21 +282,21 @@ fn rate_limited(answer: &Result<Value, ServiceError>) -> Option<Option<Duration>
     }
 }
 
-async fn last_words(process: Option<&Process>) -> LastWords {
+async fn last_words(process: Option<&Process>) -> ServerOutput {
     match process {
         Some(process) => process.last_words().await,
-        None => LastWords::default(),
+        None => ServerOutput::default(),
     }
 }
 
 /// Why a connection did not come about.
-struct Refusal {
+struct ConnectError {
     error: McpError,
     /// The server is there but refuses this handshake: it may know the other one.
     speaks_other: bool,
 }
 
-impl From<McpError> for Refusal {
+impl From<McpError> for ConnectError {
     fn from(error: McpError) -> Self {
         Self { error, speaks_other: false }
     }
@@ -306,7 +306,7 @@ async fn open(
     spec: &ServerSpec,
     lifecycle: ClientLifecycleMode,
     deadline: Instant,
-) -> Result<Session, Refusal> {
+) -> Result<Session, ConnectError> {
     let server = spec.transport.to_string();
     let (process, greeted) = match &spec.transport {
         Transport::Stdio { .. } => {
@@ -334,13 +334,14 @@ async fn open(
         Some(Err(error)) => {
             let speaks_other = matches!(error, ClientInitializeError::JsonRpcError(_));
             // A server that refuses the handshake is well and has nothing to say.
-            let said = if speaks_other { LastWords::default() } else { last_words(process.as_ref()).await };
+            let said =
+                if speaks_other { ServerOutput::default() } else { last_words(process.as_ref()).await };
             let error = match error {
                 _ if error.is_authorization_required() => McpError::Unauthorized { server },
                 _ if said.status.is_some() => McpError::DiedAtStart { server, said },
                 error => McpError::Handshake { server, reason: clean(&handshake_reason(&error)), said },
             };
-            return Err(Refusal { error, speaks_other });
+            return Err(ConnectError { error, speaks_other });
         }
     };
     let revision = service.peer_info().map(|info| info.protocol_version.clone());

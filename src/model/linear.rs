@@ -30,7 +30,7 @@ enum Weight {
     /// Shared with replicas on the CPU.
     Frozen(Arc<Frozen>),
     /// Frozen on a device, in the type of its product.
-    Placed(Tensor),
+    UnsyncedArtifact(Tensor),
 }
 
 /// A weight `[n]`, as normalisation has.
@@ -62,7 +62,7 @@ impl Matrix {
                 Format::Bf16 => DType::BF16,
                 Format::Nf4 => candle_core::bail!("weights of 4 bits are held on the CPU alone"),
             };
-            return Ok(Self { weight: Weight::Placed(tensor.to_dtype(dtype)?), slot: None });
+            return Ok(Self { weight: Weight::UnsyncedArtifact(tensor.to_dtype(dtype)?), slot: None });
         }
         let mut result = Ok(());
         let frozen = Frozen::new(format, n, k, |row, out| {
@@ -82,7 +82,7 @@ impl Matrix {
         }
         // Of its own: parameters are changed in place, and a frozen weight may be shared.
         let own = match &self.weight {
-            Weight::Placed(tensor) => tensor.to_dtype(DType::F32).and_then(|tensor| tensor.copy()),
+            Weight::UnsyncedArtifact(tensor) => tensor.to_dtype(DType::F32).and_then(|tensor| tensor.copy()),
             _ => self.tensor(),
         };
         if let Ok(plain) = own.and_then(Self::new) {
@@ -94,7 +94,9 @@ impl Matrix {
     pub fn place(&mut self, device: &Device) -> Result<()> {
         let weight = match &self.weight {
             Weight::Plain(tensor, _) => Self::new(tensor.to_device(device)?)?,
-            Weight::Placed(tensor) => Self::frozen(&tensor.to_device(device)?, format_of(tensor.dtype()))?,
+            Weight::UnsyncedArtifact(tensor) => {
+                Self::frozen(&tensor.to_device(device)?, format_of(tensor.dtype()))?
+            }
             Weight::Frozen(frozen) => Self::frozen(&self.tensor()?.to_device(device)?, frozen.format())?,
         };
         self.weight = weight.weight;
@@ -104,7 +106,7 @@ impl Matrix {
     /// The type of a weight that a device holds in 16 bits.
     pub fn half(&self) -> Option<DType> {
         match &self.weight {
-            Weight::Placed(tensor) => Some(tensor.dtype()).filter(|dtype| *dtype != DType::F32),
+            Weight::UnsyncedArtifact(tensor) => Some(tensor.dtype()).filter(|dtype| *dtype != DType::F32),
             Weight::Plain(..) | Weight::Frozen(_) => None,
         }
     }
@@ -113,7 +115,7 @@ impl Matrix {
     pub fn tensor(&self) -> Result<Tensor> {
         match &self.weight {
             Weight::Plain(tensor, _) => Ok(tensor.clone()),
-            Weight::Placed(tensor) => tensor.to_dtype(DType::F32),
+            Weight::UnsyncedArtifact(tensor) => tensor.to_dtype(DType::F32),
             Weight::Frozen(frozen) => {
                 let k = frozen.inputs();
                 filled(frozen.outputs(), k, |out| {
@@ -127,7 +129,7 @@ impl Matrix {
     pub fn plain(&self) -> Option<&Tensor> {
         match &self.weight {
             Weight::Plain(tensor, _) => Some(tensor),
-            Weight::Frozen(_) | Weight::Placed(_) => None,
+            Weight::Frozen(_) | Weight::UnsyncedArtifact(_) => None,
         }
     }
 
@@ -138,14 +140,14 @@ impl Matrix {
 
     pub fn outputs(&self) -> usize {
         match &self.weight {
-            Weight::Plain(tensor, _) | Weight::Placed(tensor) => tensor.dims()[0],
+            Weight::Plain(tensor, _) | Weight::UnsyncedArtifact(tensor) => tensor.dims()[0],
             Weight::Frozen(frozen) => frozen.outputs(),
         }
     }
 
     pub fn inputs(&self) -> usize {
         match &self.weight {
-            Weight::Plain(tensor, _) | Weight::Placed(tensor) => tensor.dims()[1],
+            Weight::Plain(tensor, _) | Weight::UnsyncedArtifact(tensor) => tensor.dims()[1],
             Weight::Frozen(frozen) => frozen.inputs(),
         }
     }
@@ -153,7 +155,7 @@ impl Matrix {
     /// What its products are computed in.
     pub fn format(&self) -> Format {
         match &self.weight {
-            Weight::Plain(tensor, _) | Weight::Placed(tensor) => format_of(tensor.dtype()),
+            Weight::Plain(tensor, _) | Weight::UnsyncedArtifact(tensor) => format_of(tensor.dtype()),
             Weight::Frozen(frozen) => frozen.format(),
         }
     }
@@ -162,7 +164,7 @@ impl Matrix {
     pub fn bytes(&self) -> usize {
         match &self.weight {
             Weight::Plain(tensor, _) if by_kernels(tensor) => 2 * tensor.elem_count() * size_of::<f32>(),
-            Weight::Plain(tensor, _) | Weight::Placed(tensor) => {
+            Weight::Plain(tensor, _) | Weight::UnsyncedArtifact(tensor) => {
                 tensor.elem_count() * tensor.dtype().size_in_bytes()
             }
             Weight::Frozen(frozen) => frozen.bytes(),
@@ -173,7 +175,7 @@ impl Matrix {
     pub fn packed_bytes(&self) -> usize {
         match &self.weight {
             Weight::Plain(_, packed) => packed.get().map_or(0, Packed::bytes),
-            Weight::Frozen(_) | Weight::Placed(_) => 0,
+            Weight::Frozen(_) | Weight::UnsyncedArtifact(_) => 0,
         }
     }
 
@@ -182,7 +184,7 @@ impl Matrix {
         let width = self.inputs();
         match &self.weight {
             Weight::Plain(tensor, _) => ops::embed(tensor, rows),
-            Weight::Placed(tensor) => composed::embed(tensor, rows),
+            Weight::UnsyncedArtifact(tensor) => composed::embed(tensor, rows),
             Weight::Frozen(frozen) => filled(rows.len(), width, |out| {
                 for (out, row) in out.chunks_exact_mut(width).zip(rows) {
                     frozen.row(*row as usize, out);
@@ -201,7 +203,7 @@ impl Matrix {
                 gemm(x.len() / k, Left::rows(x, k), packed.right(), y, n, accumulate);
             }
             Weight::Frozen(frozen) => frozen.forward(x, y, accumulate),
-            Weight::Placed(_) => return Err(misplaced()),
+            Weight::UnsyncedArtifact(_) => return Err(misplaced()),
         }
         Ok(())
     }
@@ -209,7 +211,7 @@ impl Matrix {
     /// `x·Wᵀ` of a weight that no kernel multiplies.
     fn product(&self, x: &Tensor) -> Result<Tensor> {
         match &self.weight {
-            Weight::Plain(tensor, _) | Weight::Placed(tensor) => composed::product(x, tensor),
+            Weight::Plain(tensor, _) | Weight::UnsyncedArtifact(tensor) => composed::product(x, tensor),
             Weight::Frozen(_) => Err(misplaced()),
         }
     }
@@ -221,7 +223,7 @@ impl Matrix {
                 gradients.add_tensor(self.slot, || dy.t()?.matmul(x))?;
                 composed::product_backward(dy, tensor)
             }
-            Weight::Placed(tensor) => composed::product_backward(dy, tensor),
+            Weight::UnsyncedArtifact(tensor) => composed::product_backward(dy, tensor),
             Weight::Frozen(_) => Err(misplaced()),
         }
     }
@@ -270,7 +272,7 @@ impl Matrix {
                 gemm(m, Left::rows(dy, n), Right::rows(&weight, n, k), dx, k, accumulate);
             }
             Weight::Frozen(frozen) => frozen.backward(dy, dx, accumulate),
-            Weight::Placed(_) => return Err(misplaced()),
+            Weight::UnsyncedArtifact(_) => return Err(misplaced()),
         }
         Ok(())
     }

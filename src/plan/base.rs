@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    overlay::{Datum, Entry},
+    layers::{Entry, RawValue},
     reader::{Part, Reader},
 };
 
@@ -16,17 +16,17 @@ pub const STAGE: &str = "base";
 
 /// Whether the run file names its model at the top.
 pub fn is_short(top: &Entry) -> bool {
-    matches!(&top.datum, Datum::Table(sections) if sections.contains_key(KEY))
+    matches!(&top.value, RawValue::Table(sections) if sections.contains_key(KEY))
 }
 
 /// The run file with the stage written out. What points at the stage points at `model`.
 pub fn written_out(reader: &Reader<'_>, mut top: Entry) -> Entry {
-    let Datum::Table(sections) = &mut top.datum else { return top };
+    let RawValue::Table(sections) = &mut top.value else { return top };
     let Some(model) = sections.get(KEY).cloned() else { return top };
-    let at = |path: &str, datum| Entry { path: path.into(), datum, origin: model.origin.clone() };
+    let at = |path: &str, value| Entry { path: path.into(), value, origin: model.origin.clone() };
     let stages =
-        sections.entry("stages".into()).or_insert_with(|| at("stages", Datum::Table(BTreeMap::new())));
-    let Datum::Table(stages) = &mut stages.datum else { return top };
+        sections.entry("stages".into()).or_insert_with(|| at("stages", RawValue::Table(BTreeMap::new())));
+    let RawValue::Table(stages) = &mut stages.value else { return top };
     let path = format!("stages.{STAGE}");
     if let Some(stage) = stages.get(STAGE) {
         let message = format!("`{KEY}` makes a stage named \"{STAGE}\", and here is another");
@@ -34,8 +34,8 @@ pub fn written_out(reader: &Reader<'_>, mut top: Entry) -> Entry {
         reader.wrong::<()>(stage, Part::Key, message, Some(hint));
         return top;
     }
-    let kind = at(&format!("{path}.kind"), Datum::Text("model".into()));
+    let kind = at(&format!("{path}.kind"), RawValue::Text("model".into()));
     let fields = BTreeMap::from([("kind".into(), kind), ("from".into(), model.clone())]);
-    stages.insert(STAGE.into(), at(&path, Datum::Table(fields)));
+    stages.insert(STAGE.into(), at(&path, RawValue::Table(fields)));
     top
 }

@@ -7,7 +7,7 @@ use crate::error::{Class, Diagnostic, Failure};
 
 /// Where a mistake stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// In the run file; lines and columns count from 1, columns in characters.
     File { path: PathBuf, line: usize, column: usize, excerpt: String },
     /// In an override, as the person gave it: `--set seed=x`.
@@ -18,7 +18,7 @@ pub enum Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
     pub message: String,
-    pub place: Option<Place>,
+    pub place: Option<Location>,
     pub hint: Option<String>,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, line, column, excerpt } => {
@@ -54,7 +54,7 @@ pub struct Problem {
     /// None where it is with all that is to be worked.
     pub stage: Option<String>,
     pub subject: Subject,
-    pub place: Option<Place>,
+    pub place: Option<Location>,
     pub cause: Failure,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Display for Problem {
     }
 }
 
-impl Place {
+impl Location {
     /// With stars for every text in quotes.
     pub fn without_texts(self) -> Self {
         let Self::File { path, line, column, excerpt } = self else { return self };
@@ -96,7 +96,7 @@ impl Place {
     }
 }
 
-impl Place {
+impl Location {
     /// Adds where it is to a JSON object.
     fn add_to(&self, object: &mut Value) {
         match self {

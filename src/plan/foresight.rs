@@ -1,4 +1,4 @@
-//! What stages that are to be worked would fail with, told before any is; and what is known of what they will write.
+//! What stages that are to be worked would fail with, findings before any is; and what is known of what they will write.
 //!
 //! Every stage without a result, and those whose policies, scenarios and tools these read, are looked at once in the plan's
 //! order, each with what the ones before it are foreseen to write ([`crate::stage::prospect`]). With everything in the
@@ -10,10 +10,10 @@ use std::{
 };
 
 use super::{
-    Ledger, NodeIndex, Plan, Settled, Stage,
+    Completion, Ledger, NodeIndex, Plan, Stage,
     error::{Problem, Subject},
-    forecast::Uses,
-    graph::From,
+    estimate::Uses,
+    graph::InputSource,
     key::stage_seed,
 };
 use crate::{
@@ -35,7 +35,7 @@ type Outputs = Arc<BTreeMap<&'static str, Foreseen>>;
 struct Seen {
     inputs: Inputs,
     settled: bool,
-    /// What the machine lacks for it, until that is told.
+    /// What the machine lacks for it, until that is findings.
     lacking: Vec<Problem>,
     outputs: Outputs,
 }
@@ -44,13 +44,13 @@ struct Seen {
 pub struct Foresight<'p> {
     plan: &'p Plan,
     outputs: BTreeMap<NodeIndex, Outputs>,
-    told: Told,
+    findings: Findings,
 }
 
 /// What is said of stages to come, each thing once: stages of a loop are looked at for every iteration, and several stages
 /// may lack the same.
 #[derive(Default)]
-pub struct Told {
+pub struct Findings {
     /// What they would fail with.
     pub problems: Vec<Problem>,
     /// What a person should know although they work.
@@ -58,7 +58,7 @@ pub struct Told {
     said: BTreeSet<(String, String)>,
 }
 
-impl Told {
+impl Findings {
     fn is_new(&mut self, problem: &Problem) -> bool {
         let place = problem.place.as_ref().map(ToString::to_string).unwrap_or_default();
         self.said.insert((place, problem.cause.to_string()))
@@ -82,10 +82,10 @@ impl Told {
 }
 
 impl<'p> Foresight<'p> {
-    /// `is_sure` says of a node that it will be worked on this machine; what the machine lacks is told for these alone.
+    /// `is_sure` says of a node that it will be worked on this machine; what the machine lacks is findings for these alone.
     pub fn new(ledger: &Ledger<'p>, store: &Store, is_sure: &dyn Fn(NodeIndex) -> bool) -> Self {
         let plan = ledger.plan();
-        let mut foresight = Self { plan, outputs: BTreeMap::new(), told: Told::default() };
+        let mut foresight = Self { plan, outputs: BTreeMap::new(), findings: Findings::default() };
         let looked = Looked::default();
         let needed = needed(plan, ledger);
         let mut seen: BTreeMap<*const Stage, Seen> = BTreeMap::new();
@@ -102,14 +102,14 @@ impl<'p> Foresight<'p> {
                         let at = |found: Vec<Objection>| {
                             found.into_iter().map(|found| problem(plan, stage, found)).collect()
                         };
-                        foresight.told.refuse(at(objections));
-                        foresight.told.note(at(notes));
+                        foresight.findings.refuse(at(objections));
+                        foresight.findings.note(at(notes));
                         lacking = foresight.lacks(stage, lacks);
                     }
                     Seen { inputs, settled, lacking, outputs: Arc::new(outputs) }
                 });
             if !now.lacking.is_empty() && is_sure(index) {
-                foresight.told.refuse(std::mem::take(&mut now.lacking));
+                foresight.findings.refuse(std::mem::take(&mut now.lacking));
             }
             foresight.outputs.insert(index, now.outputs.clone());
             seen.insert(Arc::as_ptr(stage), now);
@@ -117,8 +117,8 @@ impl<'p> Foresight<'p> {
         foresight
     }
 
-    pub fn into_told(self) -> Told {
-        self.told
+    pub fn into_findings(self) -> Findings {
+        self.findings
     }
 
     /// What is known of an output of a node.
@@ -127,10 +127,10 @@ impl<'p> Foresight<'p> {
     }
 
     /// What is known of an artifact that a node reads.
-    pub(super) fn of(&self, from: &From) -> &Foreseen {
+    pub(super) fn of(&self, from: &InputSource) -> &Foreseen {
         let (node, port) = match from {
-            From::Output { node, port } => (node, port),
-            From::Last(nodes) => match nodes.last() {
+            InputSource::Output { node, port } => (node, port),
+            InputSource::Last(nodes) => match nodes.last() {
                 Some((node, port)) => (node, port),
                 None => return &Foreseen::Nothing,
             },
@@ -144,7 +144,7 @@ impl<'p> Foresight<'p> {
         self.written(node, port).policy()
     }
 
-    pub(super) fn policy(&self, from: &From) -> Option<&Policy> {
+    pub(super) fn policy(&self, from: &InputSource) -> Option<&Policy> {
         self.of(from).policy()
     }
 
@@ -152,8 +152,8 @@ impl<'p> Foresight<'p> {
     pub(super) fn uses(&self, index: NodeIndex) -> Uses {
         let node = self.plan.node(index);
         let role = node.stage.card.inputs.iter().find(|(_, role)| role.artifact == "policy");
-        let feed = role.and_then(|(role, _)| node.feeds.iter().find(|feed| feed.role == *role));
-        match feed.map(|feed| self.policy(&feed.from)) {
+        let edge = role.and_then(|(role, _)| node.inputs.iter().find(|edge| edge.role == *role));
+        match edge.map(|edge| self.policy(&edge.from)) {
             None => Uses::NoModel,
             Some(Some(policy)) => Uses::Model(shape(&policy.config)),
             Some(None) => Uses::UnknownModel,
@@ -162,9 +162,9 @@ impl<'p> Foresight<'p> {
 
     fn inputs(&self, index: NodeIndex) -> Inputs {
         let mut inputs = Inputs::new();
-        for feed in &self.plan.node(index).feeds {
-            let foreseen = self.of(&feed.from).clone();
-            inputs.entry(feed.role.clone()).or_default().push((feed.name.clone(), foreseen));
+        for edge in &self.plan.node(index).inputs {
+            let foreseen = self.of(&edge.from).clone();
+            inputs.entry(edge.role.clone()).or_default().push((edge.name.clone(), foreseen));
         }
         inputs
     }
@@ -208,10 +208,10 @@ fn needed(plan: &Plan, ledger: &Ledger<'_>) -> Vec<bool> {
             continue;
         }
         let node = plan.node(*index);
-        for feed in &node.feeds {
-            let artifact = node.stage.card.inputs.get(&feed.role).map(|role| role.artifact.as_str());
+        for edge in &node.inputs {
+            let artifact = node.stage.card.inputs.get(&edge.role).map(|role| role.artifact.as_str());
             if let Some(writer) =
-                feed.from.writer().filter(|_| matches!(artifact, Some("policy" | "scenarios" | "tools")))
+                edge.from.writer().filter(|_| matches!(artifact, Some("policy" | "scenarios" | "tools")))
             {
                 needed[writer.index()] = true;
             }
@@ -228,8 +228,8 @@ fn look(ledger: &Ledger<'_>, store: &Store, looked: &Looked, index: NodeIndex, i
         return command::look(card);
     }
     let finished = |port: &str| match ledger.get(index)? {
-        Settled::Done { outputs, .. } => Some(store.path(outputs.get(port)?)),
-        Settled::Skipped => None,
+        Completion::Done { outputs, .. } => Some(store.path(outputs.get(port)?)),
+        Completion::Skipped => None,
     };
     let iteration = node.turn.map(|turn| turn.iteration);
     let seed = if card.determinism.draws() { stage_seed(node.stage.seed, &card.kind, iteration) } else { 0 };

@@ -8,9 +8,9 @@ use petgraph::{
 };
 
 use super::{
-    draft::{Draft, DraftLoop, DraftStage, Stage},
-    link::{Link, Linker, carried_type, yields},
+    parse::{ParsedLoop, ParsedRun, ParsedStage, Stage},
     reader::{Part, Reader},
+    references::{Resolver, Target, carried_type, yields},
 };
 use crate::error::did_you_mean;
 
@@ -21,9 +21,9 @@ pub struct Node {
     pub stage: Arc<Stage>,
     /// Index of the loop and iteration (from 1), where it is in one.
     pub turn: Option<Turn>,
-    pub feeds: Vec<Feed>,
+    pub inputs: Vec<InputEdge>,
     /// Not worked if this condition holds.
-    pub gate: Option<Gate>,
+    pub stop_condition: Option<StopCondition>,
     /// The metric by which it is decided whether later iterations are worked.
     pub awaited: Option<String>,
 }
@@ -36,15 +36,15 @@ pub struct Turn {
 
 /// One artifact a node reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Feed {
+pub struct InputEdge {
     pub role: String,
     pub name: String,
-    pub from: From,
+    pub from: InputSource,
 }
 
 /// Where an artifact comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum From {
+pub enum InputSource {
     Output {
         node: NodeIndex,
         port: String,
@@ -53,7 +53,7 @@ pub enum From {
     Last(Vec<(NodeIndex, String)>),
 }
 
-impl From {
+impl InputSource {
     /// The node an artifact comes from; the last of several.
     pub fn writer(&self) -> Option<NodeIndex> {
         match self {
@@ -65,7 +65,7 @@ impl From {
 
 /// The loop ends once a metric of an earlier iteration is past a bound.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Gate {
+pub struct StopCondition {
     /// The stage that reports the metric, in the iterations that decide.
     pub nodes: Vec<NodeIndex>,
     pub metric: String,
@@ -73,7 +73,7 @@ pub struct Gate {
     pub at_most: Option<f64>,
 }
 
-impl Gate {
+impl StopCondition {
     pub fn met(&self, value: f64) -> bool {
         self.at_least.is_none_or(|bound| value >= bound) && self.at_most.is_none_or(|bound| value <= bound)
     }
@@ -88,64 +88,69 @@ pub struct Graph {
 }
 
 /// Unrolls and links. `None` where the reader has noted why not.
-pub fn graph(reader: &Reader<'_>, draft: &Draft) -> Option<Graph> {
-    let outer = Linker { reader, draft, within: None };
+pub fn graph(reader: &Reader<'_>, parsed: &ParsedRun) -> Option<Graph> {
+    let outer = Resolver { reader, parsed, within: None };
     let mut loops = Vec::new();
-    for (index, turns) in draft.loops.iter().enumerate() {
-        loops.push(loop_links(reader, draft, index, turns));
+    for (index, turns) in parsed.loops.iter().enumerate() {
+        loops.push(loop_links(reader, parsed, index, turns));
     }
-    let stages: Vec<_> = draft.stages.iter().map(|stage| links(outer, stage)).collect();
+    let stages: Vec<_> = parsed.stages.iter().map(|stage| links(outer, stage)).collect();
     let loops: Vec<_> = loops.into_iter().collect::<Option<_>>()?;
     let stages: Vec<_> = stages.into_iter().collect::<Option<_>>()?;
     if !reader.clean() {
         return None;
     }
-    let unrolled = Unrolled::new(draft, &loops);
+    let unrolled = Unrolled::new(parsed, &loops);
     let nodes = unrolled.nodes(&stages);
     match toposort(&nodes, None) {
         Ok(mut order) => {
             // Among orders that work, the file's reads best.
             stable(&nodes, &mut order);
-            let loops = draft.loops.iter().map(|turns| (turns.name.clone(), turns.iterations)).collect();
+            let loops = parsed.loops.iter().map(|turns| (turns.name.clone(), turns.iterations)).collect();
             Some(Graph { nodes, order, loops })
         }
-        Err(_) => cycle(reader, draft, &nodes),
+        Err(_) => cycle(reader, parsed, &nodes),
     }
 }
 
-type Links = Vec<(String, String, Link)>;
+type Targets = Vec<(String, String, Target)>;
 
-struct LoopLinks {
-    stages: Vec<Links>,
+struct LoopTargets {
+    stages: Vec<Targets>,
     /// Carried name to its start, and the stage and port that renew it.
-    carry: BTreeMap<String, (Link, usize, String)>,
+    carry: BTreeMap<String, (Target, usize, String)>,
     /// Stage and metric that end the loop.
     until: Option<(usize, String)>,
     /// Iterations by which the slowest reader of a carried value is behind.
     lag: u32,
 }
 
-fn links(linker: Linker<'_>, stage: &DraftStage) -> Option<Links> {
-    let link = |wire: &super::draft::Wire| {
-        Some((wire.role.clone(), wire.name.clone(), linker.link(&wire.entry, &wire.artifact)?))
+fn links(resolver: Resolver<'_>, stage: &ParsedStage) -> Option<Targets> {
+    let link = |input: &super::parse::ParsedInput| {
+        Some((input.role.clone(), input.name.clone(), resolver.link(&input.entry, &input.artifact)?))
     };
-    let links: Vec<_> = stage.wires.iter().map(link).collect();
+    let links: Vec<_> = stage.inputs.iter().map(link).collect();
     links.into_iter().collect()
 }
 
-fn loop_links(reader: &Reader<'_>, draft: &Draft, index: usize, turns: &DraftLoop) -> Option<LoopLinks> {
-    let outer = Linker { reader, draft, within: None };
-    let inner = Linker { within: Some(index), ..outer };
+fn loop_links(
+    reader: &Reader<'_>,
+    parsed: &ParsedRun,
+    index: usize,
+    turns: &ParsedLoop,
+) -> Option<LoopTargets> {
+    let outer = Resolver { reader, parsed, within: None };
+    let inner = Resolver { within: Some(index), ..outer };
     let stages: Vec<_> = turns.stages.iter().map(|stage| links(inner, stage)).collect();
-    let until = turns.until.as_ref().map(|_| until(reader, draft, turns));
+    let until = turns.until.as_ref().map(|_| until(reader, parsed, turns));
     let stray = turns.stages.iter().filter(|stage| yields_nothing_carried(reader, turns, stage)).count();
     if stray > 0 {
         // What is carried would seem to be renewed by nobody.
         return None;
     }
     let carried = turns.carry.iter().map(|(name, entry)| {
-        let Some(artifact) = carried_type(draft, index, name) else {
-            if !draft.is_whole {
+        let Some(artifact) = carried_type(parsed, index, name) else {
+            if !parsed.is_whole {
                 return None;
             }
             let message = format!("no stage of loop \"{}\" reads \"@{name}\"", turns.name);
@@ -161,17 +166,17 @@ fn loop_links(reader: &Reader<'_>, draft: &Draft, index: usize, turns: &DraftLoo
         Some(until) => Some(until?),
         None => None,
     };
-    let stages: Vec<Links> = stages.into_iter().collect::<Option<_>>()?;
+    let stages: Vec<Targets> = stages.into_iter().collect::<Option<_>>()?;
     let lags = stages.iter().flatten().filter_map(|(_, _, link)| match link {
-        Link::Carried { lag, .. } => Some(*lag),
+        Target::Carried { lag, .. } => Some(*lag),
         _ => None,
     });
     let lag = lags.max().unwrap_or(0);
-    Some(LoopLinks { stages, carry, until, lag })
+    Some(LoopTargets { stages, carry, until, lag })
 }
 
 /// Notes a stage that renews what its loop does not carry.
-fn yields_nothing_carried(reader: &Reader<'_>, turns: &DraftLoop, stage: &DraftStage) -> bool {
+fn yields_nothing_carried(reader: &Reader<'_>, turns: &ParsedLoop, stage: &ParsedStage) -> bool {
     let Some((name, entry)) = yields(stage).zip(stage.yields.as_ref()) else { return false };
     if turns.carry.contains_key(name) {
         return false;
@@ -185,15 +190,15 @@ fn yields_nothing_carried(reader: &Reader<'_>, turns: &DraftLoop, stage: &DraftS
 
 /// The one stage, and its port, that renews a carried value.
 fn renewer(
-    Linker { reader, draft, .. }: Linker<'_>,
-    turns: &DraftLoop,
+    Resolver { reader, parsed, .. }: Resolver<'_>,
+    turns: &ParsedLoop,
     name: &str,
-    entry: &super::overlay::Entry,
+    entry: &super::layers::Entry,
     artifact: &str,
 ) -> Option<(usize, String)> {
     let mut found = turns.stages.iter().enumerate().filter(|(_, stage)| yields(stage) == Some(name));
     let Some((index, stage)) = found.next() else {
-        if !draft.is_whole {
+        if !parsed.is_whole {
             return None;
         }
         let message = format!("no stage of loop \"{}\" renews \"{name}\"", turns.name);
@@ -214,10 +219,10 @@ fn renewer(
     }
 }
 
-fn until(reader: &Reader<'_>, draft: &Draft, turns: &DraftLoop) -> Option<(usize, String)> {
+fn until(reader: &Reader<'_>, parsed: &ParsedRun, turns: &ParsedLoop) -> Option<(usize, String)> {
     let entry = &turns.until.as_ref()?.metric;
     let text = reader.text(entry)?;
-    if text.split_once('.').is_some_and(|(stage, _)| draft.broken.contains(stage)) {
+    if text.split_once('.').is_some_and(|(stage, _)| parsed.broken.contains(stage)) {
         return None;
     }
     let names: Vec<String> = turns
@@ -241,64 +246,64 @@ fn until(reader: &Reader<'_>, draft: &Draft, turns: &DraftLoop) -> Option<(usize
 
 /// Where each node will be: outer stages first, then loop by loop, iteration by iteration.
 struct Unrolled<'a> {
-    draft: &'a Draft,
-    loops: &'a [LoopLinks],
+    parsed: &'a ParsedRun,
+    loops: &'a [LoopTargets],
     /// Index of each loop's first node.
     starts: Vec<usize>,
 }
 
 impl<'a> Unrolled<'a> {
-    fn new(draft: &'a Draft, loops: &'a [LoopLinks]) -> Self {
-        let mut next = draft.stages.len();
+    fn new(parsed: &'a ParsedRun, loops: &'a [LoopTargets]) -> Self {
+        let mut next = parsed.stages.len();
         let mut starts = Vec::new();
-        for turns in &draft.loops {
+        for turns in &parsed.loops {
             starts.push(next);
             next += turns.iterations as usize * turns.stages.len();
         }
-        Self { draft, loops, starts }
+        Self { parsed, loops, starts }
     }
 
     fn inner(&self, turns: usize, iteration: u32, stage: usize) -> NodeIndex {
-        let per_iteration = self.draft.loops[turns].stages.len();
+        let per_iteration = self.parsed.loops[turns].stages.len();
         NodeIndex::new(self.starts[turns] + (iteration as usize - 1) * per_iteration + stage)
     }
 
-    fn from(&self, link: &Link, turn: Option<Turn>) -> From {
+    fn from(&self, link: &Target, turn: Option<Turn>) -> InputSource {
         match (link, turn) {
-            (Link::Inner { stage, port }, Some(Turn { turns, iteration })) => {
-                From::Output { node: self.inner(turns, iteration, *stage), port: port.clone() }
+            (Target::Inner { stage, port }, Some(Turn { turns, iteration })) => {
+                InputSource::Output { node: self.inner(turns, iteration, *stage), port: port.clone() }
             }
-            (Link::Carried { name, lag }, Some(Turn { turns, iteration })) => {
+            (Target::Carried { name, lag }, Some(Turn { turns, iteration })) => {
                 let (start, stage, port) = &self.loops[turns].carry[name];
                 match iteration.checked_sub(1 + lag) {
                     None | Some(0) => self.from(start, None),
                     Some(earlier) => {
-                        From::Output { node: self.inner(turns, earlier, *stage), port: port.clone() }
+                        InputSource::Output { node: self.inner(turns, earlier, *stage), port: port.clone() }
                     }
                 }
             }
-            (Link::Result { turns, name }, _) => {
+            (Target::Result { turns, name }, _) => {
                 let (_, stage, port) = &self.loops[*turns].carry[name];
-                let all = 1..=self.draft.loops[*turns].iterations;
-                From::Last(all.map(|k| (self.inner(*turns, k, *stage), port.clone())).collect())
+                let all = 1..=self.parsed.loops[*turns].iterations;
+                InputSource::Last(all.map(|k| (self.inner(*turns, k, *stage), port.clone())).collect())
             }
-            // The linker gives inner and carried links within loops only.
-            (Link::Outer { stage, port } | Link::Inner { stage, port }, _) => {
-                From::Output { node: NodeIndex::new(*stage), port: port.clone() }
+            // The resolver gives inner and carried links within loops only.
+            (Target::Outer { stage, port } | Target::Inner { stage, port }, _) => {
+                InputSource::Output { node: NodeIndex::new(*stage), port: port.clone() }
             }
-            (Link::Carried { .. }, None) => From::Last(Vec::new()),
+            (Target::Carried { .. }, None) => InputSource::Last(Vec::new()),
         }
     }
 
-    fn node(&self, stage: &DraftStage, links: &Links, turn: Option<Turn>) -> Node {
-        let feed = |(role, name, link): &(String, String, Link)| Feed {
+    fn node(&self, stage: &ParsedStage, links: &Targets, turn: Option<Turn>) -> Node {
+        let edge = |(role, name, link): &(String, String, Target)| InputEdge {
             role: role.clone(),
             name: name.clone(),
             from: self.from(link, turn),
         };
         let id = match turn {
             Some(Turn { turns, iteration }) => {
-                format!("{}[{iteration:04}]/{}", self.draft.loops[turns].name, stage.name)
+                format!("{}[{iteration:04}]/{}", self.parsed.loops[turns].name, stage.name)
             }
             None => stage.name.clone(),
         };
@@ -306,29 +311,29 @@ impl<'a> Unrolled<'a> {
             id,
             stage: stage.stage.clone(),
             turn,
-            feeds: links.iter().map(feed).collect(),
-            gate: turn.and_then(|turn| self.gate(turn)),
+            inputs: links.iter().map(edge).collect(),
+            stop_condition: turn.and_then(|turn| self.stop_condition(turn)),
             awaited: turn.and_then(|turn| self.awaited(stage, turn)),
         }
     }
 
-    fn awaited(&self, stage: &DraftStage, Turn { turns, iteration }: Turn) -> Option<String> {
-        let (draft, links) = (&self.draft.loops[turns], &self.loops[turns]);
+    fn awaited(&self, stage: &ParsedStage, Turn { turns, iteration }: Turn) -> Option<String> {
+        let (parsed, links) = (&self.parsed.loops[turns], &self.loops[turns]);
         let (until, metric) = links.until.as_ref()?;
         let decides =
-            draft.stages.get(*until)?.name == stage.name && iteration + links.lag < draft.iterations;
+            parsed.stages.get(*until)?.name == stage.name && iteration + links.lag < parsed.iterations;
         decides.then(|| metric.clone())
     }
 
     /// Iteration k ends the loop if any iteration up to k-1-lag reached the goal; newer ones may still be at work.
     /// The newest lag+1 of these decide: if an older one did, the iteration k-1-lag was itself skipped.
-    fn gate(&self, Turn { turns, iteration }: Turn) -> Option<Gate> {
+    fn stop_condition(&self, Turn { turns, iteration }: Turn) -> Option<StopCondition> {
         let links = &self.loops[turns];
         let (stage, metric) = links.until.as_ref()?;
-        let until = self.draft.loops[turns].until.as_ref()?;
+        let until = self.parsed.loops[turns].until.as_ref()?;
         let newest = iteration.checked_sub(1 + links.lag).filter(|newest| *newest > 0)?;
         let oldest = newest.saturating_sub(links.lag).max(1);
-        Some(Gate {
+        Some(StopCondition {
             nodes: (oldest..=newest).map(|iteration| self.inner(turns, iteration, *stage)).collect(),
             metric: metric.clone(),
             at_least: until.at_least,
@@ -336,27 +341,28 @@ impl<'a> Unrolled<'a> {
         })
     }
 
-    fn nodes(&self, stages: &[Links]) -> DiGraph<Node, ()> {
+    fn nodes(&self, stages: &[Targets]) -> DiGraph<Node, ()> {
         let mut graph = DiGraph::new();
-        for (stage, links) in self.draft.stages.iter().zip(stages) {
+        for (stage, links) in self.parsed.stages.iter().zip(stages) {
             graph.add_node(self.node(stage, links, None));
         }
-        for (turns, (draft, links)) in self.draft.loops.iter().zip(self.loops).enumerate() {
-            for iteration in 1..=draft.iterations {
-                for (stage, links) in draft.stages.iter().zip(&links.stages) {
+        for (turns, (parsed, links)) in self.parsed.loops.iter().zip(self.loops).enumerate() {
+            for iteration in 1..=parsed.iterations {
+                for (stage, links) in parsed.stages.iter().zip(&links.stages) {
                     graph.add_node(self.node(stage, links, Some(Turn { turns, iteration })));
                 }
             }
         }
         for index in graph.node_indices() {
             let mut before: Vec<NodeIndex> = Vec::new();
-            for feed in &graph[index].feeds {
-                match &feed.from {
-                    From::Output { node, .. } => before.push(*node),
-                    From::Last(nodes) => before.extend(nodes.iter().map(|(node, _)| *node)),
+            for edge in &graph[index].inputs {
+                match &edge.from {
+                    InputSource::Output { node, .. } => before.push(*node),
+                    InputSource::Last(nodes) => before.extend(nodes.iter().map(|(node, _)| *node)),
                 }
             }
-            before.extend(graph[index].gate.iter().flat_map(|gate| &gate.nodes));
+            before
+                .extend(graph[index].stop_condition.iter().flat_map(|stop_condition| &stop_condition.nodes));
             before.sort_unstable();
             before.dedup();
             for earlier in before {
@@ -385,7 +391,7 @@ fn stable(nodes: &DiGraph<Node, ()>, order: &mut Vec<NodeIndex>) {
     }
 }
 
-fn cycle<T>(reader: &Reader<'_>, draft: &Draft, nodes: &DiGraph<Node, ()>) -> Option<T> {
+fn cycle<T>(reader: &Reader<'_>, parsed: &ParsedRun, nodes: &DiGraph<Node, ()>) -> Option<T> {
     let knot = tarjan_scc(nodes)
         .into_iter()
         .find(|knot| knot.len() > 1 || knot.iter().any(|node| nodes.contains_edge(*node, *node)))?;
@@ -401,14 +407,14 @@ fn cycle<T>(reader: &Reader<'_>, draft: &Draft, nodes: &DiGraph<Node, ()>) -> Op
     let mut names: Vec<&str> = path[start..].iter().map(|node| nodes[*node].stage.name.as_str()).collect();
     names.push(names.first()?);
     let first = &nodes[path[start]].stage;
-    let all = draft.stages.iter().chain(draft.loops.iter().flat_map(|turns| &turns.stages));
+    let all = parsed.stages.iter().chain(parsed.loops.iter().flat_map(|turns| &turns.stages));
     let entry = all.clone().find(|stage| Arc::ptr_eq(&stage.stage, first))?;
     let before = nodes[*path.last()?].stage.name.rsplit('/').next()?.to_owned();
-    let wire = entry.wires.iter().find(|wire| {
-        reader.text(&wire.entry).is_some_and(|text| text.split('.').next() == Some(before.as_str()))
+    let input = entry.inputs.iter().find(|input| {
+        reader.text(&input.entry).is_some_and(|text| text.split('.').next() == Some(before.as_str()))
     });
     let message = format!("stages wait for each other: {}", names.join(" → "));
     let hint =
         "what one iteration hands to the next is a carried value: `carry`, `@name`, `yields`".to_owned();
-    reader.wrong(wire.map_or(&entry.entry, |wire| &wire.entry), Part::Value, message, Some(hint))
+    reader.wrong(input.map_or(&entry.entry, |input| &input.entry), Part::Value, message, Some(hint))
 }

@@ -40,8 +40,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    draft::Stage,
     identity::{ServerIdentity, ServerName},
+    parse::Stage,
 };
 use crate::{
     hash::{Digest, Encoder},
@@ -73,7 +73,7 @@ pub struct KeyFields {
 }
 
 /// What is the same for all stages of a run.
-pub struct Surroundings<'a> {
+pub struct KeyEnvironment<'a> {
     pub server: Option<&'a ServerIdentity>,
     /// What the server called itself when it listed the tools that the stage knows.
     pub name: Option<&'a ServerName>,
@@ -85,7 +85,7 @@ impl KeyFields {
         stage: &Stage,
         iteration: Option<u32>,
         inputs: BTreeMap<String, Vec<KeyInput>>,
-        around: &Surroundings<'_>,
+        around: &KeyEnvironment<'_>,
     ) -> Self {
         let card = &stage.card;
         let mut params = stage.params.clone();

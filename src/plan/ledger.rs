@@ -6,17 +6,17 @@ use petgraph::graph::NodeIndex;
 
 use super::{
     Node, Plan, PlanError,
-    graph::{Feed, From},
+    graph::{InputEdge, InputSource},
     identity::ServerName,
 };
 use crate::{
     stage::card::Section,
-    store::{Known, Output},
+    store::{CachedResult, Output},
 };
 
 /// How a node ended.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Settled {
+pub enum Completion {
     Done {
         outputs: BTreeMap<String, Output>,
         metrics: BTreeMap<String, f64>,
@@ -27,16 +27,16 @@ pub enum Settled {
 
 /// What a node is worked with.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Ready {
+pub struct ReadyInputs {
     /// By role.
-    pub inputs: BTreeMap<String, Vec<Fed>>,
+    pub inputs: BTreeMap<String, Vec<ResolvedInput>>,
     /// What the server called itself when it listed the tools that the node's stage knows.
     pub server: Option<Arc<ServerName>>,
 }
 
 /// One artifact that a node reads.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fed {
+pub struct ResolvedInput {
     pub name: String,
     pub output: Output,
     pub writer: NodeIndex,
@@ -44,7 +44,7 @@ pub struct Fed {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Readiness {
-    Ready(Ready),
+    Ready(ReadyInputs),
     /// Its loop has reached its goal.
     Skipped,
     /// These nodes are not settled.
@@ -54,7 +54,7 @@ pub enum Readiness {
 /// The state of a plan's nodes.
 pub struct Ledger<'p> {
     plan: &'p Plan,
-    settled: Vec<Option<Settled>>,
+    settled: Vec<Option<Completion>>,
     /// What servers called themselves, by the node that asked.
     servers: BTreeMap<NodeIndex, Arc<ServerName>>,
 }
@@ -68,32 +68,33 @@ impl<'p> Ledger<'p> {
         self.plan
     }
 
-    pub fn settle(&mut self, node: NodeIndex, how: Settled) {
+    pub fn complete(&mut self, node: NodeIndex, how: Completion) {
         if let Some(slot) = self.settled.get_mut(node.index()) {
             *slot = Some(how);
         }
     }
 
     /// Settles a node whose result is there.
-    pub fn done(&mut self, node: NodeIndex, known: Known) {
-        let Known { outputs, metrics, told, .. } = known;
+    pub fn done(&mut self, node: NodeIndex, known: CachedResult) {
+        let CachedResult { outputs, metrics, told, .. } = known;
         if let Ok(server) = serde_json::from_value(told) {
             self.servers.insert(node, Arc::new(server));
         }
-        self.settle(node, Settled::Done { outputs, metrics });
+        self.complete(node, Completion::Done { outputs, metrics });
     }
 
     /// What the server called itself when it listed the tools that this node reads.
     fn server(&self, node: NodeIndex) -> Option<&Arc<ServerName>> {
-        let Node { stage, feeds, .. } = self.plan.node(node);
-        let is_tools =
-            |feed: &&Feed| stage.card.inputs.get(&feed.role).is_some_and(|role| role.artifact == "tools");
-        let writer = feeds.iter().find(is_tools)?.from.writer()?;
+        let Node { stage, inputs, .. } = self.plan.node(node);
+        let is_tools = |edge: &&InputEdge| {
+            stage.card.inputs.get(&edge.role).is_some_and(|role| role.artifact == "tools")
+        };
+        let writer = inputs.iter().find(is_tools)?.from.writer()?;
         // A stage between may have chosen among them.
         self.servers.get(&writer).or_else(|| self.server(writer))
     }
 
-    pub fn get(&self, node: NodeIndex) -> Option<&Settled> {
+    pub fn get(&self, node: NodeIndex) -> Option<&Completion> {
         self.settled.get(node.index())?.as_ref()
     }
 
@@ -102,13 +103,15 @@ impl<'p> Ledger<'p> {
     pub fn readiness(&self, index: NodeIndex) -> Result<Readiness, PlanError> {
         let node = self.plan.node(index);
         let mut waits = Vec::new();
-        if let Some(gate) = &node.gate {
-            for decider in &gate.nodes {
+        if let Some(stop_condition) = &node.stop_condition {
+            for decider in &stop_condition.nodes {
                 match self.get(*decider) {
-                    Some(Settled::Skipped) => return Ok(Readiness::Skipped),
-                    Some(Settled::Done { metrics, .. }) => {
-                        let value = metrics.get(&gate.metric);
-                        if gate.met(*value.ok_or_else(|| self.no_metric(*decider, &gate.metric))?) {
+                    Some(Completion::Skipped) => return Ok(Readiness::Skipped),
+                    Some(Completion::Done { metrics, .. }) => {
+                        let value = metrics.get(&stop_condition.metric);
+                        if stop_condition
+                            .met(*value.ok_or_else(|| self.no_metric(*decider, &stop_condition.metric))?)
+                        {
                             return Ok(Readiness::Skipped);
                         }
                     }
@@ -116,12 +119,12 @@ impl<'p> Ledger<'p> {
                 }
             }
         }
-        let mut ready = Ready::default();
-        for feed in &node.feeds {
-            match self.output(&feed.from) {
+        let mut ready = ReadyInputs::default();
+        for edge in &node.inputs {
+            match self.output(&edge.from) {
                 Ok(Some((output, writer))) => {
-                    let fed = Fed { name: feed.name.clone(), output, writer };
-                    ready.inputs.entry(feed.role.clone()).or_default().push(fed);
+                    let input = ResolvedInput { name: edge.name.clone(), output, writer };
+                    ready.inputs.entry(edge.role.clone()).or_default().push(input);
                 }
                 // An earlier stage that was skipped, or wrote less than its card says, takes its readers with it.
                 Ok(None) => return Ok(Readiness::Skipped),
@@ -142,17 +145,17 @@ impl<'p> Ledger<'p> {
         PlanError::NoMetric { stage: node.id.clone(), metric: metric.to_owned(), turns }
     }
 
-    fn output(&self, from: &From) -> Result<Option<(Output, NodeIndex)>, Vec<NodeIndex>> {
+    fn output(&self, from: &InputSource) -> Result<Option<(Output, NodeIndex)>, Vec<NodeIndex>> {
         let of = |node: &NodeIndex, port: &str| match self.get(*node) {
-            Some(Settled::Done { outputs, .. }) => {
+            Some(Completion::Done { outputs, .. }) => {
                 Ok(outputs.get(port).map(|output| (output.clone(), *node)))
             }
-            Some(Settled::Skipped) => Ok(None),
+            Some(Completion::Skipped) => Ok(None),
             None => Err(*node),
         };
         match from {
-            From::Output { node, port } => of(node, port).map_err(|open| vec![open]),
-            From::Last(nodes) => {
+            InputSource::Output { node, port } => of(node, port).map_err(|open| vec![open]),
+            InputSource::Last(nodes) => {
                 let all: Vec<_> = nodes.iter().map(|(node, port)| of(node, port)).collect();
                 let open: Vec<_> = all.iter().filter_map(|found| found.as_ref().err().copied()).collect();
                 if !open.is_empty() {

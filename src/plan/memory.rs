@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use petgraph::graph::NodeIndex;
 use serde::Serialize;
 
-use super::{Forecast, Foresight, Ledger, Models, Plan};
+use super::{Estimate, Foresight, Ledger, Models, Plan};
 use crate::{
     engine::{Footprint, weights},
     model::kernels::Format,
@@ -48,7 +48,7 @@ pub fn memory(
     plan: &Plan,
     foresight: &Foresight<'_>,
     index: NodeIndex,
-    forecast: Option<&Forecast>,
+    estimate: Option<&Estimate>,
     left: Option<usize>,
 ) -> Option<Memory> {
     let node = plan.node(index);
@@ -65,20 +65,20 @@ pub fn memory(
     }
     let mut policies = Vec::new();
     let mut episodes = None;
-    for feed in &node.feeds {
-        match feed.role.as_str() {
-            "policy" | "policies" => match foresight.policy(&feed.from) {
+    for edge in &node.inputs {
+        match edge.role.as_str() {
+            "policy" | "policies" => match foresight.policy(&edge.from) {
                 Some(policy) => policies.push(policy.clone()),
                 None => return unknown("its model is not here yet"),
             },
             "trajectories" => {
-                episodes = feed.from.writer().map(|writer| &plan.node(writer).stage.params);
+                episodes = edge.from.writer().map(|writer| &plan.node(writer).stage.params);
             }
             _ => {}
         }
     }
     let (params, engine) = (&node.stage.params, &plan.engine);
-    let before = forecast.map(|forecast| forecast.cost.spent);
+    let before = estimate.map(|estimate| estimate.cost.spent);
     let load = Load { kind, params, engine, policies: &policies, episodes, before, left };
     let Some(peak) = load.peak() else { return unknown("a stage of this kind is not foretold") };
     let halved = load.is_halved(&peak);

@@ -5,56 +5,56 @@
 //!
 //! ```text
 //! Source  text, values, where each stands        source.rs
-//! Overlay card < file < environment < --set      overlay.rs, base.rs
-//! Draft   typed, defaults filled in              draft.rs, server.rs
+//! Layers card < file < environment < --set      layers.rs, base.rs
+//! ParsedRun   typed, defaults filled in              parsed.rs, server.rs
 //! Graph   references followed, loops unrolled    link.rs, graph.rs
 //! Ledger  what is settled, what is ready         ledger.rs
 //! Foresight what stages to come would fail with   foresight.rs
-//! Survey  cached / run and why / waits, and costs survey.rs, forecast.rs, memory.rs, models.rs
+//! PlanReport  cached / run and why / waits, and costs report.rs, estimate.rs, memory.rs, models.rs
 //! ```
 
 mod base;
-mod draft;
 mod error;
-mod forecast;
+mod estimate;
 mod foresight;
 mod graph;
 mod identity;
 mod key;
+mod layers;
 mod ledger;
-mod link;
 mod memory;
 mod models;
 mod name;
-mod overlay;
+mod parse;
 mod reader;
 mod reason;
+mod references;
+mod report;
 mod resample;
 mod schema;
 mod server;
 mod source;
-mod survey;
 mod tool_list;
 mod upkeep;
 
-pub use draft::Stage;
-pub use error::{Mistake, Place, PlanError, Problem, Subject};
-pub use forecast::{Forecast, NoEstimate, Reused, Unknown, stage_name};
-pub use foresight::{Foresight, Told};
+pub use error::{Location, Mistake, PlanError, Problem, Subject};
+pub use estimate::{Estimate, NoEstimate, Reused, Unknown, stage_name};
+pub use foresight::{Findings, Foresight};
 pub use graph::{Node, Turn};
 pub use identity::ServerName;
 pub use key::{KeyFields, KeyInput};
-pub use ledger::{Fed, Ledger, Readiness, Ready, Settled};
+pub use layers::Overrides;
+pub use ledger::{Completion, Ledger, Readiness, ReadyInputs, ResolvedInput};
 pub use memory::Memory;
 pub use models::Models;
 pub use name::NodeName;
-pub use overlay::Overrides;
+pub use parse::Stage;
 pub use petgraph::graph::NodeIndex;
-pub use reason::{Beside, RerunReason, differences, stored, stored_draw, stored_parts};
+pub use reason::{KeyMetadata, RerunReason, differences, stored, stored_draw, stored_parts};
+pub use report::{NodeStatus, PlanReport, Rerun, Status, forced, is_sure_to_be_worked, no_metric, reasons};
 pub use resample::Resample;
 pub use schema::schema;
 pub use source::Source;
-pub use survey::{NodeStatus, Rerun, Status, Survey, forced, is_sure_to_be_worked, no_metric, reasons};
 pub use upkeep::CacheMode;
 
 use std::{
@@ -62,7 +62,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use self::{graph::Graph, identity::ServerIdentity, key::Surroundings, reader::Reader, source::Places};
+use self::{graph::Graph, identity::ServerIdentity, key::KeyEnvironment, reader::Reader, source::SpanIndex};
 use crate::{
     engine::EngineSpec,
     error::Result,
@@ -86,33 +86,33 @@ pub struct Plan {
     graph: Graph,
     identity: Option<ServerIdentity>,
     numerics: String,
-    places: Places,
+    places: SpanIndex,
 }
 
 impl Plan {
     pub fn new(source: &Source, overrides: &Overrides, cards: &Cards, files: &FileDigests) -> Result<Self> {
         let reader = Reader::new(source);
-        let draft = draft::draft(&reader, (source, overrides), cards, files)?;
-        // Also of a draft with mistakes, so that all of them are reported at once.
-        let graph = draft.as_ref().and_then(|draft| graph::graph(&reader, draft));
-        let (draft, graph) = reader.finish(draft.zip(graph))?;
-        let identity = match &draft.server {
+        let parsed = parse::parse(&reader, (source, overrides), cards, files)?;
+        // Also of a parsed with mistakes, so that all of them are reported at once.
+        let graph = parsed.as_ref().and_then(|parsed| graph::graph(&reader, parsed));
+        let (parsed, graph) = reader.finish(parsed.zip(graph))?;
+        let identity = match &parsed.server {
             Some(server) => Some(ServerIdentity::new(server, &absolute(source.folder()), files)?),
             None => None,
         };
-        let numerics = identity::numerics(&draft.engine);
-        let draft::Draft { name, server, engine, remote, sections, .. } = draft;
-        let places = Places::new(source, sections);
+        let numerics = identity::numerics(&parsed.engine);
+        let parse::ParsedRun { name, server, engine, remote, sections, .. } = parsed;
+        let places = SpanIndex::new(source, sections);
         Ok(Self { name, server, engine, remote, graph, identity, numerics, places })
     }
 
     /// Where the run file asks for a parameter or input of a stage, or with an empty name for the stage.
-    fn place_of(&self, stage: &Stage, about: &str) -> Option<Place> {
+    fn place_of(&self, stage: &Stage, about: &str) -> Option<Location> {
         self.places.of(stage.origins.get(about)?)
     }
 
     /// Where a section, or a key of it, stands.
-    fn section(&self, path: &str) -> Option<Place> {
+    fn section(&self, path: &str) -> Option<Location> {
         self.places.section(path)
     }
 
@@ -152,12 +152,12 @@ impl Plan {
     }
 
     /// The fields of a node's key, its inputs known.
-    pub fn fields(&self, index: NodeIndex, ready: &Ready) -> KeyFields {
+    pub fn fields(&self, index: NodeIndex, ready: &ReadyInputs) -> KeyFields {
         let node = self.node(index);
-        let key_input = |fed: &Fed| KeyInput { name: fed.name.clone(), digest: fed.output.digest };
+        let key_input = |fed: &ResolvedInput| KeyInput { name: fed.name.clone(), digest: fed.output.digest };
         let inputs =
             ready.inputs.iter().map(|(role, inputs)| (role.clone(), inputs.iter().map(key_input).collect()));
-        let around = Surroundings {
+        let around = KeyEnvironment {
             server: self.identity.as_ref(),
             name: ready.server.as_deref(),
             numerics: &self.numerics,

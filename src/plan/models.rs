@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use petgraph::graph::NodeIndex;
 
 use super::{
-    Ledger, Plan, Settled,
-    graph::{Feed, From},
+    Completion, Ledger, Plan,
+    graph::{InputEdge, InputSource},
 };
 use crate::{
     hash::Digest,
@@ -29,9 +29,9 @@ impl Models {
             let card = &node.stage.card;
             makers[index.index()] = match sits_on(&card.kind, &node.stage.params) {
                 Some(role) => {
-                    let feed = node.feeds.iter().find(|feed| feed.role == role);
+                    let edge = node.inputs.iter().find(|edge| edge.role == role);
                     // What a loop went on from, should it end early: all of it stands on one model, or another is loaded.
-                    feed.and_then(|feed| makers[feed.from.writer()?.index()])
+                    edge.and_then(|edge| makers[edge.from.writer()?.index()])
                 }
                 None => card.output_of_type(POLICY).map(|_| *index),
             };
@@ -42,23 +42,24 @@ impl Models {
     /// The nodes that write the models which a node's stage shares with others, as far as it is known which they are.
     pub fn read_by(&self, plan: &Plan, ledger: &Ledger<'_>, index: NodeIndex) -> BTreeSet<NodeIndex> {
         let node = plan.node(index);
-        let shared = |feed: &&Feed| shares_model(&node.stage.card.kind, &node.stage.params, &feed.role);
-        let writer = |feed: &Feed| match &feed.from {
-            From::Output { node, .. } => Some(*node),
-            From::Last(nodes) => {
-                let worked = |node: &NodeIndex| !matches!(ledger.get(*node), None | Some(Settled::Skipped));
+        let shared = |edge: &&InputEdge| shares_model(&node.stage.card.kind, &node.stage.params, &edge.role);
+        let writer = |edge: &InputEdge| match &edge.from {
+            InputSource::Output { node, .. } => Some(*node),
+            InputSource::Last(nodes) => {
+                let worked =
+                    |node: &NodeIndex| !matches!(ledger.get(*node), None | Some(Completion::Skipped));
                 let mut nodes = nodes.iter().map(|(node, _)| *node).rev();
                 nodes.clone().find(worked).or_else(|| nodes.next())
             }
         };
         let made = |node: NodeIndex| self.makers[node.index()];
-        node.feeds.iter().filter(shared).filter_map(writer).filter_map(made).collect()
+        node.inputs.iter().filter(shared).filter_map(writer).filter_map(made).collect()
     }
 
     /// Digests of the models of [`Self::read_by`] that are there.
     pub fn digests(&self, plan: &Plan, ledger: &Ledger<'_>, index: NodeIndex) -> Vec<Digest> {
         let digest = |maker: NodeIndex| match ledger.get(maker) {
-            Some(Settled::Done { outputs, .. }) => {
+            Some(Completion::Done { outputs, .. }) => {
                 let port = plan.node(maker).stage.card.output_of_type(POLICY)?;
                 outputs.get(port).map(|output| output.digest)
             }
@@ -187,8 +188,8 @@ scenarios = "tasks.heldout"
         let node = |id: &str| *plan.order().iter().find(|index| plan.node(**index).id == id).unwrap();
         let digest = Digest::of(b"trained");
         let outputs = [("policy".to_owned(), Output { digest, file: None })].into();
-        ledger.settle(node("train[0001]/update"), Settled::Done { outputs, metrics: [].into() });
-        ledger.settle(node("train[0002]/update"), Settled::Skipped);
+        ledger.complete(node("train[0001]/update"), Completion::Done { outputs, metrics: [].into() });
+        ledger.complete(node("train[0002]/update"), Completion::Skipped);
         assert!(
             shared(&plan, &ledger)
                 .iter()

@@ -5,8 +5,8 @@ use std::{cell::RefCell, collections::BTreeMap};
 use serde_json::Value;
 
 use super::{
-    error::{Mistake, Place, PlanError},
-    overlay::{Datum, Entry, Origin},
+    error::{Location, Mistake, PlanError},
+    layers::{Entry, Origin, RawValue},
     source::Source,
 };
 use crate::error::did_you_mean;
@@ -35,7 +35,7 @@ impl<'a> Reader<'a> {
             Some(value) if mistakes.is_empty() => Ok(value),
             _ => {
                 mistakes.sort_by_key(|mistake| match &mistake.place {
-                    Some(Place::File { line, column, .. }) => (*line, *column),
+                    Some(Location::File { line, column, .. }) => (*line, *column),
                     _ => (usize::MAX, 0),
                 });
                 Err(PlanError::Mistakes(mistakes))
@@ -52,7 +52,7 @@ impl<'a> Reader<'a> {
         let place = match (&entry.origin, part) {
             (Origin::File { key, .. }, Part::Key) => Some(self.source.place(key.clone())),
             (Origin::File { value, .. }, Part::Value) => Some(self.source.place(value.clone())),
-            (Origin::Override(text), _) => Some(Place::Override(text.clone())),
+            (Origin::Override(text), _) => Some(Location::Override(text.clone())),
             (Origin::Card, _) => None,
         };
         self.note(Mistake { message, place, hint })
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
     pub fn wrong_secret<T>(&self, entry: &Entry, message: String, hint: String) -> Option<T> {
         let place = match &entry.origin {
             Origin::File { key, .. } => Some(self.source.place(key.clone()).without_texts()),
-            Origin::Override(text) => Some(Place::Override(text.clone())),
+            Origin::Override(text) => Some(Location::Override(text.clone())),
             Origin::Card => None,
         };
         self.note(Mistake { message, place, hint: Some(hint) })
@@ -78,31 +78,31 @@ impl<'a> Reader<'a> {
     }
 
     pub fn table<'e>(&self, entry: &'e Entry) -> Option<&'e BTreeMap<String, Entry>> {
-        match &entry.datum {
-            Datum::Table(fields) => Some(fields),
+        match &entry.value {
+            RawValue::Table(fields) => Some(fields),
             _ => self.mistyped(entry, "a table"),
         }
     }
 
     pub fn text<'e>(&self, entry: &'e Entry) -> Option<&'e str> {
-        match &entry.datum {
-            Datum::Text(text) => Some(text),
+        match &entry.value {
+            RawValue::Text(text) => Some(text),
             _ => self.mistyped(entry, "a string"),
         }
     }
 
     pub fn number(&self, entry: &Entry) -> Option<f64> {
-        match entry.datum {
-            Datum::Number(number) => Some(number),
+        match entry.value {
+            RawValue::Number(number) => Some(number),
             #[expect(clippy::cast_precision_loss, reason = "thresholds are small")]
-            Datum::Integer(number) => Some(number as f64),
+            RawValue::Integer(number) => Some(number as f64),
             _ => self.mistyped(entry, "a number"),
         }
     }
 
     /// A whole number of at least `least`.
     pub fn integer(&self, entry: &Entry, least: u64) -> Option<u64> {
-        let Datum::Integer(number) = entry.datum else { return self.mistyped(entry, "an integer") };
+        let RawValue::Integer(number) = entry.value else { return self.mistyped(entry, "an integer") };
         match u64::try_from(number).ok().filter(|number| *number >= least) {
             Some(number) => Some(number),
             None => {
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn strings(&self, entry: &Entry) -> Option<Vec<String>> {
-        let Datum::List(items) = &entry.datum else { return self.mistyped(entry, "a list of strings") };
+        let RawValue::List(items) = &entry.value else { return self.mistyped(entry, "a list of strings") };
         items.iter().map(|item| self.text(item).map(str::to_owned)).collect()
     }
 
@@ -142,12 +142,12 @@ impl<'a> Reader<'a> {
     }
 
     fn mistyped<T>(&self, entry: &Entry, expected: &str) -> Option<T> {
-        let message = format!("`{}` should be {expected}, found {}", entry.path, entry.datum.named());
+        let message = format!("`{}` should be {expected}, found {}", entry.path, entry.value.named());
         self.wrong(entry, Part::Value, message, None)
     }
 }
 
-impl Datum {
+impl RawValue {
     /// The type with its article, for messages.
     pub fn named(&self) -> &'static str {
         match self {
@@ -166,9 +166,9 @@ impl Datum {
             Self::Integer(number) => (*number).into(),
             Self::Number(number) => (*number).into(),
             Self::Text(text) => text.as_str().into(),
-            Self::List(items) => items.iter().map(|item| item.datum.json()).collect(),
+            Self::List(items) => items.iter().map(|item| item.value.json()).collect(),
             Self::Table(fields) => {
-                Value::Object(fields.iter().map(|(name, item)| (name.clone(), item.datum.json())).collect())
+                Value::Object(fields.iter().map(|(name, item)| (name.clone(), item.value.json())).collect())
             }
         }
     }

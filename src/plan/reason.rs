@@ -126,7 +126,7 @@ const DRAW: &str = "draw";
 
 /// What a record stores beside the fields of its key, and in no key of its own.
 #[derive(Debug, Default)]
-pub struct Beside {
+pub struct KeyMetadata {
     /// What its card was made of.
     pub parts: CardParts,
     /// Of the model that the stage's policy sat on.
@@ -138,8 +138,8 @@ pub struct Beside {
 }
 
 /// What a record stores of a key.
-pub fn stored(fields: &KeyFields, beside: &Beside) -> Value {
-    let Beside { parts, shape, draw, server } = beside;
+pub fn stored(fields: &KeyFields, beside: &KeyMetadata) -> Value {
+    let KeyMetadata { parts, shape, draw, server } = beside;
     let mut value = fields.value();
     value[PARTS] = serde_json::to_value(parts).unwrap_or_default();
     if let Some(shape) = shape {
@@ -460,7 +460,7 @@ mod tests {
         };
         let (old, new) = (fields(), KeyFields { card: Digest::of(b"other"), ..fields() });
         let server = ServerName { name: "files".into(), version: "1".into() };
-        let beside = || Beside {
+        let beside = || KeyMetadata {
             parts: parts("a", "b"),
             shape: Some(Digest::of(b"shape")),
             draw: 3,

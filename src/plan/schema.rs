@@ -1,4 +1,4 @@
-//! The run file's JSON Schema (draft 2020-12), for editors that complete and check TOML.
+//! The run file's JSON Schema (parsed 2020-12), for editors that complete and check TOML.
 //!
 //! The sections are described here, the stages by their cards: one schema per kind, with the kind's inputs, parameters,
 //! defaults, bounds and choices. It says what a run file may hold; that references lead somewhere is for `plan` to say.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    overlay::Entry,
+    layers::Entry,
     reader::{Part, Reader},
     source::Source,
 };

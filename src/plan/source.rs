@@ -13,13 +13,13 @@ use toml::{
 };
 
 use super::{
-    error::{Mistake, Place, PlanError},
-    overlay::Origin,
+    error::{Location, Mistake, PlanError},
+    layers::Origin,
 };
 
 /// Where one key of the run file stands, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spot {
+pub struct SourceSpan {
     pub key: Range<usize>,
     pub value: Range<usize>,
 }
@@ -29,7 +29,7 @@ pub struct Source {
     path: PathBuf,
     text: String,
     pub values: Dict,
-    spots: BTreeMap<String, Spot>,
+    spots: BTreeMap<String, SourceSpan>,
 }
 
 impl Source {
@@ -75,11 +75,11 @@ impl Source {
     }
 
     /// Where the key with this dotted path stands, if the run file has it.
-    pub fn spot(&self, path: &str) -> Option<&Spot> {
+    pub fn spot(&self, path: &str) -> Option<&SourceSpan> {
         self.spots.get(path)
     }
 
-    pub fn place(&self, span: Range<usize>) -> Place {
+    pub fn place(&self, span: Range<usize>) -> Location {
         place(&self.path, &self.text, span)
     }
 
@@ -87,7 +87,7 @@ impl Source {
         let mut dict = Dict::new();
         for (key, value) in table {
             let path = join(prefix, key.get_ref());
-            self.spots.insert(path.clone(), Spot { key: key.span(), value: value.span() });
+            self.spots.insert(path.clone(), SourceSpan { key: key.span(), value: value.span() });
             if let Some(value) = self.value(value, &path, text, mistakes) {
                 dict.insert(key.get_ref().to_string(), value);
             }
@@ -123,7 +123,7 @@ impl Source {
                 let mut values = Vec::new();
                 for (index, item) in items.iter().enumerate() {
                     let path = join(path, &index.to_string());
-                    self.spots.insert(path.clone(), Spot { key: item.span(), value: item.span() });
+                    self.spots.insert(path.clone(), SourceSpan { key: item.span(), value: item.span() });
                     values.extend(self.value(item, &path, text, mistakes));
                 }
                 Some(Value::from(values))
@@ -134,32 +134,32 @@ impl Source {
 }
 
 /// What it takes to show a place of the run file later.
-pub struct Places {
+pub struct SpanIndex {
     path: PathBuf,
     text: String,
     /// Where sections and some of their keys stand, by dotted path.
     sections: BTreeMap<&'static str, Origin>,
 }
 
-impl Places {
+impl SpanIndex {
     pub fn new(source: &Source, sections: BTreeMap<&'static str, Origin>) -> Self {
         Self { path: source.path.clone(), text: source.text.clone(), sections }
     }
 
     /// What a person wrote: a value, or the key of a table.
-    pub fn of(&self, origin: &Origin) -> Option<Place> {
+    pub fn of(&self, origin: &Origin) -> Option<Location> {
         match origin {
             Origin::File { key, value } => {
                 let several_lines = self.text.get(value.clone()).is_none_or(|text| text.contains('\n'));
                 let span = if several_lines || value.start < key.end { key } else { value };
                 Some(place(&self.path, &self.text, span.clone()))
             }
-            Origin::Override(text) => Some(Place::Override(text.clone())),
+            Origin::Override(text) => Some(Location::Override(text.clone())),
             Origin::Card => None,
         }
     }
 
-    pub fn section(&self, path: &str) -> Option<Place> {
+    pub fn section(&self, path: &str) -> Option<Location> {
         self.of(self.sections.get(path)?)
     }
 }
@@ -170,7 +170,7 @@ pub fn join(prefix: &str, name: &str) -> String {
 }
 
 /// Line, column and the line itself with a caret under what is meant.
-fn place(path: &Path, text: &str, span: Range<usize>) -> Place {
+fn place(path: &Path, text: &str, span: Range<usize>) -> Location {
     let start = (0..=span.start.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     let before = text.get(..start).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
@@ -183,5 +183,5 @@ fn place(path: &Path, text: &str, span: Range<usize>) -> Place {
     let indent = " ".repeat(column - 1);
     let caret = "^".repeat(width);
     let excerpt = format!("{gutter} |\n{line} | {whole}\n{gutter} | {indent}{caret}");
-    Place::File { path: path.to_owned(), line, column, excerpt }
+    Location::File { path: path.to_owned(), line, column, excerpt }
 }

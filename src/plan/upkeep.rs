@@ -1,13 +1,13 @@
 //! What a run file says of stored results and costs: `[cache]`, and a stage's `cache` and `prices`. None is in a key.
 
 use super::{
-    overlay::{Datum, Entry},
+    layers::{Entry, RawValue},
     reader::{Part, Reader},
     source::Source,
 };
 use crate::{
-    spent::Prices,
     store::{RemotePlace, RemoteSpec},
+    usage::Prices,
 };
 
 /// What becomes of a stage's stored result.
@@ -35,7 +35,7 @@ impl CacheMode {
 
 /// Reads `cache`; true and false are the short ways to say `use` and `off`.
 pub fn cache_mode(reader: &Reader<'_>, entry: &Entry) -> Option<CacheMode> {
-    if let Datum::Boolean(bit) = entry.datum {
+    if let RawValue::Boolean(bit) = entry.value {
         return Some(if bit { CacheMode::Use } else { CacheMode::Off });
     }
     let mode = CacheMode::ALL.into_iter().find(|mode| Some(mode.name()) == reader.text(entry));
@@ -50,9 +50,9 @@ pub fn cache_mode(reader: &Reader<'_>, entry: &Entry) -> Option<CacheMode> {
 pub fn remote(reader: &Reader<'_>, entry: &Entry, source: &Source) -> Option<RemoteSpec> {
     let meant = reader.only(entry, &["remote", "push"]);
     let fields = reader.table(entry)?;
-    let push = match fields.get("push").map(|push| (&push.datum, push)) {
+    let push = match fields.get("push").map(|push| (&push.value, push)) {
         None => true,
-        Some((Datum::Boolean(bit), _)) => *bit,
+        Some((RawValue::Boolean(bit), _)) => *bit,
         Some((other, push)) => {
             let message = format!("`{}` should be a boolean, found {}", push.path, other.named());
             return reader.wrong(push, Part::Value, message, None);

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::{error::StageError, registry};
 use crate::{
     hash::{Digest, Encoder},
-    spent::Prices,
+    usage::Prices,
 };
 
 /// What can be said of a stage's result before it is worked.

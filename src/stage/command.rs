@@ -5,7 +5,7 @@
 //! | `MCPRL_INPUT_<ROLE>` | path of the artifact; `MCPRL_INPUT_<ROLE>_<NAME>` where a role takes several |
 //! | `MCPRL_OUTPUT_<PORT>` | path to write the output to |
 //! | `MCPRL_METRICS` | path to write metrics to, a JSON object of numbers; may stay unwritten |
-//! | `MCPRL_SPENT` | path to write to what it consumed, a JSON object of the counts of `Spent`; may stay unwritten |
+//! | `MCPRL_SPENT` | path to write to what it consumed, a JSON object of the counts of `Usage`; may stay unwritten |
 //! | `MCPRL_SEED` | the stage's seed |
 //! | `MCPRL_STAGE` | path of a JSON file with all of that, the parameters and the run file's sections |
 //!

@@ -161,7 +161,7 @@ mod tests {
         error::Result,
         hash::Digest,
         mcp::{Limits, ServerSpec, State, Transport, demo::HttpServer},
-        progress::Silent,
+        progress::NoProgress,
         stage::{Artifacts, Rows},
     };
 
@@ -201,7 +201,7 @@ mod tests {
             },
             artifacts: Arc::new(Nothing),
             rows: Arc::new(Nothing),
-            observer: Arc::new(Silent),
+            observer: Arc::new(NoProgress),
             held: Arc::default(),
             meter: Arc::default(),
             cancel: CancellationToken::new(),

@@ -16,7 +16,7 @@ use super::{
     Context, Input, Metrics, StageError,
     prospect::{Outlook, Prospect},
     rollout::{
-        play::{Attempt, Budget, Player},
+        play::{Budget, Player, RolloutSpec},
         room,
     },
     typed,
@@ -181,14 +181,14 @@ fn attempts<'a>(
     scenarios: &'a [Scenario],
     params: &Params,
     seed: u64,
-) -> Result<Vec<Attempt<'a>>, EvalError> {
+) -> Result<Vec<RolloutSpec<'a>>, EvalError> {
     let sampled = Sampling { temperature: 1.0, ..Sampling::GREEDY };
     let mut draws = if params.greedy { vec![Sampling::GREEDY] } else { vec![] };
     draws.resize(draws.len() + params.samples as usize, sampled);
     if draws.is_empty() {
         return Err(EvalError::NothingToPlay);
     }
-    let attempt = |scenario: &'a Scenario, sample: usize, sampling: Sampling| Attempt {
+    let attempt = |scenario: &'a Scenario, sample: usize, sampling: Sampling| RolloutSpec {
         scenario,
         sample: sample as u32,
         seed: Encoder::new("mcprl eval episode seed v1")
@@ -220,7 +220,7 @@ pub fn rows_needed(
 }
 
 /// What the verdict reads of a trajectory.
-fn episode(policy: &str, attempt: &Attempt<'_>, played: &Trajectory) -> Episode {
+fn episode(policy: &str, attempt: &RolloutSpec<'_>, played: &Trajectory) -> Episode {
     Episode {
         scenario: played.scenario_id.clone(),
         policy: policy.to_owned(),

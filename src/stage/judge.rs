@@ -16,9 +16,9 @@ use crate::{
     data::{self, GroupKey, Reward, Scenario, Trajectory},
     error::{At, Class, Diagnostic, Interrupted, Result},
     hash::Digest,
-    judge::{Attempt, Memory, Relative, RelativeSpec, Shaping, Verdict, rewards},
+    judge::{JudgedTrajectory, Memory, Relative, RelativeSpec, Shaping, Verdict, rewards},
     llm::{self, Client, Endpoint},
-    spent::Spent,
+    usage::Usage,
 };
 
 #[derive(Debug, Deserialize)]
@@ -101,11 +101,11 @@ pub async fn run(context: &Context) -> Result<Metrics> {
             let verdicts = verdicts(context, relative, &groups).await;
             // Paid for, whatever comes of it.
             let usage = relative.client().usage();
-            context.meter.add(Spent {
+            context.meter.add(Usage {
                 judge_requests: usage.requests,
                 judge_prompt_tokens: usage.prompt_tokens,
                 judge_completion_tokens: usage.completion_tokens,
-                ..Spent::default()
+                ..Usage::default()
             });
             verdicts?
         }
@@ -113,7 +113,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     };
     let mut judged: BTreeMap<usize, Reward> = BTreeMap::new();
     for (members, verdicts) in groups.iter().zip(&verdicts) {
-        let attempts: Vec<Attempt<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
+        let attempts: Vec<JudgedTrajectory<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
         let rewards = rewards(&attempts, verdicts.as_deref(), &shaping);
         judged.extend(members.iter().map(|(index, _)| *index).zip(rewards));
     }
@@ -157,7 +157,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
 }
 
 /// A group's attempts, each with its place among the trajectories.
-type Group<'a> = Vec<(usize, Attempt<'a>)>;
+type Group<'a> = Vec<(usize, JudgedTrajectory<'a>)>;
 
 /// The groups, in the order of the first attempt of each.
 fn groups<'a>(
@@ -177,7 +177,7 @@ fn groups<'a>(
             groups.push(Vec::new());
             groups.len() - 1
         });
-        groups[place].push((index, Attempt { scenario, trajectory }));
+        groups[place].push((index, JudgedTrajectory { scenario, trajectory }));
     }
     Ok(groups)
 }
@@ -231,7 +231,7 @@ async fn verdict(
     members: &Group<'_>,
     memory: &Recorded<'_>,
 ) -> Result<Option<Vec<Verdict>>> {
-    let attempts: Vec<Attempt<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
+    let attempts: Vec<JudgedTrajectory<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
     let scenario = attempts.first().map_or("", |attempt| attempt.scenario.id.as_str());
     let verdicts = match relative.judge(&attempts, memory).await {
         Ok(verdicts) => Some(verdicts),

@@ -14,7 +14,7 @@ use crate::{
         training_load, weights,
     },
     model::{AdapterConfig, AdapterSize, ModelConfig, Targets, kernels::Format},
-    spent::Spent,
+    usage::Usage,
 };
 
 /// A policy as a plan knows it.
@@ -61,7 +61,7 @@ pub struct Load<'a> {
     /// Parameters of the stage that played the episodes it reads.
     pub episodes: Option<&'a Map<String, Value>>,
     /// What it consumed when it was worked before.
-    pub before: Option<Spent>,
+    pub before: Option<Usage>,
     /// Bytes of memory that are free, for half of which keys and values have no bound of their own.
     pub left: Option<usize>,
 }

@@ -10,7 +10,6 @@ pub mod discover;
 mod error;
 pub mod eval;
 pub mod grpo;
-mod held;
 pub mod judge;
 pub mod memory;
 pub mod model;
@@ -20,6 +19,7 @@ pub mod prospect;
 pub mod registry;
 pub mod rollout;
 pub mod scenarios;
+mod shared_models;
 pub mod warmup;
 mod workload;
 
@@ -40,12 +40,12 @@ use tokio_util::sync::CancellationToken;
 
 pub use card::{Card, Cards};
 pub use error::StageError;
-pub use held::Held;
 pub use parts::{CardFile, CardParts};
+pub use shared_models::SharedModels;
 pub use workload::{policy_shape, rows_needed, shape, workload};
 
 use crate::{
-    engine::EngineSpec, error::Result, hash::Digest, mcp::ServerSpec, progress::Observer, spent::Meter,
+    engine::EngineSpec, error::Result, hash::Digest, mcp::ServerSpec, progress::Observer, usage::UsageMeter,
 };
 
 /// An artifact handed to a stage: a folder that holds one output of an earlier stage, read-only.
@@ -71,15 +71,15 @@ pub trait Rows: Send + Sync {
     fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>>;
     /// Records one finished row durably enough to survive a kill -9. An empty row was found in an earlier result.
     fn record(&self, name: &str, row: &[u8]) -> Result<()>;
-    /// Earlier results of such stages.
-    fn earlier(&self) -> Result<Vec<Earlier>> {
+    /// EarlierResult results of such stages.
+    fn earlier(&self) -> Result<Vec<EarlierResult>> {
         Ok(Vec::new())
     }
 }
 
 /// A result whose rows can be taken over.
 #[derive(Debug)]
-pub struct Earlier {
+pub struct EarlierResult {
     /// The output that the card marks with `rows`.
     pub path: PathBuf,
     /// Names of its rows.
@@ -104,9 +104,9 @@ pub struct Context {
     pub rows: Arc<dyn Rows>,
     pub observer: Arc<dyn Observer>,
     /// What the run's stages keep in memory for each other.
-    pub held: Arc<Held>,
+    pub held: Arc<SharedModels>,
     /// Counts what the stage consumes.
-    pub meter: Arc<Meter>,
+    pub meter: Arc<UsageMeter>,
     pub cancel: CancellationToken,
 }
 

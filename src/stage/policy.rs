@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Context, Held, Input,
+    Context, Input, SharedModels,
     memory::{self, Policy},
 };
 use crate::{
-    engine::{Checkpoint, EngineSpec, Places},
+    engine::{Checkpoint, DeviceSet, EngineSpec},
     error::{At, Diagnostic, Result},
     hash::Digest,
     model::{AdapterConfig, Decoder, ModelConfig, ModelError},
@@ -117,9 +117,14 @@ impl PolicyFolder {
     }
 
     /// The frozen model, without the adapter, on the devices of a stage that takes so many bytes beside it.
-    pub fn seat(&self, held: &Held, engine: &EngineSpec, beside: usize) -> Result<(Decoder, Places)> {
+    pub fn load(
+        &self,
+        held: &SharedModels,
+        engine: &EngineSpec,
+        beside: usize,
+    ) -> Result<(Decoder, DeviceSet)> {
         let model = Checkpoint { digest: self.model_digest(), folder: self.model() };
-        Ok(held.bases.seat(model, engine, beside)?)
+        Ok(held.bases.load(model, engine, beside)?)
     }
 }
 

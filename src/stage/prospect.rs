@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{
-    Card, Held,
+    Card, SharedModels,
     memory::Policy,
     scenarios::{Families, ScenarioError},
     typed,
@@ -89,7 +89,7 @@ pub struct Prospect<'a> {
 /// What looks have read, for the next ones.
 #[derive(Default)]
 pub struct Looked {
-    tokenizers: Held,
+    tokenizers: SharedModels,
     /// Declarations that nothing is wrong with.
     families: RefCell<BTreeSet<PathBuf>>,
 }

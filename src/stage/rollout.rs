@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use self::play::{Attempt, Budget, Player};
+use self::play::{Budget, Player, RolloutSpec};
 use super::{
     Context, Input, Metrics,
     prospect::{Outlook, Prospect},
@@ -73,7 +73,7 @@ impl Diagnostic for RolloutError {
 
 /// The attempts at one scenario.
 struct Group<'a> {
-    /// Place in the table of scenarios.
+    /// DeviceSlot in the table of scenarios.
     index: usize,
     scenario: &'a Scenario,
     trajectories: Vec<Trajectory>,
@@ -159,10 +159,15 @@ async fn waves<'a>(
 }
 
 /// The attempts of a wave, group by group.
-fn attempts<'a>(params: &Params, scenarios: &'a [Scenario], wave: &[usize], seed: u64) -> Vec<Attempt<'a>> {
+fn attempts<'a>(
+    params: &Params,
+    scenarios: &'a [Scenario],
+    wave: &[usize],
+    seed: u64,
+) -> Vec<RolloutSpec<'a>> {
     let of_group = |index: &usize| {
         let scenario = &scenarios[*index];
-        (0..params.group_size).map(move |sample| Attempt {
+        (0..params.group_size).map(move |sample| RolloutSpec {
             scenario,
             sample,
             seed: episode_seed(seed, scenario, sample),

@@ -16,7 +16,7 @@ use crate::{
     hash::Digest,
     mcp::{Limits, ServerSpec, State, Transport},
     model::{Decoder, Init, ModelConfig, kernels::Heads, read_safetensors, write_safetensors},
-    progress::Silent,
+    progress::NoProgress,
 };
 
 /// Rows in memory.
@@ -154,7 +154,7 @@ pub fn context(kind: &str, inputs: &[(&str, &Path)], output: &Path, params: Valu
         engine: EngineSpec { devices: vec!["cpu".into()], threads: Some(2), dtype: None, kv_cache_mib: None },
         artifacts: Arc::new(NoArtifacts),
         rows: rows.clone(),
-        observer: Arc::new(Silent),
+        observer: Arc::new(NoProgress),
         held: Arc::default(),
         meter: Arc::default(),
         cancel: CancellationToken::new(),

@@ -14,14 +14,14 @@ use serde::{Deserialize, Serialize};
 use super::{
     Output, Store, StoreError, aside, failpoint,
     lease::touch,
-    tree::{self, Entry, Stamp},
+    tree::{self, Entry, FileStamp},
     write,
 };
 use crate::hash::Digest;
 
 /// An artifact that is in its place, and not durable yet.
 #[derive(Debug)]
-pub struct Placed {
+pub struct UnsyncedArtifact {
     pub digest: Digest,
     /// As it was before its bytes were read; absent where the artifact was there already.
     pub(super) seal: Option<Seal>,
@@ -69,7 +69,7 @@ impl Seal {
         let same = |entry: &Entry| {
             let path = if entry.path.is_empty() { folder.to_owned() } else { folder.join(&entry.path) };
             path.symlink_metadata().is_ok_and(|metadata| {
-                let (now, then) = (Stamp::from(&metadata), &entry.stamp);
+                let (now, then) = (FileStamp::from(&metadata), &entry.stamp);
                 // A folder's time of change moves when it is put in its place.
                 let moved = metadata.is_dir() && (now.inode, now.mtime) == (then.inode, then.mtime);
                 moved || now == *then
@@ -140,7 +140,7 @@ impl Store {
     /// Records the stamps of an intact artifact, so that the next look at it is cheap. Makes it durable first.
     pub fn seal(&self, digest: &Digest) -> Result<(), StoreError> {
         let seal = Seal::of(&self.artifact(digest))?;
-        self.settle(&[Placed { digest: *digest, seal: Some(seal) }], &[])
+        self.settle(&[UnsyncedArtifact { digest: *digest, seal: Some(seal) }], &[])
     }
 
     pub(super) fn write_seal(&self, digest: &Digest, seal: &Seal) -> Result<(), StoreError> {
@@ -160,7 +160,7 @@ impl Store {
     ///
     /// Equal content that is already there is kept; a damaged artifact under the same digest is replaced. A process
     /// that is killed loses nothing of it from here on; the power may fail until it is settled.
-    pub fn place(&self, staged: &Path) -> Result<Placed, StoreError> {
+    pub fn place(&self, staged: &Path) -> Result<UnsyncedArtifact, StoreError> {
         for entry in tree::list(staged)? {
             let path = staged.join(&entry.path);
             std::fs::set_permissions(&path, Permissions::from_mode(0o444))
@@ -174,7 +174,7 @@ impl Store {
         let target = self.artifact(&digest);
         if self.retain(&digest)? {
             remove(staged)?;
-            return Ok(Placed { digest, seal: None });
+            return Ok(UnsyncedArtifact { digest, seal: None });
         }
         if let Some(parent) = target.parent() {
             std::fs::create_dir_all(parent).map_err(|cause| StoreError::writing(parent, cause))?;
@@ -189,11 +189,11 @@ impl Store {
                 // Which may have been killed since.
                 self.renew(&digest)?;
                 remove(staged)?;
-                return Ok(Placed { digest, seal: None });
+                return Ok(UnsyncedArtifact { digest, seal: None });
             }
             Err(cause) => return Err(StoreError::writing(target, cause)),
         }
-        Ok(Placed { digest, seal: Some(seal) })
+        Ok(UnsyncedArtifact { digest, seal: Some(seal) })
     }
 
     /// Whether the artifact is there and can be used, for one who counts on it from now on.
@@ -218,7 +218,7 @@ impl Store {
             touched => touched.map_err(|cause| StoreError::writing(path, cause)),
         };
         match sealed {
-            // Swept just now.
+            // GcReport just now.
             Err(_) if !self.artifact(digest).exists() => Ok(()),
             sealed => sealed,
         }

@@ -17,7 +17,7 @@
 //! | `commit::before` | all artifacts, no record |
 //! | `commit::after` | the record; no word of it in the journal, rows not forgotten, newest key not noted |
 //! | `work::linked` | everything; what waits for it not begun |
-//! | `settle::synced` | a durable artifact without its seal |
+//! | `sync::synced` | a durable artifact without its seal |
 //! | `fetch::published` | artifacts of another machine, no record |
 //! | `push::torn` | half of a file beside the objects of a remote folder |
 //! | `push::stored` | all blobs of a result in the remote, no record |

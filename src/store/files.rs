@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Store, StoreError,
     lease::host,
-    tree::{Stamp, file_digest},
+    tree::{FileStamp, file_digest},
     write,
 };
 use crate::hash::{Digest, Encoder};
@@ -28,7 +28,7 @@ const COARSE: Duration = Duration::from_secs(2);
 const FINE: Duration = Duration::from_millis(25);
 
 /// How long ago the stamp has to be for a change after it to have another.
-fn grain(stamp: &Stamp) -> Duration {
+fn grain(stamp: &FileStamp) -> Duration {
     if stamp.ctime % 1_000_000 == 0 { COARSE } else { FINE }
 }
 
@@ -37,7 +37,7 @@ pub(super) const LISTS: &str = "files-";
 
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 struct Known {
-    stamp: Stamp,
+    stamp: FileStamp,
     digest: Digest,
 }
 
@@ -60,7 +60,7 @@ impl FileDigests {
     pub fn digest(&self, path: &Path) -> Result<Digest, StoreError> {
         let reading = |cause| StoreError::reading(path, cause);
         let metadata = std::fs::metadata(path).map_err(reading)?;
-        let stamp = Stamp::from(&metadata);
+        let stamp = FileStamp::from(&metadata);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.get(path).filter(|known| known.stamp == stamp) {
             return Ok(known.digest);

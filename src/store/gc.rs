@@ -1,6 +1,6 @@
 //! Taking away what no kept run needs, beside runs that are at work.
 //!
-//! Needed is every record of a kept run, every artifact such a record names as output or input or the run says that it
+//! LiveSet is every record of a kept run, every artifact such a record names as output or input or the run says that it
 //! came to, and everything younger than the grace window; while any run is at work the window is an hour at least, for what a run has just published no
 //! record names yet. Ages are told by the clock that stamps the store's files.
 //!
@@ -30,10 +30,10 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    Acquired, ActionRecord, Lease, Store, StoreError, Watch, aside,
+    ActionRecord, HeartbeatWatch, Lease, LeaseAttempt, Store, StoreError, aside,
     files::LISTS,
     record::key_of,
-    tree::{self, Stamp},
+    tree::{self, FileStamp},
 };
 use crate::hash::Digest;
 
@@ -55,7 +55,7 @@ pub struct Stored {
 
 /// What runs need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Needed {
+pub struct LiveSet {
     /// Their records, and all these name.
     pub keys: BTreeSet<Digest>,
     /// What they came to: the record that stands under a key may be of another run by now, with other outputs.
@@ -64,12 +64,12 @@ pub struct Needed {
 
 /// What is not needed, as it was when looked at.
 #[derive(Debug, Default)]
-pub struct Garbage {
+pub struct Unreferenced {
     records: Vec<Digest>,
-    artifacts: Vec<(Stored, Option<Stamp>)>,
+    artifacts: Vec<(Stored, Option<FileStamp>)>,
     /// Withdrawn records, rows of forgotten stages, dead attempts, seals of nothing.
     leftovers: Vec<PathBuf>,
-    runs: Vec<(String, Option<Stamp>)>,
+    runs: Vec<(String, Option<FileStamp>)>,
     /// What is not needed and stays, for it is younger than the grace window.
     young: Young,
 }
@@ -85,9 +85,9 @@ pub struct Young {
     pub seconds: u64,
 }
 
-impl Garbage {
-    pub fn swept(&self) -> Swept {
-        Swept {
+impl Unreferenced {
+    pub fn swept(&self) -> GcReport {
+        GcReport {
             runs: self.runs.len(),
             records: self.records.len(),
             artifacts: self.artifacts.len(),
@@ -101,7 +101,7 @@ impl Garbage {
 
 /// What a sweep took away.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Swept {
+pub struct GcReport {
     pub runs: usize,
     pub records: usize,
     pub artifacts: usize,
@@ -137,7 +137,12 @@ impl Store {
     ///
     /// # Errors
     /// If a record that is needed cannot be read: what it names would look like garbage.
-    pub fn garbage(&self, keep: &Needed, runs: Vec<String>, grace: Duration) -> Result<Garbage, StoreError> {
+    pub fn garbage(
+        &self,
+        keep: &LiveSet,
+        runs: Vec<String>,
+        grace: Duration,
+    ) -> Result<Unreferenced, StoreError> {
         let live = !self.live_runs().is_empty();
         let window = if live { grace.max(BESIDE_RUNS) } else { grace };
         let now = self.clock()?;
@@ -145,7 +150,7 @@ impl Store {
             // What is stamped later than now is young: a clock was set back.
             at.is_none_or(|at| now.duration_since(at).unwrap_or_default() < window)
         };
-        let mut garbage = Garbage::default();
+        let mut garbage = Unreferenced::default();
         garbage.young.seconds = window.as_secs();
         let mut named = keep.artifacts.clone();
         let mut named_by_young = BTreeSet::new();
@@ -228,14 +233,14 @@ impl Store {
     /// that go need.
     pub fn sweep(
         &self,
-        garbage: Garbage,
-        asked: &dyn Fn(&BTreeSet<String>) -> Needed,
-    ) -> Result<Swept, StoreError> {
+        garbage: Unreferenced,
+        asked: &dyn Fn(&BTreeSet<String>) -> LiveSet,
+    ) -> Result<GcReport, StoreError> {
         let grave = aside(&self.tmp()).map_err(|cause| StoreError::writing(self.tmp(), cause))?;
-        let Acquired::Mine(lease) = self.ask(SWEEP, "", "", &mut Watch::default())? else {
+        let LeaseAttempt::Mine(lease) = self.ask(SWEEP, "", "", &mut HeartbeatWatch::default())? else {
             return Err(StoreError::Sweeping);
         };
-        let announced = Announced::new(self.announcement(), lease)?;
+        let announced = SweepAnnouncement::new(self.announcement(), lease)?;
 
         let found = garbage.swept();
         let garbage = self.still(garbage, asked);
@@ -262,7 +267,7 @@ impl Store {
     }
 
     /// Of what was not needed, that which is not needed now.
-    fn still(&self, mut garbage: Garbage, asked: &dyn Fn(&BTreeSet<String>) -> Needed) -> Garbage {
+    fn still(&self, mut garbage: Unreferenced, asked: &dyn Fn(&BTreeSet<String>) -> LiveSet) -> Unreferenced {
         let live = self.live_runs();
         if !live.is_empty() {
             // Half-done work that was nobody's may be a new run's by now.
@@ -300,19 +305,19 @@ impl Store {
 }
 
 /// Says that a sweep is under way, until dropped.
-struct Announced {
+struct SweepAnnouncement {
     path: PathBuf,
     _lease: Lease,
 }
 
-impl Announced {
+impl SweepAnnouncement {
     fn new(path: PathBuf, lease: Lease) -> Result<Self, StoreError> {
         std::fs::write(&path, b"").map_err(|cause| StoreError::writing(&path, cause))?;
         Ok(Self { path, _lease: lease })
     }
 }
 
-impl Drop for Announced {
+impl Drop for SweepAnnouncement {
     fn drop(&mut self) {
         // One that stays announces nothing: the lease behind it has ended.
         _ = std::fs::remove_file(&self.path);
@@ -335,8 +340,8 @@ fn take(from: &Path, to: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
-    path.metadata().ok().map(|metadata| Stamp::from(&metadata))
+fn stamp(path: &Path) -> Option<FileStamp> {
+    path.metadata().ok().map(|metadata| FileStamp::from(&metadata))
 }
 
 fn modified(path: &Path) -> Option<SystemTime> {

@@ -9,17 +9,17 @@ use crate::hash::Digest;
 
 /// Stage name to its newest key, for one run name.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LastKeys {
+pub struct KeyIndex {
     path: PathBuf,
     keys: BTreeMap<String, Digest>,
 }
 
 impl Store {
     /// `run` is the run file's name. An unreadable index is an empty one.
-    pub fn last_keys(&self, run: &str) -> LastKeys {
+    pub fn last_keys(&self, run: &str) -> KeyIndex {
         let path = self.root.join("ac/last").join(format!("{run}.json"));
         let keys = std::fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        LastKeys { path, keys: keys.unwrap_or_default() }
+        KeyIndex { path, keys: keys.unwrap_or_default() }
     }
 
     /// Adds these keys to what is on disk now.
@@ -41,7 +41,7 @@ impl Store {
 pub struct LastRun {
     pub id: String,
     /// Over the keys of all its stages, and what these came to.
-    pub came_to: Digest,
+    pub result: Digest,
 }
 
 impl Store {
@@ -60,7 +60,7 @@ impl Store {
     }
 }
 
-impl LastKeys {
+impl KeyIndex {
     pub fn get(&self, stage: &str) -> Option<&Digest> {
         self.keys.get(stage)
     }

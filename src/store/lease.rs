@@ -58,7 +58,7 @@ pub struct Holder {
 
 /// What can be said of a holder without its heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
+enum HolderState {
     Lives,
     Dead,
     /// A host of this name has booted since, or is another host of the same name.
@@ -81,25 +81,29 @@ impl Holder {
         }
     }
 
-    fn life(&self) -> Life {
+    fn life(&self) -> HolderState {
         let here = Self::current();
         if self.host != here.host {
-            return Life::Unknown;
+            return HolderState::Unknown;
         }
         if self.boot != here.boot {
-            return Life::Rebooted;
+            return HolderState::Rebooted;
         }
         if self.pid_namespace != here.pid_namespace {
-            return Life::Unknown;
+            return HolderState::Unknown;
         }
         if let Some(started) = self.started {
-            return if start_time(self.pid) == Some(started) { Life::Lives } else { Life::Dead };
+            return if start_time(self.pid) == Some(started) {
+                HolderState::Lives
+            } else {
+                HolderState::Dead
+            };
         }
         let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
         match pid.map(rustix::process::test_kill_process) {
             // Without a start time this could be another process with the same id: the heartbeat decides.
-            Some(Ok(())) | None => Life::Unknown,
-            Some(Err(_)) => Life::Dead,
+            Some(Ok(())) | None => HolderState::Unknown,
+            Some(Err(_)) => HolderState::Dead,
         }
     }
 }
@@ -180,7 +184,7 @@ pub struct Lease {
 }
 
 /// What came of asking for a lease.
-pub enum Acquired {
+pub enum LeaseAttempt {
     Mine(Lease),
     /// Another run works on it.
     Taken {
@@ -196,17 +200,17 @@ impl Store {
         key: &Digest,
         stage: &str,
         run: &str,
-        watch: &mut Watch,
-    ) -> Result<Acquired, StoreError> {
+        watch: &mut HeartbeatWatch,
+    ) -> Result<LeaseAttempt, StoreError> {
         self.ask(&key.to_string(), stage, run, watch)
     }
 
     /// Says that a run is at work, until dropped. A run that another process is at work on has two.
     pub fn attend(&self, run: &str) -> Result<Lease, StoreError> {
         let name = format!("run-{}", token());
-        match self.ask(&name, "", run, &mut Watch::default())? {
-            Acquired::Mine(lease) => Ok(lease),
-            Acquired::Taken { .. } => Err(StoreError::LeaseLost),
+        match self.ask(&name, "", run, &mut HeartbeatWatch::default())? {
+            LeaseAttempt::Mine(lease) => Ok(lease),
+            LeaseAttempt::Taken { .. } => Err(StoreError::LeaseLost),
         }
     }
 
@@ -216,9 +220,9 @@ impl Store {
             .into_iter()
             .filter_map(|(_, epoch, path)| Found::open(epoch, &path))
             .filter(|found| match found.content.holder.life() {
-                Life::Lives => true,
-                Life::Dead => false,
-                Life::Rebooted | Life::Unknown => {
+                HolderState::Lives => true,
+                HolderState::Dead => false,
+                HolderState::Rebooted | HolderState::Unknown => {
                     let now = self.clock().unwrap_or_else(|_| SystemTime::now());
                     now.duration_since(found.beat).unwrap_or_default() < FORGOTTEN
                 }
@@ -246,9 +250,9 @@ impl Store {
     pub(super) fn held(&self, name: &str) -> bool {
         of_name(&self.leases(), name).into_iter().filter_map(|(epoch, path)| Found::open(epoch, &path)).any(
             |found| match found.content.holder.life() {
-                Life::Lives => true,
-                Life::Dead => false,
-                Life::Rebooted | Life::Unknown => {
+                HolderState::Lives => true,
+                HolderState::Dead => false,
+                HolderState::Rebooted | HolderState::Unknown => {
                     let now = self.clock().unwrap_or_else(|_| SystemTime::now());
                     now.duration_since(found.beat).unwrap_or_default() < SILENCE
                 }
@@ -261,8 +265,8 @@ impl Store {
         name: &str,
         stage: &str,
         run: &str,
-        watch: &mut Watch,
-    ) -> Result<Acquired, StoreError> {
+        watch: &mut HeartbeatWatch,
+    ) -> Result<LeaseAttempt, StoreError> {
         let folder = self.leases();
         let token = token();
         let content =
@@ -275,7 +279,10 @@ impl Store {
                 None => 1,
                 Some((epoch, path)) => match Found::open(epoch, &path) {
                     Some(found) if watch.believes(self, &found)? => {
-                        return Ok(Acquired::Taken { run: found.content.run, holder: found.content.holder });
+                        return Ok(LeaseAttempt::Taken {
+                            run: found.content.run,
+                            holder: found.content.holder,
+                        });
                     }
                     Some(found) => found.epoch + 1,
                     // Given back since it was listed.
@@ -308,7 +315,7 @@ impl Store {
                 }
             }
             lease.beat();
-            return Ok(Acquired::Mine(lease));
+            return Ok(LeaseAttempt::Mine(lease));
         }
     }
 }
@@ -335,22 +342,22 @@ fn of_name(folder: &Path, name: &str) -> Vec<(u64, PathBuf)> {
 
 /// The heartbeats one waiter has seen.
 #[derive(Default)]
-pub struct Watch {
+pub struct HeartbeatWatch {
     seen: Option<(u64, SystemTime, Instant)>,
 }
 
-impl Watch {
+impl HeartbeatWatch {
     fn believes(&mut self, store: &Store, found: &Found) -> Result<bool, StoreError> {
         match found.content.holder.life() {
-            Life::Lives => return Ok(true),
-            Life::Dead => return Ok(false),
-            Life::Rebooted => {
+            HolderState::Lives => return Ok(true),
+            HolderState::Dead => return Ok(false),
+            HolderState::Rebooted => {
                 let silent = store.clock()?.duration_since(found.beat).unwrap_or_default();
                 if silent > REBOOT_SILENCE {
                     return Ok(false);
                 }
             }
-            Life::Unknown => {}
+            HolderState::Unknown => {}
         }
         Ok(match self.seen {
             Some((epoch, last, at)) if (epoch, last) == (found.epoch, found.beat) => at.elapsed() < SILENCE,
@@ -435,12 +442,12 @@ mod tests {
         (folder, store)
     }
 
-    fn ask(store: &Store, key: &Digest) -> Acquired {
-        store.lease(key, "stage", "run", &mut Watch::default()).unwrap()
+    fn ask(store: &Store, key: &Digest) -> LeaseAttempt {
+        store.lease(key, "stage", "run", &mut HeartbeatWatch::default()).unwrap()
     }
 
     fn mine(store: &Store, key: &Digest) -> Lease {
-        let Acquired::Mine(lease) = ask(store, key) else { panic!("should be free") };
+        let LeaseAttempt::Mine(lease) = ask(store, key) else { panic!("should be free") };
         lease
     }
 
@@ -467,7 +474,7 @@ mod tests {
         let (_folder, store) = store();
         let key = Digest::of(b"k");
         let lease = mine(&store, &key);
-        assert!(matches!(ask(&store, &key), Acquired::Taken { .. }));
+        assert!(matches!(ask(&store, &key), LeaseAttempt::Taken { .. }));
         drop(lease);
         drop(mine(&store, &key));
         assert_eq!(leases(&store.leases()).len(), 0);
@@ -491,7 +498,7 @@ mod tests {
                 let asking: Vec<_> = (0..8).map(|_| scope.spawn(|| ask(&store, &key))).collect();
                 asking.into_iter().map(|one| one.join().unwrap()).collect()
             });
-            let held = all.iter().filter(|one| matches!(one, Acquired::Mine(_))).count();
+            let held = all.iter().filter(|one| matches!(one, LeaseAttempt::Mine(_))).count();
             assert_eq!(held, 1);
         }
     }
@@ -501,9 +508,9 @@ mod tests {
         let (_folder, store) = store();
         let key = Digest::of(b"k");
         let path = leave_behind(&store, &key, 1, Holder { boot: "another".into(), ..Holder::current() });
-        assert!(matches!(ask(&store, &key), Acquired::Taken { .. }));
+        assert!(matches!(ask(&store, &key), LeaseAttempt::Taken { .. }));
         age(&path, 30);
-        assert!(matches!(ask(&store, &key), Acquired::Mine(_)));
+        assert!(matches!(ask(&store, &key), LeaseAttempt::Mine(_)));
     }
 
     #[test]
@@ -513,7 +520,7 @@ mod tests {
         let path = leave_behind(&store, &key, 1, Holder { host: "elsewhere".into(), ..Holder::current() });
         for seconds in [0, 3600, 86400] {
             age(&path, seconds);
-            assert!(matches!(ask(&store, &key), Acquired::Taken { .. }));
+            assert!(matches!(ask(&store, &key), LeaseAttempt::Taken { .. }));
         }
     }
 
@@ -523,9 +530,9 @@ mod tests {
         let key = Digest::of(b"k");
         let holder = Holder { host: "elsewhere".into(), ..Holder::current() };
         let path = leave_behind(&store, &key, 1, holder);
-        let mut watch = Watch::default();
-        let taken = |watch: &mut Watch| {
-            matches!(store.lease(&key, "stage", "run", watch).unwrap(), Acquired::Taken { .. })
+        let mut watch = HeartbeatWatch::default();
+        let taken = |watch: &mut HeartbeatWatch| {
+            matches!(store.lease(&key, "stage", "run", watch).unwrap(), LeaseAttempt::Taken { .. })
         };
         assert!(taken(&mut watch));
         let back = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
@@ -555,7 +562,7 @@ mod tests {
         let (_folder, store) = store();
         let key = Digest::of(b"k");
         std::fs::write(place(&store.leases(), &key.to_string(), 1), "{").unwrap();
-        assert!(matches!(ask(&store, &key), Acquired::Mine(_)));
+        assert!(matches!(ask(&store, &key), LeaseAttempt::Mine(_)));
     }
 
     #[test]

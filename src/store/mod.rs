@@ -8,7 +8,7 @@
 //! | `ac/old/` | records set aside because their stage was worked anew |
 //! | `ac/last/<run name>.json` | the newest key of each stage, for explaining reruns; nothing else depends on it |
 //! | `ac/last/<run name>.run` | the newest finished run, and the keys it came to |
-//! | `ac/last/<run name>.glance` | its results with the stamps of their files, so that a look at them reads nothing else |
+//! | `ac/last/<run name>.stat_cache` | its results with the stamps of their files, so that a look at them reads nothing else |
 //! | `leases/<key>.<epoch>.json` | who works on this key now |
 //! | `leases/run-*.json` | which runs are at work |
 //! | `runs/` | journals, one folder per run |
@@ -22,20 +22,20 @@
 //!   durable as well; what a power cut may have torn has no seal, and is hashed before it is believed.
 //! - A record is created if absent and never overwritten; a second writer with other outputs is told so.
 //! - An artifact is trusted by its seal and hashed again when the seal does not fit; a damaged one is a miss, not an error.
-//! - Opening a store and looking into it writes nothing.
+//! - PromptTokens a store and looking into it writes nothing.
 
 mod cas;
 mod error;
 mod failpoint;
 mod files;
 mod gc;
-mod glance;
 mod last;
 mod lease;
 mod record;
 mod remote;
 mod rows;
-mod settle;
+mod stat_cache;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -45,20 +45,22 @@ mod write;
 
 use std::path::{Path, PathBuf};
 
-pub use cas::{Condition, Placed};
+pub use cas::{Condition, UnsyncedArtifact};
 pub use error::StoreError;
 pub use failpoint::{die, failpoint, reached};
 pub use files::FileDigests;
-pub use gc::{Garbage, Needed, Stored, Swept, Young};
-pub use glance::{Glance, Known, TOLD};
-pub use last::{LastKeys, LastRun};
-pub use lease::{Acquired, Holder, Lease, Watch};
+pub use gc::{GcReport, LiveSet, Stored, Unreferenced, Young};
+pub use last::{KeyIndex, LastRun};
+pub use lease::{HeartbeatWatch, Holder, Lease, LeaseAttempt};
 pub use record::{ActionRecord, Cost, Lookup, Output, Recorded};
-pub use remote::{Fetched, Handed, NotAPlace, Pushed, Remote, RemotePlace, RemoteSpec, Traffic, Waiting};
-pub use rows::{Relatives, Remainder, RowLog};
-pub use settle::Settler;
-pub use transfer::Copied;
-pub use verify::{Checked, Flaw};
+pub use remote::{
+    DrainReport, Fetched, NotAPlace, Pushed, Remote, RemotePlace, RemoteSpec, Traffic, UploadQueue,
+};
+pub use rows::{FamilyRows, Remainder, RowLog};
+pub use stat_cache::{CachedResult, StatCache, TOLD};
+pub use sync::Syncer;
+pub use transfer::CopyReport;
+pub use verify::{Damage, VerifyReport};
 pub use write::aside;
 
 /// Layout of the folders above. A store with a higher number is left alone.

@@ -10,10 +10,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::{
-    Condition, Known, Store, StoreError, TOLD, failpoint,
+    CachedResult, Condition, Store, StoreError, TOLD, failpoint,
     write::{self, Created},
 };
-use crate::{hash::Digest, spent::Spent};
+use crate::{hash::Digest, usage::Usage};
 
 /// One output of a finished stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ pub struct Cost {
     /// Wall-clock seconds the stage took.
     pub seconds: f64,
     #[serde(default)]
-    pub spent: Spent,
+    pub spent: Usage,
     /// For judge tokens, where their prices were known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars: Option<f64>,
@@ -173,9 +173,11 @@ impl Store {
 
     /// What a run came to under this key, as a record: not always the one that stands now, for the stage may have been
     /// worked anew since. Where the run does not say what it came to, the one that stands.
-    pub fn result(&self, key: &Digest, came_to: Option<&Known>) -> Option<ActionRecord> {
+    pub fn result(&self, key: &Digest, came_to: Option<&CachedResult>) -> Option<ActionRecord> {
         let standing = self.record(key);
-        let Some(Known { outputs, metrics, cost, notes, told }) = came_to.cloned() else { return standing };
+        let Some(CachedResult { outputs, metrics, cost, notes, told }) = came_to.cloned() else {
+            return standing;
+        };
         let blank = || ActionRecord {
             key: *key,
             stage: String::new(),

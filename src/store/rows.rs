@@ -34,7 +34,7 @@ pub struct RowLog {
 
 /// What of a family other keys have.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Relatives {
+pub struct FamilyRows {
     pub rows: BTreeMap<String, Vec<u8>>,
     /// Names of rows that finished results hold, by key.
     pub finished: BTreeMap<Digest, BTreeSet<String>>,
@@ -72,8 +72,8 @@ impl RowLog {
     }
 
     /// What results and interrupted stages of the same family have, and earlier results of this key.
-    pub fn relatives(&self) -> Result<Relatives, StoreError> {
-        let mut relatives = Relatives::default();
+    pub fn relatives(&self) -> Result<FamilyRows, StoreError> {
+        let mut relatives = FamilyRows::default();
         let entries = match std::fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(relatives),
@@ -271,13 +271,13 @@ mod tests {
             assert!(rows(&store, key).finished().unwrap().is_empty());
         }
         let names = |key: &str| (Digest::of(key.as_bytes()), BTreeSet::from([key.to_owned()]));
-        let expected = Relatives {
+        let expected = FamilyRows {
             rows: BTreeMap::from([("r".into(), b"row".to_vec())]),
             finished: BTreeMap::from([names("s"), names("r")]),
         };
         assert_eq!(rows(&store, "new").relatives().unwrap(), expected);
         let strange = store.rows(&Digest::of(b"another"), &Digest::of(b"new"));
-        assert_eq!(strange.relatives().unwrap(), Relatives::default());
+        assert_eq!(strange.relatives().unwrap(), FamilyRows::default());
     }
 
     #[test]

@@ -1,6 +1,6 @@
-mod glance;
 mod housekeeping;
 mod model;
+mod stat_cache;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -234,8 +234,8 @@ fn a_stamp_from_the_future_is_not_trusted() {
     let place = place();
     let path = place.store.root().join("outside.txt");
     std::fs::write(&path, "one").unwrap();
-    let stamp = tree::Stamp::from(&path.metadata().unwrap());
-    let ahead = tree::Stamp { ctime: stamp.ctime + 3_600_000_000_000, ..stamp };
+    let stamp = tree::FileStamp::from(&path.metadata().unwrap());
+    let ahead = tree::FileStamp { ctime: stamp.ctime + 3_600_000_000_000, ..stamp };
     let known = json!({ &path.display().to_string(): { "stamp": ahead, "digest": Digest::of(b"old") } });
     std::fs::write(files::path(&place.store), known.to_string()).unwrap();
     assert_eq!(FileDigests::load(&place.store).digest(&path).unwrap(), Digest::of(b"one"));
@@ -276,7 +276,7 @@ fn a_record_with_a_metric_that_is_no_number_is_read_without_it() {
 fn what_a_run_came_to_is_told_whatever_stands_under_its_key_now() {
     let place = place();
     let first = place.record(place.published(&[("a", "1")]));
-    let known = Known::from(first.clone());
+    let known = CachedResult::from(first.clone());
     place.store.commit(&first).unwrap();
     assert_eq!(place.store.result(&first.key, None), Some(first.clone()));
     place.store.withdraw(&first.key).unwrap();

@@ -6,12 +6,12 @@
 
 use std::path::Path;
 
-use super::{Known, Recorded, Store, StoreError, aside, tree};
+use super::{CachedResult, Recorded, Store, StoreError, aside, tree};
 use crate::hash::Digest;
 
 /// What was copied.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Copied {
+pub struct CopyReport {
     pub records: usize,
     pub artifacts: usize,
     pub bytes: u64,
@@ -39,10 +39,10 @@ impl Store {
     pub fn copy_into(
         &self,
         other: &Store,
-        results: &[(Digest, Option<&Known>)],
-    ) -> Result<Copied, StoreError> {
+        results: &[(Digest, Option<&CachedResult>)],
+    ) -> Result<CopyReport, StoreError> {
         other.prepare()?;
-        let mut copied = Copied::default();
+        let mut copied = CopyReport::default();
         for (key, came_to) in results {
             let found = self.result(key, *came_to).filter(|record| self.stands(&record.outputs));
             let Some(record) = found else {

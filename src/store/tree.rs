@@ -18,7 +18,7 @@ use crate::hash::{Digest, Encoder};
 
 /// What the file system says of a file without reading it. Changing the bytes changes the stamp: `ctime` cannot be set back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stamp {
+pub struct FileStamp {
     pub size: u64,
     pub inode: u64,
     /// Nanoseconds since the epoch.
@@ -26,7 +26,7 @@ pub struct Stamp {
     pub ctime: i128,
 }
 
-impl From<&Metadata> for Stamp {
+impl From<&Metadata> for FileStamp {
     fn from(metadata: &Metadata) -> Self {
         let nanoseconds = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
         Self {
@@ -42,7 +42,7 @@ impl From<&Metadata> for Stamp {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     pub path: String,
-    pub stamp: Stamp,
+    pub stamp: FileStamp,
 }
 
 /// All files under `folder`, sorted by path.
@@ -64,7 +64,7 @@ fn descend(folder: &Path, prefix: &str, entries: &mut Vec<Entry>) -> Result<(), 
         if metadata.is_dir() {
             descend(&item.path(), &format!("{path}/"), entries)?;
         } else if metadata.is_file() {
-            entries.push(Entry { path, stamp: Stamp::from(&metadata) });
+            entries.push(Entry { path, stamp: FileStamp::from(&metadata) });
         } else {
             return Err(StoreError::Special { path: item.path() });
         }
@@ -79,7 +79,7 @@ pub fn folders(folder: &Path) -> Result<Vec<Entry>, StoreError> {
     while let Some(path) = open.pop() {
         let here = if path.is_empty() { folder.to_owned() } else { folder.join(&path) };
         let reading = |cause| StoreError::reading(&here, cause);
-        let stamp = Stamp::from(&here.metadata().map_err(reading)?);
+        let stamp = FileStamp::from(&here.metadata().map_err(reading)?);
         for item in std::fs::read_dir(&here).map_err(reading)? {
             let item = item.map_err(reading)?;
             if item.file_type().map_err(reading)?.is_dir() {

@@ -13,26 +13,26 @@ use crate::hash::Digest;
 /// What was found wrong, and taken out of use.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[serde(tag = "flaw", rename_all = "kebab-case")]
-pub enum Flaw {
+pub enum Damage {
     Artifact { digest: Digest, problem: String },
     Record { key: Digest },
 }
 
 /// What a look at the whole store found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Checked {
+pub struct VerifyReport {
     pub artifacts: usize,
     pub records: usize,
     pub bytes: u64,
-    pub flaws: Vec<Flaw>,
+    pub flaws: Vec<Damage>,
     /// Records that name artifacts which are not there: their stages are worked again when needed.
     pub incomplete: Vec<Digest>,
 }
 
 impl Store {
     /// Hashes every artifact and reads every record. `each` hears the bytes of an artifact before it is read.
-    pub fn verify(&self, each: &mut dyn FnMut(u64)) -> Result<Checked, StoreError> {
-        let mut checked = Checked::default();
+    pub fn verify(&self, each: &mut dyn FnMut(u64)) -> Result<VerifyReport, StoreError> {
+        let mut checked = VerifyReport::default();
         for stored in self.artifacts() {
             each(stored.bytes);
             checked.artifacts += 1;
@@ -55,7 +55,7 @@ impl Store {
                 _ = std::fs::rename(&aside, &folder);
                 continue;
             }
-            checked.flaws.push(Flaw::Artifact { digest: stored.digest, problem });
+            checked.flaws.push(Damage::Artifact { digest: stored.digest, problem });
         }
         let items = std::fs::read_dir(self.root().join("ac")).into_iter().flatten().flatten();
         let mut records: Vec<_> = items.map(|item| item.path()).filter(|path| path.is_file()).collect();
@@ -75,7 +75,7 @@ impl Store {
                 }
                 _ => {
                     if self.quarantine(&path, &format!("{key}.json"))?.is_some() {
-                        checked.flaws.push(Flaw::Record { key });
+                        checked.flaws.push(Damage::Record { key });
                     }
                 }
             }

@@ -9,7 +9,7 @@ use std::{
 
 use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 
-use super::{gauge::Gauge, run::Face};
+use super::{gauge::Gauge, run::RunDisplay};
 use crate::progress::Observer;
 
 /// Columns of a terminal that does not say how many it has.
@@ -26,7 +26,7 @@ impl Bars {
     }
 }
 
-impl Face for Bars {
+impl RunDisplay for Bars {
     fn line(&self, text: &str) {
         // Fails only where the terminal is gone.
         _ = self.all.println(text);

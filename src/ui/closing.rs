@@ -8,8 +8,7 @@ use crate::exec::{Ended, Summary};
 /// `resume` is the command that goes on; `seconds` is how long the run took.
 pub fn closing_text(summary: &Summary, path: &Path, resume: &str, seconds: f64) -> String {
     let count = |which: Ended| summary.count(|ended| *ended == which);
-    let mut parts =
-        vec![format!("{} cached", count(Ended::Cached)), format!("{} worked", count(Ended::Worked))];
+    let mut parts = vec![format!("{} cached", count(Ended::Cached)), format!("{} worked", count(Ended::Ran))];
     let more = [(Ended::Skipped, "skipped"), (Ended::Failed, "failed"), (Ended::Open, "not begun")];
     parts.extend(
         more.into_iter()

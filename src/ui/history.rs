@@ -4,7 +4,7 @@ use chrono::{DateTime, Local};
 
 use super::human;
 use crate::{
-    exec::history::{Fate, Headline, NodeHistory, RunHistory, StageHistory, Stages, Standing},
+    exec::history::{Headline, NodeHistory, RunHistory, StageHistory, StageOutcome, Stages, Standing},
     store::Cost,
 };
 
@@ -22,8 +22,8 @@ pub fn runs_text(runs: &[RunHistory]) -> String {
             run.seed.map(|seed| seed.to_string()).unwrap_or_default(),
             run.headline().map(|headline| success(&headline)).unwrap_or_default(),
             human::seconds(run.seconds),
-            run.count(Fate::Worked).to_string(),
-            run.count(Fate::Reused).to_string(),
+            run.count(StageOutcome::Ran).to_string(),
+            run.count(StageOutcome::Reused).to_string(),
         ]
     };
     let rows: Vec<_> = std::iter::once(heading).chain(runs.iter().map(row)).collect();
@@ -87,20 +87,26 @@ fn standing(standing: Standing) -> &'static str {
     }
 }
 
-fn fate(fate: Fate) -> &'static str {
-    match fate {
-        Fate::Worked => "worked",
-        Fate::Reused => "reused",
-        Fate::Skipped => "skipped",
-        Fate::Failed => "failed",
-        Fate::Begun => "begun",
+fn outcome(outcome: StageOutcome) -> &'static str {
+    match outcome {
+        StageOutcome::Ran => "worked",
+        StageOutcome::Reused => "reused",
+        StageOutcome::Skipped => "skipped",
+        StageOutcome::Failed => "failed",
+        StageOutcome::Begun => "begun",
     }
 }
 
 /// `3 worked, 57 reused`.
 fn counts(run: &RunHistory) -> String {
-    let fates = [Fate::Worked, Fate::Reused, Fate::Skipped, Fate::Failed, Fate::Begun];
-    let counted = fates.map(|which| (run.count(which), fate(which)));
+    let fates = [
+        StageOutcome::Ran,
+        StageOutcome::Reused,
+        StageOutcome::Skipped,
+        StageOutcome::Failed,
+        StageOutcome::Begun,
+    ];
+    let counted = fates.map(|which| (run.count(which), outcome(which)));
     let shown = counted.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}"));
     shown.collect::<Vec<_>>().join(", ")
 }
@@ -124,7 +130,8 @@ pub fn run_text(run: &RunHistory, stages: &Stages<'_>) -> String {
     for node in &run.nodes {
         let stage = stages.stage(node);
         let said = node.error.clone().unwrap_or_else(|| human::metrics(&stage.metrics));
-        let line = format!("{:<7} {:<wide$}  {:>12}  {said}", fate(node.fate), node.id, took(node, &stage));
+        let line =
+            format!("{:<7} {:<wide$}  {:>12}  {said}", outcome(node.outcome), node.id, took(node, &stage));
         text += line.trim_end();
         text.push('\n');
     }
@@ -142,7 +149,7 @@ fn took(node: &NodeHistory, stage: &StageHistory) -> String {
 /// One stage with its artifacts, where they come from, and what its key is made of.
 pub fn stage_text(run: &RunHistory, stage: &StageHistory) -> String {
     let node = &stage.node;
-    let mut text = format!("{}/{}: {}", run.id, node.id, fate(node.fate));
+    let mut text = format!("{}/{}: {}", run.id, node.id, outcome(node.outcome));
     match (node.seconds, stage.worked_seconds) {
         (Some(seconds), _) => text += &format!(" in {}", human::seconds(seconds)),
         (None, Some(seconds)) => text += &format!(", worked in {} before", human::seconds(seconds)),

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Printer, gauge::Gauge, run::Face};
+use super::{Printer, gauge::Gauge, run::RunDisplay};
 use crate::progress::Observer;
 
 /// Between two signs of life of a stage.
@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_secs(15);
 
 pub struct Lines(pub Printer);
 
-impl Face for Lines {
+impl RunDisplay for Lines {
     fn line(&self, text: &str) {
         self.0.say(text);
     }

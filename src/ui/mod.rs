@@ -42,7 +42,7 @@ fn hint_text(hint: &str) -> String {
 
 /// How mcprl talks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Voice {
+pub enum OutputFormat {
     Human,
     Json,
 }
@@ -50,7 +50,7 @@ pub enum Voice {
 /// Writes to the two streams. A closed pipe is not an error: the reader has seen enough.
 #[derive(Debug, Clone, Copy)]
 pub struct Printer {
-    pub voice: Voice,
+    pub format: OutputFormat,
 }
 
 impl Printer {
@@ -59,7 +59,8 @@ impl Printer {
         let mut out = std::io::stdout().lock();
         let text = format!("{}\n", text.trim_end());
         _ = out.write_all(
-            if self.voice == Voice::Json { text.as_str().into() } else { shown(&text, &out) }.as_bytes(),
+            if self.format == OutputFormat::Json { text.as_str().into() } else { shown(&text, &out) }
+                .as_bytes(),
         );
     }
 
@@ -72,7 +73,7 @@ impl Printer {
 
     /// For people, to standard error; nothing with `--json`.
     pub fn say(self, text: &str) {
-        if self.voice == Voice::Human {
+        if self.format == OutputFormat::Human {
             // In one piece: standard error is not buffered, and a piece is a system call.
             let mut err = std::io::stderr().lock();
             _ = err.write_all(shown(&format!("{text}\n"), &err).as_bytes());
@@ -84,7 +85,7 @@ impl Printer {
     }
 
     pub fn error(self, failure: &Failure) {
-        if self.voice == Voice::Json {
+        if self.format == OutputFormat::Json {
             let mut error = serde_json::json!({
                 "error": { "code": failure.code(), "message": failure.to_string(), "hint": failure.hint() }
             });

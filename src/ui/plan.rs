@@ -1,12 +1,12 @@
 //! A plan as text: one line for each stage; iterations of a loop that fare alike are one line.
 
 use super::human;
-use crate::plan::{NoEstimate, NodeStatus, Rerun, RerunReason, Reused, Status, Survey, stage_name};
+use crate::plan::{NoEstimate, NodeStatus, PlanReport, Rerun, RerunReason, Reused, Status, stage_name};
 
-/// The survey, line by line, with a count at the end.
-pub fn plan_text(survey: &Survey) -> String {
+/// The report, line by line, with a count at the end.
+pub fn plan_text(report: &PlanReport) -> String {
     let mut rows: Vec<Row> = Vec::new();
-    for node in &survey.nodes {
+    for node in &report.nodes {
         let row = Row::of(node);
         // Stages of a loop take turns, so the row to extend may stand some rows above.
         match rows.iter_mut().rev().take(32).find(|earlier| earlier.continues(&row)) {
@@ -31,10 +31,10 @@ pub fn plan_text(survey: &Survey) -> String {
         text += line.trim_end();
         text.push('\n');
     }
-    let count = |which: fn(&Status) -> bool| survey.nodes.iter().filter(|node| which(&node.status)).count();
+    let count = |which: fn(&Status) -> bool| report.nodes.iter().filter(|node| which(&node.status)).count();
     text += &format!(
         "{}: {} cached, {} to run, {} that may run, {} skipped\n",
-        survey.name,
+        report.name,
         count(|status| matches!(status, Status::Cached { .. })),
         count(|status| matches!(status, Status::Run { .. } | Status::Waits { rerun: Rerun::Will, .. })),
         count(|status| {
@@ -43,19 +43,19 @@ pub fn plan_text(survey: &Survey) -> String {
         }),
         count(|status| matches!(status, Status::Skipped)),
     );
-    text + &ahead_text(survey) + &memory_text(survey)
+    text + &ahead_text(report) + &memory_text(report)
 }
 
 /// What is to come and what the cache saves, in all.
-fn ahead_text(survey: &Survey) -> String {
+fn ahead_text(report: &PlanReport) -> String {
     let mut text = String::new();
-    if survey.ahead.seconds > 0.0 {
-        let without = if survey.unknown.is_empty() { "" } else { ", without the stages below" };
-        text += &format!("ahead, by earlier figures{without}: about {}", human::cost(&survey.ahead));
-        if survey.clock < 0.95 * survey.ahead.seconds {
-            text += &format!("; {} on the clock, for some of it overlaps", human::seconds(survey.clock));
+    if report.ahead.seconds > 0.0 {
+        let without = if report.unknown.is_empty() { "" } else { ", without the stages below" };
+        text += &format!("ahead, by earlier figures{without}: about {}", human::cost(&report.ahead));
+        if report.clock < 0.95 * report.ahead.seconds {
+            text += &format!("; {} on the clock, for some of it overlaps", human::seconds(report.clock));
         }
-        if survey.nodes.iter().filter_map(|node| node.cost.as_ref()).any(|cost| !cost.is_alike()) {
+        if report.nodes.iter().filter_map(|node| node.cost.as_ref()).any(|cost| !cost.is_alike()) {
             text += " (*: figures of other parameters)";
         }
         text.push('\n');
@@ -65,36 +65,36 @@ fn ahead_text(survey: &Survey) -> String {
         (NoEstimate::OtherModel, "earlier runs used another model"),
         (NoEstimate::NoModel, "unknown until the model is here"),
     ] {
-        let stages = survey.unknown.iter().filter(|unknown| unknown.why == why);
+        let stages = report.unknown.iter().filter(|unknown| unknown.why == why);
         let stages: Vec<&str> = stages.map(|unknown| unknown.stage.as_str()).collect();
         if !stages.is_empty() {
             text += &format!("no estimate for {}: {because}\n", stages.join(", "));
         }
     }
     let runs =
-        survey.nodes.iter().any(|node| matches!(node.status, Status::Run { .. } | Status::Waits { .. }));
+        report.nodes.iter().any(|node| matches!(node.status, Status::Run { .. } | Status::Waits { .. }));
     let asked = |node: &NodeStatus| match &node.status {
         Status::Run { reasons, .. } => reasons.contains(&RerunReason::AskedAnew),
         _ => false,
     };
-    if survey.nodes.iter().any(asked) {
+    if report.nodes.iter().any(asked) {
         text += "assumes the server answers as it did last time; if it does not, the stages that depend on it rerun\n";
     }
-    if let Some(remote) = survey.unasked.as_ref().filter(|_| runs) {
+    if let Some(remote) = report.unasked.as_ref().filter(|_| runs) {
         text +=
             &format!("what is in the shared cache {remote}, which was not asked, will be taken from there\n");
     }
-    if survey.saved.seconds > 0.0 {
-        text += &format!("the cache saves {}\n", human::cost(&survey.saved));
+    if report.saved.seconds > 0.0 {
+        text += &format!("the cache saves {}\n", human::cost(&report.saved));
     }
     text
 }
 
 /// The most memory that stages at the engine take, each stage of a loop once.
-fn memory_text(survey: &Survey) -> String {
+fn memory_text(report: &PlanReport) -> String {
     // Name, bytes, and whether keys and values are held to half of what is free.
     let (mut most, mut unknown) = (Vec::<(String, usize, bool)>::new(), Vec::<String>::new());
-    for (node, memory) in survey.nodes.iter().filter_map(|node| Some((node, node.memory.as_ref()?))) {
+    for (node, memory) in report.nodes.iter().filter_map(|node| Some((node, node.memory.as_ref()?))) {
         let name = stage_name(&node.id);
         match (memory.peak, most.iter_mut().find(|(known, ..)| *known == name)) {
             (Some(peak), Some((_, known, halved))) if peak > *known => {
@@ -119,7 +119,7 @@ fn memory_text(survey: &Survey) -> String {
         let most: Vec<_> = most.iter().map(entry).collect();
         text += &format!("memory, about: {}\n", most.join(", "));
         let held =
-            survey.nodes.iter().filter_map(|node| node.memory.as_ref()).map(|memory| memory.held).max();
+            report.nodes.iter().filter_map(|node| node.memory.as_ref()).map(|memory| memory.held).max();
         if let Some(held) = held.filter(|held| *held > 0) {
             text += &format!(
                 "beside it, as long as there is room: models that other stages read, at most {}\n",
@@ -173,8 +173,8 @@ impl<'a> Row<'a> {
             None => why,
         };
         let last = turn.map_or(0, |(_, iteration, _)| iteration);
-        let seconds = node.cost.as_ref().map(|forecast| forecast.cost.seconds);
-        let differs = node.cost.as_ref().is_some_and(|forecast| !forecast.is_alike());
+        let seconds = node.cost.as_ref().map(|estimate| estimate.cost.seconds);
+        let differs = node.cost.as_ref().is_some_and(|estimate| !estimate.is_alike());
         Self { what, kind: &node.kind, why, turn, last, id: &node.id, seconds, differs }
     }
 

@@ -9,15 +9,15 @@ use std::{
 
 use serde_json::json;
 
-use super::{Printer, Voice, bars::Bars, human, lines::Lines, note_text, style};
+use super::{OutputFormat, Printer, bars::Bars, human, lines::Lines, note_text, style};
 use crate::{
     exec::{Event, Listener},
     plan::{Plan, RerunReason, stage_name},
-    progress::{Observer, Silent},
+    progress::{NoProgress, Observer},
 };
 
 /// How a run looks: bars or lines.
-pub trait Face: Send + Sync {
+pub trait RunDisplay: Send + Sync {
     fn line(&self, text: &str);
     fn begin(&self, id: &str) -> Arc<dyn Observer>;
     fn end(&self, id: &str);
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Shows a run's events.
 pub struct RunView {
     printer: Printer,
-    face: Box<dyn Face>,
+    face: Box<dyn RunDisplay>,
     state: Mutex<State>,
 }
 
@@ -45,11 +45,12 @@ struct State {
 impl RunView {
     /// Bars where standard error is a terminal, lines where it is not.
     pub fn new(printer: Printer, plan: &Plan) -> Self {
-        let face: Box<dyn Face> = if std::io::stderr().is_terminal() && printer.voice == Voice::Human {
-            Box::new(Bars::new())
-        } else {
-            Box::new(Lines(printer))
-        };
+        let face: Box<dyn RunDisplay> =
+            if std::io::stderr().is_terminal() && printer.format == OutputFormat::Human {
+                Box::new(Bars::new())
+            } else {
+                Box::new(Lines(printer))
+            };
         let state = State { turns: Turns::of(plan), held: Vec::new(), shown: Instant::now() };
         Self { printer, face, state: Mutex::new(state) }
     }
@@ -62,10 +63,10 @@ impl RunView {
     fn show(&self, state: &mut State) {
         state.shown = Instant::now();
         let text = std::mem::take(&mut state.held).join("\n");
-        match self.printer.voice {
+        match self.printer.format {
             _ if text.is_empty() => {}
-            Voice::Json => self.printer.data(&text),
-            Voice::Human => self.face.line(&style::shown(&text, &std::io::stderr())),
+            OutputFormat::Json => self.printer.data(&text),
+            OutputFormat::Human => self.face.line(&style::shown(&text, &std::io::stderr())),
         }
     }
 }
@@ -76,9 +77,9 @@ impl Listener for RunView {
             self.face.end(id);
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = match self.printer.voice {
-            Voice::Json => Some(event_json(event).to_string()),
-            Voice::Human => state.turns.text(event, self.face.shows_work()),
+        let text = match self.printer.format {
+            OutputFormat::Json => Some(event_json(event).to_string()),
+            OutputFormat::Human => state.turns.text(event, self.face.shows_work()),
         };
         state.held.extend(text);
         if !matches!(event, Event::Cached { .. }) || state.shown.elapsed() > PATIENCE {
@@ -87,9 +88,9 @@ impl Listener for RunView {
     }
 
     fn observer(&self, id: &str) -> Arc<dyn Observer> {
-        match self.printer.voice {
-            Voice::Human => self.face.begin(id),
-            Voice::Json => Arc::new(Silent),
+        match self.printer.format {
+            OutputFormat::Human => self.face.begin(id),
+            OutputFormat::Json => Arc::new(NoProgress),
         }
     }
 }

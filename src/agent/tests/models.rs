@@ -88,10 +88,10 @@ fn table() -> String {
 /// Plays these turns on a desk.
 async fn played(chat: &Chat, turns: Vec<Vec<u32>>) -> Episode {
     let desk = Desk::default();
-    let opening = Opening::new(chat, "Where is it?").unwrap();
+    let prompt_tokens = PromptTokens::new(chat, "Where is it?").unwrap();
     let lines = turns.into_iter().map(|tokens| (tokens, Stop::Token)).collect();
     let mut script = Script { lines, heard: Vec::new(), reopened: Vec::new() };
-    episode(&mut script, &desk, chat, &toolbox(), &opening, &limits()).await.unwrap()
+    episode(&mut script, &desk, chat, &toolbox(), &prompt_tokens, &limits()).await.unwrap()
 }
 
 fn tool_call(name: &str, arguments: Value) -> ToolCall {

@@ -75,7 +75,7 @@ impl Family {
     /// Templates after the family's manner that hide tools, and refuse them.
     pub fn toolless(&self) -> [String; 2] {
         let has = |token: &str| self.special.iter().chain([&self.eos]).any(|known| known == token);
-        let turn = own::ALL.iter().map(|own| own.turn).find(|turn| has(turn)).unwrap_or("<|im_start|>");
+        let turn = built_in::ALL.iter().map(|own| own.turn).find(|turn| has(turn)).unwrap_or("<|im_start|>");
         let blind = format!(
             "{{% for m in messages %}}{turn}{{{{ m.role }}}}: {{{{ m.content }}}}{{{{ eos_token }}}}{{% endfor %}}"
         );

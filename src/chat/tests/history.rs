@@ -27,14 +27,14 @@ fn call() -> ToolCall {
 }
 
 /// The tokens that a turn with this behind its header is sampled after, and what comes of it behind its results.
-fn told(chat: &Chat, thought: &str) -> (Vec<u32>, Option<Retold>) {
+fn told(chat: &Chat, thought: &str) -> (Vec<u32>, Option<RewrittenHistory>) {
     let prompt = chat.prompt(TASK).unwrap();
     let before = [prompt.shared, prompt.task].concat();
     let said = chat.format.assistant("Let me see.", &[call()]);
     let mut sampled = chat.vocabulary.encode(&format!("{thought}{said}"));
     sampled.push(chat.stop()[0]);
-    let retold = chat.retold(&before, &sampled, &chat.results(&[], &["no tables".into()]));
-    (before, retold)
+    let rewritten = chat.rewritten(&before, &sampled, &chat.results(&[], &["no tables".into()]));
+    (before, rewritten)
 }
 
 /// What a client that hands back text and calls alone makes the server render.
@@ -66,8 +66,8 @@ fn without_reasoning_the_history_is_what_the_template_writes_of_text_and_calls()
     ];
     for (folder, thinking, thought) in cases {
         let chat = load(folder, thinking, HistoryThinking::Strip);
-        let (before, retold) = told(&chat, thought);
-        let Retold { kept, turn, header } = retold.unwrap();
+        let (before, rewritten) = told(&chat, thought);
+        let RewrittenHistory { kept, turn, header } = rewritten.unwrap();
         let whole = [&before[..kept], &turn, &header].concat();
         assert_eq!(chat.decode(&whole), chat.decode(&served(&chat)), "{thinking:?} {thought:?}");
         assert_eq!(whole, served(&chat), "{thinking:?} {thought:?}");
@@ -119,7 +119,7 @@ proptest! {
         let chat = load(&path("qwen3"), Thinking::Off, HistoryThinking::Strip);
         let prompt = chat.prompt(TASK).unwrap();
         let before = [prompt.shared, prompt.task].concat();
-        let Retold { kept, turn, header } = chat.retold(&before, &tokens, &chat.results(&[], &["r".into()])).unwrap();
+        let RewrittenHistory { kept, turn, header } = chat.rewritten(&before, &tokens, &chat.results(&[], &["r".into()])).unwrap();
         prop_assert_eq!(kept + header.len(), before.len());
         let controls = |tokens: &[u32]| tokens.iter().filter(|id| chat.vocabulary.is_control(**id)).count();
         // A header, an end, and those of the results; no more than were sampled beside them.

@@ -19,7 +19,7 @@ use crate::{
     engine::EngineSpec,
     error::Result,
     model::{kernels::Format, ops::composed},
-    ui::{Printer, Voice},
+    ui::{OutputFormat, Printer},
 };
 use machine::Machine;
 use work::{Decode, Model, Training};
@@ -143,14 +143,14 @@ impl Bench {
         if let Some(folder) = &self.parity {
             let written = parity::write(folder, self.dtype.into(), &spec.places()?)?;
             printer.data(&written.display().to_string());
-            return Ok(Outcome::Worked);
+            return Ok(Outcome::Success);
         }
         let report = runtime()?.block_on(self.measure(&spec))?;
-        printer.data(&match printer.voice {
-            Voice::Json => serde_json::json!(report).to_string(),
-            Voice::Human => report.to_text(),
+        printer.data(&match printer.format {
+            OutputFormat::Json => serde_json::json!(report).to_string(),
+            OutputFormat::Human => report.to_text(),
         });
-        Ok(Outcome::Worked)
+        Ok(Outcome::Success)
     }
 
     async fn measure(&self, spec: &EngineSpec) -> Result<Report> {

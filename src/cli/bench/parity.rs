@@ -19,7 +19,7 @@ use std::{
 use candle_core::{DType, Device, Tensor, safetensors};
 
 use crate::{
-    engine::{EngineError, Microbatch, Places, Rule, Trainer, load_frozen, logits},
+    engine::{DeviceSet, EngineError, Microbatch, Rule, Trainer, load_frozen, logits},
     error::Result,
     grpo::{LossKind, Objective, StepSize, Token},
     model::{Adapter, kernels::Format},
@@ -82,7 +82,7 @@ impl Step {
 }
 
 /// Computes and writes it; gives the file's path.
-pub fn write(folder: &Path, format: Format, places: &Places) -> Result<PathBuf> {
+pub fn write(folder: &Path, format: Format, places: &DeviceSet) -> Result<PathBuf> {
     let step = Step::read(&folder.join("step.safetensors")).map_err(EngineError::from)?;
     let mut decoder = load_frozen(&folder.join("model"), Some(format), &places.first.device)?;
     Adapter::load(&mut decoder, &folder.join("adapter"))?;
@@ -97,7 +97,7 @@ pub fn write(folder: &Path, format: Format, places: &Places) -> Result<PathBuf> 
     let (rollouts, tokens) = (step.tokens.len(), step.old.iter().map(Vec::len).sum());
     let weight = objective.weight(&StepSize { rollouts, tokens, token_budget: 0 }, 0);
     let slope = |batch: usize, target: usize, new: f32| {
-        let of = |token: &Token| objective.term(&Token { new, ..*token }).slope;
+        let of = |token: &Token| objective.term(&Token { new, ..*token }).dloss_dlogp;
         (told[batch][target].iter().map(of).sum::<f64>() * weight) as f32
     };
     let mut trainer = Trainer::across(decoder, |parameters| vec![ADAMW; parameters.len()], places)?;

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     engine::{
-        EngineError, Footprint, Microbatch, Places, Rule, Sampler, Sampling, SamplingLoad, Trainer,
+        DeviceSet, EngineError, Footprint, Microbatch, Rule, Sampler, Sampling, SamplingLoad, Trainer,
         TrainingLoad, give_back, load_frozen,
     },
     error::Result,
@@ -138,7 +138,7 @@ fn sequences(load: &Load) -> Vec<(Vec<u32>, Vec<bool>)> {
     (0..load.groups * load.group).map(episode).collect()
 }
 
-pub fn training(model: Model<'_>, load: &Load, places: &Places, share: bool) -> Result<Training> {
+pub fn training(model: Model<'_>, load: &Load, places: &DeviceSet, share: bool) -> Result<Training> {
     let (threads, device) = (places.threads(), &places.first.device);
     let sequences = sequences(load);
     let total: usize = sequences.iter().map(|(tokens, _)| tokens.len()).sum();
@@ -199,7 +199,7 @@ fn mib(bytes: usize) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-pub async fn decode(model: Model<'_>, load: &Load, places: &Places) -> Result<Vec<Decode>> {
+pub async fn decode(model: Model<'_>, load: &Load, places: &DeviceSet) -> Result<Vec<Decode>> {
     let (threads, device) = (places.threads(), &places.first.device);
     let decoder = decoder(model, load.rank, device)?;
     let (config, adapter, by_kernels) =

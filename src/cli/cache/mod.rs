@@ -19,8 +19,8 @@ use crate::{
         history::{self, RunHistory, Standing},
     },
     hash::Digest,
-    store::{Copied, Flaw, Store, Swept},
-    ui::{Printer, Voice, bytes, plural, seconds},
+    store::{CopyReport, Damage, GcReport, Store},
+    ui::{OutputFormat, Printer, bytes, plural, seconds},
 };
 
 #[derive(Subcommand)]
@@ -157,7 +157,7 @@ fn list(printer: Printer, store: &Store) -> Result<Outcome> {
     let total: u64 = artifacts.iter().map(|stored| stored.bytes).sum();
     let runs = folder::list(store).len();
     let by = |digest: &Digest| writers.get(digest).cloned().unwrap_or_default();
-    if printer.voice == Voice::Json {
+    if printer.format == OutputFormat::Json {
         let artifacts: Vec<_> = artifacts
             .iter()
             .map(|stored| {
@@ -177,7 +177,7 @@ fn list(printer: Printer, store: &Store) -> Result<Outcome> {
         printer.json(&json!({
             "runs": runs, "results": records.len(), "bytes": total, "artifacts": artifacts, "waiting": waiting,
         }));
-        return Ok(Outcome::Worked);
+        return Ok(Outcome::Success);
     }
     for stored in &artifacts {
         let by = by(&stored.digest);
@@ -194,18 +194,18 @@ fn list(printer: Printer, store: &Store) -> Result<Outcome> {
         bytes(total)
     ));
     tell_waiting(printer, store);
-    Ok(Outcome::Worked)
+    Ok(Outcome::Success)
 }
 
 fn verify(printer: Printer, store: &Store) -> Result<Outcome> {
     let checked = store.verify(&mut |_| {})?;
-    if printer.voice == Voice::Json {
+    if printer.format == OutputFormat::Json {
         printer.json(&checked);
     } else {
         for flaw in &checked.flaws {
             printer.data(&match flaw {
-                Flaw::Artifact { digest, problem } => format!("artifact {}: {problem}", digest.short()),
-                Flaw::Record { key } => format!("record {}: cannot be read", key.short()),
+                Damage::Artifact { digest, problem } => format!("artifact {}: {problem}", digest.short()),
+                Damage::Record { key } => format!("record {}: cannot be read", key.short()),
             });
         }
         printer.say(&format!(
@@ -220,23 +220,23 @@ fn verify(printer: Printer, store: &Store) -> Result<Outcome> {
             printer.say(&format!("set aside in {}; a run makes what it needs anew", aside.display()));
         }
     }
-    Ok(if checked.flaws.is_empty() { Outcome::Worked } else { Outcome::Failed })
+    Ok(if checked.flaws.is_empty() { Outcome::Success } else { Outcome::Failed })
 }
 
 impl Gc {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let store = self.place.store(None)?;
         if !store.root().join("version").exists() {
-            match printer.voice {
-                Voice::Json => {
+            match printer.format {
+                OutputFormat::Json => {
                     let nothing: [&str; 0] = [];
                     printer.json(
-                        &json!({ "dry_run": self.dry_run, "removed": Swept::default(), "runs": nothing }),
+                        &json!({ "dry_run": self.dry_run, "removed": GcReport::default(), "runs": nothing }),
                     );
                 }
-                Voice::Human => printer.say(&format!("no cache at {}", store.root().display())),
+                OutputFormat::Human => printer.say(&format!("no cache at {}", store.root().display())),
             }
-            return Ok(Outcome::Worked);
+            return Ok(Outcome::Success);
         }
         store.prepare()?;
         let (drop, keep): (Vec<_>, Vec<_>) = {
@@ -256,9 +256,9 @@ impl Gc {
             };
             store.sweep(garbage, &asked)?
         };
-        if printer.voice == Voice::Json {
+        if printer.format == OutputFormat::Json {
             printer.json(&json!({ "dry_run": self.dry_run, "removed": swept, "runs": ids }));
-            return Ok(Outcome::Worked);
+            return Ok(Outcome::Success);
         }
         for id in &ids {
             printer.data(id);
@@ -290,7 +290,7 @@ impl Gc {
         if swept.spared > 0 {
             printer.say(&format!("{} left alone: a run came to need them meanwhile", swept.spared));
         }
-        Ok(Outcome::Worked)
+        Ok(Outcome::Success)
     }
 
     /// Runs to remove. One at work never is.
@@ -336,7 +336,7 @@ impl Export {
         let other = Store::open(&self.to)?;
         let copied = copy(&store, &other, &runs)?;
         tell(printer, "exported", &copied, &self.to.display().to_string());
-        Ok(Outcome::Worked)
+        Ok(Outcome::Success)
     }
 }
 
@@ -353,12 +353,12 @@ impl Import {
         }
         let copied = copy(&from, &store, &runs)?;
         tell(printer, "imported", &copied, &store.root().display().to_string());
-        Ok(Outcome::Worked)
+        Ok(Outcome::Success)
     }
 }
 
 /// The results first, the runs last: a run that is there has what it names.
-fn copy(from: &Store, to: &Store, runs: &[RunHistory]) -> Result<Copied> {
+fn copy(from: &Store, to: &Store, runs: &[RunHistory]) -> Result<CopyReport> {
     let absolute = |store: &Store| std::fs::canonicalize(store.root()).ok();
     if absolute(from).is_some() && absolute(from) == absolute(to) {
         return Err(CacheError::Itself(to.root().to_owned()).into());
@@ -366,7 +366,7 @@ fn copy(from: &Store, to: &Store, runs: &[RunHistory]) -> Result<Copied> {
     to.prepare()?;
     // A sweep on the other side leaves alone what a run at work may be about to name.
     let _presence = to.attend("import")?;
-    let mut all = Copied::default();
+    let mut all = CopyReport::default();
     // The newest first: its results are those that stand, mostly.
     let mut runs: Vec<&RunHistory> = runs.iter().collect();
     runs.sort_by_key(|run| std::cmp::Reverse(run.began_ms));
@@ -387,8 +387,8 @@ fn copy(from: &Store, to: &Store, runs: &[RunHistory]) -> Result<Copied> {
     Ok(all)
 }
 
-fn tell(printer: Printer, what: &str, copied: &Copied, place: &str) {
-    if printer.voice == Voice::Json {
+fn tell(printer: Printer, what: &str, copied: &CopyReport, place: &str) {
+    if printer.format == OutputFormat::Json {
         return printer.json(copied);
     }
     printer.say(&format!(

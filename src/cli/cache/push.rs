@@ -8,8 +8,8 @@ use serde_json::json;
 use super::super::{Outcome, place::Place};
 use crate::{
     error::{Class, Diagnostic, Failure, Result},
-    store::{Handed, NotAPlace, Remote, RemotePlace, RemoteSpec, Store, StoreError, Waiting},
-    ui::{Printer, Voice, bytes, plural},
+    store::{DrainReport, NotAPlace, Remote, RemotePlace, RemoteSpec, Store, StoreError, UploadQueue},
+    ui::{OutputFormat, Printer, bytes, plural},
 };
 
 #[derive(Args)]
@@ -86,7 +86,7 @@ impl Push {
         }
         let places = self.places(&store)?;
         let none = places.is_empty();
-        let mut outcome = Outcome::Worked;
+        let mut outcome = Outcome::Success;
         let mut told = Vec::new();
         for place in places {
             if self.all {
@@ -99,13 +99,13 @@ impl Push {
             let remote = Remote::new(RemoteSpec { place: place.clone(), push: true });
             let handed = remote.push_waiting(&store, &|| false)?;
             let left = remote.count_waiting(&store);
-            match printer.voice {
-                Voice::Json => told.push(json!({
+            match printer.format {
+                OutputFormat::Json => told.push(json!({
                     "remote": place.to_string(), "given": handed.given, "bytes": handed.bytes, "there": handed.there,
                     "differing": handed.differing, "waiting": left,
                     "problem": handed.away.as_ref().map(ToString::to_string),
                 })),
-                Voice::Human => printer.say(&text(&handed, left, &place)),
+                OutputFormat::Human => printer.say(&text(&handed, left, &place)),
             }
             if let Some(cause) = handed.away {
                 printer.error(&match cause {
@@ -117,24 +117,24 @@ impl Push {
                 outcome = Outcome::Failed;
             }
         }
-        match printer.voice {
-            Voice::Json => printer.json(&told),
-            Voice::Human if none => printer.say("nothing waits to be given to a shared cache"),
-            Voice::Human => {}
+        match printer.format {
+            OutputFormat::Json => printer.json(&told),
+            OutputFormat::Human if none => printer.say("nothing waits to be given to a shared cache"),
+            OutputFormat::Human => {}
         }
         Ok(outcome)
     }
 
     /// Lets go of what waits for the named one; for the only one that something waits for.
     fn forget(self, printer: Printer, store: &Store) -> Result<Outcome> {
-        let mut waiting: Vec<Waiting> =
+        let mut waiting: Vec<UploadQueue> =
             store.all_waiting().into_iter().filter(|waiting| !waiting.keys().is_empty()).collect();
         let known = || waiting.iter().map(|waiting| waiting.place.clone()).collect();
         if let Some(named) = &self.to {
             // A mistyped one may be no place at all by now.
             let place = RemotePlace::parse(named, Path::new(".")).map(|place| place.to_string());
             let is_meant =
-                |waiting: &Waiting| waiting.place == *named || Ok(&waiting.place) == place.as_ref();
+                |waiting: &UploadQueue| waiting.place == *named || Ok(&waiting.place) == place.as_ref();
             if !waiting.iter().any(is_meant) {
                 return Err(PushError::NothingWaits { place: named.clone(), known: known() }.into());
             }
@@ -142,25 +142,25 @@ impl Push {
         } else if waiting.len() > 1 {
             return Err(PushError::Several(known()).into());
         }
-        if waiting.is_empty() && printer.voice == Voice::Human {
+        if waiting.is_empty() && printer.format == OutputFormat::Human {
             printer.say("nothing waits to be given to a shared cache");
         }
         let mut told = Vec::new();
         for waiting in waiting {
             let count = waiting.keys().len();
             waiting.drop_all()?;
-            match printer.voice {
-                Voice::Json => told.push(json!({ "remote": waiting.place, "forgotten": count })),
-                Voice::Human => {
+            match printer.format {
+                OutputFormat::Json => told.push(json!({ "remote": waiting.place, "forgotten": count })),
+                OutputFormat::Human => {
                     let results = plural(count, "result");
                     printer.say(&format!("{results} will not be given to {}", waiting.place));
                 }
             }
         }
-        if printer.voice == Voice::Json {
+        if printer.format == OutputFormat::Json {
             printer.json(&told);
         }
-        Ok(Outcome::Worked)
+        Ok(Outcome::Success)
     }
 
     /// The named one; those with something waiting; to give all, the only one known.
@@ -189,7 +189,7 @@ fn parsed(text: &str) -> Result<RemotePlace> {
     Ok(RemotePlace::parse(text, Path::new(".")).map_err(wrong)?)
 }
 
-fn text(handed: &Handed, left: usize, place: &RemotePlace) -> String {
+fn text(handed: &DrainReport, left: usize, place: &RemotePlace) -> String {
     let mut parts =
         vec![format!("gave {} ({}) to {place}", plural(handed.given, "result"), bytes(handed.bytes))];
     let more =

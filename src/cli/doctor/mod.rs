@@ -13,7 +13,7 @@ use crate::{
     error::{Failure, Result},
     plan::{Overrides, Plan, Source},
     store::{FileDigests, Store},
-    ui::{Printer, Voice, bytes},
+    ui::{OutputFormat, Printer, bytes},
 };
 
 #[derive(Args)]
@@ -69,9 +69,9 @@ impl Doctor {
             Some(file) => self.look_at(file, &store, &mut findings),
             None => Ok(()),
         };
-        match printer.voice {
-            Voice::Json => printer.json(&findings),
-            Voice::Human => {
+        match printer.format {
+            OutputFormat::Json => printer.json(&findings),
+            OutputFormat::Human => {
                 for finding in &findings {
                     let mark = match finding.verdict {
                         Verdict::Good => "ok",
@@ -87,7 +87,7 @@ impl Doctor {
         }
         looked_at?;
         let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
-        Ok(if bad { Outcome::Failed } else { Outcome::Worked })
+        Ok(if bad { Outcome::Failed } else { Outcome::Success })
     }
 
     /// Adds what the run file needs; what is wrong with the file itself is an error.

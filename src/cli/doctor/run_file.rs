@@ -15,7 +15,7 @@ use crate::{
     hash::Digest,
     llm,
     mcp::{McpError, ServerSpec, Session, State},
-    plan::{Foresight, Ledger, NodeIndex, Plan, Problem, Stage, Subject, Survey, Told},
+    plan::{Findings, Foresight, Ledger, NodeIndex, Plan, PlanReport, Problem, Stage, Subject},
     stage::{model, prospect::Foreseen},
     store::{Fetched, Remote, Store},
     ui::bytes,
@@ -64,7 +64,7 @@ fn server(spec: &ServerSpec) -> Finding {
     let late = || McpError::StartTimeout {
         server: spec.transport.to_string(),
         limit,
-        said: crate::mcp::LastWords::default(),
+        said: crate::mcp::ServerOutput::default(),
     };
     let described = runtime().and_then(|runtime| {
         let described = runtime.block_on(async { tokio::time::timeout(limit * 2, visit).await });
@@ -117,7 +117,7 @@ fn stages(plan: &Plan, store: &Store) -> Vec<Finding> {
             );
         }
     }
-    let Told { mut problems, notes, .. } = foresight.into_told();
+    let Findings { mut problems, notes, .. } = foresight.into_findings();
     problems.retain(|problem| problem.subject == Subject::Stage);
     let wrong: BTreeSet<&String> = problems.iter().filter_map(|problem| problem.stage.as_ref()).collect();
     let own = lines.into_iter().filter(|(name, _)| !wrong.contains(name));
@@ -225,9 +225,9 @@ fn judge(model: &str, base_url: &str, variable: &str) -> Finding {
 
 /// The stage that takes most, beside what there is.
 fn memory(plan: &Plan, store: &Store) -> Result<Option<Finding>> {
-    let survey = Survey::new(plan, store, &[])?;
+    let report = PlanReport::new(plan, store, &[])?;
     let peak = |node: &crate::plan::NodeStatus| Some((node.memory.as_ref()?.peak?, node.id.clone()));
-    let Some((peak, id)) = survey.nodes.iter().filter_map(peak).max() else { return Ok(None) };
+    let Some((peak, id)) = report.nodes.iter().filter_map(peak).max() else { return Ok(None) };
     let text = format!("{id} takes about {} at most", bytes(peak as u64));
     Ok(Some(match available() {
         Some(free) if free < peak => Finding {

@@ -7,7 +7,7 @@ use crate::error::Diagnostic;
 fn trainer(rank: usize, left: usize) -> Trainer {
     let mut decoder = decoder();
     Adapter::fresh(&mut decoder, &AdapterConfig::new(rank, 8.0), 5).unwrap();
-    let places = Places { bases: Some(Bases::with_left(left)), ..Places::cpu(1, 2) };
+    let places = DeviceSet { bases: Some(ModelCache::with_left(left)), ..DeviceSet::cpu(1, 2) };
     let rule = Rule::AdamW { rate: 1e-2, beta1: 0.9, beta2: 0.95, weight_decay: 0.1 };
     Trainer::across(decoder, |all| vec![rule; all.len()], &places).unwrap()
 }

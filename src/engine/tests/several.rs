@@ -20,8 +20,8 @@ fn batches() -> Vec<Microbatch> {
 
 fn walk(trainer: &mut Trainer, steps: std::ops::Range<u32>) -> Vec<StepReport> {
     let step = |step| {
-        let slope = |batch: usize, _, p: f32| 0.01 * p - 0.02 * batch as f32;
-        trainer.step(&batches(), &slope, 1e-2 / f64::from(step + 1), 1.0).unwrap()
+        let dloss_dlogp = |batch: usize, _, p: f32| 0.01 * p - 0.02 * batch as f32;
+        trainer.step(&batches(), &dloss_dlogp, 1e-2 / f64::from(step + 1), 1.0).unwrap()
     };
     steps.map(step).collect()
 }
@@ -46,7 +46,7 @@ fn large() -> Decoder {
 #[tokio::test]
 async fn what_is_sampled_is_the_same_on_any_number_of_devices() {
     for make in [decoder, adapted, large] {
-        let on = |devices| Sampler::across(make(), &Places::cpu(devices, 4), None).unwrap();
+        let on = |devices| Sampler::across(make(), &DeviceSet::cpu(devices, 4), None).unwrap();
         let expected = play(&on(1), 10).await;
         assert_eq!(play(&on(2), 10).await, expected);
         assert_eq!(play(&on(3), 10).await, expected);
@@ -55,7 +55,7 @@ async fn what_is_sampled_is_the_same_on_any_number_of_devices() {
 
 #[tokio::test]
 async fn every_device_has_prompts_of_its_own() {
-    let sampler = Sampler::across(decoder(), &Places::cpu(3, 3), None).unwrap();
+    let sampler = Sampler::across(decoder(), &DeviceSet::cpu(3, 3), None).unwrap();
     let homes: Vec<usize> = (0..6).map(|seed| sampler.home(&[tokens(8, seed).into()])).collect();
     assert_eq!(homes, [0, 1, 2, 0, 1, 2]);
     assert_eq!(sampler.home(&[tokens(8, 4).into()]), 1, "a prompt that is known stays");
@@ -69,7 +69,7 @@ fn a_training_is_the_same_bytes_on_any_number_of_devices() {
     for make in [decoder, adapted] {
         for (rule, dropout) in [(ADAMW, None), (eight, Some((0.3, 9))), (muon, None)] {
             let trained = |devices| {
-                let mut trainer = Trainer::across(make(), rules(rule), &Places::cpu(devices, 4)).unwrap();
+                let mut trainer = Trainer::across(make(), rules(rule), &DeviceSet::cpu(devices, 4)).unwrap();
                 trainer.dropout = dropout;
                 let logprobs: Vec<_> =
                     walk(&mut trainer, 0..3).into_iter().map(|report| report.logprobs).collect();
@@ -84,9 +84,9 @@ fn a_training_is_the_same_bytes_on_any_number_of_devices() {
 #[test]
 fn a_large_model_is_trained_to_the_same_bytes_on_any_number_of_devices() {
     let trained = |devices| {
-        let mut trainer = Trainer::across(large(), rules(ADAMW), &Places::cpu(devices, 4)).unwrap();
-        let slope = |_, _, p: f32| 0.01 * p;
-        trainer.step(&batches()[..3], &slope, 1e-2, 1.0).unwrap();
+        let mut trainer = Trainer::across(large(), rules(ADAMW), &DeviceSet::cpu(devices, 4)).unwrap();
+        let dloss_dlogp = |_, _, p: f32| 0.01 * p;
+        trainer.step(&batches()[..3], &dloss_dlogp, 1e-2, 1.0).unwrap();
         state(&mut trainer)
     };
     assert!(trained(1) == trained(2));
@@ -95,7 +95,7 @@ fn a_large_model_is_trained_to_the_same_bytes_on_any_number_of_devices() {
 #[test]
 fn a_training_goes_on_in_the_same_bytes_on_another_number_of_devices() {
     for make in [decoder, adapted] {
-        let on = |devices| Trainer::across(make(), rules(ADAMW), &Places::cpu(devices, 3)).unwrap();
+        let on = |devices| Trainer::across(make(), rules(ADAMW), &DeviceSet::cpu(devices, 3)).unwrap();
         let mut straight = on(1);
         walk(&mut straight, 0..4);
         let mut stopped = on(3);
@@ -113,7 +113,7 @@ fn the_copies_have_the_first_ones_parameters_after_every_step() {
     for forced in [false, true] {
         let _forced = forced.then(composed::force);
         for make in [decoder, adapted] {
-            let mut trainer = Trainer::across(make(), rules(ADAMW), &Places::cpu(3, 3)).unwrap();
+            let mut trainer = Trainer::across(make(), rules(ADAMW), &DeviceSet::cpu(3, 3)).unwrap();
             let before = values_of(&mut trainer.decoder);
             walk(&mut trainer, 0..2);
             let first = values_of(&mut trainer.decoder);
@@ -141,10 +141,10 @@ fn where_each_device_sums_its_own_the_sum_is_that_of_one_device() {
     let _forced = composed::force();
     for (make, dropout) in [(decoder as fn() -> Decoder, None), (adapted, Some((0.3, 9)))] {
         let gradients = |devices| {
-            let mut trainer = Trainer::across(make(), rules(ADAMW), &Places::cpu(devices, 1)).unwrap();
+            let mut trainer = Trainer::across(make(), rules(ADAMW), &DeviceSet::cpu(devices, 1)).unwrap();
             trainer.dropout = dropout;
-            let slope = |batch: usize, _, p: f32| 0.1 * p - 0.2 * batch as f32;
-            let (gradients, logprobs) = trainer.gradients(&batches(), &slope).unwrap();
+            let dloss_dlogp = |batch: usize, _, p: f32| 0.1 * p - 0.2 * batch as f32;
+            let (gradients, logprobs) = trainer.gradients(&batches(), &dloss_dlogp).unwrap();
             let slots: Vec<_> = gradients.slots.iter().map(|slot| ops::read(slot).unwrap()).collect();
             (slots, logprobs)
         };
@@ -163,7 +163,7 @@ fn where_each_device_sums_its_own_the_sum_is_that_of_one_device() {
 fn a_microbatch_that_fails_on_one_device_ends_the_step_with_its_error() {
     for forced in [false, true] {
         let _forced = forced.then(composed::force);
-        let mut trainer = Trainer::across(decoder(), rules(ADAMW), &Places::cpu(2, 2)).unwrap();
+        let mut trainer = Trainer::across(decoder(), rules(ADAMW), &DeviceSet::cpu(2, 2)).unwrap();
         let sequence = |token| [(vec![1, 2, token], vec![true; 3])];
         let batches: Vec<_> =
             [3, 4, 9000, 5].map(|token| Microbatch::new(&sequence(token)).0).into_iter().collect();

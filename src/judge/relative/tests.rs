@@ -105,7 +105,7 @@ async fn judged(judge: &Relative, memory: &Notebook, digits: &[u32]) -> crate::e
     };
     let trajectories: Vec<_> = digits.iter().map(trajectory).collect();
     let group: Vec<_> =
-        trajectories.iter().map(|trajectory| Attempt { scenario: &scenario, trajectory }).collect();
+        trajectories.iter().map(|trajectory| JudgedTrajectory { scenario: &scenario, trajectory }).collect();
     let verdicts = judge.judge(&group, memory).await?;
     Ok(verdicts.into_iter().map(|verdict| verdict.score).collect())
 }

@@ -22,7 +22,7 @@ pub use layer::Saved;
 use super::{
     Linear, Matrix, ModelConfig, ModelError, Role, Vector,
     kernels::Format,
-    ops::{self, Gradients, Holding},
+    ops::{self, Gradients, KvFormat},
     rope::Rope,
 };
 
@@ -120,10 +120,10 @@ impl Decoder {
     }
 
     /// How it holds keys and values.
-    pub fn holding(&self) -> Holding {
+    pub fn holding(&self) -> KvFormat {
         let first = self.layers.first().and_then(|layer| layer.linears.first());
         let format = first.map_or(Format::F32, |linear| linear.weight.format());
-        Holding { heads: self.config.heads, format, by_kernels: self.by_kernels() }
+        KvFormat { heads: self.config.heads, format, by_kernels: self.by_kernels() }
     }
 
     /// The 16-bit type in which a device holds its linear layers and multiplies; none where they are wider or trained.

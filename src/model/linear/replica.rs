@@ -21,7 +21,7 @@ impl Matrix {
     pub fn replica(&self, device: &Device) -> Result<Self> {
         let weight = match &self.weight {
             Weight::Plain(tensor, _) => Weight::Plain(copy_to(tensor, device)?, OnceLock::new()),
-            Weight::Placed(tensor) => Weight::Placed(copy_to(tensor, device)?),
+            Weight::UnsyncedArtifact(tensor) => Weight::UnsyncedArtifact(copy_to(tensor, device)?),
             Weight::Frozen(frozen) if device.is_cpu() => Weight::Frozen(frozen.clone()),
             Weight::Frozen(_) => return Err(misplaced()),
         };
@@ -32,7 +32,7 @@ impl Matrix {
     pub fn beside(&self) -> Result<Self> {
         let weight = match &self.weight {
             Weight::Plain(tensor, _) => Weight::Plain(tensor.copy()?, OnceLock::new()),
-            Weight::Placed(tensor) => Weight::Placed(tensor.clone()),
+            Weight::UnsyncedArtifact(tensor) => Weight::UnsyncedArtifact(tensor.clone()),
             Weight::Frozen(frozen) => Weight::Frozen(frozen.clone()),
         };
         Ok(Self { weight, slot: self.slot })

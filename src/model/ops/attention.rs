@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use super::{
     by_kernels,
-    composed::{self, Level, Piece, Rows, Seen, Sight, TileSize, flash},
+    composed::{self, Level, MaskSpans, Piece, Rows, Seen, TileSize, flash},
     filled, values,
 };
 use crate::model::kernels::{self, Format, Heads, KeyValues, Span};
@@ -21,14 +21,14 @@ pub enum Cache {
 
 /// How a decoder holds keys and values.
 #[derive(Debug, Clone, Copy)]
-pub struct Holding {
+pub struct KvFormat {
     pub heads: Heads,
     /// What its linear layers are multiplied in: keys and values are rounded to that, in sampling and in training.
     pub format: Format,
     pub by_kernels: bool,
 }
 
-impl Holding {
+impl KvFormat {
     /// The type of keys and values on a device.
     fn dtype(self) -> DType {
         dtype(self.format)
@@ -98,7 +98,7 @@ impl Cache {
 }
 
 /// A cached segment and the rows that attend to it.
-pub struct Past<'a> {
+pub struct CachedSegment<'a> {
     pub rows: Range<usize>,
     /// Position of the segment's first key.
     pub first: usize,
@@ -107,20 +107,20 @@ pub struct Past<'a> {
 
 /// What the rows of one step or tree see, found in the first layer and the same in every other.
 #[derive(Default)]
-pub struct Sights {
-    tiles: OnceCell<Vec<Sight>>,
+pub struct AttentionMask {
+    tiles: OnceCell<Vec<MaskSpans>>,
     levels: OnceCell<Option<Vec<Level>>>,
     /// What flash attention may multiply: the 16-bit type of the decoder's weights.
     half: Option<DType>,
 }
 
-impl Sights {
+impl AttentionMask {
     /// `half`: as [`crate::model::Decoder::half`] says.
     pub fn new(half: Option<DType>) -> Self {
         Self { half, ..Self::default() }
     }
 
-    fn tiles(&self, find: impl FnOnce() -> Result<Vec<Sight>>) -> Result<&[Sight]> {
+    fn tiles(&self, find: impl FnOnce() -> Result<Vec<MaskSpans>>) -> Result<&[MaskSpans]> {
         if let Some(found) = self.tiles.get() {
             return Ok(found);
         }
@@ -144,13 +144,13 @@ impl Sights {
 pub fn attend(
     q: &Tensor,
     positions: &[u32],
-    past: &[Past<'_>],
+    past: &[CachedSegment<'_>],
     heads: Heads,
-    sights: &Sights,
+    mask: &AttentionMask,
 ) -> Result<Tensor> {
     if by_kernels(q) {
         let mut spans = Vec::with_capacity(past.len());
-        for Past { rows, first, cache } in past {
+        for CachedSegment { rows, first, cache } in past {
             if let Cache::Kernels(kv) = cache {
                 spans.push(Span { rows: rows.clone(), first: *first, kv });
             }
@@ -167,20 +167,20 @@ pub fn attend(
         };
         Tensor::cat(&pieces.iter().map(of).collect::<Result<Vec<_>>>()?, 0)
     };
-    if let Some((levels, half)) = sights.levels(q, heads, || composed::levels(positions, &spans())) {
+    if let Some((levels, half)) = mask.levels(q, heads, || composed::levels(positions, &spans())) {
         let whole = |span: usize| {
             let all = [(span, 0..past[span].cache.len())];
             Ok((keys(&all, 0)?, keys(&all, 1)?))
         };
         return composed::attend_runs(q, levels, whole, (heads, half), &flash::attend);
     }
-    let sights = sights.tiles(|| composed::sights(positions, &spans(), TileSize::STEP, q.device()))?;
+    let mask = mask.tiles(|| composed::mask(positions, &spans(), TileSize::STEP, q.device()))?;
     let held = past.iter().find_map(|past| match past.cache {
         Cache::Composed([keys, _]) => Some(keys.dtype()),
         Cache::Kernels(_) => None,
     });
     let like = (heads, held.unwrap_or(DType::F32));
-    composed::attend(q, sights, |pieces| Ok((keys(pieces, 0)?, keys(pieces, 1)?)), like)
+    composed::attend(q, mask, |pieces| Ok((keys(pieces, 0)?, keys(pieces, 1)?)), like)
 }
 
 fn attend_spans(q: &Tensor, positions: &[u32], spans: &[Span<'_>], heads: Heads) -> Result<Tensor> {
@@ -195,11 +195,11 @@ pub struct TreeLayout<'a> {
     /// Per segment: its own rows, the rows that attend to it, and its first position.
     pub segments: &'a [(Range<usize>, Range<usize>, usize)],
     pub heads: Heads,
-    /// As in [`Holding`].
+    /// As in [`KvFormat`].
     pub format: Format,
     /// Of attention that no kernel computes.
     pub tile: TileSize,
-    pub sights: Sights,
+    pub mask: AttentionMask,
 }
 
 impl<'a> TreeLayout<'a> {
@@ -209,15 +209,15 @@ impl<'a> TreeLayout<'a> {
         heads: Heads,
         format: Format,
     ) -> Self {
-        Self { positions, segments, heads, format, tile: TileSize::TREE, sights: Sights::default() }
+        Self { positions, segments, heads, format, tile: TileSize::TREE, mask: AttentionMask::default() }
     }
 
     fn spans_seen(&self) -> Vec<Seen> {
         self.segments.iter().map(|(own, rows, first)| (rows.clone(), *first, own.len())).collect()
     }
 
-    fn tiles(&self, device: &Device) -> Result<&[Sight]> {
-        self.sights.tiles(|| composed::sights(self.positions, &self.spans_seen(), self.tile, device))
+    fn tiles(&self, device: &Device) -> Result<&[MaskSpans]> {
+        self.mask.tiles(|| composed::mask(self.positions, &self.spans_seen(), self.tile, device))
     }
 
     /// Pieces of segments as ranges of the batch's rows, neighbours as one.
@@ -258,7 +258,7 @@ impl<'a> TreeLayout<'a> {
     pub fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         if !by_kernels(q) {
             let find = || composed::levels(self.positions, &self.spans_seen());
-            if let Some((levels, half)) = self.sights.levels(q, self.heads, find) {
+            if let Some((levels, half)) = self.mask.levels(q, self.heads, find) {
                 let own = |x: &Tensor, span: usize| {
                     let rows = &self.segments[span].0;
                     x.narrow(0, rows.start, rows.len())
@@ -284,10 +284,10 @@ impl<'a> TreeLayout<'a> {
         dout: &Tensor,
     ) -> Result<(Tensor, Tensor, Tensor)> {
         if !by_kernels(q) {
-            let sights = self.tiles(q.device())?;
+            let mask = self.tiles(q.device())?;
             return composed::attend_backward(
                 (q, k, v),
-                sights,
+                mask,
                 |pieces| self.keys(pieces),
                 (self.heads, dtype(self.format)),
                 out,

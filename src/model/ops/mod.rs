@@ -12,7 +12,7 @@ use std::{cell::Cell, ops::Deref, ops::Range};
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Storage, Tensor, bail};
 
 use super::kernels::{self, by_rows};
-pub use attention::{Cache, Holding, Past, Sights, TreeLayout, attend};
+pub use attention::{AttentionMask, Cache, CachedSegment, KvFormat, TreeLayout, attend};
 
 /// Whether the kernels compute on this tensor; on every other, operations are composed of candle's.
 pub fn by_kernels(tensor: &Tensor) -> bool {

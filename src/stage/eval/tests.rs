@@ -16,7 +16,7 @@ use crate::{
     hash::Digest,
     mcp::{Limits, ServerSpec, Session, State, Transport, demo::HttpServer},
     model::{Adapter, AdapterConfig, Decoder, Design, Init, ModelConfig, kernels::Heads},
-    progress::Silent,
+    progress::NoProgress,
     stage::{
         Artifacts, Rows,
         testing::{caller, tool_server},
@@ -201,7 +201,7 @@ impl Hall {
             },
             artifacts: Arc::new(BaseAlone(self.path("base"))),
             rows: self.recorded.clone(),
-            observer: Arc::new(Silent),
+            observer: Arc::new(NoProgress),
             held: Arc::default(),
             meter: Arc::default(),
             cancel: CancellationToken::new(),

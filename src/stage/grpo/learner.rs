@@ -48,7 +48,7 @@ impl Learner {
         let moments = memory::moments(&context.params);
         let config = ModelConfig::load(policy.model())?;
         let (mut decoder, places) = match params.lora {
-            true => policy.seat(&context.held, &context.engine, beside)?,
+            true => policy.load(&context.held, &context.engine, beside)?,
             false => {
                 let places = context.held.bases.places(&context.engine)?;
                 context.held.bases.clear(&places, beside);
@@ -150,7 +150,7 @@ pub fn score_reference(
     context: &Context,
 ) -> Result<usize> {
     let beside = reference.beside("grpo", context)?;
-    let (mut decoder, places) = reference.seat(&context.held, &context.engine, beside)?;
+    let (mut decoder, places) = reference.load(&context.held, &context.engine, beside)?;
     if reference.base.is_some() {
         Adapter::load(&mut decoder, &reference.folder)?;
     }

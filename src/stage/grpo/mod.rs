@@ -20,10 +20,12 @@ use crate::{
     data::{self, GroupKey, Reward, Step, Trajectory},
     engine::Recompute,
     error::{Class, Diagnostic, Interrupted, Result},
-    grpo::{Attempt, Clip, LossKind, Objective, Scale, Schedule, Shape, Silence, ZeroVariance, advantages},
+    grpo::{
+        Clip, LossKind, NoSignal, Objective, Scale, Schedule, ScoredRollout, Shape, ZeroVariance, advantages,
+    },
     model::kernels::Format,
     random::permutation,
-    spent::Spent,
+    usage::Usage,
 };
 use learner::{Learner, OptimizerKind};
 pub use look::look;
@@ -184,7 +186,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let success =
         mean(rewards.values().filter_map(|r| r.correct.map(|correct| f64::from(u8::from(correct)))));
 
-    // Scored before the policy is seated: of two models the first can be let go.
+    // Scored before the policy is attached: of two models the first can be let go.
     let vocabulary = match context.inputs.contains_key("reference") {
         true => {
             let reference = PolicyFolder::open(context.input("reference")?, context)?;
@@ -222,7 +224,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
             continue;
         }
         let (mut step, kl) = step::update(&mut learner.trainer, &rollouts, &params, learning_rate)?;
-        context.meter.add(Spent { trained_tokens: step.tokens, ..Spent::default() });
+        context.meter.add(Usage { trained_tokens: step.tokens, ..Usage::default() });
         kls.push(kl);
         if let Some(gap) = step.max_logprob_gap.filter(|gap| comparable && *gap > most) {
             return Err(GrpoError::Mismatch { gap }.into());
@@ -268,7 +270,7 @@ fn attempt<'a>(
     trajectory: &'a Trajectory,
     rewards: &BTreeMap<&str, &Reward>,
     params: &Params,
-) -> Result<Attempt<'a>, GrpoError> {
+) -> Result<ScoredRollout<'a>, GrpoError> {
     let (tokens, sampled, logprobs) =
         (trajectory.tokens.len(), trajectory.sampled.len(), trajectory.logprobs.len());
     if tokens != sampled || tokens != logprobs {
@@ -279,12 +281,12 @@ fn attempt<'a>(
     }
     let truncated = matches!(trajectory.end.as_str(), "out_of_turns" | "out_of_tokens" | "out_of_time");
     let excluded = match trajectory.end.as_str() {
-        _ if truncated && params.mask_truncated => Some(Silence::Truncated),
-        _ if step::trained(trajectory) == 0 => Some(Silence::Empty),
+        _ if truncated && params.mask_truncated => Some(NoSignal::Truncated),
+        _ if step::trained(trajectory) == 0 => Some(NoSignal::Empty),
         _ => None,
     };
     let reward = rewards.get(trajectory.id.as_str()).map_or(f32::NAN, |reward| reward.reward);
-    Ok(Attempt { group: trajectory.group(), reward, excluded })
+    Ok(ScoredRollout { group: trajectory.group(), reward, excluded })
 }
 
 /// The groups of every minibatch, in an order drawn from the seed.

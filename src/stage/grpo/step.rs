@@ -1,4 +1,4 @@
-//! One optimiser step: rollouts into microbatches, the objective's slopes into gradients.
+//! One optimiser step: rollouts into microbatches, the objective's dloss_dlogp into gradients.
 
 use std::collections::BTreeMap;
 
@@ -80,15 +80,15 @@ pub fn update(
         let token = Token { new, ..of.token };
         (token, objective.term(&token), objective.weight(&size, share.rows[of.row].rollout.length))
     };
-    let slope = |share: usize, target: usize, new: f32| -> f32 {
+    let dloss_dlogp = |share: usize, target: usize, new: f32| -> f32 {
         let share = &shares[share];
-        let slopes = share.terms[target].iter().map(|of| {
+        let dloss_dlogp = share.terms[target].iter().map(|of| {
             let (_, term, weight) = weigh(share, of, new);
-            term.slope * weight
+            term.dloss_dlogp * weight
         });
-        slopes.sum::<f64>() as f32
+        dloss_dlogp.sum::<f64>() as f32
     };
-    let report = trainer.step(&batches, &slope, learning_rate, params.max_gradient_norm)?;
+    let report = trainer.step(&batches, &dloss_dlogp, learning_rate, params.max_gradient_norm)?;
 
     let mut tally = Tally::default();
     for (share, logprobs) in shares.iter().zip(&report.logprobs) {

@@ -13,11 +13,11 @@ use crate::{
     engine::{Microbatch, score},
     hash::Digest,
     model::{Decoder, Init, ModelConfig, kernels::Heads, read_safetensors},
-    stage::{Artifacts, Held, testing},
+    stage::{Artifacts, SharedModels, testing},
 };
 
 /// A model, episodes that it played, and what they were worth.
-struct Hall(tempfile::TempDir, Arc<Held>);
+struct Hall(tempfile::TempDir, Arc<SharedModels>);
 
 struct Base(PathBuf);
 

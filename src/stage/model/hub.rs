@@ -246,7 +246,7 @@ impl Commit {
         if pointer.is_symlink() && !pointer.exists() {
             std::fs::remove_file(&pointer)?;
         }
-        let path = self.repo.download_with_progress(name, Told::new(observer, name))?;
+        let path = self.repo.download_with_progress(name, DownloadProgress::new(observer, name))?;
         let (found, expected) = (path.metadata()?.len(), metadata.size() as u64);
         if found == expected {
             return Ok(Ok(path));
@@ -305,7 +305,7 @@ pub fn check_id(id: &str, revision: &str) -> Result<(), ModelStageError> {
 }
 
 /// Passes a download's progress on, in bytes; a part fetched twice counts once.
-struct Told<'a> {
+struct DownloadProgress<'a> {
     observer: &'a dyn Observer,
     name: String,
     size: u64,
@@ -313,13 +313,13 @@ struct Told<'a> {
     told: u64,
 }
 
-impl<'a> Told<'a> {
+impl<'a> DownloadProgress<'a> {
     fn new(observer: &'a dyn Observer, name: &str) -> Self {
         Self { observer, name: name.to_owned(), size: 0, done: 0, told: 0 }
     }
 }
 
-impl Progress for Told<'_> {
+impl Progress for DownloadProgress<'_> {
     fn init(&mut self, size: usize, _: &str) {
         (self.size, self.done) = (size as u64, 0);
     }

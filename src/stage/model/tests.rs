@@ -19,7 +19,7 @@ use crate::{
     engine::EngineSpec,
     error::Diagnostic,
     model::{Decoder, Init, write_safetensors},
-    progress::Silent,
+    progress::NoProgress,
     stage::{
         prospect::{Looked, Prospect},
         testing::context,
@@ -290,7 +290,7 @@ impl Shelf {
 }
 
 async fn fetch(hub: Hub, id: &'static str, revision: Option<&'static str>) -> Result<Files, ModelStageError> {
-    tokio::task::spawn_blocking(move || hub.fetch(id, revision, &Silent)).await.unwrap()
+    tokio::task::spawn_blocking(move || hub.fetch(id, revision, &NoProgress)).await.unwrap()
 }
 
 fn again(hub: &Hub) -> Hub {

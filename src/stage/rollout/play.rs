@@ -32,18 +32,18 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    agent::{End, Episode, Limits, LostCall, Opening, Toolbox, episode},
+    agent::{End, Episode, Limits, LostCall, PromptTokens, Toolbox, episode},
     chat::{Chat, HistoryThinking, Thinking, ToolCall},
     data::{self, Scenario, Trajectory},
     engine::{Sampler, Sampling},
     error::{At, Diagnostic, Interrupted, Result},
     hash::{Digest, Encoder},
     judge::truth,
-    mcp::{Lent, McpError, Pool},
+    mcp::{McpError, Pool, PooledSession},
     model::Adapter,
     net::Backoff,
-    spent::Spent,
     stage::{Context, Input, policy::PolicyFolder},
+    usage::Usage,
 };
 
 /// How a try at an episode is played.
@@ -106,7 +106,7 @@ impl Budget {
 
 /// One episode to be played.
 #[derive(Debug, Clone, Copy)]
-pub struct Attempt<'a> {
+pub struct RolloutSpec<'a> {
     pub scenario: &'a Scenario,
     /// Index within its group.
     pub sample: u32,
@@ -114,7 +114,7 @@ pub struct Attempt<'a> {
     pub sampling: Sampling,
 }
 
-impl Attempt<'_> {
+impl RolloutSpec<'_> {
     /// The id of the trajectory.
     fn id(&self, policy: &Digest) -> String {
         let Sampling { temperature, top_p, top_k, min_p } = self.sampling;
@@ -247,7 +247,7 @@ struct Outage {
 }
 
 impl Outage {
-    fn count(&self, session: &Result<Lent, McpError>) {
+    fn count(&self, session: &Result<PooledSession, McpError>) {
         match session {
             Ok(_) => self.failures.store(0, Ordering::Relaxed),
             Err(_) if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES => self.is_known.cancel(),
@@ -280,11 +280,11 @@ impl Player {
         let (engine, held) = (context.engine.clone(), context.held.clone());
         let beside = folder.beside("rollout", context).at(|| format!("policy \"{}\"", policy.name))?;
         let load = move || -> Result<Sampler> {
-            let (mut decoder, places) = folder.seat(&held, &engine, beside)?;
+            let (mut decoder, places) = folder.load(&held, &engine, beside)?;
             if folder.base.is_some() {
                 Adapter::load(&mut decoder, &folder.folder)?;
             }
-            Ok(Sampler::seated(decoder, &places, &engine)?)
+            Ok(Sampler::attached(decoder, &places, &engine)?)
         };
         let sampler = tokio::task::spawn_blocking(load)
             .await
@@ -312,7 +312,7 @@ impl Player {
     pub async fn play(
         &mut self,
         context: &Context,
-        attempts: &[Attempt<'_>],
+        attempts: &[RolloutSpec<'_>],
     ) -> Result<Vec<Option<Trajectory>>> {
         let mut known = known(context, &self.policy, attempts)?;
         let mut scoreboard = Scoreboard::new(self.sampler.sampled_tokens());
@@ -335,12 +335,12 @@ impl Player {
         let ended = self.play_missing(&mut progress).await;
         let Progress { played, scoreboard, tool_calls, cause, .. } = progress;
         let [computed, recomputed] = computed();
-        context.meter.add(Spent {
+        context.meter.add(Usage {
             sampled_tokens: self.sampler.sampled_tokens() - scoreboard.before,
             computed_tokens: computed - computed_before,
             recomputed_tokens: recomputed - recomputed_before,
             tool_calls,
-            ..Spent::default()
+            ..Usage::default()
         });
         ended?;
         self.episodes += attempts.len();
@@ -391,8 +391,8 @@ impl Player {
             let mut tries = Vec::with_capacity(missing.len());
             for missing in missing.drain(..) {
                 let attempt = &attempts[missing.index];
-                let opening = &openings[attempt.scenario.id.as_str()];
-                let tried = self.attempt(how, attempt, opening, &outage);
+                let prompt_tokens = &openings[attempt.scenario.id.as_str()];
+                let tried = self.attempt(how, attempt, prompt_tokens, &outage);
                 tries.push(tried.map(move |tried| (missing, tried)));
             }
             let at_once = if how == Try::Alone { 1 } else { self.budget.concurrency.max(1) };
@@ -503,21 +503,22 @@ impl Player {
     fn openings<'a>(
         &self,
         scenarios: impl Iterator<Item = &'a Scenario>,
-    ) -> Result<BTreeMap<&'a str, Opening>> {
+    ) -> Result<BTreeMap<&'a str, PromptTokens>> {
         let distinct: BTreeMap<&str, &Scenario> =
             scenarios.map(|scenario| (scenario.id.as_str(), scenario)).collect();
-        let opening = |(id, scenario): (&'a str, &Scenario)| {
-            let opening = Opening::new(&self.chat, &scenario.task).at(|| format!("scenario {id}"))?;
-            Ok((id, opening))
+        let prompt_tokens = |(id, scenario): (&'a str, &Scenario)| {
+            let prompt_tokens =
+                PromptTokens::new(&self.chat, &scenario.task).at(|| format!("scenario {id}"))?;
+            Ok((id, prompt_tokens))
         };
-        distinct.into_iter().map(opening).collect()
+        distinct.into_iter().map(prompt_tokens).collect()
     }
 
     async fn attempt(
         &self,
         how: Try,
-        attempt: &Attempt<'_>,
-        opening: &Opening,
+        attempt: &RolloutSpec<'_>,
+        prompt_tokens: &PromptTokens,
         outage: &Outage,
     ) -> Result<Tried> {
         let session = async {
@@ -537,10 +538,10 @@ impl Player {
             Err(cause) if cause.is_transient() => return Ok(Tried::Lost { cause, call: None }),
             Err(cause) => return Err(cause.into()),
         };
-        let mut sequence = self.sampler.open(opening.pieces.clone(), attempt.sampling, attempt.seed);
+        let mut sequence = self.sampler.open(prompt_tokens.pieces.clone(), attempt.sampling, attempt.seed);
         let limits = self.budget.limits();
         let mut episode =
-            episode(&mut sequence, &*session, &self.chat, &self.toolbox, opening, &limits).await?;
+            episode(&mut sequence, &*session, &self.chat, &self.toolbox, prompt_tokens, &limits).await?;
         Ok(match episode.lost.take() {
             Some(LostCall { call, cause }) => Tried::Lost { cause, call: Some((call, episode)) },
             None => Tried::Ended(episode),
@@ -551,7 +552,7 @@ impl Player {
 /// Attempts and what has come of them.
 struct Progress<'a> {
     context: &'a Context,
-    attempts: &'a [Attempt<'a>],
+    attempts: &'a [RolloutSpec<'a>],
     played: Vec<Option<Trajectory>>,
     scoreboard: Scoreboard,
     tool_calls: u64,
@@ -572,7 +573,7 @@ async fn unless_cancelled<T>(context: &Context, work: impl Future<Output = T>) -
 fn known(
     context: &Context,
     policy: &Digest,
-    attempts: &[Attempt<'_>],
+    attempts: &[RolloutSpec<'_>],
 ) -> Result<BTreeMap<String, Trajectory>> {
     let mut recorded = context.rows.finished()?;
     let mut known = BTreeMap::new();
@@ -611,7 +612,7 @@ fn known(
 }
 
 /// The scenario may have come to stand in another split.
-fn as_of(attempt: &Attempt<'_>, trajectory: Trajectory) -> Trajectory {
+fn as_of(attempt: &RolloutSpec<'_>, trajectory: Trajectory) -> Trajectory {
     let Scenario { family, split, .. } = attempt.scenario.clone();
     Trajectory { family, split, ..trajectory }
 }
@@ -623,7 +624,7 @@ pub(super) fn system_prompt(template: &str, tools: &[Value]) -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-fn trajectory(episode: Episode, attempt: &Attempt<'_>, policy: &Digest) -> Trajectory {
+fn trajectory(episode: Episode, attempt: &RolloutSpec<'_>, policy: &Digest) -> Trajectory {
     let scenario = attempt.scenario;
     let row_starts = episode.row_starts.iter().map(|start| *start as u32).collect();
     Trajectory {
@@ -663,7 +664,7 @@ impl Scoreboard {
         Self { started: Instant::now(), before, known: 0, right: 0 }
     }
 
-    fn count(&mut self, attempt: &Attempt<'_>, trajectory: &Trajectory) {
+    fn count(&mut self, attempt: &RolloutSpec<'_>, trajectory: &Trajectory) {
         if let Some(right) = truth::correct(attempt.scenario, trajectory.answer.as_deref()) {
             self.known += 1;
             self.right += usize::from(right);

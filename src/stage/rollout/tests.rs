@@ -144,7 +144,7 @@ async fn how_many_episodes_are_played_at_once_changes_no_byte() {
 #[tokio::test]
 async fn rollouts_of_one_run_read_their_model_once_and_play_as_one_that_read_it_alone() {
     let bench = Bench::new().await;
-    let held = Arc::<crate::stage::Held>::default();
+    let held = Arc::<crate::stage::SharedModels>::default();
     let mut played = Vec::new();
     for shared in [true, true, false] {
         let (mut context, _) = bench.context(json!({}));

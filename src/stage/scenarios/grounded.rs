@@ -34,7 +34,7 @@ use crate::{
 
 /// How many questions to make.
 #[derive(Debug, Clone, Copy)]
-pub struct Quota {
+pub struct QuestionCounts {
     /// Training questions per family, where there are as many ways to ask.
     pub per_family: usize,
     /// Questions of each held-out split.
@@ -89,7 +89,7 @@ pub async fn generate(
     families: &Families,
     tools: &[Tool],
     live: &Live,
-    quota: Quota,
+    quota: QuestionCounts,
     seed: u64,
     observer: &dyn Observer,
     cancel: &CancellationToken,
@@ -335,7 +335,7 @@ impl Wording {
         *self.dropped.entry(why).or_default() += 1;
     }
 
-    fn word(mut self, solved: &[(&Family, Vec<Solved>)], quota: Quota) -> Grounded {
+    fn word(mut self, solved: &[(&Family, Vec<Solved>)], quota: QuestionCounts) -> Grounded {
         let trained: Vec<_> = solved.iter().filter(|(family, _)| !family.holdout).collect();
         let held: Vec<_> = solved.iter().filter(|(family, _)| family.holdout).collect();
         let share = |families: usize| quota.per_split.div_ceil(families.max(1)) + 1;

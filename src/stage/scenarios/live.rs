@@ -14,7 +14,7 @@ use crate::{
     chat::ToolCall,
     data::Tool,
     error::Result,
-    mcp::{Lent, Outcome, Pool, ServerSpec, State},
+    mcp::{Outcome, Pool, PooledSession, ServerSpec, State},
 };
 
 type Answers = BTreeMap<String, Arc<OnceCell<Outcome>>>;
@@ -27,9 +27,9 @@ pub struct Live {
 }
 
 /// One course of calls that may build on each other.
-pub struct Visit<'a> {
+pub struct CallSequence<'a> {
     live: &'a Live,
-    session: Option<Lent>,
+    session: Option<PooledSession>,
 }
 
 impl Live {
@@ -43,8 +43,8 @@ impl Live {
         Self { pool: Pool::new(server.clone()), wire_names, answers }
     }
 
-    pub fn visit(&self) -> Visit<'_> {
-        Visit { live: self, session: None }
+    pub fn visit(&self) -> CallSequence<'_> {
+        CallSequence { live: self, session: None }
     }
 
     /// Distinct calls made so far, where they are counted.
@@ -63,7 +63,7 @@ impl Live {
     }
 }
 
-impl Visit<'_> {
+impl CallSequence<'_> {
     pub async fn call(&mut self, call: &ToolCall) -> Result<Outcome> {
         let name = self.live.wire_name(&call.name);
         let Some(answers) = &self.live.answers else {

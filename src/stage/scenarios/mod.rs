@@ -24,7 +24,7 @@ pub(in crate::stage) use self::phrase::below;
 pub use self::{
     error::ScenarioError,
     families::{Families, Family, Read, Tier},
-    live::{Live, Visit},
+    live::{CallSequence, Live},
     look::look,
     phrase::Binding,
 };
@@ -33,9 +33,9 @@ use super::{Context, Metrics, StageError};
 use crate::{
     data::{self, Scenario, Tool},
     error::Result,
-    spent::Spent,
+    usage::Usage,
 };
-use grounded::{Dropped, Grounded, Quota};
+use grounded::{Dropped, Grounded, QuestionCounts};
 
 #[derive(Debug, Deserialize)]
 struct Params {
@@ -91,7 +91,8 @@ async fn from_server(context: &Context, params: &Params) -> Result<Grounded> {
     let tools: Vec<Tool> = data::read(&context.input("tools")?.path)?;
     let server = context.server.as_ref().ok_or_else(|| StageError::NoInput { role: "server".into() })?;
     let live = Live::new(server, &tools);
-    let quota = Quota { per_family: params.questions_per_family, per_split: params.heldout_per_split };
+    let quota =
+        QuestionCounts { per_family: params.questions_per_family, per_split: params.heldout_per_split };
     let made = grounded::generate(
         &families,
         &tools,
@@ -102,7 +103,7 @@ async fn from_server(context: &Context, params: &Params) -> Result<Grounded> {
         &context.cancel,
     )
     .await;
-    context.meter.add(Spent { tool_calls: live.calls() as u64, ..Spent::default() });
+    context.meter.add(Usage { tool_calls: live.calls() as u64, ..Usage::default() });
     live.close().await;
     made
 }

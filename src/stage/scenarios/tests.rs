@@ -11,7 +11,7 @@ use super::*;
 use crate::{
     chat::ToolCall,
     mcp::{Limits, ServerSpec, Session, State, Transport, demo},
-    progress::Silent,
+    progress::NoProgress,
 };
 
 /// The demo server over HTTP on this machine, its tools, and a way to ask it.
@@ -36,8 +36,9 @@ impl Demo {
     }
 
     pub async fn generate(&self, families: &Families, seed: u64) -> Result<Grounded> {
-        let quota = Quota { per_family: 60, per_split: 120 };
-        grounded::generate(families, &self.tools, &self.live, quota, seed, &Silent, &Default::default()).await
+        let quota = QuestionCounts { per_family: 60, per_split: 120 };
+        grounded::generate(families, &self.tools, &self.live, quota, seed, &NoProgress, &Default::default())
+            .await
     }
 
     /// All rows of a table.

@@ -30,7 +30,7 @@ use crate::{
     engine::{Trainer, check_trained},
     error::{Class, Diagnostic, Result},
     model::{Decoder, Design, Init, ModelConfig, kernels::Heads},
-    spent::Spent,
+    usage::Usage,
 };
 use corpus::Dialect;
 pub use train::SHARES;
@@ -119,7 +119,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let (observer, cancel) = (&*context.observer, &context.cancel);
     let traces =
         traces::traces(&families, &scenarios, &live, params.traces, context.seed, observer, cancel).await;
-    context.meter.add(Spent { tool_calls: live.calls() as u64, ..Spent::default() });
+    context.meter.add(Usage { tool_calls: live.calls() as u64, ..Usage::default() });
     live.close().await;
     let traces = traces?;
 

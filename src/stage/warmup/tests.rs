@@ -12,7 +12,7 @@ use crate::{
     chat::{Chat, ToolCall},
     data::Scenario,
     mcp::COMPLETE_TASK,
-    progress::Silent,
+    progress::NoProgress,
     stage::scenarios::tests::{Demo, company_families},
 };
 
@@ -21,8 +21,9 @@ async fn work(seed: u64, count: usize) -> (Vec<Scenario>, Vec<Trace>, Vec<Value>
     let demo = Demo::start().await;
     let families = company_families();
     let questions = demo.generate(&families, seed).await.unwrap().train;
-    let traces =
-        traces(&families, &questions, &demo.live, count, seed, &Silent, &Default::default()).await.unwrap();
+    let traces = traces(&families, &questions, &demo.live, count, seed, &NoProgress, &Default::default())
+        .await
+        .unwrap();
     let functions = demo.tools.iter().map(|tool| serde_json::from_str(&tool.function).unwrap()).collect();
     (questions, traces, functions)
 }
@@ -147,7 +148,7 @@ async fn scenarios_that_no_worker_can_work_on_are_refused() {
     let mut scenario = demo.generate(&families, 1).await.unwrap().train.remove(0);
     let attempt = async |scenario: &Scenario| {
         let scenarios = std::slice::from_ref(scenario);
-        let made = traces(&families, scenarios, &demo.live, 1, 1, &Silent, &Default::default()).await;
+        let made = traces(&families, scenarios, &demo.live, 1, 1, &NoProgress, &Default::default()).await;
         made.unwrap_err().code()
     };
     scenario.family = "another".into();

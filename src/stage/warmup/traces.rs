@@ -22,7 +22,7 @@ use crate::{
     mcp::COMPLETE_TASK,
     progress::Observer,
     random::shuffle,
-    stage::scenarios::{Binding, Families, Family, Live, Read, ScenarioError, Tier, Visit, below},
+    stage::scenarios::{Binding, CallSequence, Families, Family, Live, Read, ScenarioError, Tier, below},
 };
 
 /// A conversation to imitate.
@@ -41,7 +41,7 @@ pub struct TraceTurn {
     pub result: Option<String>,
 }
 
-/// Handed in by a worker who found nothing.
+/// DrainReport in by a worker who found nothing.
 const UNKNOWN: &str = "unknown";
 /// Traces under way at once; the pool decides how many calls are.
 const AT_ONCE: usize = 64;
@@ -147,7 +147,7 @@ struct Worker<'a> {
     family: &'a Family,
     /// Values the calls may use: the entity, and what earlier calls brought.
     known: Binding,
-    visit: Visit<'a>,
+    visit: CallSequence<'a>,
     rng: ChaCha8Rng,
     turns: Vec<TraceTurn>,
 }

@@ -11,8 +11,8 @@ use crate::{
     grpo::{Schedule, Shape},
     model::Parameter,
     random::permutation,
-    spent::Spent,
     stage::Context,
+    usage::Usage,
 };
 
 /// How the base is trained.
@@ -115,7 +115,7 @@ pub fn train(
             ..row(&context.stage)
         });
         let trained_tokens = rows.last().map_or(0, |row| row.tokens);
-        context.meter.add(Spent { trained_tokens, ..Spent::default() });
+        context.meter.add(Usage { trained_tokens, ..Usage::default() });
         let done = index + 1;
         if done < steps.len() && done % steps.len().div_ceil(CHECKPOINTS) == 0 {
             checkpoint::save(trainer, &rows, context)?;

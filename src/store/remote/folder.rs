@@ -15,7 +15,7 @@ use tempfile::NamedTempFile;
 
 use super::{
     super::{die, reached},
-    objects::{Before, Objects, Trouble},
+    objects::{Before, ObjectError, Objects},
 };
 
 pub struct Folder {
@@ -27,28 +27,28 @@ impl Folder {
         Self { root }
     }
 
-    fn trouble(&self, cause: &Error) -> Trouble {
+    fn error(&self, cause: &Error) -> ObjectError {
         let text = format!("{}: {cause}", self.root.display());
         match cause.kind() {
-            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Trouble::Refused(text),
-            _ => Trouble::Unreachable(text),
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => ObjectError::Refused(text),
+            _ => ObjectError::Unreachable(text),
         }
     }
 
     /// What to say where nothing is found: there may be no such object, or no such place.
-    fn there<T>(&self, none: T) -> Result<T, Trouble> {
+    fn there<T>(&self, none: T) -> Result<T, ObjectError> {
         let place = self.root.parent().unwrap_or(&self.root);
         match self.root.metadata() {
             Ok(found) if found.is_dir() => Ok(none),
-            Ok(_) => Err(Trouble::Unreachable(format!("{} is not a folder", self.root.display()))),
-            Err(cause) if cause.kind() != ErrorKind::NotFound => Err(self.trouble(&cause)),
+            Ok(_) => Err(ObjectError::Unreachable(format!("{} is not a folder", self.root.display()))),
+            Err(cause) if cause.kind() != ErrorKind::NotFound => Err(self.error(&cause)),
             Err(_) if place.is_dir() => Ok(none),
-            Err(_) => Err(Trouble::Unreachable(format!("there is no folder {}", place.display()))),
+            Err(_) => Err(ObjectError::Unreachable(format!("there is no folder {}", place.display()))),
         }
     }
 
     /// A file beside the objects, with these bytes, synced.
-    fn staged(&self, mut bytes: impl std::io::Read) -> Result<NamedTempFile, Trouble> {
+    fn staged(&self, mut bytes: impl std::io::Read) -> Result<NamedTempFile, ObjectError> {
         self.there(())?;
         let mut stage = || {
             let folder = self.root.join("tmp");
@@ -72,64 +72,64 @@ impl Folder {
             file.as_file().sync_all()?;
             Ok(file)
         };
-        stage().map_err(|cause| self.trouble(&cause))
+        stage().map_err(|cause| self.error(&cause))
     }
 
     /// The place of an object, its folder made.
-    fn target(&self, name: &str) -> Result<PathBuf, Trouble> {
+    fn target(&self, name: &str) -> Result<PathBuf, ObjectError> {
         let path = self.root.join(name);
         let parent = path.parent().unwrap_or(&self.root);
-        std::fs::create_dir_all(parent).map_err(|cause| self.trouble(&cause))?;
+        std::fs::create_dir_all(parent).map_err(|cause| self.error(&cause))?;
         Ok(path)
     }
 
-    fn settle(&self, path: &Path) -> Result<(), Trouble> {
+    fn settle(&self, path: &Path) -> Result<(), ObjectError> {
         let parent = path.parent().unwrap_or(&self.root);
-        File::open(parent).and_then(|folder| folder.sync_all()).map_err(|cause| self.trouble(&cause))
+        File::open(parent).and_then(|folder| folder.sync_all()).map_err(|cause| self.error(&cause))
     }
 
-    fn place(&self, file: NamedTempFile, name: &str) -> Result<(), Trouble> {
+    fn place(&self, file: NamedTempFile, name: &str) -> Result<(), ObjectError> {
         let path = self.target(name)?;
-        file.persist(&path).map_err(|cause| self.trouble(&cause.error))?;
+        file.persist(&path).map_err(|cause| self.error(&cause.error))?;
         self.settle(&path)
     }
 }
 
 impl Objects for Folder {
-    fn read(&self, name: &str, to: &mut dyn Write) -> Result<bool, Trouble> {
+    fn read(&self, name: &str, to: &mut dyn Write) -> Result<bool, ObjectError> {
         let mut file = match File::open(self.root.join(name)) {
             Ok(file) => file,
             Err(cause) if cause.kind() == ErrorKind::NotFound => return self.there(false),
-            Err(cause) => return Err(self.trouble(&cause)),
+            Err(cause) => return Err(self.error(&cause)),
         };
         let mut block = vec![0; 256 << 10];
         loop {
-            let read = std::io::Read::read(&mut file, &mut block).map_err(|cause| self.trouble(&cause))?;
+            let read = std::io::Read::read(&mut file, &mut block).map_err(|cause| self.error(&cause))?;
             if read == 0 {
                 return Ok(true);
             }
-            to.write_all(&block[..read]).map_err(Trouble::Sink)?;
+            to.write_all(&block[..read]).map_err(ObjectError::Sink)?;
         }
     }
 
-    fn size(&self, name: &str) -> Result<Option<u64>, Trouble> {
+    fn size(&self, name: &str) -> Result<Option<u64>, ObjectError> {
         match self.root.join(name).metadata() {
             Ok(metadata) => Ok(Some(metadata.len())),
             Err(cause) if cause.kind() == ErrorKind::NotFound => self.there(None),
-            Err(cause) => Err(self.trouble(&cause)),
+            Err(cause) => Err(self.error(&cause)),
         }
     }
 
-    fn write(&self, name: &str, file: &Path) -> Result<(), Trouble> {
-        let file = File::open(file).map_err(Trouble::Sink)?;
+    fn write(&self, name: &str, file: &Path) -> Result<(), ObjectError> {
+        let file = File::open(file).map_err(ObjectError::Sink)?;
         self.place(self.staged(file)?, name)
     }
 
-    fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), Trouble> {
+    fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectError> {
         self.place(self.staged(bytes)?, name)
     }
 
-    fn create(&self, name: &str, bytes: &[u8]) -> Result<Before, Trouble> {
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<Before, ObjectError> {
         let file = self.staged(bytes)?;
         let path = self.target(name)?;
         match std::fs::hard_link(file.path(), &path) {
@@ -140,7 +140,7 @@ impl Objects for Folder {
                     return Ok(Before::Something);
                 }
             }
-            Err(cause) => return Err(self.trouble(&cause)),
+            Err(cause) => return Err(self.error(&cause)),
         }
         self.settle(&path)?;
         Ok(Before::Nothing)

@@ -33,7 +33,7 @@ mod s3_tests;
 mod shared;
 #[cfg(test)]
 mod tests;
-mod waiting;
+mod upload_queue;
 
 use std::{
     collections::BTreeSet,
@@ -44,11 +44,11 @@ use std::{
 };
 
 pub use place::{NotAPlace, RemotePlace, RemoteSpec};
-pub use waiting::{Handed, Waiting};
+pub use upload_queue::{DrainReport, UploadQueue};
 
 use self::{
     folder::Folder,
-    objects::{Before, Objects, Trouble},
+    objects::{Before, ObjectError, Objects},
     shared::{Blob, Shared},
 };
 use super::{ActionRecord, Lookup, Store, StoreError, aside, failpoint};
@@ -100,12 +100,12 @@ pub struct Traffic {
 
 /// One direction: whether it is open, and when it is tried again.
 #[derive(Default)]
-struct Gate {
+struct CircuitBreaker {
     closed: Option<(Instant, Duration)>,
     told: bool,
 }
 
-impl Gate {
+impl CircuitBreaker {
     fn is_open(&self) -> bool {
         self.closed.is_none_or(|(since, rest)| since.elapsed() >= rest)
     }
@@ -123,8 +123,8 @@ struct State {
     broken: BTreeSet<Digest>,
     /// Blobs that are not what they are named after.
     spoilt: BTreeSet<Digest>,
-    reading: Gate,
-    writing: Gate,
+    reading: CircuitBreaker,
+    writing: CircuitBreaker,
     traffic: Traffic,
 }
 
@@ -138,13 +138,13 @@ pub struct Remote {
 /// Why a result did not come.
 enum Failed {
     Damaged(String),
-    Trouble(Trouble),
+    ObjectError(ObjectError),
     Local(StoreError),
 }
 
-impl From<Trouble> for Failed {
-    fn from(trouble: Trouble) -> Self {
-        Self::Trouble(trouble)
+impl From<ObjectError> for Failed {
+    fn from(error: ObjectError) -> Self {
+        Self::ObjectError(error)
     }
 }
 
@@ -180,7 +180,7 @@ impl Remote {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn objects(&self) -> Result<&dyn Objects, Trouble> {
+    fn objects(&self) -> Result<&dyn Objects, ObjectError> {
         if let Some(objects) = self.objects.get() {
             return Ok(&**objects);
         }
@@ -203,13 +203,13 @@ impl Remote {
         let mut state = self.state();
         Ok(match outcome {
             Ok(Some(bytes)) => {
-                state.reading = Gate::default();
+                state.reading = CircuitBreaker::default();
                 state.traffic.fetched += 1;
                 state.traffic.fetched_bytes += bytes;
                 Fetched::Here
             }
             Ok(None) => {
-                state.reading = Gate::default();
+                state.reading = CircuitBreaker::default();
                 Fetched::Nothing
             }
             Err(Failed::Damaged(problem)) => {
@@ -217,15 +217,15 @@ impl Remote {
                 Fetched::Damaged(problem)
             }
             Err(Failed::Local(cause)) => return Err(cause),
-            Err(Failed::Trouble(trouble)) => {
+            Err(Failed::ObjectError(error)) => {
                 // So that it is asked for again when the remote is back.
                 state.asked.remove(key);
                 state.reading.close();
-                if matches!(trouble, Trouble::Unreachable(_)) {
+                if matches!(error, ObjectError::Unreachable(_)) {
                     state.writing.close();
                 }
                 let told = std::mem::replace(&mut state.reading.told, true);
-                if told { Fetched::Nothing } else { Fetched::Away(self.error(trouble)) }
+                if told { Fetched::Nothing } else { Fetched::Away(self.error(error)) }
             }
         })
     }
@@ -248,7 +248,7 @@ impl Remote {
         let mut state = self.state();
         Ok(match outcome {
             Ok((pushed, bytes)) => {
-                state.writing = Gate::default();
+                state.writing = CircuitBreaker::default();
                 state.traffic.pushed += usize::from(matches!(pushed, Pushed::Done));
                 state.traffic.pushed_bytes += bytes;
                 pushed
@@ -256,34 +256,34 @@ impl Remote {
             // The artifact changed on the disk since it was published; `lookup` will say so.
             Err(Failed::Damaged(_)) => Pushed::Nothing,
             Err(Failed::Local(cause)) => return Err(cause),
-            Err(Failed::Trouble(trouble)) => {
+            Err(Failed::ObjectError(error)) => {
                 state.writing.close();
                 let mut told = std::mem::replace(&mut state.writing.told, true);
-                if matches!(trouble, Trouble::Unreachable(_)) {
+                if matches!(error, ObjectError::Unreachable(_)) {
                     state.reading.close();
                     told |= std::mem::replace(&mut state.reading.told, true);
                 }
-                if told { Pushed::Nothing } else { Pushed::Away(self.error(trouble)) }
+                if told { Pushed::Nothing } else { Pushed::Away(self.error(error)) }
             }
         })
     }
 
-    fn error(&self, trouble: Trouble) -> StoreError {
+    fn error(&self, error: ObjectError) -> StoreError {
         let remote = self.spec.place.to_string();
-        match trouble {
-            Trouble::Unreachable(problem) => StoreError::Unreachable { remote, problem },
-            Trouble::Refused(problem) => StoreError::Refused { remote, problem },
-            Trouble::Sink(cause) => StoreError::Unreachable { remote, problem: cause.to_string() },
+        match error {
+            ObjectError::Unreachable(problem) => StoreError::Unreachable { remote, problem },
+            ObjectError::Refused(problem) => StoreError::Refused { remote, problem },
+            ObjectError::Sink(cause) => StoreError::Unreachable { remote, problem: cause.to_string() },
         }
     }
 
     fn shared(&self, key: &Digest) -> Result<Option<Shared>, Failed> {
-        let mut bytes = Capped { bytes: Vec::new(), most: LARGEST_RECORD };
+        let mut bytes = LimitedReader { bytes: Vec::new(), most: LARGEST_RECORD };
         match self.objects()?.read(&record_name(key), &mut bytes) {
             Ok(false) => Ok(None),
             Ok(true) => Shared::read(&bytes.bytes, key).map(Some).map_err(Failed::Damaged),
-            Err(Trouble::Sink(_)) => Err(Failed::Damaged("its record is too long".into())),
-            Err(trouble) => Err(trouble.into()),
+            Err(ObjectError::Sink(_)) => Err(Failed::Damaged("its record is too long".into())),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -339,9 +339,9 @@ impl Remote {
                 return Ok(());
             }
             Ok(true) => "is damaged",
-            Err(Trouble::Sink(_)) if hashing.length > blob.size => "is longer than it should be",
-            Err(Trouble::Sink(cause)) => return Err(writing(cause)),
-            Err(trouble) => return Err(trouble.into()),
+            Err(ObjectError::Sink(_)) if hashing.length > blob.size => "is longer than it should be",
+            Err(ObjectError::Sink(cause)) => return Err(writing(cause)),
+            Err(error) => return Err(error.into()),
         };
         self.state().spoilt.insert(blob.digest);
         Err(Failed::Damaged(format!("its file {} {problem}", blob.path)))
@@ -360,9 +360,9 @@ impl Remote {
                     continue;
                 }
                 let path = store.artifact(digest).join(&blob.path);
-                objects.write(&name, &path).map_err(|trouble| match trouble {
-                    Trouble::Sink(cause) => StoreError::reading(path, cause).into(),
-                    trouble => Failed::from(trouble),
+                objects.write(&name, &path).map_err(|error| match error {
+                    ObjectError::Sink(cause) => StoreError::reading(path, cause).into(),
+                    error => Failed::from(error),
                 })?;
                 self.state().spoilt.remove(&blob.digest);
                 bytes += blob.size;
@@ -409,12 +409,12 @@ fn is_below(path: &str) -> bool {
 }
 
 /// Takes so many bytes and no more.
-struct Capped {
+struct LimitedReader {
     bytes: Vec<u8>,
     most: u64,
 }
 
-impl Write for Capped {
+impl Write for LimitedReader {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if (self.bytes.len() + bytes.len()) as u64 > self.most {
             return Err(std::io::ErrorKind::FileTooLarge.into());

@@ -24,7 +24,7 @@ use object_store::{
 };
 use tokio::{io::AsyncReadExt, runtime::Runtime};
 
-use super::objects::{Before, Objects, Trouble};
+use super::objects::{Before, ObjectError, Objects};
 
 /// Whether this build speaks S3.
 pub const BUILT: bool = true;
@@ -45,7 +45,7 @@ struct S3 {
     runtime: Option<Runtime>,
 }
 
-pub fn open(bucket: &str, prefix: &str) -> Result<Box<dyn Objects>, Trouble> {
+pub fn open(bucket: &str, prefix: &str) -> Result<Box<dyn Objects>, ObjectError> {
     // Another part of the program may have chosen already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let endpoints = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
@@ -67,13 +67,13 @@ pub fn open(bucket: &str, prefix: &str) -> Result<Box<dyn Objects>, Trouble> {
     if let Some(endpoint) = endpoint {
         builder = builder.with_endpoint(endpoint);
     }
-    let store = builder.build().map_err(|cause| trouble(&cause))?;
+    let store = builder.build().map_err(|cause| error(&cause))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("mcprl-s3")
         .enable_all()
         .build()
-        .map_err(|cause| Trouble::Unreachable(cause.to_string()))?;
+        .map_err(|cause| ObjectError::Unreachable(cause.to_string()))?;
     Ok(Box::new(S3 { store: Arc::new(store), prefix: prefix.to_owned(), runtime: Some(runtime) }))
 }
 
@@ -93,9 +93,9 @@ impl S3 {
     /// Has the runtime do it, and waits, on whatever thread.
     fn wait<T: Send + 'static>(
         &self,
-        work: impl Future<Output = Result<T, Trouble>> + Send + 'static,
-    ) -> Result<T, Trouble> {
-        let gone = || Trouble::Unreachable("the connection was given up".into());
+        work: impl Future<Output = Result<T, ObjectError>> + Send + 'static,
+    ) -> Result<T, ObjectError> {
+        let gone = || ObjectError::Unreachable("the connection was given up".into());
         let (tell, hear) = mpsc::sync_channel(1);
         self.runtime.as_ref().ok_or_else(gone)?.spawn(async move {
             _ = tell.send(work.await);
@@ -103,48 +103,48 @@ impl S3 {
         hear.recv().map_err(|_| gone())?
     }
 
-    fn put(&self, name: &str, bytes: &[u8], mode: PutMode) -> Result<Before, Trouble> {
+    fn put(&self, name: &str, bytes: &[u8], mode: PutMode) -> Result<Before, ObjectError> {
         let (store, name, bytes) = (self.store.clone(), self.name(name), PutPayload::from(bytes.to_vec()));
         self.wait(in_time(async move {
             match store.put_opts(&name, bytes, mode.into()).await {
                 Ok(_) => Ok(Before::Nothing),
                 Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(Before::Something),
-                Err(cause) => Err(trouble(&cause)),
+                Err(cause) => Err(error(&cause)),
             }
         }))
     }
 }
 
 /// What comes of reading an object.
-enum Heard {
+enum GetOutcome {
     Block(Vec<u8>),
     End,
     Absent,
 }
 
-async fn in_time<T>(work: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
-    let late = |_| Err(Trouble::Unreachable(format!("no answer within {} s", SMALL.as_secs())));
+async fn in_time<T>(work: impl Future<Output = Result<T, ObjectError>>) -> Result<T, ObjectError> {
+    let late = |_| Err(ObjectError::Unreachable(format!("no answer within {} s", SMALL.as_secs())));
     tokio::time::timeout(SMALL, work).await.unwrap_or_else(late)
 }
 
 impl Objects for S3 {
-    fn read(&self, name: &str, to: &mut dyn Write) -> Result<bool, Trouble> {
+    fn read(&self, name: &str, to: &mut dyn Write) -> Result<bool, ObjectError> {
         let (store, name) = (self.store.clone(), self.name(name));
         // Blocks go to the caller's thread, where `to` lives; few at a time, so that memory stays small.
         let (tell, hear) = mpsc::sync_channel(4);
-        let gone = || Trouble::Unreachable("the connection was given up".into());
+        let gone = || ObjectError::Unreachable("the connection was given up".into());
         self.runtime.as_ref().ok_or_else(gone)?.spawn(async move {
             let begun = in_time(async {
                 match store.get(&name).await {
                     Ok(found) => Ok(Some(found)),
                     Err(cause) if absent(&cause) => Ok(None),
-                    Err(cause) => Err(trouble(&cause)),
+                    Err(cause) => Err(error(&cause)),
                 }
             });
             let mut blocks = match begun.await {
                 Ok(Some(found)) => found.into_stream(),
                 Ok(None) => {
-                    _ = tell.send(Ok(Heard::Absent));
+                    _ = tell.send(Ok(GetOutcome::Absent));
                     return;
                 }
                 Err(cause) => {
@@ -153,24 +153,24 @@ impl Objects for S3 {
                 }
             };
             while let Some(block) = blocks.next().await {
-                let block = block.map_err(|cause| trouble(&cause));
+                let block = block.map_err(|cause| error(&cause));
                 let last = block.is_err();
                 let tell = tell.clone();
                 let told = tokio::task::spawn_blocking(move || {
-                    tell.send(block.map(|block| Heard::Block(block.to_vec()))).is_ok()
+                    tell.send(block.map(|block| GetOutcome::Block(block.to_vec()))).is_ok()
                 })
                 .await;
                 if last || !told.unwrap_or(false) {
                     return;
                 }
             }
-            _ = tell.send(Ok(Heard::End));
+            _ = tell.send(Ok(GetOutcome::End));
         });
         loop {
             match hear.recv() {
-                Ok(Ok(Heard::Block(block))) => to.write_all(&block).map_err(Trouble::Sink)?,
-                Ok(Ok(Heard::End)) => return Ok(true),
-                Ok(Ok(Heard::Absent)) => return Ok(false),
+                Ok(Ok(GetOutcome::Block(block))) => to.write_all(&block).map_err(ObjectError::Sink)?,
+                Ok(Ok(GetOutcome::End)) => return Ok(true),
+                Ok(Ok(GetOutcome::Absent)) => return Ok(false),
                 Ok(Err(cause)) => return Err(cause),
                 // Ended without a last word.
                 Err(_) => return Err(gone()),
@@ -178,28 +178,28 @@ impl Objects for S3 {
         }
     }
 
-    fn size(&self, name: &str) -> Result<Option<u64>, Trouble> {
+    fn size(&self, name: &str) -> Result<Option<u64>, ObjectError> {
         let (store, name) = (self.store.clone(), self.name(name));
         self.wait(in_time(async move {
             match store.head(&name).await {
                 Ok(meta) => Ok(Some(meta.size)),
                 Err(cause) if absent(&cause) => Ok(None),
-                Err(cause) => Err(trouble(&cause)),
+                Err(cause) => Err(error(&cause)),
             }
         }))
     }
 
-    fn write(&self, name: &str, file: &Path) -> Result<(), Trouble> {
+    fn write(&self, name: &str, file: &Path) -> Result<(), ObjectError> {
         let (store, name, path) = (self.store.clone(), self.name(name), file.to_owned());
         self.wait(async move {
-            let mut file = tokio::fs::File::open(&path).await.map_err(Trouble::Sink)?;
-            let length = file.metadata().await.map_err(Trouble::Sink)?.len();
+            let mut file = tokio::fs::File::open(&path).await.map_err(ObjectError::Sink)?;
+            let length = file.metadata().await.map_err(ObjectError::Sink)?.len();
             if length <= PART as u64 {
                 let mut bytes = Vec::new();
-                file.read_to_end(&mut bytes).await.map_err(Trouble::Sink)?;
-                return store.put(&name, bytes.into()).await.map(drop).map_err(|cause| trouble(&cause));
+                file.read_to_end(&mut bytes).await.map_err(ObjectError::Sink)?;
+                return store.put(&name, bytes.into()).await.map(drop).map_err(|cause| error(&cause));
             }
-            let mut upload = store.put_multipart(&name).await.map_err(|cause| trouble(&cause))?;
+            let mut upload = store.put_multipart(&name).await.map_err(|cause| error(&cause))?;
             match parts(&mut *upload, file).await {
                 Ok(()) => Ok(()),
                 Err(cause) => {
@@ -211,35 +211,35 @@ impl Objects for S3 {
         })
     }
 
-    fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), Trouble> {
+    fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectError> {
         self.put(name, bytes, PutMode::Overwrite).map(drop)
     }
 
-    fn create(&self, name: &str, bytes: &[u8]) -> Result<Before, Trouble> {
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<Before, ObjectError> {
         self.put(name, bytes, PutMode::Create)
     }
 }
 
-async fn parts(upload: &mut dyn MultipartUpload, mut file: tokio::fs::File) -> Result<(), Trouble> {
+async fn parts(upload: &mut dyn MultipartUpload, mut file: tokio::fs::File) -> Result<(), ObjectError> {
     let mut under_way = futures::stream::FuturesUnordered::<UploadPart>::new();
     loop {
         let mut part = Vec::with_capacity(PART);
-        let read = (&mut file).take(PART as u64).read_to_end(&mut part).await.map_err(Trouble::Sink)?;
+        let read = (&mut file).take(PART as u64).read_to_end(&mut part).await.map_err(ObjectError::Sink)?;
         if read == 0 {
             break;
         }
         while under_way.len() >= AT_ONCE {
             if let Some(done) = under_way.next().await {
-                done.map_err(|cause| trouble(&cause))?;
+                done.map_err(|cause| error(&cause))?;
             }
         }
         under_way.push(upload.put_part(part.into()));
     }
     while let Some(done) = under_way.next().await {
-        done.map_err(|cause| trouble(&cause))?;
+        done.map_err(|cause| error(&cause))?;
     }
     drop(under_way);
-    upload.complete().await.map(drop).map_err(|cause| trouble(&cause))
+    upload.complete().await.map(drop).map_err(|cause| error(&cause))
 }
 
 /// Whether there is no such object, in a bucket that is there.
@@ -248,17 +248,17 @@ fn absent(cause: &Error) -> bool {
 }
 
 /// In words that hold no part of a request.
-fn trouble(cause: &Error) -> Trouble {
+fn error(cause: &Error) -> ObjectError {
     let told = code(cause).map(|code| format!(" ({code})")).unwrap_or_default();
     match cause {
-        Error::NotFound { .. } => Trouble::Unreachable(format!("there is no such bucket{told}")),
-        Error::PermissionDenied { .. } => Trouble::Refused(format!("access is denied{told}")),
-        Error::Unauthenticated { .. } => Trouble::Refused(format!("the keys are not accepted{told}")),
+        Error::NotFound { .. } => ObjectError::Unreachable(format!("there is no such bucket{told}")),
+        Error::PermissionDenied { .. } => ObjectError::Refused(format!("access is denied{told}")),
+        Error::Unauthenticated { .. } => ObjectError::Refused(format!("the keys are not accepted{told}")),
         Error::UnknownConfigurationKey { key, .. } => {
-            Trouble::Refused(format!("the environment sets `{key}`, which is not known"))
+            ObjectError::Refused(format!("the environment sets `{key}`, which is not known"))
         }
-        _ if told.is_empty() => Trouble::Unreachable(reason(cause)),
-        _ => Trouble::Unreachable(format!("it failed{told}")),
+        _ if told.is_empty() => ObjectError::Unreachable(reason(cause)),
+        _ => ObjectError::Unreachable(format!("it failed{told}")),
     }
 }
 

@@ -274,7 +274,7 @@ fn machine_apart() -> (Machine, RemoteSpec, PathBuf, tempfile::TempDir) {
 }
 
 /// What a later run hands on, with a fresh way to the remote.
-fn handed_later(machine: &Machine, spec: &RemoteSpec) -> Handed {
+fn handed_later(machine: &Machine, spec: &RemoteSpec) -> DrainReport {
     Remote::new(spec.clone()).push_waiting(&machine.store, &|| false).unwrap()
 }
 

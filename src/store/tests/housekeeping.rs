@@ -18,7 +18,7 @@ impl Place {
         (record.key, artifact)
     }
 
-    fn sweep(&self, keep: &[Digest], asked: &[Digest]) -> Swept {
+    fn sweep(&self, keep: &[Digest], asked: &[Digest]) -> GcReport {
         let garbage = self.store.garbage(&keys(keep), Vec::new(), Duration::ZERO).unwrap();
         self.store.sweep(garbage, &|_| keys(asked)).unwrap()
     }
@@ -34,8 +34,8 @@ impl Place {
     }
 }
 
-fn keys(keys: &[Digest]) -> Needed {
-    Needed { keys: keys.iter().copied().collect(), ..Needed::default() }
+fn keys(keys: &[Digest]) -> LiveSet {
+    LiveSet { keys: keys.iter().copied().collect(), ..LiveSet::default() }
 }
 
 fn grow_old(path: &std::path::Path) {
@@ -72,7 +72,7 @@ fn what_a_kept_result_was_made_from_stays() {
 fn looking_for_garbage_removes_nothing() {
     let place = place();
     let (key, _) = place.result("gone");
-    let garbage = place.store.garbage(&Needed::default(), Vec::new(), Duration::ZERO).unwrap();
+    let garbage = place.store.garbage(&LiveSet::default(), Vec::new(), Duration::ZERO).unwrap();
     assert_eq!(garbage.swept().records, 1);
     drop(garbage);
     assert!(place.hits(&key));
@@ -85,8 +85,8 @@ fn what_is_young_stays_within_the_grace_window() {
     let (old, artifact) = place.result("old");
     grow_old(&place.store.root().join("ac").join(format!("{old}.json")));
     grow_old(&place.store.artifact(&artifact).with_extension("seal"));
-    let garbage = place.store.garbage(&Needed::default(), Vec::new(), HOUR).unwrap();
-    place.store.sweep(garbage, &|_| Needed::default()).unwrap();
+    let garbage = place.store.garbage(&LiveSet::default(), Vec::new(), HOUR).unwrap();
+    place.store.sweep(garbage, &|_| LiveSet::default()).unwrap();
     assert!(place.hits(&young) && !place.hits(&old));
 }
 
@@ -116,9 +116,9 @@ fn a_result_that_a_run_came_to_meanwhile_is_left_alone() {
 fn an_artifact_published_again_meanwhile_is_left_alone() {
     let place = place();
     let (_, artifact) = place.result("text");
-    let garbage = place.store.garbage(&Needed::default(), Vec::new(), Duration::ZERO).unwrap();
+    let garbage = place.store.garbage(&LiveSet::default(), Vec::new(), Duration::ZERO).unwrap();
     place.published(&[("a", "text")]);
-    place.store.sweep(garbage, &|_| Needed::default()).unwrap();
+    place.store.sweep(garbage, &|_| LiveSet::default()).unwrap();
     assert!(place.store.inspect(&artifact).is_intact());
 }
 
@@ -126,7 +126,7 @@ fn an_artifact_published_again_meanwhile_is_left_alone() {
 fn one_who_publishes_in_the_middle_of_a_sweep_waits_for_its_end() {
     let place = place();
     let (_, artifact) = place.result("text");
-    let garbage = place.store.garbage(&Needed::default(), Vec::new(), Duration::ZERO).unwrap();
+    let garbage = place.store.garbage(&LiveSet::default(), Vec::new(), Duration::ZERO).unwrap();
     std::thread::scope(|scope| {
         let (begin, began) = std::sync::mpsc::channel::<()>();
         let publishing = scope.spawn({
@@ -140,7 +140,7 @@ fn one_who_publishes_in_the_middle_of_a_sweep_waits_for_its_end() {
             begin.send(()).unwrap();
             std::thread::sleep(Duration::from_millis(30));
             assert!(!publishing.is_finished());
-            Needed::default()
+            LiveSet::default()
         };
         place.store.sweep(garbage, &asked).unwrap();
     });
@@ -154,7 +154,7 @@ fn a_run_that_was_gone_on_with_while_it_was_swept_stays_with_its_results() {
     place.journal("forgotten", "one\n");
     let (key, _) = place.result("result");
     let runs = vec!["old".to_owned(), "forgotten".to_owned()];
-    let garbage = place.store.garbage(&Needed::default(), runs, Duration::ZERO).unwrap();
+    let garbage = place.store.garbage(&LiveSet::default(), runs, Duration::ZERO).unwrap();
     place.journal("old", "one\ntwo\n");
     let asked = |going: &BTreeSet<String>| {
         assert_eq!(going.iter().collect::<Vec<_>>(), ["forgotten"]);
@@ -206,7 +206,7 @@ fn verifying_sets_aside_what_is_damaged_and_its_result_is_a_miss() {
     let checked = place.store.verify(&mut |_| {}).unwrap();
     assert_eq!((checked.artifacts, checked.records), (2, 3));
     let problem = "its bytes changed since it was written".to_owned();
-    assert_eq!(checked.flaws, [Flaw::Artifact { digest: artifact, problem }, Flaw::Record { key: torn }]);
+    assert_eq!(checked.flaws, [Damage::Artifact { digest: artifact, problem }, Damage::Record { key: torn }]);
     assert_eq!(checked.incomplete, [bad]);
     assert!(place.hits(&good) && !place.hits(&bad));
     assert_eq!(place.store.lookup(&torn), Lookup::Miss);
@@ -266,9 +266,9 @@ fn a_run_keeps_what_it_came_to_also_when_another_result_stands_under_the_key() {
     place.store.withdraw(&key).unwrap();
     let record = ActionRecord { key, ..place.record(place.published(&[("a", "second")])) };
     place.store.commit(&record).unwrap();
-    let needed = Needed { artifacts: BTreeSet::from([artifact]), ..keys(&[key]) };
+    let needed = LiveSet { artifacts: BTreeSet::from([artifact]), ..keys(&[key]) };
     let garbage = place.store.garbage(&needed, Vec::new(), Duration::ZERO).unwrap();
-    place.store.sweep(garbage, &|_| Needed::default()).unwrap();
+    place.store.sweep(garbage, &|_| LiveSet::default()).unwrap();
     assert!(place.hits(&key) && place.store.inspect(&artifact).is_intact());
     // And a run that came to it meanwhile.
     let garbage = place.store.garbage(&keys(&[key]), Vec::new(), Duration::ZERO).unwrap();
@@ -294,10 +294,10 @@ fn verifying_makes_nothing_young() {
     let (_, artifact) = place.result("old");
     grow_old(&place.store.seal_path(&artifact));
     place.store.verify(&mut |_| {}).unwrap();
-    let garbage = place.store.garbage(&Needed::default(), Vec::new(), HOUR).unwrap();
+    let garbage = place.store.garbage(&LiveSet::default(), Vec::new(), HOUR).unwrap();
     assert_eq!(garbage.swept().artifacts, 0, "its record is young");
     std::fs::remove_file(place.store.record_path(&Digest::of(b"old"))).unwrap();
-    let garbage = place.store.garbage(&Needed::default(), Vec::new(), HOUR).unwrap();
+    let garbage = place.store.garbage(&LiveSet::default(), Vec::new(), HOUR).unwrap();
     assert_eq!(garbage.swept().artifacts, 1);
 }
 
@@ -324,8 +324,8 @@ fn an_artifact_that_an_import_finds_in_its_place_is_left_alone_by_a_sweep() {
     let (one, other) = (place(), place());
     let (key, artifact) = one.result("text");
     other.result("text");
-    let garbage = other.store.garbage(&Needed::default(), Vec::new(), Duration::ZERO).unwrap();
+    let garbage = other.store.garbage(&LiveSet::default(), Vec::new(), Duration::ZERO).unwrap();
     assert_eq!(one.store.copy_into(&other.store, &[(key, None)]).unwrap().present, 1);
-    other.store.sweep(garbage, &|_| Needed::default()).unwrap();
+    other.store.sweep(garbage, &|_| LiveSet::default()).unwrap();
     assert!(other.store.inspect(&artifact).is_intact());
 }

@@ -159,10 +159,10 @@ fn take(place: &mut Place, model: &mut Model, step: &Step) {
             model.remove(name);
         }
         Step::Sweep { keep } => {
-            let keys = Needed { keys: keep.iter().map(|name| key(*name)).collect(), ..Needed::default() };
+            let keys = LiveSet { keys: keep.iter().map(|name| key(*name)).collect(), ..LiveSet::default() };
             match place.store.garbage(&keys, Vec::new(), Duration::ZERO) {
                 Ok(garbage) => {
-                    place.store.sweep(garbage, &|_| Needed::default()).unwrap();
+                    place.store.sweep(garbage, &|_| LiveSet::default()).unwrap();
                     model.retain(|name, _| keep.contains(name));
                 }
                 // Torn, and nothing is swept.

@@ -1,7 +1,7 @@
 //! The gradients of attention.
 //!
 //! Probabilities are those of the forward, bit by bit. Where keys and values are in bf16, the four products of the
-//! gradients multiply bf16 too, with sums in `f32`: as FlashAttention computes them (Dao 2023), probabilities and slopes
+//! gradients multiply bf16 too, with sums in `f32`: as FlashAttention computes them (Dao 2023), probabilities and dloss_dlogp
 //! rounded. What is rounded has the gradient of its rounded value.
 
 use std::ops::Range;
@@ -55,22 +55,23 @@ pub fn attend_backward(
             false => Box::new(InWords::new(&given, v)),
         };
         let mut scratch = Scratch::default();
-        let (mut outs, mut douts, mut slopes, mut dquery) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut outs, mut douts, mut dloss_dlogp, mut dquery) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for block in blocks(positions.len()) {
             scratch.probabilities(q, positions, spans, &block, head, heads);
             gather(out, &block, head, heads, 1.0, &mut outs);
             gather(dout, &block, head, heads, 1.0, &mut douts);
-            slopes.clear();
-            slopes.resize(scratch.scores.len(), 0.0);
+            dloss_dlogp.clear();
+            dloss_dlogp.resize(scratch.scores.len(), 0.0);
             let parts = given.parts(&block, scratch.columns);
             for part in &parts {
-                products.values(&given, part, &scratch, &douts, &mut slopes);
+                products.values(&given, part, &scratch, &douts, &mut dloss_dlogp);
             }
-            turn(&scratch, &outs, &douts, heads.dim, &mut slopes);
+            turn(&scratch, &outs, &douts, heads.dim, &mut dloss_dlogp);
             dquery.clear();
             dquery.resize(block.len() * heads.group() * heads.dim, 0.0);
             for part in &parts {
-                products.keys(&given, part, &scratch, &slopes, &mut dquery);
+                products.keys(&given, part, &scratch, &dloss_dlogp, &mut dquery);
             }
             dquery.iter_mut().for_each(|value| *value *= heads.scale());
             scatter(&dquery, &block, head, heads, dq);
@@ -78,13 +79,13 @@ pub fn attend_backward(
     });
 }
 
-/// Turns the gradients of probabilities, given in `slopes`, into those of scores.
-fn turn(scratch: &Scratch, outs: &[f32], douts: &[f32], dim: usize, slopes: &mut [f32]) {
+/// Turns the gradients of probabilities, given in `dloss_dlogp`, into those of scores.
+fn turn(scratch: &Scratch, outs: &[f32], douts: &[f32], dim: usize, dloss_dlogp: &mut [f32]) {
     let columns = scratch.columns;
     for (row, (out, dout)) in outs.chunks_exact(dim).zip(douts.chunks_exact(dim)).enumerate() {
         let mean: f32 = out.iter().zip(dout).map(|(out, dout)| out * dout).sum();
         let cells = row * columns..(row + 1) * columns;
-        for (slope, probability) in slopes[cells.clone()].iter_mut().zip(&scratch.scores[cells]) {
+        for (slope, probability) in dloss_dlogp[cells.clone()].iter_mut().zip(&scratch.scores[cells]) {
             *slope = probability * (*slope - mean);
         }
     }
@@ -133,18 +134,25 @@ impl Given<'_> {
 
 /// The products of one part, in one kind of word.
 trait Products {
-    /// Adds `probabilitiesᵀ · dout` to the values' gradient; sets `slopes` to `dout · valuesᵀ`.
+    /// Adds `probabilitiesᵀ · dout` to the values' gradient; sets `dloss_dlogp` to `dout · valuesᵀ`.
     fn values(
         &mut self,
         given: &Given<'_>,
         part: &Part,
         scratch: &Scratch,
         douts: &[f32],
-        slopes: &mut [f32],
+        dloss_dlogp: &mut [f32],
     );
 
-    /// Adds `slopes · keys` to the query's gradient and `slopesᵀ · query` to that of the keys.
-    fn keys(&mut self, given: &Given<'_>, part: &Part, scratch: &Scratch, slopes: &[f32], dquery: &mut [f32]);
+    /// Adds `dloss_dlogp · keys` to the query's gradient and `dloss_dlogpᵀ · query` to that of the keys.
+    fn keys(
+        &mut self,
+        given: &Given<'_>,
+        part: &Part,
+        scratch: &Scratch,
+        dloss_dlogp: &[f32],
+        dquery: &mut [f32],
+    );
 }
 
 /// Rows of `k` words as panels `[rows / 32][k][32]`: the right factor of a product with their transpose.
@@ -179,7 +187,7 @@ impl Products for InWords {
         part: &Part,
         scratch: &Scratch,
         douts: &[f32],
-        slopes: &mut [f32],
+        dloss_dlogp: &mut [f32],
     ) {
         let dim = given.heads.dim;
         let Part { first, count, keys, at, columns, .. } = *part;
@@ -188,7 +196,7 @@ impl Products for InWords {
         let to = (given.dv, given.rows[part.span].start);
         alone(keys, seen, Right::rows(douts, count, dim), to, given.step(), true);
         let values = Right::packed(&self.values[part.span], dim, keys);
-        alone(count, Left::rows(douts, dim), values, (team::Shared::new(slopes), at), columns, false);
+        alone(count, Left::rows(douts, dim), values, (team::Shared::new(dloss_dlogp), at), columns, false);
     }
 
     fn keys(
@@ -196,16 +204,16 @@ impl Products for InWords {
         given: &Given<'_>,
         part: &Part,
         scratch: &Scratch,
-        slopes: &[f32],
+        dloss_dlogp: &[f32],
         dquery: &mut [f32],
     ) {
         let dim = given.heads.dim;
         let Part { first, count, keys, at, columns, .. } = *part;
-        let (rows, slopes) = (&given.rows[part.span], &slopes[at..]);
-        let along = Left { data: slopes, row: columns, column: 1 };
+        let (rows, dloss_dlogp) = (&given.rows[part.span], &dloss_dlogp[at..]);
+        let along = Left { data: dloss_dlogp, row: columns, column: 1 };
         let right = Right::strided(&given.k[rows.clone()], keys, dim, given.step());
         alone(count, along, right, (team::Shared::new(dquery), first * dim), dim, true);
-        let across = Left { data: slopes, row: 1, column: columns };
+        let across = Left { data: dloss_dlogp, row: 1, column: columns };
         let query = Right::rows(&scratch.queries.words[first * dim..], count, dim);
         alone(keys, across, query, (given.dk, rows.start), given.step(), true);
     }
@@ -251,7 +259,7 @@ impl Products for InPairs {
         part: &Part,
         scratch: &Scratch,
         douts: &[f32],
-        slopes: &mut [f32],
+        dloss_dlogp: &mut [f32],
     ) {
         let (dim, half) = (given.heads.dim, given.heads.dim.div_ceil(2));
         let Part { first, count, keys, at, columns, .. } = *part;
@@ -264,7 +272,7 @@ impl Products for InPairs {
         self.left.resize(count * half, 0);
         to_pairs(douts, dim, dim, &mut self.left);
         let values = Right::packed(&self.values[part.span], half, keys);
-        let to = (team::Shared::new(slopes), at);
+        let to = (team::Shared::new(dloss_dlogp), at);
         alone(count, Left::rows(&self.left, half), values, to, columns, false);
     }
 
@@ -273,18 +281,18 @@ impl Products for InPairs {
         given: &Given<'_>,
         part: &Part,
         scratch: &Scratch,
-        slopes: &[f32],
+        dloss_dlogp: &[f32],
         dquery: &mut [f32],
     ) {
         let dim = given.heads.dim;
         let Part { first, count, keys, at, columns, .. } = *part;
         let half = keys.div_ceil(2);
         self.left.resize(count * half, 0);
-        to_pairs(&slopes[at..], columns, keys, &mut self.left);
+        to_pairs(&dloss_dlogp[at..], columns, keys, &mut self.left);
         let right = Right::rows(&self.keys[part.span], half, dim);
         let to = (team::Shared::new(dquery), first * dim);
         alone(count, Left::rows(&self.left, half), right, to, dim, true);
-        rows_to_pairs(&slopes[at..], columns, count, keys, &mut self.left);
+        rows_to_pairs(&dloss_dlogp[at..], columns, count, keys, &mut self.left);
         rows_to_pairs(&scratch.queries.words[first * dim..], dim, count, dim, &mut self.right);
         let query = Right::rows(&self.right, count.div_ceil(2), dim);
         let to = (given.dk, given.rows[part.span].start);

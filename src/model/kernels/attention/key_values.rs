@@ -19,12 +19,12 @@ use super::{
 pub struct KeyValues {
     pub(super) len: usize,
     dim: usize,
-    pub(super) held: Held,
+    pub(super) held: KvData,
 }
 
 /// Per kv head.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Held {
+pub(super) enum KvData {
     Words(Vec<Head<f32>>),
     Pairs(Vec<Head<u32>>),
 }
@@ -120,8 +120,8 @@ impl KeyValues {
     /// Of a decoder whose linear layers have this format.
     pub fn new(heads: Heads, format: Format) -> Self {
         let held = match format.is_multiplied_in_bf16() {
-            true => Held::Pairs(vec![Head::default(); heads.kv]),
-            false => Held::Words(vec![Head::default(); heads.kv]),
+            true => KvData::Pairs(vec![Head::default(); heads.kv]),
+            false => KvData::Words(vec![Head::default(); heads.kv]),
         };
         Self { len: 0, dim: heads.dim, held }
     }
@@ -136,23 +136,23 @@ impl KeyValues {
 
     fn heads(&self) -> usize {
         match &self.held {
-            Held::Words(heads) => heads.len(),
-            Held::Pairs(heads) => heads.len(),
+            KvData::Words(heads) => heads.len(),
+            KvData::Pairs(heads) => heads.len(),
         }
     }
 
     /// What they are rounded to.
     pub fn format(&self) -> Format {
         match self.held {
-            Held::Words(_) => Format::F32,
-            Held::Pairs(_) => Format::Bf16,
+            KvData::Words(_) => Format::F32,
+            KvData::Pairs(_) => Format::Bf16,
         }
     }
 
     pub fn bytes(&self) -> usize {
         match &self.held {
-            Held::Words(heads) => heads.iter().map(Head::bytes).sum(),
-            Held::Pairs(heads) => heads.iter().map(Head::bytes).sum(),
+            KvData::Words(heads) => heads.iter().map(Head::bytes).sum(),
+            KvData::Pairs(heads) => heads.iter().map(Head::bytes).sum(),
         }
     }
 
@@ -173,7 +173,7 @@ impl KeyValues {
         let size = (len, room(len.max(expected)));
         let tokens = || (start..len).zip(keys.chunks_exact(width).zip(values.chunks_exact(width)));
         match &mut self.held {
-            Held::Words(heads) => {
+            KvData::Words(heads) => {
                 for (head, held) in heads.iter_mut().enumerate() {
                     held.grow(size, dim, dim, 1);
                     for (token, (key, value)) in tokens() {
@@ -181,7 +181,7 @@ impl KeyValues {
                     }
                 }
             }
-            Held::Pairs(heads) => {
+            KvData::Pairs(heads) => {
                 for (head, held) in heads.iter_mut().enumerate() {
                     held.grow(size, half, dim, 2);
                     for (token, (key, value)) in tokens() {
@@ -199,14 +199,14 @@ impl KeyValues {
         let Into { rows, to: (to, at), stride } = into;
         let words = Left::rows(&queries.words[first * dim..], dim);
         match &self.held {
-            Held::Words(heads) => {
+            KvData::Words(heads) => {
                 alone(rows, words, Right::packed(&heads[head].keys, dim, keys), (to, at), stride, false);
             }
-            Held::Pairs(heads) if multiplies_bf16() => {
+            KvData::Pairs(heads) if multiplies_bf16() => {
                 let pairs = Left::rows(&queries.pairs[first * half..], half);
                 alone(rows, pairs, Right::packed(&heads[head].keys, half, keys), (to, at), stride, false);
             }
-            Held::Pairs(heads) => {
+            KvData::Pairs(heads) => {
                 let mut panel = vec![0.0; 2 * half * PANEL];
                 let panels = heads[head].keys.chunks_exact(half * PANEL);
                 for (start, pairs) in (0..keys).step_by(PANEL).zip(panels) {
@@ -231,18 +231,18 @@ impl KeyValues {
         let dim = self.dim;
         let Into { rows, to, stride } = into;
         match &self.held {
-            Held::Words(heads) => {
+            KvData::Words(heads) => {
                 let left = Left { data: probabilities, row: columns, column: 1 };
                 alone(rows, left, Right::rows(&heads[head].values, keys, dim), to, stride, true);
             }
-            Held::Pairs(heads) if multiplies_bf16() => {
+            KvData::Pairs(heads) if multiplies_bf16() => {
                 let half = keys.div_ceil(2);
                 scratch.resize(rows * half, 0);
                 to_pairs(probabilities, columns, keys, scratch);
                 let right = Right::rows(&heads[head].values, half, dim);
                 alone(rows, Left::rows(scratch, half), right, to, stride, true);
             }
-            Held::Pairs(heads) => {
+            KvData::Pairs(heads) => {
                 let (mut left, mut values) = (vec![0.0; rows * PANEL], vec![0.0; PANEL * dim]);
                 let pairs = heads[head].values.chunks(PANEL / 2 * dim);
                 for (start, pairs) in (0..keys).step_by(PANEL).zip(pairs) {

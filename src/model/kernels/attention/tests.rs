@@ -81,8 +81,8 @@ fn attention_in_bf16_and_its_gradients_are_those_of_autograd_through_rounded_key
     let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]);
     let into = (&mut dq[..], &mut dk[..], &mut dv[..]);
     attend_backward((&q, &k, &v), &positions, &spans, &[0], heads, &out, &dout, into);
-    // Autograd subtracts the mean of slopes by probabilities as they are, we by the rounded ones that made `out`. Where the
-    // machine multiplies pairs, probabilities, slopes and `dout` are rounded beside.
+    // Autograd subtracts the mean of dloss_dlogp by probabilities as they are, we by the rounded ones that made `out`. Where the
+    // machine multiplies pairs, probabilities, dloss_dlogp and `dout` are rounded beside.
     let bound = if multiplies_bf16() { 6e-3 } else { 2e-3 };
     for (name, found) in [("dq", dq), ("dk", dk), ("dv", dv)] {
         let error = error(&found, &of(name));

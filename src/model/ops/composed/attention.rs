@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use candle_core::{D, DType, Result, Tensor};
 
-use super::{Piece, Sight, Tile, softmax};
+use super::{MaskSpans, Piece, Tile, softmax};
 use crate::model::kernels::Heads;
 
 /// What a row's log-sum-exp is at least, be it that it sees no key of a tile: finite, so that differences are.
@@ -90,19 +90,19 @@ fn rounded(x: &Tensor, held: DType) -> Result<Tensor> {
 /// rounded to the type in which keys and values are held; products are in `f32`.
 pub fn attend(
     q: &Tensor,
-    sights: &[Sight],
+    mask: &[MaskSpans],
     keys: impl Fn(&[Piece]) -> Result<(Tensor, Tensor)>,
     (heads, held): (Heads, DType),
 ) -> Result<Tensor> {
-    let block = |sight: &Sight| {
-        let q = (by_head(&rows(q, std::slice::from_ref(&sight.rows))?, heads)? * scale(heads))?;
+    let block = |spans: &MaskSpans| {
+        let q = (by_head(&rows(q, std::slice::from_ref(&spans.rows))?, heads)? * scale(heads))?;
         let q = rounded(&q, held)?;
         let seen = |tile: &Tile| -> Result<(Tensor, Tensor)> {
             let (k, v) = keys(&tile.pieces)?;
             let (k, v) = (rounded(&k, held)?, rounded(&v, held)?);
             Ok((scores(&q, &by_head(&k, heads)?, tile.mask.as_ref())?, by_head(&v, heads)?))
         };
-        let out = match sight.tiles.as_slice() {
+        let out = match spans.tiles.as_slice() {
             [tile] => {
                 let (scores, v) = seen(tile)?;
                 softmax(&scores)?.matmul(&v)?
@@ -120,9 +120,9 @@ pub fn attend(
                 whole.map_or_else(|| q.zeros_like(), |whole| Ok(whole.out))?
             }
         };
-        by_token(&out, sight.rows.len(), heads)
+        by_token(&out, spans.rows.len(), heads)
     };
-    Tensor::cat(&sights.iter().map(block).collect::<Result<Vec<_>>>()?, 0)
+    Tensor::cat(&mask.iter().map(block).collect::<Result<Vec<_>>>()?, 0)
 }
 
 /// Gradients of q, k and v; `keys` gives pieces of spans as ranges of the rows of `k`.
@@ -130,7 +130,7 @@ pub fn attend(
 /// What was rounded has the gradient of its rounded value. Where a block has several tiles, the log-sum-exp of its rows is computed once more: one product in six.
 pub fn attend_backward(
     (q, k, v): (&Tensor, &Tensor, &Tensor),
-    sights: &[Sight],
+    mask: &[MaskSpans],
     keys: impl Fn(&[Piece]) -> Vec<Range<usize>>,
     (heads, held): (Heads, DType),
     out: &Tensor,
@@ -138,9 +138,9 @@ pub fn attend_backward(
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let (dk, dv) = (k.zeros_like()?, v.zeros_like()?);
     let (k, v) = (&rounded(k, held)?, &rounded(v, held)?);
-    let mut dq = Vec::with_capacity(sights.len());
-    for sight in sights {
-        let own = |x: &Tensor| by_head(&rows(x, std::slice::from_ref(&sight.rows))?, heads);
+    let mut dq = Vec::with_capacity(mask.len());
+    for spans in mask {
+        let own = |x: &Tensor| by_head(&rows(x, std::slice::from_ref(&spans.rows))?, heads);
         let scaled = rounded(&(own(q)? * scale(heads))?, held)?;
         let (out, dout) = (own(out)?, own(dout)?);
         // Σ p · dp of a row is the product of its result with that result's gradient (Dao et al. 2022, appendix B).
@@ -148,12 +148,12 @@ pub fn attend_backward(
         let seen = |tile: &Tile| {
             scores(&scaled, &by_head(&rows(k, &keys(&tile.pieces))?, heads)?, tile.mask.as_ref())
         };
-        let lse = match sight.tiles.as_slice() {
+        let lse = match spans.tiles.as_slice() {
             [_] => None,
             tiles => Some(log_sum_exp(tiles.iter().map(seen))?),
         };
         let mut dquery = scaled.zeros_like()?;
-        for tile in &sight.tiles {
+        for tile in &spans.tiles {
             let ranges = keys(&tile.pieces);
             let (k, v) = (by_head(&rows(k, &ranges)?, heads)?, by_head(&rows(v, &ranges)?, heads)?);
             let scores = scores(&scaled, &k, tile.mask.as_ref())?;
@@ -168,7 +168,7 @@ pub fn attend_backward(
             add_by_token(&dk, &ranges, &by_token(&dscores.transpose(1, 2)?.matmul(&scaled)?, count, heads)?)?;
             add_by_token(&dv, &ranges, &by_token(&p.transpose(1, 2)?.matmul(&dout)?, count, heads)?)?;
         }
-        dq.push(by_token(&(dquery * scale(heads))?, sight.rows.len(), heads)?);
+        dq.push(by_token(&(dquery * scale(heads))?, spans.rows.len(), heads)?);
     }
     Ok((Tensor::cat(&dq, 0)?, dk, dv))
 }

@@ -6,16 +6,16 @@
 mod attention;
 #[cfg_attr(not(feature = "flash-attn"), path = "flash_disabled.rs")]
 pub mod flash;
+mod mask;
 mod runs;
-mod sight;
 
 use candle_core::{D, DType, Device, Result, Tensor};
 
 use super::{Gradients, read};
 
 pub use attention::{Part, attend, attend_backward, rows};
+pub use mask::{MaskSpans, Piece, Rows, Seen, Tile, TileSize, mask};
 pub use runs::{Level, Sequences, attend_runs, levels};
-pub use sight::{Piece, Rows, Seen, Sight, Tile, TileSize, sights};
 
 #[cfg(test)]
 thread_local! {
@@ -212,9 +212,13 @@ pub fn log_probabilities(logits: &Tensor, tokens: &[Vec<u32>]) -> Result<Vec<Vec
 }
 
 /// Overwrites logits with Σ slope · (1\[token\] − p) over each row's tokens.
-pub fn log_probabilities_backward(logits: &Tensor, tokens: &[Vec<u32>], slopes: &[Vec<f32>]) -> Result<()> {
-    let sums: Vec<f32> = slopes.iter().map(|row| -row.iter().sum::<f32>()).collect();
+pub fn log_probabilities_backward(
+    logits: &Tensor,
+    tokens: &[Vec<u32>],
+    dloss_dlogp: &[Vec<f32>],
+) -> Result<()> {
+    let sums: Vec<f32> = dloss_dlogp.iter().map(|row| -row.iter().sum::<f32>()).collect();
     let device = logits.device();
     let down = softmax(logits)?.broadcast_mul(&column(&sums, device)?)?;
-    assign(logits, &down.scatter_add(&padded(tokens, device)?, &padded(slopes, device)?, 1)?)
+    assign(logits, &down.scatter_add(&padded(tokens, device)?, &padded(dloss_dlogp, device)?, 1)?)
 }

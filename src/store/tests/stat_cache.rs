@@ -8,15 +8,15 @@ fn looked_at(files: &[(&str, &str)]) -> (Place, ActionRecord, Digest) {
     let artifact = place.published(files);
     let record = place.record(artifact);
     place.store.commit(&record).unwrap();
-    let mut glance = place.store.glance("run");
-    assert!(glance.lookup(&place.store, &record.key).is_ok());
-    place.store.remember_glance("run", &glance).unwrap();
+    let mut stat_cache = place.store.stat_cache("run");
+    assert!(stat_cache.lookup(&place.store, &record.key).is_ok());
+    place.store.save_stat_cache("run", &stat_cache).unwrap();
     (place, record, artifact)
 }
 
 impl Place {
-    fn known(&self, key: &Digest) -> Option<Known> {
-        let found = self.store.glance("run").lookup(&self.store, key).ok();
+    fn known(&self, key: &Digest) -> Option<CachedResult> {
+        let found = self.store.stat_cache("run").lookup(&self.store, key).ok();
         found.filter(|(_, unsealed)| unsealed.is_empty()).map(|(known, _)| known)
     }
 }
@@ -72,7 +72,7 @@ fn a_file_that_came_or_went_is_noticed() {
 fn a_look_that_can_not_be_read_is_no_look() {
     let (place, record, _) = looked_at(&[("a", "1")]);
     for text in ["", "{", "[]", "{\"00\":{}}"] {
-        std::fs::write(place.store.root().join("ac/last/run.glance"), text).unwrap();
+        std::fs::write(place.store.root().join("ac/last/run.stat_cache"), text).unwrap();
         assert_eq!(place.known(&record.key), Some(record.clone().into()), "{text}");
     }
 }
@@ -82,9 +82,9 @@ fn a_look_forgets_what_was_not_asked_for() {
     let (place, record, _) = looked_at(&[("a", "1")]);
     let other = ActionRecord { key: Digest::of(b"other"), ..record.clone() };
     place.store.commit(&other).unwrap();
-    let mut glance = place.store.glance("run");
-    assert!(glance.lookup(&place.store, &other.key).is_ok());
-    place.store.remember_glance("run", &glance).unwrap();
-    let kept = std::fs::read_to_string(place.store.root().join("ac/last/run.glance")).unwrap();
+    let mut stat_cache = place.store.stat_cache("run");
+    assert!(stat_cache.lookup(&place.store, &other.key).is_ok());
+    place.store.save_stat_cache("run", &stat_cache).unwrap();
+    let kept = std::fs::read_to_string(place.store.root().join("ac/last/run.stat_cache")).unwrap();
     assert!(kept.contains(&other.key.to_string()) && !kept.contains(&record.key.to_string()));
 }

@@ -12,9 +12,9 @@ use crate::{
 
 /// A folder for one try at a stage, gone afterwards. Its own for each try, for a killed run may leave programs behind
 /// that still write into theirs.
-pub struct Attempt(TempDir);
+pub struct WorkDir(TempDir);
 
-impl Attempt {
+impl WorkDir {
     /// The caller holds the key's lease: what lies here is nobody's, or of one who was taken for dead.
     pub fn new(store: &Store, key: &Digest) -> Result<Self> {
         let folder = absolute(store.root().join("tmp/work").join(key.to_string()));
@@ -24,11 +24,11 @@ impl Attempt {
         }
         let writing = |cause| StoreError::writing(&folder, cause);
         std::fs::create_dir_all(&folder).map_err(writing)?;
-        let attempt = Self(aside(&folder).map_err(writing)?);
-        for folder in [attempt.out(), attempt.scratch()] {
+        let work_dir = Self(aside(&folder).map_err(writing)?);
+        for folder in [work_dir.out(), work_dir.scratch()] {
             std::fs::create_dir(&folder).map_err(|cause| StoreError::writing(folder, cause))?;
         }
-        Ok(attempt)
+        Ok(work_dir)
     }
 
     pub fn out(&self) -> PathBuf {
@@ -46,7 +46,7 @@ impl Attempt {
     }
 }
 
-impl Drop for Attempt {
+impl Drop for WorkDir {
     fn drop(&mut self) {
         // Nothing of it is wanted any more. What lies beside it is another's, who took this one for dead.
         _ = std::fs::remove_dir_all(self.0.path());

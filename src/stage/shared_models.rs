@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     chat::{ChatError, Vocabulary},
-    engine::Bases,
+    engine::ModelCache,
     hash::Digest,
 };
 
@@ -17,13 +17,13 @@ type Cell = Arc<Mutex<Option<Arc<Vocabulary>>>>;
 
 /// Owned by the run; each stage is handed it.
 #[derive(Default)]
-pub struct Held {
-    pub bases: Arc<Bases>,
+pub struct SharedModels {
+    pub bases: Arc<ModelCache>,
     /// By the digests of their models.
     vocabularies: Mutex<BTreeMap<Digest, Cell>>,
 }
 
-impl Held {
+impl SharedModels {
     /// The tokenizer of a model, whose files are in this folder: read once, also where several ask at once.
     pub fn vocabulary(&self, model: Digest, folder: &Path) -> Result<Arc<Vocabulary>, ChatError> {
         let cell = lock(&self.vocabularies).entry(model).or_default().clone();

@@ -32,7 +32,7 @@ pub fn shares_of_shape(config: &ModelConfig, format: Format) -> usize {
     if held(config, format) > LARGE { 1 } else { SHARES }
 }
 
-/// What [`Crew::new`] makes of the CPU's threads.
+/// What [`ThreadPlan::new`] makes of the CPU's threads.
 pub struct Split {
     /// Microbatches or conversations' batches worked on at once.
     pub workers: usize,
@@ -53,14 +53,14 @@ impl Split {
 
 /// The threads of a device, and what each of them works on.
 #[derive(Clone)]
-pub enum Crew {
+pub enum ThreadPlan {
     /// Each on microbatches or conversations of its own: for a model that fits the caches.
     Apart(usize),
     /// All on the same operation.
     Together(Arc<rayon::ThreadPool>),
 }
 
-impl Crew {
+impl ThreadPlan {
     pub fn new(decoder: &Decoder, threads: usize) -> Self {
         if !decoder.by_kernels() {
             // A device is given its operations by one thread.

@@ -12,7 +12,7 @@ use figment::{
 use serde_json::Value as Json;
 
 use super::{
-    error::{Mistake, Place},
+    error::{Location, Mistake},
     reader::Reader,
     source::{Source, join},
 };
@@ -118,7 +118,7 @@ pub enum Origin {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Datum {
+pub enum RawValue {
     Boolean(bool),
     Integer(i64),
     Number(f64),
@@ -132,16 +132,16 @@ pub enum Datum {
 pub struct Entry {
     /// Dotted path from the top of the run file.
     pub path: String,
-    pub datum: Datum,
+    pub value: RawValue,
     pub origin: Origin,
 }
 
 /// The layers of one run.
-pub struct Overlay {
+pub struct Layers {
     figment: Figment,
 }
 
-impl Overlay {
+impl Layers {
     /// Overrides that are wrong in themselves are noted and left out.
     pub fn new(source: &Source, overrides: &Overrides, reader: &Reader<'_>) -> Self {
         let mut figment = Figment::from(Layer { name: RUN_FILE.into(), values: source.values.clone() });
@@ -180,18 +180,18 @@ impl Overlay {
             (Some(text), _) => Origin::Override(text.to_owned()),
             (None, None) => Origin::Card,
         };
-        let datum = match value {
-            Value::String(_, text) => Datum::Text(text.clone()),
-            Value::Char(_, text) => Datum::Text(text.to_string()),
-            Value::Bool(_, bit) => Datum::Boolean(*bit),
+        let value = match value {
+            Value::String(_, text) => RawValue::Text(text.clone()),
+            Value::Char(_, text) => RawValue::Text(text.to_string()),
+            Value::Bool(_, bit) => RawValue::Boolean(*bit),
             Value::Num(_, number) => {
                 let whole = number.to_i128().or_else(|| i128::try_from(number.to_u128()?).ok());
                 match whole.and_then(|whole| i64::try_from(whole).ok()) {
-                    Some(whole) => Datum::Integer(whole),
-                    None => Datum::Number(number.to_f64().unwrap_or(f64::INFINITY)),
+                    Some(whole) => RawValue::Integer(whole),
+                    None => RawValue::Number(number.to_f64().unwrap_or(f64::INFINITY)),
                 }
             }
-            Value::Empty(..) => Datum::Text(String::new()),
+            Value::Empty(..) => RawValue::Text(String::new()),
             Value::Dict(_, fields) => {
                 // A table exists where the run file opens it, whoever adds keys to it.
                 if let Some(spot) = source.spot(&path) {
@@ -200,23 +200,23 @@ impl Overlay {
                 let entry = |(name, value): (&String, &Value)| {
                     (name.clone(), self.entry(value, join(&path, name), source))
                 };
-                Datum::Table(fields.iter().map(entry).collect())
+                RawValue::Table(fields.iter().map(entry).collect())
             }
             Value::Array(_, items) => {
                 let entry = |(index, value): (usize, &Value)| {
                     self.entry(value, join(&path, &index.to_string()), source)
                 };
-                Datum::List(items.iter().enumerate().map(entry).collect())
+                RawValue::List(items.iter().enumerate().map(entry).collect())
             }
         };
-        Entry { path, datum, origin }
+        Entry { path, value, origin }
     }
 }
 
 impl Entry {
     /// Gives a table those of a card's defaults that it lacks, tables within it likewise.
     pub fn fill<'d>(&mut self, defaults: impl IntoIterator<Item = (&'d String, &'d Json)>) {
-        let Datum::Table(fields) = &mut self.datum else { return };
+        let RawValue::Table(fields) = &mut self.value else { return };
         for (name, value) in defaults {
             match (fields.get_mut(name), value) {
                 (Some(given), Json::Object(inner)) => given.fill(inner),
@@ -229,33 +229,33 @@ impl Entry {
     }
 
     fn default_of(path: String, value: &Json) -> Self {
-        let datum = match value {
-            Json::Null => Datum::Text(String::new()),
-            Json::Bool(bit) => Datum::Boolean(*bit),
+        let value = match value {
+            Json::Null => RawValue::Text(String::new()),
+            Json::Bool(bit) => RawValue::Boolean(*bit),
             Json::Number(number) => match number.as_i64() {
-                Some(whole) => Datum::Integer(whole),
-                None => Datum::Number(number.as_f64().unwrap_or(f64::INFINITY)),
+                Some(whole) => RawValue::Integer(whole),
+                None => RawValue::Number(number.as_f64().unwrap_or(f64::INFINITY)),
             },
-            Json::String(text) => Datum::Text(text.clone()),
+            Json::String(text) => RawValue::Text(text.clone()),
             Json::Array(items) => {
                 let item =
                     |(index, item): (usize, &Json)| Self::default_of(join(&path, &index.to_string()), item);
-                Datum::List(items.iter().enumerate().map(item).collect())
+                RawValue::List(items.iter().enumerate().map(item).collect())
             }
             Json::Object(fields) => {
                 let field = |(name, value): (&String, &Json)| {
                     (name.clone(), Self::default_of(join(&path, name), value))
                 };
-                Datum::Table(fields.iter().map(field).collect())
+                RawValue::Table(fields.iter().map(field).collect())
             }
         };
-        Self { path, datum, origin: Origin::Card }
+        Self { path, value, origin: Origin::Card }
     }
 
     /// What is in a table; nothing in anything else.
     pub fn fields_mut(&mut self) -> impl Iterator<Item = (&String, &mut Self)> {
-        let fields = match &mut self.datum {
-            Datum::Table(fields) => Some(fields),
+        let fields = match &mut self.value {
+            RawValue::Table(fields) => Some(fields),
             _ => None,
         };
         fields.into_iter().flatten()
@@ -263,16 +263,16 @@ impl Entry {
 
     /// What a table has under this name.
     pub fn field(&self, name: &str) -> Option<&Self> {
-        match &self.datum {
-            Datum::Table(fields) => fields.get(name),
+        match &self.value {
+            RawValue::Table(fields) => fields.get(name),
             _ => None,
         }
     }
 
     /// The names in a table; none of anything else.
     pub fn names(&self) -> impl Iterator<Item = &String> {
-        let fields = match &self.datum {
-            Datum::Table(fields) => Some(fields),
+        let fields = match &self.value {
+            RawValue::Table(fields) => Some(fields),
             _ => None,
         };
         fields.into_iter().flat_map(BTreeMap::keys)
@@ -280,15 +280,15 @@ impl Entry {
 
     /// The kind of a stage, where it says one.
     pub fn kind(&self) -> Option<&str> {
-        match &self.field("kind")?.datum {
-            Datum::Text(kind) => Some(kind),
+        match &self.field("kind")?.value {
+            RawValue::Text(kind) => Some(kind),
             _ => None,
         }
     }
 
     /// Without what is in it: for saying where it stands.
     pub fn place(&self) -> Self {
-        Self { path: self.path.clone(), datum: Datum::Table(BTreeMap::new()), origin: self.origin.clone() }
+        Self { path: self.path.clone(), value: RawValue::Table(BTreeMap::new()), origin: self.origin.clone() }
     }
 }
 
@@ -312,5 +312,5 @@ fn nest(path: &str, value: Value) -> Dict {
 }
 
 fn wrong_set(text: &str, message: &str) -> Mistake {
-    Mistake { message: message.into(), place: Some(Place::Override(text.to_owned())), hint: None }
+    Mistake { message: message.into(), place: Some(Location::Override(text.to_owned())), hint: None }
 }

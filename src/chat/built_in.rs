@@ -2,7 +2,7 @@
 
 use super::vocabulary::Vocabulary;
 
-pub(super) struct Own {
+pub(super) struct BuiltInTemplate {
     pub family: &'static str,
     pub template: &'static str,
     /// What the family's own templates write around turns, tools or not.
@@ -12,38 +12,38 @@ pub(super) struct Own {
 }
 
 /// Nearest first: a tokenizer may have the tokens of several.
-pub(super) const ALL: [Own; 6] = [
-    Own {
+pub(super) const ALL: [BuiltInTemplate; 6] = [
+    BuiltInTemplate {
         family: "Phi-4-mini",
         template: include_str!("own/phi4_mini.jinja"),
         turn: "<|end|>",
         tokens: &["<|tool|>", "<|/tool|>", "<|tool_call|>", "<|/tool_call|>", "<|tool_response|>", "<|end|>"],
     },
-    Own {
+    BuiltInTemplate {
         family: "Phi-3",
         template: include_str!("own/phi3.jinja"),
         turn: "<|end|>",
         tokens: &["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"],
     },
-    Own {
+    BuiltInTemplate {
         family: "Phi-4",
         template: include_str!("own/phi4.jinja"),
         turn: "<|im_sep|>",
         tokens: &["<|im_start|>", "<|im_sep|>", "<|im_end|>"],
     },
-    Own {
+    BuiltInTemplate {
         family: "Llama 3",
         template: include_str!("own/llama.jinja"),
         turn: "<|start_header_id|>",
         tokens: &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
     },
-    Own {
+    BuiltInTemplate {
         family: "Mistral",
         template: include_str!("own/mistral.jinja"),
         turn: "[INST]",
         tokens: &["[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[TOOL_RESULTS]"],
     },
-    Own {
+    BuiltInTemplate {
         family: "ChatML",
         template: include_str!("own/chatml.jinja"),
         turn: "<|im_start|>",
@@ -53,7 +53,7 @@ pub(super) const ALL: [Own; 6] = [
 
 /// The family whose tokens a tokenizer has, if the model's own template writes turns as it does: `shown` is a
 /// conversation without tools. A tokenizer may have tokens that the model never saw.
-pub(super) fn of(vocabulary: &Vocabulary, shown: &str) -> Option<&'static Own> {
-    let has = |own: &Own| own.tokens.iter().all(|token| vocabulary.id(token).is_some());
+pub(super) fn of(vocabulary: &Vocabulary, shown: &str) -> Option<&'static BuiltInTemplate> {
+    let has = |own: &BuiltInTemplate| own.tokens.iter().all(|token| vocabulary.id(token).is_some());
     ALL.iter().find(|own| shown.contains(own.turn) && has(own))
 }

@@ -11,38 +11,38 @@ use std::{
     thread::JoinHandle,
 };
 
-use super::work::Workshop;
+use super::runner::Runner;
 use crate::{
     error::Result,
     plan::Plan,
-    store::{Handed, Remote, Store, Traffic},
+    store::{DrainReport, Remote, Store, Traffic},
 };
 
-pub struct HandingOn {
-    workshop: Arc<Workshop>,
+pub struct Uploader {
+    runner: Arc<Runner>,
     ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl HandingOn {
+impl Uploader {
     /// Begins where something waits.
-    pub fn begin(workshop: &Arc<Workshop>) -> Self {
+    pub fn begin(runner: &Arc<Runner>) -> Self {
         let ending = Arc::<AtomicBool>::default();
-        let due = workshop.remote.as_ref().is_some_and(|remote| remote.is_due(&workshop.store));
+        let due = runner.remote.as_ref().is_some_and(|remote| remote.is_due(&runner.store));
         let thread = due.then(|| {
-            let (workshop, ending) = (workshop.clone(), ending.clone());
-            std::thread::spawn(move || hand_on(&workshop, &|| ending.load(Ordering::Relaxed)))
+            let (runner, ending) = (runner.clone(), ending.clone());
+            std::thread::spawn(move || hand_on(&runner, &|| ending.load(Ordering::Relaxed)))
         });
-        Self { workshop: workshop.clone(), ending, thread }
+        Self { runner: runner.clone(), ending, thread }
     }
 
     /// Ends it, and hands on what waits since, unless the run was stopped.
     pub fn finish(self) {
-        let Self { workshop, ending, thread } = self;
+        let Self { runner, ending, thread } = self;
         ending.store(true, Ordering::Relaxed);
         // One that crashed has left its results waiting.
         _ = thread.map(JoinHandle::join);
-        hand_on(&workshop, &|| workshop.cancel.is_cancelled());
+        hand_on(&runner, &|| runner.cancel.is_cancelled());
     }
 }
 
@@ -57,10 +57,10 @@ pub fn hand_on_alone(plan: &Plan, store: &Store) -> Result<Option<Traffic>> {
 }
 
 /// Whatever goes wrong is said and ends no run.
-fn hand_on(workshop: &Workshop, stop: &dyn Fn() -> bool) {
-    let Some(remote) = &workshop.remote else { return };
-    match remote.push_waiting(&workshop.store, stop) {
-        Ok(Handed { away: None, .. }) => {}
-        Ok(Handed { away: Some(cause), .. }) | Err(cause) => workshop.remote_away(&cause),
+fn hand_on(runner: &Runner, stop: &dyn Fn() -> bool) {
+    let Some(remote) = &runner.remote else { return };
+    match remote.push_waiting(&runner.store, stop) {
+        Ok(DrainReport { away: None, .. }) => {}
+        Ok(DrainReport { away: Some(cause), .. }) | Err(cause) => runner.remote_away(&cause),
     }
 }

@@ -18,30 +18,32 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Event, ExecError, Listener, RunFolder,
-    attempt::{Attempt, absolute},
     journal::Entry,
     notes::Notes,
     rows::StageRows,
     slots::Share,
+    work_dir::{WorkDir, absolute},
 };
 use crate::{
     data,
     error::{At, Class, Diagnostic, Interrupted, Result},
     hash::Digest,
     plan::{
-        self, Beside, CacheMode, Fed, KeyFields, NodeIndex, Plan, Ready, RerunReason, Resample, ServerName,
+        self, CacheMode, KeyFields, KeyMetadata, NodeIndex, Plan, ReadyInputs, RerunReason, Resample,
+        ResolvedInput, ServerName,
     },
     progress::Observer,
-    spent::Meter,
     stage::{
-        self, Artifacts, Context, Held, Input, Metrics, Rows, StageError,
+        self, Artifacts, Context, Input, Metrics, Rows, SharedModels, StageError,
         card::{Determinism, Section},
         registry,
     },
     store::{
-        Acquired, ActionRecord, Condition, Cost, Fetched, FileDigests, Known, LastKeys, Lease, Lookup,
-        Output, Placed, Pushed, Recorded, Remote, Settler, Store, StoreError, Watch, failpoint,
+        ActionRecord, CachedResult, Condition, Cost, Fetched, FileDigests, HeartbeatWatch, KeyIndex, Lease,
+        LeaseAttempt, Lookup, Output, Pushed, Recorded, Remote, Store, StoreError, Syncer, UnsyncedArtifact,
+        failpoint,
     },
+    usage::UsageMeter,
 };
 
 const POLL: Duration = Duration::from_millis(50);
@@ -50,42 +52,42 @@ const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// What all stages of a run share.
-pub struct Workshop {
+pub struct Runner {
     pub plan: Plan,
     pub store: Store,
     /// What other machines share.
     pub remote: Option<Remote>,
-    pub settler: Settler,
+    pub syncer: Syncer,
     pub files: FileDigests,
     pub folder: RunFolder,
-    pub last: LastKeys,
+    pub last: KeyIndex,
     pub resample: Vec<Resample>,
     /// What this run worked before it was resumed, by stage and key, and what it came to, where that is known.
-    pub worked: BTreeMap<(String, Digest), Option<Known>>,
+    pub worked: BTreeMap<(String, Digest), Option<CachedResult>>,
     /// What stages consumed that came to nothing.
     pub lost: Mutex<Cost>,
     /// What stages keep in memory for each other.
-    pub held: Arc<Held>,
+    pub held: Arc<SharedModels>,
     pub listener: Arc<dyn Listener>,
     pub cancel: CancellationToken,
 }
 
 /// A node's result.
-pub struct Done {
+pub struct StageResult {
     pub key: Digest,
     pub record: ActionRecord,
     pub cached: bool,
 }
 
 /// What came of asking for the right to work on a stage.
-enum Leased {
+enum LeaseOutcome {
     Lease(Lease),
-    Done(Box<Done>),
+    StageResult(Box<StageResult>),
 }
 
 /// What a stage says of itself while it works.
 struct Reports {
-    meter: Arc<Meter>,
+    meter: Arc<UsageMeter>,
     notes: Arc<Notes>,
 }
 
@@ -94,11 +96,11 @@ pub struct Job {
     pub index: NodeIndex,
     pub fields: KeyFields,
     pub key: Digest,
-    ready: Ready,
+    ready: ReadyInputs,
 }
 
-impl Workshop {
-    pub fn job(&self, index: NodeIndex, ready: Ready) -> Job {
+impl Runner {
+    pub fn job(&self, index: NodeIndex, ready: ReadyInputs) -> Job {
         let fields = self.plan.fields(index, &ready);
         Job { index, key: fields.key(), fields, ready }
     }
@@ -120,8 +122,8 @@ impl Workshop {
             self.store.settle(&[], &[job.key])?;
             self.store.seal_all(&unsealed)?;
         }
-        let came_to = Some(record.clone().into());
-        self.folder.note(Entry::Cached { node: self.id(job).to_owned(), key: job.key, came_to })?;
+        let result = Some(record.clone().into());
+        self.folder.note(Entry::Cached { node: self.id(job).to_owned(), key: job.key, result })?;
         // Said first and looked at again: a sweep sees the one, or is seen here.
         self.store.after_sweep();
         if !self.store.stands(&record.outputs) {
@@ -148,7 +150,7 @@ impl Workshop {
     fn own(&self, job: &Job) -> Option<(ActionRecord, Vec<Digest>)> {
         let (id, key) = (self.id(job), &job.key);
         let record = match self.worked.get(&(id.to_owned(), *key)) {
-            Some(came_to) => self.store.result(key, came_to.as_ref()),
+            Some(result) => self.store.result(key, result.as_ref()),
             // Killed between the record and the journal's word of it.
             None => self.store.record(key).filter(|record| {
                 record.stage == id && record.run.as_ref().is_some_and(|run| *run == self.folder.id)
@@ -247,20 +249,20 @@ impl Workshop {
     /// Says what the stage came to, and links it.
     fn finished(&self, job: &Job, record: &ActionRecord) -> Result<()> {
         let (node, seconds) = (self.id(job).to_owned(), record.cost.seconds);
-        let came_to = Some(record.clone().into());
-        self.folder.note(Entry::Finished { node, key: job.key, seconds, came_to })?;
+        let result = Some(record.clone().into());
+        self.folder.note(Entry::Finished { node, key: job.key, seconds, result })?;
         self.link(job, record)
     }
 
     /// Takes the result from the store, from another run that is about to have it, or works it.
-    pub async fn settle(&self, job: &Job, share: &Share) -> Result<Done> {
+    pub async fn settle(&self, job: &Job, share: &Share) -> Result<StageResult> {
         loop {
             let lease = match self.leased(job).await? {
-                Leased::Lease(lease) => lease,
-                Leased::Done(done) => return Ok(*done),
+                LeaseOutcome::Lease(lease) => lease,
+                LeaseOutcome::StageResult(done) => return Ok(*done),
             };
             if let Some(record) = self.cached(job)? {
-                return Ok(Done { key: job.key, record, cached: true });
+                return Ok(StageResult { key: job.key, record, cached: true });
             }
             let began = Instant::now();
             let notes = Arc::new(Notes::new(self.id(job), &self.listener));
@@ -284,16 +286,20 @@ impl Workshop {
     }
 
     /// The right to work on it, or what another run made of it meanwhile.
-    async fn leased(&self, job: &Job) -> Result<Leased> {
-        let mut watch = Watch::default();
+    async fn leased(&self, job: &Job) -> Result<LeaseOutcome> {
+        let mut watch = HeartbeatWatch::default();
         let mut told = false;
         loop {
             if let Some(record) = self.cached(job)? {
-                return Ok(Leased::Done(Box::new(Done { key: job.key, record, cached: true })));
+                return Ok(LeaseOutcome::StageResult(Box::new(StageResult {
+                    key: job.key,
+                    record,
+                    cached: true,
+                })));
             }
             match self.store.lease(&job.key, self.id(job), &self.folder.id, &mut watch)? {
-                Acquired::Mine(lease) => return Ok(Leased::Lease(lease)),
-                Acquired::Taken { run, holder } => {
+                LeaseAttempt::Mine(lease) => return Ok(LeaseOutcome::Lease(lease)),
+                LeaseAttempt::Taken { run, holder } => {
                     if !std::mem::replace(&mut told, true) {
                         self.listener.event(&Event::Waiting { id: self.id(job), run: &run, holder: &holder });
                     }
@@ -306,7 +312,7 @@ impl Workshop {
         }
     }
 
-    async fn work(&self, job: &Job, lease: &Lease, share: &Share, reports: &Reports) -> Result<Done> {
+    async fn work(&self, job: &Job, lease: &Lease, share: &Share, reports: &Reports) -> Result<StageResult> {
         let found = self.store.lookup(&job.key);
         let lacking = || match &found {
             Lookup::Hit(record) => self.plan.lacking(job.index, &record.metrics),
@@ -328,25 +334,25 @@ impl Workshop {
         let card = &self.plan.node(job.index).stage.card;
         let rows = StageRows::new(&self.store, card, (&job.fields, &job.key), self.forced(job).is_some())?;
         let rows = Arc::new(rows);
-        failpoint("work::begun");
+        failpoint("runner::begun");
         let began = Instant::now();
         self.files_unchanged(job)?;
-        let (attempt, metrics) = match self.persist(job, lease, &rows, reports, share).await {
+        let (work_dir, metrics) = match self.persist(job, lease, &rows, reports, share).await {
             Err(failure) if asked_anew && failure.is_transient() => {
                 match self.taken(job, self.stored(job)?)? {
                     Some(record) => {
                         self.listener.event(&Event::Unanswered { id: &id, failure: &failure });
-                        return Ok(Done { key: job.key, record, cached: true });
+                        return Ok(StageResult { key: job.key, record, cached: true });
                     }
                     None => return Err(failure),
                 }
             }
             performed => performed?,
         };
-        failpoint("work::performed");
+        failpoint("runner::performed");
         let metrics = self.checked(job, metrics, &reports.notes)?;
         self.files_unchanged(job)?;
-        let (outputs, placed) = self.publish(job, &attempt)?;
+        let (outputs, placed) = self.publish(job, &work_dir)?;
         let record = ActionRecord {
             key: job.key,
             stage: id.clone(),
@@ -371,13 +377,13 @@ impl Workshop {
                 *standing
             }
         };
-        self.settler.settle(&id, &record, placed, Some(rows.ending(&record)));
+        self.syncer.settle(&id, &record, placed, Some(rows.ending(&record)));
         // Before it goes to other machines, which may take long: what is recorded is not worked again.
         self.finished(job, &record)?;
         let record = self.pushed(job, record)?;
         self.store.remember(&self.plan.name, &BTreeMap::from([(id, job.key)]))?;
-        failpoint("work::linked");
-        Ok(Done { key: job.key, record, cached: false })
+        failpoint("runner::linked");
+        Ok(StageResult { key: job.key, record, cached: false })
     }
 
     /// What it says of itself, without what is no number; refused without what its loop waits for.
@@ -402,7 +408,7 @@ impl Workshop {
         rows: &Arc<StageRows>,
         reports: &Reports,
         share: &Share,
-    ) -> Result<(Attempt, Metrics)> {
+    ) -> Result<(WorkDir, Metrics)> {
         let mut wait = FIRST_WAIT;
         let mut left = self.plan.node(job.index).stage.card.retries;
         if self.forced(job) == Some(RerunReason::AskedAnew) && self.store.record(&job.key).is_some() {
@@ -410,9 +416,9 @@ impl Workshop {
             left = 0;
         }
         loop {
-            let attempt = Attempt::new(&self.store, &job.key)?;
-            match self.perform(job, &attempt, rows.clone(), reports, share).await {
-                Ok(metrics) => return Ok((attempt, metrics)),
+            let work_dir = WorkDir::new(&self.store, &job.key)?;
+            match self.perform(job, &work_dir, rows.clone(), reports, share).await {
+                Ok(metrics) => return Ok((work_dir, metrics)),
                 Err(failure) if left > 0 && failure.is_transient() => {
                     let id = self.id(job);
                     self.listener.event(&Event::Retrying { id, failure: &failure, wait });
@@ -434,14 +440,14 @@ impl Workshop {
     async fn perform(
         &self,
         job: &Job,
-        attempt: &Attempt,
+        work_dir: &WorkDir,
         rows: Arc<dyn Rows>,
         reports: &Reports,
         share: &Share,
     ) -> Result<Metrics> {
         let node = self.plan.node(job.index);
         let card = &node.stage.card;
-        let input = |fed: &Fed| Input {
+        let input = |fed: &ResolvedInput| Input {
             name: fed.name.clone(),
             digest: fed.output.digest,
             path: absolute(self.store.path(&fed.output)),
@@ -459,7 +465,7 @@ impl Workshop {
             stage: node.id.clone(),
             params: node.stage.params.clone(),
             inputs: inputs.map(|(role, inputs)| (role.clone(), inputs.iter().map(input).collect())).collect(),
-            output: attempt.out(),
+            output: work_dir.out(),
             files: card.texts.clone(),
             seed: job.fields.stage_seed(self.draw(job)),
             server: server.filter(|_| card.uses.contains(&Section::Server)),
@@ -474,7 +480,7 @@ impl Workshop {
         if !card.command.is_empty() {
             // What a program of the user's does with its devices, it does alone.
             self.held.bases.leave(&share.devices);
-            return stage::command::run(card, &context, &attempt.scratch()).await;
+            return stage::command::run(card, &context, &work_dir.scratch()).await;
         }
         match registry::find(&card.kind) {
             Some(built_in) => (built_in.run)(&context).await,
@@ -482,17 +488,17 @@ impl Workshop {
         }
     }
 
-    fn cost(&self, job: &Job, meter: &Meter, began: Instant) -> Cost {
+    fn cost(&self, job: &Job, meter: &UsageMeter, began: Instant) -> Cost {
         let spent = meter.spent();
         let prices = self.plan.node(job.index).stage.prices.filter(|_| spent.is_billed());
         let dollars = prices.map(|prices| prices.of(&spent));
         Cost { seconds: began.elapsed().as_secs_f64(), spent, dollars }
     }
 
-    fn beside(&self, job: &Job, outputs: &BTreeMap<String, Output>) -> Beside {
+    fn beside(&self, job: &Job, outputs: &BTreeMap<String, Output>) -> KeyMetadata {
         let card = &self.plan.node(job.index).stage.card;
         let server = card.output_of_type("server").and_then(|port| outputs.get(port));
-        Beside {
+        KeyMetadata {
             parts: card.parts(),
             shape: self.model_shape(job),
             draw: self.draw(job),
@@ -543,10 +549,14 @@ impl Workshop {
         Ok(())
     }
 
-    fn publish(&self, job: &Job, attempt: &Attempt) -> Result<(BTreeMap<String, Output>, Vec<Placed>)> {
+    fn publish(
+        &self,
+        job: &Job,
+        work_dir: &WorkDir,
+    ) -> Result<(BTreeMap<String, Output>, Vec<UnsyncedArtifact>)> {
         let (mut outputs, mut artifacts) = (BTreeMap::new(), Vec::new());
         for (port, declared) in &self.plan.node(job.index).stage.card.outputs {
-            let written = attempt.out().join(&declared.path);
+            let written = work_dir.out().join(&declared.path);
             let Ok(metadata) = written.symlink_metadata() else {
                 return Err(StageError::NoOutput { port: port.clone(), path: declared.path.clone() }.into());
             };
@@ -558,7 +568,7 @@ impl Workshop {
                 (written, None)
             } else {
                 let name = Path::new(&declared.path).file_name().unwrap_or_default();
-                let staged = attempt.port(port)?;
+                let staged = work_dir.port(port)?;
                 std::fs::rename(&written, staged.join(name))
                     .map_err(|cause| StoreError::writing(&written, cause))?;
                 (staged, Some(name.to_string_lossy().into_owned()))

@@ -98,7 +98,7 @@ pub struct Tile {
 
 /// What a block of rows sees.
 #[derive(Debug)]
-pub struct Sight {
+pub struct MaskSpans {
     pub rows: Range<usize>,
     pub tiles: Vec<Tile>,
 }
@@ -157,8 +157,8 @@ impl Block<'_> {
 
 /// The blocks of these rows. Where all that a block sees fits a tile, it is one; else what every row sees is apart
 /// from the rest, and only the rest has a mask: masks never grow to the size of a score matrix.
-pub fn sights(positions: &[u32], spans: &[Seen], size: TileSize, device: &Device) -> Result<Vec<Sight>> {
-    let mut sights = Vec::new();
+pub fn mask(positions: &[u32], spans: &[Seen], size: TileSize, device: &Device) -> Result<Vec<MaskSpans>> {
+    let mut mask = Vec::new();
     for start in (0..positions.len()).step_by(size.rows) {
         let rows = start..(start + size.rows).min(positions.len());
         let block = Block { rows: rows.clone(), positions, spans };
@@ -172,9 +172,9 @@ pub fn sights(positions: &[u32], spans: &[Seen], size: TileSize, device: &Device
             [cut(whole, size.keys), cut(rest, size.keys)].concat()
         };
         let tiles = parts.into_iter().map(|pieces| block.tile(pieces, device)).collect::<Result<_>>()?;
-        sights.push(Sight { rows, tiles });
+        mask.push(MaskSpans { rows, tiles });
     }
-    Ok(sights)
+    Ok(mask)
 }
 
 /// Pieces in groups of at most so many keys; what is empty is left out.
@@ -206,14 +206,14 @@ mod tests {
         // 40 rows in a line: blocks of 8 rows, tiles of 10 keys.
         let positions: Vec<u32> = (0..40).collect();
         let size = TileSize { rows: 8, keys: 10 };
-        let sights = sights(&positions, &[(0..40, 0, 40)], size, &Device::Cpu).unwrap();
-        let shape = |sight: &Sight| -> Vec<(Range<usize>, bool)> {
-            sight.tiles.iter().map(|tile| (tile.pieces[0].1.clone(), tile.mask.is_some())).collect()
+        let mask = mask(&positions, &[(0..40, 0, 40)], size, &Device::Cpu).unwrap();
+        let shape = |spans: &MaskSpans| -> Vec<(Range<usize>, bool)> {
+            spans.tiles.iter().map(|tile| (tile.pieces[0].1.clone(), tile.mask.is_some())).collect()
         };
-        assert_eq!(shape(&sights[0]), [(0..8, true)]);
-        assert_eq!(shape(&sights[1]), [(0..9, false), (9..16, true)]);
+        assert_eq!(shape(&mask[0]), [(0..8, true)]);
+        assert_eq!(shape(&mask[1]), [(0..9, false), (9..16, true)]);
         assert_eq!(
-            shape(&sights[4]),
+            shape(&mask[4]),
             [(0..10, false), (10..20, false), (20..30, false), (30..33, false), (33..40, true)]
         );
     }

@@ -14,12 +14,12 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ActionRecord, Cost, Lookup, Output, Store, StoreError, record::numbers, tree::Stamp, write};
+use super::{ActionRecord, Cost, Lookup, Output, Store, StoreError, record::numbers, tree::FileStamp, write};
 use crate::hash::{Digest, Encoder};
 
 /// What the stage with some key wrote.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Known {
+pub struct CachedResult {
     pub outputs: BTreeMap<String, Output>,
     #[serde(deserialize_with = "numbers")]
     pub metrics: BTreeMap<String, f64>,
@@ -34,7 +34,7 @@ pub struct Known {
 /// Under this name a record has, beside the fields of its key, what keys of later stages hold of its result.
 pub const TOLD: &str = "told";
 
-impl From<ActionRecord> for Known {
+impl From<ActionRecord> for CachedResult {
     fn from(mut record: ActionRecord) -> Self {
         let told = record.fields.get_mut(TOLD).map(Value::take).unwrap_or_default();
         let ActionRecord { outputs, metrics, cost, notes, .. } = record;
@@ -45,7 +45,7 @@ impl From<ActionRecord> for Known {
 /// The same, and how its files stood.
 #[derive(Debug, Serialize, Deserialize)]
 struct Seen {
-    known: Known,
+    known: CachedResult,
     /// Of each output in order: its folders, its own with an empty path, then its files.
     paths: Vec<Vec<String>>,
     /// Over the stamps of the record and of all those paths.
@@ -54,7 +54,7 @@ struct Seen {
 
 /// The finished results of one run name that were looked at last.
 #[derive(Debug, Default)]
-pub struct Glance {
+pub struct StatCache {
     before: HashMap<Digest, Seen>,
     /// Of this look.
     now: HashMap<Digest, Seen>,
@@ -63,40 +63,44 @@ pub struct Glance {
 }
 
 impl Store {
-    fn glance_path(&self, run: &str) -> std::path::PathBuf {
-        self.root.join("ac/last").join(format!("{run}.glance"))
+    fn stat_cache_path(&self, run: &str) -> std::path::PathBuf {
+        self.root.join("ac/last").join(format!("{run}.stat_cache"))
     }
 
     /// What is remembered of the last look at the results of this run name; nothing where that can not be read.
-    pub fn glance(&self, run: &str) -> Glance {
-        let bytes = std::fs::read(self.glance_path(run)).ok();
+    pub fn stat_cache(&self, run: &str) -> StatCache {
+        let bytes = std::fs::read(self.stat_cache_path(run)).ok();
         let before = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        Glance { before: before.unwrap_or_default(), ..Glance::default() }
+        StatCache { before: before.unwrap_or_default(), ..StatCache::default() }
     }
 
     /// Remembers this look for the next one.
-    pub fn remember_glance(&self, run: &str, glance: &Glance) -> Result<(), StoreError> {
-        if !glance.news {
+    pub fn save_stat_cache(&self, run: &str, stat_cache: &StatCache) -> Result<(), StoreError> {
+        if !stat_cache.news {
             return Ok(());
         }
-        let bytes = serde_json::to_vec(&glance.now).unwrap_or_default();
-        write::replace(self, &self.glance_path(run), &bytes)
+        let bytes = serde_json::to_vec(&stat_cache.now).unwrap_or_default();
+        write::replace(self, &self.stat_cache_path(run), &bytes)
     }
 }
 
-impl Glance {
+impl StatCache {
     /// The finished result under this key and those of its artifacts whose seals do not fit, as [`Store::lookup_sealed`]
     /// finds them; what there is else where there is none.
-    pub fn lookup(&mut self, store: &Store, key: &Digest) -> Result<(Known, Vec<Digest>), Box<Lookup>> {
+    pub fn lookup(
+        &mut self,
+        store: &Store,
+        key: &Digest,
+    ) -> Result<(CachedResult, Vec<Digest>), Box<Lookup>> {
         if let Some(seen) = self.before.remove(key).filter(|seen| seen.stands(store, key)) {
             let known = seen.known.clone();
             self.now.insert(*key, seen);
             return Ok((known, Vec::new()));
         }
         // Before it is read: a change in between shows the next time.
-        let record = store.record_path(key).symlink_metadata().map(|metadata| Stamp::from(&metadata));
+        let record = store.record_path(key).symlink_metadata().map(|metadata| FileStamp::from(&metadata));
         let (known, unsealed) = match store.lookup_sealed(key) {
-            (Lookup::Hit(record), unsealed) => (Known::from(record), unsealed),
+            (Lookup::Hit(record), unsealed) => (CachedResult::from(record), unsealed),
             (other, _) => return Err(Box::new(other)),
         };
         let sealed = record.ok().filter(|_| unsealed.is_empty());
@@ -110,7 +114,7 @@ impl Glance {
 
 impl Seen {
     /// As the seals have its artifacts' files.
-    fn sealed(store: &Store, record: &Stamp, known: &Known) -> Option<Self> {
+    fn sealed(store: &Store, record: &FileStamp, known: &CachedResult) -> Option<Self> {
         let mut encoder = begin(record);
         let mut paths = Vec::new();
         for output in known.outputs.values() {
@@ -125,13 +129,13 @@ impl Seen {
     fn stands(&self, store: &Store, key: &Digest) -> bool {
         let look = |path: &Path| path.symlink_metadata().ok();
         let stamps = || -> Option<Digest> {
-            let mut encoder = begin(&Stamp::from(&look(&store.record_path(key))?));
+            let mut encoder = begin(&FileStamp::from(&look(&store.record_path(key))?));
             for (output, paths) in self.known.outputs.values().zip(&self.paths) {
                 let folder = store.artifact(&output.digest);
                 for path in paths {
                     let metadata: Metadata =
                         if path.is_empty() { look(&folder) } else { look(&folder.join(path)) }?;
-                    add(&mut encoder, &Stamp::from(&metadata), metadata.is_dir());
+                    add(&mut encoder, &FileStamp::from(&metadata), metadata.is_dir());
                 }
             }
             Some(encoder.finish())
@@ -140,14 +144,14 @@ impl Seen {
     }
 }
 
-fn begin(record: &Stamp) -> Encoder {
-    let mut encoder = Encoder::new("mcprl glance v1");
+fn begin(record: &FileStamp) -> Encoder {
+    let mut encoder = Encoder::new("mcprl stat_cache v1");
     add(&mut encoder, record, false);
     encoder
 }
 
 /// A folder's time of change moves when it is put in its place; a file's with its bytes.
-fn add(encoder: &mut Encoder, stamp: &Stamp, is_folder: bool) {
+fn add(encoder: &mut Encoder, stamp: &FileStamp, is_folder: bool) {
     encoder.number(u64::from(is_folder)).number(stamp.inode).bytes(&stamp.mtime.to_le_bytes());
     if !is_folder {
         encoder.number(stamp.size).bytes(&stamp.ctime.to_le_bytes());

@@ -23,7 +23,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use super::{ActionRecord, Placed, Remainder, RowLog, Store, StoreError, failpoint};
+use super::{ActionRecord, Remainder, RowLog, Store, StoreError, UnsyncedArtifact, failpoint};
 use crate::hash::Digest;
 
 /// Syncs under way at once, which the file system may answer with one commit.
@@ -31,9 +31,9 @@ const AT_ONCE: usize = 16;
 
 impl Store {
     /// Makes artifacts and records durable, and seals the artifacts.
-    pub fn settle(&self, placed: &[Placed], records: &[Digest]) -> Result<(), StoreError> {
+    pub fn settle(&self, placed: &[UnsyncedArtifact], records: &[Digest]) -> Result<(), StoreError> {
         let mut paths = BTreeSet::new();
-        for Placed { digest, seal } in placed {
+        for UnsyncedArtifact { digest, seal } in placed {
             let Some(seal) = seal else { continue };
             let folder = self.artifact(digest);
             paths.extend(seal.paths(&folder));
@@ -46,9 +46,9 @@ impl Store {
         let must = paths.into_iter().map(|path| (path, Presence::Certain));
         let may = records.into_iter().map(|path| (path, Presence::Likely));
         sync_all(&must.chain(may).collect::<Vec<_>>())?;
-        for Placed { digest, seal } in placed {
+        for UnsyncedArtifact { digest, seal } in placed {
             if let Some(seal) = seal {
-                failpoint("settle::synced");
+                failpoint("sync::synced");
                 self.write_seal(digest, seal)?;
             }
         }
@@ -87,45 +87,51 @@ fn sync_all(paths: &[(PathBuf, Presence)]) -> Result<(), StoreError> {
 }
 
 /// A finished stage whose result is not durable yet.
-struct Unsettled {
+struct PendingSync {
     stage: String,
     record: ActionRecord,
-    placed: Vec<Placed>,
+    placed: Vec<UnsyncedArtifact>,
     rows: Option<Ending>,
 }
 
 /// What stays of a stage's rows once its result is durable, and not before.
 type Ending = (Arc<RowLog>, Remainder);
 
-type Settling = JoinHandle<Vec<Unsettling>>;
+type SyncTask = JoinHandle<Vec<SyncFailure>>;
 
 /// Settles the results of a run behind its back. Begins with the first one.
-pub struct Settler {
+pub struct Syncer {
     store: Store,
-    at_work: Mutex<Option<(mpsc::Sender<Unsettled>, Settling)>>,
+    at_work: Mutex<Option<(mpsc::Sender<PendingSync>, SyncTask)>>,
 }
 
 /// A stage whose result could not be made durable, and why.
-pub type Unsettling = (String, StoreError);
+pub type SyncFailure = (String, StoreError);
 
-impl Settler {
+impl Syncer {
     pub fn new(store: &Store) -> Self {
         Self { store: store.clone(), at_work: Mutex::default() }
     }
 
     /// Takes a result that is in its place, and its record as it was entered or found. Returns at once.
-    pub fn settle(&self, stage: &str, record: &ActionRecord, placed: Vec<Placed>, rows: Option<Ending>) {
+    pub fn settle(
+        &self,
+        stage: &str,
+        record: &ActionRecord,
+        placed: Vec<UnsyncedArtifact>,
+        rows: Option<Ending>,
+    ) {
         let mut at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner);
         let (queue, _) = at_work.get_or_insert_with(|| {
             let (queue, results) = mpsc::channel();
             let store = self.store.clone();
             (queue, std::thread::spawn(move || settle_all(&store, &results)))
         });
-        _ = queue.send(Unsettled { stage: stage.to_owned(), record: record.clone(), placed, rows });
+        _ = queue.send(PendingSync { stage: stage.to_owned(), record: record.clone(), placed, rows });
     }
 
     /// Returns once everything is durable, with what is not: its records are set aside.
-    pub fn finish(&self) -> Vec<Unsettling> {
+    pub fn finish(&self) -> Vec<SyncFailure> {
         let at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((queue, thread)) = at_work else { return Vec::new() };
         drop(queue);
@@ -133,7 +139,7 @@ impl Settler {
     }
 }
 
-fn settle_all(store: &Store, results: &mpsc::Receiver<Unsettled>) -> Vec<Unsettling> {
+fn settle_all(store: &Store, results: &mpsc::Receiver<PendingSync>) -> Vec<SyncFailure> {
     let mut failed = Vec::new();
     while let Ok(first) = results.recv() {
         let mut round = vec![first];
@@ -152,7 +158,7 @@ fn settle_all(store: &Store, results: &mpsc::Receiver<Unsettled>) -> Vec<Unsettl
         // Once more, one by one, to learn which.
         for (stage, record, rows) in stages {
             let outputs: BTreeSet<Digest> = record.outputs.values().map(|output| output.digest).collect();
-            let own = |placed: &&Placed| outputs.contains(&placed.digest);
+            let own = |placed: &&UnsyncedArtifact| outputs.contains(&placed.digest);
             let one = placed.iter().filter(own).try_for_each(|placed| store.settle_one(placed));
             match one.and_then(|()| store.settle(&[], &[record.key])) {
                 Ok(()) => end(rows),
@@ -174,7 +180,7 @@ fn end(rows: Option<Ending>) {
 }
 
 impl Store {
-    fn settle_one(&self, placed: &Placed) -> Result<(), StoreError> {
+    fn settle_one(&self, placed: &UnsyncedArtifact) -> Result<(), StoreError> {
         self.settle(std::slice::from_ref(placed), &[])
     }
 }
@@ -195,7 +201,7 @@ mod tests {
         (folder, store)
     }
 
-    fn placed(store: &Store, text: &str) -> (Placed, ActionRecord) {
+    fn placed(store: &Store, text: &str) -> (UnsyncedArtifact, ActionRecord) {
         let staged = tempfile::tempdir_in(store.tmp()).unwrap().keep();
         std::fs::write(staged.join("a"), text).unwrap();
         let placed = store.place(&staged).unwrap();
@@ -217,16 +223,16 @@ mod tests {
     #[test]
     fn a_result_is_there_at_once_and_vouched_for_once_it_is_durable() {
         let (_folder, store) = store();
-        let settler = Settler::new(&store);
+        let syncer = Syncer::new(&store);
         let results: Vec<_> = (0..40).map(|number| placed(&store, &number.to_string())).collect();
         let mut records = Vec::new();
         for (placed, record) in results {
             assert_eq!(store.lookup(&record.key), Lookup::Hit(record.clone()));
             assert_eq!(store.inspect(&placed.digest), Condition::Unsealed);
-            settler.settle("stage", &record, vec![placed], None);
+            syncer.settle("stage", &record, vec![placed], None);
             records.push(record);
         }
-        assert!(settler.finish().is_empty());
+        assert!(syncer.finish().is_empty());
         for record in records {
             assert_eq!(store.inspect(&record.outputs["out"].digest), Condition::Sealed);
         }
@@ -246,13 +252,13 @@ mod tests {
     #[test]
     fn a_result_that_cannot_be_made_durable_is_named_and_set_aside_and_the_others_are_not() {
         let (_folder, store) = store();
-        let settler = Settler::new(&store);
+        let syncer = Syncer::new(&store);
         let (lost, lost_record) = placed(&store, "lost");
         let (kept, kept_record) = placed(&store, "kept");
         std::fs::remove_dir_all(store.artifact(&lost.digest)).unwrap();
-        settler.settle("lost", &lost_record, vec![lost], None);
-        settler.settle("kept", &kept_record, vec![kept], None);
-        let failed: Vec<_> = settler.finish().into_iter().map(|(stage, _)| stage).collect();
+        syncer.settle("lost", &lost_record, vec![lost], None);
+        syncer.settle("kept", &kept_record, vec![kept], None);
+        let failed: Vec<_> = syncer.finish().into_iter().map(|(stage, _)| stage).collect();
         assert_eq!(failed, ["lost"]);
         assert_eq!(store.lookup(&lost_record.key), Lookup::Miss);
         assert_eq!(store.lookup(&kept_record.key), Lookup::Hit(kept_record));
@@ -261,10 +267,10 @@ mod tests {
     #[test]
     fn a_record_that_another_run_withdrew_is_no_failure_and_the_one_in_its_place_stands() {
         let (_folder, store) = store();
-        let settler = Settler::new(&store);
+        let syncer = Syncer::new(&store);
         let (withdrawn, record) = placed(&store, "withdrawn");
         store.withdraw(&record.key).unwrap();
-        settler.settle("withdrawn", &record, vec![withdrawn], None);
+        syncer.settle("withdrawn", &record, vec![withdrawn], None);
 
         let (lost, lost_record) = placed(&store, "lost");
         let (_, other) = placed(&store, "other");
@@ -272,9 +278,9 @@ mod tests {
         let standing = ActionRecord { key: lost_record.key, ..other };
         store.enter(&standing).unwrap();
         std::fs::remove_dir_all(store.artifact(&lost.digest)).unwrap();
-        settler.settle("lost", &lost_record, vec![lost], None);
+        syncer.settle("lost", &lost_record, vec![lost], None);
 
-        let failed: Vec<_> = settler.finish().into_iter().map(|(stage, _)| stage).collect();
+        let failed: Vec<_> = syncer.finish().into_iter().map(|(stage, _)| stage).collect();
         assert_eq!(failed, ["lost"]);
         assert_eq!(store.lookup(&standing.key), Lookup::Hit(standing));
     }

@@ -19,7 +19,7 @@ use crate::{
 
 /// What one stage is expected to cost.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Forecast {
+pub struct Estimate {
     #[serde(flatten)]
     pub cost: Cost,
     /// How many earlier records it is the mean of.
@@ -71,7 +71,7 @@ impl Reused {
     }
 }
 
-impl Forecast {
+impl Estimate {
     /// Of a result that is there.
     pub fn of(cost: Cost) -> Self {
         Self { cost, records: 1, differing: 0 }
@@ -84,9 +84,9 @@ impl Forecast {
 }
 
 /// Earlier records by kind and name.
-pub struct Experience(BTreeMap<(String, String), Vec<ActionRecord>>);
+pub struct CostHistory(BTreeMap<(String, String), Vec<ActionRecord>>);
 
-impl Experience {
+impl CostHistory {
     pub fn of(store: &Store) -> Self {
         let mut records: BTreeMap<_, Vec<ActionRecord>> = BTreeMap::new();
         for record in store.records() {
@@ -100,12 +100,12 @@ impl Experience {
     ///
     /// # Errors
     /// Why there is nothing to tell it by.
-    pub fn forecast(
+    pub fn estimate(
         &self,
         stage: &Stage,
         uses: Uses,
         reused: Option<Reused>,
-    ) -> Result<Forecast, NoEstimate> {
+    ) -> Result<Estimate, NoEstimate> {
         let records = self.0.get(&(stage.card.kind.clone(), stage.name.clone()));
         let records = records.ok_or(NoEstimate::NoRecord)?;
         if uses == Uses::UnknownModel {
@@ -123,7 +123,7 @@ impl Experience {
         #[expect(clippy::cast_precision_loss, reason = "a number of records")]
         let mean = 1.0 / count as f64;
         let cost = scaled(sum, mean * reused.map_or(1.0, Reused::rest));
-        Ok(Forecast { cost, records: count, differing: least })
+        Ok(Estimate { cost, records: count, differing: least })
     }
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Counts of what was consumed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Spent {
+pub struct Usage {
     /// Tokens the policy sampled.
     pub sampled_tokens: u64,
     /// Tokens that went through the decoder to sample those, each shared one once.
@@ -29,7 +29,7 @@ pub struct Spent {
     pub judge_completion_tokens: u64,
 }
 
-impl Spent {
+impl Usage {
     /// Each count with its name, for people.
     pub fn named(&self) -> [(&'static str, u64); 8] {
         [
@@ -72,7 +72,7 @@ impl Spent {
     }
 }
 
-impl AddAssign for Spent {
+impl AddAssign for Usage {
     fn add_assign(&mut self, more: Self) {
         self.sampled_tokens += more.sampled_tokens;
         self.computed_tokens += more.computed_tokens;
@@ -98,7 +98,7 @@ pub struct Prices {
 impl Prices {
     /// Dollars for the judge's tokens.
     #[expect(clippy::cast_precision_loss, reason = "money is shown with few digits")]
-    pub fn of(&self, spent: &Spent) -> f64 {
+    pub fn of(&self, spent: &Usage) -> f64 {
         let (sent, written) = (spent.judge_prompt_tokens as f64, spent.judge_completion_tokens as f64);
         (sent * self.prompt + written * self.completion) / 1e6
     }
@@ -106,14 +106,14 @@ impl Prices {
 
 /// Counts while a stage works.
 #[derive(Debug, Default)]
-pub struct Meter(Mutex<Spent>);
+pub struct UsageMeter(Mutex<Usage>);
 
-impl Meter {
-    pub fn add(&self, more: Spent) {
+impl UsageMeter {
+    pub fn add(&self, more: Usage) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) += more;
     }
 
-    pub fn spent(&self) -> Spent {
+    pub fn spent(&self) -> Usage {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -22,7 +22,7 @@ const PLACE: &str = "place";
 
 /// What became of handing on what waited.
 #[derive(Debug, Default)]
-pub struct Handed {
+pub struct DrainReport {
     pub given: usize,
     pub bytes: u64,
     /// The remote had them, as they are here.
@@ -34,33 +34,33 @@ pub struct Handed {
 }
 
 /// What waits to be handed to one remote.
-pub struct Waiting {
+pub struct UploadQueue {
     folder: PathBuf,
     /// As the run file names it.
     pub place: String,
 }
 
 impl Store {
-    pub fn waiting(&self, place: &RemotePlace) -> Waiting {
+    pub fn waiting(&self, place: &RemotePlace) -> UploadQueue {
         self.waiting_for(place.to_string())
     }
 
-    fn waiting_for(&self, place: String) -> Waiting {
+    fn waiting_for(&self, place: String) -> UploadQueue {
         let id = Encoder::new("mcprl remote name v1").text(&place).finish().short();
-        Waiting { folder: self.root().join("unpushed").join(id), place }
+        UploadQueue { folder: self.root().join("unpushed").join(id), place }
     }
 
     /// Every remote that was to be handed results from this store, whether or not any still wait.
-    pub fn all_waiting(&self) -> Vec<Waiting> {
+    pub fn all_waiting(&self) -> Vec<UploadQueue> {
         let items = std::fs::read_dir(self.root().join("unpushed")).into_iter().flatten().flatten();
         let places = items.filter_map(|item| std::fs::read_to_string(item.path().join(PLACE)).ok());
-        let mut all: Vec<Waiting> = places.map(|place| self.waiting_for(place)).collect();
+        let mut all: Vec<UploadQueue> = places.map(|place| self.waiting_for(place)).collect();
         all.sort_by(|one, other| one.place.cmp(&other.place));
         all
     }
 }
 
-impl Waiting {
+impl UploadQueue {
     /// Notes a result before it is handed on.
     pub fn note(&self, key: &Digest) -> Result<(), StoreError> {
         let path = self.folder.join(key.to_string());
@@ -114,8 +114,8 @@ impl Waiting {
 
 impl Remote {
     /// Hands on what earlier pushes could not, until all is there, the remote is away, or `stop` says so.
-    pub fn push_waiting(&self, store: &Store, stop: &dyn Fn() -> bool) -> Result<Handed, StoreError> {
-        let mut handed = Handed::default();
+    pub fn push_waiting(&self, store: &Store, stop: &dyn Fn() -> bool) -> Result<DrainReport, StoreError> {
+        let mut handed = DrainReport::default();
         let waiting = store.waiting(&self.spec.place);
         for key in waiting.keys() {
             if stop() || !self.spec.push || !self.state().writing.is_open() {

@@ -1,15 +1,15 @@
 //! Follows references: `stage`, `stage.output`, `@carried`, `@carried~lag`, `loop.carried`.
 
 use super::{
-    draft::{Draft, DraftLoop, DraftStage},
-    overlay::{Datum, Entry},
+    layers::{Entry, RawValue},
+    parse::{ParsedLoop, ParsedRun, ParsedStage},
     reader::{Part, Reader},
 };
 use crate::error::did_you_mean;
 
 /// What a reference points to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Link {
+pub enum Target {
     /// An output of a stage outside loops.
     Outer { stage: usize, port: String },
     /// An output of a stage of the same iteration.
@@ -22,20 +22,20 @@ pub enum Link {
 
 /// Follows references as seen from outside all loops, or from within one.
 #[derive(Clone, Copy)]
-pub struct Linker<'a> {
+pub struct Resolver<'a> {
     pub reader: &'a Reader<'a>,
-    pub draft: &'a Draft,
+    pub parsed: &'a ParsedRun,
     /// Index of the loop around.
     pub within: Option<usize>,
 }
 
-impl<'a> Linker<'a> {
-    fn turns(&self) -> Option<&'a DraftLoop> {
-        self.draft.loops.get(self.within?)
+impl<'a> Resolver<'a> {
+    fn turns(&self) -> Option<&'a ParsedLoop> {
+        self.parsed.loops.get(self.within?)
     }
 
     /// Follows the reference in `entry` to an artifact of this type.
-    pub fn link(&self, entry: &Entry, artifact: &str) -> Option<Link> {
+    pub fn link(&self, entry: &Entry, artifact: &str) -> Option<Target> {
         let text = self.reader.text(entry)?;
         if let Some(carried) = text.strip_prefix('@') {
             return self.carried(entry, text, carried, artifact);
@@ -44,16 +44,16 @@ impl<'a> Linker<'a> {
             Some((head, tail)) => (head, Some(tail)),
             None => (text, None),
         };
-        if let Some((index, turns)) = find(&self.draft.loops, head, |turns| &turns.name) {
+        if let Some((index, turns)) = find(&self.parsed.loops, head, |turns| &turns.name) {
             return self.result(entry, index, turns, tail, artifact);
         }
         let inner = self.turns().and_then(|turns| find(&turns.stages, head, |stage| &stage.name));
         if let Some((stage, found)) = inner {
-            return Some(Link::Inner { stage, port: self.port(entry, found, tail, artifact)? });
+            return Some(Target::Inner { stage, port: self.port(entry, found, tail, artifact)? });
         }
-        match find(&self.draft.stages, head, |stage| &stage.name) {
+        match find(&self.parsed.stages, head, |stage| &stage.name) {
             Some((stage, found)) => {
-                Some(Link::Outer { stage, port: self.port(entry, found, tail, artifact)? })
+                Some(Target::Outer { stage, port: self.port(entry, found, tail, artifact)? })
             }
             None if is_path(text) => {
                 let message = format!("`{}` names \"{text}\", which is a path and no stage", entry.path);
@@ -71,15 +71,15 @@ impl<'a> Linker<'a> {
     }
 
     fn unknown<T>(&self, entry: &Entry, head: &str) -> Option<T> {
-        if self.draft.broken.contains(head) {
+        if self.parsed.broken.contains(head) {
             return None;
         }
         let inner = self.turns().into_iter().flat_map(|turns| &turns.stages);
-        let stages = self.draft.stages.iter().chain(inner).map(|stage| stage.name.as_str());
+        let stages = self.parsed.stages.iter().chain(inner).map(|stage| stage.name.as_str());
         let names: Vec<&str> =
-            stages.chain(self.draft.loops.iter().map(|turns| turns.name.as_str())).collect();
-        let broken = self.draft.broken.iter().map(String::as_str);
-        let elsewhere = self.draft.loops.iter().find(|turns| turns.stages.iter().any(|s| s.name == head));
+            stages.chain(self.parsed.loops.iter().map(|turns| turns.name.as_str())).collect();
+        let broken = self.parsed.broken.iter().map(String::as_str);
+        let elsewhere = self.parsed.loops.iter().find(|turns| turns.stages.iter().any(|s| s.name == head));
         let hint = match (elsewhere, did_you_mean(head, names.iter().copied().chain(broken))) {
             (Some(turns), _) => format!(
                 "\"{head}\" is within loop \"{0}\"; from outside only its carried values are seen: \"{0}.…\"",
@@ -92,7 +92,7 @@ impl<'a> Linker<'a> {
         self.reader.wrong(entry, Part::Value, message, Some(hint))
     }
 
-    fn port(&self, entry: &Entry, stage: &DraftStage, tail: Option<&str>, artifact: &str) -> Option<String> {
+    fn port(&self, entry: &Entry, stage: &ParsedStage, tail: Option<&str>, artifact: &str) -> Option<String> {
         let card = &stage.stage.card;
         let names = || card.outputs.keys().map(String::as_str);
         let Some(name) = tail else {
@@ -140,12 +140,12 @@ impl<'a> Linker<'a> {
         Some(name.to_owned())
     }
 
-    fn carried(&self, entry: &Entry, text: &str, carried: &str, artifact: &str) -> Option<Link> {
+    fn carried(&self, entry: &Entry, text: &str, carried: &str, artifact: &str) -> Option<Target> {
         let Some(turns) = self.turns() else {
             let message = format!("\"{text}\" has a meaning within a loop");
             let name = carried.split('~').next().unwrap_or(carried);
-            let carries = |turns: &&DraftLoop| turns.carry.contains_key(name);
-            let hint = match self.draft.loops.iter().find(carries) {
+            let carries = |turns: &&ParsedLoop| turns.carry.contains_key(name);
+            let hint = match self.parsed.loops.iter().find(carries) {
                 Some(turns) => format!("after the loop it is \"{}.{name}\"", turns.name),
                 None => "after a loop its carried value is \"loop.name\"".to_owned(),
             };
@@ -172,17 +172,17 @@ impl<'a> Linker<'a> {
             return self.reader.wrong(entry, Part::Value, message, Some(hint));
         }
         self.carry_fits(entry, self.within?, name, artifact)?;
-        Some(Link::Carried { name: name.to_owned(), lag })
+        Some(Target::Carried { name: name.to_owned(), lag })
     }
 
     fn result(
         &self,
         entry: &Entry,
         index: usize,
-        turns: &DraftLoop,
+        turns: &ParsedLoop,
         tail: Option<&str>,
         artifact: &str,
-    ) -> Option<Link> {
+    ) -> Option<Target> {
         if self.within == Some(index) {
             let message = format!("within loop \"{0}\" there is no result of \"{0}\" yet", turns.name);
             let hint = "the carried value is \"@name\"".to_owned();
@@ -197,10 +197,10 @@ impl<'a> Linker<'a> {
         };
         self.known_carry(entry, turns, name)?;
         self.carry_fits(entry, index, name, artifact)?;
-        Some(Link::Result { turns: index, name: name.to_owned() })
+        Some(Target::Result { turns: index, name: name.to_owned() })
     }
 
-    fn known_carry(&self, entry: &Entry, turns: &DraftLoop, name: &str) -> Option<()> {
+    fn known_carry(&self, entry: &Entry, turns: &ParsedLoop, name: &str) -> Option<()> {
         if turns.carry.contains_key(name) {
             return Some(());
         }
@@ -220,7 +220,7 @@ impl<'a> Linker<'a> {
     }
 
     fn carry_fits(&self, entry: &Entry, turns: usize, name: &str, artifact: &str) -> Option<()> {
-        let found = carried_type(self.draft, turns, name)?;
+        let found = carried_type(self.parsed, turns, name)?;
         if found == artifact {
             return Some(());
         }
@@ -230,31 +230,31 @@ impl<'a> Linker<'a> {
 }
 
 /// Type of a carried value: that of the stage which renews it, as far as its card says so; else of its first reader.
-pub fn carried_type(draft: &Draft, turns: usize, name: &str) -> Option<String> {
-    let turns = draft.loops.get(turns)?;
-    let reads = |entry: &Entry| match &entry.datum {
-        Datum::Text(text) => text.strip_prefix('@').and_then(|text| text.split('~').next()) == Some(name),
+pub fn carried_type(parsed: &ParsedRun, turns: usize, name: &str) -> Option<String> {
+    let turns = parsed.loops.get(turns)?;
+    let reads = |entry: &Entry| match &entry.value {
+        RawValue::Text(text) => text.strip_prefix('@').and_then(|text| text.split('~').next()) == Some(name),
         _ => false,
     };
     let renewer = turns.stages.iter().find(|stage| yields(stage) == Some(name));
     let outputs = renewer.map(|stage| &stage.stage.card.outputs);
     let only = outputs.filter(|outputs| outputs.len() == 1).and_then(|outputs| outputs.values().next());
     only.map(|port| port.artifact.clone()).or_else(|| {
-        let mut wires = turns.stages.iter().flat_map(|stage| &stage.wires);
-        wires.find(|wire| reads(&wire.entry)).map(|wire| wire.artifact.clone())
+        let mut inputs = turns.stages.iter().flat_map(|stage| &stage.inputs);
+        inputs.find(|input| reads(&input.entry)).map(|input| input.artifact.clone())
     })
 }
 
 /// The carried value a stage renews.
-pub fn yields(stage: &DraftStage) -> Option<&str> {
-    match &stage.yields.as_ref()?.datum {
-        Datum::Text(name) => Some(name),
+pub fn yields(stage: &ParsedStage) -> Option<&str> {
+    match &stage.yields.as_ref()?.value {
+        RawValue::Text(name) => Some(name),
         _ => None,
     }
 }
 
 /// `"train" and "heldout" of type scenarios`, for messages.
-fn outputs(stage: &DraftStage) -> String {
+fn outputs(stage: &ParsedStage) -> String {
     let outputs = stage.stage.card.outputs.iter();
     let outputs: Vec<_> = outputs.map(|(name, port)| format!("\"{name}\" ({})", port.artifact)).collect();
     outputs.join(", ")

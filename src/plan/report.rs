@@ -6,9 +6,9 @@ use petgraph::Direction;
 use serde::Serialize;
 
 use super::{
-    CacheMode, Fed, Forecast, Foresight, KeyFields, Ledger, Node, NodeIndex, Plan, Problem, Readiness, Ready,
-    RerunReason, Resample, Reused, Settled, Subject, Told, Unknown,
-    forecast::Experience,
+    CacheMode, Completion, Estimate, Findings, Foresight, KeyFields, Ledger, Node, NodeIndex, Plan, Problem,
+    Readiness, ReadyInputs, RerunReason, Resample, ResolvedInput, Reused, Subject, Unknown,
+    estimate::CostHistory,
     memory::{Memory, held, memory},
     reason::{self},
     tool_list::ToolChanges,
@@ -18,7 +18,7 @@ use crate::{
     error::Result,
     hash::Digest,
     stage::{Input, card::Section, rows_needed},
-    store::{Cost, Glance, LastKeys, Lookup, Store},
+    store::{Cost, KeyIndex, Lookup, StatCache, Store},
 };
 
 /// What a run would do with one node.
@@ -64,7 +64,7 @@ pub struct NodeStatus {
     #[serde(flatten)]
     pub status: Status,
     /// What it is expected to cost; what it did, where its result is taken from the store.
-    pub cost: Option<Forecast>,
+    pub cost: Option<Estimate>,
     /// Rows that it will take from earlier results.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reused: Option<Reused>,
@@ -74,7 +74,7 @@ pub struct NodeStatus {
 
 /// All nodes in order.
 #[derive(Debug, Serialize)]
-pub struct Survey {
+pub struct PlanReport {
     pub name: String,
     pub nodes: Vec<NodeStatus>,
     /// Of all that is to be worked, as far as it is known. What waits may turn out to be in the store, or skipped.
@@ -95,23 +95,23 @@ pub struct Survey {
     pub notes: Vec<Problem>,
 }
 
-impl Survey {
+impl PlanReport {
     pub fn new(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Self> {
         let last = store.last_keys(&plan.name);
         let mut ledger = Ledger::new(plan);
-        let mut glance = store.glance(&plan.name);
+        let mut stat_cache = store.stat_cache(&plan.name);
         let mut found = Vec::new();
         for index in plan.order() {
-            found.push(found_of(plan, (store, &last, &mut glance), &mut ledger, *index, resample)?);
+            found.push(found_of(plan, (store, &last, &mut stat_cache), &mut ledger, *index, resample)?);
         }
         // What is shared was not asked for, so nothing is sure to be worked here.
         let is_sure = |index| plan.remote.is_none() && is_sure_to_be_worked(&ledger, store, &last, index);
         let foresight = Foresight::new(&ledger, store, &is_sure);
-        // Every record is read for this, so only where something is to be foretold.
+        // Every record is read for this, so only where something is to be estimate.
         let ahead = found.iter().any(|found| found.status.is_ahead());
-        let experience = ahead.then(|| Experience::of(store));
+        let history = ahead.then(|| CostHistory::of(store));
         let left = ahead.then(available).flatten();
-        let mut survey = Self {
+        let mut report = Self {
             name: plan.name.clone(),
             nodes: Vec::with_capacity(found.len()),
             ahead: Cost::default(),
@@ -126,48 +126,48 @@ impl Survey {
         for (index, Found { status, cached, reused }) in plan.order().iter().zip(found) {
             let node = plan.node(*index);
             let is_ahead = status.is_ahead();
-            let estimate = experience.as_ref().filter(|_| is_ahead);
-            let estimate = estimate.map(|known| known.forecast(&node.stage, foresight.uses(*index), reused));
+            let estimate = history.as_ref().filter(|_| is_ahead);
+            let estimate = estimate.map(|known| known.estimate(&node.stage, foresight.uses(*index), reused));
             if let Some(Err(why)) = estimate {
                 let unknown = Unknown { stage: node.stage.name.clone(), why };
-                if !survey.unknown.contains(&unknown) {
-                    survey.unknown.push(unknown);
+                if !report.unknown.contains(&unknown) {
+                    report.unknown.push(unknown);
                 }
             }
-            let foretold = estimate.and_then(Result::ok);
-            match (&cached, &foretold) {
-                (Some(cost), _) => survey.saved += *cost,
-                (None, Some(forecast)) => survey.ahead += forecast.cost,
+            let estimate = estimate.and_then(Result::ok);
+            match (&cached, &estimate) {
+                (Some(cost), _) => report.saved += *cost,
+                (None, Some(estimate)) => report.ahead += estimate.cost,
                 (None, None) => {}
             }
-            clock.work(*index, foretold.map_or(0.0, |forecast| forecast.cost.seconds));
+            clock.work(*index, estimate.map_or(0.0, |estimate| estimate.cost.seconds));
             let memory =
-                is_ahead.then(|| memory(plan, &foresight, *index, foretold.as_ref(), left)).flatten();
-            survey.nodes.push(NodeStatus {
+                is_ahead.then(|| memory(plan, &foresight, *index, estimate.as_ref(), left)).flatten();
+            report.nodes.push(NodeStatus {
                 id: node.id.clone(),
                 kind: node.stage.card.kind.clone(),
                 turn: node.turn.map(|turn| (plan.loop_name(turn).to_owned(), turn.iteration)),
                 status,
-                cost: cached.map(Forecast::of).or(foretold),
+                cost: cached.map(Estimate::of).or(estimate),
                 reused,
                 memory,
             });
         }
-        survey.clock = clock.last();
-        let nodes = plan.order().iter().copied().zip(&mut survey.nodes);
+        report.clock = clock.last();
+        let nodes = plan.order().iter().copied().zip(&mut report.nodes);
         let (worked, memories): (Vec<_>, Vec<_>) =
             nodes.filter_map(|(index, node)| Some((index, node.memory.as_mut()?))).unzip();
         for (memory, held) in memories.into_iter().zip(held(plan, &foresight, &ledger, &worked)) {
             // Its own are part of its peak.
             memory.held = memory.parts.map_or(0, |parts| held.saturating_sub(parts.weights));
         }
-        let Told { problems, notes, .. } = foresight.into_told();
-        (survey.problems, survey.notes) = (problems, notes);
+        let Findings { problems, notes, .. } = foresight.into_findings();
+        (report.problems, report.notes) = (problems, notes);
         if let Some(Err(cause)) = ahead.then(|| store.check_writable()) {
             let cause = cause.into();
-            survey.notes.push(Problem { stage: None, subject: Subject::Section, place: None, cause });
+            report.notes.push(Problem { stage: None, subject: Subject::Section, place: None, cause });
         }
-        Ok(survey)
+        Ok(report)
     }
 }
 
@@ -188,14 +188,14 @@ impl From<Status> for Found {
 /// What a run would do with the next node of the order.
 fn found_of(
     plan: &Plan,
-    (store, last, glance): (&Store, &LastKeys, &mut Glance),
+    (store, last, stat_cache): (&Store, &KeyIndex, &mut StatCache),
     ledger: &mut Ledger<'_>,
     index: NodeIndex,
     resample: &[Resample],
 ) -> Result<Found> {
     let found = match ledger.readiness(index)? {
         Readiness::Skipped => {
-            ledger.settle(index, Settled::Skipped);
+            ledger.complete(index, Completion::Skipped);
             Status::Skipped.into()
         }
         Readiness::Waits(on) => {
@@ -203,7 +203,7 @@ fn found_of(
             let reasons =
                 forced.map_or_else(|| own_changes(plan, (store, last), index), |reason| vec![reason]);
             let stored = |key: &Digest| matches!(store.lookup(key), Lookup::Hit(_));
-            let rerun = match plan.node(index).gate {
+            let rerun = match plan.node(index).stop_condition {
                 Some(_) => Rerun::UnlessGoalReached,
                 None if reasons.is_empty() && last.get(&plan.node(index).id).is_some_and(stored) => {
                     Rerun::IfInputsChange
@@ -216,7 +216,7 @@ fn found_of(
         Readiness::Ready(ready) => {
             let fields = plan.fields(index, &ready);
             let key = fields.key();
-            match (glance.lookup(store, &key), forced(plan, index, resample)) {
+            match (stat_cache.lookup(store, &key), forced(plan, index, resample)) {
                 (Ok((known, _)), None) if plan.lacking(index, &known.metrics).is_some() => {
                     Status::Run { key, reasons: no_metric(plan.node(index)).into_iter().collect() }.into()
                 }
@@ -244,10 +244,10 @@ fn found_of(
 }
 
 /// What about a node that waits is not as it was when it was last worked, its inputs left aside.
-fn own_changes(plan: &Plan, (store, last): (&Store, &LastKeys), index: NodeIndex) -> Vec<RerunReason> {
+fn own_changes(plan: &Plan, (store, last): (&Store, &KeyIndex), index: NodeIndex) -> Vec<RerunReason> {
     let node = plan.node(index);
     let Some(record) = last.get(&node.id).and_then(|key| store.record(key)) else { return Vec::new() };
-    let mut fields = plan.fields(index, &Ready::default());
+    let mut fields = plan.fields(index, &ReadyInputs::default());
     // As they were: what these become is not known yet.
     if let Ok(old) = serde_json::from_value::<KeyFields>(record.fields.clone()) {
         fields.inputs = old.inputs;
@@ -267,7 +267,7 @@ fn reused(
     plan: &Plan,
     store: &Store,
     index: NodeIndex,
-    (ready, fields): (&Ready, &KeyFields),
+    (ready, fields): (&ReadyInputs, &KeyFields),
 ) -> Option<Reused> {
     let stage = &plan.node(index).stage;
     let log = store.rows(&fields.family(&stage.card), &fields.key());
@@ -278,7 +278,7 @@ fn reused(
     if known.is_empty() {
         return None;
     }
-    let input = |fed: &Fed| Input {
+    let input = |fed: &ResolvedInput| Input {
         name: fed.name.clone(),
         digest: fed.output.digest,
         path: store.path(&fed.output),
@@ -298,14 +298,14 @@ impl Status {
 
 /// Of a node that is not in the store as far as is known: whether its inputs are known, or it has no earlier result that
 /// could serve again and no loop's goal that could spare it.
-pub fn is_sure_to_be_worked(ledger: &Ledger<'_>, store: &Store, last: &LastKeys, index: NodeIndex) -> bool {
+pub fn is_sure_to_be_worked(ledger: &Ledger<'_>, store: &Store, last: &KeyIndex, index: NodeIndex) -> bool {
     let node = ledger.plan().node(index);
     match ledger.readiness(index) {
         Ok(Readiness::Ready(_)) => true,
         Ok(Readiness::Skipped) | Err(_) => false,
         Ok(Readiness::Waits(_)) => {
             let earlier = last.get(&node.id).is_some_and(|key| matches!(store.lookup(key), Lookup::Hit(_)));
-            node.gate.is_none() && !earlier
+            node.stop_condition.is_none() && !earlier
         }
     }
 }
@@ -359,9 +359,9 @@ pub fn no_metric(node: &Node) -> Option<RerunReason> {
 /// Why a node with these fields finds no result.
 pub fn reasons(
     plan: &Plan,
-    (store, last): (&Store, &LastKeys),
+    (store, last): (&Store, &KeyIndex),
     index: NodeIndex,
-    (ready, fields): (&Ready, &KeyFields),
+    (ready, fields): (&ReadyInputs, &KeyFields),
     found: &Lookup,
 ) -> Vec<RerunReason> {
     if let Lookup::Damaged { output, problem } = found {
@@ -385,7 +385,13 @@ pub fn reasons(
 }
 
 /// Of an input with other bytes, the stage that wrote them; of a tool list, what became of the tools.
-fn told(plan: &Plan, store: &Store, index: NodeIndex, ready: &Ready, reason: RerunReason) -> RerunReason {
+fn told(
+    plan: &Plan,
+    store: &Store,
+    index: NodeIndex,
+    ready: &ReadyInputs,
+    reason: RerunReason,
+) -> RerunReason {
     let RerunReason::Input { role, name, old, new, .. } = reason else { return reason };
     let roles = &plan.node(index).stage.card.inputs;
     if roles.get(&role).is_some_and(|role| role.artifact == "tools")

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
-use super::{Bases, EngineError, EngineSpec};
+use super::{EngineError, EngineSpec, ModelCache};
 use crate::model::{Base, kernels::Format};
 
 pub(super) const CPU: &str = "cpu";
 
 /// A device, and the threads that work on it or for it.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct DeviceSlot {
     pub device: Device,
     /// Of the CPU; a device is given its operations by one.
     pub threads: usize,
@@ -21,26 +21,26 @@ pub struct Place {
 
 /// Where a stage computes: the first place holds the policy, the others a copy of it each.
 #[derive(Debug, Clone)]
-pub struct Places {
-    pub first: Place,
-    pub others: Vec<Place>,
+pub struct DeviceSet {
+    pub first: DeviceSlot,
+    pub others: Vec<DeviceSlot>,
     /// Holds models there, and lets them go for work that needs the memory.
-    pub bases: Option<Arc<Bases>>,
+    pub bases: Option<Arc<ModelCache>>,
 }
 
-impl From<Place> for Places {
-    fn from(first: Place) -> Self {
+impl From<DeviceSlot> for DeviceSet {
+    fn from(first: DeviceSlot) -> Self {
         Self { first, others: Vec::new(), bases: None }
     }
 }
 
-impl Places {
+impl DeviceSet {
     /// As many CPU devices, the threads divided among them; each has at least one.
     pub fn cpu(devices: usize, threads: usize) -> Self {
         let place = |index: usize| {
             let extra = usize::from(index < threads % devices.max(1));
             let threads = (threads / devices.max(1) + extra).max(1);
-            Place { device: Device::Cpu, threads, base: None }
+            DeviceSlot { device: Device::Cpu, threads, base: None }
         };
         Self { first: place(0), others: (1..devices).map(place).collect(), bases: None }
     }
@@ -113,7 +113,7 @@ impl EngineSpec {
     /// # Errors
     /// If this build has no CUDA, a device is not there, they are of several kinds, one is named twice, or one is to
     /// hold weights of 4 bits.
-    pub fn places(&self) -> Result<Places, EngineError> {
+    pub fn places(&self) -> Result<DeviceSet, EngineError> {
         self.places_by(&mut open)
     }
 
@@ -121,20 +121,20 @@ impl EngineSpec {
     pub(super) fn places_by(
         &self,
         open: &mut dyn FnMut(usize) -> candle_core::Result<Device>,
-    ) -> Result<Places, EngineError> {
+    ) -> Result<DeviceSet, EngineError> {
         let threads = self.all_threads();
         let places = self.cuda()?;
         if places.is_empty() {
-            return Ok(Places::cpu(self.devices.len().max(1), threads));
+            return Ok(DeviceSet::cpu(self.devices.len().max(1), threads));
         }
         let place = |(device, index): (&String, usize)| {
             let device = open(index)
                 .map_err(|source| EngineError::Absent { device: device.clone(), source: Box::new(source) })?;
-            Ok(Place { device, threads: 1, base: None })
+            Ok(DeviceSlot { device, threads: 1, base: None })
         };
         let mut places = places.into_iter().map(place).collect::<Result<Vec<_>, EngineError>>()?;
         let first = places.remove(0);
-        Ok(Places { first: Place { threads, ..first }, others: places, bases: None })
+        Ok(DeviceSet { first: DeviceSlot { threads, ..first }, others: places, bases: None })
     }
 }
 

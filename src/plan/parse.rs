@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::{
     base,
-    overlay::{Entry, Origin, Overlay, Overrides},
+    layers::{Entry, Layers, Origin, Overrides},
     reader::{Part, Reader},
     server,
     source::Source,
@@ -22,17 +22,17 @@ use crate::{
     error::{Result, did_you_mean},
     hash::Digest,
     mcp::ServerSpec,
-    spent::Prices,
     stage::{
         Card, Cards,
         card::{ParamType, RESERVED, Section},
         model,
     },
     store::{FileDigests, RemoteSpec},
+    usage::Prices,
 };
 
 /// A run file before its references are followed.
-pub struct Draft {
+pub struct ParsedRun {
     pub name: String,
     pub server: Option<ServerSpec>,
     pub engine: EngineSpec,
@@ -40,8 +40,8 @@ pub struct Draft {
     /// Where sections and keys of them stand that a mistake may be found in later, by dotted path.
     pub sections: BTreeMap<&'static str, Origin>,
     /// In the order of the file.
-    pub stages: Vec<DraftStage>,
-    pub loops: Vec<DraftLoop>,
+    pub stages: Vec<ParsedStage>,
+    pub loops: Vec<ParsedLoop>,
     /// Names of stages and loops that the file has and that could not be read.
     pub broken: BTreeSet<String>,
     /// Whether nothing was wrong so far: only then is what seems to be missing not there.
@@ -66,17 +66,17 @@ pub struct Stage {
     pub origins: BTreeMap<String, Origin>,
 }
 
-pub struct DraftStage {
+pub struct ParsedStage {
     pub name: String,
     pub stage: Arc<Stage>,
-    pub wires: Vec<Wire>,
+    pub inputs: Vec<ParsedInput>,
     /// The carried value that an output of this stage renews.
     pub yields: Option<Entry>,
     pub entry: Entry,
 }
 
 /// One artifact a stage asks for.
-pub struct Wire {
+pub struct ParsedInput {
     pub role: String,
     /// The role, or the artifact's name where the role takes several.
     pub name: String,
@@ -84,30 +84,30 @@ pub struct Wire {
     pub entry: Entry,
 }
 
-pub struct DraftLoop {
+pub struct ParsedLoop {
     pub name: String,
     pub iterations: u32,
     pub carry: BTreeMap<String, Entry>,
-    pub until: Option<DraftUntil>,
-    pub stages: Vec<DraftStage>,
+    pub until: Option<ParsedUntil>,
+    pub stages: Vec<ParsedStage>,
     pub entry: Entry,
 }
 
-pub struct DraftUntil {
+pub struct ParsedUntil {
     pub metric: Entry,
     pub at_least: Option<f64>,
     pub at_most: Option<f64>,
 }
 
-/// Reads the run file under its overrides. What is wrong is noted, and what can be read all the same is in the draft.
-pub fn draft(
+/// Reads the run file under its overrides. What is wrong is noted, and what can be read all the same is in the parsed.
+pub fn parse(
     reader: &Reader<'_>,
     (source, overrides): (&Source, &Overrides),
     cards: &Cards,
     files: &FileDigests,
-) -> Result<Option<Draft>> {
-    let overlay = Overlay::new(source, overrides, reader);
-    let mut top = base::written_out(reader, overlay.merged(source));
+) -> Result<Option<ParsedRun>> {
+    let layers = Layers::new(source, overrides, reader);
+    let mut top = base::written_out(reader, layers.merged(source));
     let mut kinds: BTreeMap<String, Arc<Card>> = BTreeMap::new();
     for stage in stages_of(&mut top) {
         let Some(kind) = stage.kind() else { continue };
@@ -120,7 +120,7 @@ pub fn draft(
             stage.fill(params.filter_map(|(name, param)| Some((name, param.default.as_ref()?))));
         }
     }
-    let drafter = Drafter {
+    let parser = RunFileParser {
         reader,
         source,
         kinds: &kinds,
@@ -130,7 +130,7 @@ pub fn draft(
         short: base::is_short(&top),
         broken: RefCell::default(),
     };
-    Ok(drafter.draft(&top))
+    Ok(parser.parse(&top))
 }
 
 /// What stands where stages should, in and outside loops. What is not as it should be is noted later.
@@ -165,7 +165,7 @@ struct Table<'a> {
     meant: Vec<&'a str>,
 }
 
-struct Drafter<'a> {
+struct RunFileParser<'a> {
     reader: &'a Reader<'a>,
     source: &'a Source,
     kinds: &'a BTreeMap<String, Arc<Card>>,
@@ -177,8 +177,8 @@ struct Drafter<'a> {
     broken: RefCell<BTreeSet<String>>,
 }
 
-impl Drafter<'_> {
-    fn draft(mut self, top: &Entry) -> Option<Draft> {
+impl RunFileParser<'_> {
+    fn parse(mut self, top: &Entry) -> Option<ParsedRun> {
         self.only(top, &["name", "seed", base::KEY, "server", "engine", "cache", "stages", "loop"]);
         let sections = self.reader.table(top)?;
         let name = match sections.get("name").map(|entry| (entry, self.reader.text(entry))) {
@@ -240,7 +240,7 @@ impl Drafter<'_> {
         let engine = engine.or_else(|| server::engine(self.reader, None))?;
         let (broken, is_whole) = (self.broken.take(), self.reader.clean());
         let server = server.flatten();
-        Some(Draft { name, server, engine, remote, sections: places, stages, loops, broken, is_whole })
+        Some(ParsedRun { name, server, engine, remote, sections: places, stages, loops, broken, is_whole })
     }
 
     /// Notes unknown keys of a table that holds stages; what is in them may be stages.
@@ -285,7 +285,7 @@ impl Drafter<'_> {
         entries
     }
 
-    fn stages(&self, table: &Entry, within: &str) -> Vec<DraftStage> {
+    fn stages(&self, table: &Entry, within: &str) -> Vec<ParsedStage> {
         let all = self.ordered(table);
         let stage = |(name, entry): &(&String, &Entry)| {
             self.check_name(entry, name, Part::Key);
@@ -319,7 +319,7 @@ impl Drafter<'_> {
         self.reader.wrong(entry, Part::Key, message, hint)
     }
 
-    fn stage(&self, name: &str, entry: &Entry, within: &str) -> Option<DraftStage> {
+    fn stage(&self, name: &str, entry: &Entry, within: &str) -> Option<ParsedStage> {
         let fields = self.reader.table(entry)?;
         let Some(kind_entry) = fields.get("kind") else {
             let message = format!("stage \"{name}\" has no `kind`");
@@ -362,9 +362,9 @@ impl Drafter<'_> {
         if let Some(yields) = yields.filter(|_| within.is_empty()) {
             self.reader.wrong::<()>(yields, Part::Key, "`yields` has a meaning within a loop".into(), None);
         }
-        Some(DraftStage {
+        Some(ParsedStage {
             name: name.to_owned(),
-            wires: self.wires(card, &table),
+            inputs: self.inputs(card, &table),
             yields: yields.cloned(),
             stage: Arc::new(stage),
             entry: entry.place(),
@@ -382,7 +382,7 @@ impl Drafter<'_> {
                 }
                 continue;
             };
-            let mut value = entry.datum.json();
+            let mut value = entry.value.json();
             if let Some(problem) = param.objection(&value) {
                 let message = format!("`{}` {problem}", entry.path);
                 let choices = param.choices.iter().map(String::as_str);
@@ -468,10 +468,10 @@ impl Drafter<'_> {
         }
     }
 
-    fn wires(&self, card: &Card, stage: &Table<'_>) -> Vec<Wire> {
-        let mut wires = Vec::new();
+    fn inputs(&self, card: &Card, stage: &Table<'_>) -> Vec<ParsedInput> {
+        let mut inputs = Vec::new();
         for (role_name, role) in &card.inputs {
-            let wire = |name: &str, entry: &Entry| Wire {
+            let input = |name: &str, entry: &Entry| ParsedInput {
                 role: role_name.clone(),
                 name: name.to_owned(),
                 artifact: role.artifact.clone(),
@@ -479,9 +479,9 @@ impl Drafter<'_> {
             };
             match stage.fields.get(role_name) {
                 Some(entry) if role.many => {
-                    wires.extend(self.ordered(entry).into_iter().map(|(name, entry)| wire(name, entry)));
+                    inputs.extend(self.ordered(entry).into_iter().map(|(name, entry)| input(name, entry)));
                 }
-                Some(entry) => wires.push(wire(role_name, entry)),
+                Some(entry) => inputs.push(input(role_name, entry)),
                 None if role.optional => {}
                 None => {
                     let message = format!("stage \"{}\" needs the input `{role_name}`", stage.name);
@@ -490,10 +490,10 @@ impl Drafter<'_> {
                 }
             }
         }
-        wires
+        inputs
     }
 
-    fn loops(&self, table: &Entry) -> Vec<DraftLoop> {
+    fn loops(&self, table: &Entry) -> Vec<ParsedLoop> {
         let all = self.ordered(table);
         let has_stages = |entry: &Entry| entry.field("stages").is_some();
         let turns = |(name, entry): &(&String, &Entry)| {
@@ -530,9 +530,9 @@ impl Drafter<'_> {
             let (name, entry) = ((*name).clone(), (*entry).clone());
             // As many as there may be, so that no number of iterations seems too large.
             let iterations = iterations.unwrap_or(MOST_ITERATIONS);
-            Some(DraftLoop { name, iterations, carry: carry?, until: until.flatten(), stages, entry })
+            Some(ParsedLoop { name, iterations, carry: carry?, until: until.flatten(), stages, entry })
         };
-        let draft = |named: &(&String, &Entry)| {
+        let parsed = |named: &(&String, &Entry)| {
             let drafted = turns(named);
             if drafted.is_none() {
                 let (name, entry) = named;
@@ -541,7 +541,7 @@ impl Drafter<'_> {
             }
             drafted
         };
-        all.iter().filter_map(draft).collect()
+        all.iter().filter_map(parsed).collect()
     }
 
     fn iterations(&self, turns: &Entry, entry: &Entry) -> Option<u32> {
@@ -552,7 +552,7 @@ impl Drafter<'_> {
         })
     }
 
-    fn until(&self, entry: &Entry) -> Option<DraftUntil> {
+    fn until(&self, entry: &Entry) -> Option<ParsedUntil> {
         self.reader.only(entry, &["metric", "at_least", "at_most"]);
         let fields = self.reader.table(entry)?;
         let Some(metric) = fields.get("metric") else {
@@ -571,6 +571,6 @@ impl Drafter<'_> {
             let message = format!("`{}` needs `at_least` or `at_most`", entry.path);
             return self.reader.wrong(entry, Part::Key, message, None);
         }
-        Some(DraftUntil { metric: metric.clone(), at_least, at_most })
+        Some(ParsedUntil { metric: metric.clone(), at_least, at_most })
     }
 }

@@ -5,7 +5,7 @@
 //! shares the weights and cannot change them ([`Base`]). Two that ask at once wait for one load; of a load that failed
 //! nothing is left.
 //!
-//! Holding takes no memory that work needs. Before a base is loaded, or work begins that says what it takes, others on that
+//! KvFormat takes no memory that work needs. Before a base is loaded, or work begins that says what it takes, others on that
 //! device are let go, those asked for longest ago first, until there is room. On a device that does not say what it has
 //! left there is room for one.
 
@@ -22,10 +22,10 @@ use std::{
 use candle_core::{Device, DeviceLocation};
 
 use super::{
-    EngineError, EngineSpec, Places,
+    DeviceSet, EngineError, EngineSpec,
     available::{available_for, give_back},
+    devices::{CPU, open},
     memory::{check_weights, weights},
-    places::{CPU, open},
 };
 use crate::{
     hash::Digest,
@@ -59,7 +59,7 @@ struct Slot {
 }
 
 /// The bases that a run holds, and the devices they are on.
-pub struct Bases {
+pub struct ModelCache {
     slots: Mutex<Vec<Slot>>,
     /// One stream per CUDA device for the whole run: what is held is ordered with whatever works with it.
     devices: Mutex<BTreeMap<usize, Device>>,
@@ -69,20 +69,20 @@ pub struct Bases {
     left: Box<dyn Fn(usize) -> Option<usize> + Send + Sync>,
 }
 
-impl fmt::Debug for Bases {
+impl fmt::Debug for ModelCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bases").finish_non_exhaustive()
+        f.debug_struct("ModelCache").finish_non_exhaustive()
     }
 }
 
-impl Default for Bases {
+impl Default for ModelCache {
     fn default() -> Self {
         let (slots, devices) = (Mutex::default(), Mutex::default());
         Self { slots, devices, asked: 0.into(), loads: 0.into(), left: Box::new(available_for) }
     }
 }
 
-impl Bases {
+impl ModelCache {
     /// As if the CPU's memory had so many bytes left.
     #[cfg(test)]
     pub(super) fn with_left(bytes: usize) -> Arc<Self> {
@@ -90,7 +90,7 @@ impl Bases {
     }
 
     /// Finds the devices, as [`EngineSpec::places`] does, each the same one throughout.
-    pub fn places(self: &Arc<Self>, spec: &EngineSpec) -> Result<Places, EngineError> {
+    pub fn places(self: &Arc<Self>, spec: &EngineSpec) -> Result<DeviceSet, EngineError> {
         let mut devices = lock(&self.devices);
         let places = spec.places_by(&mut |index| match devices.get(&index) {
             Some(device) => Ok(device.clone()),
@@ -100,7 +100,7 @@ impl Bases {
                 Ok(device)
             }
         })?;
-        Ok(Places { bases: Some(self.clone()), ..places })
+        Ok(DeviceSet { bases: Some(self.clone()), ..places })
     }
 
     /// A decoder with the frozen weights of a model on the first of these devices, and all of them, each with the weights
@@ -108,12 +108,12 @@ impl Bases {
     ///
     /// # Errors
     /// Also if the weights alone are more than the memory that is left.
-    pub fn seat(
+    pub fn load(
         self: &Arc<Self>,
         model: Checkpoint<'_>,
         spec: &EngineSpec,
         beside: usize,
-    ) -> Result<(Decoder, Places), EngineError> {
+    ) -> Result<(Decoder, DeviceSet), EngineError> {
         let mut places = self.places(spec)?;
         let format = spec.dtype.unwrap_or(Format::F32);
         let first = self.base(model, format, &places.first.device, None, beside)?;
@@ -202,7 +202,7 @@ impl Bases {
     }
 
     /// Makes room for work that takes so many bytes on each of these devices and shares no base.
-    pub fn clear(&self, places: &Places, bytes: usize) {
+    pub fn clear(&self, places: &DeviceSet, bytes: usize) {
         self.make_room(&places.first.device, None, bytes);
         for place in places.others.iter().filter(|place| !place.device.is_cpu()) {
             self.make_room(&place.device, None, bytes);
@@ -245,7 +245,7 @@ impl Bases {
             .any(|slot| unlocked(&slot.base).is_some_and(|held| held.is_some()))
     }
 
-    /// Bases read or copied so far.
+    /// ModelCache read or copied so far.
     pub fn loads(&self) -> usize {
         self.loads.load(Ordering::Relaxed)
     }
