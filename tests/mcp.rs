@@ -153,7 +153,7 @@ async fn an_unknown_demo_server_is_named() {
     let error = HttpServer::bind("postgres", "127.0.0.1:0".parse().unwrap()).await.err().unwrap();
     insta::assert_snapshot!(format!("{error}\nhint: {}", error.hint().unwrap()), @r"
     there is no demo server `postgres`
-    hint: there is: sqlite
+    hint: available: sqlite
     ");
 }
 
@@ -169,7 +169,7 @@ async fn a_command_that_does_not_exist_is_a_mistake_of_the_run_file() {
 async fn a_server_that_dies_at_start_is_quoted() {
     let error = refused(&spec(&["sh", "-c", "echo noise; echo \"no database\" >&2; exit 3"])).await;
     assert_eq!(error.code(), "mcp::died_at_start");
-    insta::assert_snapshot!(error, @r#"the server `sh -c echo noise; echo "no database" >&2; exit 3` ended before it was ready (exit status: 3); it said: no database"#);
+    insta::assert_snapshot!(error, @r#"the server `sh -c echo noise; echo "no database" >&2; exit 3` ended before it was ready (exit status: 3); stderr: no database"#);
 }
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn a_server_that_hangs_at_start_is_given_up_in_time() {
     let error = refused(&spec).await;
     assert_eq!(error.code(), "mcp::start_timeout");
     assert!(
-        error.to_string().ends_with("was not ready within 300ms; it said: waiting for a licence"),
+        error.to_string().ends_with("was not ready within 300ms; stderr: waiting for a licence"),
         "{error}"
     );
 }
@@ -215,7 +215,7 @@ async fn a_server_that_knows_only_the_newest_handshake_is_asked_that_way() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_tool_list_is_mended_and_told() {
+async fn a_faulty_tool_list_is_repaired_with_notes() {
     let server = odd(
         r#"*'"tools/list"'*) reply '{"tools":[{"name":"a"},{"name":"b","inputSchema":null},{"name":"c","inputSchema":true},{"name":"a"},{"name":"get time","inputSchema":{"type":"object"}},{"inputSchema":{}}]}';;"#,
     );
@@ -223,12 +223,12 @@ async fn what_is_wrong_with_a_tool_list_is_mended_and_told() {
     let (_, tools, _) = session.describe().await.unwrap();
     assert_eq!(names(&tools), ["a", "b", "c", "get_time", "complete_task"]);
     insta::assert_snapshot!(session.take_notes().join("\n"), @r"
-    the tool `a` declares no schema of its arguments; any are let through
-    the tool `b` declares no schema of its arguments; any are let through
-    the tool `c` declares no schema of its arguments; any are let through
-    left out a second tool named `a`
-    the tool `get time` is called `get_time` here
-    left out a tool without a name
+    the tool `a` declares no argument schema; any arguments are accepted
+    the tool `b` declares no argument schema; any arguments are accepted
+    the tool `c` declares no argument schema; any arguments are accepted
+    ignored a second tool named `a`
+    renamed the tool `get time` to `get_time`
+    ignored a tool without a name
     ");
 }
 
@@ -304,7 +304,7 @@ async fn a_server_that_dies_in_a_call_is_quoted_and_replaced() {
     let lent = pool.session().await.unwrap();
     let error = lent.call("t", arguments(json!({ "how": "die" }))).await.unwrap_err();
     assert_eq!(error.code(), "mcp::lost");
-    assert!(error.to_string().ends_with("(exit status: 7); it said: out of cheese"), "{error}");
+    assert!(error.to_string().ends_with("(exit status: 7); stderr: out of cheese"), "{error}");
     assert!(!lent.is_alive());
     assert_eq!(call(&pool.session().await.unwrap()).await.text, "fine");
 }

@@ -2,16 +2,16 @@ use std::time::Duration;
 
 use crate::error::{Class, Diagnostic};
 
-/// What can go wrong with a model behind an endpoint.
+/// Errors of a model behind an endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum LlmError {
-    #[error("`{url}` is not the address of an endpoint: {reason}")]
+    #[error("`{url}` is not a valid endpoint address: {reason}")]
     Url { url: String, reason: String },
-    #[error("the API key in {variable} would travel unencrypted to `{url}`")]
+    #[error("the API key in {variable} would be sent unencrypted to `{url}`")]
     Unencrypted { url: String, variable: String },
-    #[error("the API key is read from the environment variable {variable}, which is not set")]
+    #[error("the environment variable {variable}, which should contain the API key, is not set")]
     NoKey { variable: String },
-    #[error("the API key in {variable} holds characters that cannot be sent")]
+    #[error("the API key in {variable} contains characters that HTTP headers do not allow")]
     Key { variable: String },
     #[error("cannot set up an HTTP client")]
     Client(#[source] reqwest::Error),
@@ -26,7 +26,7 @@ pub enum LlmError {
     Timeout { model: String, url: String, limit: Duration },
     #[error("{model} at {url} answered with status {status}: {body}")]
     Status { model: String, url: String, status: u16, body: String },
-    #[error("{model} at {url} answered with something other than a chat completion: {reason}")]
+    #[error("{model} at {url} sent a reply that is not a chat completion: {reason}")]
     Reply { model: String, url: String, reason: String },
 }
 
@@ -49,16 +49,18 @@ impl Diagnostic for LlmError {
         let hint = match self {
             Self::Url { .. } => "write base_url = \"https://host/v1\", without /chat/completions",
             Self::Unencrypted { .. } => {
-                "write https://host/v1; plain http is for this machine, or for endpoints that need no key"
+                "write https://host/v1; plain http is allowed for localhost, and for endpoints without a key"
             }
             Self::NoKey { variable } => {
                 return Some(format!("export {variable}=…, or name another variable"));
             }
-            Self::Unreachable { .. } => "is the endpoint up, and is base_url right?",
+            Self::Unreachable { .. } => "check that the endpoint is up and that base_url is right",
             Self::Timeout { .. } => "raise timeout_s, or lower max_tokens",
-            Self::Status { status: 401 | 403, .. } => "is the API key right, and may it use this model?",
+            Self::Status { status: 401 | 403, .. } => {
+                "check that the API key is valid and may use this model"
+            }
             Self::Status { status: 404, .. } => {
-                "does the endpoint know this model, and does base_url end in /v1?"
+                "check that the endpoint serves this model and that base_url ends in /v1"
             }
             Self::Status { status: 429, .. } => "lower concurrency",
             Self::Key { .. } | Self::Client(_) | Self::Status { .. } | Self::Reply { .. } => return None,

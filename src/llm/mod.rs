@@ -1,8 +1,8 @@
-//! Clients to language models behind OpenAI-compatible endpoints: judges and generators.
+//! Clients of OpenAI-compatible endpoints: judges and generators.
 //!
-//! A request is tried again where the endpoint is busy or failing, and never where it refused. The key is read from
-//! an environment variable, sent to the endpoint alone and never unencrypted beyond this machine ([`net::is_confidential`]),
-//! and is in no error, log or artifact. Proxies named by the environment are not used, redirects are not followed.
+//! A request is retried if the endpoint is busy or failing, but not if it refuses the request. The API key is read from an
+//! environment variable. It is sent only to the endpoint, and unencrypted only to this machine ([`net::is_confidential`]).
+//! No error, log or artifact contains it. Proxy environment variables are ignored and redirects are not followed.
 
 mod error;
 
@@ -29,7 +29,7 @@ use crate::net::{self, Backoff};
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Characters of an error's body that are shown.
+/// Characters of an error response's body that are shown.
 const SHOWN: usize = 300;
 
 /// A model and how to reach it.
@@ -38,16 +38,16 @@ pub struct Endpoint {
     /// Up to and including `/v1`.
     pub base_url: String,
     pub model: String,
-    /// Environment variable that holds the API key; none is sent where absent.
+    /// Environment variable that contains the API key. No key is sent if absent.
     pub api_key_env: Option<String>,
     pub temperature: f64,
-    /// Tokens of a reply.
+    /// Maximum tokens of a reply.
     pub max_tokens: u32,
-    /// For one attempt.
+    /// Of one attempt.
     pub timeout: Duration,
     /// Attempts after the first.
     pub retries: u32,
-    /// Requests under way at once, over all clients of this endpoint.
+    /// Concurrent requests, over all clients of this endpoint.
     pub concurrency: usize,
 }
 
@@ -96,8 +96,8 @@ pub struct Client {
 /// Why an attempt failed.
 struct Failed {
     error: LlmError,
-    /// Whether another attempt may succeed, and how long the endpoint asked to wait.
-    again: Option<Option<Duration>>,
+    /// `Some` if a retry may succeed, with the endpoint's `Retry-After`.
+    retry_after: Option<Option<Duration>>,
 }
 
 impl Client {
@@ -138,14 +138,14 @@ impl Client {
             "temperature": self.endpoint.temperature,
             "max_tokens": self.endpoint.max_tokens,
         });
-        // Never closed, so never refused.
+        // The semaphore is never closed, so this cannot fail.
         let _permit = self.permits.acquire().await;
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT, self.requests.load(Ordering::Relaxed));
         let mut left = self.endpoint.retries;
         loop {
             match self.attempt(&body).await {
                 Ok(reply) => return Ok(reply),
-                Err(Failed { again: Some(asked), .. }) if left > 0 => {
+                Err(Failed { retry_after: Some(asked), .. }) if left > 0 => {
                     tokio::time::sleep(backoff.wait(asked)).await;
                     left -= 1;
                 }
@@ -173,7 +173,7 @@ impl Client {
             let body = text.trim().chars().take(SHOWN).collect();
             let Endpoint { model, base_url, .. } = self.endpoint.clone();
             let error = LlmError::Status { model, url: base_url, status: status.as_u16(), body };
-            return Err(Failed { error, again: busy.then_some(asked) });
+            return Err(Failed { error, retry_after: busy.then_some(asked) });
         }
         self.read(&text)
     }
@@ -181,7 +181,7 @@ impl Client {
     fn read(&self, text: &str) -> Result<String, Failed> {
         let wrong = |reason: String| {
             let Endpoint { model, base_url, .. } = self.endpoint.clone();
-            Failed { error: LlmError::Reply { model, url: base_url, reason }, again: None }
+            Failed { error: LlmError::Reply { model, url: base_url, reason }, retry_after: None }
         };
         let reply: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
         let count = |name: &str| reply.pointer(name).and_then(Value::as_u64).unwrap_or(0);
@@ -198,37 +198,37 @@ impl Client {
             true => LlmError::Timeout { model, url, limit },
             false => LlmError::Unreachable { model, url, source },
         };
-        Failed { error, again: Some(None) }
+        Failed { error, retry_after: Some(None) }
     }
 }
 
-/// One limit for all clients of an endpoint that are there at once: stages that judge at the same time share it. The
-/// first of them says how much it is.
+/// One semaphore for all clients of an endpoint that exist at once, so stages that judge at the same time share the
+/// limit. The first client sets it.
 fn permits(endpoint: &Endpoint) -> Arc<Semaphore> {
     static SHARED: Mutex<BTreeMap<String, Weak<Semaphore>>> = Mutex::new(BTreeMap::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     shared.retain(|_, permits| permits.strong_count() > 0);
-    let there = shared.get(&endpoint.base_url).and_then(Weak::upgrade);
-    there.unwrap_or_else(|| {
+    let existing = shared.get(&endpoint.base_url).and_then(Weak::upgrade);
+    existing.unwrap_or_else(|| {
         let permits = Arc::new(Semaphore::new(endpoint.concurrency.max(1)));
         shared.insert(endpoint.base_url.clone(), Arc::downgrade(&permits));
         permits
     })
 }
 
-/// Whether requests, with the key of this variable if there is one, could be sent to this address.
+/// Checks that requests, with the key of this variable if given, may be sent to this address.
 ///
 /// # Errors
-/// As a client to it would give.
+/// The same as [`Client::new`] gives.
 pub fn check_address(base_url: &str, api_key_env: Option<&str>) -> Result<(), LlmError> {
     address(base_url, api_key_env).map(drop)
 }
 
-/// Asks the endpoint of a model for the models it has, without a key, and gives the status it answers with: any says that
-/// somebody is there. Nothing is sampled, and nothing is paid for.
+/// Requests the endpoint's list of models without a key and returns the HTTP status. Any status means that the endpoint is
+/// reachable. Nothing is sampled, so it costs nothing.
 ///
 /// # Errors
-/// If nobody answers in that time.
+/// If no answer arrives within `limit`.
 pub async fn reach(base_url: &str, model: &str, limit: Duration) -> Result<u16, LlmError> {
     let mut url = address(base_url, None)?;
     let path = url.path().trim_end_matches("/chat/completions").to_owned();
@@ -243,16 +243,16 @@ pub async fn reach(base_url: &str, model: &str, limit: Duration) -> Result<u16, 
 }
 
 fn http(timeout: Duration) -> Result<reqwest::Client, LlmError> {
-    // Fails where one is installed already, which serves as well.
+    // Fails if a provider is already installed, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().redirect(Policy::none()).no_proxy().timeout(timeout);
     client.build().map_err(LlmError::Client)
 }
 
-/// Whether the environment has a key in this variable that can be sent.
+/// Checks that this environment variable contains a key that can be sent.
 ///
 /// # Errors
-/// As a client with it would give.
+/// The same as [`Client::new`] gives.
 pub fn check_key(variable: &str) -> Result<(), LlmError> {
     key(variable).map(drop)
 }
@@ -263,8 +263,8 @@ fn address(base_url: &str, api_key_env: Option<&str>) -> Result<Url, LlmError> {
     let url: Url = url.parse().map_err(|_| wrong("it is not a URL"))?;
     match (url.scheme(), url.username(), url.password()) {
         ("http" | "https", "", None) => {}
-        ("http" | "https", ..) => return Err(wrong("a secret does not belong in it")),
-        _ => return Err(wrong("it begins with neither https:// nor http://")),
+        ("http" | "https", ..) => return Err(wrong("it contains a user name or password")),
+        _ => return Err(wrong("it does not start with https:// or http://")),
     }
     match api_key_env.filter(|_| !net::is_confidential(&url)) {
         Some(variable) => {

@@ -1,12 +1,12 @@
-//! Cleaning and bounding what a server says before anyone, person or model, reads it.
+//! Removes invisible characters from a server's texts and limits their size, before a person or model reads them.
 
 use serde_json::{Map, Value};
 
-/// Levels of a schema that are kept.
+/// Maximum nesting of a schema.
 const SCHEMA_DEPTH: usize = 48;
 
-/// The text without characters a reader cannot see: controls (but tab and newline), bidirectional overrides,
-/// zero-width characters, and the tag block, in all of which instructions can be hidden.
+/// The text without invisible characters: controls (except tab and newline), bidirectional overrides, zero-width
+/// characters, and the tag block. All of them can hide instructions.
 pub(super) fn clean(text: &str) -> String {
     text.chars().filter(|letter| !is_hidden(*letter)).collect()
 }
@@ -27,7 +27,7 @@ fn is_hidden(letter: char) -> bool {
     }
 }
 
-/// A JSON value with every text in it cleaned, keys too, and what is nested too deeply left out.
+/// A JSON value with all texts and keys cleaned, and without what is nested too deeply.
 pub(super) fn clean_json(value: &Value) -> Value {
     clean_at(value, SCHEMA_DEPTH)
 }
@@ -44,7 +44,7 @@ fn clean_at(value: &Value, depth: usize) -> Value {
     }
 }
 
-/// At most `limit` bytes of a text: its beginning and its end, and between them how much is missing.
+/// Shortens a text to `limit` bytes: its beginning, a note of how much is missing, and its end.
 pub(super) fn truncate_middle(text: String, limit: usize) -> String {
     if text.len() <= limit {
         return text;
@@ -58,12 +58,12 @@ pub(super) fn truncate_middle(text: String, limit: usize) -> String {
     format!("{}{}{}", &text[..head], marker(tail - head), &text[tail..])
 }
 
-/// The last place at or before `index` that is between two characters.
+/// The last character boundary at or before `index`.
 fn boundary_before(text: &str, index: usize) -> usize {
     (0..=index).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0)
 }
 
-/// The first place at or after `index` that is between two characters.
+/// The first character boundary at or after `index`.
 fn boundary_after(text: &str, index: usize) -> usize {
     (index..text.len()).find(|index| text.is_char_boundary(*index)).unwrap_or(text.len())
 }
@@ -75,13 +75,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_seen_is_removed() {
+    fn invisible_characters_are_removed() {
         let hidden = "a\u{200B}b\u{202E}c\u{E0041}d\u{1B}[31m\u{FEFF}\u{0}\r\n\te é 漢";
         assert_eq!(clean(hidden), "abcd[31m\n\te é 漢");
     }
 
     #[test]
-    fn a_schema_keeps_its_key_order_and_loses_what_is_too_deep() {
+    fn a_schema_keeps_its_key_order_and_drops_what_is_too_deep() {
         let schema = json!({"z": {"b\u{200B}": ["x\u{202E}"]}, "a": 1});
         assert_eq!(clean_json(&schema).to_string(), r#"{"z":{"b":["x"]},"a":1}"#);
         let deep = (0..200).fold(json!("end"), |inner, _| json!([inner]));

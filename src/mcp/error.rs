@@ -1,4 +1,4 @@
-//! What can go wrong with a server, and what a person can do about it.
+//! Errors of MCP servers, with hints.
 
 use std::{fmt, io, net::SocketAddr, time::Duration};
 
@@ -32,23 +32,23 @@ pub enum McpError {
     DiedAtStart { server: String, said: ServerOutput },
     #[error("the server `{server}` was not ready within {limit:?}{said}")]
     StartTimeout { server: String, limit: Duration, said: ServerOutput },
-    #[error("the server `{server}` wants authorization")]
+    #[error("the server `{server}` requires authorization")]
     Unauthorized { server: String },
-    #[error("the server `{server}` did not introduce itself: {reason}{said}")]
+    #[error("the MCP handshake with the server `{server}` failed: {reason}{said}")]
     Handshake { server: String, reason: String, said: ServerOutput },
-    #[error("the server `{server}` speaks MCP revision `{revision}`, which is not known here")]
+    #[error("the server `{server}` uses MCP revision `{revision}`, which mcprl does not support")]
     Revision { server: String, revision: String },
     #[error("cannot list the {what} of the server `{server}`: {reason}")]
     List { server: String, what: &'static str, reason: String },
-    #[error("the server `{server}` is gone: {reason}{said}")]
+    #[error("lost the connection to the server `{server}`: {reason}{said}")]
     Lost { server: String, reason: String, said: ServerOutput },
     #[error("the server `{server}` refused a call with HTTP status {status}")]
     Refused { server: String, status: u16 },
-    #[error("the tool `{tool}`, called before every episode to reset the server, failed: {reason}")]
+    #[error("the reset tool `{tool}` failed: {reason}")]
     Reset { tool: String, reason: String },
-    #[error("the server `{server}` had to be restarted more than {limit} times within a minute")]
+    #[error("the server `{server}` needed more than {limit} restarts within a minute")]
     Restarts { server: String, limit: usize },
-    #[error("the pool of sessions is closed")]
+    #[error("the session pool is closed")]
     PoolClosed,
     #[error("there is no demo server `{0}`")]
     UnknownDemo(String),
@@ -101,40 +101,44 @@ impl Diagnostic for McpError {
                 "write the program and its arguments: command = [\"my-server\", \"--stdio\"]"
             }
             Self::Spawn { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                "is the program installed and on PATH, and does `cwd` exist? each argument is an item of its own"
+                "check that the program is installed and on PATH, and that `cwd` exists; write each argument as a separate list item"
             }
-            Self::Spawn { .. } => "may this user run the program? `chmod +x` makes a script executable",
+            Self::Spawn { .. } => {
+                "check that you may execute the program; `chmod +x` makes a script executable"
+            }
             Self::UnsetVariable { variable } => return Some(format!("export {variable}=…")),
             Self::Reference(cause) => return Some(cause.hint()),
             Self::Url { .. } => {
-                "write https://host/path; plain http is for this machine, or for servers sent no secret"
+                "write https://host/path; plain http is allowed for localhost, and for servers that need no token or header"
             }
             Self::Header { .. } => {
-                "header names and values are printable ASCII; MCP's own headers are not yours to set"
+                "header names and values must be printable ASCII; headers that MCP itself uses cannot be set"
             }
-            Self::DiedAtStart { .. } => "run the command in a terminal to see all it says",
+            Self::DiedAtStart { .. } => "run the command in a terminal to see its full output",
             Self::StartTimeout { .. } => {
-                "is it an MCP server that speaks over standard input and output? a slow one needs a longer start_timeout_s"
+                "check that it is an MCP server on stdin and stdout; raise start_timeout_s if it starts slowly"
             }
             Self::Unauthorized { .. } => {
                 "put a token in an environment variable and name it: bearer_env = \"MY_TOKEN\""
             }
-            Self::Handshake { .. } => "is it an MCP server, and is the path of the URL right?",
-            Self::Revision { .. } => "update mcprl, or ask the server for an older revision",
-            Self::Lost { .. } => "resume goes on from the last finished episode",
+            Self::Handshake { .. } => "check that it is an MCP server and that the path of its URL is right",
+            Self::Revision { .. } => "update mcprl, or configure the server for an older revision",
+            Self::Lost { .. } => "`mcprl resume` continues after the last finished episode",
             Self::Refused { status: 401 | 403 | 407, .. } => {
-                "is the token still valid, and may it call tools? bearer_env names the variable that holds it"
+                "check that the token in the variable named by bearer_env is valid and may call tools"
             }
             Self::Refused { status: 429, .. } => {
-                "the server limits how often it is called; lower `sessions` or `concurrency`"
+                "the server limits the rate of calls; lower `sessions` or `concurrency`"
             }
-            Self::Refused { .. } => "is the server, and what stands before it, up?",
-            Self::Reset { .. } => "a reset tool takes no arguments and reports no error",
-            Self::Restarts { .. } => "the server keeps crashing under these calls; fewer sessions may help",
+            Self::Refused { .. } => "check that the server, and any proxy in front of it, is up",
+            Self::Reset { .. } => "a reset tool must accept a call without arguments and return no error",
+            Self::Restarts { .. } => "the server keeps crashing; lower `sessions`",
             Self::UnknownDemo(kind) => return Some(known_demos(kind)),
             Self::NotLoopback(address) => return Some(format!("--http 127.0.0.1:{}", address.port())),
-            Self::Bind { .. } => "is another server using the port? port 0 takes a free one",
-            Self::DemoDatabase(_) => "is the folder for temporary files (TMPDIR) writable, and not full?",
+            Self::Bind { .. } => "check that no other program uses the port; port 0 picks a free one",
+            Self::DemoDatabase(_) => {
+                "check that the folder for temporary files (TMPDIR) is writable and not full"
+            }
             Self::Client(_) | Self::List { .. } | Self::PoolClosed | Self::Serve(_) => return None,
         };
         Some(hint.into())
@@ -168,7 +172,7 @@ impl Diagnostic for McpError {
     }
 }
 
-/// Whether another command, or another mode of its file, would mend it.
+/// Whether the command is wrong or its file is not executable.
 fn is_mistaken(source: &io::Error) -> bool {
     matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }
@@ -176,16 +180,16 @@ fn is_mistaken(source: &io::Error) -> bool {
 fn known_demos(wrong: &str) -> String {
     match crate::error::did_you_mean(wrong, KINDS) {
         Some(kind) => format!("did you mean `{kind}`?"),
-        None => format!("there is: {}", KINDS.join(", ")),
+        None => format!("available: {}", KINDS.join(", ")),
     }
 }
 
-/// How a server process ended and the end of what it wrote to standard error; empty for a remote one.
+/// A server process's exit status and the end of its stderr; empty for a remote server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerOutput {
-    /// `exit status: 1`, `signal: 9 (SIGKILL)`; `None` while it lives.
+    /// `exit status: 1`, `signal: 9 (SIGKILL)`; `None` while it runs.
     pub status: Option<String>,
-    /// The last lines, cleaned.
+    /// The last lines, without hidden characters.
     pub stderr: String,
 }
 
@@ -196,12 +200,12 @@ impl fmt::Display for ServerOutput {
         }
         match self.stderr.is_empty() {
             true => Ok(()),
-            false => write!(f, "; it said: {}", self.stderr),
+            false => write!(f, "; stderr: {}", self.stderr),
         }
     }
 }
 
-/// An error and its causes on one line, no text twice.
+/// An error and its causes on one line, without repeated texts.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

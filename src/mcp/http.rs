@@ -1,7 +1,7 @@
-//! The way to a server over streamable HTTP.
+//! Connections to servers over streamable HTTP.
 //!
-//! A secret (token or header) is never sent in clear text beyond this machine, never to another origin by way of a
-//! redirect, and never shown in a log. Proxies named by the environment are not used.
+//! A secret (token or header) is sent unencrypted only to this machine, never follows a redirect to another origin, and
+//! is never logged. Proxy environment variables are ignored.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -22,10 +22,10 @@ use super::{
 };
 use crate::net;
 
-/// Requests of one session under way at once; more wait their turn.
+/// Concurrent requests of one session; further requests wait.
 const CONCURRENT_REQUESTS: usize = 64;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Attempts to reopen a broken stream of events before it is given up.
+/// Attempts to reopen a broken event stream.
 const STREAM_RETRIES: usize = 5;
 const STREAM_RETRY_DELAY: Duration = Duration::from_secs(10);
 
@@ -60,16 +60,16 @@ pub(super) fn secrets(
     Ok(Reached { url: there, token, headers })
 }
 
-/// What becomes of a session that the server no longer knows.
+/// What to do with a session that the server no longer knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExpiredSession {
-    /// Another is opened in its place, unnoticed: it held nothing.
+    /// Replace it silently: it had no state.
     Replace,
-    /// It is lost, and what an episode did in it too.
+    /// Report it as lost: its state is lost too.
     Lose,
 }
 
-/// A transport that has not sent anything yet.
+/// A transport. Nothing is sent yet.
 pub(super) fn transport(
     url: &str,
     bearer_env: Option<&str>,
@@ -83,7 +83,7 @@ pub(super) fn transport(
         .redirect(Policy::none())
         .no_proxy()
         .connect_timeout(CONNECT_TIMEOUT)
-        // A kept connection whose last body was not read to the end stalls the next request by a delayed ACK.
+        // Reusing a connection whose last body was not read to the end delays the next request (delayed ACK).
         .pool_max_idle_per_host(0)
         .build()
         .map_err(McpError::Client)?;
@@ -101,13 +101,13 @@ pub(super) fn transport(
     Ok(StreamableHttpClientTransport::with_client(client, config))
 }
 
-/// The status that an error stands for.
+/// The HTTP status of an error.
 pub(super) fn status(error: &StreamableHttpError<reqwest::Error>) -> Option<u16> {
     match error {
         StreamableHttpError::AuthRequired(_) => Some(401),
         StreamableHttpError::InsufficientScope(_) => Some(403),
         StreamableHttpError::HttpStatus(error) => Some(error.status),
-        // `HTTP 401 Unauthorized: …`: of these rmcp keeps the words alone.
+        // `HTTP 401 Unauthorized: …`: rmcp keeps only this text.
         StreamableHttpError::UnexpectedServerResponse(words) => {
             words.strip_prefix("HTTP ")?.get(..3)?.parse().ok()
         }
@@ -129,13 +129,13 @@ fn check_address(url: &str, there: &str, secret: bool) -> Result<(), McpError> {
     let wrong = |reason: String| McpError::Url { url: url.to_owned(), reason };
     let parsed: Url = there.parse().map_err(|error| wrong(format!("{error}")))?;
     if !parsed.username().is_empty() || parsed.password().is_some() {
-        return Err(wrong("a password does not belong in it; use bearer_env".into()));
+        return Err(wrong("it contains a user name or password; use bearer_env".into()));
     }
     match parsed.scheme() {
         "https" => Ok(()),
         "http" if !secret || net::is_confidential(&parsed) => Ok(()),
-        "http" => Err(wrong("a token or header would travel unencrypted".into())),
-        other => Err(wrong(format!("`{other}` is not http or https"))),
+        "http" => Err(wrong("a token or header would be sent unencrypted".into())),
+        other => Err(wrong(format!("its scheme is `{other}`, not http or https"))),
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_does_not_travel_unencrypted() {
+    fn a_secret_is_not_sent_unencrypted() {
         check("https://example.com/mcp", true, None);
         check("http://example.com/mcp", false, None);
         check("http://example.com/mcp", true, Some("mcp::url"));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_address_is_refused() {
+    fn an_invalid_address_is_refused() {
         for wrong in ["", "example.com/mcp", "file:///etc/passwd", "https://me:secret@example.com"] {
             check(wrong, false, Some("mcp::url"));
         }

@@ -1,4 +1,4 @@
-//! Paging through a server's lists without trusting it to end them or to keep to the protocol's types.
+//! Pages through a server's lists. Does not assume that a list ends or has the protocol's types.
 
 use std::{collections::BTreeSet, future::Future};
 
@@ -12,12 +12,12 @@ use super::clean::clean;
 use crate::data;
 
 const PAGES: usize = 100;
-/// Items of one list.
+/// Maximum items of one list.
 const ITEMS: usize = 1000;
-/// Bytes of one list, as JSON.
+/// Maximum bytes of one list as JSON.
 const BYTES: usize = 16 << 20;
 
-/// Collects `result[field]` over all pages. A cursor that comes back, or one of the limits, ends the list with a note.
+/// Collects `result[field]` over all pages. A repeated cursor or a limit ends the list with a note.
 pub(super) async fn all_pages<F>(
     field: &str,
     notes: &mut Vec<String>,
@@ -31,7 +31,7 @@ where
     for _ in 0..PAGES {
         let params = cursor.take().map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor)));
         let page = match ask(params).await {
-            // A server without such a list.
+            // The server has no such list.
             Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => {
                 return Ok(items);
             }
@@ -40,7 +40,7 @@ where
         for item in page.get(field).and_then(Value::as_array).into_iter().flatten() {
             bytes += item.to_string().len();
             if items.len() == ITEMS || bytes > BYTES {
-                notes.push(format!("only the first {} {field} are taken: the list is too long", items.len()));
+                notes.push(format!("the list of {field} is too long; used only the first {}", items.len()));
                 return Ok(items);
             }
             items.push(item.clone());
@@ -49,7 +49,7 @@ where
             None | Some("") => return Ok(items),
             Some(next) => {
                 if !cursors.insert(next.to_owned()) {
-                    notes.push(format!("the list of {field} goes round in circles and was cut"));
+                    notes.push(format!("the list of {field} repeats a page and was cut there"));
                     return Ok(items);
                 }
                 cursor = Some(next.to_owned());
@@ -60,7 +60,7 @@ where
     Ok(items)
 }
 
-/// Resources with a URI; their texts cleaned.
+/// The resources that have a URI, with cleaned texts.
 pub(super) fn resources(listed: &[Value]) -> Vec<data::Resource> {
     let resource = |raw: &Value| {
         let text = |field: &str| raw.get(field).and_then(Value::as_str).map(clean);

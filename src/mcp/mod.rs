@@ -1,13 +1,13 @@
-//! The client to any MCP server, and the demo server.
+//! A client for any MCP server, and the demo server.
 //!
-//! A [`Session`] is one live connection, over a child process's standard streams or over streamable HTTP; a
-//! [`Pool`] lends sessions so that episodes do not see each other's effects. Servers are not trusted: every
-//! wait has a limit, every list and text a bound, what a server says is cleaned of characters a reader cannot
-//! see, and what it gets wrong in a list or a result is repaired or left out, never passed on.
+//! A [`Session`] is one live connection, over a child process's stdin and stdout or over streamable HTTP. A
+//! [`Pool`] hands out sessions so that episodes do not see each other's effects. Servers are not trusted: every
+//! wait has a timeout, every list and text has a maximum size, invisible characters are removed from texts, and errors
+//! in a list or result are repaired or dropped.
 //!
-//! Absent: no shell ever runs a server's command, no reference or link of a server is followed, no request of
-//! a server to the client (sampling, elicitation, roots) is granted, and no answer of a server widens what
-//! this client does. Nothing here knows of episodes, policies or training.
+//! The client never runs a server's command in a shell, never follows a server's references or links, and refuses every
+//! request of a server to the client (sampling, elicitation, roots). This module does not know episodes, policies or
+//! training.
 
 mod clean;
 pub mod demo;
@@ -38,7 +38,7 @@ pub use self::{
     tools::{COMPLETE_TASK, tools_digest},
 };
 
-/// The MCP server to master, as the run file resolved it.
+/// The MCP server of a run, as resolved from the run file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServerSpec {
     pub transport: Transport,
@@ -48,7 +48,7 @@ pub struct ServerSpec {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Transport {
-    /// A child process that speaks over its standard input and output. `{mcprl}` in the command is this binary.
+    /// A child process that uses its stdin and stdout. `{mcprl}` in the command is replaced by the path of this binary.
     ///
     /// The child sees `PATH`, `HOME`, `LANG`, `TMPDIR` and what `env` lists, nothing else. `${NAME}` in a value of `env` is
     /// taken from this process's environment, so that secrets stay out of run files (`reference.rs`).
@@ -68,14 +68,14 @@ impl std::fmt::Display for Transport {
     }
 }
 
-/// What keeps one episode's effects from the next one's.
+/// How episodes are isolated from each other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
-    /// The server has no state an episode can change: sessions are shared.
+    /// Episodes cannot change the server's state, so sessions are shared.
     ReadOnly,
-    /// Every episode gets its own server process; over HTTP, its own session, which the run file calls `fresh-session`.
+    /// Every episode gets its own server process; over HTTP, its own session (`fresh-session` in the run file).
     FreshProcess,
-    /// This tool is called (without arguments) before every episode.
+    /// This tool is called without arguments before every episode.
     ResetTool(String),
 }
 
@@ -85,7 +85,7 @@ pub struct Limits {
     pub sessions: usize,
     pub start_timeout: Duration,
     pub call_timeout: Duration,
-    /// Bytes of a result that are kept, before tokenising.
+    /// Maximum bytes of a result, before tokenizing.
     pub result_bytes: usize,
 }
 

@@ -1,16 +1,16 @@
-//! Names a model can call: function names of the OpenAI kind, each once.
+//! Unique tool names that are valid OpenAI function names.
 
 use std::collections::BTreeSet;
 
-/// Longest name most model APIs take.
+/// Longest name that most model APIs accept.
 const LONGEST: usize = 64;
 
-/// Gives out names that match `[A-Za-z0-9_-]{1,64}`, no two alike.
+/// Assigns unique names that match `[A-Za-z0-9_-]{1,64}`.
 #[derive(Default)]
 pub(super) struct Names(BTreeSet<String>);
 
 impl Names {
-    /// The name itself where it is valid and free; otherwise the nearest one that is.
+    /// The name itself if it is valid and free, otherwise a similar one.
     pub(super) fn give(&mut self, wanted: &str) -> String {
         let valid = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
         let mut name: String =
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_valid_name_is_kept_and_others_are_mended_apart() {
+    fn a_valid_name_is_kept_and_others_become_valid_and_unique() {
         let mut names = Names::default();
         let given: Vec<String> = ["read-file_1", "read file", "read.file", "", "", "über"]
             .iter()
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_cut_and_still_its_own() {
+    fn a_long_name_is_cut_and_stays_unique() {
         let mut names = Names::default();
         let (one, two) = (names.give(&"n".repeat(100)), names.give(&"n".repeat(99)));
         assert_eq!((one.len(), two.len()), (64, 64));

@@ -1,17 +1,16 @@
-//! What a tool call came back with, as text for a model.
+//! The result of a tool call, as text for a model.
 //!
-//! Servers differ in what they send; anything that is an answer at all becomes an [`Outcome`]. The model is shown
-//! one copy: the texts, or the structured result where there are none.
+//! Servers differ in what they send; every answer becomes an [`Outcome`]. The model sees the texts, or the structured
+//! result if there are none, but never both.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::clean::{clean, truncate_middle};
 
-/// What a tool call came back with. A failed call is an outcome (the model is shown it), not an error.
+/// The result of a tool call. A failed call is an outcome that the model sees, not an error.
 ///
-/// `is_error` is the server's own word, and some servers report errors without it: nothing that must be right
-/// may rest on it alone.
+/// `is_error` is set by the server, and some servers report errors without it. Do not rely on it alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The result as text for the model.
@@ -20,12 +19,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// An outcome told in our own words.
+    /// An error outcome with mcprl's own text.
     pub(super) fn error(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_error: true }
     }
 
-    /// From a result in whatever shape the server gave it, cleaned and cut to `limit` bytes.
+    /// Reads a result of any shape; its text is cleaned and cut to `limit` bytes.
     pub(super) fn from_result(result: &Value, limit: usize) -> Self {
         let (text, is_error) = match result.get("resultType").and_then(Value::as_str) {
             None | Some("complete") => (text_of(result), is_true(result.get("isError"))),
@@ -57,7 +56,7 @@ fn text_of(result: &Value) -> String {
     }
 }
 
-/// A text as it is; anything else described in brackets, never fetched.
+/// A text unchanged. Anything else is described in brackets and never fetched.
 fn block_text(block: &Value) -> String {
     if let Value::String(text) = block {
         return text.clone();

@@ -1,14 +1,14 @@
-//! Sessions lent to episodes, isolated as [`State`] demands.
+//! A pool of sessions for episodes, isolated as [`State`] requires.
 //!
-//! | state | a session is | before it is lent | when it comes back |
+//! | state | a session is | before it is handed out | when it is returned |
 //! |---|---|---|---|
-//! | read-only | shared, the least used one is lent | – | stays open |
-//! | fresh process | one episode's own | it is started | it is ended |
-//! | reset tool | one episode's own | the tool is called | waits for the next |
+//! | read-only | shared; the least used one is handed out | – | stays open |
+//! | fresh process | exclusive to one episode | is started | is ended |
+//! | reset tool | exclusive to one episode | the tool is called | is reused |
 //!
-//! A session that is dead, or lost a call, is never lent: another takes its place, up to a number of restarts per minute.
-//! An episode may also ask for a session that no other uses, whatever the state: of a read-only server as many are open
-//! at once as are shared.
+//! A session that is dead or has lost a call is replaced, up to a number of restarts per minute.
+//! An episode may also request an exclusive session, whatever the state. A read-only server may have as many exclusive
+//! sessions open as shared ones.
 
 use std::{
     collections::VecDeque,
@@ -25,13 +25,13 @@ use tokio_util::task::TaskTracker;
 
 use super::{McpError, ServerSpec, Session, State};
 
-/// Dead sessions that are replaced within a minute; beyond it the server is given up.
+/// Maximum number of dead sessions replaced within a minute. After that the pool reports an error.
 const RESTARTS: usize = 20;
 const RESTART_WINDOW: Duration = Duration::from_secs(60);
-/// Servers that are being started at once: starting is what costs, and many at once time each other out.
+/// Maximum number of servers that start at once. Starting is expensive, and too many at once time each other out.
 const SPAWNS: usize = 4;
 
-/// Sessions handed out one episode at a time, isolated as [`State`] demands; dead ones are replaced.
+/// A pool of sessions, isolated as [`State`] requires; dead ones are replaced.
 pub struct Pool {
     shared: Arc<Shared>,
 }
@@ -39,9 +39,9 @@ pub struct Pool {
 struct Shared {
     spec: ServerSpec,
     spawns: Semaphore,
-    /// One permit per session that is an episode's own, until its process has ended.
+    /// One permit per exclusive session, held until its process has ended.
     own: Arc<Semaphore>,
-    /// Own sessions that wait for their next episode.
+    /// Exclusive sessions that are idle.
     idle: Mutex<Vec<Session>>,
     /// Sessions that several episodes use.
     slots: Vec<tokio::sync::Mutex<Option<Arc<Session>>>>,
@@ -53,7 +53,7 @@ struct Shared {
 }
 
 impl Pool {
-    /// Opens sessions as they are needed, up to `limits.sessions`.
+    /// A pool that opens sessions on demand, up to `limits.sessions`.
     pub fn new(spec: ServerSpec) -> Self {
         let sessions = spec.limits.sessions.max(1);
         let shared = Shared {
@@ -69,7 +69,7 @@ impl Pool {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Lends a session, waiting for one where all are some episode's own.
+    /// Hands out a session. Waits if all sessions are in exclusive use.
     pub async fn session(&self) -> Result<PooledSession, McpError> {
         match &self.shared.spec.state {
             State::ReadOnly => self.lend_shared().await,
@@ -77,7 +77,7 @@ impl Pool {
         }
     }
 
-    /// Lends a session that is nobody else's, and of a server without state a new one.
+    /// Hands out an exclusive session; for a read-only server, a new one.
     pub async fn own_session(&self) -> Result<PooledSession, McpError> {
         match &self.shared.spec.state {
             State::ReadOnly | State::FreshProcess => self.lend_own(None).await,
@@ -85,7 +85,7 @@ impl Pool {
         }
     }
 
-    /// Closes every session that is not lent; those that are close when they come back.
+    /// Closes every idle session. Sessions in use close when they are returned.
     pub async fn close(self) {
         self.shared.own.close();
         let idle = std::mem::take(&mut *locked(&self.shared.idle));
@@ -153,7 +153,7 @@ impl Shared {
                 }
                 Ok(_) => return Ok(session),
                 Err(error) if is_new => return Err(error),
-                // It died while it waited.
+                // It died while it was idle.
                 Err(_) => self.count_restart()?,
             }
         }
@@ -177,9 +177,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A session lent by a pool; goes back when dropped.
+/// A session of a pool. Returned to the pool on drop.
 pub struct PooledSession {
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     session: Option<Held>,
 }
 
@@ -188,12 +188,12 @@ enum Held {
     Own(Box<OwnSession>),
 }
 
-/// An episode's own session, the permit for it, and where it goes back to.
+/// An exclusive session, its permit, and the pool it returns to.
 struct OwnSession {
     session: Session,
     shared: Arc<Shared>,
     permit: OwnedSemaphorePermit,
-    /// Whether the session may serve another episode.
+    /// Whether the session may be reused.
     reused: bool,
     runtime: Handle,
 }
@@ -226,7 +226,7 @@ impl Drop for PooledSession {
     }
 }
 
-/// One user of a slot, counted from before its session is opened.
+/// One user of a slot. Counted before the slot's session is opened.
 struct SlotUser {
     shared: Arc<Shared>,
     slot: usize,

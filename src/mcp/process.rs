@@ -1,7 +1,7 @@
-//! A server as a child process: how it is started, listened to and certain to end.
+//! A server as a child process.
 //!
-//! The command is a list of arguments, never a shell line. The child sees a short list of environment variables.
-//! When it ends, or is no longer wanted, its whole group is killed (`crate::child`).
+//! The command is a list of arguments, never a shell line. The child gets a short list of environment variables.
+//! When it ends, or is no longer needed, its whole process group is killed (`crate::child`).
 
 use std::{
     collections::VecDeque,
@@ -22,29 +22,29 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{McpError, ServerOutput, Transport, clean::clean, reference};
 use crate::child::{self, Group};
 
-/// Variables of ours that every server sees.
+/// Variables that every server inherits.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
-/// How long a server may take to end once its input is closed.
+/// How long a server may take to exit after its stdin is closed.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long an error waits for the reason to arrive on standard error.
+/// How long to wait for stderr and the exit status before an error is reported.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// What is kept of standard error, in bytes, and what is quoted of it, in lines and characters.
+/// How much of stderr is kept, in bytes, and how much of it is quoted, in lines and characters.
 const STDERR_BYTES: usize = 8192;
 const QUOTED_LINES: usize = 4;
 const QUOTED_CHARS: usize = 600;
-/// npm says this of any package that is not there.
+/// npm prints this for any missing package.
 const NPM_ADVICE: [&str; 2] =
     ["Note that you can also install from a", "tarball, folder, http url, or git folder."];
 
-/// A running server process. Dropped, it ends within [`GRACE`] once its input is closed.
+/// A running server process. When it is dropped and its stdin is closed, it ends within [`GRACE`].
 pub(super) struct Process {
     stderr: Arc<Stderr>,
-    /// How it ended, once it did.
+    /// Its exit status, once it has ended.
     ended: watch::Receiver<Option<String>>,
     _stop: DropGuard,
 }
 
-/// The child's standard streams that carry messages.
+/// The child's stdout and stdin, which carry the messages.
 pub(super) type Pipes = (ChildStdout, ChildStdin);
 
 impl Process {
@@ -59,7 +59,7 @@ impl Process {
         };
         let stop = CancellationToken::new();
         let (report, ended) = watch::channel(None);
-        tokio::spawn(tend(child, group, stop.clone(), report));
+        tokio::spawn(supervise(child, group, stop.clone(), report));
         let (done, closed) = watch::channel(());
         let secrets = match transport {
             Transport::Stdio { env, .. } => reference::secrets(env.values()),
@@ -74,19 +74,19 @@ impl Process {
         self.ended.borrow().is_some()
     }
 
-    /// Why it ended, or what it last complained about; waits a moment for both to arrive.
+    /// The exit status and the last lines of stderr; waits up to [`LAST_WORDS`] for both.
     pub(super) async fn last_words(&self) -> ServerOutput {
         let (mut ended, mut closed) = (self.ended.clone(), self.stderr.closed.clone());
         let both = async {
             let _ = ended.wait_for(Option::is_some).await;
-            // The sender is dropped when standard error is closed.
+            // The sender is dropped when stderr is closed.
             while closed.changed().await.is_ok() {}
         };
         let _ = timeout(LAST_WORDS, both).await;
         ServerOutput { status: self.ended.borrow().clone(), stderr: self.stderr.quote() }
     }
 
-    /// Ends the process and everything it started; its input must be closed already.
+    /// Ends the process and everything it started. Its stdin must be closed already.
     pub(super) async fn end(self) {
         let mut ended = self.ended.clone();
         drop(self);
@@ -123,8 +123,8 @@ pub(super) fn command(transport: &Transport) -> Result<Command, McpError> {
     Ok(command)
 }
 
-/// Waits for the process to end, of itself or because it is no longer wanted, and for no longer than it may take.
-async fn tend(
+/// Waits for the process to exit. After `stop`, kills its group if it has not exited within [`GRACE`].
+async fn supervise(
     mut child: Child,
     group: Group,
     stop: CancellationToken,
@@ -146,7 +146,7 @@ async fn tend(
     ));
 }
 
-/// The end of what a server wrote to standard error.
+/// The end of a server's stderr.
 struct Stderr {
     tail: Mutex<VecDeque<u8>>,
     /// What is not quoted: the server was handed it.
@@ -162,7 +162,7 @@ impl Stderr {
         tail.drain(..surplus);
     }
 
-    /// The last lines that say something, on one line.
+    /// The last informative lines, joined into one.
     fn quote(&self) -> String {
         let tail: Vec<u8> =
             self.tail.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
@@ -179,28 +179,28 @@ impl Stderr {
     }
 }
 
-/// Whether a line says nothing of why a program ended: npm's and Node's words behind the reason.
+/// Whether a line does not explain why a program ended: npm and Node print such lines after the reason.
 fn is_padding(line: &str) -> bool {
     let of_npm = ["npm error", "npm ERR!"].iter().find_map(|prefix| line.strip_prefix(prefix));
-    let said = of_npm.unwrap_or(line).trim_start();
-    // npm writes the code of an error before each of its lines.
-    let said = if of_npm.is_some() { said.trim_start_matches("404").trim() } else { said };
-    said.is_empty()
+    let text = of_npm.unwrap_or(line).trim_start();
+    // npm starts each line with the error code.
+    let text = if of_npm.is_some() { text.trim_start_matches("404").trim() } else { text };
+    text.is_empty()
         || line.starts_with("npm notice")
-        || said.starts_with("A complete log of this run can be found in")
-        || (of_npm.is_some() && NPM_ADVICE.contains(&said))
-        || is_frame(said)
-        || said.starts_with("Node.js v")
+        || text.starts_with("A complete log of this run can be found in")
+        || (of_npm.is_some() && NPM_ADVICE.contains(&text))
+        || is_frame(text)
+        || text.starts_with("Node.js v")
 }
 
-/// `at run (/srv/index.js:3:14)`: where something was thrown.
+/// Whether a line is a stack frame, such as `at run (/srv/index.js:3:14)`.
 fn is_frame(line: &str) -> bool {
     let place = line.strip_prefix("at ").map(|place| place.trim_end_matches([')', ' ', '{']));
     let column = place.and_then(|place| place.rsplit_once(':')).map(|(_, column)| column);
     column.is_some_and(|column| !column.is_empty() && column.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Reads standard error to its end, so that the server never waits for a reader.
+/// Reads stderr to its end, so that the server never blocks on a full pipe.
 async fn listen(mut errors: ChildStderr, stderr: Arc<Stderr>, _done: watch::Sender<()>) {
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = errors.read(&mut buffer).await {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_npm_says_behind_the_reason_is_not_quoted() {
+    fn npm_lines_after_the_reason_are_not_quoted() {
         let said = "npm error code E404\n\
             npm error 404 Not Found - GET https://registry.npmjs.org/nope - Not found\n\
             npm error 404\n\
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_program_for_node_the_error_is_quoted_and_not_where_it_was_thrown() {
+    fn a_node_error_is_quoted_without_its_stack() {
         let said = "node:internal/modules/cjs/loader:1228\n  throw err;\n  ^\n\n\
             Error: Cannot find module '/srv/index.js'\n\
             \x20   at Module._resolveFilename (node:internal/modules/cjs/loader:1225:15)\n\

@@ -1,4 +1,4 @@
-//! Whether a server could be reached from here, as far as that can be told without starting or asking it.
+//! Checks of a server's configuration that neither start nor contact it.
 
 use std::{
     io,
@@ -12,10 +12,10 @@ use rustix::{
 
 use super::{McpError, ServerSpec, Transport, http, process};
 
-/// Looks for a program: by its path, which starts at `cwd` where it is relative, or by its name on `PATH`.
+/// Finds a program by its path, relative to `cwd`, or by its name on `PATH`.
 ///
 /// # Errors
-/// As starting it would give: it is not there, or there and not to be executed.
+/// The same as starting it gives: it does not exist or is not executable.
 pub fn find_program(program: &str, cwd: Option<&Path>) -> io::Result<()> {
     let places: Vec<PathBuf> = if program.contains('/') {
         vec![cwd.unwrap_or(Path::new(".")).join(program)]
@@ -32,10 +32,10 @@ pub fn find_program(program: &str, cwd: Option<&Path>) -> io::Result<()> {
 }
 
 impl ServerSpec {
-    /// Whether its program, the folder it works in and the variables it needs are there, or its address can be one.
+    /// Checks that the program, its working directory and the variables it needs exist, or that its address is valid.
     ///
     /// # Errors
-    /// As connecting to it would give.
+    /// The same as connecting to it gives.
     pub fn check(&self) -> Result<(), McpError> {
         match &self.transport {
             Transport::Stdio { cwd, .. } => {
@@ -71,12 +71,8 @@ mod tests {
         assert_eq!(find("./server.sh"), Err(io::ErrorKind::PermissionDenied));
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(find("./server.sh"), Ok(()));
-        assert_eq!(
-            find("server.sh"),
-            Err(io::ErrorKind::NotFound),
-            "a bare name is looked for on PATH alone"
-        );
+        assert_eq!(find("server.sh"), Err(io::ErrorKind::NotFound), "a bare name is searched on PATH only");
         assert_eq!(find("sh"), Ok(()));
-        assert_eq!(find("./"), Err(io::ErrorKind::NotFound), "a folder is no program");
+        assert_eq!(find("./"), Err(io::ErrorKind::NotFound), "a folder is not a program");
     }
 }

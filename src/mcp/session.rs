@@ -1,14 +1,14 @@
 //! One live connection to a server.
 //!
-//! What comes back of a call is an answer, which a model may read, or a failure of what lies between, which says nothing
-//! of the call:
+//! A call ends with an answer, which the model may read, or with a failure of the connection, which is not a result of
+//! the call:
 //!
-//! | what comes back | is |
+//! | response | treated as |
 //! |---|---|
-//! | a JSON-RPC result or error, whatever it says | an answer |
-//! | a result longer than is read | an answer, in our words |
-//! | nothing within `call_timeout`, and the server is still there | an answer, in our words; the third in a row: the session is lost |
-//! | HTTP 401, 403, 407, 408, 429, 502, 503, 504 | [`McpError::Refused`]: the call reached no tool. After 429 it is sent again, as `Retry-After` says, for up to a minute |
+//! | a JSON-RPC result or error | an answer |
+//! | a result over the size limit | an answer with our text |
+//! | nothing within `call_timeout`, and the server is still reachable | an answer with our text; after the third in a row the session is lost |
+//! | HTTP 401, 403, 407, 408, 429, 502, 503, 504 | [`McpError::Refused`]: the call reached no tool. After 429 it is retried as `Retry-After` says, for up to a minute |
 //! | any other HTTP status, a body that is not JSON-RPC, a connection that broke, a process that ended | [`McpError::Lost`] |
 
 use std::{
@@ -48,37 +48,37 @@ use crate::{
     net::{self, Backoff},
 };
 
-/// Calls in a row without an answer after which a session counts as lost.
+/// Consecutive unanswered calls after which a session is lost.
 const UNANSWERED: u32 = 3;
-/// Longest line a server may send over standard output.
+/// Longest line a server may send over stdout.
 const LINE_BYTES: usize = 16 << 20;
-/// Beyond a request's own timeout: for a server that does not even read its input.
+/// Added to a request's timeout, in case the server does not read its stdin.
 const STUCK: Duration = Duration::from_secs(2);
-/// Before a call that was one too many is sent again, where the server does not say; and for how long that goes on.
+/// First wait before a rate-limited call is retried if the server names none, and the maximum total wait.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LIMITED: Duration = Duration::from_secs(60);
-/// How often a list that changed while it was read is read again.
+/// How often a list is read again if it changes while it is read.
 const LIST_READS: usize = 3;
 
-/// One live connection to the server. Calls may overlap; dropped, the connection closes and a child process ends.
+/// One live connection to the server. Calls may overlap. On drop the connection closes and a child process ends.
 pub struct Session {
-    // Before the process: closing it closes the process's input, the sign to end.
+    // Declared before the process: dropping it closes the process's stdin, which tells it to exit.
     service: RunningService<RoleClient, Client>,
     process: Option<Process>,
     server: String,
     limits: Limits,
-    /// Calls in a row that were not answered in time.
+    /// Consecutive calls that were not answered in time.
     unanswered: AtomicU32,
-    /// A call was lost here: no other is sent.
+    /// A call was lost; no further call is sent.
     is_lost: AtomicBool,
     notes: Mutex<Vec<String>>,
 }
 
 impl Session {
-    /// Starts the server or connects to it, and introduces us.
+    /// Starts the server or connects to it, and performs the handshake.
     ///
-    /// The `initialize` handshake, which every server but the newest-only ones answers, goes first; a server that
-    /// answers it with an error is asked again with `server/discover`, over a connection of its own.
+    /// `initialize` is tried first; only servers that support nothing but the newest revision reject it. If a server
+    /// answers with an error, `server/discover` is tried over a new connection.
     pub async fn connect(spec: &ServerSpec) -> Result<Self, McpError> {
         let deadline = Instant::now() + spec.limits.start_timeout;
         let mut refusal = None;
@@ -89,14 +89,14 @@ impl Session {
             match open(spec, lifecycle, deadline).await {
                 Ok(session) => return Ok(session),
                 Err(ConnectError { error, speaks_other: true }) if refusal.is_none() => refusal = Some(error),
-                // What was wrong first says more than that the second way failed too.
+                // The first error is more informative than the second.
                 Err(ConnectError { error, .. }) => return Err(refusal.unwrap_or(error)),
             }
         }
         Err(refusal.unwrap_or(McpError::EmptyCommand))
     }
 
-    /// The server, its tools (and `complete_task`, which is ours) and its resources, as they are right now.
+    /// The server, its tools (with mcprl's `complete_task`) and its resources, as of now.
     pub async fn describe(&self) -> Result<(data::Server, Vec<data::Tool>, Vec<data::Resource>), McpError> {
         let info = self.info();
         let has_tools = info.as_ref().is_none_or(|info| info.capabilities.tools.is_some());
@@ -115,8 +115,8 @@ impl Session {
                 break;
             }
         }
-        let (tools, mended) = tools::from_list(&listed);
-        notes.extend(mended);
+        let (tools, repairs) = tools::from_list(&listed);
+        notes.extend(repairs);
         let mut resources = Vec::new();
         if has_resources {
             let ask = |params| {
@@ -137,15 +137,15 @@ impl Session {
         Ok((server, tools, resources))
     }
 
-    /// What [`Session::describe`] had to mend or leave out, in words; each note is handed out once.
+    /// Notes on what [`Session::describe`] repaired or dropped. Each note is returned once.
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Calls a tool by its wire name.
+    /// Calls a tool by the server's name for it.
     ///
     /// # Errors
-    /// Where there is no answer: [`McpError::Refused`] or [`McpError::Lost`], as the table above has it.
+    /// If there is no answer: [`McpError::Refused`] or [`McpError::Lost`], see the module documentation.
     pub async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
         let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
@@ -170,9 +170,9 @@ impl Session {
             Err(ServiceError::Timeout { .. }) => {
                 let unanswered = self.unanswered.fetch_add(1, Ordering::Relaxed) + 1;
                 if unanswered >= UNANSWERED {
-                    return Err(self.lost(format!("it left {unanswered} calls in a row unanswered")).await);
+                    return Err(self.lost(format!("{unanswered} calls in a row got no answer")).await);
                 }
-                // An answer over HTTP that broke off is waited for as long as one that takes its time.
+                // Over HTTP, an answer that broke off looks like a slow one. A cheap request shows whether the server is lost.
                 if let Err(error) = self.ask(list_tools(None), STUCK).await
                     && let Some(Failed::Lost | Failed::Refused(_)) = self.failed(&error)
                 {
@@ -190,7 +190,7 @@ impl Session {
         }
     }
 
-    /// Whether calls may still be answered.
+    /// Whether the session can still answer calls.
     pub fn is_alive(&self) -> bool {
         !self.is_lost.load(Ordering::Relaxed)
             && !self.service.is_closed()
@@ -199,7 +199,7 @@ impl Session {
             && !self.process.as_ref().is_some_and(Process::has_ended)
     }
 
-    /// Closes the connection; returns when a child process, and all it started, has ended.
+    /// Closes the connection. Returns when a child process and everything it started has ended.
     pub async fn close(self) {
         let Self { mut service, process, .. } = self;
         let _ = service.close_with_timeout(STUCK).await;
@@ -213,7 +213,7 @@ impl Session {
         self.service.peer_info()
     }
 
-    /// Sends a request and gives back the result as JSON, whatever its shape.
+    /// Sends a request and returns the result as JSON of any shape.
     async fn ask(&self, request: ClientRequest, limit: Duration) -> Result<Value, ServiceError> {
         let exchange = async {
             let options = PeerRequestOptions::with_timeout(limit);
@@ -227,7 +227,7 @@ impl Session {
         }
     }
 
-    /// How an error kept a call from being answered; `None` where it is the answer.
+    /// The kind of connection failure; `None` if the error is an answer.
     fn failed(&self, error: &ServiceError) -> Option<Failed> {
         match error {
             ServiceError::McpError(_) | ServiceError::Timeout { .. } => None,
@@ -259,9 +259,9 @@ impl Session {
     }
 }
 
-/// How a call failed to reach a tool, or its answer us.
+/// Why a call did not reach a tool, or its answer did not arrive.
 enum Failed {
-    /// With this status: whatever stands before the tools did not let the call through.
+    /// The server or a proxy rejected the call with this HTTP status.
     Refused(u16),
     Lost,
 }
@@ -271,7 +271,7 @@ fn list_tools(params: Option<PaginatedRequestParams>) -> ClientRequest {
     ClientRequest::ListToolsRequest(request)
 }
 
-/// Whether the server lets no more calls through for now, and the wait it asks for.
+/// Whether the server limits the rate of calls, with the wait it asks for.
 fn rate_limited(answer: &Result<Value, ServiceError>) -> Option<Option<Duration>> {
     let Err(ServiceError::TransportSend(error)) = answer else { return None };
     match error.error.downcast_ref::<StreamableHttpError<reqwest::Error>>()? {
@@ -289,10 +289,10 @@ async fn last_words(process: Option<&Process>) -> ServerOutput {
     }
 }
 
-/// Why a connection did not come about.
+/// Why a connection failed.
 struct ConnectError {
     error: McpError,
-    /// The server is there but refuses this handshake: it may know the other one.
+    /// The server runs but refuses this handshake; it may accept the other one.
     speaks_other: bool,
 }
 
@@ -333,7 +333,7 @@ async fn open(
         }
         Some(Err(error)) => {
             let speaks_other = matches!(error, ClientInitializeError::JsonRpcError(_));
-            // A server that refuses the handshake is well and has nothing to say.
+            // A server that refuses the handshake is still running, so there is nothing to wait for.
             let said =
                 if speaks_other { ServerOutput::default() } else { last_words(process.as_ref()).await };
             let error = match error {
@@ -359,20 +359,20 @@ async fn open(
     })
 }
 
-/// What went wrong in a handshake, without the names of our own types.
+/// The reason of a failed handshake, without Rust type names.
 fn handshake_reason(error: &ClientInitializeError) -> String {
     match error {
         ClientInitializeError::TransportError { error, .. } => transport_reason(&*error.error),
-        ClientInitializeError::ConnectionClosed(_) => "it closed the connection".into(),
+        ClientInitializeError::ConnectionClosed(_) => "the server closed the connection".into(),
         ClientInitializeError::JsonRpcError(error) => format!("{} ({})", error.message, error.code.0),
         ClientInitializeError::ExpectedInitResult(_) | ClientInitializeError::ExpectedInitResponse(_) => {
-            "its answer is not one to the handshake".into()
+            "the server's answer is not a handshake response".into()
         }
         other => chain(other),
     }
 }
 
-/// What went wrong with a request, without the names of our own types.
+/// The reason of a failed request, without Rust type names.
 fn request_reason(error: &ServiceError) -> String {
     match error {
         ServiceError::TransportSend(error) => transport_reason(&*error.error),
@@ -413,7 +413,7 @@ where
     timeout_at(deadline, Client::default().serve_with_lifecycle(transport, lifecycle)).await.ok()
 }
 
-/// Who the server is, as a row.
+/// The server's row for the `server` table.
 fn server_row(info: Option<&ServerPeerInfo>, stdio: bool, tools: &[data::Tool]) -> data::Server {
     let identity = info.and_then(|info| info.server_info.as_ref());
     let capabilities = info.and_then(|info| serde_json::to_value(&info.capabilities).ok());
@@ -428,7 +428,7 @@ fn server_row(info: Option<&ServerPeerInfo>, stdio: bool, tools: &[data::Tool]) 
     }
 }
 
-/// Our side of the conversation: no capability is offered, so no request of a server is granted.
+/// The client's side of the protocol. It offers no capability, so it grants no request of a server.
 #[derive(Default)]
 struct Client {
     tools_changed: AtomicBool,

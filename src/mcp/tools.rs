@@ -1,7 +1,7 @@
-//! From a server's tool list, however odd, to the tools an agent is shown.
+//! Turns a server's tool list, however malformed, into the tools that the agent sees.
 //!
-//! Each tool gets a valid name of its own, a schema that is an object, and a function declaration; all texts are
-//! cleaned. The server's order of tools and of schema keys is kept, for both are part of the prompt a model reads.
+//! Each tool gets a valid unique name, an object schema and a function declaration. All texts are cleaned. The server's
+//! order of tools and schema keys is kept because both are part of the prompt.
 
 use std::collections::BTreeSet;
 
@@ -16,43 +16,41 @@ use crate::{
     hash::{Digest, Encoder},
 };
 
-/// The tool that ends an episode. It is answered here, never by a server.
+/// The tool that ends an episode. mcprl answers it; it is never sent to a server.
 pub const COMPLETE_TASK: &str = "complete_task";
 
 const DESCRIPTION_BYTES: usize = 16_384;
-/// One tool's schema, as JSON.
+/// Maximum length of one tool's schema as JSON.
 const SCHEMA_BYTES: usize = 1 << 20;
 
-/// The tools to show, `complete_task` last, and what had to be mended.
+/// The tools to show, with `complete_task` last, and a note for each repair.
 pub(super) fn from_list(listed: &[Value]) -> (Vec<data::Tool>, Vec<String>) {
     let mut names = Names::default();
-    // Taken first: a server's tool of the same name gets another.
+    // Reserved first, so a server's tool of the same name is renamed.
     names.give(COMPLETE_TASK);
     let mut seen = BTreeSet::new();
     let (mut tools, mut notes) = (Vec::new(), Vec::new());
     for raw in listed {
         let Some(server_name) = raw.get("name").and_then(Value::as_str).filter(|name| !name.is_empty())
         else {
-            notes.push("left out a tool without a name".to_owned());
+            notes.push("ignored a tool without a name".to_owned());
             continue;
         };
         let shown = clean(server_name);
         if !seen.insert(server_name) {
-            notes.push(format!("left out a second tool named `{shown}`"));
+            notes.push(format!("ignored a second tool named `{shown}`"));
             continue;
         }
         let Some(schema) = input_schema(raw.get("inputSchema").or_else(|| raw.get("input_schema"))) else {
-            notes
-                .push(format!("left out the tool `{shown}`: its schema is longer than {SCHEMA_BYTES} bytes"));
+            notes.push(format!("ignored the tool `{shown}`: its schema is longer than {SCHEMA_BYTES} bytes"));
             continue;
         };
-        if schema.mended {
-            notes
-                .push(format!("the tool `{shown}` declares no schema of its arguments; any are let through"));
+        if schema.repaired {
+            notes.push(format!("the tool `{shown}` declares no argument schema; any arguments are accepted"));
         }
         let name = names.give(server_name);
         if name != server_name {
-            notes.push(format!("the tool `{shown}` is called `{name}` here"));
+            notes.push(format!("renamed the tool `{shown}` to `{name}`"));
         }
         let description = raw.get("description").and_then(Value::as_str).unwrap_or_default();
         let description = truncate_middle(clean(description).trim().to_owned(), DESCRIPTION_BYTES);
@@ -77,12 +75,12 @@ pub(super) fn from_list(listed: &[Value]) -> (Vec<data::Tool>, Vec<String>) {
 
 struct Schema {
     schema: Map<String, Value>,
-    mended: bool,
+    repaired: bool,
 }
 
-/// An object schema in place of whatever was declared; `None` where it is too long.
+/// The declared schema as an object schema; `None` if it is too long.
 fn input_schema(declared: Option<&Value>) -> Option<Schema> {
-    let (mut schema, mended) = match declared.map(clean_json) {
+    let (mut schema, repaired) = match declared.map(clean_json) {
         Some(Value::Object(schema)) => (schema, false),
         _ => (Map::new(), true),
     };
@@ -93,7 +91,7 @@ fn input_schema(declared: Option<&Value>) -> Option<Schema> {
         schema.insert("properties".into(), json!({}));
     }
     let bytes = Value::Object(schema.clone()).to_string().len();
-    (bytes <= SCHEMA_BYTES).then_some(Schema { schema, mended })
+    (bytes <= SCHEMA_BYTES).then_some(Schema { schema, repaired })
 }
 
 /// `{"name", "description", "parameters"}`, the order models were trained on.
@@ -121,7 +119,7 @@ fn complete_task() -> data::Tool {
     }
 }
 
-/// What an agent is shown and may call, as one digest: equal for equal lists, whatever server sent them.
+/// Digest of the tools an agent sees and may call. Equal lists have equal digests, whatever server sent them.
 ///
 /// | hashed, per tool in order | why |
 /// |---|---|
@@ -156,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_mended_duplicates_dropped_and_complete_task_comes_last() {
+    fn names_are_repaired_duplicates_dropped_and_complete_task_comes_last() {
         let listed =
             json!([{"name": "get time"}, {"name": "a"}, {"name": "a"}, {"title": "nameless"}, {"name": ""}]);
         assert_eq!(named(listed), pairs(&[("get_time", "get time"), ("a", "a"), ("complete_task", "")]));
@@ -196,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_too_long_to_read_costs_its_tool() {
+    fn a_tool_with_too_long_a_schema_is_ignored() {
         let listed =
             json!([{"name": "t", "inputSchema": {"type": "object", "description": "x".repeat(2 << 20)}}]);
         assert_eq!(named(listed), pairs(&[("complete_task", "")]));

@@ -1,9 +1,9 @@
-//! The company the demo server knows: drawn from lists below with a fixed seed, the same on every machine.
+//! The demo server's company, drawn from the lists below with a fixed seed. It is the same on every machine.
 //!
-//! What makes questions about it answerable: every first name, last name, city and project name occurs once;
-//! pay is distinct across the company and hire years are distinct within a department, so superlatives have
-//! one winner; departments and titles have counts of their own at either end; a project's lead works in the
-//! project's department and leads no other. Nothing here reads a clock or a source of entropy.
+//! Questions about it have one answer. Every first name, last name, city and project name occurs once. Pay is distinct
+//! across the company and hire years are distinct within a department, so superlatives have one winner. The largest and
+//! smallest departments and titles have distinct counts. A project's lead works in the project's department and leads no
+//! other project. Nothing here reads a clock or a source of entropy.
 
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use rusqlite::{Connection, params};
@@ -172,7 +172,7 @@ pub(super) fn fill(connection: &mut Connection) -> rusqlite::Result<()> {
     let mut years: Vec<Vec<i64>> = sizes.iter().map(|_| random.shuffled(1999..2024)).collect();
     let mut staff: Vec<Vec<i64>> = vec![Vec::new(); sizes.len()];
     for (index, &department) in departments.iter().enumerate() {
-        // One employee was there first and one came last, company-wide.
+        // Company-wide, one employee was hired first and one last.
         let year = match index {
             16 => Some(1998),
             31 => Some(2024),
@@ -200,12 +200,12 @@ pub(super) fn fill(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// Ids count from one, in the order rows are made.
+/// Ids count from 1 in insertion order.
 fn id(index: usize) -> i64 {
     index as i64 + 1
 }
 
-/// Each value as often as its count says.
+/// Each value, repeated as often as its count.
 fn repeated<T: Clone>(counts: impl IntoIterator<Item = (T, usize)>) -> Vec<T> {
     counts.into_iter().flat_map(|(value, count)| std::iter::repeat_n(value, count)).collect()
 }
@@ -248,7 +248,7 @@ mod tests {
         statement.query_map([], read).unwrap().collect::<rusqlite::Result<_>>().unwrap()
     }
 
-    /// How many rows a query that must find nothing found.
+    /// Asserts that a query finds no row.
     fn check_none(sql: &str) {
         assert_eq!(rows(&company(), sql), Vec::<Vec<String>>::new(), "{sql}");
     }
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn no_word_names_two_things() {
+    fn every_word_occurs_once() {
         let mut seen = BTreeSet::new();
         let titles = TITLES.map(|(title, _)| title);
         let words = [&FIRST_NAMES[..], &LAST_NAMES, &PROJECTS, &DEPARTMENTS, &CITIES, &titles].concat();

@@ -1,10 +1,9 @@
-//! The demo server's database: read-only for real, and bounded.
+//! The demo server's database: read-only, with limits on queries.
 //!
-//! The file is written once, reopened read-only and unlinked; then an authorizer lets through only what a
-//! `SELECT` needs. A query is bounded by instructions of SQLite's virtual machine rather than by a clock, by
-//! memory, by rows and by length, so whether it succeeds does not depend on how busy the machine is. Functions
-//! whose value differs from call to call are refused for the same reason. Errors are written for a model to
-//! recover from: what is wrong, then what there is instead.
+//! The file is written once, reopened read-only and unlinked. An authorizer then allows only what a `SELECT` needs. A
+//! query is limited in SQLite virtual machine instructions (not time), memory, rows and length, so whether it succeeds
+//! does not depend on the load of the machine. Functions whose value changes between calls are refused for the same
+//! reason. Error texts help a model to recover: they name the problem, then the alternatives.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -22,26 +21,26 @@ use rusqlite::{
 
 use super::company::{self, TABLES};
 
-/// Rows of a result that are shown.
+/// Maximum rows of a result that are shown.
 const ROWS_SHOWN: usize = 5;
-/// Rows of a result that are counted.
+/// Maximum rows of a result that are counted.
 const ROWS_COUNTED: usize = 1000;
-/// Characters of one value that are shown.
+/// Maximum characters of one value that are shown.
 const VALUE_CHARS: usize = 200;
-/// Virtual machine instructions a query may take: about a tenth of a second.
+/// Maximum virtual machine instructions of a query: about 0.1 s.
 const STEPS: u64 = 4_000_000;
 const STEPS_PER_CHECK: u32 = 1000;
-/// Bytes of one value, and of one statement.
+/// Maximum bytes of one value and of one statement.
 const VALUE_BYTES: i32 = 65_536;
 const STATEMENT_BYTES: i32 = 4096;
-/// Bytes SQLite may allocate in the whole process.
+/// Maximum bytes that SQLite may allocate in the whole process.
 const HEAP_BYTES: u32 = 64 << 20;
 
 const ONLY_SELECT: &str = "only SELECT is allowed: the database is read-only";
 
 pub(super) struct Database {
     connection: Mutex<Connection>,
-    /// Instructions the query at work has taken.
+    /// Instructions that the current query has executed.
     steps: Arc<AtomicU64>,
 }
 
@@ -49,7 +48,7 @@ pub(super) struct Database {
 pub(super) type Answer = Result<String, String>;
 
 impl Database {
-    /// Builds the company in a temporary file that is gone from the file system when this returns.
+    /// Builds the company in a temporary file, which is unlinked before this returns.
     pub(super) fn open() -> Result<Self, DatabaseError> {
         let file = tempfile::NamedTempFile::new().map_err(DatabaseError::File)?;
         let mut writer = Connection::open(file.path())?;
@@ -117,10 +116,10 @@ pub enum DatabaseError {
     Sqlite(#[from] rusqlite::Error),
 }
 
-/// Lets through reading, and the pragmas that only tell about tables.
+/// Allows reads and the pragmas that only describe tables.
 fn authorize(context: AuthContext<'_>) -> Authorization {
-    const TELLING: [&str; 3] = ["table_info", "table_list", "foreign_key_list"];
-    // Their values differ from call to call, or they reach outside the database.
+    const DESCRIBING: [&str; 3] = ["table_info", "table_list", "foreign_key_list"];
+    // Their values change between calls, or they reach outside the database.
     const REFUSED: [&str; 13] = [
         "random",
         "randomblob",
@@ -138,7 +137,7 @@ fn authorize(context: AuthContext<'_>) -> Authorization {
     ];
     let allowed = match context.action {
         AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => true,
-        AuthAction::Pragma { pragma_name, .. } => is_one_of(pragma_name, &TELLING),
+        AuthAction::Pragma { pragma_name, .. } => is_one_of(pragma_name, &DESCRIBING),
         AuthAction::Function { function_name } => !is_one_of(function_name, &REFUSED),
         _ => false,
     };
@@ -199,7 +198,7 @@ fn value_text(value: ValueRef<'_>) -> String {
         ValueRef::Null => "NULL".into(),
         ValueRef::Integer(number) => number.to_string(),
         ValueRef::Real(number) => {
-            // Fifteen digits are what SQLite prints, and hide the rounding of binary fractions.
+            // SQLite prints 15 digits, which hides the rounding of binary fractions.
             let digits = format!("{number:.14e}");
             digits.parse().map_or(digits, |rounded: f64| rounded.to_string())
         }
@@ -215,7 +214,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// What is wrong, and on the next lines what there is instead.
+/// The problem, and on the next lines the alternatives.
 fn explain(error: &QueryError, sql: &str) -> String {
     let error = match error {
         QueryError::Sqlite(error) => error,
@@ -245,7 +244,7 @@ fn explain(error: &QueryError, sql: &str) -> String {
     }
 }
 
-/// The columns of the tables a query names.
+/// The columns of the tables that a query names.
 fn columns_hint(sql: &str) -> String {
     let words: Vec<&str> = sql.split(|letter: char| !(letter.is_alphanumeric() || letter == '_')).collect();
     let named = TABLES.iter().filter(|(table, _)| is_one_of(table, &words));
@@ -272,7 +271,7 @@ mod tests {
         Database::open().unwrap().run_query(sql)
     }
 
-    /// What each query is answered, refusals marked with `!`.
+    /// The answer to each query; errors are marked with `!`.
     fn answers(queries: &[&str]) -> String {
         let database = Database::open().unwrap();
         let mut text = String::new();
@@ -327,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_there_is_instead() {
+    fn an_error_names_the_alternatives() {
         insta::assert_snapshot!(answers(&[
             "SELECT salary FROM employees",
             "SELECT e.salary FROM employees e JOIN departments d ON d.id = e.dept_id",
@@ -384,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_reading_is_allowed() {
+    fn only_reads_are_allowed() {
         insta::assert_snapshot!(answers(&[
             "DROP TABLE employees",
             "INSERT INTO departments VALUES (9, 'Cheats', 'Nowhere', 1)",
@@ -446,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_about_tables_in_sqlites_own_way_is_allowed() {
+    fn sqlite_schema_queries_are_allowed() {
         insta::assert_snapshot!(answers(&[
             "SELECT name FROM sqlite_master WHERE type = 'table'",
             "PRAGMA table_info(departments)",

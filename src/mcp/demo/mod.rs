@@ -1,8 +1,8 @@
 //! The demo server: a small company in SQLite behind three tools, over stdio or streamable HTTP.
 //!
-//! It is an ordinary MCP server and knows nothing of the rest of mcprl. It never writes: the database is
-//! read-only at every level SQLite offers. Over HTTP it listens on loopback only, and refuses requests
-//! whose `Host` is not loopback or that come from a web page (an `Origin` header).
+//! It is an ordinary MCP server, independent of the rest of mcprl. The database is read-only at every level that SQLite
+//! offers. Over HTTP it listens on loopback only, and refuses requests whose `Host` is not loopback or that come from a
+//! web page (an `Origin` header).
 
 mod company;
 mod database;
@@ -24,18 +24,18 @@ use super::McpError;
 
 pub use self::database::DatabaseError;
 
-/// The demo servers there are.
+/// The names of the demo servers.
 pub const KINDS: [&str; 1] = ["sqlite"];
 
-/// Where a server over HTTP answers.
+/// The path of the HTTP endpoint.
 pub const HTTP_PATH: &str = "/mcp";
 
-/// Speaks MCP over standard input and output until input ends.
+/// Serves MCP on stdin and stdout until stdin ends.
 pub async fn serve_stdio(kind: &str) -> Result<(), McpError> {
     let server = open(kind)?;
     let running = match server.serve(stdio_pipes()).await {
         Ok(running) => running,
-        // Input ended before a client introduced itself: nothing was asked, nothing is wrong.
+        // Stdin ended before a handshake, which is not an error.
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => return Err(McpError::Serve(error.into())),
     };
@@ -43,19 +43,19 @@ pub async fn serve_stdio(kind: &str) -> Result<(), McpError> {
     Ok(())
 }
 
-/// Speaks MCP over streamable HTTP at `http://ADDR/mcp` until the process ends.
+/// Serves MCP over streamable HTTP at `http://ADDR/mcp` until the process ends.
 pub async fn serve_http(kind: &str, address: SocketAddr) -> Result<(), McpError> {
     HttpServer::bind(kind, address).await?.serve().await
 }
 
-/// A demo server that listens but does not answer yet.
+/// A demo server that is bound to its port but does not answer yet.
 pub struct HttpServer {
     server: CompanyServer,
     listener: TcpListener,
 }
 
 impl HttpServer {
-    /// Port 0 takes any free port.
+    /// Port 0 picks any free port.
     pub async fn bind(kind: &str, address: SocketAddr) -> Result<Self, McpError> {
         let server = open(kind)?;
         if !address.ip().is_loopback() {
@@ -66,7 +66,7 @@ impl HttpServer {
         Ok(Self { server, listener })
     }
 
-    /// The URL for a client's run file.
+    /// The URL to write into a run file.
     pub fn url(&self) -> Result<String, McpError> {
         let address = self.listener.local_addr().map_err(|error| McpError::Serve(error.into()))?;
         Ok(format!("http://{address}{HTTP_PATH}"))

@@ -1,4 +1,4 @@
-//! The three tools of the demo server. Their names and descriptions are every prompt's prefix, hence short.
+//! The three tools of the demo server. Their names and descriptions are in every prompt, so they are short.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ impl ServerHandler for CompanyServer {
         _: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let database = Arc::clone(&self.database);
-        // A query may take its tenth of a second; other requests are answered meanwhile.
+        // A query may take 0.1 s; other requests are answered in the meantime.
         let answer = tokio::task::spawn_blocking(move || answer(&database, &request))
             .await
             .map_err(|error| ErrorData::internal_error(error.to_string(), None))??;

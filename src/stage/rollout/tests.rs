@@ -307,7 +307,7 @@ async fn a_server_that_answers_no_call_fails_the_stage_and_what_it_lost_is_playe
         (401, "refused a call with HTTP status 401"),
         (403, "refused a call with HTTP status 403"),
         (503, "refused a call with HTTP status 503"),
-        (500, "is gone: HTTP 500"),
+        (500, "lost the connection to the server"),
     ] {
         status.store(failing, Ordering::SeqCst);
         let (context, rows) = bench.context(json!({}));
