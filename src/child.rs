@@ -1,8 +1,8 @@
-//! Programs we start, and their certain end.
+//! Child processes that never outlive this process.
 //!
-//! A child leads a process group of its own, and the group is killed when it is no longer wanted: nothing a program
-//! started in its group outlives it. On Linux the child dies with this process even where that is killed itself (by the
-//! parent-death signal; what the child has started by then does not, unless it notices).
+//! A child leads its own process group, and the group is killed when it is no longer needed, with everything the child
+//! started in it. On Linux the parent-death signal ends the child even if this process is killed. That signal does not
+//! reach the child's own children.
 
 use std::{
     io,
@@ -21,7 +21,7 @@ use tokio::{
     sync::oneshot,
 };
 
-/// Starts a program as the leader of a group. Its input is what the command says, its outputs are piped.
+/// Starts a program as the leader of a process group. `command` sets its stdin; stdout and stderr are piped.
 pub async fn spawn(mut command: Command) -> io::Result<(Child, Group)> {
     command.kill_on_drop(true).process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = spawn_from_lasting_thread(command).await?;
@@ -33,7 +33,7 @@ pub async fn spawn(mut command: Command) -> io::Result<(Child, Group)> {
 pub struct Group(Option<Pid>);
 
 impl Group {
-    /// Asks every process of the group to end.
+    /// Sends SIGTERM to every process of the group.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
@@ -44,7 +44,7 @@ impl Group {
 
     fn signal(&self, signal: Signal) {
         if let Some(leader) = self.0 {
-            // No such group is the usual answer: all of it has ended.
+            // Usually fails because the whole group has already ended.
             let _ = kill_process_group(leader, signal);
         }
     }
@@ -56,18 +56,18 @@ impl Drop for Group {
     }
 }
 
-/// Has the memory of this process in small pages, and leaves that of its children as it was.
+/// Disables transparent huge pages for this process, but not for its children.
 ///
-/// A block of memory that is taken in pages of 2 MiB counts up to the next one: an update of Qwen3-0.6B took 125 MiB more
-/// with them, and as long.
+/// With 2 MiB pages, each allocation is rounded up: an update of Qwen3-0.6B took 125 MiB more with them, and was not
+/// faster.
 #[cfg(target_os = "linux")]
 pub fn use_small_pages() {
     use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_disabled};
-    // A kernel that knows no large pages needs nothing.
+    // A kernel without huge pages needs no change.
     if transparent_huge_pages_are_disabled().is_ok_and(|disabled| !disabled)
         && disable_transparent_huge_pages(true).is_ok()
     {
-        HUGE_PAGES_TAKEN_AWAY.store(true, Ordering::Relaxed);
+        HUGE_PAGES_DISABLED.store(true, Ordering::Relaxed);
     }
 }
 
@@ -75,22 +75,19 @@ pub fn use_small_pages() {
 pub fn use_small_pages() {}
 
 #[cfg(target_os = "linux")]
-static HUGE_PAGES_TAKEN_AWAY: AtomicBool = AtomicBool::new(false);
+static HUGE_PAGES_DISABLED: AtomicBool = AtomicBool::new(false);
 
-/// Asks the kernel to kill the child when the thread that spawned it ends, and to give it the pages we had.
+/// Makes the kernel kill the child when the thread that spawned it ends, and re-enables huge pages for the child.
 #[cfg(target_os = "linux")]
 fn die_with_us(command: &mut Command) {
     let ask = || {
-        if HUGE_PAGES_TAKEN_AWAY.load(Ordering::Relaxed) {
+        if HUGE_PAGES_DISABLED.load(Ordering::Relaxed) {
             rustix::thread::disable_transparent_huge_pages(false)?;
         }
         Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
     };
-    #[expect(
-        unsafe_code,
-        reason = "the only way to have something done in the child before it becomes the program"
-    )]
-    // SAFETY: runs between fork and exec, and makes two system calls that neither allocate nor lock.
+    #[expect(unsafe_code, reason = "the only way to run code in the child before exec")]
+    // SAFETY: runs between fork and exec, and makes system calls that neither allocate nor lock.
     unsafe {
         command.pre_exec(ask);
     }
@@ -105,8 +102,8 @@ struct Spawn {
     reply: oneshot::Sender<io::Result<Child>>,
 }
 
-/// Spawns on a thread that ends with this process: the parent-death signal comes when the *thread* that spawned
-/// ends, and a worker of the runtime may do that long before.
+/// Spawns on a thread that lives as long as this process. The parent-death signal is sent when the *thread* that spawned
+/// the child ends, and a runtime worker may end much earlier.
 async fn spawn_from_lasting_thread(mut command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<mpsc::Sender<Spawn>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
@@ -121,7 +118,7 @@ async fn spawn_from_lasting_thread(mut command: Command) -> io::Result<Child> {
     });
     die_with_us(&mut command);
     let (reply, answer) = oneshot::channel();
-    let gone = || io::Error::other("the thread that starts programs is gone");
+    let gone = || io::Error::other("the thread that starts programs has ended");
     spawner.send(Spawn { command, runtime: Handle::current(), reply }).map_err(|_| gone())?;
     answer.await.map_err(|_| gone())?
 }

@@ -1,34 +1,34 @@
-//! What every room's error has in common, and the type that carries any of them upwards.
+//! The trait that all errors implement, and the type that wraps any of them.
 //!
-//! Each room has one error enum (thiserror) and implements [`Diagnostic`] for it. Rooms that call several others
-//! (stages, exec, cli) return [`Failure`], into which every such enum converts with `?`. Nothing here prints.
+//! Each module has one error enum (thiserror) that implements [`Diagnostic`]. Modules that call several others
+//! (stages, exec, cli) return [`Failure`]; `?` converts every such enum into it. Nothing here prints.
 
 use std::{error::Error, fmt};
 
-/// Whose mistake an error is; decides the exit code.
+/// The class of an error, which decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// The work failed: exit code 1.
+    /// An operation failed: exit code 1.
     Work,
     /// The command line, the run file or a card is wrong: exit code 2.
     Usage,
-    /// A person or the system stopped the work: exit code 130.
+    /// A person or the system stopped the command: exit code 130.
     Interrupted,
 }
 
-/// An error that can be shown to a person: a stable code, a message, and a way out.
+/// An error that can be shown to a person: a stable code, a message, and a hint.
 ///
 /// Messages start in lower case and end without a full stop.
 pub trait Diagnostic: Error + Send + Sync + 'static {
-    /// Stable name, `room::what`, e.g. `store::corrupt`.
+    /// Stable name, `module::what`, e.g. `store::corrupt`.
     fn code(&self) -> &'static str;
 
-    /// What the person can do about it.
+    /// What the user can do about it.
     fn hint(&self) -> Option<String> {
         None
     }
 
-    /// Of an error that is several: each as a JSON object with `code`, `message`, `place`, `line`, `column` and `hint`.
+    /// If this error combines several: each as a JSON object with `code`, `message`, `place`, `line`, `column` and `hint`.
     fn problems(&self) -> Vec<serde_json::Value> {
         Vec::new()
     }
@@ -37,13 +37,13 @@ pub trait Diagnostic: Error + Send + Sync + 'static {
         Class::Work
     }
 
-    /// Whether the same may work a little later: the outside world failed, and nobody's mistake is in the way.
+    /// Whether a later retry may succeed: an external system failed, and nothing needs to be corrected first.
     fn is_transient(&self) -> bool {
         false
     }
 }
 
-/// Any room's error, with the places it passed on its way up.
+/// Any module's error, with the places added while it propagated.
 pub struct Failure {
     cause: Box<dyn Diagnostic>,
     places: Vec<String>,
@@ -74,12 +74,12 @@ impl Failure {
         self.cause.is_transient()
     }
 
-    /// The room's own error, for callers that must tell cases apart.
+    /// The module's own error, for callers that handle cases differently.
     pub fn cause(&self) -> &dyn Diagnostic {
         &*self.cause
     }
 
-    /// Says where it happened: `stage "rollout"`, `line 7 of scenarios.jsonl`.
+    /// Adds where it happened: `stage "rollout"`, `line 7 of scenarios.jsonl`.
     #[must_use]
     pub fn at(mut self, place: impl Into<String>) -> Self {
         self.places.push(place.into());
@@ -112,7 +112,7 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// Adds a place to any error on its way up.
+/// Adds a place to any error.
 pub trait At<T> {
     fn at(self, place: impl FnOnce() -> String) -> Result<T>;
 }
@@ -123,7 +123,7 @@ impl<T, E: Into<Failure>> At<T> for std::result::Result<T, E> {
     }
 }
 
-/// The work was stopped on request, and can go on later.
+/// The run was stopped on request and can be resumed.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub struct Interrupted;
@@ -138,7 +138,7 @@ impl Diagnostic for Interrupted {
     }
 }
 
-/// The name among `known` that `wrong` most likely meant.
+/// The name in `known` that is most similar to `wrong`, if any is similar enough.
 pub fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_reads_from_the_outermost_place_inwards() {
+    fn a_failure_lists_places_from_the_outermost_inwards() {
         let inner: Result<(), NoCard> = Err(NoCard);
         let failure = inner.at(|| "card.toml".into()).at(|| "stage \"judge\"".into()).unwrap_err();
         assert_eq!(failure.to_string(), "stage \"judge\": card.toml: no such card");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_near_name_is_suggested_and_a_far_one_is_not() {
+    fn only_a_similar_name_is_suggested() {
         let known = ["discover", "scenarios", "rollout"];
         assert_eq!(did_you_mean("rolout", known), Some("rollout"));
         assert_eq!(did_you_mean("zzz", known), None);

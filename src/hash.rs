@@ -1,7 +1,7 @@
-//! Content hashing: what a digest is, and how typed values are encoded before they are hashed.
+//! Content hashing: digests, and the encoding of typed values that are hashed.
 //!
-//! Every value is written with a type tag and a length, so that two different field lists can never
-//! produce the same bytes (`["ab", "c"]` and `["a", "bc"]` differ, a missing field and an empty one differ).
+//! Every value is written with a type tag and a length, so two different field lists never produce the same bytes:
+//! `["ab", "c"]` and `["a", "bc"]` differ, and so do a missing and an empty field.
 
 use std::{fmt, str::FromStr};
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// The digest of these bytes, with no domain.
+    /// The digest of these bytes, without a domain.
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
     }
@@ -25,12 +25,12 @@ impl Digest {
         &self.0
     }
 
-    /// The first twelve hex digits: enough for people, never used as a key.
+    /// The first 12 hex digits, for display. Never used as a key.
     pub fn short(&self) -> String {
         self.to_string()[..12].to_owned()
     }
 
-    /// The first eight bytes as a number: a seed derived from what is hashed.
+    /// The first 8 bytes as a number, for use as a seed.
     pub fn seed(&self) -> u64 {
         let mut head = [0; 8];
         head.copy_from_slice(&self.0[..8]);
@@ -40,7 +40,7 @@ impl Digest {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A table and one write: paths are made of digests, thousands in a plan.
+        // A table and a single write, because a plan formats thousands of digests into paths.
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = String::with_capacity(64);
         for byte in self.0 {
@@ -57,7 +57,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// What is wrong with a text that should be a digest.
+/// A text is not a digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a digest (64 lower-case hex digits)")]
 pub struct NotADigest(String);
@@ -95,28 +95,29 @@ impl<'de> Deserialize<'de> for Digest {
 /// Hashes typed, length-prefixed fields under a domain (blake3's derive-key mode).
 pub struct Encoder {
     hasher: blake3::Hasher,
-    /// What is not hashed yet: most fields are a few bytes, and the hasher is fast with many.
-    waiting: Vec<u8>,
+    /// Bytes not hashed yet. Most fields are short, and the hasher is fast on long inputs.
+    pending: Vec<u8>,
 }
 
-const AT_ONCE: usize = 16 << 10;
+/// Pending bytes that are hashed at once.
+const BLOCK_BYTES: usize = 16 << 10;
 
 impl Encoder {
-    /// `domain` says what is hashed and in which revision of the encoding, e.g. `"mcprl stage key v1"`.
+    /// `domain` names what is hashed and the revision of the encoding, e.g. `"mcprl stage key v1"`.
     pub fn new(domain: &str) -> Self {
-        Self { hasher: blake3::Hasher::new_derive_key(domain), waiting: Vec::with_capacity(1 << 10) }
+        Self { hasher: blake3::Hasher::new_derive_key(domain), pending: Vec::with_capacity(1 << 10) }
     }
 
     fn tagged(&mut self, tag: u8, bytes: &[u8]) -> &mut Self {
-        self.waiting.push(tag);
-        self.waiting.extend((bytes.len() as u64).to_le_bytes());
-        let long = bytes.len() >= AT_ONCE;
+        self.pending.push(tag);
+        self.pending.extend((bytes.len() as u64).to_le_bytes());
+        let long = bytes.len() >= BLOCK_BYTES;
         if !long {
-            self.waiting.extend(bytes);
+            self.pending.extend(bytes);
         }
-        if long || self.waiting.len() >= AT_ONCE {
-            self.hasher.update(&self.waiting);
-            self.waiting.clear();
+        if long || self.pending.len() >= BLOCK_BYTES {
+            self.hasher.update(&self.pending);
+            self.pending.clear();
         }
         if long {
             self.hasher.update(bytes);
@@ -140,7 +141,7 @@ impl Encoder {
         self.tagged(b'd', &digest.0)
     }
 
-    /// A JSON value, structurally: objects by sorted key, numbers by their shortest text.
+    /// A JSON value by its structure: objects by sorted key, numbers by their shortest text.
     pub fn json(&mut self, value: &serde_json::Value) -> &mut Self {
         use serde_json::Value;
         match value {
@@ -162,18 +163,19 @@ impl Encoder {
         fields.into_iter().fold(encoder, |encoder, (name, item)| encoder.text(name).json(item))
     }
 
-    /// A JSON array of this many items, which follow.
+    /// The start of a JSON array. The caller then encodes its `length` items.
     pub fn array(&mut self, length: usize) -> &mut Self {
         self.tagged(b'[', &(length as u64).to_le_bytes())
     }
 
-    /// A JSON object of this many fields, which follow: each its name as text and its value, sorted by name.
+    /// The start of a JSON object. The caller then encodes its `length` fields, sorted by name: the name as text, then
+    /// the value.
     pub fn object(&mut self, length: usize) -> &mut Self {
         self.tagged(b'{', &(length as u64).to_le_bytes())
     }
 
     pub fn finish(&self) -> Digest {
-        Digest(*self.hasher.clone().update(&self.waiting).finalize().as_bytes())
+        Digest(*self.hasher.clone().update(&self.pending).finalize().as_bytes())
     }
 }
 
@@ -195,9 +197,9 @@ mod tests {
     }
 
     #[test]
-    fn long_and_short_fields_in_any_order_are_hashed_as_one_text() {
-        let long = vec![7; 3 * AT_ONCE];
-        let fields: [&[u8]; 6] = [b"a", &long, b"b", &long[..AT_ONCE - 9], b"c", &[]];
+    fn buffering_of_long_and_short_fields_does_not_change_the_digest() {
+        let long = vec![7; 3 * BLOCK_BYTES];
+        let fields: [&[u8]; 6] = [b"a", &long, b"b", &long[..BLOCK_BYTES - 9], b"c", &[]];
         let mut whole = blake3::Hasher::new_derive_key("test");
         for field in fields {
             whole.update(b"b").update(&(field.len() as u64).to_le_bytes()).update(field);
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_keys_in_an_object_does_not_matter_but_that_of_items_does() {
+    fn key_order_does_not_matter_but_item_order_does() {
         let json = |text: &str| serde_json::from_str(text).unwrap();
         let digest = |text: &str| of(|e| _ = e.json(&json(text)));
         assert_eq!(digest(r#"{"a":1,"b":2}"#), digest(r#"{"b":2,"a":1}"#));
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_survives_its_text_and_refuses_other_texts() {
+    fn a_digest_round_trips_through_text_and_other_texts_are_refused() {
         let digest = Digest::of(b"mcprl");
         assert_eq!(digest.to_string().parse(), Ok(digest));
         for wrong in ["", "00", &"G".repeat(64), &"A".repeat(64)] {

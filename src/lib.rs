@@ -1,8 +1,8 @@
-//! `mcprl`: an MCP server and a base language model in, an agent measurably better at that server's tools out.
+//! `mcprl` trains a LoRA adapter that makes a base language model measurably better at the tools of an MCP server.
 //!
-//! Rooms by floor, each importing only from floors below (`tests/layering.rs` holds it):
+//! A module imports only from floors below its own (`tests/layering.rs` checks it):
 //!
-//! | floor | rooms |
+//! | floor | modules |
 //! |---|---|
 //! | 0 | [`hash`], [`error`], [`progress`], [`random`], [`net`], [`usage`], [`child`], [`data`] |
 //! | 1 | [`store`], [`mcp`], [`chat`], [`model`] |

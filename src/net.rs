@@ -1,6 +1,4 @@
-//! Rules of every client that speaks HTTP: where a secret may be sent, and how long to wait before trying again.
-//!
-//! Absent: nothing here sends a request.
+//! Rules for all HTTP clients: where a secret may be sent, and how long to wait before a retry. Nothing here sends a request.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -10,7 +8,7 @@ use rand_chacha::{
 };
 use reqwest::Url;
 
-/// Whether a secret may be sent there: over https, or without leaving this machine.
+/// Whether a secret may be sent to this URL: it uses https, or stays on this machine.
 pub fn is_confidential(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     let is_loopback =
@@ -18,13 +16,13 @@ pub fn is_confidential(url: &Url) -> bool {
     url.scheme() == "https" || is_loopback
 }
 
-/// The wait that a `Retry-After` header asks for. Dates are not read.
+/// The wait that a `Retry-After` header in seconds asks for. Dates are not supported.
 pub fn retry_after(header: &str) -> Option<Duration> {
     header.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// Waits between tries: doubled each time, up to a limit. Each is shortened by up to a half, so that clients that failed
-/// together do not come back together.
+/// Exponential backoff: waits double up to a limit. Jitter shortens each wait by up to half, so that clients that failed
+/// together do not retry together.
 pub struct Backoff {
     next: Duration,
     longest: Duration,
@@ -32,12 +30,12 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The seed decides how much waits are shortened.
+    /// `seed` seeds the jitter.
     pub fn new(first: Duration, longest: Duration, seed: u64) -> Self {
         Self { next: first.min(longest), longest, rng: ChaCha8Rng::seed_from_u64(seed) }
     }
 
-    /// How long to wait now: what the server asked for if it did, and never more than the limit.
+    /// The next wait: what the server asked for, if anything, but never more than the limit.
     pub fn wait(&mut self, asked: Option<Duration>) -> Duration {
         let share = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         let wait = self.next.mul_f64(1.0 - share / 2.0);
@@ -51,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_sent_over_https_or_within_this_machine() {
+    fn a_secret_is_sent_over_https_or_to_this_machine() {
         let cases = [
             ("https://example.com/v1", true),
             ("http://example.com/v1", false),
@@ -67,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_to_a_limit_however_often_they_are_taken() {
+    fn waits_grow_up_to_the_limit() {
         let (first, longest) = (Duration::from_millis(500), Duration::from_secs(60));
         let mut backoff = Backoff::new(first, longest, 1);
         let waits: Vec<Duration> = (0..500).map(|_| backoff.wait(None)).collect();
@@ -78,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_asks_for_is_waited_up_to_the_limit() {
+    fn retry_after_is_respected_up_to_the_limit() {
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60), 1);
         let mut wait = |header| backoff.wait(retry_after(header)).as_secs_f64();
         assert_eq!([wait("0"), wait(" 7 "), wait("3600")], [0.0, 7.0, 60.0]);

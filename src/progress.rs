@@ -1,24 +1,24 @@
-//! How work reports that it goes on. The library says what happens; who listens decides what is shown.
+//! Progress events. The library emits them; the observer decides what to show.
 
-/// Listens to one stage's work. Cheap to call: implementations decide how often they redraw. What an implementation
-/// does not listen to, it leaves out.
+/// Receives the progress of one stage. Calls must be cheap: implementations decide how often they redraw. Methods do
+/// nothing by default.
 pub trait Observer: Send + Sync {
-    /// A part of the work begins: its name, which says what is counted (`training steps`), and how many units it has; 0
-    /// where that is not known. Counts begin at 0 again. The name of the part at work only changes its number of units.
+    /// A phase begins. `name` says what is counted (`training steps`); `units` is the total, or 0 if unknown. The count
+    /// starts at 0 again. A call with the current phase's name only changes its total.
     fn phase(&self, _name: &str, _units: u64) {}
     /// This many more units are done.
     fn advance(&self, _units: u64) {}
-    /// This many units were done before, by a run that was stopped: they count, and say nothing of the speed.
+    /// This many units were done by an earlier, interrupted run. They count as done but not towards the speed.
     fn skip(&self, _units: u64) {}
-    /// The state worth seeing right now, e.g. `success 0.61 · 12.3k tokens/s`; replaces the last one.
+    /// The current status, e.g. `success 0.61 · 12.3k tokens/s`; replaces the previous one.
     fn status(&self, _text: &str) {}
-    /// Something a person should know of the result. It is kept with it.
+    /// A note about the result for people. It is stored with the result.
     fn note(&self, _text: &str) {}
-    /// A line that the stage's program printed.
+    /// A line that the stage's child program printed.
     fn output(&self, _line: &str) {}
 }
 
-/// Listens to nothing.
+/// Ignores all events.
 pub struct NoProgress;
 
 impl Observer for NoProgress {}

@@ -1,8 +1,8 @@
-//! Draws that several rooms make alike.
+//! Random draws that several modules share.
 
 use rand_chacha::rand_core::Rng;
 
-/// Puts the items in an order drawn from `rng`: Fisher–Yates from the end, one draw per item but the first.
+/// Shuffles the items: Fisher–Yates from the end, with one draw per item except the first.
 ///
 /// The bias of a 64-bit remainder is below 1e-17 for any length that fits in memory.
 pub fn shuffle<T>(items: &mut [T], rng: &mut impl Rng) {
@@ -11,7 +11,7 @@ pub fn shuffle<T>(items: &mut [T], rng: &mut impl Rng) {
     }
 }
 
-/// `0..count` in an order drawn from `rng`.
+/// A random permutation of `0..count`.
 pub fn permutation(count: usize, rng: &mut impl Rng) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     shuffle(&mut order, rng);
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_is_fixed_by_its_seed_and_holds_every_item_once() {
+    fn a_permutation_depends_on_the_seed_and_contains_every_item_once() {
         let order = |seed| permutation(12, &mut ChaCha8Rng::seed_from_u64(seed));
         assert_eq!(order(7), order(7));
         assert_ne!(order(7), order(8));

@@ -1,4 +1,4 @@
-//! What work consumes beside time: tokens, calls, and what a language model behind an endpoint is paid for.
+//! Resource usage other than time: tokens, tool calls, and the billed use of language models behind endpoints.
 
 use std::{
     ops::AddAssign,
@@ -7,19 +7,19 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// Counts of what was consumed.
+/// Counters of resource usage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Usage {
-    /// Tokens the policy sampled.
+    /// Tokens that the policy sampled.
     pub sampled_tokens: u64,
-    /// Tokens that went through the decoder to sample those, each shared one once.
+    /// Tokens of forward passes for sampling; a shared token counts once.
     pub computed_tokens: u64,
-    /// Tokens that went through it again, because their keys and values had to make room for others'.
+    /// Tokens computed again because their keys and values had been evicted from the cache.
     pub recomputed_tokens: u64,
-    /// Tokens that went through the decoder forward and backward, each shared one once.
+    /// Tokens of forward and backward passes for training; a shared token counts once.
     pub trained_tokens: u64,
-    /// Calls of the server's tools.
+    /// Calls of the MCP server's tools.
     pub tool_calls: u64,
     /// Requests to language models behind endpoints.
     pub judge_requests: u64,
@@ -30,7 +30,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Each count with its name, for people.
+    /// Each counter with a readable name.
     pub fn named(&self) -> [(&'static str, u64); 8] {
         [
             ("tokens sampled", self.sampled_tokens),
@@ -44,12 +44,12 @@ impl Usage {
         ]
     }
 
-    /// Whether any of it is paid for.
+    /// Whether any of it may be billed.
     pub fn is_billed(&self) -> bool {
         self.judge_requests > 0 || self.judge_prompt_tokens > 0 || self.judge_completion_tokens > 0
     }
 
-    /// Each count times a factor, rounded.
+    /// Each counter times a factor, rounded.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -85,26 +85,26 @@ impl AddAssign for Usage {
     }
 }
 
-/// What a language model behind an endpoint is paid, in dollars per million tokens.
+/// Prices of a language model behind an endpoint, in dollars per million tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prices {
-    /// For tokens sent.
+    /// Price of prompt tokens.
     pub prompt: f64,
-    /// For tokens written.
+    /// Price of completion tokens.
     pub completion: f64,
 }
 
 impl Prices {
-    /// Dollars for the judge's tokens.
+    /// Cost of the judge's tokens in dollars.
     #[expect(clippy::cast_precision_loss, reason = "money is shown with few digits")]
-    pub fn of(&self, spent: &Usage) -> f64 {
-        let (sent, written) = (spent.judge_prompt_tokens as f64, spent.judge_completion_tokens as f64);
-        (sent * self.prompt + written * self.completion) / 1e6
+    pub fn of(&self, usage: &Usage) -> f64 {
+        let (prompt, completion) = (usage.judge_prompt_tokens as f64, usage.judge_completion_tokens as f64);
+        (prompt * self.prompt + completion * self.completion) / 1e6
     }
 }
 
-/// Counts while a stage works.
+/// Counts usage while a stage runs.
 #[derive(Debug, Default)]
 pub struct UsageMeter(Mutex<Usage>);
 

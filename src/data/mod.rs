@@ -1,7 +1,7 @@
-//! The contracts between stages: one Arrow schema per kind of row, declared once and used by writer and reader.
+//! The table schemas: one Arrow schema per kind of row, shared by writer and reader.
 //!
-//! A table is written as Parquet with snappy pages and no time stamps, so the same rows are the same bytes.
-//! No row holds a wall-clock time: what differs from run to run would make every later stage run again.
+//! Tables are Parquet files with snappy compression and without timestamps, so the same rows give the same bytes.
+//! No row contains a wall-clock time, because a value that differs from run to run would rerun every later stage.
 
 mod table;
 
@@ -20,11 +20,10 @@ pub use table::{Column, DataError, Table, read, write};
 pub use trajectories::{GroupKey, Reward, Row, Trajectory};
 pub use verdict::VerdictRow;
 
-/// Whether a file that claims to be an artifact of this type is one; types that are no table are not looked at.
+/// Checks that a file is a valid artifact of this type. Types other than tables are not checked.
 ///
 /// # Errors
-/// If it is not readable as one, with the column that is missing or of another type; and of rewards, if one is no number:
-/// nothing can be learnt from it, and no mean be taken.
+/// If it cannot be read as this table, with the column that is missing or has another type; or if a reward is not finite.
 pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
     match artifact {
         Scenario::NAME => read::<Scenario>(path).map(drop),

@@ -1,4 +1,4 @@
-//! What `scenarios` writes: tasks an agent is set.
+//! Tables that `scenarios` writes: tasks for the agent.
 
 use super::table::table;
 
@@ -9,17 +9,17 @@ table! {
         id: String,
         /// `train`, or the held-out split: `a` seen families with unseen entities, `b` unseen phrasings, `c` unseen families; `file` for a user's own.
         split: String,
-        /// Family of questions it belongs to; the split's name where there are none.
+        /// Family of questions it belongs to; the split's name if there are no families.
         family: String,
-        /// The task, as put to the agent.
+        /// The task text that the agent gets.
         task: String,
-        /// Expected answer, where one is known.
+        /// Expected answer, if known.
         answer: Option<String>,
-        /// How an answer is compared: `text`, `number`, `set`, or `none` where only a judge can tell.
+        /// How answers are compared: `text`, `number`, `set`, or `none` if only a judge can decide.
         check: String,
         /// Entity the question is about: as JSON where it was generated, as its author wrote it in a file of tasks.
         entity: Option<String>,
-        /// The reference solution's tool calls as a JSON array of {name, arguments}, where known.
+        /// The reference solution's tool calls as a JSON array of {name, arguments}, if known.
         reference: Option<String>,
     }
 }

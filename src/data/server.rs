@@ -1,23 +1,23 @@
-//! What `discover` writes: who the server is and what it offers.
+//! Tables that `discover` writes: the server, its tools and its resources.
 
 use super::table::table;
 
 table! {
     /// The server itself; one row.
     Server in "server" {
-        /// Name the server gives itself.
+        /// Name that the server reports.
         name: String,
-        /// Version the server gives itself.
+        /// Version that the server reports.
         version: String,
         /// Negotiated MCP revision, e.g. 2025-11-25.
         protocol: String,
         /// `stdio` or `http`.
         transport: String,
-        /// Instructions the server sends to its users' models.
+        /// Instructions that the server provides for models.
         instructions: Option<String>,
         /// Server capabilities as JSON.
         capabilities: String,
-        /// Digest of the canonical tool list: what later stages are keyed by.
+        /// Digest of the canonical tool list; part of the keys of later stages.
         tools_digest: String,
     }
 }
@@ -25,19 +25,19 @@ table! {
 table! {
     /// One tool, as the agent sees it.
     Tool in "tools" {
-        /// Name used by the agent; the server's own unless that was not a valid function name.
+        /// Name used by the agent: the server's name, unless that is not a valid function name.
         name: String,
-        /// Name used on the wire; empty for a tool that is not the server's.
+        /// Name used in calls to the server; empty for a tool that mcprl adds.
         server_name: String,
         /// What the tool does, cleaned of control characters.
         description: String,
-        /// JSON Schema of the arguments, the server's key order kept.
+        /// JSON Schema of the arguments, in the server's key order.
         input_schema: String,
         /// JSON Schema of the structured result, if declared.
         output_schema: Option<String>,
         /// MCP annotations (hints, untrusted) as JSON.
         annotations: Option<String>,
-        /// The OpenAI-style function schema put before the model, as JSON.
+        /// The OpenAI-style function schema in the model's prompt, as JSON.
         function: String,
         /// True for `complete_task`, which mcprl adds and answers itself.
         synthetic: bool,
@@ -51,7 +51,7 @@ table! {
         uri: String,
         /// Name.
         name: String,
-        /// What it holds.
+        /// Description.
         description: Option<String>,
         /// MIME type.
         mime_type: Option<String>,

@@ -1,9 +1,9 @@
-//! What training stages write: one row per optimiser step.
+//! Table that training stages write: one row per optimizer step.
 
 use super::table::table;
 
 table! {
-    /// One optimiser step.
+    /// One optimizer step.
     Step in "steps" {
         /// Stage and, within a loop, iteration: `warmup`, `train[0003]/update`.
         stage: String,
@@ -11,19 +11,19 @@ table! {
         step: u32,
         /// Learning rate.
         learning_rate: f64,
-        /// Loss, averaged over the tokens it is taken on.
+        /// Loss, averaged over the loss tokens.
         loss: f64,
         /// Norm of the gradient before clipping.
         gradient_norm: f64,
-        /// Tokens that went through the decoder, each counted once.
+        /// Tokens that the decoder processed; a shared token counts once.
         tokens: u64,
-        /// Tokens of the same rows had nothing been shared.
+        /// Tokens of the same rows without sharing.
         tokens_unshared: u64,
-        /// Tokens the loss is taken on.
+        /// Tokens that contribute to the loss.
         loss_tokens: u64,
         /// Mean reward of the rollouts behind this step; absent for supervised steps.
         reward: Option<f64>,
-        /// Share of rollouts with the right answer, where known.
+        /// Share of rollouts with the right answer, if known.
         success: Option<f64>,
         /// Share of loss tokens whose ratio was clipped.
         clip_fraction: Option<f64>,
@@ -31,7 +31,7 @@ table! {
         max_logprob_gap: Option<f64>,
         /// Mean entropy estimate of the sampled tokens, −mean log p, in nats.
         entropy: Option<f64>,
-        /// The signal account: how many rollouts carried gradient and why the others did not, as JSON.
+        /// How many rollouts contributed a gradient and why the others did not, as JSON.
         signal: Option<String>,
     }
 }

@@ -24,7 +24,7 @@ use parquet::{
 
 use crate::error::Diagnostic;
 
-/// What can be wrong with a table on disk.
+/// Errors of reading or writing a table.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     #[error("cannot open {path}")]
@@ -73,21 +73,21 @@ impl Diagnostic for DataError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Column { .. } => Some(
-                "another version or a stage of your own wrote the file; docs/stages.md lists the columns"
+                "another version of mcprl or a custom stage wrote the file; docs/stages.md lists the columns"
                     .into(),
             ),
             Self::Read { .. } | Self::Batch { .. } => Some(
-                "the file is truncated, or not Parquet, or compressed in a way other than snappy and zstd"
+                "the file is truncated, not Parquet, or compressed with something other than snappy or zstd"
                     .into(),
             ),
-            Self::Value { .. } => Some("it is to be a finite number".into()),
-            Self::Write { .. } => Some("is the disk full, or the folder read-only?".into()),
+            Self::Value { .. } => Some("rewards must be finite numbers".into()),
+            Self::Write { .. } => Some("check that the disk is not full and the folder is writable".into()),
             Self::Open { .. } => None,
         }
     }
 }
 
-/// A type that can be a column.
+/// A Rust type that can be a column.
 pub trait Column: Sized {
     fn data_type() -> DataType;
     fn nullable() -> bool {
@@ -98,8 +98,8 @@ pub trait Column: Sized {
         Self: 'a;
     /// All values of an array whose type has been checked.
     fn values(array: &dyn Array) -> Vec<Self>;
-    /// What every row has where a file lacks the column. A column that can be lacking is left out of a file in which it
-    /// is null throughout.
+    /// The value of every row if a file lacks the column; `None` if the column is required. An optional column that is
+    /// null in all rows is not written.
     fn lacking() -> Option<Self> {
         None
     }
@@ -270,7 +270,7 @@ impl Column for Vec<String> {
     }
 }
 
-/// Indices, in few tables and few of their rows.
+/// A list of indices that most rows lack.
 impl Column for Option<Vec<u32>> {
     fn data_type() -> DataType {
         list_of(DataType::UInt32)
@@ -297,11 +297,11 @@ impl Column for Option<Vec<u32>> {
     }
 }
 
-/// A kind of row. Declared with the `table!` macro, never by hand.
+/// A kind of row. Declare it with the `table!` macro.
 pub trait Table: Sized {
     /// The artifact type.
     const NAME: &'static str;
-    /// What a row is.
+    /// Description of a row.
     const ABOUT: &'static str;
     fn schema() -> SchemaRef;
     fn to_batch(rows: &[Self]) -> RecordBatch;
@@ -366,7 +366,7 @@ macro_rules! table {
 }
 pub(super) use table;
 
-/// Without the columns that can be lacking and are null throughout.
+/// Drops the optional columns that are null in all rows.
 pub(super) fn without_lacking(batch: RecordBatch, can_lack: &[bool]) -> RecordBatch {
     let is_null = |index: usize| batch.column(index).null_count() == batch.num_rows();
     let kept: Vec<usize> =
@@ -374,14 +374,14 @@ pub(super) fn without_lacking(batch: RecordBatch, can_lack: &[bool]) -> RecordBa
     batch.project(&kept).expect("what is kept is among the columns")
 }
 
-/// Whether values of one type can stand for those of another without a change of meaning: numbers that may be stored
-/// wider or narrower, texts and lists in any of Arrow's layouts.
-fn stands_for(found: &DataType, expected: &DataType) -> bool {
+/// Whether values of one type can be cast to another without a change of meaning: numbers of other widths, texts and
+/// lists in any of Arrow's layouts.
+fn is_castable(found: &DataType, expected: &DataType) -> bool {
     use DataType::{LargeList, LargeUtf8, List, Utf8, Utf8View};
     match (found, expected) {
         (Utf8 | LargeUtf8 | Utf8View, Utf8) => true,
         (List(found) | LargeList(found), List(expected)) => {
-            stands_for(found.data_type(), expected.data_type())
+            is_castable(found.data_type(), expected.data_type())
         }
         (found, expected) if expected.is_integer() => found.is_integer(),
         (found, expected) if expected.is_floating() => found.is_numeric(),
@@ -389,7 +389,7 @@ fn stands_for(found: &DataType, expected: &DataType) -> bool {
     }
 }
 
-/// The values of one column, its type checked first. A column that another program wrote may use other widths.
+/// The values of one column, after checking its type. Another program may have written the column with other widths.
 pub(super) fn column<C: Column>(
     batch: &RecordBatch,
     name: &'static str,
@@ -409,7 +409,7 @@ pub(super) fn column<C: Column>(
     };
     let mut array = array.clone();
     if array.data_type() != &C::data_type() {
-        if !stands_for(array.data_type(), &C::data_type()) {
+        if !is_castable(array.data_type(), &C::data_type()) {
             return Err(wrong(array.data_type().to_string()));
         }
         let strict = CastOptions { safe: false, ..CastOptions::default() };
@@ -437,7 +437,7 @@ pub fn write<T: Table>(path: &Path, rows: &[T]) -> Result<(), DataError> {
     file.sync_all().map_err(|source| wrap(source.into()))
 }
 
-/// Reads every row of a Parquet file. Columns the table does not know are ignored.
+/// Reads every row of a Parquet file. Unknown columns are ignored.
 pub fn read<T: Table>(path: &Path) -> Result<Vec<T>, DataError> {
     let file = File::open(path).map_err(|source| DataError::Open { path: path.to_owned(), source })?;
     let wrap = |source| DataError::Read { path: path.to_owned(), table: T::NAME, source };

@@ -1,4 +1,4 @@
-//! What `rollout` and `judge` write: episodes and what they were worth.
+//! Tables that `rollout` and `judge` write: episodes and their rewards.
 
 use super::table::table;
 
@@ -7,25 +7,25 @@ table! {
     Trajectory in "trajectories" {
         /// Stable id: digest of policy, scenario, sample index and seed.
         id: String,
-        /// The scenario attempted.
+        /// Id of its scenario.
         scenario_id: String,
         /// Family of the scenario.
         family: String,
         /// Split of the scenario.
         split: String,
-        /// Index of the episode within its group (the attempts at one scenario by one policy).
+        /// Index of the episode within its group (the rollouts of one scenario by one policy).
         sample: u32,
-        /// Digest of the policy that acted.
+        /// Digest of the policy that sampled it.
         policy: String,
         /// Sampling seed.
         seed: u64,
         /// Conversation as JSON: an array of {role, content, tool_calls?}.
         messages: String,
-        /// Every token of the episode, prompt included.
+        /// All tokens of the episode, including the prompt.
         tokens: Vec<u32>,
-        /// True where the policy sampled the token; false for prompt, tool results and template text.
+        /// True if the policy sampled the token; false for prompt, tool results and template text.
         sampled: Vec<bool>,
-        /// Natural log-probability of each sampled token under the acting policy at temperature 1; 0 elsewhere.
+        /// Natural log-probability of each sampled token under the sampling policy at temperature 1; 0 for other tokens.
         logprobs: Vec<f32>,
         /// Model turns.
         turns: u32,
@@ -33,24 +33,23 @@ table! {
         calls: u32,
         /// Names of the tools called, in order.
         tools: Vec<String>,
-        /// Calls that came back as errors.
+        /// Calls that returned an error.
         tool_errors: u32,
         /// Turns whose tool call could not be parsed.
         parse_failures: u32,
         /// Why it ended: `completed`, `no_call`, `out_of_turns`, `out_of_tokens`, `out_of_time`, `server_down`
-        /// (the policy's own call took the server down; an episode that was lost otherwise is no row).
+        /// (the policy's own call crashed the server; an episode lost for another reason has no row).
         end: String,
         /// The answer given to `complete_task`.
         answer: Option<String>,
-        /// Where `tokens`, `sampled` and `logprobs` are cut into rows: the index of each row's first token, but for the first
-        /// row's. A row begins anew with the prompt and holds what its sampled tokens were sampled after. Null where an
-        /// episode is one row, and no column where all are.
+        /// Index of the first token of each row of `tokens`, `sampled` and `logprobs`, except the first row. Each row
+        /// starts with the prompt and contains the full context of its sampled tokens. Null if an episode is one row; the
+        /// column is absent if all are.
         row_starts: Option<Vec<u32>>,
     }
 }
 
-/// What the episodes of a group have in common: they are attempts at one scenario by one policy, so that their rewards can
-/// be compared.
+/// The key of a group: rollouts of one scenario by one policy, so their rewards can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKey<'a> {
     /// Id of the scenario.
@@ -59,7 +58,7 @@ pub struct GroupKey<'a> {
     pub policy: &'a str,
 }
 
-/// What some of an episode's tokens were sampled after, and they: a sequence to score and to train on.
+/// A sequence to score and to train on: sampled tokens with the full context that they were sampled after.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row<'a> {
     pub tokens: &'a [u32],
@@ -73,7 +72,7 @@ impl Trajectory {
         GroupKey { scenario: &self.scenario_id, policy: &self.policy }
     }
 
-    /// Whether `sampled`, `logprobs` and `row_starts` fit `tokens`.
+    /// Whether `sampled`, `logprobs` and `row_starts` are consistent with `tokens`.
     pub fn is_sound(&self) -> bool {
         let tokens = self.tokens.len();
         let starts = self.row_starts.as_deref().unwrap_or_default();
@@ -83,7 +82,7 @@ impl Trajectory {
         ascend && self.sampled.len() == tokens && self.logprobs.len() == tokens
     }
 
-    /// The rows of a sound trajectory: one, unless earlier turns stand otherwise in what later ones were sampled after.
+    /// The rows of a sound trajectory. There is one row unless the template rewrites earlier turns.
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         let starts = self.row_starts.as_deref().unwrap_or_default();
         let starts = starts.iter().map(|start| *start as usize);
@@ -97,19 +96,19 @@ impl Trajectory {
 }
 
 table! {
-    /// What an episode was worth.
+    /// The reward of one episode.
     Reward in "rewards" {
-        /// The trajectory judged.
+        /// Id of the trajectory.
         trajectory_id: String,
-        /// Its scenario: trajectories of one scenario and policy form a group.
+        /// Id of its scenario; trajectories of one scenario and policy form a group.
         scenario_id: String,
         /// Total reward.
         reward: f32,
-        /// Whether the answer equals the ground truth, where there is one.
+        /// Whether the answer equals the ground truth, if there is one.
         correct: Option<bool>,
         /// Weighted parts as a JSON object, e.g. {"truth": 1.0, "efficiency": -0.02}.
         components: String,
-        /// Why, in words, where a judge said so.
+        /// The judge's explanation, if any.
         explanation: Option<String>,
     }
 }

@@ -1,13 +1,13 @@
-//! What `eval` writes: policies compared on held-out scenarios.
+//! Table that `eval` writes: the comparison of policies on held-out scenarios.
 
 use super::table::table;
 
 table! {
-    /// One policy on one slice of the scenarios, beside the first policy of the stage (the baseline).
+    /// One policy on one slice of the scenarios, compared with the stage's first policy (the baseline).
     VerdictRow in "verdict" {
-        /// What the slice is cut by: `all`, `split`, `family` or `tool`.
+        /// What the slice is defined by: `all`, `split`, `family` or `tool`.
         scope: String,
-        /// Which slice: `a`, `pay_by_name`, `run_query`.
+        /// Name of the slice: `a`, `pay_by_name`, `run_query`.
         slice: String,
         /// `greedy` or `sampled`.
         mode: String,
@@ -25,7 +25,7 @@ table! {
         success_low: f64,
         /// Upper end.
         success_high: f64,
-        /// Paired difference in success from the baseline; absent for the baseline.
+        /// Paired difference in success to the baseline; absent for the baseline.
         gain: Option<f64>,
         /// Lower end of its 95 % interval, a paired bootstrap of the clusters.
         gain_low: Option<f64>,
