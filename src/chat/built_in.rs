@@ -1,17 +1,17 @@
-//! Templates of the house, for families whose own template hides tools or refuses them.
+//! mcprl's templates, for families whose own template hides or refuses tools.
 
 use super::vocabulary::Vocabulary;
 
 pub(super) struct BuiltInTemplate {
     pub family: &'static str,
     pub template: &'static str,
-    /// What the family's own templates write around turns, tools or not.
+    /// Token that the family's own templates write around turns, with or without tools.
     pub turn: &'static str,
-    /// Tokens only this family's tokenizers have.
+    /// Tokens that identify the family's tokenizers.
     tokens: &'static [&'static str],
 }
 
-/// Nearest first: a tokenizer may have the tokens of several.
+/// Most specific first: a tokenizer may have the tokens of several families.
 pub(super) const ALL: [BuiltInTemplate; 6] = [
     BuiltInTemplate {
         family: "Phi-4-mini",
@@ -51,8 +51,8 @@ pub(super) const ALL: [BuiltInTemplate; 6] = [
     },
 ];
 
-/// The family whose tokens a tokenizer has, if the model's own template writes turns as it does: `shown` is a
-/// conversation without tools. A tokenizer may have tokens that the model never saw.
+/// The family whose tokens the tokenizer has and whose turns the model's own template writes. `shown` is a rendered
+/// conversation without tools. The tokens alone do not suffice: a tokenizer may have tokens that the model never saw.
 pub(super) fn of(vocabulary: &Vocabulary, shown: &str) -> Option<&'static BuiltInTemplate> {
     let has = |own: &BuiltInTemplate| own.tokens.iter().all(|token| vocabulary.id(token).is_some());
     ALL.iter().find(|own| shown.contains(own.turn) && has(own))

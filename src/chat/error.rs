@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use crate::error::Diagnostic;
 
-/// What can be wrong with a model's way of writing conversations.
+/// Errors of a model's tokenizer or chat template.
 #[derive(Debug, thiserror::Error)]
 pub enum ChatError {
     #[error("cannot read {path}")]
@@ -17,25 +17,25 @@ pub enum ChatError {
         #[source]
         source: serde_json::Error,
     },
-    #[error("{path} is not a tokenizer: {reason}")]
+    #[error("{path} is not a valid tokenizer: {reason}")]
     Tokenizer { path: PathBuf, reason: String },
     #[error("{folder} has no chat template")]
     NoTemplate { folder: PathBuf },
     #[error("the chat template cannot be rendered: {}", described(.0))]
     Template(#[source] minijinja::Error),
-    #[error("the chat template refuses a conversation with tools: {said}")]
-    Refused { said: String },
-    #[error("the chat template does not show the model {}", .missing.join(", "))]
+    #[error("the chat template refuses a conversation with tools: {reason}")]
+    Refused { reason: String },
+    #[error("the chat template hides from the model: {}", .missing.join(", "))]
     Blind { missing: Vec<&'static str> },
-    #[error("the chat template writes tool calls in a format mcprl does not know: {shown:?}")]
+    #[error("the chat template writes tool calls in a format that mcprl does not support: {shown:?}")]
     UnknownFormat { shown: String },
-    #[error("the tokenizer lacks `{token}`, which the chat template ends a turn with")]
+    #[error("the chat template ends a turn with `{token}`, which the tokenizer lacks")]
     NoEndOfTurn { token: String },
-    #[error("the chat template does not show how an earlier turn is written without its reasoning")]
+    #[error("cannot learn from the chat template how an earlier turn is written without its reasoning")]
     NoHistory,
 }
 
-/// minijinja's own text names the kind alone where the detail holds the cause.
+/// The error with its detail; minijinja's own text may contain only the kind.
 fn described(error: &minijinja::Error) -> String {
     let line = error.line().map(|line| format!(" (line {line})")).unwrap_or_default();
     match error.detail() {
@@ -63,31 +63,31 @@ impl Diagnostic for ChatError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Read { .. } => Some(
-                "a policy folder needs tokenizer.json, tokenizer_config.json and a chat template, as saved by \
-                 `save_pretrained`"
+                "a policy folder needs tokenizer.json, tokenizer_config.json and a chat template, as \
+                 `save_pretrained` writes them"
                     .into(),
             ),
             Self::NoTemplate { .. } => Some(
-                "put a chat_template.jinja into the folder, or use the instruction-tuned model in place of its base"
+                "put a chat_template.jinja into the folder, or use the instruction-tuned variant of the model"
                     .into(),
             ),
             Self::Template(_) => Some(
-                "render it with Transformers: if that fails too, put a chat_template.jinja that renders into a copy of \
-                 the folder; if not, the template needs what mcprl lacks"
+                "render it with Transformers: if that fails too, put a working chat_template.jinja into a copy of the \
+                 folder; otherwise the template uses a feature that mcprl does not support"
                     .into(),
             ),
             Self::Refused { .. } | Self::Blind { .. } => Some(
-                "an agent's template must render `tools`, `tool_calls` and messages with role `tool`; use a model \
-                 that was trained to call tools"
+                "the template must render `tools`, `tool_calls` and messages with role `tool`; use a model that was \
+                 trained to call tools"
                     .into(),
             ),
             Self::UnknownFormat { .. } => {
                 Some(
-                    "the formats known are those of Hermes, Qwen, Llama 3 (JSON and Python lists), Mistral and Phi-4-mini"
+                    "supported formats: Hermes, Qwen, Llama 3 (JSON and Python lists), Mistral, Phi-4-mini"
                         .into(),
                 )
             }
-            Self::NoHistory => Some("let it stay: `history_thinking = \"keep\"`".into()),
+            Self::NoHistory => Some("keep the reasoning: `history_thinking = \"keep\"`".into()),
             Self::Json { .. } | Self::Tokenizer { .. } | Self::NoEndOfTurn { .. } => None,
         }
     }

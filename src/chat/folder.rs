@@ -1,4 +1,4 @@
-//! The files of a model's folder that say how it writes conversations.
+//! The tokenizer and chat template files of a model folder.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T
     serde_json::from_slice(&text).map_err(|source| ChatError::Json { path: path.to_owned(), source })
 }
 
-/// Whether the file is there and opens as a JSON object does; the rest of it may be long.
+/// Checks that the file exists and starts like a JSON object, without reading the rest, which may be long.
 pub(super) fn begins_as_json(path: &Path) -> Result<(), ChatError> {
     let mut first = [0; 64];
     let read = std::fs::File::open(path).and_then(|mut file| std::io::Read::read(&mut file, &mut first));
@@ -19,13 +19,13 @@ pub(super) fn begins_as_json(path: &Path) -> Result<(), ChatError> {
     match first[..read].trim_ascii_start().first() {
         Some(b'{') => Ok(()),
         _ => {
-            let reason = "it holds no JSON object".to_owned();
+            let reason = "it does not contain a JSON object".to_owned();
             Err(ChatError::Tokenizer { path: path.to_owned(), reason })
         }
     }
 }
 
-/// `bos_token`, `eos_token`, …: written as a string or as an object with its `content`.
+/// `bos_token`, `eos_token`, …: each a string or an object with `content`.
 pub(super) fn named_tokens(config: &Map<String, Value>) -> Map<String, Value> {
     let names = ["bos_token", "eos_token", "pad_token", "unk_token"];
     let content = |name: &str| {
@@ -35,11 +35,11 @@ pub(super) fn named_tokens(config: &Map<String, Value>) -> Map<String, Value> {
     names.into_iter().filter_map(|name| Some((name.to_owned(), content(name)?))).collect()
 }
 
-/// Where a model has a template of its own for tools, beside the one in `chat_template.jinja`.
+/// Path of a separate template for tools, which some models have besides `chat_template.jinja`.
 pub const TOOL_TEMPLATE: &str = "additional_chat_templates/tool_use.jinja";
 
-/// The template in a file of its own, or the one in the tokenizer's configuration; of several, the one for tools, as
-/// Transformers chooses.
+/// The template from its own file, or from `tokenizer_config.json`. If there are several, the one for tools, as in
+/// Transformers.
 pub(super) fn template_source(folder: &Path, config: &Map<String, Value>) -> Result<String, ChatError> {
     for name in [TOOL_TEMPLATE, "chat_template.jinja"] {
         let path = folder.join(name);

@@ -1,31 +1,31 @@
-//! How an earlier turn stands in the history that later turns are sampled after: with its reasoning, or without.
+//! How earlier turns appear in the context of later turns: with or without their reasoning.
 //!
-//! What was said stays as it was said; only the reasoning is left out, and around the turn stands what the template
-//! writes around an earlier one. A turn without reasoning stands there just as it was sampled, where the template lets it.
+//! Only the reasoning is removed; the rest of a turn keeps its text, within what the template writes around an earlier
+//! turn. A turn without reasoning keeps its sampled tokens if the template allows it.
 
 use serde::Deserialize;
 
 use super::{Chat, ChatError, format::Format, learn::Probe, template::Template};
 
-/// What becomes of the reasoning of earlier turns.
+/// Whether the reasoning of earlier turns stays in the context.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HistoryThinking {
-    /// What the template does with reasoning that is handed back to it.
+    /// As the template does with the reasoning of earlier messages.
     #[default]
     Template,
     Keep,
     Strip,
 }
 
-/// What a template does around an earlier turn.
+/// What a template writes around an earlier turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RenderedTurn {
-    /// Written before a turn that is to be sampled.
+    /// Text before a turn to be sampled.
     pub header: String,
-    /// Written in its place before an earlier turn without reasoning.
+    /// Text before an earlier turn without reasoning, in place of `header`.
     pub bare: String,
-    /// Reasoning that is handed back is not written.
+    /// Whether the template drops the reasoning of earlier turns.
     pub drops: bool,
 }
 
@@ -33,18 +33,18 @@ const SAYING: &str = "probe saying";
 const REASONING: &str = "probe reasoning";
 
 impl RenderedTurn {
-    /// Shows the template an earlier turn; nothing where it writes a conversation anew when one goes on.
+    /// Renders a probe with an earlier turn. `None` if the template rewrites a conversation when it continues.
     pub fn learn(template: &Template, probe: &Probe, format: Format) -> Option<Self> {
         let prompt = template.render(&Probe::opening(), &probe.tools, true).ok()?;
-        let silent = template.render(&Probe::opening(), &probe.tools, false).ok()?;
-        let header = prompt.strip_prefix(&silent)?;
+        let without_header = template.render(&Probe::opening(), &probe.tools, false).ok()?;
+        let header = prompt.strip_prefix(&without_header)?;
         let (field, within) = (Some(REASONING), format!("<think>\n{REASONING}\n</think>\n\n{SAYING}"));
         let earlier = |text: &str, reasoning| probe.earlier(template, text, reasoning);
-        let told = earlier(SAYING, None).or_else(|_| earlier("", None)).ok()?;
-        let turn = told.strip_prefix(&silent)?;
+        let rendered = earlier(SAYING, None).or_else(|_| earlier("", None)).ok()?;
+        let turn = rendered.strip_prefix(&without_header)?;
         let call = format.assistant("", std::slice::from_ref(&probe.call));
         let at = turn.find(SAYING).or_else(|| turn.find(&call))?;
-        let shown = |told: Result<String, ChatError>| told.is_ok_and(|told| told.contains(REASONING));
+        let shown = |text: Result<String, ChatError>| text.is_ok_and(|text| text.contains(REASONING));
         Some(Self {
             header: header.to_owned(),
             bare: turn[..at].to_owned(),
@@ -53,30 +53,30 @@ impl RenderedTurn {
     }
 }
 
-/// A template's habits as tokens, where earlier turns lose their reasoning.
+/// How earlier turns are rewritten when their reasoning is removed.
 pub(super) struct Stripping {
     header: Vec<u32>,
     bare: String,
-    /// The prompt has begun the turn otherwise than the history does.
+    /// Whether every turn is rewritten, because the prompt starts a turn differently than the history does.
     always: bool,
 }
 
-/// How a conversation goes on where its last turn is told otherwise than it was sampled.
+/// The context of the next turn if the last turn appears in it differently than it was sampled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RewrittenHistory {
-    /// Leading tokens of what the turn was sampled after that stay.
+    /// Number of leading tokens of the last turn's context that are kept.
     pub kept: usize,
-    /// What follows them: the turn as an earlier one, its end, and the results.
+    /// Tokens that follow: the turn as an earlier one, its end-of-turn token, and the results.
     pub turn: Vec<u32>,
-    /// What the next turn is sampled after: the assistant header.
+    /// The assistant header, after which the next turn is sampled.
     pub header: Vec<u32>,
 }
 
 impl Chat {
-    /// Says what becomes of the reasoning of earlier turns; unless told, it stays.
+    /// Sets whether the reasoning of earlier turns stays in the context. By default it stays.
     ///
     /// # Errors
-    /// If it is to be left out, and the template does not show how a turn without it is written.
+    /// If it is to be removed, but the template does not show how a turn without it is written.
     pub fn with_history(mut self, thinking: HistoryThinking) -> Result<Self, ChatError> {
         let strips = match (thinking, &self.past) {
             (HistoryThinking::Keep, _) => false,
@@ -87,7 +87,7 @@ impl Chat {
         if strips {
             let past = self.past.as_ref().ok_or(ChatError::NoHistory)?;
             let header = self.vocabulary.encode(&past.header);
-            // A control token in front, so that the header's tokens are the same behind any text.
+            // The header must start with a control token, so that its tokens are the same after any text.
             if !header.first().is_none_or(|first| self.vocabulary.is_control(*first)) {
                 return Err(ChatError::NoHistory);
             }
@@ -97,14 +97,14 @@ impl Chat {
         Ok(self)
     }
 
-    /// Tokens at the end of these, a prompt's, that belong to the turn to come and may stand otherwise in the history.
+    /// Number of tokens at the end of this prompt that belong to the next turn and may differ in the history.
     pub fn header_len(&self, prompt: &[u32]) -> usize {
         let header = self.stripping.as_ref().map_or(&[][..], |stripping| &stripping.header);
         if prompt.ends_with(header) { header.len() } else { 0 }
     }
 
-    /// How the conversation goes on after a turn: `before` is what it was sampled after, `results` what
-    /// [`results`](Self::results) made of the answers. Nothing where all of it simply stands one after the other.
+    /// The context after a turn: `before` is the turn's context, `results` the output of [`results`](Self::results).
+    /// `None` if the context is simply the concatenation of `before`, `sampled` and `results`.
     pub fn rewritten(&self, before: &[u32], sampled: &[u32], results: &[u32]) -> Option<RewrittenHistory> {
         let Stripping { header, bare, always } = self.stripping.as_ref()?;
         let text = self.vocabulary.spell(self.without_end(sampled));

@@ -3,10 +3,10 @@ use serde_json::Value;
 use super::ToolCall;
 use crate::hash::Encoder;
 
-/// Letters and digits of an id; Mistral's templates refuse any other number.
+/// Length of an id. Mistral's templates refuse any other length.
 const LENGTH: usize = 9;
 
-/// An id for the call at this place of its turn: nine letters and digits that depend on nothing else.
+/// An id of nine letters and digits that depends only on the call and its index in the turn.
 pub(super) fn call_id(index: usize, call: &ToolCall) -> String {
     const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let digest = Encoder::new("mcprl call id v1")
@@ -22,7 +22,7 @@ pub(super) fn call_id(index: usize, call: &ToolCall) -> String {
         .collect()
 }
 
-/// An id for a call that came without one, be it malformed.
+/// An id for a call without one; the call may be malformed.
 pub(super) fn made_up(index: usize, call: &Result<ToolCall, String>) -> String {
     match call {
         Ok(call) => call_id(index, call),

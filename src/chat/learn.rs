@@ -1,4 +1,4 @@
-//! What a template does around calls and results, learned by showing it words it cannot know.
+//! Learns what a template writes around calls and results, by rendering a conversation of probe words.
 
 use serde_json::{Map, Value, json};
 
@@ -15,11 +15,11 @@ const QUESTION: &str = "probe question";
 const VALUE: &str = "probe value";
 /// Quotes and spaces at the ends show whether a template escapes or trims.
 const RESULTS: [&str; 2] = [" probe \"result\" one\n", " probe \"result\" two\n"];
-/// Nine letters, as Mistral's templates demand.
+/// Nine characters, as Mistral's templates require.
 const IDS: [&str; 2] = ["probeid01", "probeid02"];
 const OPENED: &str = "<think>";
 const CLOSED: &str = "</think>";
-/// What families end a turn with.
+/// End-of-turn tokens of the model families.
 const ENDS: [&str; 8] = [
     "<|im_end|>",
     "<|eot_id|>",
@@ -33,22 +33,22 @@ const ENDS: [&str; 8] = [
 
 pub(super) struct Learned {
     pub format: Format,
-    /// The token a turn ends with.
+    /// The end-of-turn token.
     pub end: String,
     pub handover: Handover,
-    /// What a model writes before a turn without reasoning, where the prompt has opened reasoning.
+    /// What a model writes before a turn without reasoning if the prompt has opened reasoning.
     pub unreasoned: String,
     /// Whether the template can write several calls in one turn.
     pub parallel: bool,
-    /// Nothing where the template does not show it.
+    /// How earlier turns are rendered, if the template shows it.
     pub past: Option<RenderedTurn>,
-    /// What the template does to the beginning of a conversation that goes on, where it writes it otherwise then.
+    /// How the template changes the beginning of a conversation when it continues, if it does.
     pub rewrites: Option<&'static str>,
 }
 
 /// The template's text around tool results, between one model turn and the next.
 pub(super) struct Handover {
-    /// From behind the end-of-turn token to the first result.
+    /// From after the end-of-turn token to the first result.
     before: String,
     between: String,
     /// From the last result to the next sampled token.
@@ -59,7 +59,7 @@ pub(super) struct Handover {
 /// How a template writes a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shown {
-    /// As the inside of a JSON string.
+    /// Escaped as in a JSON string.
     escaped: bool,
     trimmed: bool,
 }
@@ -84,7 +84,7 @@ impl Shown {
 }
 
 impl Handover {
-    /// The text from behind one turn's end to the next sampled token. `ids` are those of the calls.
+    /// The text from after one turn's end to the next sampled token. `ids` are those of the calls.
     pub fn text(&self, ids: &[String], results: &[String], mask: impl Fn(&str) -> String) -> String {
         let id = |index: usize| ids.get(index).map_or(IDS[0], String::as_str);
         let named = |text: &str, index: usize, next: usize| {
@@ -106,7 +106,7 @@ impl Handover {
     }
 }
 
-/// A conversation with this many calls in one turn, and results for them.
+/// The call and tools of the probe conversations.
 pub(super) struct Probe {
     pub call: ToolCall,
     pub tools: [Value; 1],
@@ -143,7 +143,7 @@ impl Probe {
         template.render(&messages, &self.tools, true)
     }
 
-    /// A conversation that goes on behind one turn, with a word beside its call, and what it thought handed back.
+    /// A conversation that continues after one turn, which has this text, a call, and optionally reasoning.
     pub fn earlier(
         &self,
         template: &Template,
@@ -160,11 +160,11 @@ impl Probe {
     }
 }
 
-/// Shows the template conversations and learns from where their words come out. `end` is the tokenizer's own
-/// end-of-sequence token.
+/// Renders probe conversations and learns the template's text from where the probe words appear. `end` is the
+/// tokenizer's own end-of-sequence token.
 ///
 /// # Errors
-/// If the template cannot be rendered, hides tools, calls or results, or writes calls in no known format.
+/// If the template cannot be rendered, hides tools, calls or results, or writes calls in an unknown format.
 pub(super) fn learn(template: &Template, end: Option<&str>) -> Result<Learned, ChatError> {
     let probe = Probe::new();
     let call = &probe.call;
@@ -195,7 +195,7 @@ pub(super) fn learn(template: &Template, end: Option<&str>) -> Result<Learned, C
     let written = format.assistant("", std::slice::from_ref(call));
     let unreasoned = match said.find(&written) {
         Some(at) if rendered.starts_with(&prompt) && said[..at].contains(CLOSED) => &said[..at],
-        // The prompt has opened reasoning, and the conversation writes an empty one in another way.
+        // The prompt opens reasoning, and the conversation writes empty reasoning differently.
         _ if prompt.trim_end().ends_with(OPENED) => "\n</think>\n\n",
         _ => "",
     };
@@ -210,14 +210,14 @@ pub(super) fn learn(template: &Template, end: Option<&str>) -> Result<Learned, C
     let handover = parallel.or_else(|| two(1)).ok_or_else(unknown)?;
     let parts = [&handover.before, &handover.between, &handover.after];
     if parts.iter().any(|part| part.contains(&call.name)) {
-        // Results that name their tool: no format known does that.
+        // No known format writes the tool's name next to a result.
         return Err(unknown());
     }
     let beginning = |text: &str| text.split_once(QUESTION).map(|(before, _)| before.to_owned());
     let rewrites = match (beginning(&prompt), beginning(&rendered)) {
         (Some(first), Some(later)) if first == later => None,
-        _ if prompt.contains(SYSTEM) && !rendered.contains(SYSTEM) => Some("leaves the system text out"),
-        _ => Some("writes the beginning otherwise"),
+        _ if prompt.contains(SYSTEM) && !rendered.contains(SYSTEM) => Some("omits the system text"),
+        _ => Some("changes the beginning"),
     };
     Ok(Learned {
         rewrites,
@@ -230,8 +230,8 @@ pub(super) fn learn(template: &Template, end: Option<&str>) -> Result<Learned, C
     })
 }
 
-/// What the model would have sampled: the part of a conversation behind the prompt. Where the prompt says more than the
-/// conversation repeats (an empty reasoning), what follows the last line or token they share.
+/// What the model would have sampled: the part of a conversation after the prompt. If the conversation does not repeat
+/// the whole prompt (such as empty reasoning), the part after the last line or token they share.
 fn sampled<'a>(prompt: &str, rendered: &'a str) -> &'a str {
     if let Some(sampled) = rendered.strip_prefix(prompt) {
         return sampled;
@@ -241,7 +241,7 @@ fn sampled<'a>(prompt: &str, rendered: &'a str) -> &'a str {
     &rendered[shared..]
 }
 
-/// A turn up to its end, and the token that ends it.
+/// A turn without its end-of-turn token, and that token.
 fn ended<'a, 'b>(sampled: &'a str, ends: &[&'b str]) -> Option<(&'a str, &'b str)> {
     let value = sampled.find(VALUE)? + VALUE.len();
     let first = ends.iter().filter_map(|end| sampled[value..].find(end).map(|at| (at, *end)));

@@ -1,12 +1,11 @@
-//! Conversation to tokens and back: templates, tool-call formats, special tokens.
+//! Converts conversations to tokens and back: templates, tool-call formats, special tokens.
 //!
-//! The model's own chat template writes the first prompt and, once at loading, shows how calls are written and results
-//! are handed back. After that a conversation only grows: sampled tokens are kept as they are and the next delta is
-//! appended. Nothing is ever rendered twice, and no text from outside (task, tool descriptions, results) becomes a
-//! special token.
+//! The model's own chat template writes the first prompt. When it is loaded, probe conversations show how it writes calls
+//! and results. After that a conversation only grows: sampled tokens are kept and the next delta is appended. Nothing is
+//! rendered twice, and untrusted text (task, tool descriptions, results) never becomes a special token.
 //!
-//! The reasoning of earlier turns stays in the history or is left out of it ([`HistoryThinking`]). Where it stays, the
-//! tokens sampled are the tokens later turns are sampled after; where it is left out, [`Chat::rewritten`] says after which.
+//! The reasoning of earlier turns is kept in the context of later turns or removed ([`HistoryThinking`]). If it is
+//! removed, [`Chat::rewritten`] gives the context.
 
 mod built_in;
 mod error;
@@ -37,26 +36,26 @@ use learn::{Handover, Learned, learn};
 use template::{Template, message};
 pub use vocabulary::Vocabulary;
 
-/// One tool call as the model means it.
+/// One parsed tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
     pub name: String,
     pub arguments: Map<String, Value>,
 }
 
-/// What a model turn says.
+/// A parsed model turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turn {
     /// Text outside calls and reasoning.
     pub text: String,
     pub reasoning: Option<String>,
-    /// Calls in order; a malformed one says what is wrong with it, for the model to read.
+    /// Calls in order. A malformed one is an error text for the model.
     pub calls: Vec<Result<ToolCall, String>>,
-    /// The calls' ids, one each: as written, or made up where none is.
+    /// The calls' ids, one each: as written, or generated if absent.
     pub ids: Vec<String>,
 }
 
-/// The opening of an episode, cut where sharing ends. All end at token boundaries.
+/// The prompt of an episode, split where sharing ends. Both parts end at token boundaries.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prompt {
     /// System prompt and tools: the same for every episode of a run.
@@ -65,19 +64,19 @@ pub struct Prompt {
     pub task: Vec<u32>,
 }
 
-/// What a template is told as `enable_thinking`.
+/// The value of `enable_thinking` that a template gets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Thinking {
-    /// Nothing: its own default holds.
+    /// Not set: the template's default applies.
     #[default]
     Template,
     On,
     Off,
 }
 
-/// A model's way of writing conversations: tokenizer, chat template and tool-call format, and once it was
-/// [briefed](Self::brief) the system text and tools of a run.
+/// A model's conversation format: tokenizer, chat template and tool-call format. After [`brief`](Self::brief), also the
+/// system text and tools of a run.
 pub struct Chat {
     vocabulary: Arc<Vocabulary>,
     template: Template,
@@ -87,56 +86,56 @@ pub struct Chat {
     parallel: bool,
     stop: Vec<u32>,
     notice: Option<String>,
-    /// What stands in for the model's own template.
+    /// mcprl's template that replaces the model's own, if any.
     own_template: Option<&'static str>,
     past: Option<RenderedTurn>,
-    /// Where earlier turns lose their reasoning.
+    /// Set if the reasoning of earlier turns is removed.
     stripping: Option<Stripping>,
     briefing: Briefing,
 }
 
-/// What all episodes of a run are told.
+/// System text and tools, common to all episodes of a run.
 #[derive(Default)]
 struct Briefing {
     system: String,
-    /// As the template is given them.
+    /// The system message as the template gets it.
     messages: Vec<Value>,
     tools: Vec<Value>,
     schemas: Schemas,
     sharing: Sharing,
 }
 
-/// The beginning that all prompts have in common.
+/// The common beginning of all prompts.
 #[derive(Default)]
 struct Sharing {
     text: String,
     tokens: Vec<u32>,
-    /// The end of the text, from its last control token on: what follows is tokenised behind it.
+    /// The end of the text, from its last control token on. What follows is tokenized together with it.
     anchor: String,
     anchor_tokens: Vec<u32>,
 }
 
-/// Longest text of a template between the last control token and the task that is not worth sharing, in bytes.
+/// Up to this many bytes between the last control token and the task are not worth sharing.
 const HEADER: usize = 64;
 
 impl Chat {
     /// Loads `tokenizer.json`, `tokenizer_config.json` (and the files of chat templates) of a Hugging Face folder.
     ///
-    /// A template that refuses tools, or would hide them, calls or results from the model, is replaced by one of our own
-    /// where it writes turns as a family known does ([`notice`](Self::notice) says so and why).
+    /// A template that refuses tools, or hides tools, calls or results from the model, is replaced by one of mcprl's if it
+    /// writes turns as a known family does. [`notice`](Self::notice) then gives the reason.
     ///
     /// # Errors
-    /// If it does not, if the template cannot be rendered at all, and if a file is missing or broken.
+    /// If such a template has no replacement, if a template cannot be rendered, or if a file is missing or broken.
     pub fn load(folder: &Path) -> Result<Self, ChatError> {
         Self::load_with(folder, Thinking::Template)
     }
 
-    /// The same, with a word to the template on whether to think.
+    /// The same, with a value for `enable_thinking`.
     pub fn load_with(folder: &Path, thinking: Thinking) -> Result<Self, ChatError> {
         Self::load_over(Arc::new(Vocabulary::of(folder)?), folder, thinking)
     }
 
-    /// The same, over the folder's vocabulary, which takes longest to read.
+    /// The same, with the folder's vocabulary already loaded, because loading it is the slowest part.
     pub fn load_over(
         vocabulary: Arc<Vocabulary>,
         folder: &Path,
@@ -159,16 +158,14 @@ impl Chat {
                 let Some(own) = built_in::of(&vocabulary, &template.plain()) else { return Err(why) };
                 template = Template::new(own.template, constants)?;
                 own_template = Some(own.template);
-                notice = Some(format!("{why}: mcprl's own template for {} is used", own.family));
+                notice = Some(format!("{why}; using mcprl's own template for {}", own.family));
                 learn(&template, eos)?
             }
             learned => learned?,
         };
         let Learned { format, end, handover, unreasoned, parallel, past, rewrites } = learned;
         let notice = notice.or(rewrites.map(|what| {
-            format!(
-                "the chat template {what} once a conversation goes on: episodes keep what it wrote at first"
-            )
+            format!("the chat template {what} when a conversation continues; episodes keep the first prompt")
         }));
 
         let Some(end_of_turn) = vocabulary.id(&end) else {
@@ -199,7 +196,7 @@ impl Chat {
         })
     }
 
-    /// As much of [`Chat::load`] as needs no tokenizer, for a look at a folder ahead of time.
+    /// The part of [`Chat::load`] that needs no tokenizer, for a preflight check of a folder.
     ///
     /// # Errors
     /// Only what `load` is sure to fail with: a template that hides tools may yet be replaced by one of our own.
@@ -217,7 +214,7 @@ impl Chat {
         }
     }
 
-    /// Sets system text and tools (OpenAI-style function schemas) of the prompts and calls to come.
+    /// Sets the system text and tools (OpenAI-style function schemas) of all following prompts and calls.
     ///
     /// # Errors
     /// If the template cannot write them.
@@ -230,11 +227,11 @@ impl Chat {
             schemas: Schemas::new(tools),
             sharing: Sharing::default(),
         };
-        // Two tasks that differ from their first letter on show where sharing ends, whatever a task begins with.
+        // Two tasks with different first letters show where sharing ends for any task.
         let (one, other) = (self.render("one task")?, self.render("some other task")?);
         let common = common_prefix(&one, &other);
         let control = self.vocabulary.last_control_end(common);
-        // A template that tells of the tools in the task's own message has more to share than its control tokens show.
+        // If a template lists the tools in the task's message, the shared part goes beyond the last control token.
         let end = match common.rfind('\n') {
             Some(line) if common.len() - control > HEADER => line + 1,
             _ => control,
@@ -257,24 +254,24 @@ impl Chat {
         self.template.render(&messages, tools, true)
     }
 
-    /// A conversation as the template writes it, behind the tools that were briefed.
+    /// A conversation rendered by the template with the tools of [`brief`](Self::brief).
     #[cfg(test)]
     pub(crate) fn rendered(&self, messages: &[Value]) -> Result<String, ChatError> {
         self.template.render(messages, &self.briefing.tools, false)
     }
 
-    /// The system text prompts begin with.
+    /// The system text of the prompts.
     pub fn system(&self) -> &str {
         &self.briefing.system
     }
 
-    /// What a person should know about how this model is spoken to: which template of ours stands in for its own and
-    /// why, or what of a conversation its own does not repeat.
+    /// A note for people about the template: that mcprl's own template replaces it and why, or that it changes the
+    /// beginning of a conversation that continues.
     pub fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
     }
 
-    /// The template of ours that is used in place of the model's own, where one is.
+    /// mcprl's template that replaces the model's own, if any.
     pub fn own_template(&self) -> Option<&'static str> {
         self.own_template
     }
@@ -284,12 +281,12 @@ impl Chat {
         self.parallel
     }
 
-    /// Renders a task with the model's own template, behind system text and tools.
+    /// Renders the prompt of a task, with system text and tools.
     pub fn prompt(&self, task: &str) -> Result<Prompt, ChatError> {
         let rendered = self.render(&self.vocabulary.mask(task))?;
         let Sharing { text, tokens, anchor, anchor_tokens } = &self.briefing.sharing;
         if let Some(own) = rendered.strip_prefix(text.as_str()) {
-            // What stands before a control token has no part in how what follows it is tokenised.
+            // Text before a control token does not affect the tokens after it.
             let behind = self.vocabulary.encode(&format!("{anchor}{own}"));
             if let Some(task) = behind.strip_prefix(anchor_tokens.as_slice()) {
                 return Ok(Prompt { shared: tokens.clone(), task: task.to_vec() });
@@ -298,8 +295,8 @@ impl Chat {
         Ok(Prompt { shared: Vec::new(), task: self.vocabulary.encode(&rendered) })
     }
 
-    /// What the model would have sampled to say this turn, its end-of-turn token included. A template that writes one
-    /// call per turn has never shown the model several.
+    /// The tokens that the model would have sampled for this turn, including the end-of-turn token. If a template writes
+    /// one call per turn, the model has never seen several.
     pub fn assistant(&self, text: &str, calls: &[ToolCall]) -> Vec<u32> {
         let masked = |call: &ToolCall| ToolCall {
             name: self.vocabulary.mask(&call.name).into_owned(),
@@ -312,26 +309,26 @@ impl Chat {
         tokens
     }
 
-    /// Everything between one sampled turn's end-of-turn token and the next sampled token: results and assistant
+    /// The tokens between one sampled turn's end-of-turn token and the next sampled token: results and assistant
     /// header. `ids` are [those of the turn](Turn::ids).
     pub fn results(&self, ids: &[String], results: &[String]) -> Vec<u32> {
         let mask = |text: &str| self.vocabulary.mask(text).into_owned();
         self.vocabulary.encode(&self.handover.text(ids, results, mask))
     }
 
-    /// Reads a sampled turn. Total: any tokens give a turn.
+    /// Parses a sampled turn. Any tokens give a turn.
     pub fn parse(&self, tokens: &[u32]) -> Turn {
         let text = self.vocabulary.spell(self.without_end(tokens));
         let turn = self.format.parse(&text, &self.briefing.schemas);
         if vocabulary::is_masked(&text) { unmasked(turn) } else { turn }
     }
 
-    /// The words of a sampled turn, without the token that ended it.
+    /// The text of a sampled turn, without the end-of-turn token.
     pub fn written(&self, tokens: &[u32]) -> String {
         self.decode(self.without_end(tokens))
     }
 
-    /// A sampled turn up to the token that ended it.
+    /// A sampled turn without the end-of-turn token.
     fn without_end<'t>(&self, tokens: &'t [u32]) -> &'t [u32] {
         match tokens.split_last() {
             Some((last, said)) if self.stop.contains(last) => said,
@@ -348,12 +345,12 @@ impl Chat {
         self.vocabulary.decode(tokens)
     }
 
-    /// Tokens of untrusted text: never any special token.
+    /// Tokens of untrusted text, without special tokens.
     pub fn encode_text(&self, text: &str) -> Vec<u32> {
         self.vocabulary.encode_text(text)
     }
 
-    /// A JSON value whose texts cannot spell a control token.
+    /// A JSON value with all texts masked.
     fn masked(&self, value: &Value) -> Value {
         match value {
             Value::String(text) => self.vocabulary.mask(text).into_owned().into(),
@@ -370,7 +367,7 @@ impl Chat {
     }
 }
 
-/// A turn in the words it was written in.
+/// A turn with all masks removed.
 fn unmasked(turn: Turn) -> Turn {
     fn bare(value: Value) -> Value {
         match value {

@@ -1,6 +1,6 @@
-//! Values as Python writes them: `json.dumps`, `str` and `repr`, which is what models saw in training.
+//! Formats values as Python does (`json.dumps`, `str`, `repr`), because models saw that in training.
 //!
-//! JSON differs from `serde_json` in the spaces after `,` and `:`, in the text of floats and in what stands for NaN.
+//! The JSON differs from that of `serde_json` in the spaces after `,` and `:`, in floats and in NaN.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -11,22 +11,22 @@ use minijinja::{
 
 use super::vocabulary::MASK;
 
-/// Deepest nesting written; the values of a conversation come from JSON, which bounds them at 128 levels.
+/// Maximum nesting. The values of a conversation come from JSON, which limits them to 128 levels.
 const DEEPEST: usize = 256;
 
 /// The arguments of `json.dumps`.
 #[derive(Debug, Clone)]
 pub(super) struct Json {
-    /// What one level is indented by; one line where absent.
+    /// Indentation of one level; everything on one line if absent.
     pub indent: Option<String>,
-    /// Behind an item, and behind a key.
+    /// After an item, and after a key.
     pub separators: (String, String),
     pub ensure_ascii: bool,
     pub sort_keys: bool,
 }
 
 impl Default for Json {
-    /// `ensure_ascii=False`, as Transformers has it.
+    /// `ensure_ascii=False`, as in Transformers.
     fn default() -> Self {
         Self { indent: None, separators: (", ".into(), ": ".into()), ensure_ascii: false, sort_keys: false }
     }
@@ -34,21 +34,21 @@ impl Default for Json {
 
 /// The value on one line, as tool calls are written.
 pub(super) fn line(value: &serde_json::Value) -> String {
-    // JSON can always be written as JSON.
+    // A JSON value can always be written as JSON.
     json(&Value::from(Serde(value)), &Json::default()).unwrap_or_default()
 }
 
 /// `json.dumps(value, …)`.
 ///
 /// # Errors
-/// For values that are not JSON: functions, undefined ones, keys that are lists.
+/// For values that are not JSON: functions, undefined values, keys that are lists.
 pub(super) fn json(value: &Value, json: &Json) -> Result<String, String> {
     let mut writer = Writer { out: String::new(), syntax: Syntax::Json(json) };
     writer.value(value, 0)?;
     Ok(writer.out)
 }
 
-/// The value as Python source. Texts stand in double quotes, which is one way of writing them.
+/// The value as Python source, with strings in double quotes.
 pub(super) fn literal(value: &serde_json::Value) -> String {
     written(&Value::from(Serde(value)), Syntax::Literal)
 }
@@ -61,7 +61,7 @@ pub(super) fn text(value: &Value) -> Cow<'_, str> {
     Cow::Owned(if value.is_undefined() { String::new() } else { written(value, Syntax::Repr) })
 }
 
-/// What has no Python form is left in the words of minijinja.
+/// Values without a Python form are written as minijinja writes them.
 fn written(value: &Value, syntax: Syntax) -> String {
     let mut writer = Writer { out: String::new(), syntax };
     match writer.value(value, 0) {
@@ -73,9 +73,9 @@ fn written(value: &Value, syntax: Syntax) -> String {
 #[derive(Debug, Clone, Copy)]
 enum Syntax<'a> {
     Json(&'a Json),
-    /// Python's words, and texts as in JSON.
+    /// Python literals, with strings as in JSON.
     Literal,
-    /// Python's words, and texts in the quotes that `repr` chooses.
+    /// Python literals, with strings in the quotes that `repr` chooses.
     Repr,
 }
 
@@ -202,7 +202,7 @@ impl Writer<'_> {
                 '\u{c}' if !is_repr => self.out.push_str("\\f"),
                 '\\' => self.out.push_str("\\\\"),
                 _ if letter == quote => self.out.extend(['\\', quote]),
-                // It is taken out again; escaped it would stay.
+                // The mask is removed later, so it must not be escaped.
                 MASK => self.out.push(MASK),
                 _ if is_repr && !is_printable(letter) => self.escaped(letter),
                 _ if !is_repr && (letter < ' ' || ascii && !(' '..='~').contains(&letter)) => {
@@ -225,7 +225,7 @@ impl Writer<'_> {
     }
 }
 
-/// Whether `repr` leaves a character as it is: no control, format or line character, and no space but the usual one.
+/// Whether `repr` does not escape a character: not a control, format or line character, and no space except U+0020.
 pub(super) fn is_printable(letter: char) -> bool {
     let is_format = matches!(
         letter,
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floats_read_as_in_python() {
+    fn floats_are_written_as_in_python() {
         let cases = [
             (1.0, "1.0"),
             (-0.0, "-0.0"),

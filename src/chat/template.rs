@@ -1,7 +1,7 @@
 //! The model's own chat template, rendered as Transformers renders it.
 //!
-//! A template is somebody else's program: it runs with a limit on its steps and sees nothing but its arguments.
-//! Rendering never depends on the clock: `strftime_now` always tells the same day.
+//! A template is untrusted code: its steps are limited and it sees only its arguments.
+//! Rendering does not depend on the clock: `strftime_now` always returns the same day.
 
 use minijinja::{Environment, value::Serde};
 use serde_json::{Map, Value, json};
@@ -15,7 +15,7 @@ const NAME: &str = "chat_template";
 
 pub(super) struct Template {
     environment: Environment<'static>,
-    /// `bos_token`, `eos_token`, … of the tokenizer's configuration.
+    /// `bos_token`, `eos_token`, … from `tokenizer_config.json`.
     constants: Map<String, Value>,
 }
 
@@ -40,7 +40,7 @@ impl Template {
         self.environment.get_template(NAME).and_then(|template| template.render(context)).map_err(failure)
     }
 
-    /// A conversation without tools, or as much of one as the template renders.
+    /// A conversation without tools, or only its first message if the template refuses more.
     pub fn plain(&self) -> String {
         let messages = [message::user("a question"), message::assistant("an answer", &[])];
         let rendered = |messages| self.render(messages, &[], true);
@@ -48,12 +48,12 @@ impl Template {
     }
 }
 
-/// A template's own refusal is another matter than one that cannot be rendered.
+/// Distinguishes a template that refuses (`raise_exception`) from one that cannot be rendered.
 fn failure(error: minijinja::Error) -> ChatError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
     while let Some(at) = cause {
-        if let Some(Refusal(said)) = at.downcast_ref() {
-            return ChatError::Refused { said: said.clone() };
+        if let Some(Refusal(reason)) = at.downcast_ref() {
+            return ChatError::Refused { reason: reason.clone() };
         }
         cause = at.source();
     }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_and_functions_of_transformers_are_there() {
+    fn filters_and_functions_of_transformers_are_supported() {
         let cases = [
             ("{{ tools[0] | tojson }}", r#"{"b": 1.0, "a": "<é'"}"#),
             ("{{ tools | tojson(indent=1) }}", "[\n {\n  \"b\": 1.0,\n  \"a\": \"<é'\"\n }\n]"),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_refuses_says_why() {
+    fn a_refusal_contains_the_templates_message() {
         let error = render("{{ raise_exception('roles must alternate') }}").err().unwrap();
         assert!(error.to_string().contains("roles must alternate"), "{error}");
     }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_date_format_is_an_error_and_no_panic() {
+    fn an_invalid_date_format_is_an_error() {
         assert!(render("{{ strftime_now('%Q %') }}").is_err());
     }
 }

@@ -19,7 +19,7 @@ fn chat(family: &str) -> Chat {
     Chat::load(&path(family)).unwrap()
 }
 
-/// What Transformers made of a conversation.
+/// Output of Transformers for a conversation.
 #[derive(Deserialize)]
 struct Render {
     family: String,
@@ -67,7 +67,7 @@ fn snippets_of_jinja_render_as_in_transformers() {
     #[derive(Deserialize)]
     struct Snippets {
         told: Told,
-        /// Source, and what becomes of it; nothing where it is refused.
+        /// Source and output; `None` if it is refused.
         renders: Vec<(String, Option<String>)>,
     }
     let Snippets { told, renders } = read_json(&path("snippets.json")).unwrap();
@@ -146,7 +146,7 @@ fn refused(template: Option<&str>) -> ChatError {
 }
 
 #[test]
-fn a_template_of_an_unknown_family_that_hides_tools_and_results_is_refused_by_name() {
+fn a_template_of_an_unknown_family_that_hides_tools_and_results_is_refused() {
     let folder = copy_of("qwen2_5");
     let plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>{% endfor %}";
     std::fs::write(folder.path().join("chat_template.jinja"), plain).unwrap();
@@ -155,11 +155,11 @@ fn a_template_of_an_unknown_family_that_hides_tools_and_results_is_refused_by_na
         .unwrap();
     let error = Chat::load(folder.path()).err().unwrap();
     assert_eq!(error.code(), "chat::template_without_tools");
-    insta::assert_snapshot!(error, @"the chat template does not show the model the tools, the arguments of the tools, the names of its own calls, the arguments of its own calls");
+    insta::assert_snapshot!(error, @"the chat template hides from the model: the tools, the arguments of the tools, the names of its own calls, the arguments of its own calls");
 }
 
 #[test]
-fn a_call_format_nobody_knows_is_shown() {
+fn an_unknown_call_format_is_quoted_in_the_error() {
     let template = "{{ tools | tojson }}{% for m in messages %}{{ m.role }}:{{ m.content }}\
                     {% for c in m.tool_calls %}@{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}\
                     {% endfor %}";

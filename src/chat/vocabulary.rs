@@ -1,8 +1,8 @@
-//! Text to token ids and back, with the line drawn between a template's control tokens and anybody's text.
+//! Converts text to token ids and back, and keeps a template's control tokens apart from untrusted text.
 //!
-//! A control token (end of turn, role header, …) has power over the conversation, so text from outside must never
-//! become one, however it is spelled. Outside text is [masked](Vocabulary::mask) before it goes through a template;
-//! what is masked is tokenised as the plain characters it consists of.
+//! Control tokens (end of turn, role header, …) structure the conversation, so untrusted text must never become one,
+//! whatever it spells. Untrusted text is [masked](Vocabulary::mask) before it goes through a template;
+//! masked text is tokenized as plain characters.
 
 use std::{
     borrow::Cow,
@@ -17,15 +17,15 @@ use super::{
     folder::{named_tokens, read_json},
 };
 
-/// A Unicode noncharacter, never used for interchange: breaks the spelling of a control token in outside text.
+/// A Unicode noncharacter, never used for interchange. It breaks the spelling of a control token in untrusted text.
 pub(super) const MASK: char = '\u{FDD0}';
 
 pub struct Vocabulary {
-    /// Recognises control tokens.
+    /// Recognizes control tokens.
     tokenizer: Tokenizer,
     /// Reads control tokens as plain characters.
     literal: Tokenizer,
-    /// Control tokens by spelling.
+    /// Ids of the control tokens by their text.
     controls: BTreeMap<String, u32>,
     control_ids: BTreeSet<u32>,
 }
@@ -38,8 +38,8 @@ impl Vocabulary {
         Self::load(&folder.join("tokenizer.json"), &named)
     }
 
-    /// Loads `tokenizer.json`. `named` are tokens the configuration names (`eos_token`, …): control tokens even where
-    /// the tokenizer forgot to flag them as special.
+    /// Loads `tokenizer.json`. `named` are tokens that the configuration names (`eos_token`, …). They are control tokens
+    /// even if the tokenizer does not mark them as special.
     fn load(path: &Path, named: &[String]) -> Result<Self, ChatError> {
         let bytes =
             std::fs::read(path).map_err(|source| ChatError::Read { path: path.to_owned(), source })?;
@@ -83,7 +83,7 @@ impl Vocabulary {
         self.control_ids.contains(&id)
     }
 
-    /// Outside text, made safe to be put into a template.
+    /// Untrusted text, made safe for use in a template.
     pub fn mask<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let spelled = |control: &&String| text.contains(control.as_str());
         if !text.contains(MASK) && !self.controls.keys().any(|control| spelled(&control)) {
@@ -99,7 +99,7 @@ impl Vocabulary {
         Cow::Owned(masked)
     }
 
-    /// Tokens of a rendered template; masked text in it gives no control token.
+    /// Tokens of a rendered template. Masked text in it gives no control token.
     pub fn encode(&self, rendered: &str) -> Vec<u32> {
         if !rendered.contains(MASK) {
             return ids(&self.tokenizer, rendered);
@@ -126,7 +126,7 @@ impl Vocabulary {
         self.tokenizer.decode(tokens, false).unwrap_or_default()
     }
 
-    /// The text of sampled tokens in which only control tokens spell one: plain tokens that do are masked.
+    /// The text of sampled tokens. Plain tokens that spell a control token are masked, so only control tokens read as one.
     pub fn spell(&self, tokens: &[u32]) -> String {
         let text = self.decode(tokens);
         let spelled: usize = self.controls.keys().map(|control| text.matches(control.as_str()).count()).sum();
@@ -145,13 +145,13 @@ impl Vocabulary {
         text
     }
 
-    /// Byte offset of the last control token of a text; its length where there is none.
+    /// Byte offset of the last control token of a text, or its length if there is none.
     pub fn last_control_start(&self, text: &str) -> usize {
         let starts = self.controls.keys().filter_map(|control| text.rfind(control.as_str()));
         starts.max().unwrap_or(text.len())
     }
 
-    /// Byte offset behind the last control token of a text; 0 where there is none.
+    /// Byte offset after the last control token of a text, or 0 if there is none.
     pub fn last_control_end(&self, text: &str) -> usize {
         let ends = self
             .controls
@@ -160,7 +160,7 @@ impl Vocabulary {
         ends.max().unwrap_or(0)
     }
 
-    /// The first control token in a text, the longest where several start at once.
+    /// The first control token in a text; the longest if several start at the same place.
     fn next_control<'a>(&'a self, text: &str) -> Option<(usize, &'a str, u32)> {
         self.controls
             .iter()
@@ -177,7 +177,7 @@ pub(super) fn unmask(text: String) -> String {
     if text.contains(MASK) { text.replace(MASK, "") } else { text }
 }
 
-/// Special by the tokenizer's word, by the configuration's, or by its shape.
+/// Whether a token is special: marked by the tokenizer, named by the configuration, or of the form `<|…|>`.
 fn is_control(token: &AddedToken, named: &[String]) -> bool {
     let content = token.content.as_str();
     token.special
@@ -185,7 +185,8 @@ fn is_control(token: &AddedToken, named: &[String]) -> bool {
         || (content.starts_with("<|") && content.ends_with("|>"))
 }
 
-/// A byte-level or unknown-aware tokenizer never fails; text another one cannot represent gives no tokens.
+/// Tokenizers with byte-level or unknown tokens never fail. For other tokenizers, text they cannot represent gives no
+/// tokens.
 fn ids(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
     tokenizer.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
-//! The ways model families write tool calls: one file per format.
+//! The tool-call formats of model families, one file per format.
 //!
-//! Readers are total: any text gives a turn, and a call that cannot be read says why in words for the model.
+//! Parsers accept any text. A call that cannot be parsed gives an error text for the model.
 
 mod hermes;
 mod json;
@@ -32,9 +32,9 @@ pub(super) enum Format {
     Hermes,
     /// Tags for function and parameters: Qwen3-Coder, Qwen3.5.
     Xml,
-    /// JSON behind control tokens in brackets.
+    /// JSON after control tokens in brackets.
     Mistral(mistral::Version),
-    /// JSON between control tokens, or behind `functools`.
+    /// JSON between control tokens, or after `functools`.
     Phi(phi::Style),
     /// JSON as a whole turn: Llama 3.
     Llama,
@@ -57,8 +57,8 @@ impl Format {
         Self::Pythonic,
     ];
 
-    /// The format in which a template wrote this call, with this id, as the whole of a turn. Of several that can read
-    /// it, the one that writes most of it alike.
+    /// The format in which a template wrote this call, with this id, as a whole turn. If several formats can parse it, the
+    /// one whose own text matches best.
     pub fn detect(said: &str, call: &ToolCall, id: &str, tools: &Schemas) -> Option<Self> {
         let reads = |format: &Self| format.parse(said, tools).calls == [Ok(call.clone())];
         let alike = |format: &Self| {
@@ -75,8 +75,8 @@ impl Format {
         best
     }
 
-    /// A turn as the model writes it, without its end. Where a format has no place for text beside calls, the calls
-    /// alone.
+    /// A turn as the model writes it, without the end-of-turn token. If a format does not allow text with calls, only the
+    /// calls.
     pub fn assistant(self, text: &str, calls: &[ToolCall]) -> String {
         match self {
             Self::Hermes => hermes::assistant(text, calls),
@@ -88,7 +88,7 @@ impl Format {
         }
     }
 
-    /// Reads a turn. Total: any text gives a turn.
+    /// Parses a turn. Any text gives a turn.
     pub fn parse(self, text: &str, tools: &Schemas) -> Turn {
         let mut turn = match self {
             Self::Hermes => hermes::parse(text),
@@ -104,7 +104,7 @@ impl Format {
         turn
     }
 
-    /// What a turn says behind its reasoning; all of it where there is none.
+    /// The part of a turn after its reasoning, or all of it if there is none.
     pub fn behind_reasoning(self, text: &str) -> &str {
         let (_, rest) = match self {
             Self::Hermes => hermes::split(text),
@@ -117,7 +117,7 @@ impl Format {
         rest
     }
 
-    /// Tokens that end a turn in this format, where the tokenizer has them, beside the one the template writes.
+    /// Further end-of-turn tokens of this format, used if the tokenizer has them.
     pub fn ends(self) -> &'static [&'static str] {
         match self {
             Self::Llama | Self::Pythonic => &["<|eot_id|>", "<|eom_id|>"],

@@ -1,4 +1,4 @@
-//! Arguments of a call, bound to names as Python does it.
+//! Binds call arguments to parameter names as Python does.
 
 use minijinja::{Error, ErrorKind, Value, value::Kwargs};
 
@@ -17,10 +17,10 @@ pub fn split(arguments: &[Value]) -> Result<(&[Value], Named), Error> {
     Ok((positional, values))
 }
 
-/// The arguments of a function with these parameters, by place or by name.
+/// Binds arguments to these parameters, by position or by name.
 ///
 /// # Errors
-/// For more arguments than parameters, names that are none of them, and an argument given twice.
+/// For too many arguments, unknown names, and an argument given twice.
 pub fn bound<const N: usize>(arguments: &[Value], names: [&str; N]) -> Result<[Option<Value>; N], Error> {
     let (positional, named) = split(arguments)?;
     if positional.len() > N {

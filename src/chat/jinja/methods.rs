@@ -1,4 +1,4 @@
-//! Python's methods of texts, lists and mappings, those that change nothing.
+//! Python's methods of strings, lists and mappings that do not modify them.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use minijinja::{
 
 use super::{arguments::bound, invalid, is_namespace, pairs, python, text, tuples};
 
-/// Begin names under which [`super::source`] asks for what is not called.
+/// Prefixes of the names with which [`super::source`] accesses a method that is not called.
 pub const ATTRIBUTE: &str = "attribute_of_mapping_";
 pub const ITEM: &str = "item_of_mapping_";
 
 const READING: [&str; 5] = ["copy", "get", "items", "keys", "values"];
-/// The sandbox hides them, and keys of their names with them.
+/// The sandbox hides these methods, and keys of the same names.
 const WRITING: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 
 pub fn is_mapping_method(name: &str) -> bool {
@@ -47,7 +47,7 @@ fn is_mapping(value: &Value) -> bool {
     value.kind() == ValueKind::Map && !is_namespace(value)
 }
 
-/// A method that is looked at and not called: there, true, and nothing more.
+/// A method that is accessed but not called: it exists and is true.
 #[derive(Debug)]
 struct Method;
 
@@ -61,7 +61,7 @@ fn missing() -> Error {
     Error::from(ErrorKind::MissingArgument)
 }
 
-/// An argument that is given and not none.
+/// An argument that is given and is not `none`.
 fn given(value: Option<Value>) -> Option<Value> {
     value.filter(|value| !value.is_none())
 }
@@ -92,7 +92,7 @@ fn triple(parts: [&str; 3]) -> Value {
     Value::from(Tuple::from(parts.map(Value::from)))
 }
 
-/// What `startswith` and `endswith` look for: one text, or a tuple of them.
+/// Evaluates `startswith` and `endswith` for one string or a tuple of strings.
 fn any_of(value: Option<&Value>, is_there: impl Fn(&str) -> bool) -> Result<Value, Error> {
     let value = value.ok_or_else(missing)?;
     if let Some(text) = value.as_str() {

@@ -1,11 +1,11 @@
-//! Jinja as Transformers gives it to a chat template: an immutable sandbox with Python's methods of texts, lists and
-//! mappings. minijinja renders it; what it lacks or does otherwise is here.
+//! Jinja as Transformers provides it to a chat template: an immutable sandbox with Python's methods of strings, lists and
+//! mappings. minijinja renders it; this module adds what minijinja lacks or does differently.
 //!
-//! Nothing that changes a value is there (`append`, `pop`, `update`), as in Transformers. Not there either, and so an error
-//! that names it: the filters `wordwrap`, `wordcount`, `truncate`, `urlize`, `xmlattr`, `filesizeformat`, `forceescape` and
-//! `random`, `varargs` and `kwargs` of macros, `cycler`, and `%` on texts. Known to differ: `loop.last` and `loop.length`
-//! over the characters of a text, a text joined to one marked `safe` (it is not escaped), and a value that Transformers
-//! refuses, such as `none` gone through one by one.
+//! As in Transformers, nothing modifies a value (`append`, `pop`, `update`). Not supported, with an error that names it:
+//! the filters `wordwrap`, `wordcount`, `truncate`, `urlize`, `xmlattr`, `filesizeformat`, `forceescape` and `random`;
+//! `varargs` and `kwargs` of macros; `cycler`; `%` on strings. Known differences: `loop.last` and `loop.length` over the
+//! characters of a string, a string joined to one marked `safe` (it is not escaped), and values that Transformers refuses,
+//! such as iterating over `none`.
 
 mod arguments;
 mod methods;
@@ -23,15 +23,15 @@ use minijinja::{
 use super::python;
 use arguments::bound;
 
-/// Steps a template may take; a prompt with a hundred tools needs a few thousand.
+/// Maximum steps of a template. A prompt with a hundred tools needs a few thousand.
 const FUEL: u64 = 10_000_000;
-/// The day every template is told it is: the default of the Llama 3 templates.
+/// The date that every template gets: the default of the Llama 3 templates.
 const TODAY: (i32, u32, u32) = (2024, 7, 26);
 
 /// An environment with this template under this name.
 ///
 /// # Errors
-/// If the template is not written in Jinja.
+/// If the template is not valid Jinja.
 pub(super) fn environment(name: &'static str, source: &str) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
@@ -73,7 +73,7 @@ pub(super) fn environment(name: &'static str, source: &str) -> Result<Environmen
     Ok(environment)
 }
 
-/// A filter of a value, with what Python would call `*args, **kwargs`.
+/// A filter of a value, with Python's `*args, **kwargs`.
 fn filter<T: Into<Value>>(
     filter: fn(Value, &[Value]) -> Result<T, Error>,
 ) -> impl Fn(Value, Rest<Value>, Kwargs) -> Result<Value, Error> + Send + Sync {
@@ -127,7 +127,7 @@ fn default(value: Value, arguments: &[Value]) -> Result<Value, Error> {
     if value.is_undefined() || falsy { Ok(other.unwrap_or_else(|| "".into())) } else { Ok(value) }
 }
 
-/// Pairs of a mapping, in its order.
+/// The pairs of a mapping, in its order.
 fn pairs(value: &Value) -> Option<Vec<(Value, Value)>> {
     let object = value.as_object().filter(|object| object.repr() == ObjectRepr::Map)?;
     Some(object.try_iter_pairs()?.collect())
@@ -160,7 +160,7 @@ fn sorted_items(value: Value, arguments: &[Value]) -> Result<Value, Error> {
             None => sorted.clone(),
         }
     };
-    // Equal ones keep their order in both directions, as in Python.
+    // The sort is stable in both directions, as in Python.
     match is_true(&reverse) {
         false => pairs.sort_by_key(key),
         true => pairs.sort_by_key(|pair| std::cmp::Reverse(key(pair))),
@@ -199,7 +199,7 @@ fn trim(value: Value, arguments: &[Value]) -> Result<String, Error> {
     Ok(python::text(&value).trim_matches(of).to_owned())
 }
 
-/// With the entities that markupsafe writes.
+/// Escapes with the entities that markupsafe uses.
 fn escape(value: Value) -> String {
     let entities = [("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\"", "&#34;"), ("'", "&#39;")];
     entities
@@ -230,7 +230,7 @@ fn integer(value: Value, arguments: &[Value]) -> Result<Value, Error> {
         Some(text) => text::integer(text, base),
         None if value.kind() == ValueKind::Bool => Some(i128::from(value.is_true())),
         None if value.is_integer() => return Ok(value),
-        // Cut off, and at the bounds where it is larger than any number used.
+        // Truncates, and saturates for huge numbers.
         None => f64::try_from(value).ok().filter(|float| float.is_finite()).map(|float| float as i128),
     };
     Ok(parsed.map(Value::from).or(default).unwrap_or_else(|| 0.into()))
@@ -243,17 +243,17 @@ fn replace(value: Value, arguments: &[Value]) -> Result<String, Error> {
     Ok(text::replaced(&python::text(&value), &python::text(&old), &python::text(&new), count.unwrap_or(-1)))
 }
 
-/// As in Python, where nothing can be gone through one by one but none.
+/// Whether a value can be iterated over. Unlike in minijinja, `none` cannot.
 fn is_iterable(value: Value) -> bool {
     !value.is_none() && (value.as_str().is_some() || value.try_iter().is_ok())
 }
 
-/// As in Jinja2: what has a length and items, and so texts and mappings too.
+/// As in Jinja2: whatever has a length and items, so also strings and mappings.
 fn is_sequence(value: Value) -> bool {
     match value.kind() {
         ValueKind::String | ValueKind::Undefined | ValueKind::Seq => true,
         ValueKind::Map => !is_namespace(&value),
-        // `range` has a length; what a filter or `items()` gives has none or no items.
+        // `range` has a length; the results of filters and `items()` do not, or have no items.
         _ => false,
     }
 }
@@ -266,7 +266,7 @@ fn is_callable(value: Value) -> bool {
     value.as_object().is_some_and(|object| object.repr() == ObjectRepr::Plain)
 }
 
-/// The name `dict`: what it makes, and its `fromkeys`.
+/// The global `dict`, with `fromkeys`.
 #[derive(Debug)]
 struct Dict;
 
@@ -311,7 +311,7 @@ impl Object for Dict {
     }
 }
 
-/// What a template said when it refused a conversation.
+/// The message of a template's `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Refusal(pub String);

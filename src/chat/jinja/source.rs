@@ -1,15 +1,15 @@
-//! Changes to the source of a template where minijinja reads the same words otherwise than Jinja2.
+//! Rewrites template source that minijinja reads differently than Jinja2.
 //!
-//! | in the template | Jinja2 | becomes |
+//! | in the template | in Jinja2 | rewritten to |
 //! |---|---|---|
-//! | `{% generation %}` | marks what a model says, for training | a condition that always holds |
-//! | `x.items`, not called | the method of a mapping, whatever its keys | a call that answers with it |
-//! | `x['items']` | the key, or else the method | the same |
+//! | `{% generation %}` | marks what a model says, for training | a condition that is always true |
+//! | `x.items`, not called | the method of a mapping, whatever its keys | a call that returns it |
+//! | `x['items']` | the key, otherwise the method | a call that returns it |
 //! | `a ~ b` | joins `str(a)` and `str(b)` | `a \| string ~ b \| string` |
 
 use super::methods::{ATTRIBUTE, ITEM, is_mapping_method};
 
-/// The source with these changes; all else, white space too, stays as it was.
+/// The rewritten source. Everything else, including white space, is unchanged.
 pub fn rewritten(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -21,7 +21,7 @@ pub fn rewritten(source: &str) -> String {
             "{%" => raw_end(tag).or_else(|| expression_end(tag, "%}")),
             _ => expression_end(tag, "}}"),
         };
-        // What is never closed is minijinja's to complain of.
+        // minijinja reports unclosed tags.
         let (inside, behind) = tag.split_at(end.unwrap_or(tag.len()));
         if inside.starts_with("{#") || end.is_none() || raw_end(tag).is_some() {
             out.push_str(inside);
@@ -38,7 +38,7 @@ fn word(tag: &str) -> &str {
     &body[..body.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(body.len())]
 }
 
-/// Where the block ends that is opened by a `raw` tag.
+/// The end of the block that a `raw` tag opens.
 fn raw_end(tag: &str) -> Option<usize> {
     if word(tag) != "raw" {
         return None;
@@ -54,7 +54,7 @@ fn raw_end(tag: &str) -> Option<usize> {
     None
 }
 
-/// Where a tag ends, strings and brackets in it passed over.
+/// The end of a tag, skipping strings and brackets in it.
 fn expression_end(tag: &str, close: &str) -> Option<usize> {
     let mut depth = 0usize;
     let mut at = 2;
@@ -77,7 +77,7 @@ fn expression_end(tag: &str, close: &str) -> Option<usize> {
     None
 }
 
-/// Bytes of the string that a text begins with.
+/// Length in bytes of the string literal at the start of a text.
 fn string_len(text: &str) -> Option<usize> {
     let quote = text.chars().next()?;
     let mut escaped = false;
@@ -100,18 +100,18 @@ fn without_generation(tag: &str) -> String {
     }
 }
 
-/// A tag, or what is joined in it, with these changes.
+/// The rewritten tag, or operand of `~`.
 fn expression(tag: &str) -> String {
     let mut out = String::with_capacity(tag.len());
     let mut at = 0;
-    // Products bind closer than `~`: their last factor alone would become text.
+    // Products bind tighter than `~`: only their last factor would become text.
     let joins = !bare(tag).any(|letter| "*/%".contains(letter));
     while let Some(letter) = tag[at..].chars().next() {
         let (taken, written) = match letter {
             '~' if joins => joined(&tag[at..]),
             '"' | '\'' => (string_len(&tag[at..]).unwrap_or(tag.len() - at), None),
             '.' => attribute(&tag[at..]),
-            // A list of one text stands behind no value.
+            // After a value this is a subscript, not a list.
             '[' if out.ends_with(|c: char| c.is_alphanumeric() || "_)]".contains(c)) => item(&tag[at..]),
             _ => (letter.len_utf8(), None),
         };
@@ -124,7 +124,7 @@ fn expression(tag: &str) -> String {
     out
 }
 
-/// The characters of a tag outside of its strings, without those that open and close it.
+/// The characters of a tag outside its strings, without its delimiters.
 fn bare(tag: &str) -> impl Iterator<Item = char> + '_ {
     let body = tag.strip_prefix("{%").unwrap_or(tag);
     let body = body.strip_suffix("%}").unwrap_or(body);
@@ -143,20 +143,20 @@ fn bare(tag: &str) -> impl Iterator<Item = char> + '_ {
     })
 }
 
-/// `~` and what stands behind it.
+/// `~` and the operand after it.
 fn joined(text: &str) -> (usize, Option<String>) {
     let behind = text[1..].trim_start();
     let start = text.len() - behind.len();
     let Some(length) = operand(behind) else { return (1, None) };
     let rest = behind[length..].trim_start();
-    // The next one makes it a text; a test has none to join but true and false.
+    // A following `~` converts it to text; a test with `is` gives only true or false.
     let last = if rest.starts_with('~') || word_at(rest) == "is" { "" } else { " | string" };
     let written = format!("| string ~{}{}{last}", &text[1..start], expression(&behind[..length]));
     (start + length, Some(written))
 }
 
-/// Bytes of the operand at the start of a text: a name, a literal or brackets, and all that is behind them of calls,
-/// items, attributes and filters.
+/// Length in bytes of the operand at the start of a text: a name, a literal or brackets, with the calls, items, attributes
+/// and filters after it.
 fn operand(text: &str) -> Option<usize> {
     let spaces = |at: usize| text.len() - text[at..].trim_start().len();
     let mut at = text.len() - text.trim_start_matches(['-', '+', ' ']).len();
@@ -185,7 +185,7 @@ fn operand(text: &str) -> Option<usize> {
     }
 }
 
-/// Bytes of the brackets a text begins with.
+/// Length in bytes of the bracketed group at the start of a text.
 fn group_len(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     let mut at = 0;
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_that_minijinja_reads_otherwise_are_changed() {
+    fn only_what_minijinja_reads_differently_is_changed() {
         let same = [
             "plain .items ['items'] text",
             "{# x.items #}",

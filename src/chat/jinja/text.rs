@@ -1,16 +1,16 @@
-//! What Python's text methods do, where the standard library does it otherwise.
+//! Python's string methods that differ from those of Rust's standard library.
 
 /// `str.isspace` of a character: Unicode's white space and the four separators of ASCII.
 pub fn is_space(letter: char) -> bool {
     letter.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&letter)
 }
 
-/// What `strip(chars)` takes away.
+/// The characters that `strip(chars)` removes.
 pub fn stripped(chars: Option<&str>) -> impl Fn(char) -> bool + Copy + '_ {
     move |letter| chars.map_or_else(|| is_space(letter), |chars| chars.contains(letter))
 }
 
-/// Lines, and the break behind each.
+/// Lines, each with its line break.
 pub fn lines(text: &str) -> Vec<(&str, &str)> {
     let is_break = |c: char| {
         matches!(
@@ -33,7 +33,7 @@ pub fn lines(text: &str) -> Vec<(&str, &str)> {
     lines
 }
 
-/// `split(sep, maxsplit)`: at most this many cuts, any number where it is negative.
+/// `split(sep, maxsplit)`: at most this many splits, or any number if negative.
 pub fn split<'a>(text: &'a str, separator: Option<&str>, most: i64) -> Vec<&'a str> {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     match separator {
@@ -52,7 +52,7 @@ pub fn split<'a>(text: &'a str, separator: Option<&str>, most: i64) -> Vec<&'a s
     }
 }
 
-/// `rsplit(sep, maxsplit)`: the cuts are counted from the end.
+/// `rsplit(sep, maxsplit)`: splits count from the end.
 pub fn split_from_end<'a>(text: &'a str, separator: Option<&str>, most: i64) -> Vec<&'a str> {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let mut parts: Vec<&str> = match separator {
@@ -84,7 +84,7 @@ fn padding(text: &str, width: i64) -> usize {
     usize::try_from(width).unwrap_or(0).saturating_sub(text.chars().count())
 }
 
-/// Spaces for one method call are bounded, as a template is somebody else's program.
+/// Maximum width of one padding call, because templates are untrusted.
 const WIDEST: i64 = 1 << 16;
 
 pub fn padded_left(text: &str, width: i64, fill: char) -> String {
@@ -95,7 +95,7 @@ pub fn padded_right(text: &str, width: i64, fill: char) -> String {
     text.chars().chain(std::iter::repeat_n(fill, padding(text, width.min(WIDEST)))).collect()
 }
 
-/// `center`: of an odd number of fills the one more stands left if the width is odd, right if it is not.
+/// `center`: an odd fill character goes to the left if the width is odd, otherwise to the right.
 pub fn centered(text: &str, width: i64, fill: char) -> String {
     let padding = padding(text, width.min(WIDEST));
     let left = padding / 2 + (padding & usize::try_from(width.min(WIDEST)).unwrap_or(0) & 1);
@@ -137,7 +137,7 @@ pub fn integer(text: &str, base: u32) -> Option<i128> {
     whole.map(|whole| sign * whole).or_else(|| float().map(|float| float as i128))
 }
 
-/// A capital behind everything that is no letter.
+/// `title`: a capital after every non-letter.
 pub fn titled(text: &str) -> String {
     let mut out = String::new();
     let mut within = false;
@@ -164,7 +164,7 @@ pub fn swapped(text: &str) -> String {
     text.chars().map(swap).collect()
 }
 
-/// `expandtabs`: columns begin anew behind a line break.
+/// `expandtabs`: columns restart after a line break.
 pub fn with_spaces(text: &str, size: usize) -> String {
     let mut out = String::new();
     let mut column = 0;
@@ -185,7 +185,7 @@ pub fn with_spaces(text: &str, size: usize) -> String {
     out
 }
 
-/// Byte range of `text[start:end]`, counted in characters; nothing where it lies behind the end.
+/// Byte range of `text[start:end]`, counted in characters; `None` if it is past the end.
 pub fn range(text: &str, start: i64, end: Option<i64>) -> Option<(usize, usize)> {
     let count = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
     let bounded = |at: i64| if at < 0 { (at + count).max(0) } else { at.min(count) };

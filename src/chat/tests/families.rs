@@ -1,10 +1,10 @@
-//! Every family whose template was written here: rendered as in Transformers, learned, spoken and read.
+//! Tests of every family with a template of ours: rendering as in Transformers, learning, writing and parsing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-/// What Transformers made of the templates under `src/chat/own` and `tests/reference/chat/templates`.
+/// Output of Transformers for the templates under `src/chat/own` and `tests/reference/chat/templates`.
 #[derive(Deserialize)]
 struct Written {
     tools: Vec<Value>,
@@ -20,7 +20,7 @@ pub struct Family {
     template: String,
     bos: Option<String>,
     eos: String,
-    /// Control tokens beside those of the tiny tokenizer.
+    /// Control tokens besides those of the tiny tokenizer.
     special: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ struct Rendered {
     conversation: String,
     tools: bool,
     thinking: Option<bool>,
-    /// Nothing where the template refuses.
+    /// `None` if the template refuses.
     text: Option<String>,
 }
 
@@ -72,7 +72,7 @@ impl Family {
         folder
     }
 
-    /// Templates after the family's manner that hide tools, and refuse them.
+    /// Two templates in the family's style: one hides tools, one refuses them.
     pub fn toolless(&self) -> [String; 2] {
         let has = |token: &str| self.special.iter().chain([&self.eos]).any(|known| known == token);
         let turn = built_in::ALL.iter().map(|own| own.turn).find(|turn| has(turn)).unwrap_or("<|im_start|>");
@@ -126,7 +126,7 @@ fn an_episode_of_any_family_is_the_conversation_its_template_renders() {
         if messages.len() < 4 {
             continue;
         }
-        // The first prints lists in single quotes, texts in double ones; the second takes the system text back.
+        // The first prints lists in single quotes and texts in double quotes; the second removes the system text later.
         if (case.family.as_str(), case.conversation.as_str()) == ("pythonic", "typed_result")
             || case.family == "mistral_nemo"
         {
@@ -142,12 +142,12 @@ fn an_episode_of_any_family_is_the_conversation_its_template_renders() {
         assert_eq!(turn.calls, calls.into_iter().map(Ok).collect::<Vec<_>>(), "{}", family.name);
         let grown = [shared, task, said, chat.results(&turn.ids, &results)].concat();
 
-        // The conversation was rendered with ids of its own.
+        // The conversation was rendered with other ids.
         let named =
             |text: String, (index, id): (usize, &String)| text.replace(&format!("fixture0{index}"), id);
         let expected = turn.ids.iter().enumerate().fold(expected.clone(), named);
         assert_eq!(chat.decode(&grown), expected, "{} {}", family.name, case.conversation);
-        // Control tokens are what the template wrote, and nothing else is.
+        // The control tokens are exactly those that the template wrote.
         assert_eq!(grown, chat.vocabulary.encode(&expected), "{} {}", family.name, case.conversation);
     }
 }
@@ -161,8 +161,8 @@ fn a_template_shows_its_format_and_what_ends_a_turn() {
             let chat = family.chat(None);
             let ends: Vec<String> = chat.stop().iter().map(|id| chat.decode(&[*id])).collect();
             let several = if chat.has_parallel_calls() { "several" } else { "one" };
-            let nemo = "the chat template leaves the system text out once a conversation goes on: episodes keep what it \
-                        wrote at first";
+            let nemo = "the chat template omits the system text when a conversation continues; episodes keep the first \
+                        prompt";
             assert_eq!(chat.notice(), (family.name == "mistral_nemo").then_some(nemo));
             format!("{}: {:?}, {several}, {}", family.name, chat.format, ends.join(" "))
         })
@@ -235,7 +235,7 @@ fn outside_text_never_becomes_a_special_token() {
 }
 
 #[test]
-fn what_a_model_spells_in_plain_letters_is_no_call() {
+fn a_call_spelled_in_plain_tokens_is_not_a_call() {
     let chat = Family::named("mistral_v13").chat(None);
     let spelled = chat.encode_text("say [TOOL_CALLS]f[ARGS]{}");
     assert_eq!(chat.parse(&spelled).text, "say [TOOL_CALLS]f[ARGS]{}");
@@ -247,7 +247,7 @@ fn what_a_model_spells_in_plain_letters_is_no_call() {
 }
 
 #[test]
-fn a_template_that_hides_tools_is_replaced_by_the_familys_and_said_so() {
+fn a_template_that_hides_tools_is_replaced_by_the_familys_with_a_notice() {
     for family in written().families {
         for template in family.toolless() {
             let chat = Chat::load(family.folder(&template).path()).unwrap();
@@ -262,13 +262,13 @@ fn a_template_that_hides_tools_is_replaced_by_the_familys_and_said_so() {
         .toolless()
         .map(|template| Chat::load(family.folder(&template).path()).unwrap().notice().unwrap().to_owned());
     insta::assert_snapshot!(notices.join("\n"), @r"
-    the chat template does not show the model the tools, the arguments of the tools, the names of its own calls, the arguments of its own calls: mcprl's own template for Phi-4-mini is used
-    the chat template refuses a conversation with tools: no tools here: mcprl's own template for Phi-4-mini is used
+    the chat template hides from the model: the tools, the arguments of the tools, the names of its own calls, the arguments of its own calls; using mcprl's own template for Phi-4-mini
+    the chat template refuses a conversation with tools: no tools here; using mcprl's own template for Phi-4-mini
     ");
 }
 
 #[test]
-fn a_template_that_hides_tools_is_refused_where_it_writes_turns_as_no_family_known() {
+fn a_template_that_hides_tools_is_refused_if_its_family_is_unknown() {
     for family in written().families {
         for template in family.toolless() {
             let [blind, _] = family.toolless();
@@ -301,7 +301,7 @@ fn a_template_that_cannot_be_rendered_is_not_replaced() {
 }
 
 #[test]
-fn thinking_is_opened_or_closed_by_the_prompt_as_told() {
+fn the_prompt_opens_or_closes_thinking_as_configured() {
     let family = Family::named("xml");
     for (thinking, end) in
         [(None, "<think>\n"), (Some(true), "<think>\n"), (Some(false), "<think>\n\n</think>\n\n")]
@@ -312,7 +312,7 @@ fn thinking_is_opened_or_closed_by_the_prompt_as_told() {
         assert!(said.ends_with(&format!("<|im_start|>assistant\n{end}")), "{said}");
         assert!(chat.decode(&chat.results(&[], &["r".into()])).ends_with(end));
     }
-    // Where the prompt opens reasoning, a turn without any closes it first.
+    // If the prompt opens reasoning, a turn without reasoning closes it first.
     let reasoning = "<think>\\n' + (message.reasoning_content or '') + '\\n</think>\\n\\n'";
     let source = family.source().replace(reasoning, "<think></think>'");
     assert!(source != family.source());
@@ -325,7 +325,7 @@ fn thinking_is_opened_or_closed_by_the_prompt_as_told() {
     assert_eq!((turn.reasoning.as_deref(), turn.text.as_str()), (Some("because"), "so"));
 }
 
-/// Compares all templates of a file that `tests/reference/chat_render.py --all FILE` wrote.
+/// Compares all templates in a file written by `tests/reference/chat_render.py --all FILE`.
 #[test]
 #[ignore = "needs a file named by MCPRL_CHAT_RENDERS"]
 fn every_template_of_a_file_renders_as_in_transformers() {
@@ -368,7 +368,7 @@ proptest! {
         for family in written().families.iter().filter(|family| family.name != "xml") {
             let chat = family.chat(None);
             let turn = chat.parse(&chat.assistant("", &calls));
-            // A noncharacter of the mask is dropped from outside text.
+            // The mask character is dropped from untrusted text.
             let json = |calls: &[ToolCall]| serde_json::to_string(calls).unwrap().replace('\u{FDD0}', "");
             let read: Vec<ToolCall> = turn.calls.into_iter().map(Result::unwrap).collect();
             prop_assert_eq!(json(&read), json(&calls), "{}", family.name);

@@ -1,10 +1,10 @@
-//! What later turns are sampled after, where earlier ones lose their reasoning.
+//! Tests of the context of later turns if earlier turns lose their reasoning.
 
 use super::{families::Family, *};
 
 const TASK: &str = "Where is it?";
 
-/// A folder of the Qwen3 template, and of one like it that never writes what was thought.
+/// A folder with the Qwen3 template, or with a variant that never writes reasoning.
 fn qwen3(drops: bool) -> tempfile::TempDir {
     let folder = copy_of("qwen3");
     let path = folder.path().join("chat_template.jinja");
@@ -26,8 +26,8 @@ fn call() -> ToolCall {
     ToolCall { name: "list_tables".into(), arguments: json!({"like": "t"}).as_object().unwrap().clone() }
 }
 
-/// The tokens that a turn with this behind its header is sampled after, and what comes of it behind its results.
-fn told(chat: &Chat, thought: &str) -> (Vec<u32>, Option<RewrittenHistory>) {
+/// The context of a turn that starts with `thought`, and the rewritten context after its results.
+fn rewritten(chat: &Chat, thought: &str) -> (Vec<u32>, Option<RewrittenHistory>) {
     let prompt = chat.prompt(TASK).unwrap();
     let before = [prompt.shared, prompt.task].concat();
     let said = chat.format.assistant("Let me see.", &[call()]);
@@ -37,7 +37,7 @@ fn told(chat: &Chat, thought: &str) -> (Vec<u32>, Option<RewrittenHistory>) {
     (before, rewritten)
 }
 
-/// What a client that hands back text and calls alone makes the server render.
+/// The tokens that a server renders for a client that returns only text and calls.
 fn served(chat: &Chat) -> Vec<u32> {
     let mut messages = chat.briefing.messages.clone();
     messages.extend([
@@ -57,16 +57,16 @@ fn without_reasoning_the_history_is_what_the_template_writes_of_text_and_calls()
     let cases = [
         (folder.path(), Thinking::Template, "<think>\nhm\n</think>\n\n"),
         (folder.path(), Thinking::Template, "<think>\n\n</think>\n\n"),
-        // The prompt has written an empty reasoning, which the history has not.
+        // The prompt contains empty reasoning, the history none.
         (folder.path(), Thinking::Off, ""),
-        // The prompt has opened reasoning; the history has an empty one.
+        // The prompt opens reasoning; the history contains empty reasoning.
         (opened.path(), Thinking::Template, "hm\n</think>\n\n"),
         (opened.path(), Thinking::Template, ""),
         (opened.path(), Thinking::Off, "<think>second thoughts</think>"),
     ];
     for (folder, thinking, thought) in cases {
         let chat = load(folder, thinking, HistoryThinking::Strip);
-        let (before, rewritten) = told(&chat, thought);
+        let (before, rewritten) = rewritten(&chat, thought);
         let RewrittenHistory { kept, turn, header } = rewritten.unwrap();
         let whole = [&before[..kept], &turn, &header].concat();
         assert_eq!(chat.decode(&whole), chat.decode(&served(&chat)), "{thinking:?} {thought:?}");
@@ -76,22 +76,23 @@ fn without_reasoning_the_history_is_what_the_template_writes_of_text_and_calls()
 }
 
 #[test]
-fn a_turn_that_stands_in_the_history_as_it_was_sampled_is_not_retold() {
+fn a_turn_that_the_history_contains_as_sampled_is_not_rewritten() {
     for family in ["qwen2_5", "qwen3_instruct_2507", "qwen3", "warmup"] {
         let chat = load(&path(family), Thinking::Template, HistoryThinking::Strip);
-        assert_eq!(told(&chat, "").1, None, "{family}");
+        assert_eq!(rewritten(&chat, "").1, None, "{family}");
     }
 }
 
 #[test]
-fn unless_told_otherwise_the_template_decides() {
+fn the_template_decides_by_default() {
     let thought = "<think>\nhm\n</think>\n\n";
-    let is_retold =
-        |drops, history| told(&load(qwen3(drops).path(), Thinking::Template, history), thought).1.is_some();
-    assert!(!is_retold(false, HistoryThinking::Template), "Qwen3 keeps what was thought since the task");
-    assert!(is_retold(true, HistoryThinking::Template));
-    assert!(!is_retold(true, HistoryThinking::Keep));
-    assert!(is_retold(false, HistoryThinking::Strip));
+    let is_rewritten = |drops, history| {
+        rewritten(&load(qwen3(drops).path(), Thinking::Template, history), thought).1.is_some()
+    };
+    assert!(!is_rewritten(false, HistoryThinking::Template), "Qwen3 keeps the reasoning since the task");
+    assert!(is_rewritten(true, HistoryThinking::Template));
+    assert!(!is_rewritten(true, HistoryThinking::Keep));
+    assert!(is_rewritten(false, HistoryThinking::Strip));
     for family in FAMILIES {
         let chat = chat(family).with_history(HistoryThinking::Template).unwrap();
         assert!(chat.stripping.is_none(), "{family}");
@@ -99,7 +100,7 @@ fn unless_told_otherwise_the_template_decides() {
 }
 
 #[test]
-fn a_template_that_writes_the_conversation_anew_at_its_end_cannot_strip() {
+fn a_template_that_changes_earlier_text_cannot_strip() {
     let folder = qwen3(false);
     let path = folder.path().join("chat_template.jinja");
     let source = std::fs::read_to_string(&path).unwrap();
@@ -113,7 +114,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn whatever_was_sampled_the_history_goes_on_from_what_stays(
+    fn any_sampled_tokens_give_a_valid_history(
         tokens in prop::collection::vec(0u32..407, 0..48),
     ) {
         let chat = load(&path("qwen3"), Thinking::Off, HistoryThinking::Strip);
@@ -122,7 +123,7 @@ proptest! {
         let RewrittenHistory { kept, turn, header } = chat.rewritten(&before, &tokens, &chat.results(&[], &["r".into()])).unwrap();
         prop_assert_eq!(kept + header.len(), before.len());
         let controls = |tokens: &[u32]| tokens.iter().filter(|id| chat.vocabulary.is_control(**id)).count();
-        // A header, an end, and those of the results; no more than were sampled beside them.
+        // At most the sampled control tokens, a header, an end-of-turn token, and those of the results.
         let of_results = controls(&chat.results(&[], &["r".into()])) - controls(&header);
         prop_assert!(controls(&turn) <= controls(&tokens) + controls(&header) + 1 + of_results);
     }
