@@ -1,10 +1,10 @@
-//! Long results, shortened to what a context can bear.
+//! Shortens long results so that they fit the context.
 
 use crate::chat::Chat;
 
-/// The text, or where it has more than `most` tokens its beginning and end with a note between.
+/// The text. If it has more than `most` tokens, its beginning and end with a note in between.
 pub(super) fn clip(chat: &Chat, text: String, most: usize) -> String {
-    // No tokenizer makes a token of nothing: a text of few bytes has few tokens.
+    // A token has at least one byte, so a text of few bytes has few tokens.
     if text.len() <= most {
         return text;
     }

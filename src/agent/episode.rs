@@ -14,10 +14,10 @@ use crate::{
     mcp::{McpError, Outcome, Session},
 };
 
-/// Who speaks for the model: the engine, or a script in tests.
+/// Samples the policy's turns: the engine, or a script in tests.
 pub trait PolicyHandle: Send {
-    /// Appends given tokens to the conversation, then samples until a token of `stop` or `max_new` tokens.
-    /// The first turn of an episode appends nothing: the conversation was opened with its prompt.
+    /// Appends tokens to the conversation, then samples until a token of `stop` or `max_new` tokens.
+    /// The first turn of an episode appends nothing, because the conversation starts with its prompt.
     fn turn(
         &mut self,
         append: &[u32],
@@ -25,7 +25,7 @@ pub trait PolicyHandle: Send {
         max_new: usize,
     ) -> impl Future<Output = Result<Sampled, EngineError>> + Send;
 
-    /// Goes on from another prompt, given in pieces as an prompt_tokens is.
+    /// Continues from another prompt, given in pieces as in [`PromptTokens`].
     fn reopen(&mut self, pieces: Vec<Arc<[u32]>>);
 }
 
@@ -39,9 +39,9 @@ impl PolicyHandle for Sequence {
     }
 }
 
-/// Who answers calls: an MCP session, or a script in tests.
+/// Answers tool calls: an MCP session, or a script in tests.
 pub trait Server: Sync {
-    /// Calls a tool by its wire name. An error means that there is no answer, and the episode is over.
+    /// Calls a tool by the server's name for it. An error means that there is no answer, and ends the episode.
     fn call(
         &self,
         name: &str,
@@ -55,21 +55,21 @@ impl Server for Session {
     }
 }
 
-/// When an episode is ended although the task is not done.
+/// Limits that end an episode before its task is done.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
     /// Model turns.
     pub turns: u32,
     /// Tokens sampled in one turn.
     pub turn_tokens: usize,
-    /// Tokens of the whole episode, prompt and results included; where earlier turns lose their reasoning, of what a turn is
-    /// sampled after, and the turn.
+    /// Tokens of the whole episode, including prompt and results. If earlier turns lose their reasoning, tokens of a turn
+    /// and its context.
     pub tokens: usize,
-    /// Calls that reach the server; further ones are answered with an error.
+    /// Calls that reach the server. Further calls get an error.
     pub calls: u32,
-    /// Tokens of one result; longer ones lose their middle.
+    /// Tokens of one result. The middle of longer results is removed.
     pub result_tokens: usize,
-    /// Wall time. Meant for the server that hangs: an episode it ends depends on the machine.
+    /// Wall time. Meant for servers that hang: an episode that it ends depends on the machine.
     pub time: Duration,
 }
 
@@ -77,14 +77,14 @@ pub struct Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// By `complete_task`.
+    /// The policy called `complete_task`.
     Completed,
-    /// By a turn without a call.
+    /// A turn had no call.
     NoCall,
     OutOfTurns,
     OutOfTokens,
     OutOfTime,
-    /// The server was lost in a call. Whether by that call, who plays the episode finds out.
+    /// The server was lost during a call. The caller finds out whether that call was the cause.
     ServerDown,
 }
 
@@ -117,16 +117,16 @@ impl fmt::Display for End {
     }
 }
 
-/// How an episode begins: the task as messages and as tokens, cut where sharing ends.
+/// The prompt of an episode, as messages and as tokens, split where sharing ends.
 #[derive(Debug, Clone)]
 pub struct PromptTokens {
     messages: Vec<Value>,
-    /// What a conversation is opened with.
+    /// The prompt's tokens.
     pub pieces: Vec<Arc<[u32]>>,
 }
 
 impl PromptTokens {
-    /// The task behind the system text and tools that the chat was briefed with.
+    /// The prompt of a task, with the system text and tools of [`Chat::brief`].
     ///
     /// # Errors
     /// If the template cannot write the task.
@@ -143,42 +143,42 @@ impl PromptTokens {
     }
 }
 
-/// A call that was not answered, and why.
+/// A call that was not answered, and its error.
 #[derive(Debug)]
 pub struct LostCall {
     pub call: ToolCall,
     pub cause: McpError,
 }
 
-/// What happened in an episode. `tokens`, `sampled` and `logprobs` have equal length.
+/// A finished episode. `tokens`, `sampled` and `logprobs` have equal length.
 #[derive(Debug)]
 pub struct Episode {
-    /// The conversation as a template takes it: {role, content, tool_calls?}, ids on calls and results.
+    /// The conversation as a template expects it: {role, content, tool_calls?}, with ids on calls and results.
     pub messages: Vec<Value>,
     pub tokens: Vec<u32>,
-    /// True where the policy sampled the token.
+    /// True if the policy sampled the token.
     pub sampled: Vec<bool>,
-    /// Natural log-probability of each sampled token; 0 elsewhere.
+    /// Natural log-probability of each sampled token; 0 for other tokens.
     pub logprobs: Vec<f32>,
-    /// Where further rows begin, as in [`Trajectory::row_starts`](crate::data::Trajectory::row_starts).
+    /// Starts of further rows, as in [`Trajectory::row_starts`](crate::data::Trajectory::row_starts).
     pub row_starts: Vec<usize>,
     pub turns: u32,
     /// Names of the tools whose calls reached the server, in order.
     pub tools: Vec<String>,
-    /// Calls that came back as errors, from the server or from here.
+    /// Calls that returned an error, from the server or from mcprl.
     pub tool_errors: u32,
-    /// Turns with a call that could not be read.
+    /// Turns with a call that could not be parsed.
     pub parse_failures: u32,
     pub end: End,
     pub answer: Option<String>,
-    /// The call in which the server was lost, where that ended the episode.
+    /// The call during which the server was lost, if that ended the episode.
     pub lost: Option<LostCall>,
 }
 
-/// Plays one episode to its end.
+/// Runs one episode to its end.
 ///
 /// # Errors
-/// Only where the engine fails; what goes wrong on the server's side is part of the episode.
+/// Only if the engine fails. Failures of the server are part of the episode.
 pub async fn episode(
     policy: &mut impl PolicyHandle,
     server: &impl Server,
@@ -190,9 +190,9 @@ pub async fn episode(
     let deadline = Instant::now() + limits.time;
     let episode = Episode::opened(prompt_tokens);
     let prompt_pieces = prompt_tokens.pieces.clone();
-    let mut table = EpisodeRun { server, chat, toolbox, limits, deadline, prompt_pieces, episode };
-    let end = table.play(policy).await?;
-    Ok(Episode { end, ..table.episode })
+    let mut run = EpisodeRun { server, chat, toolbox, limits, deadline, prompt_pieces, episode };
+    let end = run.run(policy).await?;
+    Ok(Episode { end, ..run.episode })
 }
 
 impl Episode {
@@ -214,7 +214,7 @@ impl Episode {
         }
     }
 
-    /// The row that turns are added to.
+    /// The current row, to which turns are appended.
     fn row(&self) -> &[u32] {
         &self.tokens[self.row_starts.last().copied().unwrap_or(0)..]
     }
@@ -225,7 +225,7 @@ impl Episode {
         self.logprobs.resize(self.tokens.len(), 0.0);
     }
 
-    fn speak(&mut self, turn: &Sampled) {
+    fn append_turn(&mut self, turn: &Sampled) {
         self.turns += 1;
         self.tokens.extend(&turn.tokens);
         self.sampled.resize(self.tokens.len(), true);
@@ -233,28 +233,28 @@ impl Episode {
     }
 }
 
-/// An episode being played.
+/// A running episode.
 struct EpisodeRun<'a, S> {
     server: &'a S,
     chat: &'a Chat,
     toolbox: &'a Toolbox,
     limits: &'a Limits,
     deadline: Instant,
-    /// What the conversation was opened with, or opened anew.
+    /// The prompt of the current row.
     prompt_pieces: Vec<Arc<[u32]>>,
     episode: Episode,
 }
 
-/// What the next turn is sampled after.
+/// The context of the next turn.
 enum Next {
-    /// The conversation so far and this.
+    /// The current row followed by these tokens.
     Append(Vec<u32>),
-    /// These pieces, in a row of their own.
+    /// These pieces, in a new row.
     Reopen(Vec<Arc<[u32]>>),
 }
 
 impl<S: Server> EpisodeRun<'_, S> {
-    async fn play(&mut self, policy: &mut impl PolicyHandle) -> Result<End, EngineError> {
+    async fn run(&mut self, policy: &mut impl PolicyHandle) -> Result<End, EngineError> {
         let mut next = Next::Append(Vec::new());
         while self.episode.turns < self.limits.turns {
             let used = match &next {
@@ -286,9 +286,9 @@ impl<S: Server> EpisodeRun<'_, S> {
                     self.prompt_pieces = pieces;
                 }
             }
-            self.episode.speak(&sampled);
+            self.episode.append_turn(&sampled);
             let turn = self.chat.parse(&sampled.tokens);
-            self.note_turn(&sampled.tokens, &turn);
+            self.record_turn(&sampled.tokens, &turn);
             if sampled.stop != Stop::Token {
                 return Ok(End::OutOfTokens);
             }
@@ -296,22 +296,24 @@ impl<S: Server> EpisodeRun<'_, S> {
                 return Ok(End::NoCall);
             }
             match self.answer_calls(turn.calls, &turn.ids).await {
-                Ok(results) => next = self.go_on(&sampled.tokens, self.chat.results(&turn.ids, &results)),
+                Ok(results) => {
+                    next = self.next_context(&sampled.tokens, self.chat.results(&turn.ids, &results))
+                }
                 Err(end) => return Ok(end),
             }
         }
         Ok(End::OutOfTurns)
     }
 
-    /// What comes behind a turn and its results.
-    fn go_on(&self, sampled: &[u32], results: Vec<u32>) -> Next {
+    /// The context after a turn and its results.
+    fn next_context(&self, sampled: &[u32], results: Vec<u32>) -> Next {
         let row = self.episode.row();
         let before = &row[..row.len() - sampled.len()];
         let Some(RewrittenHistory { kept, turn, header }) = self.chat.rewritten(before, sampled, &results)
         else {
             return Next::Append(results);
         };
-        // Pieces that stay whole are not computed again.
+        // Pieces that are kept whole are not recomputed.
         let mut pieces: Vec<Arc<[u32]>> = Vec::new();
         let mut end = 0;
         for piece in self.prompt_pieces.iter().take_while(|piece| {
@@ -326,7 +328,7 @@ impl<S: Server> EpisodeRun<'_, S> {
         Next::Reopen(pieces)
     }
 
-    /// Answers the calls of one turn, in order; an end where one of them ends the episode.
+    /// Answers the calls of one turn in order. `Err` if one of them ends the episode.
     async fn answer_calls(
         &mut self,
         calls: Vec<Result<ToolCall, String>>,
@@ -379,8 +381,8 @@ impl<S: Server> EpisodeRun<'_, S> {
         format!("error: {why}")
     }
 
-    /// Keeps a turn for people; one that could not be read, as it was written.
-    fn note_turn(&mut self, tokens: &[u32], turn: &Turn) {
+    /// Adds a turn to the messages. A turn that could not be parsed is added as raw text.
+    fn record_turn(&mut self, tokens: &[u32], turn: &Turn) {
         let calls: Option<Vec<&ToolCall>> = turn.calls.iter().map(|call| call.as_ref().ok()).collect();
         let mut message = Map::from_iter([("role".to_owned(), Value::from("assistant"))]);
         match calls {
@@ -395,7 +397,7 @@ impl<S: Server> EpisodeRun<'_, S> {
                     message.insert("tool_calls".into(), calls);
                 }
             }
-            // Its end is the template's to write.
+            // Without the end-of-turn token, which the template writes.
             None => _ = message.insert("content".into(), self.chat.written(tokens).into()),
         }
         self.episode.messages.push(message.into());

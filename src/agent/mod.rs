@@ -1,12 +1,11 @@
 //! An episode: a policy and a server, turn by turn, until the task is done or a limit is reached.
 //!
-//! Token in, token out: what the policy sampled is kept as it was sampled, and only what others said is appended, so
-//! the tokens of an episode are exactly those the policy saw. Where earlier turns lose their reasoning, a turn is sampled
-//! after other tokens than the conversation's so far: the episode goes on in a row of its own. Every episode ends with a reason. Whatever a policy
-//! writes is answered: a malformed call, an unknown tool and wrong arguments come back to it as errors. What the server fails
-//! to answer is shown to nobody: it ends the episode.
+//! Sampled tokens are kept, and only tool results and template text are appended, so the tokens of an episode are exactly
+//! those the policy saw. If earlier turns lose their reasoning, the context changes and the episode continues in a new
+//! row. Every episode ends with a reason. Every output of the policy gets an answer: a malformed call, an unknown tool and
+//! wrong arguments give an error that the policy sees. A call that the server does not answer ends the episode.
 //!
-//! Nothing here knows of rewards or training, and nothing depends on how long a tool took, up to the limit on time.
+//! This module does not know rewards or training. Except for the time limit, nothing depends on how long a tool took.
 
 mod clip;
 mod episode;

@@ -17,7 +17,7 @@ use crate::{
 
 mod models;
 
-/// Says its lines and writes down what it was told in between.
+/// Replays its lines and records the tokens it gets in between.
 struct Script {
     lines: VecDeque<(Vec<u32>, Stop)>,
     heard: Vec<Vec<u32>>,
@@ -40,7 +40,8 @@ impl PolicyHandle for Script {
     }
 }
 
-/// Answers `look` with its argument and `count` at length, fails on `fail`, is lost on `crash` and never answers `hang`.
+/// A server that answers `look` with its argument and `count` with a long text, fails on `fail`, is lost on `crash` and
+/// never answers `hang`.
 #[derive(Default)]
 struct Desk {
     calls: Mutex<Vec<String>>,
@@ -101,7 +102,7 @@ fn limits() -> Limits {
     }
 }
 
-/// A turn in words: what the model writes before its end-of-turn token.
+/// Runs an episode whose turns are these lines, without their end-of-turn tokens.
 async fn play(lines: &[&str], limits: Limits) -> Played {
     let (toolbox, desk) = (toolbox(), Desk::default());
     let chat = chat().brief("Be brief.", toolbox.functions()).unwrap();
@@ -125,7 +126,7 @@ fn call(name: &str, arguments: Value) -> String {
 }
 
 #[tokio::test]
-async fn an_episode_keeps_sampled_tokens_and_appends_only_what_others_said() {
+async fn an_episode_keeps_sampled_tokens_and_appends_only_results() {
     let look = call("look", json!({"at": "the shelf"}));
     let done = call("complete_task", json!({"answer": "there"}));
     let played = play(&[&look, &done], limits()).await;
@@ -152,7 +153,7 @@ async fn an_episode_keeps_sampled_tokens_and_appends_only_what_others_said() {
 }
 
 #[tokio::test]
-async fn where_earlier_turns_lose_their_reasoning_an_episode_goes_on_in_a_row_of_its_own() {
+async fn an_episode_continues_in_a_new_row_if_earlier_turns_lose_their_reasoning() {
     let (toolbox, desk) = (toolbox(), Desk::default());
     let chat = chat().with_history(HistoryThinking::Strip).unwrap();
     let chat = chat.brief("Be brief.", toolbox.functions()).unwrap();
@@ -198,12 +199,12 @@ async fn where_earlier_turns_lose_their_reasoning_an_episode_goes_on_in_a_row_of
     let [one, two, three, four] = lines.map(|line| format!("{line}<|im_end|>"));
     let expected = [
         (format!("{prompt}{one}"), one),
-        // A turn that thought nothing is followed in its own row.
+        // After a turn without reasoning the row continues.
         (format!("{second}{three}"), format!("{two}{three}")),
         (format!("{third}{four}"), four),
     ];
     assert_eq!(rows, expected);
-    // What was opened before is opened again as the same pieces.
+    // The common beginning is reopened as the same pieces.
     assert!(script.reopened.iter().all(|pieces| pieces.starts_with(&prompt_tokens.pieces[..2])));
     assert_eq!(chat.decode(&script.reopened[1].concat()), third);
     let thought: Vec<_> =
@@ -212,7 +213,7 @@ async fn where_earlier_turns_lose_their_reasoning_an_episode_goes_on_in_a_row_of
 }
 
 #[tokio::test]
-async fn the_conversation_is_kept_for_people() {
+async fn an_episode_records_its_messages() {
     let look = format!("Let me see.\n{}", call("look", json!({"at": "x"})));
     let played = play(&[&look, "<tool_call>{broken</tool_call>", "I give up."], limits()).await;
     insta::assert_snapshot!(
@@ -230,7 +231,7 @@ async fn the_conversation_is_kept_for_people() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_called_is_answered_and_counted() {
+async fn invalid_calls_get_an_error_and_are_counted() {
     let lines = [
         "<tool_call>{broken</tool_call>",
         &call("nothing", json!({})),

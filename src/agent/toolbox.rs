@@ -1,4 +1,4 @@
-//! The tools an agent is shown, and what becomes of a call.
+//! The tools of an agent, and how its calls are handled.
 
 use std::{
     collections::BTreeMap,
@@ -9,11 +9,11 @@ use serde_json::{Map, Value};
 
 use crate::{chat::ToolCall, data, error::Diagnostic};
 
-/// The tools of a server, by the names the agent knows them by.
+/// The tools of a server by the agent's names for them.
 #[derive(Debug, Clone)]
 pub struct Toolbox {
     functions: Vec<Value>,
-    /// Wire names by shown names; `None` for `complete_task`.
+    /// The server's names by the agent's names; `None` for `complete_task`.
     names: BTreeMap<String, Option<String>>,
 }
 
@@ -25,7 +25,7 @@ pub enum ToolboxError {
         #[source]
         source: serde_json::Error,
     },
-    #[error("{path} lists no tool")]
+    #[error("{path} contains no tools")]
     Empty { path: PathBuf },
 }
 
@@ -38,18 +38,18 @@ impl Diagnostic for ToolboxError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some("the table of tools is written by a stage of kind \"discover\"".into())
+        Some("use the `tools` output of a stage of kind \"discover\"".into())
     }
 }
 
-/// What is to be done about a call.
+/// How a call is handled.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action<'a> {
-    /// The server's to answer, under its own name.
+    /// Sent to the server under its own name for the tool.
     Call { wire_name: &'a str },
-    /// The episode is over.
+    /// Ends the episode.
     Complete { answer: String },
-    /// Answered here, in these words.
+    /// Answered by mcprl with this error.
     Refuse(String),
 }
 
@@ -81,7 +81,7 @@ impl Toolbox {
         &self.functions
     }
 
-    /// The server's own name of the tool that a call reaches; `None` where it is answered here.
+    /// The server's name of the called tool; `None` if mcprl answers the call.
     pub fn wire_name(&self, call: &ToolCall) -> Option<&str> {
         self.names.get(&call.name)?.as_deref()
     }
@@ -101,7 +101,7 @@ impl Toolbox {
     }
 }
 
-/// The answer as text; a model may well write a number or a list.
+/// The answer as text. Models may write a number or a list.
 fn answer(arguments: &Map<String, Value>) -> Option<String> {
     match arguments.get("answer")? {
         Value::Null => None,

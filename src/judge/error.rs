@@ -1,6 +1,6 @@
 use crate::{error::Diagnostic, llm::LlmError};
 
-/// What can go wrong with a judge.
+/// Errors of a judge.
 #[derive(Debug, thiserror::Error)]
 pub enum JudgeError {
     #[error(transparent)]
@@ -23,9 +23,9 @@ impl Diagnostic for JudgeError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Llm(error) => error.hint(),
-            Self::Prompt(_) => Some("relative.jinja sees `task` and `attempts` (id, conversation)".into()),
+            Self::Prompt(_) => Some("relative.jinja can use `task` and `attempts` (id, conversation)".into()),
             Self::Reply { .. } => {
-                Some("a larger judge, a higher max_tokens or smaller groups may help".into())
+                Some("use a larger judge model, a higher max_tokens or smaller groups".into())
             }
         }
     }

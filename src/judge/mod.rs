@@ -1,7 +1,7 @@
-//! Rewards: what an episode was worth, and why.
+//! Rewards of episodes, with their components.
 //!
-//! Ground truth comes first: no judge lifts a wrong answer above a right one, and shaping is too small to. Rewards
-//! depend on the trajectories and the judge alone, never on the order in which episodes were played or judged.
+//! Ground truth has priority: neither a judge nor shaping can raise a wrong answer above a right one. Rewards depend only
+//! on the trajectories and the judge, not on the order in which episodes ran or were judged.
 
 mod error;
 mod relative;

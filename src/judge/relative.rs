@@ -1,8 +1,8 @@
 //! A language model compares the attempts of one group and scores each between 0 and 1.
 //!
-//! Relative scores follow RULER (OpenPipe ART). Against a judge's habits: attempts are shown in several seeded
-//! orders under names that say nothing, scores are matched by name and never by place, equal attempts are shown once
-//! and get one score, and a reply is asked for again until it has exactly one score for each attempt.
+//! Relative scores follow RULER (OpenPipe ART). To reduce the judge's bias, attempts are shown in several seeded orders
+//! under neutral names, scores are matched by name and not by position, and equal attempts are shown once and share a
+//! score. The judge is asked again until a reply has exactly one score for each attempt.
 
 use std::collections::BTreeMap;
 
@@ -17,19 +17,19 @@ use crate::{
     random::permutation,
 };
 
-/// How the judge is asked.
+/// Settings of the relative judge.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelativeSpec {
     /// The prompt, a jinja template of `task` and `attempts`, each with `id` and `conversation`.
     pub prompt: String,
-    /// Orders in which a group is shown; scores are averaged over them.
+    /// Number of orders in which a group is shown. Scores are averaged over them.
     pub orders: u32,
-    /// Replies asked for until one can be used.
+    /// Maximum number of replies until one is usable.
     pub attempts: u32,
     pub seed: u64,
 }
 
-/// What the judge thinks of one attempt.
+/// The judge's score of one attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     /// From 0 to 1.
@@ -37,7 +37,7 @@ pub struct Verdict {
     pub explanation: Option<String>,
 }
 
-/// Replies by the digest of what was asked, so that nothing is paid for twice.
+/// A cache of replies by the digest of the question, so that no question is billed twice.
 pub trait Memory: Sync {
     fn recall(&self, question: &Digest) -> Option<String>;
     fn keep(&self, question: &Digest, reply: &str) -> crate::error::Result<()>;
@@ -58,13 +58,13 @@ impl Relative {
         &self.client
     }
 
-    /// Judges one group; verdicts come in the group's order.
+    /// Judges one group. Returns verdicts in the group's order.
     pub async fn judge(
         &self,
         group: &[JudgedTrajectory<'_>],
         memory: &impl Memory,
     ) -> crate::error::Result<Vec<Verdict>> {
-        // Equal conversations are one attempt.
+        // Equal conversations count as one attempt.
         let mut distinct: Vec<&str> = Vec::new();
         let mut which = Vec::with_capacity(group.len());
         for attempt in group {
@@ -97,7 +97,7 @@ impl Relative {
     fn question(&self, task: &str, conversations: &[&str], order: &[usize]) -> Result<String, JudgeError> {
         let conversation = |place: &usize| {
             let messages: Vec<Value> = serde_json::from_str(conversations[*place]).unwrap_or_default();
-            // What the system said is the same in all.
+            // The system message is the same in all attempts.
             messages.into_iter().filter(|message| message["role"] != "system").collect::<Vec<_>>()
         };
         let attempts: Vec<Value> = order
@@ -114,7 +114,7 @@ impl Relative {
             .map_err(JudgeError::Prompt)
     }
 
-    /// Asks until the reply has one score for each name; scores come in the order of the names.
+    /// Asks until a reply has one score for each name. Returns scores in the order of the names.
     async fn ask(
         &self,
         question: String,
@@ -151,13 +151,13 @@ impl Relative {
     }
 }
 
-/// The name under which the attempt in this place is shown.
+/// The name of the attempt at this position.
 fn name(index: usize) -> String {
     (index + 1).to_string()
 }
 
-/// A permutation that depends on the scenario, the seed and the round alone; every other round turns the one before
-/// around, so that what comes first in one comes last in the other.
+/// A permutation that depends only on the scenario, the seed and the round. Every odd round reverses the previous one, so
+/// that the first attempt of one is the last of the other.
 fn shuffled(length: usize, scenario: &str, seed: u64, round: u32) -> Vec<usize> {
     let digest =
         Encoder::new("mcprl judge order v1").text(scenario).number(seed).number((round / 2).into()).finish();
@@ -169,7 +169,7 @@ fn shuffled(length: usize, scenario: &str, seed: u64, round: u32) -> Vec<usize> 
     order
 }
 
-/// Reads a reply: one score for each of the names `1` to `names`, wherever in the text the JSON stands.
+/// Parses a reply: one score for each of the names `1` to `names`. The JSON may be anywhere in the text.
 fn scores(reply: &str, names: usize) -> Result<Vec<(f64, Option<String>)>, String> {
     let entries = entries(reply).ok_or("it holds no JSON with \"scores\"")?;
     let mut found = BTreeMap::new();
@@ -196,7 +196,7 @@ fn scores(reply: &str, names: usize) -> Result<Vec<(f64, Option<String>)>, Strin
         .collect()
 }
 
-/// The list of scores: `{"scores": […]}` or the list itself, in a code fence or behind other text or not.
+/// The list of scores: `{"scores": […]}` or the bare list, possibly in a code fence or after other text.
 fn entries(reply: &str) -> Option<Vec<Value>> {
     let starts = reply.char_indices().filter(|(_, c)| matches!(c, '{' | '['));
     starts.map(|(at, _)| &reply[at..]).find_map(|text| {

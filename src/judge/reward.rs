@@ -1,4 +1,4 @@
-//! How the parts of a reward are put together.
+//! Computes a reward from its components.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -6,35 +6,36 @@ use serde_json::{Map, Value};
 use super::{Verdict, truth};
 use crate::data::{Reward, Scenario, Trajectory};
 
-/// Weights of a reward's parts.
+/// Weights of a reward's components.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Shaping {
-    /// For the right answer.
+    /// Reward of the right answer.
     pub truth: f64,
-    /// Taken off for each turn beyond the fewest with which the group found the right answer.
+    /// Cost of each turn beyond the fewest turns of a right answer in the group.
     pub turn_cost: f64,
-    /// Taken off for each call that came back as an error.
+    /// Cost of each call that returned an error.
     pub tool_error_cost: f64,
-    /// Taken off an episode that did not end by `complete_task`.
+    /// Cost of an episode that did not end with `complete_task`.
     pub unfinished_cost: f64,
-    /// For the relative judge's score, 0 to 1.
+    /// Weight of the relative judge's score, which is 0 to 1.
     pub relative: f64,
 }
 
-/// The most that turns and errors together take off, as a share of `truth`: a clumsy right answer stays a right one.
+/// Maximum total cost of turns and errors, as a share of `truth`, so that an inefficient right answer still beats a wrong
+/// one.
 const MOST_SHAPING: f64 = 0.25;
 
-/// An episode and what it was about.
+/// An episode and its scenario.
 #[derive(Debug, Clone, Copy)]
 pub struct JudgedTrajectory<'a> {
     pub scenario: &'a Scenario,
     pub trajectory: &'a Trajectory,
 }
 
-/// Rewards of one group, in its order. `verdicts` are the relative judge's, one per attempt, where it was asked.
+/// Rewards of one group, in its order. `verdicts` are those of the relative judge, one per attempt, if it is used.
 ///
-/// Efficiency tells right answers apart only in a group that has wrong ones too: where all are right, the small
-/// differences would be all that is left to learn from, and a normalised advantage would blow them up.
+/// Efficiency counts only in a group that also has wrong answers. If all are right, the small differences would be the
+/// only signal, and a normalized advantage would amplify them.
 pub fn rewards(
     group: &[JudgedTrajectory<'_>],
     verdicts: Option<&[Verdict]>,
@@ -77,7 +78,7 @@ fn reward(
     if trajectory.end != "completed" {
         parts.push(("unfinished", -shaping.unfinished_cost));
     }
-    // The veto: a judge may be talked into liking a wrong answer.
+    // Ground truth overrules the judge, which may be persuaded to like a wrong answer.
     if let Some(verdict) = verdict.filter(|_| correct != Some(false)) {
         parts.push(("relative", shaping.relative * verdict.score));
     }
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_answer_counts_and_a_detour_costs_a_little() {
+    fn a_right_answer_earns_most_and_a_detour_costs_a_little() {
         let group = [(Some("7"), 3, 0), (Some("7"), 5, 1), (Some("8"), 2, 0), (None, 6, 0)];
         assert_eq!(
             judged("number", &group, None),
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_are_right_nothing_tells_them_apart() {
+    fn right_answers_are_equal_if_all_are_right() {
         assert_eq!(
             judged("number", &[(Some("7"), 3, 0), (Some("7"), 6, 3)], None),
             [r#"1.000 {"truth":1.0}"#; 2]
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn shaping_never_makes_a_right_answer_a_bad_one() {
+    fn shaping_keeps_a_right_answer_above_a_wrong_one() {
         let rewards = judged("number", &[(Some("7"), 1, 0), (Some("7"), 900, 900), (Some("8"), 1, 0)], None);
         assert!(rewards[1].starts_with("0.750 "), "{rewards:?}");
     }
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn without_ground_truth_the_judge_alone_decides() {
+    fn without_ground_truth_only_the_judge_decides() {
         let group = [(Some("x"), 1, 0), (Some("y"), 1, 0)];
         assert_eq!(
             judged("none", &group, Some(&[0.2, 1.0])),

@@ -1,16 +1,16 @@
 //! Ground truth: whether an answer is the expected one.
 //!
-//! Lenient in how an answer is written (case, spaces, quotes, thousands separators, order of a set), strict in what
-//! it says: nothing is searched for inside a longer text, so an answer that lists every candidate is wrong.
+//! The comparison ignores how an answer is written (case, spaces, quotes, thousands separators, order of a set). It does
+//! not search inside a longer text, so an answer that lists every candidate is wrong.
 
 use std::collections::BTreeSet;
 
 use crate::data::Scenario;
 
-/// Relative difference below which two numbers are equal: rounding of decimal texts, nothing more.
+/// Relative difference below which two numbers are equal. Allows only for rounding of decimal texts.
 const TOLERANCE: f64 = 1e-9;
 
-/// Whether the answer is right; `None` where the scenario has no ground truth.
+/// Whether the answer is right; `None` if the scenario has no ground truth.
 pub fn correct(scenario: &Scenario, answer: Option<&str>) -> Option<bool> {
     let expected = scenario.answer.as_deref()?;
     let compare: fn(&str, &str) -> bool = match scenario.check.as_str() {
@@ -51,7 +51,7 @@ fn stripped(raw: &str) -> &str {
     raw.trim_matches(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '“' | '”'))
 }
 
-/// A number with an optional currency sign before or percent sign behind it.
+/// A number with an optional currency sign before it or percent sign after it.
 fn number(raw: &str) -> Option<f64> {
     let raw = stripped(raw);
     let (sign, raw) = match raw.strip_prefix(['-', '−']) {
@@ -69,7 +69,7 @@ fn number(raw: &str) -> Option<f64> {
         .map(|number| sign * number)
 }
 
-/// Drops commas, spaces and underscores that part groups of three digits; anything else they part is no number.
+/// Removes commas, spaces and underscores between groups of three digits. With other groups it is not a number.
 fn without_separators(raw: &str) -> Option<String> {
     let (whole, fraction) = raw.split_once('.').map_or((raw, None), |(whole, rest)| (whole, Some(rest)));
     let mut groups = whole.split([',', ' ', '_', '\u{a0}', '\u{202f}']);
@@ -86,7 +86,7 @@ fn without_separators(raw: &str) -> Option<String> {
     })
 }
 
-/// The items of a comma list, each as a text; numbers by value. Repetitions do not count.
+/// The items of a comma-separated list as texts, with numbers by value. Repetitions do not count.
 fn items(raw: &str) -> BTreeSet<String> {
     let raw = raw.trim().trim_start_matches('[').trim_end_matches(']');
     raw.split([',', ';', '\n'])
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_compared_by_what_they_say() {
+    fn answers_are_compared_by_meaning() {
         let cases = [
             ("text", "Ada Byron", "ada  byron.", true),
             ("text", "Ada Byron", "\"Ada Byron\"", true),
@@ -157,12 +157,12 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_is_a_wrong_answer_where_one_is_known() {
+    fn a_missing_answer_is_wrong_if_the_truth_is_known() {
         assert_eq!(correct(&scenario("text", Some("x")), None), Some(false));
     }
 
     #[test]
-    fn without_ground_truth_nothing_is_right_or_wrong() {
+    fn without_ground_truth_no_answer_is_right_or_wrong() {
         assert_eq!(correct(&scenario("none", None), Some("x")), None);
         assert_eq!(correct(&scenario("none", Some("x")), Some("x")), None);
         assert_eq!(correct(&scenario("text", None), Some("x")), None);

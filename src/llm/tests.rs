@@ -5,7 +5,7 @@ use axum::{Router, extract::State, http::HeaderMap, response::IntoResponse, rout
 use super::*;
 use crate::error::Diagnostic;
 
-/// Status and body of each reply to come; the last one stays.
+/// Status and body of the following replies; the last one repeats.
 type Replies = std::sync::Arc<Mutex<VecDeque<(u16, String)>>>;
 
 async fn reply(State(replies): State<Replies>, headers: HeaderMap, body: String) -> impl IntoResponse {
@@ -54,7 +54,7 @@ async fn a_reply_is_read_and_its_tokens_are_counted() {
 }
 
 #[tokio::test]
-async fn a_busy_endpoint_is_asked_again_and_a_refusal_is_not() {
+async fn a_busy_endpoint_is_retried_and_a_refusal_is_not() {
     let busy = client(&[(429, "slow down"), (503, ""), (200, HELLO)]).await;
     assert_eq!(busy.complete(&[Message::user("hi")]).await.unwrap(), "hello");
     assert_eq!(busy.usage().requests, 3);
@@ -67,7 +67,7 @@ async fn a_busy_endpoint_is_asked_again_and_a_refusal_is_not() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_stays_busy_is_given_up() {
+async fn retries_of_a_busy_endpoint_are_limited() {
     let client = client(&[(500, "broken")]).await;
     assert_eq!(client.complete(&[Message::user("hi")]).await.unwrap_err().code(), "llm::status");
     assert_eq!(client.usage().requests, 3);
@@ -82,7 +82,7 @@ async fn a_reply_of_another_kind_is_an_error() {
 }
 
 #[test]
-fn an_address_or_key_that_cannot_work_is_refused_before_anything_is_sent() {
+fn an_invalid_address_or_key_is_refused_before_anything_is_sent() {
     let url = |url: &str| Client::new(endpoint(url)).err().unwrap().code();
     assert_eq!(url("localhost"), "llm::url");
     assert_eq!(url("ftp://host/v1"), "llm::url");

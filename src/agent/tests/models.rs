@@ -1,4 +1,4 @@
-//! One episode per family of models and manner of its template, and the table that says which are spoken to how.
+//! One episode per model family and kind of template, and the table of supported models.
 
 use super::*;
 use crate::{
@@ -14,11 +14,11 @@ use crate::{
 enum Template {
     /// Transformers' fixture of this name.
     Original(&'static str),
-    /// One written after the manner of the family.
+    /// A template written in the family's style.
     Written(&'static str),
-    /// One without tools, over the tokens of this family.
+    /// A template without tools, with the tokens of this family.
     Toolless(&'static str),
-    /// One without tools, whose turns are no known family's.
+    /// A template without tools, with turns of no known family.
     Unknown,
 }
 
@@ -29,7 +29,7 @@ const LLAMA: &str = "a JSON object, one call a turn";
 const MISTRAL: &str = "JSON behind `[TOOL_CALLS]`";
 const NONE: &str = "none: refused";
 
-/// Family, models, how they write calls, and by which template.
+/// Family, models, call format, and template.
 const ROWS: [(Family, &str, &str, Template); 17] = [
     (Family::Qwen2, "Qwen2", JSON, Toolless("own_chatml")),
     (Family::Qwen2, "Qwen2.5", JSON, Original("qwen2_5")),
@@ -85,7 +85,7 @@ fn table() -> String {
     table
 }
 
-/// Plays these turns on a desk.
+/// Runs an episode with these turns.
 async fn played(chat: &Chat, turns: Vec<Vec<u32>>) -> Episode {
     let desk = Desk::default();
     let prompt_tokens = PromptTokens::new(chat, "Where is it?").unwrap();
@@ -121,7 +121,7 @@ async fn every_model_of_the_table_plays_an_episode_that_its_template_renders_ali
         assert_eq!((episode.end, episode.answer.as_deref()), (End::Completed, Some("there")), "{whom}");
         assert_eq!((episode.parse_failures, episode.tool_errors), (0, 0), "{whom}");
 
-        // The last turn of a conversation may be written otherwise than those before it.
+        // A template may write the last turn differently, so another message follows.
         let mut messages = episode.messages.clone();
         let id = &messages.last().unwrap()["tool_calls"][0]["id"];
         let result = json!({"role": "tool", "tool_call_id": id, "name": "complete_task", "content": "done"});
@@ -129,7 +129,7 @@ async fn every_model_of_the_table_plays_an_episode_that_its_template_renders_ali
         let tokens = chat.decode(&episode.tokens);
         let rendered = chat.rendered(&messages).unwrap();
         if chat.own_template().is_none() && chat.notice().is_some() {
-            // What was told at first is not repeated; all behind the task is.
+            // The beginning changes; everything after the task is the same.
             let behind = |text: &str| text.split_once("Where is it?").unwrap().1.to_owned();
             assert!(
                 behind(&rendered).starts_with(&behind(&tokens)),
@@ -145,7 +145,7 @@ async fn every_model_of_the_table_plays_an_episode_that_its_template_renders_ali
 }
 
 #[tokio::test]
-async fn words_reasoning_and_malformed_calls_are_rendered_again_as_they_were_written() {
+async fn text_reasoning_and_malformed_calls_are_rendered_as_written() {
     let chat = chat().brief("Be brief.", toolbox().functions()).unwrap();
     let ended = |text: &str| [chat.encode_text(text), chat.stop()[..1].to_vec()].concat();
     let look = r#"<tool_call>
@@ -162,7 +162,7 @@ async fn words_reasoning_and_malformed_calls_are_rendered_again_as_they_were_wri
     assert_eq!(rendered.trim_end(), chat.decode(&episode.tokens));
 }
 
-/// In the files that hold it, the table stands between two marks.
+/// Checks the table between two marks in the documentation.
 #[test]
 fn the_table_of_models_is_the_one_that_plays() {
     const MARKS: [&str; 2] = ["<!-- models -->\n", "<!-- /models -->"];

@@ -25,7 +25,7 @@ pub(super) fn assistant(text: &str, calls: &[ToolCall]) -> String {
     out
 }
 
-/// Reasoning, and what stands behind it.
+/// Splits a turn into its reasoning and the rest.
 pub(super) fn split(text: &str) -> (Option<String>, &str) {
     reasoning::split(text, reasoning::THINK, OPEN)
 }
@@ -44,7 +44,7 @@ pub(super) fn parse(text: &str) -> Turn {
     Turn { text: spoken.trim().to_owned(), reasoning, calls, ids: Vec::new() }
 }
 
-/// Reads what follows an opening tag: the call, and the text behind it. A missing closing tag is forgiven.
+/// Parses what follows an opening tag: the call and the text after it. The closing tag may be missing.
 fn read_call(body: &str) -> (Result<ToolCall, String>, &str) {
     let (value, end) = match json::value(body) {
         Read::Value(value, end) => (value, end),
@@ -60,7 +60,7 @@ fn read_call(body: &str) -> (Result<ToolCall, String>, &str) {
     }
 }
 
-/// The text behind the call that `body` is in.
+/// The text after the call that `body` is in.
 fn behind(body: &str) -> &str {
     let close = body.find(CLOSE);
     let open = body.find(OPEN);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_read_however_models_write_them() {
+    fn turns_are_parsed_in_all_common_variants() {
         let cases = [
             ("just text", "just text |  | "),
             ("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>", " |  | f{\"a\":1}"),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_call_says_what_is_wrong_and_the_next_one_is_read() {
+    fn a_malformed_call_gives_an_error_and_the_next_one_is_parsed() {
         let cases = [
             (
                 "{\"name\": \"f\", \"arguments\": {",
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_nested_without_end_is_an_error() {
+    fn a_call_nested_too_deeply_is_an_error() {
         let text = format!("<tool_call>{{\"name\":\"f\",\"arguments\":{}", "{\"a\":".repeat(100_000));
         assert!(parse(&text).calls[0].is_err());
     }

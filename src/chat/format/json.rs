@@ -1,4 +1,4 @@
-//! Calls as JSON objects: what every format that writes JSON shares.
+//! Calls as JSON objects, for all formats that use JSON.
 
 use std::fmt;
 
@@ -7,23 +7,23 @@ use serde_json::{Map, Value};
 
 use crate::chat::ToolCall;
 
-/// Longest call read, in bytes. Its depth is bounded by `serde_json` (128 levels).
+/// Longest call, in bytes. `serde_json` limits its depth to 128 levels.
 const LONGEST: usize = 64 * 1024;
 
-/// What a call's arguments may stand under, whichever of them the template writes.
+/// Keys accepted for a call's arguments, whichever of them the template writes.
 const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
-/// What else a call may say of itself.
-const BESIDE: [&str; 4] = ["name", "id", "type", "index"];
+/// Other keys that a call may have.
+const OTHER_KEYS: [&str; 4] = ["name", "id", "type", "index"];
 
-/// What is at the start of a text.
+/// The result of parsing the start of a text.
 pub enum Read {
-    /// A value, and where it ends.
+    /// A value and its length.
     Value(Value, usize),
-    /// Words for the model, and how far to skip at least.
+    /// An error text for the model, and the minimum number of bytes to skip.
     Wrong(String, usize),
 }
 
-/// Reads one value at the start of a text; what follows it is of no concern.
+/// Parses one value at the start of a text and ignores what follows.
 pub fn value(text: &str) -> Read {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Unambiguous>();
     match values.next() {
@@ -36,16 +36,16 @@ pub fn value(text: &str) -> Read {
     }
 }
 
-/// The call an object means.
+/// Reads an object as a call.
 ///
 /// # Errors
-/// In words for the model. Nothing it wrote is left out in silence: a call has no arguments only if it says nothing that
-/// could be meant as some.
+/// With an error text for the model. Nothing is dropped silently: a call without arguments is accepted only if it has no
+/// other key that could contain them.
 pub fn call(value: Value) -> Result<ToolCall, String> {
     let Value::Object(mut fields) = value else { return Err("not a JSON object".into()) };
     let given: Vec<&str> = ARGUMENTS.into_iter().filter(|key| fields.contains_key(*key)).collect();
     let arguments = match given.as_slice() {
-        [] => match fields.keys().find(|key| !BESIDE.contains(&key.as_str())) {
+        [] => match fields.keys().find(|key| !OTHER_KEYS.contains(&key.as_str())) {
             Some(other) if fields.contains_key("name") => {
                 return Err(format!("`{other}` is not known; a call has a `name` and `arguments`"));
             }
@@ -63,7 +63,7 @@ pub fn call(value: Value) -> Result<ToolCall, String> {
     }
 }
 
-/// A JSON value whose objects give no key twice: of two, one would be lost.
+/// A JSON value without duplicate keys, one of which would be lost.
 struct Unambiguous(Value);
 
 impl<'de> Deserialize<'de> for Unambiguous {
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_never_loses_arguments_in_silence() {
+    fn a_call_never_loses_arguments_silently() {
         let cases = [
             (r#"{"name": "f", "arguments": {"a": 1}}"#, r#"f{"a":1}"#),
             (r#"{"name": "f", "parameters": {"a": 1}}"#, r#"f{"a":1}"#),

@@ -1,7 +1,7 @@
 //! `{"name": …, "parameters": {…}}` as a whole turn: Llama 3.1, 3.2 and 3.3.
 //!
-//! The templates write one call per turn and no text beside it. Models also write `<|python_tag|>` before a call, a
-//! `"type": "function"` into it, and several calls with `;` between them; all are read.
+//! The templates write one call per turn and no other text. Models also write `<|python_tag|>` before a call,
+//! `"type": "function"` in it, and several calls separated by `;`. All are parsed.
 
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ pub(super) fn assistant(text: &str, calls: &[ToolCall]) -> String {
     calls.iter().map(call).collect::<Vec<_>>().join("; ")
 }
 
-/// Reasoning, and what stands behind it.
+/// Splits a turn into its reasoning and the rest.
 pub(super) fn split(text: &str) -> (Option<String>, &str) {
     reasoning::split(text, reasoning::THINK, "{")
 }
@@ -39,7 +39,7 @@ pub(super) fn parse(text: &str) -> Turn {
         Some((spoken, body)) => (spoken, body),
         None => (rest, ""),
     };
-    // Behind the tag nothing but a call can stand; an object without it may be an answer.
+    // After the tag there must be a call. An object without the tag may be an answer.
     let is_tagged = rest.len() > spoken.len() + body.len();
     let spoken = spoken.trim().to_owned();
     let calls = read_calls(body, is_tagged);
@@ -50,7 +50,7 @@ pub(super) fn parse(text: &str) -> Turn {
     Turn { text: spoken, reasoning, calls, ids: Vec::new() }
 }
 
-/// Calls one behind the other; none where the text is an object that is no call.
+/// Consecutive calls. Empty if the text is an object that is not a call.
 fn read_calls(body: &str, is_tagged: bool) -> Vec<Result<ToolCall, String>> {
     let mut calls = Vec::new();
     let mut rest = body;
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_read_however_models_write_them() {
+    fn turns_are_parsed_in_all_common_variants() {
         let cases = [
             ("just text", "just text | "),
             ("the set {1, 2}", "the set {1, 2} | "),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_call_says_what_is_wrong() {
+    fn a_malformed_call_gives_an_error() {
         let cases = [
             (r#"{"name": "f", "parameters": {"#, "incomplete JSON"),
             ("{'name': 'f'}", "not valid JSON: key must be a string at line 1 column 2"),

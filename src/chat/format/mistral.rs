@@ -1,4 +1,4 @@
-//! Mistral: calls behind `[TOOL_CALLS]`, which like all words in capitals and brackets is a control token.
+//! Mistral: calls after `[TOOL_CALLS]`. All words in capitals and brackets are control tokens.
 //!
 //! | tokenizer | a call |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | v11 | `[TOOL_CALLS]name[CALL_ID]id[ARGS]{…}`, repeated |
 //! | v13 | `[TOOL_CALLS]name[ARGS]{…}`, repeated |
 //!
-//! One reader reads them all.
+//! One parser handles all versions.
 
 use serde_json::Value;
 
@@ -62,7 +62,7 @@ pub(super) fn assistant(version: Version, text: &str, calls: &[ToolCall]) -> Str
     format!("{text}{}", written.concat())
 }
 
-/// Reasoning, and what stands behind it.
+/// Splits a turn into its reasoning and the rest.
 pub(super) fn split(text: &str) -> (Option<String>, &str) {
     match reasoning::split(text, reasoning::BRACKETS, OPEN) {
         (None, rest) => reasoning::split(rest, reasoning::THINK, OPEN),
@@ -91,7 +91,7 @@ pub(super) fn parse(text: &str) -> Turn {
     turn
 }
 
-/// Reads what follows an opening token into the turn, and gives the text behind it.
+/// Parses what follows an opening token into the turn, and returns the text after it.
 fn read<'a>(body: &'a str, turn: &mut Turn) -> &'a str {
     let mut add = |call: Result<ToolCall, String>, id: Option<String>| {
         let index = turn.calls.len();
@@ -147,7 +147,7 @@ fn read<'a>(body: &'a str, turn: &mut Turn) -> &'a str {
     }
 }
 
-/// The next call behind one that could not be read.
+/// The next call after one that could not be parsed.
 fn behind(body: &str) -> &str {
     body.find(OPEN).map_or("", |at| &body[at..])
 }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_every_version_are_read() {
+    fn calls_of_every_version_are_parsed() {
         let cases = [
             ("just text", "just text | "),
             (
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_an_id_gets_nine_letters_that_depend_on_it_alone() {
+    fn a_call_without_an_id_gets_nine_characters_that_depend_only_on_it() {
         let ids = |text: &str| parse(text).ids;
         let text = r#"[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]f[ARGS]{"a": 1}"#;
         let made_up = ids(text);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_call_says_what_is_wrong_and_the_next_one_is_read() {
+    fn a_malformed_call_gives_an_error_and_the_next_one_is_parsed() {
         let cases = [
             ("", "[ARGS] is missing behind the name"),
             ("f", "[ARGS] is missing behind the name"),

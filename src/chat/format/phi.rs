@@ -1,4 +1,4 @@
-//! Phi-4-mini: `<|tool_call|>[{"name": …, "arguments": {…}}]<|/tool_call|>`, or `functools[…]` as it was also taught.
+//! Phi-4-mini: `<|tool_call|>[{"name": …, "arguments": {…}}]<|/tool_call|>`, or `functools[…]`, which the model also learned.
 
 use serde_json::Value;
 
@@ -16,9 +16,9 @@ const FUNCTOOLS: &str = "functools";
 pub enum Style {
     /// One list between the tags.
     List,
-    /// Each call between tags of its own.
+    /// Each call between its own tags.
     Each,
-    /// One list behind `functools`.
+    /// One list after `functools`.
     Functools,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn assistant(style: Style, text: &str, calls: &[ToolCall]) -> String 
     format!("{text}{written}")
 }
 
-/// Reasoning, and what stands behind it.
+/// Splits a turn into its reasoning and the rest.
 pub(super) fn split(text: &str) -> (Option<String>, &str) {
     reasoning::split(text, reasoning::THINK, "{")
 }
@@ -73,7 +73,7 @@ pub(super) fn parse(text: &str) -> Turn {
     Turn { text: spoken.trim().to_owned(), reasoning, calls, ids: Vec::new() }
 }
 
-/// The text before the next call, and what follows its opening.
+/// The text before the next call, and the text after the call's opening.
 fn next(text: &str) -> Option<(&str, &str)> {
     let tag = text.find(OPEN).map(|at| (at, at + OPEN.len()));
     let word = text
@@ -84,7 +84,7 @@ fn next(text: &str) -> Option<(&str, &str)> {
     Some((&text[..at], &text[behind..]))
 }
 
-/// The text behind a call that could not be read.
+/// The text after a call that could not be parsed.
 fn behind(body: &str) -> &str {
     match [OPEN, CLOSE].iter().filter_map(|tag| body.find(tag)).min() {
         Some(at) => body[at..].strip_prefix(CLOSE).unwrap_or(&body[at..]),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_read_however_models_write_them() {
+    fn turns_are_parsed_in_all_common_variants() {
         let cases = [
             ("just text", "just text | "),
             ("functools is a module", "functools is a module | "),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_call_says_what_is_wrong_and_the_next_one_is_read() {
+    fn a_malformed_call_gives_an_error_and_the_next_one_is_parsed() {
         let cases = [
             ("[{]", "not valid JSON: key must be a string at line 1 column 3"),
             ("[5]", "not a JSON object"),

@@ -1,6 +1,6 @@
 //! Calls as a Python list, `[f(a=1, b="x"), g()]`: Llama 3.2 and 4 as documented.
 //!
-//! A turn is either such a list or text. A parameter whose name is no Python identifier is written as
+//! A turn is either such a list or text. A parameter whose name is not a Python identifier is written as
 //! `**{"name": value}`.
 
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::reasoning;
 use crate::chat::{ToolCall, Turn, python};
 
-/// How deep a value may be nested.
+/// Maximum nesting of a value.
 const DEEPEST: usize = 64;
 const TAG: &str = "<|python_tag|>";
 
@@ -35,7 +35,7 @@ fn is_identifier(name: &str) -> bool {
     name.starts_with(letter) && name.chars().all(|c| letter(c) || c.is_ascii_digit())
 }
 
-/// Reasoning, and what stands behind it.
+/// Splits a turn into its reasoning and the rest.
 pub(super) fn split(text: &str) -> (Option<String>, &str) {
     reasoning::split(text, reasoning::THINK, "[")
 }
@@ -53,7 +53,7 @@ pub(super) fn parse(text: &str) -> Turn {
         let call = reader.call();
         let failed = call.is_err();
         calls.push(call);
-        // Behind a call that cannot be read nothing tells where the next one begins.
+        // After a malformed call, the start of the next one is unknown.
         if failed {
             reader.rest = "";
             break;
@@ -71,14 +71,14 @@ pub(super) fn parse(text: &str) -> Turn {
     Turn { text: reader.rest.trim().to_owned(), reasoning, calls, ids: Vec::new() }
 }
 
-/// A Python or JSON value that is the whole text.
+/// Parses a whole text as one Python or JSON value.
 pub(super) fn literal(text: &str) -> Option<Value> {
     let mut reader = Reader { rest: text.trim() };
     let value = reader.value(0).ok()?;
     reader.rest.trim().is_empty().then_some(value)
 }
 
-/// Of two values under one name, one would be lost.
+/// Inserts a value and refuses a duplicate name.
 fn once(fields: &mut Map<String, Value>, name: String, value: Value) -> Result<(), String> {
     if fields.contains_key(&name) {
         return Err(format!("{name} is given twice"));
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
         taken.is_some()
     }
 
-    /// The characters from here on that are of a kind.
+    /// Takes the following characters that satisfy `of`.
     fn word(&mut self, of: impl Fn(char) -> bool) -> &'a str {
         let text = self.rest;
         let end = text.find(|c| !of(c)).unwrap_or(text.len());
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
         self.word(|c| c.is_alphanumeric() || "_.-".contains(c))
     }
 
-    /// Whether a list of calls begins here; a list of other things is text.
+    /// Whether a list of calls starts here. A list of anything else is text.
     fn opens(&mut self) -> bool {
         if !self.take("[") {
             return false;
@@ -216,7 +216,7 @@ impl<'a> Reader<'a> {
     fn string(&mut self, quote: char) -> Result<String, String> {
         let mut characters = self.rest.char_indices().skip(1);
         let mut text = String::new();
-        // Halves of a character beyond the first 65,536, escaped one by one.
+        // UTF-16 surrogates, escaped one by one.
         let mut high: Option<u32> = None;
         while let Some((at, c)) = characters.next() {
             if c == quote {
@@ -253,7 +253,7 @@ impl<'a> Reader<'a> {
                         _ => text.push(char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER)),
                     }
                 }
-                // As Python has it: what is no escape stands for itself.
+                // As in Python, an unknown escape is kept literally.
                 other => text.extend(['\\', other]),
             }
         }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_read_however_models_write_them() {
+    fn turns_are_parsed_in_all_common_variants() {
         let cases = [
             ("just text", "just text | "),
             ("[1, 2] are the numbers", "[1, 2] are the numbers | "),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_call_says_what_is_wrong() {
+    fn a_malformed_call_gives_an_error() {
         let cases = [
             ("[f(1)]", "an argument of f is not written as name=value"),
             ("[f(a=x)]", "a: x is no value; text stands in quotes"),

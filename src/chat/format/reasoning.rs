@@ -1,16 +1,16 @@
 //! Reasoning before a turn's text and calls.
 
-/// What opens and closes reasoning.
+/// The tags that open and close reasoning.
 pub type Tags = [&'static str; 2];
 pub const THINK: Tags = ["<think>", "</think>"];
-/// Mistral's, which are control tokens.
+/// Mistral's tags, which are control tokens.
 pub const BRACKETS: Tags = ["[THINK]", "[/THINK]"];
 
-/// Seed-OSS's.
+/// Seed-OSS's tags.
 pub const SEED: Tags = ["<seed:think>", "</seed:think>"];
 
-/// Splits a turn into its reasoning and the rest. The opening tag may have been part of the prompt; then the closing
-/// one counts if no `call` opens before it.
+/// Splits a turn into its reasoning and the rest. If the opening tag was part of the prompt, the closing tag counts
+/// unless a `call` starts before it.
 pub fn split<'a>(text: &'a str, tags: Tags, call: &str) -> (Option<String>, &'a str) {
     let [open, close] = tags;
     let opened = text.trim_start().strip_prefix(open);

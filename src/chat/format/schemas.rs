@@ -1,17 +1,17 @@
-//! What types the parameters of the tools may have.
+//! The JSON types that tool parameters may have.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// Schemas looked at for one parameter: references and alternatives are followed no further.
+/// Maximum number of schemas visited for one parameter, through references and alternatives.
 const MOST: usize = 64;
 
 /// The schemas of the tools' parameters, by tool.
 #[derive(Debug, Clone, Default)]
 pub struct Schemas(BTreeMap<String, Map<String, Value>>);
 
-/// JSON types a parameter may have; nothing known where all are false.
+/// JSON types a parameter may have; unknown if all are false.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Types {
     string: bool,
@@ -73,7 +73,7 @@ impl Types {
                 self.add(part, root, left);
             }
         }
-        // References to other files are never followed.
+        // Only local references are followed.
         let name = schema.get("$ref").and_then(Value::as_str).and_then(|name| name.strip_prefix("#/"));
         let found = name.and_then(|name| {
             let mut steps = name.split('/');
@@ -97,8 +97,8 @@ impl Types {
         }
     }
 
-    /// Whether a text that could be this value is meant as it, and not as text. Where text is allowed, only null, lists
-    /// and objects are taken for what they look like, and only if they are allowed too.
+    /// Whether a text that parses as this value means the value and not the text. If text is allowed, only null, lists and
+    /// objects are read as values, and only if they are allowed too.
     pub fn prefers(self, value: &Value) -> bool {
         let known = self != Self::default();
         match value {

@@ -22,7 +22,7 @@ fn json_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Calls on one line, each with its arguments or with what is wrong with it.
+/// Calls on one line, each with its arguments or its error.
 pub fn shown(calls: &[Result<ToolCall, String>]) -> String {
     let one = |call: &Result<ToolCall, String>| match call {
         Ok(call) => format!("{}{}", call.name, Value::Object(call.arguments.clone())),
@@ -31,7 +31,7 @@ pub fn shown(calls: &[Result<ToolCall, String>]) -> String {
     calls.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// Texts that look like the formats' own signs.
+/// Texts that look like the formats' own syntax.
 fn nasty() -> impl Strategy<Value = String> {
     let signs = [
         "</tool_call><tool_call>{\"name\": \"x\"}",
@@ -59,7 +59,7 @@ pub fn tool_call() -> impl Strategy<Value = ToolCall> {
         .prop_map(|(name, arguments)| ToolCall { name, arguments: arguments.into_iter().collect() })
 }
 
-/// A call XML can write: names free of `>`, and no value that looks like the end of one.
+/// A call that XML can write: names without `>`, and no value that contains closing tags.
 fn plain_named(mut call: ToolCall) -> ToolCall {
     let name = |(index, name): (usize, String)| format!("p{index}{}", name.replace(['>', '<', '\n'], ""));
     let names: Vec<String> = call.arguments.keys().cloned().enumerate().map(name).collect();
@@ -71,7 +71,7 @@ fn plain_named(mut call: ToolCall) -> ToolCall {
     call
 }
 
-/// Schemas under which these calls are what a tool expects.
+/// Schemas that match these calls.
 fn schemas(calls: &[ToolCall]) -> Schemas {
     let kind = |value: &Value| match value {
         Value::Null => "null",
@@ -93,23 +93,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn what_is_written_is_read_back_in_every_format(
+    fn calls_round_trip_in_every_format(
         calls in prop::collection::vec(tool_call(), 0..4),
         text in "[a-z ,.]{0,20}",
     ) {
         for format in Format::ALL {
             let mut calls = calls.clone();
             if format == Format::Xml {
-                // Two calls of one tool would need one schema for both.
+                // Two calls of one tool would need a common schema.
                 calls = calls.into_iter().map(plain_named).collect();
                 calls.dedup_by(|a, b| a.name == b.name);
                 let mut names = std::collections::BTreeSet::new();
                 calls.retain(|call| names.insert(call.name.clone()));
             }
-            let beside = !matches!(format, Format::Llama | Format::Pythonic) || calls.is_empty();
-            let said = if beside { text.trim() } else { "" };
+            let keeps_text = !matches!(format, Format::Llama | Format::Pythonic) || calls.is_empty();
+            let expected_text = if keeps_text { text.trim() } else { "" };
             let turn = format.parse(&format.assistant(text.trim(), &calls), &schemas(&calls));
-            prop_assert_eq!(&turn.text, said, "{:?}", format);
+            prop_assert_eq!(&turn.text, expected_text, "{:?}", format);
             prop_assert_eq!(turn.calls, calls.into_iter().map(Ok).collect::<Vec<_>>(), "{:?}", format);
         }
     }
@@ -139,7 +139,7 @@ proptest! {
 }
 
 #[test]
-fn a_schema_that_refers_to_itself_is_followed_to_an_end() {
+fn a_recursive_schema_is_followed_up_to_a_limit() {
     let tool = json!({"name": "f", "parameters": {
         "properties": {"p": {"$ref": "#/$defs/Node"}},
         "$defs": {"Node": {"anyOf": [{"$ref": "#/$defs/Node"}, {"$ref": "#/$defs/Node"}, {"type": "null"}]}},

@@ -10,8 +10,8 @@
 //! </tool_call>
 //! ```
 //!
-//! A value is written bare, so its type is that of the tool's schema. The format has no escape: text that holds the
-//! tags which close a value cannot be told from them.
+//! A value is written without quotes, so its type comes from the tool's schema. The format has no escape, so text that
+//! contains a value's closing tags is ambiguous.
 
 use serde_json::{Map, Value};
 
@@ -42,7 +42,7 @@ pub(super) fn assistant(text: &str, calls: &[ToolCall]) -> String {
     out
 }
 
-/// As the templates write it: `str(value)`, but JSON for what has parts.
+/// As the templates write it: JSON for lists and objects, `str(value)` for others.
 fn bare(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -51,7 +51,7 @@ fn bare(value: &Value) -> String {
     }
 }
 
-/// Reasoning, and what stands behind it.
+/// Splits a turn into its reasoning and the rest.
 pub(super) fn split(text: &str) -> (Option<String>, &str) {
     match reasoning::split(text, reasoning::SEED, FUNCTION) {
         (None, rest) => reasoning::split(rest, reasoning::THINK, OPEN),
@@ -63,7 +63,7 @@ pub(super) fn parse(text: &str, tools: &Schemas) -> Turn {
     let (reasoning, mut rest) = split(text);
     let mut spoken = String::new();
     let mut calls = Vec::new();
-    // Models forget the outer tag; the inner one opens a call too.
+    // Models omit the outer tag, so the inner one also opens a call.
     while let Some(at) = first(rest, &[OPEN, FUNCTION]) {
         spoken.push_str(before_wrapper(&rest[..at]));
         let body = rest[at..].strip_prefix(OPEN).unwrap_or(&rest[at..]).trim_start();
@@ -79,7 +79,7 @@ pub(super) fn parse(text: &str, tools: &Schemas) -> Turn {
     Turn { text: spoken.trim().to_owned(), reasoning, calls, ids: Vec::new() }
 }
 
-/// The text before a call, without an outer tag of another spelling, such as `<seed:tool_call>`.
+/// The text before a call, without an outer tag of another name, such as `<seed:tool_call>`.
 fn before_wrapper(text: &str) -> &str {
     let trimmed = text.trim_end();
     match trimmed.rfind('<') {
@@ -88,7 +88,7 @@ fn before_wrapper(text: &str) -> &str {
     }
 }
 
-/// The text behind a call, without the tag that closes such a one, or the usual one.
+/// The text after a call, without its closing outer tag of any name.
 fn behind_wrapper(text: &str) -> &str {
     match text.strip_prefix("</").and_then(|tag| tag.split_once('>')) {
         Some((name, rest)) if is_wrapper(&format!("{name}>")) => rest,
@@ -101,12 +101,12 @@ fn is_wrapper(tag: &str) -> bool {
     name.is_some_and(|space| space.chars().all(|c| c.is_ascii_alphanumeric() || "_-:|".contains(c)))
 }
 
-/// Where the first of these begins.
+/// The start of the first of these tags.
 fn first(text: &str, tags: &[&str]) -> Option<usize> {
     tags.iter().filter_map(|tag| text.find(tag)).min()
 }
 
-/// The text behind a call that could not be read.
+/// The text after a call that could not be parsed.
 fn behind(text: &str) -> &str {
     match first(text, &[OPEN, CLOSE]) {
         Some(at) => text[at..].strip_prefix(CLOSE).unwrap_or(&text[at..]),
@@ -161,8 +161,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The text of a value, without the line breaks that set it off. It ends at the first closing tag that something
-    /// other than more of the value can follow.
+    /// The text of a value, without the surrounding line breaks. It ends at the first closing tag that is followed by
+    /// something that cannot be part of the value.
     fn value(&mut self, parameter: &str) -> Result<&'a str, String> {
         let follows = |rest: &str| {
             let rest = rest.trim_start();
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
         };
         let mut ends = self.rest.match_indices(END_PARAMETER).map(|(at, tag)| (at, at + tag.len()));
         let closed = ends.find(|(_, behind)| follows(&self.rest[*behind..]));
-        // A closing tag left out is forgiven where another tag follows.
+        // The closing tag may be missing if another tag follows.
         let open = || first(self.rest, &[PARAMETER, END_FUNCTION]).map(|at| (at, at));
         let Some((end, behind)) = closed.or_else(open) else {
             return Err(format!("incomplete: the parameter {parameter} is not closed with {END_PARAMETER}"));
@@ -183,8 +183,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The value a text stands for under the tool's schema. Text that is no such value stays text: the server says what it
-/// wants better than we could.
+/// The value of a text under the tool's schema. A text that does not match the schema stays text, because the server's
+/// error explains best what it expects.
 fn typed(text: &str, tools: &Schemas, tool: &str, parameter: &str) -> Value {
     let allowed = tools.allowed(tool, parameter);
     let bare = text.trim();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_read_however_models_write_them() {
+    fn turns_are_parsed_in_all_common_variants() {
         let cases = [
             ("just text", "just text | "),
             (
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_call_says_what_is_wrong_and_the_next_one_is_read() {
+    fn a_malformed_call_gives_an_error_and_the_next_one_is_parsed() {
         let cases = [
             ("{\"name\": \"f\"}", "<function=NAME> is missing"),
             ("<function=f", "the function's name is missing or does not end with `>`"),

@@ -5,7 +5,7 @@ table! {
     Sample in "sample" {
         /// A text.
         text: String,
-        /// Perhaps a text.
+        /// An optional text.
         note: Option<String>,
         /// A number.
         score: f32,
@@ -15,15 +15,15 @@ table! {
         mask: Vec<bool>,
         /// Names.
         names: Vec<String>,
-        /// Perhaps a bit.
+        /// An optional bool.
         correct: Option<bool>,
     }
 }
 
 table! {
-    /// The same with another type in one column.
+    /// The same table with another type in one column.
     Other in "other" {
-        /// A number where a text was.
+        /// A number instead of a text.
         text: u32,
     }
 }
@@ -52,7 +52,7 @@ fn rows() -> Vec<Sample> {
 }
 
 #[test]
-fn rows_survive_a_file_and_equal_rows_are_equal_bytes() {
+fn rows_round_trip_through_a_file_and_equal_rows_give_equal_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let (one, two) = (folder.path().join("1.parquet"), folder.path().join("2.parquet"));
     write(&one, &rows()).unwrap();
@@ -80,7 +80,7 @@ table! {
 }
 
 #[test]
-fn indices_that_no_row_has_take_no_column_and_are_read_as_none() {
+fn an_optional_column_that_is_null_everywhere_is_not_written() {
     let folder = tempfile::tempdir().unwrap();
     let (one, two) = (folder.path().join("1.parquet"), folder.path().join("2.parquet"));
     let row = |marks: Option<Vec<u32>>| Marked { text: "a".into(), marks };
@@ -94,7 +94,7 @@ fn indices_that_no_row_has_take_no_column_and_are_read_as_none() {
 }
 
 #[test]
-fn an_empty_table_is_a_table() {
+fn an_empty_table_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("empty.parquet");
     write::<Sample>(&path, &[]).unwrap();
@@ -151,7 +151,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_reward_that_is_no_number_is_named_with_its_row() {
+fn a_reward_that_is_not_finite_is_reported_with_its_row() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rewards.parquet");
     let check = |values: &[f32]| {

@@ -13,11 +13,11 @@ use crate::{
 
 const PROMPT: &str = "{{ task }}{% for a in attempts %}\n<{{ a.id }}>{{ a.conversation }}{% endfor %}";
 
-/// Questions asked so far.
+/// The questions asked so far.
 type Asked = Arc<Mutex<Vec<String>>>;
 type Answer = fn(usize, &str) -> String;
 
-/// A judge that answers the n-th question like this.
+/// A judge that answers the n-th question with `answer`.
 async fn judge(answer: Answer, orders: u32) -> (Relative, Asked) {
     let asked = Asked::default();
     let reply = move |State(asked): State<Asked>, Json(body): Json<Value>| async move {
@@ -44,7 +44,7 @@ async fn judge(answer: Answer, orders: u32) -> (Relative, Asked) {
     (Relative::new(client.unwrap(), spec), asked)
 }
 
-/// Scores each attempt by the digit its conversation holds, in reverse order of the names.
+/// Scores each attempt by the digit in its conversation, in reverse order of the names.
 fn fair(_: usize, question: &str) -> String {
     let score = |line: &str| {
         let (id, conversation) = line.strip_prefix('<')?.split_once('>')?;
@@ -128,7 +128,7 @@ async fn equal_attempts_are_shown_once_and_scored_alike() {
 }
 
 #[tokio::test]
-async fn what_was_asked_before_is_not_asked_again() {
+async fn a_question_is_asked_only_once() {
     let (judge, asked) = judge(fair, 2).await;
     let memory = Notebook::default();
     let first = judged(&judge, &memory, &[2, 8]).await.unwrap();
@@ -137,7 +137,7 @@ async fn what_was_asked_before_is_not_asked_again() {
 }
 
 #[tokio::test]
-async fn an_unusable_reply_is_asked_for_again_and_then_given_up() {
+async fn an_unusable_reply_is_retried_up_to_the_limit() {
     let second_time = |time: usize, question: &str| match time {
         1 => "I like the first one.".into(),
         _ => fair(time, question),
@@ -153,7 +153,7 @@ async fn an_unusable_reply_is_asked_for_again_and_then_given_up() {
 }
 
 #[test]
-fn replies_are_read_in_any_dress_and_never_guessed() {
+fn replies_are_parsed_in_any_form_and_never_guessed() {
     let cases = [
         (r#"{"scores": [{"id": "1", "score": 0.5}, {"id": 2, "score": "1"}]}"#, "0.5 1"),
         (r#"[{"trajectory_id": "2", "score": 0}, {"trajectory_id": "1", "score": 1}]"#, "1 0"),
