@@ -24,7 +24,7 @@ use tokio::{
 /// Starts a program as the leader of a process group. `command` sets its stdin; stdout and stderr are piped.
 pub async fn spawn(mut command: Command) -> io::Result<(Child, Group)> {
     command.kill_on_drop(true).process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = spawn_from_lasting_thread(command).await?;
+    let child = spawn_on_permanent_thread(command).await?;
     let group = Group(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
     Ok((child, group))
 }
@@ -79,8 +79,8 @@ static HUGE_PAGES_DISABLED: AtomicBool = AtomicBool::new(false);
 
 /// Makes the kernel kill the child when the thread that spawned it ends, and re-enables huge pages for the child.
 #[cfg(target_os = "linux")]
-fn die_with_us(command: &mut Command) {
-    let ask = || {
+fn kill_with_parent(command: &mut Command) {
+    let setup = || {
         if HUGE_PAGES_DISABLED.load(Ordering::Relaxed) {
             rustix::thread::disable_transparent_huge_pages(false)?;
         }
@@ -89,12 +89,12 @@ fn die_with_us(command: &mut Command) {
     #[expect(unsafe_code, reason = "the only way to run code in the child before exec")]
     // SAFETY: runs between fork and exec, and makes system calls that neither allocate nor lock.
     unsafe {
-        command.pre_exec(ask);
+        command.pre_exec(setup);
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn die_with_us(_: &mut Command) {}
+fn kill_with_parent(_: &mut Command) {}
 
 struct Spawn {
     command: Command,
@@ -104,7 +104,7 @@ struct Spawn {
 
 /// Spawns on a thread that lives as long as this process. The parent-death signal is sent when the *thread* that spawned
 /// the child ends, and a runtime worker may end much earlier.
-async fn spawn_from_lasting_thread(mut command: Command) -> io::Result<Child> {
+async fn spawn_on_permanent_thread(mut command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<mpsc::Sender<Spawn>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
         let (sender, requests) = mpsc::channel::<Spawn>();
@@ -116,9 +116,9 @@ async fn spawn_from_lasting_thread(mut command: Command) -> io::Result<Child> {
         });
         sender
     });
-    die_with_us(&mut command);
+    kill_with_parent(&mut command);
     let (reply, answer) = oneshot::channel();
-    let gone = || io::Error::other("the thread that starts programs has ended");
-    spawner.send(Spawn { command, runtime: Handle::current(), reply }).map_err(|_| gone())?;
-    answer.await.map_err(|_| gone())?
+    let ended = || io::Error::other("the thread that starts programs has ended");
+    spawner.send(Spawn { command, runtime: Handle::current(), reply }).map_err(|_| ended())?;
+    answer.await.map_err(|_| ended())?
 }

@@ -36,11 +36,11 @@ impl Backoff {
     }
 
     /// The next wait: what the server asked for, if anything, but never more than the limit.
-    pub fn wait(&mut self, asked: Option<Duration>) -> Duration {
+    pub fn wait(&mut self, retry_after: Option<Duration>) -> Duration {
         let share = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         let wait = self.next.mul_f64(1.0 - share / 2.0);
         self.next = self.next.saturating_mul(2).min(self.longest);
-        asked.unwrap_or(wait).min(self.longest)
+        retry_after.unwrap_or(wait).min(self.longest)
     }
 }
 

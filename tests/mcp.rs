@@ -1,6 +1,6 @@
-//! The client against the demo server, and against servers that are wrong in every way one can be.
+//! Tests of the client against the demo server and against faulty servers.
 //!
-//! Wrong servers are small shell scripts that print hand-written JSON lines.
+//! Faulty servers are small shell scripts that print hand-written JSON lines.
 
 #![expect(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
 
@@ -31,8 +31,8 @@ fn demo() -> ServerSpec {
     spec(&[MCPRL, "demo-server", "sqlite"])
 }
 
-/// A server whose answer to a line is written as arms of a shell `case` over that line; `reply JSON` answers it.
-fn odd(arms: &str) -> ServerSpec {
+/// A server that answers each line with the arms of a shell `case` over that line. `reply JSON` sends a result.
+fn scripted(arms: &str) -> ServerSpec {
     let script = format!(
         r#"
         reply() {{ printf '{{"jsonrpc":"2.0","id":%s,"result":%s}}\n' "$id" "$1"; }}
@@ -125,7 +125,7 @@ async fn a_query_that_takes_all_memory_is_stopped_and_the_server_lives() {
 }
 
 #[tokio::test]
-async fn the_demo_server_ends_when_its_input_does() {
+async fn the_demo_server_ends_when_its_stdin_ends() {
     let mut command = tokio::process::Command::new(MCPRL);
     command.args(["demo-server", "sqlite"]).stdin(std::process::Stdio::null()).kill_on_drop(true);
     let status = tokio::time::timeout(Duration::from_secs(10), command.status()).await.unwrap().unwrap();
@@ -158,7 +158,7 @@ async fn an_unknown_demo_server_is_named() {
 }
 
 #[tokio::test]
-async fn a_command_that_does_not_exist_is_a_mistake_of_the_run_file() {
+async fn a_command_that_does_not_exist_is_a_usage_error() {
     let error = refused(&spec(&["no-such-server", "--stdio"])).await;
     assert_eq!((error.code(), error.class()), ("mcp::spawn", mcprl::error::Class::Usage));
     insta::assert_snapshot!(error, @"cannot start the server `no-such-server --stdio`");
@@ -166,14 +166,14 @@ async fn a_command_that_does_not_exist_is_a_mistake_of_the_run_file() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_at_start_is_quoted() {
+async fn the_stderr_of_a_server_that_dies_at_start_is_quoted() {
     let error = refused(&spec(&["sh", "-c", "echo noise; echo \"no database\" >&2; exit 3"])).await;
     assert_eq!(error.code(), "mcp::died_at_start");
     insta::assert_snapshot!(error, @r#"the server `sh -c echo noise; echo "no database" >&2; exit 3` ended before it was ready (exit status: 3); stderr: no database"#);
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_at_start_is_given_up_in_time() {
+async fn a_server_that_hangs_at_start_times_out() {
     let mut spec = spec(&["sh", "-c", "echo waiting for a licence >&2; sleep 600"]);
     spec.limits.start_timeout = Duration::from_millis(300);
     let error = refused(&spec).await;
@@ -185,8 +185,8 @@ async fn a_server_that_hangs_at_start_is_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn noise_between_messages_is_passed_over() {
-    let server = odd(
+async fn noise_between_messages_is_ignored() {
+    let server = scripted(
         r#"*'"tools/call"'*) echo 'Loading…'; echo '{"level":"info"}'; echo; reply '{"content":[{"type":"text","text":"heard"}]}'; echo bye;;"#,
     );
     let session = Session::connect(&server).await.unwrap();
@@ -196,16 +196,16 @@ async fn noise_between_messages_is_passed_over() {
 }
 
 #[tokio::test]
-async fn a_revision_nobody_knows_is_refused() {
-    let server = odd(
+async fn an_unknown_revision_is_refused() {
+    let server = scripted(
         r#"*'"initialize"'*) reply '{"protocolVersion":"2099-01-01","capabilities":{},"serverInfo":{"name":"n","version":"1"}}';;"#,
     );
     assert_eq!(refused(&server).await.code(), "mcp::revision");
 }
 
 #[tokio::test]
-async fn a_server_that_knows_only_the_newest_handshake_is_asked_that_way() {
-    let server = odd(
+async fn a_server_with_only_the_newest_handshake_is_supported() {
+    let server = scripted(
         r#"*'"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}\n' "$id";;
            *'"server/discover"'*) reply '{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"ttlMs":0,"cacheScope":"private"}';;"#,
     );
@@ -216,7 +216,7 @@ async fn a_server_that_knows_only_the_newest_handshake_is_asked_that_way() {
 
 #[tokio::test]
 async fn a_faulty_tool_list_is_repaired_with_notes() {
-    let server = odd(
+    let server = scripted(
         r#"*'"tools/list"'*) reply '{"tools":[{"name":"a"},{"name":"b","inputSchema":null},{"name":"c","inputSchema":true},{"name":"a"},{"name":"get time","inputSchema":{"type":"object"}},{"inputSchema":{}}]}';;"#,
     );
     let session = Session::connect(&server).await.unwrap();
@@ -233,14 +233,14 @@ async fn a_faulty_tool_list_is_repaired_with_notes() {
 }
 
 #[tokio::test]
-async fn a_list_without_end_ends() {
-    let circle = odd(
+async fn an_endless_list_is_cut() {
+    let circle = scripted(
         r#"*'"tools/list"'*) reply '{"tools":[{"name":"t","inputSchema":{"type":"object"}}],"nextCursor":"again"}';;"#,
     );
-    let endless = odd(
+    let endless = scripted(
         r#"*'"tools/list"'*) n=$((n+1)); reply "{\"tools\":[{\"name\":\"t$n\",\"inputSchema\":{\"type\":\"object\"}}],\"nextCursor\":\"$n\"}";;"#,
     );
-    let empty = odd(
+    let empty = scripted(
         r#"*'"tools/list"'*) reply '{"tools":[{"name":"t","inputSchema":{"type":"object"}}],"nextCursor":""}';;"#,
     );
     for (server, count) in [(circle, 2), (endless, 101), (empty, 2)] {
@@ -261,14 +261,14 @@ async fn results_of_any_shape_are_outcomes() {
         (r#"{"content":[{"type":"text","text":"x"}],"extra":{"tools":[]}}"#, "x"),
     ] {
         let session =
-            Session::connect(&odd(&format!(r#"*'"tools/call"'*) reply '{result}';;"#))).await.unwrap();
+            Session::connect(&scripted(&format!(r#"*'"tools/call"'*) reply '{result}';;"#))).await.unwrap();
         assert_eq!(call(&session).await, Outcome { text: text.into(), is_error: false }, "{result}");
     }
 }
 
 #[tokio::test]
-async fn an_error_of_the_protocol_is_shown_to_the_model() {
-    let server = odd(
+async fn a_protocol_error_is_shown_to_the_model() {
+    let server = scripted(
         r#"*'"tools/call"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no such tool"}}\n' "$id";;"#,
     );
     let session = Session::connect(&server).await.unwrap();
@@ -277,7 +277,7 @@ async fn an_error_of_the_protocol_is_shown_to_the_model() {
 
 #[tokio::test]
 async fn a_huge_result_is_cut_in_the_middle() {
-    let server = odd(
+    let server = scripted(
         r#"*'"tools/call"'*) big=$(head -c 3000000 /dev/zero | tr '\0' x); reply "{\"content\":[{\"type\":\"text\",\"text\":\"<$big>\"}]}";;"#,
     );
     let session = Session::connect(&server).await.unwrap();
@@ -286,8 +286,8 @@ async fn a_huge_result_is_cut_in_the_middle() {
 }
 
 #[tokio::test]
-async fn a_call_never_answered_is_told_to_the_model_and_three_lose_the_session() {
-    let mut server = odd(r#"*'"tools/call"'*) ;;"#);
+async fn an_unanswered_call_is_an_error_outcome_and_three_lose_the_session() {
+    let mut server = scripted(r#"*'"tools/call"'*) ;;"#);
     server.limits.call_timeout = Duration::from_millis(100);
     let session = Session::connect(&server).await.unwrap();
     let unanswered = Outcome { text: "the tool did not answer within 100ms".into(), is_error: true };
@@ -298,8 +298,8 @@ async fn a_call_never_answered_is_told_to_the_model_and_three_lose_the_session()
 }
 
 #[tokio::test]
-async fn a_server_that_dies_in_a_call_is_quoted_and_replaced() {
-    let server = odd(r#"*'"tools/call"'*'"die"'*) echo 'out of cheese' >&2; exit 7;;"#);
+async fn a_server_that_dies_in_a_call_is_replaced_and_its_stderr_quoted() {
+    let server = scripted(r#"*'"tools/call"'*'"die"'*) echo 'out of cheese' >&2; exit 7;;"#);
     let pool = Pool::new(server);
     let lent = pool.session().await.unwrap();
     let error = lent.call("t", arguments(json!({ "how": "die" }))).await.unwrap_err();
@@ -310,8 +310,8 @@ async fn a_server_that_dies_in_a_call_is_quoted_and_replaced() {
 }
 
 #[tokio::test]
-async fn a_request_of_the_server_to_us_is_declined() {
-    let server = odd(
+async fn a_request_of_the_server_to_the_client_is_declined() {
+    let server = scripted(
         r#"*'"tools/call"'*) call=$id; echo '{"jsonrpc":"2.0","id":99,"method":"elicitation/create","params":{"message":"password?","requestedSchema":{"type":"object","properties":{}}}}';;
            *'"id":99'*'"decline"'*) id=$call; reply '{"content":"declined"}';;"#,
     );
@@ -322,7 +322,7 @@ async fn a_request_of_the_server_to_us_is_declined() {
 #[tokio::test]
 async fn a_server_sees_only_the_environment_it_is_given() {
     let mut server =
-        odd(r#"*'"tools/call"'*) reply "{\"content\":\"${CARGO_PKG_NAME-unset} $GIVEN $TAKEN\"}";;"#);
+        scripted(r#"*'"tools/call"'*) reply "{\"content\":\"${CARGO_PKG_NAME-unset} $GIVEN $TAKEN\"}";;"#);
     let Transport::Stdio { env, .. } = &mut server.transport else { unreachable!() };
     env.insert("GIVEN".into(), "given".into());
     env.insert("TAKEN".into(), "${CARGO_PKG_NAME}".into());
@@ -335,7 +335,7 @@ async fn a_server_sees_only_the_environment_it_is_given() {
 }
 
 fn is_running(process: &str) -> bool {
-    // A process killed but not yet reaped by init still has an entry.
+    // A killed process has an entry until init reaps it.
     let status = std::fs::read_to_string(format!("/proc/{process}/stat"));
     status.is_ok_and(|status| !status.contains(") Z "))
 }
@@ -354,7 +354,7 @@ async fn ends(process: &str) -> bool {
 async fn nothing_a_server_started_outlives_it() {
     let arms = r#"*'"tools/call"'*) (trap '' TERM HUP; exec sleep 600) & reply "{\"content\":\"$$ $!\"}";;"#;
     for closed in [true, false] {
-        let session = Session::connect(&odd(arms)).await.unwrap();
+        let session = Session::connect(&scripted(arms)).await.unwrap();
         let text = call(&session).await.text;
         let (server, grandchild) = text.split_once(' ').unwrap();
         assert!(is_running(server) && is_running(grandchild));
@@ -366,11 +366,13 @@ async fn nothing_a_server_started_outlives_it() {
     }
 }
 
-/// A server that answers with its process id and how often `reset` was called on it.
+/// A server that answers with its process id and the number of `reset` calls.
 fn counting(state: State, sessions: usize) -> ServerSpec {
-    let mut server = odd(r#"*'"tools/call"'*'"reset"'*) n=$((n+1)); reply '{}';;
+    let mut server = scripted(
+        r#"*'"tools/call"'*'"reset"'*) n=$((n+1)); reply '{}';;
            *'"tools/call"'*'"die"'*) exit 1;;
-           *'"tools/call"'*) reply "{\"content\":\"$$ $n\"}";;"#);
+           *'"tools/call"'*) reply "{\"content\":\"$$ $n\"}";;"#,
+    );
     server.limits.sessions = sessions;
     ServerSpec { state, ..server }
 }
@@ -398,7 +400,7 @@ async fn a_read_only_server_is_shared_by_as_few_processes_as_allowed() {
 }
 
 #[tokio::test]
-async fn a_fresh_process_is_one_episodes_own_and_ends_with_it() {
+async fn a_fresh_process_is_exclusive_to_one_episode_and_ends_with_it() {
     let pool = Arc::new(Pool::new(counting(State::FreshProcess, 2)));
     let (one, two) = (pool.session().await.unwrap(), pool.session().await.unwrap());
     let (first, second) = (whose(&one).await, whose(&two).await);
@@ -424,14 +426,14 @@ async fn a_reset_tool_is_called_before_every_episode() {
 
 #[tokio::test]
 async fn a_reset_that_fails_is_an_error() {
-    let mut server = odd(r#"*'"tools/call"'*) reply '{"content":"locked","isError":true}';;"#);
+    let mut server = scripted(r#"*'"tools/call"'*) reply '{"content":"locked","isError":true}';;"#);
     server.state = State::ResetTool("t".into());
     let error = Pool::new(server).session().await.err().unwrap();
-    insta::assert_snapshot!(error, @"the tool `t`, called before every episode to reset the server, failed: locked");
+    insta::assert_snapshot!(error, @"the reset tool `t` failed: locked");
 }
 
 #[tokio::test]
-async fn a_server_that_keeps_dying_is_given_up() {
+async fn restarts_of_a_server_that_keeps_dying_are_limited() {
     let pool = Pool::new(counting(State::ReadOnly, 1));
     let error = loop {
         match pool.session().await {
@@ -456,7 +458,7 @@ fn at(url: String) -> ServerSpec {
 }
 
 #[tokio::test]
-async fn a_server_that_wants_a_token_says_so() {
+async fn a_server_that_requires_a_token_is_reported() {
     let challenge = (axum::http::StatusCode::UNAUTHORIZED, [("www-authenticate", "Bearer realm=\"x\"")]);
     let url =
         http(axum::Router::new().route("/mcp", axum::routing::any(move || async move { challenge }))).await;
@@ -484,7 +486,7 @@ async fn an_address_where_nobody_listens_is_an_error() {
     assert!(error.to_string().contains("Connection refused"), "{error}");
 }
 
-/// A server over HTTP whose calls get these answers, one after the other; the last one stays.
+/// An HTTP server that gives these answers to calls, in order; the last one repeats.
 async fn answering(answers: Vec<(u16, &'static str, &'static str)>) -> ServerSpec {
     use axum::{http::StatusCode, response::IntoResponse, routing::post};
     let sent = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -522,7 +524,7 @@ const FINE: &str = r#"{"jsonrpc":"2.0","id":ID,"result":{"content":"fine"}}"#;
 const WRONG: &str = r#"{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"wrong"}}"#;
 
 #[tokio::test]
-async fn what_is_no_answer_to_a_call_is_never_shown_as_one() {
+async fn a_failed_connection_is_never_shown_as_an_answer() {
     let challenge = "www-authenticate: Bearer realm=\"x\"";
     for (status, headers, body, code) in [
         (401, challenge, "", "mcp::refused"),
@@ -555,7 +557,7 @@ async fn what_is_no_answer_to_a_call_is_never_shown_as_one() {
 }
 
 #[tokio::test]
-async fn a_call_that_was_one_too_many_is_sent_again() {
+async fn a_rate_limited_call_is_retried() {
     let limited = (429, "retry-after: 0", "");
     let session =
         Session::connect(&answering(vec![limited, limited, (200, JSON, FINE)]).await).await.unwrap();

@@ -26,7 +26,7 @@ pub enum ChatError {
     #[error("the chat template refuses a conversation with tools: {reason}")]
     Refused { reason: String },
     #[error("the chat template hides from the model: {}", .missing.join(", "))]
-    Blind { missing: Vec<&'static str> },
+    HidesTools { missing: Vec<&'static str> },
     #[error("the chat template writes tool calls in a format that mcprl does not support: {shown:?}")]
     UnknownFormat { shown: String },
     #[error("the chat template ends a turn with `{token}`, which the tokenizer lacks")]
@@ -53,7 +53,7 @@ impl Diagnostic for ChatError {
             Self::NoTemplate { .. } => "chat::no_template",
             Self::Template(_) => "chat::template",
             Self::Refused { .. } => "chat::template_refuses",
-            Self::Blind { .. } => "chat::template_without_tools",
+            Self::HidesTools { .. } => "chat::template_without_tools",
             Self::UnknownFormat { .. } => "chat::unknown_format",
             Self::NoEndOfTurn { .. } => "chat::no_end_of_turn",
             Self::NoHistory => "chat::no_history",
@@ -76,7 +76,7 @@ impl Diagnostic for ChatError {
                  folder; otherwise the template uses a feature that mcprl does not support"
                     .into(),
             ),
-            Self::Refused { .. } | Self::Blind { .. } => Some(
+            Self::Refused { .. } | Self::HidesTools { .. } => Some(
                 "the template must render `tools`, `tool_calls` and messages with role `tool`; use a model that was \
                  trained to call tools"
                     .into(),

@@ -78,21 +78,23 @@ impl Chat {
     /// # Errors
     /// If it is to be removed, but the template does not show how a turn without it is written.
     pub fn with_history(mut self, thinking: HistoryThinking) -> Result<Self, ChatError> {
-        let strips = match (thinking, &self.past) {
+        let strips = match (thinking, &self.earlier_turn) {
             (HistoryThinking::Keep, _) => false,
-            (HistoryThinking::Template, past) => past.as_ref().is_some_and(|past| past.drops),
+            (HistoryThinking::Template, earlier_turn) => {
+                earlier_turn.as_ref().is_some_and(|earlier_turn| earlier_turn.drops)
+            }
             (HistoryThinking::Strip, _) => true,
         };
         self.stripping = None;
         if strips {
-            let past = self.past.as_ref().ok_or(ChatError::NoHistory)?;
-            let header = self.vocabulary.encode(&past.header);
+            let earlier_turn = self.earlier_turn.as_ref().ok_or(ChatError::NoHistory)?;
+            let header = self.vocabulary.encode(&earlier_turn.header);
             // The header must start with a control token, so that its tokens are the same after any text.
             if !header.first().is_none_or(|first| self.vocabulary.is_control(*first)) {
                 return Err(ChatError::NoHistory);
             }
-            let always = past.bare != past.header;
-            self.stripping = Some(Stripping { header, bare: past.bare.clone(), always });
+            let always = earlier_turn.bare != earlier_turn.header;
+            self.stripping = Some(Stripping { header, bare: earlier_turn.bare.clone(), always });
         }
         Ok(self)
     }
@@ -108,13 +110,13 @@ impl Chat {
     pub fn rewritten(&self, before: &[u32], sampled: &[u32], results: &[u32]) -> Option<RewrittenHistory> {
         let Stripping { header, bare, always } = self.stripping.as_ref()?;
         let text = self.vocabulary.spell(self.without_end(sampled));
-        let said = self.format.behind_reasoning(&text);
-        if said.len() == text.len() && !always {
+        let rest = self.format.after_reasoning(&text);
+        if rest.len() == text.len() && !always {
             return None;
         }
         let kept = before.strip_suffix(header.as_slice())?.len();
         let results = results.strip_suffix(header.as_slice())?;
-        let mut turn = self.vocabulary.encode(&format!("{bare}{}", said.trim_start()));
+        let mut turn = self.vocabulary.encode(&format!("{bare}{}", rest.trim_start()));
         turn.extend(self.stop().first());
         turn.extend(results);
         Some(RewrittenHistory { kept, turn, header: header.clone() })

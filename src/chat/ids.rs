@@ -23,7 +23,7 @@ pub(super) fn call_id(index: usize, call: &ToolCall) -> String {
 }
 
 /// An id for a call without one; the call may be malformed.
-pub(super) fn made_up(index: usize, call: &Result<ToolCall, String>) -> String {
+pub(super) fn generated_id(index: usize, call: &Result<ToolCall, String>) -> String {
     match call {
         Ok(call) => call_id(index, call),
         Err(_) => call_id(index, &ToolCall { name: String::new(), arguments: Default::default() }),

@@ -35,19 +35,19 @@ pub(super) struct Learned {
     pub format: Format,
     /// The end-of-turn token.
     pub end: String,
-    pub handover: Handover,
+    pub result_text: ResultText,
     /// What a model writes before a turn without reasoning if the prompt has opened reasoning.
-    pub unreasoned: String,
+    pub empty_reasoning: String,
     /// Whether the template can write several calls in one turn.
     pub parallel: bool,
     /// How earlier turns are rendered, if the template shows it.
-    pub past: Option<RenderedTurn>,
+    pub earlier_turn: Option<RenderedTurn>,
     /// How the template changes the beginning of a conversation when it continues, if it does.
     pub rewrites: Option<&'static str>,
 }
 
 /// The template's text around tool results, between one model turn and the next.
-pub(super) struct Handover {
+pub(super) struct ResultText {
     /// From after the end-of-turn token to the first result.
     before: String,
     between: String,
@@ -83,7 +83,7 @@ impl Shown {
     }
 }
 
-impl Handover {
+impl ResultText {
     /// The text from after one turn's end to the next sampled token. `ids` are those of the calls.
     pub fn text(&self, ids: &[String], results: &[String], mask: impl Fn(&str) -> String) -> String {
         let id = |index: usize| ids.get(index).map_or(IDS[0], String::as_str);
@@ -185,16 +185,18 @@ pub(super) fn learn(template: &Template, end: Option<&str>) -> Result<Learned, C
         (shown.is_some(), "the results of its calls"),
     ];
     let missing: Vec<&str> = seen.into_iter().filter(|(shown, _)| !shown).map(|(_, what)| what).collect();
-    let Some(shown) = shown.filter(|_| missing.is_empty()) else { return Err(ChatError::Blind { missing }) };
+    let Some(shown) = shown.filter(|_| missing.is_empty()) else {
+        return Err(ChatError::HidesTools { missing });
+    };
 
     let unknown = || ChatError::UnknownFormat { shown: turn.to_owned() };
     let sampled = sampled(&prompt, &rendered);
     let ends: Vec<&str> = ENDS.into_iter().chain(end).collect();
-    let (said, end) = ended(sampled, &ends).ok_or_else(unknown)?;
-    let format = Format::detect(said, call, IDS[0], &Schemas::new(&probe.tools)).ok_or_else(unknown)?;
+    let (model_text, end) = ended(sampled, &ends).ok_or_else(unknown)?;
+    let format = Format::detect(model_text, call, IDS[0], &Schemas::new(&probe.tools)).ok_or_else(unknown)?;
     let written = format.assistant("", std::slice::from_ref(call));
-    let unreasoned = match said.find(&written) {
-        Some(at) if rendered.starts_with(&prompt) && said[..at].contains(CLOSED) => &said[..at],
+    let empty_reasoning = match model_text.find(&written) {
+        Some(at) if rendered.starts_with(&prompt) && model_text[..at].contains(CLOSED) => &model_text[..at],
         // The prompt opens reasoning, and the conversation writes empty reasoning differently.
         _ if prompt.trim_end().ends_with(OPENED) => "\n</think>\n\n",
         _ => "",
@@ -203,12 +205,12 @@ pub(super) fn learn(template: &Template, end: Option<&str>) -> Result<Learned, C
     let two = |calls: usize| {
         let rendered = probe.render(template, calls, 2).ok()?;
         let (_, answered) = rendered.rsplit_once(QUESTION)?;
-        handover(answered, end, shown)
+        result_text(answered, end, shown)
     };
     let parallel = two(2);
     let is_parallel = parallel.is_some();
-    let handover = parallel.or_else(|| two(1)).ok_or_else(unknown)?;
-    let parts = [&handover.before, &handover.between, &handover.after];
+    let result_text = parallel.or_else(|| two(1)).ok_or_else(unknown)?;
+    let parts = [&result_text.before, &result_text.between, &result_text.after];
     if parts.iter().any(|part| part.contains(&call.name)) {
         // No known format writes the tool's name next to a result.
         return Err(unknown());
@@ -221,11 +223,11 @@ pub(super) fn learn(template: &Template, end: Option<&str>) -> Result<Learned, C
     };
     Ok(Learned {
         rewrites,
-        past: RenderedTurn::learn(template, &probe, format),
+        earlier_turn: RenderedTurn::learn(template, &probe, format),
         format,
         end: end.to_owned(),
-        handover,
-        unreasoned: unreasoned.to_owned(),
+        result_text,
+        empty_reasoning: empty_reasoning.to_owned(),
         parallel: is_parallel,
     })
 }
@@ -249,10 +251,10 @@ fn ended<'a, 'b>(sampled: &'a str, ends: &[&'b str]) -> Option<(&'a str, &'b str
     Some((&sampled[..value + at], end))
 }
 
-fn handover(answered: &str, end: &str, shown: Shown) -> Option<Handover> {
+fn result_text(answered: &str, end: &str, shown: Shown) -> Option<ResultText> {
     let (turn, results) = answered.split_once(&shown.text(RESULTS[0]))?;
     let (_, behind_call) = turn.rsplit_once(VALUE)?;
     let (_, before) = behind_call.split_once(end)?;
     let (between, after) = results.split_once(&shown.text(RESULTS[1]))?;
-    Some(Handover { before: before.into(), between: between.into(), after: after.into(), shown })
+    Some(ResultText { before: before.into(), between: between.into(), after: after.into(), shown })
 }

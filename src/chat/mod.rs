@@ -32,7 +32,7 @@ pub use folder::TOOL_TEMPLATE;
 use format::{Format, Schemas};
 pub use history::{HistoryThinking, RewrittenHistory};
 use history::{RenderedTurn, Stripping};
-use learn::{Handover, Learned, learn};
+use learn::{Learned, ResultText, learn};
 use template::{Template, message};
 pub use vocabulary::Vocabulary;
 
@@ -81,14 +81,14 @@ pub struct Chat {
     vocabulary: Arc<Vocabulary>,
     template: Template,
     format: Format,
-    handover: Handover,
-    unreasoned: String,
+    result_text: ResultText,
+    empty_reasoning: String,
     parallel: bool,
     stop: Vec<u32>,
     notice: Option<String>,
     /// mcprl's template that replaces the model's own, if any.
     own_template: Option<&'static str>,
-    past: Option<RenderedTurn>,
+    earlier_turn: Option<RenderedTurn>,
     /// Set if the reasoning of earlier turns is removed.
     stripping: Option<Stripping>,
     briefing: Briefing,
@@ -154,7 +154,7 @@ impl Chat {
         let mut template = Template::new(&folder::template_source(folder, &config)?, constants.clone())?;
         let (mut notice, mut own_template) = (None, None);
         let learned = match learn(&template, eos) {
-            Err(why @ (ChatError::Blind { .. } | ChatError::Refused { .. })) => {
+            Err(why @ (ChatError::HidesTools { .. } | ChatError::Refused { .. })) => {
                 let Some(own) = built_in::of(&vocabulary, &template.plain()) else { return Err(why) };
                 template = Template::new(own.template, constants)?;
                 own_template = Some(own.template);
@@ -163,7 +163,7 @@ impl Chat {
             }
             learned => learned?,
         };
-        let Learned { format, end, handover, unreasoned, parallel, past, rewrites } = learned;
+        let Learned { format, end, result_text, empty_reasoning, parallel, earlier_turn, rewrites } = learned;
         let notice = notice.or(rewrites.map(|what| {
             format!("the chat template {what} when a conversation continues; episodes keep the first prompt")
         }));
@@ -184,13 +184,13 @@ impl Chat {
             vocabulary,
             template,
             format,
-            handover,
-            unreasoned,
+            result_text,
+            empty_reasoning,
             parallel,
             stop,
             notice,
             own_template,
-            past,
+            earlier_turn,
             stripping: None,
             briefing,
         })
@@ -209,7 +209,7 @@ impl Chat {
         let eos = named.get("eos_token").and_then(Value::as_str);
         let source = folder::template_source(folder, &config)?;
         match Template::new(&source, named.clone()).and_then(|template| learn(&template, eos)) {
-            Ok(_) | Err(ChatError::Blind { .. } | ChatError::Refused { .. }) => Ok(()),
+            Ok(_) | Err(ChatError::HidesTools { .. } | ChatError::Refused { .. }) => Ok(()),
             Err(why) => Err(why),
         }
     }
@@ -287,8 +287,8 @@ impl Chat {
         let Sharing { text, tokens, anchor, anchor_tokens } = &self.briefing.sharing;
         if let Some(own) = rendered.strip_prefix(text.as_str()) {
             // Text before a control token does not affect the tokens after it.
-            let behind = self.vocabulary.encode(&format!("{anchor}{own}"));
-            if let Some(task) = behind.strip_prefix(anchor_tokens.as_slice()) {
+            let after = self.vocabulary.encode(&format!("{anchor}{own}"));
+            if let Some(task) = after.strip_prefix(anchor_tokens.as_slice()) {
                 return Ok(Prompt { shared: tokens.clone(), task: task.to_vec() });
             }
         }
@@ -304,7 +304,7 @@ impl Chat {
         };
         let calls: Vec<ToolCall> = calls.iter().map(masked).collect();
         let written = self.format.assistant(&self.vocabulary.mask(text), &calls);
-        let mut tokens = self.vocabulary.encode(&format!("{}{written}", self.unreasoned));
+        let mut tokens = self.vocabulary.encode(&format!("{}{written}", self.empty_reasoning));
         tokens.extend(self.stop.first());
         tokens
     }
@@ -313,7 +313,7 @@ impl Chat {
     /// header. `ids` are [those of the turn](Turn::ids).
     pub fn results(&self, ids: &[String], results: &[String]) -> Vec<u32> {
         let mask = |text: &str| self.vocabulary.mask(text).into_owned();
-        self.vocabulary.encode(&self.handover.text(ids, results, mask))
+        self.vocabulary.encode(&self.result_text.text(ids, results, mask))
     }
 
     /// Parses a sampled turn. Any tokens give a turn.
@@ -331,7 +331,7 @@ impl Chat {
     /// A sampled turn without the end-of-turn token.
     fn without_end<'t>(&self, tokens: &'t [u32]) -> &'t [u32] {
         match tokens.split_last() {
-            Some((last, said)) if self.stop.contains(last) => said,
+            Some((last, rest)) if self.stop.contains(last) => rest,
             _ => tokens,
         }
     }

@@ -100,7 +100,7 @@ pub trait Column: Sized {
     fn values(array: &dyn Array) -> Vec<Self>;
     /// The value of every row if a file lacks the column; `None` if the column is required. An optional column that is
     /// null in all rows is not written.
-    fn lacking() -> Option<Self> {
+    fn default_if_missing() -> Option<Self> {
         None
     }
 }
@@ -292,7 +292,7 @@ impl Column for Option<Vec<u32>> {
         let row = |row| list.is_valid(row).then(|| u32::values(&list.value(row)));
         (0..list.len()).map(row).collect()
     }
-    fn lacking() -> Option<Self> {
+    fn default_if_missing() -> Option<Self> {
         Some(None)
     }
 }
@@ -346,8 +346,8 @@ macro_rules! table {
                 let columns = vec![$( <$type as Column>::build(rows.iter().map(|row| &row.$field)), )+];
                 let batch = arrow::array::RecordBatch::try_new(Self::schema(), columns)
                     .expect("columns are built from the schema they are checked against");
-                let can_lack = [$( <$type as Column>::lacking().is_some(), )+];
-                $crate::data::table::without_lacking(batch, &can_lack)
+                let is_optional = [$( <$type as Column>::default_if_missing().is_some(), )+];
+                $crate::data::table::without_empty_optionals(batch, &is_optional)
             }
 
             fn from_batch(
@@ -367,10 +367,10 @@ macro_rules! table {
 pub(super) use table;
 
 /// Drops the optional columns that are null in all rows.
-pub(super) fn without_lacking(batch: RecordBatch, can_lack: &[bool]) -> RecordBatch {
+pub(super) fn without_empty_optionals(batch: RecordBatch, is_optional: &[bool]) -> RecordBatch {
     let is_null = |index: usize| batch.column(index).null_count() == batch.num_rows();
     let kept: Vec<usize> =
-        (0..batch.num_columns()).filter(|index| !can_lack[*index] || !is_null(*index)).collect();
+        (0..batch.num_columns()).filter(|index| !is_optional[*index] || !is_null(*index)).collect();
     batch.project(&kept).expect("what is kept is among the columns")
 }
 
@@ -404,8 +404,8 @@ pub(super) fn column<C: Column>(
         found,
     };
     let Some(array) = batch.column_by_name(name) else {
-        let rows: Option<Vec<C>> = (0..batch.num_rows()).map(|_| C::lacking()).collect();
-        return rows.filter(|_| C::lacking().is_some()).ok_or_else(|| wrong("none".into()));
+        let rows: Option<Vec<C>> = (0..batch.num_rows()).map(|_| C::default_if_missing()).collect();
+        return rows.filter(|_| C::default_if_missing().is_some()).ok_or_else(|| wrong("none".into()));
     };
     let mut array = array.clone();
     if array.data_type() != &C::data_type() {

@@ -145,8 +145,8 @@ impl Client {
         loop {
             match self.attempt(&body).await {
                 Ok(reply) => return Ok(reply),
-                Err(Failed { retry_after: Some(asked), .. }) if left > 0 => {
-                    tokio::time::sleep(backoff.wait(asked)).await;
+                Err(Failed { retry_after: Some(retry_after), .. }) if left > 0 => {
+                    tokio::time::sleep(backoff.wait(retry_after)).await;
                     left -= 1;
                 }
                 Err(Failed { error, .. }) => return Err(error),
@@ -162,7 +162,7 @@ impl Client {
         }
         let response = request.send().await.map_err(|source| self.unreachable(source))?;
         let status = response.status();
-        let asked = response
+        let retry_after = response
             .headers()
             .get(reqwest::header::RETRY_AFTER)
             .and_then(|value| net::retry_after(value.to_str().ok()?));
@@ -173,7 +173,7 @@ impl Client {
             let body = text.trim().chars().take(SHOWN).collect();
             let Endpoint { model, base_url, .. } = self.endpoint.clone();
             let error = LlmError::Status { model, url: base_url, status: status.as_u16(), body };
-            return Err(Failed { error, retry_after: busy.then_some(asked) });
+            return Err(Failed { error, retry_after: busy.then_some(retry_after) });
         }
         self.read(&text)
     }

@@ -28,20 +28,20 @@ pub enum McpError {
     Header { name: String },
     #[error("cannot set up an HTTP client")]
     Client(#[source] reqwest::Error),
-    #[error("the server `{server}` ended before it was ready{said}")]
-    DiedAtStart { server: String, said: ServerOutput },
-    #[error("the server `{server}` was not ready within {limit:?}{said}")]
-    StartTimeout { server: String, limit: Duration, said: ServerOutput },
+    #[error("the server `{server}` ended before it was ready{output}")]
+    DiedAtStart { server: String, output: ServerOutput },
+    #[error("the server `{server}` was not ready within {limit:?}{output}")]
+    StartTimeout { server: String, limit: Duration, output: ServerOutput },
     #[error("the server `{server}` requires authorization")]
     Unauthorized { server: String },
-    #[error("the MCP handshake with the server `{server}` failed: {reason}{said}")]
-    Handshake { server: String, reason: String, said: ServerOutput },
+    #[error("the MCP handshake with the server `{server}` failed: {reason}{output}")]
+    Handshake { server: String, reason: String, output: ServerOutput },
     #[error("the server `{server}` uses MCP revision `{revision}`, which mcprl does not support")]
     Revision { server: String, revision: String },
     #[error("cannot list the {what} of the server `{server}`: {reason}")]
     List { server: String, what: &'static str, reason: String },
-    #[error("lost the connection to the server `{server}`: {reason}{said}")]
-    Lost { server: String, reason: String, said: ServerOutput },
+    #[error("lost the connection to the server `{server}`: {reason}{output}")]
+    Lost { server: String, reason: String, output: ServerOutput },
     #[error("the server `{server}` refused a call with HTTP status {status}")]
     Refused { server: String, status: u16 },
     #[error("the reset tool `{tool}` failed: {reason}")]

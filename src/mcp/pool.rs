@@ -72,7 +72,7 @@ impl Pool {
     /// Hands out a session. Waits if all sessions are in exclusive use.
     pub async fn session(&self) -> Result<PooledSession, McpError> {
         match &self.shared.spec.state {
-            State::ReadOnly => self.lend_shared().await,
+            State::ReadOnly => self.acquire_shared().await,
             State::FreshProcess | State::ResetTool(_) => self.own_session().await,
         }
     }
@@ -80,8 +80,8 @@ impl Pool {
     /// Hands out an exclusive session; for a read-only server, a new one.
     pub async fn own_session(&self) -> Result<PooledSession, McpError> {
         match &self.shared.spec.state {
-            State::ReadOnly | State::FreshProcess => self.lend_own(None).await,
-            State::ResetTool(tool) => self.lend_own(Some(tool)).await,
+            State::ReadOnly | State::FreshProcess => self.acquire_exclusive(None).await,
+            State::ResetTool(tool) => self.acquire_exclusive(Some(tool)).await,
         }
     }
 
@@ -98,52 +98,52 @@ impl Pool {
         self.shared.closing.wait().await;
     }
 
-    async fn lend_shared(&self) -> Result<PooledSession, McpError> {
+    async fn acquire_shared(&self) -> Result<PooledSession, McpError> {
         if self.shared.own.is_closed() {
             return Err(McpError::PoolClosed);
         }
         let user = SlotUser::of_least_used(&self.shared);
         let mut slot = self.shared.slots[user.slot].lock().await;
         if let Some(session) = slot.as_ref().filter(|session| session.is_alive()) {
-            return Ok(PooledSession { session: Some(Held::Shared(Arc::clone(session), user)) });
+            return Ok(PooledSession { session: Some(Checkout::Shared(Arc::clone(session), user)) });
         }
         if slot.take().is_some() {
             self.shared.count_restart()?;
         }
         let session = Arc::new(self.shared.connect().await?);
         *slot = Some(Arc::clone(&session));
-        Ok(PooledSession { session: Some(Held::Shared(session, user)) })
+        Ok(PooledSession { session: Some(Checkout::Shared(session, user)) })
     }
 
-    async fn lend_own(&self, reset_tool: Option<&str>) -> Result<PooledSession, McpError> {
+    async fn acquire_exclusive(&self, reset_tool: Option<&str>) -> Result<PooledSession, McpError> {
         let own = Arc::clone(&self.shared.own);
         let permit = own.acquire_owned().await.map_err(|_| McpError::PoolClosed)?;
         let session = match reset_tool {
             None => self.shared.connect().await?,
             Some(tool) => self.shared.reset_session(tool).await?,
         };
-        let own = OwnSession {
+        let own = ExclusiveSession {
             session,
             shared: Arc::clone(&self.shared),
             permit,
             reused: reset_tool.is_some(),
             runtime: Handle::current(),
         };
-        Ok(PooledSession { session: Some(Held::Own(Box::new(own))) })
+        Ok(PooledSession { session: Some(Checkout::Exclusive(Box::new(own))) })
     }
 }
 
 impl Shared {
     async fn connect(&self) -> Result<Session, McpError> {
-        let _turn = self.spawns.acquire().await.map_err(|_| McpError::PoolClosed)?;
+        let _permit = self.spawns.acquire().await.map_err(|_| McpError::PoolClosed)?;
         Session::connect(&self.spec).await
     }
 
     /// A session on which the reset tool has just succeeded.
     async fn reset_session(&self, tool: &str) -> Result<Session, McpError> {
         loop {
-            let waiting = locked(&self.idle).pop();
-            let (session, is_new) = match waiting {
+            let idle = locked(&self.idle).pop();
+            let (session, is_new) = match idle {
                 Some(session) => (session, false),
                 None => (self.connect().await?, true),
             };
@@ -180,16 +180,16 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A session of a pool. Returned to the pool on drop.
 pub struct PooledSession {
     /// `None` only during drop.
-    session: Option<Held>,
+    session: Option<Checkout>,
 }
 
-enum Held {
+enum Checkout {
     Shared(Arc<Session>, #[expect(dead_code, reason = "counts as a user until dropped")] SlotUser),
-    Own(Box<OwnSession>),
+    Exclusive(Box<ExclusiveSession>),
 }
 
 /// An exclusive session, its permit, and the pool it returns to.
-struct OwnSession {
+struct ExclusiveSession {
     session: Session,
     shared: Arc<Shared>,
     permit: OwnedSemaphorePermit,
@@ -203,17 +203,17 @@ impl std::ops::Deref for PooledSession {
 
     fn deref(&self) -> &Session {
         match &self.session {
-            Some(Held::Shared(session, _)) => session,
-            Some(Held::Own(own)) => &own.session,
-            None => unreachable!("a session is held until it is dropped"),
+            Some(Checkout::Shared(session, _)) => session,
+            Some(Checkout::Exclusive(own)) => &own.session,
+            None => unreachable!("a session exists until it is dropped"),
         }
     }
 }
 
 impl Drop for PooledSession {
     fn drop(&mut self) {
-        let Some(Held::Own(own)) = self.session.take() else { return };
-        let OwnSession { session, shared, permit, reused, runtime } = *own;
+        let Some(Checkout::Exclusive(own)) = self.session.take() else { return };
+        let ExclusiveSession { session, shared, permit, reused, runtime } = *own;
         if reused && session.is_alive() && !shared.own.is_closed() {
             locked(&shared.idle).push(session);
             return;

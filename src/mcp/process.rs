@@ -27,7 +27,7 @@ const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
 /// How long a server may take to exit after its stdin is closed.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long to wait for stderr and the exit status before an error is reported.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const OUTPUT_WAIT: Duration = Duration::from_millis(500);
 /// How much of stderr is kept, in bytes, and how much of it is quoted, in lines and characters.
 const STDERR_BYTES: usize = 8192;
 const QUOTED_LINES: usize = 4;
@@ -74,15 +74,15 @@ impl Process {
         self.ended.borrow().is_some()
     }
 
-    /// The exit status and the last lines of stderr; waits up to [`LAST_WORDS`] for both.
-    pub(super) async fn last_words(&self) -> ServerOutput {
+    /// The exit status and the last lines of stderr; waits up to [`OUTPUT_WAIT`] for both.
+    pub(super) async fn server_output(&self) -> ServerOutput {
         let (mut ended, mut closed) = (self.ended.clone(), self.stderr.closed.clone());
         let both = async {
             let _ = ended.wait_for(Option::is_some).await;
             // The sender is dropped when stderr is closed.
             while closed.changed().await.is_ok() {}
         };
-        let _ = timeout(LAST_WORDS, both).await;
+        let _ = timeout(OUTPUT_WAIT, both).await;
         ServerOutput { status: self.ended.borrow().clone(), stderr: self.stderr.quote() }
     }
 
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn npm_lines_after_the_reason_are_not_quoted() {
-        let said = "npm error code E404\n\
+        let stderr = "npm error code E404\n\
             npm error 404 Not Found - GET https://registry.npmjs.org/nope - Not found\n\
             npm error 404\n\
             npm error 404  'nope@*' is not in this registry.\n\
@@ -231,7 +231,7 @@ mod tests {
             npm notice New major version of npm available! 10.9.0 -> 11.6.2\n\
             npm error A complete log of this run can be found in: /root/.npm/_logs/x-debug-0.log\n";
         assert_eq!(
-            quoted(said),
+            quoted(stderr),
             "npm error code E404 / npm error 404 Not Found - GET https://registry.npmjs.org/nope - Not found / \
              npm error 404  'nope@*' is not in this registry."
         );
@@ -239,12 +239,12 @@ mod tests {
 
     #[test]
     fn a_node_error_is_quoted_without_its_stack() {
-        let said = "node:internal/modules/cjs/loader:1228\n  throw err;\n  ^\n\n\
+        let stderr = "node:internal/modules/cjs/loader:1228\n  throw err;\n  ^\n\n\
             Error: Cannot find module '/srv/index.js'\n\
             \x20   at Module._resolveFilename (node:internal/modules/cjs/loader:1225:15)\n\
             \x20   at node:internal/main/run_main_module:36:49 {\n\
             \x20 code: 'MODULE_NOT_FOUND',\n}\n\nNode.js v22.1.0\n";
-        let quoted = quoted(said);
+        let quoted = quoted(stderr);
         assert!(quoted.contains("Cannot find module '/srv/index.js'"), "{quoted}");
         assert!(!quoted.contains("_resolveFilename") && !quoted.contains("Node.js"), "{quoted}");
     }

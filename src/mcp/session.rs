@@ -248,7 +248,11 @@ impl Session {
 
     async fn lost(&self, reason: String) -> McpError {
         self.is_lost.store(true, Ordering::Relaxed);
-        McpError::Lost { server: self.server.clone(), reason, said: last_words(self.process.as_ref()).await }
+        McpError::Lost {
+            server: self.server.clone(),
+            reason,
+            output: server_output(self.process.as_ref()).await,
+        }
     }
 
     async fn list_error(&self, what: &'static str, error: &ServiceError) -> McpError {
@@ -282,9 +286,9 @@ fn rate_limited(answer: &Result<Value, ServiceError>) -> Option<Option<Duration>
     }
 }
 
-async fn last_words(process: Option<&Process>) -> ServerOutput {
+async fn server_output(process: Option<&Process>) -> ServerOutput {
     match process {
-        Some(process) => process.last_words().await,
+        Some(process) => process.server_output().await,
         None => ServerOutput::default(),
     }
 }
@@ -327,19 +331,22 @@ async fn open(
         Some(Ok(service)) => service,
         None => {
             let limit = spec.limits.start_timeout;
-            return Err(
-                McpError::StartTimeout { server, limit, said: last_words(process.as_ref()).await }.into()
-            );
+            return Err(McpError::StartTimeout {
+                server,
+                limit,
+                output: server_output(process.as_ref()).await,
+            }
+            .into());
         }
         Some(Err(error)) => {
             let speaks_other = matches!(error, ClientInitializeError::JsonRpcError(_));
             // A server that refuses the handshake is still running, so there is nothing to wait for.
-            let said =
-                if speaks_other { ServerOutput::default() } else { last_words(process.as_ref()).await };
+            let output =
+                if speaks_other { ServerOutput::default() } else { server_output(process.as_ref()).await };
             let error = match error {
                 _ if error.is_authorization_required() => McpError::Unauthorized { server },
-                _ if said.status.is_some() => McpError::DiedAtStart { server, said },
-                error => McpError::Handshake { server, reason: clean(&handshake_reason(&error)), said },
+                _ if output.status.is_some() => McpError::DiedAtStart { server, output },
+                error => McpError::Handshake { server, reason: clean(&handshake_reason(&error)), output },
             };
             return Err(ConnectError { error, speaks_other });
         }

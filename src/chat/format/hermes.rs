@@ -48,7 +48,7 @@ pub(super) fn parse(text: &str) -> Turn {
 fn read_call(body: &str) -> (Result<ToolCall, String>, &str) {
     let (value, end) = match json::value(body) {
         Read::Value(value, end) => (value, end),
-        Read::Wrong(why, end) => return (Err(why), behind(&body[end..])),
+        Read::Wrong(why, end) => return (Err(why), after_call(&body[end..])),
     };
     let rest = body[end..].trim_start();
     if let Some(after) = rest.strip_prefix(CLOSE) {
@@ -56,12 +56,12 @@ fn read_call(body: &str) -> (Result<ToolCall, String>, &str) {
     } else if rest.is_empty() || rest.starts_with(OPEN) {
         (json::call(value), rest)
     } else {
-        (Err("text behind the JSON object".into()), behind(rest))
+        (Err("text behind the JSON object".into()), after_call(rest))
     }
 }
 
 /// The text after the call that `body` is in.
-fn behind(body: &str) -> &str {
+fn after_call(body: &str) -> &str {
     let close = body.find(CLOSE);
     let open = body.find(OPEN);
     match (close, open) {

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::chat::{
     ToolCall, Turn,
-    ids::{call_id, made_up},
+    ids::{call_id, generated_id},
     python,
 };
 
@@ -79,10 +79,10 @@ pub(super) fn parse(text: &str) -> Turn {
     };
     turn.text.push_str(spoken);
     while let Some(calls) = body {
-        let behind = read(calls.trim_start(), &mut turn);
-        let (spoken, next) = match behind.split_once(OPEN) {
+        let after = read(calls.trim_start(), &mut turn);
+        let (spoken, next) = match after.split_once(OPEN) {
             Some((spoken, next)) => (spoken, Some(next)),
-            None => (behind, None),
+            None => (after, None),
         };
         turn.text.push_str(spoken);
         body = next;
@@ -95,7 +95,7 @@ pub(super) fn parse(text: &str) -> Turn {
 fn read<'a>(body: &'a str, turn: &mut Turn) -> &'a str {
     let mut add = |call: Result<ToolCall, String>, id: Option<String>| {
         let index = turn.calls.len();
-        turn.ids.push(id.filter(|id| !id.is_empty()).unwrap_or_else(|| made_up(index, &call)));
+        turn.ids.push(id.filter(|id| !id.is_empty()).unwrap_or_else(|| generated_id(index, &call)));
         turn.calls.push(call);
     };
     let is_list = !MARKS.iter().any(|mark| body.starts_with(mark));
@@ -104,7 +104,7 @@ fn read<'a>(body: &'a str, turn: &mut Turn) -> &'a str {
             Read::Value(value, end) => (value, end),
             Read::Wrong(why, _) => {
                 add(Err(why), None);
-                return behind(body);
+                return after_call(body);
             }
         };
         let calls = match value {
@@ -121,7 +121,7 @@ fn read<'a>(body: &'a str, turn: &mut Turn) -> &'a str {
     let end = end.filter(|end| !body[..*end].contains(OPEN));
     let Some((name, rest)) = end.map(|end| body.split_at(end)) else {
         add(Err(format!("{ARGUMENTS} is missing behind the name")), None);
-        return behind(body);
+        return after_call(body);
     };
     let (id, rest) = match rest.strip_prefix(CALL_ID) {
         Some(rest) => {
@@ -142,13 +142,13 @@ fn read<'a>(body: &'a str, turn: &mut Turn) -> &'a str {
         }
         Read::Wrong(why, _) => {
             add(Err(why), id);
-            behind(rest)
+            after_call(rest)
         }
     }
 }
 
 /// The next call after one that could not be parsed.
-fn behind(body: &str) -> &str {
+fn after_call(body: &str) -> &str {
     body.find(OPEN).map_or("", |at| &body[at..])
 }
 
@@ -194,10 +194,10 @@ mod tests {
     fn a_call_without_an_id_gets_nine_characters_that_depend_only_on_it() {
         let ids = |text: &str| parse(text).ids;
         let text = r#"[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]f[ARGS]{"a": 1}"#;
-        let made_up = ids(text);
-        assert_eq!(made_up, ids(text));
-        assert!(made_up[0] != made_up[1]);
-        for id in made_up {
+        let ids_of_text = ids(text);
+        assert_eq!(ids_of_text, ids(text));
+        assert!(ids_of_text[0] != ids_of_text[1]);
+        for id in ids_of_text {
             assert!(id.len() == 9 && id.chars().all(|c| c.is_ascii_alphanumeric()), "{id}");
         }
     }

@@ -19,7 +19,7 @@ pub(super) use schemas::Schemas;
 
 use super::{
     ToolCall, Turn,
-    ids::{call_id, made_up},
+    ids::{call_id, generated_id},
 };
 
 #[cfg(test)]
@@ -59,12 +59,12 @@ impl Format {
 
     /// The format in which a template wrote this call, with this id, as a whole turn. If several formats can parse it, the
     /// one whose own text matches best.
-    pub fn detect(said: &str, call: &ToolCall, id: &str, tools: &Schemas) -> Option<Self> {
-        let reads = |format: &Self| format.parse(said, tools).calls == [Ok(call.clone())];
+    pub fn detect(text: &str, call: &ToolCall, id: &str, tools: &Schemas) -> Option<Self> {
+        let reads = |format: &Self| format.parse(text, tools).calls == [Ok(call.clone())];
         let alike = |format: &Self| {
             let written = format.assistant("", std::slice::from_ref(call)).replace(&call_id(0, call), id);
-            let same = written.chars().zip(said.trim_start().chars()).take_while(|(a, b)| a == b);
-            (said.contains(&written), same.count())
+            let same = written.chars().zip(text.trim_start().chars()).take_while(|(a, b)| a == b);
+            (text.contains(&written), same.count())
         };
         let mut best: Option<Self> = None;
         for format in Self::ALL.into_iter().filter(reads) {
@@ -99,13 +99,13 @@ impl Format {
             Self::Pythonic => python_call::parse(text),
         };
         let missing = turn.calls.iter().enumerate().skip(turn.ids.len());
-        let missing: Vec<String> = missing.map(|(index, call)| made_up(index, call)).collect();
+        let missing: Vec<String> = missing.map(|(index, call)| generated_id(index, call)).collect();
         turn.ids.extend(missing);
         turn
     }
 
     /// The part of a turn after its reasoning, or all of it if there is none.
-    pub fn behind_reasoning(self, text: &str) -> &str {
+    pub fn after_reasoning(self, text: &str) -> &str {
         let (_, rest) = match self {
             Self::Hermes => hermes::split(text),
             Self::Xml => xml::split(text),

@@ -60,12 +60,12 @@ pub(super) fn parse(text: &str) -> Turn {
                     value => vec![value],
                 };
                 calls.extend(values.into_iter().map(json::call));
-                let behind = body[end..].trim_start();
-                behind.strip_prefix(CLOSE).unwrap_or(behind)
+                let after = body[end..].trim_start();
+                after.strip_prefix(CLOSE).unwrap_or(after)
             }
             Read::Wrong(why, end) => {
                 calls.push(Err(why));
-                behind(&body[end..])
+                after_call(&body[end..])
             }
         };
     }
@@ -79,13 +79,13 @@ fn next(text: &str) -> Option<(&str, &str)> {
     let word = text
         .match_indices(FUNCTOOLS)
         .map(|(at, word)| (at, at + word.len()))
-        .find(|(_, behind)| text[*behind..].trim_start().starts_with('['));
-    let (at, behind) = tag.into_iter().chain(word).min()?;
-    Some((&text[..at], &text[behind..]))
+        .find(|(_, after)| text[*after..].trim_start().starts_with('['));
+    let (at, after) = tag.into_iter().chain(word).min()?;
+    Some((&text[..at], &text[after..]))
 }
 
 /// The text after a call that could not be parsed.
-fn behind(body: &str) -> &str {
+fn after_call(body: &str) -> &str {
     match [OPEN, CLOSE].iter().filter_map(|tag| body.find(tag)).min() {
         Some(at) => body[at..].strip_prefix(CLOSE).unwrap_or(&body[at..]),
         None => "",

@@ -117,9 +117,9 @@ impl<'a> Reader<'a> {
         if !self.take("[") {
             return false;
         }
-        let behind = self.rest;
+        let start = self.rest;
         let called = !self.name().is_empty() && self.take("(");
-        self.rest = behind;
+        self.rest = start;
         called
     }
 

@@ -35,7 +35,7 @@ pub(super) fn assistant(text: &str, calls: &[ToolCall]) -> String {
         });
         out.push_str(&format!("{OPEN}\n{FUNCTION}{}>\n", call.name));
         for (name, value) in &call.arguments {
-            out.push_str(&format!("{PARAMETER}{name}>\n{}\n{END_PARAMETER}\n", bare(value)));
+            out.push_str(&format!("{PARAMETER}{name}>\n{}\n{END_PARAMETER}\n", written_value(value)));
         }
         out.push_str(&format!("{END_FUNCTION}\n{CLOSE}"));
     }
@@ -43,7 +43,7 @@ pub(super) fn assistant(text: &str, calls: &[ToolCall]) -> String {
 }
 
 /// As the templates write it: JSON for lists and objects, `str(value)` for others.
-fn bare(value: &Value) -> String {
+fn written_value(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Array(_) | Value::Object(_) => python::line(value),
@@ -71,7 +71,7 @@ pub(super) fn parse(text: &str, tools: &Schemas) -> Turn {
         let call = reader.call(tools);
         rest = match &call {
             Ok(_) => reader.rest,
-            Err(_) => behind(reader.rest),
+            Err(_) => after_call(reader.rest),
         };
         calls.push(call);
     }
@@ -89,7 +89,7 @@ fn before_wrapper(text: &str) -> &str {
 }
 
 /// The text after a call, without its closing outer tag of any name.
-fn behind_wrapper(text: &str) -> &str {
+fn after_wrapper(text: &str) -> &str {
     match text.strip_prefix("</").and_then(|tag| tag.split_once('>')) {
         Some((name, rest)) if is_wrapper(&format!("{name}>")) => rest,
         _ => text,
@@ -107,7 +107,7 @@ fn first(text: &str, tags: &[&str]) -> Option<usize> {
 }
 
 /// The text after a call that could not be parsed.
-fn behind(text: &str) -> &str {
+fn after_call(text: &str) -> &str {
     match first(text, &[OPEN, CLOSE]) {
         Some(at) => text[at..].strip_prefix(CLOSE).unwrap_or(&text[at..]),
         None => "",
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
                 }
                 arguments.insert(parameter.to_owned(), typed(text, tools, &name, parameter));
             } else if let Some(rest) = self.rest.strip_prefix(END_FUNCTION) {
-                self.rest = behind_wrapper(rest.trim_start());
+                self.rest = after_wrapper(rest.trim_start());
                 return Ok(ToolCall { name, arguments });
             } else if let Some(rest) = self.rest.strip_prefix(CLOSE) {
                 self.rest = rest;
@@ -170,14 +170,14 @@ impl<'a> Reader<'a> {
             rest.is_empty() || next.iter().any(|tag| rest.starts_with(tag))
         };
         let mut ends = self.rest.match_indices(END_PARAMETER).map(|(at, tag)| (at, at + tag.len()));
-        let closed = ends.find(|(_, behind)| follows(&self.rest[*behind..]));
+        let closed = ends.find(|(_, after)| follows(&self.rest[*after..]));
         // The closing tag may be missing if another tag follows.
         let open = || first(self.rest, &[PARAMETER, END_FUNCTION]).map(|at| (at, at));
-        let Some((end, behind)) = closed.or_else(open) else {
+        let Some((end, after)) = closed.or_else(open) else {
             return Err(format!("incomplete: the parameter {parameter} is not closed with {END_PARAMETER}"));
         };
         let value = &self.rest[..end];
-        self.rest = &self.rest[behind..];
+        self.rest = &self.rest[after..];
         let value = value.strip_prefix('\n').unwrap_or(value);
         Ok(value.strip_suffix('\n').unwrap_or(value))
     }
@@ -187,11 +187,17 @@ impl<'a> Reader<'a> {
 /// error explains best what it expects.
 fn typed(text: &str, tools: &Schemas, tool: &str, parameter: &str) -> Value {
     let allowed = tools.allowed(tool, parameter);
-    let bare = text.trim();
-    let parsed = serde_json::from_str(bare).ok().or_else(|| python_call::literal(bare)).or_else(|| {
-        let words = [("true", Value::Bool(true)), ("false", Value::Bool(false)), ("none", Value::Null)];
-        words.into_iter().find(|(word, _)| bare.eq_ignore_ascii_case(word)).map(|(_, value)| value)
-    });
+    let written_value = text.trim();
+    let parsed = serde_json::from_str(written_value)
+        .ok()
+        .or_else(|| python_call::literal(written_value))
+        .or_else(|| {
+            let words = [("true", Value::Bool(true)), ("false", Value::Bool(false)), ("none", Value::Null)];
+            words
+                .into_iter()
+                .find(|(word, _)| written_value.eq_ignore_ascii_case(word))
+                .map(|(_, value)| value)
+        });
     match parsed {
         Some(value) if allowed.prefers(&value) => value,
         _ => Value::from(text),

@@ -175,7 +175,7 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
                 if method == "partition" { said.split_once(separator) } else { said.rsplit_once(separator) };
             Ok(triple(match found {
                 _ if separator.is_empty() => return Err(invalid("an empty separator")),
-                Some((before, behind)) => [before, separator, behind],
+                Some((before, after)) => [before, separator, after],
                 None if method == "partition" => [said, "", ""],
                 None => ["", "", said],
             }))

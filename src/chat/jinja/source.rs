@@ -22,13 +22,13 @@ pub fn rewritten(source: &str) -> String {
             _ => expression_end(tag, "}}"),
         };
         // minijinja reports unclosed tags.
-        let (inside, behind) = tag.split_at(end.unwrap_or(tag.len()));
+        let (inside, after) = tag.split_at(end.unwrap_or(tag.len()));
         if inside.starts_with("{#") || end.is_none() || raw_end(tag).is_some() {
             out.push_str(inside);
         } else {
             out.push_str(&expression(&without_generation(inside)));
         }
-        rest = behind;
+        rest = after;
     }
     out + rest
 }
@@ -105,7 +105,7 @@ fn expression(tag: &str) -> String {
     let mut out = String::with_capacity(tag.len());
     let mut at = 0;
     // Products bind tighter than `~`: only their last factor would become text.
-    let joins = !bare(tag).any(|letter| "*/%".contains(letter));
+    let joins = !outside_strings(tag).any(|letter| "*/%".contains(letter));
     while let Some(letter) = tag[at..].chars().next() {
         let (taken, written) = match letter {
             '~' if joins => joined(&tag[at..]),
@@ -125,7 +125,7 @@ fn expression(tag: &str) -> String {
 }
 
 /// The characters of a tag outside its strings, without its delimiters.
-fn bare(tag: &str) -> impl Iterator<Item = char> + '_ {
+fn outside_strings(tag: &str) -> impl Iterator<Item = char> + '_ {
     let body = tag.strip_prefix("{%").unwrap_or(tag);
     let body = body.strip_suffix("%}").unwrap_or(body);
     let mut at = 0;
@@ -145,10 +145,10 @@ fn bare(tag: &str) -> impl Iterator<Item = char> + '_ {
 
 /// `~` and the operand after it.
 fn joined(text: &str) -> (usize, Option<String>) {
-    let behind = text[1..].trim_start();
-    let start = text.len() - behind.len();
-    let Some(length) = operand(behind) else { return (1, None) };
-    let rest = behind[length..].trim_start();
+    let after = text[1..].trim_start();
+    let start = text.len() - after.len();
+    let Some(length) = operand(after) else { return (1, None) };
+    let rest = after[length..].trim_start();
     // A following `~` converts it to text; a test with `is` gives only true or false.
     let last = if rest.starts_with('~') || word_at(rest) == "is" { "" } else { " | string" };
     let written = format!("| string ~{}{}{last}", &text[1..start], expression(&behind[..length]));
@@ -209,9 +209,9 @@ fn group_len(text: &str) -> Option<usize> {
 fn attribute(text: &str) -> (usize, Option<String>) {
     let name = word_at(&text[1..]);
     let end = 1 + name.len();
-    let behind = text[end..].trim_start();
-    let assigned = behind.starts_with('=') && !behind.starts_with("==");
-    if !is_mapping_method(name) || behind.starts_with('(') || assigned {
+    let after = text[end..].trim_start();
+    let assigned = after.starts_with('=') && !after.starts_with("==");
+    if !is_mapping_method(name) || after.starts_with('(') || assigned {
         return (end, None);
     }
     (end, Some(format!(".{ATTRIBUTE}{name}()")))
@@ -226,11 +226,11 @@ fn item(text: &str) -> (usize, Option<String>) {
         _ => 0,
     };
     let name = inside.get(1..length.saturating_sub(1)).unwrap_or("");
-    let behind = inside[length..].trim_start();
-    if !is_mapping_method(name) || !behind.starts_with(']') || behind[1..].trim_start().starts_with('(') {
+    let after = inside[length..].trim_start();
+    if !is_mapping_method(name) || !after.starts_with(']') || after[1..].trim_start().starts_with('(') {
         return (1, None);
     }
-    let end = start + length + (inside.len() - length - behind.len()) + 1;
+    let end = start + length + (inside.len() - length - after.len()) + 1;
     (end, Some(format!(".{ITEM}{name}()")))
 }
 

@@ -22,13 +22,13 @@ pub fn lines(text: &str) -> Vec<(&str, &str)> {
     let mut rest = text;
     while !rest.is_empty() {
         let end = rest.find(is_break).unwrap_or(rest.len());
-        let (line, behind) = rest.split_at(end);
-        let width = match behind.chars().next() {
-            Some('\r') if behind.starts_with("\r\n") => 2,
+        let (line, after) = rest.split_at(end);
+        let width = match after.chars().next() {
+            Some('\r') if after.starts_with("\r\n") => 2,
             first => first.map_or(0, char::len_utf8),
         };
-        lines.push((line, &behind[..width]));
-        rest = &behind[width..];
+        lines.push((line, &after[..width]));
+        rest = &after[width..];
     }
     lines
 }
@@ -43,9 +43,9 @@ pub fn split<'a>(text: &'a str, separator: Option<&str>, most: i64) -> Vec<&'a s
             let mut rest = text.trim_start_matches(is_space);
             while !rest.is_empty() {
                 let end = if parts.len() < most { rest.find(is_space) } else { None };
-                let (part, behind) = rest.split_at(end.unwrap_or(rest.len()));
+                let (part, after) = rest.split_at(end.unwrap_or(rest.len()));
                 parts.push(part);
-                rest = behind.trim_start_matches(is_space);
+                rest = after.trim_start_matches(is_space);
             }
             parts
         }
