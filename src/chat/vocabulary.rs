@@ -115,7 +115,7 @@ impl Vocabulary {
         tokens
     }
 
-    /// Tokens of outside text on its own. Where a tokenizer would still answer with a control token, nothing is given.
+    /// Tokens of untrusted text. Control tokens that the tokenizer still produces are dropped.
     pub fn encode_text(&self, text: &str) -> Vec<u32> {
         let mut tokens = ids(&self.literal, text);
         tokens.retain(|id| !self.control_ids.contains(id));

@@ -49,7 +49,7 @@ table! {
         turns: f64,
         /// Mean sampled tokens per episode.
         tokens: f64,
-        /// Share of episodes that hit a tool error and still ended right; absent where no episode hit one.
+        /// Share of episodes with a tool error that still ended with the right answer; absent if no episode had one.
         error_recovery: Option<f64>,
     }
 }
