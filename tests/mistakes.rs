@@ -368,7 +368,7 @@ fn the_doctor_says_what_is_missing_and_what_to_do() {
     let said = looked_at(&project, 1);
     for line in [
         "bad   server     the server `sh -c echo no such database >&2; exit 3` ended before it was ready (exit status: 3); stderr: no such database",
-        "hint: run the command in a terminal to see all it says",
+        "hint: run the command in a terminal to see its full output",
         "bad   stage      base: cannot read llama/tokenizer.json",
         "hint: a policy folder needs tokenizer.json",
         "bad   stage      odd: cannot start `no-such-program -e run.sh`",

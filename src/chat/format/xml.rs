@@ -187,17 +187,11 @@ impl<'a> Reader<'a> {
 /// error explains best what it expects.
 fn typed(text: &str, tools: &Schemas, tool: &str, parameter: &str) -> Value {
     let allowed = tools.allowed(tool, parameter);
-    let written_value = text.trim();
-    let parsed = serde_json::from_str(written_value)
-        .ok()
-        .or_else(|| python_call::literal(written_value))
-        .or_else(|| {
-            let words = [("true", Value::Bool(true)), ("false", Value::Bool(false)), ("none", Value::Null)];
-            words
-                .into_iter()
-                .find(|(word, _)| written_value.eq_ignore_ascii_case(word))
-                .map(|(_, value)| value)
-        });
+    let trimmed = text.trim();
+    let parsed = serde_json::from_str(trimmed).ok().or_else(|| python_call::literal(trimmed)).or_else(|| {
+        let words = [("true", Value::Bool(true)), ("false", Value::Bool(false)), ("none", Value::Null)];
+        words.into_iter().find(|(word, _)| trimmed.eq_ignore_ascii_case(word)).map(|(_, value)| value)
+    });
     match parsed {
         Some(value) if allowed.prefers(&value) => value,
         _ => Value::from(text),
