@@ -327,7 +327,7 @@ fn the_doctor_looks_at_all_that_a_run_file_needs() {
     replace(&project, "run.toml", "kind = \"judge\"", &judge(9));
     let said = looked_at(&project, 1);
     let dead = "bad   stage      train/reward: m at http://127.0.0.1:9/v1 cannot be reached";
-    assert!(said.contains(dead) && said.contains("hint: is the endpoint up"), "{said}");
+    assert!(said.contains(dead) && said.contains("hint: check that the endpoint is up"), "{said}");
     replace(&project, "run.toml", &judge(9), &judge(port));
     let answers =
         format!("train/reward: m at http://127.0.0.1:{port}/v1 with the key in HOME: the endpoint answers");
