@@ -151,7 +151,7 @@ fn joined(text: &str) -> (usize, Option<String>) {
     let rest = after[length..].trim_start();
     // A following `~` converts it to text; a test with `is` gives only true or false.
     let last = if rest.starts_with('~') || word_at(rest) == "is" { "" } else { " | string" };
-    let written = format!("| string ~{}{}{last}", &text[1..start], expression(&behind[..length]));
+    let written = format!("| string ~{}{}{last}", &text[1..start], expression(&after[..length]));
     (start + length, Some(written))
 }
 

@@ -64,7 +64,7 @@ fn server(spec: &ServerSpec) -> Finding {
     let late = || McpError::StartTimeout {
         server: spec.transport.to_string(),
         limit,
-        said: crate::mcp::ServerOutput::default(),
+        output: crate::mcp::ServerOutput::default(),
     };
     let described = runtime().and_then(|runtime| {
         let described = runtime.block_on(async { tokio::time::timeout(limit * 2, visit).await });
