@@ -188,9 +188,9 @@ impl Store {
         }
         match std::fs::rename(staged, &target) {
             Ok(()) => failpoint("publish::renamed"),
-            // Another process published the same bytes in between,
+            // Another process published the same bytes in between.
             Err(_) if self.inspect(&digest).is_intact() => {
-                // and may have been killed since.
+                // It may have been killed before it synced them.
                 self.renew(&digest)?;
                 remove(staged)?;
                 return Ok(UnsyncedArtifact { digest, seal: None });
@@ -211,7 +211,7 @@ impl Store {
         Ok(self.artifact(digest).is_dir())
     }
 
-    /// Updates the seal's mtime. If that fails, syncs the artifact and writes a new seal.
+    /// Updates the seal's mtime. If that is impossible, syncs the artifact and writes a new seal.
     fn renew(&self, digest: &Digest) -> Result<(), StoreError> {
         let path = self.seal_path(digest);
         let sealed = match touch(&path) {

@@ -49,7 +49,7 @@ pub struct FileDigests {
 }
 
 impl FileDigests {
-    /// What earlier runs left behind; nothing where that is unreadable.
+    /// Loads the digests of earlier runs. Empty if they cannot be read.
     pub fn load(store: &Store) -> Self {
         let bytes = std::fs::read(path(store)).ok();
         let loaded: BTreeMap<_, _> =

@@ -330,8 +330,7 @@ fn place(folder: &Path, name: &str, epoch: u64) -> PathBuf {
     folder.join(format!("{name}.{epoch}.json"))
 }
 
-/// Every lease has its own token. A holder that finds a higher epoch, or another token in its place, does not
-/// publish.
+/// Every lease file: name, epoch, path.
 fn leases(folder: &Path) -> Vec<(String, u64, PathBuf)> {
     let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let parts = |item: std::fs::DirEntry| {

@@ -9,7 +9,7 @@ use std::path::Path;
 use super::{CachedResult, Recorded, Store, StoreError, aside, tree};
 use crate::hash::Digest;
 
-/// What was copied.
+/// The outcome of a copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CopyReport {
     pub records: usize,
