@@ -4,11 +4,11 @@
 //! |---|---|
 //! | `cas/ab/<digest>/` | one artifact: the file, or the folder's content, that one output of a stage wrote |
 //! | `cas/ab/<digest>.seal` | size, inode and times of its files when they were last hashed |
-//! | `ac/<key>.json` | what the stage with this key wrote: digests of its outputs, its metrics, the fields of the key |
+//! | `ac/<key>.json` | result of the stage with this key: output digests, metrics, fields of the key |
 //! | `ac/old/` | records set aside because their stage reran |
-//! | `ac/last/<run name>.json` | the newest key of each stage, for explaining reruns; nothing else depends on it |
+//! | `ac/last/<run name>.json` | newest key of each stage, only for explaining reruns |
 //! | `ac/last/<run name>.run` | the last finished run, and a digest of its results |
-//! | `ac/last/<run name>.stat_cache` | its results with the stamps of their files, so that a lookup only needs `stat` |
+//! | `ac/last/<run name>.stat_cache` | its results and the stamps of their files, to look them up by `stat` |
 //! | `leases/<key>.<epoch>.json` | which process executes this key now |
 //! | `leases/run-*.json` | which runs are active |
 //! | `runs/` | journals, one folder per run |

@@ -2,7 +2,7 @@
 //! per file instead of reading a record and a seal per stage.
 //!
 //! Each result has one digest over the stamps of its record and of its artifacts' files. The record's stamp
-//! is taken when it is read; the others come from the seals. So an entry is valid under the same conditions
+//! is taken just before it is read; the others come from the seals. So an entry is valid under the same conditions
 //! as a seal. If anything changed since, the record is read again. Losing the file costs milliseconds, no
 //! result.
 
@@ -32,8 +32,8 @@ pub struct CachedResult {
     pub told: Value,
 }
 
-/// Name of an extra entry in a record's fields, not part of its key: what the keys of later stages contain of its
-/// result.
+/// Name of an entry in a record's fields that is not part of its key. It holds what the keys of later stages
+/// contain of its result.
 pub const TOLD: &str = "told";
 
 impl From<ActionRecord> for CachedResult {

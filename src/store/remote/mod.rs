@@ -7,7 +7,7 @@
 //!
 //! | object | holds |
 //! |---|---|
-//! | `v1/ac/<key>.json` | a line with the digest of the rest; the action record, and the files of each artifact it names |
+//! | `v1/ac/<key>.json` | digest of the rest, newline, the action record and the files of its artifacts |
 //! | `v1/blobs/ab/<digest>` | the bytes of one file |
 //! | `tmp/` | in a remote folder: files being written |
 //!
