@@ -2,9 +2,9 @@
 //! per file instead of reading a record and a seal per stage.
 //!
 //! Each result has one digest over the stamps of its record and of its artifacts' files. The record's stamp
-//! is taken just before it is read; the others come from the seals. So an entry is valid under the same conditions
-//! as a seal. If anything changed since, the record is read again. Losing the file costs milliseconds, no
-//! result.
+//! is taken just before it is read; the others come from the seals. So an entry is valid under the same
+//! conditions as a seal. If anything changed since, the record is read again. Losing the file costs
+//! milliseconds, no result.
 
 use std::{
     collections::{BTreeMap, HashMap},
