@@ -1,6 +1,7 @@
-//! Artifacts by content: putting them in their place, and telling cheaply whether one is still what it was.
+//! Artifacts by content: moving them into place, and checking cheaply that they are unchanged.
 //!
-//! A seal vouches for bytes without their being read, so it is written once they are durable (`settle.rs`), never before.
+//! A seal lets readers trust bytes without reading them, so it is written only after they are durable
+//! (`sync.rs`).
 
 use std::{
     fs::Permissions,
@@ -19,23 +20,23 @@ use super::{
 };
 use crate::hash::Digest;
 
-/// An artifact that is in its place, and not durable yet.
+/// An artifact that is in place but not durable yet.
 #[derive(Debug)]
 pub struct UnsyncedArtifact {
     pub digest: Digest,
-    /// As it was before its bytes were read; absent where the artifact was there already.
+    /// Stamps from before the bytes were read; absent if the artifact already existed.
     pub(super) seal: Option<Seal>,
 }
 
-/// What an artifact in the store is worth.
+/// The state of an artifact in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// Its files are as they were when last hashed.
+    /// Its files are unchanged since they were last hashed.
     Sealed,
-    /// The seal did not fit (a copied store, a touched file), but the bytes are right.
+    /// The seal does not fit (a copied store, a touched file), but the bytes are right.
     Unsealed,
     Absent,
-    /// It can not be used; says what is wrong with it.
+    /// It is unusable, for this reason.
     Damaged(String),
 }
 
@@ -48,7 +49,8 @@ impl Condition {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Seal {
     files: Vec<Entry>,
-    /// The folders, the artifact's own first: their stamps say that no file came or went. Absent in older stores.
+    /// The folders, the artifact's own first. Their stamps show whether files were added or removed. Absent
+    /// in older stores.
     #[serde(default)]
     folders: Vec<Entry>,
 }
@@ -58,19 +60,19 @@ impl Seal {
         Ok(Self { files: tree::list(folder)?, folders: tree::folders(folder)? })
     }
 
-    /// All its files and folders.
+    /// Paths of all its files and folders.
     pub(super) fn paths(&self, folder: &Path) -> impl Iterator<Item = PathBuf> {
         let inner = self.files.iter().chain(&self.folders);
         inner.map(|entry| if entry.path.is_empty() { folder.to_owned() } else { folder.join(&entry.path) })
     }
 
-    /// Whether everything is as it was; asked of the files themselves, no folder is listed.
+    /// Whether everything is unchanged. Only stats the listed paths, lists no folder.
     fn fits(&self, folder: &Path) -> bool {
         let same = |entry: &Entry| {
             let path = if entry.path.is_empty() { folder.to_owned() } else { folder.join(&entry.path) };
             path.symlink_metadata().is_ok_and(|metadata| {
                 let (now, then) = (FileStamp::from(&metadata), &entry.stamp);
-                // A folder's time of change moves when it is put in its place.
+                // A folder's ctime changes when it is moved into place.
                 let moved = metadata.is_dir() && (now.inode, now.mtime) == (then.inode, then.mtime);
                 moved || now == *then
             })
@@ -80,7 +82,7 @@ impl Seal {
 }
 
 impl Store {
-    /// Where the artifact is, if it is there.
+    /// Path of the artifact, whether or not it exists.
     pub fn artifact(&self, digest: &Digest) -> PathBuf {
         let digest = digest.to_string();
         self.root.join("cas").join(&digest[..2]).join(digest)
@@ -104,20 +106,21 @@ impl Store {
         serde_json::from_slice(&seal).ok()
     }
 
-    /// What an artifact's seal vouches for, whether or not it still fits: folders, its own first, then files. With each
-    /// whether it is a folder.
+    /// The entries of an artifact's seal, whether or not it still fits: folders, its own first, then files.
+    /// The flag is true for folders.
     pub(super) fn sealed(&self, digest: &Digest) -> Option<Vec<(Entry, bool)>> {
         let Seal { files, folders } = self.read_seal(digest)?;
         let folders = folders.into_iter().map(|entry| (entry, true));
         Some(folders.chain(files.into_iter().map(|entry| (entry, false))).collect())
     }
 
-    /// Whether its files are as they were when last hashed. Reads none.
+    /// Whether its files are unchanged since they were last hashed. Reads none.
     pub(super) fn is_sealed(&self, digest: &Digest) -> bool {
         self.read_seal(digest).is_some_and(|seal| seal.fits(&self.artifact(digest)))
     }
 
-    /// Whether the artifact can be used. Stats its files; reads them only where the seal does not fit. Writes nothing.
+    /// Whether the artifact is usable. Stats its files, and reads them only if the seal does not fit. Writes
+    /// nothing.
     pub fn inspect(&self, digest: &Digest) -> Condition {
         let folder = self.artifact(digest);
         if self.is_sealed(digest) {
@@ -137,7 +140,7 @@ impl Store {
         }
     }
 
-    /// Records the stamps of an intact artifact, so that the next look at it is cheap. Makes it durable first.
+    /// Writes the seal of an intact artifact, so that the next lookup is cheap. Makes it durable first.
     pub fn seal(&self, digest: &Digest) -> Result<(), StoreError> {
         let seal = Seal::of(&self.artifact(digest))?;
         self.settle(&[UnsyncedArtifact { digest: *digest, seal: Some(seal) }], &[])
@@ -148,7 +151,7 @@ impl Store {
         write::replace(self, &self.seal_path(digest), &seal)
     }
 
-    /// [`Store::place`], and durable.
+    /// Like [`Store::place`], and makes the artifact durable.
     pub fn publish(&self, staged: &Path) -> Result<Digest, StoreError> {
         let placed = self.place(staged)?;
         let digest = placed.digest;
@@ -156,17 +159,18 @@ impl Store {
         Ok(digest)
     }
 
-    /// Moves a folder of the store's own `tmp/` in as an artifact. The folder is gone afterwards.
+    /// Moves a folder from the store's own `tmp/` into place as an artifact. The source folder is gone
+    /// afterwards.
     ///
-    /// Equal content that is already there is kept; a damaged artifact under the same digest is replaced. A process
-    /// that is killed loses nothing of it from here on; the power may fail until it is settled.
+    /// Equal content that exists is kept. A damaged artifact under the same digest is replaced. From here on
+    /// a killed process loses nothing of it, but a power failure may until it is synced.
     pub fn place(&self, staged: &Path) -> Result<UnsyncedArtifact, StoreError> {
         for entry in tree::list(staged)? {
             let path = staged.join(&entry.path);
             std::fs::set_permissions(&path, Permissions::from_mode(0o444))
                 .map_err(|cause| StoreError::writing(path, cause))?;
         }
-        // Stamps are taken before the bytes are read: a change in between shows as a seal that does not fit.
+        // Stamps are taken before the bytes are read, so that a change in between invalidates the seal.
         let seal = Seal::of(staged)?;
         let digest = tree::digest(staged, &seal.files)?;
         failpoint("publish::hashed");
@@ -186,7 +190,7 @@ impl Store {
             Ok(()) => failpoint("publish::renamed"),
             // Another process published the same bytes in between.
             Err(_) if self.inspect(&digest).is_intact() => {
-                // Which may have been killed since.
+                // It may have been killed before it synced them.
                 self.renew(&digest)?;
                 remove(staged)?;
                 return Ok(UnsyncedArtifact { digest, seal: None });
@@ -196,35 +200,35 @@ impl Store {
         Ok(UnsyncedArtifact { digest, seal: Some(seal) })
     }
 
-    /// Whether the artifact is there and can be used, for one who counts on it from now on.
+    /// Whether the artifact is usable. For callers that rely on it from now on.
     pub(super) fn retain(&self, digest: &Digest) -> Result<bool, StoreError> {
         if !self.inspect(digest).is_intact() {
             return Ok(false);
         }
-        // The seal changes before the artifact is counted on, so that a sweep under way spares it.
+        // The seal changes before the caller relies on the artifact, so that a concurrent sweep spares it.
         self.renew(digest)?;
         self.after_sweep();
         Ok(self.artifact(digest).is_dir())
     }
 
-    /// Changes the seal's time, or makes the artifact durable and the seal.
+    /// Updates the seal's mtime. If that is impossible, syncs the artifact and writes a new seal.
     fn renew(&self, digest: &Digest) -> Result<(), StoreError> {
         let path = self.seal_path(digest);
         let sealed = match touch(&path) {
-            // Another user's seal may be one's own to replace, and not to touch.
+            // Another user's seal cannot be touched, but may be replaceable.
             Err(cause) if matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
                 self.seal(digest)
             }
             touched => touched.map_err(|cause| StoreError::writing(path, cause)),
         };
         match sealed {
-            // GcReport just now.
+            // A sweep has just removed it.
             Err(_) if !self.artifact(digest).exists() => Ok(()),
             sealed => sealed,
         }
     }
 
-    /// Takes a folder out of sight in one step, then deletes it.
+    /// Moves a folder away in one step, then deletes it.
     fn discard(&self, folder: &Path) -> Result<(), StoreError> {
         let grave = aside(&self.tmp()).map_err(|cause| StoreError::writing(self.tmp(), cause))?;
         std::fs::rename(folder, grave.path().join("artifact"))
@@ -234,7 +238,7 @@ impl Store {
 
 fn remove(folder: &Path) -> Result<(), StoreError> {
     match std::fs::remove_dir_all(folder) {
-        // An NFS client that missed the answer to its rename finds the folder gone.
+        // An NFS client that missed the reply to its rename finds the folder gone.
         Err(cause) if cause.kind() != ErrorKind::NotFound => Err(StoreError::writing(folder, cause)),
         _ => Ok(()),
     }

@@ -5,7 +5,7 @@ use std::{
 
 use crate::error::{Class, Diagnostic};
 
-/// What can go wrong with the store.
+/// An error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("cannot read {path}")]
@@ -59,7 +59,7 @@ impl StoreError {
         Self::Read { path: path.into(), source }
     }
 
-    /// Tells a full disk and a read-only place apart from other failures.
+    /// Distinguishes a full disk and a read-only path from other failures.
     pub fn writing(path: impl Into<PathBuf>, source: Error) -> Self {
         let path = path.into();
         match source.kind() {

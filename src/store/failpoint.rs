@@ -1,25 +1,26 @@
-//! Places where a test can have the process die.
+//! Points where a test can kill the process.
 //!
-//! `MCPRL_FAILPOINT=publish::renamed` makes the process kill itself, as `kill -9` would, when it first comes to that
-//! place; `publish::renamed:3` when it comes there for the third time. Without the variable a place costs one load.
+//! `MCPRL_FAILPOINT=publish::renamed` makes the process kill itself, as `kill -9` would, when it first
+//! reaches that point. `publish::renamed:3` kills it the third time. Without the variable a failpoint costs
+//! one load.
 //!
-//! | place | what is on disk |
+//! | failpoint | what is on disk |
 //! |---|---|
 //! | `run::folder` | a run's empty folder |
 //! | `run::described` | its description, no journal |
 //! | `journal::torn` | half of a journal's line |
-//! | `work::begun` | the lease, an empty attempt |
+//! | `work::begun` | the lease, an empty work folder |
 //! | `rows::torn` | half of a row's frame |
 //! | `rows::recorded` | one more row |
 //! | `work::performed` | outputs as the stage wrote them |
 //! | `publish::hashed` | one output, read-only, not yet in place |
 //! | `publish::renamed` | one artifact without its seal |
 //! | `commit::before` | all artifacts, no record |
-//! | `commit::after` | the record; no word of it in the journal, rows not forgotten, newest key not noted |
-//! | `work::linked` | everything; what waits for it not begun |
+//! | `commit::after` | the record; no journal entry, rows not deleted, newest key not saved |
+//! | `work::linked` | everything; dependent stages not started |
 //! | `sync::synced` | a durable artifact without its seal |
 //! | `fetch::published` | artifacts of another machine, no record |
-//! | `push::torn` | half of a file beside the objects of a remote folder |
+//! | `push::torn` | half of a temporary file in a remote folder |
 //! | `push::stored` | all blobs of a result in the remote, no record |
 
 use std::sync::{
@@ -32,14 +33,14 @@ struct Armed {
     left: AtomicU32,
 }
 
-/// Comes to a place. Dies there, if asked to.
+/// Kills the process if this failpoint is armed and due.
 pub fn failpoint(place: &str) {
     if reached(place) {
         die();
     }
 }
 
-/// Whether it is time to die at this place; for places that leave something half done first, and then [`die`].
+/// Whether this failpoint is due. For callers that leave something half done first, and then call [`die`].
 pub fn reached(place: &str) -> bool {
     static ARMED: OnceLock<Option<Armed>> = OnceLock::new();
     let armed = ARMED.get_or_init(|| {
@@ -52,7 +53,7 @@ pub fn reached(place: &str) -> bool {
     armed.left.fetch_sub(1, Ordering::Relaxed) == 1
 }
 
-/// Ends the process without a word to anyone.
+/// Kills the process without cleanup.
 pub fn die() {
     _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
 }

@@ -1,10 +1,10 @@
-//! Digests of files outside the store: parameters of type `file`, scripts a server command names.
+//! Digests of files outside the store: parameters of type `file`, scripts in a server command.
 //!
-//! A file is read once and again only when its stamp changes: inode, size, times of modification and of change. The
-//! last one cannot be set, so a byte changed with size and modification time put back is noticed. A stamp younger than
-//! the grain of the clock that made it is not trusted, for the file could change twice within it; nor is one from the
-//! future, for a clock was set back. Each host remembers for itself: a path, and the inode behind it, mean something else
-//! on another.
+//! A file is read again only when its stamp changes: inode, size, mtime and ctime. The ctime cannot be set,
+//! so a changed byte is detected even if size and mtime are restored. Two kinds of stamps are not trusted:
+//! one younger than the granularity of its clock, because the file could change twice within it, and one from
+//! the future, because a clock was set back. Each host has its own list, because a path and its inode differ
+//! between hosts.
 
 use std::{
     collections::BTreeMap,
@@ -23,16 +23,17 @@ use super::{
 };
 use crate::hash::{Digest, Encoder};
 
-/// Of file systems that keep whole seconds or milliseconds, and of others, whose stamps are taken at a timer's tick.
+/// Timestamp granularity: `COARSE` for file systems that store whole seconds or milliseconds, `FINE` for
+/// others, whose timestamps advance with a timer tick.
 const COARSE: Duration = Duration::from_secs(2);
 const FINE: Duration = Duration::from_millis(25);
 
-/// How long ago the stamp has to be for a change after it to have another.
+/// Minimum age of a stamp so that a later change gets a different one.
 fn grain(stamp: &FileStamp) -> Duration {
     if stamp.ctime % 1_000_000 == 0 { COARSE } else { FINE }
 }
 
-/// How the lists of all hosts are called.
+/// File name prefix of the lists of all hosts.
 pub(super) const LISTS: &str = "files-";
 
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
@@ -48,7 +49,7 @@ pub struct FileDigests {
 }
 
 impl FileDigests {
-    /// What earlier runs left behind; nothing where that is unreadable.
+    /// Loads the digests of earlier runs. Empty if they cannot be read.
     pub fn load(store: &Store) -> Self {
         let bytes = std::fs::read(path(store)).ok();
         let loaded: BTreeMap<_, _> =
@@ -74,8 +75,8 @@ impl FileDigests {
         Ok(digest)
     }
 
-    /// The digest of the files directly in a folder whose names are wanted, and of those in folders there that are wanted,
-    /// with a `/` behind their names.
+    /// The digest of the wanted files directly in a folder and one level below. Names of subfolders end with
+    /// `/` when passed to `wanted`.
     pub fn folder(&self, folder: &Path, wanted: fn(&str) -> bool) -> Result<Digest, StoreError> {
         let mut names = Vec::new();
         let mut open = vec![String::new()];
@@ -101,7 +102,7 @@ impl FileDigests {
         Ok(encoder.finish())
     }
 
-    /// Keeps what was learnt for the next run.
+    /// Saves the digests for the next run.
     pub fn save(&self, store: &Store) -> Result<(), StoreError> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if *known == self.loaded {

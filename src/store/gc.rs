@@ -1,25 +1,26 @@
-//! Taking away what no kept run needs, beside runs that are at work.
+//! Garbage collection: removes what no kept run needs, even while other runs are active.
 //!
-//! LiveSet is every record of a kept run, every artifact such a record names as output or input or the run says that it
-//! came to, and everything younger than the grace window; while any run is at work the window is an hour at least, for what a run has just published no
-//! record names yet. Ages are told by the clock that stamps the store's files.
+//! Live are: every record of a kept run; every artifact that such a record names as output or input, or that
+//! is a result of the run; and everything younger than the grace window. While any run is active the window
+//! is at least an hour, because no record names a newly published artifact yet. Ages are measured by the
+//! clock that stamps the store's files.
 //!
-//! A run may come to need something between the look and the sweep, also one that begins in between. So both sides say
-//! first what they are about to do, and look second:
+//! A run may come to need something between the scan and the sweep, even a run that starts in between. So
+//! each side first announces what it is about to do, and then checks for the other:
 //!
-//! | | says | then looks |
+//! | | announces | then checks |
 //! |---|---|---|
-//! | sweep | announces itself | at the journals, the seals and the runs at work |
-//! | run that found a result | writes its key to the journal | whether a sweep is announced |
-//! | run that publishes bytes there already | touches the seal | whether a sweep is announced |
-//! | run that begins or goes on | says that it is at work | whether a sweep is announced |
+//! | sweep | that it is running | the journals, the seals and the active runs |
+//! | run that found a result | writes its key to the journal | whether a sweep is running |
+//! | run that publishes existing bytes | touches the seal | whether a sweep is running |
+//! | run that starts or continues | that it is active | whether a sweep is running |
 //!
-//! Whatever the order, one of the two sees the other: the sweep leaves alone what was asked for, or the run waits until
-//! the sweep is over and looks again. What is in use is never out of sight, not for a moment. A sweep only renames, so
-//! the wait is short; what it took is deleted afterwards.
+//! In any order, one of the two sees the other: either the sweep spares what was requested, or the run waits
+//! until the sweep is over and checks again. What is in use is never missing, not even briefly. A sweep only
+//! renames, so the wait is short. The renamed files are deleted afterwards.
 //!
-//! Between hosts this holds as far as each sees at once what the other wrote. NFS clients may show names up to a minute
-//! late: there, sweep while no run begins elsewhere.
+//! Between hosts this requires that each sees the other's writes at once. NFS clients may see new names up to
+//! a minute late: there, sweep only while no run starts on another host.
 
 use std::{
     collections::BTreeSet,
@@ -37,10 +38,10 @@ use super::{
 };
 use crate::hash::Digest;
 
-/// The least grace while a run is at work, and for half-done work at any time.
+/// The minimum grace while a run is active, and always for unfinished results.
 const BESIDE_RUNS: Duration = Duration::from_secs(3600);
 
-/// Name of the lease that a sweep holds.
+/// Name of the lease of a sweep.
 const SWEEP: &str = "sweep";
 
 /// One artifact in the store.
@@ -53,35 +54,36 @@ pub struct Stored {
     pub used: Option<SystemTime>,
 }
 
-/// What runs need.
+/// What kept runs need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LiveSet {
-    /// Their records, and all these name.
+    /// Keys of their records. Everything these records name is live.
     pub keys: BTreeSet<Digest>,
-    /// What they came to: the record that stands under a key may be of another run by now, with other outputs.
+    /// Their results. The current record of a key may belong to another run, with other outputs.
     pub artifacts: BTreeSet<Digest>,
 }
 
-/// What is not needed, as it was when looked at.
+/// What is not needed, at the time of the scan.
 #[derive(Debug, Default)]
 pub struct Unreferenced {
     records: Vec<Digest>,
     artifacts: Vec<(Stored, Option<FileStamp>)>,
-    /// Withdrawn records, rows of forgotten stages, dead attempts, seals of nothing.
+    /// Withdrawn records, rows of stages that are no longer needed, work folders of dead processes, orphaned
+    /// seals.
     leftovers: Vec<PathBuf>,
     runs: Vec<(String, Option<FileStamp>)>,
-    /// What is not needed and stays, for it is younger than the grace window.
+    /// What is not needed but younger than the grace window.
     young: Young,
 }
 
-/// What a sweep leaves alone because it is young.
+/// What a sweep keeps because it is young.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Young {
     pub records: usize,
     pub artifacts: usize,
-    /// Of the artifacts.
+    /// Total size of the artifacts.
     pub bytes: u64,
-    /// The window: that of `--grace`, or longer while a run is at work.
+    /// The grace window: `--grace`, or longer while a run is active.
     pub seconds: u64,
 }
 
@@ -99,18 +101,18 @@ impl Unreferenced {
     }
 }
 
-/// What a sweep took away.
+/// What a sweep removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct GcReport {
     pub runs: usize,
     pub records: usize,
     pub artifacts: usize,
-    /// Of the artifacts.
+    /// Total size of the artifacts.
     pub bytes: u64,
     pub leftovers: usize,
-    /// What stays although no run needs it.
+    /// What is kept although no run needs it.
     pub young: Young,
-    /// Artifacts, records and runs left alone because a run came to need them meanwhile.
+    /// Artifacts, records and runs kept because a run requested them in the meantime.
     pub spared: usize,
 }
 
@@ -132,11 +134,11 @@ impl Store {
         found
     }
 
-    /// What is neither reachable from `keep`, which kept runs need, nor within the grace window; and `runs`, which are
-    /// to go. Changes nothing.
+    /// Finds what is neither reachable from `keep` nor within the grace window. `runs` are the runs to
+    /// remove. Changes nothing.
     ///
     /// # Errors
-    /// If a record that is needed cannot be read: what it names would look like garbage.
+    /// If a needed record cannot be read: the artifacts it names would look like garbage.
     pub fn garbage(
         &self,
         keep: &LiveSet,
@@ -147,7 +149,7 @@ impl Store {
         let window = if live { grace.max(BESIDE_RUNS) } else { grace };
         let now = self.clock()?;
         let young = |at: Option<SystemTime>, window: Duration| {
-            // What is stamped later than now is young: a clock was set back.
+            // A timestamp in the future counts as young: a clock was set back.
             at.is_none_or(|at| now.duration_since(at).unwrap_or_default() < window)
         };
         let mut garbage = Unreferenced::default();
@@ -209,7 +211,7 @@ impl Store {
                     let record = standing(&key).then(|| modified(&self.record_path(&key))).flatten();
                     match path.extension().is_some_and(|extension| extension == "done") {
                         true => record.is_some(),
-                        // What is older than its result is in it.
+                        // Rows older than the result are in it.
                         false => {
                             keep.contains(&key) && record.is_none_or(|record| modified(path) > Some(record))
                         }
@@ -220,7 +222,7 @@ impl Store {
             });
             if kept.is_empty() && !young(modified(&family), BESIDE_RUNS) { vec![family] } else { gone }
         });
-        // A stage may work for longer than any window without touching its folder.
+        // A stage may run for longer than any window without touching its folder.
         let work = folders(&self.tmp().join("work")).into_iter().filter(|_| !live);
         let others = entries(&self.tmp()).into_iter().filter(|path| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -229,8 +231,8 @@ impl Store {
         rows.chain(work).chain(others.filter(|_| !live)).collect()
     }
 
-    /// Takes garbage away, except for what was asked for since it was looked at. `asked` gives what all runs but those
-    /// that go need.
+    /// Removes garbage, except for what was requested since the scan. `asked` returns what all runs need
+    /// except those to be removed.
     pub fn sweep(
         &self,
         garbage: Unreferenced,
@@ -266,11 +268,11 @@ impl Store {
         Ok(swept)
     }
 
-    /// Of what was not needed, that which is not needed now.
+    /// The part of the garbage that is still not needed.
     fn still(&self, mut garbage: Unreferenced, asked: &dyn Fn(&BTreeSet<String>) -> LiveSet) -> Unreferenced {
         let live = self.live_runs();
         if !live.is_empty() {
-            // Half-done work that was nobody's may be a new run's by now.
+            // Unfinished results that had no owner may belong to a new run by now.
             let (tmp, rows) = (self.tmp(), self.families());
             garbage.leftovers.retain(|path| !path.starts_with(&tmp) && !path.starts_with(&rows));
         }
@@ -292,7 +294,7 @@ impl Store {
         self.root.join("leases").join("sweeping")
     }
 
-    /// Returns once no sweep is under way. Called by one who has just said what it needs.
+    /// Waits until no sweep is running. Called after announcing what the caller needs.
     pub fn after_sweep(&self) {
         while self.announcement().exists() && self.held(SWEEP) {
             std::thread::sleep(Duration::from_millis(2));
@@ -304,7 +306,7 @@ impl Store {
     }
 }
 
-/// Says that a sweep is under way, until dropped.
+/// Announces a running sweep until dropped.
 struct SweepAnnouncement {
     path: PathBuf,
     _lease: Lease,
@@ -319,12 +321,12 @@ impl SweepAnnouncement {
 
 impl Drop for SweepAnnouncement {
     fn drop(&mut self) {
-        // One that stays announces nothing: the lease behind it has ended.
+        // A leftover file announces nothing: its lease has ended.
         _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Artifacts that a record names: what its stage wrote, and what it read.
+/// Artifacts that a record names: its stage's outputs and inputs.
 fn references(record: &ActionRecord) -> Vec<Digest> {
     let inputs = record.fields.get("inputs").and_then(Value::as_object).into_iter().flatten();
     let inputs = inputs.filter_map(|(_, inputs)| inputs.as_array()).flatten();
@@ -332,7 +334,7 @@ fn references(record: &ActionRecord) -> Vec<Digest> {
     inputs.chain(record.outputs.values().map(|output| output.digest)).collect()
 }
 
-/// Moves something out of sight; gone already is as good.
+/// Moves a path away. A missing path is no error.
 fn take(from: &Path, to: &Path) -> Result<(), StoreError> {
     match std::fs::rename(from, to) {
         Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => Err(StoreError::writing(from, cause)),

@@ -1,4 +1,5 @@
-//! The newest key of each stage of a run file, for saying what changed since. Losing it costs an explanation, no result.
+//! The newest key of each stage of a run file, for explaining what changed since. Losing it costs an
+//! explanation, no result.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -36,11 +37,11 @@ impl Store {
     }
 }
 
-/// The newest run of a name that finished, and what it came to.
+/// The last finished run of a name, and its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastRun {
     pub id: String,
-    /// Over the keys of all its stages, and what these came to.
+    /// Digest over the keys of all its stages and their results.
     pub result: Digest,
 }
 

@@ -1,18 +1,21 @@
-//! Who works on a key now, so that two runs on one store do not do the same stage twice; and which runs are at work.
+//! Leases: which process executes a key, so that two runs on one store do not execute the same stage twice,
+//! and which runs are active.
 //!
-//! A lease is a file `leases/<name>.<epoch>.json`, made by a hard link that fails where the name is taken: the one
-//! operation that local file systems and NFS servers alike do for exactly one of several askers. No file locks. The
-//! highest epoch of a name holds it; taking over from a dead holder means making the next epoch, which again one asker
-//! alone can do, and nobody ever removes or replaces the lease of another who may live.
+//! A lease is a file `leases/<name>.<epoch>.json`, created by a hard link, which fails if the name is taken.
+//! On local file systems and NFS servers alike, exactly one of several concurrent callers succeeds. No file
+//! locks. The highest epoch of a name holds the lease. To take over from a dead holder, a process creates the
+//! next epoch, and again only one succeeds. Nobody removes or replaces the lease of another process that may
+//! be alive.
 //!
-//! A lease names its holder by host, boot, process id namespace, process id and the process's start time: a process id
-//! alone is reused by another process sooner or later. A holder on this machine is judged by whether that very process
-//! lives; one elsewhere by its heartbeat, the lease file's modification time. That time is only compared with itself:
-//! it must stand still for a minute as this process sees it, measured by a clock that is never set. Neither clocks that
-//! differ between hosts nor one that jumps make a living holder look dead. The file is opened before it is looked at,
-//! for an NFS client may otherwise show attributes from its cache.
+//! A lease names its holder by host, boot, process id namespace, process id and process start time, because
+//! process ids are reused. A holder on this machine is checked by whether that very process is alive. A
+//! holder elsewhere is checked by its heartbeat, the mtime of the lease file. That time is only compared with
+//! its own earlier values: the holder is dead if it does not change for a minute on this process's monotonic
+//! clock. So clock differences between hosts and clock jumps never make a live holder look dead. The file is
+//! opened before its mtime is read, because an NFS client may otherwise return cached attributes.
 //!
-//! Every lease has its own token; one that finds a higher epoch, or another token in its place, does not publish.
+//! Every lease has its own token. A holder that finds a higher epoch, or another token in its place, does not
+//! publish.
 
 use std::{
     fs::File,
@@ -37,31 +40,32 @@ use super::{
 use crate::hash::Digest;
 
 const HEARTBEAT: Duration = Duration::from_secs(5);
-/// A holder elsewhere whose heartbeat stands still this long is taken for dead.
+/// A holder elsewhere counts as dead after its heartbeat is unchanged this long.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Beats missed by a holder of an earlier boot of this machine, by the store's clock, before it is taken for dead.
+/// A holder from an earlier boot of this machine counts as dead after this long without a heartbeat, by the
+/// store's clock.
 const REBOOT_SILENCE: Duration = Duration::from_secs(20);
-/// Whoever may live is listed as a live holder until its heartbeat is this old by the store's clock.
+/// A holder whose state is unknown is listed as live until its heartbeat is this old by the store's clock.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
-/// A process, told apart from every other that ever was.
+/// A globally unique identity of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     pub host: String,
-    /// Identity of the machine's present boot; empty where the system has none.
+    /// Id of the machine's current boot; empty if the system has none.
     pub boot: String,
     pub pid_namespace: String,
     pub pid: u32,
-    /// Ticks from boot to the start of the process; absent where the system does not tell.
+    /// Ticks from boot to the start of the process; absent if the system does not report it.
     pub started: Option<u64>,
 }
 
-/// What can be said of a holder without its heartbeat.
+/// The state of a holder, judged without its heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HolderState {
     Lives,
     Dead,
-    /// A host of this name has booted since, or is another host of the same name.
+    /// The host has rebooted since, or another host has the same name.
     Rebooted,
     Unknown,
 }
@@ -101,14 +105,14 @@ impl Holder {
         }
         let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
         match pid.map(rustix::process::test_kill_process) {
-            // Without a start time this could be another process with the same id: the heartbeat decides.
+            // Without a start time this could be another process with the same id, so the heartbeat decides.
             Some(Ok(())) | None => HolderState::Unknown,
             Some(Err(_)) => HolderState::Dead,
         }
     }
 }
 
-/// What this machine calls itself.
+/// The host name of this machine.
 pub(super) fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").map(|text| text.trim().to_owned());
     name.or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "localhost".into())
@@ -119,7 +123,7 @@ fn start_time(pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = text.rsplit_once(')')?;
     let mut fields = fields.split_whitespace();
-    // A zombie has ended; only its parent has not looked.
+    // A zombie has exited; its parent has not reaped it yet.
     if fields.next() == Some("Z") {
         return None;
     }
@@ -135,7 +139,8 @@ struct Content {
 }
 
 impl Content {
-    /// Of a lease that another user keeps to himself: of a host that none is called, and so judged by its heartbeat.
+    /// Stands in for a lease file that another user made unreadable. Its host name matches no host, so the
+    /// heartbeat decides.
     fn hidden() -> Self {
         let holder = Holder {
             host: String::new(),
@@ -159,7 +164,7 @@ impl Found {
     fn open(epoch: u64, path: &Path) -> Option<Self> {
         let mut file = match File::open(path) {
             Ok(file) => file,
-            // Its heartbeat can be seen.
+            // Its heartbeat is still readable.
             Err(cause) if cause.kind() == std::io::ErrorKind::PermissionDenied => {
                 let beat = path.metadata().ok()?.modified().ok()?;
                 return Some(Self { epoch, content: Content::hidden(), beat });
@@ -173,7 +178,7 @@ impl Found {
     }
 }
 
-/// The right to work on something. Ends when dropped, or with the process.
+/// The exclusive right to execute something. Ends when dropped, or with the process.
 pub struct Lease {
     folder: PathBuf,
     name: String,
@@ -183,10 +188,10 @@ pub struct Lease {
     heart: OnceLock<Thread>,
 }
 
-/// What came of asking for a lease.
+/// The outcome of requesting a lease.
 pub enum LeaseAttempt {
     Mine(Lease),
-    /// Another run works on it.
+    /// Another run holds it.
     Taken {
         run: String,
         holder: Holder,
@@ -194,7 +199,7 @@ pub enum LeaseAttempt {
 }
 
 impl Store {
-    /// Asks once for the right to work on `key`; never waits. `watch` remembers heartbeats between calls.
+    /// Requests the lease of `key` once, without waiting. `watch` remembers heartbeats between calls.
     pub fn lease(
         &self,
         key: &Digest,
@@ -205,7 +210,7 @@ impl Store {
         self.ask(&key.to_string(), stage, run, watch)
     }
 
-    /// Says that a run is at work, until dropped. A run that another process is at work on has two.
+    /// Marks a run as active until dropped. A run that two processes execute has two leases.
     pub fn attend(&self, run: &str) -> Result<Lease, StoreError> {
         let name = format!("run-{}", token());
         match self.ask(&name, "", run, &mut HeartbeatWatch::default())? {
@@ -214,7 +219,7 @@ impl Store {
         }
     }
 
-    /// Runs that are at work, or may be. Sorted, each once.
+    /// Runs that are active, or may be. Sorted, without duplicates.
     pub fn live_runs(&self) -> Vec<String> {
         let mut runs: Vec<String> = leases(&self.leases())
             .into_iter()
@@ -239,14 +244,14 @@ impl Store {
         self.root.join("leases")
     }
 
-    /// The time by the clock that stamps the store's files: on a shared path the server's, not this host's.
+    /// The time of the clock that stamps the store's files: on a shared path the server's, not this host's.
     pub(super) fn clock(&self) -> Result<SystemTime, StoreError> {
         let writing = |cause| StoreError::writing(self.tmp(), cause);
         let file = tempfile::tempfile_in(self.tmp()).map_err(writing)?;
         file.metadata().and_then(|metadata| metadata.modified()).map_err(writing)
     }
 
-    /// Whether somebody who lives, or may, holds this.
+    /// Whether a holder that is or may be alive has this lease.
     pub(super) fn held(&self, name: &str) -> bool {
         of_name(&self.leases(), name).into_iter().filter_map(|(epoch, path)| Found::open(epoch, &path)).any(
             |found| match found.content.holder.life() {
@@ -285,9 +290,10 @@ impl Store {
                         });
                     }
                     Some(found) => found.epoch + 1,
-                    // Given back since it was listed.
+                    // Released since it was listed.
                     None if !path.exists() => continue,
-                    // Unreadable: it says nobody's name, and was linked into place whole, so nobody writes it.
+                    // Unreadable: it names no holder. It was linked into place whole, so nobody is writing
+                    // it.
                     None => epoch + 1,
                 },
             };
@@ -303,14 +309,14 @@ impl Store {
                 dropped: Arc::default(),
                 heart: OnceLock::new(),
             };
-            // A cached listing may have hidden a higher epoch: its holder was first.
+            // A cached listing may have hidden a higher epoch, whose holder was first.
             if lease.check().is_err() {
                 drop(lease);
                 return self.ask(name, stage, run, watch);
             }
             for (earlier, path) in of_name(&lease.folder, name) {
                 if earlier < epoch {
-                    // Its holder is dead. What stays here by mistake is overruled by the higher epoch.
+                    // Its holder is dead. If removal fails, the higher epoch still overrides it.
                     _ = std::fs::remove_file(path);
                 }
             }
@@ -340,7 +346,7 @@ fn of_name(folder: &Path, name: &str) -> Vec<(u64, PathBuf)> {
     all.filter(|(found, ..)| found == name).map(|(_, epoch, path)| (epoch, path)).collect()
 }
 
-/// The heartbeats one waiter has seen.
+/// The heartbeats that one waiter has seen.
 #[derive(Default)]
 pub struct HeartbeatWatch {
     seen: Option<(u64, SystemTime, Instant)>,
@@ -384,7 +390,8 @@ impl Lease {
         }
     }
 
-    /// Touches the file until the lease is dropped. A thread, for stages may block the async workers.
+    /// Touches the file until the lease is dropped. Uses a thread, because stages may block the async
+    /// workers.
     fn beat(&self) {
         let (path, dropped) = (self.path(), self.dropped.clone());
         let heart = std::thread::spawn(move || {
@@ -393,7 +400,7 @@ impl Lease {
                 if dropped.load(Ordering::Relaxed) {
                     return;
                 }
-                // A missed beat is made up by the next one.
+                // The next beat makes up for a missed one.
                 _ = touch(&path);
             }
         });
@@ -415,18 +422,18 @@ impl Drop for Lease {
     }
 }
 
-/// Sets the modification time to now, by the clock of whoever keeps the file. With the time of access, for that is what
-/// one who may write to a file and does not own it is allowed.
+/// Sets the mtime to now, by the clock of the file's server. Sets the atime too, because a writer who does
+/// not own the file may only set both.
 pub(super) fn touch(path: &Path) -> std::io::Result<()> {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     let times = Timestamps { last_access: now, last_modification: now };
     Ok(rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::empty())?)
 }
 
-/// A text no other lease has.
+/// A unique token.
 pub(super) fn token() -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
-    // Seeded by the system, and otherwise for each call: unique also where clocks stand still.
+    // Seeded by the system and different in each call, so unique even if the clock does not advance.
     let random = RandomState::new().build_hasher().finish();
     format!("{}-{now:x}-{random:016x}", std::process::id())
 }
@@ -538,7 +545,7 @@ mod tests {
         let back = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
         watch.seen = watch.seen.map(|(epoch, beat, _)| (epoch, beat, back(50)));
         assert!(taken(&mut watch));
-        // The clock jumps back by a day: a beat all the same.
+        // The clock jumps back by a day, which still counts as a heartbeat.
         age(&path, 86400);
         watch.seen = watch.seen.map(|(epoch, beat, _)| (epoch, beat, back(70)));
         assert!(taken(&mut watch));

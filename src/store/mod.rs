@@ -1,28 +1,31 @@
-//! The local store: artifacts by content, action records by key, leases, and half-done work.
+//! The local store: artifacts by content, action records by key, leases, and unfinished results.
 //!
 //! | folder | holds |
 //! |---|---|
 //! | `cas/ab/<digest>/` | one artifact: the file, or the folder's content, that one output of a stage wrote |
 //! | `cas/ab/<digest>.seal` | size, inode and times of its files when they were last hashed |
-//! | `ac/<key>.json` | what the stage with this key wrote: digests of its outputs, its metrics, the fields of the key |
-//! | `ac/old/` | records set aside because their stage was worked anew |
-//! | `ac/last/<run name>.json` | the newest key of each stage, for explaining reruns; nothing else depends on it |
-//! | `ac/last/<run name>.run` | the newest finished run, and the keys it came to |
-//! | `ac/last/<run name>.stat_cache` | its results with the stamps of their files, so that a look at them reads nothing else |
-//! | `leases/<key>.<epoch>.json` | who works on this key now |
-//! | `leases/run-*.json` | which runs are at work |
+//! | `ac/<key>.json` | result of the stage with this key: output digests, metrics, fields of the key |
+//! | `ac/old/` | records set aside because their stage reran |
+//! | `ac/last/<run name>.json` | newest key of each stage, only for explaining reruns |
+//! | `ac/last/<run name>.run` | the last finished run, and a digest of its results |
+//! | `ac/last/<run name>.stat_cache` | its results and the stamps of their files, to look them up by `stat` |
+//! | `leases/<key>.<epoch>.json` | which process executes this key now |
+//! | `leases/run-*.json` | which runs are active |
 //! | `runs/` | journals, one folder per run |
 //! | `unpushed/` | which results the shared caches do not have yet |
-//! | `quarantine/` | damaged artifacts and records that `verify` took out of use |
-//! | `rows/<family>/` | finished rows of interrupted stages, and what later ones may take over |
-//! | `tmp/` | work in progress, digests of files outside the store |
+//! | `quarantine/` | damaged artifacts and records that `verify` removed |
+//! | `rows/<family>/` | rows of interrupted stages, and rows that later stages can reuse |
+//! | `tmp/` | temporary files, digests of files outside the store |
 //!
 //! Invariants:
-//! - Nothing under `cas/` or `ac/` is ever seen half-written: it is written under `tmp/`, then renamed. Sealed is what is
-//!   durable as well; what a power cut may have torn has no seal, and is hashed before it is believed.
-//! - A record is created if absent and never overwritten; a second writer with other outputs is told so.
-//! - An artifact is trusted by its seal and hashed again when the seal does not fit; a damaged one is a miss, not an error.
-//! - PromptTokens a store and looking into it writes nothing.
+//! - Files under `cas/` and `ac/` are never visible half-written: they are written under `tmp/`, then
+//!   renamed. A sealed artifact is also durable. One that a power failure may have torn has no seal, and is
+//!   hashed before use.
+//! - A record is created if absent and never overwritten. A second writer with other outputs gets
+//!   [`Recorded::Differs`].
+//! - An artifact is trusted if its seal fits, and hashed again otherwise. A damaged one is a miss, not an
+//!   error.
+//! - Opening or reading a store writes nothing.
 
 mod cas;
 mod error;
@@ -63,7 +66,7 @@ pub use transfer::CopyReport;
 pub use verify::{Damage, VerifyReport};
 pub use write::aside;
 
-/// Layout of the folders above. A store with a higher number is left alone.
+/// Version of the folder layout. A store with a higher number is not opened.
 const VERSION: u32 = 1;
 
 /// A store at a folder that may not exist yet.
@@ -73,12 +76,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Looks at the store under `root` without writing to it. An absent folder is an empty store.
+    /// Opens the store under `root` without writing to it. An absent folder is an empty store.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
         let root = root.into();
         let path = root.join("version");
         match std::fs::read_to_string(&path) {
-            // As a power cut may leave it that came soon after.
+            // A power failure soon after creation can leave the file blank.
             Ok(text) if is_blank(&text) => {}
             Ok(text) => match text.trim().parse::<u32>() {
                 Ok(found) if found <= VERSION => {}
@@ -93,7 +96,7 @@ impl Store {
         Ok(Self { root })
     }
 
-    /// Creates the folders, so that work can begin.
+    /// Creates the folders of the store.
     pub fn prepare(&self) -> Result<(), StoreError> {
         for folder in ["cas", "ac/last", "leases", "runs", "tmp"] {
             let folder = self.root.join(folder);
@@ -110,15 +113,15 @@ impl Store {
         Ok(())
     }
 
-    /// Whether nothing speaks against writing to the store, as far as that can be told without doing so.
+    /// Checks permissions without writing. A later write can still fail.
     ///
     /// # Errors
-    /// As [`Store::prepare`] would give.
+    /// The error that [`Store::prepare`] would return.
     pub fn check_writable(&self) -> Result<(), StoreError> {
         [self.root.clone(), self.tmp()].iter().try_for_each(|folder| write::check(folder))
     }
 
-    /// Whether the store can be written.
+    /// Checks that the store can be written, by creating a temporary file.
     pub fn probe(&self) -> Result<(), StoreError> {
         let file = tempfile::tempfile_in(self.tmp());
         file.map(drop).map_err(|cause| StoreError::writing(self.tmp(), cause))
@@ -128,7 +131,7 @@ impl Store {
         &self.root
     }
 
-    /// Where the journals are.
+    /// The folder of the journals.
     pub fn runs(&self) -> PathBuf {
         self.root.join("runs")
     }

@@ -19,19 +19,19 @@ use crate::{hash::Digest, usage::Usage};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
     pub digest: Digest,
-    /// Name of the file, where the output is a single file; absent where it is a folder.
+    /// Name of the file if the output is a single file; absent if it is a folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
 }
 
-/// What a result cost. Never part of a key or an artifact.
+/// Cost of a result. Never part of a key or an artifact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// Wall-clock seconds the stage took.
     pub seconds: f64,
     #[serde(default)]
     pub spent: Usage,
-    /// For judge tokens, where their prices were known.
+    /// Price of judge tokens, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars: Option<f64>,
 }
@@ -47,38 +47,38 @@ impl AddAssign for Cost {
     }
 }
 
-/// What the stage with this key wrote.
+/// The result of the stage with this key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ActionRecord {
     pub key: Digest,
-    /// Where the stage stood in the run that made it.
+    /// Name of the stage in the run that created the record.
     pub stage: String,
-    /// The fields the key was made of, for explaining later reruns.
+    /// The fields of the key, for explaining later reruns.
     pub fields: Value,
     pub outputs: BTreeMap<String, Output>,
     #[serde(deserialize_with = "numbers")]
     pub metrics: BTreeMap<String, f64>,
     pub cost: Cost,
-    /// What its stage had a person know of it.
+    /// Notes from the stage for the user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// The run that made it; absent in older stores.
+    /// The run that created the record; absent in older stores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// Not for other runs.
+    /// Other runs must not use this result.
     #[serde(default, skip_serializing_if = "is_false")]
     pub withheld: bool,
 }
 
 impl ActionRecord {
-    /// Outputs of another record of the same key that are not as in this one.
+    /// Names of outputs of another record of the same key that differ from this one's.
     pub(super) fn other_outputs(&self, other: &Self) -> Vec<String> {
         let differs = |(port, output): &(&String, &Output)| self.outputs.get(*port) != Some(*output);
         other.outputs.iter().filter(differs).map(|(port, _)| port.clone()).collect()
     }
 }
 
-/// Numbers by name. JSON has no infinity and nothing that is not a number: earlier versions wrote `null` for them.
+/// Numbers by name. JSON has no infinity and no NaN: earlier versions wrote `null` for them.
 pub(super) fn numbers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
     let all = BTreeMap::<String, Option<f64>>::deserialize(from)?;
     Ok(all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
@@ -89,27 +89,27 @@ fn is_false(bit: &bool) -> bool {
     !bit
 }
 
-/// What the store has for a key.
+/// The outcome of looking up a key.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Lookup {
     Hit(ActionRecord),
-    /// There is one, but only the run that made it may take it.
+    /// Only the run that created this record may use it.
     Withheld(ActionRecord),
     Miss,
-    /// There is a record, but it or what it names can not be used.
+    /// The record, or an artifact that it names, is unusable.
     Damaged {
         output: Option<String>,
         problem: String,
     },
 }
 
-/// What became of a new record.
+/// The outcome of creating a record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Recorded {
     New,
     /// Another writer was first, with the same outputs.
     Same,
-    /// Another writer was first, with other outputs. Theirs stand; these are named.
+    /// Another writer was first, with other outputs (named here). Its record is kept.
     Differs {
         outputs: Vec<String>,
         standing: Box<ActionRecord>,
@@ -121,7 +121,7 @@ impl Store {
         self.root.join("ac").join(format!("{key}.json"))
     }
 
-    /// The record under this key as it is, whatever its outputs are worth. An unreadable one counts as none.
+    /// The record under this key, without a check of its outputs. An unreadable record counts as none.
     pub fn record(&self, key: &Digest) -> Option<ActionRecord> {
         let bytes = std::fs::read(self.record_path(key)).ok()?;
         serde_json::from_slice::<ActionRecord>(&bytes).ok().filter(|record| record.key == *key)
@@ -132,7 +132,7 @@ impl Store {
         self.lookup_sealed(key).0
     }
 
-    /// The same, and those of its artifacts whose seals do not fit.
+    /// Like [`Store::lookup`], with those of its artifacts whose seals do not fit.
     pub fn lookup_sealed(&self, key: &Digest) -> (Lookup, Vec<Digest>) {
         let mut unsealed = Vec::new();
         let found = self.look(key, &mut unsealed);
@@ -153,7 +153,8 @@ impl Store {
         if record.withheld { Lookup::Withheld(record) } else { Lookup::Hit(record) }
     }
 
-    /// Those whose seals do not fit; the first that can not be used, and what is wrong with it.
+    /// Returns the artifacts whose seals do not fit. The error names the first unusable output and its
+    /// problem.
     pub fn inspect_all(&self, outputs: &BTreeMap<String, Output>) -> Result<Vec<Digest>, (String, String)> {
         let mut unsealed = Vec::new();
         for (port, output) in outputs {
@@ -171,8 +172,8 @@ impl Store {
         Ok(unsealed)
     }
 
-    /// What a run came to under this key, as a record: not always the one that stands now, for the stage may have been
-    /// worked anew since. Where the run does not say what it came to, the one that stands.
+    /// The result of a run under this key, as a record. It can differ from the current record, because the
+    /// stage may have rerun since. If `came_to` is none, the current record.
     pub fn result(&self, key: &Digest, came_to: Option<&CachedResult>) -> Option<ActionRecord> {
         let standing = self.record(key);
         let Some(CachedResult { outputs, metrics, cost, notes, told }) = came_to.cloned() else {
@@ -189,7 +190,7 @@ impl Store {
             run: None,
             withheld: false,
         };
-        // The fields are those of the key in any of its records.
+        // All records of a key have the same fields.
         let mut like = standing.or_else(|| self.set_aside(key)).unwrap_or_else(blank);
         if !told.is_null() {
             like.fields[TOLD] = told;
@@ -206,17 +207,18 @@ impl Store {
             .find_map(|item| serde_json::from_slice(&std::fs::read(item.path()).ok()?).ok())
     }
 
-    /// Renews these seals, which did not fit, so that the next lookup reads no artifact.
+    /// Writes new seals for these artifacts, so that the next lookup does not read their files.
     pub fn seal_all(&self, artifacts: &[Digest]) -> Result<(), StoreError> {
         artifacts.iter().try_for_each(|digest| self.seal(digest))
     }
 
-    /// Whether everything that is named is there. For one who has said that it uses it; looks at no bytes.
+    /// Whether every artifact named here exists. Does not read them. For callers that have already declared
+    /// their use.
     pub fn stands(&self, outputs: &BTreeMap<String, Output>) -> bool {
         outputs.values().all(|output| self.artifact(&output.digest).is_dir())
     }
 
-    /// Every record that can be read, by key.
+    /// Every readable record, by key.
     pub fn records(&self) -> Vec<ActionRecord> {
         let items = std::fs::read_dir(self.root.join("ac")).into_iter().flatten().flatten();
         let mut keys: Vec<Digest> = items.filter_map(|item| key_of(&item.path())).collect();
@@ -224,14 +226,14 @@ impl Store {
         keys.iter().filter_map(|key| self.record(key)).collect()
     }
 
-    /// [`Store::enter`], and durable.
+    /// Like [`Store::enter`], and makes the record durable.
     pub fn commit(&self, record: &ActionRecord) -> Result<Recorded, StoreError> {
         let recorded = self.enter(record)?;
         self.settle(&[], &[record.key])?;
         Ok(recorded)
     }
 
-    /// Creates the record if its key has none yet. The power may fail until it is settled.
+    /// Creates the record if its key has none yet. It is not durable until [`Store::settle`].
     pub fn enter(&self, record: &ActionRecord) -> Result<Recorded, StoreError> {
         let path = self.record_path(&record.key);
         let bytes = serde_json::to_vec_pretty(record)
@@ -256,7 +258,7 @@ impl Store {
         }
     }
 
-    /// Sets a record aside (`ac/old/`), so that the stage is worked anew. Its artifacts stay.
+    /// Moves a record to `ac/old/`, so that the stage reruns. Its artifacts are kept.
     pub fn withdraw(&self, key: &Digest) -> Result<(), StoreError> {
         let path = self.record_path(key);
         let Ok(bytes) = std::fs::read(&path) else { return Ok(()) };
@@ -264,13 +266,13 @@ impl Store {
         std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(&folder, cause))?;
         let aside = folder.join(format!("{key}.{}.json", Digest::of(&bytes).short()));
         match std::fs::rename(&path, aside) {
-            // Another was faster.
+            // Another process withdrew it first.
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(()),
             done => done.map_err(|cause| StoreError::writing(path, cause)),
         }
     }
 
-    /// Withdraws this very record: one that stands in its place by now is another's.
+    /// Withdraws the record only if it is this one, not another run's.
     pub(super) fn withdraw_own(&self, record: &ActionRecord) -> Result<(), StoreError> {
         let own = |standing: &ActionRecord| {
             (&standing.run, &standing.stage, &standing.outputs)

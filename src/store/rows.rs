@@ -1,15 +1,15 @@
 //! Finished rows of stages: `rows/<family>/<key>.log`.
 //!
-//! Keys that differ only in which rows there are (how many episodes, of which tasks) are a family: what is in a row with
-//! a name is the same in all of them. While a stage is worked its rows go to the log of its key. Once its result is
-//! durable they are in the artifact, and `<key>.done` says which; where the artifact does not hold them as they were
-//! recorded, `<key>.done` is the log. So a stage that is interrupted plays what is missing, and so does one of the same
-//! family that wants more rows.
+//! Keys that differ only in which rows they have (how many episodes, of which tasks) form a family. A row
+//! with a given name has the same content in all of them. While a stage runs, its rows go to the log of its
+//! key. Once its result is durable they are in the artifact, and `<key>.done` lists their names. If the
+//! artifact does not hold them as recorded, `<key>.done` is the log itself. So an interrupted stage computes
+//! only the missing rows, and so does a stage of the same family that needs more rows.
 //!
-//! A frame is: length of the name (u32, little endian), length of the row (u32), the name, the row, and the first
-//! eight bytes of the blake3 of all that. Frames are appended with one write each; the first frame that does not
-//! check ends the log, so a torn tail costs one row. Kept in the page cache, not synced: a killed process loses
-//! nothing, a power cut may lose the newest rows.
+//! A frame is: length of the name (u32, little endian), length of the row (u32), the name, the row, and the
+//! first eight bytes of the blake3 hash of all that. Each frame is appended with one write. The first frame
+//! with a wrong hash ends the log, so a torn tail costs one row. Rows are not synced: a killed process loses
+//! nothing, a power failure may lose the newest rows.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,21 +26,21 @@ const CHECK: usize = 8;
 
 /// The rows of one stage key.
 pub struct RowLog {
-    /// That of the family.
+    /// Folder of the family.
     folder: PathBuf,
     key: Digest,
     file: Mutex<Option<File>>,
 }
 
-/// What of a family other keys have.
+/// Rows of a family under other keys.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FamilyRows {
     pub rows: BTreeMap<String, Vec<u8>>,
-    /// Names of rows that finished results hold, by key.
+    /// Names of rows in finished results, by key.
     pub finished: BTreeMap<Digest, BTreeSet<String>>,
 }
 
-/// What stays of a log once the result is durable.
+/// What to keep of a log once the result is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remainder {
     Nothing,
@@ -64,14 +64,14 @@ impl RowLog {
         self.folder.join(format!("{}.log", self.key))
     }
 
-    /// Every row recorded so far; the last one of a name counts.
+    /// Every row recorded so far. The last one with a name wins.
     pub fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
         let mut rows = parse(&read(&self.log())?).0;
         rows.retain(|_, row| !row.is_empty());
         Ok(rows)
     }
 
-    /// What results and interrupted stages of the same family have, and earlier results of this key.
+    /// Rows of results and interrupted stages of the same family, and of earlier results of this key.
     pub fn relatives(&self) -> Result<FamilyRows, StoreError> {
         let mut relatives = FamilyRows::default();
         let entries = match std::fs::read_dir(&self.folder) {
@@ -91,7 +91,7 @@ impl RowLog {
         Ok(relatives)
     }
 
-    /// Appends one row. An empty one says that the row is known elsewhere.
+    /// Appends one row. An empty row means that its content is stored elsewhere.
     pub fn record(&self, name: &str, row: &[u8]) -> Result<(), StoreError> {
         let path = self.log();
         let writing = |cause| StoreError::writing(&path, cause);
@@ -110,7 +110,8 @@ impl RowLog {
         Ok(())
     }
 
-    /// Forgets the rows if they were recorded before the file at `path` was written: they are what it speaks of.
+    /// Deletes the rows if they were recorded before the file at `path` was written, because that file covers
+    /// them.
     pub fn forget_before(&self, path: &Path) -> Result<(), StoreError> {
         let at = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
         match at(&self.log()).zip(at(path)) {
@@ -119,7 +120,7 @@ impl RowLog {
         }
     }
 
-    /// Leaves this much of the rows: the result is durable.
+    /// Ends the log once the result is durable, and keeps `remainder` of it.
     pub fn end(&self, remainder: Remainder) -> Result<(), StoreError> {
         *self.file.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let (log, done) = (self.log(), self.folder.join(format!("{}.done", self.key)));
@@ -133,17 +134,17 @@ impl RowLog {
             Remainder::Names => {
                 let names = parse(&read(&log)?).0.into_keys();
                 let frames: std::io::Result<Vec<_>> = names.map(|name| frame(&name, b"")).collect();
-                // Torn, it names fewer rows than there are.
+                // If torn, it lists fewer rows than there are.
                 std::fs::write(&done, frames.map_err(writing)?.concat()).map_err(writing)?;
             }
         }
         std::fs::remove_file(&log).map_err(writing)?;
-        // Stays where other keys have something in it.
+        // Fails if other keys have files there.
         _ = std::fs::remove_dir(&self.folder);
         Ok(())
     }
 
-    /// Opens for appending, a torn tail cut off first.
+    /// Opens for appending, after cutting off a torn tail.
     fn open(&self) -> Result<File, StoreError> {
         let path = self.log();
         let writing = |cause| StoreError::writing(&path, cause);
@@ -177,7 +178,7 @@ fn frame(name: &str, row: &[u8]) -> std::io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// The rows of all whole frames, and how many bytes these take.
+/// The rows of all complete frames, and the total length of these frames.
 fn parse(bytes: &[u8]) -> (BTreeMap<String, Vec<u8>>, usize) {
     let mut rows = BTreeMap::new();
     let mut at = 0;

@@ -1,9 +1,10 @@
-//! What the stages of a run file came to, in one file per run name: a run with nothing to do takes a `stat` per file
-//! instead of reading a record and a seal per stage.
+//! The results of a run file's stages, in one file per run name. A run that is up to date makes one `stat`
+//! per file instead of reading a record and a seal per stage.
 //!
-//! A result is known by one digest over what the file system says of its record and its artifacts' files, as it was when
-//! the record was read and as the seals have it. So it is taken for what it was under the conditions of a seal, and of
-//! what changed since the record is read again. Losing the file costs milliseconds, no result.
+//! Each result has one digest over the stamps of its record and of its artifacts' files. The record's stamp
+//! is taken just before it is read; the others come from the seals. So an entry is valid under the same
+//! conditions as a seal. If anything changed since, the record is read again. Losing the file costs
+//! milliseconds, no result.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,7 +18,7 @@ use serde_json::Value;
 use super::{ActionRecord, Cost, Lookup, Output, Store, StoreError, record::numbers, tree::FileStamp, write};
 use crate::hash::{Digest, Encoder};
 
-/// What the stage with some key wrote.
+/// The result of the stage with some key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CachedResult {
     pub outputs: BTreeMap<String, Output>,
@@ -26,12 +27,13 @@ pub struct CachedResult {
     pub cost: Cost,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// What stands under [`TOLD`] beside the fields of its key.
+    /// The value of the record's [`TOLD`] field.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub told: Value,
 }
 
-/// Under this name a record has, beside the fields of its key, what keys of later stages hold of its result.
+/// Name of an entry in a record's fields that is not part of its key. It holds what the keys of later stages
+/// contain of its result.
 pub const TOLD: &str = "told";
 
 impl From<ActionRecord> for CachedResult {
@@ -42,23 +44,23 @@ impl From<ActionRecord> for CachedResult {
     }
 }
 
-/// The same, and how its files stood.
+/// A result and the state of its files.
 #[derive(Debug, Serialize, Deserialize)]
 struct Seen {
     known: CachedResult,
-    /// Of each output in order: its folders, its own with an empty path, then its files.
+    /// For each output in order: its folders (its own has an empty path), then its files.
     paths: Vec<Vec<String>>,
-    /// Over the stamps of the record and of all those paths.
+    /// Digest over the stamps of the record and of all these paths.
     stamps: Digest,
 }
 
-/// The finished results of one run name that were looked at last.
+/// The finished results of one run name at the last lookup.
 #[derive(Debug, Default)]
 pub struct StatCache {
     before: HashMap<Digest, Seen>,
-    /// Of this look.
+    /// Entries of this process.
     now: HashMap<Digest, Seen>,
-    /// Whether something had to be read that will not have to be next time.
+    /// Whether an entry was added, so that the file has to be saved.
     news: bool,
 }
 
@@ -67,14 +69,14 @@ impl Store {
         self.root.join("ac/last").join(format!("{run}.stat_cache"))
     }
 
-    /// What is remembered of the last look at the results of this run name; nothing where that can not be read.
+    /// Loads the cache of this run name. It is empty if the file cannot be read.
     pub fn stat_cache(&self, run: &str) -> StatCache {
         let bytes = std::fs::read(self.stat_cache_path(run)).ok();
         let before = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         StatCache { before: before.unwrap_or_default(), ..StatCache::default() }
     }
 
-    /// Remembers this look for the next one.
+    /// Saves the cache for the next run.
     pub fn save_stat_cache(&self, run: &str, stat_cache: &StatCache) -> Result<(), StoreError> {
         if !stat_cache.news {
             return Ok(());
@@ -85,8 +87,8 @@ impl Store {
 }
 
 impl StatCache {
-    /// The finished result under this key and those of its artifacts whose seals do not fit, as [`Store::lookup_sealed`]
-    /// finds them; what there is else where there is none.
+    /// The finished result under this key, and those of its artifacts whose seals do not fit, as in
+    /// [`Store::lookup_sealed`]. If there is no usable result, the error is the other lookup outcome.
     pub fn lookup(
         &mut self,
         store: &Store,
@@ -97,7 +99,7 @@ impl StatCache {
             self.now.insert(*key, seen);
             return Ok((known, Vec::new()));
         }
-        // Before it is read: a change in between shows the next time.
+        // The stamp is taken before the record is read, so the next lookup detects a change in between.
         let record = store.record_path(key).symlink_metadata().map(|metadata| FileStamp::from(&metadata));
         let (known, unsealed) = match store.lookup_sealed(key) {
             (Lookup::Hit(record), unsealed) => (CachedResult::from(record), unsealed),
@@ -113,7 +115,7 @@ impl StatCache {
 }
 
 impl Seen {
-    /// As the seals have its artifacts' files.
+    /// Takes the stamps of the artifacts' files from their seals.
     fn sealed(store: &Store, record: &FileStamp, known: &CachedResult) -> Option<Self> {
         let mut encoder = begin(record);
         let mut paths = Vec::new();
@@ -125,7 +127,7 @@ impl Seen {
         Some(Self { known: known.clone(), paths, stamps: encoder.finish() })
     }
 
-    /// Whether every file is as it was.
+    /// Whether every file is unchanged.
     fn stands(&self, store: &Store, key: &Digest) -> bool {
         let look = |path: &Path| path.symlink_metadata().ok();
         let stamps = || -> Option<Digest> {
@@ -150,7 +152,7 @@ fn begin(record: &FileStamp) -> Encoder {
     encoder
 }
 
-/// A folder's time of change moves when it is put in its place; a file's with its bytes.
+/// A folder's ctime changes when it is moved into place. A file's ctime changes with its bytes.
 fn add(encoder: &mut Encoder, stamp: &FileStamp, is_folder: bool) {
     encoder.number(u64::from(is_folder)).number(stamp.inode).bytes(&stamp.mtime.to_le_bytes());
     if !is_folder {

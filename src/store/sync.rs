@@ -1,14 +1,14 @@
-//! Making results durable: every file and folder of several results synced at once, then their seals written.
+//! Makes results durable: syncs the files and folders of several results together, then writes their seals.
 //!
-//! A sync costs a journal's commit, some milliseconds, whether it is for one file or for many: those that ask at the
-//! same time share one. So a run does not wait for each result's five; they are settled in the background, together, and
-//! the run is over when the last one is. What this does to the promises:
+//! A sync costs one journal commit, some milliseconds, for one file or for many: concurrent syncs share a
+//! commit. So a run does not wait for the five syncs of each result. A background thread syncs results in
+//! batches, and the run ends when the last batch is done. Consequences:
 //!
-//! - A process that is killed loses nothing: names and bytes are the kernel's.
-//! - When the power fails, results that were not settled may be lost, torn, or there without what they name. They have no
-//!   seal, so they are hashed when they are next looked up, and a torn one is a miss.
-//! - A run says that it finished once everything is settled. What a run that is still at work shows as done may be a few
-//!   results ahead of the disk.
+//! - A killed process loses nothing: the kernel has the names and bytes.
+//! - After a power failure, results that were not synced may be lost, torn, or present without the artifacts
+//!   they name. They have no seal, so the next lookup hashes them, and a torn one is a miss.
+//! - A run reports that it finished once everything is synced. Until then the stages it reports as done may
+//!   be a few results ahead of the disk.
 
 use std::{
     collections::BTreeSet,
@@ -26,21 +26,21 @@ use std::{
 use super::{ActionRecord, Remainder, RowLog, Store, StoreError, UnsyncedArtifact, failpoint};
 use crate::hash::Digest;
 
-/// Syncs under way at once, which the file system may answer with one commit.
+/// Concurrent syncs. The file system may serve them with one commit.
 const AT_ONCE: usize = 16;
 
 impl Store {
-    /// Makes artifacts and records durable, and seals the artifacts.
+    /// Syncs artifacts and records, and seals the artifacts.
     pub fn settle(&self, placed: &[UnsyncedArtifact], records: &[Digest]) -> Result<(), StoreError> {
         let mut paths = BTreeSet::new();
         for UnsyncedArtifact { digest, seal } in placed {
             let Some(seal) = seal else { continue };
             let folder = self.artifact(digest);
             paths.extend(seal.paths(&folder));
-            // The name of the artifact, and that of the folder it is in.
+            // The directory entries of the artifact and of the folder it is in.
             paths.extend(folder.ancestors().skip(1).take(2).map(Path::to_owned));
         }
-        // One that is gone, another run has withdrawn meanwhile.
+        // A record may be missing: another run withdrew it.
         let records: Vec<PathBuf> = records.iter().map(|key| self.record_path(key)).collect();
         paths.extend(records.iter().filter_map(|path| Some(path.parent()?.to_owned())));
         let must = paths.into_iter().map(|path| (path, Presence::Certain));
@@ -56,7 +56,7 @@ impl Store {
     }
 }
 
-/// Whether a file is there when it is synced.
+/// Whether a file must exist when it is synced.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Presence {
     Certain,
@@ -94,12 +94,12 @@ struct PendingSync {
     rows: Option<Ending>,
 }
 
-/// What stays of a stage's rows once its result is durable, and not before.
+/// The row log of a stage, and what to keep of it once the result is durable.
 type Ending = (Arc<RowLog>, Remainder);
 
 type SyncTask = JoinHandle<Vec<SyncFailure>>;
 
-/// Settles the results of a run behind its back. Begins with the first one.
+/// Syncs the results of a run on a background thread, which starts with the first result.
 pub struct Syncer {
     store: Store,
     at_work: Mutex<Option<(mpsc::Sender<PendingSync>, SyncTask)>>,
@@ -113,7 +113,7 @@ impl Syncer {
         Self { store: store.clone(), at_work: Mutex::default() }
     }
 
-    /// Takes a result that is in its place, and its record as it was entered or found. Returns at once.
+    /// Queues a result that is in place, with its record as it was entered or found. Returns at once.
     pub fn settle(
         &self,
         stage: &str,
@@ -130,7 +130,7 @@ impl Syncer {
         _ = queue.send(PendingSync { stage: stage.to_owned(), record: record.clone(), placed, rows });
     }
 
-    /// Returns once everything is durable, with what is not: its records are set aside.
+    /// Waits until every queued result is synced. Returns the failed ones, whose records were set aside.
     pub fn finish(&self) -> Vec<SyncFailure> {
         let at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((queue, thread)) = at_work else { return Vec::new() };
@@ -143,7 +143,7 @@ fn settle_all(store: &Store, results: &mpsc::Receiver<PendingSync>) -> Vec<SyncF
     let mut failed = Vec::new();
     while let Ok(first) = results.recv() {
         let mut round = vec![first];
-        // All that came up during the round before.
+        // All results queued during the round before.
         round.extend(results.try_iter());
         let keys: Vec<Digest> = round.iter().map(|result| result.record.key).collect();
         let (mut placed, mut stages) = (Vec::new(), Vec::new());
@@ -155,7 +155,7 @@ fn settle_all(store: &Store, results: &mpsc::Receiver<PendingSync>) -> Vec<SyncF
             stages.into_iter().for_each(|(_, _, rows)| end(rows));
             continue;
         }
-        // Once more, one by one, to learn which.
+        // Sync one by one to find which failed.
         for (stage, record, rows) in stages {
             let outputs: BTreeSet<Digest> = record.outputs.values().map(|output| output.digest).collect();
             let own = |placed: &&UnsyncedArtifact| outputs.contains(&placed.digest);
@@ -172,7 +172,7 @@ fn settle_all(store: &Store, results: &mpsc::Receiver<PendingSync>) -> Vec<SyncF
     failed
 }
 
-/// What stays behind where this fails is in nobody's way, and goes with the next sweep.
+/// A failure is ignored: leftover rows do no harm and the next sweep removes them.
 fn end(rows: Option<Ending>) {
     if let Some((log, remainder)) = rows {
         _ = log.end(remainder);
@@ -242,7 +242,7 @@ mod tests {
     fn a_result_torn_by_a_power_cut_before_it_was_settled_is_a_miss() {
         let (_folder, store) = store();
         let (placed, record) = placed(&store, "whole");
-        // What a file system may make of bytes that were never synced.
+        // A file system may truncate bytes that were never synced.
         let path = store.artifact(&placed.digest).join("a");
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "").unwrap();

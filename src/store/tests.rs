@@ -50,10 +50,10 @@ impl Place {
         }
     }
 
-    /// Puts other bytes in the place of a stored file.
+    /// Replaces the bytes of a stored file.
     fn overwrite(&self, digest: &Digest, name: &str, text: &str) {
         let path = self.store.artifact(digest).join(name);
-        // Stamps are taken at the kernel's tick, and an inode may be given away again at once.
+        // Timestamps advance with the kernel's tick, and an inode may be reused at once.
         std::thread::sleep(std::time::Duration::from_millis(12));
         std::fs::remove_file(&path).unwrap();
         std::fs::write(path, text).unwrap();
@@ -205,7 +205,7 @@ fn a_byte_changed_with_size_and_time_put_back_is_noticed() {
     files.save(&place.store).unwrap();
 
     let before = path.metadata().unwrap().modified().unwrap();
-    // Written in place: the same inode, too.
+    // Written in place, so the inode is the same.
     std::fs::write(&path, "0ne").unwrap();
     std::fs::File::options().append(true).open(&path).unwrap().set_modified(before).unwrap();
     assert_eq!(path.metadata().unwrap().modified().unwrap(), before);
@@ -221,7 +221,7 @@ fn a_known_file_is_not_read_again() {
     let files = FileDigests::load(&place.store);
     files.digest(&path).unwrap();
     files.save(&place.store).unwrap();
-    // What is remembered is believed: that is how this test sees that the bytes are not read.
+    // The remembered digest is trusted, which shows that the bytes are not read.
     let list = files::path(&place.store);
     let text = std::fs::read_to_string(&list).unwrap();
     let other = Digest::of(b"other");

@@ -1,30 +1,30 @@
-//! Results from one store to another, every byte checked on the way.
+//! Copies results between stores and verifies every byte.
 //!
-//! What is exported is a store of its own, with the same layout: it can be packed with any archiver, be a cache itself
-//! (`--cache`), or be imported elsewhere. Artifacts arrive as they do from a stage: written aside, hashed, synced,
-//! renamed; one whose hash is not its name does not arrive.
+//! An export is a store with the same layout: it can be packed with any archiver, used as a cache
+//! (`--cache`), or imported elsewhere. Artifacts are published like those of a stage: written to a temporary
+//! folder, hashed, synced, renamed. One whose hash does not match its name is rejected.
 
 use std::path::Path;
 
 use super::{CachedResult, Recorded, Store, StoreError, aside, tree};
 use crate::hash::Digest;
 
-/// What was copied.
+/// The outcome of a copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CopyReport {
     pub records: usize,
     pub artifacts: usize,
     pub bytes: u64,
-    /// Artifacts that were there already.
+    /// Artifacts that already existed.
     pub present: usize,
-    /// Keys with other outputs on the other side. Those that were there first stand.
+    /// Keys with other outputs in the target, which are kept.
     pub differs: Vec<Digest>,
-    /// Keys whose record or artifacts are not in the store they should come from.
+    /// Keys whose record or artifacts are missing in the source.
     pub missing: Vec<Digest>,
 }
 
 impl Store {
-    /// Opens what must be a store already.
+    /// Opens an existing store.
     pub fn existing(root: impl Into<std::path::PathBuf>) -> Result<Self, StoreError> {
         let store = Self::open(root)?;
         if store.root().join("version").is_file() {
@@ -34,8 +34,8 @@ impl Store {
         }
     }
 
-    /// Copies what a run came to under these keys into another store: records, and the artifacts they name as outputs.
-    /// Where it is not known what the run came to, what stands there now.
+    /// Copies the results of a run under these keys into another store: records, and the artifacts they name
+    /// as outputs. If a result of the run is unknown, copies the current one.
     pub fn copy_into(
         &self,
         other: &Store,
@@ -60,7 +60,7 @@ impl Store {
             }
             match other.commit(&record)? {
                 Recorded::New | Recorded::Same => copied.records += 1,
-                // The run knows its own; one that was worked anew since stands there as it does here.
+                // The run has its own result. The stage has rerun since, and both stores have the new one.
                 Recorded::Differs { standing, .. }
                     if self.record(key).is_some_and(|here| here.outputs == standing.outputs) => {}
                 Recorded::Differs { .. } => copied.differs.push(*key),
@@ -69,7 +69,7 @@ impl Store {
         Ok(copied)
     }
 
-    /// Its size; none where it was there.
+    /// Returns its size, or none if it already existed.
     pub fn copy_artifact(&self, other: &Store, digest: &Digest) -> Result<Option<u64>, StoreError> {
         if other.retain(digest)? {
             return Ok(None);
@@ -91,7 +91,7 @@ impl Store {
             }
             std::fs::copy(&from, &to).map_err(|cause| writing(&to, cause))?;
         }
-        // Asked before anything is published under a name that nobody knows.
+        // Checked before anything is published under an unknown name.
         if tree::digest(&inner, &tree::list(&inner)?)? != *digest {
             let (root, digest) = (self.root().to_owned(), digest.short());
             return Err(StoreError::Corrupt { root, digest });

@@ -1,6 +1,7 @@
-//! What a folder holds: its files in one order, their stamps, and one digest over names, lengths and bytes.
+//! The content of a folder: its files in a fixed order, their stamps, and one digest over names, lengths and
+//! bytes.
 //!
-//! The digest does not see owners, permissions, times or empty folders.
+//! The digest ignores owners, permissions, times and empty folders.
 
 use std::{
     fs::{File, Metadata},
@@ -16,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::StoreError;
 use crate::hash::{Digest, Encoder};
 
-/// What the file system says of a file without reading it. Changing the bytes changes the stamp: `ctime` cannot be set back.
+/// File metadata, read without opening the file. Changing the bytes changes the stamp, because `ctime` cannot
+/// be set back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
     pub size: u64,
@@ -72,7 +74,7 @@ fn descend(folder: &Path, prefix: &str, entries: &mut Vec<Entry>) -> Result<(), 
     Ok(())
 }
 
-/// `folder` itself, with an empty path, and all folders under it.
+/// `folder` itself, with an empty path, and all folders below it.
 pub fn folders(folder: &Path) -> Result<Vec<Entry>, StoreError> {
     let mut found = Vec::new();
     let mut open = vec![String::new()];
@@ -93,7 +95,7 @@ pub fn folders(folder: &Path) -> Result<Vec<Entry>, StoreError> {
     Ok(found)
 }
 
-/// The digest of these files, read whole.
+/// The digest of these files. Reads all of them.
 pub fn digest(folder: &Path, entries: &[Entry]) -> Result<Digest, StoreError> {
     let mut files = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -112,11 +114,12 @@ pub fn digest_of<'f>(files: impl ExactSizeIterator<Item = (&'f str, u64, Digest)
     encoder.finish()
 }
 
-/// Leaves of the hash tree that one thread reads at a time: a power of two.
+/// Bytes of the hash tree that one thread reads at a time: a power of two.
 const LEAF: u64 = 4 << 20;
 const BLOCK: usize = 256 << 10;
 
-/// The digest of one file's bytes. Large files are read by several threads; blake3 is a tree, and its halves are joined.
+/// The digest of one file's bytes. Several threads read a large file; blake3 is a tree hash, so the hashes of
+/// the halves are merged.
 pub fn file_digest(path: &Path) -> Result<Digest, StoreError> {
     let reading = |cause| StoreError::reading(path, cause);
     let file = File::open(path).map_err(reading)?;

@@ -1,6 +1,8 @@
-//! Reading everything again: what is not what it is named after goes to `quarantine/`, where no run finds it.
+//! Verifies the whole store: artifacts and records that do not match their name are moved to `quarantine/`,
+//! where no run finds them.
 //!
-//! A record whose artifact is gone is a miss, so a damaged result is worked again by the next run that needs it.
+//! A record whose artifact is missing is a miss, so the next run that needs a damaged result reruns its
+//! stage.
 
 use std::{
     io::ErrorKind,
@@ -10,7 +12,7 @@ use std::{
 use super::{ActionRecord, Store, StoreError, record::key_of, tree};
 use crate::hash::Digest;
 
-/// What was found wrong, and taken out of use.
+/// Something damaged that was moved to `quarantine/`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[serde(tag = "flaw", rename_all = "kebab-case")]
 pub enum Damage {
@@ -18,19 +20,20 @@ pub enum Damage {
     Record { key: Digest },
 }
 
-/// What a look at the whole store found.
+/// The result of [`Store::verify`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct VerifyReport {
     pub artifacts: usize,
     pub records: usize,
     pub bytes: u64,
     pub flaws: Vec<Damage>,
-    /// Records that name artifacts which are not there: their stages are worked again when needed.
+    /// Records that name missing artifacts. Their stages rerun when needed.
     pub incomplete: Vec<Digest>,
 }
 
 impl Store {
-    /// Hashes every artifact and reads every record. `each` hears the bytes of an artifact before it is read.
+    /// Hashes every artifact and reads every record. `each` is called with the size of an artifact before it
+    /// is read.
     pub fn verify(&self, each: &mut dyn FnMut(u64)) -> Result<VerifyReport, StoreError> {
         let mut checked = VerifyReport::default();
         for stored in self.artifacts() {
@@ -39,7 +42,7 @@ impl Store {
             checked.bytes += stored.bytes;
             let folder = self.artifact(&stored.digest);
             let Some(problem) = problem(&folder, &stored.digest) else {
-                // A seal that fits stays as it is: it also says when the artifact was last used.
+                // A seal that fits is not rewritten: its time also says when the artifact was last used.
                 if !self.is_sealed(&stored.digest)
                     && let Err(cause) = self.seal(&stored.digest)
                     && folder.exists()
@@ -48,7 +51,7 @@ impl Store {
                 }
                 continue;
             };
-            // A sweep may take away at any moment what was listed.
+            // A sweep may remove a listed artifact at any moment.
             let Some(aside) = self.quarantine(&folder, &stored.digest.to_string())? else { continue };
             // A run may have replaced it since it was read.
             if aside.is_dir() && self::problem(&aside, &stored.digest).is_none() {
@@ -83,7 +86,7 @@ impl Store {
         Ok(checked)
     }
 
-    /// Where it is now; none where it was gone.
+    /// Returns the new path, or none if the file no longer exists.
     fn quarantine(&self, path: &Path, name: &str) -> Result<Option<PathBuf>, StoreError> {
         let folder = self.root().join("quarantine");
         std::fs::create_dir_all(&folder).map_err(|cause| StoreError::writing(&folder, cause))?;

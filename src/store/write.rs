@@ -1,6 +1,6 @@
-//! Files that appear whole or not at all, whatever kills the process. Nothing here is synced: a file system may make a
-//! new name durable before the bytes it names, so what must outlive a power cut is settled (`settle.rs`), and what is
-//! read after one is checked.
+//! Atomic file creation: a killed process never leaves a partial file. Nothing here is synced, and a file
+//! system may make a new name durable before its bytes. So files that must survive a power failure are synced
+//! in `sync.rs`, and readers validate what they find.
 
 use std::{
     fs::Permissions,
@@ -13,15 +13,15 @@ use rustix::fs::{Access, access};
 
 use super::{Store, StoreError};
 
-/// What became of a file that should be created.
+/// The outcome of creating a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Created {
     New,
     Exists,
 }
 
-/// Whether nothing speaks against writing to a folder, as far as that can be told without doing so: to the nearest above
-/// it, where it is not there yet.
+/// Checks write permission for a folder without writing. If the folder does not exist, checks its nearest
+/// existing ancestor.
 pub(super) fn check(folder: &Path) -> Result<(), StoreError> {
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let there = absolute.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder);
@@ -30,7 +30,7 @@ pub(super) fn check(folder: &Path) -> Result<(), StoreError> {
 
 fn staged(store: &Store, bytes: &[u8]) -> Result<tempfile::NamedTempFile, StoreError> {
     let folder = store.tmp();
-    // What other files get: who may read and write a store is decided by its folder and the umask.
+    // Default permissions: the folder and the umask decide who may read and write a store.
     let mut file = tempfile::Builder::new()
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(&folder)
@@ -39,12 +39,13 @@ fn staged(store: &Store, bytes: &[u8]) -> Result<tempfile::NamedTempFile, StoreE
     Ok(file)
 }
 
-/// A folder aside, gone when dropped, that others may look into and clean up as far as they may the store.
+/// A temporary folder, deleted when dropped. Other users may read and clean it up as far as they may the
+/// store.
 pub fn aside(folder: &Path) -> std::io::Result<tempfile::TempDir> {
     tempfile::Builder::new().permissions(Permissions::from_mode(0o777)).tempdir_in(folder)
 }
 
-/// Creates `path` with these bytes, whole, unless it exists. Not synced.
+/// Atomically creates `path` with these bytes unless it exists. Not synced.
 pub(super) fn create(store: &Store, path: &Path, bytes: &[u8]) -> Result<Created, StoreError> {
     let file = staged(store, bytes)?;
     match file.persist_noclobber(path) {
@@ -54,14 +55,13 @@ pub(super) fn create(store: &Store, path: &Path, bytes: &[u8]) -> Result<Created
     }
 }
 
-/// Creates `path` with these bytes, whole, unless it exists. Not synced. By a hard link, which an NFS server, too, makes
-/// for one of several askers alone.
+/// Like [`create`], by a hard link: on NFS, too, exactly one of several concurrent callers succeeds.
 pub(super) fn link(store: &Store, path: &Path, bytes: &[u8]) -> Result<Created, StoreError> {
     let file = staged(store, bytes)?;
     match std::fs::hard_link(file.path(), path) {
         Ok(()) => Ok(Created::New),
         Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => {
-            // An NFS client that missed the first answer asks again, and finds its own link.
+            // An NFS client that missed the first reply retries, and finds its own link.
             let links = file.as_file().metadata().map_or(1, |metadata| metadata.nlink());
             Ok(if links == 2 { Created::New } else { Created::Exists })
         }
@@ -69,7 +69,7 @@ pub(super) fn link(store: &Store, path: &Path, bytes: &[u8]) -> Result<Created, 
     }
 }
 
-/// Puts these bytes at `path`, whole. Not synced: for what may be lost with the power, never torn by a kill.
+/// Atomically writes these bytes to `path`. Not synced: for files that a power failure may lose.
 pub(super) fn replace(store: &Store, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let file = staged(store, bytes)?;
     file.persist(path).map_err(|cause| StoreError::writing(path, cause.error))?;

@@ -1,8 +1,8 @@
-//! Objects as files of a folder that several machines mount.
+//! Objects as files in a folder that several machines mount.
 //!
-//! A file is written aside, synced and renamed; one that must be the first is made by a hard link, which an NFS server,
-//! too, makes for one of several askers alone. The folder itself may be absent, the one it is to be in may not: a mount
-//! that is not there is not a place to write to.
+//! A file is written to a temporary path, synced and renamed. To create one only if absent, a hard link is
+//! used: on NFS, too, exactly one of several concurrent callers succeeds. The folder itself may be missing,
+//! but its parent must exist, so that nothing is written under a missing mount.
 
 use std::{
     fs::File,
@@ -35,7 +35,7 @@ impl Folder {
         }
     }
 
-    /// What to say where nothing is found: there may be no such object, or no such place.
+    /// The result if nothing is found: `none` if the folder is available, else an error.
     fn there<T>(&self, none: T) -> Result<T, ObjectError> {
         let place = self.root.parent().unwrap_or(&self.root);
         match self.root.metadata() {
@@ -47,7 +47,7 @@ impl Folder {
         }
     }
 
-    /// A file beside the objects, with these bytes, synced.
+    /// A synced temporary file with these bytes.
     fn staged(&self, mut bytes: impl std::io::Read) -> Result<NamedTempFile, ObjectError> {
         self.there(())?;
         let mut stage = || {
@@ -66,7 +66,7 @@ impl Folder {
                 }
                 file.write_all(&block[..read])?;
             }
-            // Others read it.
+            // Other users read it.
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
             file.as_file().set_permissions(mode)?;
             file.as_file().sync_all()?;
@@ -75,7 +75,7 @@ impl Folder {
         stage().map_err(|cause| self.error(&cause))
     }
 
-    /// The place of an object, its folder made.
+    /// The path of an object. Creates its folder.
     fn target(&self, name: &str) -> Result<PathBuf, ObjectError> {
         let path = self.root.join(name);
         let parent = path.parent().unwrap_or(&self.root);
@@ -134,7 +134,7 @@ impl Objects for Folder {
         let path = self.target(name)?;
         match std::fs::hard_link(file.path(), &path) {
             Ok(()) => {}
-            // An NFS client that missed the first answer asks again, and finds its own link.
+            // An NFS client that missed the first reply retries, and finds its own link.
             Err(cause) if cause.kind() == ErrorKind::AlreadyExists => {
                 if file.as_file().metadata().map_or(1, |metadata| metadata.nlink()) != 2 {
                     return Ok(Before::Something);

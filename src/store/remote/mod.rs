@@ -1,26 +1,29 @@
-//! A second level behind the store: results of other machines, and ours for them.
+//! A shared cache behind the local store: results from and for other machines.
 //!
-//! Stages work in the local store alone. What is missing there is asked for here, once per key and run, and arrives as a
-//! stage's own result does: written aside, hashed while it is written, synced, renamed, the record last. What was
-//! finished is handed on in the same order, so that a record never names what is not there.
+//! Stages use only the local store. A result missing there is requested from the remote, once per key and
+//! run, and published like a stage's own result: written to a temporary folder, hashed while written, synced,
+//! renamed, the record last. Finished results are pushed in the same order, so a record never names a missing
+//! object.
 //!
 //! | object | holds |
 //! |---|---|
-//! | `v1/ac/<key>.json` | digest of the rest, a line; the action record, and the files of each artifact it names |
+//! | `v1/ac/<key>.json` | digest of the rest, newline, the action record and the files of its artifacts |
 //! | `v1/blobs/ab/<digest>` | the bytes of one file |
-//! | `tmp/` | of a folder: files on their way |
+//! | `tmp/` | in a remote folder: files being written |
 //!
-//! A record is created if absent. Whoever finds one with other outputs is told so, and takes those. A record or blob that
-//! is missing, cut short or not what its name says is a miss with a word about it, and is mended by the next who has the
-//! bytes. Nothing here ends a run: where the remote cannot be reached, or lets us not, that is said once, and asked again
-//! after a while.
+//! A record is created if absent. A machine that finds one with other outputs gets a report and uses those. A
+//! record or blob that is missing, cut short or does not match its name is a miss with a message, and the
+//! next machine that has the bytes replaces it. The remote never fails a run: if it is unreachable or denies
+//! access, this is reported once, and it is tried again after a while.
 //!
-//! What could not be handed on is noted (`waiting.rs`) and handed on by a later run, or by `mcprl cache push`.
+//! Results that could not be pushed are queued (`upload_queue.rs`). A later run or `mcprl cache push` pushes
+//! them.
 //!
-//! Nothing is ever removed. What is taken away from outside, by a bucket's rules of expiry, say, is a miss.
+//! Nothing is ever removed. An object removed from outside, for example by a bucket's expiry rules, is a
+//! miss.
 //!
-//! Not caught: a remote that is written to by someone who means harm. Bytes are checked against the record, the record
-//! against nothing.
+//! There is no protection against a malicious writer: bytes are checked against the record, but records are
+//! not authenticated.
 
 mod folder;
 mod objects;
@@ -54,32 +57,32 @@ use self::{
 use super::{ActionRecord, Lookup, Store, StoreError, aside, failpoint};
 use crate::hash::Digest;
 
-/// After the first failure; doubled after each further one.
+/// Pause after the first failure. Each further failure doubles it.
 const FIRST_REST: Duration = Duration::from_secs(30);
 const LONGEST_REST: Duration = Duration::from_secs(600);
-/// Of a record with the names of its files.
+/// Maximum size of a record with the names of its files.
 const LARGEST_RECORD: u64 = 64 << 20;
 
-/// What became of asking for a result.
+/// The outcome of fetching a result.
 #[derive(Debug)]
 pub enum Fetched {
     /// It is in the local store now.
     Here,
-    /// There is none, or it was asked for before, or the remote rests after a failure.
+    /// There is none, it was requested before, or the remote is paused after a failure.
     Nothing,
-    /// There is one that can not be used; says what is wrong with it.
+    /// The result is unusable, for this reason.
     Damaged(String),
-    /// The remote can not be asked. Said once.
+    /// The remote cannot be used. Returned once.
     Away(StoreError),
 }
 
-/// What became of handing a result on.
+/// The outcome of pushing a result.
 #[derive(Debug)]
 pub enum Pushed {
     Done,
-    /// Not for others, or the remote only gives, or rests after a failure.
+    /// The result is withheld, the remote is read-only or already has it, or it is paused after a failure.
     Nothing,
-    /// Another machine was first, with other outputs, which stand and are in the local store now.
+    /// Another machine was first, with other outputs. Those are kept, and are in the local store now.
     Differs {
         outputs: Vec<String>,
         standing: Box<ActionRecord>,
@@ -87,18 +90,18 @@ pub enum Pushed {
     Away(StoreError),
 }
 
-/// What a run took from the remote and gave to it.
+/// Transfers between a run and the remote.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Traffic {
     pub fetched: usize,
     pub fetched_bytes: u64,
     pub pushed: usize,
     pub pushed_bytes: u64,
-    /// Results of this and earlier runs that it does not have yet.
+    /// Results of this and earlier runs that the remote does not have yet.
     pub waiting: usize,
 }
 
-/// One direction: whether it is open, and when it is tried again.
+/// State of one direction: whether requests are allowed, and when to try again.
 #[derive(Default)]
 struct CircuitBreaker {
     closed: Option<(Instant, Duration)>,
@@ -119,23 +122,23 @@ impl CircuitBreaker {
 #[derive(Default)]
 struct State {
     asked: BTreeSet<Digest>,
-    /// Keys whose record, or what it names, can not be used.
+    /// Keys whose record, or an artifact that it names, is unusable.
     broken: BTreeSet<Digest>,
-    /// Blobs that are not what they are named after.
+    /// Blobs that do not match their digest.
     spoilt: BTreeSet<Digest>,
     reading: CircuitBreaker,
     writing: CircuitBreaker,
     traffic: Traffic,
 }
 
-/// A remote, opened when it is first needed.
+/// A remote, opened on first use.
 pub struct Remote {
     spec: RemoteSpec,
     objects: OnceLock<Box<dyn Objects>>,
     state: Mutex<State>,
 }
 
-/// Why a result did not come.
+/// Why a result could not be fetched.
 enum Failed {
     Damaged(String),
     ObjectError(ObjectError),
@@ -191,7 +194,7 @@ impl Remote {
         Ok(&**self.objects.get_or_init(|| objects))
     }
 
-    /// Brings the result under this key into the local store. An error is the local store's.
+    /// Fetches the result under this key into the local store. Errors are those of the local store.
     pub fn fetch(&self, store: &Store, key: &Digest) -> Result<Fetched, StoreError> {
         {
             let mut state = self.state();
@@ -218,7 +221,7 @@ impl Remote {
             }
             Err(Failed::Local(cause)) => return Err(cause),
             Err(Failed::ObjectError(error)) => {
-                // So that it is asked for again when the remote is back.
+                // Allows another request when the remote is back.
                 state.asked.remove(key);
                 state.reading.close();
                 if matches!(error, ObjectError::Unreachable(_)) {
@@ -230,13 +233,13 @@ impl Remote {
         })
     }
 
-    /// Hands a finished result on. `anew`: it was asked for although there is one, so other outputs are no surprise.
+    /// Pushes a finished result. `anew`: the user requested a rerun, so other outputs are expected.
     pub fn push(&self, store: &Store, record: &ActionRecord, anew: bool) -> Result<Pushed, StoreError> {
         if !self.spec.push || record.withheld {
             return Ok(Pushed::Nothing);
         }
         let waiting = store.waiting(&self.spec.place);
-        // Without a note it is handed on now or not at all.
+        // If it cannot be queued, it is pushed now or never.
         _ = waiting.note(&record.key);
         if !self.state().writing.is_open() {
             return Ok(Pushed::Nothing);
@@ -253,7 +256,7 @@ impl Remote {
                 state.traffic.pushed_bytes += bytes;
                 pushed
             }
-            // The artifact changed on the disk since it was published; `lookup` will say so.
+            // The artifact changed on disk since it was published; `lookup` reports that.
             Err(Failed::Damaged(_)) => Pushed::Nothing,
             Err(Failed::Local(cause)) => return Err(cause),
             Err(Failed::ObjectError(error)) => {
@@ -287,16 +290,16 @@ impl Remote {
         }
     }
 
-    /// The bytes that came; none where there is no such result.
+    /// Returns the bytes fetched, or none if there is no such result.
     fn bring(&self, store: &Store, key: &Digest) -> Result<Option<u64>, Failed> {
         let Some(shared) = self.shared(key)? else { return Ok(None) };
         let bytes = self.bring_artifacts(store, &shared)?;
         failpoint("fetch::published");
-        // A local record that leads nowhere would stand in the way.
+        // An unusable local record would block the commit.
         if matches!(store.lookup(key), Lookup::Damaged { .. }) {
             store.withdraw(key)?;
         }
-        // Where another run of this machine was faster, with other outputs, those stand here.
+        // If another run on this machine was faster, with other outputs, its record is kept here.
         store.commit(&shared.record)?;
         Ok(Some(bytes))
     }
@@ -347,7 +350,7 @@ impl Remote {
         Err(Failed::Damaged(format!("its file {} {problem}", blob.path)))
     }
 
-    /// What became of it, and the bytes that went.
+    /// Returns the outcome and the bytes sent.
     fn hand_on(&self, store: &Store, record: &ActionRecord, anew: bool) -> Result<(Pushed, u64), Failed> {
         let shared = Shared::of(store, record)?;
         let objects = self.objects()?;
@@ -379,7 +382,7 @@ impl Remote {
         }
         let standing = match self.shared(&record.key) {
             Ok(Some(standing)) => standing,
-            // Gone again, or unreadable.
+            // It was removed since, or is unreadable.
             Ok(None) | Err(Failed::Damaged(_)) => {
                 objects.replace(&name, &content)?;
                 return Ok((Pushed::Done, bytes));
@@ -392,7 +395,7 @@ impl Remote {
         }
         match self.bring_artifacts(store, &standing) {
             Ok(_) => Ok((Pushed::Differs { outputs, standing: Box::new(standing.record) }, bytes)),
-            // What stands there is of no use to anyone.
+            // The remote result is unusable for anyone.
             Err(Failed::Damaged(_)) => {
                 objects.replace(&name, &content)?;
                 Ok((Pushed::Done, bytes))
@@ -402,13 +405,13 @@ impl Remote {
     }
 }
 
-/// Whether a name leads to a file below the folder it is joined to.
+/// Whether a path leads to a file below the folder it is joined to.
 fn is_below(path: &str) -> bool {
     let mut parts = Path::new(path).components().peekable();
     parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_))) && !path.contains('\0')
 }
 
-/// Takes so many bytes and no more.
+/// Accepts at most `most` bytes.
 struct LimitedReader {
     bytes: Vec<u8>,
     most: u64,
@@ -428,7 +431,7 @@ impl Write for LimitedReader {
     }
 }
 
-/// Writes a file and hashes what it writes; ends at the length the file should have.
+/// Writes a file and hashes what it writes. Fails beyond the file's expected length.
 struct Hashing {
     file: std::fs::File,
     hasher: blake3::Hasher,

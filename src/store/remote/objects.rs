@@ -1,39 +1,40 @@
-//! What a remote must be able to do: keep bytes under names, each whole or not at all.
+//! The interface of a remote: stores bytes under names atomically.
 
 use std::{io::Write, path::Path};
 
-/// Why something could not be done.
+/// An error of a remote.
 #[derive(Debug)]
 pub enum ObjectError {
-    /// Nobody answers, or not in time.
+    /// No answer, or not in time.
     Unreachable(String),
-    /// It answers, and does not let us.
+    /// The remote denies access.
     Refused(String),
-    /// The bytes came, and could not be taken.
+    /// The local side failed: the bytes could not be written or read.
     Sink(std::io::Error),
 }
 
-/// Whether there was something of that name before.
+/// Whether an object of that name existed before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Before {
     Nothing,
     Something,
 }
 
-/// Bytes under names, with `/` between the parts of a name. Calls block.
+/// A store of objects. Names are parts separated by `/`. Calls block.
 pub trait Objects: Send + Sync {
-    /// Writes an object's bytes to `to`. False where there is none.
+    /// Writes an object's bytes to `to`. Returns false if it does not exist.
     fn read(&self, name: &str, to: &mut dyn Write) -> Result<bool, ObjectError>;
 
-    /// Length in bytes; none where there is no such object.
+    /// Length in bytes; none if the object does not exist.
     fn size(&self, name: &str) -> Result<Option<u64>, ObjectError>;
 
-    /// Puts a file's bytes under a name, whatever was there.
+    /// Stores a file's bytes under a name. Overwrites.
     fn write(&self, name: &str, file: &Path) -> Result<(), ObjectError>;
 
-    /// Puts these bytes under a name, whatever was there.
+    /// Stores these bytes under a name. Overwrites.
     fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), ObjectError>;
 
-    /// Puts these bytes under a name that has none. Of several at once, one finds nothing before it.
+    /// Stores these bytes under a name if it is free. Of several concurrent callers, exactly one gets
+    /// `Nothing`.
     fn create(&self, name: &str, bytes: &[u8]) -> Result<Before, ObjectError>;
 }

@@ -1,4 +1,4 @@
-//! Where a remote is: a folder, or a prefix in an S3 bucket.
+//! The location of a remote: a folder, or a prefix in an S3 bucket.
 
 use std::{
     fmt,
@@ -7,20 +7,20 @@ use std::{
 
 use super::{super::write, s3};
 
-/// A place that several machines share results through.
+/// A location through which several machines share results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RemotePlace {
-    /// On a file system that others mount, too.
+    /// On a file system that other machines mount too.
     Folder(PathBuf),
     S3 {
         bucket: String,
-        /// Without slashes at its ends; may be empty.
+        /// Without leading and trailing slashes; may be empty.
         prefix: String,
     },
 }
 
 impl RemotePlace {
-    /// Whether nothing speaks against writing there, as far as that can be told without doing so.
+    /// Checks permissions without writing. A later write can still fail.
     pub fn may_be_writable(&self) -> bool {
         match self {
             Self::Folder(folder) => write::check(folder).is_ok(),
@@ -29,15 +29,15 @@ impl RemotePlace {
     }
 }
 
-/// A remote, and what is done with it.
+/// A remote and its options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteSpec {
     pub place: RemotePlace,
-    /// Whether finished results are handed on; otherwise they are only taken.
+    /// Whether to push finished results. Otherwise results are only fetched.
     pub push: bool,
 }
 
-/// Why a text names no remote, and the way out.
+/// Why a text names no remote, with a hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotAPlace {
     pub problem: String,
@@ -45,7 +45,7 @@ pub struct NotAPlace {
 }
 
 impl RemotePlace {
-    /// `s3://bucket/prefix`, `file:///path`, or a path, which starts at `base` where it is relative.
+    /// `s3://bucket/prefix`, `file:///path`, or a path. A relative path starts at `base`.
     pub fn parse(text: &str, base: &Path) -> Result<Self, NotAPlace> {
         let forms = "a path, `file:///path` or `s3://bucket/prefix`";
         let wrong = |problem: &str, hint: &str| Err(NotAPlace { problem: problem.into(), hint: hint.into() });

@@ -1,11 +1,12 @@
-//! Objects of an S3 bucket, or of one that speaks like it.
+//! Objects in a bucket of S3 or a compatible service.
 //!
-//! Keys, region and endpoint come from the environment, as for other tools: `AWS_ACCESS_KEY_ID`,
-//! `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`, a web identity, or the machine's own
-//! role. An endpoint that begins with `http://` is spoken to in the clear. What a server answers to a wrong request may
-//! name keys: of an answer only its code is repeated.
+//! Keys, region and endpoint come from the usual environment: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
+//! `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`, a web identity, or the machine's role. An `http://`
+//! endpoint is used without encryption. A server's error reply may contain keys, so only its code is
+//! reported.
 //!
-//! What must be the first of its name is put with `If-None-Match: *`, which the server decides for one of several.
+//! Objects are created only if absent with `If-None-Match: *`: of several concurrent writers, the server
+//! accepts one.
 
 use std::{
     future::Future,
@@ -26,27 +27,27 @@ use tokio::{io::AsyncReadExt, runtime::Runtime};
 
 use super::objects::{Before, ObjectError, Objects};
 
-/// Whether this build speaks S3.
+/// Whether this build supports S3.
 pub const BUILT: bool = true;
 
 const CONNECT: Duration = Duration::from_secs(5);
-/// Without a byte in either direction.
+/// Limit without a byte received or sent.
 const SILENCE: Duration = Duration::from_secs(20);
-/// For one small request, tries included.
+/// Limit of one small request, retries included.
 const SMALL: Duration = Duration::from_secs(30);
-/// Parts of a large object, of which some are under way at once.
+/// Size of the parts of a large object, and how many are uploaded at once.
 const PART: usize = 16 << 20;
 const AT_ONCE: usize = 4;
 
 struct S3 {
     store: Arc<AmazonS3>,
     prefix: String,
-    /// Its own threads: callers block, and may stand on a runtime's.
+    /// Has its own threads, because callers block and may be on a runtime's thread.
     runtime: Option<Runtime>,
 }
 
 pub fn open(bucket: &str, prefix: &str) -> Result<Box<dyn Objects>, ObjectError> {
-    // Another part of the program may have chosen already.
+    // Another part of the program may have installed one already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let endpoints = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
     let endpoint =
@@ -90,7 +91,7 @@ impl S3 {
         if self.prefix.is_empty() { Name::from(name) } else { Name::from(format!("{}/{name}", self.prefix)) }
     }
 
-    /// Has the runtime do it, and waits, on whatever thread.
+    /// Runs a future on the runtime and blocks until it is done. Callable from any thread.
     fn wait<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, ObjectError>> + Send + 'static,
@@ -115,7 +116,7 @@ impl S3 {
     }
 }
 
-/// What comes of reading an object.
+/// An event of reading an object.
 enum GetOutcome {
     Block(Vec<u8>),
     End,
@@ -130,7 +131,7 @@ async fn in_time<T>(work: impl Future<Output = Result<T, ObjectError>>) -> Resul
 impl Objects for S3 {
     fn read(&self, name: &str, to: &mut dyn Write) -> Result<bool, ObjectError> {
         let (store, name) = (self.store.clone(), self.name(name));
-        // Blocks go to the caller's thread, where `to` lives; few at a time, so that memory stays small.
+        // Blocks are sent to the caller's thread, which owns `to`. The channel is short to save memory.
         let (tell, hear) = mpsc::sync_channel(4);
         let gone = || ObjectError::Unreachable("the connection was given up".into());
         self.runtime.as_ref().ok_or_else(gone)?.spawn(async move {
@@ -172,7 +173,7 @@ impl Objects for S3 {
                 Ok(Ok(GetOutcome::End)) => return Ok(true),
                 Ok(Ok(GetOutcome::Absent)) => return Ok(false),
                 Ok(Err(cause)) => return Err(cause),
-                // Ended without a last word.
+                // The task ended without a final message.
                 Err(_) => return Err(gone()),
             }
         }
@@ -203,7 +204,7 @@ impl Objects for S3 {
             match parts(&mut *upload, file).await {
                 Ok(()) => Ok(()),
                 Err(cause) => {
-                    // Parts that are left behind cost money and are not seen.
+                    // Abandoned parts are invisible but cost money.
                     _ = upload.abort().await;
                     Err(cause)
                 }
@@ -242,12 +243,12 @@ async fn parts(upload: &mut dyn MultipartUpload, mut file: tokio::fs::File) -> R
     upload.complete().await.map(drop).map_err(|cause| error(&cause))
 }
 
-/// Whether there is no such object, in a bucket that is there.
+/// Whether the object does not exist but its bucket does.
 fn absent(cause: &Error) -> bool {
     matches!(cause, Error::NotFound { .. }) && code(cause).is_none_or(|code| code != "NoSuchBucket")
 }
 
-/// In words that hold no part of a request.
+/// Converts an error to a message without any part of the request.
 fn error(cause: &Error) -> ObjectError {
     let told = code(cause).map(|code| format!(" ({code})")).unwrap_or_default();
     match cause {
@@ -262,7 +263,7 @@ fn error(cause: &Error) -> ObjectError {
     }
 }
 
-/// The server's word for what went wrong: `<Code>AccessDenied</Code>`.
+/// The server's error code: `<Code>AccessDenied</Code>`.
 fn code(cause: &Error) -> Option<String> {
     let text = cause.to_string();
     let (_, rest) = text.split_once("<Code>")?;
@@ -271,7 +272,7 @@ fn code(cause: &Error) -> Option<String> {
     plain.then(|| code.to_owned())
 }
 
-/// What lies at the bottom of it, where no server has spoken.
+/// The root cause, for errors without a reply from the server.
 fn reason(cause: &Error) -> String {
     let mut inner: &dyn std::error::Error = cause;
     while let Some(source) = inner.source() {

@@ -1,8 +1,8 @@
-//! S3 in a build without it.
+//! Stub for builds without S3.
 
 use super::objects::{ObjectError, Objects};
 
-/// Whether this build speaks S3.
+/// Whether this build supports S3.
 pub const BUILT: bool = false;
 
 pub fn open(_bucket: &str, _prefix: &str) -> Result<Box<dyn Objects>, ObjectError> {

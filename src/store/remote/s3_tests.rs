@@ -1,4 +1,4 @@
-//! Against the server that `tests/reference/s3.sh` starts; ignored otherwise.
+//! Tests against the server that `tests/reference/s3.sh` starts; ignored otherwise.
 
 use std::sync::{Arc, Barrier};
 

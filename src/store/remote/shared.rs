@@ -1,4 +1,4 @@
-//! A record as it lies in a remote: with the files of its artifacts, under a digest of its own.
+//! The form of a record in a remote: with the files of its artifacts and a digest of the whole.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::{
 /// One file of an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blob {
-    /// Within the artifact, with `/` between names.
+    /// Relative to the artifact, with `/` between names.
     pub path: String,
     pub size: u64,
     pub digest: Digest,
@@ -22,12 +22,12 @@ pub struct Blob {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Shared {
     pub record: ActionRecord,
-    /// By artifact.
+    /// Files by artifact.
     pub files: BTreeMap<Digest, Vec<Blob>>,
 }
 
 impl Shared {
-    /// Of a record whose artifacts are in the store. Reads them.
+    /// Describes a record whose artifacts are in the store. Reads them.
     pub fn of(store: &Store, record: &ActionRecord) -> Result<Self, Failed> {
         let mut files = BTreeMap::new();
         for output in record.outputs.values() {
@@ -52,7 +52,7 @@ impl Shared {
         bytes
     }
 
-    /// The text says what is wrong with it.
+    /// Parses and checks a record. The error is the reason.
     pub fn read(bytes: &[u8], key: &Digest) -> Result<Self, String> {
         let damaged = || "its record is damaged".to_owned();
         let (digest, text) = bytes.split_at_checked(65).ok_or_else(damaged)?;

@@ -1,4 +1,4 @@
-//! Two stores, as of two machines, and one remote, a folder.
+//! Two stores, as on two machines, and a shared folder as remote.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::store::tree;
 use crate::store::{Cost, Output};
 
-/// A machine: its local store and its way to the remote.
+/// A machine: its local store and its remote.
 struct Machine {
     store: Store,
     remote: Remote,
@@ -89,7 +89,7 @@ fn in_a_bucket_damage_is_a_miss_and_is_mended_and_other_bytes_are_told_of() {
     }
 }
 
-/// A place that tests may use, and what keeps it there.
+/// A location for tests, and the guard that keeps it alive.
 fn place() -> (RemoteSpec, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let place = RemotePlace::Folder(folder.path().join("shared"));
@@ -112,7 +112,7 @@ fn what_one_machine_finished_another_takes_whole() {
     let record = one.result(b"k", &FILES);
     assert!(matches!(two.fetch(&record), Fetched::Nothing));
     assert!(matches!(one.push(&record), Pushed::Done));
-    // Asked for once per run.
+    // Requested once per run.
     assert!(matches!(two.fetch(&record), Fetched::Nothing));
     let two = machine(&spec);
     assert!(matches!(two.fetch(&record), Fetched::Here));
@@ -146,7 +146,7 @@ fn a_second_machine_with_other_bytes_is_told_and_takes_those_that_stand() {
     let Pushed::Differs { outputs, standing } = two.push(&second) else { panic!("differs") };
     assert_eq!((outputs, *standing), (vec!["out".to_owned()], first.clone()));
     assert!(two.store.stands(&first.outputs));
-    // Drawn anew on purpose, it is no surprise, and the shared one stays.
+    // After a requested rerun other outputs are expected, and the shared ones are kept.
     assert!(matches!(two.remote.push(&two.store, &second, true).unwrap(), Pushed::Nothing));
     let three = machine(&spec);
     three.fetch(&first);
@@ -179,8 +179,8 @@ fn of_many_who_push_other_bytes_at_once_one_is_first() {
     }
 }
 
-/// Spoils a blob of the remote, and checks that it is a miss with a word, that nothing came, and that the next who has
-/// the bytes mends it.
+/// Damages a blob of the remote. Checks that this is a miss with a message, that nothing arrives, and that
+/// the next machine that has the bytes repairs it.
 fn check_mended(spoil: impl Fn(&RemoteSpec), word: &str) {
     let (spec, _folder) = place();
     let one = machine(&spec);
@@ -192,7 +192,7 @@ fn check_mended(spoil: impl Fn(&RemoteSpec), word: &str) {
     assert!(problem.contains(word), "{problem}");
     assert_eq!(two.store.lookup(&record.key), Lookup::Miss);
     assert_eq!(two.store.artifacts(), []);
-    // Its stage is worked, and what it wrote is handed on.
+    // Its stage runs, and its outputs are pushed.
     let again = two.result(b"k", &FILES);
     assert!(matches!(two.push(&again), Pushed::Done));
     let three = machine(&spec);
@@ -258,14 +258,14 @@ fn a_remote_that_is_not_there_is_told_of_once_and_asked_again_later() {
     assert!(cause.to_string().contains("cannot be reached: there is no folder"), "{cause}");
     assert!(matches!(one.fetch(&record), Fetched::Nothing));
     assert!(matches!(one.push(&record), Pushed::Nothing));
-    // The mount is back, and the rest is over.
+    // The mount is back, and the pause is over.
     std::fs::create_dir(folder.path().join("mount")).unwrap();
     let before = Instant::now().checked_sub(FIRST_REST).unwrap();
     one.remote.state().writing.closed = Some((before, FIRST_REST));
     assert!(matches!(one.push(&record), Pushed::Done));
 }
 
-/// A machine whose remote lies in a folder that is not there, and that folder.
+/// A machine whose remote is in a missing folder, and that folder.
 fn machine_apart() -> (Machine, RemoteSpec, PathBuf, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mount = folder.path().join("mount");
@@ -273,7 +273,7 @@ fn machine_apart() -> (Machine, RemoteSpec, PathBuf, tempfile::TempDir) {
     (machine(&spec), spec, mount, folder)
 }
 
-/// What a later run hands on, with a fresh way to the remote.
+/// The outcome of pushing the queue in a later run, with a new connection.
 fn handed_later(machine: &Machine, spec: &RemoteSpec) -> DrainReport {
     Remote::new(spec.clone()).push_waiting(&machine.store, &|| false).unwrap()
 }

@@ -1,8 +1,9 @@
-//! Results that a remote does not have yet, by remote: an empty file per key, `unpushed/<digest of its name>/<key>`,
-//! beside the name itself in the file `place`.
+//! Results that a remote does not have yet: one empty file per key, `unpushed/<digest of the remote's
+//! name>/<key>`. The file `place` there holds the name itself.
 //!
-//! It is there before a result is handed on and goes once the remote has it, so that neither a remote that is away nor a
-//! kill loses one. Losing a note costs a push, no result; there are never more than there are records.
+//! A key is queued before the push and removed once the remote has the result, so neither an unreachable
+//! remote nor a kill loses one. Losing an entry costs a push, no result. There are never more entries than
+//! records.
 
 use std::{
     io::ErrorKind,
@@ -16,27 +17,27 @@ use crate::{
     store::{Lookup, Store, StoreError},
 };
 
-/// After a try that failed, for runs that have nothing else to do.
+/// Pause after a failed push, for runs that have nothing else to do.
 const REST: Duration = Duration::from_secs(60);
 const PLACE: &str = "place";
 
-/// What became of handing on what waited.
+/// The outcome of pushing the queue.
 #[derive(Debug, Default)]
 pub struct DrainReport {
     pub given: usize,
     pub bytes: u64,
-    /// The remote had them, as they are here.
+    /// The remote already had the same results.
     pub there: usize,
-    /// The remote has others under their keys, which stand there; those here stay.
+    /// The remote has other results under these keys. Both sides keep theirs.
     pub differing: usize,
-    /// Why the rest still waits.
+    /// Why the rest is still queued.
     pub away: Option<StoreError>,
 }
 
-/// What waits to be handed to one remote.
+/// The queue of one remote.
 pub struct UploadQueue {
     folder: PathBuf,
-    /// As the run file names it.
+    /// The remote's name from the run file.
     pub place: String,
 }
 
@@ -50,7 +51,7 @@ impl Store {
         UploadQueue { folder: self.root().join("unpushed").join(id), place }
     }
 
-    /// Every remote that was to be handed results from this store, whether or not any still wait.
+    /// The queue of every remote that results were to be pushed to, even if it is empty.
     pub fn all_waiting(&self) -> Vec<UploadQueue> {
         let items = std::fs::read_dir(self.root().join("unpushed")).into_iter().flatten().flatten();
         let places = items.filter_map(|item| std::fs::read_to_string(item.path().join(PLACE)).ok());
@@ -61,7 +62,7 @@ impl Store {
 }
 
 impl UploadQueue {
-    /// Notes a result before it is handed on.
+    /// Queues a result before it is pushed.
     pub fn note(&self, key: &Digest) -> Result<(), StoreError> {
         let path = self.folder.join(key.to_string());
         let create = || std::fs::File::create(&path).map(drop);
@@ -73,15 +74,15 @@ impl UploadQueue {
         create().or_else(|_| first()).map_err(|cause| StoreError::writing(path, cause))
     }
 
-    /// The remote has it, or will never.
+    /// Removes a result that the remote has, or will never get.
     pub fn forget(&self, key: &Digest) {
         _ = std::fs::remove_file(self.folder.join(key.to_string()));
     }
 
-    /// Nothing waits any more, and the remote is no longer known here.
+    /// Deletes the queue, so that this store no longer knows the remote.
     ///
     /// # Errors
-    /// If that cannot be written.
+    /// If the folder cannot be removed.
     pub fn drop_all(&self) -> Result<(), StoreError> {
         match std::fs::remove_dir_all(&self.folder) {
             Err(cause) if cause.kind() != ErrorKind::NotFound => {
@@ -99,21 +100,21 @@ impl UploadQueue {
         keys
     }
 
-    /// Whether some wait, and no try failed a short while ago.
+    /// Whether the queue has entries and no push failed recently.
     pub fn is_due(&self) -> bool {
         let failed = std::fs::metadata(self.folder.join("failed")).and_then(|failed| failed.modified());
         let since = failed.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
         since.is_none_or(|since| since > REST) && !self.keys().is_empty()
     }
 
-    /// Notes that a try failed.
+    /// Records a failed push.
     pub fn rest(&self) {
         _ = std::fs::write(self.folder.join("failed"), "");
     }
 }
 
 impl Remote {
-    /// Hands on what earlier pushes could not, until all is there, the remote is away, or `stop` says so.
+    /// Pushes queued results until all are pushed, the remote is unavailable, or `stop` returns true.
     pub fn push_waiting(&self, store: &Store, stop: &dyn Fn() -> bool) -> Result<DrainReport, StoreError> {
         let mut handed = DrainReport::default();
         let waiting = store.waiting(&self.spec.place);
@@ -122,13 +123,13 @@ impl Remote {
                 break;
             }
             let Lookup::Hit(record) = store.lookup(&key) else {
-                // Removed since, or worked anew.
+                // Removed since, or rerun.
                 waiting.forget(&key);
                 continue;
             };
             let before = self.traffic().pushed_bytes;
             let pushed = match self.push(store, &record, false) {
-                // A sweep took it away meanwhile: nobody said that it is used.
+                // A sweep removed it in the meantime, because nobody declared its use.
                 Err(_) if !matches!(store.lookup(&key), Lookup::Hit(_)) => continue,
                 pushed => pushed?,
             };
@@ -147,12 +148,12 @@ impl Remote {
         Ok(handed)
     }
 
-    /// Whether it is to be handed results, some wait, and it was not away a short while ago.
+    /// Whether pushing is enabled, results are queued, and no push failed recently.
     pub fn is_due(&self, store: &Store) -> bool {
         self.spec.push && store.waiting(&self.spec.place).is_due()
     }
 
-    /// How many results wait to be handed on.
+    /// The number of queued results.
     pub fn count_waiting(&self, store: &Store) -> usize {
         if self.spec.push { store.waiting(&self.spec.place).keys().len() } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! Sweeping beside runs, verifying, and copying between stores.
+//! Sweeping while runs are active, verifying, and copying between stores.
 
 use std::{
     collections::BTreeSet,
@@ -94,7 +94,7 @@ fn what_is_young_stays_within_the_grace_window() {
 fn beside_a_run_at_work_what_is_new_stays_whatever_the_grace() {
     let place = place();
     let _at_work = place.store.attend("run").unwrap();
-    // Published and not yet recorded: no key leads to it.
+    // Published but not yet recorded: no key leads to it.
     let orphan = place.published(&[("a", "orphan")]);
     let (key, _) = place.result("result");
     place.sweep(&[], &[]);
@@ -220,7 +220,7 @@ fn a_change_that_leaves_every_stamp_alone_is_found_by_verifying() {
     let place = place();
     let (_, artifact) = place.result("good");
     place.overwrite(&artifact, "a", "evil");
-    // As if the disk had flipped bits: the seal fits the file as it is.
+    // Simulates bits flipped by the disk: the seal fits the file as it is.
     place.store.seal(&artifact).unwrap();
     assert_eq!(place.store.inspect(&artifact), Condition::Sealed);
     assert_eq!(place.store.verify(&mut |_| {}).unwrap().flaws.len(), 1);
@@ -270,7 +270,7 @@ fn a_run_keeps_what_it_came_to_also_when_another_result_stands_under_the_key() {
     let garbage = place.store.garbage(&needed, Vec::new(), Duration::ZERO).unwrap();
     place.store.sweep(garbage, &|_| LiveSet::default()).unwrap();
     assert!(place.hits(&key) && place.store.inspect(&artifact).is_intact());
-    // And a run that came to it meanwhile.
+    // A run that has requested it in the meantime.
     let garbage = place.store.garbage(&keys(&[key]), Vec::new(), Duration::ZERO).unwrap();
     place.store.sweep(garbage, &|_| needed.clone()).unwrap();
     assert!(place.store.inspect(&artifact).is_intact());

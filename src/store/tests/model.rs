@@ -1,4 +1,4 @@
-//! Properties: of the encoding that keys are made with, and of the store against a model of it.
+//! Property tests of the key encoding, and of the store against a model.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ proptest! {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Works a key: publishes and records.
+    /// Executes a key: publishes and records.
     Work {
         key: u8,
         text: u8,
@@ -82,7 +82,7 @@ enum Step {
     Withdraw {
         key: u8,
     },
-    /// Other bytes in the place of an artifact.
+    /// Replaces the bytes of an artifact.
     Damage {
         text: u8,
     },
@@ -93,7 +93,7 @@ enum Step {
         keep: Vec<u8>,
     },
     Verify,
-    /// To an empty store and on with that one.
+    /// Copies to an empty store and continues with that one.
     Move,
 }
 
@@ -114,7 +114,8 @@ fn key(key: u8) -> Digest {
     Digest::of(&[key])
 }
 
-/// The artifact that holds each text. Made once: publishing syncs, and a case looks hundreds of times.
+/// The artifact that holds each text. Created once, because publishing syncs and a case looks hundreds of
+/// times.
 fn artifact(text: u8) -> Digest {
     static MADE: std::sync::OnceLock<[Digest; 3]> = std::sync::OnceLock::new();
     let made = MADE.get_or_init(|| {
@@ -124,7 +125,7 @@ fn artifact(text: u8) -> Digest {
     made[usize::from(text)]
 }
 
-/// What must be found: key to text. A key that is not here may be found or not, but never with wrong bytes.
+/// What must be found: key to text. Other keys may be found or not, but never with wrong bytes.
 type Model = BTreeMap<u8, u8>;
 
 fn take(place: &mut Place, model: &mut Model, step: &Step) {

@@ -1,8 +1,8 @@
-//! A look at results by their stamps is as wary as one that reads them.
+//! Lookups through the stat cache detect the same changes as lookups that read the records.
 
 use super::*;
 
-/// A result that was looked at before, and the look remembered.
+/// A result that was looked up before, with the cache saved.
 fn looked_at(files: &[(&str, &str)]) -> (Place, ActionRecord, Digest) {
     let place = place();
     let artifact = place.published(files);
