@@ -47,8 +47,8 @@ pub struct Foresight<'p> {
     findings: Findings,
 }
 
-/// Findings about pending stages, without duplicates: each iteration of a loop is inspected, and several stages
-/// may lack the same thing.
+/// Findings about pending stages, without duplicates: each iteration of a loop is inspected, and several
+/// stages may lack the same thing.
 #[derive(Default)]
 pub struct Findings {
     /// Why they would fail.
@@ -82,8 +82,8 @@ impl Findings {
 }
 
 impl<'p> Foresight<'p> {
-    /// `is_sure` tells whether a node will run on this machine. Missing hardware or programs are reported only for
-    /// such nodes.
+    /// `is_sure` tells whether a node will run on this machine. Missing hardware or programs are reported
+    /// only for such nodes.
     pub fn new(ledger: &Ledger<'p>, store: &Store, is_sure: &dyn Fn(NodeIndex) -> bool) -> Self {
         let plan = ledger.plan();
         let mut foresight = Self { plan, outputs: BTreeMap::new(), findings: Findings::default() };
@@ -193,7 +193,8 @@ impl<'p> Foresight<'p> {
     }
 }
 
-/// Locates the finding at its parameter, role or section key; at the stage if the run file does not have that.
+/// Locates the finding at its parameter, role or section key; at the stage if the run file does not have
+/// that.
 fn problem(plan: &Plan, stage: &Stage, Objection { about, cause }: Objection) -> Problem {
     let own = about.and_then(|about| plan.place_of(stage, about).or_else(|| plan.section(about)));
     let place = own.or_else(|| plan.place_of(stage, ""));

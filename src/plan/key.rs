@@ -11,9 +11,9 @@
 //! | inputs | role, name, digest | if a rerun writes equal bytes, its readers do not rerun |
 //! | seed | for kinds that draw | the seed does not affect other kinds |
 //! | iteration | for kinds that draw, and external ones | the outside world is queried in each iteration |
-//! | which draw of a sample | no | it is mixed into the stage's seed and stored as key metadata, see [`redrawn`] |
-//! | server, how it is reached | for kinds that use it | another command, address, environment or script is another server |
-//! | server, its name and version | for kinds that use it and read its `tools` | as reported to the stage that wrote the tools |
+//! | which draw of a sample | no | mixed into the stage seed, stored as key metadata, see [`redrawn`] |
+//! | server, how it is reached | for kinds that use it | command, address, environment and scripts identify it |
+//! | server, its name and version | for kinds that read its `tools` | as reported when the tools were listed |
 //! | server, conduct | for kinds that use it | isolation and limits affect outcomes |
 //! | numerics | for kinds that use the engine | CPU and CUDA round differently |
 //! | stage name, run name | no | renaming changes no result |
@@ -27,18 +27,18 @@
 //! - `cwd` as written in the run file
 //!
 //! A reference to a variable (`${NAME}`) counts as written, without the variable's value: a token may be
-//! renewed. A secret in the command (`--api-key X`) counts by its digest. `{mcprl}` is this program's version,
-//! not its bytes. If the server may write to a database named in the command (`state` is not `"read-only"`),
-//! only the word counts: otherwise each episode would change every key. The variable that holds a bearer token
-//! does not count.
+//! renewed. A secret in the command (`--api-key X`) counts by its digest. `{mcprl}` is this program's
+//! version, not its bytes. If the server may write to a database named in the command (`state` is not
+//! `"read-only"`), only the word counts: otherwise each episode would change every key. The variable that
+//! holds a bearer token does not count.
 //!
-//! The key cannot identify the server behind a URL. The stage that lists its tools therefore reruns in each new
-//! run, but not in a resumed one. Its output counts by content, so if the server answers the same, no other
-//! stage reruns. If the server does not answer, its last answer is used, and the run reports that.
+//! The key cannot identify the server behind a URL. The stage that lists its tools therefore reruns in each
+//! new run, but not in a resumed one. Its output counts by content, so if the server answers the same, no
+//! other stage reruns. If the server does not answer, its last answer is used, and the run reports that.
 //!
 //! Not detected: a server whose data or answers change while its tool list, version, command and scripts stay
-//! the same; programs that a command finds through `PATH` or that its scripts import; changes of this program's
-//! code without a raised revision; processors that round differently.
+//! the same; programs that a command finds through `PATH` or that its scripts import; changes of this
+//! program's code without a raised revision; processors that round differently.
 
 use std::collections::BTreeMap;
 
@@ -129,8 +129,8 @@ impl KeyFields {
     }
 
     pub fn key(&self) -> Digest {
-        // Encodes like the JSON object of `value`, fields sorted by name. Building the object is too slow for a plan
-        // of many stages.
+        // Encodes like the JSON object of `value`, fields sorted by name. Building the object is too slow for
+        // a plan of many stages.
         let mut encoder = Encoder::new("mcprl stage key v1");
         encoder.object(10);
         encoder.text("card").text(&self.card.to_string());
@@ -152,7 +152,8 @@ impl KeyFields {
         encoder.finish()
     }
 
-    /// The digest shared by keys that differ only in their rows: it leaves out what the card marks with `rows`.
+    /// The digest shared by keys that differ only in their rows: it leaves out what the card marks with
+    /// `rows`.
     pub fn family(&self, card: &Card) -> Digest {
         let mut fields = self.clone();
         fields.params.retain(|name, _| !card.params.get(name).is_some_and(|param| param.rows));

@@ -99,7 +99,8 @@ pub struct ParsedUntil {
     pub at_most: Option<f64>,
 }
 
-/// Reads the run file under its overrides. What is wrong is noted, and what can be read all the same is in the parsed.
+/// Reads the run file under its overrides. What is wrong is noted, and what can be read all the same is in
+/// the parsed.
 pub fn parse(
     reader: &Reader<'_>,
     (source, overrides): (&Source, &Overrides),

@@ -1,4 +1,5 @@
-//! Reads typed values out of the merged tree and collects what is wrong with them, so that one look shows all mistakes.
+//! Reads typed values out of the merged tree and collects what is wrong with them, so that one look shows all
+//! mistakes.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -122,8 +123,8 @@ impl<'a> Reader<'a> {
         fields.iter().map(|(name, item)| Some((name.clone(), self.text(item)?.to_owned()))).collect()
     }
 
-    /// Notes every key of a table that is not among `known`. Returns the known keys these were likely meant to be, so
-    /// that they are not noted as missing as well.
+    /// Notes every key of a table that is not among `known`. Returns the known keys these were likely meant
+    /// to be, so that they are not noted as missing as well.
     pub fn only<'k>(&self, table: &Entry, known: &[&'k str]) -> Vec<&'k str> {
         let mut meant = Vec::new();
         let Some(fields) = self.table(table) else { return meant };

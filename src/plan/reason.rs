@@ -179,7 +179,8 @@ fn card_changes(
     files.into_iter().map(named).collect()
 }
 
-/// Every difference between a record's key and another one, whose card is made of `parts`. Empty where they are equal.
+/// Every difference between a record's key and another one, whose card is made of `parts`. Empty where they
+/// are equal.
 pub fn differences(
     stored: &Value,
     new: &KeyFields,

@@ -229,7 +229,8 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// Type of a carried value: that of the stage which renews it, as far as its card says so; else of its first reader.
+/// Type of a carried value: the output type of the stage that renews it, if that stage has one output; else
+/// the input type of its first reader.
 pub fn carried_type(parsed: &ParsedRun, turns: usize, name: &str) -> Option<String> {
     let turns = parsed.loops.get(turns)?;
     let reads = |entry: &Entry| match &entry.value {

@@ -86,7 +86,8 @@ pub struct PlanReport {
     pub unknown: Vec<Unknown>,
     /// Recorded cost of the results in the store.
     pub saved: Cost,
-    /// The shared cache. Planning does not query it, so it may have results that this report counts as missing.
+    /// The shared cache. Planning does not query it, so it may have results that this report counts as
+    /// missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unasked: Option<String>,
     /// Why stages that will run would fail.

@@ -34,8 +34,8 @@ fn class(node: &Node) -> Option<&'static str> {
 }
 
 impl Plan {
-    /// Checks that these stages exist and can come out differently. A loop's stage is `loop/stage` or `loop.stage`, one
-    /// iteration of it `loop/stage@3` or `loop[3]/stage`.
+    /// Checks that these stages exist and can come out differently. A loop's stage is `loop/stage` or
+    /// `loop.stage`, one iteration of it `loop/stage@3` or `loop[3]/stage`.
     pub fn resampled(&self, names: &[String]) -> Result<Vec<Resample>> {
         names.iter().map(|name| Ok(self.resample(name)?)).collect()
     }

@@ -30,8 +30,8 @@ struct RunFile {
     name: Option<String>,
     /// Default seed of every stage that draws.
     seed: Option<u64>,
-    /// A Hugging Face folder, relative to the run file, or a hub id such as `Qwen/Qwen3-4B`, optionally followed
-    /// by `@REVISION`. Short for a stage named `base` of kind `model`.
+    /// A Hugging Face folder, relative to the run file, or a hub id such as `Qwen/Qwen3-4B`, optionally
+    /// followed by `@REVISION`. Short for a stage named `base` of kind `model`.
     model: Option<String>,
     server: Option<Server>,
     engine: Option<Engine>,
@@ -45,8 +45,8 @@ struct RunFile {
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Server {
-    /// Command to start; the transport is stdio. `{mcprl}` is this program. Words are passed unchanged, so put
-    /// secrets into `env`.
+    /// Command to start; the transport is stdio. `{mcprl}` is this program. Words are passed unchanged, so
+    /// put secrets into `env`.
     #[schemars(length(min = 1))]
     command: Option<Vec<String>>,
     /// URL to connect to over streamable HTTP. `${NAME}` in it is the environment variable NAME.
@@ -62,8 +62,9 @@ struct Server {
     state: Option<State>,
     /// Tool to call before each episode if `state` is `reset-tool`.
     reset_tool: Option<String>,
-    /// Variables for `command`, beside PATH, HOME, LANG and TMPDIR. `${NAME}` in a value is the environment variable NAME,
-    /// and `$$` is a `$`; a secret written out is refused. What `${NAME}` stands for is in no key.
+    /// Environment variables for `command`, in addition to PATH, HOME, LANG and TMPDIR. `${NAME}` in a value
+    /// is the environment variable NAME, and `$$` is a `$`. A literal secret is rejected. The value of NAME
+    /// is not part of any key.
     env: Option<BTreeMap<String, String>>,
     /// Working directory of `command`, relative to the run file's folder.
     cwd: Option<String>,
@@ -94,8 +95,9 @@ enum State {
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Engine {
-    /// `cpu`, or `cuda:0`, `cuda:1`, … Each device holds the model; prompts and the microbatches of a training step
-    /// are split among them. Several `cpu` entries split the threads; the results are the same bytes.
+    /// `cpu`, or `cuda:0`, `cuda:1`, … Each device holds the model; prompts and the microbatches of a
+    /// training step are split among them. Several `cpu` entries split the threads; the results are the same
+    /// bytes.
     #[schemars(length(min = 1), inner(regex(pattern = "^(cpu|cuda:[0-9]+)$")))]
     devices: Option<Vec<String>>,
     /// Threads of all `cpu` devices together. Defaults to all cores.
@@ -103,8 +105,8 @@ struct Engine {
     threads: Option<u64>,
     /// Data type of frozen weights and of their matrix products.
     dtype: Option<Format>,
-    /// Maximum size of the KV cache while sampling, in MiB. Defaults to half of the memory left after loading the
-    /// weights. What does not fit is recomputed: slower, but with the same result.
+    /// Maximum size of the KV cache while sampling, in MiB. Defaults to half of the memory left after loading
+    /// the weights. What does not fit is recomputed: slower, but with the same result.
     #[schemars(range(min = 1))]
     kv_cache_mib: Option<u64>,
 }

@@ -32,7 +32,8 @@ const SERVER_KEYS: [&str; 12] = [
     "result_bytes",
 ];
 
-/// Reads `[server]`. A relative `cwd` starts at the run file's folder, which is also where a command works by default.
+/// Reads `[server]`. A relative `cwd` starts at the run file's folder, which is also where a command works by
+/// default.
 pub fn server(reader: &Reader<'_>, entry: &Entry, source: &Source) -> Option<ServerSpec> {
     reader.only(entry, &SERVER_KEYS);
     let fields = reader.table(entry)?;
@@ -106,7 +107,8 @@ fn transport(reader: &Reader<'_>, entry: &Entry, fields: &Fields, source: &Sourc
     }
 }
 
-/// Notes values of `env` or `headers` that hold a secret, or refer to a variable in a way that is not understood.
+/// Notes values of `env` or `headers` that hold a secret, or refer to a variable in a way that is not
+/// understood.
 fn check_values(reader: &Reader<'_>, table: &Entry) -> Option<()> {
     let mut all_well = Some(());
     for (name, entry) in reader.table(table)? {

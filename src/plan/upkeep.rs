@@ -1,4 +1,5 @@
-//! What a run file says of stored results and costs: `[cache]`, and a stage's `cache` and `prices`. None is in a key.
+//! What a run file says of stored results and costs: `[cache]`, and a stage's `cache` and `prices`. None is
+//! in a key.
 
 use super::{
     layers::{Entry, RawValue},
