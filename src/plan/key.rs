@@ -12,8 +12,8 @@
 //! | seed | for kinds that draw | the seed does not affect other kinds |
 //! | iteration | for kinds that draw, and external ones | the outside world is queried in each iteration |
 //! | which draw of a sample | no | mixed into the stage seed, stored as key metadata, see [`redrawn`] |
-//! | server, how it is reached | for kinds that use it | command, address, environment and scripts identify it |
-//! | server, its name and version | for kinds that read its `tools` | as reported when the tools were listed |
+//! | server, how it is reached | for kinds that use it | command, address, environment and scripts |
+//! | server, name and version | for kinds that use it and read its `tools` | as reported with the tools |
 //! | server, conduct | for kinds that use it | isolation and limits affect outcomes |
 //! | numerics | for kinds that use the engine | CPU and CUDA round differently |
 //! | stage name, run name | no | renaming changes no result |

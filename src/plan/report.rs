@@ -311,7 +311,7 @@ pub fn is_sure_to_be_worked(ledger: &Ledger<'_>, store: &Store, last: &KeyIndex,
     }
 }
 
-/// When each node would end if the plan were worked now.
+/// When each node would end if the plan ran now.
 struct Clock<'p> {
     plan: &'p Plan,
     ends: Vec<f64>,
