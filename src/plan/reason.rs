@@ -1,4 +1,4 @@
-//! Why a stage reruns, with the old value and the new one.
+//! Why a stage is worked again, with the old value and the new one.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -16,13 +16,13 @@ use crate::{
     store::TOLD,
 };
 
-/// One cause of a rerun. Compares with the newest earlier result of the same stage.
+/// One cause of a rerun. Old and new are compared against the newest earlier result of the same stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "kebab-case")]
 pub enum RerunReason {
-    /// It has no earlier result.
+    /// There is no earlier result.
     First,
-    /// The key format changed.
+    /// Keys are made differently since.
     Schema {
         old: Option<u32>,
         new: u32,
@@ -31,23 +31,23 @@ pub enum RerunReason {
         old: String,
         new: String,
     },
-    /// The stage's code changed its meaning.
+    /// The code means something else since.
     Revision {
         old: u32,
         new: u32,
     },
-    /// The card, a prompt or the command's code changed.
+    /// The card, a prompt or the command's code.
     Card {
         old: Digest,
         new: Digest,
     },
-    /// A file of the card changed: a prompt, or the command's code.
+    /// A file of the card: a prompt, or the command's code.
     CardFile {
         what: CardFile,
-        /// Relative to the run file, for a card on disk: `stages/judge/relative.jinja`.
+        /// Relative to the run file, as a card on disk has it: `stages/judge/relative.jinja`.
         path: String,
     },
-    /// A parameter changed, by its dotted name. `None` means absent.
+    /// A parameter, by its dotted name; `None` where it was not there.
     Param {
         name: String,
         old: Option<Value>,
@@ -58,17 +58,17 @@ pub enum RerunReason {
         name: String,
         old: Option<Digest>,
         new: Option<Digest>,
-        /// The stage that wrote the new artifact.
+        /// The stage that wrote the new one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<String>,
     },
-    /// The same names are in another order.
+    /// The same names stand in another order.
     InputOrder {
         role: String,
         old: Vec<String>,
         new: Vec<String>,
     },
-    /// The server offers other tools, or changed their descriptions.
+    /// The server offers other tools, or describes them otherwise.
     Tools {
         role: String,
         #[serde(flatten)]
@@ -82,7 +82,7 @@ pub enum RerunReason {
         old: Option<u32>,
         new: Option<u32>,
     },
-    /// A server setting changed, by its dotted name.
+    /// Something about the server, by its dotted name.
     Server {
         name: String,
         old: Option<Value>,
@@ -92,53 +92,52 @@ pub enum RerunReason {
         old: Option<String>,
         new: Option<String>,
     },
-    /// The result exists but cannot be used.
+    /// The result is there but can not be used.
     Damaged {
         output: Option<String>,
         problem: String,
     },
-    /// The stage ran with the same key before, but the record is gone.
+    /// The same was worked before, but its record is gone.
     Gone,
-    /// The stage ran with another key before, but the record is gone, so the change is unknown.
+    /// Something was worked in its place before, whose record is gone: what changed is not known.
     Forgotten,
-    /// The result exists, but its stage had `cache = "off"`.
+    /// The result is there, and the stage that made it said `cache = "off"`.
     Withheld,
-    /// The result exists, but lacks a metric that its loop waits for.
+    /// The result is there, without a metric that its loop waits for.
     NoMetric {
         metric: String,
     },
-    /// The run file sets `cache = "refresh"` or `"off"`.
+    /// The run file says `cache = "refresh"` or `"off"`.
     NotCached,
-    /// Requested with `--resample`.
+    /// Asked for with `--resample`.
     Resample,
-    /// The stage queries the server's identity, which may change between runs.
+    /// The stage asks the server who it is, which in each run may be another.
     AskedAnew,
 }
 
-/// The field of a record that holds the card's parts, next to the key's fields.
+/// Under this name the parts of the card stand beside the fields of a key in a record.
 const PARTS: &str = "card_parts";
 
-/// The field for the shape of the model behind the stage's policy.
+/// Under this name the shape of the model that the stage's policy sat on.
 pub(super) const SHAPE: &str = "model_shape";
 
-/// The field for the number of the draw, if it is not the first.
+/// Under this name which draw of the sample it is, where it is not the first.
 const DRAW: &str = "draw";
 
-/// Metadata that a record stores with its key's fields. Not part of the record's own key.
+/// What a record stores beside the fields of its key, and in no key of its own.
 #[derive(Debug, Default)]
 pub struct KeyMetadata {
-    /// The parts of its card.
+    /// What its card was made of.
     pub parts: CardParts,
-    /// The shape of the model behind the stage's policy.
+    /// Of the model that the stage's policy sat on.
     pub shape: Option<Digest>,
-    /// The number of the sample's draw.
+    /// Which draw of the sample it is.
     pub draw: u64,
-    /// The name and version of the server that the stage queried. They are in the keys of stages that read
-    /// its tools.
+    /// What the server calls itself that the stage asked: in the keys of those that know its tools.
     pub server: Option<ServerName>,
 }
 
-/// The key fields and metadata as stored in a record.
+/// What a record stores of a key.
 pub fn stored(fields: &KeyFields, beside: &KeyMetadata) -> Value {
     let KeyMetadata { parts, shape, draw, server } = beside;
     let mut value = fields.value();
@@ -155,17 +154,17 @@ pub fn stored(fields: &KeyFields, beside: &KeyMetadata) -> Value {
     value
 }
 
-/// The number of a record's draw.
+/// Which draw of the sample a record is.
 pub fn stored_draw(stored: &Value) -> u64 {
     stored.get(DRAW).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// The parts of a record's card. None for old records.
+/// What the card of a record was made of, where the record is not too old to say.
 pub fn stored_parts(stored: &Value) -> Option<CardParts> {
     serde_json::from_value(stored.get(PARTS)?.clone()).ok()
 }
 
-/// The changed files of the card; the whole card if the files are not known.
+/// The files of the card that are others than they were; the card as a whole where it is not known which.
 fn card_changes(
     old: (Digest, Option<CardParts>),
     new: &KeyFields,
@@ -180,8 +179,7 @@ fn card_changes(
     files.into_iter().map(named).collect()
 }
 
-/// All differences between a record's key and a new one, whose card consists of `parts`. Empty if they are
-/// equal.
+/// Every difference between a record's key and another one, whose card is made of `parts`. Empty where they
 /// are equal.
 pub fn differences(
     stored: &Value,

@@ -1,4 +1,4 @@
-//! Changes between two lists of a server's tools.
+//! What became of a server's tools between two lists.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -15,12 +15,12 @@ use crate::{
 pub struct ToolChanges {
     pub added: Vec<String>,
     pub removed: Vec<String>,
-    /// The description changed.
+    /// Described otherwise.
     pub changed: Vec<String>,
 }
 
 impl ToolChanges {
-    /// Compares two artifacts of type `tools`, if both are in the store.
+    /// Of two artifacts of type `tools`, where both are in the store.
     pub fn between(store: &Store, old: &Digest, new: &Digest) -> Option<Self> {
         let read = |digest| data::read(&only_file(store.artifact(digest))?).ok();
         Some(Self::of(&read(old)?, &read(new)?))

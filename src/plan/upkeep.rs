@@ -1,4 +1,4 @@
-//! Cache and price settings: `[cache]`, and a stage's `cache` and `prices`. None is part of a key.
+//! What a run file says of stored results and costs: `[cache]`, and a stage's `cache` and `prices`. None is
 //! in a key.
 
 use super::{
