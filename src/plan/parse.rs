@@ -31,18 +31,18 @@ use crate::{
     usage::Prices,
 };
 
-/// A run file before its references are followed.
+/// A run file before its references are resolved.
 pub struct ParsedRun {
     pub name: String,
     pub server: Option<ServerSpec>,
     pub engine: EngineSpec,
     pub remote: Option<RemoteSpec>,
-    /// Where sections and keys of them stand that a mistake may be found in later, by dotted path.
+    /// Locations of sections and keys, by dotted path, for mistakes found later.
     pub sections: BTreeMap<&'static str, Origin>,
-    /// In the order of the file.
+    /// In file order.
     pub stages: Vec<ParsedStage>,
     pub loops: Vec<ParsedLoop>,
-    /// Names of stages and loops that the file has and that could not be read.
+    /// Names of stages and loops that are in the file but could not be parsed.
     pub broken: BTreeSet<String>,
     /// Whether nothing was wrong so far: only then is what seems to be missing not there.
     pub is_whole: bool,
@@ -52,17 +52,17 @@ const MOST_ITERATIONS: u32 = 9999;
 
 /// A stage's values.
 pub struct Stage {
-    /// As the run file calls it, with the loop's name where it is in one: `tasks`, `train/rollout`.
+    /// As the run file names it, with the loop's name if it is in one: `tasks`, `train/rollout`.
     pub name: String,
     pub card: Arc<Card>,
     pub params: Map<String, Value>,
-    /// Contents of the parameters of type `file`, by parameter.
+    /// Digests of the parameters of type `file`, by parameter.
     pub files: BTreeMap<String, Digest>,
     pub seed: u64,
     pub cache: CacheMode,
-    /// Of judge tokens: the run file's, or the card's.
+    /// Judge token prices: the run file's, or the card's.
     pub prices: Option<Prices>,
-    /// Where a person wrote its keys; under the empty name, the stage itself.
+    /// Where its keys were written; the empty name is the stage itself.
     pub origins: BTreeMap<String, Origin>,
 }
 
@@ -75,10 +75,10 @@ pub struct ParsedStage {
     pub entry: Entry,
 }
 
-/// One artifact a stage asks for.
+/// An artifact that a stage reads.
 pub struct ParsedInput {
     pub role: String,
-    /// The role, or the artifact's name where the role takes several.
+    /// The role, or the artifact's name if the role takes several.
     pub name: String,
     pub artifact: String,
     pub entry: Entry,
@@ -99,7 +99,7 @@ pub struct ParsedUntil {
     pub at_most: Option<f64>,
 }
 
-/// Reads the run file under its overrides. What is wrong is noted, and what can be read all the same is in
+/// Parses the run file with its overrides. Notes mistakes; returns what can be parsed despite them.
 /// the parsed.
 pub fn parse(
     reader: &Reader<'_>,

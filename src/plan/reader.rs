@@ -1,4 +1,4 @@
-//! Reads typed values out of the merged tree and collects what is wrong with them, so that one look shows all
+//! Reads typed values from the merged tree and collects all mistakes, so that they are reported together.
 //! mistakes.
 
 use std::{cell::RefCell, collections::BTreeMap};

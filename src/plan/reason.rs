@@ -1,4 +1,4 @@
-//! Why a stage is worked again, with the old value and the new one.
+//! Why a stage reruns, with the old value and the new one.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -16,13 +16,13 @@ use crate::{
     store::TOLD,
 };
 
-/// One cause of a rerun. Old and new are compared against the newest earlier result of the same stage.
+/// One cause of a rerun. Compares with the newest earlier result of the same stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "kebab-case")]
 pub enum RerunReason {
-    /// There is no earlier result.
+    /// It has no earlier result.
     First,
-    /// Keys are made differently since.
+    /// The key format changed.
     Schema {
         old: Option<u32>,
         new: u32,
@@ -31,23 +31,23 @@ pub enum RerunReason {
         old: String,
         new: String,
     },
-    /// The code means something else since.
+    /// The stage's code changed its meaning.
     Revision {
         old: u32,
         new: u32,
     },
-    /// The card, a prompt or the command's code.
+    /// The card, a prompt or the command's code changed.
     Card {
         old: Digest,
         new: Digest,
     },
-    /// A file of the card: a prompt, or the command's code.
+    /// A file of the card changed: a prompt, or the command's code.
     CardFile {
         what: CardFile,
-        /// Relative to the run file, as a card on disk has it: `stages/judge/relative.jinja`.
+        /// Relative to the run file, for a card on disk: `stages/judge/relative.jinja`.
         path: String,
     },
-    /// A parameter, by its dotted name; `None` where it was not there.
+    /// A parameter changed, by its dotted name. `None` means absent.
     Param {
         name: String,
         old: Option<Value>,
@@ -58,17 +58,17 @@ pub enum RerunReason {
         name: String,
         old: Option<Digest>,
         new: Option<Digest>,
-        /// The stage that wrote the new one.
+        /// The stage that wrote the new artifact.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<String>,
     },
-    /// The same names stand in another order.
+    /// The same names are in another order.
     InputOrder {
         role: String,
         old: Vec<String>,
         new: Vec<String>,
     },
-    /// The server offers other tools, or describes them otherwise.
+    /// The server offers other tools, or changed their descriptions.
     Tools {
         role: String,
         #[serde(flatten)]
@@ -82,7 +82,7 @@ pub enum RerunReason {
         old: Option<u32>,
         new: Option<u32>,
     },
-    /// Something about the server, by its dotted name.
+    /// A server setting changed, by its dotted name.
     Server {
         name: String,
         old: Option<Value>,
@@ -92,52 +92,53 @@ pub enum RerunReason {
         old: Option<String>,
         new: Option<String>,
     },
-    /// The result is there but can not be used.
+    /// The result exists but cannot be used.
     Damaged {
         output: Option<String>,
         problem: String,
     },
-    /// The same was worked before, but its record is gone.
+    /// The stage ran with the same key before, but the record is gone.
     Gone,
-    /// Something was worked in its place before, whose record is gone: what changed is not known.
+    /// The stage ran with another key before, but the record is gone, so the change is unknown.
     Forgotten,
-    /// The result is there, and the stage that made it said `cache = "off"`.
+    /// The result exists, but its stage had `cache = "off"`.
     Withheld,
-    /// The result is there, without a metric that its loop waits for.
+    /// The result exists, but lacks a metric that its loop waits for.
     NoMetric {
         metric: String,
     },
-    /// The run file says `cache = "refresh"` or `"off"`.
+    /// The run file sets `cache = "refresh"` or `"off"`.
     NotCached,
-    /// Asked for with `--resample`.
+    /// Requested with `--resample`.
     Resample,
-    /// The stage asks the server who it is, which in each run may be another.
+    /// The stage queries the server's identity, which may change between runs.
     AskedAnew,
 }
 
-/// Under this name the parts of the card stand beside the fields of a key in a record.
+/// The field of a record that holds the card's parts, next to the key's fields.
 const PARTS: &str = "card_parts";
 
-/// Under this name the shape of the model that the stage's policy sat on.
+/// The field for the shape of the model behind the stage's policy.
 pub(super) const SHAPE: &str = "model_shape";
 
-/// Under this name which draw of the sample it is, where it is not the first.
+/// The field for the number of the draw, if it is not the first.
 const DRAW: &str = "draw";
 
-/// What a record stores beside the fields of its key, and in no key of its own.
+/// Metadata that a record stores with its key's fields. Not part of the record's own key.
 #[derive(Debug, Default)]
 pub struct KeyMetadata {
-    /// What its card was made of.
+    /// The parts of its card.
     pub parts: CardParts,
-    /// Of the model that the stage's policy sat on.
+    /// The shape of the model behind the stage's policy.
     pub shape: Option<Digest>,
-    /// Which draw of the sample it is.
+    /// The number of the sample's draw.
     pub draw: u64,
-    /// What the server calls itself that the stage asked: in the keys of those that know its tools.
+    /// The name and version of the server that the stage queried. They are in the keys of stages that read
+    /// its tools.
     pub server: Option<ServerName>,
 }
 
-/// What a record stores of a key.
+/// The key fields and metadata as stored in a record.
 pub fn stored(fields: &KeyFields, beside: &KeyMetadata) -> Value {
     let KeyMetadata { parts, shape, draw, server } = beside;
     let mut value = fields.value();
@@ -154,17 +155,17 @@ pub fn stored(fields: &KeyFields, beside: &KeyMetadata) -> Value {
     value
 }
 
-/// Which draw of the sample a record is.
+/// The number of a record's draw.
 pub fn stored_draw(stored: &Value) -> u64 {
     stored.get(DRAW).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// What the card of a record was made of, where the record is not too old to say.
+/// The parts of a record's card. None for old records.
 pub fn stored_parts(stored: &Value) -> Option<CardParts> {
     serde_json::from_value(stored.get(PARTS)?.clone()).ok()
 }
 
-/// The files of the card that are others than they were; the card as a whole where it is not known which.
+/// The changed files of the card; the whole card if the files are not known.
 fn card_changes(
     old: (Digest, Option<CardParts>),
     new: &KeyFields,
@@ -179,7 +180,8 @@ fn card_changes(
     files.into_iter().map(named).collect()
 }
 
-/// Every difference between a record's key and another one, whose card is made of `parts`. Empty where they
+/// All differences between a record's key and a new one, whose card consists of `parts`. Empty if they are
+/// equal.
 /// are equal.
 pub fn differences(
     stored: &Value,

@@ -32,7 +32,7 @@ const SERVER_KEYS: [&str; 12] = [
     "result_bytes",
 ];
 
-/// Reads `[server]`. A relative `cwd` starts at the run file's folder, which is also where a command works by
+/// Parses `[server]`. A relative `cwd` starts at the run file's folder, which is also the default.
 /// default.
 pub fn server(reader: &Reader<'_>, entry: &Entry, source: &Source) -> Option<ServerSpec> {
     reader.only(entry, &SERVER_KEYS);

@@ -1,4 +1,4 @@
-//! What a run file says of stored results and costs: `[cache]`, and a stage's `cache` and `prices`. None is
+//! Cache and price settings: `[cache]`, and a stage's `cache` and `prices`. None is part of a key.
 //! in a key.
 
 use super::{
