@@ -100,7 +100,6 @@ pub struct ParsedUntil {
 }
 
 /// Parses the run file with its overrides. Notes mistakes; returns what can be parsed despite them.
-/// the parsed.
 pub fn parse(
     reader: &Reader<'_>,
     (source, overrides): (&Source, &Overrides),
@@ -134,7 +133,7 @@ pub fn parse(
     Ok(parser.parse(&top))
 }
 
-/// What stands where stages should, in and outside loops. What is not as it should be is noted later.
+/// The entries in the tables of stages, in and outside loops. Malformed ones are noted later.
 fn stages_of(top: &mut Entry) -> Vec<&mut Entry> {
     let mut tables = Vec::new();
     for (name, section) in top.fields_mut() {
@@ -150,7 +149,7 @@ fn stages_of(top: &mut Entry) -> Vec<&mut Entry> {
     tables.into_iter().flat_map(Entry::fields_mut).map(|(_, stage)| stage).collect()
 }
 
-/// Where a person wrote what a stage's table says.
+/// Where the keys of a stage's table were written.
 fn origins(stage: &Entry, fields: &BTreeMap<String, Entry>) -> BTreeMap<String, Origin> {
     let written = fields.iter().filter(|(_, entry)| entry.origin != Origin::Card);
     let own = std::iter::once((String::new(), stage.origin.clone()));
@@ -162,7 +161,7 @@ struct Table<'a> {
     name: &'a str,
     entry: &'a Entry,
     fields: &'a BTreeMap<String, Entry>,
-    /// Keys that misspelt ones were likely meant to be.
+    /// Known keys that misspelt ones probably meant.
     meant: Vec<&'a str>,
 }
 
@@ -173,7 +172,7 @@ struct RunFileParser<'a> {
     cards: &'a Cards,
     files: &'a FileDigests,
     seed: u64,
-    /// Whether a stage is made by `model`.
+    /// Whether `model` expands to a stage.
     short: bool,
     broken: RefCell<BTreeSet<String>>,
 }
@@ -244,7 +243,7 @@ impl RunFileParser<'_> {
         Some(ParsedRun { name, server, engine, remote, sections: places, stages, loops, broken, is_whole })
     }
 
-    /// Notes unknown keys of a table that holds stages; what is in them may be stages.
+    /// Notes unknown keys of a table that holds stages. Their contents may be stages.
     fn only<'k>(&self, table: &Entry, known: &[&'k str]) -> Vec<&'k str> {
         let unknown = table.names().filter(|name| !known.contains(&name.as_str()));
         let within = unknown.filter_map(|name| table.field(name)).flat_map(Entry::names);
@@ -276,7 +275,7 @@ impl RunFileParser<'_> {
         }
     }
 
-    /// Entries of a table, in the order of the file.
+    /// Entries of a table, in file order.
     fn ordered<'e>(&self, table: &'e Entry) -> Vec<(&'e String, &'e Entry)> {
         let mut entries: Vec<_> = self.reader.table(table).into_iter().flatten().collect();
         entries.sort_by_key(|(_, entry)| match &entry.origin {
@@ -301,7 +300,7 @@ impl RunFileParser<'_> {
         all.iter().filter_map(stage).collect()
     }
 
-    /// Of a stage or loop that an override names and the run file does not have.
+    /// Notes an override of a stage or loop that the run file lacks.
     fn not_there<'n, T>(
         &self,
         what: &str,
@@ -405,7 +404,7 @@ impl RunFileParser<'_> {
                         files.insert(param_name.clone(), digest);
                     }
                 }
-                // `2` and `2.0` are one value of a number, and so have one key.
+                // `2` and `2.0` are equal numbers, so they must give the same key.
                 (ParamType::Number, _) => value = value.as_f64().into(),
                 _ => {}
             }
@@ -415,7 +414,7 @@ impl RunFileParser<'_> {
         (params, files)
     }
 
-    /// Notes parameters that others need and that are not given.
+    /// Notes missing parameters that given ones need.
     fn needs(&self, card: &Card, stage: &Table<'_>, params: &Map<String, Value>) {
         let is_asked = |value: &Value| *value != Value::Bool(false) && value.as_f64() != Some(0.0);
         for (name, param) in &card.params {
@@ -444,7 +443,7 @@ impl RunFileParser<'_> {
         }
     }
 
-    /// The folder of a model and its digest; inside, none for a hub id.
+    /// The folder of a model and its digest; the inner option is none for a hub id.
     fn model(&self, entry: &Entry, text: &str) -> Option<Option<(PathBuf, Digest)>> {
         let path = self.source.folder().join(text);
         let path = std::path::absolute(&path).unwrap_or(path);
@@ -529,7 +528,7 @@ impl RunFileParser<'_> {
                 return self.reader.wrong(entry, Part::Key, message, None);
             }
             let (name, entry) = ((*name).clone(), (*entry).clone());
-            // As many as there may be, so that no number of iterations seems too large.
+            // If the number is invalid, assume the maximum, so that no lag seems too large.
             let iterations = iterations.unwrap_or(MOST_ITERATIONS);
             Some(ParsedLoop { name, iterations, carry: carry?, until: until.flatten(), stages, entry })
         };

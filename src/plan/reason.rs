@@ -182,7 +182,6 @@ fn card_changes(
 
 /// All differences between a record's key and a new one, whose card consists of `parts`. Empty if they are
 /// equal.
-/// are equal.
 pub fn differences(
     stored: &Value,
     new: &KeyFields,
@@ -195,7 +194,7 @@ pub fn differences(
     };
     let mut reasons = Vec::new();
     if old.schema != new.schema {
-        // What else differs may be how things were written.
+        // Other differences may come from the format.
         return vec![RerunReason::Schema { old: Some(old.schema), new: new.schema }];
     }
     if old.kind != new.kind {
@@ -257,7 +256,7 @@ fn input_changes(old: &Inputs, new: &Inputs) -> Vec<RerunReason> {
         .collect()
 }
 
-/// Of a role whose artifacts are as many, under the same names.
+/// Compares the order of a role's artifacts, if their number and names are equal.
 fn order_change(role: &str, old: &[KeyInput], new: &[KeyInput]) -> Option<RerunReason> {
     let names = |inputs: &[KeyInput]| inputs.iter().map(|input| input.name.clone()).collect::<Vec<_>>();
     let sorted = |mut names: Vec<String>| {
@@ -272,7 +271,7 @@ fn order_change(role: &str, old: &[KeyInput], new: &[KeyInput]) -> Option<RerunR
     })
 }
 
-/// Differing leaves of two values, by dotted name.
+/// Leaves that differ between two values, by dotted name.
 fn changes(old: Value, new: Value) -> Vec<(String, Option<Value>, Option<Value>)> {
     let (mut left, mut right) = (BTreeMap::new(), BTreeMap::new());
     leaves(String::new(), old, &mut left);
@@ -290,7 +289,7 @@ fn changes(old: Value, new: Value) -> Vec<(String, Option<Value>, Option<Value>)
 fn leaves(path: String, value: Value, into: &mut BTreeMap<String, Value>) {
     match value {
         Value::Object(mut fields) if fields.len() == 1 && fields.get("file").and_then(digest).is_some() => {
-            // A file counts by its content: one value, whatever stood there before.
+            // A file is one value, its content digest, whatever the parameter was before.
             _ = into.insert(path, fields.remove("file").unwrap_or_default());
         }
         Value::Object(fields) if !fields.is_empty() => {
@@ -308,7 +307,7 @@ struct Shown<'a, T>(&'a Option<T>);
 impl<T: fmt::Display> fmt::Display for Shown<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            // Long values are cut: the stored fields have them whole.
+            // Long values are truncated; the stored fields keep them whole.
             Some(value) => {
                 let text = value.to_string();
                 let cut: String = text.chars().take(60).collect();
@@ -324,7 +323,7 @@ fn digest(value: &Value) -> Option<Digest> {
     value.as_str()?.parse().ok()
 }
 
-/// A value, or of a digest its beginning.
+/// A value; a digest is shortened.
 fn shown(value: &Option<Value>) -> String {
     match value.as_ref().and_then(digest) {
         Some(digest) => digest.short(),
@@ -344,7 +343,7 @@ impl fmt::Display for RerunReason {
             Self::CardFile { what: CardFile::Prompt, path } => write!(f, "prompt {path} edited"),
             Self::CardFile { what: CardFile::Code, path } => write!(f, "code {path} edited"),
             Self::Param { name, old, new } => {
-                // A file counts by its content, under `file`.
+                // A file's digest is stored under `file`.
                 let is_file = [old, new].into_iter().flatten().all(|value| digest(value).is_some());
                 let name = if is_file { name.strip_suffix(".file").unwrap_or(name) } else { name };
                 write!(f, "params.{name} {} → {}", shown(old), shown(new))
@@ -412,7 +411,8 @@ mod tests {
         }
     }
 
-    /// What is said of a change of the fields; also that it changes the key, and survives being stored.
+    /// The message for a change of the fields. Also checks that the change alters the key and survives
+    /// storage.
     fn said(change: impl FnOnce(&mut KeyFields)) -> String {
         let (old, mut new) = (fields(), fields());
         change(&mut new);
@@ -479,7 +479,7 @@ mod tests {
             "prompt stages/judge/relative.jinja edited, code stages/judge/foo.py edited"
         );
         assert!(said(parts("a", "b")).starts_with("card "), "its outputs or another part of the card itself");
-        // What is stored for this is no part of the key.
+        // The stored metadata is not part of the key.
         let stored: KeyFields = serde_json::from_value(stored(&old, &beside())).unwrap();
         assert_eq!(stored.key(), old.key());
     }
