@@ -44,7 +44,7 @@ pub struct ParsedRun {
     pub loops: Vec<ParsedLoop>,
     /// Names of stages and loops that are in the file but could not be parsed.
     pub broken: BTreeSet<String>,
-    /// Whether nothing was wrong so far: only then is what seems to be missing not there.
+    /// Whether there are no mistakes so far. Only then does a missing name mean that the file lacks it.
     pub is_whole: bool,
 }
 
