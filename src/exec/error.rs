@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use crate::error::{Class, Diagnostic};
 
-/// What can go wrong with a run as a whole.
+/// Errors of a run as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
     #[error("there is no run in {cache}")]

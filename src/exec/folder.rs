@@ -1,7 +1,8 @@
-//! A run's folder: `runs/<id>/` with the run file as it was (`run.toml`), the journal, and links to the artifacts.
+//! A run's folder: `runs/<id>/` with a copy of the run file (`run.toml`), the journal, and links to the
+//! artifacts.
 //!
-//! `run.toml` is its owner's alone (mode 0600): a run file may hold a secret that nobody recognised. Everyone who shares the
-//! cache reads the journal, for a sweep goes by it, and no secret is written to it.
+//! Only its owner can read `run.toml` (mode 0600): a run file may hold an undetected secret. Everyone who
+//! shares the cache can read the journal, since a sweep depends on it, so no secret is written to it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,10 +26,10 @@ use crate::{
     store::{CachedResult, Lease, Output, Store, StoreError, aside, failpoint},
 };
 
-/// What a run was asked to do; enough to ask it again.
+/// A run's request, sufficient to repeat it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunSpec {
-    /// Where the run file was; relative paths in it start from there.
+    /// Path of the run file; relative paths in it start from its folder.
     pub file: PathBuf,
     /// The `stages/` folder on disk, if there was one.
     pub stages: Option<PathBuf>,
@@ -42,28 +43,28 @@ pub struct RunSpec {
     pub text: String,
 }
 
-/// A run's place in the store.
+/// A run's folder in the store.
 pub struct RunFolder {
     pub id: String,
     pub path: PathBuf,
     journal: Journal,
-    /// Made by this process.
+    /// Created by this process.
     is_new: bool,
-    /// How far the run had come before.
+    /// The run's earlier state.
     before: RunState,
-    /// Says that the run is at work.
+    /// Marks the run as active.
     _presence: Lease,
 }
 
 impl RunFolder {
-    /// A folder for a new run. The id is the run's name and the local time.
+    /// Creates the folder of a new run. The id is the run's name and the local time.
     pub fn create(store: &Store, name: &str, spec: &RunSpec) -> Result<Self> {
         let now = chrono::Local::now().format("%Y%m%d-%H%M%S");
         let mut id = format!("{name}-{now}");
         let mut again = 1;
         let (path, presence) = loop {
             let path = store.runs().join(&id);
-            // Before there is a folder, so that a sweep never sees one that nobody seems to be at work on.
+            // Taken before the folder exists, so that no sweep sees a folder without an active run.
             let presence = store.attend(&id)?;
             store.after_sweep();
             match std::fs::create_dir(&path) {
@@ -79,7 +80,7 @@ impl RunFolder {
         let file = path.join("run.toml");
         let text = toml::to_string(spec)
             .map_err(|cause| ExecError::BadRun { path: file.clone(), problem: cause.to_string() })?;
-        // Renamed into place: a run killed right here has no description rather than half of one.
+        // Renamed into place, so that a run killed here leaves no partial description.
         let new = path.join("run.toml.new");
         OpenOptions::new()
             .write(true)
@@ -94,7 +95,7 @@ impl RunFolder {
         Ok(Self { is_new: true, ..Self::at(id, path, presence)? })
     }
 
-    /// The folder of an earlier run and what it was asked to do.
+    /// Opens the folder of an earlier run, with its request.
     pub fn open(store: &Store, id: &str) -> Result<(Self, RunSpec)> {
         let id = &named(store, id);
         let path = existing(store, id)?;
@@ -104,7 +105,7 @@ impl RunFolder {
         let spec = toml::from_str(&text).map_err(|cause| wrong(cause.message().to_owned()))?;
         store.prepare()?;
         let presence = store.attend(id)?;
-        // Said first and looked at again: a sweep may be taking the run away.
+        // Mark the run active, then check again: a sweep may be removing it.
         store.after_sweep();
         existing(store, id)?;
         Ok((Self::at(id.to_owned(), path, presence)?, spec))
@@ -128,7 +129,8 @@ impl RunFolder {
         Ok(self.journal.add(entry)?)
     }
 
-    /// Ends a run that was not begun: a new one leaves nothing behind, one that was to go on is what it was.
+    /// Ends a run that was refused before it started. A new run is removed; a resumed one keeps its earlier
+    /// state.
     pub fn refused(&self) -> Result<()> {
         match self.is_new {
             true => std::fs::remove_dir_all(&self.path)
@@ -137,7 +139,8 @@ impl RunFolder {
         }
     }
 
-    /// What this run worked already, by stage and key, and what it came to; nothing where an older version did not say.
+    /// The stages that this run already ran, by stage and key, with their results. Older versions recorded no
+    /// results.
     pub fn worked(&self) -> BTreeMap<(String, Digest), Option<CachedResult>> {
         let moments = journal::read(&self.path.join("journal.jsonl"));
         let finished = |moment: TimedEntry| match moment.entry {
@@ -147,7 +150,7 @@ impl RunFolder {
         moments.into_iter().filter_map(finished).collect()
     }
 
-    /// Links a node's artifacts under the names their card gives them: `exam/report.md`, `train.0003/update/policy`.
+    /// Links a node's artifacts under their names in its card: `exam/report.md`, `train.0003/update/policy`.
     pub fn link(
         &self,
         store: &Store,
@@ -170,8 +173,8 @@ impl RunFolder {
     }
 }
 
-/// Has a link lead to this target, wherever it led before. Made aside in the run's folder and renamed, for another
-/// process may be at work on the same run.
+/// Points a link at this target, replacing any earlier one. Creates the link in the run's folder and renames
+/// it, since another process may be working on the same run.
 fn point(run: &Path, link: &Path, target: &Path) -> std::io::Result<()> {
     if let Some(parent) = link.parent() {
         std::fs::create_dir_all(parent)?;
@@ -182,7 +185,7 @@ fn point(run: &Path, link: &Path, target: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Where a node's output is linked, relative to the run's folder.
+/// Path of the link to a node's output, relative to the run's folder.
 pub fn inner_path(node: &Node, port: &str) -> Option<PathBuf> {
     Some(Path::new(&node_folder(&node.id)).join(&node.stage.card.outputs.get(port)?.path))
 }
@@ -192,13 +195,13 @@ fn node_folder(id: &str) -> String {
     id.replace('[', ".").replace(']', "")
 }
 
-/// The id that is meant: `latest` is the newest run's.
+/// Resolves a run id: `latest` is the newest run.
 pub fn named(store: &Store, id: &str) -> String {
     let newest = (id == "latest").then(|| list(store).pop()).flatten();
     newest.unwrap_or_else(|| id.to_owned())
 }
 
-/// The folder of a run that must be there.
+/// The folder of an existing run.
 pub fn existing(store: &Store, id: &str) -> Result<PathBuf> {
     let path = store.runs().join(id);
     if !id.is_empty() && !id.contains('/') && !id.starts_with('.') && path.is_dir() {
@@ -233,8 +236,8 @@ pub fn is_policy(folder: &Path) -> bool {
     ["adapter_config.json", "config.json"].iter().any(|file| folder.join(file).is_file())
 }
 
-/// The policies that a run's stages wrote, as its folder links them, the newest last. A link that leads nowhere and is
-/// called as policies are is among them.
+/// The policies that a run's stages wrote, as linked in its folder, the newest last. Includes broken links
+/// whose name is that of a policy.
 pub fn policies(store: &Store, id: &str) -> Vec<PathBuf> {
     let folder = store.runs().join(id);
     let mut found: Vec<PathBuf> = Vec::new();
@@ -253,7 +256,8 @@ pub fn policies(store: &Store, id: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Copies a run's description, journal and links into another store, which has its results. What is there stays.
+/// Copies a run's description, journal and links into another store that has its results. Keeps existing
+/// files.
 pub fn copy(from: &Store, to: &Store, id: &str) -> Result<()> {
     let (source, target) = (existing(from, id)?, to.runs().join(id));
     if target.exists() {
@@ -269,7 +273,7 @@ pub fn copy(from: &Store, to: &Store, id: &str) -> Result<()> {
     }
 }
 
-/// Links are relative to the run's folder, and so hold in any store.
+/// Links are relative to the run's folder, so they are valid in any store.
 fn copy_tree(from: &Path, to: &Path) -> Result<(), StoreError> {
     let writing = |cause| StoreError::writing(to, cause);
     std::fs::create_dir_all(to).map_err(writing)?;

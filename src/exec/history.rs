@@ -1,4 +1,4 @@
-//! What runs left behind, read from their journals and records. Writes nothing.
+//! Reads past runs from their journals and records. Writes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ use crate::{
     usage::Usage,
 };
 
-/// How a run stands.
+/// The status of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
@@ -28,21 +28,21 @@ pub enum Standing {
     /// On request.
     Stopped,
     AtWork,
-    /// It neither ended nor is it at work.
+    /// Neither finished nor running.
     Killed,
 }
 
-/// What became of a stage.
+/// The outcome of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StageOutcome {
-    /// Made by this run.
+    /// Run by this run.
     Ran,
     /// Taken from the store.
     Reused,
     Skipped,
     Failed,
-    /// Begun and not ended.
+    /// Started but not finished.
     Begun,
 }
 
@@ -52,15 +52,15 @@ pub struct NodeHistory {
     pub id: String,
     pub outcome: StageOutcome,
     pub key: Option<Digest>,
-    /// That this run spent on it.
+    /// Time that this run spent on it.
     pub seconds: Option<f64>,
-    /// Why it was worked.
+    /// Why it ran.
     pub reasons: Vec<RerunReason>,
     pub error: Option<String>,
-    /// What it had a person know.
+    /// The stage's notes.
     pub notes: Vec<String>,
-    /// What the run came to there; unknown of runs of older versions. Another run may have worked the stage anew since,
-    /// and then the store has another result under the key.
+    /// The stage's result in this run; unknown for runs of older versions. If another run reran the stage
+    /// since, the store has another result under the key.
     #[serde(skip)]
     pub result: Option<CachedResult>,
 }
@@ -71,7 +71,7 @@ impl NodeHistory {
         self.notes = result.as_ref().map(|known| known.notes.clone()).unwrap_or_default();
     }
 
-    /// What the run came to, as a record, where it came to an end.
+    /// The stage's result as a record, if it finished.
     fn result(&self, store: &Store) -> Option<ActionRecord> {
         match self.outcome {
             StageOutcome::Ran | StageOutcome::Reused => store.result(&self.key?, self.result.as_ref()),
@@ -87,30 +87,30 @@ pub struct RunHistory {
     pub standing: Standing,
     /// Milliseconds since the epoch.
     pub began_ms: Option<u64>,
-    /// At work, over all resumptions.
+    /// Time at work, over all resumptions.
     pub seconds: f64,
-    /// Of the run file, or what overrode it.
+    /// The seed of the run file, or its override.
     pub seed: Option<u64>,
-    /// What stood over the run file: `--set`, and the environment as `--set` would say it.
+    /// All overrides of the run file: `--set`, and environment variables in the syntax of `--set`.
     pub set: Vec<String>,
-    /// Stages drawn anew.
+    /// Resampled stages.
     pub resample: Vec<String>,
     pub nodes: Vec<NodeHistory>,
 }
 
-/// The success that a run came to.
+/// The final success rate of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Headline {
     /// The stage that reported it.
     pub stage: String,
-    /// Of the policy that the last one was compared with.
+    /// The success of the policy that the last one was compared with.
     pub baseline: Option<f64>,
     pub success: f64,
 }
 
 impl Headline {
-    /// Of a comparison of policies over all scenarios, as `eval` reports it: `all.trained.greedy` beside
-    /// `all.base.greedy`; else of any stage that reports `success`.
+    /// For a comparison of policies over all scenarios, as `eval` reports it: `all.trained.greedy` compared
+    /// with `all.base.greedy`. Otherwise for any stage that reports `success`.
     fn of(stage: &str, metrics: &BTreeMap<String, f64>) -> Option<Self> {
         let stage = stage.to_owned();
         let of_mode = |mode: &str| -> Vec<(String, f64)> {
@@ -136,14 +136,14 @@ impl RunHistory {
         self.nodes.iter().filter(|node| node.outcome == outcome).count()
     }
 
-    /// Of its last comparison of policies; of its last stage that reports success where it has none.
+    /// From its last comparison of policies; without one, from its last stage that reports success.
     pub fn headline(&self) -> Option<Headline> {
         let of = |node: &NodeHistory| Headline::of(&node.id, &node.result.as_ref()?.metrics);
         let found: Vec<Headline> = self.nodes.iter().rev().filter_map(of).collect();
         found.iter().find(|headline| headline.baseline.is_some()).or(found.first()).cloned()
     }
 
-    /// What it came to under each key, where it is known.
+    /// The result under each key, if known.
     pub fn results(&self) -> Vec<(Digest, Option<&CachedResult>)> {
         let finished = |node: &&NodeHistory| matches!(node.outcome, StageOutcome::Ran | StageOutcome::Reused);
         let mut results = Vec::new();
@@ -157,14 +157,14 @@ impl RunHistory {
         results
     }
 
-    /// The stage of this name; of a loop's stage the newest iteration's, unless the name says which.
+    /// The stage of this name. For a loop's stage, the newest iteration unless the name specifies one.
     pub fn node(&self, name: &str) -> Result<&NodeHistory> {
         let named = NodeName::parse(name);
         let is_meant = |node: &&NodeHistory| named.means(&node.id) && named.is_whole(&node.id);
         self.nodes.iter().rev().find(is_meant).ok_or_else(|| self.unknown(name))
     }
 
-    /// The stages of this name, or of a loop or an iteration of this name, in order.
+    /// The stages of this name, or of the loop or iteration of this name, in order.
     pub fn named(&self, name: &str) -> Result<Vec<&NodeHistory>> {
         let named = NodeName::parse(name);
         let found: Vec<_> = self.nodes.iter().filter(|node| named.means(&node.id)).collect();
@@ -179,14 +179,14 @@ impl RunHistory {
 
 /// All runs, oldest first.
 pub fn runs(store: &Store) -> Vec<RunHistory> {
-    // In this order: a run says that it is at work before it has a folder.
+    // In this order, since a run marks itself active before its folder exists.
     let ids = folder::list(store);
     let live = store.live_runs();
     ids.into_iter().map(|id| history(store, id, &live)).collect()
 }
 
-/// What a sweep leaves alone for these runs: every key they came to, also those they did not finish, and the artifacts
-/// they came to.
+/// What a sweep must keep for these runs: all their keys, including those of unfinished stages, and their
+/// artifacts.
 pub fn needed<'r>(runs: impl IntoIterator<Item = &'r RunHistory>) -> LiveSet {
     let mut needed = LiveSet::default();
     for node in runs.into_iter().flat_map(|run| &run.nodes) {
@@ -197,7 +197,7 @@ pub fn needed<'r>(runs: impl IntoIterator<Item = &'r RunHistory>) -> LiveSet {
     needed
 }
 
-/// One run. `latest` is the newest.
+/// Reads one run. `latest` is the newest.
 pub fn run(store: &Store, id: &str) -> Result<RunHistory> {
     let id = folder::named(store, id);
     folder::existing(store, &id)?;
@@ -228,18 +228,18 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
     }
 }
 
-/// What the run was asked to do; nothing where that cannot be read.
+/// The run's request; none if it cannot be read.
 pub fn spec(store: &Store, id: &str) -> Option<RunSpec> {
     let text = std::fs::read_to_string(store.runs().join(id).join("run.toml")).ok()?;
     toml::from_str(&text).ok()
 }
 
-/// The seed that a run was given; 0 where it was given none.
+/// The run's seed; 0 if none was given.
 fn seed(spec: &RunSpec) -> u64 {
     asked(spec, &["seed"]).and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
-/// A text or number of the run file at this path of keys, or what stood over it.
+/// A text or number of the run file at this path of keys, or its override.
 pub fn asked(spec: &RunSpec, path: &[&str]) -> Option<String> {
     let dotted = path.join(".");
     let set = spec.overrides.spelled().into_iter().rev().find_map(|set| {
@@ -258,7 +258,7 @@ pub fn asked(spec: &RunSpec, path: &[&str]) -> Option<String> {
     set.or_else(in_file)
 }
 
-/// From each opening to the last line before the next.
+/// Time from each `Opened` entry to the last entry before the next.
 fn seconds(moments: &[&TimedEntry]) -> f64 {
     let mut milliseconds = 0;
     let mut opened = None;
@@ -301,7 +301,7 @@ fn nodes(moments: &[&TimedEntry]) -> Vec<NodeHistory> {
             }
         });
         match &moment.entry {
-            // What this run worked itself and found again when it was resumed, it worked.
+            // A stage that this run ran and found again when resumed counts as run.
             Entry::Cached { key, result, .. }
                 if found.outcome == StageOutcome::Ran
                     && found.key == Some(*key)
@@ -339,7 +339,7 @@ fn same(one: &Option<CachedResult>, other: &Option<CachedResult>) -> bool {
     one.as_ref().zip(other.as_ref()).is_none_or(|(one, other)| one.outputs == other.outputs)
 }
 
-/// An artifact that a stage wrote, and where it is.
+/// An artifact that a stage wrote, and its path.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Written {
     pub output: String,
@@ -356,7 +356,7 @@ pub struct Read {
     pub from: Option<String>,
 }
 
-/// A stage of a run with everything known of it.
+/// A stage of a run with all that is known of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StageHistory {
     #[serde(flatten)]
@@ -364,11 +364,11 @@ pub struct StageHistory {
     pub outputs: Vec<Written>,
     pub inputs: Vec<Read>,
     pub metrics: BTreeMap<String, f64>,
-    /// What its result took when it was made.
+    /// How long the stage took when it ran.
     pub worked_seconds: Option<f64>,
-    /// What was consumed beside time when it was made.
+    /// Resources other than time that it used when it ran.
     pub spent: Option<Usage>,
-    /// For judge tokens, where their prices were known.
+    /// Cost of judge tokens, if their prices were known.
     pub dollars: Option<f64>,
     /// The fields of its key.
     pub fields: Option<KeyFields>,
@@ -379,7 +379,7 @@ pub struct Stages<'s> {
     store: &'s Store,
     /// By stage.
     records: BTreeMap<String, ActionRecord>,
-    /// Artifact to the stage and output that wrote it.
+    /// Maps each artifact to the stage and output that wrote it.
     writers: BTreeMap<Digest, String>,
 }
 
@@ -435,7 +435,7 @@ pub struct MetricChange {
     pub new: Option<f64>,
 }
 
-/// What sets a stage of one run apart from the same stage of another.
+/// A difference between a stage in two runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "difference", rename_all = "kebab-case")]
 pub enum Difference {
@@ -445,12 +445,12 @@ pub enum Difference {
     OnlyNew {
         id: String,
     },
-    /// What its key is made of, and what came of it.
+    /// Its key fields or its results differ.
     Changed {
         id: String,
         key: Vec<RerunReason>,
         metrics: Vec<MetricChange>,
-        /// Outputs that are others although the key is the same: the stage was worked anew.
+        /// Outputs that differ although the key is the same: the stage was rerun.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         outputs: Vec<OutputChange>,
     },
@@ -464,7 +464,7 @@ pub struct OutputChange {
     pub new: Option<Digest>,
 }
 
-/// Every stage that differs between two runs, and how many are alike.
+/// All stages that differ between two runs, and the number of equal ones.
 pub fn compare(store: &Store, old: &RunHistory, new: &RunHistory) -> (Vec<Difference>, usize) {
     let (before, after) = (Stages::new(store, old), Stages::new(store, new));
     let find = |run: &RunHistory, id: &str| {

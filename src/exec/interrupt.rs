@@ -1,4 +1,4 @@
-//! Ctrl-C: the first asks the stages to end, the second ends the process.
+//! Ctrl-C: the first one stops the stages, the second one ends the process.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{Event, Listener};
 
 const INTERRUPTED: i32 = 130;
 
-/// Listens until the runtime ends. SIGTERM counts as Ctrl-C, for that is what batch systems send.
+/// Listens until the runtime ends. SIGTERM counts as Ctrl-C, since batch systems send it.
 pub fn listen(cancel: CancellationToken, listener: Arc<dyn Listener>) {
     tokio::spawn(async move {
         let (Ok(mut interrupt), Ok(mut terminate)) =
@@ -24,7 +24,7 @@ pub fn listen(cancel: CancellationToken, listener: Arc<dyn Listener>) {
                 _ = terminate.recv() => {}
             }
             if cancel.is_cancelled() {
-                // Nothing is lost by it: only what is published counts, and rows are appended whole.
+                // Exiting loses nothing: only published results count, and rows are appended whole.
                 kill_children();
                 std::process::exit(INTERRUPTED);
             }
@@ -34,11 +34,11 @@ pub fn listen(cancel: CancellationToken, listener: Arc<dyn Listener>) {
     });
 }
 
-/// Kills the programs that this process started, with all that these did: they may not listen to anything gentler.
+/// Kills the programs that this process started, with their children: they may ignore gentler signals.
 fn kill_children() {
     let items = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     for id in items.filter_map(|item| item.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw) {
-        // Either signal fails only where the process is gone already.
+        // Either signal fails only if the process is gone already.
         match group_of_child(id) {
             Some(group) if group != getpgrp() => _ = kill_process_group(group, Signal::KILL),
             Some(_) => _ = kill_process(id, Signal::KILL),
@@ -50,7 +50,7 @@ fn kill_children() {
 /// The process group of a process, if this one is its parent.
 fn group_of_child(id: Pid) -> Option<Pid> {
     let text = std::fs::read_to_string(format!("/proc/{}/stat", id.as_raw_nonzero())).ok()?;
-    // After the name, which may hold anything: state, parent, group.
+    // Fields after the name, which may contain anything: state, parent, group.
     let (_, fields) = text.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(1);
     let parent: u32 = fields.next()?.parse().ok()?;

@@ -1,7 +1,7 @@
-//! A run's journal: one JSON object per line, only ever added to.
+//! A run's journal: one JSON object per line, append-only.
 //!
-//! It is a record for people and for `mcprl runs`; whether a stage is finished is asked of the store. A line torn by a
-//! kill is skipped when read and closed when the journal is opened again.
+//! The journal is for people and for `mcprl runs`; the store decides whether a stage is finished. Readers
+//! skip a line torn by a kill. Reopening the journal terminates it.
 
 use std::{
     fs::{File, OpenOptions},
@@ -19,11 +19,11 @@ use crate::{
     store::{CachedResult, StoreError, die, reached},
 };
 
-/// What happened. What a stage came to is absent in older journals.
+/// An event of a run. Older journals lack the results of stages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Entry {
-    /// A process took the run up.
+    /// A process started or resumed the run.
     Opened {
         pid: u32,
         version: String,
@@ -49,12 +49,12 @@ pub enum Entry {
     Skipped {
         node: String,
     },
-    /// A try failed where another may not.
+    /// A stage failed and is retried.
     Retried {
         node: String,
         error: String,
     },
-    /// What a stage that came to nothing had a person know; of one that finished that is in what it came to.
+    /// A note of a stage that did not finish. The notes of a finished stage are in its result.
     Noted {
         node: String,
         text: String,
@@ -63,39 +63,39 @@ pub enum Entry {
         node: String,
         error: String,
     },
-    /// Other outputs than another run's under the same key.
+    /// The outputs differ from another run's under the same key.
     Differs {
         node: String,
         key: Digest,
         outputs: Vec<String>,
     },
-    /// What the shared cache had could not be used, or it could not be reached.
+    /// The shared cache could not be reached, or its result could not be used.
     Remote {
         node: String,
         problem: String,
     },
-    /// How many models were read into memory; stages shared them.
+    /// Number of models loaded into memory; stages share them.
     Loaded {
         models: usize,
     },
-    /// Asked for again, with nothing to do: everything was as this run left it.
+    /// The run was requested again, and everything was up to date.
     Repeated {
         pid: u32,
     },
-    /// The process ended in order.
+    /// The process exited normally.
     Closed {
         state: RunState,
     },
 }
 
-/// How far a run has come.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RunState {
     Finished,
     Failed,
     Interrupted,
-    /// Still at work, or killed.
+    /// Still running, or killed.
     Open,
 }
 
@@ -113,10 +113,10 @@ pub struct Journal {
     lines: Mutex<Lines<File>>,
 }
 
-/// Lines added one by one.
+/// Appends lines one by one.
 struct Lines<W> {
     to: W,
-    /// A line was cut short, by a full disk say, and is to be closed before the next.
+    /// A line was cut short, for example by a full disk. It is terminated before the next one.
     torn: bool,
 }
 
@@ -164,7 +164,7 @@ impl Journal {
     }
 }
 
-/// All whole lines of a journal; none where there is no journal.
+/// All whole lines of a journal; empty if there is no journal.
 pub fn read(path: &Path) -> Vec<TimedEntry> {
     let bytes = std::fs::read(path).unwrap_or_default();
     bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(entries, [skipped("a"), skipped("b")]);
     }
 
-    /// A disk with room for so many bytes.
+    /// A disk with room for this many bytes.
     struct Disk {
         bytes: Vec<u8>,
         room: usize,

@@ -1,12 +1,12 @@
-//! Runs a plan: takes from the store what is there, works what is not, and can be stopped at any moment.
+//! Runs a plan: takes finished stages from the store and runs the others. It can be stopped at any moment.
 //!
-//! Only the store says what is finished. The run's own folder (`runs/<id>/`) holds what a person or `resume` needs: the
-//! run file as it was, a journal, and links to the artifacts. The journal says what the run came to, for a stage may be
-//! worked anew later, and then the store has another result under its key. Killed at any moment, a run loses at most the rows its
-//! stages had in hand; [`RunFolder::open`] and [`run`] go on from there.
+//! Only the store decides which stages are finished. The run's folder (`runs/<id>/`) holds what a person or
+//! `resume` needs: a copy of the run file, a journal, and links to the artifacts. The journal also records
+//! the run's results, because a later rerun of a stage replaces the result under its key. A killed run loses
+//! at most the rows that its stages were working on; [`RunFolder::open`] and [`run`] continue it.
 //!
-//! After a failure nothing new is begun, unless the run keeps going: then a stage that fails stops what depends on it and
-//! nothing else.
+//! After a failure no new stage starts. With `keep_going`, only the stages that depend on the failed one are
+//! blocked.
 
 mod error;
 pub mod folder;
@@ -40,15 +40,15 @@ use crate::{
     store::{Cost, FileDigests, Holder, Store, Traffic},
 };
 
-/// What is needed to run a plan.
+/// The input of a run.
 pub struct Request {
     pub plan: Plan,
     pub store: Store,
     pub files: FileDigests,
     pub folder: RunFolder,
-    /// Stages to draw anew, as [`Plan::resampled`] checked them.
+    /// Stages to resample, as checked by [`Plan::resampled`].
     pub resample: Vec<Resample>,
-    /// Whether a failure leaves the stages alone that do not depend on it.
+    /// Whether stages that do not depend on a failed one still run.
     pub keep_going: bool,
     pub listener: Arc<dyn Listener>,
     pub cancel: CancellationToken,
@@ -60,14 +60,14 @@ pub enum Event<'a> {
     Cached {
         id: &'a str,
         metrics: &'a BTreeMap<String, f64>,
-        /// What the stage noted when it was run.
+        /// The stage's notes from when it ran.
         notes: &'a [String],
     },
     Started {
         id: &'a str,
         reasons: &'a [RerunReason],
     },
-    /// Another run works on the same stage.
+    /// Another run is running the same stage.
     Waiting {
         id: &'a str,
         run: &'a str,
@@ -79,18 +79,18 @@ pub enum Event<'a> {
         metrics: &'a BTreeMap<String, f64>,
         notes: &'a [String],
     },
-    /// The outside world failed; the stage is tried again after this time.
+    /// An external service failed; the stage is retried after this time.
     Retrying {
         id: &'a str,
         failure: &'a Failure,
         wait: Duration,
     },
-    /// Nobody answered who was to be asked anew; the last answer is taken.
+    /// The server could not be queried again; its last answer is used.
     Unanswered {
         id: &'a str,
         failure: &'a Failure,
     },
-    /// The loop had reached its goal.
+    /// Its loop has reached its goal.
     Skipped {
         id: &'a str,
     },
@@ -98,21 +98,21 @@ pub enum Event<'a> {
         id: &'a str,
         failure: &'a Failure,
     },
-    /// The stage wrote other bytes than another run did under the same key; the first ones stand.
+    /// The stage wrote other bytes than another run under the same key; the first result is kept.
     Differs {
         id: &'a str,
         outputs: &'a [String],
     },
-    /// A result in the shared cache can not be used, or the shared cache itself; the stage goes on without.
+    /// The shared cache, or a result in it, is unusable; the stage continues without it.
     Remote {
         id: &'a str,
         problem: &'a str,
     },
-    /// What a person should know of a stage before it is worked.
+    /// A note about a stage before it runs.
     Noted {
         note: &'a Problem,
     },
-    /// What a stage at work has a person know of its result.
+    /// A note of a running stage about its result.
     StageNoted {
         id: &'a str,
         text: &'a str,
@@ -122,42 +122,42 @@ pub enum Event<'a> {
         id: &'a str,
         line: &'a str,
     },
-    /// A stop was asked for; stages are ending.
+    /// A stop was requested; stages are ending.
     Stopping,
 }
 
-/// Hears what happens.
+/// Receives the events of a run.
 pub trait Listener: Send + Sync {
     fn event(&self, event: &Event<'_>);
-    /// Who listens to how far one stage's work is; its notes and what its program prints are events.
+    /// The observer of one stage's progress. Its notes and its programs' output are events.
     fn observer(&self, id: &str) -> Arc<dyn Observer>;
 }
 
-/// What became of a node.
+/// The outcome of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     Cached,
     Ran,
     Skipped,
     Failed,
-    /// Not begun: something failed, or the run was stopped.
+    /// Not started: something failed, or the run was stopped.
     Open,
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Summary {
-    /// In the plan's order.
+    /// In plan order.
     pub nodes: Vec<(String, Ended)>,
     pub failures: Vec<Failure>,
-    /// Stages that were not begun because of failed ones, and these.
+    /// Stages not started because others failed, and those others.
     pub blocked: Vec<(String, Vec<String>)>,
     pub interrupted: bool,
-    /// Of all stages this run worked, also those that failed or were stopped.
+    /// Cost of all stages that this run ran, including those that failed or were stopped.
     pub spent: Cost,
-    /// What the stages taken from the store cost when they were worked.
+    /// Recorded cost of the stages taken from the store.
     pub saved: Cost,
-    /// With the shared cache, where there is one.
+    /// Traffic with the shared cache, if there is one.
     pub traffic: Option<Traffic>,
 }
 

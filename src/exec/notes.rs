@@ -1,14 +1,14 @@
-//! What a stage would have a person know: passed on at once, and kept for its record.
+//! Notes of a stage: reported at once, and kept for its record.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Event, Listener};
 use crate::progress::Observer;
 
-/// Notes of a stage that are kept. Of more than these it is said how many there were.
+/// Maximum number of notes kept per stage. Beyond it, only the number is recorded.
 const KEPT: usize = 20;
 
-/// Listens to one stage: its progress goes to the listener's observer, what it notes and prints to the listener.
+/// Observes one stage: passes progress to the listener's observer, and notes and output to the listener.
 pub struct Notes {
     stage: String,
     listener: Arc<dyn Listener>,
@@ -32,7 +32,7 @@ impl Notes {
         }
     }
 
-    /// What was noted, each thing once.
+    /// The notes, without duplicates.
     pub fn kept(&self) -> Vec<String> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let more = (kept.more > 0).then(|| format!("and {} more notes", kept.more));

@@ -1,4 +1,4 @@
-//! The rows of a stage that is worked: its own, and those that others of its family left.
+//! The rows of a running stage: its own, and those left by others of its family.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,16 +16,16 @@ use crate::{
 pub struct StageRows {
     log: Arc<RowLog>,
     store: Store,
-    /// Nothing is to be taken over from results.
+    /// Reuse nothing from results.
     anew: bool,
     /// The output that holds the rows.
     port: Option<String>,
-    /// Whether there can be stages that differ in their rows alone.
+    /// Whether other stages can differ from it in their rows alone.
     has_family: bool,
 }
 
 impl StageRows {
-    /// `anew`: what an interrupted attempt at making the result anew has recorded counts, and nothing of before.
+    /// `anew`: only rows recorded by an interrupted rerun count; all earlier ones are discarded.
     pub fn new(store: &Store, card: &Card, (fields, key): (&KeyFields, &Digest), anew: bool) -> Result<Self> {
         let log = store.rows(&fields.family(card), key);
         if anew {
@@ -37,7 +37,7 @@ impl StageRows {
         Ok(Self { log: Arc::new(log), store: store.clone(), anew, port, has_family })
     }
 
-    /// The log, and what of it is wanted once this result is durable.
+    /// The log, and which part of it to keep once this result is durable.
     pub fn ending(&self, record: &ActionRecord) -> (Arc<RowLog>, Remainder) {
         let remainder = match &self.port {
             _ if !self.has_family || record.withheld => Remainder::Nothing,

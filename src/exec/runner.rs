@@ -1,11 +1,13 @@
-//! One stage, from key to record.
+//! Runs one stage, from key to record.
 //!
-//! What is finished is in its place and there for everyone at once; it is made durable behind the next stage's back, and
-//! the run is over when all of it is.
+//! A finished result is visible to everyone at once. It is synced to disk while the next stage runs; the run
+//! ends when everything is synced.
 //!
-//! Order matters: the lease before the second look, so that what another run just published is taken; publishing before
-//! the record, so that a record never names what is not there; the record before the rows are forgotten, and with the
-//! journal's word of it before it goes to other machines.
+//! The order matters:
+//! - Take the lease before the second lookup, to find what another run has just published.
+//! - Publish before writing the record, so that a record never names a missing artifact.
+//! - Write the record before removing the rows.
+//! - Write the record and the journal entry before uploading to other machines.
 
 use std::{
     collections::BTreeMap,
@@ -47,26 +49,26 @@ use crate::{
 };
 
 const POLL: Duration = Duration::from_millis(50);
-/// Before the second try at an external stage; doubled before each further one.
+/// Delay before the first retry of an external stage; doubled for each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// What all stages of a run share.
+/// State shared by all stages of a run.
 pub struct Runner {
     pub plan: Plan,
     pub store: Store,
-    /// What other machines share.
+    /// The cache shared with other machines.
     pub remote: Option<Remote>,
     pub syncer: Syncer,
     pub files: FileDigests,
     pub folder: RunFolder,
     pub last: KeyIndex,
     pub resample: Vec<Resample>,
-    /// What this run worked before it was resumed, by stage and key, and what it came to, where that is known.
+    /// Stages that this run ran before it was resumed, by stage and key, with their results if known.
     pub worked: BTreeMap<(String, Digest), Option<CachedResult>>,
-    /// What stages consumed that came to nothing.
+    /// Cost of stages that did not finish.
     pub lost: Mutex<Cost>,
-    /// What stages keep in memory for each other.
+    /// Models kept in memory for several stages.
     pub held: Arc<SharedModels>,
     pub listener: Arc<dyn Listener>,
     pub cancel: CancellationToken,
@@ -79,19 +81,19 @@ pub struct StageResult {
     pub cached: bool,
 }
 
-/// What came of asking for the right to work on a stage.
+/// The outcome of requesting the lease of a stage.
 enum LeaseOutcome {
     Lease(Lease),
     StageResult(Box<StageResult>),
 }
 
-/// What a stage says of itself while it works.
+/// Usage and notes reported by a running stage.
 struct Reports {
     meter: Arc<UsageMeter>,
     notes: Arc<Notes>,
 }
 
-/// A node with its inputs and key known.
+/// A node whose inputs and key are known.
 pub struct Job {
     pub index: NodeIndex,
     pub fields: KeyFields,
@@ -105,26 +107,26 @@ impl Runner {
         Job { index, key: fields.key(), fields, ready }
     }
 
-    /// The finished result, unless there is none or it is to be made anew.
+    /// The finished result, unless there is none or the stage must rerun.
     pub fn cached(&self, job: &Job) -> Result<Option<ActionRecord>> {
         let found = if self.forced(job).is_some() { self.own(job) } else { self.stored(job)? };
         self.taken(job, found)
     }
 
-    /// Takes a result that was found, with those of its artifacts whose seals do not fit.
+    /// Takes a result that was found, with those of its artifacts whose seals do not match.
     fn taken(&self, job: &Job, found: Option<(ActionRecord, Vec<Digest>)>) -> Result<Option<ActionRecord>> {
         let Some((record, unsealed)) = found else { return Ok(None) };
         if self.plan.lacking(job.index, &record.metrics).is_some() {
             return Ok(None);
         }
         if !unsealed.is_empty() {
-            // Left behind by a run that was killed, perhaps before it was durable.
+            // Left by a killed run, perhaps not durable yet.
             self.store.settle(&[], &[job.key])?;
             self.store.seal_all(&unsealed)?;
         }
         let result = Some(record.clone().into());
         self.folder.note(Entry::Cached { node: self.id(job).to_owned(), key: job.key, result })?;
-        // Said first and looked at again: a sweep sees the one, or is seen here.
+        // Write first, then check again: either the sweep sees the entry, or its removal is seen here.
         self.store.after_sweep();
         if !self.store.stands(&record.outputs) {
             return Ok(None);
@@ -133,7 +135,7 @@ impl Runner {
         Ok(Some(record))
     }
 
-    /// The result that stands, here or in the remote, and those of its artifacts whose seals do not fit.
+    /// The current result, local or remote, with those of its artifacts whose seals do not match.
     fn stored(&self, job: &Job) -> Result<Option<(ActionRecord, Vec<Digest>)>> {
         let mut found = self.store.lookup_sealed(&job.key);
         if matches!(found.0, Lookup::Miss | Lookup::Damaged { .. }) && self.fetched(job)? {
@@ -145,13 +147,13 @@ impl Runner {
         })
     }
 
-    /// What this run itself has made of a stage that takes no other's result, before the run was resumed. Another stage
-    /// of the same key, or another run, may have made it anew since.
+    /// The result that this run itself made, before it was resumed, for a stage that reuses no other's
+    /// result. Another stage with the same key, or another run, may have replaced it since.
     fn own(&self, job: &Job) -> Option<(ActionRecord, Vec<Digest>)> {
         let (id, key) = (self.id(job), &job.key);
         let record = match self.worked.get(&(id.to_owned(), *key)) {
             Some(result) => self.store.result(key, result.as_ref()),
-            // Killed between the record and the journal's word of it.
+            // Killed between writing the record and the journal entry.
             None => self.store.record(key).filter(|record| {
                 record.stage == id && record.run.as_ref().is_some_and(|run| *run == self.folder.id)
             }),
@@ -160,7 +162,7 @@ impl Runner {
         Some((record, unsealed))
     }
 
-    /// Whether the result came from the remote.
+    /// Whether the result was fetched from the remote.
     fn fetched(&self, job: &Job) -> Result<bool> {
         let Some(remote) = &self.remote else { return Ok(false) };
         match tokio::task::block_in_place(|| remote.fetch(&self.store, &job.key))? {
@@ -174,7 +176,7 @@ impl Runner {
         Ok(false)
     }
 
-    /// Hands the result to the remote. What comes back is the one that stands.
+    /// Uploads the result to the remote. Returns the authoritative one.
     fn pushed(&self, job: &Job, record: ActionRecord) -> Result<ActionRecord> {
         let Some(remote) = &self.remote else { return Ok(record) };
         let anew = self.forced(job).is_some();
@@ -197,7 +199,7 @@ impl Runner {
         }
     }
 
-    /// Of the model behind the policies the stage read; they share one, mostly.
+    /// The shape of the model behind the stage's input policies, which mostly share one.
     fn model_shape(&self, job: &Job) -> Option<Digest> {
         let inputs = &self.plan.node(job.index).stage.card.inputs;
         let (role, _) = inputs.iter().find(|(_, role)| role.artifact == "policy")?;
@@ -206,7 +208,7 @@ impl Runner {
         stage::policy_shape(&folder, &StageArtifacts(self.store.clone()))
     }
 
-    /// Says that the remote is away, of no stage in particular.
+    /// Reports that the remote is unreachable, for no particular stage.
     pub fn remote_away(&self, cause: &StoreError) {
         self.listener.event(&Event::Remote { id: "shared cache", problem: &away(cause) });
     }
@@ -221,12 +223,12 @@ impl Runner {
         self.folder.note(Entry::Differs { node: self.id(job).to_owned(), key: job.key, outputs })
     }
 
-    /// The sections of the run file that a node's stage is handed.
+    /// The sections of the run file that a node's stage uses.
     pub fn uses(&self, index: NodeIndex) -> &[Section] {
         &self.plan.node(index).stage.card.uses
     }
 
-    /// Whether a node's stage has the engine compute; a command finds its own way.
+    /// Whether a node's stage computes with the engine. A command does its own computing.
     pub fn computes(&self, index: NodeIndex) -> bool {
         let card = &self.plan.node(index).stage.card;
         card.command.is_empty() && card.uses.contains(&Section::Engine)
@@ -241,12 +243,12 @@ impl Runner {
         self.folder.link(&self.store, self.plan.node(job.index), outputs)
     }
 
-    /// Why the stage is worked in every run, whatever the store has.
+    /// Why the stage reruns in every run, whatever the store has.
     fn forced(&self, job: &Job) -> Option<RerunReason> {
         plan::forced(&self.plan, job.index, &self.resample)
     }
 
-    /// Says what the stage came to, and links it.
+    /// Records the stage's result in the journal, and links it.
     fn finished(&self, job: &Job, record: &ActionRecord) -> Result<()> {
         let (node, seconds) = (self.id(job).to_owned(), record.cost.seconds);
         let result = Some(record.clone().into());
@@ -254,7 +256,7 @@ impl Runner {
         self.link(job, record)
     }
 
-    /// Takes the result from the store, from another run that is about to have it, or works it.
+    /// Takes the result from the store, waits for another run that is making it, or runs the stage.
     pub async fn settle(&self, job: &Job, share: &Share) -> Result<StageResult> {
         loop {
             let lease = match self.leased(job).await? {
@@ -276,8 +278,8 @@ impl Runner {
                 }
             }
             match done {
-                // This machine stood still, was taken for dead, and another went on: its result is the one that counts.
-                // Whatever else went wrong may be because the other took away what lay here.
+                // This machine was suspended and its lease expired, so another machine took over; its result
+                // counts. Other failures may arise because the other machine removed files here.
                 Err(failure) if failure.code() == StoreError::LeaseLost.code() => {}
                 Err(failure) if failure.class() != Class::Interrupted && lease.check().is_err() => {}
                 done => return done,
@@ -285,7 +287,7 @@ impl Runner {
         }
     }
 
-    /// The right to work on it, or what another run made of it meanwhile.
+    /// The lease, or the result that another run made meanwhile.
     async fn leased(&self, job: &Job) -> Result<LeaseOutcome> {
         let mut watch = HeartbeatWatch::default();
         let mut told = false;
@@ -365,7 +367,7 @@ impl Runner {
             withheld: self.plan.node(job.index).stage.cache == CacheMode::Off,
         };
         lease.check()?;
-        // The same answer again leaves everything as it is.
+        // The same answer again changes nothing.
         let stands = asked_anew && matches!(&found, Lookup::Hit(before) if before.outputs == record.outputs);
         if found != Lookup::Miss && !stands {
             self.store.withdraw(&job.key)?;
@@ -378,7 +380,7 @@ impl Runner {
             }
         };
         self.syncer.settle(&id, &record, placed, Some(rows.ending(&record)));
-        // Before it goes to other machines, which may take long: what is recorded is not worked again.
+        // Done before the upload, which may take long: a recorded stage does not rerun.
         self.finished(job, &record)?;
         let record = self.pushed(job, record)?;
         self.store.remember(&self.plan.name, &BTreeMap::from([(id, job.key)]))?;
@@ -386,7 +388,8 @@ impl Runner {
         Ok(StageResult { key: job.key, record, cached: false })
     }
 
-    /// What it says of itself, without what is no number; refused without what its loop waits for.
+    /// The stage's metrics without those that are not finite. Fails if the metric that its loop waits for is
+    /// missing.
     fn checked(&self, job: &Job, mut metrics: Metrics, notes: &Notes) -> Result<Metrics> {
         metrics.retain(|name, value| {
             if !value.is_finite() {
@@ -400,7 +403,7 @@ impl Runner {
         }
     }
 
-    /// Works the stage, several times where the outside world fails and the card allows it.
+    /// Runs the stage. Retries if an external service fails and the card allows it.
     async fn persist(
         &self,
         job: &Job,
@@ -412,7 +415,7 @@ impl Runner {
         let mut wait = FIRST_WAIT;
         let mut left = self.plan.node(job.index).stage.card.retries;
         if self.forced(job) == Some(RerunReason::AskedAnew) && self.store.record(&job.key).is_some() {
-            // There is an earlier answer to go by.
+            // An earlier answer can be used instead.
             left = 0;
         }
         loop {
@@ -427,7 +430,7 @@ impl Runner {
                         () = tokio::time::sleep(wait) => {}
                         () = self.cancel.cancelled() => return Err(Interrupted.into()),
                     }
-                    // Another's work may lie where the next try would.
+                    // Another machine's files may be where the next try would write.
                     lease.check()?;
                     left -= 1;
                     wait = (wait * 2).min(LONGEST_WAIT);
@@ -478,7 +481,7 @@ impl Runner {
             cancel: self.cancel.clone(),
         };
         if !card.command.is_empty() {
-            // What a program of the user's does with its devices, it does alone.
+            // A user's program manages its devices itself, so free their memory.
             self.held.bases.leave(&share.devices);
             return stage::command::run(card, &context, &work_dir.scratch()).await;
         }
@@ -506,7 +509,7 @@ impl Runner {
         }
     }
 
-    /// Which draw of its sample the node comes to: another where one is asked for although there is one.
+    /// The number of the node's draw: the next one if a resample was requested and a result exists.
     fn draw(&self, job: &Job) -> u64 {
         if self.plan.node(job.index).stage.card.determinism != Determinism::Sampled {
             return 0;
@@ -516,7 +519,7 @@ impl Runner {
         standing.map_or(0, |record| plan::stored_draw(&record.fields).saturating_add(anew.into()))
     }
 
-    /// A file that changed between the key and now would put a wrong result under a right key.
+    /// A file that changed since the key was computed would store a wrong result under that key.
     fn files_unchanged(&self, job: &Job) -> Result<()> {
         let stage = &self.plan.node(job.index).stage;
         let stage_id = || self.id(job).to_owned();
@@ -560,7 +563,7 @@ impl Runner {
             let Ok(metadata) = written.symlink_metadata() else {
                 return Err(StageError::NoOutput { port: port.clone(), path: declared.path.clone() }.into());
             };
-            // What our own stages write has its type by construction.
+            // Built-in stages write the right type by construction.
             if !self.plan.node(job.index).stage.card.command.is_empty() {
                 data::check(&declared.artifact, &written).at(|| format!("output `{port}`"))?;
             }
@@ -581,7 +584,7 @@ impl Runner {
     }
 }
 
-/// With the way out, for it is said in passing.
+/// Includes the hint, since this is only a notice.
 fn away(cause: &StoreError) -> String {
     match cause.hint() {
         Some(hint) => format!("{cause} ({hint})"),

@@ -1,7 +1,7 @@
-//! Which stage is worked when.
+//! Schedules the stages of a run.
 //!
-//! First everything that is in the store is settled, without threads: a run with nothing to do is over in
-//! milliseconds. Then every stage whose inputs are known is started, as the slots allow.
+//! First it completes everything that is in the store, without threads, so a run with nothing to do ends in
+//! milliseconds. Then it starts each stage whose inputs are known, as the slots allow.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -31,7 +31,7 @@ use crate::{
     store::{CachedResult, Cost, Remote, Syncer, Traffic},
 };
 
-/// Stages may compute on the thread they are worked on, so there are more of these than stages at once, mostly.
+/// Stages may compute on the thread they run on, so this usually exceeds the number of concurrent stages.
 const THREADS: usize = 6;
 
 /// Runs the plan. `Err` is for what stops the run as a whole; a failing stage is part of the summary.
@@ -64,7 +64,7 @@ pub fn run(request: Request) -> Result<Summary> {
         return Err(refused);
     }
     let uploader = Uploader::begin(&runner);
-    // Until the end, for it hears when the run is to stop.
+    // Kept until the end, since its threads listen for the stop signal.
     let mut threads = Threads(None);
     let outcome = settled.and_then(|()| {
         if run.open().next().is_none() {
@@ -102,7 +102,7 @@ pub fn run(request: Request) -> Result<Summary> {
     outcome.map(|()| summary)
 }
 
-/// The threads that stages are worked on. Nobody waits for what they still do at the end.
+/// The threads that stages run on. The end of a run does not wait for them.
 struct Threads(Option<Runtime>);
 
 impl Drop for Threads {
@@ -149,7 +149,7 @@ impl<'w> Run<'w> {
         &self.runner.plan.node(index).id
     }
 
-    /// Nodes neither settled nor begun.
+    /// Nodes neither complete nor started.
     fn open(&self) -> impl Iterator<Item = NodeIndex> {
         let order = self.runner.plan.order().iter().copied();
         order.filter(|index| !self.ended.contains_key(index) && !self.started.contains(index))
@@ -172,10 +172,10 @@ impl<'w> Run<'w> {
         Ok(())
     }
 
-    /// Refuses before anything is worked what is sure to fail: what stages object to, and devices that are not there.
+    /// Before anything runs, refuses what is sure to fail: objections of stages, and missing devices.
     fn check(&self) -> Result<()> {
         let Runner { store, last, plan, .. } = &**self.runner;
-        // What could be asked for is settled by now; what waits may be in the shared cache.
+        // The remote has been queried for all ready nodes. It may still have the results of waiting ones.
         let is_sure = |index| match self.ledger.readiness(index) {
             Ok(Readiness::Waits(_)) if plan.remote.is_some() => false,
             _ => is_sure_to_be_worked(&self.ledger, store, last, index),
@@ -231,7 +231,7 @@ impl<'w> Run<'w> {
         self.runner.folder.note(entry)
     }
 
-    /// Waits until everything is durable; what is not has failed.
+    /// Waits until everything is durable. Results that cannot be synced count as failed.
     fn settled(&mut self) -> Result<()> {
         for (stage, cause) in self.runner.syncer.finish() {
             let order = self.runner.plan.order();
@@ -265,7 +265,7 @@ impl<'w> Run<'w> {
         }
     }
 
-    /// Starts every open node that is ready and gets a share of what there is.
+    /// Starts every open node that is ready and gets a share of the slots.
     fn start(
         &mut self,
         at_work: &mut JoinSet<Result<StageResult>>,
@@ -313,7 +313,7 @@ impl<'w> Run<'w> {
         Ok(())
     }
 
-    /// Lets go what no stage at work or to come reads.
+    /// Evicts models that no running or pending stage reads.
     fn let_go(&self) {
         let held = &self.runner.held;
         if held.is_empty() {
@@ -345,7 +345,7 @@ impl<'w> Run<'w> {
         Summary { nodes, failures, blocked, interrupted, spent, saved: self.saved, traffic }
     }
 
-    /// What waits for a failed stage, be it through others, in the plan's order.
+    /// Nodes that depend on a failed stage, directly or not, in plan order.
     fn blocked(&self) -> Vec<(String, Vec<String>)> {
         let mut causes: BTreeMap<NodeIndex, BTreeSet<NodeIndex>> = BTreeMap::new();
         let mut blocked = Vec::new();

@@ -1,16 +1,16 @@
-//! What stages share while they are at work: devices, sessions with the server, and the machine's attention.
+//! What running stages share: devices, server sessions, and general slots.
 //!
-//! A stage that uses the engine is handed devices of its own, one that uses the server a number of sessions; a share is
-//! what is free divided by the stages that could begin now, so one alone has everything. On one device, stages that use
-//! the engine take turns, for the engine fills a device by itself. A device that holds the weights of what a stage reads is
-//! preferred; of those that hold as many, the first in the run file.
+//! A stage that uses the engine gets its own devices; one that uses the server gets a number of sessions. A
+//! share is what is free divided by the stages that could start now, so a single stage gets everything. On
+//! one device, stages that use the engine take turns, since the engine fills a device by itself. Devices that
+//! already hold the weights of the stage's models are preferred; among equals, the first in the run file.
 
 use crate::stage::card::Section;
 
-/// Stages at work at once that use neither devices nor sessions.
+/// Maximum number of concurrent stages that use neither devices nor sessions.
 const OTHERS: usize = 4;
 
-/// What one stage has to itself until it ends.
+/// Resources reserved for one stage until it ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Share {
     /// Names of the devices, in the run file's order.
@@ -20,7 +20,7 @@ pub struct Share {
     other: bool,
 }
 
-/// Stages that could begin now.
+/// Stages that could start now.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Contenders {
     pub engine: usize,
@@ -44,8 +44,8 @@ impl Slots {
         Self { devices: devices.iter().map(device).collect(), sessions, others: OTHERS }
     }
 
-    /// Takes a share for a stage that uses these sections; none while too little is free. `held` says how many of the
-    /// models that it reads the device of this name holds.
+    /// Reserves a share for a stage that uses these sections; none while too little is free. `held` returns
+    /// how many of the models that the stage reads are loaded on the named device.
     pub fn take(
         &mut self,
         uses: &[Section],

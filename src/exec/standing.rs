@@ -1,7 +1,7 @@
-//! A run with nothing to do: everything is as an earlier run of the same name left it.
+//! An up-to-date run: everything is as an earlier run of the same name left it.
 //!
-//! Such a run makes no folder of its own; the earlier one's journal gets a line, and its links are what it would have
-//! made. Asking for a run a hundred times leaves one run behind.
+//! Such a run creates no folder. It adds a line to the earlier run's journal, and that run's links are those
+//! it would create. Repeating a run a hundred times leaves one run folder.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -16,7 +16,7 @@ use crate::{
     store::{CachedResult, Cost, LastRun, Output, Store},
 };
 
-/// The earlier run, and what became of each stage.
+/// The earlier run, and the result of each stage.
 pub struct Standing {
     pub id: String,
     pub path: PathBuf,
@@ -24,7 +24,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Tells what happened, as a run that finds everything in the store does.
+    /// Reports the same events as a run that finds everything in the store.
     pub fn tell(&self, plan: &Plan, listener: &dyn Listener) -> Summary {
         let tell = |(index, known): &(NodeIndex, Option<CachedResult>)| {
             let id = plan.node(*index).id.as_str();
@@ -54,7 +54,8 @@ impl Standing {
     }
 }
 
-/// The newest finished run of this plan's name, if a run now would come to the same without any work.
+/// The newest finished run of this plan's name, if a run now would give the same results without running a
+/// stage.
 pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Option<Standing>> {
     let Some(last) = store.last_run(&plan.name) else { return Ok(None) };
     let Ok(path) = folder::existing(store, &last.id) else { return Ok(None) };
@@ -88,8 +89,8 @@ pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Opt
     if result.finish() != last.result {
         return Ok(None);
     }
-    // Said first and looked at again: a sweep may be taking the run, or its artifacts, away. Where nothing can be
-    // written, nothing is taken away either.
+    // Write first, then check again: a sweep may be removing the run or its artifacts. If nothing can be
+    // written, nothing is removed either.
     let journal = path.join("journal.jsonl");
     let said =
         Journal::open(&journal).and_then(|journal| journal.add(Entry::Repeated { pid: std::process::id() }));
@@ -102,12 +103,12 @@ pub fn standing(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Opt
         Ok(()) if journal.is_file() && there => {}
         Ok(()) => return Ok(None),
     }
-    // Without it the next look is slower.
+    // Without it, only the next check is slower.
     _ = store.save_stat_cache(&plan.name, &stat_cache);
     Ok(Some(Standing { id: last.id, path, nodes }))
 }
 
-/// Notes what a finished run came to.
+/// Remembers the results of a finished run.
 pub fn remember(store: &Store, ledger: &Ledger<'_>, id: &str, keys: &BTreeMap<String, Digest>) -> Result<()> {
     let plan = ledger.plan();
     let mut result = ResultDigest::new();
@@ -124,7 +125,7 @@ pub fn remember(store: &Store, ledger: &Ledger<'_>, id: &str, keys: &BTreeMap<St
     Ok(store.remember_run(&plan.name, &LastRun { id: id.to_owned(), result: result.finish() })?)
 }
 
-/// The digest over all stages in order, with their keys and outputs; a skipped one has none.
+/// The digest over all stages in order, with their keys and outputs; a skipped stage has none.
 struct ResultDigest(Encoder);
 
 impl ResultDigest {

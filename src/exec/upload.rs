@@ -1,7 +1,7 @@
-//! Results that earlier runs could not hand to the shared cache, handed on behind a run's back.
+//! Uploads results that earlier runs could not send to the shared cache, in the background.
 //!
-//! A thread begins with the run and ends with it, after the result it has in hand; what comes back to the remote while
-//! the run is at work takes the rest at the end. What still waits then is for the next run.
+//! The thread starts with the run and stops with it, after its current result. The end of the run uploads the
+//! rest if the remote is reachable by then. What remains waits for the next run.
 
 use std::{
     sync::{
@@ -25,7 +25,7 @@ pub struct Uploader {
 }
 
 impl Uploader {
-    /// Begins where something waits.
+    /// Starts a thread if any result waits.
     pub fn begin(runner: &Arc<Runner>) -> Self {
         let ending = Arc::<AtomicBool>::default();
         let due = runner.remote.as_ref().is_some_and(|remote| remote.is_due(&runner.store));
@@ -36,17 +36,17 @@ impl Uploader {
         Self { runner: runner.clone(), ending, thread }
     }
 
-    /// Ends it, and hands on what waits since, unless the run was stopped.
+    /// Stops the thread and uploads what has queued since, unless the run was stopped.
     pub fn finish(self) {
         let Self { runner, ending, thread } = self;
         ending.store(true, Ordering::Relaxed);
-        // One that crashed has left its results waiting.
+        // If the thread panicked, its results are still queued.
         _ = thread.map(JoinHandle::join);
         hand_on(&runner, &|| runner.cancel.is_cancelled());
     }
 }
 
-/// For a run with nothing to do: hands on what waits, unless the remote was away a short while ago.
+/// For a run with nothing to do: uploads what is queued, unless the remote was unreachable a short while ago.
 pub fn hand_on_alone(plan: &Plan, store: &Store) -> Result<Option<Traffic>> {
     let Some(remote) = plan.remote.clone().map(Remote::new) else { return Ok(None) };
     if remote.is_due(store) {
@@ -56,7 +56,7 @@ pub fn hand_on_alone(plan: &Plan, store: &Store) -> Result<Option<Traffic>> {
     Ok((traffic != Traffic::default()).then_some(traffic))
 }
 
-/// Whatever goes wrong is said and ends no run.
+/// Errors are reported and do not end the run.
 fn hand_on(runner: &Runner, stop: &dyn Fn() -> bool) {
     let Some(remote) = &runner.remote else { return };
     match remote.push_waiting(&runner.store, stop) {

@@ -1,4 +1,4 @@
-//! Where a stage writes what is not published yet.
+//! Where a stage writes its unpublished files.
 
 use std::path::PathBuf;
 
@@ -10,16 +10,17 @@ use crate::{
     store::{Store, StoreError, aside},
 };
 
-/// A folder for one try at a stage, gone afterwards. Its own for each try, for a killed run may leave programs behind
-/// that still write into theirs.
+/// A temporary folder for one try at a stage. Each try has its own, since programs left by a killed run may
+/// still write into theirs.
 pub struct WorkDir(TempDir);
 
 impl WorkDir {
-    /// The caller holds the key's lease: what lies here is nobody's, or of one who was taken for dead.
+    /// The caller holds the key's lease, so any files here are abandoned, or belong to a run whose lease
+    /// expired.
     pub fn new(store: &Store, key: &Digest) -> Result<Self> {
         let folder = absolute(store.root().join("tmp/work").join(key.to_string()));
         if folder.exists() {
-            // A program left behind may write at this moment; the rest is removed next time.
+            // A leftover program may be writing right now; the next try removes the rest.
             _ = std::fs::remove_dir_all(&folder);
         }
         let writing = |cause| StoreError::writing(&folder, cause);
@@ -48,7 +49,8 @@ impl WorkDir {
 
 impl Drop for WorkDir {
     fn drop(&mut self) {
-        // Nothing of it is wanted any more. What lies beside it is another's, who took this one for dead.
+        // Nothing in it is needed. Sibling folders belong to a run that took over after this one's lease
+        // expired.
         _ = std::fs::remove_dir_all(self.0.path());
         if let Some(folder) = self.0.path().parent() {
             _ = std::fs::remove_dir(folder);
@@ -56,7 +58,7 @@ impl Drop for WorkDir {
     }
 }
 
-/// A path that holds in any working folder.
+/// A path that is valid in any working directory.
 pub fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }

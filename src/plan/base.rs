@@ -1,6 +1,6 @@
-//! `model = "…"` at the top of a run file: short for a stage named `base`, of kind `model`, that reads from there.
+//! `model = "…"` at the top of a run file: short for a stage named `base` of kind `model`.
 //!
-//! It is written out before anything else looks at the stages, so it has the key of a stage that says the same at length.
+//! It is expanded before the stages are parsed, so its key equals that of the stage written in full.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::{
 
 /// The top-level key.
 pub const KEY: &str = "model";
-/// The stage it stands for.
+/// The stage it expands to.
 pub const STAGE: &str = "base";
 
 /// Whether the run file names its model at the top.
@@ -19,7 +19,7 @@ pub fn is_short(top: &Entry) -> bool {
     matches!(&top.value, RawValue::Table(sections) if sections.contains_key(KEY))
 }
 
-/// The run file with the stage written out. What points at the stage points at `model`.
+/// Expands `model` into the stage. The stage's locations point at `model`.
 pub fn written_out(reader: &Reader<'_>, mut top: Entry) -> Entry {
     let RawValue::Table(sections) = &mut top.value else { return top };
     let Some(model) = sections.get(KEY).cloned() else { return top };

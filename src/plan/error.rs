@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Class, Diagnostic, Failure};
 
-/// Where a mistake stands.
+/// Where a mistake is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Location {
     /// In the run file; lines and columns count from 1, columns in characters.
@@ -14,7 +14,7 @@ pub enum Location {
     Override(String),
 }
 
-/// One thing wrong with a run file or an override.
+/// An error in a run file or an override.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
     pub message: String,
@@ -40,18 +40,18 @@ impl fmt::Display for Location {
     }
 }
 
-/// What a problem is with.
+/// What a problem is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     Stage,
-    /// What `[server]` or `[engine]` say, which the stage is the first to need.
+    /// `[server]` or `[engine]`; the stage is the first to need the section.
     Section,
 }
 
-/// Why a stage that is to be worked would fail, or what may go wrong with it.
+/// Why a stage would fail, or what may go wrong with it.
 #[derive(Debug)]
 pub struct Problem {
-    /// None where it is with all that is to be worked.
+    /// None if the problem affects every stage that will run.
     pub stage: Option<String>,
     pub subject: Subject,
     pub place: Option<Location>,
@@ -69,7 +69,7 @@ impl fmt::Display for Problem {
 }
 
 impl Location {
-    /// With stars for every text in quotes.
+    /// Replaces quoted text with stars.
     pub fn without_texts(self) -> Self {
         let Self::File { path, line, column, excerpt } = self else { return self };
         let mut within: Option<char> = None;
@@ -97,7 +97,7 @@ impl Location {
 }
 
 impl Location {
-    /// Adds where it is to a JSON object.
+    /// Adds the location to a JSON object.
     fn add_to(&self, object: &mut Value) {
         match self {
             Self::File { path, line, column, .. } => {
@@ -133,10 +133,10 @@ impl Serialize for Problem {
     }
 }
 
-/// Code of anything wrong with a run file.
+/// Code of every error in a run file.
 const MISTAKE: &str = "plan::run_file";
 
-/// What keeps a run file from becoming a plan.
+/// Why a run file cannot become a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     #[error("cannot read the run file {path}")]
@@ -147,7 +147,7 @@ pub enum PlanError {
     },
     #[error("{}", several(.0.iter().map(|mistake| (mistake.to_string(), mistake.hint.clone()))))]
     Mistakes(Vec<Mistake>),
-    /// Stages that are to be worked would fail.
+    /// Stages that should run would fail.
     #[error("{}", several(.0.iter().map(|problem| (problem.to_string(), problem.cause.hint()))))]
     Refused(Vec<Problem>),
     #[error("stage \"{stage}\" reported no metric `{metric}`, which loop \"{turns}\" waits for")]
@@ -156,7 +156,7 @@ pub enum PlanError {
     NoStage {
         name: String,
         near: Option<String>,
-        /// Those that can be drawn anew.
+        /// The stages that can be resampled.
         drawn: Vec<String>,
     },
     #[error("stage \"{stage}\" is {class}: running it again gives the same result")]
@@ -165,7 +165,7 @@ pub enum PlanError {
     NoIteration { stage: String, iteration: String, last: Option<u32> },
 }
 
-/// The first mistake bare, the others as errors of their own, each but the last with its hint.
+/// The first mistake without a prefix, the others as separate errors. Each but the last has its hint.
 fn several(mistakes: impl Iterator<Item = (String, Option<String>)>) -> String {
     let mut text = String::new();
     let mut before: Option<Option<String>> = None;

@@ -1,9 +1,10 @@
-//! What a plan is going to cost, from what the same stages cost before.
+//! Estimates what a plan will cost, from earlier runs of its stages.
 //!
-//! A stage's figures are the mean of its earlier records in this store: of those with its kind and name the ones of a model
-//! of the same shape, and of them the ones whose parameters differ from its own in the fewest places. What is known to make
-//! more work, episodes and passes, counts in proportion, and rows that earlier results have count as no work. Judge tokens
-//! are paid at the prices of now. There is no estimate from another model, nor for one that is not on this machine.
+//! A stage's estimate is the mean of its earlier records in this store. It uses records of the same kind and
+//! name with a model of the same shape; of those, the ones whose parameters differ in the fewest places.
+//! Known differences in the amount of work, episodes and passes, scale the estimate. Reused rows count as no
+//! work. Judge tokens are priced at current prices. There is no estimate from another model, nor for a model
+//! that is not on this machine.
 
 use std::collections::BTreeMap;
 
@@ -17,26 +18,26 @@ use crate::{
     store::{ActionRecord, Cost, Store},
 };
 
-/// What one stage is expected to cost.
+/// The expected cost of one stage.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
     #[serde(flatten)]
     pub cost: Cost,
-    /// How many earlier records it is the mean of.
+    /// Number of earlier records averaged.
     pub records: usize,
-    /// How many parameters they were made with that are not the stage's own now.
+    /// Number of parameters in which those records differ from the stage.
     pub differing: usize,
 }
 
-/// Why there is no estimate of a stage.
+/// Why a stage has no estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NoEstimate {
-    /// There is no earlier run of it here.
+    /// It has no earlier run here.
     NoRecord,
     /// All earlier runs used another model.
     OtherModel,
-    /// Nothing is known of its model before it is downloaded, or made.
+    /// Its model is unknown until it is downloaded or made.
     NoModel,
 }
 
@@ -47,20 +48,20 @@ pub struct Unknown {
     pub why: NoEstimate,
 }
 
-/// The model that a stage samples from or trains, as far as it matters to its cost.
+/// The model that a stage samples from or trains, as far as it affects the cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Uses {
     NoModel,
-    /// One of this shape.
+    /// A model of this shape.
     Model(Digest),
     UnknownModel,
 }
 
-/// Rows of a stage to come that earlier results have.
+/// Rows of a pending stage that earlier results already have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Reused {
     pub rows: usize,
-    /// Those it is sure to need.
+    /// Number of rows it is sure to need.
     pub of: usize,
 }
 
@@ -72,12 +73,12 @@ impl Reused {
 }
 
 impl Estimate {
-    /// Of a result that is there.
+    /// The recorded cost of an existing result.
     pub fn of(cost: Cost) -> Self {
         Self { cost, records: 1, differing: 0 }
     }
 
-    /// Whether the figures are of just such a stage.
+    /// Whether the records have exactly the stage's parameters.
     pub fn is_alike(&self) -> bool {
         self.differing == 0
     }
@@ -96,10 +97,10 @@ impl CostHistory {
         Self(records)
     }
 
-    /// What a stage is expected to cost that takes these rows from earlier results.
+    /// The expected cost of a stage that reuses these rows.
     ///
     /// # Errors
-    /// Why there is nothing to tell it by.
+    /// Returns why there is no estimate.
     pub fn estimate(
         &self,
         stage: &Stage,
@@ -135,7 +136,7 @@ fn scaled(cost: Cost, factor: f64) -> Cost {
     }
 }
 
-/// Whether the record is of a stage that used a model of another shape, or read another from outside.
+/// Whether the record's stage used a model of another shape, or read another model from outside.
 fn is_other_model(stage: &Stage, uses: Uses, fields: &Value) -> bool {
     let theirs: Option<Digest> =
         fields.get(SHAPE).and_then(Value::as_str).and_then(|shape| shape.parse().ok());
@@ -149,7 +150,7 @@ fn params(fields: &Value) -> Option<&Map<String, Value>> {
     fields.get("params").and_then(Value::as_object)
 }
 
-/// How many times the work of a record's stage this one has.
+/// This stage's work as a multiple of the record's.
 fn more_work(stage: &Stage, fields: &Value) -> f64 {
     let kind = &stage.card.kind;
     let then = params(fields).and_then(|params| workload(kind, params));
@@ -161,7 +162,7 @@ fn priced(stage: &Stage, cost: Cost) -> Cost {
     Cost { dollars, ..cost }
 }
 
-/// `train[0003]/rollout` as the run file calls it.
+/// `train[0003]/rollout` as the run file names it.
 pub fn stage_name(id: &str) -> String {
     match (id.split_once('['), id.split_once("]/")) {
         (Some((turns, _)), Some((_, stage))) => format!("{turns}/{stage}"),
@@ -173,7 +174,7 @@ fn differing(stage: &Stage, fields: &Value) -> usize {
     others(stage, fields).count()
 }
 
-/// The parameters that a record was made with another value of; of files the content counts.
+/// The parameters whose values differ from the record's. Files are compared by content.
 fn others<'s>(stage: &'s Stage, fields: &Value) -> impl Iterator<Item = &'s String> {
     let theirs = params(fields);
     let is_keyed = |name: &&String| stage.card.params.get(*name).is_none_or(|param| param.keyed);

@@ -1,8 +1,8 @@
-//! What stages that are to be worked would fail with, findings before any is; and what is known of what they will write.
+//! Predicts how stages that will run would fail, before any runs, and what they will write.
 //!
-//! Every stage without a result, and those whose policies, scenarios and tools these read, are looked at once in the plan's
-//! order, each with what the ones before it are foreseen to write ([`crate::stage::prospect`]). With everything in the
-//! store nothing is looked at.
+//! It inspects each stage without a result, and the writers of the policies, scenarios and tools that these
+//! read. It goes once through the plan's order and passes each stage the expected outputs of the earlier ones
+//! ([`crate::stage::prospect`]). If every result is in the store, it inspects nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,29 +31,29 @@ use crate::{
 type Inputs = BTreeMap<String, Vec<(String, Foreseen)>>;
 type Outputs = Arc<BTreeMap<&'static str, Foreseen>>;
 
-/// A stage as it was last looked at: in a loop it mostly looks the same again.
+/// The last inspection of a stage. Iterations of a loop mostly reuse it.
 struct Seen {
     inputs: Inputs,
     settled: bool,
-    /// What the machine lacks for it, until that is findings.
+    /// What the machine lacks for it, until that is reported.
     lacking: Vec<Problem>,
     outputs: Outputs,
 }
 
-/// What is known of a plan's nodes ahead of time.
+/// What is known of a plan's nodes before they run.
 pub struct Foresight<'p> {
     plan: &'p Plan,
     outputs: BTreeMap<NodeIndex, Outputs>,
     findings: Findings,
 }
 
-/// What is said of stages to come, each thing once: stages of a loop are looked at for every iteration, and several stages
-/// may lack the same.
+/// Findings about pending stages, without duplicates: each iteration of a loop is inspected, and several
+/// stages may lack the same thing.
 #[derive(Default)]
 pub struct Findings {
-    /// What they would fail with.
+    /// Why they would fail.
     pub problems: Vec<Problem>,
-    /// What a person should know although they work.
+    /// Warnings that do not stop them.
     pub notes: Vec<Problem>,
     said: BTreeSet<(String, String)>,
 }
@@ -82,7 +82,8 @@ impl Findings {
 }
 
 impl<'p> Foresight<'p> {
-    /// `is_sure` says of a node that it will be worked on this machine; what the machine lacks is findings for these alone.
+    /// `is_sure` tells whether a node will run on this machine. Missing hardware or programs are reported
+    /// only for such nodes.
     pub fn new(ledger: &Ledger<'p>, store: &Store, is_sure: &dyn Fn(NodeIndex) -> bool) -> Self {
         let plan = ledger.plan();
         let mut foresight = Self { plan, outputs: BTreeMap::new(), findings: Findings::default() };
@@ -121,12 +122,12 @@ impl<'p> Foresight<'p> {
         self.findings
     }
 
-    /// What is known of an output of a node.
+    /// The expected output of a node.
     pub fn written(&self, node: NodeIndex, port: &str) -> &Foreseen {
         self.outputs.get(&node).and_then(|outputs| outputs.get(port)).unwrap_or(&Foreseen::Nothing)
     }
 
-    /// What is known of an artifact that a node reads.
+    /// The expected content of an artifact that a node reads.
     pub(super) fn of(&self, from: &InputSource) -> &Foreseen {
         let (node, port) = match from {
             InputSource::Output { node, port } => (node, port),
@@ -148,7 +149,7 @@ impl<'p> Foresight<'p> {
         self.of(from).policy()
     }
 
-    /// The model that a node will use, by its shape; its policies share one, mostly.
+    /// The shape of the model that a node will use. Its policies mostly share one model.
     pub(super) fn uses(&self, index: NodeIndex) -> Uses {
         let node = self.plan.node(index);
         let role = node.stage.card.inputs.iter().find(|(_, role)| role.artifact == "policy");
@@ -192,14 +193,15 @@ impl<'p> Foresight<'p> {
     }
 }
 
-/// At the parameter, role or section's key it is about; at the stage where the run file does not have that.
+/// Locates the finding at its parameter, role or section key; at the stage if the run file does not have
+/// that.
 fn problem(plan: &Plan, stage: &Stage, Objection { about, cause }: Objection) -> Problem {
     let own = about.and_then(|about| plan.place_of(stage, about).or_else(|| plan.section(about)));
     let place = own.or_else(|| plan.place_of(stage, ""));
     Problem { stage: Some(stage.name.clone()), subject: Subject::Stage, place, cause }
 }
 
-/// Nodes without a result, and those that tell of what these read.
+/// Nodes without a result, and the writers of the policies, scenarios and tools that they read.
 fn needed(plan: &Plan, ledger: &Ledger<'_>) -> Vec<bool> {
     let mut needed: Vec<bool> =
         (0..plan.graph.nodes.node_count()).map(|at| ledger.get(NodeIndex::new(at)).is_none()).collect();

@@ -1,4 +1,4 @@
-//! The DAG: loops unrolled, references followed, checked for cycles.
+//! The DAG: loops unrolled, references resolved, checked for cycles.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,17 +14,17 @@ use super::{
 };
 use crate::error::did_you_mean;
 
-/// One stage at one place: once outside loops, once per iteration within.
+/// One execution of a stage: one node outside loops, one per iteration within.
 pub struct Node {
     /// `rollout`, or `train[0003]/rollout`.
     pub id: String,
     pub stage: Arc<Stage>,
-    /// Index of the loop and iteration (from 1), where it is in one.
+    /// Index of the loop and iteration (from 1), if it is in a loop.
     pub turn: Option<Turn>,
     pub inputs: Vec<InputEdge>,
-    /// Not worked if this condition holds.
+    /// Skipped if this condition holds.
     pub stop_condition: Option<StopCondition>,
-    /// The metric by which it is decided whether later iterations are worked.
+    /// The metric that decides whether later iterations run.
     pub awaited: Option<String>,
 }
 
@@ -34,7 +34,7 @@ pub struct Turn {
     pub iteration: u32,
 }
 
-/// One artifact a node reads.
+/// An artifact that a node reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InputEdge {
     pub role: String,
@@ -49,12 +49,12 @@ pub enum InputSource {
         node: NodeIndex,
         port: String,
     },
-    /// The output of the last of these that was worked; later ones may be skipped.
+    /// The output of the last of these that ran; later ones may be skipped.
     Last(Vec<(NodeIndex, String)>),
 }
 
 impl InputSource {
-    /// The node an artifact comes from; the last of several.
+    /// The node that writes the artifact; the last of several.
     pub fn writer(&self) -> Option<NodeIndex> {
         match self {
             Self::Output { node, .. } => Some(*node),
@@ -63,7 +63,7 @@ impl InputSource {
     }
 }
 
-/// The loop ends once a metric of an earlier iteration is past a bound.
+/// Ends the loop once a metric of an earlier iteration passes a bound.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StopCondition {
     /// The stage that reports the metric, in the iterations that decide.
@@ -79,7 +79,7 @@ impl StopCondition {
     }
 }
 
-/// The nodes, an edge from each to those that wait for it, and an order in which none comes before what it waits for.
+/// The nodes, an edge from each to its dependents, and a topological order.
 pub struct Graph {
     pub nodes: DiGraph<Node, ()>,
     pub order: Vec<NodeIndex>,
@@ -87,7 +87,7 @@ pub struct Graph {
     pub loops: Vec<(String, u32)>,
 }
 
-/// Unrolls and links. `None` where the reader has noted why not.
+/// Unrolls loops and resolves references. `None` if the reader has noted a mistake.
 pub fn graph(reader: &Reader<'_>, parsed: &ParsedRun) -> Option<Graph> {
     let outer = Resolver { reader, parsed, within: None };
     let mut loops = Vec::new();
@@ -104,7 +104,7 @@ pub fn graph(reader: &Reader<'_>, parsed: &ParsedRun) -> Option<Graph> {
     let nodes = unrolled.nodes(&stages);
     match toposort(&nodes, None) {
         Ok(mut order) => {
-            // Among orders that work, the file's reads best.
+            // Of all topological orders, use the one closest to the file's order.
             stable(&nodes, &mut order);
             let loops = parsed.loops.iter().map(|turns| (turns.name.clone(), turns.iterations)).collect();
             Some(Graph { nodes, order, loops })
@@ -117,11 +117,11 @@ type Targets = Vec<(String, String, Target)>;
 
 struct LoopTargets {
     stages: Vec<Targets>,
-    /// Carried name to its start, and the stage and port that renew it.
+    /// Carried name to its initial artifact, and the stage and port that renew it.
     carry: BTreeMap<String, (Target, usize, String)>,
     /// Stage and metric that end the loop.
     until: Option<(usize, String)>,
-    /// Iterations by which the slowest reader of a carried value is behind.
+    /// The largest lag of any reader of a carried value, in iterations.
     lag: u32,
 }
 
@@ -145,7 +145,7 @@ fn loop_links(
     let until = turns.until.as_ref().map(|_| until(reader, parsed, turns));
     let stray = turns.stages.iter().filter(|stage| yields_nothing_carried(reader, turns, stage)).count();
     if stray > 0 {
-        // What is carried would seem to be renewed by nobody.
+        // Otherwise carried values would wrongly be reported as never renewed.
         return None;
     }
     let carried = turns.carry.iter().map(|(name, entry)| {
@@ -175,7 +175,7 @@ fn loop_links(
     Some(LoopTargets { stages, carry, until, lag })
 }
 
-/// Notes a stage that renews what its loop does not carry.
+/// Notes a stage whose `yields` names a value that its loop does not carry.
 fn yields_nothing_carried(reader: &Reader<'_>, turns: &ParsedLoop, stage: &ParsedStage) -> bool {
     let Some((name, entry)) = yields(stage).zip(stage.yields.as_ref()) else { return false };
     if turns.carry.contains_key(name) {
@@ -188,7 +188,7 @@ fn yields_nothing_carried(reader: &Reader<'_>, turns: &ParsedLoop, stage: &Parse
     true
 }
 
-/// The one stage, and its port, that renews a carried value.
+/// The one stage that renews a carried value, and its port.
 fn renewer(
     Resolver { reader, parsed, .. }: Resolver<'_>,
     turns: &ParsedLoop,
@@ -244,7 +244,7 @@ fn until(reader: &Reader<'_>, parsed: &ParsedRun, turns: &ParsedLoop) -> Option<
     })
 }
 
-/// Where each node will be: outer stages first, then loop by loop, iteration by iteration.
+/// Node indices after unrolling: outer stages first, then loop by loop, iteration by iteration.
 struct Unrolled<'a> {
     parsed: &'a ParsedRun,
     loops: &'a [LoopTargets],
@@ -287,7 +287,7 @@ impl<'a> Unrolled<'a> {
                 let all = 1..=self.parsed.loops[*turns].iterations;
                 InputSource::Last(all.map(|k| (self.inner(*turns, k, *stage), port.clone())).collect())
             }
-            // The resolver gives inner and carried links within loops only.
+            // The resolver returns inner and carried targets only within loops.
             (Target::Outer { stage, port } | Target::Inner { stage, port }, _) => {
                 InputSource::Output { node: NodeIndex::new(*stage), port: port.clone() }
             }
@@ -325,8 +325,9 @@ impl<'a> Unrolled<'a> {
         decides.then(|| metric.clone())
     }
 
-    /// Iteration k ends the loop if any iteration up to k-1-lag reached the goal; newer ones may still be at work.
-    /// The newest lag+1 of these decide: if an older one did, the iteration k-1-lag was itself skipped.
+    /// Iteration k is skipped if any iteration up to k-1-lag reached the goal; newer ones may still be
+    /// running. Checking the newest lag+1 of these is enough: if an older one reached it, iteration k-1-lag
+    /// was itself skipped.
     fn stop_condition(&self, Turn { turns, iteration }: Turn) -> Option<StopCondition> {
         let links = &self.loops[turns];
         let (stage, metric) = links.until.as_ref()?;
@@ -373,7 +374,7 @@ impl<'a> Unrolled<'a> {
     }
 }
 
-/// Reorders so that each node stands as early as its index and its dependencies allow.
+/// Reorders so that each node comes as early as its index and its dependencies allow.
 fn stable(nodes: &DiGraph<Node, ()>, order: &mut Vec<NodeIndex>) {
     let mut waiting: Vec<usize> =
         nodes.node_indices().map(|node| nodes.edges_directed(node, petgraph::Incoming).count()).collect();
@@ -395,7 +396,7 @@ fn cycle<T>(reader: &Reader<'_>, parsed: &ParsedRun, nodes: &DiGraph<Node, ()>) 
     let knot = tarjan_scc(nodes)
         .into_iter()
         .find(|knot| knot.len() > 1 || knot.iter().any(|node| nodes.contains_edge(*node, *node)))?;
-    // Walk along edges within the knot until a node comes again.
+    // Follow edges within the cycle until a node repeats.
     let mut path = vec![*knot.iter().min()?];
     let start = loop {
         let next = nodes.neighbors(*path.last()?).filter(|node| knot.contains(node)).min()?;

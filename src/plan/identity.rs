@@ -1,4 +1,4 @@
-//! Who an outside part is, as far as that can be known without asking it: what goes into keys for it.
+//! Identifies the server and the numerics for keys, as far as possible without contacting the server.
 
 use std::{
     collections::BTreeMap,
@@ -20,20 +20,20 @@ use crate::{
     store::FileDigests,
 };
 
-/// The MCP server, for keys.
+/// The MCP server's part of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerIdentity {
-    /// How it is reached and what is reached there.
+    /// How the server is reached, and what is started or contacted.
     pub reached: Value,
-    /// What decides an episode's outcome beside the server itself.
+    /// Settings other than the server itself that decide an episode's outcome.
     pub conduct: Value,
-    /// The files that `reached` has by content.
+    /// The files that count in `reached` by content.
     pub files: BTreeMap<PathBuf, Digest>,
-    /// Whether that says which server it is: what a URL leads to can only be asked.
+    /// Whether this identifies the server. A URL does not: its server must be asked.
     pub is_known: bool,
 }
 
-/// What a server calls itself.
+/// The name and version that a server reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerName {
     pub name: String,
@@ -41,7 +41,7 @@ pub struct ServerName {
 }
 
 impl ServerName {
-    /// From an artifact of type `server`.
+    /// Reads an artifact of type `server`.
     pub fn read(path: &Path) -> Option<Self> {
         let data::Server { name, version, .. } = data::read(path).ok()?.pop()?;
         Some(Self { name, version })
@@ -49,7 +49,7 @@ impl ServerName {
 }
 
 impl ServerIdentity {
-    /// `folder` is the run file's. `{mcprl}` stands for this version of mcprl.
+    /// `folder` is the run file's. `{mcprl}` counts as this version of mcprl.
     pub fn new(spec: &ServerSpec, folder: &Path, files: &FileDigests) -> Result<Self> {
         let mut by_content = BTreeMap::new();
         let reached = match &spec.transport {
@@ -74,7 +74,7 @@ impl ServerIdentity {
                     by_content.insert(path, digest);
                 }
                 let mut reached = json!({ "command": words, "env": hidden(env), "files": contents });
-                // Elsewhere it is a path of this machine.
+                // Outside the run file's folder, `cwd` is a path of this machine only.
                 if let Some(inner) = cwd.strip_prefix(folder).ok().filter(|inner| *inner != Path::new("")) {
                     reached["cwd"] = inner.to_string_lossy().into();
                 }
@@ -97,38 +97,38 @@ impl ServerIdentity {
     }
 }
 
-/// Whether the file is one of SQLite's or DuckDB's.
+/// Whether the file is a SQLite or DuckDB database.
 fn is_database(path: &Path) -> bool {
     let mut head = [0; 16];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
     read.is_ok() && (head == *b"SQLite format 3\0" || head[8..12] == *b"DUCK")
 }
 
-/// Of a value in place of it: keys are stored in the open, and values may be secrets.
+/// Replaces a value: keys are stored in plain text, and values may be secrets.
 fn digest(value: &str) -> Digest {
     Encoder::new("mcprl hidden value v1").text(value).finish()
 }
 
-/// Names with digests of values.
+/// Names with digests of their values.
 fn hidden(values: &BTreeMap<String, String>) -> BTreeMap<&String, Digest> {
     values.iter().map(|(name, value)| (name, digest(value))).collect()
 }
 
-/// What kind of arithmetic the engine does. Devices of one kind count as equal, whatever their number.
+/// The engine's arithmetic. Devices of one kind count as equal, whatever their number.
 ///
-/// `f32` is what is meant where no type is asked for, and the key says nothing of it.
+/// `f32` is the default, so the key leaves its name out.
 pub fn numerics(spec: &EngineSpec) -> String {
     let kind = if spec.devices.iter().any(|device| device.starts_with("cuda")) { "cuda" } else { "cpu" };
-    // Flash attention rounds what it multiplies.
+    // Flash attention rounds its operands.
     let rounded = matches!(spec.dtype, Some(Format::Bf16 | Format::F16));
     let flash = if cfg!(feature = "flash-attn") && kind == "cuda" && rounded { " flash" } else { "" };
     match spec.dtype {
-        // The second way: long sums in parts, rotary frequencies as in Transformers.
+        // Version 2: long sums are split, and rotary frequencies match Transformers.
         None | Some(Format::F32) => format!("{kind} 2"),
-        // The second way: gradients of attention are products of bf16 too. The third: so is attention, and keys and values
-        // are rounded. The fourth: as f32, adapters and rotary frequencies.
+        // Version 2: gradients of attention are products of bf16 too. Version 3: so is attention, and keys
+        // and values are rounded. Version 4: as f32, and adapters and rotary frequencies.
         Some(format @ (Format::Bf16 | Format::Nf4)) => format!("{kind} {} 4{flash}", format.name()),
-        // The second way: queries, keys and values are rounded. The third, on the CPU the second: as f32.
+        // Version 2: queries, keys and values are rounded. Version 3 (2 on the CPU): as f32.
         Some(Format::F16) if kind == "cuda" => format!("cuda f16 3{flash}"),
         Some(Format::F16) => format!("{kind} f16 2"),
     }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::store::Store;
 
-    /// How a server of this command is reached, in a project at `folder`.
+    /// The `reached` value for this command, in a project at `folder`.
     fn reached(folder: &Path, state: State, command: &[&str]) -> Value {
         let files = FileDigests::load(&Store::open(folder.join("cache")).unwrap());
         let command = command.iter().map(|word| (*word).to_owned()).collect();

@@ -1,38 +1,44 @@
-//! What a stage's key is made of.
+//! The fields of a stage's key.
 //!
 //! | field | in the key | why |
 //! |---|---|---|
-//! | schema of this encoding | yes | other encodings must not meet |
+//! | schema of this encoding | yes | keys of different encodings must not collide |
 //! | kind, revision | yes | the revision is raised when the code's meaning changes |
 //! | card | its digest | roles, outputs, prompts, command and its code; not its prose |
-//! | parameters | resolved values | a default written out is the same as the default |
+//! | parameters | resolved values | a default written out equals the default |
 //! | parameters with `keyed = false` | no | they change the speed, not the result |
 //! | parameters of type `file` | content | a moved or touched file is the same file |
-//! | inputs | role, name, digest | equal bytes from a changed stage stop a rerun from spreading |
-//! | seed | for kinds that draw | seeds draw differently; other stages do not care |
-//! | iteration | for kinds that draw, and external ones | the outside world is asked in each iteration |
-//! | which draw of a sample | no | it is mixed into the seed that the stage is handed and stands beside the key, see [`redrawn`] |
-//! | server, how it is reached | for kinds that use it | another command, address, environment or script is another server |
-//! | server, its name and version | for kinds that use it and read its `tools` | as the stage that wrote those was told |
-//! | server, conduct | for kinds that use it | isolation and limits decide outcomes |
+//! | inputs | role, name, digest | if a rerun writes equal bytes, its readers do not rerun |
+//! | seed | for kinds that draw | the seed does not affect other kinds |
+//! | iteration | for kinds that draw, and external ones | the outside world is queried in each iteration |
+//! | which draw of a sample | no | mixed into the stage seed, stored as key metadata, see [`redrawn`] |
+//! | server, how it is reached | for kinds that use it | command, address, environment and scripts |
+//! | server, name and version | for kinds that use it and read its `tools` | as reported with the tools |
+//! | server, conduct | for kinds that use it | isolation and limits affect outcomes |
 //! | numerics | for kinds that use the engine | CPU and CUDA round differently |
 //! | stage name, run name | no | renaming changes no result |
 //! | device index, threads, sessions, start timeout | no | they change the speed, not the result |
 //! | paths, times, host | no | a cache can be moved and shared |
 //!
-//! How a server is reached: the words of its command, of words that name a file the file's name and content; of the
-//! environment, and of headers, names and digests of values; the URL; `cwd` as the run file has it. A reference to a variable
-//! (`${NAME}`) counts as written, not by what the variable holds: a token may be renewed. A secret among the words of the
-//! command (`--api-key X`) counts by its digest. `{mcprl}` is this program's version, not its bytes. A database among those words counts as the word alone where the server may write to it
-//! (`state` is not `"read-only"`): else each episode would change every key. The variable a bearer token is in does not count.
+//! How a server is reached includes:
+//! - the words of its command; a word that names a file counts by the file's name and content
+//! - the names of environment variables and headers, and digests of their values
+//! - the URL
+//! - `cwd` as written in the run file
 //!
-//! Who is behind a URL can not be known from the key. The stage that asks it for its tools is worked in each run that is
-//! begun, not where one is resumed; what it says counts by content, so that nothing else is worked if it says the same. Where
-//! nobody answers, its last answer is taken, and said to be.
+//! A reference to a variable (`${NAME}`) counts as written, without the variable's value: a token may be
+//! renewed. A secret in the command (`--api-key X`) counts by its digest. `{mcprl}` is this program's
+//! version, not its bytes. If the server may write to a database named in the command (`state` is not
+//! `"read-only"`), only the word counts: otherwise each episode would change every key. The variable that
+//! holds a bearer token does not count.
 //!
-//! Not caught: a server whose data or answers change while its tool list, version, command and scripts stay the same,
-//! programs that a command finds through `PATH` or that its scripts import, changes of this program's code without a raised
-//! revision, processors that round differently.
+//! The key cannot identify the server behind a URL. The stage that lists its tools therefore reruns in each
+//! new run, but not in a resumed one. Its output counts by content, so if the server answers the same, no
+//! other stage reruns. If the server does not answer, its last answer is used, and the run reports that.
+//!
+//! Not detected: a server whose data or answers change while its tool list, version, command and scripts stay
+//! the same; programs that a command finds through `PATH` or that its scripts import; changes of this
+//! program's code without a raised revision; processors that round differently.
 
 use std::collections::BTreeMap;
 
@@ -50,14 +56,14 @@ use crate::{
 
 const SCHEMA: u32 = 2;
 
-/// One artifact as the key sees it.
+/// One input artifact in a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyInput {
     pub name: String,
     pub digest: Digest,
 }
 
-/// The fields of a key; stored beside it, so that a later rerun can be explained.
+/// The fields of a key. They are stored with the result, so that a later rerun can be explained.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KeyFields {
     pub schema: u32,
@@ -72,10 +78,10 @@ pub struct KeyFields {
     pub numerics: Option<String>,
 }
 
-/// What is the same for all stages of a run.
+/// The key's context: the server and the engine's numerics.
 pub struct KeyEnvironment<'a> {
     pub server: Option<&'a ServerIdentity>,
-    /// What the server called itself when it listed the tools that the stage knows.
+    /// The server's name and version when it listed the tools that the stage reads.
     pub name: Option<&'a ServerName>,
     pub numerics: &'a str,
 }
@@ -123,7 +129,8 @@ impl KeyFields {
     }
 
     pub fn key(&self) -> Digest {
-        // As the JSON object of `value` is encoded, its fields by name; a plan of many stages has no time for the object.
+        // Encodes like the JSON object of `value`, fields sorted by name. Building the object is too slow for
+        // a plan of many stages.
         let mut encoder = Encoder::new("mcprl stage key v1");
         encoder.object(10);
         encoder.text("card").text(&self.card.to_string());
@@ -145,7 +152,8 @@ impl KeyFields {
         encoder.finish()
     }
 
-    /// What keys have in common that differ only in which rows there are: what their cards mark with `rows`.
+    /// The digest shared by keys that differ only in their rows: it leaves out what the card marks with
+    /// `rows`.
     pub fn family(&self, card: &Card) -> Digest {
         let mut fields = self.clone();
         fields.params.retain(|name, _| !card.params.get(name).is_some_and(|param| param.rows));
@@ -155,13 +163,13 @@ impl KeyFields {
         encoder.finish()
     }
 
-    /// The seed a stage is handed: its own for each kind, iteration and draw. 0 for kinds that do not draw.
+    /// The seed passed to a stage: distinct for each kind, iteration and draw. 0 for kinds that do not draw.
     pub fn stage_seed(&self, draw: u64) -> u64 {
         self.seed.map_or(0, |seed| redrawn(stage_seed(seed, &self.kind, self.iteration), draw))
     }
 }
 
-/// The seed of a sample's `draw`th drawing: it is 0 at first, and one more each time another is asked for.
+/// The seed of a sample's `draw`th draw. The first draw is 0; each resample adds 1.
 fn redrawn(seed: u64, draw: u64) -> u64 {
     match draw {
         0 => seed,
@@ -169,7 +177,7 @@ fn redrawn(seed: u64, draw: u64) -> u64 {
     }
 }
 
-/// The seed that a stage of this kind draws with, in this iteration of its loop.
+/// The seed of a stage of this kind in this iteration of its loop.
 pub fn stage_seed(seed: u64, kind: &str, iteration: Option<u32>) -> u64 {
     let mut encoder = Encoder::new("mcprl stage seed v1");
     encoder.number(seed).text(kind).number(u64::from(iteration.unwrap_or(0)));

@@ -1,7 +1,7 @@
-//! Card defaults < run file < `MCPRL_*` < `--set`: one merged tree in which every value knows where it came from.
+//! Card defaults < run file < `MCPRL_*` < `--set`: one merged tree in which every value keeps its origin.
 //!
-//! The layers above the defaults are figment's; what defaults there are is known once those are merged and say which
-//! cards are meant, so they are filled in afterwards.
+//! figment merges the layers above the defaults. The merged tree names the cards, so the defaults are filled
+//! in afterwards.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -18,12 +18,12 @@ use super::{
 };
 use crate::mcp::{has_reference, secret::is_secret};
 
-/// What comes on top of the run file.
+/// Values that override the run file.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Overrides {
-    /// Environment variables, name and value, of which those that name a section of the run file count:
-    /// `MCPRL_SEED=3`, `MCPRL_LOOP__TRAIN__ITERATIONS=2`. For a secret of the server's environment or headers the value is
-    /// a reference to the variable itself, so that no run holds it.
+    /// Environment variables, name and value. Only those that name a section of the run file count:
+    /// `MCPRL_SEED=3`, `MCPRL_LOOP__TRAIN__ITERATIONS=2`. For a secret of the server's environment or headers
+    /// the value is a reference to the variable itself, so that no run stores it.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
     /// `a.b=value`, as given to `--set`; later ones win.
@@ -31,14 +31,14 @@ pub struct Overrides {
     pub set: Vec<String>,
 }
 
-/// Keys of a run file that an environment variable can name, and tables it can name something in. Other variables
+/// Keys of a run file that an environment variable can set, and tables whose keys it can set. Other variables
 /// that start with `MCPRL_` are not overrides.
 const KEYS: [&str; 3] = ["name", "seed", "model"];
 const TABLES: [&str; 5] = ["server", "engine", "cache", "stages", "loop"];
 const RUN_FILE: &str = "run file";
 
 impl Overrides {
-    /// Keeps of the environment what overrides something.
+    /// Keeps only the environment variables that override something.
     pub fn new(environment: impl IntoIterator<Item = (String, String)>, set: Vec<String>) -> Self {
         let kept = |(name, value): (String, String)| {
             let path = variable_path(&name)?;
@@ -48,23 +48,23 @@ impl Overrides {
         Self { environment: environment.into_iter().filter_map(kept).collect(), set }
     }
 
-    /// All of them as `--set` takes them, later ones winning.
+    /// All overrides in the syntax of `--set`; later ones win.
     pub fn spelled(&self) -> Vec<String> {
         let of_variable = |(name, text): (&String, &String)| Some(format!("{}={text}", variable_path(name)?));
         self.environment.iter().filter_map(of_variable).chain(self.set.iter().cloned()).collect()
     }
 }
 
-/// Tables of the run file whose values may be secrets, with the point behind.
+/// Tables of the run file whose values may be secrets, with a trailing dot.
 const SECRET_TABLES: [&str; 2] = ["server.env.", "server.headers."];
 
-/// Whether the value is written out and likely a secret of the server.
+/// Whether the value is literal and likely a secret of the server.
 fn is_secret_at(path: &str, value: &str) -> bool {
     let name = SECRET_TABLES.iter().find_map(|table| path.strip_prefix(table));
     name.is_some_and(|name| is_secret(name, value)) && has_reference(value) != Ok(true)
 }
 
-/// An override's value as messages show it.
+/// An override's value as shown in messages.
 fn shown<'t>(path: &str, text: &'t str) -> &'t str {
     let of_server = SECRET_TABLES.iter().any(|table| path.starts_with(table.trim_end_matches('.')));
     let name = path.rsplit('.').next().unwrap_or_default();
@@ -75,7 +75,8 @@ fn shown<'t>(path: &str, text: &'t str) -> &'t str {
     }
 }
 
-/// `MCPRL_LOOP__TRAIN__ITERATIONS` is `loop.train.iterations`, `MCPRL_SERVER__ENV__REGION` is `server.env.REGION`.
+/// Maps `MCPRL_LOOP__TRAIN__ITERATIONS` to `loop.train.iterations`, `MCPRL_SERVER__ENV__REGION` to
+/// `server.env.REGION`.
 fn variable_path(name: &str) -> Option<String> {
     let name = name.strip_prefix("MCPRL_")?;
     if let Some(variable) = name.strip_prefix("SERVER__ENV__") {
@@ -112,7 +113,7 @@ pub enum Origin {
         key: Range<usize>,
         value: Range<usize>,
     },
-    /// An override, as the person gave it.
+    /// An override, as the user gave it.
     Override(String),
     Card,
 }
@@ -142,7 +143,7 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// Overrides that are wrong in themselves are noted and left out.
+    /// Notes invalid overrides and leaves them out.
     pub fn new(source: &Source, overrides: &Overrides, reader: &Reader<'_>) -> Self {
         let mut figment = Figment::from(Layer { name: RUN_FILE.into(), values: source.values.clone() });
         let environment = overrides.environment.iter().filter_map(|(name, text)| {
@@ -165,7 +166,7 @@ impl Layers {
         Self { figment }
     }
 
-    /// All layers as one tree.
+    /// Merges all layers into one tree.
     pub fn merged(&self, source: &Source) -> Entry {
         let value = self.figment.find_value("").unwrap_or_else(|_| Value::from(Dict::new()));
         self.entry(&value, String::new(), source)
@@ -193,7 +194,7 @@ impl Layers {
             }
             Value::Empty(..) => RawValue::Text(String::new()),
             Value::Dict(_, fields) => {
-                // A table exists where the run file opens it, whoever adds keys to it.
+                // A table's location is its header in the run file, even if an override adds keys to it.
                 if let Some(spot) = source.spot(&path) {
                     origin = Origin::File { key: spot.key.clone(), value: spot.value.clone() };
                 }
@@ -214,7 +215,7 @@ impl Layers {
 }
 
 impl Entry {
-    /// Gives a table those of a card's defaults that it lacks, tables within it likewise.
+    /// Fills in the card's defaults that a table lacks, recursively.
     pub fn fill<'d>(&mut self, defaults: impl IntoIterator<Item = (&'d String, &'d Json)>) {
         let RawValue::Table(fields) = &mut self.value else { return };
         for (name, value) in defaults {
@@ -252,7 +253,7 @@ impl Entry {
         Self { path, value, origin: Origin::Card }
     }
 
-    /// What is in a table; nothing in anything else.
+    /// The values in a table; empty for anything else.
     pub fn fields_mut(&mut self) -> impl Iterator<Item = (&String, &mut Self)> {
         let fields = match &mut self.value {
             RawValue::Table(fields) => Some(fields),
@@ -261,7 +262,7 @@ impl Entry {
         fields.into_iter().flatten()
     }
 
-    /// What a table has under this name.
+    /// The table's value under this name.
     pub fn field(&self, name: &str) -> Option<&Self> {
         match &self.value {
             RawValue::Table(fields) => fields.get(name),
@@ -269,7 +270,7 @@ impl Entry {
         }
     }
 
-    /// The names in a table; none of anything else.
+    /// The names in a table; empty for anything else.
     pub fn names(&self) -> impl Iterator<Item = &String> {
         let fields = match &self.value {
             RawValue::Table(fields) => Some(fields),
@@ -278,7 +279,7 @@ impl Entry {
         fields.into_iter().flat_map(BTreeMap::keys)
     }
 
-    /// The kind of a stage, where it says one.
+    /// The stage's kind, if it has one.
     pub fn kind(&self) -> Option<&str> {
         match &self.field("kind")?.value {
             RawValue::Text(kind) => Some(kind),
@@ -286,7 +287,7 @@ impl Entry {
         }
     }
 
-    /// Without what is in it: for saying where it stands.
+    /// A copy without the contents, for pointing at its location.
     pub fn place(&self) -> Self {
         Self { path: self.path.clone(), value: RawValue::Table(BTreeMap::new()), origin: self.origin.clone() }
     }
@@ -296,9 +297,9 @@ fn layer(name: String, path: &str, text: &str) -> Result<Layer, Mistake> {
     if path.split('.').any(str::is_empty) {
         return Err(wrong_set(&name, "an override should name a key, like `loop.train.iterations=2`"));
     }
-    // figment reads numbers, booleans, lists and tables; whatever else is a string.
+    // figment reads numbers, booleans, lists and tables; anything else is a string.
     let value = match text.parse::<Value>().unwrap_or_else(|_| Value::from(text)) {
-        // TOML's `1e-4`, which figment takes for a word.
+        // figment reads TOML's `1e-4` as a string.
         Value::String(_, word) if word == text && text.contains(|c: char| c.is_ascii_digit()) => {
             text.parse::<f64>().map_or_else(|_| Value::from(word), Value::from)
         }

@@ -1,4 +1,4 @@
-//! What is settled so far, and what that makes ready. The same rules for planning and for running.
+//! Which nodes are complete, and which are therefore ready. Planning and running use the same rules.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -21,20 +21,20 @@ pub enum Completion {
         outputs: BTreeMap<String, Output>,
         metrics: BTreeMap<String, f64>,
     },
-    /// Its loop had reached its goal.
+    /// Its loop has reached its goal.
     Skipped,
 }
 
-/// What a node is worked with.
+/// The resolved inputs of a node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReadyInputs {
     /// By role.
     pub inputs: BTreeMap<String, Vec<ResolvedInput>>,
-    /// What the server called itself when it listed the tools that the node's stage knows.
+    /// The server's name and version when it listed the tools that the node reads.
     pub server: Option<Arc<ServerName>>,
 }
 
-/// One artifact that a node reads.
+/// An artifact that a node reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedInput {
     pub name: String,
@@ -47,7 +47,7 @@ pub enum Readiness {
     Ready(ReadyInputs),
     /// Its loop has reached its goal.
     Skipped,
-    /// These nodes are not settled.
+    /// These nodes are not complete.
     Waits(Vec<NodeIndex>),
 }
 
@@ -55,7 +55,7 @@ pub enum Readiness {
 pub struct Ledger<'p> {
     plan: &'p Plan,
     settled: Vec<Option<Completion>>,
-    /// What servers called themselves, by the node that asked.
+    /// The server's reported name and version, by the node that asked.
     servers: BTreeMap<NodeIndex, Arc<ServerName>>,
 }
 
@@ -74,7 +74,7 @@ impl<'p> Ledger<'p> {
         }
     }
 
-    /// Settles a node whose result is there.
+    /// Completes a node whose result exists.
     pub fn done(&mut self, node: NodeIndex, known: CachedResult) {
         let CachedResult { outputs, metrics, told, .. } = known;
         if let Ok(server) = serde_json::from_value(told) {
@@ -83,14 +83,14 @@ impl<'p> Ledger<'p> {
         self.complete(node, Completion::Done { outputs, metrics });
     }
 
-    /// What the server called itself when it listed the tools that this node reads.
+    /// The server's name and version when it listed the tools that this node reads.
     fn server(&self, node: NodeIndex) -> Option<&Arc<ServerName>> {
         let Node { stage, inputs, .. } = self.plan.node(node);
         let is_tools = |edge: &&InputEdge| {
             stage.card.inputs.get(&edge.role).is_some_and(|role| role.artifact == "tools")
         };
         let writer = inputs.iter().find(is_tools)?.from.writer()?;
-        // A stage between may have chosen among them.
+        // A stage in between may have selected some of the tools.
         self.servers.get(&writer).or_else(|| self.server(writer))
     }
 
@@ -98,8 +98,8 @@ impl<'p> Ledger<'p> {
         self.settled.get(node.index())?.as_ref()
     }
 
-    /// Whether a node can be worked now. Decided by recorded metrics and outputs alone, so that it is the same in a
-    /// cached run.
+    /// Whether a node can run now. Depends only on recorded metrics and outputs, so that a cached run decides
+    /// the same.
     pub fn readiness(&self, index: NodeIndex) -> Result<Readiness, PlanError> {
         let node = self.plan.node(index);
         let mut waits = Vec::new();
@@ -126,7 +126,8 @@ impl<'p> Ledger<'p> {
                     let input = ResolvedInput { name: edge.name.clone(), output, writer };
                     ready.inputs.entry(edge.role.clone()).or_default().push(input);
                 }
-                // An earlier stage that was skipped, or wrote less than its card says, takes its readers with it.
+                // If an earlier stage was skipped, or wrote less than its card declares, its readers are
+                // skipped too.
                 Ok(None) => return Ok(Readiness::Skipped),
                 Err(mut open) => waits.append(&mut open),
             }

@@ -1,7 +1,7 @@
-//! The memory that nodes at the engine will take, as far as their model is known.
+//! Estimates the memory of nodes that use the engine, as far as their model is known.
 //!
-//! Of a model no more than its `config.json` is read: in a local folder that a `model` stage names, or in the store where
-//! such a stage was worked. Of one that is made from nothing the parameters say it all.
+//! Of a model, only its `config.json` is read: from a local folder that a `model` stage names, or from the
+//! store if that stage has run. A model made from scratch is described by its parameters.
 
 use std::collections::BTreeMap;
 
@@ -19,17 +19,18 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Memory {
     pub device: String,
-    /// Bytes at most; none where that is not known.
+    /// Peak bytes; none if unknown.
     pub peak: Option<usize>,
-    /// What they hold.
+    /// The parts of the peak.
     pub parts: Option<Footprint>,
-    /// Bytes beside the peak of other models that stages before and after it read: held meanwhile as long as there is room.
+    /// Bytes in addition to the peak: models that earlier and later stages read, kept loaded while there is
+    /// room.
     #[serde(skip_serializing_if = "is_none")]
     pub held: usize,
-    /// Keys and values could take more than half of what is free, and so get that.
+    /// The KV cache could take more than half of the free memory, so it is limited to that half.
     #[serde(skip_serializing_if = "is_false")]
     pub halved: bool,
-    /// Why the peak is not known.
+    /// Why the peak is unknown.
     pub unknown: Option<&'static str>,
 }
 
@@ -43,7 +44,7 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// None where the node does not sample or train. `left`: bytes that are free.
+/// None if the node neither samples nor trains. `left`: free bytes.
 pub fn memory(
     plan: &Plan,
     foresight: &Foresight<'_>,
@@ -85,7 +86,7 @@ pub fn memory(
     Some(Memory { peak: Some(peak.total()), parts: Some(peak), halved, ..none })
 }
 
-/// For each of these nodes, worked in this order: bytes of all models that are held while it is at work.
+/// For each of these nodes, run in this order: bytes of all models loaded while it runs.
 pub fn held(plan: &Plan, foresight: &Foresight<'_>, ledger: &Ledger<'_>, worked: &[NodeIndex]) -> Vec<usize> {
     if worked.is_empty() {
         return Vec::new();

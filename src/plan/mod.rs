@@ -1,16 +1,16 @@
-//! Run file → plan: the DAG of stages with loops unrolled, their keys, and why each would be worked.
+//! Run file → plan: the DAG of stages with loops unrolled, their keys, and why each would run.
 //!
-//! Planning writes nothing, asks no network and touches no GPU. The same run file, overrides, cards and store give the
-//! same plan. What a later stage needs of an earlier one that is not finished stays open: its key is not known yet.
+//! Planning writes nothing and uses neither the network nor a GPU. The same run file, overrides, cards and
+//! store give the same plan. If a stage depends on one that is not finished, its key is not known yet.
 //!
 //! ```text
-//! Source  text, values, where each stands        source.rs
-//! Layers card < file < environment < --set      layers.rs, base.rs
-//! ParsedRun   typed, defaults filled in              parsed.rs, server.rs
-//! Graph   references followed, loops unrolled    link.rs, graph.rs
-//! Ledger  what is settled, what is ready         ledger.rs
-//! Foresight what stages to come would fail with   foresight.rs
-//! PlanReport  cached / run and why / waits, and costs report.rs, estimate.rs, memory.rs, models.rs
+//! Source     text, values and their spans             source.rs
+//! Layers     card < file < environment < --set        layers.rs, base.rs
+//! ParsedRun  typed, defaults filled in                parse.rs, server.rs
+//! Graph      references resolved, loops unrolled      references.rs, graph.rs
+//! Ledger     which nodes are complete, which ready    ledger.rs
+//! Foresight  how pending stages would fail            foresight.rs
+//! PlanReport cached / run and why / waits, and costs  report.rs, estimate.rs, memory.rs, models.rs
 //! ```
 
 mod base;
@@ -76,12 +76,12 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Everything a run will do, resolved once.
+/// A fully resolved run.
 pub struct Plan {
     pub name: String,
     pub server: Option<ServerSpec>,
     pub engine: EngineSpec,
-    /// Where results are shared with other machines. In no key.
+    /// Where results are shared with other machines. Not part of any key.
     pub remote: Option<RemoteSpec>,
     graph: Graph,
     identity: Option<ServerIdentity>,
@@ -93,7 +93,7 @@ impl Plan {
     pub fn new(source: &Source, overrides: &Overrides, cards: &Cards, files: &FileDigests) -> Result<Self> {
         let reader = Reader::new(source);
         let parsed = parse::parse(&reader, (source, overrides), cards, files)?;
-        // Also of a parsed with mistakes, so that all of them are reported at once.
+        // Runs even if parsing found mistakes, so that all of them are reported at once.
         let graph = parsed.as_ref().and_then(|parsed| graph::graph(&reader, parsed));
         let (parsed, graph) = reader.finish(parsed.zip(graph))?;
         let identity = match &parsed.server {
@@ -106,17 +106,17 @@ impl Plan {
         Ok(Self { name, server, engine, remote, graph, identity, numerics, places })
     }
 
-    /// Where the run file asks for a parameter or input of a stage, or with an empty name for the stage.
+    /// The location of a stage's parameter or input in the run file; of the stage itself if `about` is empty.
     fn place_of(&self, stage: &Stage, about: &str) -> Option<Location> {
         self.places.of(stage.origins.get(about)?)
     }
 
-    /// Where a section, or a key of it, stands.
+    /// The location of a section, or of a key in it.
     fn section(&self, path: &str) -> Option<Location> {
         self.places.section(path)
     }
 
-    /// All nodes, none before what it waits for.
+    /// All nodes in topological order.
     pub fn order(&self) -> &[NodeIndex] {
         &self.graph.order
     }
@@ -125,13 +125,13 @@ impl Plan {
         &self.graph.nodes[index]
     }
 
-    /// Files of the server's that count by their content in the keys of stages that use it, as they were.
+    /// The server's files whose content is in the keys of stages that use it, with the digests used.
     pub fn server_files(&self) -> impl Iterator<Item = (&Path, &Digest)> {
         let files = self.identity.iter().flat_map(|server| &server.files);
         files.map(|(path, digest)| (path.as_path(), digest))
     }
 
-    /// Whether the node asks a server who it is of which nothing else can be known.
+    /// Whether the node lists the tools of a server that the key cannot identify.
     fn asks_anew(&self, index: NodeIndex) -> bool {
         let card = &self.node(index).stage.card;
         self.identity.as_ref().is_some_and(|server| !server.is_known)
@@ -139,7 +139,7 @@ impl Plan {
             && card.outputs.values().any(|port| port.artifact == "server")
     }
 
-    /// What is wrong with a result of this node that has these metrics alone: that its loop waits for another.
+    /// The error if these metrics lack the one that the node's loop waits for.
     pub fn lacking(&self, index: NodeIndex, metrics: &BTreeMap<String, f64>) -> Option<PlanError> {
         let node = self.node(index);
         let metric = node.awaited.as_ref().filter(|metric| !metrics.contains_key(*metric))?.clone();
@@ -151,7 +151,7 @@ impl Plan {
         self.graph.loops.get(turn.turns).map_or("", |(name, _)| name)
     }
 
-    /// The fields of a node's key, its inputs known.
+    /// The fields of a node's key, given its inputs.
     pub fn fields(&self, index: NodeIndex, ready: &ReadyInputs) -> KeyFields {
         let node = self.node(index);
         let key_input = |fed: &ResolvedInput| KeyInput { name: fed.name.clone(), digest: fed.output.digest };

@@ -1,4 +1,4 @@
-//! Which model each policy of a plan stands on: the base that an adapter was trained over, through however many updates.
+//! Resolves the base model of each policy of a plan, through any number of adapter updates.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ const POLICY: &str = "policy";
 
 /// The models of a plan by the nodes that write them.
 pub struct Models {
-    /// Of each node that writes a policy, the one that wrote its model.
+    /// For each node that writes a policy, the node that wrote its model.
     makers: Vec<Option<NodeIndex>>,
 }
 
@@ -30,7 +30,8 @@ impl Models {
             makers[index.index()] = match sits_on(&card.kind, &node.stage.params) {
                 Some(role) => {
                     let edge = node.inputs.iter().find(|edge| edge.role == role);
-                    // What a loop went on from, should it end early: all of it stands on one model, or another is loaded.
+                    // The policy of the last iteration that ran, if the loop ends early. All iterations share
+                    // one model; otherwise another is loaded.
                     edge.and_then(|edge| makers[edge.from.writer()?.index()])
                 }
                 None => card.output_of_type(POLICY).map(|_| *index),
@@ -39,7 +40,7 @@ impl Models {
         Self { makers }
     }
 
-    /// The nodes that write the models which a node's stage shares with others, as far as it is known which they are.
+    /// The nodes that write the models that a node's stage shares with others, as far as they are known.
     pub fn read_by(&self, plan: &Plan, ledger: &Ledger<'_>, index: NodeIndex) -> BTreeSet<NodeIndex> {
         let node = plan.node(index);
         let shared = |edge: &&InputEdge| shares_model(&node.stage.card.kind, &node.stage.params, &edge.role);
@@ -56,7 +57,7 @@ impl Models {
         node.inputs.iter().filter(shared).filter_map(writer).filter_map(made).collect()
     }
 
-    /// Digests of the models of [`Self::read_by`] that are there.
+    /// Digests of those models of [`Self::read_by`] that exist.
     pub fn digests(&self, plan: &Plan, ledger: &Ledger<'_>, index: NodeIndex) -> Vec<Digest> {
         let digest = |maker: NodeIndex| match ledger.get(maker) {
             Some(Completion::Done { outputs, .. }) => {
@@ -184,7 +185,7 @@ scenarios = "tasks.heldout"
         assert!(found.contains(&"train[0002]/update: other".to_owned()), "{found:?}");
         assert!(found.contains(&"train[0002]/rollout: train[0001]/update".to_owned()), "{found:?}");
 
-        // The exam takes the last that was worked.
+        // The exam reads the last policy that was trained.
         let node = |id: &str| *plan.order().iter().find(|index| plan.node(**index).id == id).unwrap();
         let digest = Digest::of(b"trained");
         let outputs = [("policy".to_owned(), Output { digest, file: None })].into();

@@ -1,17 +1,17 @@
-//! What a person calls a stage of a run, in any spelling that something prints or takes.
+//! Parses the name of a stage of a run, in any spelling that is printed or accepted.
 //!
-//! | spelling | printed by |
+//! | spelling | used by |
 //! |---|---|
 //! | `exam`, `train[0003]/rollout` | `run`, `show`, `plan` |
 //! | `train.0003/rollout`, `train.0003/rollout/trajectories.parquet` | the run's folder |
 //! | `train[3]/rollout`, `train/rollout@3` | people, `--resample` |
-//! | `train/rollout`, `train.rollout` | the run file: every iteration's |
-//! | `train[0003]`, `train.0003`, `train` | people: every stage of it |
+//! | `train/rollout`, `train.rollout` | the run file: all iterations |
+//! | `train[0003]`, `train.0003`, `train` | people: all stages of it |
 
 /// A stage, an iteration, or an output of a stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeName {
-    /// Of an iteration alone, from 1.
+    /// A single iteration, from 1.
     pub iteration: Option<u32>,
     /// Loop and stage, or the stage alone; the path of an output may follow.
     parts: Vec<String>,
@@ -31,25 +31,25 @@ impl NodeName {
         {
             (iteration, parts[0]) = (Some(number), turns.to_owned());
         }
-        // The run file's own spelling: no name in it has a dot.
+        // The run file's spelling: its names have no dots.
         let first = parts.remove(0);
         let parts = first.split('.').map(str::to_owned).chain(parts).collect();
         Self { iteration: iteration.or(behind), parts }
     }
 
-    /// As the run file calls it: `train/rollout`.
+    /// As the run file names it: `train/rollout`.
     pub fn stage(&self) -> String {
         self.parts.join("/")
     }
 
-    /// Whether the node of this id is meant, or lies within what is meant.
+    /// Whether this name refers to the node of this id, or to something that contains it.
     pub fn means(&self, id: &str) -> bool {
         let node = Self::parse(id);
         let within = self.iteration.is_none() || self.iteration == node.iteration;
         within && self.parts.iter().zip(&node.parts).all(|(one, other)| one == other)
     }
 
-    /// Whether it names the whole of this id, and not a loop or an iteration of one.
+    /// Whether it names this id in full, not just its loop or iteration.
     pub fn is_whole(&self, id: &str) -> bool {
         self.parts.len() >= Self::parse(id).parts.len()
     }

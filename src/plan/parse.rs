@@ -31,20 +31,20 @@ use crate::{
     usage::Prices,
 };
 
-/// A run file before its references are followed.
+/// A run file before its references are resolved.
 pub struct ParsedRun {
     pub name: String,
     pub server: Option<ServerSpec>,
     pub engine: EngineSpec,
     pub remote: Option<RemoteSpec>,
-    /// Where sections and keys of them stand that a mistake may be found in later, by dotted path.
+    /// Locations of sections and keys, by dotted path, for mistakes found later.
     pub sections: BTreeMap<&'static str, Origin>,
-    /// In the order of the file.
+    /// In file order.
     pub stages: Vec<ParsedStage>,
     pub loops: Vec<ParsedLoop>,
-    /// Names of stages and loops that the file has and that could not be read.
+    /// Names of stages and loops that are in the file but could not be parsed.
     pub broken: BTreeSet<String>,
-    /// Whether nothing was wrong so far: only then is what seems to be missing not there.
+    /// Whether there are no mistakes so far. Only then does a missing name mean that the file lacks it.
     pub is_whole: bool,
 }
 
@@ -52,17 +52,17 @@ const MOST_ITERATIONS: u32 = 9999;
 
 /// A stage's values.
 pub struct Stage {
-    /// As the run file calls it, with the loop's name where it is in one: `tasks`, `train/rollout`.
+    /// As the run file names it, with the loop's name if it is in one: `tasks`, `train/rollout`.
     pub name: String,
     pub card: Arc<Card>,
     pub params: Map<String, Value>,
-    /// Contents of the parameters of type `file`, by parameter.
+    /// Digests of the parameters of type `file`, by parameter.
     pub files: BTreeMap<String, Digest>,
     pub seed: u64,
     pub cache: CacheMode,
-    /// Of judge tokens: the run file's, or the card's.
+    /// Judge token prices: the run file's, or the card's.
     pub prices: Option<Prices>,
-    /// Where a person wrote its keys; under the empty name, the stage itself.
+    /// Where its keys were written; the empty name is the stage itself.
     pub origins: BTreeMap<String, Origin>,
 }
 
@@ -75,10 +75,10 @@ pub struct ParsedStage {
     pub entry: Entry,
 }
 
-/// One artifact a stage asks for.
+/// An artifact that a stage reads.
 pub struct ParsedInput {
     pub role: String,
-    /// The role, or the artifact's name where the role takes several.
+    /// The role, or the artifact's name if the role takes several.
     pub name: String,
     pub artifact: String,
     pub entry: Entry,
@@ -99,7 +99,7 @@ pub struct ParsedUntil {
     pub at_most: Option<f64>,
 }
 
-/// Reads the run file under its overrides. What is wrong is noted, and what can be read all the same is in the parsed.
+/// Parses the run file with its overrides. Notes mistakes; returns what can be parsed despite them.
 pub fn parse(
     reader: &Reader<'_>,
     (source, overrides): (&Source, &Overrides),
@@ -133,7 +133,7 @@ pub fn parse(
     Ok(parser.parse(&top))
 }
 
-/// What stands where stages should, in and outside loops. What is not as it should be is noted later.
+/// The entries in the tables of stages, in and outside loops. Malformed ones are noted later.
 fn stages_of(top: &mut Entry) -> Vec<&mut Entry> {
     let mut tables = Vec::new();
     for (name, section) in top.fields_mut() {
@@ -149,7 +149,7 @@ fn stages_of(top: &mut Entry) -> Vec<&mut Entry> {
     tables.into_iter().flat_map(Entry::fields_mut).map(|(_, stage)| stage).collect()
 }
 
-/// Where a person wrote what a stage's table says.
+/// Where the keys of a stage's table were written.
 fn origins(stage: &Entry, fields: &BTreeMap<String, Entry>) -> BTreeMap<String, Origin> {
     let written = fields.iter().filter(|(_, entry)| entry.origin != Origin::Card);
     let own = std::iter::once((String::new(), stage.origin.clone()));
@@ -161,7 +161,7 @@ struct Table<'a> {
     name: &'a str,
     entry: &'a Entry,
     fields: &'a BTreeMap<String, Entry>,
-    /// Keys that misspelt ones were likely meant to be.
+    /// Known keys that misspelt ones probably meant.
     meant: Vec<&'a str>,
 }
 
@@ -172,7 +172,7 @@ struct RunFileParser<'a> {
     cards: &'a Cards,
     files: &'a FileDigests,
     seed: u64,
-    /// Whether a stage is made by `model`.
+    /// Whether `model` expands to a stage.
     short: bool,
     broken: RefCell<BTreeSet<String>>,
 }
@@ -243,7 +243,7 @@ impl RunFileParser<'_> {
         Some(ParsedRun { name, server, engine, remote, sections: places, stages, loops, broken, is_whole })
     }
 
-    /// Notes unknown keys of a table that holds stages; what is in them may be stages.
+    /// Notes unknown keys of a table that holds stages. Their contents may be stages.
     fn only<'k>(&self, table: &Entry, known: &[&'k str]) -> Vec<&'k str> {
         let unknown = table.names().filter(|name| !known.contains(&name.as_str()));
         let within = unknown.filter_map(|name| table.field(name)).flat_map(Entry::names);
@@ -275,7 +275,7 @@ impl RunFileParser<'_> {
         }
     }
 
-    /// Entries of a table, in the order of the file.
+    /// Entries of a table, in file order.
     fn ordered<'e>(&self, table: &'e Entry) -> Vec<(&'e String, &'e Entry)> {
         let mut entries: Vec<_> = self.reader.table(table).into_iter().flatten().collect();
         entries.sort_by_key(|(_, entry)| match &entry.origin {
@@ -300,7 +300,7 @@ impl RunFileParser<'_> {
         all.iter().filter_map(stage).collect()
     }
 
-    /// Of a stage or loop that an override names and the run file does not have.
+    /// Notes an override of a stage or loop that the run file lacks.
     fn not_there<'n, T>(
         &self,
         what: &str,
@@ -404,7 +404,7 @@ impl RunFileParser<'_> {
                         files.insert(param_name.clone(), digest);
                     }
                 }
-                // `2` and `2.0` are one value of a number, and so have one key.
+                // `2` and `2.0` are equal numbers, so they must give the same key.
                 (ParamType::Number, _) => value = value.as_f64().into(),
                 _ => {}
             }
@@ -414,7 +414,7 @@ impl RunFileParser<'_> {
         (params, files)
     }
 
-    /// Notes parameters that others need and that are not given.
+    /// Notes missing parameters that given ones need.
     fn needs(&self, card: &Card, stage: &Table<'_>, params: &Map<String, Value>) {
         let is_asked = |value: &Value| *value != Value::Bool(false) && value.as_f64() != Some(0.0);
         for (name, param) in &card.params {
@@ -443,7 +443,7 @@ impl RunFileParser<'_> {
         }
     }
 
-    /// The folder of a model and its digest; inside, none for a hub id.
+    /// The folder of a model and its digest; the inner option is none for a hub id.
     fn model(&self, entry: &Entry, text: &str) -> Option<Option<(PathBuf, Digest)>> {
         let path = self.source.folder().join(text);
         let path = std::path::absolute(&path).unwrap_or(path);
@@ -528,7 +528,7 @@ impl RunFileParser<'_> {
                 return self.reader.wrong(entry, Part::Key, message, None);
             }
             let (name, entry) = ((*name).clone(), (*entry).clone());
-            // As many as there may be, so that no number of iterations seems too large.
+            // If the number is invalid, assume the maximum, so that no lag seems too large.
             let iterations = iterations.unwrap_or(MOST_ITERATIONS);
             Some(ParsedLoop { name, iterations, carry: carry?, until: until.flatten(), stages, entry })
         };

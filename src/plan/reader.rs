@@ -1,4 +1,4 @@
-//! Reads typed values out of the merged tree and collects what is wrong with them, so that one look shows all mistakes.
+//! Reads typed values from the merged tree and collects all mistakes, so that they are reported together.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::error::did_you_mean;
 
-/// What of an entry is pointed at.
+/// Which part of an entry a message points at.
 #[derive(Clone, Copy)]
 pub enum Part {
     Key,
@@ -28,7 +28,7 @@ impl<'a> Reader<'a> {
         Self { source, mistakes: RefCell::default() }
     }
 
-    /// The value, unless something was wrong.
+    /// Returns the value, or all mistakes if there are any.
     pub fn finish<T>(&self, value: Option<T>) -> Result<T, PlanError> {
         let mut mistakes = self.mistakes.take();
         match value {
@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
         self.mistakes.borrow().is_empty()
     }
 
-    /// Notes a mistake at an entry. Always `None`, to end a chain with.
+    /// Notes a mistake at an entry. Always returns `None`, to end a chain.
     pub fn wrong<T>(&self, entry: &Entry, part: Part, message: String, hint: Option<String>) -> Option<T> {
         let place = match (&entry.origin, part) {
             (Origin::File { key, .. }, Part::Key) => Some(self.source.place(key.clone())),
@@ -58,7 +58,8 @@ impl<'a> Reader<'a> {
         self.note(Mistake { message, place, hint })
     }
 
-    /// The same of a value that is not to be shown, and so at its key, without the texts of its line.
+    /// Like `wrong`, for a value that must not be shown: points at the key and masks the quoted text of its
+    /// line.
     pub fn wrong_secret<T>(&self, entry: &Entry, message: String, hint: String) -> Option<T> {
         let place = match &entry.origin {
             Origin::File { key, .. } => Some(self.source.place(key.clone()).without_texts()),
@@ -68,7 +69,7 @@ impl<'a> Reader<'a> {
         self.note(Mistake { message, place, hint: Some(hint) })
     }
 
-    /// Always `None`.
+    /// Always returns `None`.
     pub fn note<T>(&self, mistake: Mistake) -> Option<T> {
         let mut mistakes = self.mistakes.borrow_mut();
         if !mistakes.contains(&mistake) {
@@ -100,7 +101,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A whole number of at least `least`.
+    /// An integer of at least `least`.
     pub fn integer(&self, entry: &Entry, least: u64) -> Option<u64> {
         let RawValue::Integer(number) = entry.value else { return self.mistyped(entry, "an integer") };
         match u64::try_from(number).ok().filter(|number| *number >= least) {
@@ -122,8 +123,8 @@ impl<'a> Reader<'a> {
         fields.iter().map(|(name, item)| Some((name.clone(), self.text(item)?.to_owned()))).collect()
     }
 
-    /// Notes every key of a table that is not among `known`. Returns the known keys these were likely meant to be, so
-    /// that they are not noted as missing as well.
+    /// Notes all unknown keys of a table. Returns the known keys that these probably meant, so that they are
+    /// not also reported as missing.
     pub fn only<'k>(&self, table: &Entry, known: &[&'k str]) -> Vec<&'k str> {
         let mut meant = Vec::new();
         let Some(fields) = self.table(table) else { return meant };

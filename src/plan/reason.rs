@@ -1,4 +1,4 @@
-//! Why a stage is worked again, with the old value and the new one.
+//! Why a stage reruns, with the old value and the new one.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -16,13 +16,13 @@ use crate::{
     store::TOLD,
 };
 
-/// One cause of a rerun. Old and new are compared against the newest earlier result of the same stage.
+/// One cause of a rerun. Compares with the newest earlier result of the same stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "kebab-case")]
 pub enum RerunReason {
-    /// There is no earlier result.
+    /// It has no earlier result.
     First,
-    /// Keys are made differently since.
+    /// The key format changed.
     Schema {
         old: Option<u32>,
         new: u32,
@@ -31,23 +31,23 @@ pub enum RerunReason {
         old: String,
         new: String,
     },
-    /// The code means something else since.
+    /// The stage's code changed its meaning.
     Revision {
         old: u32,
         new: u32,
     },
-    /// The card, a prompt or the command's code.
+    /// The card, a prompt or the command's code changed.
     Card {
         old: Digest,
         new: Digest,
     },
-    /// A file of the card: a prompt, or the command's code.
+    /// A file of the card changed: a prompt, or the command's code.
     CardFile {
         what: CardFile,
-        /// Relative to the run file, as a card on disk has it: `stages/judge/relative.jinja`.
+        /// Relative to the run file, for a card on disk: `stages/judge/relative.jinja`.
         path: String,
     },
-    /// A parameter, by its dotted name; `None` where it was not there.
+    /// A parameter changed, by its dotted name. `None` means absent.
     Param {
         name: String,
         old: Option<Value>,
@@ -58,17 +58,17 @@ pub enum RerunReason {
         name: String,
         old: Option<Digest>,
         new: Option<Digest>,
-        /// The stage that wrote the new one.
+        /// The stage that wrote the new artifact.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<String>,
     },
-    /// The same names stand in another order.
+    /// The same names are in another order.
     InputOrder {
         role: String,
         old: Vec<String>,
         new: Vec<String>,
     },
-    /// The server offers other tools, or describes them otherwise.
+    /// The server offers other tools, or changed their descriptions.
     Tools {
         role: String,
         #[serde(flatten)]
@@ -82,7 +82,7 @@ pub enum RerunReason {
         old: Option<u32>,
         new: Option<u32>,
     },
-    /// Something about the server, by its dotted name.
+    /// A server setting changed, by its dotted name.
     Server {
         name: String,
         old: Option<Value>,
@@ -92,52 +92,53 @@ pub enum RerunReason {
         old: Option<String>,
         new: Option<String>,
     },
-    /// The result is there but can not be used.
+    /// The result exists but cannot be used.
     Damaged {
         output: Option<String>,
         problem: String,
     },
-    /// The same was worked before, but its record is gone.
+    /// The stage ran with the same key before, but the record is gone.
     Gone,
-    /// Something was worked in its place before, whose record is gone: what changed is not known.
+    /// The stage ran with another key before, but the record is gone, so the change is unknown.
     Forgotten,
-    /// The result is there, and the stage that made it said `cache = "off"`.
+    /// The result exists, but its stage had `cache = "off"`.
     Withheld,
-    /// The result is there, without a metric that its loop waits for.
+    /// The result exists, but lacks a metric that its loop waits for.
     NoMetric {
         metric: String,
     },
-    /// The run file says `cache = "refresh"` or `"off"`.
+    /// The run file sets `cache = "refresh"` or `"off"`.
     NotCached,
-    /// Asked for with `--resample`.
+    /// Requested with `--resample`.
     Resample,
-    /// The stage asks the server who it is, which in each run may be another.
+    /// The stage queries the server's identity, which may change between runs.
     AskedAnew,
 }
 
-/// Under this name the parts of the card stand beside the fields of a key in a record.
+/// The field of a record that holds the card's parts, next to the key's fields.
 const PARTS: &str = "card_parts";
 
-/// Under this name the shape of the model that the stage's policy sat on.
+/// The field for the shape of the model behind the stage's policy.
 pub(super) const SHAPE: &str = "model_shape";
 
-/// Under this name which draw of the sample it is, where it is not the first.
+/// The field for the number of the draw, if it is not the first.
 const DRAW: &str = "draw";
 
-/// What a record stores beside the fields of its key, and in no key of its own.
+/// Metadata that a record stores with its key's fields. Not part of the record's own key.
 #[derive(Debug, Default)]
 pub struct KeyMetadata {
-    /// What its card was made of.
+    /// The parts of its card.
     pub parts: CardParts,
-    /// Of the model that the stage's policy sat on.
+    /// The shape of the model behind the stage's policy.
     pub shape: Option<Digest>,
-    /// Which draw of the sample it is.
+    /// The number of the sample's draw.
     pub draw: u64,
-    /// What the server calls itself that the stage asked: in the keys of those that know its tools.
+    /// The name and version of the server that the stage queried. They are in the keys of stages that read
+    /// its tools.
     pub server: Option<ServerName>,
 }
 
-/// What a record stores of a key.
+/// The key fields and metadata as stored in a record.
 pub fn stored(fields: &KeyFields, beside: &KeyMetadata) -> Value {
     let KeyMetadata { parts, shape, draw, server } = beside;
     let mut value = fields.value();
@@ -154,17 +155,17 @@ pub fn stored(fields: &KeyFields, beside: &KeyMetadata) -> Value {
     value
 }
 
-/// Which draw of the sample a record is.
+/// The number of a record's draw.
 pub fn stored_draw(stored: &Value) -> u64 {
     stored.get(DRAW).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// What the card of a record was made of, where the record is not too old to say.
+/// The parts of a record's card. None for old records.
 pub fn stored_parts(stored: &Value) -> Option<CardParts> {
     serde_json::from_value(stored.get(PARTS)?.clone()).ok()
 }
 
-/// The files of the card that are others than they were; the card as a whole where it is not known which.
+/// The changed files of the card; the whole card if the files are not known.
 fn card_changes(
     old: (Digest, Option<CardParts>),
     new: &KeyFields,
@@ -179,7 +180,8 @@ fn card_changes(
     files.into_iter().map(named).collect()
 }
 
-/// Every difference between a record's key and another one, whose card is made of `parts`. Empty where they are equal.
+/// All differences between a record's key and a new one, whose card consists of `parts`. Empty if they are
+/// equal.
 pub fn differences(
     stored: &Value,
     new: &KeyFields,
@@ -192,7 +194,7 @@ pub fn differences(
     };
     let mut reasons = Vec::new();
     if old.schema != new.schema {
-        // What else differs may be how things were written.
+        // Other differences may come from the format.
         return vec![RerunReason::Schema { old: Some(old.schema), new: new.schema }];
     }
     if old.kind != new.kind {
@@ -254,7 +256,7 @@ fn input_changes(old: &Inputs, new: &Inputs) -> Vec<RerunReason> {
         .collect()
 }
 
-/// Of a role whose artifacts are as many, under the same names.
+/// Compares the order of a role's artifacts, if their number and names are equal.
 fn order_change(role: &str, old: &[KeyInput], new: &[KeyInput]) -> Option<RerunReason> {
     let names = |inputs: &[KeyInput]| inputs.iter().map(|input| input.name.clone()).collect::<Vec<_>>();
     let sorted = |mut names: Vec<String>| {
@@ -269,7 +271,7 @@ fn order_change(role: &str, old: &[KeyInput], new: &[KeyInput]) -> Option<RerunR
     })
 }
 
-/// Differing leaves of two values, by dotted name.
+/// Leaves that differ between two values, by dotted name.
 fn changes(old: Value, new: Value) -> Vec<(String, Option<Value>, Option<Value>)> {
     let (mut left, mut right) = (BTreeMap::new(), BTreeMap::new());
     leaves(String::new(), old, &mut left);
@@ -287,7 +289,7 @@ fn changes(old: Value, new: Value) -> Vec<(String, Option<Value>, Option<Value>)
 fn leaves(path: String, value: Value, into: &mut BTreeMap<String, Value>) {
     match value {
         Value::Object(mut fields) if fields.len() == 1 && fields.get("file").and_then(digest).is_some() => {
-            // A file counts by its content: one value, whatever stood there before.
+            // A file is one value, its content digest, whatever the parameter was before.
             _ = into.insert(path, fields.remove("file").unwrap_or_default());
         }
         Value::Object(fields) if !fields.is_empty() => {
@@ -305,7 +307,7 @@ struct Shown<'a, T>(&'a Option<T>);
 impl<T: fmt::Display> fmt::Display for Shown<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            // Long values are cut: the stored fields have them whole.
+            // Long values are truncated; the stored fields keep them whole.
             Some(value) => {
                 let text = value.to_string();
                 let cut: String = text.chars().take(60).collect();
@@ -321,7 +323,7 @@ fn digest(value: &Value) -> Option<Digest> {
     value.as_str()?.parse().ok()
 }
 
-/// A value, or of a digest its beginning.
+/// A value; a digest is shortened.
 fn shown(value: &Option<Value>) -> String {
     match value.as_ref().and_then(digest) {
         Some(digest) => digest.short(),
@@ -341,7 +343,7 @@ impl fmt::Display for RerunReason {
             Self::CardFile { what: CardFile::Prompt, path } => write!(f, "prompt {path} edited"),
             Self::CardFile { what: CardFile::Code, path } => write!(f, "code {path} edited"),
             Self::Param { name, old, new } => {
-                // A file counts by its content, under `file`.
+                // A file's digest is stored under `file`.
                 let is_file = [old, new].into_iter().flatten().all(|value| digest(value).is_some());
                 let name = if is_file { name.strip_suffix(".file").unwrap_or(name) } else { name };
                 write!(f, "params.{name} {} → {}", shown(old), shown(new))
@@ -409,7 +411,8 @@ mod tests {
         }
     }
 
-    /// What is said of a change of the fields; also that it changes the key, and survives being stored.
+    /// The message for a change of the fields. Also checks that the change alters the key and survives
+    /// storage.
     fn said(change: impl FnOnce(&mut KeyFields)) -> String {
         let (old, mut new) = (fields(), fields());
         change(&mut new);
@@ -476,7 +479,7 @@ mod tests {
             "prompt stages/judge/relative.jinja edited, code stages/judge/foo.py edited"
         );
         assert!(said(parts("a", "b")).starts_with("card "), "its outputs or another part of the card itself");
-        // What is stored for this is no part of the key.
+        // The stored metadata is not part of the key.
         let stored: KeyFields = serde_json::from_value(stored(&old, &beside())).unwrap();
         assert_eq!(stored.key(), old.key());
     }

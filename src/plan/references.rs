@@ -1,4 +1,4 @@
-//! Follows references: `stage`, `stage.output`, `@carried`, `@carried~lag`, `loop.carried`.
+//! Resolves references: `stage`, `stage.output`, `@carried`, `@carried~lag`, `loop.carried`.
 
 use super::{
     layers::{Entry, RawValue},
@@ -20,12 +20,12 @@ pub enum Target {
     Result { turns: usize, name: String },
 }
 
-/// Follows references as seen from outside all loops, or from within one.
+/// Resolves references from outside all loops, or from within one.
 #[derive(Clone, Copy)]
 pub struct Resolver<'a> {
     pub reader: &'a Reader<'a>,
     pub parsed: &'a ParsedRun,
-    /// Index of the loop around.
+    /// Index of the enclosing loop.
     pub within: Option<usize>,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Resolver<'a> {
         self.parsed.loops.get(self.within?)
     }
 
-    /// Follows the reference in `entry` to an artifact of this type.
+    /// Resolves the reference in `entry` to an artifact of this type.
     pub fn link(&self, entry: &Entry, artifact: &str) -> Option<Target> {
         let text = self.reader.text(entry)?;
         if let Some(carried) = text.strip_prefix('@') {
@@ -205,7 +205,7 @@ impl<'a> Resolver<'a> {
             return Some(());
         }
         let known = || turns.carry.keys().map(String::as_str);
-        // What is carried has no loop's name before it.
+        // A carried name has no loop prefix.
         let bare = name.rsplit('.').next().unwrap_or(name);
         let near = known().find(|known| *known == bare).or_else(|| did_you_mean(name, known()));
         let within = self.reader.text(entry).is_some_and(|text| text.starts_with('@'));
@@ -229,7 +229,8 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// Type of a carried value: that of the stage which renews it, as far as its card says so; else of its first reader.
+/// Type of a carried value: the output type of the stage that renews it, if that stage has one output; else
+/// the input type of its first reader.
 pub fn carried_type(parsed: &ParsedRun, turns: usize, name: &str) -> Option<String> {
     let turns = parsed.loops.get(turns)?;
     let reads = |entry: &Entry| match &entry.value {
@@ -245,7 +246,7 @@ pub fn carried_type(parsed: &ParsedRun, turns: usize, name: &str) -> Option<Stri
     })
 }
 
-/// The carried value a stage renews.
+/// The carried value that a stage renews.
 pub fn yields(stage: &ParsedStage) -> Option<&str> {
     match &stage.yields.as_ref()?.value {
         RawValue::Text(name) => Some(name),
@@ -253,7 +254,7 @@ pub fn yields(stage: &ParsedStage) -> Option<&str> {
     }
 }
 
-/// `"train" and "heldout" of type scenarios`, for messages.
+/// `"train" (scenarios), "heldout" (scenarios)`, for messages.
 fn outputs(stage: &ParsedStage) -> String {
     let outputs = stage.stage.card.outputs.iter();
     let outputs: Vec<_> = outputs.map(|(name, port)| format!("\"{name}\" ({})", port.artifact)).collect();

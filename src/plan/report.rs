@@ -1,4 +1,4 @@
-//! What a run would do, node by node.
+//! What a run would do with each node.
 
 use std::collections::BTreeSet;
 
@@ -32,11 +32,11 @@ pub enum Status {
         key: Digest,
         reasons: Vec<RerunReason>,
     },
-    /// For nodes that are to be worked first.
+    /// Other nodes must run first.
     Waits {
         on: Vec<String>,
         rerun: Rerun,
-        /// Why it will be worked whatever they write.
+        /// Reasons to run that do not depend on those nodes' outputs.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         reasons: Vec<RerunReason>,
     },
@@ -44,14 +44,14 @@ pub enum Status {
     Skipped,
 }
 
-/// Whether a node that waits will be worked.
+/// Whether a waiting node will run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rerun {
     Will,
-    /// If what it waits for writes something else than before.
+    /// If the nodes it waits for write something else than before.
     IfInputsChange,
-    /// If its loop does not reach its goal before.
+    /// If its loop does not reach its goal earlier.
     UnlessGoalReached,
 }
 
@@ -59,16 +59,16 @@ pub enum Rerun {
 pub struct NodeStatus {
     pub id: String,
     pub kind: String,
-    /// Name of the loop and iteration.
+    /// Loop name and iteration.
     pub turn: Option<(String, u32)>,
     #[serde(flatten)]
     pub status: Status,
-    /// What it is expected to cost; what it did, where its result is taken from the store.
+    /// Its expected cost; the recorded cost if its result is in the store.
     pub cost: Option<Estimate>,
-    /// Rows that it will take from earlier results.
+    /// Rows that it reuses from earlier results.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reused: Option<Reused>,
-    /// The most memory it will take, where it samples or trains and is to be worked.
+    /// Its peak memory, if it samples or trains and will run.
     pub memory: Option<Memory>,
 }
 
@@ -77,21 +77,22 @@ pub struct NodeStatus {
 pub struct PlanReport {
     pub name: String,
     pub nodes: Vec<NodeStatus>,
-    /// Of all that is to be worked, as far as it is known. What waits may turn out to be in the store, or skipped.
+    /// Known cost of all stages that will run. A waiting stage may turn out to be cached or skipped.
     pub ahead: Cost,
-    /// Seconds until all of that is done, where stages that wait for nothing are worked beside each other and those that
-    /// use the engine take turns.
+    /// Wall time of all that, in seconds. Independent stages run in parallel; those that use the engine take
+    /// turns.
     pub clock: f64,
-    /// Stages that are to be worked and have no estimate.
+    /// Stages that will run and have no estimate.
     pub unknown: Vec<Unknown>,
-    /// What the results that are in the store cost.
+    /// Recorded cost of the results in the store.
     pub saved: Cost,
-    /// The shared cache, which was not asked: what is to be worked may be there.
+    /// The shared cache. Planning does not query it, so it may have results that this report counts as
+    /// missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unasked: Option<String>,
-    /// What stages that are to be worked would fail with.
+    /// Why stages that will run would fail.
     pub problems: Vec<Problem>,
-    /// What a person should know of stages that work all the same.
+    /// Warnings about stages that can run.
     pub notes: Vec<Problem>,
 }
 
@@ -104,10 +105,10 @@ impl PlanReport {
         for index in plan.order() {
             found.push(found_of(plan, (store, &last, &mut stat_cache), &mut ledger, *index, resample)?);
         }
-        // What is shared was not asked for, so nothing is sure to be worked here.
+        // The shared cache was not queried, so no node is sure to run here.
         let is_sure = |index| plan.remote.is_none() && is_sure_to_be_worked(&ledger, store, &last, index);
         let foresight = Foresight::new(&ledger, store, &is_sure);
-        // Every record is read for this, so only where something is to be estimate.
+        // The history reads every record, so it is loaded only if there is something to estimate.
         let ahead = found.iter().any(|found| found.status.is_ahead());
         let history = ahead.then(|| CostHistory::of(store));
         let left = ahead.then(available).flatten();
@@ -158,7 +159,7 @@ impl PlanReport {
         let (worked, memories): (Vec<_>, Vec<_>) =
             nodes.filter_map(|(index, node)| Some((index, node.memory.as_mut()?))).unzip();
         for (memory, held) in memories.into_iter().zip(held(plan, &foresight, &ledger, &worked)) {
-            // Its own are part of its peak.
+            // Its own weights are part of its peak.
             memory.held = memory.parts.map_or(0, |parts| held.saturating_sub(parts.weights));
         }
         let Findings { problems, notes, .. } = foresight.into_findings();
@@ -171,10 +172,10 @@ impl PlanReport {
     }
 }
 
-/// What there is of a node before it is worked.
+/// A node's state before the run.
 struct Found {
     status: Status,
-    /// What it cost, where its result is in the store.
+    /// Its recorded cost, if its result is in the store.
     cached: Option<Cost>,
     reused: Option<Reused>,
 }
@@ -226,7 +227,7 @@ fn found_of(
                     Found { cached, ..Status::Cached { key }.into() }
                 }
                 (found, Some(reason)) => {
-                    // What follows is told as if the answer were the same.
+                    // Later nodes are planned as if the server answered as it did last time.
                     if let (Ok((known, _)), RerunReason::AskedAnew) = (found, &reason) {
                         ledger.done(index, known);
                     }
@@ -243,12 +244,12 @@ fn found_of(
     Ok(found)
 }
 
-/// What about a node that waits is not as it was when it was last worked, its inputs left aside.
+/// What changed in a waiting node since its last run, its inputs excepted.
 fn own_changes(plan: &Plan, (store, last): (&Store, &KeyIndex), index: NodeIndex) -> Vec<RerunReason> {
     let node = plan.node(index);
     let Some(record) = last.get(&node.id).and_then(|key| store.record(key)) else { return Vec::new() };
     let mut fields = plan.fields(index, &ReadyInputs::default());
-    // As they were: what these become is not known yet.
+    // Copied from the last run: their new values are not known yet.
     if let Ok(old) = serde_json::from_value::<KeyFields>(record.fields.clone()) {
         fields.inputs = old.inputs;
         if let (Some(now), Some(then)) = (&mut fields.server, &old.server) {
@@ -262,7 +263,7 @@ fn own_changes(plan: &Plan, (store, last): (&Store, &KeyIndex), index: NodeIndex
     reason::differences(&record.fields, &fields, || Some(node.stage.card.parts()))
 }
 
-/// Rows that a node which is worked will take from earlier results, of those it is sure to need.
+/// Counts the rows that a node can reuse from earlier results, out of those it is sure to need.
 fn reused(
     plan: &Plan,
     store: &Store,
@@ -290,14 +291,14 @@ fn reused(
 }
 
 impl Status {
-    /// Whether the node is, or may be, worked.
+    /// Whether the node will or may run.
     fn is_ahead(&self) -> bool {
         matches!(self, Self::Run { .. } | Self::Waits { .. })
     }
 }
 
-/// Of a node that is not in the store as far as is known: whether its inputs are known, or it has no earlier result that
-/// could serve again and no loop's goal that could spare it.
+/// For a node not known to be in the store: whether its inputs are known, or it has neither an earlier result
+/// that could be reused nor a loop goal that could skip it.
 pub fn is_sure_to_be_worked(ledger: &Ledger<'_>, store: &Store, last: &KeyIndex, index: NodeIndex) -> bool {
     let node = ledger.plan().node(index);
     match ledger.readiness(index) {
@@ -310,7 +311,7 @@ pub fn is_sure_to_be_worked(ledger: &Ledger<'_>, store: &Store, last: &KeyIndex,
     }
 }
 
-/// When each node would end if the plan were worked now.
+/// When each node would end if the plan ran now.
 struct Clock<'p> {
     plan: &'p Plan,
     ends: Vec<f64>,
@@ -322,7 +323,7 @@ impl<'p> Clock<'p> {
         Self { plan, ends: vec![0.0; plan.graph.nodes.node_count()], engine_free: 0.0 }
     }
 
-    /// Nodes come in the plan's order, in which none stands before what it waits for.
+    /// Call in the plan's topological order.
     fn work(&mut self, index: NodeIndex, seconds: f64) {
         let before = self.plan.graph.nodes.neighbors_directed(index, Direction::Incoming);
         let ready = before.map(|node| self.ends[node.index()]).fold(0.0, f64::max);
@@ -339,7 +340,7 @@ impl<'p> Clock<'p> {
     }
 }
 
-/// Why a node is worked although its result may be there.
+/// Why a node runs even if its result is in the store.
 pub fn forced(plan: &Plan, index: NodeIndex, resample: &[Resample]) -> Option<RerunReason> {
     let node = plan.node(index);
     if node.stage.cache != CacheMode::Use {
@@ -351,12 +352,12 @@ pub fn forced(plan: &Plan, index: NodeIndex, resample: &[Resample]) -> Option<Re
     plan.asks_anew(index).then_some(RerunReason::AskedAnew)
 }
 
-/// Why a node is worked whose result lacks the metric that its loop waits for.
+/// The reason to rerun a node whose result lacks the metric that its loop waits for.
 pub fn no_metric(node: &Node) -> Option<RerunReason> {
     node.awaited.clone().map(|metric| RerunReason::NoMetric { metric })
 }
 
-/// Why a node with these fields finds no result.
+/// Why the lookup of a node with these fields found no usable result.
 pub fn reasons(
     plan: &Plan,
     (store, last): (&Store, &KeyIndex),
@@ -384,7 +385,7 @@ pub fn reasons(
     }
 }
 
-/// Of an input with other bytes, the stage that wrote them; of a tool list, what became of the tools.
+/// Adds detail: the stage that wrote a changed input, or which tools of a tool list changed.
 fn told(
     plan: &Plan,
     store: &Store,

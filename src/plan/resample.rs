@@ -1,4 +1,4 @@
-//! Samples to draw anew: `--resample STAGE`, or `--resample STAGE@ITERATION` for one iteration of a loop.
+//! Samples to draw again: `--resample STAGE`, or `--resample STAGE@ITERATION` for one iteration of a loop.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use crate::{
     stage::card::Determinism,
 };
 
-/// A stage whose stored result is not taken.
+/// A stage whose stored result is not reused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resample {
-    /// As the run file calls it, with the loop's name where it is in one.
+    /// As the run file names it, with the loop's name if it is in one.
     stage: String,
-    /// From 1; all iterations where absent.
+    /// From 1; none means all iterations.
     iteration: Option<u32>,
 }
 
@@ -24,7 +24,7 @@ impl Resample {
     }
 }
 
-/// How a node's stage is called whose result is the same every time.
+/// What to call a node's stage whose result is always the same.
 fn class(node: &Node) -> Option<&'static str> {
     match node.stage.card.determinism {
         Determinism::Pure => Some("pure"),
@@ -34,8 +34,8 @@ fn class(node: &Node) -> Option<&'static str> {
 }
 
 impl Plan {
-    /// Checks that these stages exist and can come out differently. A loop's stage is `loop/stage` or `loop.stage`, one
-    /// iteration of it `loop/stage@3` or `loop[3]/stage`.
+    /// Checks that these stages exist and that their results can vary. A loop's stage is `loop/stage` or
+    /// `loop.stage`; one iteration of it is `loop/stage@3` or `loop[3]/stage`.
     pub fn resampled(&self, names: &[String]) -> Result<Vec<Resample>> {
         names.iter().map(|name| Ok(self.resample(name)?)).collect()
     }
@@ -50,7 +50,7 @@ impl Plan {
         let Some(node) = nodes().find(|node| node.stage.name == name) else {
             let names = || nodes().map(|node| node.stage.name.as_str());
             let alone = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
-            // The name alone, of a stage in a loop, spelt right or nearly.
+            // The bare name of a stage in a loop, possibly misspelt.
             let within = |meant: &str| names().find(|name| alone(name) == meant);
             let all: Vec<String> = names().map(alone).collect();
             let nearly = || did_you_mean(&name, all.iter().map(String::as_str)).and_then(within);

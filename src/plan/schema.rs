@@ -1,9 +1,9 @@
-//! The run file's JSON Schema (parsed 2020-12), for editors that complete and check TOML.
+//! The run file's JSON Schema (draft 2020-12), for editors that complete and check TOML.
 //!
-//! The sections are described here, the stages by their cards: one schema per kind, with the kind's inputs, parameters,
-//! defaults, bounds and choices. It says what a run file may hold; that references lead somewhere is for `plan` to say.
+//! The sections are described here and the stages by their cards: one schema per kind, with its inputs,
+//! parameters, defaults, bounds and choices. The schema does not check references; `plan` does.
 
-// Fields are here for their names, types and docs, which are the schema.
+// The fields exist for their names, types and docs, which become the schema.
 #![expect(dead_code, reason = "described, never built")]
 
 use std::collections::BTreeMap;
@@ -21,17 +21,17 @@ use crate::{
     },
 };
 
-/// A run: the server to master, the devices to use, and the stages from one to the other.
+/// A run: the MCP server to train on, the devices to use, and the stages.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct RunFile {
-    /// Letters, digits, `_` and `-`; the file's name where absent.
+    /// Letters, digits, `_` and `-`. Defaults to the file's name.
     #[schemars(regex(pattern = "^[A-Za-z0-9_-]+$"))]
     name: Option<String>,
-    /// For every stage that draws and has none of its own.
+    /// Default seed of every stage that draws.
     seed: Option<u64>,
-    /// A Hugging Face folder, relative to the run file, or a hub id such as `Qwen/Qwen3-4B`, with `@REVISION` behind it
-    /// if need be: short for a stage named `base` of kind `model`.
+    /// A Hugging Face folder, relative to the run file, or a hub id such as `Qwen/Qwen3-4B`, optionally
+    /// followed by `@REVISION`. Short for a stage named `base` of kind `model`.
     model: Option<String>,
     server: Option<Server>,
     engine: Option<Engine>,
@@ -41,41 +41,43 @@ struct RunFile {
     r#loop: Option<BTreeMap<String, Loop>>,
 }
 
-/// The MCP server to master: a `command` or a `url`.
+/// The MCP server to train on: a `command` or a `url`.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Server {
-    /// Started and spoken to over stdio. `{mcprl}` is this program. Words are passed as they are: a secret goes into `env`.
+    /// Command to start; the transport is stdio. `{mcprl}` is this program. Words are passed unchanged, so
+    /// put secrets into `env`.
     #[schemars(length(min = 1))]
     command: Option<Vec<String>>,
-    /// Spoken to over streamable HTTP. `${NAME}` in it is the environment variable NAME.
+    /// URL to connect to over streamable HTTP. `${NAME}` in it is the environment variable NAME.
     #[schemars(regex(pattern = "^https?://"))]
     url: Option<String>,
     /// Environment variable that holds the bearer token for `url`.
     bearer_env: Option<String>,
-    /// Sent with every request to `url`. `${NAME}` in a value is the environment variable NAME, as in
-    /// `"Bearer ${TOKEN}"`, and `$$` is a `$`; a secret written out is refused.
+    /// Headers of every request to `url`. `${NAME}` in a value is the environment variable NAME, as in
+    /// `"Bearer ${TOKEN}"`, and `$$` is a `$`. A literal secret is rejected.
     headers: Option<BTreeMap<String, String>>,
-    /// What keeps one episode's effects from the next one's. `fresh-process` is for a `command`, and meant where absent;
-    /// `fresh-session` is for a `url`.
+    /// How episodes are isolated from each other. `fresh-process` needs a `command` and is its default;
+    /// `fresh-session` needs a `url`.
     state: Option<State>,
-    /// The tool to call before each episode, where `state` is `reset-tool`.
+    /// Tool to call before each episode if `state` is `reset-tool`.
     reset_tool: Option<String>,
-    /// Variables for `command`, beside PATH, HOME, LANG and TMPDIR. `${NAME}` in a value is the environment variable NAME,
-    /// and `$$` is a `$`; a secret written out is refused. What `${NAME}` stands for is in no key.
+    /// Environment variables for `command`, in addition to PATH, HOME, LANG and TMPDIR. `${NAME}` in a value
+    /// is the environment variable NAME, and `$$` is a `$`. A literal secret is rejected. The value of NAME
+    /// is not part of any key.
     env: Option<BTreeMap<String, String>>,
-    /// Where `command` works, from the run file's folder.
+    /// Working directory of `command`, relative to the run file's folder.
     cwd: Option<String>,
-    /// Sessions at once.
+    /// Number of concurrent sessions.
     #[schemars(range(min = 1), extend("default" = 4))]
     sessions: Option<u64>,
-    /// For a session to begin, in seconds.
+    /// Timeout for starting a session, in seconds.
     #[schemars(range(min = 1), extend("default" = 60))]
     start_timeout_s: Option<u64>,
-    /// For one call of a tool, in seconds.
+    /// Timeout of one tool call, in seconds.
     #[schemars(range(min = 1), extend("default" = 30))]
     call_timeout_s: Option<u64>,
-    /// Bytes of a result that the model is shown.
+    /// Maximum number of bytes of a tool result shown to the model.
     #[schemars(range(min = 1), extend("default" = 16384))]
     result_bytes: Option<u64>,
 }
@@ -89,50 +91,51 @@ enum State {
     ResetTool,
 }
 
-/// Where the model computes.
+/// Devices and precision for sampling and training.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Engine {
-    /// `cpu`, or `cuda:0`, `cuda:1`, … Each holds the model: prompts are shared out among them, and the microbatches of a
-    /// training step. `cpu` several times divides the threads; the results are the same bytes.
+    /// `cpu`, or `cuda:0`, `cuda:1`, … Each device holds the model; prompts and the microbatches of a
+    /// training step are split among them. Several `cpu` entries split the threads; the results are the same
+    /// bytes.
     #[schemars(length(min = 1), inner(regex(pattern = "^(cpu|cuda:[0-9]+)$")))]
     devices: Option<Vec<String>>,
-    /// Of all `cpu` devices together; all cores where absent.
+    /// Threads of all `cpu` devices together. Defaults to all cores.
     #[schemars(range(min = 1))]
     threads: Option<u64>,
-    /// How weights that are not trained are held, and what their products are computed in.
+    /// Data type of frozen weights and of their matrix products.
     dtype: Option<Format>,
-    /// Most memory that keys and values may take while sampling, in MiB; half of what is free once the weights are there
-    /// where absent. What has no room is computed again later: slower, and the same result.
+    /// Maximum size of the KV cache while sampling, in MiB. Defaults to half of the memory left after loading
+    /// the weights. What does not fit is recomputed: slower, but with the same result.
     #[schemars(range(min = 1))]
     kv_cache_mib: Option<u64>,
 }
 
-/// Where results are shared with other machines.
+/// Shares results with other machines.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Cache {
-    /// A path, `file:///path` or `s3://bucket/prefix`; results missing here are taken from there, finished ones go there.
+    /// A path, `file:///path` or `s3://bucket/prefix`. Missing results are fetched from there.
     remote: Option<String>,
-    /// Whether finished results go there.
+    /// Whether to upload finished results to `remote`.
     #[schemars(extend("default" = true))]
     push: Option<bool>,
 }
 
-/// Stages that are worked several times, each iteration from what the last one handed on.
+/// Stages that run several times. Each iteration starts from the carried values of the previous one.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Loop {
     #[schemars(range(min = 1, max = 9999))]
     iterations: u64,
-    /// What one iteration hands to the next, by name, and the artifact it starts from. Stages read it as `@name`.
+    /// Carried values: each name with the artifact that it starts from. Stages read it as `@name`.
     carry: Option<BTreeMap<String, String>>,
     until: Option<Until>,
     #[schemars(with = "BTreeMap<String, Value>")]
     stages: (),
 }
 
-/// The loop ends once a metric is past a bound.
+/// Ends the loop once a metric passes a bound.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 struct Until {
@@ -186,7 +189,7 @@ pub fn schema(cards: &Cards) -> Result<Value> {
     Ok(schema)
 }
 
-/// TOML has no null: what is optional is left out.
+/// TOML has no null, so optional keys are absent.
 fn optional_means_absent(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {

@@ -32,7 +32,7 @@ const SERVER_KEYS: [&str; 12] = [
     "result_bytes",
 ];
 
-/// Reads `[server]`. A relative `cwd` starts at the run file's folder, which is also where a command works by default.
+/// Parses `[server]`. A relative `cwd` starts at the run file's folder, which is also the default.
 pub fn server(reader: &Reader<'_>, entry: &Entry, source: &Source) -> Option<ServerSpec> {
     reader.only(entry, &SERVER_KEYS);
     let fields = reader.table(entry)?;
@@ -106,7 +106,7 @@ fn transport(reader: &Reader<'_>, entry: &Entry, fields: &Fields, source: &Sourc
     }
 }
 
-/// Notes values of `env` or `headers` that hold a secret, or refer to a variable in a way that is not understood.
+/// Notes values of `env` or `headers` that hold a secret or have an invalid variable reference.
 fn check_values(reader: &Reader<'_>, table: &Entry) -> Option<()> {
     let mut all_well = Some(());
     for (name, entry) in reader.table(table)? {
@@ -137,7 +137,7 @@ fn export_it(variable: &str) -> String {
     format!("export {variable}: every run keeps a copy of its run file")
 }
 
-/// What a variable may be called that holds the secret of this name.
+/// A suggested variable name for the secret of this name.
 fn variable_for(name: &str) -> String {
     name.to_ascii_uppercase().replace(|letter: char| !letter.is_ascii_alphanumeric(), "_")
 }
@@ -192,7 +192,7 @@ fn state(reader: &Reader<'_>, entry: &Entry, fields: &Fields) -> Option<State> {
     }
 }
 
-/// What may keep the effects of one episode from the next one's, where the server is not ours to start.
+/// Ways to isolate episodes on a server that mcprl does not start.
 fn ways_at_a_url() -> String {
     "\"fresh-session\" where a new session begins anew, \"read-only\" where calls change nothing, or \"reset-tool\" with a \
      `reset_tool`"
@@ -215,7 +215,7 @@ fn limits(reader: &Reader<'_>, fields: &Fields) -> Option<Limits> {
     })
 }
 
-/// What other programs call these types.
+/// Maps other programs' names for these types.
 fn meant_dtype(text: &str) -> Option<&'static str> {
     let text = text.to_lowercase().replace(['-', '_', '.'], "");
     Some(match text.trim_start_matches("torch") {
@@ -227,7 +227,7 @@ fn meant_dtype(text: &str) -> Option<&'static str> {
     })
 }
 
-/// Reads `[engine]`; the CPU where the run file has none.
+/// Parses `[engine]`. Without it, the device is the CPU.
 pub fn engine(reader: &Reader<'_>, entry: Option<&Entry>) -> Option<EngineSpec> {
     let cpu = || vec!["cpu".to_owned()];
     let Some(entry) = entry else {

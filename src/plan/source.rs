@@ -1,4 +1,4 @@
-//! The run file as text: where things stand in it, and how a place is shown.
+//! The run file as text: the location of each key, and how to display it.
 
 use std::{
     collections::BTreeMap,
@@ -17,14 +17,14 @@ use super::{
     layers::Origin,
 };
 
-/// Where one key of the run file stands, in bytes.
+/// The position of one key of the run file, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceSpan {
     pub key: Range<usize>,
     pub value: Range<usize>,
 }
 
-/// A run file's text, its values, and where each of them stands.
+/// A run file's text, its values, and the location of each.
 pub struct Source {
     path: PathBuf,
     text: String,
@@ -66,7 +66,7 @@ impl Source {
         &self.text
     }
 
-    /// The folder that relative paths of the run file start from.
+    /// The folder that relative paths in the run file start from.
     pub fn folder(&self) -> &Path {
         match self.path.parent() {
             Some(parent) if parent != Path::new("") => parent,
@@ -74,7 +74,7 @@ impl Source {
         }
     }
 
-    /// Where the key with this dotted path stands, if the run file has it.
+    /// The location of the key with this dotted path, if the run file has it.
     pub fn spot(&self, path: &str) -> Option<&SourceSpan> {
         self.spots.get(path)
     }
@@ -133,11 +133,11 @@ impl Source {
     }
 }
 
-/// What it takes to show a place of the run file later.
+/// What is needed to display locations in the run file later.
 pub struct SpanIndex {
     path: PathBuf,
     text: String,
-    /// Where sections and some of their keys stand, by dotted path.
+    /// Locations of sections and some of their keys, by dotted path.
     sections: BTreeMap<&'static str, Origin>,
 }
 
@@ -146,7 +146,7 @@ impl SpanIndex {
         Self { path: source.path.clone(), text: source.text.clone(), sections }
     }
 
-    /// What a person wrote: a value, or the key of a table.
+    /// The location of a user-written value or table header.
     pub fn of(&self, origin: &Origin) -> Option<Location> {
         match origin {
             Origin::File { key, value } => {
@@ -169,7 +169,7 @@ pub fn join(prefix: &str, name: &str) -> String {
     if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
 }
 
-/// Line, column and the line itself with a caret under what is meant.
+/// Line, column, and the line itself with a caret under the span.
 fn place(path: &Path, text: &str, span: Range<usize>) -> Location {
     let start = (0..=span.start.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     let before = text.get(..start).unwrap_or_default();

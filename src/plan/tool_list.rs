@@ -1,4 +1,4 @@
-//! What became of a server's tools between two lists.
+//! Changes between two lists of a server's tools.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -15,12 +15,12 @@ use crate::{
 pub struct ToolChanges {
     pub added: Vec<String>,
     pub removed: Vec<String>,
-    /// Described otherwise.
+    /// The description changed.
     pub changed: Vec<String>,
 }
 
 impl ToolChanges {
-    /// Of two artifacts of type `tools`, where both are in the store.
+    /// Compares two artifacts of type `tools`, if both are in the store.
     pub fn between(store: &Store, old: &Digest, new: &Digest) -> Option<Self> {
         let read = |digest| data::read(&only_file(store.artifact(digest))?).ok();
         Some(Self::of(&read(old)?, &read(new)?))

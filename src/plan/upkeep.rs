@@ -1,4 +1,4 @@
-//! What a run file says of stored results and costs: `[cache]`, and a stage's `cache` and `prices`. None is in a key.
+//! Cache and price settings: `[cache]`, and a stage's `cache` and `prices`. None is part of a key.
 
 use super::{
     layers::{Entry, RawValue},
@@ -10,14 +10,14 @@ use crate::{
     usage::Prices,
 };
 
-/// What becomes of a stage's stored result.
+/// How to use a stage's stored result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheMode {
-    /// It is taken.
+    /// Reuse it.
     Use,
-    /// The stage is worked in every run, and its new result stored; other runs may take that.
+    /// Rerun the stage in every run and store the new result. Other runs may reuse that.
     Refresh,
-    /// The stage is worked in every run, and nobody takes its result.
+    /// Rerun the stage in every run. No run reuses its result.
     Off,
 }
 
@@ -33,7 +33,7 @@ impl CacheMode {
     }
 }
 
-/// Reads `cache`; true and false are the short ways to say `use` and `off`.
+/// Parses `cache`. True means `use`, false means `off`.
 pub fn cache_mode(reader: &Reader<'_>, entry: &Entry) -> Option<CacheMode> {
     if let RawValue::Boolean(bit) = entry.value {
         return Some(if bit { CacheMode::Use } else { CacheMode::Off });
@@ -46,7 +46,7 @@ pub fn cache_mode(reader: &Reader<'_>, entry: &Entry) -> Option<CacheMode> {
     })
 }
 
-/// Reads `[cache]`. An empty `remote` is none, so that one in the file can be done without.
+/// Parses `[cache]`. An empty `remote` means none, so that an override can disable the one in the file.
 pub fn remote(reader: &Reader<'_>, entry: &Entry, source: &Source) -> Option<RemoteSpec> {
     let meant = reader.only(entry, &["remote", "push"]);
     let fields = reader.table(entry)?;
@@ -77,7 +77,7 @@ pub fn remote(reader: &Reader<'_>, entry: &Entry, source: &Source) -> Option<Rem
     }
 }
 
-/// Reads `prices = { prompt = …, completion = … }`.
+/// Parses `prices = { prompt = …, completion = … }`.
 pub fn prices(reader: &Reader<'_>, entry: &Entry) -> Option<Prices> {
     let meant = reader.only(entry, &["prompt", "completion"]);
     let fields = reader.table(entry)?;
