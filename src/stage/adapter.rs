@@ -1,7 +1,8 @@
-//! `adapter`: a LoRA adapter that is there already, on the model it was trained on.
+//! `adapter`: imports an existing LoRA adapter, on the model it was trained on.
 //!
-//! Its two files become an artifact that names the model, as a `grpo` stage writes one. That they fit the model is checked
-//! by the model's configuration alone. There is no optimiser's state in PEFT's format: training begins with a new one.
+//! Its two files become an artifact that names the model, in the layout that `grpo` writes. Only the model's
+//! configuration is read to check that they fit. PEFT's format has no optimiser state: training starts with a
+//! new one.
 
 use std::path::{Path, PathBuf};
 
@@ -60,7 +61,7 @@ impl Diagnostic for AdapterStageError {
     }
 }
 
-/// Refuses what is no folder with an adapter's files.
+/// Rejects anything that is not a folder with an adapter's files.
 fn check(from: &Path) -> Result<(), AdapterStageError> {
     if !from.is_absolute() || !from.is_dir() {
         return Err(AdapterStageError::NotAFolder { from: from.to_owned() });
@@ -97,7 +98,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// Whether the folder holds an adapter, and its targets are layers of the base.
+/// Checks that the folder holds an adapter whose targets are layers of the base.
 pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let mut outlook = Outlook::default();
     let Some(Params { from }) = prospect.params(&mut outlook) else { return outlook };

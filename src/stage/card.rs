@@ -1,8 +1,9 @@
-//! Stage cards: what a stage kind does, reads, writes and takes, as `stages/<kind>/card.toml` beside its prompts.
+//! Stage cards: what a stage kind does, reads, writes and accepts. Each is `stages/<kind>/card.toml`, next to
+//! its prompts.
 //!
-//! A card is embedded in the binary; a file of the same name in a `stages/` folder on disk takes its place. The
-//! [`Card::digest`] covers all that can change a result: roles and types, outputs, prompts, command. It does not
-//! cover prose (`about`, `unit`), nor defaults, which reach the key as parameters.
+//! Cards are embedded in the binary; a file of the same name in a `stages/` folder on disk overrides one. The
+//! [`Card::digest`] covers everything that can change a result: roles and types, outputs, prompts, command.
+//! It covers neither prose (`about`, `unit`) nor defaults, which enter the key as parameters.
 
 use std::{
     collections::BTreeMap,
@@ -19,28 +20,28 @@ use crate::{
     usage::Prices,
 };
 
-/// What can be said of a stage's result before it is worked.
+/// What determines a stage's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Determinism {
-    /// The inputs decide. The stage is handed no seed.
+    /// The inputs. The stage gets no seed.
     Pure,
-    /// The inputs and the seed decide.
+    /// The inputs and the seed.
     Seeded,
-    /// Drawn; the stored result is one sample. `--resample` draws another.
+    /// Chance: the stored result is one sample. `--resample` draws another.
     Sampled,
-    /// The outside world decides; the stored result is what it was then. The stage is handed no seed.
+    /// The outside world, at the time of the run. The stage gets no seed.
     External,
 }
 
 impl Determinism {
-    /// Whether the stage is handed a seed, which is then part of its key.
+    /// Whether the stage gets a seed, which is then part of its key.
     pub fn draws(self) -> bool {
         matches!(self, Self::Seeded | Self::Sampled)
     }
 }
 
-/// A section of the run file that a stage is handed.
+/// A section of the run file that a stage receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Section {
@@ -62,7 +63,8 @@ pub struct Role {
     pub many: bool,
     #[serde(default)]
     pub optional: bool,
-    /// Says which rows there are, or how they are put together, and never what is in one: see [`Card::family`].
+    /// Decides which rows there are, or how they are combined, but never the content of a row: see
+    /// [`Card::family`].
     #[serde(default)]
     pub rows: bool,
 }
@@ -74,9 +76,9 @@ pub enum ParamType {
     Number,
     Boolean,
     String,
-    /// A path relative to the run file; its content is what counts.
+    /// A path relative to the run file; keyed by content.
     File,
-    /// A model folder relative to the run file, whose content is what counts, or a hub id.
+    /// A model folder relative to the run file, keyed by content, or a hub id.
     Model,
     Strings,
     Table,
@@ -129,10 +131,11 @@ pub struct Param {
     pub max: Option<f64>,
     #[serde(default)]
     pub choices: Vec<String>,
-    /// Parameters that must be given where this one is neither 0 nor false.
+    /// Parameters that are required if this one is neither 0 nor false.
     #[serde(default)]
     pub needs: Vec<String>,
-    /// False for what changes the speed and never the result, such as how much is done at once: not part of the key.
+    /// False for parameters that change the speed but not the result, such as concurrency: not part of the
+    /// key.
     #[serde(default = "yes")]
     pub keyed: bool,
     /// As in [`Role`].
@@ -145,7 +148,7 @@ fn yes() -> bool {
 }
 
 impl Param {
-    /// Why the parameter can not have this value.
+    /// Why the parameter cannot have this value.
     pub fn objection(&self, value: &Value) -> Option<String> {
         if !self.kind.accepts(value) {
             return Some(format!("should be {}, found {}", self.kind.named(), json_type(value)));
@@ -166,7 +169,7 @@ impl Param {
     }
 }
 
-/// The type of a JSON value as a run file calls it, with its article.
+/// The name of a JSON value's type in run files, with its article.
 pub fn json_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "nothing",
@@ -189,7 +192,7 @@ pub struct Port {
     pub path: String,
     #[serde(default)]
     pub about: String,
-    /// Holds the stage's rows as they were recorded.
+    /// Holds the stage's rows as recorded.
     #[serde(default)]
     pub rows: bool,
 }
@@ -220,11 +223,11 @@ struct CardFile {
     prices: Option<Prices>,
 }
 
-/// A stage kind, as its card describes it.
+/// A stage kind, as described by its card.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Card {
     pub kind: String,
-    /// Raised when the code's meaning changes.
+    /// Incremented when the code's behaviour changes.
     pub revision: u32,
     pub about: String,
     pub determinism: Determinism,
@@ -232,30 +235,30 @@ pub struct Card {
     pub inputs: BTreeMap<String, Role>,
     pub params: BTreeMap<String, Param>,
     pub outputs: BTreeMap<String, Port>,
-    /// Name to meaning. A word in capitals stands for any one word: `SPLIT.gain`.
+    /// Name to meaning. A word in capitals stands for any single word: `SPLIT.gain`.
     pub metrics: BTreeMap<String, String>,
     /// Name to file name, relative to the card.
     pub files: BTreeMap<String, String>,
     /// The program of a user's own stage; empty for a built-in kind.
     pub command: Vec<String>,
-    /// Further tries where the outside world failed, for kinds that are `external`.
+    /// Retries after a failure of the outside world, for `external` kinds.
     pub retries: u32,
-    /// Of judge tokens, where the run file gives none.
+    /// Prices of judge tokens, if the run file sets none.
     pub prices: Option<Prices>,
-    /// The card's folder on disk, where it has one.
+    /// The card's folder on disk, if it has one.
     #[serde(skip)]
     pub folder: Option<PathBuf>,
     /// Contents of `files`.
     #[serde(skip)]
     pub texts: BTreeMap<String, String>,
-    /// Files of the card's folder that the command names, by content.
+    /// Files of the card's folder that the command names, by digest.
     pub code: BTreeMap<String, Digest>,
 }
 
-/// Of an `external` kind whose card does not say.
+/// For `external` kinds whose card does not set it.
 const RETRIES: u32 = 2;
 
-/// Names that a run file's stage table gives a meaning of its own.
+/// Keys with a fixed meaning in a run file's stage table.
 pub const RESERVED: [&str; 5] = ["kind", "seed", "cache", "yields", "prices"];
 
 impl Card {
@@ -320,7 +323,7 @@ impl Card {
         Some(format!("inputs.{reserved} has the name of another key of a stage"))
     }
 
-    /// Covers what can change a result; see the module's doc.
+    /// Digest of everything that can change a result; see the module docs.
     pub fn digest(&self) -> Digest {
         let mut encoder = Encoder::new("mcprl stage card v1");
         encoder.text(&self.kind).number(u64::from(self.revision));
@@ -348,7 +351,7 @@ impl Card {
         encoder.finish()
     }
 
-    /// A file of the card as a person would write it from the project's folder: `stages/judge/relative.jinja`.
+    /// Path of a card file relative to the project folder, for messages: `stages/judge/relative.jinja`.
     pub fn shown(&self, file: &str) -> String {
         let stages = self.folder.as_deref().and_then(Path::parent).and_then(Path::file_name);
         let stages = stages.map_or("stages".into(), |name| name.to_string_lossy());
@@ -365,7 +368,7 @@ impl Card {
         self.metrics.keys().any(fits)
     }
 
-    /// The one output of this type, if there is exactly one.
+    /// The output of this type, if there is exactly one.
     pub fn output_of_type(&self, artifact: &str) -> Option<&str> {
         let mut fitting = self.outputs.iter().filter(|(_, port)| port.artifact == artifact);
         match (fitting.next(), fitting.next()) {

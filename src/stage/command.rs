@@ -5,14 +5,14 @@
 //! | `MCPRL_INPUT_<ROLE>` | path of the artifact; `MCPRL_INPUT_<ROLE>_<NAME>` where a role takes several |
 //! | `MCPRL_OUTPUT_<PORT>` | path to write the output to |
 //! | `MCPRL_METRICS` | path to write metrics to, a JSON object of numbers; may stay unwritten |
-//! | `MCPRL_SPENT` | path to write to what it consumed, a JSON object of the counts of `Usage`; may stay unwritten |
+//! | `MCPRL_SPENT` | path to write usage to, a JSON object of the counts of `Usage`; may stay unwritten |
 //! | `MCPRL_SEED` | the stage's seed |
 //! | `MCPRL_STAGE` | path of a JSON file with all of that, the parameters and the run file's sections |
 //!
-//! The program works in an empty folder. Words of the command that name a file beside the card are made absolute.
-//! What it prints is shown; a failing one's last lines are part of the error. It gets SIGTERM, and five
-//! seconds later SIGKILL, when the run is stopped. The stage ends with the program: what that leaves running in its
-//! process group is ended likewise, so that nothing writes to outputs which are being stored.
+//! The program runs in an empty folder. Words of the command that name a file in the card's folder become
+//! absolute paths. Its output is shown; if it fails, the last lines are part of the error. When the run is
+//! stopped, it gets SIGTERM, and SIGKILL five seconds later. The stage ends with the program: processes left
+//! in its process group are ended the same way, so that nothing writes to outputs while they are stored.
 
 use std::{
     collections::BTreeMap,
@@ -41,7 +41,7 @@ use crate::{
     mcp::find_program,
 };
 
-/// How scripts end that these programs are given, versions left out: `python` for `python3.12`.
+/// Script extensions of these interpreters, versions omitted: `python` for `python3.12`.
 const SCRIPTS: [(&[&str], &[&str]); 9] = [
     (&["sh", "bash", "dash", "zsh", "ksh"], &["sh", "bash", "zsh"]),
     (&["python", "pypy", "uv"], &["py"]),
@@ -55,11 +55,11 @@ const SCRIPTS: [(&[&str], &[&str]); 9] = [
 ];
 
 const GRACE: Duration = Duration::from_secs(5);
-/// How long what the program printed last may take to arrive once it has ended.
+/// How long to wait for the program's last output after it has ended.
 const LAST_LINES: Duration = Duration::from_millis(500);
 const TAIL_LINES: usize = 12;
 
-/// Runs the card's command. `scratch` is a folder of its own beside the outputs.
+/// Runs the card's command. `scratch` is a separate folder next to the outputs.
 pub async fn run(card: &Card, context: &Context, scratch: &Path) -> Result<Metrics> {
     let metrics = Numbers { variable: "MCPRL_METRICS", path: scratch.join("metrics.json") };
     let spent = Numbers { variable: "MCPRL_SPENT", path: scratch.join("spent.json") };
@@ -72,7 +72,7 @@ pub async fn run(card: &Card, context: &Context, scratch: &Path) -> Result<Metri
         status = lines.until_end(&mut child, context) => status.map_err(start)?,
         () = context.cancel.cancelled() => {
             stop(&mut child, &group).await;
-            // What it says that it consumed counts, unless it was about to say so.
+            // The usage it reports counts, unless the report is incomplete.
             context.meter.add(spent.read(&shown).unwrap_or_default());
             return Err(Interrupted.into());
         }
@@ -94,7 +94,7 @@ pub async fn run(card: &Card, context: &Context, scratch: &Path) -> Result<Metri
     metrics.read(&shown)
 }
 
-/// Whether the program and the script it reads are there and can be started.
+/// Checks that the program and its script exist and can be started.
 pub fn look(card: &Card) -> Outlook {
     let mut outlook = Outlook::default();
     if let Err(cause) = check(card) {
@@ -112,7 +112,7 @@ fn check(card: &Card) -> Result<(), StageError> {
         StageError::NoCode { command: command(), file }
     };
     if beside.is_none() && program.contains('/') && Path::new(program).is_relative() {
-        // It would start at an empty folder.
+        // It would start in an empty folder.
         return Err(no_code(program));
     }
     match beside {
@@ -132,7 +132,7 @@ fn check(card: &Card) -> Result<(), StageError> {
     }
 }
 
-/// The script that an interpreter is given, if the command reads like that.
+/// The script passed to an interpreter, if the command has that form.
 fn script(command: &[String]) -> Option<&str> {
     let mut words = command.iter().map(String::as_str).skip_while(|word| *word == "env");
     let interpreter = Path::new(words.next()?).file_name()?.to_str()?;
@@ -144,7 +144,7 @@ fn script(command: &[String]) -> Option<&str> {
             && !word.starts_with('-')
             && !word.contains(char::is_whitespace)
     };
-    // Behind these comes the code itself, or a module's name.
+    // These flags are followed by the code itself or a module's name.
     words.take_while(|word| !matches!(*word, "-c" | "-m")).find(|word| is_script(word))
 }
 
@@ -206,7 +206,7 @@ fn describe(card: &Card, context: &Context) -> Value {
     })
 }
 
-/// Numbers that the program may write, and the variable that told it where.
+/// Numbers that the program may write, and the variable that holds the path.
 struct Numbers {
     variable: &'static str,
     path: PathBuf,
@@ -226,7 +226,7 @@ impl Numbers {
     }
 }
 
-/// What the program prints, line by line.
+/// The program's output, line by line.
 struct Lines {
     printed: mpsc::Receiver<String>,
     /// The last ones.
@@ -253,7 +253,7 @@ impl Lines {
         }
     }
 
-    /// Until the program itself ends, whoever else may print.
+    /// Reads until the program itself ends, even if other processes still print.
     async fn until_end(&mut self, child: &mut Child, context: &Context) -> std::io::Result<ExitStatus> {
         let mut open = true;
         loop {
@@ -267,7 +267,7 @@ impl Lines {
         }
     }
 
-    /// What is still to come, for no longer than this; whether that was all.
+    /// Reads the remaining output for at most this long. Returns whether that was all.
     async fn rest(&mut self, context: &Context, patience: Duration) -> bool {
         let all = async {
             while let Some(line) = self.printed.recv().await {

@@ -1,6 +1,6 @@
-//! `discover`: who the server is and what it offers, into Parquet.
+//! `discover`: writes the server's identity and what it offers to Parquet.
 //!
-//! Nothing on the server is called: the lists are read, cleaned and filtered, no more.
+//! Calls no tools. It only reads, cleans and filters the lists.
 
 use serde::Deserialize;
 
@@ -16,9 +16,9 @@ use crate::{
 
 #[derive(Deserialize)]
 struct Params {
-    /// Leave out tools that do not declare themselves read-only.
+    /// Leave out tools that the server does not declare read-only.
     read_only: bool,
-    /// Names of the tools to keep; all where empty.
+    /// Names of the tools to keep; empty keeps all.
     allow: Vec<String>,
     /// Names of tools to leave out.
     deny: Vec<String>,
@@ -95,7 +95,7 @@ pub async fn run(context: &Context) -> error::Result<Metrics> {
     Ok(metrics)
 }
 
-/// A tool that is to be kept and left out.
+/// Finds tools that are both allowed and denied.
 pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let mut outlook = Outlook::default();
     let Some(params) = prospect.params::<Params>(&mut outlook) else { return outlook };
@@ -135,7 +135,7 @@ impl Params {
     }
 }
 
-/// By the agent's name or the server's.
+/// Matches the agent's name or the server's.
 fn is_named(tool: &Tool, name: &str) -> bool {
     !tool.synthetic && (tool.name == name || tool.server_name == name)
 }

@@ -2,7 +2,7 @@ use std::{io::ErrorKind, path::PathBuf};
 
 use crate::error::{Class, Diagnostic};
 
-/// What can be wrong with a card, or with how a stage is used.
+/// Errors in a card, or in how a stage is used.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
     #[error("{place}: {problem}")]

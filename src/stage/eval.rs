@@ -1,8 +1,8 @@
-//! `eval`: several policies sit the same exam on held-out scenarios, and the verdict says what the difference amounts to.
+//! `eval`: runs several policies on the same held-out scenarios. The verdict reports their differences.
 //!
-//! Episodes are played just as `rollout` plays them, and judged by ground truth alone: a verdict rests on no opinion.
-//! Every policy draws with the same seeds. An episode that was lost with the server says nothing about a policy and is
-//! left out, and said to be; one whose own call takes the server down has failed (`rollout/play.rs`).
+//! Episodes are played exactly as in `rollout` and judged by ground truth alone. All policies use the same
+//! seeds. Episodes lost to server failures say nothing about a policy; they are left out and counted. An
+//! episode whose own call takes the server down has failed (`rollout/play.rs`).
 
 #[cfg(test)]
 mod tests;
@@ -33,9 +33,9 @@ use crate::{
 #[derive(Debug, Deserialize)]
 struct Params {
     greedy: bool,
-    /// Episodes per scenario at temperature 1.
+    /// Sampled episodes per scenario, at temperature 1.
     samples: u32,
-    /// Resamples of the bootstrap.
+    /// Bootstrap resamples.
     resamples: usize,
 }
 
@@ -132,7 +132,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     Ok(metrics)
 }
 
-/// Whether there is something to play, and something to tell right from wrong by.
+/// Checks that there are episodes to play and answers to judge them by.
 pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let mut outlook = Outlook::default();
     if let Some(budget) = prospect.params::<Budget>(&mut outlook) {
@@ -164,7 +164,7 @@ fn baseline_first(policies: &[Input]) -> Vec<&Input> {
     policies
 }
 
-/// Scenarios with ground truth, and how many have none.
+/// Scenarios with ground truth, and the number without.
 fn known(scenarios: Vec<Scenario>) -> Result<(Vec<Scenario>, usize), EvalError> {
     let all = scenarios.len();
     let known: Vec<Scenario> =
@@ -176,7 +176,7 @@ fn known(scenarios: Vec<Scenario>) -> Result<(Vec<Scenario>, usize), EvalError> 
     Ok((known, unknown))
 }
 
-/// Every scenario greedily as sample 0, if asked for, then its sampled episodes.
+/// Each scenario's greedy episode as sample 0, if requested, then its sampled episodes.
 fn attempts<'a>(
     scenarios: &'a [Scenario],
     params: &Params,
@@ -205,7 +205,7 @@ fn attempts<'a>(
     Ok(scenarios.iter().flat_map(of_scenario).collect())
 }
 
-/// Names of the rows of all policies.
+/// Row names of all policies.
 pub fn rows_needed(
     params: &Map<String, Value>,
     seed: u64,
@@ -219,7 +219,7 @@ pub fn rows_needed(
     Some(inputs.get("policies")?.iter().flat_map(of_policy).collect())
 }
 
-/// What the verdict reads of a trajectory.
+/// The part of a trajectory that the verdict uses.
 fn episode(policy: &str, attempt: &RolloutSpec<'_>, played: &Trajectory) -> Episode {
     Episode {
         scenario: played.scenario_id.clone(),
@@ -234,7 +234,7 @@ fn episode(policy: &str, attempt: &RolloutSpec<'_>, played: &Trajectory) -> Epis
     }
 }
 
-/// Split names that the `scenarios` stage gives a meaning.
+/// Names of the splits that the `scenarios` stage defines.
 const SPLITS: [(&str, &str); 3] =
     [("a", "seen families, unseen entities"), ("b", "unseen phrasings"), ("c", "unseen families")];
 

@@ -1,7 +1,8 @@
 //! `judge`: a reward for every episode.
 //!
-//! Rewards are kept apart from samples: with another weight or prompt the stored episodes are judged again and none is
-//! played. What a language model replied is recorded, so that an interrupted stage asks nothing twice.
+//! Rewards are stored separately from samples: with another weight or prompt the stored episodes are judged
+//! again and none is played. Replies of the language model are recorded, so that a resumed stage repeats no
+//! request.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -99,7 +100,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let verdicts = match &relative {
         Some(relative) => {
             let verdicts = verdicts(context, relative, &groups).await;
-            // Paid for, whatever comes of it.
+            // Paid for, whatever the outcome.
             let usage = relative.client().usage();
             context.meter.add(Usage {
                 judge_requests: usage.requests,
@@ -128,7 +129,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     Ok(metrics(&rewards, relative.as_ref(), &verdicts))
 }
 
-/// Whether there is something to judge by: answers, or an endpoint and its key.
+/// Checks that there is something to judge by: answers, or an endpoint and its key.
 pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let mut outlook = Outlook::default();
     let shaping = prospect.params::<Shaping>(&mut outlook);
@@ -156,10 +157,10 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
     outlook
 }
 
-/// A group's attempts, each with its place among the trajectories.
+/// A group's episodes, each with its index among the trajectories.
 type Group<'a> = Vec<(usize, JudgedTrajectory<'a>)>;
 
-/// The groups, in the order of the first attempt of each.
+/// The groups, in the order of their first episodes.
 fn groups<'a>(
     trajectories: &'a [Trajectory],
     scenarios: &'a [Scenario],
@@ -203,19 +204,19 @@ fn relative(context: &Context) -> Result<Relative> {
     Ok(Relative::new(Client::new(endpoint)?, spec))
 }
 
-/// The judge's verdicts, group by group; none for a group it could not judge.
+/// The judge's verdicts by group; none for a group it could not judge.
 async fn verdicts(
     context: &Context,
     relative: &Relative,
     groups: &[Group<'_>],
 ) -> Result<Vec<Option<Vec<Verdict>>>> {
     let memory = Recorded { known: context.rows.finished()?, context };
-    // Collected, not mapped lazily: the compiler cannot see that a stream of a borrowing closure may be sent.
+    // Collected, not mapped lazily: the compiler cannot prove that a stream of a borrowing closure is Send.
     let mut judged = Vec::with_capacity(groups.len());
     for members in groups {
         judged.push(verdict(context, relative, members, &memory));
     }
-    // As many at once as the client lets through; results come in the groups' order.
+    // As many in flight as the client allows; results come in group order.
     let most = relative.client().endpoint().concurrency.max(1);
     let all = futures::stream::iter(judged).buffered(most).try_collect();
     tokio::select! {

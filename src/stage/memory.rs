@@ -1,7 +1,7 @@
-//! What a stage at the engine takes at its peak, foretold before it is worked.
+//! Estimates a stage's peak memory on the engine before it runs.
 //!
-//! From its parameters that is the most it can take: every episode as long as it may be, nothing shared. Where the stage
-//! was worked before, what it consumed then says how much is shared and how long episodes are.
+//! Parameters give an upper bound: every episode at its longest, nothing shared. The usage of an earlier run
+//! tells how much is shared and how long episodes are.
 
 use std::path::PathBuf;
 
@@ -17,32 +17,32 @@ use crate::{
     usage::Usage,
 };
 
-/// A policy as a plan knows it.
+/// A policy as known to a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     pub config: ModelConfig,
-    /// Of its adapter, if it is one.
+    /// The size of its adapter, if it is one.
     pub adapter: Option<AdapterSize>,
-    /// Where tokenizer and template of its model are, once they are there.
+    /// Where its model's tokenizer and template are, if they exist yet.
     pub folder: Option<PathBuf>,
 }
 
-/// Bytes that a stage of this kind takes at most beside the frozen weights of these policies' models.
+/// Most bytes a stage of this kind needs in addition to the frozen weights of these policies' models.
 pub fn beside(kind: &str, context: &Context, policies: &[Policy]) -> usize {
     let (params, engine) = (&context.params, &context.engine);
     let load = Load { kind, params, engine, policies, episodes: None, before: None, left: None };
     load.peak().map_or(usize::MAX, |peak| {
         let cache = match engine.kv_cache_mib {
             Some(_) => peak.cache,
-            // Keys and values get half of what is left, so they are given twice what they are foretold to take. For more than
-            // half of what is there now nothing is let go: they seldom come to what they may take at most.
+            // Keys and values get half of the free memory, so reserve twice their estimate. Never evict to
+            // free more than half of what is free now: they seldom reach the upper bound.
             None => peak.cache.saturating_mul(2).min(available().map_or(usize::MAX, |left| left / 2)),
         };
         (peak.total() - peak.weights - peak.cache).saturating_add(cache)
     })
 }
 
-/// Bytes that the optimiser named in these parameters keeps per trained parameter.
+/// Bytes per trained parameter of the optimiser that these parameters name.
 pub fn moments(params: &Map<String, Value>) -> usize {
     match params.get("optimizer").and_then(Value::as_str) {
         Some("adamw_8bit") => 2,
@@ -51,22 +51,22 @@ pub fn moments(params: &Map<String, Value>) -> usize {
     }
 }
 
-/// A stage whose memory is asked for.
+/// A stage whose memory is estimated.
 pub struct Load<'a> {
     pub kind: &'a str,
     pub params: &'a Map<String, Value>,
     pub engine: &'a EngineSpec,
-    /// Those it reads.
+    /// The policies it reads.
     pub policies: &'a [Policy],
     /// Parameters of the stage that played the episodes it reads.
     pub episodes: Option<&'a Map<String, Value>>,
-    /// What it consumed when it was worked before.
+    /// Usage of an earlier run.
     pub before: Option<Usage>,
-    /// Bytes of memory that are free, for half of which keys and values have no bound of their own.
+    /// Bytes of free memory; keys and values without a bound of their own get half.
     pub left: Option<usize>,
 }
 
-/// Of Muon, on nearly all of its parameters.
+/// Of Muon, which trains nearly all of its parameters.
 pub const MOMENTS_OF_WARMUP: usize = size_of::<f32>();
 
 fn number(params: &Map<String, Value>, name: &str) -> Option<usize> {
@@ -74,7 +74,7 @@ fn number(params: &Map<String, Value>, name: &str) -> Option<usize> {
 }
 
 impl Load<'_> {
-    /// On the CPU; none where the stage's kind is not one that samples or trains, or a parameter is missing.
+    /// On the CPU. None if the stage's kind neither samples nor trains, or a parameter is missing.
     pub fn peak(&self) -> Option<Footprint> {
         match self.kind {
             "rollout" | "eval" => {
@@ -116,12 +116,12 @@ impl Load<'_> {
         Some(Footprint::sampling(&policy.config, format, &load))
     }
 
-    /// Half of what is free, beside weights of so many bytes.
+    /// Half of the memory that is free after weights of this many bytes.
     fn half(&self, weights: usize) -> Option<usize> {
         Some(self.left?.saturating_sub(weights) / 2)
     }
 
-    /// Whether keys and values could take more than half of what is free, and so get that.
+    /// Whether keys and values could exceed half of the free memory, and so are limited to it.
     pub fn is_halved(&self, peak: &Footprint) -> bool {
         self.engine.kv_cache_mib.is_none() && peak.cache > 0 && self.half(peak.weights) == Some(peak.cache)
     }
@@ -165,7 +165,7 @@ impl Load<'_> {
         Some(self.training(config, format, rows, load))
     }
 
-    /// The size of the adapter that these parameters put on a model.
+    /// The size of the adapter that these parameters add to a model.
     fn fresh_adapter(&self, model: &ModelConfig) -> Option<AdapterSize> {
         let names: Vec<String> = serde_json::from_value(self.params.get("targets")?.clone()).ok()?;
         let adapter = AdapterConfig::new(number(self.params, "rank")?, 1.0);

@@ -1,7 +1,7 @@
-//! Stages: each reads artifacts, calls the rooms below, and writes artifacts. One file per kind.
+//! Stages: each reads artifacts, calls the lower modules, and writes artifacts. One file per kind.
 //!
-//! A stage sees its [`Context`] and nothing else: no store, no run file, no other stage. What it writes depends on its
-//! parameters, inputs, prompts and seed alone (and on the server, for those that use one).
+//! A stage sees only its [`Context`]: no store, no run file, no other stage. Its output depends only on its
+//! parameters, inputs, prompts and seed (and on the server, for stages that use one).
 
 mod adapter;
 pub mod card;
@@ -48,39 +48,40 @@ use crate::{
     engine::EngineSpec, error::Result, hash::Digest, mcp::ServerSpec, progress::Observer, usage::UsageMeter,
 };
 
-/// An artifact handed to a stage: a folder that holds one output of an earlier stage, read-only.
+/// An input of a stage: a folder with one output of an earlier stage, read-only.
 #[derive(Debug, Clone)]
 pub struct Input {
-    /// The name given in the run file where a role takes several (`policies = { base = … }`); the role otherwise.
+    /// The name in the run file if the role takes several (`policies = { base = … }`); otherwise the role.
     pub name: String,
     /// Digest of the artifact.
     pub digest: Digest,
-    /// The file, or for folder types the folder.
+    /// The file, or the folder for folder types.
     pub path: PathBuf,
 }
 
-/// Finds stored artifacts by digest, for artifacts that refer to others (an adapter to its base).
+/// Finds stored artifacts by digest, for artifacts that refer to others (such as an adapter to its base).
 pub trait Artifacts: Send + Sync {
     fn folder(&self, digest: &Digest) -> Result<PathBuf>;
 }
 
-/// Finished rows of a stage, and the place to record more. Rows are named by the caller: whatever the parameters and
-/// inputs are that a card marks with `rows`, what is in a row with a name is the same.
+/// A stage's finished rows, and where to record more. The caller names rows. A row's content depends on its
+/// name but not on the parameters and inputs that a card marks with `rows`.
 pub trait Rows: Send + Sync {
-    /// Rows recorded by interrupted stages, this one and others that differ in those parameters and inputs alone.
+    /// Rows recorded by interrupted stages: this one, and others that differ only in those parameters and
+    /// inputs.
     fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>>;
-    /// Records one finished row durably enough to survive a kill -9. An empty row was found in an earlier result.
+    /// Records one finished row so that it survives a kill -9. An empty row was found in an earlier result.
     fn record(&self, name: &str, row: &[u8]) -> Result<()>;
-    /// EarlierResult results of such stages.
+    /// Results of such stages.
     fn earlier(&self) -> Result<Vec<EarlierResult>> {
         Ok(Vec::new())
     }
 }
 
-/// A result whose rows can be taken over.
+/// A result whose rows can be reused.
 #[derive(Debug)]
 pub struct EarlierResult {
-    /// The output that the card marks with `rows`.
+    /// The output marked with `rows` on the card.
     pub path: PathBuf,
     /// Names of its rows.
     pub names: BTreeSet<String>,
@@ -88,14 +89,14 @@ pub struct EarlierResult {
 
 /// Everything a stage may use.
 pub struct Context {
-    /// Where it stands: `rollout`, or `train[0003]/rollout` within a loop.
+    /// Path of the stage: `rollout`, or `train[0003]/rollout` within a loop.
     pub stage: String,
-    /// Parameters, the card's defaults filled in and types checked.
+    /// Parameters with the card's defaults, types checked.
     pub params: Map<String, Value>,
     pub inputs: BTreeMap<String, Vec<Input>>,
-    /// An empty folder. Each output is written at the path its card declares.
+    /// An empty folder. Each output goes to the path its card declares.
     pub output: PathBuf,
-    /// Prompts and other files of the card, by name, with any override from disk applied.
+    /// Prompts and other files of the card by name, including overrides from disk.
     pub files: BTreeMap<String, String>,
     pub seed: u64,
     pub server: Option<ServerSpec>,
@@ -103,9 +104,9 @@ pub struct Context {
     pub artifacts: Arc<dyn Artifacts>,
     pub rows: Arc<dyn Rows>,
     pub observer: Arc<dyn Observer>,
-    /// What the run's stages keep in memory for each other.
+    /// Shared in memory between the stages of a run.
     pub held: Arc<SharedModels>,
-    /// Counts what the stage consumes.
+    /// Counts the stage's resource usage.
     pub meter: Arc<UsageMeter>,
     pub cancel: CancellationToken,
 }
@@ -116,7 +117,7 @@ impl Context {
         Ok(typed(&self.params)?)
     }
 
-    /// The one artifact in this role.
+    /// The single artifact in this role.
     pub fn input(&self, role: &str) -> Result<&Input> {
         match self.inputs.get(role).map(Vec::as_slice) {
             Some([input]) => Ok(input),
@@ -128,12 +129,12 @@ impl Context {
 
 /// Parameters as a stage's own struct.
 fn typed<P: DeserializeOwned>(params: &Map<String, Value>) -> Result<P, StageError> {
-    // figment and not serde_json, for its errors name the key.
+    // figment instead of serde_json, because its errors name the key.
     let params = figment::Figment::from(figment::providers::Serialized::defaults(params));
     params
         .extract()
         .map_err(|cause| StageError::Param { name: cause.path.join("."), problem: cause.kind.to_string() })
 }
 
-/// What a finished stage says of itself beside its artifacts: numbers for `until` and for people.
+/// Numbers that a finished stage reports in addition to its artifacts, for `until` and for people.
 pub type Metrics = BTreeMap<String, f64>;

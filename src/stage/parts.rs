@@ -1,4 +1,4 @@
-//! What a card's digest covers, part by part: so that a rerun can name the file that was edited.
+//! The parts of a card's digest, so that a rerun can name the edited file.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Card;
 use crate::hash::{Digest, Encoder};
 
-/// Digests of the files of a card, by file name. Stored beside a key, not in it.
+/// Digests of a card's files by name. Stored with a key, not in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardParts {
     pub prompts: BTreeMap<String, Digest>,
@@ -33,7 +33,7 @@ impl Card {
 }
 
 impl CardParts {
-    /// Files that came, went or are others, by name.
+    /// Names of files that were added, removed or changed.
     pub fn changes(&self, new: &Self) -> Vec<(CardFile, String)> {
         let both = [(CardFile::Prompt, &self.prompts, &new.prompts), (CardFile::Code, &self.code, &new.code)];
         let mut changed = Vec::new();

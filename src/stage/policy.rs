@@ -1,4 +1,4 @@
-//! The two kinds of policy folder: a model, and an adapter that names the model it sits on.
+//! The two kinds of policy folder: a model, and an adapter that names its model.
 
 use std::path::{Path, PathBuf};
 
@@ -34,10 +34,10 @@ impl AdapterOf {
 /// Where a policy's files are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyFolder {
-    /// The adapter's folder, or the model's where there is no adapter.
+    /// The adapter's folder, or the model's if there is no adapter.
     pub folder: PathBuf,
     pub digest: Digest,
-    /// The model an adapter sits on.
+    /// The adapter's model.
     pub base: Option<(Digest, PathBuf)>,
 }
 
@@ -105,7 +105,7 @@ impl PolicyFolder {
         self.base.as_ref().map_or(self.digest, |(digest, _)| *digest)
     }
 
-    /// Bytes that a stage of this kind takes at most beside the frozen weights of its model.
+    /// Most bytes a stage of this kind needs in addition to the frozen weights of its model.
     pub fn beside(&self, kind: &str, context: &Context) -> Result<usize> {
         let config = ModelConfig::load(self.model())?;
         let adapter = match &self.base {
@@ -116,7 +116,8 @@ impl PolicyFolder {
         Ok(memory::beside(kind, context, &policies))
     }
 
-    /// The frozen model, without the adapter, on the devices of a stage that takes so many bytes beside it.
+    /// Loads the frozen model without the adapter, on the devices of a stage that needs this many extra
+    /// bytes.
     pub fn load(
         &self,
         held: &SharedModels,
@@ -128,8 +129,8 @@ impl PolicyFolder {
     }
 }
 
-/// Whether a stage of this kind works with the frozen model of the policy that it is given in this role, and so shares it
-/// with others.
+/// Whether a stage of this kind uses the frozen model of the policy in this role, and so shares it with other
+/// stages.
 pub fn shares_model(kind: &str, params: &Map<String, Value>, role: &str) -> bool {
     match (kind, role) {
         ("rollout", "policy") | ("eval", "policies") | ("grpo", "reference") => true,
@@ -138,12 +139,13 @@ pub fn shares_model(kind: &str, params: &Map<String, Value>, role: &str) -> bool
     }
 }
 
-/// Whether a policy that a stage of this kind writes is one that a run begins with, and not one that it trained.
+/// Whether a stage of this kind imports or creates a run's initial policy, rather than training an existing
+/// one.
 pub fn is_given(kind: &str) -> bool {
     matches!(kind, "model" | "warmup" | "adapter")
 }
 
-/// The role of the policy whose model the one written sits on; none where a stage of this kind writes a model.
+/// The role of the policy whose model the written adapter belongs to; none if this kind writes a model.
 pub fn sits_on(kind: &str, params: &Map<String, Value>) -> Option<&'static str> {
     match kind {
         "grpo" if trains_adapter(params) => Some("policy"),

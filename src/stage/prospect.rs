@@ -1,9 +1,9 @@
-//! A stage before it is worked: what is wrong with it already, and what is known of what it will write.
+//! Checks of a stage before it runs: what is already wrong, and what is known of its outputs.
 //!
-//! Every built-in kind has a `look` beside its `run`. It sees the parameters and what earlier stages are foreseen to
-//! write, reads no more of a file than it takes to know that the stage would fail (headers and configurations; tasks up
-//! to a megabyte), and says so before anything is worked. What it objects to follows from what is in the stage's key, so
-//! a stage that has a result was never objected to; what depends on the machine is told apart.
+//! Every built-in kind has a `look` next to its `run`. It sees the parameters and the expected outputs of
+//! earlier stages. It reads only what is needed to know that the stage would fail: headers, configurations,
+//! tasks up to a megabyte. Objections depend only on what is in the stage's key, so a stage with a result has
+//! none. Problems of this machine are reported separately.
 
 use std::{
     cell::RefCell,
@@ -28,7 +28,7 @@ use crate::{
     hash::Digest,
 };
 
-/// What is known of an artifact that is not there yet.
+/// What is known of an artifact that does not exist yet.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Foreseen {
     Policy(Arc<Policy>),
@@ -53,16 +53,16 @@ impl Foreseen {
     }
 }
 
-/// Scenarios to come.
+/// Expected scenarios.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tasks {
-    /// What is asked.
+    /// Task texts.
     pub texts: Arc<[String]>,
-    /// Those with a known answer.
+    /// Number with a known answer.
     pub answered: usize,
-    /// Those with a reference solution.
+    /// Number with a reference solution.
     pub solved: usize,
-    /// Tasks of the other split.
+    /// Number of tasks in the other split.
     pub others: usize,
 }
 
@@ -72,44 +72,44 @@ impl Tasks {
     }
 }
 
-/// A stage that is looked at.
+/// A stage to check.
 pub struct Prospect<'a> {
     pub card: &'a Card,
     pub params: &'a Map<String, Value>,
-    /// What the stage will be handed; 0 for kinds that do not draw.
+    /// The stage's seed; 0 for kinds without one.
     pub seed: u64,
-    /// By role, with the names they have there. Empty for a role that is not given.
+    /// Inputs by role, with their names. Empty for a role that is not given.
     pub inputs: &'a BTreeMap<String, Vec<(String, Foreseen)>>,
     pub engine: &'a EngineSpec,
-    /// Finds an output of this stage where it is finished.
+    /// Finds an output of this stage if it is finished.
     pub finished: &'a dyn Fn(&str) -> Option<PathBuf>,
     pub looked: &'a Looked,
 }
 
-/// What looks have read, for the next ones.
+/// What checks have read, shared with later ones.
 #[derive(Default)]
 pub struct Looked {
     tokenizers: SharedModels,
-    /// Declarations that nothing is wrong with.
+    /// Valid declarations.
     families: RefCell<BTreeSet<PathBuf>>,
 }
 
 /// Why a stage would fail.
 #[derive(Debug)]
 pub struct Objection {
-    /// The parameter or role that it is about, or the key of a section.
+    /// The parameter, role or section key that caused it.
     pub about: Option<&'static str>,
     pub cause: Failure,
 }
 
-/// What there is to say of a stage ahead of time.
+/// Result of checking a stage.
 #[derive(Debug, Default)]
 pub struct Outlook {
-    /// Follow from the stage's key alone.
+    /// Depend only on the stage's key.
     pub objections: Vec<Objection>,
-    /// What this machine lacks for it.
+    /// What this machine lacks.
     pub lacks: Vec<Objection>,
-    /// What a person should know of a stage that works all the same.
+    /// Notes for the user; the stage runs anyway.
     pub notes: Vec<Objection>,
     /// By port.
     pub outputs: BTreeMap<&'static str, Foreseen>,
@@ -128,7 +128,7 @@ impl Outlook {
         self.notes.push(Objection { about: Some(about), cause: cause.into() });
     }
 
-    /// Objects with the error, if it is one.
+    /// Adds the error, if any, as an objection.
     pub fn take<T>(&mut self, about: &'static str, found: Result<T, impl Into<Failure>>) -> Option<T> {
         found.map_err(|cause| self.object(about, cause)).ok()
     }
@@ -141,18 +141,18 @@ impl Outlook {
 }
 
 impl Prospect<'_> {
-    /// The parameters as the stage's own struct; an objection to them where they are none.
+    /// The parameters as the stage's own struct; adds an objection if they do not parse.
     pub fn params<P: DeserializeOwned>(&self, outlook: &mut Outlook) -> Option<P> {
         let found = typed(self.params);
         found.map_err(|cause| outlook.objections.push(Objection { about: None, cause: cause.into() })).ok()
     }
 
-    /// The one policy in this role, as far as it is known.
+    /// The single policy in this role, if known.
     pub fn policy(&self, role: &str) -> Option<&Policy> {
         self.inputs.get(role)?.first()?.1.policy()
     }
 
-    /// The scenarios, as far as they are known.
+    /// The scenarios, if known.
     pub fn tasks(&self) -> Option<&Tasks> {
         match self.inputs.get("scenarios")?.first()? {
             (_, Foreseen::Tasks(tasks)) => Some(tasks),
@@ -160,7 +160,7 @@ impl Prospect<'_> {
         }
     }
 
-    /// The table of tools, if it is there.
+    /// The table of tools, if it exists.
     pub fn tools(&self) -> Option<&Path> {
         match self.inputs.get("tools")?.first()? {
             (_, Foreseen::Tools(path)) => Some(path),
@@ -174,7 +174,7 @@ impl Prospect<'_> {
         self.looked.tokenizers.vocabulary(name, folder)
     }
 
-    /// Reads a declaration of families, unless that was done before.
+    /// Reads a declaration of families, unless already read.
     pub fn check_families(&self, file: &Path) -> Result<(), ScenarioError> {
         let mut known = self.looked.families.borrow_mut();
         if !known.contains(file) {
@@ -185,7 +185,7 @@ impl Prospect<'_> {
     }
 }
 
-/// Of kinds that have nothing to say.
+/// For kinds without checks.
 pub fn nothing(_: &Prospect<'_>) -> Outlook {
     Outlook::default()
 }
@@ -221,7 +221,7 @@ mod tests {
         Tasks { texts: (0..count).map(|task| task.to_string()).collect(), answered, solved: 0, others: 0 }
     }
 
-    /// What a kind says to these inputs and parameters, over its card's defaults.
+    /// Checks a kind with these inputs and parameters, over its card's defaults.
     fn look(kind: &str, inputs: &[(&str, Foreseen)], params: Value) -> (Vec<String>, Outlook) {
         let card = Cards::new(None).get(kind).unwrap().unwrap();
         let defaults =
@@ -261,9 +261,9 @@ mod tests {
         let two = [("policy", policy(100, None)), ("reference", policy(90, None))];
         let vocabulary = "reference: the reference has a vocabulary of 90 tokens, the policy one of 100";
         check("grpo", &two, json!({ "kl": 0.1 }), &[vocabulary]);
-        // What an adapter sits on was decided when it was made.
+        // An adapter's targets were fixed when it was created.
         check("grpo", &[("policy", policy(100, Some(8)))], json!({ "targets": ["nothing"] }), &[]);
-        // Of a model that is not known yet nothing is said.
+        // Nothing to check if the model is not known yet.
         check("grpo", &[("policy", Foreseen::Nothing)], json!({ "targets": ["nothing"] }), &[]);
     }
 

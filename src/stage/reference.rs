@@ -143,7 +143,7 @@ fn type_name(kind: &DataType) -> String {
     }
 }
 
-/// Text for one cell of a Markdown table.
+/// Escapes text for a Markdown table cell.
 fn cell(text: &str) -> String {
     text.trim().replace('|', "\\|").replace('\n', " ")
 }

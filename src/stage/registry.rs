@@ -18,7 +18,7 @@ pub struct BuiltIn {
     /// Other files of its folder, by file name.
     pub files: &'static [(&'static str, &'static str)],
     pub run: fn(&Context) -> StageFuture<'_>,
-    /// What can be said of it before it is worked.
+    /// Checks the stage before it runs.
     pub look: fn(&Prospect<'_>) -> Outlook,
 }
 

@@ -1,9 +1,9 @@
-//! `rollout`: a policy practises on the live server, several episodes per scenario.
+//! `rollout`: a policy plays several episodes per scenario on the live server.
 //!
-//! A group whose episodes are all right or all wrong teaches nothing, so further scenarios are drawn in waves (the
-//! dynamic sampling of DAPO, arXiv 2503.14476) until enough groups vary. Which scenarios a wave draws depends on the
-//! outcomes of the waves before it, never on the order in which episodes finish. Every episode played is kept; a group
-//! lacks those that were lost with the server (`rollout/play.rs`).
+//! A group whose episodes are all right or all wrong gives no training signal, so more scenarios are drawn in
+//! waves (DAPO's dynamic sampling, arXiv 2503.14476) until enough groups vary. The scenarios of a wave depend
+//! on the outcomes of earlier waves, never on the order in which episodes finish. Every episode played is
+//! kept, except those lost to server failures (`rollout/play.rs`).
 
 mod choice;
 pub mod play;
@@ -34,11 +34,11 @@ use crate::{
 
 #[derive(Debug, Deserialize)]
 struct Params {
-    /// Groups that should vary.
+    /// Target number of groups that vary.
     prompts: usize,
     /// Episodes per scenario.
     group_size: u32,
-    /// Further waves of scenarios.
+    /// Additional waves of scenarios.
     refill_waves: usize,
     temperature: f32,
     top_p: f32,
@@ -71,9 +71,9 @@ impl Diagnostic for RolloutError {
     }
 }
 
-/// The attempts at one scenario.
+/// The episodes of one scenario.
 struct Group<'a> {
-    /// DeviceSlot in the table of scenarios.
+    /// Index in the table of scenarios.
     index: usize,
     scenario: &'a Scenario,
     trajectories: Vec<Trajectory>,
@@ -84,11 +84,11 @@ impl Group<'_> {
         self.trajectories.iter().map(|trajectory| truth::correct(self.scenario, trajectory.answer.as_deref()))
     }
 
-    /// Whether there is something to learn from; without ground truth only a judge can tell, so perhaps.
+    /// Whether the group gives a training signal. Without ground truth only a judge can tell: perhaps.
     fn is_informative(&self) -> bool {
         let mut outcomes = self.outcomes();
         match outcomes.next() {
-            // All of it was lost.
+            // All episodes were lost.
             None => false,
             Some(None) => true,
             Some(first) => outcomes.any(|outcome| outcome != first),
@@ -118,7 +118,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     Ok(metrics)
 }
 
-/// Whether there is something to attempt, and room to attempt it.
+/// Checks that there are tasks to play, and room to play them.
 pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let mut outlook = Outlook::default();
     _ = prospect.params::<Params>(&mut outlook);
@@ -158,7 +158,7 @@ async fn waves<'a>(
     Ok(groups)
 }
 
-/// The attempts of a wave, group by group.
+/// The episodes of a wave, group by group.
 fn attempts<'a>(
     params: &Params,
     scenarios: &'a [Scenario],
@@ -177,7 +177,7 @@ fn attempts<'a>(
     wave.iter().flat_map(of_group).collect()
 }
 
-/// Names of the rows of the first wave.
+/// Row names of the first wave.
 pub fn rows_needed(
     params: &Map<String, Value>,
     seed: u64,
@@ -197,7 +197,7 @@ impl Params {
     }
 }
 
-/// Differs for every episode of a run.
+/// Distinct for every episode of a run.
 fn episode_seed(seed: u64, scenario: &Scenario, sample: u32) -> u64 {
     Encoder::new("mcprl episode seed v1")
         .number(seed)

@@ -1,4 +1,4 @@
-//! What stays in memory from one stage of a run to the next. It changes no result.
+//! What stays in memory between the stages of a run. It changes no result.
 
 use std::{
     collections::BTreeMap,
@@ -12,19 +12,19 @@ use crate::{
     hash::Digest,
 };
 
-/// Locked while it is read.
+/// Locked while it is being read.
 type Cell = Arc<Mutex<Option<Arc<Vocabulary>>>>;
 
-/// Owned by the run; each stage is handed it.
+/// Owned by the run and passed to each stage.
 #[derive(Default)]
 pub struct SharedModels {
     pub bases: Arc<ModelCache>,
-    /// By the digests of their models.
+    /// By model digest.
     vocabularies: Mutex<BTreeMap<Digest, Cell>>,
 }
 
 impl SharedModels {
-    /// The tokenizer of a model, whose files are in this folder: read once, also where several ask at once.
+    /// The tokenizer of a model, from this folder. Read only once, even with concurrent callers.
     pub fn vocabulary(&self, model: Digest, folder: &Path) -> Result<Arc<Vocabulary>, ChatError> {
         let cell = lock(&self.vocabularies).entry(model).or_default().clone();
         let mut held = lock(&cell);
@@ -40,7 +40,7 @@ impl SharedModels {
         self.bases.is_empty() && lock(&self.vocabularies).is_empty()
     }
 
-    /// Lets go what is of no other model than these.
+    /// Releases everything except what belongs to these models.
     pub fn retain(&self, wanted: impl Fn(&Digest) -> bool) {
         lock(&self.vocabularies).retain(|model, _| wanted(model));
         self.bases.retain(wanted);

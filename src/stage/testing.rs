@@ -1,4 +1,4 @@
-//! What tests of stages stand on: a context from a card's defaults, with records kept in memory.
+//! Test support for stages: a context with a card's defaults and in-memory records.
 
 use std::{
     collections::BTreeMap,
@@ -34,9 +34,10 @@ impl Rows for Ledger {
     }
 }
 
-/// A policy whose every turn is one of these calls, drawn alike: {name, arguments}.
+/// A policy whose every turn is one of these calls, with equal probability: {name, arguments}.
 ///
-/// Each call is one token of its tokenizer. The decoder's layers add nothing, so that a token decides on the next.
+/// Each call is one token of its tokenizer. The decoder's layers add nothing, so a token alone decides the
+/// next.
 pub fn caller(folder: &Path, calls: &[Value]) {
     const OTHER: usize = 407;
     let (end_of_turn, open, close) = (402, 403, 404);

@@ -1,4 +1,4 @@
-//! What makes the time of a stage comparable with an earlier one's: the model it used, and how much there was to do.
+//! What makes stage times comparable between runs: the model's shape and the amount of work.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -10,12 +10,12 @@ use crate::{
     model::ModelConfig,
 };
 
-/// The same for models that compute alike, whatever their weights.
+/// Equal for models with the same computation, whatever their weights.
 pub fn shape(config: &ModelConfig) -> Digest {
     Encoder::new("mcprl model shape v1").json(&config.to_json()).finish()
 }
 
-/// The shape of the model behind a policy; none where it cannot be read.
+/// The shape of a policy's model; none if it cannot be read.
 pub fn policy_shape(policy: &Path, artifacts: &dyn Artifacts) -> Option<Digest> {
     let folder = match std::fs::read(policy.join("policy.json")) {
         Ok(text) => artifacts.folder(&serde_json::from_slice::<AdapterOf>(&text).ok()?.base).ok()?,
@@ -24,8 +24,8 @@ pub fn policy_shape(policy: &Path, artifacts: &dyn Artifacts) -> Option<Digest> 
     ModelConfig::load(&folder).ok().map(|config| shape(&config))
 }
 
-/// How much a stage of this kind has to do, in a unit of the kind's own: episodes per wave, passes over its data. Time
-/// and tokens grow about as it does. None where the parameters do not tell.
+/// Amount of work of a stage, in a unit of its kind: episodes per wave, passes over its data. Time and tokens
+/// grow roughly with it. None if the parameters do not tell.
 pub fn workload(kind: &str, params: &Map<String, Value>) -> Option<f64> {
     let number = |name: &str| params.get(name)?.as_f64();
     let work = match kind {
@@ -38,8 +38,8 @@ pub fn workload(kind: &str, params: &Map<String, Value>) -> Option<f64> {
     (work > 0.0).then_some(work)
 }
 
-/// Names of the rows that a stage of this kind is sure to need, as [`super::Rows`] knows them; more may follow. None where
-/// it has no such rows, or its inputs do not tell.
+/// Names of rows that a stage of this kind certainly needs (see [`super::Rows`]); more may follow. None if it
+/// has no such rows, or its inputs do not tell.
 pub fn rows_needed(
     kind: &str,
     params: &Map<String, Value>,

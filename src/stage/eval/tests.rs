@@ -97,7 +97,7 @@ fn the_notes_say_what_was_played_and_what_was_left_out() {
     ");
 }
 
-/// Keys of a card's table of parameters that `eval` shares with `rollout`, with all that is said of them.
+/// Parameters that `eval` shares with `rollout`, with all their card entries.
 fn shared_params(card: &str) -> toml::Table {
     let card: toml::Table = card.parse().unwrap();
     let mut params = card["params"].as_table().unwrap().clone();
@@ -118,7 +118,7 @@ fn a_policy_is_examined_as_it_practised() {
     );
 }
 
-/// A server, two policies that know nothing, and three questions, in a folder.
+/// A folder with a server, two random policies and three questions.
 struct Hall {
     folder: TempDir,
     server: ServerSpec,
@@ -138,7 +138,7 @@ impl Rows for Recorded {
     }
 }
 
-/// Every digest is that of the base.
+/// Resolves every digest to the base.
 struct BaseAlone(PathBuf);
 
 impl Artifacts for BaseAlone {
@@ -209,7 +209,7 @@ impl Hall {
     }
 }
 
-/// A random decoder with the chat files of the reference, and an adapter on it that changes what it says.
+/// A random decoder with the reference chat files, and an adapter on it that changes its output.
 fn write_policies(base: &Path, trained: &Path) {
     std::fs::create_dir(base).unwrap();
     std::fs::create_dir(trained).unwrap();

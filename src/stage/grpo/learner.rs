@@ -1,4 +1,4 @@
-//! The policy that learns: read with its optimiser, written back, and the reference it is held near.
+//! The policy in training: loading it with its optimiser, saving it, and scoring with the reference policy.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -31,7 +31,7 @@ pub enum OptimizerKind {
     Muon,
 }
 
-/// A policy in training, with what says how to write it.
+/// A policy in training, with what is needed to save it.
 pub struct Learner {
     pub trainer: Trainer,
     /// None where all weights are trained.
@@ -41,8 +41,8 @@ pub struct Learner {
 const OPTIMIZER: &str = "optimizer.safetensors";
 
 impl Learner {
-    /// An adapter goes on with its optimiser state, and so does a model that was trained whole; a model gets a fresh
-    /// adapter where adapters are trained.
+    /// Training of an adapter, or of a model that was trained whole, continues with its optimiser state. A
+    /// model gets a new adapter if adapters are trained.
     pub fn load(policy: &PolicyFolder, params: &Params, context: &Context) -> Result<Self> {
         let beside = policy.beside("grpo", context)?;
         let moments = memory::moments(&context.params);
@@ -58,7 +58,7 @@ impl Learner {
         };
         let fits = |adapter: &AdapterConfig| match adapter.size(&config) {
             Ok(size) => check_trained(&config, Some(size), &places, moments),
-            // Putting it on says what is wrong with it.
+            // Loading reports what is wrong with it.
             Err(_) => Ok(()),
         };
         let adapter = match (params.lora, &policy.base) {
@@ -84,7 +84,7 @@ impl Learner {
         let dropout = adapter.as_ref().map(|adapter| adapter.dropout).filter(|rate| *rate > 0.0);
         trainer.dropout = dropout.map(|rate| (rate, context.seed));
         let path = policy.folder.join(OPTIMIZER);
-        // An adapter from elsewhere has none.
+        // An imported adapter has none.
         let goes_on = path.is_file() && (policy.base.is_some() || adapter.is_none());
         if goes_on {
             match trainer.resume_optimizer(&read_safetensors(&path)?)? {
@@ -101,7 +101,7 @@ impl Learner {
         Ok(Self { trainer, adapter })
     }
 
-    /// Writes the policy after the last step and its optimiser's state.
+    /// Writes the policy after the last step, and its optimiser state.
     pub fn save(&mut self, policy: &PolicyFolder, folder: &Path) -> Result<()> {
         let write = |path: std::path::PathBuf, source| ModelError::Write { path, source };
         std::fs::create_dir_all(folder).map_err(|source| write(folder.to_owned(), source))?;
@@ -114,7 +114,7 @@ impl Learner {
             None => {
                 self.trainer.decoder.save(folder)?;
                 copy_companions(policy.model(), folder)?;
-                // It names the files that the weights came in; they are one now.
+                // It lists the original weight files; now there is only one.
                 let index = folder.join("model.safetensors.index.json");
                 if index.exists() {
                     std::fs::remove_file(&index).map_err(|source| write(index, source))?;
@@ -132,7 +132,7 @@ impl Params {
         let adamw = Rule::AdamW { rate: 1.0, beta1, beta2, weight_decay };
         let rule = |(index, parameter): (usize, &Parameter<'_>)| match (self.optimizer, parameter) {
             (OptimizerKind::AdamW8Bit, _) => Rule::AdamW8Bit { rate: 1.0, beta1, beta2, weight_decay },
-            // Of a whole model the first parameter is the embedding, whose rows are no directions to balance.
+            // In a whole model the first parameter is the embedding, which Muon must not orthogonalise.
             (OptimizerKind::Muon, Parameter::Matrix(_)) if !whole || index > 0 => {
                 Rule::Muon { rate: 1.0, momentum }
             }
@@ -142,7 +142,7 @@ impl Params {
     }
 }
 
-/// Fills in every rollout's log-probabilities under the reference policy; gives the size of its vocabulary.
+/// Fills in every rollout's log-probabilities under the reference policy. Returns its vocabulary size.
 pub fn score_reference(
     groups: &mut [Vec<Rollout<'_>>],
     reference: &PolicyFolder,

@@ -1,4 +1,4 @@
-//! What can be said of an update before it is made.
+//! Checks of an update before it runs.
 
 use super::{GrpoError, Params};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     },
 };
 
-/// Whether policy, reference, adapter and parameters go together.
+/// Checks that policy, reference, adapter and parameters fit together.
 pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let mut outlook = Outlook::default();
     let Some(params) = prospect.params::<Params>(&mut outlook) else { return outlook };

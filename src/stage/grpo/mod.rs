@@ -1,8 +1,9 @@
 //! `grpo`: policy-gradient updates of an adapter, or of all weights, from judged rollouts.
 //!
-//! The log-probabilities recorded while sampling come from the same decoder and kernels. Where all rollouts are the
-//! policy's own, the first step asserts that scoring gives them again, within 1e-4 nats on the CPU, instead of correcting
-//! for a difference; later steps train a policy that has moved. The optimiser's state travels with the policy.
+//! Sampling records log-probabilities with the same decoder and kernels. If the policy played all rollouts
+//! itself, the first step asserts that scoring reproduces them, within 1e-4 nats on the CPU, instead of
+//! correcting for a difference. Later steps train a policy that has moved. The optimiser state is stored with
+//! the policy.
 
 mod learner;
 mod look;
@@ -31,9 +32,10 @@ use learner::{Learner, OptimizerKind};
 pub use look::look;
 use step::Rollout;
 
-/// Sampling and scoring may differ by this, in nats, before the model that acted is not taken for the one that learns.
+/// Largest difference between sampling and scoring, in nats, for the two models to count as the same.
 const GAP: f64 = 1e-4;
-/// The same on a device, where a row's bits depend on what is computed beside it: with weights of 32 bits, and of 16.
+/// The same on a device, where a row's bits depend on its batch: with 32-bit weights, and with 16-bit
+/// weights.
 const DEVICE_GAPS: [f64; 2] = [1e-2, 1.0];
 
 #[derive(Debug, Deserialize)]
@@ -186,7 +188,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let success =
         mean(rewards.values().filter_map(|r| r.correct.map(|correct| f64::from(u8::from(correct)))));
 
-    // Scored before the policy is attached: of two models the first can be let go.
+    // Scored before the policy is loaded, so that if there are two models the first can be released.
     let vocabulary = match context.inputs.contains_key("reference") {
         true => {
             let reference = PolicyFolder::open(context.input("reference")?, context)?;
@@ -214,11 +216,11 @@ pub async fn run(context: &Context) -> Result<Metrics> {
         if context.cancel.is_cancelled() {
             return Err(Interrupted.into());
         }
-        // After the first update the policy is no longer the one that acted.
+        // After the first update the policy differs from the one that played.
         let comparable = on_policy && steps.is_empty();
         let learning_rate = params.schedule().rate(learner.trainer.optimizer().steps());
         let rollouts: Vec<&[Rollout<'_>]> = minibatch.iter().map(|group| groups[*group].as_slice()).collect();
-        // Without a gradient the optimiser takes no step on what its moments remember.
+        // Without a gradient the optimiser must not step on its moments alone.
         if !rollouts.iter().copied().flatten().any(has_terms) {
             context.observer.advance(1);
             continue;
@@ -265,7 +267,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / count as f64)
 }
 
-/// A trajectory as its group sees it.
+/// A trajectory in the form its group uses.
 fn attempt<'a>(
     trajectory: &'a Trajectory,
     rewards: &BTreeMap<&str, &Reward>,
@@ -289,7 +291,7 @@ fn attempt<'a>(
     Ok(ScoredRollout { group: trajectory.group(), reward, excluded })
 }
 
-/// The groups of every minibatch, in an order drawn from the seed.
+/// The groups of every minibatch, in seeded random order.
 fn order(groups: usize, params: &Params, seed: u64) -> Vec<Vec<usize>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut minibatches = Vec::new();

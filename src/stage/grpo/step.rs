@@ -1,4 +1,4 @@
-//! One optimiser step: rollouts into microbatches, the objective's dloss_dlogp into gradients.
+//! One optimiser step: rollouts to microbatches, the objective's dloss_dlogp to gradients.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use crate::{
     grpo::{Objective, StepSize, Tally, Token, mean_log_ratio},
 };
 
-/// One trajectory that the loss counts. Advantage and weight are those of the whole episode, however many rows it has.
+/// One trajectory in the loss. Advantage and weight are those of the whole episode, however many rows it has.
 pub struct Rollout<'a> {
     pub trajectory: &'a Trajectory,
     pub advantage: f64,
-    /// Whether it goes through the decoder: it is not there to be counted alone ([`Objective::has_terms`]).
+    /// Whether it goes through the decoder, rather than only being counted ([`Objective::has_terms`]).
     pub has_terms: bool,
     /// Log-probability of each sampled token under the reference policy; empty without one.
     pub reference: Vec<f32>,
-    /// Sampled tokens, of all rows.
+    /// Sampled tokens in all rows.
     pub length: usize,
 }
 
@@ -25,7 +25,7 @@ pub struct Rollout<'a> {
 #[derive(Clone, Copy)]
 pub struct Row<'r, 'a> {
     pub rollout: &'r Rollout<'a>,
-    /// Sampled tokens of the rollout's rows before this one.
+    /// Sampled tokens in the rollout's earlier rows.
     pub before: usize,
     held: data::Row<'a>,
 }
@@ -45,12 +45,12 @@ impl<'a> Rollout<'a> {
     }
 }
 
-/// Sampled tokens of a trajectory that something comes before.
+/// Sampled tokens of a trajectory that have a token before them.
 pub fn trained(trajectory: &Trajectory) -> usize {
     trajectory.rows().flat_map(|row| row.sampled.iter().skip(1)).filter(|sampled| **sampled).count()
 }
 
-/// One optimiser step over these groups. Also gives the mean KL estimate towards the reference, 0 without one.
+/// Runs one optimiser step over these groups. Also returns the mean KL estimate towards the reference, or 0.
 pub fn update(
     trainer: &mut Trainer,
     groups: &[&[Rollout<'_>]],
@@ -118,7 +118,8 @@ pub fn update(
     Ok((step, tally.kl()))
 }
 
-/// The rows of every microbatch: the groups with terms in so many shares, each cut where its tree would hold more tokens.
+/// The rows of every microbatch: groups with terms, split into this many shares, and each share split further
+/// if its tree would exceed the token limit.
 pub fn cut<'r, 'a>(groups: &[&'r [Rollout<'a>]], tokens: usize, shares: usize) -> Vec<Vec<Row<'r, 'a>>> {
     let with_terms = |group: &&'r [Rollout<'a>]| -> Vec<Row<'r, 'a>> {
         group.iter().filter(|rollout| rollout.has_terms).flat_map(Rollout::rows).collect()
@@ -140,13 +141,13 @@ pub fn microbatch(rows: &[Row<'_, '_>]) -> (Microbatch, Vec<Vec<usize>>) {
     Microbatch::new(&pairs)
 }
 
-/// What one row asks of one prediction.
+/// One row's term for one prediction.
 struct Of {
     row: usize,
     token: Token,
 }
 
-/// Rows that go through the decoder together, each shared token once.
+/// Rows that go through the decoder together, with shared tokens computed once.
 struct Share<'r, 'a> {
     batch: Microbatch,
     /// Per target, a term for every row that made this prediction.
@@ -171,7 +172,7 @@ impl<'r, 'a> Share<'r, 'a> {
         Self { batch, terms, rows }
     }
 
-    /// Largest |log p − log p(sampled)| of these log-probabilities of the targets.
+    /// Largest |log p − log p(sampled)| over these target log-probabilities.
     fn gap(&self, logprobs: &[f32]) -> f64 {
         let pairs =
             self.terms.iter().zip(logprobs).flat_map(|(terms, new)| terms.iter().map(move |of| (of, new)));
@@ -179,7 +180,7 @@ impl<'r, 'a> Share<'r, 'a> {
     }
 }
 
-/// Fills in every rollout's mean log-ratio, over all its rows, from the log-probabilities of the targets.
+/// Fills in every rollout's mean log-ratio over all its rows from the target log-probabilities.
 fn take_rollout_ratios(shares: &mut [Share<'_, '_>], scored: &[Vec<f32>]) {
     let mut pairs: BTreeMap<&str, (Vec<f32>, Vec<f32>)> = BTreeMap::new();
     for (share, logprobs) in shares.iter().zip(scored) {

@@ -1,4 +1,4 @@
-//! The stage from folder to folder, on a small random decoder.
+//! Tests of the whole stage on a small random decoder.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,7 +16,7 @@ use crate::{
     stage::{Artifacts, SharedModels, testing},
 };
 
-/// A model, episodes that it played, and what they were worth.
+/// A model, episodes it played, and their rewards.
 struct Hall(tempfile::TempDir, Arc<SharedModels>);
 
 struct Base(PathBuf);
@@ -103,7 +103,7 @@ impl Hall {
         self.0.path().join(name)
     }
 
-    /// Says the same in two rows per episode: the second begins anew and holds what the first sampled as given.
+    /// Splits each episode into two rows; the second starts over and holds what the first sampled as context.
     fn split(&self) {
         let path = self.path("trajectories.parquet");
         let mut trajectories: Vec<Trajectory> = data::read(&path).unwrap();
@@ -118,7 +118,7 @@ impl Hall {
         data::write(&path, &trajectories).unwrap();
     }
 
-    /// One update of this policy into the folder `out`.
+    /// Runs one update of this policy into the folder `out`.
     async fn update(&self, policy: &Path, reference: Option<&str>, out: &str, params: Value) -> Result<Done> {
         let (trajectories, rewards) = (self.path("trajectories.parquet"), self.path("rewards.parquet"));
         let reference = reference.map(|name| self.path(name));
@@ -179,7 +179,8 @@ async fn rows_of_an_episode_weigh_together_what_it_weighs_as_one() {
     let (whole, split) = (Hall::open(), Hall::open());
     split.split();
     for loss in ["dapo", "grpo", "dr_grpo", "gspo", "cispo"] {
-        // Several steps, so that ratios have moved; a pull towards another policy, so that references must find their tokens.
+        // Several steps, so that ratios move; a KL penalty to another policy, to test the alignment of
+        // references.
         let params = json!({"loss": loss, "epochs": 2, "minibatches": 1, "kl": 0.1, "learning_rate": 1e-3});
         let [one, two] = [&whole, &split].map(|hall| (hall, hall.path("base"), params.clone()));
         let one = one.0.update(&one.1, Some("other"), loss, one.2).await.unwrap();
@@ -190,7 +191,7 @@ async fn rows_of_an_episode_weigh_together_what_it_weighs_as_one() {
         assert!(two.steps[0].tokens_unshared > one.steps[0].tokens_unshared);
         assert_eq!(two.steps[0].tokens, one.steps[0].tokens, "what rows share is computed once");
     }
-    // Rows of an episode in different microbatches.
+    // Puts rows of one episode in different microbatches.
     let cut = json!({"loss": "gspo", "epochs": 2, "minibatches": 1, "tokens_per_microbatch": 16});
     let (one, two) = (whole.fresh("cut", cut.clone()).await, split.fresh("cut", cut).await);
     let close = |a: f64, b: f64| (a - b).abs() < 1e-5 * a.abs().max(b.abs()).max(1e-3);
@@ -266,7 +267,7 @@ async fn all_weights_are_trained_and_the_next_update_goes_on_where_this_one_ende
             let moved = (before - &after[name]).unwrap().abs().unwrap().max_all().unwrap();
             assert!(moved.to_scalar::<f32>().unwrap() > 0.0, "{optimizer}: {name}");
         }
-        // The digest of the second policy is another than that of the one that acted: off-policy, no gap to hold.
+        // The second policy's digest differs from the one that played: off-policy, so the gap is not checked.
         let second = hall.update(&first.policy, None, &format!("{optimizer}-second"), params).await.unwrap();
         assert_eq!(second.optimizer_steps(), 2.0 * first.optimizer_steps());
     }
@@ -310,7 +311,7 @@ async fn a_reference_is_measured_and_with_a_weight_it_holds_the_policy_back() {
     let one = json!({"minibatches": 1});
     let free = hall.fresh("free", one.clone()).await;
     assert!(!free.metrics.contains_key("kl"));
-    // On the first step the policy is the base: no distance, no pull.
+    // On the first step the policy equals the base: the KL is zero.
     let own = hall.update(&base, Some("base"), "own", json!({"minibatches": 1, "kl": 0.5})).await.unwrap();
     assert_eq!((own.metrics["kl"], own.bytes(ADAPTER)), (0.0, free.bytes(ADAPTER)));
     let measured = hall.update(&base, Some("other"), "measured", one).await.unwrap();
@@ -344,7 +345,7 @@ async fn a_gradient_norm_of_0_clips_nothing() {
     assert_eq!(unclipped.bytes(ADAPTER), high.bytes(ADAPTER));
 }
 
-/// The step of an update of one minibatch.
+/// The first step of an update with one minibatch.
 async fn first_step(hall: &Hall, out: &str, params: Value, reference: Option<&str>) -> Step {
     let mut params = params;
     params["minibatches"] = 1.into();
@@ -356,7 +357,7 @@ async fn groups_with_equal_rewards_are_counted_by_the_losses_whose_authors_count
     let hall = Hall::open();
     let path = hall.path("rewards.parquet");
     let mut rewards: Vec<Reward> = data::read(&path).unwrap();
-    // Of five groups two have equal rewards.
+    // Two of five groups have equal rewards.
     rewards.iter_mut().skip(12).for_each(|reward| reward.reward = 1.0);
     data::write(&path, &rewards).unwrap();
     let trajectories: Vec<Trajectory> = data::read(&hall.path("trajectories.parquet")).unwrap();
@@ -378,7 +379,7 @@ async fn groups_with_equal_rewards_are_counted_by_the_losses_whose_authors_count
         assert_eq!(counted.tokens, excluded.tokens, "{loss}: what has no gradient is not computed");
         let usual = first_step(&hall, loss, json!({"loss": loss}), None).await;
         assert_eq!(usual.gradient_norm, if counts { counted } else { excluded }.gradient_norm, "{loss}");
-        // The KL penalty is that of every rollout that counts.
+        // The KL penalty covers every rollout that counts.
         let with = |choice: &str| json!({"loss": loss, "zero_variance_groups": choice, "kl": 0.1});
         let counted = first_step(&hall, &format!("{loss}-kl-count"), with("count"), Some("other")).await;
         let excluded = first_step(&hall, &format!("{loss}-kl-exclude"), with("exclude"), Some("other")).await;

@@ -101,7 +101,7 @@ async fn what_cannot_be_judged_is_refused() {
     assert_eq!(code(judged(&unknown, &one, json!({"relative": 1.0})).await), "judge::no_model");
 }
 
-/// A judge that scores by the number in an attempt, and cannot make up its mind about those that say 13.
+/// A judge that scores by the number in an attempt, and gives no score to attempts with 13.
 async fn endpoint() -> String {
     use axum::{Json, Router, routing::post};
     let reply = |Json(body): Json<Value>| async move {

@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Class, Diagnostic};
 
-/// Why a model cannot be had.
+/// Why a model cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelStageError {
     #[error("cannot read {path}")]

@@ -1,8 +1,9 @@
 //! Models from the hub, through its cache on disk.
 //!
-//! `HF_HOME` says where the cache is, `HF_ENDPOINT` where the hub is, `HF_TOKEN` (or the file `token` in the cache's
-//! home) who asks, over https or on this machine alone; with `HF_HUB_OFFLINE=1` nothing is asked. A download that breaks off goes on where it stopped, in the
-//! same run and in a later one; a file counts as fetched once it has the size that the hub says.
+//! `HF_HOME` sets the cache, `HF_ENDPOINT` the hub, and `HF_TOKEN` (or the file `token` in the cache's home)
+//! the token, sent only over https or to this machine. `HF_HUB_OFFLINE=1` disables requests. A download that
+//! breaks off resumes, in the same run or a later one. A file is complete once it has the size that the hub
+//! reports.
 
 use std::{
     io::ErrorKind,
@@ -22,9 +23,9 @@ use rustix::{fs::FlockOperation, io::Errno};
 use super::{Files, ModelStageError, wanted};
 use crate::{net, progress::Observer};
 
-/// Tries again in a row that bring nothing more of a file.
+/// Consecutive retries that bring no new data of a file.
 const RETRIES: u32 = 5;
-/// Before the first of them; each next one waits twice as long.
+/// Pause before the first retry; it doubles with each.
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 3 } else { 300 });
 
 pub struct Hub {
@@ -36,10 +37,10 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// As the environment says.
+    /// Reads the environment.
     ///
     /// # Errors
-    /// If there is no place for the cache.
+    /// If no cache location is known.
     pub fn from_env() -> Result<Self, ModelStageError> {
         Self::of(|name| std::env::var(name).ok(), std::env::home_dir())
     }
@@ -57,7 +58,7 @@ impl Hub {
         })
     }
 
-    /// The files of a model at a branch, tag or commit, fetched where they are not in the cache.
+    /// The files of a model at a branch, tag or commit; downloads those not in the cache.
     pub fn fetch(
         &self,
         id: &str,
@@ -79,7 +80,7 @@ impl Hub {
         let builder = ApiBuilder::from_cache(Cache::new(self.cache.clone()))
             .with_endpoint(self.endpoint.trim_end_matches('/').to_owned())
             .with_token(self.sent_token().map(str::to_owned))
-            // Its own go on from a place that may be another than the file's end.
+            // The client's own retries may resume at an offset other than the file's end.
             .with_retries(0)
             .with_progress(false)
             .with_user_agent("mcprl", env!("CARGO_PKG_VERSION"));
@@ -108,14 +109,14 @@ impl Hub {
             Ok((name, path))
         };
         let files = names.into_iter().map(file).collect::<Result<Files, _>>()?;
-        // The branch's name leads to the commit, for whoever is offline next time.
+        // Maps the branch's name to the commit, for later offline runs.
         if revision != info.sha {
             _ = Cache::new(self.cache.clone()).repo(repo(revision)).create_ref(&info.sha);
         }
         Ok(files)
     }
 
-    /// What the cache holds of a revision that was fetched whole, as far as its own files tell.
+    /// Cached files of a completely downloaded revision, as far as the cache's own files show.
     pub fn cached(&self, id: &str, revision: &str) -> Result<Files, ModelStageError> {
         let folder = self.cache.join(Repo::new(id.to_owned(), RepoType::Model).folder_name());
         let named = std::fs::read_to_string(folder.join("refs").join(revision));
@@ -130,13 +131,13 @@ impl Hub {
         }
     }
 
-    /// The token, unless it would travel unencrypted.
+    /// The token, unless it would be sent unencrypted.
     fn sent_token(&self) -> Option<&str> {
         let endpoint: Option<reqwest::Url> = self.endpoint.parse().ok();
         self.token.as_deref().filter(|_| endpoint.is_some_and(|endpoint| net::is_confidential(&endpoint)))
     }
 
-    /// What an error of the client means for the person who asked.
+    /// Turns an error of the client into one for the user.
     fn failure(&self, error: ApiError, id: &str, revision: &str, what: &str) -> ModelStageError {
         let (endpoint, id, reason) = (self.endpoint.clone(), id.to_owned(), error.to_string());
         match (status(&error), error) {
@@ -152,12 +153,12 @@ impl Hub {
     }
 }
 
-/// The status that the hub answered with, which the client tells in its message alone.
+/// The hub's HTTP status, which the client reports only in its message.
 fn status(error: &ApiError) -> Option<u16> {
     error.to_string().rsplit_once("http status: ").and_then(|(_, status)| status.trim().parse().ok())
 }
 
-/// Whether it is this machine's disk that failed, and not a connection.
+/// Whether this machine's disk failed, and not a connection.
 fn is_local(error: &std::io::Error) -> bool {
     let of_connection = matches!(
         error.kind(),
@@ -176,7 +177,7 @@ fn is_local(error: &std::io::Error) -> bool {
     error.raw_os_error().is_some() && !of_connection
 }
 
-/// Whether it is another process that has the lock, and not a file system without locks.
+/// Fails if the file system has no locks. A lock held by another process is fine.
 fn check_lock(lock: &Path) -> std::io::Result<()> {
     match rustix::fs::flock(std::fs::File::create(lock)?, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) | Err(Errno::WOULDBLOCK) => Ok(()),
@@ -193,7 +194,7 @@ struct Commit {
 }
 
 impl Commit {
-    /// A file from the cache, or fetched into it. `failed` says what an error means.
+    /// A file from the cache, downloaded if missing. `failed` explains an error.
     fn file(
         &self,
         name: &str,
@@ -215,7 +216,7 @@ impl Commit {
                 }
                 Err(error) => {
                     let answer = status(&error);
-                    // What lies there is whole or too long: nothing follows it.
+                    // The partial file is already complete or too long.
                     if let (Some(416), _) | (_, ApiError::InvalidResume) = (answer, &error) {
                         tries.start_anew();
                     }
@@ -229,8 +230,8 @@ impl Commit {
         }
     }
 
-    /// Fetches what is missing of a file. The inner error: what there is now has another size than the hub says, and was
-    /// removed.
+    /// Downloads the missing part of a file. The inner error: the file's size differs from what the hub
+    /// reports, and the file was removed.
     fn fetch(
         &self,
         name: &str,
@@ -240,7 +241,7 @@ impl Commit {
         let metadata = self.api.metadata(&self.repo.url(name))?;
         let blob = self.cache.repo(self.of.clone()).blob_path(metadata.etag());
         tries.begin(blob.with_extension("part"));
-        // One that leads nowhere would be in the way.
+        // A dangling link would be in the way.
         let mut pointer = self.cache.repo(self.of.clone()).pointer_path(metadata.commit_hash());
         pointer.push(name);
         if pointer.is_symlink() && !pointer.exists() {
@@ -258,11 +259,11 @@ impl Commit {
     }
 }
 
-/// How often a file was asked for without more of it coming.
+/// Retries of a file without progress.
 struct Tries {
-    /// Where the beginning of the file lies.
+    /// Location of the partial file.
     part: Option<PathBuf>,
-    /// Its length when it was asked for last.
+    /// Its length at the last try.
     before: u64,
     failed: u32,
 }
@@ -284,7 +285,7 @@ impl Tries {
         }
     }
 
-    /// Waits for the next try; none where there were enough.
+    /// Waits before the next try; none if there were enough.
     fn again(&mut self) -> Option<()> {
         self.failed = if self.length() > self.before { 0 } else { self.failed + 1 };
         (self.failed <= RETRIES).then(|| std::thread::sleep(PAUSE * (1 << self.failed.saturating_sub(1))))
@@ -295,7 +296,7 @@ fn is_proper(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
-/// Whether it reads as an id and a revision.
+/// Checks that these are a valid id and revision.
 pub fn check_id(id: &str, revision: &str) -> Result<(), ModelStageError> {
     let well = id.split_once('/').is_some_and(|(owner, name)| is_proper(owner) && is_proper(name));
     if !well || !revision.split('/').all(is_proper) || id.contains("..") || revision.contains("..") {
@@ -304,7 +305,7 @@ pub fn check_id(id: &str, revision: &str) -> Result<(), ModelStageError> {
     Ok(())
 }
 
-/// Passes a download's progress on, in bytes; a part fetched twice counts once.
+/// Reports a download's progress in bytes; a part downloaded twice counts once.
 struct DownloadProgress<'a> {
     observer: &'a dyn Observer,
     name: String,
@@ -326,7 +327,7 @@ impl Progress for DownloadProgress<'_> {
 
     fn update(&mut self, size: usize) {
         self.done += size as u64;
-        // A megabyte at a time, for each telling may redraw.
+        // In steps of a megabyte, because each report may redraw.
         if self.done >= self.told + (1 << 20) || self.done >= self.size {
             self.told = self.told.max(self.done);
             let megabytes = |bytes: u64| bytes as f64 / 1e6;

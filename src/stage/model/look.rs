@@ -1,4 +1,4 @@
-//! What can be said of a model before it is read whole.
+//! Checks of a model before it is read completely.
 
 use std::path::Path;
 
@@ -17,8 +17,8 @@ use crate::{
 
 const CONFIG: &str = "config.json";
 
-/// Of a folder the configuration, the headers of the weights and the way it writes conversations; of a hub id how it
-/// reads, and the configuration where the hub's cache on disk has it.
+/// For a folder, checks the configuration, the weight headers and the chat format. For a hub id, checks its
+/// syntax, and the configuration if the hub's cache has it.
 pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let mut outlook = Outlook::default();
     if let Some(folder) = (prospect.finished)("policy") {
@@ -69,7 +69,7 @@ fn foreseen(config: ModelConfig, folder: &Path) -> Foreseen {
     Policy { config, adapter: None, folder: Some(folder.to_owned()) }.into()
 }
 
-/// Everything wrong with the folder, as far as its small files and the headers of its large ones show it.
+/// Reports everything wrong with the folder that small files and the headers of large files show.
 fn look_into(folder: &Path, outlook: &mut Outlook) -> Option<ModelConfig> {
     if !folder.join(CONFIG).is_file() {
         let folder = folder.to_owned();
@@ -85,6 +85,6 @@ fn look_into(folder: &Path, outlook: &mut Outlook) -> Option<ModelConfig> {
     let config = outlook.take("from", ModelConfig::load(folder))?;
     let fits = outlook.take("from", Weights::open(folder).and_then(|weights| weights.fit(&config)));
     outlook.take("from", Chat::glance(folder));
-    // Of one that has no such weights, and may claim any size, nothing is foretold.
+    // Weights that do not fit may claim any size, so make no estimate.
     fits.map(|()| config)
 }

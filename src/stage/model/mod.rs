@@ -1,8 +1,8 @@
-//! `model`: a base model that is there already, on disk or on the hub.
+//! `model`: imports an existing base model, from disk or the hub.
 //!
-//! Its files become an artifact, so that a run goes on when the source is gone or changed; what the engine does not
-//! compute is refused here and not an hour later. A folder is copied (shared where the file system can), a download is
-//! linked from the hub's cache.
+//! Its files become an artifact, so that a run continues if the source is deleted or changed. Models that the
+//! engine does not support are rejected here, not an hour later. A folder is copied (with reflinks where the
+//! file system supports them); a download is linked from the hub's cache.
 
 mod error;
 mod hub;
@@ -32,11 +32,11 @@ struct Params {
     revision: Option<String>,
 }
 
-/// Files of a model folder by name and place.
+/// Files of a model folder by name and path.
 type Files = Vec<(String, PathBuf)>;
 
-/// Whether a model consists of the file of this name, or holds such a file in the folder of this name, which ends with `/`;
-/// other formats of the same weights are not taken.
+/// Whether a model needs the file of this name, or a file in the folder of this name, which ends with `/`.
+/// Other formats of the same weights are left out.
 pub fn wanted(name: &str) -> bool {
     const NAMED: [&str; 10] = [
         "config.json",
@@ -57,7 +57,7 @@ pub fn wanted(name: &str) -> bool {
     for_tools || (plain && (NAMED.contains(&name) || name.starts_with("chat_template") || weights))
 }
 
-/// [`wanted`] of a folder, or whether its adapter consists of the file, where it holds an adapter and no model.
+/// [`wanted`] for a folder. If the folder holds an adapter and no model, whether the adapter needs the file.
 pub fn wanted_in(folder: &Path) -> fn(&str) -> bool {
     match folder.join("config.json").is_file() || !folder.join(ADAPTER_FILES[0]).is_file() {
         true => wanted,
@@ -76,7 +76,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
         true => listed(folder)?,
         false => download(&params, context).await?,
     };
-    // Where they are, so that what is said of a file names the one that can be mended.
+    // Checked in place, so that errors name a file the user can fix.
     context.observer.status("checking");
     let config = || files.iter().find(|(name, _)| name == "config.json")?.1.parent();
     let source = if local { folder } else { config().unwrap_or(folder) };
@@ -95,7 +95,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// The files of a folder that make a model.
+/// The files of a folder that belong to a model.
 fn listed(folder: &Path) -> Result<Files, ModelStageError> {
     let reading = |source| ModelStageError::Read { path: folder.to_owned(), source };
     let mut files = Vec::new();
@@ -114,7 +114,7 @@ fn listed(folder: &Path) -> Result<Files, ModelStageError> {
     Ok(files)
 }
 
-/// Puts a file into the artifact and gives its size. The hub's own copy is linked: nobody writes to it.
+/// Copies a file into the artifact and returns its size. The hub's own copy is linked: nobody writes to it.
 fn take(from: &Path, to: &Path, local: bool) -> Result<u64, ModelStageError> {
     let reading = |source| ModelStageError::Read { path: from.to_owned(), source };
     let real = from.canonicalize().map_err(reading)?;
@@ -127,7 +127,7 @@ fn take(from: &Path, to: &Path, local: bool) -> Result<u64, ModelStageError> {
     Ok(to.metadata().map_err(reading)?.len())
 }
 
-/// Fetches on a thread of its own, which an interrupted run does not wait for.
+/// Downloads on a separate thread, which an interrupted run does not wait for.
 async fn download(params: &Params, context: &Context) -> Result<Files> {
     let hub = Hub::from_env()?;
     let (id, revision) = match params.from.split_once('@') {
@@ -145,8 +145,8 @@ async fn download(params: &Params, context: &Context) -> Result<Files> {
     }
 }
 
-/// Reads every file as the later stages will; gives the configuration, the number of weights, and what a person should
-/// know about how it is spoken to.
+/// Reads every file as later stages do. Returns the configuration, the number of weights, and a note for the
+/// user about the chat format.
 fn check(folder: &Path) -> Result<(ModelConfig, usize, Option<String>)> {
     let config = ModelConfig::load(folder)?;
     let mut weights = Weights::open(folder)?;

@@ -44,7 +44,7 @@ fn model(folder: &Path) {
     }
 }
 
-/// Works the stage on a folder; gives its output folder.
+/// Runs the stage on a folder. Returns its output folder.
 async fn taken(from: &Path) -> (tempfile::TempDir, Result<Metrics>) {
     let output = tempfile::tempdir().unwrap();
     let (context, _) = context("model", &[], output.path(), json!({"from": from}));
@@ -77,7 +77,7 @@ async fn a_folder_becomes_a_policy_without_what_is_not_part_of_the_model() {
     assert_eq!(metrics["parameters"], weights as f64);
 }
 
-/// Puts another template before those that speak of tools: with a word of its own.
+/// Puts a template with a distinct word before those that mention tools.
 fn for_tools(folder: &Path, word: &str) {
     let template = std::fs::read_to_string(folder.join("chat_template.jinja")).unwrap();
     std::fs::create_dir(folder.join("additional_chat_templates")).unwrap();
@@ -165,26 +165,26 @@ fn a_model_that_claims_more_layers_than_any_memory_holds_is_refused_by_what_it_l
     assert_eq!(Decoder::load(folder.path()).unwrap_err().code(), "model::missing_tensor");
 }
 
-/// A hub on the loopback with one model, `tiny/llama`, at commit `c0ffee` of `main`.
+/// A hub on loopback with one model, `tiny/llama`, at commit `c0ffee` of `main`.
 #[derive(Clone)]
 struct Shelf {
     folder: Arc<tempfile::TempDir>,
-    /// The token it wants, where it wants one.
+    /// The token it requires, if any.
     token: Option<&'static str>,
-    /// Answers of the weights that break off half-way.
+    /// Number of weight responses to cut off half-way.
     cuts: Arc<Mutex<usize>>,
-    /// Requests for the weights that are refused for now.
+    /// Number of weight requests to refuse.
     refusals: Arc<Mutex<usize>>,
-    /// Bytes by which the weights are longer than what is given of them.
+    /// Bytes by which the reported size of the weights exceeds the real one.
     claims: Arc<Mutex<usize>>,
-    /// What was asked of which file.
+    /// Requests per file.
     asked: Arc<Mutex<Vec<(String, String)>>>,
 }
 
 const COMMIT: &str = "c0ffee";
 
 impl Shelf {
-    /// Gives the shelf and a client of it with an empty cache.
+    /// Returns the hub and a client with an empty cache.
     async fn open(token: Option<&'static str>) -> (Self, Hub, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         model(folder.path());
@@ -209,7 +209,7 @@ impl Shelf {
         (shelf, hub, cache)
     }
 
-    /// From where to where the weights were asked for, but for the questions after their size.
+    /// Ranges of the requests for the weights, except requests for their size.
     fn ranges(&self) -> Vec<String> {
         let asked = self.asked.lock().unwrap();
         let of_weights = asked.iter().filter(|(file, _)| file == "model.safetensors");
@@ -278,7 +278,7 @@ impl Shelf {
             let torn = Err(std::io::Error::other("cut"));
             let parts = futures::stream::iter([half, torn]).then(|part| async {
                 if part.is_err() {
-                    // What was sent before must arrive.
+                    // Data sent before must arrive.
                     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
                 }
                 part
@@ -360,7 +360,7 @@ async fn what_an_earlier_run_left_of_a_file_is_gone_on_with_or_thrown_away_and_n
         let files = fetch(hub, "tiny/llama", None).await.unwrap();
         let (_, weights) = files.iter().find(|(name, _)| name == "model.safetensors").unwrap();
         assert!(std::fs::read(weights).unwrap() == whole, "{refusals} {halves:?}");
-        // Asked for from the beginning, the middle or the end on.
+        // Requested from the beginning, the middle or the end.
         let from = |half: &usize| match half {
             0 => 0,
             1 => whole.len(),
@@ -402,7 +402,7 @@ async fn a_file_that_another_process_fetches_is_waited_for() {
     let lock = std::fs::File::create(blobs.join("etag-model.lock")).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let fetched = tokio::spawn(fetch(hub, "tiny/llama", None));
-    // The client itself gives up after five seconds.
+    // The client itself times out after five seconds.
     tokio::time::sleep(std::time::Duration::from_millis(6500)).await;
     assert!(!fetched.is_finished());
     drop(lock);

@@ -1,4 +1,4 @@
-//! Which scenarios are attempted, and in which order.
+//! Which scenarios are played, and in which order.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use rand_chacha::{
 
 use crate::{data::Scenario, hash::Encoder};
 
-/// Every scenario once, in the order it would be drawn: first a family, with a probability that goes with the square
-/// root of its size, then one of its scenarios. Small families are seen more often than their size, large ones less.
+/// Every scenario once, in drawing order: first a family, with probability proportional to the square root of
+/// its size, then one of its scenarios. This favours small families over large ones.
 pub(super) fn draw(scenarios: &[Scenario], seed: u64) -> Vec<usize> {
     let digest = Encoder::new("mcprl rollout choice v1").number(seed).finish();
     let mut rng = ChaCha8Rng::from_seed(*digest.as_bytes());
@@ -28,7 +28,7 @@ pub(super) fn draw(scenarios: &[Scenario], seed: u64) -> Vec<usize> {
             left -= weight;
             left < 0.0
         });
-        // Rounding may leave a sliver beyond the last family.
+        // Rounding may leave a remainder after the last family.
         let family = family.unwrap_or(families.len() - 1);
         let (_, members) = &mut families[family];
         let member = (rng.next_u64() % members.len() as u64) as usize;

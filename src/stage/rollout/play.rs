@@ -1,22 +1,23 @@
-//! Many episodes at once: one policy, one server, a list of attempts.
+//! Plays many episodes concurrently: one policy, one server, a list of attempts.
 //!
-//! Each finished episode is recorded, so that a stage that was killed plays only what is missing. What comes back
-//! depends on the attempts alone: not on how many are played at once, nor on which of them finishes first.
+//! Each finished episode is recorded, so that a stage that was killed plays only the missing ones. Results
+//! depend only on the attempts, not on concurrency or the order of completion.
 //!
 //! # When the server is lost
 //!
-//! A call without an answer (`mcp/session.rs` says what an answer is) ends its episode, and so does a session that cannot
-//! be opened. That says nothing of the policy yet: the episode is played again from its beginning with the same seed, up
-//! to three times, as [`TRIES`] has it. Before each of these rounds the server must answer a probe on a new session: its
-//! list of tools, and a call that it has answered in an earlier episode. The waits between probes grow.
+//! A call without an answer (`mcp/session.rs` defines an answer) ends its episode, and so does a session that
+//! cannot be opened. Neither says anything about the policy yet: the episode is replayed from the start with
+//! the same seed, up to three times (see [`TRIES`]). Before each round the server must answer a probe on a
+//! new session: its list of tools, and a call that it answered in an earlier episode. The waits between
+//! probes grow.
 //!
-//! | what is found | the episode |
+//! | finding | the episode |
 //! |---|---|
-//! | a later try ends otherwise | is that try |
+//! | a later try ends differently | is that try |
 //! | all of these: the last try, with nothing else under way, is lost in the same call as an earlier one; the server did not refuse it ([`McpError::Refused`]); the probe is answered before and behind it | ends [`End::ServerDown`]: an outcome of the policy, whose own call takes the server down. It is recorded, and counts as one that failed |
 //! | anything else | is lost: neither recorded nor part of the result, so that no success, mean or advantage counts it. A resumed stage, or one with further rows, plays it |
 //!
-//! If more than `max_lost_share` of the episodes are lost, or all of them, the stage fails with what went wrong first.
+//! If more than `max_lost_share` of the episodes are lost, or all, the stage fails with the first error.
 
 use std::{
     collections::BTreeMap,
@@ -46,21 +47,21 @@ use crate::{
     usage::Usage,
 };
 
-/// How a try at an episode is played.
+/// How to play a try at an episode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Try {
-    /// On a session of the pool, beside others.
+    /// On a pooled session, along with others.
     Pooled,
-    /// On a session of its own, which no other episode can take down.
+    /// On its own session, which no other episode can take down.
     OwnSession,
-    /// On a session of its own while nothing else is played.
+    /// On its own session while nothing else is played.
     Alone,
 }
 
 const TRIES: [Try; 4] = [Try::Pooled, Try::Pooled, Try::OwnSession, Try::Alone];
-/// Probes of a server that was lost, and the waits before them.
+/// Number of probes of a failed server.
 const PROBES: u32 = 5;
-/// Sessions in a row that could not be opened after which no other is tried before a probe was answered.
+/// Consecutive sessions that failed to open, after which no more are tried until a probe succeeds.
 const FAILURES: u32 = 8;
 const FIRST_WAIT: Duration = Duration::from_millis(if cfg!(test) { 2 } else { 1000 });
 const LONGEST_WAIT: Duration = FIRST_WAIT.saturating_mul(16);
@@ -80,12 +81,12 @@ pub struct Budget {
     pub episode_timeout_s: f64,
     /// Episodes under way at once.
     pub concurrency: usize,
-    /// The most of the episodes that may be lost with the server.
+    /// Largest share of episodes that may be lost to server failures.
     pub max_lost_share: f64,
-    /// What the chat template is told about thinking.
+    /// Value of `enable_thinking` for the chat template.
     #[serde(default)]
     pub thinking: Thinking,
-    /// What becomes of the reasoning of earlier turns.
+    /// How to treat the reasoning of earlier turns.
     #[serde(default)]
     pub history_thinking: HistoryThinking,
 }
@@ -98,13 +99,13 @@ impl Budget {
             tokens: self.max_tokens,
             calls: self.max_calls,
             result_tokens: self.result_tokens,
-            // A time beyond what a duration can hold is no limit.
+            // A time too long for a duration means no limit.
             time: Duration::try_from_secs_f64(self.episode_timeout_s).unwrap_or(Duration::MAX),
         }
     }
 }
 
-/// One episode to be played.
+/// One episode to play.
 #[derive(Debug, Clone, Copy)]
 pub struct RolloutSpec<'a> {
     pub scenario: &'a Scenario,
@@ -128,7 +129,8 @@ impl RolloutSpec<'_> {
             .to_string()
     }
 
-    /// The name of its row: the trajectory's id, and the task, for which a table of scenarios may have had the same id.
+    /// The row's name: the trajectory's id and the task, because scenario tables may reuse an id for another
+    /// task.
     pub fn row(&self, policy: &Digest) -> String {
         format!("{} {}", self.id(policy), Digest::of(self.scenario.task.as_bytes()).short())
     }
@@ -152,13 +154,13 @@ pub enum PlayError {
     ServerLost {
         lost: usize,
         episodes: usize,
-        /// Of the first.
+        /// Of the first episode.
         #[source]
         cause: McpError,
     },
 }
 
-/// Where no episode had room to sample a single token: tokens of the shortest prompt.
+/// If no episode had room to sample a single token: tokens of the shortest prompt.
 fn shortest_without_room(played: &[Option<Trajectory>]) -> Option<usize> {
     let roomless = |trajectory: &Trajectory| {
         trajectory.end == End::OutOfTokens.name() && !trajectory.sampled.contains(&true)
@@ -214,34 +216,34 @@ pub struct Player {
     toolbox: Toolbox,
     pool: Pool,
     budget: Budget,
-    /// Episodes so far, and how many of them were lost.
+    /// Episodes so far, and how many were lost.
     episodes: usize,
     lost: usize,
 }
 
-/// An attempt that has not been played to its end.
+/// An attempt that is not finished.
 struct Missing {
     index: usize,
-    /// The calls in which it was lost.
+    /// The calls in which the server was lost.
     calls: Vec<ToolCall>,
 }
 
-/// How a try came out.
+/// Outcome of a try.
 enum Tried {
     Ended(Episode),
-    /// The server was lost, in a call if there was a session.
+    /// The server was lost; if there was a session, in a call.
     Lost {
         cause: McpError,
         call: Option<(ToolCall, Episode)>,
     },
-    /// Others found the server down before this had a session.
+    /// Other tries found the server down before this one had a session.
     Skipped,
 }
 
-/// Ends a round early: of a server that hangs, each session takes its time to fail.
+/// Ends a round early, because each session to a hanging server fails only after its timeout.
 #[derive(Default)]
 struct Outage {
-    /// Sessions in a row that could not be opened.
+    /// Consecutive sessions that failed to open.
     failures: AtomicU32,
     is_known: CancellationToken,
 }
@@ -257,7 +259,7 @@ impl Outage {
 }
 
 impl Player {
-    /// Loads the policy and reads the tools. The server is not called before the first episode.
+    /// Loads the policy and reads the tools. Does not call the server before the first episode.
     pub async fn open(context: &Context, policy: &Input, tools: &Path, budget: Budget) -> Result<Self> {
         let server = context.server.clone().ok_or(PlayError::NoServer)?;
         let folder = PolicyFolder::open(policy, context)?;
@@ -272,7 +274,7 @@ impl Player {
             .and_then(|chat| chat.brief(&system, toolbox.functions()))
             .at(|| format!("policy \"{}\"", policy.name))?;
         if let Some(notice) = chat.notice() {
-            // By its name where a stage acts with several.
+            // By name if a stage has several policies.
             let several = context.inputs.values().any(|inputs| inputs.len() > 1);
             let of = if several { format!("policy \"{}\": ", policy.name) } else { String::new() };
             context.observer.note(&format!("{of}{notice}"));
@@ -302,13 +304,13 @@ impl Player {
         })
     }
 
-    /// Plays the attempts, those played earlier excepted; trajectories come back in the attempts' order, `None` for one that
-    /// was lost with the server.
+    /// Plays the attempts that were not played earlier. Trajectories come back in the attempts' order, `None`
+    /// for one lost to server failures.
     ///
-    /// Advances the observer by one for every attempt that is played.
+    /// Advances the observer by one per attempt played.
     ///
     /// # Errors
-    /// If the engine fails, or more episodes of this player are lost than may be.
+    /// If the engine fails, or more of this player's episodes are lost than allowed.
     pub async fn play(
         &mut self,
         context: &Context,
@@ -354,7 +356,7 @@ impl Player {
         }
     }
 
-    /// Episodes that were lost with the server.
+    /// Number of episodes lost to server failures.
     pub fn lost(&self) -> usize {
         self.lost
     }
@@ -363,7 +365,7 @@ impl Player {
         lost > 0 && (lost == episodes || lost as f64 / episodes as f64 > self.budget.max_lost_share)
     }
 
-    /// Plays what is missing, and what is lost again; what is missing then is lost.
+    /// Plays what is missing and retries what is lost; what is still missing then is lost.
     async fn play_missing(&self, progress: &mut Progress<'_>) -> Result<()> {
         let (context, attempts) = (progress.context, progress.attempts);
         let missing = (0..attempts.len()).filter(|index| progress.played[*index].is_none());
@@ -387,7 +389,8 @@ impl Player {
                 }
             }
             let outage = Outage::default();
-            // Collected, not mapped lazily: the compiler cannot see that a stream of a borrowing closure may be sent.
+            // Collected, not mapped lazily: the compiler cannot prove that a stream of a borrowing closure is
+            // Send.
             let mut tries = Vec::with_capacity(missing.len());
             for missing in missing.drain(..) {
                 let attempt = &attempts[missing.index];
@@ -443,7 +446,7 @@ impl Player {
         Ok(())
     }
 
-    /// Records an episode and puts it in its place.
+    /// Records an episode and stores it at its index.
     fn keep(&self, progress: &mut Progress<'_>, index: usize, episode: Episode) -> Result<()> {
         let (context, attempt) = (progress.context, &progress.attempts[index]);
         let trajectory = trajectory(episode, attempt, &self.policy);
@@ -458,7 +461,7 @@ impl Player {
         Ok(())
     }
 
-    /// A call that the server has answered: the first of some episode.
+    /// A call that the server has answered: the first one of some episode.
     fn answered_call<'t>(&self, played: impl Iterator<Item = &'t Trajectory>) -> Option<ToolCall> {
         let mut called = played.filter(|trajectory| trajectory.calls > 0);
         called.find_map(|trajectory| {
@@ -469,7 +472,8 @@ impl Player {
         })
     }
 
-    /// Waits until a new session answers: its list of tools, and a call that was answered before. Gives up after some waits.
+    /// Waits until a new session answers a tool list and a call that was answered before. Gives up after some
+    /// waits.
     async fn probe(&self, answered: Option<&ToolCall>, first_wait: Duration) -> Result<(), McpError> {
         let mut backoff = Backoff::new(first_wait, LONGEST_WAIT, 0);
         let mut left = PROBES;
@@ -494,7 +498,8 @@ impl Player {
         Ok(())
     }
 
-    /// Ends the server's sessions and the policy's threads: what they held in memory is free for the next stage.
+    /// Closes the server's sessions and ends the policy's threads, which frees their memory for the next
+    /// stage.
     pub async fn close(self) {
         self.pool.close().await;
         self.sampler.close().await;
@@ -549,14 +554,14 @@ impl Player {
     }
 }
 
-/// Attempts and what has come of them.
+/// Attempts and their results.
 struct Progress<'a> {
     context: &'a Context,
     attempts: &'a [RolloutSpec<'a>],
     played: Vec<Option<Trajectory>>,
     scoreboard: Scoreboard,
     tool_calls: u64,
-    /// Why the server was lost, first.
+    /// The first error that lost the server.
     cause: Option<McpError>,
 }
 
@@ -568,8 +573,8 @@ async fn unless_cancelled<T>(context: &Context, work: impl Future<Output = T>) -
     }
 }
 
-/// Attempts that were played before, by the names of their rows: by this stage, interrupted, or for results that differ
-/// from this one in which episodes there are.
+/// Attempts played before, by row name: by this stage when interrupted, or for results that differ only in
+/// which episodes they contain.
 fn known(
     context: &Context,
     policy: &Digest,
@@ -592,7 +597,7 @@ fn known(
         if !wanted.keys().any(|name| earlier.names.contains(name)) {
             continue;
         }
-        // One that cannot be read is none.
+        // An unreadable result counts as none.
         let rows: Vec<Trajectory> = data::read(&earlier.path).unwrap_or_default();
         let mut rows: BTreeMap<String, Trajectory> =
             rows.into_iter().map(|row| (row.id.clone(), row)).collect();
@@ -611,7 +616,7 @@ fn known(
     Ok(known)
 }
 
-/// The scenario may have come to stand in another split.
+/// Updates the split, which may have changed for the scenario.
 fn as_of(attempt: &RolloutSpec<'_>, trajectory: Trajectory) -> Trajectory {
     let Scenario { family, split, .. } = attempt.scenario.clone();
     Trajectory { family, split, ..trajectory }
@@ -650,10 +655,10 @@ fn trajectory(episode: Episode, attempt: &RolloutSpec<'_>, policy: &Digest) -> T
     }
 }
 
-/// What a person sees while episodes are played.
+/// Progress shown to the user while episodes are played.
 struct Scoreboard {
     started: Instant,
-    /// Tokens the sampler had drawn before.
+    /// Tokens the sampler had drawn at the start.
     before: u64,
     known: usize,
     right: usize,

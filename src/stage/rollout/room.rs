@@ -1,7 +1,7 @@
-//! Whether episodes have room, told before any is played: for their prompts, and for their keys and values.
+//! Checks before any episode is played that prompts, keys and values have room.
 //!
-//! A prompt is system text, tools and task. What of it is not known yet is left out, so that it is never taken for longer
-//! than it is; the tokenizer is read only where the text is long enough for there to be no room.
+//! A prompt is system text, tools and task. Unknown parts are left out, so that its length is never
+//! overestimated. The tokenizer is read only if the text is long enough to possibly not fit.
 
 use super::play::{Budget, PlayError, system_prompt};
 use crate::{
@@ -13,10 +13,10 @@ use crate::{
     },
 };
 
-/// A template's own words are hardly ever more, in bytes. A token is a byte or more.
+/// Upper bound in practice for a template's own text, in bytes. A token is at least one byte.
 const TEMPLATE: usize = 4096;
 
-/// What there is to say of the episodes that each policy of a role is to play.
+/// Checks the episodes that each policy of a role will play.
 pub fn look(prospect: &Prospect<'_>, role: &'static str, budget: &Budget, outlook: &mut Outlook) {
     for (_, foreseen) in prospect.inputs.get(role).into_iter().flatten() {
         if let Foreseen::Policy(policy) = foreseen {
@@ -53,17 +53,17 @@ fn look_at(
     }
 }
 
-/// Prompts of the tasks, as far as they are known.
+/// Prompts of the tasks, as far as known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Prompts {
-    /// Tokens of the shortest, or fewer.
+    /// Tokens of the shortest prompt, or a lower bound.
     shortest: usize,
-    /// Those behind which no token could be sampled.
+    /// Number of prompts that leave no room for a sampled token.
     without_room: usize,
 }
 
-/// None where all of them fit, or not enough is known to tell. `room` is what they must stay below, in tokens, and whether
-/// a prompt fits.
+/// None if all fit, or too little is known. `room` is the exclusive limit in tokens, and a test of whether a
+/// prompt fits.
 fn prompts(
     prospect: &Prospect<'_>,
     policy: &Policy,

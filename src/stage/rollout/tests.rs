@@ -15,7 +15,7 @@ use crate::{
     stage::testing::{Ledger, caller, context, tool_server},
 };
 
-/// A demo server in this process.
+/// An in-process demo server.
 async fn server() -> mcp::ServerSpec {
     let server = HttpServer::bind("sqlite", ([127, 0, 0, 1], 0).into()).await.unwrap();
     let url = server.url().unwrap();
@@ -27,7 +27,7 @@ async fn server() -> mcp::ServerSpec {
     }
 }
 
-/// A policy that knows nothing: it says random tokens.
+/// A policy that says random tokens.
 fn babbler(folder: &Path) {
     let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
     let config = std::fs::read(reference.join("fixtures/qwen3-tiny/config.json")).unwrap();
@@ -43,7 +43,7 @@ fn babbler(folder: &Path) {
     }
 }
 
-/// A folder with everything a rollout reads.
+/// A folder with all inputs of a rollout.
 struct Bench {
     folder: tempfile::TempDir,
     server: mcp::ServerSpec,
@@ -112,7 +112,7 @@ async fn episodes_come_in_the_order_of_scenarios_and_samples_with_a_seed_each() 
     let metrics = run(&bench.context(json!({})).0).await.unwrap();
     let trajectories = bench.trajectories();
 
-    // All groups are wrong throughout, so the second wave draws as many scenarios as the first.
+    // All groups stay wrong, so the second wave draws as many scenarios as the first.
     assert_eq!((metrics["episodes"], metrics["groups"], metrics["informative_groups"]), (12.0, 4.0, 0.0));
     assert_eq!(metrics["success"], 0.0);
     let ended: f64 = End::ALL.iter().map(|end| metrics[&format!("ended_{end}")]).sum();
@@ -180,7 +180,7 @@ async fn an_interrupted_rollout_goes_on_where_it_was() {
     assert_eq!((&after[..4], &after[5..]), (&whole[..4], &whole[5..]));
 }
 
-/// Turns long enough for a policy that says random tokens to open a call, and to close a thought, before it ends one.
+/// Turns long enough for a random policy to open a call and close a thought before it ends one.
 fn ruminating() -> Value {
     json!({"max_turn_tokens": 1500, "max_tokens": 2040, "max_turns": 4, "refill_waves": 0, "history_thinking": "strip",
            "thinking": "off"})
@@ -202,7 +202,7 @@ async fn rows_without_earlier_reasoning_are_scored_in_training_as_they_were_samp
         assert!(rows.windows(2).all(|rows| rows[0].tokens[..64] == rows[1].tokens[..64]));
     }
 
-    // However many are played at once.
+    // At any concurrency.
     let mut params = ruminating();
     params["concurrency"] = 1.into();
     let (context, _) = bench.context(params);
@@ -269,7 +269,7 @@ async fn a_server_that_cannot_be_reached_fails_the_stage() {
     assert!(failure.to_string().contains("Connection refused"), "{failure}");
 }
 
-/// A process with a tool `t`, which ends at a call that says `crash`.
+/// A process with a tool `t` that exits on a call that says `crash`.
 fn tool_process() -> mcp::ServerSpec {
     let script = r#"
         reply() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"; }

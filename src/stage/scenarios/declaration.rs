@@ -1,4 +1,4 @@
-//! The families file as it is written (TOML): its tables and keys, and nothing about what they mean together.
+//! The families file as written (TOML): its tables and keys, but not how they combine.
 //!
 //! ```toml
 //! [results]                       # how this server's results are read
@@ -51,7 +51,7 @@ pub(super) struct File {
     pub families: Vec<FamilyDeclaration>,
 }
 
-/// A short name for a tool, and the argument that a bare text is.
+/// A short name for a tool, and the argument that a plain string sets.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Short {
@@ -122,7 +122,7 @@ pub(super) enum Alternatives {
 }
 
 impl Alternatives {
-    /// For training, and kept out of it.
+    /// For training, and held out from training.
     pub fn lists(&self) -> (&[String], &[String]) {
         match self {
             Self::One(text) => (std::slice::from_ref(text), &[]),
@@ -132,7 +132,7 @@ impl Alternatives {
     }
 }
 
-/// One value of an axis: a part of every family that it is combined into. Every further key is a word.
+/// One value of an axis: part of every family that uses it. All other keys are words.
 #[derive(Debug, Deserialize)]
 pub(super) struct Axis {
     #[serde(default)]
@@ -154,7 +154,7 @@ pub(super) struct FamilyDeclaration {
     /// Axes whose values are combined; `{axis}` in `name` is the value.
     #[serde(default)]
     pub over: Vec<String>,
-    /// Of two axes, the combinations there are; all where absent.
+    /// For two axes, the combinations that exist; all if absent.
     pub cells: Option<BTreeMap<String, Vec<String>>>,
     #[serde(default)]
     pub holdout: Holdout,
@@ -162,7 +162,7 @@ pub(super) struct FamilyDeclaration {
     pub entities: Vec<String>,
     pub check: Option<Check>,
     pub read: Option<Read>,
-    /// The field of the result that is the answer; the first where absent.
+    /// The field of the result that is the answer; the first if absent.
     pub field: Option<String>,
     pub tier: Option<String>,
     pub solve: Solve,
@@ -176,7 +176,7 @@ pub(super) struct FamilyDeclaration {
     pub slips: Vec<CallDeclaration>,
 }
 
-/// What is kept out of training: the family, or the families of these names where axes make several.
+/// What is held out: the family, or these of the families that its axes produce.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "`holdout` should be true, false, or a list of family names")]
 pub(super) enum Holdout {
@@ -194,11 +194,11 @@ impl Default for Holdout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Check {
-    /// As text, whatever the case and the spaces.
+    /// As text, ignoring case and spaces.
     Text,
     /// As a number.
     Number,
-    /// As a list between commas, in any order.
+    /// As a comma-separated list in any order.
     Set,
 }
 
@@ -225,19 +225,19 @@ pub enum Read {
     Text,
 }
 
-/// How a sloppy worker goes about its questions: chances between 0 and 1.
+/// How the scripted worker handles its questions: probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tier {
-    /// Looks at what there is before anything else.
+    /// Explores before anything else.
     pub look: f64,
     /// Makes the obvious call, which fails.
     pub guess: f64,
-    /// Goes on after a call that failed.
+    /// Continues after a failed call.
     pub recover: f64,
     /// Makes a plausible call that answers another question.
     pub slip: f64,
-    /// Hands in the answer as it should.
+    /// Submits the answer correctly.
     pub finish: f64,
 }
 

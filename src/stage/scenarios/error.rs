@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use crate::error::{Class, Diagnostic};
 
-/// What can be wrong with where tasks come from.
+/// Errors in the source of tasks.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     #[error("cannot read {path}")]

@@ -1,8 +1,9 @@
-//! Families of questions: what can be asked about a server's data, how it is found out, and in which words.
+//! Families of questions: what to ask about a server's data, how to find the answer, and how to phrase the
+//! question.
 //!
-//! The file is declared in `declaration.rs`; here it is looked up and checked whole, so that what a [`Families`]
-//! holds can be used without a further question: every name is known, every call is complete, every list has an item.
-//! Nothing here talks to a server.
+//! `declaration.rs` declares the file. This module resolves and checks all of it, so that [`Families`] needs
+//! no further checks: every name is known, every call is complete, every list has an item. It does not talk
+//! to a server.
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ use crate::{chat::ToolCall, error::did_you_mean};
 
 pub use super::declaration::{Check, Read, Tier};
 
-/// A families file, looked up.
+/// A resolved families file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Families {
     pub(super) results: Results,
@@ -31,9 +32,9 @@ pub struct Families {
 pub(super) struct EntityList {
     pub name: String,
     pub call: CallTemplate,
-    /// Rows that one call brings; the call is repeated with a larger `{offset}` until one brings fewer.
+    /// Rows per call. The call repeats with a larger `{offset}` until a page has fewer rows.
     pub page: Option<usize>,
-    /// Placeholders, and the field of the result each is bound to (by position where no name is given).
+    /// Placeholders, and the result field bound to each (by position if unnamed).
     pub columns: Vec<(String, Option<String>)>,
 }
 
@@ -44,7 +45,7 @@ pub struct Family {
     /// Never in training: split C.
     pub holdout: bool,
     pub check: Check,
-    /// Indices of the entity lists a question is about; every combination is asked about.
+    /// Indices of the entity lists of a question; all combinations are used.
     pub(super) entities: Vec<usize>,
     pub(super) solve: Vec<Step>,
     pub(super) read: Read,
@@ -53,18 +54,18 @@ pub struct Family {
     worker: Worker,
 }
 
-/// A call of the reference solution, and the name its first field is known by to the calls after it.
+/// A call of the reference solution, and the name of its first field for later calls.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Step {
     pub call: CallTemplate,
     pub take: Option<String>,
 }
 
-/// What a sloppy worker does with a question of this family.
+/// What the scripted worker may do with a question of this family.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::stage) struct Worker {
     pub tier: Tier,
-    /// Calls that show what there is.
+    /// Calls that explore.
     pub look: Vec<CallTemplate>,
     /// The obvious call, which fails.
     pub guess: Option<CallTemplate>,
@@ -72,7 +73,7 @@ pub(in crate::stage) struct Worker {
     pub slips: Vec<CallTemplate>,
 }
 
-/// A tool call that waits for its entity.
+/// A tool call to be filled in with an entity.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::stage) struct CallTemplate {
     tool: String,
@@ -121,7 +122,7 @@ impl Families {
         Self::parse(&text, &file)
     }
 
-    /// `file` is the name that errors give.
+    /// `file` is the name used in errors.
     pub fn parse(text: &str, file: &str) -> Result<Self, ScenarioError> {
         let file = file.to_owned();
         let declared: declaration::File = toml::from_str(text).map_err(|cause| ScenarioError::Syntax {
@@ -190,13 +191,13 @@ impl Family {
         (self.read, self.field.as_deref())
     }
 
-    /// The reference calls in order, each with the name its first field is known by to the calls after it.
+    /// The reference calls in order, each with the name of its first field for later calls.
     pub(in crate::stage) fn steps(&self) -> impl Iterator<Item = (&CallTemplate, Option<&str>)> {
         self.solve.iter().map(|step| (&step.call, step.take.as_deref()))
     }
 }
 
-/// A problem and the place in the file.
+/// A problem and its location in the file.
 struct Wrong {
     place: String,
     problem: String,
@@ -221,7 +222,7 @@ impl Words {
         declared.into_iter().map(word).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Words of an inner place hide those of an outer one.
+    /// Words of an inner scope hide those of an outer one.
     fn scope<'a>(&'a self, inner: &[&'a Self], entities: Vec<&'a str>) -> Scope<'a> {
         let all = std::iter::once(self).chain(inner.iter().copied());
         let words = all.flat_map(|words| words.0.iter().map(|(name, word)| (name.as_str(), word))).collect();
@@ -291,7 +292,7 @@ fn unknown<'a>(what: &str, name: &str, known: impl IntoIterator<Item = &'a str>)
     format!("there is no {what} `{name}`{hint}")
 }
 
-/// Puts one family together from its declaration and the values of its axes.
+/// Builds one family from its declaration and the values of its axes.
 struct Builder<'a> {
     file: &'a declaration::File,
     words: &'a Words,

@@ -1,6 +1,6 @@
 //! A user's own tasks: a JSON array or one JSON object per line.
 //!
-//! Every bad line is reported, not the first alone; nothing is guessed and nothing left out in silence.
+//! Reports every bad line, not just the first. Never guesses, and never skips a task silently.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -12,7 +12,7 @@ use crate::{data::Scenario, error::did_you_mean, hash::Encoder};
 /// Keys of a task.
 const KEYS: [&str; 6] = ["task", "answer", "check", "split", "family", "entity"];
 const CHECKS: [&str; 4] = ["text", "number", "set", "none"];
-/// Bad lines that are listed one by one.
+/// Most bad lines that are listed individually.
 const LISTED: usize = 20;
 
 /// Training and held-out tasks.
@@ -20,22 +20,22 @@ pub type Tasks = (Vec<Scenario>, Vec<Scenario>);
 
 const TRAIN: &str = "train";
 const HELD_OUT: &str = "file";
-/// Until all tasks are known.
+/// Marks tasks whose split is decided later.
 const UNDECIDED: &str = "";
 
-/// Reads the file. Of the tasks that do not say their split, `heldout_share` are held out, rounded up, by a seeded hash.
+/// Reads the file. Holds out `heldout_share` of the tasks without a split, rounded up, by a seeded hash.
 pub fn load(path: &Path, heldout_share: f64, seed: u64) -> Result<Tasks, ScenarioError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
     parse(&text, &name(path), heldout_share, seed)
 }
 
-/// What errors call a file.
+/// The name of a file in errors.
 pub fn name(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into())
 }
 
-/// `file` is the name that errors give.
+/// `file` is the name used in errors.
 pub fn parse(text: &str, file: &str, heldout_share: f64, seed: u64) -> Result<Tasks, ScenarioError> {
     let items = items(text).map_err(|problem| ScenarioError::BadLines {
         file: file.to_owned(),
@@ -72,7 +72,7 @@ pub fn parse(text: &str, file: &str, heldout_share: f64, seed: u64) -> Result<Ta
     Ok(scenarios.into_iter().partition(|scenario| scenario.split == TRAIN))
 }
 
-/// A place and what stands there.
+/// A location and the value there.
 type Item = (String, Result<Value, String>);
 
 fn items(text: &str) -> Result<Vec<Item>, String> {
@@ -92,7 +92,7 @@ fn items(text: &str) -> Result<Vec<Item>, String> {
     Ok(lines.map(item).collect())
 }
 
-/// serde_json counts lines within what it was given, which here is always the first.
+/// serde_json counts lines within its input, which here is always one line.
 fn without_line(cause: &serde_json::Error) -> String {
     cause.to_string().replace(" at line 1 column ", " at column ")
 }
@@ -159,7 +159,7 @@ fn text<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>
     }
 }
 
-/// Decides the split of tasks that do not say theirs.
+/// Decides the split of tasks that do not set one.
 fn hold_out(scenarios: &mut [Scenario], share: f64, seed: u64) {
     let draw = |task: &str| Encoder::new("mcprl held-out tasks v1").number(seed).text(task).finish().seed();
     let mut undecided: Vec<_> = scenarios.iter_mut().filter(|scenario| scenario.split == UNDECIDED).collect();
@@ -212,7 +212,7 @@ mod tests {
             r#"{"task": "x", "split": "a"}"#,
             r#"{"task": "fine"}"#,
         ];
-        // A line that begins with a bracket would make it an array, were it the first.
+        // As the first line, a line that begins with a bracket would start an array.
         insta::assert_snapshot!(error(&text.join("\n")), @r#"
         tasks.jsonl: 11 bad tasks
           line 2: not valid JSON: EOF while parsing a string at column 13
@@ -257,7 +257,7 @@ mod tests {
         assert_ne!(heldout(0.25, 1), heldout(0.25, 2));
     }
 
-    /// Keeps what a person is told.
+    /// Records messages to the user.
     #[derive(Default)]
     struct Notes(std::sync::Mutex<Vec<String>>);
 

@@ -1,8 +1,8 @@
-//! Questions grounded in the live server: each is answered by the reference expert before it is asked of anyone.
+//! Questions grounded in the live server: the reference expert answers each one first.
 //!
-//! A question whose answer the server does not give is dropped and counted, so every scenario written here is known
-//! to be achievable. Which entities and phrasings are held out is decided by seeded hashes, never by the order in
-//! which the server's answers arrive.
+//! Questions without an answer from the server are dropped and counted, so every scenario is known to be
+//! solvable. Seeded hashes decide which entities and phrasings are held out, never the order in which answers
+//! arrive.
 //!
 //! | split | family | entity, for this family | phrasing |
 //! |---|---|---|---|
@@ -35,13 +35,13 @@ use crate::{
 /// How many questions to make.
 #[derive(Debug, Clone, Copy)]
 pub struct QuestionCounts {
-    /// Training questions per family, where there are as many ways to ask.
+    /// Training questions per family; fewer if there are not enough distinct ways to ask.
     pub per_family: usize,
-    /// Questions of each held-out split.
+    /// Questions in each held-out split.
     pub per_split: usize,
 }
 
-/// Questions, and what became of those that are not among them.
+/// Questions, and the counts of those dropped.
 #[derive(Debug, Default)]
 pub struct Grounded {
     pub train: Vec<Scenario>,
@@ -49,18 +49,18 @@ pub struct Grounded {
     pub dropped: BTreeMap<Dropped, usize>,
 }
 
-/// Why a question was not asked.
+/// Why a question was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dropped {
-    /// The reference call came back as an error.
+    /// The reference call returned an error.
     Failed,
     /// The result is empty.
     Unanswerable,
-    /// Several rows where one is expected, or one sentence with two answers.
+    /// Several rows instead of one, or one sentence with two answers.
     Ambiguous,
-    /// The server shows only a part of the rows that are the answer.
+    /// The server shows only part of the answer's rows.
     Truncated,
-    /// The sentence is there already.
+    /// The sentence already exists.
     Duplicate,
 }
 
@@ -79,12 +79,12 @@ impl Dropped {
     }
 }
 
-/// Entities are read again if a page never ends.
+/// Most pages of entities, in case paging never ends.
 const PAGES: usize = 1000;
-/// Visits under way at once; the pool decides how many talk to the server.
+/// Visits in flight; the pool decides how many talk to the server.
 const VISITS: usize = 64;
 
-/// Asks the reference expert about everything the families file declares, and words what it could answer.
+/// Runs the reference expert on everything the families file declares, and phrases what it could answer.
 pub async fn generate(
     families: &Families,
     tools: &[Tool],
@@ -195,7 +195,7 @@ async fn entities(families: &Families, list: &EntityList, live: &Live) -> Result
     Ok(bindings)
 }
 
-/// One of each list, in every combination.
+/// One item of each list, in every combination.
 fn combinations<'a>(lists: impl Iterator<Item = &'a [Binding]>) -> Vec<Binding> {
     lists.fold(vec![Binding::new()], |all, list| {
         let with = |one: &Binding, other: &Binding| {
@@ -210,7 +210,7 @@ enum Found {
         answer: String,
         calls: Vec<ToolCall>,
     },
-    /// Why there is none, and what the server said.
+    /// Why there is no answer, and what the server returned.
     Nothing(Dropped, String),
 }
 
@@ -242,7 +242,7 @@ async fn solve(families: &Families, family: &Family, binding: &Binding, live: &L
 }
 
 impl Families {
-    /// Every tool that a call names must be there.
+    /// Checks that every tool named in a call exists.
     fn check_tools(&self, tools: &[Tool]) -> Result<(), ScenarioError> {
         let known = || tools.iter().filter(|tool| !tool.synthetic).map(|tool| tool.name.as_str());
         let of_families = self.iter().flat_map(|family| {
@@ -262,7 +262,7 @@ impl Families {
         Ok(())
     }
 
-    /// Reads an answer as a hasty reader does: the first row will do.
+    /// Reads an answer carelessly: takes the first row.
     pub(in crate::stage) fn glance(&self, text: &str, read: Read, field: Option<&str>) -> Option<String> {
         if read == Read::Text {
             return Some(text.trim().to_owned());
@@ -276,7 +276,7 @@ impl Families {
         }
     }
 
-    /// Reads an answer out of a result, strictly.
+    /// Reads an answer from a result, strictly.
     fn answer(&self, text: &str, read: Read, field: Option<&str>) -> Result<String, Dropped> {
         if read == Read::Text {
             let text = text.trim();
@@ -301,7 +301,7 @@ impl Families {
     }
 }
 
-/// A question the reference expert could answer.
+/// A question that the reference expert answered.
 struct Solved {
     binding: Binding,
     answer: String,
@@ -311,14 +311,14 @@ struct Solved {
 /// Family and entity.
 type Asker = (String, Binding);
 
-/// Puts questions into words, each sentence once.
+/// Phrases questions, each sentence once.
 #[derive(Default)]
 struct Wording {
     seed: u64,
     dropped: BTreeMap<Dropped, usize>,
-    /// Who asked a sentence first, and the answer.
+    /// The first asker of each sentence, and the answer.
     sentences: BTreeMap<String, (Asker, String)>,
-    /// Who would have asked a sentence again.
+    /// Other askers of the same sentence.
     repeated: BTreeSet<(String, Asker)>,
     /// Sentences that turned out to have two answers.
     ambiguous: BTreeSet<String>,
@@ -347,7 +347,8 @@ impl Wording {
             train.extend(self.ask(family, "train", seen, quota.per_family, Phrasing::Seen));
             seen_and_unseen.push((family, seen.to_vec(), unseen.to_vec()));
         }
-        // After all of training, so that a held-out sentence which training has too is the one dropped.
+        // After all of training, so that a held-out sentence that duplicates a training one is the one
+        // dropped.
         for (family, seen, unseen) in seen_and_unseen {
             a.push(self.ask(family, "a", &unseen, share(trained.len()), Phrasing::Seen));
             b.push(self.ask(family, "b", &seen, share(trained.len()), Phrasing::Unseen));
@@ -364,7 +365,7 @@ impl Wording {
         Grounded { train, heldout, dropped: self.dropped }
     }
 
-    /// In an order drawn from the seed, whatever order the server lists its entities in.
+    /// In seeded random order, independent of the server's order of entities.
     fn shuffled<'a>(&self, family: &Family, cases: &'a [Solved]) -> Vec<&'a Solved> {
         let mut order: Vec<_> = cases
             .iter()
@@ -378,7 +379,7 @@ impl Wording {
         order.into_iter().map(|(_, case)| case).collect()
     }
 
-    /// Up to `count` sentences, taking the cases in turn.
+    /// Up to `count` sentences, cycling through the cases.
     fn ask(
         &mut self,
         family: &Family,
@@ -392,7 +393,7 @@ impl Wording {
             *encoder.number(self.seed).text(&family.name).text(split).finish().as_bytes(),
         );
         let mut scenarios = Vec::new();
-        // Most draws are new while there are many ways to ask; where there are few, the tries run out.
+        // With many ways to ask, most draws are new; with few, this bounds the tries.
         for case in cases.iter().cycle().take(if cases.is_empty() { 0 } else { count * 4 + 16 }) {
             if scenarios.len() == count {
                 break;
@@ -426,7 +427,7 @@ impl Wording {
         } else {
             self.drop(Dropped::Ambiguous);
             if self.ambiguous.insert(task.to_owned()) {
-                // The first one goes too.
+                // Drop the first one too.
                 self.drop(Dropped::Ambiguous);
             }
         }
@@ -434,7 +435,7 @@ impl Wording {
     }
 }
 
-/// Takes from every family in turn until there are `limit`.
+/// Takes from every family in turn up to `limit`.
 fn evenly(families: Vec<Vec<Scenario>>, limit: usize) -> Vec<Scenario> {
     let mut families: Vec<_> = families.into_iter().map(Vec::into_iter).collect();
     let mut taken = Vec::new();

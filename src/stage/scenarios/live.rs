@@ -1,7 +1,7 @@
-//! The live server as scripted experts use it: many calls, most of them asked before.
+//! The live server for scripted experts, which make many calls, mostly repeated ones.
 //!
-//! Where the server has no state, equal calls are made once and remembered, so that what comes back never depends on
-//! when it was asked. Where it has, every visit has a session to itself and nothing is remembered.
+//! If the server is stateless, equal calls are made once and cached, so results do not depend on when a call
+//! is made. If it has state, every visit has its own session and nothing is cached.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ pub struct Live {
     answers: Option<Mutex<Answers>>,
 }
 
-/// One course of calls that may build on each other.
+/// A sequence of calls that may build on each other.
 pub struct CallSequence<'a> {
     live: &'a Live,
     session: Option<PooledSession>,
@@ -47,7 +47,7 @@ impl Live {
         CallSequence { live: self, session: None }
     }
 
-    /// Distinct calls made so far, where they are counted.
+    /// Distinct calls so far, if they are counted.
     pub fn calls(&self) -> usize {
         self.answers
             .as_ref()

@@ -1,4 +1,4 @@
-//! What can be said of scenarios before they are made.
+//! Checks of scenarios before they are generated.
 
 use std::{io::Read as _, path::Path};
 
@@ -8,10 +8,10 @@ use crate::{
     stage::prospect::{Foreseen, Outlook, Prospect, Tasks},
 };
 
-/// Of a longer file of tasks this much is looked at, in bytes.
+/// Most bytes of a task file that are checked.
 const LOOKED_AT: u64 = 1 << 20;
 
-/// The declaration of families, or the tasks.
+/// Checks the declaration of families, or the tasks.
 pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let mut outlook = Outlook::default();
     let Some(params) = prospect.params::<Params>(&mut outlook) else { return outlook };
@@ -19,7 +19,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
         (Source::Grounded, None, _) => {
             outlook.object("source", ScenarioError::NoParam { origin: "grounded", param: "families" });
         }
-        // What came of it is not foreseen, so a finished stage has nothing to say.
+        // Its outcome is not predicted, so a finished stage has nothing to report.
         (Source::Grounded, Some(_), _) if (prospect.finished)("train").is_some() => {}
         (Source::Grounded, Some(path), _) => _ = outlook.take("families", prospect.check_families(path)),
         (Source::File, _, None) => {
@@ -46,7 +46,7 @@ fn count(scenarios: &[Scenario], others: usize) -> Tasks {
     }
 }
 
-/// All tasks; none where there are more than are looked at.
+/// All tasks; none if there are more than are checked.
 fn tasks(path: &Path, heldout_share: f64, seed: u64) -> Result<Option<file::Tasks>, ScenarioError> {
     let reading = |source| ScenarioError::Read { path: path.to_owned(), source };
     let file = std::fs::File::open(path).map_err(reading)?;
@@ -57,7 +57,7 @@ fn tasks(path: &Path, heldout_share: f64, seed: u64) -> Result<Option<file::Task
     file.take(LOOKED_AT).read_to_end(&mut bytes).map_err(reading)?;
     bytes.truncate(bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0));
     let text = String::from_utf8_lossy(&bytes);
-    // One array is read whole or not at all.
+    // A single array is read completely or not at all.
     if !text.is_empty() && !text.trim_start_matches('\u{feff}').trim_start().starts_with('[') {
         file::parse(&text, &file::name(path), heldout_share, seed)?;
     }

@@ -1,7 +1,7 @@
-//! The `scenarios` stage: tasks to practise on, and tasks kept for the exam.
+//! The `scenarios` stage: training tasks and held-out tasks.
 //!
-//! They are generated from the live server ([`grounded`]) as a families file declares, or read from a user's own
-//! file ([`file`]). No task is in both outputs; no model is asked anything here.
+//! Tasks are generated from the live server ([`grounded`]) as declared in a families file, or read from a
+//! user's file ([`file`]). No task is in both outputs. No model is involved.
 
 mod declaration;
 mod error;
@@ -131,7 +131,7 @@ fn metrics(made: &Grounded) -> Metrics {
     metrics
 }
 
-/// The words of a task, as they are written.
+/// The words of a task as written.
 fn words(scenario: &Scenario) -> impl Iterator<Item = &str> {
     scenario.task.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty())
 }

@@ -1,15 +1,15 @@
-//! The small grammar in which questions and calls are written.
+//! The small grammar of questions and calls.
 //!
 //! | written | means |
 //! |---|---|
 //! | `{person}` | the entity bound to `person`, or one of the alternatives of the word `person` |
 //! | `{person:quoted}` | the same as an SQL string: in single quotes, those inside it doubled |
-//! | `{What is\|Tell me}` | one of these; they may hold braces themselves, and may be empty |
+//! | `{What is\|Tell me}` | one of these; they may contain braces, and may be empty |
 //! | `{{`, `}}` | a brace |
 //!
-//! A [`Template`] is what is written; a [`Phrase`] is what it means once every name has been looked up, so that
-//! nothing can be missing any more when one is drawn. Alternatives come in two lists: `train`, and `unseen`, which
-//! are kept out of training questions to see whether an agent understands sentences it never read.
+//! A [`Template`] is the text as written. A [`Phrase`] has all names resolved, so that drawing cannot fail.
+//! Alternatives come in two lists, `train` and `unseen`. The latter are kept out of training questions, to
+//! test whether an agent understands sentences it never read.
 
 use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
@@ -18,7 +18,7 @@ use rand_chacha::{ChaCha8Rng, rand_core::Rng};
 /// Values of an entity's columns by name.
 pub type Binding = BTreeMap<String, String>;
 
-/// A text as written, not yet looked up.
+/// A text as written, not yet resolved.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Template(Vec<Part>);
 
@@ -36,7 +36,7 @@ impl Template {
         Ok(template)
     }
 
-    /// Reads up to the end, or within braces up to the `|` or `}` that ends an alternative.
+    /// Reads to the end, or within braces to the `|` or `}` that ends an alternative.
     fn parts(rest: &mut &str, within: bool) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut text = String::new();
@@ -73,7 +73,7 @@ impl Template {
         Ok(Self(parts))
     }
 
-    /// Reads what follows a `{`, its `}` included.
+    /// Reads what follows a `{`, including its `}`.
     fn braces(rest: &mut &str) -> Result<Part, String> {
         let mut alternatives = Vec::new();
         loop {
@@ -106,22 +106,22 @@ impl Template {
     }
 }
 
-/// The alternatives a word stands for.
+/// The alternatives of a word.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Word {
     pub train: Vec<Template>,
     pub unseen: Vec<Template>,
 }
 
-/// What a name can stand for where a template is used.
+/// What a name can refer to where a template is used.
 pub(super) struct Scope<'a> {
     words: BTreeMap<&'a str, &'a Word>,
     entities: Vec<&'a str>,
-    /// Words that were looked up: most stand within several others.
+    /// Cache of resolved words: most are used within several others.
     known: RefCell<BTreeMap<&'a str, Phrase>>,
 }
 
-/// Words within words within words: more is a circle.
+/// Deepest nesting of words; deeper means a cycle.
 const DEPTH: usize = 12;
 
 impl<'a> Scope<'a> {
@@ -182,7 +182,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// A text with every name looked up: what is open are the entity and the choice among alternatives.
+/// A text with all names resolved. Only the entity and the choice among alternatives are open.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Phrase {
     Text(Arc<str>),
@@ -192,14 +192,14 @@ pub(super) enum Phrase {
 }
 
 impl Phrase {
-    /// Draws a text of training alternatives alone.
+    /// Draws a text from training alternatives only.
     pub fn draw(&self, binding: &Binding, rng: &mut ChaCha8Rng) -> String {
         let mut draw = Draw { binding, rng, unseen: None, text: String::new() };
         draw.add(self);
         draw.text
     }
 
-    /// Draws a text with at least one unseen alternative; nothing where a few tries bring none.
+    /// Draws a text with at least one unseen alternative; none if a few tries find none.
     pub fn draw_unseen(&self, binding: &Binding, rng: &mut ChaCha8Rng) -> Option<String> {
         const TRIES: usize = 16;
         (0..TRIES).find_map(|_| {
@@ -209,7 +209,7 @@ impl Phrase {
         })
     }
 
-    /// The text where nothing is left to choice: calls are written so.
+    /// The text if it has no alternatives, as in calls.
     pub fn fill(&self, binding: &Binding) -> String {
         match self {
             Self::Text(text) => text.to_string(),
@@ -233,7 +233,7 @@ impl Phrase {
 struct Draw<'a> {
     binding: &'a Binding,
     rng: &'a mut ChaCha8Rng,
-    /// Whether an unseen alternative was taken; absent where none may be.
+    /// Whether an unseen alternative was taken; absent if none may be.
     unseen: Option<bool>,
     text: String,
 }
@@ -245,7 +245,7 @@ impl Draw<'_> {
             Phrase::Entity { column, quoted } => self.text.push_str(&entity(self.binding, column, *quoted)),
             Phrase::Sequence(parts) => parts.iter().for_each(|part| self.add(part)),
             Phrase::Choice { train, unseen } => {
-                // Half and half, however few the unseen alternatives are.
+                // Even odds, however few the unseen alternatives are.
                 let take = self.unseen.is_some()
                     && !unseen.is_empty()
                     && (train.is_empty() || below(self.rng, 2) == 0);
@@ -267,7 +267,7 @@ fn entity(binding: &Binding, column: &str, quoted: bool) -> String {
     if quoted { format!("'{}'", value.replace('\'', "''")) } else { value.to_owned() }
 }
 
-/// A number in `0..bound`; `bound` is small, so the bias of the remainder does not show.
+/// A number in `0..bound`; `bound` is small, so the modulo bias is negligible.
 pub(in crate::stage) fn below(rng: &mut ChaCha8Rng, bound: usize) -> usize {
     (rng.next_u64() % bound.max(1) as u64) as usize
 }

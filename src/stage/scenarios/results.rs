@@ -1,19 +1,19 @@
-//! Reads rows out of what a tool answered.
+//! Parses tool results into rows.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// How this server writes results, as the families file says.
+/// This server's result format, from the families file.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(tag = "format", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Results {
-    /// A line of column names, then a line per row; fields between separators. A line that begins with `remark` is
-    /// about the rows: there are none, or more than are shown.
+    /// A line of column names, then a line per row, with fields between separators. A line that begins with
+    /// `remark` is a remark: there are no rows, or more than are shown.
     Table { separator: String, remark: Option<String> },
-    /// A row of one field per line.
+    /// One row per line, with a single field.
     #[default]
     Lines,
-    /// An array of objects, arrays or plain values; `at` points to it (RFC 6901) where it is not the whole.
+    /// An array of objects, arrays or plain values; `at` points to it (RFC 6901) if it is not the root.
     Json {
         #[serde(default)]
         at: String,
@@ -23,15 +23,15 @@ pub enum Results {
 /// A result as rows.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Rows {
-    /// Names of the fields, where the format has them.
+    /// Names of the fields, if the format has them.
     pub names: Vec<String>,
     pub rows: Vec<Vec<String>>,
-    /// The server says that there are more rows than these.
+    /// The server reports more rows than these.
     pub more: bool,
 }
 
 impl Results {
-    /// Total: what has no rows in this format has none.
+    /// Never fails: text without rows in this format gives none.
     pub(super) fn read(&self, text: &str) -> Rows {
         match self {
             Self::Table { separator, remark } => {
@@ -80,7 +80,7 @@ impl Results {
 }
 
 impl Rows {
-    /// Where a field is: by name, or the first where none is given.
+    /// The index of a field: by name, or the first if none is given.
     pub fn position(&self, field: Option<&str>) -> Option<usize> {
         match field {
             Some(field) => self.names.iter().position(|name| name == field),

@@ -1,4 +1,4 @@
-//! Whether what is generated from the demo server is right, against a computation without SQL.
+//! Checks questions generated from the demo server against a computation without SQL.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use crate::{
     progress::NoProgress,
 };
 
-/// The demo server over HTTP on this machine, its tools, and a way to ask it.
+/// The demo server over local HTTP, its tools, and a client.
 pub(in crate::stage) struct Demo {
     pub server: ServerSpec,
     pub tools: Vec<Tool>,
@@ -239,7 +239,7 @@ impl Company {
         }
     }
 
-    /// Of the rows that agree with the entity in everything it says.
+    /// Over the rows that match all values of the entity.
     fn figure(&self, figure: &str, entity: &Binding) -> String {
         let of_projects = matches!(figure, "projects" | "spend");
         let (rows, home, value) = if of_projects {

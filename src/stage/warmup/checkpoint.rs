@@ -1,5 +1,5 @@
-//! Where the training stands, among the rows of the stage: a killed warm-up goes on from its last checkpoint and ends
-//! in the same bytes.
+//! Training checkpoints among the rows of the stage: a killed warm-up resumes from its last checkpoint and
+//! ends with the same bytes.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::{
 
 const ROW: &str = "checkpoint";
 
-/// Columns of the step log that cannot be told from the step's number.
+/// Columns of the step log that do not follow from the step's number.
 const NUMBERS: [fn(&mut Step) -> &mut f64; 3] =
     [|step| &mut step.learning_rate, |step| &mut step.loss, |step| &mut step.gradient_norm];
 const COUNTS: [fn(&mut Step) -> &mut u64; 3] =
@@ -37,7 +37,7 @@ pub fn save(trainer: &mut Trainer, steps: &[Step], context: &Context) -> Result<
     context.rows.record(ROW, &bytes)
 }
 
-/// Takes up the last checkpoint, if there is one that fits; gives the rows written by then, none where it begins.
+/// Loads the last matching checkpoint, if any. Returns the rows written by then, or none.
 pub fn load(trainer: &mut Trainer, context: &Context) -> Result<Vec<Step>> {
     let Some(bytes) = context.rows.finished()?.remove(ROW) else { return Ok(Vec::new()) };
     let Ok(tensors) = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu) else {

@@ -1,8 +1,8 @@
-//! From traces to tokens: the tokenizer they are worth, and the conversations in it.
+//! From traces to tokens: a tokenizer trained on them, and the tokenized conversations.
 //!
-//! The chat files decide how a conversation is written, the tokenizer is trained on conversations as they are
-//! written, and it is one of the chat files. So the traces are written out once with a tokenizer that knows no word:
-//! nothing here repeats what the template or the tool-call format says.
+//! The chat files decide how a conversation is written. The tokenizer is trained on written conversations,
+//! and is itself a chat file. So traces are first written with a tokenizer without merges: nothing here
+//! duplicates the template or the tool-call format.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -28,15 +28,15 @@ pub struct Dialect<'a> {
     pub system: &'a str,
     /// OpenAI-style function schemas.
     pub tools: &'a [Value],
-    /// Tokens in all.
+    /// Total number of tokens.
     pub vocabulary: usize,
-    /// Of these, phrases that are one token as they stand.
+    /// How many of these are whole phrases.
     pub phrases: usize,
     /// Longest conversation, in tokens.
     pub context: usize,
 }
 
-/// Writes the chat files of a base that is to speak like these traces, and loads and briefs them.
+/// Writes the chat files of a base model for these traces, then loads and primes them.
 ///
 /// # Errors
 /// If the vocabulary is too small, the template is unusable or the folder cannot be written.
@@ -48,7 +48,7 @@ pub fn write_chat(folder: &Path, traces: &[Trace], dialect: &Dialect<'_>) -> Res
     Ok(Chat::load(folder)?.brief(dialect.system, dialect.tools)?)
 }
 
-/// The traces as tokens; those of the assistant are marked.
+/// The traces as tokens, with the assistant's tokens marked.
 ///
 /// # Errors
 /// If the template cannot write a task.
@@ -79,7 +79,7 @@ pub fn examples(traces: &[Trace], chat: &Chat) -> Result<Vec<Example>> {
     Ok(traces.iter().map(example).collect())
 }
 
-/// Most of what traces say is said in many of them; each distinct thing is written once, on all processors.
+/// Most of the text repeats across traces. Each distinct item is written once, on all processors.
 fn each_once<K: Ord + Send, T: Copy + Send>(
     things: impl Iterator<Item = (K, T)>,
     write: impl Fn(T) -> Result<Vec<u32>, ChatError> + Sync,
@@ -108,7 +108,7 @@ fn each_once<K: Ord + Send, T: Copy + Send>(
     written.into_iter().collect()
 }
 
-/// What tells turns apart.
+/// Identifies a turn.
 fn key(turn: &TraceTurn) -> String {
     serde_json::to_string(&(&turn.text, &turn.call)).unwrap_or_default()
 }
@@ -119,9 +119,9 @@ fn said(chat: &Chat, turn: &TraceTurn) -> Vec<u32> {
 
 /// Distinct texts of the conversations, with how often each occurs.
 struct Texts {
-    /// The assistant's turns, and what the template writes around results.
+    /// Text the model says: the assistant's turns, and the template's text around results.
     said: Counted,
-    /// Tasks, results, system text and tools.
+    /// Text the model reads: tasks, results, system text and tools.
     read: Counted,
 }
 
@@ -141,7 +141,7 @@ impl Texts {
             *read.entry(trace.task.clone()).or_default() += 1;
             prompts += 1;
             for turn in &trace.turns {
-                // Writing is costly and most turns are alike: they are told apart before they are written.
+                // Rendering is costly and most turns are equal: deduplicate before rendering.
                 turns.entry(key(turn)).or_insert((0, turn)).0 += 1;
                 if let Some(result) = &turn.result {
                     *read.entry(result.clone()).or_default() += 1;
@@ -153,7 +153,7 @@ impl Texts {
         for (times, turn) in turns.into_values() {
             *written.entry(chat.decode(&said(&chat, turn))).or_default() += times;
         }
-        // A digit stands for the result or the task: no phrase reaches across it.
+        // A digit stands for the result or task, so that no phrase crosses it.
         *written.entry(chat.decode(&chat.results(&[], &["0".to_owned()]))).or_default() += results;
         let Prompt { shared, task } = chat.prompt("0")?;
         *written.entry(chat.decode(&task)).or_default() += prompts;
@@ -161,7 +161,8 @@ impl Texts {
         Ok(Self { said: written, read })
     }
 
-    /// Each text as often as the root of its count: rare names deserve a token too, for they are copied.
+    /// Repeats each text by the square root of its count: rare names deserve tokens too, because they are
+    /// copied.
     fn weighted(&self) -> Vec<String> {
         let times = |count: &u64| (*count as f64).sqrt().ceil() as usize;
         let all = self.said.iter().chain(&self.read);

@@ -1,7 +1,7 @@
-//! `warmup`: a base model from nothing, so that a run needs no download.
+//! `warmup`: trains a base model from scratch, so that a run needs no download.
 //!
-//! A scripted worker, sloppy on purpose, answers training questions on the live server; a tokenizer is trained on its
-//! traces, then a small decoder learns to imitate it. What comes out is an ordinary Hugging Face folder.
+//! A scripted worker, which makes mistakes on purpose, answers training questions on the live server. A
+//! tokenizer is trained on its traces, then a small decoder. The output is an ordinary Hugging Face folder.
 
 mod checkpoint;
 pub mod corpus;
@@ -168,7 +168,7 @@ fn schema(tool: &Tool) -> Result<Value, WarmupError> {
         .map_err(|source| WarmupError::Schema { tool: tool.name.clone(), source })
 }
 
-/// The families file, the shape, and whether there is something to imitate.
+/// Checks the families file, the shape, and that there are traces to train on.
 pub fn look(prospect: &Prospect<'_>) -> Outlook {
     let mut outlook = Outlook::default();
     let Some(params) = prospect.params::<Params>(&mut outlook) else { return outlook };
@@ -191,7 +191,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
     outlook.with("policy", Policy { config, adapter: None, folder }.into())
 }
 
-/// The shape of the model that a stage with these parameters makes.
+/// The shape of the model that these parameters produce.
 pub fn shape(params: &Map<String, Value>) -> Option<ModelConfig> {
     let shape: Shape = serde_json::from_value(Value::Object(params.clone())).ok()?;
     Some(shape.model())

@@ -1,17 +1,17 @@
-//! Finds what a model would otherwise have to spell out again and again: the frame of its calls.
+//! Finds phrases that a model would otherwise spell out repeatedly, such as the frame of its calls.
 //!
-//! Pieces of text that stand side by side are joined, the most frequent pair first, across the borders that byte-pair
-//! encoding keeps. Names and numbers are never part of a phrase: they are what a model must copy piece by piece. Of
-//! what a model reads, only the punctuation is joined: the words there are data.
+//! Adjacent pieces of text are merged, the most frequent pair first, across the boundaries of byte-pair
+//! encoding. Names and numbers are never in a phrase, because a model must copy them piece by piece. In text
+//! that the model reads, only punctuation is merged: the words are data.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::tokenizer::{Pieces, SPECIAL};
 
-/// Stands for a piece that no phrase may hold.
+/// A piece that no phrase may contain.
 const BARRIER: usize = 0;
-/// What stands side by side in fewer than one of so many texts said is not joined: a phrase that only one kind of
-/// call has would be learned by heart and not put together.
+/// A pair is rare, and not merged, below one in this many said texts: a phrase of only one kind of call would
+/// be memorised, not composed.
 const RARE: u64 = 12;
 
 /// Distinct texts, with how often each occurs.
@@ -32,7 +32,7 @@ pub fn phrases(said: &Counted, read: &Counted, count: usize) -> Result<Vec<Strin
 }
 
 struct Joined {
-    /// Text of each piece, and of how many pieces of the tokenizer it consists.
+    /// Text of each piece, and its number of tokenizer pieces.
     pieces: Vec<(String, u64)>,
     known: BTreeMap<String, usize>,
     rows: BTreeMap<Vec<usize>, u64>,
@@ -65,7 +65,7 @@ impl Joined {
         })
     }
 
-    /// Joins the most frequent pair; false where all are rare.
+    /// Merges the most frequent pair; false if all are rare.
     fn join(&mut self, rare: u64) -> bool {
         let mut pairs: HashMap<(usize, usize), u64> = HashMap::new();
         for (row, times) in &self.rows {
@@ -78,7 +78,7 @@ impl Joined {
                 }
             }
         }
-        // The order of the map does not show: between equal counts the lower ids win.
+        // Independent of map order: lower ids win ties.
         let best = pairs.into_iter().max_by_key(|(pair, times)| (*times, std::cmp::Reverse(*pair)));
         let Some(((one, other), _)) = best.filter(|(_, times)| *times > rare) else { return false };
         let text = format!("{}{}", self.pieces[one].0, self.pieces[other].0);
@@ -91,7 +91,7 @@ impl Joined {
         true
     }
 
-    /// Phrases that stand in a row as they are, and the tokens each saves.
+    /// Phrases still used as they are, and the tokens each saves.
     fn survivors(&self) -> Vec<(String, u64)> {
         let mut uses: BTreeMap<usize, u64> = BTreeMap::new();
         for (row, times) in &self.rows {

@@ -1,4 +1,4 @@
-//! From questions to tokens, on the demo server and the shipped families.
+//! Tests from questions to tokens, on the demo server and the shipped families.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -16,7 +16,7 @@ use crate::{
     stage::scenarios::tests::{Demo, company_families},
 };
 
-/// Questions, what the worker did with them, and the schemas of its tools.
+/// Questions, the worker's traces, and the schemas of its tools.
 async fn work(seed: u64, count: usize) -> (Vec<Scenario>, Vec<Trace>, Vec<Value>) {
     let demo = Demo::start().await;
     let families = company_families();
@@ -157,7 +157,7 @@ async fn scenarios_that_no_worker_can_work_on_are_refused() {
     assert_eq!(attempt(&scenario).await, "scenarios::no_reference");
 }
 
-/// What `apply_chat_template` of Transformers makes of the same conversation.
+/// Output of Transformers' `apply_chat_template` for the same conversation.
 const RENDERED: &str = "<|im_start|>system
 Use the tools.
 run_query(sql): Runs.

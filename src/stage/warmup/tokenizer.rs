@@ -1,9 +1,9 @@
 //! A byte-level BPE tokenizer trained on the base's own traces.
 //!
-//! An entity must have the same tokens wherever it stands (`'Ada'`, ` Ada`, `"Ada"`), or copying it has to be learned
-//! place by place. So capitalised words, snake_case names and single digits are split off alone, and only lower-case
-//! words keep the space before them. Any text can be encoded, and the same texts give the same bytes of
-//! `tokenizer.json`.
+//! An entity must have the same tokens in every context (`'Ada'`, ` Ada`, `"Ada"`), or copying must be
+//! learned for each. So capitalised words, snake_case names and single digits are split off alone; only
+//! lower-case words keep the space before them. Any text can be encoded. The same texts give the same bytes
+//! of `tokenizer.json`.
 
 use tokenizers::{
     AddedToken, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, PreTokenizerWrapper,
@@ -21,7 +21,7 @@ use tokenizers::{
 
 /// Control tokens: padding and end of text, start and end of a turn.
 pub const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
-/// Marks that are tokens of their own but no control tokens, as in Qwen's vocabularies.
+/// Tokens of their own that are not control tokens, as in Qwen's vocabularies.
 pub const MARKS: [&str; 4] = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"];
 
 const PIECES: &str = concat!(
@@ -35,7 +35,7 @@ const PIECES: &str = concat!(
     r"|\s",
 );
 
-/// Trains on texts; `vocabulary` counts every token, added ones included. `phrases` become tokens as they stand.
+/// Trains on texts. `vocabulary` counts every token, including added ones. Each of `phrases` becomes a token.
 ///
 /// # Errors
 /// If `vocabulary` is too small to hold the bytes and the added tokens.
@@ -77,7 +77,7 @@ fn split() -> Result<Split, tokenizers::Error> {
     Split::new(SplitPattern::Regex(PIECES.to_owned()), SplitDelimiterBehavior::Isolated, false)
 }
 
-/// Cuts texts as the tokenizer does before any two bytes are merged.
+/// Splits texts as the tokenizer does before merges.
 pub struct Pieces(Split);
 
 impl Pieces {
@@ -95,7 +95,7 @@ impl Pieces {
     }
 }
 
-/// The parts of a text between added tokens; what the tokenizer takes whole teaches no merges.
+/// The parts of a text between added tokens, which teach no merges.
 fn between<'a>(text: &'a str, cuts: &[&str]) -> Vec<&'a str> {
     let (mut parts, mut start, mut at) = (Vec::new(), 0, 0);
     while at < text.len() {

@@ -1,8 +1,8 @@
-//! What a base model imitates: a scripted worker, sloppy on purpose, at work on the live server.
+//! Training traces: a scripted worker, which makes mistakes on purpose, on the live server.
 //!
-//! The worker knows the families file. How often it looks before it asks, guesses, gives up, slips or forgets to hand
-//! in its answer is the family's [`Tier`]; what it is told are the server's real answers. Each trace draws from a
-//! generator of its own, so the same seed gives the same traces however the server's answers arrive.
+//! The worker knows the families file. The family's [`Tier`] sets how often it explores, guesses, gives up,
+//! slips or forgets to submit its answer. Results are real answers of the server. Each trace has its own
+//! random generator, so the same seed gives the same traces in whatever order answers arrive.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ use crate::{
     stage::scenarios::{Binding, CallSequence, Families, Family, Live, Read, ScenarioError, Tier, below},
 };
 
-/// A conversation to imitate.
+/// A conversation to train on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
     pub scenario_id: String,
@@ -33,7 +33,7 @@ pub struct Trace {
     pub turns: Vec<TraceTurn>,
 }
 
-/// What the worker said and did, and what it was told: nothing where the conversation ends.
+/// The worker's message and the results; no results where the conversation ends.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceTurn {
     pub text: String,
@@ -41,12 +41,12 @@ pub struct TraceTurn {
     pub result: Option<String>,
 }
 
-/// DrainReport in by a worker who found nothing.
+/// Submitted by a worker that found nothing.
 const UNKNOWN: &str = "unknown";
-/// Traces under way at once; the pool decides how many calls are.
+/// Traces in flight; the pool limits the calls.
 const AT_ONCE: usize = 64;
 
-/// Makes `count` traces of the worker on these scenarios, every family in proportion to the root of its size.
+/// Records `count` traces of the worker on these scenarios, with families weighted by the root of their size.
 ///
 /// # Errors
 /// If no scenario has a family and an entity, if one is of an unknown family, or if the server is lost.
@@ -97,7 +97,7 @@ struct Question<'a> {
     binding: Binding,
 }
 
-/// The scenarios a worker knows how to work on.
+/// The scenarios that a worker can handle.
 fn questions<'a>(
     families: &'a Families,
     scenarios: &'a [Scenario],
@@ -120,7 +120,7 @@ fn questions<'a>(
     Ok(questions)
 }
 
-/// Which question each trace is about: none a second time before its family has been gone through.
+/// The question of each trace: none repeats before its family is exhausted.
 fn plan(questions: &[Question<'_>], count: usize, seed: u64) -> Vec<usize> {
     let mut families: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, question) in questions.iter().enumerate() {
@@ -145,7 +145,7 @@ fn plan(questions: &[Question<'_>], count: usize, seed: u64) -> Vec<usize> {
 struct Worker<'a> {
     families: &'a Families,
     family: &'a Family,
-    /// Values the calls may use: the entity, and what earlier calls brought.
+    /// Values available to calls: the entity, and results of earlier calls.
     known: Binding,
     visit: CallSequence<'a>,
     rng: ChaCha8Rng,
@@ -187,7 +187,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Makes the reference calls and gives what the last one brought.
+    /// Makes the reference calls and returns the last result.
     async fn solve(&mut self) -> Result<String> {
         let mut text = String::new();
         for (call, take) in self.family.steps() {
@@ -200,7 +200,7 @@ impl Worker<'_> {
         Ok(text)
     }
 
-    /// What a call brought, and whether it failed.
+    /// A call's result, and whether it failed.
     async fn call(&mut self, call: ToolCall) -> Result<(String, bool)> {
         let outcome = self.visit.call(&call).await?;
         self.turns.push(TraceTurn {
@@ -228,7 +228,7 @@ impl Worker<'_> {
 }
 
 impl Trace {
-    /// Whether the worker handed in this answer.
+    /// Whether the worker submitted this answer.
     pub fn handed_in(&self, answer: &str) -> bool {
         let last = self.turns.last().and_then(|turn| turn.call.as_ref());
         last.is_some_and(|call| {
@@ -237,7 +237,7 @@ impl Trace {
     }
 }
 
-/// Share of the traces that hand in the scenario's answer: what a perfect imitator would reach.
+/// Share of traces that submit the scenario's answer: the success rate of a perfect imitator.
 pub fn success(traces: &[Trace], scenarios: &[Scenario]) -> f64 {
     let right: BTreeSet<(&str, &str)> = scenarios
         .iter()

@@ -1,4 +1,4 @@
-//! Supervised training of a decoder from nothing: next-token loss on the assistant's tokens.
+//! Supervised training of a decoder from scratch: next-token loss on the assistant's tokens.
 
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde::Deserialize;
@@ -21,9 +21,9 @@ pub struct TrainParams {
     pub epochs: usize,
     /// Tokens of conversations in one optimiser step.
     pub tokens_per_step: usize,
-    /// Of Muon, on the matrices.
+    /// Learning rate of Muon, for the matrices.
     pub matrix_learning_rate: f64,
-    /// Of AdamW, on the embedding and the norms.
+    /// Learning rate of AdamW, for the embedding and the norms.
     pub learning_rate: f64,
     pub momentum: f32,
     pub beta1: f32,
@@ -36,10 +36,12 @@ pub struct TrainParams {
     pub max_gradient_norm: f64,
 }
 
-/// Checkpoints of a training. Each is appended to the stage's rows, so that more would fill the disk of larger models.
+/// Most checkpoints per training. Each is appended to the stage's rows, so more would fill the disk for
+/// larger models.
 const CHECKPOINTS: usize = 8;
 
-/// Parallel shares of a step on the CPU. A constant: with the number of threads the bits would depend on the machine.
+/// Parallel shares of a step on the CPU. Constant, so that the bits do not depend on the machine's thread
+/// count.
 pub const SHARES: usize = 2;
 
 impl TrainParams {
@@ -126,7 +128,7 @@ pub fn train(
     Ok(rows)
 }
 
-/// A row of the step log with nothing measured.
+/// A row of the step log without measurements.
 pub fn row(stage: &str) -> Step {
     Step {
         stage: stage.to_owned(),
@@ -182,7 +184,7 @@ mod tests {
         (0..80).map(one).collect()
     }
 
-    /// Rows that stop the stage after so many are recorded.
+    /// Rows that stop the stage after this many are recorded.
     struct Killer {
         rows: Arc<testing::Ledger>,
         left: std::sync::atomic::AtomicUsize,
