@@ -189,7 +189,7 @@ impl Segments {
         }
     }
 
-    /// Removes unused prompt pieces beyond [`IDLE_PIECES`], the least recently used first.
+    /// Removes unused prompt pieces beyond `IDLE_PIECES`, the least recently used first.
     pub fn forget_idle(&mut self) {
         while self.pieces.len() > IDLE_PIECES {
             let pieces = self.pieces.values().filter_map(|number| Some((number, self.get(*number)?)));
