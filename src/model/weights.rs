@@ -105,8 +105,8 @@ fn mapped(file: &File, bytes: Option<Range<usize>>) -> std::io::Result<Mmap> {
     if let Some(bytes) = bytes {
         options.offset(bytes.start as u64).len(bytes.len());
     }
-    // SAFETY: the bytes are only read, and only by value. If another process truncates the file meanwhile, a
-    // signal ends this process, as in every program that maps its weights.
+    // SAFETY: the bytes are only read, and only by value. If the file is truncated meanwhile, a signal ends
+    // the process, as in every program that maps its weights.
     unsafe { options.map(file) }
 }
 

@@ -11,7 +11,7 @@ use crate::error::Diagnostic;
 /// Bytes of 32 tokens of one segment.
 const PANELS: usize = 2 * 2 * 2 * 16 * 32 * size_of::<f32>();
 
-/// What a conversation with a prompt of 40 and one of 10 tokens takes with as many of its own as the context has left.
+/// Bytes of a conversation with prompt pieces of 40 and 10 tokens and its own tokens up to the full context.
 const ALONE: usize = 2 * PANELS + PANELS + 3 * PANELS;
 
 #[derive(Debug, Clone)]

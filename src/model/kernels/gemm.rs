@@ -295,7 +295,8 @@ fn product<W: Word>(
                 c_row: stride,
                 accumulate: accumulate[usize::from(depth > 0)],
             };
-            // SAFETY: `on` checked every extent the block reaches, parts are apart; who has pairs looked at the machine.
+            // SAFETY: `on` checked every extent that the block reaches, and parts are disjoint. Callers with
+            // pairs checked that the machine multiplies them.
             unsafe { W::run(&block) };
         }
     }

@@ -7,7 +7,8 @@
 //! split into segments. So a token's logits have the same bits in a batch of one, in a batch of a hundred,
 //! and when the same token is scored in training.
 //!
-//! The instruction set is chosen at run time: AVX-512, AVX2 with FMA, or portable. Bits may differ between the three.
+//! The instruction set is chosen at run time: AVX-512, AVX2 with FMA, or portable. Bits may differ between
+//! the three.
 
 #![expect(unsafe_code, reason = "vector instructions chosen at run time")]
 

@@ -85,7 +85,7 @@ impl<T> Clone for Shared<T> {
 
 impl<T> Copy for Shared<T> {}
 
-// SAFETY: a pointer alone; who writes through it promises to stay apart from the others.
+// SAFETY: only a pointer; code that writes through it promises disjoint ranges.
 unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Shared<T> {}

@@ -37,8 +37,8 @@ pub fn rounded(value: f32) -> u32 {
 }
 
 multiversion! {
-    /// Rows of `k` values, a stride apart, as pairs of bf16 along the row: `[rows, k / 2]`, the first of a pair in the
-    /// upper half. An odd row ends with 0.
+    /// Rows of `k` values, a stride apart, as pairs of bf16 along the row: `[rows, k / 2]`, the first of a
+    /// pair in the upper half. An odd row ends with 0.
     pub fn to_pairs(x: &[f32], stride: usize, k: usize, out: &mut [u32]) {
         for (row, out) in out.chunks_exact_mut(k.div_ceil(2)).enumerate() {
             let (pairs, rest) = x[row * stride..][..k].as_chunks::<2>();

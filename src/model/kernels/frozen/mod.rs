@@ -34,7 +34,8 @@ pub enum Format {
     F16,
     /// Products in bf16: the other factor is rounded to bf16 too.
     Bf16,
-    /// Four bits by normal quantiles, a scale per 64 values of a row (Dettmers et al. 2023); products in bf16.
+    /// Four bits by normal quantiles, a scale per 64 values of a row (Dettmers et al. 2023). Products in
+    /// bf16.
     Nf4,
 }
 

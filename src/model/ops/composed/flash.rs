@@ -123,8 +123,8 @@ fn typed<T: CudaDType + DeviceRepr + ValidAsZeroBits>(of: &Sequences, is_bf16: c
         let (starts_k, _starts_k) = starts_k.device_ptr(&stream);
         let (out, _out) = out.device_ptr_mut(&stream);
         let (lse, _lse) = lse.device_ptr_mut(&stream);
-        // SAFETY: pointers are to tensors of these shapes on the stream's device, contiguous, and held until the call
-        // is queued; `lengths` add up to their rows; the results were allocated for `rows`.
+        // SAFETY: the pointers are to contiguous tensors of these shapes on the stream's device, which live
+        // until the call is queued. `lengths` add up to their rows. The results were allocated for `rows`.
         unsafe {
             run_mha(
                 q as _,

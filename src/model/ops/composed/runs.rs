@@ -74,7 +74,8 @@ pub struct Sequences {
     pub heads: Heads,
 }
 
-/// Computes [`Sequences`]: `[rows, heads, dim]` and the log-sum-exp of the scaled scores, `[rows, heads, 1]`, in `f32`.
+/// Computes [`Sequences`]: `[rows, heads, dim]` and the log-sum-exp of the scaled scores, `[rows, heads, 1]`,
+/// in `f32`.
 pub type Kernel<'a> = &'a dyn Fn(&Sequences) -> Result<Part>;
 
 /// Attention of `q` (`[rows, heads · dim]`). `keys` returns keys and values of a span. All are first rounded
