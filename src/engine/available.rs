@@ -1,11 +1,12 @@
-//! The memory that is left to this process.
+//! The memory available to this process.
 //!
-//! Of what the system can still give out, as much as the process's control group and those above it allow: a container,
-//! a job of Slurm or a systemd unit ends whoever takes more, however much is free beside it. What a group's processes
-//! have read from files counts against its limit and is dropped before anyone is ended, so it counts as left.
+//! It is the system's available memory, limited by the process's control group and its ancestors. A
+//! container, a Slurm job or a systemd unit kills a process beyond its limit, however much memory the system
+//! has free. The page cache of a group counts against its limit but is dropped before any process is killed,
+//! so it counts as available.
 //!
-//! The allocator keeps what was freed for a while. It is counted as taken until it is given back, so whoever is about to
-//! refuse something, or to set a bound, asks for that first ([`available_for`]).
+//! The allocator retains freed memory for a while, and it counts as used until it is returned. Before
+//! refusing something or setting a bound, call [`available_for`], which returns it first.
 
 use std::{
     fs::read_to_string,
@@ -15,25 +16,25 @@ use std::{
 
 static GIVE_BACK: OnceLock<fn()> = OnceLock::new();
 
-/// Has `give_back` called where memory is short: it gives the system what the allocator holds ready. Whoever chose the
-/// allocator knows how; the first call counts.
+/// Sets the function that returns the allocator's unused memory to the system when memory is short. The code
+/// that chooses the allocator sets it; the first call counts.
 pub fn set_give_back(give_back: fn()) {
     _ = GIVE_BACK.set(give_back);
 }
 
-/// Gives the system what was freed and is still ours.
+/// Returns freed memory that the allocator retains to the system.
 pub fn give_back() {
     if let Some(give_back) = GIVE_BACK.get() {
         give_back();
     }
 }
 
-/// Bytes that this process can still take; none where the system does not say.
+/// Bytes that this process can still allocate; none if the system does not report them.
 pub fn available() -> Option<usize> {
     available_in(Path::new("/"))
 }
 
-/// As [`available`]; where that is less than `bytes`, once what the allocator holds has been given back.
+/// Like [`available`]. If the result is below `bytes`, first returns the allocator's unused memory.
 pub(super) fn available_for(bytes: usize) -> Option<usize> {
     enough(bytes, available, give_back)
 }
@@ -47,32 +48,32 @@ fn enough(bytes: usize, read: impl Fn() -> Option<usize>, give_back: impl FnOnce
     read()
 }
 
-/// As [`available`] of the system whose files are below this folder.
+/// Like [`available`], for a system whose files are below this folder.
 fn available_in(root: &Path) -> Option<usize> {
     let groups = groups(root).into_iter().filter_map(|group| group.left());
     Some(groups.fold(free_in(root)?, usize::min))
 }
 
-/// Bytes of memory that the system says are free or can be freed.
+/// Bytes that the system reports as free or reclaimable.
 fn free_in(root: &Path) -> Option<usize> {
     let info = read_to_string(root.join("proc/meminfo")).ok()?;
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()? * 1024)
 }
 
-/// A control group that counts memory.
+/// A control group with a memory limit.
 struct Group {
     folder: PathBuf,
-    /// The files of version 2; else those of version 1.
+    /// Version 2 of the control group files; otherwise version 1.
     unified: bool,
 }
 
 impl Group {
-    /// Bytes its processes may take beyond what they have; none where it sets no limit.
+    /// Bytes its processes may still allocate; none if it sets no limit.
     fn left(&self) -> Option<usize> {
         let number = |name: &str| read_to_string(self.folder.join(name)).ok()?.trim().parse::<usize>().ok();
         let (limit, used) = match self.unified {
-            // Beyond `high` nobody is ended, but held up until what they have shrinks.
+            // Beyond `high` no process is killed, but all are throttled until usage shrinks.
             true => (number("memory.max").into_iter().chain(number("memory.high")).min()?, "memory.current"),
             false => (number("memory.limit_in_bytes")?, "memory.usage_in_bytes"),
         };
@@ -80,7 +81,7 @@ impl Group {
         Some(limit.saturating_sub(used))
     }
 
-    /// Bytes of files that are in memory for its processes and those of the groups in it.
+    /// Bytes of page cache of its processes and of the groups below it.
     fn cached(&self) -> usize {
         let stat = read_to_string(self.folder.join("memory.stat")).unwrap_or_default();
         let prefix = if self.unified { "" } else { "total_" };
@@ -93,7 +94,7 @@ impl Group {
     }
 }
 
-/// The groups that this process is in, each with those above it as far as they can be seen from here.
+/// The control groups of this process, each with its visible ancestors.
 fn groups(root: &Path) -> Vec<Group> {
     let read = |name: &str| read_to_string(root.join(name)).unwrap_or_default();
     let (memberships, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
@@ -107,8 +108,8 @@ fn groups(root: &Path) -> Vec<Group> {
         }
         let Some((top, point)) = mounts.lines().find_map(|line| mount(line, unified)) else { continue };
         let point = root.join(point.strip_prefix('/').unwrap_or(point));
-        // What is mounted may be a group below the system's first one; a path that does not lead into it names a group
-        // that cannot be seen, and what is mounted stands for it.
+        // The mount may be a group below the root group. A path outside it names a group that is not visible;
+        // the mounted group then represents it.
         let below = Path::new(path).strip_prefix(top).unwrap_or(Path::new(""));
         let below: PathBuf =
             below.components().take_while(|part| matches!(part, Component::Normal(_))).collect();
@@ -118,8 +119,8 @@ fn groups(root: &Path) -> Vec<Group> {
     groups
 }
 
-/// Of a line of `mountinfo` that mounts the groups of version 2, or those of version 1 that count memory: which group, and
-/// where.
+/// Parses a line of `mountinfo` that mounts the groups of version 2, or the memory groups of version 1.
+/// Returns the group and the mount point.
 fn mount(line: &str, unified: bool) -> Option<(&str, &str)> {
     let (mount, system) = line.split_once(" - ")?;
     let mut system = system.split(' ');

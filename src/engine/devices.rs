@@ -1,4 +1,4 @@
-//! The devices of `[engine]`: which this build can compute on, and which threads work for each.
+//! The devices of `[engine]`: which ones this build supports, and which threads serve each.
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use crate::model::{Base, kernels::Format};
 
 pub(super) const CPU: &str = "cpu";
 
-/// A device, and the threads that work on it or for it.
+/// A device, and the threads that serve it.
 #[derive(Debug, Clone)]
 pub struct DeviceSlot {
     pub device: Device,
-    /// Of the CPU; a device is given its operations by one.
+    /// Threads of a CPU device. Other devices have one, which issues their operations.
     pub threads: usize,
-    /// The frozen weights that are held there, for the policy that comes to it.
+    /// The frozen weights on this device, for the policy that is loaded there.
     pub base: Option<Arc<Base>>,
 }
 
-/// Where a stage computes: the first place holds the policy, the others a copy of it each.
+/// Where a stage computes: the first device has the policy, each other one a copy of it.
 #[derive(Debug, Clone)]
 pub struct DeviceSet {
     pub first: DeviceSlot,
     pub others: Vec<DeviceSlot>,
-    /// Holds models there, and lets them go for work that needs the memory.
+    /// Caches models on these devices, and evicts them for work that needs the memory.
     pub bases: Option<Arc<ModelCache>>,
 }
 
@@ -35,7 +35,7 @@ impl From<DeviceSlot> for DeviceSet {
 }
 
 impl DeviceSet {
-    /// As many CPU devices, the threads divided among them; each has at least one.
+    /// This many CPU devices. The threads are divided among them; each has at least one.
     pub fn cpu(devices: usize, threads: usize) -> Self {
         let place = |index: usize| {
             let extra = usize::from(index < threads % devices.max(1));
@@ -49,14 +49,14 @@ impl DeviceSet {
         1 + self.others.len()
     }
 
-    /// Threads of all places.
+    /// Threads of all devices.
     pub fn threads(&self) -> usize {
         self.first.threads + self.others.iter().map(|place| place.threads).sum::<usize>()
     }
 }
 
-/// A CUDA device, with a stream of its own: it orders what different threads ask of the device; the default one would be
-/// one per thread.
+/// Opens a CUDA device with its own stream, which orders the operations of all threads. The default stream
+/// would be one per thread.
 pub(super) fn open(index: usize) -> candle_core::Result<Device> {
     Device::new_cuda_with_stream(index)
 }
@@ -67,7 +67,7 @@ impl EngineSpec {
         self.threads.unwrap_or_else(cores).max(1)
     }
 
-    /// The same, on these of its devices: `cpu` devices bring their part of the threads.
+    /// The same, on these of its devices. `cpu` devices bring their share of the threads.
     pub fn on(&self, devices: &[String]) -> Self {
         let threads = match devices.len() < self.devices.len() {
             true => Some((self.all_threads() * devices.len() / self.devices.len()).max(1)),
@@ -76,10 +76,10 @@ impl EngineSpec {
         Self { devices: devices.to_vec(), threads, ..self.clone() }
     }
 
-    /// Whether this build can compute on the devices, as far as that can be told without touching one.
+    /// Checks that this build supports the devices, as far as possible without opening one.
     ///
     /// # Errors
-    /// As [`EngineSpec::places`], but for a device that is not there.
+    /// Like [`EngineSpec::places`], except for a missing device.
     pub fn check_devices(&self) -> Result<(), EngineError> {
         self.cuda().map(drop)
     }
@@ -108,11 +108,11 @@ impl EngineSpec {
         Ok(places)
     }
 
-    /// Finds the devices, once they are known to be ones this build can compute on.
+    /// Opens the devices, after checking that this build supports them.
     ///
     /// # Errors
-    /// If this build has no CUDA, a device is not there, they are of several kinds, one is named twice, or one is to
-    /// hold weights of 4 bits.
+    /// Fails if this build has no CUDA, a device is missing, the devices are of several kinds, one is listed
+    /// twice, or one would store 4-bit weights.
     pub fn places(&self) -> Result<DeviceSet, EngineError> {
         self.places_by(&mut open)
     }

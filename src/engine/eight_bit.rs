@@ -1,16 +1,18 @@
-//! Numbers in 8 bits: blocks of 256 with a scale each, and a code book dense near zero (Dettmers et al. 2022, §2).
+//! Numbers in 8 bits: blocks of 256 with a scale each, and a code book dense near zero (Dettmers et al. 2022,
+//! §2).
 //!
-//! A value is stored as the nearest entry of the book times the largest magnitude of its block. The book has seven
-//! decades; in each, entries lie evenly, twice as many as in the one below: 64 (signed) or 128 (unsigned) in the highest.
-//! The error of a value is therefore at most 0.0071 of its block's largest magnitude (unsigned 0.0036), and about 7 % of
-//! the value itself at the lower end of the highest decade. An unsigned value above zero stays above zero.
+//! A value is stored as the nearest entry of the book times the largest magnitude of its block. The book has
+//! seven decades. Within a decade the entries are evenly spaced, and each decade has twice as many as the one
+//! below: 64 (signed) or 128 (unsigned) in the highest. The error of a value is therefore at most 0.0071 of
+//! its block's largest magnitude (unsigned 0.0036), and about 7 % of the value itself at the lower end of the
+//! highest decade. A positive unsigned value stays positive.
 
 use std::{ops::Range, sync::LazyLock};
 
 /// Values that share a scale.
 const BLOCK: usize = 256;
 
-/// Whether values are of either sign.
+/// Whether values can be negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signedness {
     Signed,
@@ -20,7 +22,7 @@ pub enum Signedness {
 static SIGNED: LazyLock<[f32; 256]> = LazyLock::new(|| book(Signedness::Signed));
 static UNSIGNED: LazyLock<[f32; 256]> = LazyLock::new(|| book(Signedness::Unsigned));
 
-/// The entries, ascending, the largest 1.
+/// The entries, ascending. The largest is 1.
 fn book(sign: Signedness) -> [f32; 256] {
     let mut entries = vec![0.0, 1.0];
     for decade in 0..7 {
@@ -36,7 +38,7 @@ fn book(sign: Signedness) -> [f32; 256] {
     entries.try_into().expect("2 + 2 · 127 entries")
 }
 
-/// Coded values.
+/// Encoded values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Codes {
     pub codes: Vec<u8>,
@@ -51,17 +53,17 @@ impl Codes {
         Self { codes: vec![zero; length], scales: vec![0.0; length.div_ceil(BLOCK)], sign }
     }
 
-    /// Bytes of so many values coded.
+    /// Bytes of this many values when encoded.
     pub fn bytes_of(length: usize) -> usize {
         length + length.div_ceil(BLOCK) * size_of::<f32>()
     }
 
-    /// `None` if the two do not belong together.
+    /// `None` if the codes and scales do not match.
     pub fn from_parts(codes: Vec<u8>, scales: Vec<f32>, sign: Signedness) -> Option<Self> {
         (codes.len().div_ceil(BLOCK) == scales.len()).then_some(Self { codes, scales, sign })
     }
 
-    /// Hands `change` each block of both, decoded, with its range; codes what it leaves there.
+    /// Calls `change` with each block of both, decoded, and its range. Encodes the changed values.
     pub fn update_with(
         &mut self,
         other: &mut Self,
@@ -93,7 +95,7 @@ impl Codes {
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
         for (code, value) in self.codes[range].iter_mut().zip(from) {
             *code = nearest(entries, value * inverse);
-            // A square that vanished would make its step as large as its root is small.
+            // A square that became zero would make its step as large as its root is small.
             if self.sign == Signedness::Unsigned && *value > 0.0 && *code == 0 {
                 *code = 1;
             }

@@ -1,8 +1,8 @@
-//! How much memory work on a model takes at its peak, before it takes it.
+//! Estimates the peak memory of sampling or training before it is allocated.
 //!
-//! Counted are weights, keys and values, what is trained with its gradients and moments, activations and logits, and a
-//! constant for what the process holds beside. `mcprl bench` prints this beside what it measures, and `mcprl plan`
-//! before anything is loaded.
+//! The estimate counts weights, keys and values, trained parameters with their gradients and moments,
+//! activations and logits, and a constant for the rest of the process. `mcprl bench` prints it next to the
+//! measured value, and `mcprl plan` prints it before anything is loaded.
 
 use std::path::Path;
 
@@ -21,62 +21,62 @@ use crate::model::{AdapterSize, Decoder, Experts, ModelConfig, kernels::Format, 
 
 const FLOAT: usize = size_of::<f32>();
 
-/// Code, buffers, threads and what the allocator holds ready, as measured on small decoders.
+/// Code, buffers, threads and memory that the allocator retains, as measured on small decoders.
 const BESIDE: usize = 40 << 20;
 
-/// Bytes at the peak, by what they hold.
+/// Bytes at the peak, by purpose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Footprint {
-    /// Weights as they are held, and the tables of the rotary embedding.
+    /// Weights in their storage format, and the tables of the rotary embedding.
     pub weights: usize,
     /// Trained parameters with their packed copies, gradients and the optimiser's moments.
     pub trained: usize,
     /// Keys and values of conversations.
     pub cache: usize,
-    /// What a step holds between its operations.
+    /// Intermediate tensors of a step.
     pub activations: usize,
     pub logits: usize,
-    /// What the process holds beside.
+    /// The rest of the process.
     pub beside: usize,
 }
 
-/// What is sampled at once.
+/// The size of a sampling workload.
 #[derive(Debug, Clone, Copy)]
 pub struct SamplingLoad {
-    /// Conversations under way.
+    /// Concurrent conversations.
     pub sequences: usize,
     /// Longest of them, in tokens.
     pub longest: usize,
-    /// Tokens whose keys and values are held beside each other, those that are shared counted once.
+    /// Tokens whose keys and values are in memory at once. Shared tokens count once.
     pub tokens: usize,
-    /// Most bytes these may take, where there is a bound.
+    /// Upper bound in bytes for these keys and values, if there is one.
     pub bound: Option<usize>,
-    /// Of all devices.
+    /// Threads of all devices.
     pub threads: usize,
-    /// `cpu` devices: they share the frozen weights, and each has what is trained to itself.
+    /// `cpu` devices: they share the frozen weights, and each has its own trained parameters.
     pub devices: usize,
-    /// Of the policy's adapter, where it has one.
+    /// Size of the policy's adapter, if it has one.
     pub adapter: Option<AdapterSize>,
 }
 
-/// What is trained at once.
+/// The size of a training workload.
 #[derive(Debug, Clone, Copy)]
 pub struct TrainingLoad {
     /// Distinct tokens of the largest microbatch.
     pub rows: usize,
     /// Longest sequence, in tokens.
     pub longest: usize,
-    /// Microbatches worked on side by side.
+    /// Concurrent microbatches.
     pub workers: usize,
     /// Threads of one operation.
     pub threads: usize,
-    /// `cpu` devices: they share the frozen weights, and each has what is trained to itself.
+    /// `cpu` devices: they share the frozen weights, and each has its own trained parameters.
     pub devices: usize,
-    /// Activations are computed again from each layer's input.
+    /// Activations are recomputed from each layer's input.
     pub recompute: bool,
-    /// Of the adapter that is trained; none where all weights are.
+    /// Size of the trained adapter; none if all weights are trained.
     pub adapter: Option<AdapterSize>,
-    /// Bytes of the optimiser's moments per parameter: 8 for AdamW, about 2 with moments in 8 bits.
+    /// Bytes of the optimiser's moments per parameter: 8 for AdamW, about 2 with 8-bit moments.
     pub moments: usize,
 }
 
@@ -85,7 +85,7 @@ impl Footprint {
         self.weights + self.trained + self.cache + self.activations + self.logits + self.beside
     }
 
-    /// Of conversations with a policy whose base is held in this format.
+    /// Estimates sampling with a policy whose base is in this format.
     pub fn sampling(config: &ModelConfig, format: Format, load: &SamplingLoad) -> Self {
         let AdapterSize { values, packed, ranks } = load.adapter.unwrap_or_default();
         let Split { workers, threads } = Split::of(held(config, format), load.threads, load.devices);
@@ -93,7 +93,7 @@ impl Footprint {
         let tokens = load.tokens + load.sequences * crate::model::kernels::PANEL;
         let holding = KvFormat { heads: config.heads, format, by_kernels: true };
         let cache = config.layers * holding.bytes_for(tokens);
-        // Prompts fill a step; without any it has a row for each conversation.
+        // Prompts fill a step. Without prompts, a step has one row per conversation.
         let rows = (load.tokens / workers).clamp(1, STEP_ROWS);
         let asking = load.sequences.div_ceil(workers).min(rows).min(logit_rows(config));
         Self {
@@ -108,15 +108,16 @@ impl Footprint {
         }
     }
 
-    /// Of a training step over token trees, the base held in this format.
+    /// Estimates a training step over token trees, with the base in this format.
     pub fn training(config: &ModelConfig, format: Format, load: &TrainingLoad) -> Self {
         let heads = config.heads;
         let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
         let ranks = load.adapter.map_or(0, |size| size.ranks);
         let (kept, inputs) = (layer_row(config, ranks), config.hidden);
         let attention = kept - feed_row(config);
-        // While a layer's gradients are computed: those of the feed-forward, of attention and of the layer's input, and
-        // keys and values laid out for the products both ways, in half the bytes where they are bf16.
+        // During a layer's backward: the gradients of the feed-forward, of attention and of the layer's
+        // input, and the keys and values in the layouts of both products. In bf16 these layouts take half the
+        // bytes.
         let keys = if format.is_multiplied_in_bf16() { 4 * kv } else { 6 * kv };
         let backward = 2 * config.hidden + feed_backward(config).max(3 * query + keys);
         let per_row = match load.recompute {
@@ -125,14 +126,14 @@ impl Footprint {
         };
         let scores = 2 * scores(config, load.longest, load.threads);
         let AdapterSize { values, packed, .. } = load.adapter.unwrap_or_else(|| whole(config));
-        // Logits and their gradient's rows, never more than a block of them.
+        // One block of logits and the gradients of their rows.
         let block = logit_rows(config) * config.vocabulary * FLOAT;
         Self {
             weights: match load.adapter {
                 Some(_) => weights(config, format),
                 None => 0,
             },
-            // Of the gradients the sum, and a set for each worker beside it.
+            // Gradients: the sum and one set per worker.
             trained: (values.saturating_add(packed).saturating_mul(load.devices))
                 .saturating_add(values.saturating_mul(1 + load.workers))
                 .saturating_mul(FLOAT)
@@ -144,10 +145,10 @@ impl Footprint {
         }
     }
 
-    /// Says whether this fits what the machine has left, once models that nobody works with are let go for it.
+    /// Checks that this fits the available memory, after unused models are evicted.
     ///
     /// # Errors
-    /// If it does not, with `change`: what would make it fit.
+    /// Fails if it does not fit, with `change`: what would make it fit.
     pub fn fits(
         &self,
         bases: Option<&ModelCache>,
@@ -167,8 +168,8 @@ impl Footprint {
     }
 }
 
-/// Refuses sampling whose steps, and keys and values up to the bound that was set, do not fit beside the weights, which
-/// are there already.
+/// Fails if the steps of sampling, and the keys and values up to the configured bound, do not fit besides the
+/// weights, which are already loaded.
 pub(super) fn check_sampling(
     config: &ModelConfig,
     places: &DeviceSet,
@@ -191,8 +192,8 @@ pub(super) fn check_sampling(
     })
 }
 
-/// Refuses to train what does not fit the memory with its gradients and the optimiser's moments alone, before it is there.
-/// `moments`: bytes of these per parameter.
+/// Fails if trained parameters with their gradients and the optimiser's moments alone do not fit the memory.
+/// Called before they are allocated. `moments`: bytes of the moments per parameter.
 pub fn check_trained(
     config: &ModelConfig,
     adapter: Option<AdapterSize>,
@@ -200,7 +201,7 @@ pub fn check_trained(
     moments: usize,
 ) -> Result<(), EngineError> {
     if !places.first.device.is_cpu() {
-        // What a device has left it says itself.
+        // A device reports its own lack of memory.
         return Ok(());
     }
     let devices = places.count();
@@ -221,7 +222,7 @@ pub fn check_trained(
 
 pub(super) const WHAT_IS_TRAINED: &str = "what is trained, with its gradients and the optimiser's moments,";
 
-/// What makes less of what is trained, with moments of so many bytes per parameter.
+/// What would reduce the trained parameters' memory, given this many bytes of moments per parameter.
 pub(super) fn smaller(adapter: Option<AdapterSize>, moments: usize) -> String {
     let smaller = match adapter {
         Some(_) => "set a smaller rank, or fewer targets",
@@ -234,10 +235,11 @@ pub(super) fn smaller(adapter: Option<AdapterSize>, moments: usize) -> String {
 }
 
 impl EngineSpec {
-    /// Whether keys and values of a conversation so long have room where a bound is set for those of the CPU.
+    /// Checks that the keys and values of a conversation of this length fit the bound, if one is set for the
+    /// CPU.
     ///
     /// # Errors
-    /// As sampling it would give on one of the devices, which leaves a worker most.
+    /// The error that sampling would give on the device with the most memory per worker.
     pub fn check_conversation(&self, config: &ModelConfig, tokens: usize) -> Result<(), EngineError> {
         let on_cpu = self.devices.iter().all(|device| device == "cpu");
         let Some(mib) = self.kv_cache_mib.filter(|_| on_cpu) else { return Ok(()) };
@@ -250,10 +252,10 @@ impl EngineSpec {
     }
 }
 
-/// Loads a model whose weights are not trained, in this format or in `f32`, to this device.
+/// Loads a model to this device for use without training, in this format or in `f32`.
 ///
 /// # Errors
-/// Also if the weights alone are more than the memory that is left.
+/// Also fails if the weights alone exceed the available memory.
 pub fn load_frozen(folder: &Path, dtype: Option<Format>, device: &Device) -> Result<Decoder, EngineError> {
     let format = dtype.unwrap_or(Format::F32);
     if device.is_cpu() {
@@ -265,7 +267,7 @@ pub fn load_frozen(folder: &Path, dtype: Option<Format>, device: &Device) -> Res
     Ok(decoder)
 }
 
-/// Refuses weights of so many bytes where less is left.
+/// Fails if the weights take more bytes than are available.
 pub(super) fn check_weights(needs: usize, format: Format, available: usize) -> Result<(), EngineError> {
     if needs <= available {
         return Ok(());
@@ -278,16 +280,18 @@ pub(super) fn check_weights(needs: usize, format: Format, available: usize) -> R
     Err(EngineError::Memory { what: "the model", needs, available, change: change.into() })
 }
 
-/// Values of a row of one layer's forward: input, two norms, middle and output; queries and keys before and after norm
-/// and rotation, attention and values; the feed-forward; what adapters keep, whose ranks have this sum in all layers.
+/// Values per row of one layer's forward: input, two norms, middle and output; queries and keys before and
+/// after norm and rotation, attention and values; the feed-forward; the adapters' values. `ranks` is the sum
+/// of the adapters' ranks in all layers.
 fn layer_row(config: &ModelConfig, ranks: usize) -> usize {
     let heads = config.heads;
     let attention = 5 * config.hidden + 3 * (heads.query + heads.kv) * heads.dim;
     (attention + feed_row(config)).saturating_add(ranks.div_ceil(config.layers))
 }
 
-/// Values of a row of one layer's feed-forward: gate, up and their product. Of a mixture that of each expert the token passes
-/// through, with that expert's copies of its input and output, and the token's probability for every expert.
+/// Values per row of one layer's feed-forward: gate, up and their product. In a mixture: those of each expert
+/// that the token uses, with that expert's copies of its input and output, and the probabilities of all
+/// experts for the token.
 pub(super) fn feed_row(config: &ModelConfig) -> usize {
     match config.design.experts {
         None => 3 * config.intermediate,
@@ -297,7 +301,7 @@ pub(super) fn feed_row(config: &ModelConfig) -> usize {
     }
 }
 
-/// Values of a row that the gradients of the feed-forward take, of one expert at a time.
+/// Values per row for the gradients of the feed-forward, of one expert at a time.
 fn feed_backward(config: &ModelConfig) -> usize {
     match config.design.experts {
         None => 3 * config.intermediate,
@@ -305,12 +309,13 @@ fn feed_backward(config: &ModelConfig) -> usize {
     }
 }
 
-/// Scores of the rows that threads attend with at once.
+/// Scores of the rows that all threads process at once.
 fn scores(config: &ModelConfig, longest: usize, threads: usize) -> usize {
     32 * (config.heads.query / config.heads.kv) * longest * threads
 }
 
-/// How microbatches are worked on, and whether activations are computed again, as [`super::Trainer`] will decide it.
+/// The number of concurrent microbatches, and whether activations are recomputed, as [`super::Trainer`] will
+/// decide.
 pub fn training_load(
     config: &ModelConfig,
     format: Format,
@@ -344,7 +349,7 @@ pub(super) fn held(config: &ModelConfig, format: Format) -> usize {
     matrices * ends.bytes(config.vocabulary, config.hidden) + config.layers * linears
 }
 
-/// All weights as what is trained.
+/// The size of all weights if they are trained.
 fn whole(config: &ModelConfig) -> AdapterSize {
     let packed = |outputs: usize, inputs: usize| Format::F32.bytes(outputs, inputs) / FLOAT;
     let ends = if config.tied { 1 } else { 2 };
@@ -361,8 +366,8 @@ fn whole(config: &ModelConfig) -> AdapterSize {
     }
 }
 
-/// Bytes that the keys and values of sampling may take where nobody says: half of what is left now, with the weights in
-/// place. On a device there is no bound but its memory.
+/// Default bound in bytes for the keys and values of sampling: half of the memory available now, with the
+/// weights loaded. On a device the only bound is its memory.
 pub(super) fn cache_bound(device: &Device) -> usize {
     match device.is_cpu().then(|| available_for(usize::MAX)).flatten() {
         Some(available) => available / 2,

@@ -1,10 +1,10 @@
-//! What goes through the decoder together: sequences as a tree, cut so that no tree outgrows a budget of tokens.
+//! Microbatches: sequences as a tree, split so that no tree exceeds a token budget.
 
 use std::collections::BTreeSet;
 
 use crate::model::TokenTree;
 
-/// Sequences as a tree, and the next-token predictions the loss is taken on.
+/// Sequences as a tree, and the next-token predictions in the loss.
 #[derive(Debug, Clone, Default)]
 pub struct Microbatch {
     pub tree: TokenTree,
@@ -13,9 +13,10 @@ pub struct Microbatch {
 }
 
 impl Microbatch {
-    /// Of these sequences, predictions of the tokens where `trained` is true (never the first).
+    /// Builds a microbatch of these sequences. It predicts the tokens where `trained` is true (never the
+    /// first).
     ///
-    /// Also gives, per sequence, the target index of each trained token in order.
+    /// Also returns, per sequence, the target index of each trained token in order.
     pub fn new<S: AsRef<[u32]>, T: AsRef<[bool]>>(sequences: &[(S, T)]) -> (Self, Vec<Vec<usize>>) {
         let tokens: Vec<&[u32]> = sequences.iter().map(|(tokens, _)| tokens.as_ref()).collect();
         let tree = TokenTree::new(&tokens);
@@ -35,17 +36,18 @@ impl Microbatch {
         (Self { tree, targets }, indices)
     }
 
-    /// Distinct tokens of the largest of these.
+    /// Distinct tokens of the largest of these batches.
     pub fn most_rows(batches: &[Self]) -> usize {
         batches.iter().map(|batch| batch.tree.tokens.len()).max().unwrap_or(0)
     }
 }
 
-/// Cuts groups of sequences into batches whose trees hold at most `budget` tokens each; every sequence is in one.
+/// Splits groups of sequences into batches whose trees hold at most `budget` tokens each. Every sequence is
+/// in exactly one batch.
 ///
-/// A group, whose sequences share their prompt, stays whole where it fits into a batch of its own; a larger one is cut
-/// between its sequences, neighbours in token order staying together. A sequence longer than the budget stands alone.
-/// Gives the indices of each batch's sequences as (group, member).
+/// The sequences of a group share their prompt. A group stays whole if it fits into one batch. A larger one
+/// is split between its sequences, and neighbours in token order stay together. A sequence longer than the
+/// budget gets its own batch. Returns the indices of each batch's sequences as (group, member).
 pub fn pack<S: AsRef<[u32]>>(groups: &[Vec<S>], budget: usize) -> Vec<Vec<(usize, usize)>> {
     let mut batches = Vec::new();
     let mut batch = Batch { budget, ..Batch::default() };
@@ -70,18 +72,19 @@ pub fn pack<S: AsRef<[u32]>>(groups: &[Vec<S>], budget: usize) -> Vec<Vec<(usize
     batches
 }
 
-/// A batch that grows.
+/// A batch under construction.
 #[derive(Default)]
 struct Batch<'a> {
     budget: usize,
     held: BTreeSet<&'a [u32]>,
-    /// Distinct prefixes of what is held: the rows of its tree.
+    /// Distinct prefixes of the batch's sequences: the rows of its tree.
     tokens: usize,
     members: Vec<(usize, usize)>,
 }
 
 impl<'a> Batch<'a> {
-    /// Rows that this sequence would add: what follows the longest prefix it shares with one that is held.
+    /// Rows that this sequence would add: the tokens after the longest prefix that it shares with one in the
+    /// batch.
     fn new_tokens(held: &BTreeSet<&'a [u32]>, sequence: &[u32]) -> usize {
         let shared = |other: &&[u32]| other.iter().zip(sequence).take_while(|(a, b)| a == b).count();
         let before = held.range(..=sequence).next_back().map_or(0, shared);
@@ -127,7 +130,8 @@ mod tests {
             vec![vec![1, 2, 6, 7]],
             vec![vec![9, 1, 1, 1], vec![9, 2, 2, 2], vec![9, 1, 1, 2]],
         ];
-        // Trees of 7 (5 + 2) and of 8 rows (4 + 1 + 3); with 7 the last group is cut, likes staying together.
+        // Trees of 7 (5 + 2) and of 8 rows (4 + 1 + 3). With a budget of 7 the last group is split, and
+        // similar sequences stay together.
         assert_eq!(pack(&groups, 8), [vec![(0, 0), (0, 1), (1, 0)], vec![(2, 0), (2, 1), (2, 2)]]);
         assert_eq!(pack(&groups, 7), [vec![(0, 0), (0, 1), (1, 0)], vec![(2, 0), (2, 2)], vec![(2, 1)]]);
         assert_eq!(pack(&groups, 1).len(), 6, "a sequence over the budget stands alone");

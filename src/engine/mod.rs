@@ -1,7 +1,8 @@
-//! The model at work: sampling and training, both over shared prefixes and through the same decoder.
+//! Sampling and training of models. Both share prefixes and use the same decoder.
 //!
-//! What is sampled for a sequence depends on its tokens and its seed alone; what a training step yields depends on its
-//! batches and their order alone. Neither depends on the number of threads, on timing, or on what else is running.
+//! A sampled sequence depends only on its tokens and its seed. The result of a training step depends only on
+//! its batches and their order. Neither depends on the number of threads, on timing, or on other work in the
+//! process.
 
 mod available;
 mod devices;
@@ -51,16 +52,17 @@ use threads::ThreadPlan;
 pub use threads::{shares, shares_of_shape};
 pub use trainer::{StepReport, Trainer, logits, score};
 
-/// Where and how the model computes, as the run file resolved it.
+/// Where and how the model computes, as resolved from the run file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EngineSpec {
-    /// `cpu` or `cuda:N`; a policy is on all of them, and work on it is shared out.
+    /// `cpu` or `cuda:N`. A policy is on all of them, and its work is divided among them.
     pub devices: Vec<String>,
-    /// Worker threads of all `cpu` devices together; all cores where absent.
+    /// Worker threads of all `cpu` devices together; all cores if absent.
     pub threads: Option<usize>,
-    /// How weights that are not trained are held, and what their products are computed in; `f32` where absent.
+    /// Format in which frozen weights are stored and multiplied; `f32` if absent.
     pub dtype: Option<Format>,
-    /// Most memory of a sampler's keys and values, in MiB; half of what is left where absent. Changes no result.
+    /// Most memory for a sampler's keys and values, in MiB; half of the available memory if absent. Changes
+    /// no result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache_mib: Option<usize>,
 }

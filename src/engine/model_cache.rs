@@ -1,13 +1,13 @@
-//! Frozen weights that stay in memory from one stage of a run to the next.
+//! Frozen weights that stay in memory between the stages of a run.
 //!
-//! A base is what its artifact's digest, its format and its device say; a digest means the same bytes for ever, so what is
-//! held is what the files would give, whoever changed the folder that they once came from. Who asks gets a decoder that
-//! shares the weights and cannot change them ([`Base`]). Two that ask at once wait for one load; of a load that failed
-//! nothing is left.
+//! The key of a base is its artifact's digest, its format and its device. A digest always means the same
+//! bytes, so the cached weights equal the files, even if their original folder has changed. Callers get a
+//! decoder that shares the weights and cannot change them ([`Base`]). Concurrent requests for one base wait
+//! for a single load. A failed load leaves nothing behind.
 //!
-//! KvFormat takes no memory that work needs. Before a base is loaded, or work begins that says what it takes, others on that
-//! device are let go, those asked for longest ago first, until there is room. On a device that does not say what it has
-//! left there is room for one.
+//! Cached bases give way to other work. Before a base is loaded, or work with known memory needs begins,
+//! other bases on that device are evicted, least recently requested first, until there is room. A device that
+//! does not report its available memory keeps one base.
 
 use std::{
     collections::BTreeMap,
@@ -35,7 +35,7 @@ use crate::{
 /// A model in the store.
 #[derive(Debug, Clone, Copy)]
 pub struct Checkpoint<'a> {
-    /// Of the artifact.
+    /// Digest of the artifact.
     pub digest: Digest,
     /// A Hugging Face folder.
     pub folder: &'a Path,
@@ -54,18 +54,19 @@ type Cell = Arc<Mutex<Option<Arc<Base>>>>;
 struct Slot {
     key: Key,
     base: Cell,
-    /// When it was asked for last, as a number that grows.
+    /// When it was last requested, as an increasing number.
     asked: usize,
 }
 
-/// The bases that a run holds, and the devices they are on.
+/// The cached bases of a run, and their devices.
 pub struct ModelCache {
     slots: Mutex<Vec<Slot>>,
-    /// One stream per CUDA device for the whole run: what is held is ordered with whatever works with it.
+    /// One stream per CUDA device for the whole run, which orders cached weights with all work that uses
+    /// them.
     devices: Mutex<BTreeMap<usize, Device>>,
     asked: AtomicUsize,
     loads: AtomicUsize,
-    /// Bytes that the CPU's memory has left, where so many are wanted.
+    /// Bytes of CPU memory available, given the number of bytes needed.
     left: Box<dyn Fn(usize) -> Option<usize> + Send + Sync>,
 }
 
@@ -83,13 +84,13 @@ impl Default for ModelCache {
 }
 
 impl ModelCache {
-    /// As if the CPU's memory had so many bytes left.
+    /// Simulates this many available bytes of CPU memory.
     #[cfg(test)]
     pub(super) fn with_left(bytes: usize) -> Arc<Self> {
         Arc::new(Self { left: Box::new(move |_| Some(bytes)), ..Self::default() })
     }
 
-    /// Finds the devices, as [`EngineSpec::places`] does, each the same one throughout.
+    /// Opens the devices, like [`EngineSpec::places`], but opens each device only once.
     pub fn places(self: &Arc<Self>, spec: &EngineSpec) -> Result<DeviceSet, EngineError> {
         let mut devices = lock(&self.devices);
         let places = spec.places_by(&mut |index| match devices.get(&index) {
@@ -103,11 +104,11 @@ impl ModelCache {
         Ok(DeviceSet { bases: Some(self.clone()), ..places })
     }
 
-    /// A decoder with the frozen weights of a model on the first of these devices, and all of them, each with the weights
-    /// for its replica. The work takes `beside` bytes more.
+    /// Loads a decoder with a model's frozen weights on the first of these devices. Also returns all devices,
+    /// each with the weights for its replica. `beside`: further bytes that the work takes.
     ///
     /// # Errors
-    /// Also if the weights alone are more than the memory that is left.
+    /// Also fails if the weights alone exceed the available memory.
     pub fn load(
         self: &Arc<Self>,
         model: Checkpoint<'_>,
@@ -125,7 +126,7 @@ impl ModelCache {
         Ok((decoder, places))
     }
 
-    /// What is held, or is read now: from its files, or from where it is already.
+    /// Returns the cached base, or loads it from its files or copies it from another device.
     fn base(
         &self,
         model: Checkpoint<'_>,
@@ -151,7 +152,7 @@ impl ModelCache {
             Some(base) => base.replica(device)?,
             None => Base::load(model.folder, format, device)?,
         });
-        // What reading took beside the weights.
+        // Temporary memory of the load.
         give_back();
         *held = Some(base.clone());
         Ok(base)
@@ -169,10 +170,11 @@ impl ModelCache {
         base
     }
 
-    /// Lets bases on this device go until so many bytes are left there; gives how many are. Not all that is given back is
-    /// counted as free at once, so they are not asked for again.
+    /// Evicts bases on this device until this many bytes are available. Returns the available bytes. Freed
+    /// memory is not always counted as free at once, so the result is not measured again.
     ///
-    /// Those that a stage works with stay in memory until it ends, and are let go only where the others are not enough.
+    /// Bases in use by a stage stay in memory until it ends. They are evicted only if evicting the others is
+    /// not enough.
     fn make_room(&self, device: &Device, keep: Option<&Key>, bytes: usize) -> usize {
         let mut slots = lock(&self.slots);
         slots.sort_by_key(|slot| slot.asked);
@@ -196,12 +198,12 @@ impl ModelCache {
         left
     }
 
-    /// Bytes of the CPU's memory that are left, bases let go where that is less than these.
+    /// Available bytes of CPU memory. Evicts bases if there are fewer than requested.
     pub(super) fn room(&self, bytes: usize) -> usize {
         self.make_room(&Device::Cpu, None, bytes)
     }
 
-    /// Makes room for work that takes so many bytes on each of these devices and shares no base.
+    /// Makes room for work that takes this many bytes on each of these devices and shares no base.
     pub fn clear(&self, places: &DeviceSet, bytes: usize) {
         self.make_room(&places.first.device, None, bytes);
         for place in places.others.iter().filter(|place| !place.device.is_cpu()) {
@@ -209,12 +211,12 @@ impl ModelCache {
         }
     }
 
-    /// Lets everything on these devices go, for work that is not ours.
+    /// Evicts everything on these devices, to make room for external work.
     pub fn leave(&self, devices: &[String]) {
         self.keep(|key| !devices.iter().any(|device| is_at(device, key.device)));
     }
 
-    /// Lets go what is of no other model than these.
+    /// Evicts all models but the wanted ones.
     pub fn retain(&self, wanted: impl Fn(&Digest) -> bool) {
         self.keep(|key| wanted(&key.digest));
     }
@@ -226,17 +228,17 @@ impl ModelCache {
                 Some(mut held) if !kept => drop(held.take()),
                 _ => {}
             }
-            // Who is loading holds the cell, and finds its slot again.
+            // A thread that is loading has the cell, and finds its slot again.
             kept || Arc::strong_count(&slot.base) > 1
         });
     }
 
-    /// Whether nothing is held or read.
+    /// Whether nothing is cached or being loaded.
     pub fn is_empty(&self) -> bool {
         lock(&self.slots).is_empty()
     }
 
-    /// Whether this model's weights are held on the device of this name.
+    /// Whether this model's weights are cached on the device of this name.
     pub fn holds(&self, model: &Digest, device: &str) -> bool {
         let of = |slot: &&Slot| slot.key.digest == *model && is_at(device, slot.key.device);
         lock(&self.slots)
@@ -245,13 +247,13 @@ impl ModelCache {
             .any(|slot| unlocked(&slot.base).is_some_and(|held| held.is_some()))
     }
 
-    /// ModelCache read or copied so far.
+    /// Number of bases read or copied so far.
     pub fn loads(&self) -> usize {
         self.loads.load(Ordering::Relaxed)
     }
 }
 
-/// Whether a device of the run file is this one.
+/// Whether a device name of the run file means this device.
 fn is_at(name: &str, device: DeviceLocation) -> bool {
     match device {
         DeviceLocation::Cpu => name == CPU,
@@ -264,7 +266,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// None while another has it.
+/// None while another thread has the lock.
 fn unlocked<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),

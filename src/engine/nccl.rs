@@ -1,7 +1,8 @@
 //! NCCL between the CUDA devices of this process.
 //!
-//! The communicators live on a thread of their own, for they may not move. What they are asked for goes to the stream
-//! of each tensor's device, where it is ordered with the work before and after it: nothing here waits for a device.
+//! The communicators cannot move between threads, so they have their own thread. Operations are queued on the
+//! stream of each tensor's device, which orders them with earlier and later work. Nothing here waits for a
+//! device.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -25,11 +26,11 @@ struct Command {
     reply: Sender<Result<()>>,
 }
 
-/// A ring or tree through all devices of a policy; the first is its root.
+/// A ring or tree through all devices of a policy. The first device is its root.
 pub struct Link(Sender<Command>);
 
 impl Link {
-    /// None where there is one device, or where they are not CUDA devices.
+    /// None if there is one device, or if they are not CUDA devices.
     pub fn between(devices: &[&Device]) -> std::result::Result<Option<Self>, EngineError> {
         if devices.len() < 2 || !devices.iter().all(|device| device.is_cuda()) {
             return Ok(None);
@@ -71,12 +72,13 @@ impl Link {
 
 fn serve(comms: &[Comm], commands: &Receiver<Command>) {
     while let Ok(Command { kind, tensors, reply }) = commands.recv() {
-        // Nobody listens where the step was given up.
+        // The receiver is gone if the step was cancelled.
         _ = reply.send(grouped(comms, kind, &tensors));
     }
 }
 
-/// All tensors of all devices as one launch: apart, the first device would wait for a call that is never made.
+/// Launches all tensors of all devices as one group. Separately, the first device would wait for a call that
+/// never comes.
 fn grouped(comms: &[Comm], kind: Kind, tensors: &[Vec<Tensor>]) -> Result<()> {
     group_start().map_err(|error| failed("a group", error))?;
     let each = || {

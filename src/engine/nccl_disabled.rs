@@ -1,4 +1,4 @@
-//! Stands in for `nccl.rs` in builds without it: there is never a link.
+//! Replaces `nccl.rs` in builds without NCCL: there is never a link.
 
 use candle_core::{Device, Tensor};
 

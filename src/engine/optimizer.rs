@@ -1,4 +1,4 @@
-//! AdamW, AdamW with moments of 8 bits, and Muon, over flat parameters that are updated in place.
+//! AdamW, AdamW with 8-bit moments, and Muon, over flat parameters that are updated in place.
 
 use std::collections::BTreeMap;
 
@@ -19,20 +19,20 @@ use crate::model::{
 pub enum Rule {
     /// Loshchilov & Hutter 2019. `rate` multiplies the step's learning rate.
     AdamW { rate: f32, beta1: f32, beta2: f32, weight_decay: f32 },
-    /// The same with both moments in 8 bits, where the parameter has at least [`CODED_FROM`] values
-    /// (Dettmers et al. 2022): 2 bytes a value instead of 8.
+    /// AdamW with both moments in 8 bits for parameters of at least [`CODED_FROM`] values (Dettmers et al.
+    /// 2022): 2 bytes per value instead of 8.
     AdamW8Bit { rate: f32, beta1: f32, beta2: f32, weight_decay: f32 },
     /// Momentum orthogonalised by Newton-Schulz iteration (Jordan et al. 2024), for matrices.
     Muon { rate: f32, momentum: f32 },
 }
 
 impl Rule {
-    /// Whether the moments of a parameter with so many values are held in 8 bits.
+    /// Whether a parameter with this many values has 8-bit moments.
     fn is_coded(self, values: usize) -> bool {
         matches!(self, Self::AdamW8Bit { .. }) && values >= CODED_FROM
     }
 
-    /// Bytes of the moments of a parameter with so many values.
+    /// Bytes of the moments of a parameter with this many values.
     pub fn bytes(self, values: usize) -> usize {
         match self {
             Self::AdamW8Bit { .. } if self.is_coded(values) => 2 * Codes::bytes_of(values),
@@ -42,7 +42,7 @@ impl Rule {
     }
 }
 
-/// Smaller parameters keep moments of 32 bits under [`Rule::AdamW8Bit`]: they weigh nothing and matter much.
+/// Smaller parameters keep 32-bit moments under [`Rule::AdamW8Bit`]: they take little memory and matter much.
 pub const CODED_FROM: usize = 4096;
 
 /// A running mean of one parameter's gradients, or of their squares.
@@ -50,7 +50,7 @@ pub const CODED_FROM: usize = 4096;
 enum Moment {
     Full(Vec<f32>),
     Coded(Codes),
-    /// Beside its parameter on a device.
+    /// On the device of its parameter.
     UnsyncedArtifact(Tensor),
 }
 
@@ -68,7 +68,7 @@ struct Slot {
     second: Moment,
 }
 
-/// Updates parameters from gradients; its state can be saved and resumed to the bit.
+/// Updates parameters from gradients. Its state can be saved and resumed bit for bit.
 pub struct Optimizer {
     rules: Vec<Rule>,
     slots: Vec<Slot>,
@@ -76,7 +76,7 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// One rule per trained parameter.
+    /// Takes one rule per trained parameter.
     pub fn new(rules: Vec<Rule>) -> Self {
         let slots = vec![Slot::default(); rules.len()];
         Self { rules, slots, steps: 0 }
@@ -86,13 +86,14 @@ impl Optimizer {
         self.steps
     }
 
-    /// Bytes of the moments of parameters with so many values, and how many of these are there already.
+    /// Bytes of the moments of parameters with these numbers of values, and how many of them are already
+    /// allocated.
     pub fn bytes(&self, values: &[usize]) -> [usize; 2] {
         let all = self.rules.iter().zip(values).map(|(rule, values)| rule.bytes(*values)).sum();
         [all, self.slots.iter().map(|slot| slot.first.bytes() + slot.second.bytes()).sum()]
     }
 
-    /// One step at this learning rate; gradients are multiplied by `scale` first (clipping).
+    /// Runs one step at this learning rate. Gradients are first multiplied by `scale` (clipping).
     pub fn step(
         &mut self,
         parameters: &mut [Parameter<'_>],
@@ -109,7 +110,7 @@ impl Optimizer {
         {
             work.push((*rule, slot, parameter.tensor().clone(), gradient.clone()));
         }
-        // The largest first, each to the thread with the least to do.
+        // The largest first, each to the least loaded thread.
         let mut order: Vec<usize> = (0..work.len()).collect();
         order.sort_by_key(|index| std::cmp::Reverse(work[*index].2.elem_count()));
         let mut shares: Vec<(usize, Vec<_>)> = (0..threads.max(1)).map(|_| (0, Vec::new())).collect();
@@ -121,7 +122,7 @@ impl Optimizer {
             least.1.push(item);
         }
         if parameters.first().is_some_and(|parameter| !ops::by_kernels(parameter.tensor())) {
-            // A device is given its operations by one thread.
+            // One thread issues the operations of a device.
             for (rule, slot, parameter, gradient) in shares.into_iter().flat_map(|(_, share)| share) {
                 composed_update(rule, slot, &parameter, &gradient, learning_rate, scale, steps)?;
             }
@@ -146,14 +147,14 @@ impl Optimizer {
         .into_iter()
         .collect::<Result<(), _>>()?;
         for parameter in parameters {
-            // What was packed of the values before is dropped.
+            // Drops the packed copy of the old values.
             let tensor = parameter.tensor().clone();
             parameter.set(tensor);
         }
         Ok(())
     }
 
-    /// The state as named tensors. Moments of 8 bits are `u8` tensors with the scale of each block beside them.
+    /// The state as named tensors. 8-bit moments are `u8` tensors, each with a tensor of block scales.
     pub fn state(&self) -> Result<BTreeMap<String, Tensor>, EngineError> {
         let mut named = BTreeMap::new();
         let vector = |data: &[f32]| Tensor::from_slice(data, data.len(), &Device::Cpu);
@@ -175,7 +176,8 @@ impl Optimizer {
         Ok(named)
     }
 
-    /// Takes up a saved state of parameters with so many values. Whatever it is not, nothing is changed.
+    /// Restores a saved state of parameters with these numbers of values. Changes nothing if the state does
+    /// not fit.
     pub fn resume(
         &mut self,
         named: &BTreeMap<String, Tensor>,
@@ -187,7 +189,7 @@ impl Optimizer {
                 return Ok(read(&name)?.map(Moment::Full));
             };
             let Some(codes) = named.get(&name) else { return Ok(None) };
-            // Files are read as f32, which holds every byte.
+            // Files are read as f32, which represents every byte exactly.
             let codes = codes.to_dtype(DType::U8)?.to_vec1::<u8>()?;
             Ok(Codes::from_parts(codes, scales, sign).map(Moment::Coded))
         };
@@ -201,7 +203,7 @@ impl Optimizer {
         let Some(steps) = read("steps")?.and_then(|steps| steps.first().copied()) else {
             return Ok(Resumed::Damaged);
         };
-        // Before the first step there are no moments yet.
+        // Before the first step there are no moments.
         let kept = |((rule, slot), values): ((&Rule, &Slot), &usize)| {
             let second = if matches!(rule, Rule::Muon { .. }) { 0 } else { *values };
             slot.first.is_of(*rule, *values) && slot.second.is_of(*rule, second)
@@ -214,13 +216,13 @@ impl Optimizer {
     }
 }
 
-/// What became of a state that was to be taken up.
+/// The result of restoring a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resumed {
     GoesOn,
-    /// Its moments are another optimiser's, or of parameters of other sizes.
+    /// Its moments belong to another optimiser, or to parameters of other sizes.
     Foreign,
-    /// It is not whole.
+    /// It is incomplete.
     Damaged,
 }
 
@@ -237,7 +239,7 @@ struct AdamW {
 }
 
 impl AdamW {
-    /// None for a rule of another kind.
+    /// None for another kind of rule.
     fn new(rule: Rule, learning_rate: f32, scale: f32, steps: u64) -> Option<Self> {
         let (Rule::AdamW { rate, beta1, beta2, weight_decay }
         | Rule::AdamW8Bit { rate, beta1, beta2, weight_decay }) = rule
@@ -249,7 +251,7 @@ impl AdamW {
         Some(Self { rate, beta1, beta2, weight_decay, correct1, correct2, scale })
     }
 
-    /// The step composed of candle's operations; gives the new moments.
+    /// Computes the step with candle's operations. Returns the new moments.
     fn composed(
         &self,
         values: &Tensor,
@@ -284,7 +286,7 @@ impl AdamW {
 }
 
 impl Moment {
-    /// Whether it has the form this rule keeps, and this length.
+    /// Whether it has this rule's format and this length.
     fn is_of(&self, rule: Rule, length: usize) -> bool {
         match self {
             Self::Full(values) => !rule.is_coded(length) && values.len() == length,
@@ -293,7 +295,7 @@ impl Moment {
         }
     }
 
-    /// On the CPU.
+    /// Bytes on the CPU.
     fn bytes(&self) -> usize {
         match self {
             Self::Full(values) => size_of_val(values.as_slice()),
@@ -302,7 +304,7 @@ impl Moment {
         }
     }
 
-    /// Zeros in the form this rule keeps, where there is nothing yet or something of another length or form.
+    /// Allocates zeros in this rule's format, unless a moment of this length and format exists.
     fn prepare(&mut self, rule: Rule, length: usize, sign: Signedness) {
         if !self.is_of(rule, length) {
             *self = match rule.is_coded(length) {
@@ -313,8 +315,8 @@ impl Moment {
     }
 }
 
-/// The step of a parameter that no kernel updates. AdamW's moments stand beside it; what other rules keep and compute
-/// is on the CPU, where the parameter is brought for it.
+/// Steps a parameter that no kernel updates. AdamW's moments are on the parameter's device. Other rules store
+/// their state and compute on the CPU, and the parameter is copied there.
 fn composed_update(
     rule: Rule,
     slot: &mut Slot,
@@ -434,7 +436,7 @@ mod tests {
         }
     }
 
-    /// Mean squared error after this many steps towards a target, under noise that is the same for every rule.
+    /// Mean squared error after this many steps towards a target. The noise is the same for every rule.
     fn walk(rule: Rule, steps: u64) -> (f32, Slot) {
         let count = 2 * CODED_FROM;
         let wave = |i: usize, of: f32| ((i * i % 9973) as f32 * of).sin();
@@ -443,7 +445,7 @@ mod tests {
         for step in 1..=steps {
             let gradient: Vec<f32> = {
                 let values = ops::values(&parameter).unwrap();
-                // Scales of gradients over four decades, as layers have.
+                // Gradient scales over four decades, as in real layers.
                 let dloss_dlogp = |i: usize| 10f32.powi(-((i / 64 % 4) as i32));
                 let at = |i: usize| {
                     dloss_dlogp(i) * (values[i] - wave(i, 0.7) + 0.3 * wave(i + step as usize, 1.3))
@@ -496,7 +498,7 @@ mod tests {
                 for (to, rule) in rules.iter().enumerate() {
                     let mut optimizer = Optimizer::new(vec![*rule]);
                     let resumed = optimizer.resume(&state, &[values]).unwrap();
-                    // Small parameters keep moments of 32 bits under both.
+                    // Small parameters keep 32-bit moments under both rules.
                     let alike = of == to || (values < CODED_FROM && of + to == 1);
                     let expected = if alike { (Resumed::GoesOn, 1) } else { (Resumed::Foreign, 0) };
                     assert_eq!((resumed, optimizer.steps()), expected, "{from:?} {rule:?}");

@@ -1,4 +1,5 @@
-//! The decoder against Transformers, PEFT and PyTorch's autograd; `tests/reference/README.md` says what the files hold.
+//! Tests the decoder against Transformers, PEFT and PyTorch's autograd. `tests/reference/README.md` describes
+//! the files.
 
 use std::{collections::HashMap, path::PathBuf};
 
@@ -12,12 +13,12 @@ use super::{Microbatch, Rule, Sampler, Sampling, Trainer, score};
 use crate::model::{Adapter, AdapterConfig, Decoder, Gradients, Targets, kernels::Format, merge, ops};
 
 fn fixtures() -> PathBuf {
-    // Read when a test runs, for the tests may have been carried to another machine.
+    // Read at run time, because the tests may run on another machine.
     let root = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     PathBuf::from(root).join("tests/reference/fixtures")
 }
 
-/// Where a family's files stand: model, adapter, numbers.
+/// The reference files of a family: model, adapter, numbers.
 struct Case {
     name: &'static str,
     model: PathBuf,
@@ -58,7 +59,7 @@ impl Reference {
         Self { tensors, case, of }
     }
 
-    /// Of every family, as it is and with an adapter.
+    /// Every family, with and without an adapter.
     fn all() -> impl Iterator<Item = Self> {
         let both = |(base, adapted)| [Self::new(base, "base"), Self::new(adapted, "adapted")];
         cases().into_iter().zip(cases()).flat_map(both)
@@ -69,7 +70,7 @@ impl Reference {
         (0..).map_while(read).map(|t| t.to_dtype(DType::U32).unwrap().to_vec1().unwrap()).collect()
     }
 
-    /// None where the reference does not hold it.
+    /// None if the reference lacks it.
     fn values(&self, name: &str) -> Option<Vec<f32>> {
         let tensor = self.tensors.get(&format!("{}.{name}", self.of))?;
         Some(tensor.flatten_all().unwrap().to_vec1().unwrap())
@@ -79,7 +80,7 @@ impl Reference {
         self.decoder_in(None, device)
     }
 
-    /// With its base frozen in this format.
+    /// The decoder with its base frozen in this format.
     fn decoder_in(&self, format: Option<Format>, device: &Device) -> Decoder {
         let mut decoder = Decoder::load_on(&self.case.model, format, device).unwrap();
         if self.of == "adapted" {
@@ -133,7 +134,7 @@ fn check_logits(device: &Device, worst: f32) {
     }
 }
 
-/// At every position.
+/// Logits at every position.
 fn logits(decoder: &Decoder, tokens: &[u32]) -> Vec<f32> {
     ops::read(&super::logits(decoder, tokens).unwrap()).unwrap()
 }
@@ -160,7 +161,8 @@ fn check_gradients(device: &Device) {
     }
 }
 
-/// Of the mean of −log p over all tokens, with the log-probability of each target, and the targets of each sequence.
+/// Gradients of the mean of −log p over all tokens, with the log-probability of each target, and the targets
+/// of each sequence.
 fn gradients(reference: &Reference, decoder: Decoder) -> (Gradients, Vec<Vec<f32>>, Vec<Vec<usize>>) {
     let all = |tokens: Vec<u32>| (tokens.clone(), vec![true; tokens.len()]);
     let sequences: Vec<(Vec<u32>, Vec<bool>)> = reference.sequences().into_iter().map(all).collect();
@@ -174,13 +176,13 @@ fn gradients(reference: &Reference, decoder: Decoder) -> (Gradients, Vec<Vec<f32
     (gradients, logprobs, indices)
 }
 
-/// Sampling goes through cached keys and values, several conversations at once; scoring computes each sequence whole.
+/// Sampling uses cached keys and values, several conversations at once. Scoring computes each sequence whole.
 #[tokio::test]
 async fn what_the_cache_gives_is_what_the_whole_sequence_gives() {
     check_sampling(&Device::Cpu, 0.0).await;
 }
 
-/// Of the largest log-probability of a sequence, sampled and scored may differ by this share.
+/// `worst`: largest difference between sampled and scored, relative to a sequence's largest log-probability.
 async fn check_sampling(device: &Device, worst: f32) {
     for reference in Reference::all() {
         let sampler = Sampler::new(reference.decoder(device), 1);
@@ -235,7 +237,7 @@ fn a_model_and_an_adapter_written_by_us_are_read_back_to_the_bit() {
 
 #[test]
 fn a_merged_model_says_what_the_adapter_on_its_base_says() {
-    // Of a family whose files hold bf16, the sum is rounded to it.
+    // For families whose files are in bf16, the sum is rounded to bf16.
     let f32_files = |reference: &Reference| ["qwen3", "llama"].contains(&reference.case.name);
     for reference in Reference::all().filter(|r| r.of == "adapted" && f32_files(r)) {
         let out = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Sums the gradients of microbatches in their order, whichever thread computed them and whenever.
+//! Sums the gradients of microbatches in order, whichever thread computes them and whenever.
 //!
-//! Each microbatch is computed into a set of zeros of its own, and sets are added one after another: the sum is the same
-//! bits on any number of threads. Beside the sum there is one set per worker; where sets are small there may be more,
-//! so that no worker waits for its turn to add.
+//! Each microbatch is computed into its own set of zeros, and the sets are added one after another. The sum
+//! therefore has the same bits on any number of threads. Besides the sum, there is one set per worker. Small
+//! sets may be more numerous, so that no worker waits to add.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use candle_core::Tensor;
 use super::{EngineError, replicas::side_by_side};
 use crate::model::Gradients;
 
-/// Sets beyond one per worker may take this many bytes altogether.
+/// Most bytes of the sets beyond one per worker.
 const SPARE_BYTES: usize = 64 << 20;
 
 /// Sets of gradients to compute into.
@@ -40,14 +40,14 @@ impl<'a> Sets<'a> {
 struct State {
     next: usize,
     added: usize,
-    /// Sets that are computed into, wait for their turn, or are free.
+    /// Sets that are in use, wait to be added, or are free.
     sets: usize,
     free: Vec<Gradients>,
     waiting: BTreeMap<usize, Gradients>,
     total: Option<Gradients>,
     logprobs: BTreeMap<usize, Vec<f32>>,
     failure: Option<EngineError>,
-    /// A worker failed or panicked: nothing more is begun.
+    /// A worker failed or panicked: no further microbatch starts.
     stopped: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct Reduction<'a> {
     changed: Condvar,
 }
 
-/// Wakes the others if a worker does not come to its end.
+/// Wakes the other workers if a worker does not finish.
 struct Guard<'r, 'a>(&'r Reduction<'a>);
 
 impl Drop for Guard<'_, '_> {
@@ -76,8 +76,8 @@ impl<'a> Reduction<'a> {
         Self { count, sets, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Does `work(worker, microbatch, gradients)` for every microbatch, on this many threads; gives the sum and what
-    /// `work` returned, in order.
+    /// Calls `work(worker, microbatch, gradients)` for every microbatch on this many threads. Returns the sum
+    /// and the results of `work`, in order.
     pub fn run(
         self,
         workers: usize,
@@ -102,8 +102,8 @@ impl<'a> Reduction<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next microbatch and zeros for it. Indices are given out with a set in hand, so the one whose turn it is to
-    /// be added always has one, and waiting ends.
+    /// The next microbatch and zeros for it. An index is handed out only together with a set. The next
+    /// microbatch to be added therefore always has a set, so there is no deadlock.
     fn begin(&self) -> Option<(usize, Result<Gradients, EngineError>)> {
         let mut state = self.lock();
         loop {
@@ -139,7 +139,7 @@ impl<'a> Reduction<'a> {
 }
 
 impl State {
-    /// Adds the sets whose turn it is.
+    /// Adds the sets that are next in order.
     fn add(&mut self) -> Result<(), EngineError> {
         while let Some(set) = self.waiting.remove(&self.added) {
             self.added += 1;

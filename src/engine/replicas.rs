@@ -1,10 +1,11 @@
-//! One decoder on several devices: each has a copy of the parameters and works on microbatches of its own.
+//! One decoder on several devices: each has a copy of the parameters and computes its own microbatches.
 //!
-//! A step's gradients come together once. On the CPU they are added microbatch by microbatch in the step's order
-//! ([`super::reduce`]), so that the sum is the same bits on any number of devices. Other devices each sum their own,
-//! and the sums are added on the first, by NCCL where it is built in. There the optimiser takes its step, and the
-//! parameters go to the others: moments are held once, replicas cannot drift apart, and what moves is what an
-//! all-reduce would have moved, once to the first and once from it.
+//! The gradients of a step are reduced once. On the CPU they are added microbatch by microbatch in the step's
+//! order ([`super::reduce`]), so the sum has the same bits on any number of devices. Other devices each sum
+//! their own gradients. The sums are added on the first device, by NCCL if it is built in. The optimiser
+//! steps there, and the parameters are broadcast to the other devices. So moments are stored once and
+//! replicas cannot diverge. The traffic equals that of an all-reduce: once to the first device and once from
+//! it.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -25,7 +26,7 @@ pub struct Replica {
     pub crew: ThreadPlan,
 }
 
-/// A decoder and who works with it: a replica, or what replicas are copies of.
+/// A decoder of a data-parallel group: a replica, or the original that replicas copy.
 #[derive(Clone, Copy)]
 pub struct Rank<'a> {
     pub decoder: &'a Decoder,
@@ -33,7 +34,7 @@ pub struct Rank<'a> {
 }
 
 impl Replica {
-    /// Copies of this decoder on these places. A place that holds the same base shares it.
+    /// Copies this decoder to these devices. A device that already has the same base shares it.
     pub fn of(decoder: &Decoder, places: &[DeviceSlot]) -> Result<Vec<Self>, EngineError> {
         let replica = |place: &DeviceSlot| {
             let decoder = match &place.base {
@@ -51,7 +52,8 @@ impl Replica {
     }
 }
 
-/// A device's index for each of so many workers per device; neighbours are of different devices where there are some.
+/// The device index of each worker, given the workers per device. Neighbours are on different devices where
+/// possible.
 pub fn in_turn(workers: &[usize]) -> Vec<usize> {
     let rounds = workers.iter().copied().max().unwrap_or(0);
     let round =
@@ -59,13 +61,13 @@ pub fn in_turn(workers: &[usize]) -> Vec<usize> {
     (0..rounds).flat_map(round).collect()
 }
 
-/// The member that each worker works with.
+/// The rank that each worker uses.
 pub fn hands<'a>(members: &[Rank<'a>]) -> Vec<Rank<'a>> {
     let workers: Vec<usize> = members.iter().map(|member| member.crew.workers()).collect();
     in_turn(&workers).into_iter().map(|index| members[index]).collect()
 }
 
-/// Does `work(0)`, `work(1)`, … each on a thread, the first on the present one.
+/// Runs `work(0)`, `work(1)`, … each on a thread, the first on the current one.
 pub fn side_by_side(workers: usize, work: impl Fn(usize) + Sync) {
     let work = &work;
     #[cfg(test)]
@@ -82,7 +84,7 @@ pub fn side_by_side(workers: usize, work: impl Fn(usize) + Sync) {
     });
 }
 
-/// The log-probability of every target of every microbatch; these are shared out among the members' workers.
+/// The log-probability of every target of every microbatch. The workers of all ranks share the microbatches.
 pub fn score(members: &[Rank<'_>], batches: &[Microbatch]) -> Result<Vec<Vec<f32>>, EngineError> {
     let hands = hands(members);
     let next = AtomicUsize::new(0);
@@ -99,7 +101,7 @@ pub fn score(members: &[Rank<'_>], batches: &[Microbatch]) -> Result<Vec<Vec<f32
     done.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
 }
 
-/// As [`score`], by a decoder on the first of these places and copies of it on the others.
+/// Like [`score`], by a decoder on the first of these devices and copies of it on the others.
 pub fn score_across(
     decoder: &Decoder,
     places: &DeviceSet,
@@ -112,8 +114,8 @@ pub fn score_across(
     score(&members, batches)
 }
 
-/// Which microbatches each of so many devices takes, ascending: the largest first, each to the device with the fewest
-/// rows. It follows from the microbatches alone, so a sum does not depend on which device was faster.
+/// Assigns microbatches to devices, ascending per device: the largest first, each to the device with the
+/// fewest rows. The assignment depends only on the microbatches, so a sum does not depend on device speed.
 fn shares(batches: &[Microbatch], devices: usize) -> Vec<Vec<usize>> {
     let rows = |index: &usize| batches[*index].tree.tokens.len();
     let mut order: Vec<usize> = (0..batches.len()).collect();
@@ -134,9 +136,9 @@ fn shares(batches: &[Microbatch], devices: usize) -> Vec<Vec<usize>> {
 
 type Summed = (Gradients, Vec<(usize, Vec<f32>)>);
 
-/// The sum of the gradients of all microbatches on the first device, and what `work` gave for each, in order.
+/// Sums the gradients of all microbatches on the first device. Also returns the results of `work`, in order.
 ///
-/// `work` adds a microbatch's gradients to those it is given.
+/// `work` adds a microbatch's gradients to those it receives.
 pub fn sum_by_device(
     members: &[Rank<'_>],
     link: Option<&Link>,
@@ -185,7 +187,7 @@ fn add_to_first(mut sums: Vec<Gradients>, link: Option<&Link>) -> Result<Gradien
     Ok(total)
 }
 
-/// Gives the replicas the first decoder's parameters.
+/// Copies the first decoder's parameters to the replicas.
 pub fn spread(
     from: &[Parameter<'_>],
     others: &mut [Replica],
@@ -205,7 +207,7 @@ pub fn spread(
             } else {
                 composed::assign(&tensor, &from.to_device(tensor.device())?)?;
             }
-            // What was packed of the values before is dropped.
+            // Drops the packed copy of the old values.
             into.set(tensor);
         }
     }

@@ -1,4 +1,4 @@
-//! Handles to a policy at work: what the rest of the house sees of sampling.
+//! Handles to a policy that samples: the public interface of sampling.
 
 use std::{
     collections::BTreeMap,
@@ -46,16 +46,16 @@ pub struct Sampled {
     pub stop: Stop,
 }
 
-/// What a policy has computed so far.
+/// Counters of a policy's work.
 #[derive(Debug, Default)]
 pub struct Usage {
     /// Tokens sampled.
     pub sampled: AtomicU64,
-    /// Tokens that went through the decoder, sampled or given, each shared one once.
+    /// Tokens that went through the decoder, sampled or given. A shared token counts once.
     pub computed: AtomicU64,
-    /// Tokens that went through it again, because their keys and values had to make room.
+    /// Tokens that were recomputed because their keys and values were evicted.
     pub recomputed: AtomicU64,
-    /// Bytes set aside for keys and values, now and at most.
+    /// Bytes reserved for keys and values, now and at the peak.
     cached: AtomicU64,
     most_cached: AtomicU64,
 }
@@ -66,7 +66,7 @@ impl Usage {
         self.recomputed.fetch_add(recomputed as u64, Ordering::Relaxed);
     }
 
-    /// Notes that one worker's keys and values take so many bytes now.
+    /// Records that one worker's keys and values now take this many bytes.
     pub(super) fn note_cache(&self, before: u64, now: u64) {
         if now != before {
             let cached = self.cached.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
@@ -74,43 +74,44 @@ impl Usage {
         }
     }
 
-    /// Most bytes that were set aside for keys and values.
+    /// Peak of the bytes reserved for keys and values.
     pub fn most_cached(&self) -> u64 {
         self.most_cached.load(Ordering::Relaxed)
     }
 }
 
-/// A policy at work: a cheap handle to worker threads, on one device or several, that end with the last handle.
+/// A policy that samples: a cheap handle to worker threads on one or several devices. They end with the last
+/// handle.
 #[derive(Clone)]
 pub struct Sampler {
     workers: Vec<Sender<Command>>,
-    /// Which worker holds a prompt, so that a group's sequences meet there.
+    /// Which worker has a prompt, so that the sequences of a group share a worker.
     homes: Arc<Mutex<BTreeMap<Digest, usize>>>,
     next: Arc<AtomicU64>,
     usage: Arc<Usage>,
-    /// Says nothing, and that it is over once every worker's thread has let go what it held.
+    /// Returns when every worker thread has released its memory.
     ended: Arc<tokio::sync::Mutex<mpsc::Receiver<Infallible>>>,
 }
 
-/// One conversation with the policy; its cache is freed when dropped.
+/// One conversation with the policy. Dropping it frees its cache.
 pub struct Sequence {
     id: u64,
     worker: Sender<Command>,
-    /// Ids of all sequences of the policy.
+    /// Source of ids for all sequences of the policy.
     next: Arc<AtomicU64>,
     sampling: Sampling,
     seed: u64,
-    /// How often it was opened anew.
+    /// How often it was reopened.
     reopened: u64,
-    /// What its last turn said was not read: whoever asked dropped the future.
+    /// The result of its last turn was not read: the caller dropped the future.
     unread: bool,
 }
 
 impl Sampler {
-    /// Puts a policy to work where it was [attached](super::ModelCache::load).
+    /// Starts a policy on the devices where it was [attached](super::ModelCache::load).
     ///
     /// # Errors
-    /// Also if what sampling takes beside the weights is more than is left.
+    /// Also fails if sampling takes more memory besides the weights than is available.
     pub fn attached(decoder: Decoder, places: &DeviceSet, spec: &EngineSpec) -> Result<Self, EngineError> {
         let set = spec.kv_cache_mib.map(|mib| mib.saturating_mul(1 << 20));
         if places.first.device.is_cpu() {
@@ -119,21 +120,21 @@ impl Sampler {
         Self::across(decoder, places, set)
     }
 
-    /// Puts a decoder to work on this many threads.
+    /// Starts a decoder on this many threads.
     pub fn new(decoder: Decoder, threads: usize) -> Self {
         let bound = cache_bound(decoder.device());
         Self::bounded(decoder, threads, bound)
     }
 
-    /// Puts a decoder to work on this many threads, its keys and values taking at most this many bytes. That changes
-    /// nothing that is sampled.
+    /// Starts a decoder on this many threads, with at most this many bytes of keys and values. The bound does
+    /// not change what is sampled.
     pub fn bounded(decoder: Decoder, threads: usize, bytes: usize) -> Self {
         let crew = ThreadPlan::new(&decoder, threads);
         Self::start(vec![Replica { decoder, crew }], Some(bytes))
     }
 
-    /// Puts a decoder to work on the first of these places, and copies of it on the others. Keys and values take at most
-    /// this many bytes on each device, on all of the CPU together.
+    /// Starts a decoder on the first of these devices, and copies of it on the others. Keys and values take
+    /// at most this many bytes on each device, or on all `cpu` devices together.
     pub fn across(decoder: Decoder, places: &DeviceSet, bytes: Option<usize>) -> Result<Self, EngineError> {
         let others = Replica::of(&decoder, &places.others)?;
         let crew = ThreadPlan::new(&decoder, places.first.threads);
@@ -173,22 +174,23 @@ impl Sampler {
                 .expect("the system can start a thread");
             sender
         };
-        // Prompts go to the workers in turn, and so to the devices.
+        // Prompts go round-robin to the workers, and so to the devices.
         let workers = in_turn(&workers).into_iter().enumerate().map(start).collect();
         let ended = Arc::new(ended.into());
         Self { workers, homes: Arc::default(), next: Arc::default(), usage, ended }
     }
 
-    /// Starts a conversation. `prompt` is cut where sharing ends: equal leading pieces are computed once for all sequences.
+    /// Starts a conversation. `prompt` is split where sharing ends: equal leading pieces are computed once
+    /// for all sequences.
     pub fn open(&self, prompt: Vec<Arc<[u32]>>, sampling: Sampling, seed: u64) -> Sequence {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let worker = self.workers[self.home(&prompt)].clone();
-        // A worker that has stopped says so at the first turn.
+        // A stopped worker reports an error at the first turn.
         _ = worker.send(Command::Open { id, prompt, sampling, seed });
         Sequence { id, worker, next: self.next.clone(), sampling, seed, reopened: 0, unread: false }
     }
 
-    /// The worker that holds this prompt; a new one goes to each in turn.
+    /// The worker that has this prompt. New prompts are assigned round-robin.
     pub(super) fn home(&self, prompt: &[Arc<[u32]>]) -> usize {
         let mut encoder = Encoder::new("mcprl prompt v1");
         for piece in prompt {
@@ -200,8 +202,7 @@ impl Sampler {
         *homes.entry(encoder.finish()).or_insert(next)
     }
 
-    /// Ends the work; what it held in memory is free again then. Waits for conversations and other handles that are
-    /// still there.
+    /// Ends sampling and frees its memory. Waits for remaining conversations and other handles.
     pub async fn close(self) {
         let Self { workers, ended, .. } = self;
         drop(workers);
@@ -212,15 +213,15 @@ impl Sampler {
         &self.usage
     }
 
-    /// Tokens sampled so far, by all sequences of this policy.
+    /// Tokens sampled so far by all sequences of this policy.
     pub fn sampled_tokens(&self) -> u64 {
         self.usage.sampled.load(Ordering::Relaxed)
     }
 }
 
 impl Sequence {
-    /// Goes on from another prompt: leading pieces it has in common with earlier ones are not computed again. Draws come
-    /// from a seed of their own.
+    /// Continues from another prompt. Leading pieces shared with earlier prompts are not recomputed. Draws
+    /// use a new seed.
     pub fn reopen(&mut self, prompt: Vec<Arc<[u32]>>) {
         self.reopened += 1;
         let mut encoder = Encoder::new("mcprl reopened sequence v1");
@@ -228,7 +229,7 @@ impl Sequence {
         let (old, sampling) = (self.id, self.sampling);
         self.id = self.next.fetch_add(1, Ordering::Relaxed);
         self.unread = false;
-        // Opened first, closed then: what both stand on is in use throughout.
+        // Opened before the old one is closed, so that shared segments stay in use.
         _ = self.worker.send(Command::Open { id: self.id, prompt, sampling, seed });
         _ = self.worker.send(Command::Close { id: old });
     }
@@ -236,9 +237,9 @@ impl Sequence {
     /// Appends given tokens, then samples until a token of `stop` or `max_new` tokens.
     ///
     /// # Errors
-    /// If a token is outside the vocabulary, the context is already full, keys and values of this conversation alone
-    /// are more than may be held, or the worker has stopped. The conversation is then as it was before, and so it is
-    /// where the future is dropped.
+    /// Fails if a token is outside the vocabulary, the context is already full, the keys and values of this
+    /// conversation alone exceed the bound, or the worker has stopped. The conversation is then unchanged. It
+    /// is also unchanged if the future is dropped.
     pub async fn turn(
         &mut self,
         append: &[u32],

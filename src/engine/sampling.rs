@@ -23,7 +23,8 @@ pub struct Sampling {
 impl Sampling {
     pub const GREEDY: Self = Self { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0 };
 
-    /// Draws from a row of logits. Gives the token and its log-probability at temperature 1, before any filter.
+    /// Draws from a row of logits. Returns the token and its log-probability at temperature 1, before any
+    /// filter.
     pub fn draw(&self, logits: &[f32], rng: &mut ChaCha8Rng) -> (u32, f32) {
         if self.temperature <= 0.0 {
             let token = most_likely(logits);
@@ -47,7 +48,7 @@ impl Sampling {
 
     fn choose(&self, probabilities: &mut [f32], rng: &mut ChaCha8Rng) -> usize {
         self.filter(probabilities);
-        // Of 150,000 tokens the last ones would be lost in the rounding of `f32`, of the sum and of the draw.
+        // With 150,000 tokens, `f32` rounding of the sum and of the draw would lose the last ones.
         let sums: Vec<f64> = probabilities.chunks(BLOCK).map(sum).collect();
         let mut left = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * sums.iter().sum::<f64>();
         let mut last = 0;
@@ -73,13 +74,13 @@ impl Sampling {
         last
     }
 
-    /// Sets the probability of tokens that may not be drawn to 0; the most likely one always stays.
+    /// Sets the probability of excluded tokens to 0. The most likely token always stays.
     fn filter(&self, probabilities: &mut [f32]) {
         if self.top_p >= 1.0 && self.top_k == 0 && self.min_p <= 0.0 {
             return;
         }
         let first = most_likely(probabilities);
-        // Tokens below the second bound are together less than what top-p drops.
+        // Tokens below the second bound sum to less than what top-p drops.
         let rest = (1.0 - self.top_p).max(0.0) / (2 * probabilities.len()) as f32;
         let floor = (self.min_p * probabilities[first]).max(rest).max(f32::MIN_POSITIVE);
         let mut order: Vec<usize> = (0..probabilities.len()).filter(|i| probabilities[*i] >= floor).collect();
@@ -111,7 +112,7 @@ fn sum(values: &[f32]) -> f64 {
     sums.iter().sum()
 }
 
-/// Brings the `count` most likely tokens to the front, in no order; of equals the first.
+/// Moves the `count` most likely tokens to the front, in no order. Of equal tokens, the first ones.
 fn foremost(order: &mut [usize], count: usize, probabilities: &[f32]) {
     if count > 0 && count < order.len() {
         order.select_nth_unstable_by(count - 1, |a, b| by_rank(*a, *b, probabilities));
@@ -122,7 +123,7 @@ fn by_rank(a: usize, b: usize, probabilities: &[f32]) -> std::cmp::Ordering {
     probabilities[b].total_cmp(&probabilities[a]).then(a.cmp(&b))
 }
 
-/// Brings the most likely tokens that together have this probability to the front; says how many they are.
+/// Moves the most likely tokens with this total probability to the front. Returns their number.
 fn nucleus(order: &mut [usize], top_p: f64, probabilities: &[f32]) -> usize {
     let (mut ranked, mut step, mut before) = (0, 64, 0.0);
     while ranked < order.len() {
@@ -197,7 +198,7 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(9);
         for case in 0..300 {
             let (length, spread) = (1 + rng.next_u32() as usize % 700, (case % 7) as f32);
-            // Few distinct values, so that there are equals.
+            // Few distinct values, so that some are equal.
             let logits: Vec<f32> = (0..length).map(|_| (rng.next_u32() % 12) as f32 * spread / 4.0).collect();
             let mut probabilities = vec![0.0; length];
             log_sum_exp_exps(&logits, &mut probabilities);
@@ -234,7 +235,8 @@ mod tests {
             parts[PLAIN.draw(&logits, &mut rng).0 as usize / 37_984] += 1;
         }
         assert!(parts.iter().all(|part| (900..1100).contains(part)), "{parts:?}");
-        // The last token has its share of the largest draws: none falls off the end, and none is out of reach.
+        // The last token has its share of the largest draws: no draw exceeds the range, and every token is
+        // reachable.
         let mut probabilities = vec![1.0f32 / 151_936.0; 151_936];
         let total: f64 = probabilities.chunks(BLOCK).map(sum).sum();
         assert!((total - 1.0).abs() < 1e-7, "{total}");

@@ -1,8 +1,9 @@
-//! The tree of what was given and sampled: prompt pieces, and below them conversations, with keys and values in a bound.
+//! The tree of given and sampled tokens: prompt pieces with conversations below them, and keys and values
+//! within a bound.
 //!
-//! A segment's tokens stay as long as it does. Its keys and values may be given up at any time and computed again: on the
-//! CPU to the same bits, for what a row computes depends on the tokens before it alone. Whoever holds keys and values
-//! below a segment holds the segment's too, so only a leaf of what is held is given up.
+//! A segment keeps its tokens as long as it exists. Its keys and values may be evicted at any time and
+//! recomputed. On the CPU they have the same bits, because a row depends only on the tokens before it. Cached
+//! keys and values require those of the segment above, so only a leaf of the cached segments is evicted.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,10 +15,10 @@ use crate::model::{
     ops::{Cache, KvFormat},
 };
 
-/// Prompt pieces kept although no conversation uses them.
+/// Prompt pieces that are kept although no conversation uses them.
 const IDLE_PIECES: usize = 256;
 
-/// A run of tokens with its keys and values, as far as they are computed.
+/// A run of tokens with the keys and values computed so far.
 pub struct Segment {
     parent: Option<usize>,
     /// Position of its first token.
@@ -29,20 +30,20 @@ pub struct Segment {
     pub reached: usize,
     /// The conversation; none for a piece of a prompt.
     pub conversation: Option<u64>,
-    /// Conversations and pieces that hang from it.
+    /// Conversations and pieces directly below it.
     users: usize,
-    /// Bytes of keys and values that it may take.
+    /// Bytes reserved for its keys and values.
     reserved: usize,
-    /// Of its users, those that have bytes reserved.
+    /// Users that have reserved bytes.
     holding: usize,
-    /// Running turns whose path it is on.
+    /// Running turns whose path contains it.
     pins: usize,
     /// When it was last pinned.
     used: u64,
 }
 
 impl Segment {
-    /// Tokens whose keys and values are held.
+    /// Tokens whose keys and values are cached.
     pub fn computed(&self) -> usize {
         self.cache.first().map_or(0, Cache::len)
     }
@@ -66,13 +67,13 @@ impl Segment {
         self.reserved >= bytes
     }
 
-    /// Whether its keys and values can go now.
+    /// Whether its keys and values can be evicted now.
     fn is_leaf(&self) -> bool {
         self.reserved > 0 && self.pins == 0 && self.holding == 0
     }
 }
 
-/// Segments by number; a parent's number is smaller than its children's.
+/// Segments by number. A parent's number is smaller than its children's.
 pub struct Segments {
     layers: usize,
     holding: KvFormat,
@@ -86,21 +87,21 @@ pub struct Segments {
     clock: u64,
 }
 
-/// In which order keys and values are given up.
+/// The order in which keys and values are evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EvictionOrder {
     /// Pieces that no conversation uses, the least recently used first.
     Idle(u64),
-    /// Pieces whose conversations hold nothing either.
+    /// Pieces whose conversations have nothing cached.
     Dormant(u64),
-    /// Conversations that have been away for long, the longest first.
+    /// Conversations that have been inactive for long, the longest first.
     Cold(u64),
     /// Other conversations, the youngest first.
     Resting(std::cmp::Reverse<u64>),
 }
 
 impl Segments {
-    /// For this decoder, with at most this many bytes of keys and values.
+    /// Segments for this decoder, with at most this many bytes of keys and values.
     pub fn new(decoder: &Decoder, bound: usize) -> Self {
         Self {
             layers: decoder.config.layers,
@@ -127,18 +128,18 @@ impl Segments {
         self.layers * self.holding.bytes_for(tokens)
     }
 
-    /// Bytes set aside; what is held is never more.
+    /// Reserved bytes; never less than the cached bytes.
     pub fn reserved(&self) -> usize {
         self.reserved
     }
 
-    /// Bytes held.
+    /// Cached bytes.
     #[cfg(test)]
     pub fn held(&self) -> usize {
         self.by_number.values().map(Segment::bytes).sum()
     }
 
-    /// The segment of a prompt piece, made if it is new.
+    /// The segment of a prompt piece. Creates it if it is new.
     pub fn piece(&mut self, parent: Option<usize>, tokens: &[u32]) -> usize {
         let key = (parent, tokens.to_vec());
         if let Some(number) = self.pieces.get(&key) {
@@ -179,7 +180,7 @@ impl Segments {
         (0..self.layers).map(|_| self.holding.empty()).collect()
     }
 
-    /// Takes a segment that nothing hangs from out of the tree.
+    /// Removes a segment without children from the tree.
     pub fn remove(&mut self, number: usize) {
         self.give_up(number);
         let parent = self.by_number.remove(&number).and_then(|segment| segment.parent);
@@ -188,7 +189,7 @@ impl Segments {
         }
     }
 
-    /// Takes out prompt pieces that nobody uses, the least recently used first, once there are many.
+    /// Removes unused prompt pieces beyond `IDLE_PIECES`, the least recently used first.
     pub fn forget_idle(&mut self) {
         while self.pieces.len() > IDLE_PIECES {
             let pieces = self.pieces.values().filter_map(|number| Some((number, self.get(*number)?)));
@@ -213,12 +214,12 @@ impl Segments {
         path.into()
     }
 
-    /// Bytes that the segments of a path take when all is computed and the last has grown by so many tokens.
+    /// Bytes of a path's segments when all is computed and the last has grown by this many tokens.
     pub fn whole(&self, path: &[usize], more: usize) -> usize {
         self.grown(path, more).map(|(_, bytes)| bytes).sum()
     }
 
-    /// Of [`Self::whole`], what is not yet set aside.
+    /// The part of [`Self::whole`] that is not yet reserved.
     pub fn missing(&self, path: &[usize], more: usize) -> usize {
         let reserved = |number| self.by_number.get(&number).map_or(0, |segment| segment.reserved);
         self.grown(path, more).map(|(number, bytes)| bytes.saturating_sub(reserved(number))).sum()
@@ -231,7 +232,7 @@ impl Segments {
         })
     }
 
-    /// Sets aside what is [`Self::missing`].
+    /// Reserves the bytes that are [`Self::missing`].
     pub fn reserve(&mut self, path: &[usize], more: usize) {
         for (number, bytes) in self.grown(path, more).collect::<Vec<_>>() {
             if self.by_number.get(&number).is_some_and(|segment| segment.reserved < bytes) {
@@ -240,14 +241,14 @@ impl Segments {
         }
     }
 
-    /// Sets aside for a segment no more than it takes now.
+    /// Reduces a segment's reservation to its present size.
     pub fn shrink(&mut self, number: usize) {
         if let Some(segment) = self.by_number.get(&number) {
             self.set_reserved(number, segment.bytes());
         }
     }
 
-    /// Drops a segment's keys and values; its tokens wait to be computed again.
+    /// Drops a segment's keys and values. Its tokens wait to be recomputed.
     pub fn give_up(&mut self, number: usize) {
         let empty = self.empty();
         if let Some(segment) = self.by_number.get_mut(&number) {
@@ -272,7 +273,7 @@ impl Segments {
         }
     }
 
-    /// Keeps what a running turn attends to.
+    /// Pins the segments that a running turn attends to.
     pub fn pin(&mut self, path: &[usize]) {
         self.clock += 1;
         for number in path {
@@ -291,9 +292,9 @@ impl Segments {
         }
     }
 
-    /// Gives up keys and values until there is room for this many bytes more; nothing if that cannot be.
+    /// Evicts keys and values until this many more bytes fit. Evicts nothing if that is impossible.
     ///
-    /// `rank` says when a conversation's are to go; none where they stay.
+    /// `rank` gives the eviction order of a conversation; none if it stays.
     pub fn make_room(&mut self, bytes: usize, rank: impl Fn(u64, &Segment) -> Option<EvictionOrder>) -> bool {
         if self.reserved + bytes <= self.bound {
             return true;
@@ -302,7 +303,7 @@ impl Segments {
         let stays = |segment: &Segment| {
             segment.pins > 0 || (segment.conversation.is_some() && of_conversation(segment).is_none())
         };
-        // What stays keeps what it hangs from; numbers descend from children to parents.
+        // A segment that stays keeps its ancestors. Numbers decrease from children to parents.
         let mut kept = BTreeSet::new();
         let mut staying = 0;
         for (number, segment) in self.by_number.iter().rev().filter(|(_, segment)| segment.reserved > 0) {

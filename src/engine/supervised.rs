@@ -1,21 +1,22 @@
-//! Supervised steps: next-token loss on marked tokens alone, as of conversations the assistant's.
+//! Supervised steps: next-token loss on marked tokens only, such as the assistant's tokens in a conversation.
 
 use super::{EngineError, Microbatch, StepReport, Trainer};
 
 /// A tokenised conversation, and which of its tokens are the assistant's.
 pub type Example = (Vec<u32>, Vec<bool>);
 
-/// What one supervised step is taken over. The loss is −mean log p of the marked tokens of all examples together.
+/// The data of one supervised step. The loss is −mean log p of the marked tokens of all examples together.
 pub struct Supervised {
     pub batches: Vec<Microbatch>,
-    /// Per batch and target, how many examples make that prediction: it is computed once and weighs as many.
+    /// Per batch and target, the number of examples with that prediction. It is computed once, with this
+    /// weight.
     weights: Vec<Vec<f32>>,
-    /// Marked tokens.
+    /// Number of marked tokens.
     pub tokens: f32,
 }
 
 impl Supervised {
-    /// Cuts the examples into this many microbatches of neighbours, each with a tree of its own.
+    /// Splits the examples into this many microbatches of neighbours, each with its own tree.
     pub fn new(examples: &[&Example], shares: usize) -> Self {
         let (mut batches, mut weights) = (Vec::new(), Vec::new());
         for share in examples.chunks(examples.len().div_ceil(shares.max(1)).max(1)) {
@@ -31,7 +32,7 @@ impl Supervised {
         Self { batches, weights, tokens }
     }
 
-    /// One optimiser step; also gives the loss before it, in nats per marked token.
+    /// Runs one optimiser step. Also returns the loss before it, in nats per marked token.
     pub fn step(
         &self,
         trainer: &mut Trainer,

@@ -1,4 +1,4 @@
-//! The engine's promises, on small random decoders.
+//! Tests the engine's guarantees on small random decoders.
 
 mod bases;
 mod cache;
@@ -35,7 +35,7 @@ fn decoder() -> Decoder {
     Decoder::random(config(), Init { seed: 3, deviation: 0.15 }).unwrap()
 }
 
-/// A decoder whose adapter changes what it says.
+/// A decoder whose adapter changes the output.
 fn adapted() -> Decoder {
     changed(decoder())
 }
@@ -52,7 +52,7 @@ fn changed(mut decoder: Decoder) -> Decoder {
     decoder
 }
 
-/// Adapted, its base held in this format and keys and values accordingly.
+/// Has an adapter, a base in this format, and keys and values to match.
 fn frozen(format: Format) -> Decoder {
     let mut decoder = decoder();
     decoder.freeze(format).unwrap();
@@ -69,7 +69,7 @@ fn tokens(count: usize, seed: usize) -> Vec<u32> {
 
 const WARM: Sampling = Sampling { temperature: 1.0, ..Sampling::GREEDY };
 
-/// Sequences that branch after 9 and after 15 tokens; trained from token 9 on.
+/// Sequences that branch after 9 and after 15 tokens, trained from token 9 on.
 fn branching() -> Vec<(Vec<u32>, Vec<bool>)> {
     let stem = tokens(9, 0);
     let sequence = |parts: &[Vec<u32>]| {
@@ -186,7 +186,7 @@ fn every_adapter_gets_a_gradient_and_reaches_the_sampler() {
 
 fn outputs(decoder: &Decoder, mut x: candle_core::Tensor) -> Vec<f32> {
     for layer in 0..decoder.config.layers {
-        // A query as well as a value: with one key alone the scores would not matter.
+        // A query and a value: with one key alone, the scores would not matter.
         let mix = |q: &candle_core::Tensor, k: &candle_core::Tensor, v: &candle_core::Tensor| {
             q.add(&candle_core::Tensor::cat(&[k, v], 1)?)
         };
@@ -195,7 +195,8 @@ fn outputs(decoder: &Decoder, mut x: candle_core::Tensor) -> Vec<f32> {
     ops::values(&x).unwrap().to_vec()
 }
 
-/// Plays two turns for each of several conversations at once, and gives tokens, sampled flags and log-probabilities.
+/// Runs two turns in each of several concurrent conversations. Returns tokens, sampled flags and
+/// log-probabilities.
 async fn play(sampler: &Sampler, count: usize) -> Vec<(Vec<u32>, Vec<bool>, Vec<f32>)> {
     let shared: Arc<[u32]> = tokens(30, 7).into();
     join_all((0..count).map(|index| {
@@ -332,7 +333,7 @@ fn a_training_taken_up_again_goes_on_in_the_same_bits() {
     ];
     let trainer = |rule| {
         let adamw = rules[0];
-        // Norms are vectors, which Muon does not take.
+        // Norms are vectors, which Muon does not support.
         let of = |p: &crate::model::Parameter<'_>| if p.tensor().dims().len() == 2 { rule } else { adamw };
         Trainer::new(decoder(), |all| all.iter().map(of).collect(), 2)
     };
@@ -367,7 +368,7 @@ fn dropout_masks_alike_however_a_step_is_cut_and_whatever_is_computed_again() {
         let rule = Rule::Muon { rate: 1.0, momentum: 0.9 };
         let mut trainer = Trainer::new(adapted(), |p| vec![rule; p.len()], 2);
         (trainer.recompute, trainer.dropout) = (recompute, Some((0.3, seed)));
-        // Two that share what is not trained: no prediction is counted twice when they are apart.
+        // Two devices that share the frozen weights. Separately, no prediction is counted twice.
         let sequences = [branching()[0].clone(), branching()[2].clone()];
         let batches: Vec<_> = sequences.chunks(cut).map(|part| Microbatch::new(part).0).collect();
         let before = trainer.score(&batches).unwrap();

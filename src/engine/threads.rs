@@ -5,20 +5,21 @@ use std::sync::Arc;
 use super::memory::held;
 use crate::model::{Decoder, ModelConfig, kernels::Format};
 
-/// Weights beyond this many bytes leave the caches, so that each thread reading them anew would cost more than sharing
-/// every operation.
+/// Weights beyond this many bytes do not stay in the CPU caches. Rereading them in each thread then costs
+/// more than sharing every operation.
 const LARGE: usize = 32 << 20;
 
-/// Shares of a step for models whose threads work apart: a constant, so that bits do not depend on the machine.
+/// Shares of a step for models whose threads work separately. A constant, so that bits do not depend on the
+/// machine.
 const SHARES: usize = 4;
 
-/// Whether threads work together on this decoder's operations, where there are several.
+/// Whether several threads share each operation of this decoder.
 fn is_large(decoder: &Decoder) -> bool {
     decoder.bytes() > LARGE
 }
 
-/// Into how many shares a step over this decoder is cut at least, as far as it can be. On the CPU the number of devices
-/// changes nothing, so that it changes no bits; elsewhere each device has one.
+/// The minimum number of shares of a step over this decoder, as far as it can be split. On the CPU it does
+/// not depend on the number of devices, so neither do the bits. Elsewhere each device has one share.
 pub fn shares(decoder: &Decoder, devices: usize) -> usize {
     match (decoder.by_kernels(), is_large(decoder)) {
         (false, _) => devices,
@@ -27,21 +28,21 @@ pub fn shares(decoder: &Decoder, devices: usize) -> usize {
     }
 }
 
-/// [`shares`] on the CPU of a decoder of this shape, its weights frozen in this format.
+/// [`shares`] on the CPU for a decoder of this shape with weights frozen in this format.
 pub fn shares_of_shape(config: &ModelConfig, format: Format) -> usize {
     if held(config, format) > LARGE { 1 } else { SHARES }
 }
 
-/// What [`ThreadPlan::new`] makes of the CPU's threads.
+/// How [`ThreadPlan::new`] splits the CPU's threads.
 pub struct Split {
-    /// Microbatches or conversations' batches worked on at once.
+    /// Microbatches or batches of conversations that run at once.
     pub workers: usize,
     /// Threads of one operation.
     pub threads: usize,
 }
 
 impl Split {
-    /// Where weights take this many bytes, the threads shared out among so many devices.
+    /// Splits the threads among this many devices, for weights of this many bytes.
     pub fn of(bytes: usize, threads: usize, devices: usize) -> Self {
         let (threads, devices) = (threads.max(1), devices.max(1));
         match bytes > LARGE {
@@ -51,19 +52,19 @@ impl Split {
     }
 }
 
-/// The threads of a device, and what each of them works on.
+/// The threads of a device, and how they divide the work.
 #[derive(Clone)]
 pub enum ThreadPlan {
-    /// Each on microbatches or conversations of its own: for a model that fits the caches.
+    /// Each computes its own microbatches or conversations: for a model that fits the CPU caches.
     Apart(usize),
-    /// All on the same operation.
+    /// All share each operation.
     Together(Arc<rayon::ThreadPool>),
 }
 
 impl ThreadPlan {
     pub fn new(decoder: &Decoder, threads: usize) -> Self {
         if !decoder.by_kernels() {
-            // A device is given its operations by one thread.
+            // One thread issues the operations of a device.
             return Self::Apart(1);
         }
         if threads > 1 && is_large(decoder) {
@@ -74,7 +75,7 @@ impl ThreadPlan {
         Self::Apart(threads.max(1))
     }
 
-    /// Microbatches or conversations' batches worked on at once.
+    /// Microbatches or batches of conversations that run at once.
     pub fn workers(&self) -> usize {
         match self {
             Self::Apart(threads) => *threads,
@@ -82,7 +83,7 @@ impl ThreadPlan {
         }
     }
 
-    /// Does `work` where its operations find the threads that share them.
+    /// Runs `work` in the thread pool that its operations share.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         match self {
             Self::Apart(_) => work(),

@@ -1,9 +1,9 @@
 //! Forward, backward and update over token trees.
 //!
-//! The microbatches of a step are shared out among threads; their gradients are added in the order of the
-//! microbatches, so the result is the same bits on any number of threads. Activations are kept for the backward pass
-//! or computed again from each layer's input ([`Recompute`]): the same bits either way. Logits exist for a block of
-//! rows at a time, never for all tokens.
+//! Threads share the microbatches of a step. Their gradients are added in the order of the microbatches, so
+//! the result has the same bits on any number of threads. Activations are kept for the backward pass or
+//! recomputed from each layer's input ([`Recompute`]), with the same bits either way. Logits are computed for
+//! a block of rows at a time, never for all tokens.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -24,16 +24,16 @@ use crate::model::{
     ops::{self, composed},
 };
 
-/// Most rows whose logits one thread holds at once, and most bytes these may take.
+/// Most rows whose logits one thread stores at once, and most bytes of these logits.
 const LOGIT_ROWS: usize = 256;
 const LOGIT_BYTES: usize = 32 << 20;
 
-/// Rows whose logits are held at once.
+/// Rows whose logits are in memory at once.
 pub(super) fn logit_rows(config: &ModelConfig) -> usize {
     (LOGIT_BYTES / (config.vocabulary * size_of::<f32>())).clamp(1, LOGIT_ROWS)
 }
 
-/// Calls `layer` for every layer of the decoder over a microbatch, and gives the last one's output.
+/// Calls `layer` for every layer of the decoder over a microbatch. Returns the output of the last layer.
 fn forward(
     decoder: &Decoder,
     tree: &TokenTree,
@@ -50,14 +50,14 @@ fn forward(
     Ok(x)
 }
 
-/// What is left of a layer's forward until its backward.
+/// What a layer's forward keeps for its backward.
 enum SavedActivations {
     Whole(Box<Saved>),
-    /// The layer's input, `[tokens, hidden]`: the rest is computed again.
+    /// The layer's input, `[tokens, hidden]`. The rest is recomputed.
     Input(Tensor),
 }
 
-/// Runs `work` with the microbatch's rows laid out for attention.
+/// Runs `work` with the attention layout of the microbatch's rows.
 fn with_layout<T>(decoder: &Decoder, tree: &TokenTree, work: impl FnOnce(&ops::TreeLayout<'_>) -> T) -> T {
     let segments: Vec<_> =
         tree.segments.iter().map(|s| (s.rows.clone(), s.subtree.clone(), s.first)).collect();
@@ -66,9 +66,9 @@ fn with_layout<T>(decoder: &Decoder, tree: &TokenTree, work: impl FnOnce(&ops::T
     work(&ops::TreeLayout { mask: ops::AttentionMask::new(decoder.half()), ..layout })
 }
 
-/// Runs a microbatch forward and backward, adding to `gradients`; gives the log-probability of each target.
+/// Runs a microbatch forward and backward, adding to `gradients`. Returns the log-probability of each target.
 ///
-/// `dloss_dlogp(target, log p)` is the derivative of the loss by that log-probability.
+/// `dloss_dlogp(target, log p)` is the derivative of the loss with respect to that log-probability.
 fn forward_backward(
     decoder: &Decoder,
     batch: &Microbatch,
@@ -79,7 +79,8 @@ fn forward_backward(
     let tree = &batch.tree;
     with_layout(decoder, tree, |layout| {
         let mut kept = Vec::with_capacity(decoder.config.layers);
-        // The last layer's backward comes first: but for its feed-forward, dropping what it needs would save nothing.
+        // The last layer's backward runs first, so dropping its activations saves nothing, except for its
+        // feed-forward.
         let last = decoder.config.layers - 1;
         let x = forward(decoder, tree, layout, |index, input, mut saved| {
             if recompute && decoder.by_kernels() {
@@ -115,8 +116,8 @@ fn forward_backward(
 
 /// The log-probability of each target, a block of rows at a time.
 ///
-/// `then` is given each block's rows, their hidden states before and after the norm, their logits, and the index of
-/// their first target; it may overwrite the logits.
+/// `then` receives each block's rows, their hidden states before and after the norm, their logits, and the
+/// index of their first target. It may overwrite the logits.
 fn predictions(
     decoder: &Decoder,
     batch: &Microbatch,
@@ -147,7 +148,7 @@ fn predictions(
     Ok(logprobs)
 }
 
-/// The tokens predicted by each of these rows, whose first target is this one.
+/// The tokens that each of these rows predicts. `first` is the index of their first target.
 fn tokens_of(batch: &Microbatch, rows: &[usize], first: usize) -> Vec<Vec<u32>> {
     let mut targets = batch.targets[first..].iter().peekable();
     let mut of = |row: &usize| {
@@ -160,7 +161,7 @@ fn tokens_of(batch: &Microbatch, rows: &[usize], first: usize) -> Vec<Vec<u32>> 
     rows.iter().map(&mut of).collect()
 }
 
-/// Turns the logits of a block into the loss's derivatives by them: Σ dloss_dlogp · (1\[token\] − p).
+/// Turns the logits of a block into the gradient of the loss: Σ dloss_dlogp · (1\[token\] − p).
 fn logit_gradients(
     batch: &Microbatch,
     rows: &[usize],
@@ -200,7 +201,7 @@ fn logit_gradients(
     Ok(())
 }
 
-/// What one optimiser step did.
+/// The result of one optimiser step.
 #[derive(Debug, Clone)]
 pub struct StepReport {
     /// Norm of the gradient before clipping.
@@ -209,28 +210,29 @@ pub struct StepReport {
     pub logprobs: Vec<Vec<f32>>,
 }
 
-/// A decoder being trained, on one device or several.
+/// A decoder in training, on one device or several.
 pub struct Trainer {
-    /// That of the first device, where the optimiser takes its steps.
+    /// The decoder of the first device, where the optimiser steps.
     pub decoder: Decoder,
     optimizer: Optimizer,
-    /// Of all devices.
+    /// Threads of all devices.
     threads: usize,
     crew: ThreadPlan,
-    /// On the other devices; between steps their parameters are the first decoder's.
+    /// Replicas on the other devices. Between steps their parameters equal the first decoder's.
     pub(super) others: Vec<Replica>,
     link: Option<Link>,
     pub recompute: Recompute,
-    /// Lets models go for a step that needs their memory.
+    /// Evicts models for a step that needs their memory.
     bases: Option<Arc<ModelCache>>,
-    /// Bytes beside the weights for which there was memory.
+    /// Bytes besides the weights for which memory was found sufficient.
     fitting: usize,
-    /// Rate and seed of the adapters' dropout in [`Self::gradients`] and [`Self::step`]; scoring drops nothing.
+    /// Rate and seed of the adapters' dropout in [`Self::gradients`] and [`Self::step`]. Scoring uses no
+    /// dropout.
     pub dropout: Option<(f64, u64)>,
 }
 
 impl Trainer {
-    /// On one CPU device. The optimizer has one rule per trained parameter of the decoder.
+    /// Trains on one CPU device. The optimizer has one rule per trained parameter of the decoder.
     pub fn new(
         mut decoder: Decoder,
         rules: impl FnOnce(&[Parameter<'_>]) -> Vec<Rule>,
@@ -252,14 +254,14 @@ impl Trainer {
         }
     }
 
-    /// On these places; the decoder is on the first.
+    /// Trains on these devices. The decoder is on the first.
     pub fn across(
         decoder: Decoder,
         rules: impl FnOnce(&[Parameter<'_>]) -> Vec<Rule>,
         places: &DeviceSet,
     ) -> Result<Self, EngineError> {
         let mut trainer = Self::new(decoder, rules, places.first.threads);
-        // Copied once the parameters are numbered.
+        // Copied after the parameters are numbered.
         trainer.others = Replica::of(&trainer.decoder, &places.others)?;
         trainer.threads = places.threads();
         trainer.bases.clone_from(&places.bases);
@@ -275,12 +277,12 @@ impl Trainer {
         std::iter::once(first).chain(self.others.iter().map(Replica::member)).collect()
     }
 
-    /// Devices that share a step.
+    /// Number of devices that share a step.
     pub fn devices(&self) -> usize {
         1 + self.others.len()
     }
 
-    /// Microbatches worked on at once.
+    /// Number of microbatches that run at once.
     pub fn workers(&self) -> usize {
         self.members().iter().map(|member| member.crew.workers()).sum()
     }
@@ -293,7 +295,7 @@ impl Trainer {
         }
     }
 
-    /// Whether activations of these microbatches are computed again.
+    /// Whether activations of these microbatches are recomputed.
     pub fn recomputes(&self, batches: &[Microbatch]) -> bool {
         self.recompute.decide(&self.decoder, Microbatch::most_rows(batches) * self.neighbours(batches))
     }
@@ -302,14 +304,15 @@ impl Trainer {
         &mut self.optimizer
     }
 
-    /// Takes up the optimiser's saved state alone.
+    /// Restores only the optimiser's saved state.
     pub fn resume_optimizer(&mut self, named: &BTreeMap<String, Tensor>) -> Result<Resumed, EngineError> {
         let parameters = self.decoder.trained();
         let values: Vec<usize> = parameters.iter().map(|parameter| parameter.tensor().elem_count()).collect();
         self.optimizer.resume(named, &values)
     }
 
-    /// Trained parameters and the optimiser's state, as named tensors: copies, for steps change parameters in place.
+    /// Trained parameters and the optimiser's state, as named tensors. They are copies, because steps change
+    /// parameters in place.
     pub fn state(&mut self) -> Result<BTreeMap<String, Tensor>, EngineError> {
         let mut named = self.optimizer.state()?;
         for (index, parameter) in self.decoder.trained().iter().enumerate() {
@@ -318,8 +321,8 @@ impl Trainer {
         Ok(named)
     }
 
-    /// Takes up what [`Self::state`] gave; goes on from there to the same bits. `false`, and nothing is changed, if it
-    /// does not fit.
+    /// Restores a [`Self::state`]. Training continues with the same bits. Returns `false` and changes nothing
+    /// if the state does not fit.
     pub fn resume(&mut self, named: &BTreeMap<String, Tensor>) -> Result<bool, EngineError> {
         let mut parameters = self.decoder.trained();
         let found: Option<Vec<Tensor>> = (0..parameters.len())
@@ -345,14 +348,14 @@ impl Trainer {
         replicas::score(&self.members(), batches)
     }
 
-    /// Refuses a step that takes more than all before if what it takes beside what is there is not left.
+    /// Fails if a step needs more memory than all before it and that memory is not available.
     fn check_memory(
         &mut self,
         batches: &[Microbatch],
         workers: usize,
         recompute: bool,
     ) -> Result<(), EngineError> {
-        // What a device has left it says itself.
+        // A device reports its own lack of memory.
         if !self.decoder.by_kernels() {
             return Ok(());
         }
@@ -373,8 +376,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// What a step takes beside what is there already; the size of the adapter, where one is trained; and bytes of the
-    /// moments per parameter.
+    /// Memory that a step takes in addition to what is allocated; the size of the adapter, if one is trained;
+    /// and bytes of the moments per parameter.
     fn takes(
         &mut self,
         batches: &[Microbatch],
@@ -405,9 +408,11 @@ impl Trainer {
         (more, adapter, moments / values.max(1))
     }
 
-    /// Gradients of all microbatches and the log-probabilities of their targets, without an update.
+    /// Computes the gradients of all microbatches and the log-probabilities of their targets, without an
+    /// update.
     ///
-    /// `dloss_dlogp(microbatch, target, log p)` is the derivative of the loss by that log-probability.
+    /// `dloss_dlogp(microbatch, target, log p)` is the derivative of the loss with respect to that
+    /// log-probability.
     pub fn gradients(
         &mut self,
         batches: &[Microbatch],
@@ -432,7 +437,7 @@ impl Trainer {
         self.others.iter_mut().for_each(|replica| Adapter::set_dropout(&mut replica.decoder, dropout));
     }
 
-    /// The sum over all microbatches of the gradients that `work` adds to those it is given.
+    /// Sums the gradients that `work` adds, over all microbatches.
     fn summed(
         &self,
         shapes: &[Tensor],
@@ -451,10 +456,10 @@ impl Trainer {
         })
     }
 
-    /// One optimiser step over these microbatches, the gradient clipped to this norm; 0 clips nothing.
+    /// Runs one optimiser step over these microbatches. Clips the gradient to this norm; 0 disables clipping.
     ///
     /// # Errors
-    /// If the gradient is not finite; the parameters are then unchanged.
+    /// Fails if the gradient is not finite. The parameters are then unchanged.
     pub fn step(
         &mut self,
         batches: &[Microbatch],
@@ -491,7 +496,7 @@ pub fn score(
     replicas::score(&[Rank { decoder, crew: &ThreadPlan::Apart(threads.max(1)) }], batches)
 }
 
-/// Logits at every position of a sequence, `[tokens, vocabulary]`, all held at once: for comparisons.
+/// Logits at every position of a sequence, `[tokens, vocabulary]`, all in memory at once: for comparisons.
 pub fn logits(decoder: &Decoder, tokens: &[u32]) -> Result<Tensor, EngineError> {
     let tree = TokenTree::new(&[tokens]);
     with_layout(decoder, &tree, |layout| {

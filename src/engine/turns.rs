@@ -1,10 +1,11 @@
-//! Which turns run: those whose keys and values have a place in the bound.
+//! Schedules turns: a turn runs while its keys and values have reserved memory within the bound.
 //!
-//! Turns of older conversations come first, so that conversations are finished rather than begun. A turn that asks for a
-//! place gets what idle prompt pieces take, then what conversations take that have been away for longer than computing
-//! theirs again would last, then what younger ones take that are away. A running turn that grows may also have what
-//! older ones away take, and at last the places of the youngest that run: these wait, and compute their tokens again
-//! later. Since the oldest turn always gets on, every turn ends; one that does not fit alone is refused.
+//! Turns of older conversations have priority, so that conversations are finished rather than begun. A
+//! waiting turn takes the memory of idle prompt pieces first. Then it takes that of conversations that have
+//! been inactive for longer than recomputing their own would take, and then that of younger inactive ones. A
+//! running turn that grows may also take the memory of older inactive ones, and last that of the youngest
+//! running turns. Those wait, and recompute their tokens later. The oldest turn always advances, so every
+//! turn ends. A turn that does not fit alone is refused.
 
 use std::cmp::Reverse;
 
@@ -14,11 +15,11 @@ use super::{
     worker::Worker,
 };
 
-/// Tokens by which a running turn's place is ahead of it, where it may sample as many.
+/// Tokens by which a running turn's reservation is ahead of it, if it may sample that many.
 const AHEAD: usize = 64;
 
 impl Worker {
-    /// Enlarges the places of running turns that outgrew them, and gives places to turns that wait.
+    /// Enlarges the reservations of running turns that outgrew them, and reserves memory for waiting turns.
     pub(super) fn give_places(&mut self) {
         self.cancel_given_up();
         let running: Vec<u64> = self.running.iter().copied().collect();
@@ -34,7 +35,7 @@ impl Worker {
         }
     }
 
-    /// Ends turns nobody waits for any more.
+    /// Cancels turns whose caller is gone.
     fn cancel_given_up(&mut self) {
         let given_up = |id: &u64| {
             let turn = self.conversations.get(id).and_then(|conversation| conversation.turn.as_ref());
@@ -44,7 +45,7 @@ impl Worker {
         ids.into_iter().for_each(|id| _ = self.cancel(id));
     }
 
-    /// Makes room for a turn of `asks`; with `any`, older conversations that are away give theirs up as well.
+    /// Makes room for a turn of `asks`. With `any`, older inactive conversations are evicted too.
     fn make_room(&mut self, bytes: usize, asks: u64, any: bool) -> bool {
         let Self { segments, conversations, running, work, .. } = self;
         let rank = |id: u64, segment: &Segment| {
@@ -60,7 +61,8 @@ impl Worker {
         segments.make_room(bytes, rank)
     }
 
-    /// Gives a waiting turn its place; `false` if it has to wait. Refuses it where it would not fit alone.
+    /// Reserves memory for a waiting turn. Returns `false` if it has to wait. Refuses it if it would not fit
+    /// alone.
     fn admit(&mut self, id: u64) -> bool {
         let Some(path) = self.conversations.get(&id).map(|conversation| conversation.path.clone()) else {
             return self.asking.remove(&id);
@@ -83,7 +85,7 @@ impl Worker {
         true
     }
 
-    /// Tokens by which a turn's place is to be ahead of it.
+    /// Tokens by which a turn's reservation is to be ahead of it.
     fn ahead(&self, id: u64, path: &[usize]) -> usize {
         let turn = self.conversations.get(&id).and_then(|conversation| conversation.turn.as_ref());
         let ahead = turn.map_or(0, |turn| turn.left().min(AHEAD));
@@ -113,7 +115,7 @@ impl Worker {
         self.segments.reserve(&path, more);
     }
 
-    /// Takes a running turn's place; it waits for another.
+    /// Takes a running turn's reservation. The turn waits for another.
     fn preempt(&mut self, id: u64) {
         self.running.remove(&id);
         self.asking.insert(id);
@@ -128,7 +130,7 @@ impl Worker {
         let tokens = segment.map_or(0, Segment::end);
         let error = EngineError::Cache { tokens, needs, bound: self.segments.bound };
         if let Some(turn) = self.cancel(id) {
-            // Nobody listens where the episode was given up.
+            // The receiver is gone if the episode was cancelled.
             _ = turn.reply.send(Err(error));
         }
     }

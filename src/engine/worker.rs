@@ -1,8 +1,8 @@
-//! One thread that decodes whatever is ready.
+//! One thread that decodes every turn that is ready.
 //!
-//! Prompt pieces and conversations are segments of one tree, each with its keys and values. A step takes the turns that
-//! have a place, runs the tokens they wait for through the decoder as one ragged batch, and samples where a turn asks for
-//! a token. Conversations that wait on their tools are simply not in the batch.
+//! Prompt pieces and conversations are segments of one tree, each with its keys and values. A step takes the
+//! turns with reserved cache memory and runs their waiting tokens through the decoder as one ragged batch. It
+//! then samples where a turn needs a token. Conversations that wait for their tools are not in the batch.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,13 +29,13 @@ use crate::model::{
     ops::{self, AttentionMask, CachedSegment},
 };
 
-/// Rows of one step; longer prompts are computed over several.
+/// Rows of one step. Longer prompts take several steps.
 pub const STEP_ROWS: usize = 512;
-/// Of these, what prompts get at least where some wait, and turns that go on get at least where there are so many.
+/// The minimum share of these rows for waiting prompts, and for decoding turns if there are that many.
 const PROMPT_ROWS: usize = STEP_ROWS / 4;
-/// A step of one row takes about as long as one of so many: as long as reading the weights.
+/// A step of one row takes about as long as one of this many rows: the time to read the weights.
 const FEW_ROWS: usize = 64;
-/// Logits from which on threads share the drawing of tokens.
+/// Number of logits from which threads share the drawing of tokens.
 const WORTH_SHARING: usize = 1 << 18;
 
 pub enum Command {
@@ -45,7 +45,7 @@ pub enum Command {
         sampling: Sampling,
         seed: u64,
     },
-    /// With `given_up` nobody read what the turn before it said.
+    /// With `given_up`, the caller did not read the result of the previous turn.
     Turn {
         id: u64,
         append: Vec<u32>,
@@ -63,16 +63,16 @@ type Reply = oneshot::Sender<Result<Sampled, EngineError>>;
 
 pub(super) struct Conversation {
     pub segment: usize,
-    /// Its segment and what that hangs from, root first.
+    /// Its segment and the ancestors of that segment, root first.
     pub path: Arc<[usize]>,
     sampling: Sampling,
     rng: ChaCha8Rng,
     pub turn: Option<Turn>,
-    /// How many tokens it had and what it drew from before its last turn.
+    /// Its number of tokens and its random generator before the last turn.
     before: (usize, ChaCha8Rng),
-    /// [`Worker::work`] when its last turn ended.
+    /// [`Worker::work`] at the end of its last turn.
     pub away_since: u64,
-    /// The step that last computed a token of it.
+    /// The last step that computed a token of it.
     stepped: u64,
 }
 
@@ -94,24 +94,24 @@ pub struct Worker {
     decoder: Arc<Decoder>,
     usage: Arc<Usage>,
     pub(super) segments: Segments,
-    /// By number: the older, the smaller.
+    /// By number: older conversations have smaller numbers.
     pub(super) conversations: BTreeMap<u64, Conversation>,
-    /// Conversations with a turn that has no place.
+    /// Conversations with a turn that has no reserved memory.
     pub(super) asking: BTreeSet<u64>,
-    /// Conversations with a turn that has one.
+    /// Conversations with a turn that has reserved memory.
     pub(super) running: BTreeSet<u64>,
-    /// What was done so far, in tokens; a step of fewer than [`FEW_ROWS`] counts as so many.
+    /// Work done so far, in tokens. A step of fewer than [`FEW_ROWS`] counts as that many.
     pub(super) work: u64,
     steps: u64,
 }
 
 /// A segment's part in a step.
 struct Part {
-    /// The segment and what it hangs from, root first, perhaps with more below it.
+    /// The segment and its ancestors, root first, possibly with descendants.
     path: Arc<[usize]>,
-    /// Where in the path the segment is.
+    /// Index of the segment in the path.
     depth: usize,
-    /// Where it is a conversation's.
+    /// The conversation, if the segment belongs to one.
     conversation: Option<u64>,
     rows: Range<usize>,
 }
@@ -127,7 +127,7 @@ impl Part {
 }
 
 impl Worker {
-    /// With at most this many bytes of keys and values.
+    /// Allows at most this many bytes of keys and values.
     pub fn new(decoder: Arc<Decoder>, usage: Arc<Usage>, bound: usize) -> Self {
         Self {
             segments: Segments::new(&decoder, bound),
@@ -141,7 +141,7 @@ impl Worker {
         }
     }
 
-    /// Works until every handle is gone.
+    /// Runs until every handle is dropped.
     pub fn run(mut self, commands: Receiver<Command>) {
         let mut noted = 0;
         loop {
@@ -169,10 +169,10 @@ impl Worker {
             Command::Open { id, prompt, sampling, seed } => {
                 let mut pieces: Vec<&[u32]> =
                     prompt.iter().map(AsRef::as_ref).filter(|p| !p.is_empty()).collect();
-                // The last token is the conversation's own: what follows it is asked of it alone.
+                // The last token belongs to the conversation alone: its successor is sampled for it alone.
                 let mut own = Vec::new();
                 if !self.fits(&pieces) {
-                    // The first turn refuses it, and only it.
+                    // Only the first turn fails.
                     own = std::mem::take(&mut pieces).concat();
                 } else if let Some((last, rest)) = pieces.pop().and_then(<[u32]>::split_last) {
                     own.push(*last);
@@ -203,7 +203,7 @@ impl Worker {
                         conversation.turn = Some(Turn { stop, max_new, sampled, reply });
                         self.asking.insert(id);
                     }
-                    // Nobody listens where the episode was given up.
+                    // The receiver is gone if the episode was cancelled.
                     Err(error) => _ = reply.send(Err(error)),
                 }
             }
@@ -244,7 +244,7 @@ impl Worker {
         Ok(conversation)
     }
 
-    /// Takes a turn's place from it, whether it ends or is given up.
+    /// Releases a turn's reserved memory when the turn ends or is cancelled.
     fn leave(&mut self, id: u64) {
         let (asked, ran) = (self.asking.remove(&id), self.running.remove(&id));
         let Some(conversation) = self.conversations.get_mut(&id).filter(|_| asked || ran) else { return };
@@ -255,7 +255,7 @@ impl Worker {
         }
     }
 
-    /// Takes back a conversation's last turn, ended or not; gives it if it had not.
+    /// Undoes a conversation's last turn, ended or not. Returns the turn if it had not ended.
     pub(super) fn cancel(&mut self, id: u64) -> Option<Turn> {
         self.leave(id);
         let conversation = self.conversations.get_mut(&id)?;
@@ -264,27 +264,28 @@ impl Worker {
         conversation.rng = rng.clone();
         segment.tokens.truncate(*tokens);
         segment.reached = segment.reached.min(*tokens);
-        // Keys and values are not shortened, and there has to be a token to go on from.
+        // Keys and values are never truncated, and the next turn needs a token to continue from.
         if segment.computed() >= segment.tokens.len() {
             self.segments.give_up(conversation.segment);
         }
         conversation.turn.take()
     }
 
-    /// Tells every conversation that waits that its turn failed.
+    /// Reports the failure to every conversation that waits.
     fn fail(&mut self, error: &EngineError) {
         let ids: Vec<u64> = self.running.iter().chain(&self.asking).copied().collect();
         for turn in ids.into_iter().filter_map(|id| self.cancel(id)).collect::<Vec<_>>() {
             _ = turn.reply.send(Err(EngineError::Worker { reason: error.to_string() }));
         }
-        // Some layers may have gone further than others.
+        // Some layers may have computed more than others.
         self.segments.give_up_all();
     }
 
-    /// The segments of the next step in depth-first order, with the rows each gets.
+    /// The segments of the next step in depth-first order, with the number of rows of each.
     ///
-    /// Turns that go on come before prompts and results, which get the rest of the step: a long one makes no one wait for
-    /// more than a step. Where that would leave less than [`PROMPT_ROWS`], turns take turns.
+    /// Decoding turns precede prompts and tool results, which get the rest of the step. A long prompt
+    /// therefore delays others by at most one step. If less than [`PROMPT_ROWS`] would remain, turns
+    /// alternate.
     fn parts(&mut self) -> Vec<Part> {
         let (mut going_on, mut prompts) = (Vec::new(), Vec::new());
         for id in &self.running {
@@ -344,11 +345,11 @@ impl Worker {
         parts
     }
 
-    /// Computes waiting tokens and samples where they complete a conversation's.
+    /// Computes waiting tokens, and samples for each conversation whose tokens are complete.
     fn step(&mut self) -> Result<(), EngineError> {
         let parts = self.parts();
         let (mut tokens, mut positions) = (Vec::new(), Vec::new());
-        // Every segment on a path, with the rows beneath it, by depth: parents come before their children.
+        // Every segment on a path, with the rows below it, by depth: parents precede their children.
         let mut covered: Vec<Vec<(usize, Range<usize>)>> = Vec::new();
         let mut again = 0;
         for part in &parts {
@@ -422,7 +423,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Draws a token for each of these conversations, from a row of logits each.
+    /// Draws a token for each of these conversations, each from one row of logits.
     fn draw(&mut self, block: &[(u64, usize)], logits: &[f32]) -> Vec<(u32, f32)> {
         let vocabulary = self.decoder.config.vocabulary;
         let draws = block.iter().zip(logits.chunks_exact(vocabulary)).filter_map(|((id, _), logits)| {
@@ -431,7 +432,7 @@ impl Worker {
         });
         let mut draws: Vec<_> = draws.collect();
         let draw = |(sampling, rng, logits): &mut (Sampling, ChaCha8Rng, &[f32])| sampling.draw(logits, rng);
-        // On a thread of a pool its threads share the rows.
+        // On a pool's thread, the pool's threads share the rows.
         let drawn = match rayon::current_thread_index() {
             Some(_) if logits.len() >= WORTH_SHARING => draws.par_iter_mut().map(draw).collect(),
             _ => draws.iter_mut().map(draw).collect(),
@@ -444,7 +445,7 @@ impl Worker {
         drawn
     }
 
-    /// Adds a token to this conversation's turn, and ends the turn where that says so.
+    /// Adds a token to this conversation's turn. Ends the turn if the token ends it.
     fn take(&mut self, id: u64, token: u32, logprob: f32) {
         let Some(conversation) = self.conversations.get_mut(&id) else { return };
         let Some(segment) = self.segments.get_mut(conversation.segment) else { return };

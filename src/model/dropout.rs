@@ -1,17 +1,17 @@
-//! Dropout of an adapter's input (Hu et al. 2021; PEFT's `lora_dropout`): on in training steps alone, never in sampling
-//! or scoring.
+//! Dropout of an adapter's input (Hu et al. 2021; PEFT's `lora_dropout`): in training steps only, never in
+//! sampling or scoring.
 //!
-//! Which values of a row are dropped depends on the seed, the step, the linear layer, and the bits of the row itself:
-//! not on where the row stands. So a row that is computed again is masked alike, a shared prefix has one mask for all
-//! that share it, and how a step is cut into microbatches changes nothing. Rows of equal bits are masked alike.
+//! The mask of a row depends on the seed, the step, the linear layer, and the bits of the row, but not on the
+//! row's position. So a recomputed row has the same mask, and a shared prefix has one mask for all its
+//! sequences. The split of a step into microbatches changes nothing. Rows of equal bits have equal masks.
 
 /// The mask of one linear layer in one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dropout {
     seed: u64,
-    /// Of 2²⁴ equally likely draws those below this drop.
+    /// Of 2²⁴ equally likely draws, those below this value drop.
     threshold: u32,
-    /// What is kept is multiplied by 1 / (1 − rate).
+    /// Kept values are multiplied by 1 / (1 − rate).
     scale: f32,
 }
 
@@ -21,13 +21,13 @@ impl Dropout {
         Self { seed, threshold: (rate * f64::from(1 << 24)) as u32, scale: (1.0 / (1.0 - rate)) as f32 }
     }
 
-    /// For one of several layers or steps.
+    /// Derives the mask of one of several layers or steps.
     pub fn seed(seed: u64, of: u64) -> u64 {
         mix(seed ^ mix(of))
     }
 
-    /// Multiplies every value of `out` by the factor that the values of `x` give it: 0 or 1 / (1 − rate). Rows of
-    /// `width`.
+    /// Multiplies every value of `out` by the factor of the corresponding value of `x`: 0 or 1 / (1 − rate).
+    /// Rows have `width` values.
     pub fn apply(&self, x: &[f32], width: usize, out: &mut [f32]) {
         for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
             let row = x.iter().fold(self.seed, |hash, value| {

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use super::Family;
 use crate::error::Diagnostic;
 
-/// What can be wrong with a model, its files or its inputs.
+/// Errors in a model, its files or its inputs.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     #[error("cannot read {path}")]

@@ -15,11 +15,11 @@ use super::{
     ops::{self, Gradients, by_kernels, composed, filled, update, values},
 };
 
-/// A weight `[out, in]`: plain, to be trained, or frozen in the layout of its product.
+/// A weight `[out, in]`: plain and trainable, or frozen in the layout of its product.
 #[derive(Debug)]
 pub struct Matrix {
     weight: Weight,
-    /// Where its gradient goes; none if frozen.
+    /// The slot of its gradient; none if frozen.
     pub slot: Option<usize>,
 }
 
@@ -33,7 +33,7 @@ enum Weight {
     UnsyncedArtifact(Tensor),
 }
 
-/// A weight `[n]`, as normalisation has.
+/// A weight `[n]`, as in normalisation.
 #[derive(Debug)]
 pub struct Vector {
     pub tensor: Tensor,
@@ -41,17 +41,17 @@ pub struct Vector {
 }
 
 impl Matrix {
-    /// A weight that can be trained, in `f32`.
+    /// A trainable weight, in `f32`.
     pub fn new(tensor: Tensor) -> Result<Self> {
         tensor.dims2()?;
         let tensor = tensor.to_dtype(DType::F32)?.contiguous()?;
         Ok(Self { weight: Weight::Plain(tensor, OnceLock::new()), slot: None })
     }
 
-    /// A weight held in this format alone, where the tensor is; it may be of any floating-point type.
+    /// A frozen weight in this format, on the tensor's device. The tensor may have any floating-point type.
     ///
     /// # Errors
-    /// On a device, if the format is narrower than 16 bits.
+    /// Fails on a device if the format is narrower than 16 bits.
     pub fn frozen(tensor: &Tensor, format: Format) -> Result<Self> {
         let (n, k) = tensor.dims2()?;
         let tensor = tensor.contiguous()?;
@@ -80,7 +80,7 @@ impl Matrix {
         if matches!(self.weight, Weight::Plain(..)) {
             return;
         }
-        // Of its own: parameters are changed in place, and a frozen weight may be shared.
+        // A copy, because parameters change in place and a frozen weight may be shared.
         let own = match &self.weight {
             Weight::UnsyncedArtifact(tensor) => tensor.to_dtype(DType::F32).and_then(|tensor| tensor.copy()),
             _ => self.tensor(),
@@ -103,7 +103,7 @@ impl Matrix {
         Ok(())
     }
 
-    /// The type of a weight that a device holds in 16 bits.
+    /// The 16-bit type of a weight on a device, if it has one.
     pub fn half(&self) -> Option<DType> {
         match &self.weight {
             Weight::UnsyncedArtifact(tensor) => Some(tensor.dtype()).filter(|dtype| *dtype != DType::F32),
@@ -111,7 +111,7 @@ impl Matrix {
         }
     }
 
-    /// Its values in `f32`: a handle to them, or a copy where they are frozen.
+    /// Its values in `f32`: a shared handle, or a copy if they are frozen.
     pub fn tensor(&self) -> Result<Tensor> {
         match &self.weight {
             Weight::Plain(tensor, _) => Ok(tensor.clone()),
@@ -133,7 +133,7 @@ impl Matrix {
         }
     }
 
-    /// Replaces the values; the next product packs them anew.
+    /// Replaces the values. The next product packs them again.
     pub fn set(&mut self, tensor: Tensor) {
         self.weight = Weight::Plain(tensor, OnceLock::new());
     }
@@ -152,7 +152,7 @@ impl Matrix {
         }
     }
 
-    /// What its products are computed in.
+    /// The format of its products.
     pub fn format(&self) -> Format {
         match &self.weight {
             Weight::Plain(tensor, _) | Weight::UnsyncedArtifact(tensor) => format_of(tensor.dtype()),
@@ -160,7 +160,7 @@ impl Matrix {
         }
     }
 
-    /// Bytes held in memory, the packed copy of a plain weight included.
+    /// Bytes in memory, including the packed copy of a plain weight.
     pub fn bytes(&self) -> usize {
         match &self.weight {
             Weight::Plain(tensor, _) if by_kernels(tensor) => 2 * tensor.elem_count() * size_of::<f32>(),
@@ -171,7 +171,7 @@ impl Matrix {
         }
     }
 
-    /// Bytes of the packed copy of a plain weight, where there is one by now.
+    /// Bytes of the packed copy of a plain weight, if it exists already.
     pub fn packed_bytes(&self) -> usize {
         match &self.weight {
             Weight::Plain(_, packed) => packed.get().map_or(0, Packed::bytes),
@@ -179,7 +179,7 @@ impl Matrix {
         }
     }
 
-    /// Its rows with these indices, as an embedding is read: `[rows, in]`.
+    /// Its rows with these indices, as in an embedding lookup: `[rows, in]`.
     pub fn rows(&self, rows: &[u32]) -> Result<Tensor> {
         let width = self.inputs();
         match &self.weight {
@@ -208,7 +208,7 @@ impl Matrix {
         Ok(())
     }
 
-    /// `x·Wᵀ` of a weight that no kernel multiplies.
+    /// `x·Wᵀ` for a weight without a kernel.
     fn product(&self, x: &Tensor) -> Result<Tensor> {
         match &self.weight {
             Weight::Plain(tensor, _) | Weight::UnsyncedArtifact(tensor) => composed::product(x, tensor),
@@ -216,7 +216,7 @@ impl Matrix {
         }
     }
 
-    /// `dy·W` of such a weight, and the weight's gradient to its slot.
+    /// `dy·W` for such a weight. Adds the weight's gradient to its slot.
     fn product_backward(&self, x: &Tensor, dy: &Tensor, gradients: &Gradients) -> Result<Tensor> {
         match &self.weight {
             Weight::Plain(tensor, _) => {
@@ -240,7 +240,7 @@ impl Matrix {
         result.map(|()| y)
     }
 
-    /// The gradient of what was given to [`Self::forward`]; the weight's goes to its slot.
+    /// The gradient of the input of [`Self::forward`]. Adds the weight's gradient to its slot.
     pub fn forward_backward(&self, x: &Tensor, dy: &Tensor, gradients: &Gradients) -> Result<Tensor> {
         if !by_kernels(x) {
             return self.product_backward(x, dy, gradients);
@@ -252,7 +252,7 @@ impl Matrix {
         result.map(|()| dx)
     }
 
-    /// `dx = dy·W`, or `dx += dy·W`, and the weight's gradient `dyᵀ·x` to its slot.
+    /// `dx = dy·W`, or `dx += dy·W`. Adds the weight's gradient `dyᵀ·x` to its slot.
     pub fn backward(
         &self,
         x: &[f32],
@@ -298,12 +298,12 @@ pub struct Lora {
     /// `[out, rank]`
     pub b: Matrix,
     pub scale: f32,
-    /// Set while a training step is computed.
+    /// Set during a training step.
     pub dropout: Option<Dropout>,
 }
 
 impl Lora {
-    /// What of `x` reaches `A`: all of it, or under dropout a copy with values dropped.
+    /// The input of `A`: `x`, or under dropout a copy with some values dropped.
     fn input<'a>(&self, x: &'a [f32]) -> Cow<'a, [f32]> {
         match &self.dropout {
             None => Cow::Borrowed(x),
@@ -323,7 +323,8 @@ impl Lora {
         Ok(low)
     }
 
-    /// Adds the gradient of `x` through `A` to `dx`, and that of `A` to its slot; `dlow` is that of `x·Aᵀ`.
+    /// Adds the gradient of `x` through `A` to `dx`, and that of `A` to its slot. `dlow` is the gradient of
+    /// `x·Aᵀ`.
     fn backward_input(&self, x: &[f32], dlow: &[f32], dx: &mut [f32], gradients: &Gradients) -> Result<()> {
         let Some(dropout) = &self.dropout else { return self.a.backward(x, dlow, dx, true, gradients) };
         let mut through = vec![0.0; x.len()];
@@ -333,7 +334,7 @@ impl Lora {
         Ok(())
     }
 
-    /// The factors of dropout for these rows on a device. They follow from the rows' bits, which the CPU hashes.
+    /// The dropout factors of these rows on a device. They depend on the rows' bits, which the CPU hashes.
     fn mask(&self, x: &Tensor) -> Result<Option<Tensor>> {
         let Some(dropout) = &self.dropout else { return Ok(None) };
         let mut factors = vec![1.0; x.elem_count()];
@@ -358,7 +359,7 @@ impl Linear {
 
     /// `x·Wᵀ + scale · x·Aᵀ·Bᵀ` (+ bias) (+ `residual`); `x`: `[tokens, in]`.
     ///
-    /// Also gives `scale · x·Aᵀ` (`[tokens, rank]`), which the backward needs; none without an adapter.
+    /// Also returns `scale · x·Aᵀ` (`[tokens, rank]`), which the backward needs; none without an adapter.
     pub fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<(Tensor, Option<Tensor>)> {
         if !by_kernels(x) {
             return self.composed(x, residual);
@@ -436,7 +437,7 @@ impl Linear {
         }
     }
 
-    /// What [`Self::forward`] gives beside its result, of rows on the CPU.
+    /// The second result of [`Self::forward`], for rows on the CPU.
     pub fn low(&self, x: &Tensor) -> Result<Option<Tensor>> {
         let of = |lora: &Lora| {
             let low = lora.low(&values(x)?)?;
@@ -445,7 +446,8 @@ impl Linear {
         self.lora.as_ref().map(of).transpose()
     }
 
-    /// Adds the input's gradient to `dx` and the parameters' to their slots. `low` is what [`Self::forward`] gave.
+    /// Adds the input's gradient to `dx` and the parameters' gradients to their slots. `low` is from
+    /// [`Self::forward`].
     pub fn backward(
         &self,
         x: &Tensor,
@@ -522,7 +524,7 @@ mod tests {
         let with = run(&linear(Some(dropout)), &x);
         let (base, base_dropped, whole) =
             (run(&plain, &x), run(&plain, &dropped), run(&linear(None), &dropped));
-        // y = W·x + (what the whole layer says of the dropped input, less what W says of it); likewise backwards.
+        // y = W·x + (the whole layer's result for the dropped input, minus that of W); likewise backwards.
         for at in 0..20 {
             let expected = base[0][at] + whole[0][at] - base_dropped[0][at];
             assert!((with[0][at] - expected).abs() < 1e-5);

@@ -1,8 +1,9 @@
-//! One decoder for all families: configuration, weights, LoRA adapters, and operations with their backward passes.
+//! One decoder for all families: configuration, weights, LoRA adapters, and operations with their backward
+//! passes.
 //!
-//! There is no tape. Every operation is a pair of functions, forward and backward, and a layer's backward names them
-//! one by one: a gradient cannot be cut in silence, because nothing is recorded that could be forgotten.
-//! Nothing here samples, optimises or spawns threads.
+//! There is no autograd tape. Every operation is a pair of functions, forward and backward, and a layer's
+//! backward calls them one by one. So no gradient can be lost silently. This module does not sample, optimise
+//! or spawn threads.
 
 mod config;
 mod decoder;

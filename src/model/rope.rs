@@ -1,7 +1,8 @@
-//! Rotary position embedding (Su et al. 2021) and the ways in which families stretch it to longer contexts.
+//! Rotary position embedding (Su et al. 2021), and the families' methods to extend it to longer contexts.
 //!
-//! The angles of a position depend on that position alone, never on the length of the sequence: where Transformers
-//! chooses frequencies by length (LongRoPE), the configuration's context ends where they would change.
+//! The angles of a position depend only on that position, never on the length of the sequence. Where
+//! Transformers chooses frequencies by length (LongRoPE), the configuration's context ends at the length of
+//! the change.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +14,7 @@ use super::{
     ops::{Direction, by_kernels, composed, update},
 };
 
-/// How the frequencies `theta^(-2i / dim)` are changed; the names and keys of `rope_scaling` in `config.json`.
+/// How the frequencies `theta^(-2i / dim)` are scaled: the names and keys of `rope_scaling` in `config.json`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "rope_type", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Scaling {
@@ -21,7 +22,7 @@ pub enum Scaling {
     Default,
     /// All divided by the factor (Chen et al. 2023).
     Linear { factor: f64 },
-    /// Long waves divided by the factor, short ones kept, those between blended (Llama 3.1).
+    /// Long waves are divided by the factor, short ones kept, those between blended (Llama 3.1).
     Llama3 { factor: f64, low_freq_factor: f64, high_freq_factor: f64, original_max_position_embeddings: f64 },
     /// YaRN (Peng et al. 2023).
     Yarn {
@@ -36,12 +37,13 @@ pub enum Scaling {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         attention_factor: Option<f64>,
     },
-    /// One divisor per frequency (Ding et al. 2024): the short ones, which hold up to the original context.
+    /// One divisor per frequency (Ding et al. 2024): the short list, which is valid up to the original
+    /// context.
     LongRope {
         short_factor: Vec<f64>,
         long_factor: Vec<f64>,
         original_max_position_embeddings: f64,
-        /// Given, or the longest context over the original one.
+        /// From the file, or the longest context divided by the original one.
         factor: f64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         attention_factor: Option<f64>,
@@ -63,9 +65,9 @@ fn truncate() -> bool {
 impl Scaling {
     /// Rotations per position of each of the `dim / 2` pairs, in radians.
     ///
-    /// In `f32` step by step, as models are trained with and Transformers computes them: an exponent `2i / dim` that is
-    /// not rounded (`dim` 80 or 96) moves a frequency by up to 5 units in the last place, and the angle at position 4,000
-    /// by 1e-3.
+    /// Computed in `f32` step by step, as in training and in Transformers. An unrounded exponent `2i / dim`
+    /// (`dim` 80 or 96) changes a frequency by up to 5 units in the last place, and the angle at position
+    /// 4,000 by 1e-3.
     fn frequencies(&self, theta: f64, dim: usize) -> Vec<f32> {
         let scaled = |i: usize| -> f32 {
             let exponent = (2 * i) as f32 / dim as f32;
@@ -96,7 +98,7 @@ impl Scaling {
         (0..dim / 2).map(scaled).collect()
     }
 
-    /// YaRN: 0 for the frequencies kept, 1 for those divided by the factor.
+    /// YaRN: 0 for frequencies that are kept, 1 for those divided by the factor.
     fn ramp(&self, theta: f64, dim: usize, i: usize) -> f64 {
         let Self::Yarn { original_max_position_embeddings, beta_fast, beta_slow, truncate, .. } = self else {
             return 0.0;
@@ -117,7 +119,7 @@ impl Scaling {
         ((i as f64 - low) / (high - low)).clamp(0.0, 1.0)
     }
 
-    /// What cosines and sines are multiplied by, so that attention keeps its temperature.
+    /// The factor of cosines and sines that keeps the temperature of attention.
     fn magnitude(&self) -> f32 {
         let magnitude = match self {
             Self::Yarn { attention_factor: Some(given), .. }
@@ -131,7 +133,7 @@ impl Scaling {
         magnitude as f32
     }
 
-    /// Why these numbers give no frequencies; `dim` is the width that is rotated.
+    /// Why these parameters are invalid. `dim` is the rotated width.
     pub fn objection(&self, dim: usize) -> Option<String> {
         let positive = |name: &str, value: f64| {
             (!(value.is_finite() && value > 0.0))
@@ -164,7 +166,7 @@ impl Scaling {
         }
     }
 
-    /// The longest context these frequencies hold for, where that is less than the model's.
+    /// The longest context that these frequencies support, if shorter than the model's.
     pub fn context(&self) -> Option<usize> {
         match self {
             Self::LongRope { original_max_position_embeddings, .. } => {
@@ -175,20 +177,20 @@ impl Scaling {
     }
 }
 
-/// Cosines and sines of the rotary embedding: `[positions, dim / 2]`, of the first `dim` values of each head. Clones share
-/// them.
+/// Cosines and sines of the rotary embedding: `[positions, dim / 2]`, for the first `dim` values of each
+/// head. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Rope {
     head: usize,
     half: usize,
     cos: Arc<[f32]>,
     sin: Arc<[f32]>,
-    /// Both as tensors on the device that asked for them first.
+    /// Both as tensors on the first device that requested them.
     placed: Arc<OnceLock<[Tensor; 2]>>,
 }
 
 impl Rope {
-    /// `dim` of the `head` values of a head are rotated.
+    /// Rotates `dim` of the `head` values of a head.
     pub fn new(theta: f64, (dim, head): (usize, usize), scaling: &Scaling, positions: usize) -> Self {
         let frequencies = scaling.frequencies(theta, dim);
         let magnitude = scaling.magnitude();

@@ -1,4 +1,4 @@
-//! Token sequences that share prefixes, each shared token held once.
+//! Token sequences that share prefixes. Each shared token is stored once.
 
 use std::ops::Range;
 
@@ -13,19 +13,19 @@ pub struct Segment {
     pub first: usize,
 }
 
-/// A prefix tree over sequences. Rows stand in depth-first order, so a segment's descendants are a range of rows,
-/// and segments stand with parents before children.
+/// A prefix tree over sequences. Rows are in depth-first order, so a segment's descendants are a range of
+/// rows, and parent segments precede their children.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenTree {
     pub tokens: Vec<u32>,
     pub positions: Vec<u32>,
     pub segments: Vec<Segment>,
-    /// Per sequence, in the order given: the row of each of its tokens.
+    /// Per sequence, in input order: the row of each of its tokens.
     pub paths: Vec<Vec<usize>>,
 }
 
 impl TokenTree {
-    /// Builds the tree of these sequences: every distinct prefix once.
+    /// Builds the tree of these sequences, with every distinct prefix once.
     pub fn new<S: AsRef<[u32]>>(sequences: &[S]) -> Self {
         let mut sorted: Vec<(&[u32], usize)> =
             sequences.iter().enumerate().map(|(index, sequence)| (sequence.as_ref(), index)).collect();
@@ -35,7 +35,7 @@ impl TokenTree {
         tree
     }
 
-    /// Adds what these sorted sequences, equal up to `depth`, hold from there on.
+    /// Adds the remainder of these sorted sequences, which are equal up to `depth`.
     fn grow(&mut self, sorted: &[(&[u32], usize)], depth: usize) {
         let ended = sorted.iter().take_while(|(sequence, _)| sequence.len() == depth).count();
         let mut rest = &sorted[ended..];

@@ -26,7 +26,7 @@ pub(super) struct Shard {
     path: PathBuf,
     file: File,
     metadata: Metadata,
-    /// Where the tensors' bytes begin.
+    /// Offset of the tensors' bytes.
     start: usize,
 }
 
@@ -40,19 +40,19 @@ impl Shard {
         Ok(Self { path, file, metadata, start: size_of::<u64>() + header })
     }
 
-    /// What the header says of every tensor.
+    /// The header's entry for every tensor.
     pub(super) fn infos(&self) -> impl Iterator<Item = (String, &TensorInfo)> {
         self.metadata.tensors().into_iter()
     }
 
-    /// A tensor's bytes, mapped: in memory as far as they are read, and as long as this is held.
+    /// A tensor's bytes, memory-mapped. Pages that were read stay in memory while this exists.
     pub(super) fn bytes(&self, info: &TensorInfo) -> Result<Mmap, ModelError> {
         let (from, to) = info.data_offsets;
         mapped(&self.file, Some(self.start + from..self.start + to))
             .map_err(|source| ModelError::Read { path: self.path.clone(), source })
     }
 
-    /// What the header says of a tensor, which is of this shape and of a type that is read.
+    /// The header's entry for a tensor. Checks its shape, and that its type is supported.
     fn described(&self, name: &str, shape: &[usize]) -> Result<&TensorInfo, ModelError> {
         let (path, name) = (self.path.clone(), name.to_owned());
         let Some(info) = self.metadata.info(&name) else {
@@ -72,12 +72,12 @@ impl Shard {
         }
     }
 
-    /// The tensor as it is stored; its values are finite.
+    /// The tensor as stored. Its values are finite.
     fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         let info = self.described(name, shape)?;
         let (path, name) = (self.path.clone(), name.to_owned());
         let (from, to) = info.data_offsets;
-        // Of this tensor alone: what is mapped and read counts as memory of the process until it is unmapped.
+        // Maps this tensor only: pages that were read count as process memory until they are unmapped.
         let read = |source| ModelError::Read { path: path.clone(), source };
         let bytes = mapped(&self.file, Some(self.start + from..self.start + to)).map_err(read)?;
         let half = |infinite: u16| {
@@ -98,15 +98,15 @@ impl Shard {
     }
 }
 
-/// A file, or these bytes of it, in memory.
+/// Maps a file, or these bytes of it.
 #[expect(unsafe_code, reason = "mapping a file is unsafe by its nature")]
 fn mapped(file: &File, bytes: Option<Range<usize>>) -> std::io::Result<Mmap> {
     let mut options = MmapOptions::new();
     if let Some(bytes) = bytes {
         options.offset(bytes.start as u64).len(bytes.len());
     }
-    // SAFETY: the bytes are only read, and only by value. Whoever shortens the file meanwhile ends the process by a
-    // signal, as with every program that maps its weights.
+    // SAFETY: the bytes are only read, and only by value. If the file is truncated meanwhile, a signal ends
+    // the process, as in every program that maps its weights.
     unsafe { options.map(file) }
 }
 
@@ -117,20 +117,20 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// The weights of a model folder, one file or several, taken tensor by tensor.
+/// The weights of a model folder, in one file or several, read tensor by tensor.
 pub struct Weights {
-    /// What names the tensors: the index, or the one file.
+    /// The file with the tensor names: the index, or the single file.
     path: PathBuf,
     shards: Vec<Shard>,
-    /// The shard of each tensor not yet taken.
+    /// The shard of each tensor that is not yet taken.
     left: BTreeMap<String, usize>,
 }
 
 impl Weights {
-    /// Maps the files of a folder; nothing but their headers is read.
+    /// Maps the files of a folder. Reads only their headers.
     ///
     /// # Errors
-    /// If there are none, one is missing or cut off, or the index names a tensor that its file does not hold.
+    /// Fails if there are none, one is missing or truncated, or the index names a tensor that its file lacks.
     pub fn open(folder: &Path) -> Result<Self, ModelError> {
         let (index, one) = (folder.join(INDEX), folder.join(ONE_FILE));
         if !index.is_file() {
@@ -151,7 +151,7 @@ impl Weights {
         let mut shards = Vec::with_capacity(files.len());
         for file in &files {
             let path = folder.join(file);
-            // A shard stands beside its index, whatever the index says.
+            // A shard is in the folder of its index, whatever path the index gives.
             if Path::new(file).components().count() != 1 || !path.is_file() {
                 return Err(ModelError::MissingShard { path: index, shard: (*file).clone() });
             }
@@ -171,10 +171,10 @@ impl Weights {
         Ok(Self { path: index, shards, left })
     }
 
-    /// Whether the files hold the tensors of this configuration and no others, by their headers alone.
+    /// Checks from the headers that the files contain exactly the tensors of this configuration.
     ///
     /// # Errors
-    /// As [`Weights::take`] and [`Weights::finish`], but for values that are not finite.
+    /// Like [`Weights::take`] and [`Weights::finish`], except for values that are not finite.
     pub fn fit(mut self, config: &ModelConfig) -> Result<(), ModelError> {
         for (name, shape) in config.tensors() {
             match self.left.remove(&name) {
@@ -185,10 +185,10 @@ impl Weights {
         self.finish(config.tied)
     }
 
-    /// Takes a tensor of this shape, in the type it is stored in.
+    /// Takes a tensor of this shape, in its stored type.
     ///
     /// # Errors
-    /// If it is not there, of another shape, of a type that is not read, or not finite.
+    /// Fails if it is missing, has another shape or an unsupported type, or is not finite.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
         match self.left.remove(name) {
             Some(shard) => self.shards[shard].tensor(name, shape),
@@ -196,9 +196,9 @@ impl Weights {
         }
     }
 
-    /// Errors if a tensor was not taken that the model should have had a place for.
+    /// Fails if a tensor remains that the model has no place for.
     ///
-    /// Passed over are the frequencies that old releases saved, and with `tied` the copy of the embedding.
+    /// Ignores the frequencies that old releases saved and, with `tied`, the copy of the embedding.
     pub fn finish(&self, tied: bool) -> Result<(), ModelError> {
         let needless = |name: &&String| {
             name.ends_with(".rotary_emb.inv_freq") || (tied && name.as_str() == "lm_head.weight")
@@ -210,7 +210,7 @@ impl Weights {
     }
 }
 
-/// A stored tensor as the decoder computes with it.
+/// Converts a stored tensor to the decoder's type.
 pub fn widened(tensor: Tensor) -> Result<Tensor, ModelError> {
     Ok(tensor.to_dtype(DType::F32)?)
 }
@@ -232,7 +232,8 @@ pub fn read_safetensors(path: &Path) -> Result<BTreeMap<String, Tensor>, ModelEr
     Ok(named)
 }
 
-/// Writes tensors so that equal tensors are equal bytes, and syncs the file. At most one is held in memory a second time.
+/// Writes tensors so that equal tensors give equal bytes, and syncs the file. Copies at most one at a time in
+/// memory.
 pub fn write_safetensors(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<(), ModelError> {
     let entry = |(name, tensor): (&String, &Tensor)| {
         let tensor = tensor.clone();
@@ -250,16 +251,16 @@ pub(super) type Bytes = Box<dyn AsRef<[u8]>>;
 pub(super) struct Entry<'a> {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
-    /// Called when it is its turn.
+    /// Called when the tensor is written.
     pub bytes: Box<dyn FnOnce() -> Result<Bytes, ModelError> + 'a>,
 }
 
-/// Writes tensors as the format's own library would, one after the other, and syncs the file.
+/// Writes tensors one after the other, with the bytes of the format's own library, and syncs the file.
 pub(super) fn write_entries(path: &Path, entries: BTreeMap<String, Entry<'_>>) -> Result<(), ModelError> {
     let write = |source| ModelError::Write { path: path.to_owned(), source };
     let other = |reason: String| write(std::io::Error::other(reason));
     let mut entries: Vec<(String, Entry<'_>)> = entries.into_iter().collect();
-    // The widest first, so that every value is aligned; the sort keeps the order of the names.
+    // The widest first, so that every value is aligned. The sort keeps the order of the names.
     entries.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.dtype));
     let (mut infos, mut end) = (Vec::with_capacity(entries.len()), 0);
     for (name, Entry { dtype, shape, .. }) in &entries {
@@ -316,7 +317,7 @@ mod tests {
         assert_eq!(std::fs::read(path).unwrap(), expected);
     }
 
-    /// Bytes that are counted as long as they are there.
+    /// Bytes that are counted while they exist.
     struct Held(Vec<u8>, Rc<Cell<usize>>);
 
     impl AsRef<[u8]> for Held {

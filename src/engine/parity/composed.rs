@@ -1,5 +1,5 @@
-//! The composed operations, on CPU tensors: against Transformers and PyTorch, and against the kernels. What these tests
-//! cannot reach is candle's own kernels on a device.
+//! Tests the composed operations on CPU tensors: against Transformers and PyTorch, and against the kernels.
+//! These tests do not cover candle's own kernels on a device.
 
 use candle_core::{Device, Tensor};
 
@@ -40,7 +40,7 @@ const FAMILIES: [&str; 8] = [
     "families/yarn",
 ];
 
-/// Of the family, with an adapter on every linear layer that changes what it says.
+/// A decoder of the family. Every linear layer has an adapter that changes the output.
 fn adapted(family: &str, format: Option<Format>) -> Decoder {
     let mut decoder = Decoder::load_on(&fixtures().join(family), format, &Device::Cpu).unwrap();
     let config = AdapterConfig { targets: Targets::AllLinear, ..AdapterConfig::new(4, 8.0) };
@@ -58,7 +58,7 @@ fn tokens(count: usize, seed: usize) -> Vec<u32> {
     (0..count).map(|i| ((i * i * 7 + i * 13 + seed * 29) % 61) as u32).collect()
 }
 
-/// Conversations that branch twice, with rows over several blocks of attention.
+/// Conversations that branch twice, with rows over several attention blocks.
 fn examples() -> Vec<Example> {
     let of = |parts: &[Vec<u32>]| {
         let tokens = parts.concat();
@@ -74,7 +74,7 @@ fn examples() -> Vec<Example> {
     all
 }
 
-/// Gradients and log-probabilities of one step, and the parameters after some.
+/// Gradients and log-probabilities of one step, and the parameters after several steps.
 fn steps(decoder: Decoder, rule: Rule) -> (Vec<Vec<f32>>, Vec<f32>, Vec<Vec<f32>>) {
     let mut trainer = Trainer::new(decoder, |parameters| vec![rule; parameters.len()], 1);
     trainer.recompute = Recompute::Always;
@@ -108,7 +108,8 @@ fn composed_training_of_adapters_goes_where_that_of_the_kernels_goes() {
         let composed = steps(adapted(family, Some(Format::F32)), ADAMW);
         assert_close(&format!("{family}, gradients"), &composed.0, &kernels.0, 1e-4);
         assert_close(&format!("{family}, log-probabilities"), &[composed.1], &[kernels.1], 1e-5);
-        // A step of AdamW turns noise of a vanishing gradient into a whole one: parameters are held to less.
+        // An AdamW step amplifies the noise of a vanishing gradient to full size, so the bound for parameters
+        // is looser.
         assert_close(&format!("{family}, parameters"), &composed.2, &kernels.2, 2e-2);
     }
 }
@@ -119,7 +120,7 @@ fn composed_products_round_to_16_bits_as_the_kernels_do() {
         let kernels = steps(adapted(family, Some(format)), ADAMW);
         let _forced = force();
         let composed = steps(adapted(family, Some(format)), ADAMW);
-        // Results of a product are rounded too, where the kernels keep sums of 32 bits.
+        // Product results are rounded too, while the kernels keep 32-bit sums.
         assert_close(family, &[composed.1], &[kernels.1], 2e-2);
         assert_close(family, &composed.0, &kernels.0, 0.1);
     }
@@ -139,7 +140,7 @@ fn composed_training_of_a_whole_model_goes_where_that_of_the_kernels_goes() {
 
 #[test]
 fn composed_dropout_drops_what_the_kernels_drop() {
-    // The mask follows from the bits of the input: one linear layer is given the same on both paths.
+    // The mask depends on the bits of the input. One linear layer gets the same input on both paths.
     let decoder = || {
         let mut decoder = adapted("qwen3-tiny", Some(Format::F32));
         Adapter::set_dropout(&mut decoder, Some((0.4, 3)));
@@ -203,12 +204,13 @@ fn training_resumes_from_moments_that_stood_beside_their_parameters() {
     assert_eq!(bits(&mut resumed), bits(&mut whole));
 }
 
-/// The same on the first NVIDIA device, with wider bounds: `cargo test --features cuda -- --ignored on_a_device`.
+/// The same on the first NVIDIA device, with wider bounds: `cargo test --features cuda -- --ignored
+/// on_a_device`.
 mod on_a_device {
     use super::*;
     use crate::model::ops::composed::Forced;
 
-    /// With `MCPRL_KERNELS=composed` the CPU takes the device's place while the guard is there.
+    /// With `MCPRL_KERNELS=composed`, the CPU replaces the device while the guard exists.
     fn device() -> (Device, Option<Forced>) {
         match std::env::var("MCPRL_KERNELS").as_deref() {
             Ok("composed") => (Device::Cpu, Some(force())),
@@ -236,7 +238,7 @@ mod on_a_device {
     fn training_goes_where_that_of_the_kernels_goes() {
         for family in FAMILIES {
             for (format, worst) in [(Format::F32, 1e-3), (Format::Bf16, 0.1)] {
-                // In 16 bits a token between two experts may pass through another one.
+                // In 16 bits a token near a tie may choose another expert.
                 if family == "families/moe" && format == Format::Bf16 {
                     continue;
                 }

@@ -1,15 +1,16 @@
-//! How far a whole decoder with rounded weights is from the reference in float64.
+//! Measures the error of a whole decoder with rounded weights, relative to the float64 reference.
 //!
-//! The norm of what is off, relative to the norm of what should be, over everything that is compared: logits at every
-//! position of every sequence, gradients of all adapters. The models are tiny, with signals far from those of trained ones. `cargo test --release rounded -- --nocapture` prints it;
-//! `tests/reference/bf16_error.py` prints what Transformers comes to on the same models.
+//! The error is the norm of the difference relative to the norm of the reference, over all compared values:
+//! logits at every position of every sequence, and gradients of all adapters. The models are tiny, and their
+//! signals differ much from those of trained models. `cargo test --release rounded -- --nocapture` prints the
+//! error. `tests/reference/bf16_error.py` prints the error of Transformers on the same models.
 
 use candle_core::Device;
 
 use super::{Reference, gradients, logits};
 use crate::model::{Adapter, Decoder, kernels::Format, ops};
 
-/// Sums of squares of a difference, and of what it is a difference to.
+/// Sums of squares of a difference and of its reference.
 #[derive(Default)]
 struct Error(f64, f64);
 
@@ -27,13 +28,13 @@ impl Error {
     }
 }
 
-/// Of the logits, and where an adapter is trained of its gradients.
+/// Errors of the logits, and of the gradients if an adapter is trained.
 struct Errors {
     logits: f64,
     gradients: Option<f64>,
 }
 
-/// What is compared: the logits of every sequence, and the gradients of an adapter's matrices.
+/// The compared values: the logits of every sequence, and the gradients of an adapter's matrices.
 type Found = (Vec<Vec<f32>>, Option<Vec<Vec<f32>>>);
 
 fn found(reference: &Reference, decoder: Decoder) -> Found {
@@ -42,7 +43,7 @@ fn found(reference: &Reference, decoder: Decoder) -> Found {
     (of_logits, of_gradients.map(|slots| slots.iter().map(|slot| ops::read(slot).unwrap()).collect()))
 }
 
-/// In float64, of the weights as they are in the files.
+/// In float64, with the weights as stored in the files.
 fn exact(reference: &Reference) -> Found {
     let count = reference.sequences().len();
     let of_logits = (0..count).map(|index| reference.values(&format!("logits.{index}")).unwrap()).collect();
@@ -51,7 +52,7 @@ fn exact(reference: &Reference) -> Found {
     (of_logits, names.map(|names| names.iter().map(of_gradient).collect()))
 }
 
-/// In `f32`, of the weights as this format holds them.
+/// In `f32`, with the weights as stored in this format.
 fn held(reference: &Reference, format: Format) -> Found {
     let folder = tempfile::tempdir().unwrap();
     let frozen = Decoder::load_frozen(&reference.case.model, format).unwrap();
@@ -73,8 +74,8 @@ fn errors(ours: &Found, theirs: &Found) -> Errors {
     Errors { logits: of(&ours.0, &theirs.0), gradients }
 }
 
-/// Bounds of the logits' error, of that in a mixture, where a token between two experts may pass through another one, and
-/// of the gradients'.
+/// Bounds of the error of the logits; of the logits in a mixture, where a token near a tie may choose another
+/// expert; and of the gradients.
 type Bounds = [f64; 3];
 
 fn check(format: Format, what: &str, theirs: impl Fn(&Reference) -> Found, bounds: Bounds) {
@@ -95,7 +96,7 @@ fn in_bf16_it_is_near_the_reference() {
     check(Format::Bf16, "float64", exact, [0.025, 0.12, 0.45]);
 }
 
-/// The gradients of so small a model with weights of 4 bits are those of another one: for them there is no bound.
+/// With 4-bit weights, a model this small has entirely different gradients, so there is no bound for them.
 #[test]
 fn in_4_bits_it_is_as_far_from_the_reference_as_its_weights() {
     check(Format::Nf4, "float64", exact, [0.55, 0.55, f64::INFINITY]);

@@ -1,4 +1,4 @@
-//! Frozen weights that stay between stages: read once, never changed, and let go for others.
+//! Tests frozen weights that stay between stages: loaded once, never changed, and evicted for others.
 
 use std::{path::Path, sync::Barrier};
 
@@ -57,7 +57,7 @@ fn adapt(decoder: &mut Decoder) {
     Adapter::fresh(decoder, &AdapterConfig::new(4, 8.0), 5).unwrap();
 }
 
-/// The optimiser's state and the parameters after two steps on these places.
+/// The optimiser's state and the parameters after two steps on these devices.
 fn trained(mut decoder: Decoder, places: &DeviceSet) -> Vec<u8> {
     adapt(&mut decoder);
     let rule = Rule::AdamW { rate: 1e-2, beta1: 0.9, beta2: 0.95, weight_decay: 0.1 };
@@ -182,7 +182,7 @@ fn a_step_that_needs_the_memory_of_a_model_gets_it() {
     let (decoder, places) = a.load(&bases, 1, Format::F32).unwrap();
     let spec = EngineSpec { devices: vec!["cpu".into()], threads: None, dtype: None, kv_cache_mib: None };
     assert!(b.held(&bases));
-    // Refused all the same: this machine has as good as nothing left.
+    // Still refused: almost no memory is available on this machine.
     assert!(Sampler::attached(decoder, &places, &spec).is_err_and(|error| error.code() == "engine::memory"));
     assert!(!b.held(&bases));
 }

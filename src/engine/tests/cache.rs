@@ -1,4 +1,4 @@
-//! Keys and values in a bound: nothing that is sampled depends on it.
+//! Tests keys and values within a bound: the bound changes nothing that is sampled.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::error::Diagnostic;
 
-/// Of 32 tokens of one segment.
+/// Bytes of 32 tokens of one segment.
 const PANELS: usize = 2 * 2 * 2 * 16 * 32 * size_of::<f32>();
 
-/// What a conversation with a prompt of 40 and one of 10 tokens takes with as many of its own as the context has left.
+/// Bytes of a conversation with prompt pieces of 40 and 10 tokens and its own tokens up to the full context.
 const ALONE: usize = 2 * PANELS + PANELS + 3 * PANELS;
 
 #[derive(Debug, Clone)]
@@ -26,9 +26,9 @@ struct Talk {
 struct Exchange {
     append: usize,
     new: usize,
-    /// How often others are let go first.
+    /// How often other models are evicted first.
     pause: usize,
-    /// The turn is first given up after so many looks at it.
+    /// The turn is first cancelled after this many polls.
     give_up: Option<usize>,
 }
 
@@ -142,7 +142,7 @@ async fn the_youngest_turn_waits_where_running_ones_outgrow_the_bound() {
         (said.into_iter().map(Result::unwrap).collect::<Vec<_>>(), counts(&sampler))
     };
     let (expected, [all, _]) = talk(usize::MAX).await;
-    // On a busy machine one turn may be over before the other is asked for; then there is nothing to wait for.
+    // On a busy machine one turn may end before the other starts. Then there is nothing to wait for.
     let mut again = 0;
     for _ in 0..20 {
         let (found, [computed, more]) = talk(9 * PANELS).await;
@@ -188,7 +188,7 @@ async fn a_conversation_that_does_not_fit_alone_is_refused_with_the_setting_and_
     );
     assert!(refused.hint().unwrap().contains("kv_cache_mib"));
     assert_eq!(short.turn(&[], &[], 5).await.unwrap().tokens.len(), 5);
-    // It grows beyond its place in the midst of a turn, and can say something shorter afterwards.
+    // It outgrows its reservation in the middle of a turn, and may end with a shorter output.
     assert!(matches!(short.turn(&[], &[], 90).await, Err(EngineError::Cache { .. })));
     assert_eq!(short.turn(&[], &[], 5).await.unwrap().tokens.len(), 5);
 }
@@ -228,7 +228,7 @@ async fn a_long_prompt_does_not_hold_up_turns_that_go_on() {
 async fn a_sequence_that_is_dropped_in_the_midst_of_a_turn_makes_room_at_once() {
     let sampler = Sampler::bounded(roomy(), 1, 96 * PANELS);
     let mut holder = sampler.open(vec![tokens(60, 1).into()], WARM, 1);
-    // Far more than can be sampled until the first look.
+    // Far more than can be sampled before the first poll.
     assert!(holder.turn(&[], &[], 2900).now_or_never().is_none());
     drop(holder);
     let mut next = sampler.open(vec![tokens(60, 2).into()], WARM, 2);
@@ -245,10 +245,10 @@ async fn a_turn_whose_end_nobody_read_is_taken_back() {
         {
             let mut turn = Box::pin(first.turn(&[7], &[], 3));
             if (&mut turn).now_or_never().is_some() {
-                // It ended before it was asked, and so was read.
+                // It ended before the first poll, so its result was read.
                 continue;
             }
-            // Its end waits to be read, or the turn is still under way.
+            // Its result is not yet read, or the turn is still running.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         break (first, second);

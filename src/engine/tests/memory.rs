@@ -1,9 +1,9 @@
-//! Training steps that the memory has no room for.
+//! Tests training steps that do not fit the memory.
 
 use super::*;
 use crate::error::Diagnostic;
 
-/// A trainer of an adapter on two threads, as if so many bytes were left.
+/// A trainer of an adapter on two threads that sees this many available bytes.
 fn trainer(rank: usize, left: usize) -> Trainer {
     let mut decoder = decoder();
     Adapter::fresh(&mut decoder, &AdapterConfig::new(rank, 8.0), 5).unwrap();
@@ -17,7 +17,7 @@ fn step(trainer: &mut Trainer, microbatches: usize) -> Result<StepReport, Engine
     trainer.step(&batches, &|_, _, _| 0.01, 1.0, 1.0)
 }
 
-/// The least memory, to 16 KiB, in which the first step of one microbatch is not refused.
+/// The least memory, to 16 KiB, in which the first step of one microbatch is accepted.
 fn least(rank: usize) -> usize {
     let mut sizes = (1..).map(|size: usize| size << 14);
     sizes.find(|left| step(&mut trainer(rank, *left), 1).is_ok()).unwrap()
@@ -41,7 +41,7 @@ fn more_microbatches_at_once_are_refused_where_they_do_not_fit() {
 fn gradients_and_moments_of_what_is_trained_count() {
     let values = |rank| AdapterConfig::new(rank, 8.0).size(&config()).unwrap().values;
     let more = values(512) - values(32);
-    // Its packed copy, the gradients, a worker's set of them, and two moments.
+    // Its packed copy, the gradients, one worker's set of gradients, and two moments.
     assert!(least(512) - least(32) >= 5 * 4 * more);
     let refused = step(&mut trainer(512, least(32)), 1).unwrap_err();
     assert!(refused.hint().unwrap().starts_with("set a smaller rank"), "{refused}");

@@ -1,4 +1,5 @@
-//! Several devices, CPU ones: the same bytes as one, and what other devices do, on CPU tensors.
+//! Tests several CPU devices: the same bytes as one device. Also tests the path of other devices, on CPU
+//! tensors.
 
 use super::*;
 use crate::model::{Parameter, ops::composed};
@@ -6,7 +7,7 @@ use crate::model::{Parameter, ops::composed};
 const ADAMW: Rule = Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.1 };
 
 fn rules(of: Rule) -> impl Fn(&[Parameter<'_>]) -> Vec<Rule> {
-    // Norms are vectors, which Muon does not take.
+    // Norms are vectors, which Muon does not support.
     let rule = move |p: &Parameter<'_>| if p.tensor().dims().len() == 2 { of } else { ADAMW };
     move |parameters| parameters.iter().map(rule).collect()
 }
@@ -34,7 +35,7 @@ fn state(trainer: &mut Trainer) -> Vec<u8> {
     safetensors::serialize(trainer.state().unwrap(), None).unwrap()
 }
 
-/// A decoder whose weights are more than the caches hold, so that threads share every operation.
+/// A decoder whose weights exceed the CPU caches, so that threads share every operation.
 fn large() -> Decoder {
     let config = ModelConfig { vocabulary: 90_000, tied: false, ..config() };
     let mut decoder = Decoder::random(config, Init { seed: 3, deviation: 0.1 }).unwrap();
@@ -65,7 +66,7 @@ async fn every_device_has_prompts_of_its_own() {
 fn a_training_is_the_same_bytes_on_any_number_of_devices() {
     let eight = Rule::AdamW8Bit { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.1 };
     let muon = Rule::Muon { rate: 1.0, momentum: 0.9 };
-    // The embedding of the whole decoder has moments of 8 bits: it has 4,320 values.
+    // The embedding of the whole decoder has 8-bit moments: it has 4,320 values.
     for make in [decoder, adapted] {
         for (rule, dropout) in [(ADAMW, None), (eight, Some((0.3, 9))), (muon, None)] {
             let trained = |devices| {

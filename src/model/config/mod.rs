@@ -1,4 +1,4 @@
-//! What `config.json` says, reduced to the sizes and switches of the one decoder.
+//! The content of `config.json`, reduced to the sizes and switches of the decoder.
 
 mod read;
 #[cfg(test)]
@@ -13,7 +13,7 @@ use super::{kernels::Heads, rope::Scaling};
 pub struct ModelConfig {
     pub vocabulary: usize,
     pub hidden: usize,
-    /// Width of the feed-forward, of one expert where there are several.
+    /// Width of the feed-forward, or of one expert.
     pub intermediate: usize,
     pub layers: usize,
     pub heads: Heads,
@@ -21,7 +21,7 @@ pub struct ModelConfig {
     pub context: usize,
     pub rope_theta: f64,
     pub norm_epsilon: f32,
-    /// The output projection is the embedding.
+    /// The output projection is the embedding (tied).
     pub tied: bool,
     pub design: Design,
 }
@@ -63,7 +63,7 @@ impl Family {
         }
     }
 
-    /// What people call the models of this family.
+    /// The common name of the models of this family.
     pub fn known_as(self) -> &'static str {
         match self {
             Self::Llama => "Llama 2 and 3",
@@ -76,17 +76,17 @@ impl Family {
     }
 }
 
-/// What sets a family's decoder apart from the plainest one.
+/// The differences between a family's decoder and the plainest one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Design {
     pub family: Family,
     /// Queries and keys are normalised per head.
     pub head_norms: bool,
-    /// Query, key and value are one matrix, and so are gate and up.
+    /// Query, key and value are one matrix, and so are gate and up (fused).
     pub fused: bool,
     /// Biases of query, key and value; of the attention's output; of the feed-forward.
     pub biases: Biases,
-    /// Leading values of each head that are rotated; all where none.
+    /// Number of leading values of each head that are rotated; all if none.
     pub rotary: Option<usize>,
     pub scaling: Scaling,
     pub experts: Option<Experts>,
@@ -102,12 +102,12 @@ pub struct Biases {
 /// Far more than any model has.
 const MOST_EXPERTS: usize = 1 << 16;
 
-/// A feed-forward of several, of which each token passes through a few.
+/// A mixture of experts: each token uses a few of several feed-forwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Experts {
     pub count: usize,
     pub per_token: usize,
-    /// The weights of a token's experts are made to sum to one.
+    /// The weights of a token's experts are normalised to sum to one.
     pub normalised: bool,
 }
 
@@ -118,7 +118,7 @@ impl Default for Design {
 }
 
 impl Design {
-    /// As the family's own default configuration has it.
+    /// The family's own default.
     pub fn of(family: Family) -> Self {
         Self {
             family,
@@ -132,7 +132,7 @@ impl Design {
     }
 }
 
-/// What a linear layer does in its decoder layer.
+/// The role of a linear layer in its decoder layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Attention,
@@ -142,7 +142,7 @@ pub enum Role {
     Expert,
 }
 
-/// A linear layer of a decoder layer: its name in the files, behind `model.layers.N.`, and its size.
+/// A linear layer of a decoder layer: its size, and its name in the files after `model.layers.N.`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinearShape {
     pub name: String,
@@ -153,8 +153,8 @@ pub struct LinearShape {
 }
 
 impl ModelConfig {
-    /// The linear layers of every decoder layer, in the order parameters are numbered: what makes queries, keys and
-    /// values; the attention's output; then the feed-forward, or the router and every expert's.
+    /// The linear layers of every decoder layer, in parameter order: those for queries, keys and values; the
+    /// attention's output; then the feed-forward, or the router and every expert's.
     pub fn linears(&self) -> Vec<LinearShape> {
         let (hidden, wide, heads) = (self.hidden, self.intermediate, self.heads);
         let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
@@ -197,8 +197,8 @@ impl ModelConfig {
         linears
     }
 
-    /// Name and shape of every weight, in the order parameters are numbered. They are named as they are asked for: a
-    /// configuration may claim more of them than any memory holds.
+    /// Name and shape of every weight, in parameter order. An iterator, because a configuration may declare
+    /// more weights than fit in memory.
     pub fn tensors(&self) -> impl Iterator<Item = (String, Vec<usize>)> + '_ {
         let matrix = |name: &str| (name.to_owned(), vec![self.vocabulary, self.hidden]);
         let linears = self.linears();
@@ -227,7 +227,7 @@ impl ModelConfig {
         tensors
     }
 
-    /// How many of the linear layers make queries, keys and values.
+    /// The number of linear layers for queries, keys and values.
     pub fn projections(&self) -> usize {
         if self.design.fused { 1 } else { 3 }
     }
@@ -237,10 +237,10 @@ impl ModelConfig {
         self.design.rotary.unwrap_or(self.heads.dim)
     }
 
-    /// What would make the decoder's arithmetic meaningless.
+    /// Checks for values that make the decoder's arithmetic meaningless.
     ///
     /// # Errors
-    /// Says what it is, by the names in `config.json`.
+    /// Describes the problem by the names in `config.json`.
     pub fn check(&self) -> Result<(), String> {
         let mut sizes = vec![
             ("vocab_size", self.vocabulary),
@@ -255,7 +255,7 @@ impl ModelConfig {
         ];
         if let Some(experts) = self.design.experts {
             sizes.extend([("num_experts", experts.count), ("num_experts_per_tok", experts.per_token)]);
-            // Each has linear layers of its own, which are counted one by one.
+            // Each expert has its own linear layers, which are counted one by one.
             if experts.count > MOST_EXPERTS {
                 return Err(format!("num_experts is {}", experts.count));
             }

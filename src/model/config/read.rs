@@ -1,7 +1,7 @@
-//! `config.json` of a Hugging Face folder, as Transformers 4 and 5 spell it.
+//! Reads `config.json` of a Hugging Face folder, as written by Transformers 4 and 5.
 //!
-//! A family's file is brought into the one shape that candle's Qwen3 configuration has. What the decoder does not do is
-//! refused by name: no key that would change the arithmetic is passed over.
+//! A family's file is converted to the form of candle's Qwen3 configuration. Unsupported features are refused
+//! by name: no key that would change the arithmetic is ignored.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use serde_json::{Map, Value, json};
 use super::{Biases, Design, Experts, Family, ModelConfig};
 use crate::model::{ModelError, kernels::Heads, rope::Scaling};
 
-/// Base of the rotary embedding where a file names none, as in Transformers.
+/// Default base of the rotary embedding, as in Transformers.
 const ROPE_THETA: f64 = 10_000.0;
-/// Window of a `mistral` file that names none, as in Transformers.
+/// Default window of a `mistral` file, as in Transformers.
 const MISTRAL_WINDOW: usize = 4096;
 
-/// What a mixture of experts adds to the file.
+/// The additional keys of a mixture of experts.
 #[derive(Deserialize)]
 struct Mixture {
     moe_intermediate_size: usize,
@@ -37,8 +37,8 @@ impl ModelConfig {
     /// Reads `config.json` of a Hugging Face folder.
     ///
     /// # Errors
-    /// If it cannot be read, is of another architecture, of a quantised checkpoint, or asks for something that the
-    /// decoder does not do.
+    /// Fails if the file is unreadable, describes another architecture or a quantised checkpoint, or needs an
+    /// unsupported feature.
     pub fn load(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join("config.json");
         let text = std::fs::read_to_string(&path)
@@ -64,12 +64,12 @@ impl ModelConfig {
     }
 }
 
-/// The value of a key that is there and not null.
+/// The value of a key that is present and not null.
 fn given<'a>(file: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     file.get(key).filter(|value| !value.is_null())
 }
 
-/// The keys as a struct's fields; an error names the key.
+/// Parses the keys into a struct's fields. An error names the key.
 fn typed<T: DeserializeOwned>(mut file: Map<String, Value>) -> Result<T, String> {
     file.retain(|_, value| !value.is_null());
     let keys = figment::Figment::from(figment::providers::Serialized::defaults(file));
@@ -107,7 +107,7 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
     }
     design.biases.feed_forward = family == Family::Llama && flag("mlp_bias");
 
-    // Keys of candle's type that the file of another family, or of another release, leaves out.
+    // Keys of candle's type that files of another family or release omit.
     let size = |key: &str| file.get(key).and_then(Value::as_u64);
     let heads = size("num_attention_heads").filter(|heads| *heads > 0);
     let head_dim = size("hidden_size").zip(heads).map(|(hidden, heads)| hidden / heads);
@@ -141,7 +141,8 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
         per_token: mixture.num_experts_per_tok,
         normalised: mixture.norm_topk_prob,
     });
-    // Within a window's length, and within the context of its frequencies, a sequence is computed as Transformers does.
+    // Within the window, and within the context of its frequencies, a sequence is computed as in
+    // Transformers.
     let bounds = [window, design.scaling.context()];
     let context = bounds.into_iter().flatten().fold(config.max_position_embeddings, usize::min);
     Ok(ModelConfig {
@@ -172,7 +173,7 @@ fn mixture(file: &Map<String, Value>) -> Result<Mixture, String> {
     Ok(mixture)
 }
 
-/// Reads the rotary embedding's table into `design`: the base, and the share of a head that is rotated.
+/// Reads the rotary embedding's table into `design`: the base, and the rotated share of a head.
 ///
 /// Transformers 4 writes `rope_theta` and `rope_scaling`, Transformers 5 one table `rope_parameters`.
 fn rotary(file: &mut Map<String, Value>, design: &mut Design) -> Result<(f64, Option<f64>), String> {
@@ -191,14 +192,14 @@ fn rotary(file: &mut Map<String, Value>, design: &mut Design) -> Result<(f64, Op
     let theta = number("rope_theta")?.unwrap_or(ROPE_THETA);
     let share = number("partial_rotary_factor")?.filter(|share| *share != 1.0);
     let longest = number("max_position_embeddings")?.unwrap_or_default();
-    // The file's own word goes before the table's, as in Transformers.
+    // The file's own key precedes the table's, as in Transformers.
     let original = given(file, "original_max_position_embeddings").and_then(Value::as_f64);
     let in_table = number("original_max_position_embeddings")?;
     let original = original.or(in_table).unwrap_or(longest);
 
     let legacy = table.remove("type");
     let kind = table.remove("rope_type").or(legacy).unwrap_or(json!("default"));
-    // The name that Phi-3 first had for it.
+    // The original Phi-3 name.
     let kind = if kind == "su" { json!("longrope") } else { kind };
     if ["llama3", "yarn", "longrope"].iter().any(|stretched| kind == *stretched) {
         table.insert("original_max_position_embeddings".into(), json!(original));

@@ -9,7 +9,7 @@ fn load(file: &Value) -> Result<ModelConfig, ModelError> {
     ModelConfig::load(folder.path())
 }
 
-/// A small file of this family with these keys set; null takes a key away.
+/// A small file of this family with these keys set. Null removes a key.
 fn file(family: &str, keys: &Value) -> Value {
     let mut file = json!({
         "model_type": family,

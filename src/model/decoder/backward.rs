@@ -11,7 +11,7 @@ use crate::model::{
     ops::{self, Direction, TreeLayout},
 };
 
-/// The backward of [`super::layer::project`]: adds the gradient of `x` to `dx`. `low` is what the forward kept.
+/// The backward of [`super::layer::project`]: adds the gradient of `x` to `dx`. `low` is from the forward.
 pub(super) fn project_backward(
     linears: &[Linear],
     x: &Tensor,
@@ -29,11 +29,11 @@ pub(super) fn project_backward(
     linears[0].backward(x, low[0].as_ref(), &ops::join(outputs)?, dx, gradients)
 }
 
-/// Rows of a feed-forward that is computed again worked on at a time.
+/// Rows per block of a recomputed feed-forward.
 const BLOCK: usize = 1024;
 
 impl Decoder {
-    /// The forward and backward of a gated feed-forward over `x`, a block of rows at a time; sets `dx`.
+    /// The forward and backward of a gated feed-forward over `x`, a block of rows at a time. Sets `dx`.
     fn feed_backward_again(
         &self,
         (into, down): (&[Linear], &Linear),
@@ -62,8 +62,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// Turns the gradient of a layer's output into that of its input, in place, and adds the parameters' to their slots.
-    /// What the forward kept goes as it has been used.
+    /// Turns the gradient of a layer's output into that of its input, in place, and adds the parameters'
+    /// gradients to their slots. Frees saved activations after their use.
     pub fn layer_backward(
         &self,
         index: usize,

@@ -1,4 +1,4 @@
-//! Weights that are read once and that many work with.
+//! Weights that are loaded once and shared by many decoders.
 
 use std::{path::Path, sync::Arc};
 
@@ -9,8 +9,8 @@ use crate::model::{Matrix, ModelError, kernels::Format};
 
 /// A model whose weight matrices are frozen, on one device.
 ///
-/// Nothing of it can be changed: who works with it gets a [`Decoder`] that shares the matrices and has the rest (norms,
-/// biases, adapters) to itself. Such a decoder that is trained whole takes copies of the matrices first.
+/// It is immutable. Users get a [`Decoder`] that shares the matrices and has its own norms, biases and
+/// adapters. To train such a decoder in full, it first copies the matrices.
 #[derive(Debug)]
 pub struct Base {
     decoder: Decoder,
@@ -18,7 +18,7 @@ pub struct Base {
 }
 
 impl Base {
-    /// Reads a Hugging Face folder, each weight straight to this device; see [`Decoder::load_on`].
+    /// Loads a Hugging Face folder, each weight straight to this device; see [`Decoder::load_on`].
     pub fn load(folder: &Path, format: Format, device: &Device) -> Result<Self, ModelError> {
         Ok(Self::of(Decoder::load_on(folder, Some(format), device)?))
     }
@@ -38,7 +38,8 @@ impl Base {
         Ok(Decoder { shares: Some(self.users.clone()), ..decoder })
     }
 
-    /// The replica, on this base's device, of a decoder that shares the weights of the same model: with its adapter.
+    /// The replica, on this base's device, of a decoder that shares the same model's weights, including its
+    /// adapter.
     pub fn replica_of(&self, decoder: &Decoder) -> Result<Decoder, ModelError> {
         let mut replica = self.decoder()?;
         for (from, to) in decoder.layers.iter().zip(&mut replica.layers) {

@@ -1,7 +1,7 @@
-//! A feed-forward of several experts, of which a router chooses a few for each token (Shazeer et al. 2017).
+//! A mixture of experts: a router chooses a few feed-forwards for each token (Shazeer et al. 2017).
 //!
-//! The tokens of an expert are gathered, so that each expert is one product per matrix; a token's experts are added in
-//! ascending order, so that what is computed for it does not depend on the other tokens.
+//! The tokens of an expert are gathered, so each expert is one product per matrix. A token's experts are
+//! added in ascending order, so its result does not depend on the other tokens.
 
 use candle_core::{Result, Tensor, bail};
 
@@ -11,7 +11,7 @@ use crate::model::{
     ops::{self, filled},
 };
 
-/// What the backward needs of the forward.
+/// What the forward keeps for the backward.
 pub struct Routed {
     /// `[tokens, experts]`
     probabilities: Vec<f32>,
@@ -25,7 +25,7 @@ struct Pass {
     rows: Vec<usize>,
     /// Per row, the share of this expert in the token's result.
     weights: Vec<f32>,
-    /// Per row, the probability that the weights of its token are divided by; 1 where they are not.
+    /// Per row, the divisor of its token's weights: a probability, or 1 if they are not normalised.
     totals: Vec<f32>,
     input: Tensor,
     gate: Tensor,
@@ -44,7 +44,7 @@ fn of_expert(linears: &[Linear], count: usize, expert: usize) -> Result<(&[Linea
     }
 }
 
-/// The most probable experts, the first of equals, most probable first.
+/// The most probable experts, most probable first. Of equals, the first.
 fn choose(probabilities: &[f32], count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..probabilities.len()).collect();
     order.sort_by(|a, b| probabilities[*b].total_cmp(&probabilities[*a]));
@@ -52,7 +52,8 @@ fn choose(probabilities: &[f32], count: usize) -> Vec<usize> {
     order
 }
 
-/// `residual` plus the experts' result on `x`, both `[tokens, hidden]`. `linears`: the router, then each expert's.
+/// `residual` plus the experts' result on `x`, both `[tokens, hidden]`. `linears`: the router, then each
+/// expert's.
 pub fn forward(
     experts: Experts,
     linears: &[Linear],
@@ -111,7 +112,8 @@ pub fn backward(
         bail!("a mixture without a router")
     };
     let (tokens, _) = x.dims2()?;
-    // By the probability of each expert: d loss / d weight, then what the division by the total adds.
+    // Gradient by the probability of each expert: d loss / d weight, then the term from the division by the
+    // total.
     let mut dprobabilities = vec![0.0; routed.probabilities.len()];
     let mut along = vec![0.0; tokens];
     for pass in &routed.passes {

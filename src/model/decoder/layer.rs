@@ -11,11 +11,11 @@ use crate::model::{
     ops::{self, Direction},
 };
 
-/// What a layer's backward needs of its forward; `output` is the layer's result.
+/// What a layer's forward keeps for its backward. `output` is the layer's result.
 pub struct Saved {
     pub(super) input: Tensor,
     pub(super) normed: Tensor,
-    /// Queries and keys before their norms, where they have norms.
+    /// Queries and keys before their norms, if they have norms.
     pub(super) raw: Option<[Tensor; 2]>,
     pub(super) query: Tensor,
     pub(super) key: Tensor,
@@ -24,13 +24,13 @@ pub struct Saved {
     pub(super) middle: Tensor,
     pub(super) middle_normed: Tensor,
     pub(super) feed: Feed,
-    /// What the adapters of the linear layers keep, in their order; of experts, [`Routed`] has it.
+    /// What the adapters of the linear layers keep, in order. For experts, it is in [`Routed`].
     pub(super) low: Vec<Option<Tensor>>,
     pub output: Tensor,
 }
 
 impl Saved {
-    /// Leaves the feed-forward for the backward to compute again, where it can.
+    /// Drops the feed-forward's activations, if the backward can recompute them.
     pub fn forget_feed(&mut self) {
         if let Feed::Dense { .. } = self.feed {
             self.feed = Feed::Later;
@@ -46,11 +46,12 @@ pub enum Feed {
         active: Tensor,
     },
     Experts(Routed),
-    /// Computed again by the backward, a block of rows at a time.
+    /// Recomputed by the backward, a block of rows at a time.
     Later,
 }
 
-/// Projects `x` to tensors of these widths, by one linear layer each or by one whose outputs stand side by side.
+/// Projects `x` to tensors of these widths, by one linear layer each or by one layer with concatenated
+/// outputs.
 pub(super) fn project<const N: usize>(
     linears: &[Linear],
     x: &Tensor,
@@ -70,7 +71,8 @@ pub(super) fn project<const N: usize>(
 }
 
 impl Decoder {
-    /// One layer over rows `x` (`[tokens, hidden]`). `attend` is given q, k and v, rotated, and gives `[tokens, heads · dim]`.
+    /// One layer over rows `x` (`[tokens, hidden]`). `attend` receives q, k and v, rotated, and returns
+    /// `[tokens, heads · dim]`.
     pub fn layer(
         &self,
         index: usize,
@@ -100,8 +102,8 @@ impl Decoder {
         Ok(saved)
     }
 
-    /// [`Self::layer`] for the backward alone, where its output is known already: a feed-forward is left for the
-    /// backward to compute, so that no more than a block of its rows is ever held. The gradients are the same bits.
+    /// [`Self::layer`] for the backward alone, when its output is already known. The backward computes the
+    /// feed-forward, so at most a block of its rows is in memory. The gradients are the same bits.
     pub fn layer_again(
         &self,
         index: usize,
@@ -115,7 +117,7 @@ impl Decoder {
         }
     }
 
-    /// A layer up to its feed-forward; `output` is what goes into that beside its norm.
+    /// A layer up to its feed-forward. `output` is the feed-forward's residual input.
     fn attention_part(
         &self,
         index: usize,

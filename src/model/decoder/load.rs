@@ -1,4 +1,4 @@
-//! A decoder from files, from nothing, and to files.
+//! Loads, initialises and saves decoders.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -16,23 +16,24 @@ use crate::model::{
     weights::{Weights, widened, write_safetensors},
 };
 
-/// Gives the tensor of this name and shape.
+/// Returns the tensor of this name and shape.
 type Source<'a> = &'a mut dyn FnMut(&str, &[usize]) -> Result<Tensor, ModelError>;
 
 impl Decoder {
     /// Loads `config.json` and the safetensors of a Hugging Face folder.
     ///
-    /// Tensors are taken one by one from the mapped files: at most one is held beside the decoder.
+    /// Tensors are read one by one from the mapped files: at most one is in memory besides the decoder.
     pub fn load(folder: &Path) -> Result<Self, ModelError> {
         Self::read(folder, None, &Device::Cpu)
     }
 
-    /// As [`Self::load`] and then [`Self::freeze`], without holding the weights in two formats at once.
+    /// Like [`Self::load`] and then [`Self::freeze`], but never stores all weights in two formats at once.
     pub fn load_frozen(folder: &Path, format: Format) -> Result<Self, ModelError> {
         Self::read(folder, Some(format), &Device::Cpu)
     }
 
-    /// As [`Self::load`], or with a format as [`Self::load_frozen`], each weight straight to this device.
+    /// Like [`Self::load`], or [`Self::load_frozen`] with a format. Loads each weight straight to this
+    /// device.
     pub fn load_on(folder: &Path, format: Option<Format>, device: &Device) -> Result<Self, ModelError> {
         Self::read(folder, format, device)
     }
@@ -67,7 +68,7 @@ impl Decoder {
         })
     }
 
-    /// A decoder with random weights in this format, each drawn on the device that holds it: for measurements.
+    /// A decoder with random weights in this format, each drawn on its own device: for measurements.
     pub fn random_on(
         config: ModelConfig,
         deviation: f32,
@@ -92,7 +93,7 @@ impl Decoder {
         let ends = format.map(Format::at_the_ends);
         let embedding = held(tensor("model.embed_tokens.weight", &[config.vocabulary, hidden])?, ends)?;
         let shapes = config.linears();
-        // Not as many as are claimed: the files may hold fewer.
+        // Not the declared number: the files may contain fewer.
         let mut layers = Vec::new();
         for index in 0..config.layers {
             let mut take =
@@ -132,7 +133,7 @@ impl Decoder {
         Ok(Self { config, embedding, layers, norm, head, rope, shares: None })
     }
 
-    /// Writes `config.json` and `model.safetensors`, adapters not included.
+    /// Writes `config.json` and `model.safetensors`, without adapters.
     pub fn save(&self, folder: &Path) -> Result<(), ModelError> {
         let path = folder.join("config.json");
         let text = format!("{:#}\n", self.config.to_json());

@@ -1,8 +1,9 @@
 //! The decoder: pre-norm transformer layers with rotary grouped-query attention and a gated feed-forward.
 //!
-//! One decoder for all families: what a family adds (biases, norms of the heads, fused matrices, experts) is a switch
-//! of its [`ModelConfig`]. The same [`Decoder::layer`] samples and trains. Who calls it decides what a row attends to:
-//! cached segments when sampling, the other rows of a token tree when training. Positions are given, never counted.
+//! One decoder serves all families. The differences of a family (biases, head norms, fused matrices, experts)
+//! are switches of its [`ModelConfig`]. Sampling and training use the same [`Decoder::layer`]. The caller
+//! decides which keys a row attends to: cached segments in sampling, other rows of a token tree in training.
+//! The caller also supplies the positions.
 
 mod backward;
 mod base;
@@ -29,7 +30,7 @@ use super::{
 #[derive(Debug)]
 pub struct Layer {
     pub input_norm: Vector,
-    /// Norms of each query and each key head, where the family has them.
+    /// Norms of each query and each key head, if the family has them.
     pub head_norms: Option<[Vector; 2]>,
     pub middle_norm: Vector,
     /// In the order of [`ModelConfig::linears`].
@@ -42,26 +43,26 @@ pub struct Decoder {
     pub embedding: Matrix,
     pub layers: Vec<Layer>,
     pub norm: Vector,
-    /// None where the embedding serves.
+    /// None if the embedding is also the output projection.
     pub head: Option<Matrix>,
     rope: Rope,
-    /// Where it shares the weights of a [`Base`]: one of those who use it.
+    /// If it shares the weights of a [`Base`]: its reference to it.
     shares: Option<Arc<()>>,
 }
 
-/// How a decoder from nothing begins: normal weights of this deviation, drawn from this seed.
+/// Initialisation of a new decoder: normal weights of this deviation, drawn from this seed.
 #[derive(Debug, Clone, Copy)]
 pub struct Init {
     pub seed: u64,
     pub deviation: f32,
 }
 
-/// The linear layers of a layer by their part in it.
+/// The linear layers of a layer by their role.
 struct Parts<'a> {
-    /// What makes queries, keys and values: one or three.
+    /// For queries, keys and values: one layer or three.
     project: &'a [Linear],
     output: &'a Linear,
-    /// Gate and up (or both in one) and down; or a router and that of every expert.
+    /// Gate and up (or both in one) and down; or a router and those of every expert.
     feed: &'a [Linear],
 }
 
@@ -73,7 +74,7 @@ impl Layer {
 }
 
 impl Decoder {
-    /// Every weight under its name in the files, in the order parameters are numbered; adapters not included.
+    /// Every weight under its name in the files, in parameter order, without adapters.
     pub fn tensors(&self) -> Result<Vec<(String, Tensor)>, ModelError> {
         let mut tensors = vec![self.embedding.tensor()?];
         for layer in &self.layers {
@@ -109,29 +110,29 @@ impl Decoder {
         slots
     }
 
-    /// Where its tensors are.
+    /// The device of its tensors.
     pub fn device(&self) -> &Device {
         self.norm.tensor.device()
     }
 
-    /// Whether the CPU kernels compute it; else its operations are composed of candle's.
+    /// Whether the CPU kernels compute it. Otherwise its operations are composed of candle's.
     pub fn by_kernels(&self) -> bool {
         ops::by_kernels(&self.norm.tensor)
     }
 
-    /// How it holds keys and values.
+    /// The format of its keys and values.
     pub fn holding(&self) -> KvFormat {
         let first = self.layers.first().and_then(|layer| layer.linears.first());
         let format = first.map_or(Format::F32, |linear| linear.weight.format());
         KvFormat { heads: self.config.heads, format, by_kernels: self.by_kernels() }
     }
 
-    /// The 16-bit type in which a device holds its linear layers and multiplies; none where they are wider or trained.
+    /// The 16-bit type of its linear layers and products on a device; none if they are wider or trained.
     pub fn half(&self) -> Option<DType> {
         self.layers.first()?.linears.first()?.weight.half()
     }
 
-    /// Moves every weight to this device, adapters included.
+    /// Moves every weight to this device, including adapters.
     pub fn place(&mut self, device: &Device) -> Result<(), ModelError> {
         for parameter in self.slots() {
             match parameter {
@@ -147,14 +148,14 @@ impl Decoder {
         Ok(())
     }
 
-    /// The same decoder on a device, be it the same one: with parameters of its own. On the CPU weights that are not
-    /// trained are one for all replicas.
+    /// The same decoder on a device, which may be its own, with separate parameters. On the CPU all replicas
+    /// share the frozen weights.
     pub fn replica(&self, device: &Device) -> Result<Self, ModelError> {
         let replica = self.copied(device, &|matrix| matrix.replica(device))?;
         Ok(Self { rope: self.rope.replica(), ..replica })
     }
 
-    /// A copy on this device with these in place of its weight matrices.
+    /// A copy on this device with these weight matrices.
     fn copied(
         &self,
         device: &Device,
@@ -184,8 +185,8 @@ impl Decoder {
         })
     }
 
-    /// Holds every weight matrix in this format alone. Where it is narrower than 16 bits, embedding and output
-    /// projection are held in bf16, and so is what chooses experts.
+    /// Freezes every weight matrix in this format. If it is narrower than 16 bits, the embedding, the output
+    /// projection and the experts' router are stored in bf16.
     pub fn freeze(&mut self, format: Format) -> Result<(), ModelError> {
         let ends = format.at_the_ends();
         for matrix in std::iter::once(&mut self.embedding).chain(&mut self.head) {
@@ -201,7 +202,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Bytes of the weight matrices in memory, adapters not counted.
+    /// Bytes of the weight matrices in memory, without adapters.
     pub fn bytes(&self) -> usize {
         let linears = self.layers.iter().flat_map(|layer| &layer.linears).map(|linear| linear.weight.bytes());
         let head = self.head.as_ref().map_or(0, Matrix::bytes);
@@ -215,7 +216,7 @@ impl Decoder {
         loras.flat_map(|lora| [Parameter::Matrix(&mut lora.a), Parameter::Matrix(&mut lora.b)]).collect()
     }
 
-    /// The parameters that are trained: the adapter's where there is one, else all of them.
+    /// The trained parameters: the adapter's if there is one, else all.
     pub fn trained(&mut self) -> Vec<Parameter<'_>> {
         let adapted = self.layers.iter().flat_map(|layer| &layer.linears).any(|linear| linear.lora.is_some());
         let mut parameters = if adapted { self.adapter_slots() } else { self.slots() };
@@ -231,7 +232,7 @@ impl Decoder {
         parameters
     }
 
-    /// `[tokens, hidden]`; errors on a token outside the vocabulary or a position beyond the context.
+    /// `[tokens, hidden]`. Fails on a token outside the vocabulary or a position beyond the context.
     pub fn embed(&self, tokens: &[u32], positions: &[u32]) -> Result<Tensor, ModelError> {
         let vocabulary = self.config.vocabulary;
         if let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) {
@@ -247,14 +248,15 @@ impl Decoder {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// Final norm and output projection of rows (`[rows, hidden]`): the normed rows and the logits (`[rows, vocabulary]`).
+    /// Final norm and output projection of rows (`[rows, hidden]`). Returns the normed rows and the logits
+    /// (`[rows, vocabulary]`).
     pub fn logits(&self, x: &Tensor) -> Result<(Tensor, Tensor), ModelError> {
         let normed = ops::rms_norm(x, &self.norm.tensor, self.config.norm_epsilon)?;
         let logits = self.output().forward(&normed)?;
         Ok((normed, logits))
     }
 
-    /// The gradient of the rows given to [`Self::logits`].
+    /// The gradient of the input rows of [`Self::logits`].
     pub fn logits_backward(
         &self,
         x: &Tensor,
@@ -284,7 +286,7 @@ impl Parameter<'_> {
         }
     }
 
-    /// Bytes of the packed copy that products made of it.
+    /// Bytes of its packed copy for products.
     pub fn packed_bytes(&self) -> usize {
         match self {
             Self::Matrix(matrix) => matrix.packed_bytes(),

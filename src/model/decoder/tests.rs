@@ -1,4 +1,4 @@
-//! What can be wrong with the files of a model.
+//! Tests errors in the files of a model.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/reference/fixtures")
 }
 
-/// A copy of a model, to spoil.
+/// A copy of a model to corrupt.
 fn copy(of: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for item in std::fs::read_dir(fixtures().join(of)).unwrap() {

@@ -1,9 +1,9 @@
 //! Matrix product `C = A·B` or `C += A·B`, with `A` at any strides and `B` row-major or packed.
 //!
-//! Each element of `C` is a sum of chains of fused multiply-adds, one for each 256 of ascending `k`, added in their
-//! order, whatever the number of rows: the rounding error of one chain over all of `k` grows faster (Higham, "The Accuracy
-//! of Floating Point Summation", 1993; figures in docs/log.md). Parts of an operation that is cut along `k` anywhere are
-//! one chain ([`alone`]).
+//! Each element of `C` is a sum of chains of fused multiply-adds, one for each 256 of ascending `k`, added in
+//! order, whatever the number of rows. The rounding error of a single chain over all of `k` grows faster
+//! (Higham, "The Accuracy of Floating Point Summation", 1993; figures in docs/log.md). Parts of an operation
+//! that may be split anywhere along `k` are one chain ([`alone`]).
 
 use std::{
     ops::Range,
@@ -18,13 +18,13 @@ use super::{
 
 /// Floats in the widest vector.
 pub const LANES: usize = 16;
-/// Columns of `B` that lie together when packed.
+/// Columns of `B` that are contiguous when packed.
 pub const PANEL: usize = 2 * LANES;
-/// Depth of `k` worked on at a time, so that a panel stays in the first-level cache; the length of a chain.
+/// Depth of `k` per block, so that a panel stays in the first-level cache. Also the length of a chain.
 pub(super) const DEPTH: usize = 256;
 /// Rows of the largest tile.
 const TILE: usize = 12;
-/// Rows worked on at a time, so that their part of `A` stays in the second-level cache.
+/// Rows per block, so that their part of `A` stays in the second-level cache.
 pub(super) const ROWS: usize = 252;
 
 /// `B` of shape `[k, n]`, rearranged as `[n / 32][k][32]` and padded with zeros.
@@ -73,7 +73,7 @@ impl Packed {
     }
 }
 
-/// `A`, `[m, k]`: element `(i, j)` lies at `data[i * row + j * column]`.
+/// `A`, `[m, k]`: element `(i, j)` is `data[i * row + j * column]`.
 #[derive(Clone, Copy)]
 pub struct Left<'a, W = f32> {
     pub data: &'a [W],
@@ -121,7 +121,7 @@ impl<'a, W> Right<'a, W> {
         Self { data, k, n, step, panel: PANEL, padded: false }
     }
 
-    /// Panels as [`Packed`] lays them out.
+    /// Panels in the layout of [`Packed`].
     pub fn packed(data: &'a [W], k: usize, n: usize) -> Self {
         let panel = k.saturating_mul(PANEL);
         assert!(
@@ -133,13 +133,13 @@ impl<'a, W> Right<'a, W> {
     }
 }
 
-/// One past the last index at these distances (how often, how far) and then `more`; `usize::MAX`, which no slice has,
-/// where that is beyond all numbers.
+/// One past the last index for these strides (count, distance), plus `more`. On overflow, `usize::MAX`, which
+/// no slice reaches.
 fn reach<const N: usize>(distances: [(usize, usize); N], more: usize) -> usize {
     distances.into_iter().fold(more, |at, (times, step)| at.saturating_add(times.saturating_mul(step)))
 }
 
-/// What a product multiplies: an `f32`, or a pair of bf16 that lie together in `k`, the upper half first.
+/// A word of a product: an `f32`, or a pair of bf16 that are adjacent in `k`, the upper half first.
 pub(super) trait Word: Copy + Sync {
     /// Values in a word.
     const VALUES: usize;
@@ -177,8 +177,8 @@ static METERED: AtomicBool = AtomicBool::new(false);
 static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 static OPERATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Seconds spent in [`gemm`] by all threads while `work` ran, and floating-point operations done. For benchmarks:
-/// metering two pieces of work at once mixes their counts.
+/// Seconds that all threads spend in [`gemm`] during `work`, and the floating-point operations. For
+/// benchmarks: concurrent measurements mix their counts.
 pub fn metered<T>(work: impl FnOnce() -> T) -> (T, f64, f64) {
     NANOSECONDS.store(0, Ordering::Relaxed);
     OPERATIONS.store(0, Ordering::Relaxed);
@@ -188,7 +188,7 @@ pub fn metered<T>(work: impl FnOnce() -> T) -> (T, f64, f64) {
     (result, NANOSECONDS.load(Ordering::Relaxed) as f64 / 1e9, OPERATIONS.load(Ordering::Relaxed) as f64)
 }
 
-/// Counts `work` of this many multiply-adds where a measurement is under way.
+/// Counts `work` of this many multiply-adds if a measurement is running.
 pub(super) fn meter(operations: usize, work: impl FnOnce()) {
     let started = METERED.load(Ordering::Relaxed).then(Instant::now);
     work();
@@ -198,7 +198,7 @@ pub(super) fn meter(operations: usize, work: impl FnOnce()) {
     }
 }
 
-/// `c[i * stride + j] = Σ a(i, k) b(k, j)`, added to what is there if `accumulate`.
+/// `c[i * stride + j] = Σ a(i, k) b(k, j)`, added to the old value if `accumulate`.
 ///
 /// # Panics
 /// If `a` or `c` is too short for its extent, or rows of `c` overlap: `stride` is less than `b`'s columns.
@@ -207,10 +207,10 @@ pub fn gemm(m: usize, a: Left<'_>, b: Right<'_>, c: &mut [f32], stride: usize, a
     on(threads, m, a, b, (team::Shared::new(c), 0), stride, Accumulate::Sum.blocks(accumulate));
 }
 
-/// [`gemm`] on this thread alone, into `c` from an index on: for parts of an operation that is already shared. Each
-/// element is one chain, which goes on from `c` if `accumulate`.
+/// [`gemm`] on this thread alone, into `c` from an index on: for parts of an operation that is already
+/// divided. Each element is one chain, which continues from `c` if `accumulate`.
 ///
-/// Panics as [`gemm`] does, and given pairs of bf16 on a machine that does not multiply them
+/// Panics like [`gemm`], and on pairs of bf16 if the machine does not multiply them
 /// ([`super::multiplies_bf16`]).
 pub(super) fn alone<W: Word>(
     m: usize,
@@ -237,7 +237,7 @@ fn on<W: Word>(
         return;
     }
     assert!(W::VALUES == 1 || multiplies_bf16(), "this machine does not multiply pairs of bf16");
-    // Rows of `C` are written by different threads.
+    // Different threads write rows of `C`.
     assert!(m == 1 || stride >= n, "rows of C overlap: {n} columns at stride {stride}");
     // The end of the last row: asserts that it lies within.
     c.at(reach([(m - 1, stride)], at.saturating_add(n)));
@@ -268,7 +268,7 @@ fn on<W: Word>(
     }
 }
 
-/// The part of a product in these rows and columns, the first column at the begin of a panel.
+/// The part of a product in these rows and columns. The first column is at the start of a panel.
 fn product<W: Word>(
     rows: Range<usize>,
     columns: Range<usize>,
@@ -295,7 +295,8 @@ fn product<W: Word>(
                 c_row: stride,
                 accumulate: accumulate[usize::from(depth > 0)],
             };
-            // SAFETY: `on` checked every extent the block reaches, parts are apart; who has pairs looked at the machine.
+            // SAFETY: `on` checked every extent that the block reaches, and parts are disjoint. Callers with
+            // pairs checked that the machine multiplies them.
             unsafe { W::run(&block) };
         }
     }
@@ -307,7 +308,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Values in ±1, the same for the same seed.
+    /// Values in ±1, determined by the seed.
     pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
         let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
         (0..count)
@@ -375,7 +376,7 @@ pub(super) mod tests {
             panics(&|| gemm(m, left, right, &mut [0.0; 64], stride, false))
         };
         let left = Left::rows(&values, 8);
-        // Twice this is 0 in `usize`.
+        // Twice this overflows `usize` to 0.
         let wraps = usize::MAX / 2 + 1;
         assert!(!refused(8, left, 8) && !refused(1, left, 0));
         assert!(refused(8, left, 7), "rows of C overlap");

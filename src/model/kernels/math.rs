@@ -20,7 +20,7 @@ fn exp(x: f32) -> f32 {
     let p = p.mul_add(r, 1.666_666_5e-1);
     let p = p.mul_add(r, 0.5);
     let value = p.mul_add(r * r, r) + 1.0;
-    // The last bits of `rounded` are those of `n`: a conversion that saturates would not vectorise.
+    // The low bits of `rounded` are those of `n`. A saturating conversion would not vectorise.
     let exponent = rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127);
     let scale = f32::from_bits(exponent << 23);
     if x < -87.3 { 0.0 } else { value * scale }
@@ -41,7 +41,7 @@ fn across(lanes: [f32; LANES]) -> f32 {
     sum
 }
 
-/// These values (at most 16) as whole lanes; `fill` stands for what is missing.
+/// These values (at most 16) as whole lanes, padded with `fill`.
 #[inline(always)]
 fn padded(values: &[f32], fill: f32) -> [f32; LANES] {
     let mut lanes = [fill; LANES];
@@ -111,7 +111,8 @@ fn max_of(row: &[f32]) -> f32 {
     lanes[0]
 }
 
-/// Calls `set` with each value's lanes and e^(x − max) of them, and gives the sum of those: lane by lane, then the lanes.
+/// Calls `set` with each value's lanes and their e^(x − max). Returns the sum of the latter: lane by lane,
+/// then the lanes.
 #[inline(always)]
 fn exps(row: &[f32], max: f32, mut set: impl FnMut(usize, &[f32; LANES], usize)) -> f32 {
     let mut lanes = [0.0f32; LANES];
@@ -180,8 +181,8 @@ multiversion! {
 }
 
 multiversion! {
-    /// Rotary position embedding in place over `[tokens, heads, head]`, rotating the pairs `(i, i + half)`; what lies
-    /// beyond `2·half` in a head stays. `dims` is head and half.
+    /// Rotary position embedding in place over `[tokens, heads, head]`. Rotates the pairs `(i, i + half)` and
+    /// leaves the values of a head beyond `2·half`. `dims` is head and half.
     ///
     /// `cos`, `sin`: `[positions, half]`. `sign` is 1 forward and −1 for the gradient (the inverse rotation).
     pub fn rope(
@@ -236,7 +237,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// Softmax of one row in place; entries of −∞ become 0.
+    /// Softmax of one row in place. Entries of −∞ become 0.
     pub fn softmax(row: &mut [f32]) {
         let max = max_of(row);
         let (whole, rest) = row.as_chunks_mut::<LANES>();

@@ -1,11 +1,14 @@
-//! CPU kernels over `f32` slices. Called on a thread of a rayon pool, the large ones share their work among its threads.
+//! CPU kernels over `f32` slices. On a thread of a rayon pool, large kernels share their work among the
+//! pool's threads.
 //!
-//! Invariant: what is computed for a row depends on that row alone. Every output element of a matrix product is a sum of
-//! chains of fused multiply-adds over fixed parts of `k`, in ascending order, every reduction has a fixed order, and
-//! neither depends on how many rows are computed together or how the keys of a sequence are split into segments. So a token's logits are the same
-//! bits in a batch of one, in a batch of a hundred, and when the same token is scored in training.
+//! Invariant: the result of a row depends only on that row. Every output element of a matrix product is a sum
+//! of chains of fused multiply-adds over fixed parts of `k`, in ascending order, and every reduction has a
+//! fixed order. Neither depends on how many rows are computed together or how the keys of a sequence are
+//! split into segments. So a token's logits have the same bits in a batch of one, in a batch of a hundred,
+//! and when the same token is scored in training.
 //!
-//! The instruction set is chosen at run time: AVX-512, AVX2 with FMA, or portable. Bits may differ between the three.
+//! The instruction set is chosen at run time: AVX-512, AVX2 with FMA, or portable. Bits may differ between
+//! the three.
 
 #![expect(unsafe_code, reason = "vector instructions chosen at run time")]
 
@@ -27,7 +30,7 @@ pub use math::{
 };
 pub use team::by_rows;
 
-/// The widest vector instructions this machine and the kernels share.
+/// The widest vector instructions that both this machine and the kernels support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Portable,
@@ -36,8 +39,8 @@ pub enum Level {
 }
 
 impl Level {
-    /// Found once; `MCPRL_KERNELS=portable|avx2|avx512` asks for less than the machine has.
-    /// `composed` asks for none of the kernels: [`super::ops::composed`].
+    /// Detected once. `MCPRL_KERNELS=portable|avx2|avx512` selects less than the machine supports.
+    /// `composed` disables the kernels: see [`super::ops::composed`].
     pub fn get() -> Self {
         static LEVEL: OnceLock<Level> = OnceLock::new();
         *LEVEL.get_or_init(|| {
@@ -78,8 +81,8 @@ impl Level {
     }
 }
 
-/// Whether the machine multiplies pairs of bf16 with sums in f32, adding the products one after another; with
-/// `MCPRL_KERNELS=avx512` the kernels do without.
+/// Whether the machine multiplies pairs of bf16 with sums in f32, adding the products one after another.
+/// `MCPRL_KERNELS=avx512` disables this.
 pub fn multiplies_bf16() -> bool {
     #[cfg(target_arch = "x86_64")]
     {

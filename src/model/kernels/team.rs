@@ -1,14 +1,14 @@
 //! Threads that share one operation.
 //!
-//! An operation that is called on a thread of a rayon pool is shared out among the threads of that pool; on any other
-//! thread it runs alone. What is shared out are elements of the result, so the number of threads changes no bit.
+//! An operation called on a thread of a rayon pool is divided among the threads of that pool. On any other
+//! thread it runs alone. The division is by elements of the result, so the number of threads changes no bit.
 
 use std::ops::Range;
 
 /// Operations smaller than this, in multiply-adds, are not worth waking another thread.
 const WORTH_SHARING: usize = 1 << 18;
 
-/// Threads an operation of this many multiply-adds is shared among.
+/// Number of threads for an operation of this many multiply-adds.
 pub fn threads(operations: usize) -> usize {
     match rayon::current_thread_index() {
         Some(_) if operations >= WORTH_SHARING => rayon::current_num_threads(),
@@ -39,7 +39,7 @@ pub fn share(threads: usize, tasks: usize, task: impl Fn(usize) + Sync) {
     });
 }
 
-/// Cuts `count` things into runs of whole `unit`s, one for each of `threads` or a few more for balance.
+/// Splits `count` items into runs of whole `unit`s, one for each of `threads` or a few more for balance.
 pub fn runs(count: usize, unit: usize, threads: usize) -> Vec<Range<usize>> {
     let units = count.div_ceil(unit);
     let parts = if threads <= 1 { 1 } else { units.min(4 * threads) };
@@ -48,9 +48,10 @@ pub fn runs(count: usize, unit: usize, threads: usize) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// Calls `work` for runs of rows, with those rows of each output, on all threads where the work is worth it.
+/// Calls `work` for runs of rows, with those rows of each output. Uses all threads if the operation is large
+/// enough.
 ///
-/// `operations`: of one row, in multiply-adds.
+/// `operations`: multiply-adds per row.
 pub fn by_rows<const N: usize>(
     rows: usize,
     operations: usize,
@@ -72,7 +73,7 @@ pub fn by_rows<const N: usize>(
     });
 }
 
-/// A result whose parts several threads write.
+/// A result whose parts are written by several threads.
 #[derive(Debug)]
 pub struct Shared<T = f32>(*mut T, usize);
 
@@ -84,7 +85,7 @@ impl<T> Clone for Shared<T> {
 
 impl<T> Copy for Shared<T> {}
 
-// SAFETY: a pointer alone; who writes through it promises to stay apart from the others.
+// SAFETY: only a pointer; code that writes through it promises disjoint ranges.
 unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Shared<T> {}
@@ -94,7 +95,7 @@ impl<T> Shared<T> {
         Self(values.as_mut_ptr(), values.len())
     }
 
-    /// Where value `index` lies.
+    /// Pointer to value `index`.
     pub fn at(self, index: usize) -> *mut T {
         assert!(index <= self.1, "{index} is beyond the {} values", self.1);
         self.0.wrapping_add(index)

@@ -2,25 +2,25 @@
 
 use super::{LANES, Level, PANEL};
 
-/// What a block does with the values that `C` holds.
+/// What a block does with the old values of `C`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accumulate {
     /// Overwrites them.
     No,
-    /// Goes on with their chains of multiply-adds.
+    /// Continues their chains of multiply-adds.
     Chain,
     /// Adds its own sums to them.
     Sum,
 }
 
 impl Accumulate {
-    /// Of each block in depth: the first, which adds to `C` if `accumulate`, and those after it.
+    /// The mode of each block in depth: the first, which adds to `C` if `accumulate`, and those after it.
     pub fn blocks(self, accumulate: bool) -> [Self; 2] {
         [if accumulate { self } else { Self::No }, self]
     }
 }
 
-/// A part of a product whose panels of `B` are wholly of one depth.
+/// A part of a product whose panels of `B` all have the same depth.
 ///
 /// `depth` counts words: an `f32`, or a pair of bf16 in kernels that multiply pairs.
 pub struct Block {
@@ -57,8 +57,8 @@ impl Block {
         }
     }
 
-    /// Computes the block on words that are pairs of bf16, which lie together in `k`: to the bits of [`Self::run`] on the
-    /// values of the pairs.
+    /// Computes the block on words that are pairs of bf16, adjacent in `k`. The bits equal those of
+    /// [`Self::run`] on the values of the pairs.
     ///
     /// # Safety
     /// As [`Self::run`], and the machine multiplies bf16 ([`super::multiplies_bf16`]).
@@ -76,7 +76,7 @@ unsafe fn avx2(block: &Block) {
     unsafe { lanes::block::<6, true>(block) }
 }
 
-/// The kernel in plain Rust: 16 columns at a time, left to the compiler to vectorise.
+/// The kernel in plain Rust: 16 columns at a time, vectorised by the compiler.
 mod lanes {
     use super::{Accumulate, Block, LANES, PANEL};
 
@@ -143,7 +143,7 @@ mod lanes {
             }
             for (i, sum) in sums.iter().enumerate() {
                 let to = c.add(i * block.c_row);
-                // A copy: indices that the compiler does not know would keep the sums in memory throughout.
+                // A copy: with indices unknown to the compiler, the sums would stay in memory throughout.
                 let mut sum = *sum;
                 if block.accumulate == Accumulate::Sum {
                     let mut held = [0.0f32; LANES];
@@ -176,7 +176,7 @@ macro_rules! wide {
             }
 
         const FEW: usize = 3;
-        /// Tiles that fetch the panel behind theirs.
+        /// Tiles that prefetch the next panel.
         const FETCHERS: usize = 4;
 
         /// # Safety
@@ -186,7 +186,8 @@ macro_rules! wide {
             let mut column = 0;
             // SAFETY: rows and columns stay within the block throughout.
             unsafe {
-                // With few rows the chains of one panel cannot hide the latency of an addition: four panels at once.
+                // With few rows, the chains of one panel cannot hide the latency of an addition: use four
+                // panels at once.
                 while block.rows <= FEW && column + 4 * PANEL <= block.columns {
                     rows::<8, true>(block, column, LANES);
                     column += 4 * PANEL;
@@ -282,8 +283,8 @@ macro_rules! wide {
                         }
                     }
                 }
-                // The first tiles of a panel fetch the next panel, which the machine cannot foresee: each its share, so
-                // that memory and arithmetic work at once.
+                // The first tiles of a panel prefetch the next panel, which the hardware cannot predict. Each
+                // fetches a share, so that memory and arithmetic overlap.
                 let sharing = block.rows.div_ceil(12).min(FETCHERS);
                 let fetches = block.b_padded && block.b_panel > 0 && row / 12 < sharing;
                 let mut due = if fetches { row / 12 } else { usize::MAX };
@@ -349,8 +350,9 @@ wide!(
     }
 );
 
-/// Whether the machine's product of pairs adds that of the upper halves first, then that of the lower ones, each rounded
-/// as a fused multiply-add: as its makers describe it, and as whoever cuts a chain of products anywhere relies on.
+/// Whether the machine's product of pairs first adds the product of the upper halves, then that of the lower
+/// ones, each rounded as a fused multiply-add. Vendors document this, and splitting a chain of products
+/// anywhere relies on it.
 ///
 /// # Safety
 /// The machine has AVX-512 BF16.
@@ -367,7 +369,7 @@ pub unsafe fn adds_pairs_in_order() -> bool {
         };
         _mm_cvtss_f32(_mm_dpbf16_ps(_mm_set1_ps(1.0), pair, ones))
     };
-    // Half of the last place of 1 is rounded away where it comes first, and up where it comes second.
+    // Half of the last place of 1 is rounded away if it is added first, and rounded up if second.
     let (half, more) = (f32::EPSILON / 2.0, f32::EPSILON * 0.75);
     sum(half, half) == 1.0
         && sum(half, more) == 1.0 + f32::EPSILON

@@ -1,4 +1,4 @@
-//! Copies of weights for other devices, and for devices of the CPU.
+//! Copies of weights for other devices, including other CPU devices.
 
 #[cfg(test)]
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use candle_core::{Device, Result, Tensor};
 
 use super::{Linear, Lora, Matrix, Vector, Weight, misplaced};
 
-/// A tensor of its own on this device, be it the same one.
+/// A separate copy of the tensor on this device, even if it is already there.
 fn copy_to(tensor: &Tensor, device: &Device) -> Result<Tensor> {
     match tensor.device().same_device(device) {
         true => tensor.copy(),
@@ -17,7 +17,7 @@ fn copy_to(tensor: &Tensor, device: &Device) -> Result<Tensor> {
 }
 
 impl Matrix {
-    /// The same weight on a device: a copy, or on the CPU the same one where it is frozen.
+    /// The same weight on a device: a copy, except that frozen weights are shared on the CPU.
     pub fn replica(&self, device: &Device) -> Result<Self> {
         let weight = match &self.weight {
             Weight::Plain(tensor, _) => Weight::Plain(copy_to(tensor, device)?, OnceLock::new()),
@@ -28,7 +28,7 @@ impl Matrix {
         Ok(Self { weight, slot: self.slot })
     }
 
-    /// The same weight where it is: the same one if it is frozen, else a copy.
+    /// The same weight on its own device: shared if it is frozen, else a copy.
     pub fn beside(&self) -> Result<Self> {
         let weight = match &self.weight {
             Weight::Plain(tensor, _) => Weight::Plain(tensor.copy()?, OnceLock::new()),
@@ -38,7 +38,7 @@ impl Matrix {
         Ok(Self { weight, slot: self.slot })
     }
 
-    /// Whether both are frozen and the same in memory.
+    /// Whether both are frozen and share memory.
     #[cfg(test)]
     pub fn is_one_with(&self, other: &Self) -> bool {
         matches!((&self.weight, &other.weight), (Weight::Frozen(a), Weight::Frozen(b)) if Arc::ptr_eq(a, b))

@@ -1,7 +1,9 @@
-//! `adapter_config.json`, as far as it changes the arithmetic; what it may say that is not done here is refused by name.
+//! Reads `adapter_config.json`, as far as it affects the arithmetic. Unsupported features are refused by
+//! name.
 //!
-//! Names of modules are matched as PEFT matches them: a list of `target_modules` by equality or suffix, a string as a
-//! regular expression over the whole name, keys of `rank_pattern` and `alpha_pattern` as one over the end of the name.
+//! Module names are matched as in PEFT: a list of `target_modules` by equality or suffix, a string as a
+//! regular expression over the full name, keys of `rank_pattern` and `alpha_pattern` as one over the end of
+//! the name.
 
 use std::path::Path;
 
@@ -15,29 +17,29 @@ use super::{ModelError, Role, ordinary};
 pub enum Targets {
     /// Every linear layer of the decoder layers.
     AllLinear,
-    /// Names or ends of names: `q_proj`, `mlp.down_proj`.
+    /// Names or suffixes: `q_proj`, `mlp.down_proj`.
     Names(Vec<String>),
-    /// A regular expression over the whole name: `.*\.(q|v)_proj`.
+    /// A regular expression over the full name: `.*\.(q|v)_proj`.
     Pattern(String),
 }
 
-/// What makes an adapter.
+/// The configuration of an adapter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterConfig {
     pub rank: usize,
     pub alpha: f32,
     /// Scale by alpha / √rank instead of alpha / rank (rsLoRA, Kalajdzievski 2023).
     pub rank_stabilised: bool,
-    /// Probability that a value of an adapter's input is dropped, in training steps alone; in `[0, 1)`.
+    /// Probability that a value of an adapter's input is dropped, in training steps only; in `[0, 1)`.
     pub dropout: f64,
     pub targets: Targets,
-    /// Ranks and alphas of their own for modules whose names end so; the first that fits counts.
+    /// Separate ranks and alphas for modules whose names end like this. The first match counts.
     pub ranks: Vec<(String, usize)>,
     pub alphas: Vec<(String, f32)>,
 }
 
-/// Keys that change what an adapter computes or where it sits, in ways not done here. They may be absent, null, false,
-/// zero or empty.
+/// Unsupported keys that change what an adapter computes or where it is attached. They may be absent, null,
+/// false, zero or empty.
 const UNSUPPORTED: [&str; 19] = [
     "alora_invocation_tokens",
     "arrow_config",
@@ -60,7 +62,7 @@ const UNSUPPORTED: [&str; 19] = [
     "lora_ga_config",
 ];
 
-/// Initialisations that take something out of the base's weights, so that the adapter does not fit the plain base.
+/// Initialisations that change the base's weights, so the adapter does not fit the plain base.
 const MOVES_BASE: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
 
 impl AdapterConfig {
@@ -140,7 +142,8 @@ impl AdapterConfig {
         })
     }
 
-    /// As PEFT reads it. `base` names the base model, `modules` are the ends of names that every linear layer has.
+    /// In PEFT's format. `base` names the base model. `modules` are the suffixes that cover every linear
+    /// layer.
     pub fn to_json(&self, base: &str, modules: &[&str]) -> Value {
         let targets = match &self.targets {
             Targets::AllLinear => json!(modules),
@@ -170,8 +173,8 @@ impl AdapterConfig {
         config
     }
 
-    /// Rank and scale of the adapter on a linear layer, by its role and whole name; none where it gets none. `targeted`
-    /// is [`Targets::matcher`].
+    /// Rank and scale of the adapter on a linear layer, by its role and full name; none if it gets no
+    /// adapter. `targeted` is [`Targets::matcher`].
     pub(super) fn at(
         &self,
         role: Role,
@@ -224,7 +227,7 @@ impl Targets {
         }
     }
 
-    /// As a run file says it: `["all-linear"]`, names, or one pattern after `regex:`.
+    /// As written in a run file: `["all-linear"]`, names, or one pattern after `regex:`.
     pub fn from_names(names: &[String]) -> Self {
         match names {
             [one] if one == "all-linear" => Self::AllLinear,
@@ -233,15 +236,16 @@ impl Targets {
         }
     }
 
-    /// Whether layers of this role can be meant: routers and experts are no linear layers to PEFT, unless they are named.
+    /// Whether layers of this role can be targets. PEFT does not treat routers and experts as linear layers,
+    /// unless they are named.
     pub(super) fn mean(&self, role: Role) -> bool {
         *self != Self::AllLinear || ordinary(role)
     }
 
-    /// Tells which modules, by their whole names, get an adapter.
+    /// Returns a function that decides by full name which modules get an adapter.
     ///
     /// # Errors
-    /// If the pattern is none.
+    /// Fails if the pattern is invalid.
     pub fn matcher(&self) -> Result<impl Fn(&str) -> bool + '_, String> {
         let regex = match self {
             Self::Pattern(pattern) => Some(compiled(&format!("^(?:{pattern})$"))?),
@@ -254,7 +258,7 @@ impl Targets {
         })
     }
 
-    /// Whether a linear layer of this name may get an adapter in one decoder layer and none in another.
+    /// Whether a linear layer of this name may have an adapter in one decoder layer and none in another.
     pub(super) fn tell_layers_apart(&self, linear: &str) -> bool {
         match self {
             Self::AllLinear => false,
@@ -264,7 +268,8 @@ impl Targets {
     }
 }
 
-/// `model.layers.0.self_attn.q_proj` ends with the names `q_proj` and `self_attn.q_proj`, not with `proj`.
+/// `model.layers.0.self_attn.q_proj` ends with the names `q_proj` and `self_attn.q_proj`, but not with
+/// `proj`.
 fn ends_with_name(module: &str, name: &str) -> bool {
     module.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }

@@ -1,9 +1,9 @@
-//! A base's weights with an adapter added into them: `W + scale · B·A`, file by file.
+//! Merges an adapter into a base's weights: `W + scale · B·A`, file by file.
 //!
-//! Works on names alone, so for every architecture whose files PEFT can name. Every file keeps its name and every
-//! tensor its type; the sum is taken in `f32` and rounded once. Files are read and written tensor by tensor, so that no more
-//! than one of the model's is in memory. What the base's folder holds beside its weights
-//! (configuration, tokenizer, chat template) is copied.
+//! Works on names alone, so it supports every architecture that PEFT supports. Every file keeps its name and
+//! every tensor its type. The sum is computed in `f32` and rounded once. Files are read and written tensor by
+//! tensor, so at most one of the model's tensors is in memory. The other files of the base's folder
+//! (configuration, tokenizer, chat template) are copied.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,10 +21,11 @@ use crate::model::{
     weights::{Bytes, Entry, Shard, write_entries},
 };
 
-/// Writes into `out`, an empty folder, the model of `base` with the adapter of `adapter` merged in.
+/// Writes the model of `base`, with the adapter of `adapter` merged in, to the empty folder `out`.
 ///
 /// # Errors
-/// If the adapter has a matrix that no weight of the base takes. What was written by then is left in `out`.
+/// Fails if the adapter has a matrix without a matching weight in the base. Files written so far stay in
+/// `out`.
 pub fn merge(base: &Path, adapter: &Path, out: &Path) -> Result<(), ModelError> {
     let config = AdapterConfig::load(adapter)?;
     let path = adapter.join("adapter_model.safetensors");
@@ -84,7 +85,7 @@ pub fn merge(base: &Path, adapter: &Path, out: &Path) -> Result<(), ModelError> 
     copy_companions(base, out)
 }
 
-/// Copies a model's folder: weights and companions.
+/// Copies a model's folder: weights and other files.
 pub fn copy_model(from: &Path, to: &Path) -> Result<(), ModelError> {
     for file in weight_files(from)? {
         copy(&from.join(&file), &to.join(&file))?;
@@ -92,8 +93,8 @@ pub fn copy_model(from: &Path, to: &Path) -> Result<(), ModelError> {
     copy_companions(from, to)
 }
 
-/// Copies an adapter as PEFT reads it. `base` becomes the name of its base model, where it is known: a hub id or a path,
-/// and of a hub id the revision.
+/// Copies an adapter in PEFT's format. `base` becomes the name of its base model, if known: a hub id with its
+/// revision, or a path.
 pub fn copy_adapter(from: &Path, base: Option<(&str, Option<&str>)>, to: &Path) -> Result<(), ModelError> {
     AdapterConfig::load(from)?;
     copy(&from.join("adapter_model.safetensors"), &to.join("adapter_model.safetensors"))?;
@@ -113,14 +114,14 @@ pub fn copy_adapter(from: &Path, base: Option<(&str, Option<&str>)>, to: &Path) 
 fn copy(from: &Path, to: &Path) -> Result<(), ModelError> {
     let mut file =
         std::fs::File::open(from).map_err(|source| ModelError::Read { path: from.to_owned(), source })?;
-    // Not `fs::copy`, which takes the permissions along: what lies in a store is read-only.
+    // Not `fs::copy`, which also copies permissions: files in a store are read-only.
     let write = |source| ModelError::Write { path: to.to_owned(), source };
     let mut copy = std::fs::File::create(to).map_err(write)?;
     std::io::copy(&mut file, &mut copy).map_err(write)?;
     Ok(())
 }
 
-/// The bytes of `W + scale · B·A`, in the type of W, which has its shape.
+/// The bytes of `W + scale · B·A`, in the type and shape of W.
 fn added(
     shard: &Shard,
     info: &TensorInfo,
@@ -138,7 +139,7 @@ fn added(
     Ok(View::data(&sum.to_dtype(w.dtype())?).into_owned())
 }
 
-/// The names of the files that hold the weights.
+/// The names of the files that contain the weights.
 pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>, ModelError> {
     let path = folder.join("model.safetensors.index.json");
     let text = match std::fs::read_to_string(&path) {
@@ -153,17 +154,17 @@ pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>, ModelError> {
     let map = index["weight_map"].as_object().ok_or_else(|| wrong("it has no weight_map".into()))?;
     let file = |value: &Value| {
         let file = Path::new(value.as_str()?);
-        // Names, not paths: a file elsewhere is not this model's to write.
+        // Names, not paths: a file elsewhere is not part of this model.
         (file.file_name() == Some(file.as_os_str())).then(|| file.to_owned())
     };
     let files: Option<BTreeSet<PathBuf>> = map.values().map(file).collect();
     files.ok_or_else(|| wrong("its weight_map should name files of this folder".into()))
 }
 
-/// Where a model's chat templates are that have names.
+/// The folder of a model's named chat templates.
 const TEMPLATES: &str = "additional_chat_templates";
 
-/// Copies a model folder's files that hold no weights; nothing that is there already is overwritten.
+/// Copies a model folder's other files. Overwrites nothing.
 pub fn copy_companions(from: &Path, to: &Path) -> Result<(), ModelError> {
     let reading = |source| ModelError::Read { path: from.to_owned(), source };
     for item in std::fs::read_dir(from).map_err(reading)? {

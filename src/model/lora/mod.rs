@@ -1,4 +1,4 @@
-//! Adapters in PEFT's format: put on a decoder, written, and merged into a model's weights.
+//! Adapters in PEFT's format: attaching to a decoder, saving, and merging into a model's weights.
 
 mod config;
 mod merge;
@@ -24,17 +24,17 @@ pub use config::{AdapterConfig, Targets};
 pub use merge::{copy_adapter, copy_companions, copy_model, merge};
 pub use size::AdapterSize;
 
-/// Gives the tensor of this name and shape; the last argument is `A` or `B`.
+/// Returns the tensor of this name and shape. The last argument is `A` or `B`.
 type Source<'a> = &'a mut dyn FnMut(&str, &[usize], &str) -> Result<Tensor, ModelError>;
 
-/// Puts adapters on, reads and writes them.
+/// Attaches, loads and saves adapters.
 pub struct Adapter;
 
-/// What PEFT writes an adapter as: its configuration and its matrices.
+/// The files of a PEFT adapter: its configuration and its matrices.
 pub const ADAPTER_FILES: [&str; 2] = ["adapter_config.json", WEIGHTS];
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// The name of a matrix of a module's adapter; `part` is `A` or `B`.
+/// The name of a matrix of a module's adapter. `part` is `A` or `B`.
 fn name(module: &str, part: &str) -> String {
     format!("base_model.model.{module}.lora_{part}.weight")
 }
@@ -43,7 +43,7 @@ fn module(layer: usize, linear: &str) -> String {
     format!("model.layers.{layer}.{linear}")
 }
 
-/// Every linear layer by its whole name, with its role, in the order parameters are numbered.
+/// Every linear layer by its full name, with its role, in parameter order.
 fn linears(decoder: &mut Decoder) -> Vec<(String, Role, &mut Linear)> {
     let shapes = decoder.config.linears();
     let mut linears = Vec::with_capacity(shapes.len() * decoder.layers.len());
@@ -54,13 +54,13 @@ fn linears(decoder: &mut Decoder) -> Vec<(String, Role, &mut Linear)> {
     linears
 }
 
-/// Whether `all-linear` means this layer too: routers and experts are no linear layers to PEFT.
+/// Whether `all-linear` includes this layer. PEFT does not treat routers and experts as linear layers.
 fn ordinary(role: Role) -> bool {
     matches!(role, Role::Attention | Role::FeedForward)
 }
 
 impl Adapter {
-    /// Puts a fresh adapter on the targeted layers: A uniform within ±1/√in as in PEFT, B zero.
+    /// Attaches a new adapter to the targeted layers: A uniform within ±1/√in as in PEFT, B zero.
     pub fn fresh(decoder: &mut Decoder, config: &AdapterConfig, seed: u64) -> Result<(), ModelError> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let put = Self::put(decoder, config, &mut |_, shape, part| {
@@ -77,7 +77,7 @@ impl Adapter {
         put?.map_err(|reason| ModelError::Targets { reason })
     }
 
-    /// Reads `adapter_config.json` and `adapter_model.safetensors` onto the decoder.
+    /// Loads `adapter_config.json` and `adapter_model.safetensors` onto the decoder.
     pub fn load(decoder: &mut Decoder, folder: &Path) -> Result<AdapterConfig, ModelError> {
         let (config, mut tensors) = read(&decoder.config, folder)?;
         let wrong = |reason: String| ModelError::Adapter { path: folder.join(WEIGHTS), reason };
@@ -88,15 +88,17 @@ impl Adapter {
         Ok(config)
     }
 
-    /// The configuration of the adapter in a folder, whose files fit a model of this configuration.
+    /// The configuration of the adapter in a folder, after checking that its files fit a model of this
+    /// configuration.
     ///
     /// # Errors
-    /// As [`Self::load`], without the model.
+    /// Like [`Self::load`], without the model.
     pub fn check(model: &ModelConfig, folder: &Path) -> Result<AdapterConfig, ModelError> {
         Ok(read(model, folder)?.0)
     }
 
-    /// Turns dropout of the adapters' inputs on for a training step, each layer with a mask of its own, or off.
+    /// Enables dropout of the adapters' inputs for a training step, with a separate mask per layer, or
+    /// disables it.
     pub fn set_dropout(decoder: &mut Decoder, rate_and_seed: Option<(f64, u64)>) {
         for (index, (_, _, linear)) in linears(decoder).into_iter().enumerate() {
             if let Some(lora) = &mut linear.lora {
@@ -106,7 +108,7 @@ impl Adapter {
         }
     }
 
-    /// The inner result says what is wrong with the configuration.
+    /// The inner result describes a problem in the configuration.
     fn put(
         decoder: &mut Decoder,
         config: &AdapterConfig,
@@ -133,7 +135,7 @@ impl Adapter {
         Ok(if any { Ok(()) } else { Err(nothing_targeted(&decoder.config)) })
     }
 
-    /// Writes the decoder's adapter as PEFT reads it. `base` names the base model for people and for PEFT.
+    /// Saves the decoder's adapter in PEFT's format. `base` names the base model for readers and for PEFT.
     pub fn save(
         decoder: &Decoder,
         config: &AdapterConfig,
@@ -160,7 +162,8 @@ impl Adapter {
     }
 }
 
-/// An adapter's configuration and matrices: those that its targets ask for in a model of this configuration, and no others.
+/// An adapter's configuration and matrices. Exactly the matrices that its targets need in a model of this
+/// configuration.
 fn read(model: &ModelConfig, folder: &Path) -> Result<(AdapterConfig, BTreeMap<String, Tensor>), ModelError> {
     let config = AdapterConfig::load(folder)?;
     let path = folder.join(WEIGHTS);
@@ -212,10 +215,10 @@ fn nothing_targeted(config: &ModelConfig) -> String {
 }
 
 impl Targets {
-    /// Whether a model of this configuration has a layer that is targeted.
+    /// Checks that a model of this configuration has a targeted layer.
     ///
     /// # Errors
-    /// As putting an adapter on it would give.
+    /// The error that attaching the adapter would give.
     pub fn fit(&self, config: &ModelConfig) -> Result<(), ModelError> {
         let wrong = |reason| ModelError::Targets { reason };
         let targeted = self.matcher().map_err(wrong)?;

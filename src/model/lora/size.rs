@@ -1,26 +1,26 @@
-//! How large an adapter is, before it is there.
+//! The size of an adapter before it is created.
 
 use super::{Adapter, AdapterConfig, Decoder, LinearShape, ModelConfig, Role, module};
 use crate::model::kernels::Format;
 
-/// What an adapter takes, on all layers together.
+/// The size of an adapter over all layers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AdapterSize {
-    /// Values of a token between the two matrices: the ranks of those it passes through.
+    /// Values per token between the two matrices: the sum of the ranks that the token uses.
     pub ranks: usize,
     /// Values of the matrices.
     pub values: usize,
-    /// Values of their copies packed for the products.
+    /// Values of their packed copies.
     pub packed: usize,
 }
 
 impl AdapterSize {
-    /// Of adapters on linear layers, each with its rank and on how many decoder layers it is.
+    /// The size of adapters on linear layers, each with its rank and its number of decoder layers.
     fn of<'a>(
         config: &ModelConfig,
         adapters: impl IntoIterator<Item = (&'a LinearShape, usize, usize)>,
     ) -> Self {
-        // No rank is sensible from where on the number of bytes does not fit.
+        // A rank whose byte count overflows is never sensible.
         let packed = |outputs: usize, inputs: usize| match outputs.checked_mul(inputs) {
             Some(values) if values < 1 << 60 => Format::F32.bytes(outputs, inputs) / size_of::<f32>(),
             _ => usize::MAX,
@@ -47,7 +47,7 @@ impl AdapterConfig {
     /// The size of such an adapter on a model of this configuration.
     ///
     /// # Errors
-    /// If one of its patterns is none.
+    /// Fails if one of its patterns is invalid.
     pub fn size(&self, config: &ModelConfig) -> Result<AdapterSize, String> {
         let targeted = self.targets.matcher()?;
         let shapes = config.linears();
@@ -68,7 +68,7 @@ impl AdapterConfig {
 }
 
 impl Adapter {
-    /// The size of the adapter on this decoder; none where there is none.
+    /// The size of the adapter on this decoder; none if it has no adapter.
     pub fn size(decoder: &Decoder) -> Option<AdapterSize> {
         let shapes = decoder.config.linears();
         let linears = decoder.layers.iter().flat_map(|layer| shapes.iter().zip(&layer.linears));
@@ -104,7 +104,7 @@ mod tests {
     fn an_adapter_is_as_large_as_foretold_wherever_it_sits() {
         let names = |names: &[&str]| Targets::Names(names.iter().map(|name| (*name).to_owned()).collect());
         let (q, kv) = (32 + 32, 32 + 16);
-        // Ranks that a token passes through, and values per rank.
+        // Ranks that a token uses, and values per rank.
         for (targets, ranks, values) in [
             (Targets::AllLinear, 3 * 4, 3 * (2 * q + 2 * kv)),
             (names(&["q_proj", "v_proj"]), 3 * 2, 3 * (q + kv)),

@@ -1,4 +1,5 @@
-//! Causal attention over the segments of a tree: cached ones when sampling, rows of the same batch when training.
+//! Causal attention over the segments of a tree: cached segments in sampling, rows of the same batch in
+//! training.
 
 use std::{cell::OnceCell, ops::Range};
 
@@ -11,7 +12,7 @@ use super::{
 };
 use crate::model::kernels::{self, Format, Heads, KeyValues, Span};
 
-/// Keys and values of one segment in one layer; grows at its end.
+/// Keys and values of one segment in one layer. New ones are appended.
 #[derive(Debug)]
 pub enum Cache {
     Kernels(KeyValues),
@@ -19,11 +20,12 @@ pub enum Cache {
     Composed([Rows; 2]),
 }
 
-/// How a decoder holds keys and values.
+/// How a decoder stores keys and values.
 #[derive(Debug, Clone, Copy)]
 pub struct KvFormat {
     pub heads: Heads,
-    /// What its linear layers are multiplied in: keys and values are rounded to that, in sampling and in training.
+    /// The format of its linear layers' products. Keys and values are rounded to it, in sampling and in
+    /// training.
     pub format: Format,
     pub by_kernels: bool,
 }
@@ -41,7 +43,7 @@ impl KvFormat {
         }
     }
 
-    /// What [`Cache::bytes`] says where this many tokens are held.
+    /// The value of [`Cache::bytes`] with this many tokens.
     pub fn bytes_for(self, tokens: usize) -> usize {
         let width = self.heads.kv * self.heads.dim;
         match self.by_kernels {
@@ -51,7 +53,7 @@ impl KvFormat {
     }
 }
 
-/// What a device holds keys and values in, and rounds queries to.
+/// The type of keys and values on a device, to which queries are rounded too.
 fn dtype(format: Format) -> DType {
     match format {
         Format::F32 => DType::F32,
@@ -72,7 +74,7 @@ impl Cache {
         self.len() == 0
     }
 
-    /// Bytes held.
+    /// Bytes in memory.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Kernels(held) => held.bytes(),
@@ -80,7 +82,8 @@ impl Cache {
         }
     }
 
-    /// Appends these rows of `k` and `v`, both `[tokens, kv heads · dim]`. There will be `expected` tokens, or more.
+    /// Appends these rows of `k` and `v`, both `[tokens, kv heads · dim]`. The final number of tokens is
+    /// `expected` or more.
     pub fn extend(&mut self, k: &Tensor, v: &Tensor, rows: Range<usize>, expected: usize) -> Result<()> {
         match self {
             Self::Kernels(held) => {
@@ -105,17 +108,17 @@ pub struct CachedSegment<'a> {
     pub cache: &'a Cache,
 }
 
-/// What the rows of one step or tree see, found in the first layer and the same in every other.
+/// The attention masks of one step or tree: computed in the first layer and reused in every other.
 #[derive(Default)]
 pub struct AttentionMask {
     tiles: OnceCell<Vec<MaskSpans>>,
     levels: OnceCell<Option<Vec<Level>>>,
-    /// What flash attention may multiply: the 16-bit type of the decoder's weights.
+    /// The type for flash attention: the 16-bit type of the decoder's weights.
     half: Option<DType>,
 }
 
 impl AttentionMask {
-    /// `half`: as [`crate::model::Decoder::half`] says.
+    /// `half`: see [`crate::model::Decoder::half`].
     pub fn new(half: Option<DType>) -> Self {
         Self { half, ..Self::default() }
     }
@@ -128,7 +131,7 @@ impl AttentionMask {
         Ok(self.tiles.get_or_init(|| found))
     }
 
-    /// For flash attention, where it takes these heads and the spans are a tree over the rows.
+    /// For flash attention, if it supports these heads and the spans are a tree over the rows.
     fn levels(
         &self,
         q: &Tensor,
@@ -189,15 +192,15 @@ fn attend_spans(q: &Tensor, positions: &[u32], spans: &[Span<'_>], heads: Heads)
     filled(rows, columns, |out| kernels::attend(&q, positions, spans, heads, out))
 }
 
-/// A tree of segments whose keys and values are rows of the same batch: what training attends over.
+/// A tree of segments whose keys and values are rows of the same batch, as in training.
 pub struct TreeLayout<'a> {
     pub positions: &'a [u32],
     /// Per segment: its own rows, the rows that attend to it, and its first position.
     pub segments: &'a [(Range<usize>, Range<usize>, usize)],
     pub heads: Heads,
-    /// As in [`KvFormat`].
+    /// See [`KvFormat`].
     pub format: Format,
-    /// Of attention that no kernel computes.
+    /// For attention without a kernel.
     pub tile: TileSize,
     pub mask: AttentionMask,
 }
@@ -220,7 +223,7 @@ impl<'a> TreeLayout<'a> {
         self.mask.tiles(|| composed::mask(self.positions, &self.spans_seen(), self.tile, device))
     }
 
-    /// Pieces of segments as ranges of the batch's rows, neighbours as one.
+    /// Pieces of segments as ranges of the batch's rows. Neighbours are merged.
     fn keys(&self, pieces: &[Piece]) -> Vec<Range<usize>> {
         let mut ranges: Vec<Range<usize>> = Vec::with_capacity(pieces.len());
         for (index, keys) in pieces {
@@ -276,7 +279,7 @@ impl<'a> TreeLayout<'a> {
         attend_spans(q, self.positions, &self.spans(&kv), self.heads)
     }
 
-    /// Gradients of q, k and v; what was rounded has the gradient of its rounded value.
+    /// Gradients of q, k and v. A rounded value passes its gradient through unchanged.
     pub fn attend_backward(
         &self,
         (q, k, v): (&Tensor, &Tensor, &Tensor),

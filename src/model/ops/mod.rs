@@ -1,8 +1,8 @@
 //! Operations on candle tensors, each with its backward.
 //!
-//! Tensors are contiguous `f32`. On the CPU the kernels of [`super::kernels`] run on their storage directly; on any
-//! other device an operation is composed of candle's, under the same name and with the same meaning ([`composed`]).
-//! An operation that adds to a gradient does so in place, on every device.
+//! Tensors are contiguous `f32`. On the CPU the kernels of [`super::kernels`] run on their storage directly.
+//! On any other device, candle's operations are composed under the same name and with the same meaning
+//! ([`composed`]). An operation that adds to a gradient does so in place on every device.
 
 mod attention;
 pub mod composed;
@@ -14,12 +14,12 @@ use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Storage, Tenso
 use super::kernels::{self, by_rows};
 pub use attention::{AttentionMask, Cache, CachedSegment, KvFormat, TreeLayout, attend};
 
-/// Whether the kernels compute on this tensor; on every other, operations are composed of candle's.
+/// Whether the kernels compute on this tensor. For all others, operations are composed of candle's.
 pub fn by_kernels(tensor: &Tensor) -> bool {
     tensor.device().is_cpu() && !composed::forced()
 }
 
-/// A copy of a tensor's values, from whatever device.
+/// A copy of a tensor's values, from any device.
 pub fn read(tensor: &Tensor) -> Result<Vec<f32>> {
     tensor.flatten_all()?.to_vec1()
 }
@@ -73,7 +73,7 @@ pub fn update(tensor: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
     tensor.inplace_op1(&Update(Cell::new(Some(f))))
 }
 
-/// A new tensor whose values `fill` writes; they start as zeros.
+/// A new tensor whose values `fill` writes. They start as zeros.
 pub fn filled(rows: usize, columns: usize, fill: impl FnOnce(&mut [f32])) -> Result<Tensor> {
     let mut data = vec![0.0; rows * columns];
     fill(&mut data);
@@ -140,7 +140,7 @@ impl Gradients {
     }
 }
 
-/// Where these rows lie in a row-major matrix.
+/// The ranges of these rows in a row-major matrix.
 fn flat(rows: &Range<usize>, columns: usize) -> Range<usize> {
     rows.start * columns..rows.end * columns
 }
@@ -159,7 +159,7 @@ pub fn embed(table: &Tensor, tokens: &[u32]) -> Result<Tensor> {
     })
 }
 
-/// Adds rows of `dy` to the gradient rows of the tokens they came from.
+/// Adds rows of `dy` to the gradient rows of their tokens.
 pub fn embed_backward(tokens: &[u32], dy: &Tensor, slot: Option<usize>, gradients: &Gradients) -> Result<()> {
     if !by_kernels(dy) {
         return composed::embed_backward(tokens, dy, slot, gradients);
@@ -187,7 +187,7 @@ pub fn gather(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
     })
 }
 
-/// RMS normalisation over rows of the weight's length (a row of `x` may hold several, as heads do).
+/// RMS normalisation over rows of the weight's length (a row of `x` may contain several, as with heads).
 pub fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Tensor> {
     if !by_kernels(x) {
         return composed::rms_norm(x, weight, epsilon);
@@ -226,7 +226,7 @@ pub fn rms_norm_backward(
     gradients.add(slot, |into| kernels::add_assign(into, &dweight))
 }
 
-/// Backward is the inverse rotation: the gradient's.
+/// The backward is the inverse rotation, applied to the gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     Forward,
@@ -265,7 +265,8 @@ pub fn silu_mul_backward(gate: &Tensor, up: &Tensor, dout: &Tensor) -> Result<(T
     Ok((dgate, Tensor::from_vec(dup, (rows, columns), &Device::Cpu)?))
 }
 
-/// Adds row `i` of `y`, times `weights[i]` where there are weights, to row `rows[i]` of `into`; rows are distinct.
+/// Adds row `i` of `y`, times `weights[i]` if there are weights, to row `rows[i]` of `into`. Rows are
+/// distinct.
 pub fn add_rows(into: &Tensor, rows: &[usize], weights: Option<&[f32]>, y: &Tensor) -> Result<()> {
     if !by_kernels(into) {
         return composed::add_rows(into, rows, weights, y);
@@ -283,7 +284,7 @@ pub fn add_rows(into: &Tensor, rows: &[usize], weights: Option<&[f32]>, y: &Tens
     })
 }
 
-/// Overwrites rows of `into`, which are zeros, with those of `y`; rows are distinct.
+/// Overwrites rows of `into`, which are zeros, with those of `y`. Rows are distinct.
 pub fn set_rows(into: &Tensor, rows: &[usize], y: &Tensor) -> Result<()> {
     if !by_kernels(into) {
         return composed::add_rows(into, rows, None, y);
@@ -297,7 +298,7 @@ pub fn set_rows(into: &Tensor, rows: &[usize], y: &Tensor) -> Result<()> {
     })
 }
 
-/// The product of each row of `x` with that of `y`; then rows of `x` are multiplied by `weights`, in place.
+/// The dot product of each row of `x` with that of `y`. Then multiplies rows of `x` by `weights`, in place.
 pub fn dot_and_scale_rows(x: &Tensor, y: &Tensor, weights: &[f32]) -> Result<Vec<f32>> {
     if !by_kernels(x) {
         return composed::dot_and_scale_rows(x, y, weights);
@@ -314,7 +315,7 @@ pub fn dot_and_scale_rows(x: &Tensor, y: &Tensor, weights: &[f32]) -> Result<Vec
     Ok(products)
 }
 
-/// Cuts the columns of `x` (`[rows, Σ widths]`) into tensors of these widths.
+/// Splits the columns of `x` (`[rows, Σ widths]`) into tensors of these widths.
 pub fn split(x: &Tensor, widths: &[usize]) -> Result<Vec<Tensor>> {
     let (rows, columns) = x.dims2()?;
     if !by_kernels(x) {
@@ -334,7 +335,7 @@ pub fn split(x: &Tensor, widths: &[usize]) -> Result<Vec<Tensor>> {
     Ok(parts)
 }
 
-/// The reverse of [`split`].
+/// The inverse of [`split`].
 pub fn join(parts: &[&Tensor]) -> Result<Tensor> {
     if !by_kernels(parts[0]) {
         return Tensor::cat(parts, 1);

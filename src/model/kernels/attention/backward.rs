@@ -1,8 +1,8 @@
 //! The gradients of attention.
 //!
-//! Probabilities are those of the forward, bit by bit. Where keys and values are in bf16, the four products of the
-//! gradients multiply bf16 too, with sums in `f32`: as FlashAttention computes them (Dao 2023), probabilities and dloss_dlogp
-//! rounded. What is rounded has the gradient of its rounded value.
+//! Probabilities equal those of the forward, bit for bit. If keys and values are in bf16, the four products
+//! of the gradients use bf16 too, with sums in `f32`. As in FlashAttention (Dao 2023), probabilities and
+//! dloss_dlogp are rounded. A rounded value passes its gradient through unchanged.
 
 use std::ops::Range;
 
@@ -16,10 +16,10 @@ use super::{
     Heads, Scratch, Span, blocks, format, gather, scatter, work,
 };
 
-/// Gradients of [`super::attend`] where the keys and values are those of the rows themselves.
+/// Gradients of [`super::attend`] if the keys and values are those of the rows themselves.
 ///
-/// `k`, `v`, `dk`, `dv`: `[rows, kv heads, dim]`; `starts[i]` is the row of the first key of `spans[i]`. `dq` is set, `dk`
-/// and `dv` are added to.
+/// `k`, `v`, `dk`, `dv`: `[rows, kv heads, dim]`. `starts[i]` is the row of the first key of `spans[i]`. `dq`
+/// is overwritten, `dk` and `dv` are added to.
 #[expect(clippy::too_many_arguments, reason = "three inputs, their three gradients, and the layout")]
 pub fn attend_backward(
     (q, k, v): (&[f32], &[f32], &[f32]),
@@ -40,10 +40,10 @@ pub fn attend_backward(
         round_to_bf16(&mut of);
         of
     };
-    // Products of pairs round what they take.
+    // Products of pairs round their inputs.
     let copies = (rounded && !pairs).then(|| [as_held(k), as_held(v)]);
     let (k, v) = copies.as_ref().map_or((k, v), |[k, v]| (k, v));
-    // A head's keys and values get their gradients from all rows, in order: a head is one thread's.
+    // A head's keys and values receive gradients from all rows in order, so each head has one thread.
     team::share(team::threads(2 * work(positions, heads)), heads.kv, |head| {
         let of_span = |(span, start): (&Span<'_>, &usize)| {
             start * step + head * heads.dim..*start * step + span.kv.len * step
@@ -79,7 +79,7 @@ pub fn attend_backward(
     });
 }
 
-/// Turns the gradients of probabilities, given in `dloss_dlogp`, into those of scores.
+/// Turns the gradients of probabilities, in `dloss_dlogp`, into those of scores.
 fn turn(scratch: &Scratch, outs: &[f32], douts: &[f32], dim: usize, dloss_dlogp: &mut [f32]) {
     let columns = scratch.columns;
     for (row, (out, dout)) in outs.chunks_exact(dim).zip(douts.chunks_exact(dim)).enumerate() {
@@ -91,11 +91,12 @@ fn turn(scratch: &Scratch, outs: &[f32], douts: &[f32], dim: usize, dloss_dlogp:
     }
 }
 
-/// What is the same for all blocks of one kv head.
+/// The data that all blocks of one kv head share.
 struct Given<'a> {
     positions: &'a [u32],
     spans: &'a [Span<'a>],
-    /// Per span, where this head's keys and values lie, from the first's begin to the end of the last's row.
+    /// Per span, the range of this head's keys and values, from the start of the first to the end of the
+    /// last's row.
     rows: &'a [Range<usize>],
     heads: Heads,
     k: &'a [f32],
@@ -110,7 +111,7 @@ struct Part {
     first: usize,
     count: usize,
     keys: usize,
-    /// Where its first score lies, and how far it is from row to row.
+    /// Offset of its first score, and the stride between rows.
     at: usize,
     columns: usize,
 }
@@ -132,7 +133,7 @@ impl Given<'_> {
     }
 }
 
-/// The products of one part, in one kind of word.
+/// The products of one part, for one kind of word.
 trait Products {
     /// Adds `probabilitiesᵀ · dout` to the values' gradient; sets `dloss_dlogp` to `dout · valuesᵀ`.
     fn values(

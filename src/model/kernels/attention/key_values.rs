@@ -1,8 +1,9 @@
-//! Keys and values of a segment, in the words that attention multiplies.
+//! Keys and values of a segment, in the words of the attention products.
 //!
-//! In `f32`, or rounded to bf16 and held as pairs: of a key two neighbours along the head, of values two neighbouring
-//! tokens. A product of pairs adds as its values one after another do, so a row's sum over the keys of its path is the
-//! same bits wherever the path is cut into segments, between the values of a pair too.
+//! They are in `f32`, or rounded to bf16 and stored as pairs: for keys two neighbours along the head, for
+//! values two neighbouring tokens. A product of pairs adds its values one after another. So a row's sum over
+//! the keys of its path has the same bits wherever the path is split into segments, even between the values
+//! of a pair.
 
 use super::{
     super::{
@@ -14,7 +15,7 @@ use super::{
     Heads,
 };
 
-/// Keys and values of one segment in one layer; grows at its end.
+/// Keys and values of one segment in one layer. New ones are appended.
 #[derive(Debug, Clone)]
 pub struct KeyValues {
     pub(super) len: usize,
@@ -29,7 +30,7 @@ pub(super) enum KvData {
     Pairs(Vec<Head<u32>>),
 }
 
-/// A word holds one value or two, which lie together in the product's sum.
+/// A word contains one value or two, which are adjacent in the product's sum.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Head<W> {
     /// Panels `[tokens / 32][dim / word][32]`.
@@ -43,7 +44,8 @@ impl<W: Copy + Default> Head<W> {
         (self.keys.capacity() + self.values.capacity()) * size_of::<W>()
     }
 
-    /// Grows to `len` tokens of `width` words per key and `dim` values, `word` of them in a word; with room for `room`.
+    /// Grows to `len` tokens of `width` words per key and `dim` values, `word` of them in a word, with
+    /// capacity for `room`.
     fn grow(&mut self, (len, room): (usize, usize), width: usize, dim: usize, word: usize) {
         self.keys.reserve_exact((room * width).saturating_sub(self.keys.len()));
         self.values.reserve_exact((room / word * dim).saturating_sub(self.values.len()));
@@ -64,7 +66,7 @@ impl Head<f32> {
 }
 
 impl Head<u32> {
-    /// Tokens come in their order.
+    /// Tokens are added in order.
     fn put(&mut self, token: usize, key: &[f32], value: &[f32]) {
         let (dim, half) = (key.len(), key.len().div_ceil(2));
         let panel = &mut self.keys[token / PANEL * half * PANEL..][..half * PANEL];
@@ -80,22 +82,22 @@ impl Head<u32> {
     }
 }
 
-/// Tokens there is room for where this many are held: whole panels, and beyond 512 tokens at most an eighth too many.
+/// Token capacity for this many tokens: whole panels, and beyond 512 tokens at most an eighth too many.
 fn room(tokens: usize) -> usize {
     tokens.next_multiple_of((tokens.next_power_of_two() / 16).max(PANEL))
 }
 
-/// Queries `[rows, dim]` in the words that keys are multiplied with.
+/// Queries `[rows, dim]` in the words of the products with keys.
 #[derive(Debug, Default)]
 pub(super) struct Queries {
-    /// Rounded where keys are.
+    /// Rounded if keys are.
     pub words: Vec<f32>,
-    /// `[rows, dim / 2]`, where the machine multiplies them.
+    /// `[rows, dim / 2]`, if the machine multiplies pairs.
     pairs: Vec<u32>,
 }
 
 impl Queries {
-    /// Makes `words` ready for keys of this format.
+    /// Prepares `words` for keys of this format.
     pub fn prepare(&mut self, dim: usize, format: Format) {
         if !format.is_multiplied_in_bf16() {
             return;
@@ -108,7 +110,7 @@ impl Queries {
     }
 }
 
-/// Some rows of a product, and where they are written.
+/// Some rows of a product, and their destination.
 #[derive(Clone, Copy)]
 pub(super) struct Into {
     pub rows: usize,
@@ -117,7 +119,7 @@ pub(super) struct Into {
 }
 
 impl KeyValues {
-    /// Of a decoder whose linear layers have this format.
+    /// For a decoder whose linear layers have this format.
     pub fn new(heads: Heads, format: Format) -> Self {
         let held = match format.is_multiplied_in_bf16() {
             true => KvData::Pairs(vec![Head::default(); heads.kv]),
@@ -141,7 +143,7 @@ impl KeyValues {
         }
     }
 
-    /// What they are rounded to.
+    /// The type they are rounded to.
     pub fn format(&self) -> Format {
         match self.held {
             KvData::Words(_) => Format::F32,
@@ -156,7 +158,7 @@ impl KeyValues {
         }
     }
 
-    /// What [`Self::bytes`] says where this many tokens are held.
+    /// The value of [`Self::bytes`] with this many tokens.
     pub fn bytes_for(heads: Heads, format: Format, tokens: usize) -> usize {
         let words = match format.is_multiplied_in_bf16() {
             true => room(tokens) * heads.dim.div_ceil(2) + room(tokens) / 2 * heads.dim,
@@ -165,7 +167,8 @@ impl KeyValues {
         heads.kv * words * size_of::<f32>()
     }
 
-    /// Appends tokens: `keys` and `values` are `[tokens, kv heads, dim]`. There will be `expected` tokens, or more.
+    /// Appends tokens: `keys` and `values` are `[tokens, kv heads, dim]`. The final number of tokens is
+    /// `expected` or more.
     pub fn extend(&mut self, keys: &[f32], values: &[f32], expected: usize) {
         let (dim, half) = (self.dim, self.dim.div_ceil(2));
         let width = dim * self.heads();

@@ -1,8 +1,9 @@
 //! Causal grouped-query attention of many rows over a tree of segments.
 //!
-//! Rows of several sequences attend together to the keys they share: one matrix product per segment, not per sequence.
-//! The scores of a row over its whole path stand side by side before the softmax, and its sum over values is one chain in
-//! the order of the keys, in bf16 too: how the path is cut into segments changes no bit of the result.
+//! Rows of several sequences attend together to their shared keys: one matrix product per segment, not per
+//! sequence. The scores of a row over its whole path are contiguous before the softmax. Its sum over values
+//! is one chain in the order of the keys, in bf16 too. So the split of the path into segments changes no bit
+//! of the result.
 
 mod backward;
 mod key_values;
@@ -16,7 +17,7 @@ pub use backward::attend_backward;
 pub use key_values::KeyValues;
 use key_values::{Into, Queries};
 
-/// Query tokens worked on at a time, so that their scores stay in cache.
+/// Query tokens per block, so that their scores stay in cache.
 const BLOCK: usize = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +47,7 @@ pub struct Span<'a> {
 }
 
 impl Span<'_> {
-    /// The part of this span in a block of rows: the rows, and how many keys the furthest of them sees.
+    /// The part of this span in a block of rows: the rows, and the number of keys that the last of them sees.
     fn within(&self, block: &Range<usize>, positions: &[u32]) -> Option<(Range<usize>, usize)> {
         let rows = self.rows.start.max(block.start)..self.rows.end.min(block.end);
         let furthest = positions.get(rows.clone())?.iter().max()?;
@@ -55,12 +56,12 @@ impl Span<'_> {
     }
 }
 
-/// What all these spans hold their keys and values in.
+/// The key-value format of all these spans.
 fn format(spans: &[Span<'_>]) -> Format {
     spans.first().map_or(Format::F32, |span| span.kv.format())
 }
 
-/// The scratch of one block of rows for one kv head; query rows are ordered by token, then head.
+/// The scratch of one block of rows for one kv head. Query rows are ordered by token, then head.
 #[derive(Default)]
 struct Scratch {
     columns: usize,
@@ -83,7 +84,7 @@ fn gather(from: &[f32], block: &Range<usize>, head: usize, heads: Heads, scale: 
     }
 }
 
-/// The reverse of [`gather`].
+/// The inverse of [`gather`].
 fn scatter(from: &[f32], block: &Range<usize>, head: usize, heads: Heads, into: team::Shared) {
     let width = heads.group() * heads.dim;
     for (token, from) in block.clone().zip(from.chunks_exact(width)) {
@@ -133,13 +134,13 @@ fn blocks(rows: usize) -> impl Iterator<Item = Range<usize>> {
 
 /// Attention of every row over the keys of its path up to its own position.
 ///
-/// `q`, `out`: `[rows, query heads, dim]`; `positions`: `[rows]`. Spans stand with parents before children, and
-/// together give every row the keys `0..=position` exactly once.
+/// `q`, `out`: `[rows, query heads, dim]`; `positions`: `[rows]`. Parent spans precede children. Together the
+/// spans give every row the keys `0..=position` exactly once.
 pub fn attend(q: &[f32], positions: &[u32], spans: &[Span<'_>], heads: Heads, out: &mut [f32]) {
     let out = team::Shared::new(out);
     let blocks: Vec<_> = blocks(positions.len()).collect();
     let threads = team::threads(work(positions, heads));
-    // Late blocks see most: begin with them.
+    // Late blocks see the most keys, so they go first.
     team::share(threads, blocks.len() * heads.kv, |index| {
         let (block, head) = (&blocks[blocks.len() - 1 - index / heads.kv], index % heads.kv);
         SCRATCH
@@ -151,7 +152,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Multiply-adds of attention, about.
+/// Approximate multiply-adds of attention.
 fn work(positions: &[u32], heads: Heads) -> usize {
     let seen: usize = positions.iter().map(|position| *position as usize + 1).sum();
     2 * seen * heads.query * heads.dim

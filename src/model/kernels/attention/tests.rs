@@ -54,7 +54,7 @@ fn gradients_in_bf16_differ_from_those_in_f32_by_its_rounding() {
     }
 }
 
-/// The norm of the difference, relative to that of what is expected.
+/// The norm of the difference, relative to the norm of the expected values.
 fn error(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v * v)).sum::<f64>().sqrt();
@@ -76,13 +76,14 @@ fn attention_in_bf16_and_its_gradients_are_those_of_autograd_through_rounded_key
     let spans = [Span { rows: 0..rows, first: 0, kv: &kv }];
     let mut out = vec![0.0; q.len()];
     attend(&q, &positions, &spans, heads, &mut out);
-    // Probabilities that lie between two numbers of bf16 may be rounded the other way.
+    // Probabilities halfway between two bf16 numbers may be rounded the other way.
     assert!(error(&out, &of("out")) < 3e-4, "{}", error(&out, &of("out")));
     let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]);
     let into = (&mut dq[..], &mut dk[..], &mut dv[..]);
     attend_backward((&q, &k, &v), &positions, &spans, &[0], heads, &out, &dout, into);
-    // Autograd subtracts the mean of dloss_dlogp by probabilities as they are, we by the rounded ones that made `out`. Where the
-    // machine multiplies pairs, probabilities, dloss_dlogp and `dout` are rounded beside.
+    // Autograd subtracts the mean of dloss_dlogp by unrounded probabilities. The kernels use the rounded ones
+    // that made `out`. If the machine multiplies pairs, probabilities, dloss_dlogp and `dout` are rounded
+    // too.
     let bound = if multiplies_bf16() { 6e-3 } else { 2e-3 };
     for (name, found) in [("dq", dq), ("dk", dk), ("dv", dv)] {
         let error = error(&found, &of(name));
@@ -90,7 +91,7 @@ fn attention_in_bf16_and_its_gradients_are_those_of_autograd_through_rounded_key
     }
 }
 
-/// Attention of the last rows of a path of 77 tokens that is cut into segments before these.
+/// Attention of the last rows of a path of 77 tokens. The tokens before them are split into segments.
 fn cut(format: Format, cuts: &[usize], rows: Range<usize>) -> Vec<f32> {
     const PATH: usize = 77;
     let (wide, narrow) = (HEADS.query * HEADS.dim, HEADS.kv * HEADS.dim);

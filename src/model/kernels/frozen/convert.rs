@@ -1,4 +1,4 @@
-//! From the formats weights are held in to the words products multiply, and tiles turned.
+//! Converts stored formats to the words of products, and transposes tiles.
 
 use super::super::{LANES, Level, PANEL, multiversion};
 
@@ -37,8 +37,8 @@ pub fn rounded(value: f32) -> u32 {
 }
 
 multiversion! {
-    /// Rows of `k` values, a stride apart, as pairs of bf16 along the row: `[rows, k / 2]`, the first of a pair in the
-    /// upper half. An odd row ends with 0.
+    /// Rows of `k` values, a stride apart, as pairs of bf16 along the row: `[rows, k / 2]`, the first of a
+    /// pair in the upper half. An odd row ends with 0.
     pub fn to_pairs(x: &[f32], stride: usize, k: usize, out: &mut [u32]) {
         for (row, out) in out.chunks_exact_mut(k.div_ceil(2)).enumerate() {
             let (pairs, rest) = x[row * stride..][..k].as_chunks::<2>();
@@ -54,8 +54,8 @@ multiversion! {
 }
 
 multiversion! {
-    /// `rows` rows of this width, a stride apart, as pairs of neighbours: `[rows / 2, width]`, the first in the upper half.
-    /// An odd last row is paired with zeros.
+    /// `rows` rows of this width, a stride apart, as pairs of neighbours: `[rows / 2, width]`, the first in
+    /// the upper half. An odd last row is paired with zeros.
     pub fn rows_to_pairs(x: &[f32], stride: usize, rows: usize, width: usize, out: &mut Vec<u32>) {
         out.resize(rows.div_ceil(2) * width, 0);
         for (pair, out) in out.chunks_exact_mut(width).enumerate() {
@@ -100,7 +100,7 @@ pub fn decode_pair(codes: &[u8], scales: &[f32], out: &mut [u32]) {
 /// The value of a half-precision number.
 #[inline(always)]
 pub fn half_value(bits: u32) -> f32 {
-    // Moved into f32's fields the exponent is 112 too small; a product mends it, for subnormals too.
+    // In f32's fields the exponent is 112 too small. A multiplication corrects it, for subnormals too.
     let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23);
     f32::from_bits(magnitude.to_bits() | (bits & 0x8000) << 16)
 }
@@ -229,7 +229,7 @@ mod avx512 {
                 r[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(pd(t[i + 1]), pd(t[i + 3])));
                 r[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(pd(t[i + 1]), pd(t[i + 3])));
             }
-            // r[4 q + c] holds column c of each quarter for rows 4 q..4 q + 4: gather the quarters.
+            // r[4 q + c] contains column c of each quarter for rows 4 q..4 q + 4: gather the quarters.
             for c in 0..4 {
                 let (a, b) = (r[c], r[c + 4]);
                 let (d, e) = (r[c + 8], r[c + 12]);

@@ -1,7 +1,8 @@
-//! Weights that are not trained, held once in the layout of the product, in 32, 16 or 4 bits.
+//! Frozen weights, stored once in the layout of the product, in 32, 16 or 4 bits.
 //!
-//! The forward product reads panels of 32 outputs as they lie; the backward product turns tiles of them into rows in a
-//! scratch that stays in cache. Formats narrower than the product's words are widened into the same scratch.
+//! The forward product reads panels of 32 outputs as stored. The backward product transposes tiles of them
+//! into a scratch buffer that stays in cache. Formats narrower than the product's words are widened into the
+//! same buffer.
 
 pub(super) mod convert;
 #[cfg(test)]
@@ -23,7 +24,7 @@ use super::{
     tile::{Accumulate, Block},
 };
 
-/// How a frozen weight is held, and what its products are computed in. Sums are always `f32`.
+/// The storage format of a frozen weight, and the format of its products. Sums are always `f32`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
@@ -33,17 +34,18 @@ pub enum Format {
     F16,
     /// Products in bf16: the other factor is rounded to bf16 too.
     Bf16,
-    /// Four bits by normal quantiles, a scale per 64 values of a row (Dettmers et al. 2023); products in bf16.
+    /// Four bits by normal quantiles, a scale per 64 values of a row (Dettmers et al. 2023). Products in
+    /// bf16.
     Nf4,
 }
 
 impl Format {
-    /// Whether products round the other factor to bf16. Keys and values of such a decoder are held in it too.
+    /// Whether products round the other factor to bf16. Such a decoder's keys and values are in bf16 too.
     pub fn is_multiplied_in_bf16(self) -> bool {
         matches!(self, Self::Bf16 | Self::Nf4)
     }
 
-    /// How embedding and output projection are held beside linears of this format: never in less than 16 bits.
+    /// The format of embedding and output projection with linears of this format: at least 16 bits.
     pub fn at_the_ends(self) -> Self {
         if self == Self::Nf4 { Self::Bf16 } else { self }
     }
@@ -69,7 +71,7 @@ impl Format {
     }
 }
 
-/// Rows of a backward product worked on at a time: more than forward, since each block turns the weight anew.
+/// Rows per block of a backward product: more than forward, since each block transposes the weight again.
 const TURNED_ROWS: usize = 4 * ROWS;
 /// Values of a row that share a scale in [`Format::Nf4`].
 const BLOCK: usize = 64;
@@ -93,7 +95,7 @@ enum Data {
     Codes(Vec<u8>, Vec<f32>),
 }
 
-/// A factor of a product in the words the kernel multiplies.
+/// A factor of a product in the words of the kernel.
 enum Words<'a> {
     Given(&'a [f32]),
     /// Rounded to bf16, for kernels that multiply `f32`.
@@ -111,8 +113,8 @@ impl Words<'_> {
         }
     }
 
-    /// As [`super::gemm()`] adds. Where factors are rounded to bf16, a sum is one chain: a word holds two values or one,
-    /// and its rounding is nothing beside theirs.
+    /// Adds like [`super::gemm()`]. If factors are rounded to bf16, a sum is one chain: a word has two values
+    /// or one, and the chain's rounding is negligible compared with theirs.
     fn accumulate(&self, accumulate: bool) -> [Accumulate; 2] {
         match self {
             Self::Given(_) => Accumulate::Sum.blocks(accumulate),
@@ -122,14 +124,14 @@ impl Words<'_> {
 }
 
 impl Frozen {
-    /// Holds a weight `[n, k]` in this format; `row(i, out)` writes its row `i`.
+    /// Stores a weight `[n, k]` in this format. `row(i, out)` writes its row `i`.
     pub fn new(format: Format, n: usize, k: usize, mut row: impl FnMut(usize, &mut [f32])) -> Self {
         let (panels, pairs) = (n.div_ceil(PANEL), k.div_ceil(2));
         let mut data = match format {
             Format::F32 => Data::Words(vec![0.0; panels * k * PANEL]),
             Format::F16 | Format::Bf16 => Data::Pairs(vec![0; panels * pairs * PANEL]),
             Format::Nf4 => Data::Codes(
-                // Both codes of a byte say 0.
+                // Both codes of a byte mean 0.
                 vec![0x77; panels * pairs * PANEL],
                 vec![0.0; panels * k.div_ceil(BLOCK) * PANEL],
             ),
@@ -182,7 +184,7 @@ impl Frozen {
         self.format
     }
 
-    /// Bytes held.
+    /// Bytes in memory.
     pub fn bytes(&self) -> usize {
         match &self.data {
             Data::Words(words) => size_of_val(words.as_slice()),
@@ -316,7 +318,7 @@ impl Frozen {
 
     fn backward_run(&self, m: usize, a: &Words<'_>, run: Range<usize>, dx: team::Shared, accumulate: bool) {
         let (depth, accumulate) = (self.depth(a, self.n), a.accumulate(accumulate));
-        // Outputs that a word spans.
+        // Outputs per word.
         let span = if matches!(a, Words::Pairs(_)) { 2 } else { 1 };
         let mut scratch = vec![0.0f32; DEPTH * PANEL];
         for row in (0..m).step_by(TURNED_ROWS) {
@@ -356,7 +358,7 @@ impl Frozen {
         if matches!(words, Words::Pairs(_)) { count.div_ceil(2) } else { count }
     }
 
-    /// A factor `[m, k]` as this format's product takes it.
+    /// A factor `[m, k]` in the form for this format's product.
     fn words<'a>(&self, x: &'a [f32], m: usize, k: usize) -> Words<'a> {
         match self.format {
             Format::F32 | Format::F16 => Words::Given(x),
@@ -392,7 +394,7 @@ impl Frozen {
         }
     }
 
-    /// Values `span` of the inputs for 32 outputs, as `f32`: `[span, 32]`. The span begins at an even input.
+    /// Values `span` of the inputs for 32 outputs, as `f32`: `[span, 32]`. The span starts at an even input.
     fn widened(&self, panel: usize, span: Range<usize>, pairs: &mut Vec<u32>, out: &mut [f32]) {
         let range = span.start / 2..span.end.div_ceil(2);
         let held = self.k.div_ceil(2);
@@ -413,7 +415,7 @@ impl Frozen {
         }
     }
 
-    /// Asks for the tile that is turned next.
+    /// Prefetches the tile that is transposed next.
     fn fetch(&self, panel: usize, column: usize) {
         #[cfg(target_arch = "x86_64")]
         if column < self.k {
@@ -433,8 +435,8 @@ impl Frozen {
         let _ = (panel, column);
     }
 
-    /// The tile of 32 outputs (those of `panel`) and 32 inputs from `column` on, outputs first: `[32, 32]` values, or
-    /// `[16, 32]` pairs of outputs. What lies beyond the weight is 0.
+    /// The tile of 32 outputs (those of `panel`) and 32 inputs from `column` on, outputs first: `[32, 32]`
+    /// values, or `[16, 32]` pairs of outputs. Padded with 0 beyond the weight.
     fn tile(&self, panel: usize, column: usize, pairs: bool, out: &mut [f32]) {
         let held = self.k.div_ceil(2);
         self.fetch(panel, column + PANEL);

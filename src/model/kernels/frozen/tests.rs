@@ -29,7 +29,7 @@ fn rounded_to(format: Format, x: &[f32]) -> Vec<f32> {
     x
 }
 
-/// The product that this format's is to equal: in bf16 a sum is one chain.
+/// The expected product of this format: in bf16 a sum is one chain.
 fn product(
     format: Format,
     m: usize,

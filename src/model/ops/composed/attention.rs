@@ -1,5 +1,5 @@
-//! Attention as masked softmaxes over tiles of scores, merged by their log-sum-exp (Dao et al. 2022): no more than a
-//! tile of scores exists at once, forward or backward.
+//! Attention as masked softmaxes over tiles of scores, merged by their log-sum-exp (Dao et al. 2022). At most
+//! one tile of scores exists at once, forward or backward.
 
 use std::ops::Range;
 
@@ -8,12 +8,13 @@ use candle_core::{D, DType, Result, Tensor};
 use super::{MaskSpans, Piece, Tile, softmax};
 use crate::model::kernels::Heads;
 
-/// What a row's log-sum-exp is at least, be it that it sees no key of a tile: finite, so that differences are.
+/// Lower bound of a row's log-sum-exp, even if it sees no key of a tile. Finite, so that differences are
+/// finite.
 const NOTHING: f64 = -1e30;
-/// Less than any sum of exponentials that are not all 0, of which one is 1.
+/// Less than any sum of exponentials that are not all 0, since one of them is 1.
 const TINY: f64 = 1e-30;
 
-/// These ranges of rows, one after another.
+/// Concatenates these ranges of rows.
 pub fn rows(x: &Tensor, ranges: &[Range<usize>]) -> Result<Tensor> {
     let parts = ranges.iter().map(|range| x.narrow(0, range.start, range.len()));
     Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 0)
@@ -27,7 +28,7 @@ fn by_head(x: &Tensor, heads: Heads) -> Result<Tensor> {
     x.permute((1, 2, 0, 3))?.contiguous()?.reshape((heads.kv, group * tokens, heads.dim))
 }
 
-/// The reverse of [`by_head`].
+/// The inverse of [`by_head`].
 fn by_token(x: &Tensor, tokens: usize, heads: Heads) -> Result<Tensor> {
     let (_, rows, _) = x.dims3()?;
     let group = rows / tokens;
@@ -35,7 +36,8 @@ fn by_token(x: &Tensor, tokens: usize, heads: Heads) -> Result<Tensor> {
     x.contiguous()?.reshape((tokens, heads.kv * group * heads.dim))
 }
 
-/// `[kv, group · rows, keys]` from queries and keys by head, −∞ where a row does not see a key; queries are scaled.
+/// `[kv, group · rows, keys]` from queries and keys by head; −∞ where a row does not see a key. Queries are
+/// scaled.
 fn scores(q: &Tensor, k: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
     let scores = q.matmul(&k.transpose(1, 2)?)?;
     let Some(mask) = mask else { return Ok(scores) };
@@ -48,7 +50,7 @@ fn scale(heads: Heads) -> f64 {
     1.0 / (heads.dim as f64).sqrt()
 }
 
-/// Attention over some of the keys: the mean of their values, and the log-sum-exp of their scores.
+/// Attention over some of the keys: the weighted mean of their values, and the log-sum-exp of their scores.
 pub struct Part {
     /// `[.., rows, dim]`
     pub out: Tensor,
@@ -56,7 +58,7 @@ pub struct Part {
     pub lse: Tensor,
 }
 
-/// Exponentials of the scores less a maximum, and the log-sum-exp, which is finite.
+/// Exponentials of the scores minus a maximum, and the log-sum-exp, which is finite.
 fn exps(scores: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
     let most = scores.max_keepdim(D::Minus1)?.maximum(NOTHING)?;
     let exps = scores.broadcast_sub(&most)?.exp()?;
@@ -81,13 +83,13 @@ impl Part {
     }
 }
 
-/// Rounded to the type that keys and values are held in.
+/// Rounded to the type of keys and values.
 fn rounded(x: &Tensor, held: DType) -> Result<Tensor> {
     x.to_dtype(held)?.to_dtype(DType::F32)
 }
 
-/// `keys` gives keys and values of pieces of spans, one after another: `[keys, kv · dim]`. Queries, keys and values are
-/// rounded to the type in which keys and values are held; products are in `f32`.
+/// `keys` returns keys and values of pieces of spans, concatenated: `[keys, kv · dim]`. Queries, keys and
+/// values are rounded to the type of keys and values. Products are in `f32`.
 pub fn attend(
     q: &Tensor,
     mask: &[MaskSpans],
@@ -125,9 +127,10 @@ pub fn attend(
     Tensor::cat(&mask.iter().map(block).collect::<Result<Vec<_>>>()?, 0)
 }
 
-/// Gradients of q, k and v; `keys` gives pieces of spans as ranges of the rows of `k`.
+/// Gradients of q, k and v. `keys` returns pieces of spans as ranges of the rows of `k`.
 ///
-/// What was rounded has the gradient of its rounded value. Where a block has several tiles, the log-sum-exp of its rows is computed once more: one product in six.
+/// A rounded value passes its gradient through unchanged. If a block has several tiles, the log-sum-exp of
+/// its rows is recomputed: one product in six.
 pub fn attend_backward(
     (q, k, v): (&Tensor, &Tensor, &Tensor),
     mask: &[MaskSpans],
@@ -143,7 +146,8 @@ pub fn attend_backward(
         let own = |x: &Tensor| by_head(&rows(x, std::slice::from_ref(&spans.rows))?, heads);
         let scaled = rounded(&(own(q)? * scale(heads))?, held)?;
         let (out, dout) = (own(out)?, own(dout)?);
-        // Σ p · dp of a row is the product of its result with that result's gradient (Dao et al. 2022, appendix B).
+        // Σ p · dp of a row is the dot product of its result with that result's gradient (Dao et al. 2022,
+        // appendix B).
         let along = (&out * &dout)?.sum_keepdim(D::Minus1)?;
         let seen = |tile: &Tile| {
             scores(&scaled, &by_head(&rows(k, &keys(&tile.pieces))?, heads)?, tile.mask.as_ref())
@@ -173,7 +177,7 @@ pub fn attend_backward(
     Ok((Tensor::cat(&dq, 0)?, dk, dv))
 }
 
-/// Of rows whose scores come in tiles.
+/// For rows whose scores come in tiles.
 fn log_sum_exp(tiles: impl Iterator<Item = Result<Tensor>>) -> Result<Tensor> {
     let mut total: Option<Tensor> = None;
     for scores in tiles {
@@ -190,7 +194,7 @@ fn log_sum_exp(tiles: impl Iterator<Item = Result<Tensor>>) -> Result<Tensor> {
     total.ok_or_else(|| candle_core::Error::msg("rows that see no key"))
 }
 
-/// Adds rows one after another to these ranges.
+/// Adds consecutive rows to these ranges.
 fn add_by_token(into: &Tensor, ranges: &[Range<usize>], rows: &Tensor) -> Result<()> {
     let mut start = 0;
     for range in ranges {
@@ -224,7 +228,7 @@ mod tests {
         Tensor::from_vec(values.collect::<Vec<_>>(), (rows, heads * HEADS.dim), &Device::Cpu).unwrap()
     }
 
-    /// Sequences that part after 30, 45 and 50 tokens.
+    /// Sequences that branch after 30, 45 and 50 tokens.
     fn tree() -> TokenTree {
         let tokens =
             |count: u32, seed: u32| (0..count).map(|i| i * i % 83 + 100 * seed).collect::<Vec<u32>>();
@@ -253,7 +257,7 @@ mod tests {
 
     #[test]
     fn tiles_merged_are_the_attention_of_the_kernels_forward_and_backward() {
-        // In bf16 the kernels round probabilities too, and what the gradients are made of.
+        // In bf16 the kernels also round probabilities and the inputs of the gradients.
         for (format, bound) in [(Format::F32, 1e-5), (Format::Bf16, 1e-2)] {
             let expected = over_tree(TileSize::TREE, format);
             let _forced = force();

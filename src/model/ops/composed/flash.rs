@@ -1,5 +1,5 @@
-//! The forward kernel of candle-flash-attn for sequences of variable length, with the log-sum-exp that merging needs
-//! and the crate's own functions keep to themselves.
+//! The forward kernel of candle-flash-attn for sequences of variable length. It returns the log-sum-exp,
+//! which merging needs and the crate's own functions do not return.
 
 #![expect(unsafe_code, reason = "the kernel is a C function")]
 
@@ -14,14 +14,14 @@ use candle_core::{
     },
     op::BackpropOp,
 };
-// The library that holds the kernel.
+// The library that contains the kernel.
 use candle_flash_attn as _;
 use half::{bf16, f16};
 
 use super::{Part, Sequences};
 
 unsafe extern "C" {
-    /// As `kernels/flash_api.cu` of candle-flash-attn 0.11 defines it.
+    /// As defined in `kernels/flash_api.cu` of candle-flash-attn 0.11.
     fn run_mha(
         q: *const c_void,
         k: *const c_void,
@@ -71,10 +71,10 @@ unsafe extern "C" {
     );
 }
 
-/// Widest heads the kernel takes; their width is a multiple of 8.
+/// Widest heads that the kernel supports. Their width is a multiple of 8.
 const WIDEST: usize = 256;
 
-/// Whether the kernel takes heads of this width on this device.
+/// Whether the kernel supports heads of this width on this device.
 pub fn takes(device: &candle_core::Device, dim: usize) -> bool {
     device.is_cuda() && dim.is_multiple_of(8) && dim <= WIDEST
 }
@@ -123,8 +123,8 @@ fn typed<T: CudaDType + DeviceRepr + ValidAsZeroBits>(of: &Sequences, is_bf16: c
         let (starts_k, _starts_k) = starts_k.device_ptr(&stream);
         let (out, _out) = out.device_ptr_mut(&stream);
         let (lse, _lse) = lse.device_ptr_mut(&stream);
-        // SAFETY: pointers are to tensors of these shapes on the stream's device, contiguous, and held until the call
-        // is queued; `lengths` add up to their rows; the results were allocated for `rows`.
+        // SAFETY: the pointers are to contiguous tensors of these shapes on the stream's device, which live
+        // until the call is queued. `lengths` add up to their rows. The results were allocated for `rows`.
         unsafe {
             run_mha(
                 q as _,
@@ -162,7 +162,7 @@ fn typed<T: CudaDType + DeviceRepr + ValidAsZeroBits>(of: &Sequences, is_bf16: c
                 is_bf16,
                 c_int::from(of.causal),
                 1,
-                // Without a window; of causal sequences the one that ends at the row.
+                // No window. For causal sequences, the window that ends at the row.
                 if of.causal { longest_k as c_int } else { -1 },
                 if of.causal { 0 } else { -1 },
                 0.0,

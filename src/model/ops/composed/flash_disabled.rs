@@ -1,4 +1,4 @@
-//! Stands in for `flash.rs` in builds without it.
+//! Replaces `flash.rs` in builds without it.
 
 use candle_core::{Device, Result, bail};
 

@@ -1,10 +1,10 @@
-//! What rows of a step or a tree see, cut into tiles of bounded size, and the caches that hold it.
+//! The attention masks of a step or a tree, in tiles of bounded size, and the caches for them.
 
 use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
 
-/// Rows a cache begins with; it doubles when it is full.
+/// Initial rows of a cache. It doubles when it is full.
 const FIRST_ROWS: usize = 32;
 
 /// A tensor that grows by rows.
@@ -17,7 +17,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// What is added is rounded to this type.
+    /// Added rows are rounded to this type.
     pub fn new(dtype: DType) -> Self {
         Self { held: None, dtype, len: 0 }
     }
@@ -30,12 +30,12 @@ impl Rows {
         self.len
     }
 
-    /// Bytes held.
+    /// Bytes in memory.
     pub fn bytes(&self) -> usize {
         self.held.as_ref().map_or(0, |held| held.elem_count() * held.dtype().size_in_bytes())
     }
 
-    /// What [`Self::bytes`] says where this many rows of this width are held.
+    /// The value of [`Self::bytes`] with this many rows of this width.
     pub fn bytes_for(width: usize, rows: usize, dtype: DType) -> usize {
         match rows {
             0 => 0,
@@ -71,7 +71,7 @@ impl Rows {
     }
 }
 
-/// Most rows whose scores are computed at once, and most keys.
+/// Most rows, and most keys, whose scores are computed at once.
 #[derive(Debug, Clone, Copy)]
 pub struct TileSize {
     pub rows: usize,
@@ -81,22 +81,22 @@ pub struct TileSize {
 impl TileSize {
     /// In training, where neighbours share most of their keys: 64 million scores with 32 heads.
     pub const TREE: Self = Self { rows: 512, keys: 4096 };
-    /// In sampling, where each conversation has keys of its own.
+    /// In sampling, where each conversation has its own keys.
     pub const STEP: Self = Self { rows: 64, keys: 32768 };
 }
 
-/// Keys of a span: its index and which of its keys.
+/// Keys of a span: its index and a range of its keys.
 pub type Piece = (usize, Range<usize>);
 
-/// Keys that a block of rows sees, in part or as a whole.
+/// Keys that a block of rows sees, partly or fully.
 #[derive(Debug)]
 pub struct Tile {
     pub pieces: Vec<Piece>,
-    /// `[rows, keys]`: 0 where the row sees the key, −∞ elsewhere; none where all see all.
+    /// `[rows, keys]`: 0 where the row sees the key, −∞ elsewhere; none if every row sees all keys.
     pub mask: Option<Tensor>,
 }
 
-/// What a block of rows sees.
+/// The keys that a block of rows sees.
 #[derive(Debug)]
 pub struct MaskSpans {
     pub rows: Range<usize>,
@@ -106,7 +106,7 @@ pub struct MaskSpans {
 /// Rows that attend to a span, the position of its first key, and its keys.
 pub type Seen = (Range<usize>, usize, usize);
 
-/// A block of rows, and how many of a span's first keys each sees.
+/// A block of rows, and how many of a span's first keys each row sees.
 struct Block<'a> {
     rows: Range<usize>,
     positions: &'a [u32],
@@ -124,7 +124,7 @@ impl Block<'_> {
         (self.positions[row] as usize + 1).saturating_sub(first).min(keys)
     }
 
-    /// Of each span that any row sees: its index, the keys that every row sees, and those that any does.
+    /// For each span that any row sees: its index, the keys that every row sees, and those that any row sees.
     fn found(&self) -> Vec<(usize, usize, usize)> {
         let of = |span: usize| {
             let most = self.within(span).map(|row| self.seen(row, span)).max().unwrap_or(0);
@@ -155,8 +155,9 @@ impl Block<'_> {
     }
 }
 
-/// The blocks of these rows. Where all that a block sees fits a tile, it is one; else what every row sees is apart
-/// from the rest, and only the rest has a mask: masks never grow to the size of a score matrix.
+/// The blocks of these rows. If all keys that a block sees fit a tile, they form one tile. Otherwise the keys
+/// that every row sees are separate, and only the rest has a mask. So masks never reach the size of a score
+/// matrix.
 pub fn mask(positions: &[u32], spans: &[Seen], size: TileSize, device: &Device) -> Result<Vec<MaskSpans>> {
     let mut mask = Vec::new();
     for start in (0..positions.len()).step_by(size.rows) {
@@ -177,7 +178,7 @@ pub fn mask(positions: &[u32], spans: &[Seen], size: TileSize, device: &Device) 
     Ok(mask)
 }
 
-/// Pieces in groups of at most so many keys; what is empty is left out.
+/// Groups pieces by at most this many keys. Omits empty ones.
 fn cut(pieces: Vec<Piece>, most: usize) -> Vec<Vec<Piece>> {
     let mut groups: Vec<Vec<Piece>> = Vec::new();
     let mut room = 0;

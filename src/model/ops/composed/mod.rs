@@ -1,7 +1,8 @@
-//! The operations composed of candle's: for tensors on a device that no kernel of ours computes on.
+//! Operations composed of candle's, for tensors on devices without our own kernels.
 //!
-//! What they mean is what the kernels mean; their bits are the device's, and may differ with the number of rows. They
-//! work on CPU tensors too, so that tests hold them against the kernels and against PyTorch without a device.
+//! They have the same meaning as the kernels. Their bits depend on the device, and may differ with the number
+//! of rows. They also work on CPU tensors, so tests compare them with the kernels and with PyTorch without a
+//! device.
 
 mod attention;
 #[cfg_attr(not(feature = "flash-attn"), path = "flash_disabled.rs")]
@@ -22,8 +23,8 @@ thread_local! {
     static FORCED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Whether CPU tensors take this path: on the present thread of a test, and in a process with `MCPRL_KERNELS=composed`,
-/// which rehearses on the CPU what a device is given.
+/// Whether CPU tensors take this path: on the current thread of a test, and in a process with
+/// `MCPRL_KERNELS=composed`, which simulates a device on the CPU.
 pub fn forced() -> bool {
     #[cfg(test)]
     return FORCED.get();
@@ -34,7 +35,7 @@ pub fn forced() -> bool {
     }
 }
 
-/// CPU tensors of this thread take this path until the guard falls.
+/// CPU tensors of this thread take this path until the guard is dropped.
 #[cfg(test)]
 pub fn force() -> Forced {
     FORCED.set(true);
@@ -51,7 +52,7 @@ impl Drop for Forced {
     }
 }
 
-/// Overwrites a tensor's values, as every handle to them sees.
+/// Overwrites a tensor's values for all its handles.
 pub fn assign(into: &Tensor, values: &Tensor) -> Result<()> {
     into.slice_set(&values.contiguous()?, 0, 0)
 }
@@ -112,7 +113,8 @@ pub fn split(x: &Tensor, widths: &[usize]) -> Result<Vec<Tensor>> {
     widths.iter().map(&mut part).collect()
 }
 
-/// Rows of the length of a norm's weight, over the root of their mean square, and that root: `[n, width]`, `[n, 1]`.
+/// Rows of the length of a norm's weight, divided by the root of their mean square, and that root: `[n,
+/// width]`, `[n, 1]`.
 fn normed(x: &Tensor, width: usize, epsilon: f32) -> Result<(Tensor, Tensor)> {
     let x = x.reshape(((), width))?;
     let root = (x.sqr()?.mean_keepdim(1)? + f64::from(epsilon))?.sqrt()?;
@@ -153,8 +155,8 @@ pub fn silu_mul_backward(gate: &Tensor, up: &Tensor, dout: &Tensor) -> Result<(T
     Ok((((dout * up)? * slope)?, (dout * silu)?))
 }
 
-/// Rotates the first `2 · half` values of each head of `x` (`[tokens, heads · head]`) in place; cosines and sines are
-/// `[tokens, half]`.
+/// Rotates the first `2 · half` values of each head of `x` (`[tokens, heads · head]`) in place. Cosines and
+/// sines are `[tokens, half]`.
 pub fn rotate(x: &Tensor, (head, half): (usize, usize), cos: &Tensor, sin: &Tensor) -> Result<()> {
     let (tokens, columns) = x.dims2()?;
     let heads = x.reshape((tokens, columns / head, head))?;
@@ -170,17 +172,17 @@ pub fn rotate(x: &Tensor, (head, half): (usize, usize), cos: &Tensor, sin: &Tens
     assign(x, &Tensor::cat(&parts, 2)?.reshape((tokens, columns))?)
 }
 
-/// `x·Wᵀ` in `f32`; where `W` is held in another type, `x` is rounded to it first.
+/// `x·Wᵀ` in `f32`. If `W` has another type, `x` is first rounded to it.
 pub fn product(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     x.to_dtype(weight.dtype())?.matmul(&weight.t()?)?.to_dtype(DType::F32)
 }
 
-/// `dy·W`, as [`product`].
+/// `dy·W`, like [`product`].
 pub fn product_backward(dy: &Tensor, weight: &Tensor) -> Result<Tensor> {
     dy.to_dtype(weight.dtype())?.matmul(weight)?.to_dtype(DType::F32)
 }
 
-/// `exp(x − max)` of each row, the sum of them, and the maximum: `[rows, n]`, `[rows, 1]`, `[rows, 1]`.
+/// `exp(x − max)` of each row, their sum, and the maximum: `[rows, n]`, `[rows, 1]`, `[rows, 1]`.
 fn exps(x: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
     let most = x.max_keepdim(D::Minus1)?;
     let exps = x.broadcast_sub(&most)?.exp()?;
@@ -194,7 +196,7 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     exps.broadcast_div(&sum)
 }
 
-/// `[rows, most]`, short rows filled up with zeros.
+/// `[rows, most]`; short rows are padded with zeros.
 fn padded<T: candle_core::WithDType>(rows: &[Vec<T>], device: &Device) -> Result<Tensor> {
     let most = rows.iter().map(Vec::len).max().unwrap_or(0).max(1);
     let fill =

@@ -1,6 +1,6 @@
-//! Attention over a tree as runs of rows: each row sees all keys of the segments above its own, and its own up to
-//! itself. One call takes all runs that share no row; calls are merged by their log-sum-exp. This is what a kernel for
-//! sequences of variable length can compute, which knows no masks.
+//! Attention over a tree as runs of rows: each row sees all keys of the segments above its own, and its own
+//! segment's keys up to itself. One call computes all runs that share no row, and calls are merged by their
+//! log-sum-exp. A kernel for sequences of variable length without masks can compute this.
 
 use std::ops::Range;
 
@@ -16,16 +16,16 @@ pub struct Run {
     pub span: usize,
 }
 
-/// Runs that share no row, ascending. Each row sees all keys of its run's span; or where they are `causal`, the last row
-/// sees all and each row one more than the one before.
+/// Runs that share no row, ascending. Each row sees all keys of its run's span. If they are `causal`, the
+/// last row sees all keys and each row sees one more than the row before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Level {
     pub causal: bool,
     pub runs: Vec<Run>,
 }
 
-/// The levels of these spans: first the rows' own segments, which hold every row, then those above, level by level.
-/// None if the spans are no tree over the rows.
+/// The levels of these spans: first the rows' own segments, which contain every row, then those above, level
+/// by level. None if the spans are no tree over the rows.
 pub fn levels(positions: &[u32], spans: &[Seen]) -> Option<Vec<Level>> {
     let (mut own, mut above) = (Vec::new(), Vec::new());
     for (span, (of, first, keys)) in spans.iter().enumerate() {
@@ -49,7 +49,7 @@ pub fn levels(positions: &[u32], spans: &[Seen]) -> Option<Vec<Level>> {
         next = run.rows.end;
     }
     let mut levels = vec![Level { causal: true, runs: own }];
-    // Of runs that begin together the longer is further up.
+    // Of runs with the same start, the longer is further up.
     above.sort_by_key(|run| (run.rows.start, std::cmp::Reverse(run.rows.end)));
     for run in above {
         let free = |level: &&mut Level| level.runs.last().is_none_or(|last| last.rows.end <= run.rows.start);
@@ -61,9 +61,9 @@ pub fn levels(positions: &[u32], spans: &[Seen]) -> Option<Vec<Level>> {
     (next == positions.len()).then_some(levels)
 }
 
-/// Sequences of queries and the keys each sees, one after another.
+/// Concatenated sequences of queries, and the keys that each sees.
 pub struct Sequences {
-    /// `[rows, heads · dim]`, in the type that is multiplied.
+    /// `[rows, heads · dim]`, in the type of the products.
     pub q: Tensor,
     /// `[keys, kv heads · dim]`
     pub k: Tensor,
@@ -74,10 +74,12 @@ pub struct Sequences {
     pub heads: Heads,
 }
 
-/// Computes [`Sequences`]: `[rows, heads, dim]` and the log-sum-exp of the scaled scores, `[rows, heads, 1]`, in `f32`.
+/// Computes [`Sequences`]: `[rows, heads, dim]` and the log-sum-exp of the scaled scores, `[rows, heads, 1]`,
+/// in `f32`.
 pub type Kernel<'a> = &'a dyn Fn(&Sequences) -> Result<Part>;
 
-/// Attention of `q` (`[rows, heads · dim]`); `keys` gives keys and values of a span. All are rounded to `dtype` first.
+/// Attention of `q` (`[rows, heads · dim]`). `keys` returns keys and values of a span. All are first rounded
+/// to `dtype`.
 pub fn attend_runs(
     q: &Tensor,
     levels: &[Level],
@@ -183,7 +185,7 @@ mod tests {
         let stem = Level { causal: false, runs: vec![run(3..8, 0)] };
         let branch = Level { causal: false, runs: vec![run(5..6, 1)] };
         assert_eq!(levels(&positions, &spans), Some(vec![own, stem, branch]));
-        // In sampling the stem and what came before are cached: a new row sees what its segment holds already.
+        // In sampling, the stem and earlier tokens are cached: a new row sees the cached keys of its segment.
         let spans = [(0..2, 0, 3), (0..1, 3, 5), (1..2, 3, 2)];
         let own = Level { causal: true, runs: vec![run(0..1, 1), run(1..2, 2)] };
         let stem = Level { causal: false, runs: vec![run(0..2, 0)] };
