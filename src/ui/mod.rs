@@ -1,8 +1,8 @@
-//! The one door out: everything a person or a program reads of mcprl passes here.
+//! All output of mcprl, for people and for programs.
 //!
-//! Data goes to standard output, everything else to standard error. With `--json` both are JSON: one document (or one
-//! object per line for a run's events) on standard output, errors as one object on standard error. Nothing is said by
-//! colour alone, and JSON has none.
+//! Data goes to standard output, everything else to standard error. With `--json` both are JSON: one document
+//! (or one object per line for a run's events) on standard output, errors as one object on standard error.
+//! Colour never carries information of its own, and JSON has none.
 
 mod bars;
 mod closing;
