@@ -1,4 +1,4 @@
-//! What `run` and `plan` are asked alike: a run file, with what is to be different this time.
+//! The arguments that `run` and `plan` share: a run file and the changes to it for this run.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,8 @@ pub struct Asked {
     /// Change a value of the run file: `--set loop.train.iterations=2`.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Draw this stage's sample anew; of a loop's stage every iteration's, or that of one: `train/rollout@3`.
+    /// Rerun this stage with a new random sample. For a loop's stage this means every iteration, or the
+    /// given one: `train/rollout@3`.
     #[arg(long, value_name = "STAGE[@ITERATION]")]
     pub resample: Vec<String>,
     #[command(flatten)]
@@ -22,15 +23,17 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// What stands over the run file: the environment, and over it `--set`.
+    /// The values that override the run file: environment variables, which `--set` overrides in turn.
     pub fn overrides(&self) -> Overrides {
         Overrides::new(environment(), self.set.clone())
     }
 }
 
-/// The environment, as far as it can override something; what is not UTF-8 shows as such in the mistake it is.
+/// The environment variables that may override something. Values that are not UTF-8 are converted lossily, so
+/// that error messages can show them.
 ///
-/// A stage's program finds its own seed there: a run that it begins has that of its run file.
+/// `MCPRL_SEED` is ignored within a stage's program, where it is that stage's own seed: a run started there
+/// uses its run file's seed.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
     let within_a_stage = std::env::var_os("MCPRL_STAGE").is_some();
     std::env::vars_os()

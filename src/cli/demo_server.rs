@@ -1,4 +1,4 @@
-//! `mcprl demo-server`: an MCP server to try things on.
+//! `mcprl demo-server`: an MCP server to try mcprl with.
 
 use std::net::SocketAddr;
 
@@ -13,9 +13,9 @@ use crate::{
 
 #[derive(Args)]
 pub struct DemoServer {
-    /// Which one: `sqlite`, a company database that can be read.
+    /// The server: `sqlite`, a read-only company database.
     kind: String,
-    /// Listen for streamable HTTP here instead of speaking over standard input and output: `127.0.0.1:8123`.
+    /// Serve streamable HTTP at this address instead of standard input and output: `127.0.0.1:8123`.
     #[arg(long, value_name = "ADDRESS")]
     http: Option<SocketAddr>,
 }

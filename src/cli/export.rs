@@ -1,4 +1,4 @@
-//! `mcprl export`: a policy as a folder of its own, for PEFT or, merged, for Transformers and every server of models.
+//! `mcprl export`: writes a policy as a folder for PEFT or, merged, for Transformers and model servers.
 
 use std::path::{Path, PathBuf};
 
@@ -24,21 +24,21 @@ use crate::{
 
 #[derive(Args)]
 pub struct Export {
-    /// A run, whose newest policy is taken; a stage of it, as in `RUN/train[3]/update`; or a folder: a run's, as `run`
-    /// printed it, or a policy's.
+    /// A run, for its newest policy; a stage of a run, as in `RUN/train[3]/update`; or the folder of a run,
+    /// as `run` printed it, or of a policy.
     #[arg(value_name = "RUN|FOLDER")]
     policy: String,
-    /// Where to write; must not exist yet.
+    /// The folder to write; it must not exist yet.
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
-    /// Add the adapter into the model's weights and write the whole model; without it, the adapter alone.
+    /// Merge the adapter into the model's weights and write the whole model, instead of the adapter alone.
     #[arg(long)]
     merge: bool,
-    /// The model an adapter sits on [default: the one it was trained on, from the cache].
+    /// The adapter's base model [default: the one it was trained on, from the cache].
     #[arg(long, value_name = "FOLDER")]
     base: Option<PathBuf>,
-    /// What `adapter_config.json` is to name as the base model: a hub id or a path [default: the hub id or folder that
-    /// the run took it from; a model that was made in the run is copied to FOLDER/base].
+    /// The base model's name in `adapter_config.json`: a hub id or a path [default: the hub id or folder that
+    /// the run loaded it from; a model made in the run is copied to FOLDER/base].
     #[arg(long, value_name = "NAME", conflicts_with = "merge")]
     base_name: Option<String>,
     #[command(flatten)]
@@ -117,26 +117,26 @@ impl Diagnostic for ExportError {
     }
 }
 
-/// A policy that was named.
+/// The policy to export.
 struct Found {
     store: Store,
     folder: PathBuf,
-    /// The run and stage that wrote it, where it was named by them.
+    /// The run and stage that wrote it, if it was named by them.
     of: Option<(RunHistory, String)>,
 }
 
 /// How an adapter names its base model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct BaseName {
-    /// `base_model_name_or_path`.
+    /// The value of `base_model_name_or_path`.
     name: String,
-    /// Of a hub id.
+    /// The revision of a hub id.
     revision: Option<String>,
-    /// Whether a copy of it lies beside the adapter, in `base/`.
+    /// Whether a copy is written next to the adapter, in `base/`.
     copied: bool,
 }
 
-/// Folder of a base model beside an adapter.
+/// The folder of a base model, next to its adapter.
 const BASE: &str = "base";
 
 impl Export {
@@ -203,7 +203,7 @@ impl Export {
         Ok(Outcome::Success)
     }
 
-    /// The policy that was named: in a run's folder, in a folder of its own, or by a run's id.
+    /// Finds the policy in a run's folder, in its own folder, or by a run's id.
     fn find(&self) -> Result<Found> {
         let folder = Path::new(&self.policy);
         if let Some(Target { store, run, part }) = Target::at(folder)? {
@@ -223,8 +223,8 @@ impl Export {
         self.of_run(store, &run, part.as_deref())
     }
 
-    /// The newest policy of a run, or of a part of it. A run that did not come to its end may have trained none: what it
-    /// began with is not what was asked for then.
+    /// The newest policy of a run, or of a part of it. An unfinished run may have trained none; the policy it
+    /// started with is then an error.
     fn of_run(&self, store: Store, id: &str, part: Option<&str>) -> Result<Found> {
         let run = history::run(&store, id)?;
         let path = store.runs().join(id);
@@ -239,7 +239,7 @@ impl Export {
             _ => ExportError::NoPolicy(self.policy.clone()),
         };
         let folder = policies.pop().ok_or_else(none)?;
-        // An earlier one in its place would pass for it.
+        // Do not fall back to an earlier policy: it would be mistaken for this one.
         if !folder::is_policy(&folder) {
             return Err(ExportError::Gone { link: folder, run: id.to_owned() }.into());
         }
@@ -254,8 +254,8 @@ impl Export {
         Ok(Found { store, folder, of: writer.map(|stage| (run, stage)) })
     }
 
-    /// The model of an adapter and its digest: the one given, or else the artifact that `policy.json` names. LiveSet for a
-    /// merge alone.
+    /// The adapter's base model and its digest: the given one, or else the artifact that `policy.json` names.
+    /// Required only for a merge.
     fn base_of(&self, policy: &Path, store: &Store) -> Result<Option<(PathBuf, Option<Digest>)>> {
         if let Some(base) = &self.base {
             return Ok(Some((base.clone(), None)));
@@ -280,8 +280,9 @@ impl Export {
         }
     }
 
-    /// What PEFT is to load the adapter's base from: the name given; the folder given; the hub id or folder that the run
-    /// took the model from; else a copy beside the adapter, for the cache is no place to load a model from.
+    /// The path or id from which PEFT loads the adapter's base: the given name; else the given folder; else
+    /// the hub id or folder that the run loaded the model from; else a copy next to the adapter, because
+    /// models should not be loaded from the cache.
     fn base_name(
         &self,
         base: Option<&(PathBuf, Option<Digest>)>,
@@ -305,7 +306,7 @@ impl Export {
         })
     }
 
-    /// Lets `write` fill a folder that is renamed to `--out` once it is whole.
+    /// Lets `write` fill a temporary folder, then renames it to `--out`.
     fn whole(&self, write: impl FnOnce(&Path) -> Result<(), ModelError>) -> Result<()> {
         let writing = |source| ExportError::Write { path: self.out.clone(), source };
         let out = std::path::absolute(&self.out).map_err(writing)?;
@@ -313,7 +314,7 @@ impl Export {
         std::fs::create_dir_all(parent).map_err(writing)?;
         let folder = tempfile::Builder::new().prefix(".export-").tempdir_in(parent).map_err(writing)?;
         write(folder.path())?;
-        // A temporary folder is its owner's alone; this one is not temporary any more.
+        // Temporary folders are private to their owner; the exported folder is not.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open).map_err(writing)?;
         std::fs::rename(folder.path(), &out).map_err(writing)?;
@@ -337,7 +338,7 @@ impl BaseName {
     }
 }
 
-/// Which policy it is.
+/// Describes the policy's run and stage.
 fn source_text(run: &RunHistory, stage: &str) -> String {
     match run.standing {
         Standing::Finished => format!("it is that of {stage}, in run {}", run.id),
@@ -345,12 +346,12 @@ fn source_text(run: &RunHistory, stage: &str) -> String {
     }
 }
 
-/// Whether the output at this path in a run's folder is meant.
+/// Whether `named` includes the output at this path in a run's folder.
 fn means(named: &NodeName, inner: &Path) -> bool {
     inner.to_str().is_some_and(|inner| named.means(inner))
 }
 
-/// Whether a stage's policy is one that the run began with.
+/// Whether a stage's policy is the one that the run started with.
 fn is_start(store: &Store, stage: &StageHistory) -> bool {
     let reads_policy = stage.inputs.iter().any(|input| folder::is_policy(&store.artifact(&input.digest)));
     stage.fields.as_ref().is_some_and(|fields| is_given(&fields.kind) || !reads_policy)
@@ -362,7 +363,8 @@ enum Origin {
     Folder(PathBuf),
 }
 
-/// Where the stage that wrote this model took it from; nothing where it was made by a run, or where its folder is gone.
+/// The source that the model's stage loaded it from. `None` if a run made the model, or if its folder is
+/// gone.
 fn origin(store: &Store, model: &Digest) -> Option<Origin> {
     let records = store.records().into_iter();
     let mut writers = records.filter(|record| record.outputs.values().any(|output| output.digest == *model));
@@ -376,7 +378,7 @@ fn origin(store: &Store, model: &Digest) -> Option<Origin> {
             };
             Some(Origin::Hub { id, revision: behind.or_else(|| param("revision")) })
         }
-        // Of a folder its content is in the key, and where it is in the run file.
+        // The key has a folder's content; the run file has its path.
         None => {
             let spec = history::spec(store, record.run.as_deref()?)?;
             let folder = history::asked(&spec, &["stages", &record.stage, "from"])
@@ -387,17 +389,17 @@ fn origin(store: &Store, model: &Digest) -> Option<Origin> {
     }
 }
 
-/// Where a model's own chat template is replaced by one of ours: why, and by which. What was sampled and trained on was
-/// written with that.
+/// The reason why the model's own chat template is replaced, and the template that replaces it. Sampling and
+/// training used that template.
 fn replaced_template(model: &Path) -> Option<(String, &'static str)> {
-    // A folder without a tokenizer is no matter of this command.
+    // A folder without a tokenizer is not an error here.
     let chat = Chat::load(model).ok()?;
     Some((chat.notice()?.to_owned(), chat.own_template()?))
 }
 
 fn write_template(folder: &Path, template: &str) -> Result<(), ModelError> {
     let writing = |path: PathBuf| |source| ModelError::Write { path, source };
-    // It would be taken before the other.
+    // This file would take precedence over the other.
     let for_tools = folder.join(TOOL_TEMPLATE);
     if for_tools.exists() {
         std::fs::remove_file(&for_tools).map_err(writing(for_tools))?;

@@ -1,6 +1,7 @@
-//! The command line: raw arguments and environment in, resolved once, one file per command.
+//! The command line: resolves arguments and environment once, and has one file per command.
 //!
-//! Exit codes: 0 it worked, 1 the work failed, 2 the command line or a file it names is wrong, 130 stopped.
+//! Exit codes: 0 success, 1 the operation failed, 2 the command line or a file it names is wrong, 130
+//! interrupted.
 
 mod asked;
 mod bench;
@@ -26,7 +27,7 @@ use crate::{
     ui::{OutputFormat, Printer},
 };
 
-/// An MCP server and a base language model in, an agent measurably better at that server's tools out.
+/// Trains a base language model to be measurably better at the tools of an MCP server.
 #[derive(Parser)]
 #[command(name = "mcprl", version, max_term_width = 100, subcommand_required = true)]
 struct Arguments {
@@ -39,9 +40,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a run file; what is in the cache is not worked again.
+    /// Run the stages of a run file; cached stages are skipped.
     Run(run::Run),
-    /// Go on with a run that was stopped or failed.
+    /// Continue a run that was interrupted or failed.
     Resume(run::Resume),
     /// Show what a run would do, and why. Changes nothing.
     Plan(plan::Plan),
@@ -49,18 +50,18 @@ enum Command {
     Runs(runs::Runs),
     /// Write a policy as a folder for PEFT, or merged for Transformers.
     Export(export::Export),
-    /// Show a run, or one stage of it: artifacts, where they come from, metrics, times, key.
+    /// Show a run or one of its stages: artifacts and their origin, metrics, times, key.
     Show(runs::Show),
-    /// Show what sets two runs apart: keys beside metrics, stage by stage.
+    /// Compare the keys and metrics of two runs, stage by stage.
     Diff(runs::Diff),
-    /// List, check, clean, export and import what the cache holds.
+    /// List, check, clean, export and import cached results.
     #[command(subcommand)]
     Cache(cache::Cache),
     /// Print the run file's JSON Schema, for editors.
     Schema(schema::Schema),
     /// Print completions for a shell.
     Completions(completions::Completions),
-    /// Say what this machine can do.
+    /// Check what this machine supports, and what a run file needs.
     Doctor(doctor::Doctor),
     /// Show the stage kinds and their cards.
     #[command(subcommand)]
@@ -71,7 +72,7 @@ enum Command {
     Bench(bench::Bench),
 }
 
-/// How a command ended, where it did not fail.
+/// The result of a command that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Success,
@@ -79,7 +80,7 @@ enum Outcome {
     Interrupted,
 }
 
-/// Does what the process's arguments say.
+/// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let format = if arguments.json { OutputFormat::Json } else { OutputFormat::Human };
@@ -120,7 +121,7 @@ impl Command {
     }
 }
 
-/// A runtime for commands that wait on others.
+/// A runtime for commands that use async code.
 fn runtime() -> Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(NoRuntime)?)
 }

@@ -1,4 +1,4 @@
-//! Where things are: the run file, the cache, the stage cards on disk.
+//! The locations of the run file, the cache and the stage cards on disk.
 
 use std::path::{Path, PathBuf};
 
@@ -6,26 +6,27 @@ use clap::Args;
 
 use crate::{error::Result, stage::Cards, store::Store};
 
-/// Where to find things, when not where they usually are.
+/// Options that replace the default locations.
 #[derive(Args, Clone, Debug)]
 pub struct Place {
-    /// The cache (or `MCPRL_CACHE`) [default: `cache/` beside `.git`, `stages/` or an earlier cache, looked for
-    /// upwards from the run file].
+    /// The cache (or `MCPRL_CACHE`) [default: `cache/` next to `.git`, `stages/` or an existing cache,
+    /// searched for from the run file's folder upwards].
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
-    /// Stage cards on disk (or `MCPRL_STAGES`) [default: the nearest `stages/` beside or above the run file, or the cache].
+    /// Stage cards on disk (or `MCPRL_STAGES`) [default: the nearest `stages/` next to or above the run file,
+    /// or the cache].
     #[arg(long, value_name = "DIR")]
     stages: Option<PathBuf>,
 }
 
 impl Place {
-    /// The store for a run file, or for the present folder where there is none.
+    /// The store for a run file, or for the current folder if there is none.
     pub fn store(&self, run_file: Option<&Path>) -> Result<Store> {
         let root = self.cache.clone().or_else(|| variable("MCPRL_CACHE"));
         Ok(Store::open(root.unwrap_or_else(|| project(run_file).join("cache")))?)
     }
 
-    /// The `stages/` folder that was asked for.
+    /// The `stages/` folder given by option or environment.
     pub fn given_stages(&self) -> Option<PathBuf> {
         self.stages.clone().or_else(|| variable("MCPRL_STAGES"))
     }
@@ -41,7 +42,7 @@ impl Place {
     }
 }
 
-/// A command about a run, such as `resume ID`, as it works from the present folder.
+/// A command about a run, such as `resume ID`, in the form that works from the current folder.
 pub fn command(store: &Store, what: &str) -> String {
     let usual = variable("MCPRL_CACHE").unwrap_or_else(|| project(None).join("cache"));
     if std::path::absolute(store.root()).ok() == std::path::absolute(usual).ok() {
@@ -55,7 +56,7 @@ fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// The nearest folder upwards from the run file that looks like a project; else the run file's own.
+/// The nearest folder above the run file that looks like a project; else the run file's own.
 fn project(run_file: Option<&Path>) -> PathBuf {
     let folder = match run_file.and_then(Path::parent) {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
@@ -65,7 +66,7 @@ fn project(run_file: Option<&Path>) -> PathBuf {
     let marked =
         |folder: &&Path| [".git", "stages", "cache/version"].iter().any(|mark| folder.join(mark).exists());
     let found = absolute.ancestors().find(marked).unwrap_or(&absolute);
-    // Shown to people, so relative where that is short.
+    // Users see this path, so it is relative where that is shorter.
     let here = std::env::current_dir().unwrap_or_default();
     match found.strip_prefix(&here) {
         Ok(below) => below.to_owned(),

@@ -30,7 +30,7 @@ use crate::{
 pub struct Run {
     #[command(flatten)]
     asked: Asked,
-    /// After a failure work all that does not depend on it; otherwise nothing new is begun.
+    /// After a failure, run all stages that do not depend on the failed one; by default no new stage starts.
     #[arg(long)]
     keep_going: bool,
 }
@@ -40,7 +40,8 @@ pub struct Resume {
     /// The run's id, as `mcprl runs` lists it, or `latest`.
     #[arg(value_name = "RUN")]
     id: String,
-    /// After a failure work all that does not depend on it [default: as the run was begun].
+    /// After a failure, run all stages that do not depend on the failed one [default: as the run was
+    /// started].
     #[arg(long)]
     keep_going: bool,
     #[command(flatten)]
@@ -81,7 +82,8 @@ enum Begin {
     Again(RunFolder),
 }
 
-/// Plans and runs. A new run's folder is made once the plan stands, so that a wrong run file leaves none behind.
+/// Plans and runs. Creates a new run's folder only after planning, so that an invalid run file leaves none
+/// behind.
 fn start(printer: Printer, store: Store, source: &Source, spec: &RunSpec, begin: Begin) -> Result<Outcome> {
     let began = Instant::now();
     let files = FileDigests::load(&store);
@@ -100,7 +102,7 @@ fn start(printer: Printer, store: Store, source: &Source, spec: &RunSpec, begin:
         Begin::Anew => {
             if let Some(standing) = exec::standing(&plan, &store, &resample)? {
                 let ending = Ending::of(&plan, &store, &standing.id, &standing.path, began);
-                // Digests of outside files that were read anew; without them the next run reads them again.
+                // Saves new digests of outside files; without them the next run reads the files again.
                 _ = files.save(&store);
                 let mut summary = standing.tell(&plan, &*listener);
                 summary.traffic = exec::hand_on_alone(&plan, &store)?;
@@ -128,14 +130,14 @@ fn start(printer: Printer, store: Store, source: &Source, spec: &RunSpec, begin:
     Ok(ending.tell(printer, &summary))
 }
 
-/// What is said when a run is over.
+/// The report at the end of a run.
 struct Ending {
     began: Instant,
     id: String,
     path: PathBuf,
     shown: Shown,
     resume: String,
-    /// By the stage of a verdict, the command that shows all of its tables.
+    /// For each stage with a verdict, the command that shows all of its tables.
     pages: BTreeMap<String, String>,
 }
 
@@ -171,7 +173,7 @@ impl Ending {
                     |(name, artifact): (&String, &PathBuf)| format!("{name:<24} {}\n", artifact.display());
                 let text: String = artifacts.iter().map(line).collect();
                 let closing = text + &closing_text(summary, path, resume, began.elapsed().as_secs_f64());
-                // The last lines stay on the screen: what went wrong, or else the verdict.
+                // The last lines on the screen are the failures or else the verdict.
                 let failed = summary.interrupted || !summary.failures.is_empty();
                 if !failed {
                     printer.say(&closing);
@@ -194,11 +196,11 @@ impl Ending {
     }
 }
 
-/// What a person asks for after a run: the artifacts of the stages outside loops, and of each loop the newest policy.
+/// The artifacts to show after a run: those of stages outside loops, and the newest policy of each loop.
 struct Shown {
     /// Node, port, type and the link in the run's folder.
     ports: Vec<(String, String, String, PathBuf)>,
-    /// The same of policies in loops, in their order.
+    /// The same for policies in loops, in order.
     policies: Vec<(String, String, String, PathBuf)>,
 }
 
@@ -235,7 +237,7 @@ impl Shown {
             .map(|(node, port, _, link)| (format!("{node}.{port}"), link.clone()))
             .collect();
         for (node, port, _, link) in Self::there(&self.policies, summary) {
-            // A later iteration's takes the place of an earlier one's.
+            // A later iteration replaces an earlier one.
             artifacts.insert(format!("{}.{port}", stage_name(node).replace('/', ".")), link.clone());
         }
         artifacts
@@ -249,7 +251,7 @@ impl Shown {
         Self::there(&self.ports, summary).filter(move |(_, _, of, _)| of == artifact)
     }
 
-    /// Every stage with a `verdict`, and what it amounts to.
+    /// Every stage with a `verdict` output, and its text.
     fn verdicts<'s>(&'s self, summary: &Summary) -> Vec<(&'s String, String)> {
         let verdict = |port: &'s (String, String, String, PathBuf)| {
             let rows: Vec<VerdictRow> = data::read(&port.3).ok()?;
@@ -258,7 +260,7 @@ impl Shown {
         self.of_type("verdict", summary).filter_map(verdict).collect()
     }
 
-    /// Texts of everything of type `report`, but those of a verdict: `mcprl show` prints these.
+    /// Texts of all outputs of type `report` except those of a verdict, which `mcprl show` prints.
     fn reports(&self, summary: &Summary) -> Vec<String> {
         let verdicts: BTreeSet<&String> = self.of_type("verdict", summary).map(|(node, ..)| node).collect();
         let reports = self.of_type("report", summary).filter(|(node, ..)| !verdicts.contains(node));

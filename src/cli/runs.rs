@@ -1,4 +1,4 @@
-//! `mcprl runs`, `mcprl show` and `mcprl diff`: what earlier runs left behind.
+//! `mcprl runs`, `mcprl show` and `mcprl diff`: lists, shows and compares earlier runs.
 
 use clap::Args;
 use serde_json::json;
@@ -21,8 +21,8 @@ pub struct Runs {
 
 #[derive(Args)]
 pub struct Show {
-    /// A run's id, as `mcprl runs` lists it, or `latest`; with `/STAGE` one stage of it: `latest/train[3]/rollout`,
-    /// `latest/train.0003/rollout`. A path that `run` printed names the same.
+    /// A run's id, as `mcprl runs` lists it, or `latest`; followed by `/STAGE` for one stage:
+    /// `latest/train[3]/rollout`, `latest/train.0003/rollout`. A path that `run` printed also works.
     #[arg(value_name = "RUN[/STAGE]|FOLDER")]
     run: String,
     #[command(flatten)]
@@ -76,14 +76,14 @@ impl Runs {
     }
 }
 
-/// What the stage wrote for people to read, such as the report of an exam.
+/// The text reports of a stage, such as that of an exam.
 fn pages(stage: &StageHistory) -> String {
     let pages = stage.outputs.iter().filter(|output| output.path.extension().is_some_and(|end| end == "md"));
     let texts = pages.filter_map(|output| std::fs::read_to_string(&output.path).ok());
     texts.map(|text| format!("\n{text}")).collect()
 }
 
-/// Says which shared caches do not have all results yet.
+/// Reports the shared caches that lack some results.
 pub(super) fn tell_waiting(printer: Printer, store: &Store) {
     for waiting in store.all_waiting() {
         let count = waiting.keys().len();
@@ -147,12 +147,12 @@ impl Diff {
     }
 }
 
-/// What the comparisons of policies of a run found, in words.
+/// The verdicts of a run's policy comparisons, as text.
 fn verdicts(store: &Store, run: &RunHistory) -> Vec<String> {
     let stages = Stages::new(store, run);
     let outputs = run.nodes.iter().flat_map(|node| stages.stage(node).outputs);
     let verdicts = outputs.filter(|output| output.output == "verdict");
-    // One that is no verdict is left out.
+    // Outputs that are not verdicts are skipped.
     verdicts
         .filter_map(|output| Some(eval::headline(&data::read::<VerdictRow>(&output.path).ok()?)))
         .collect()

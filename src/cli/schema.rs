@@ -13,7 +13,7 @@ use crate::{
 
 #[derive(Args)]
 pub struct Schema {
-    /// A run file: stage kinds of its project are described as well.
+    /// A run file, whose project's stage kinds are included in the schema.
     file: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
@@ -21,12 +21,12 @@ pub struct Schema {
 
 impl Schema {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        // A file with mistakes in it is what an editor needs the schema for.
+        // A file with other mistakes still gets its schema, because editors use the schema to find them.
         if let Some(Err(cause @ PlanError::Read { .. })) = self.file.as_deref().map(Source::read) {
             return Err(cause.into());
         }
         let cards = self.place.cards(self.file.as_deref());
-        // A schema is JSON whoever asks for it.
+        // The schema is JSON in every output format.
         printer.json(&plan::schema(&cards)?);
         Ok(Outcome::Success)
     }

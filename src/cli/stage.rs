@@ -1,4 +1,4 @@
-//! `mcprl stage`: the kinds there are, their cards, and cards copied out to be changed.
+//! `mcprl stage`: lists stage kinds, shows their cards, and copies cards to be changed.
 
 use std::path::PathBuf;
 
@@ -18,9 +18,9 @@ pub enum Stage {
         #[command(flatten)]
         place: Place,
     },
-    /// Show what a kind reads, writes and takes.
+    /// Show the inputs, outputs and parameters of a kind.
     Show(Named),
-    /// Copy a built-in kind's card and prompts to `stages/<kind>/`, where they can be changed.
+    /// Copy a built-in kind's card and prompts to `stages/<kind>/` for editing.
     Eject(Named),
 }
 
@@ -88,7 +88,7 @@ fn list(printer: Printer, place: &Place) -> Result<Outcome> {
             }
         }
     }
-    // The others can be used all the same.
+    // The other kinds still work.
     broken.iter().for_each(|cause| printer.error(cause));
     Ok(if broken.is_empty() { Outcome::Success } else { Outcome::Failed })
 }

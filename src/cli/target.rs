@@ -1,11 +1,11 @@
-//! What a command line names of what runs left behind: a run or a part of one, by its id or by a path that `run` printed.
+//! Parses references to a run or a part of one: by id, or by a path that `run` printed.
 
 use std::path::Path;
 
 use super::place::Place;
 use crate::{error::Result, store::Store};
 
-/// A run, and what is meant of it.
+/// A run, or a part of it.
 pub struct Target {
     pub store: Store,
     /// May be `latest`.
@@ -15,7 +15,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// A path into a run's folder; else `RUN` or `RUN/STAGE`.
+    /// Parses a path into a run's folder, `RUN` or `RUN/STAGE`.
     pub fn new(place: &Place, text: &str) -> Result<Self> {
         if let Some(target) = Self::at(Path::new(text))? {
             return Ok(target);
@@ -24,9 +24,9 @@ impl Target {
         Ok(Self { store: place.store(None)?, run: run.to_owned(), part: part_of(part) })
     }
 
-    /// What lies at this path, if that is in a run's folder. The cache is the one that the folder is in.
+    /// The target at this path if it is in a run's folder. Its cache is the one that contains the folder.
     pub fn at(path: &Path) -> Result<Option<Self>> {
-        // A link whose artifact is gone is there as well.
+        // A link whose artifact is gone still counts.
         if path.symlink_metadata().is_err() {
             return Ok(None);
         }

@@ -1,9 +1,9 @@
-//! The verdict: policies compared on held-out scenarios, and the words for it.
+//! The verdict: compares policies on held-out scenarios and reports the result.
 //!
-//! Every comparison is paired: policies are set the same scenarios, and a scenario counts where every policy has
-//! episodes of it. Scenarios of one family, or about one entity, are resampled together. A gain is called measurable
-//! only where its interval and the sign-flip test agree; "no measurable gain" is a result like any other. Nothing here
-//! plays episodes or judges answers, and the same episodes give the same rows to the bit, in whatever order they come.
+//! Every comparison is paired: all policies get the same scenarios, and a scenario counts only if every
+//! policy has episodes of it. Scenarios of one family, or about one entity, are resampled together. A gain is
+//! measurable only if its interval and the sign-flip test agree; "no measurable gain" is a valid result. This
+//! module neither runs episodes nor judges answers. The same episodes give bit-identical rows in any order.
 
 mod report;
 mod statistics;

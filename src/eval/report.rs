@@ -1,28 +1,28 @@
-//! The verdict in words: what a run ends with, and a page with every table.
+//! The verdict as text: a summary for the end of a run, and a page with every table.
 //!
-//! Tables are text of at most 60 columns, in which long names lose their middle. The page is Markdown that reads as plain
-//! text.
+//! Tables are at most 60 columns wide; long names are shortened in the middle. The page is Markdown that is
+//! readable as plain text.
 
 use std::{collections::BTreeMap, fmt::Write};
 
 use super::verdict::{Finding, splits, spoken_mode};
 use crate::data::VerdictRow;
 
-/// Marks a text by what was found, with colour or not at all. It may not change its width.
+/// Styles a text by its finding, with colour or not at all. It must not change the text's width.
 pub type Paint = fn(Finding, &str) -> String;
 
 pub(super) fn plain(_: Finding, text: &str) -> String {
     text.to_owned()
 }
 
-/// Longest name of a family or tool that is shown whole.
+/// Longest name of a family or tool that is shown in full.
 const NAME: usize = 21;
-/// The same of a split.
+/// The same for a split.
 const SPLIT: usize = 7;
-/// The same of a policy.
+/// The same for a policy.
 const POLICY: usize = 7;
 
-/// The tables by split and below them the verdict, a sentence for each compared policy.
+/// The tables by split, followed by the verdict: a sentence for each compared policy.
 pub fn summary(rows: &[VerdictRow], paint: Paint) -> String {
     let mode = spoken_mode(rows);
     let tables = comparisons(rows).into_iter().map(|(policy, baseline)| {
@@ -36,12 +36,12 @@ pub fn summary(rows: &[VerdictRow], paint: Paint) -> String {
     tables.collect::<String>() + &sentences(rows, paint)
 }
 
-/// The verdict alone: a sentence for each compared policy.
+/// Only the verdict: a sentence for each compared policy.
 pub fn headline(rows: &[VerdictRow]) -> String {
     sentences(rows, plain)
 }
 
-/// The page. `notes` are said below the verdict, a paragraph each.
+/// The page. `notes` follow the verdict, one paragraph each.
 pub fn report(rows: &[VerdictRow], notes: &[String]) -> String {
     let mut page = format!("# Verdict\n\n{}\n", sentences(rows, plain).replace('\n', "  \n"));
     for note in notes {
@@ -90,7 +90,7 @@ that met a tool error, those that ended right. pass^k: tasks whose every
 episode was right.
 ";
 
-/// Compared policies with the baseline, which is the first.
+/// Compared policies with the baseline, which is the first policy.
 fn comparisons(rows: &[VerdictRow]) -> Vec<(&str, &str)> {
     let Some(baseline) = rows.first().map(|row| row.policy.as_str()) else { return Vec::new() };
     let compared = names(rows, |row| row.gain.is_some().then_some(&row.policy));
@@ -156,7 +156,7 @@ fn sentence<'a>(
     Some(paint(finding, &format!("{claim}: {figures}")) + &others.collect::<String>())
 }
 
-/// What the chosen column holds, each once, in order of appearance.
+/// The distinct values of the chosen column, in order of appearance.
 fn names<'a>(rows: &'a [VerdictRow], of: impl Fn(&'a VerdictRow) -> Option<&'a String>) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for name in rows.iter().filter_map(of) {
@@ -167,7 +167,8 @@ fn names<'a>(rows: &'a [VerdictRow], of: impl Fn(&'a VerdictRow) -> Option<&'a S
     names
 }
 
-/// (baseline's row, policy's row) of every slice of the table; all splits together come last, where there are several.
+/// (baseline's row, policy's row) of every slice of the table. If there are several splits, their total comes
+/// last.
 fn pairs<'a>(
     rows: &'a [VerdictRow],
     cut: &str,
@@ -207,7 +208,7 @@ fn by_split(policy: &str, baseline: &str, pairs: &Pairs<'_>, paint: Paint) -> St
     })
 }
 
-/// Families or tools: small slices, so no decimals, and a mark for p.
+/// Families or tools. The slices are small, so no decimals, and p is shown as a mark.
 fn by_name(cut: &str, pairs: &Pairs<'_>) -> String {
     let header = [cut, "n", "success", "gain", ""].map(str::to_owned);
     let lines = pairs.iter().map(|(base, row)| {
@@ -223,7 +224,7 @@ fn by_name(cut: &str, pairs: &Pairs<'_>) -> String {
     table(std::iter::once(header).chain(lines), |_, _, cell| cell.to_owned())
 }
 
-/// What was resampled, by split: `Resampled: 45 families (a, b); 31 entities (c).`
+/// The resampled units by split: `Resampled: 45 families (a, b); 31 entities (c).`
 fn clusters(pairs: &Pairs<'_>) -> String {
     let mut by: Vec<(String, Vec<&str>)> = Vec::new();
     for (_, row) in pairs {
@@ -242,7 +243,7 @@ fn clusters(pairs: &Pairs<'_>) -> String {
     format!("Resampled: {}.", parts.collect::<Vec<_>>().join("; "))
 }
 
-/// How many slices gained, and which lost.
+/// The number of slices that gained, and the slices that lost.
 fn count(cut: &str, pairs: &Pairs<'_>) -> String {
     let of = |wanted| {
         let fitting = pairs.iter().filter(move |(_, row)| Finding::of(row) == Some(wanted));
@@ -269,7 +270,8 @@ fn effort(rows: &[VerdictRow]) -> String {
     table(std::iter::once(header).chain(all), |_, _, cell| cell.to_owned())
 }
 
-/// Aligned columns, the first to the left, the others to the right. `paint` gets line, column and the padded cell.
+/// Aligned columns, the first to the left, the others to the right. `paint` gets line, column and the padded
+/// cell.
 fn table<const N: usize>(
     lines: impl Iterator<Item = [String; N]>,
     paint: impl Fn(usize, usize, &str) -> String,
@@ -287,7 +289,7 @@ fn table<const N: usize>(
     lines.iter().enumerate().map(text).collect::<Vec<_>>().join("\n")
 }
 
-/// As Markdown shows text as it stands.
+/// Indented, so that Markdown shows the text verbatim.
 fn indented(table: &str) -> String {
     table.lines().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
 }
@@ -310,7 +312,7 @@ fn percent(share: f64, digits: usize) -> String {
     format!("{:.digits$}", 100.0 * share)
 }
 
-/// With its sign, except where it rounds to zero.
+/// With a sign, unless it rounds to zero.
 fn points(difference: f64, digits: usize) -> String {
     let text = format!("{:+.digits$}", 100.0 * difference);
     if text.trim_start_matches(['+', '-']).chars().all(|c| matches!(c, '0' | '.')) {
@@ -324,7 +326,7 @@ fn p_value(p: f64) -> String {
     if p < 0.001 { "<0.001".into() } else { format!("{p:.3}") }
 }
 
-/// What begins or ends alike stays distinct: names lose their middle.
+/// Shortens names in the middle, so that names with equal beginnings or endings stay distinct.
 fn short(name: &str, most: usize) -> String {
     let characters: Vec<char> = name.chars().collect();
     if characters.len() <= most {

@@ -1,8 +1,9 @@
 //! Intervals and tests of means of correlated values. All intervals are at 95 %.
 //!
-//! Questions of one family, or about one entity, tend to be right or wrong together. Where they are treated as
-//! independent, intervals are too narrow (Miller 2024, "Adding Error Bars to Evals"). So values come in [`Clusters`],
-//! and it is clusters that are resampled and whose signs are flipped. Nothing here knows what a cluster is.
+//! Questions of one family, or about one entity, tend to be right or wrong together. Treating them as
+//! independent makes intervals too narrow (Miller 2024, "Adding Error Bars to Evals"). So values are grouped
+//! in [`Clusters`]; resampling and sign flips apply to whole clusters. This module does not know what a
+//! cluster represents.
 
 use rand_chacha::{
     ChaCha8Rng,
@@ -23,7 +24,7 @@ pub struct Interval {
 pub struct Clusters {
     /// Sum of the values of each cluster.
     sums: Vec<f64>,
-    /// How many these are; none is 0.
+    /// Number of values of each cluster; never 0.
     counts: Vec<f64>,
 }
 
@@ -55,17 +56,19 @@ impl Clusters {
     }
 }
 
-/// Wilson's score interval of a rate (Wilson 1927), which keeps a width where every trial ended alike.
+/// Wilson's score interval of a rate (Wilson 1927). Its width stays positive even if every trial has the same
+/// outcome.
 ///
-/// The values are shares in `[0, 1]`, one per trial. Their variance is at most that of yes and no, so the interval is
-/// wide enough. Correlated trials count for fewer, by their design effect (Kish 1965; Dean and Pagano 2015).
+/// The values are shares in `[0, 1]`, one per trial. Their variance is at most that of binary outcomes, so
+/// the interval is wide enough. Correlated trials count for fewer, according to their design effect (Kish
+/// 1965; Dean and Pagano 2015).
 pub fn wilson(shares: &Clusters) -> Interval {
     let (clusters, trials) = (shares.sums.len() as f64, shares.values());
     if trials == 0.0 {
         return Interval { low: 0.0, high: 1.0 };
     }
     let rate = shares.mean();
-    // Not a number or infinite where the clusters do not differ.
+    // NaN or infinite if the clusters do not differ.
     let effective = trials * (rate * (1.0 - rate) / (trials - 1.0)) / shares.variance();
     let trials = if effective.is_finite() { effective.clamp(clusters, trials) } else { trials };
     let spread = Z * Z / trials;
@@ -74,19 +77,19 @@ pub fn wilson(shares: &Clusters) -> Interval {
     Interval { low: (centre - half).max(0.0), high: (centre + half).min(1.0) }
 }
 
-/// Bootstrap interval of the mean: whole clusters are drawn with replacement (Field and Welsh 2007; Cameron, Gelbach
-/// and Miller 2008), quantiles interpolated.
+/// Bootstrap interval of the mean: draws whole clusters with replacement (Field and Welsh 2007; Cameron,
+/// Gelbach and Miller 2008) and interpolates quantiles.
 ///
-/// Quantiles at 2.5 and 97.5 % are too narrow for few clusters. They are moved outwards so that normal values would get
-/// Student's interval (Hesterberg 2015, "expanded percentile"). One cluster says nothing about its own spread: the
-/// interval is unbounded.
+/// Quantiles at 2.5 and 97.5 % are too narrow for few clusters. They are moved outwards so that normal values
+/// get Student's interval (Hesterberg 2015, "expanded percentile"). One cluster has no measurable spread, so
+/// its interval is unbounded.
 pub fn bootstrap_mean(values: &Clusters, resamples: usize, seed: u64) -> Interval {
     let clusters = values.sums.len();
     if clusters < 2 || resamples == 0 {
         return Interval { low: f64::NEG_INFINITY, high: f64::INFINITY };
     }
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    // The high bits of a product instead of a remainder: off from uniform by at most clusters / 2³².
+    // The high bits of a product instead of a remainder: deviates from uniform by at most clusters / 2³².
     let mut draw = || ((u64::from(rng.next_u32()) * clusters as u64) >> 32) as usize;
     let mut mean = || {
         let (mut sum, mut count) = (0.0, 0.0);
@@ -110,7 +113,8 @@ fn tail(clusters: usize) -> f64 {
     libm::erfc(reach / std::f64::consts::SQRT_2) / 2.0
 }
 
-/// The 97.5 % quantile of Student's distribution (Abramowitz and Stegun 26.7.5); within 3e-4 from 9 degrees on.
+/// The 97.5 % quantile of Student's distribution (Abramowitz and Stegun 26.7.5), accurate to 3e-4 from 9
+/// degrees of freedom.
 fn student(degrees: f64) -> f64 {
     let terms = [
         (Z.powi(3) + Z) / 4.0,
@@ -120,7 +124,7 @@ fn student(degrees: f64) -> f64 {
     terms.iter().rev().fold(0.0, |sum, term| (sum + term) / degrees) + Z
 }
 
-/// `sorted` is not empty.
+/// `sorted` must not be empty.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len() - 1) as f64;
     let below = place as usize;
@@ -128,13 +132,13 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * place.fract()
 }
 
-/// Two-sided sign-flip test (Fisher 1935) of paired differences: the probability that their sum is at least this far
-/// from zero if every cluster were as likely to have come out with the opposite sign. Exact: all 2^G signs count.
+/// Two-sided sign-flip test (Fisher 1935) of paired differences: the probability that their sum is at least
+/// this far from zero if every cluster's sign is random. Exact: all 2^G signs count.
 ///
-/// Where every cluster is one pair of yes and no, this is the sign test and McNemar's exact test.
+/// If every cluster is one pair of binary outcomes, this is the sign test and McNemar's exact test.
 pub fn sign_flip(differences: &Clusters) -> f64 {
-    // Shares of up to eight episodes are whole multiples of 1 / 840. Others are rounded, which keeps the test valid, as
-    // does the coarser unit that bounds the work for thousands of questions.
+    // Shares of up to eight episodes are multiples of 1 / 840. Others are rounded. The test stays valid, also
+    // with the coarser unit that limits the computation for thousands of questions.
     let total: f64 = differences.sums.iter().map(|sum| sum.abs()).sum();
     let unit = (1.0 / 840.0_f64).max(total / 50_000.0);
     #[expect(clippy::cast_possible_truncation, reason = "at most 50 000")]
@@ -162,8 +166,8 @@ fn common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
-/// P-values adjusted for their number, step down (Holm 1979): the chance of one false alarm among all is bounded,
-/// however they depend on each other.
+/// Holm's step-down adjustment of p-values for multiple tests (Holm 1979). It bounds the chance of any false
+/// alarm, whatever the dependence between tests.
 pub fn holm(p_values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p_values.len()).collect();
     order.sort_by(|a, b| p_values[*a].total_cmp(&p_values[*b]));
@@ -226,7 +230,7 @@ mod tests {
         serde_json::from_str(include_str!("../../tests/reference/fixtures/statistics.json")).unwrap()
     }
 
-    /// Every value by itself.
+    /// Every value in its own cluster.
     fn alone(values: &[f64]) -> Clusters {
         Clusters::new(values, &(0..values.len()).collect::<Vec<_>>())
     }

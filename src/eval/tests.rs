@@ -41,10 +41,10 @@ fn row<'a>(rows: &'a [VerdictRow], slice: &str, policy: &str) -> &'a VerdictRow 
     rows.iter().find(|row| row.slice == slice && row.policy == policy).unwrap()
 }
 
-/// Right for base, right for trained, and how many scenarios came out like that.
+/// Whether base is right, whether trained is right, and the number of such scenarios.
 type Outcome = (bool, bool, usize);
 
-/// The outcomes split by split.
+/// An exam with these outcomes for each split.
 fn exam(splits: &[(&str, &[Outcome])]) -> (Vec<Scenario>, Vec<Episode>) {
     let (mut scenarios, mut episodes) = (Vec::new(), Vec::new());
     for (split, outcomes) in splits {
@@ -61,7 +61,7 @@ fn exam(splits: &[(&str, &[Outcome])]) -> (Vec<Scenario>, Vec<Episode>) {
     (scenarios, episodes)
 }
 
-/// A clear gain on a, too little to tell on c, a loss on d.
+/// A clear gain on a, too little data on c, a loss on d.
 fn mixed() -> (Vec<Scenario>, Vec<Episode>) {
     exam(&[
         ("a", &[(true, true, 8), (false, true, 14), (true, false, 1), (false, false, 2)]),
@@ -155,7 +155,7 @@ fn the_verdict_is_one_sentence_with_the_splits_that_differ() {
 
 #[test]
 fn what_goes_together_is_resampled_together() {
-    /// Families, entities that each asks about, and phrasings.
+    /// Number of families, entities per family, and phrasings per entity.
     fn grouping(families: usize, entities: usize, phrasings: usize) -> String {
         let mut scenarios = Vec::new();
         for (family, entity, phrasing) in (0..families * entities * phrasings)
@@ -175,7 +175,7 @@ fn what_goes_together_is_resampled_together() {
         (9, 12, 1, "12 entity"),
         (4, 5, 2, "20 family and entity"),
         (3, 3, 2, "18 scenario"),
-        // Every question is a family of its own.
+        // Every question is its own family.
         (30, 1, 1, "30 scenario"),
     ] {
         assert_eq!(grouping(families, entities, phrasings), expected, "{families} {entities} {phrasings}");
@@ -206,7 +206,7 @@ fn p_values_are_adjusted_over_the_rows_of_a_table() {
         rows.iter().filter(|row| row.scope != "tool").filter_map(of).collect::<Vec<_>>()
     };
     let (six, five) = ([(false, true, 6)], [(false, true, 5)]);
-    // All splits, a, b, and the families of a and b.
+    // The total of all splits, a, b, and the families of a and b.
     assert_eq!(adjusted(&[("a", &six), ("b", &five)]), [3.0, 2.0, 1.0, 2.0, 1.0]);
     assert_eq!(adjusted(&[("a", &six)]), [1.0, 1.0, 1.0]);
 }

@@ -1,4 +1,4 @@
-//! From episodes to rows, and from rows to words.
+//! Computes rows from episodes, and findings from rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use crate::data::{Scenario, VerdictRow};
 /// How the episodes of an exam were sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
-    /// The most likely token every time; one episode per scenario.
+    /// Always the most likely token; one episode per scenario.
     Greedy,
     /// At temperature 1.
     Sampled,
 }
 
 impl Mode {
-    /// As it stands in [`VerdictRow::mode`].
+    /// The mode's name in [`VerdictRow::mode`].
     pub fn name(self) -> &'static str {
         match self {
             Self::Greedy => "greedy",
@@ -26,10 +26,10 @@ impl Mode {
     }
 }
 
-/// One finished episode, as far as the verdict reads it.
+/// The part of a finished episode that the verdict reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Episode {
-    /// Id of its scenario.
+    /// Id of the scenario.
     pub scenario: String,
     /// Name of the policy that acted.
     pub policy: String,
@@ -45,22 +45,22 @@ pub struct Episode {
     pub tools: Vec<String>,
 }
 
-/// What is examined.
+/// The exam to evaluate.
 #[derive(Debug, Clone, Copy)]
 pub struct Exam<'a> {
-    /// The first is the baseline.
+    /// The first policy is the baseline.
     pub policies: &'a [String],
     pub scenarios: &'a [Scenario],
-    /// Tools to cut slices by. A scenario is in a tool's slice if its reference solution calls the tool, or any policy
-    /// did: one set for all policies.
+    /// Tools to form slices by. A scenario is in a tool's slice if its reference solution or any policy
+    /// called the tool: the same slice for all policies.
     pub tools: &'a [String],
-    /// Resamples of the bootstrap.
+    /// Number of bootstrap resamples.
     pub resamples: usize,
-    /// Seed of the bootstrap, the same in every row: equal differences have equal intervals.
+    /// Seed of the bootstrap, the same for every row: equal differences have equal intervals.
     pub seed: u64,
 }
 
-/// Rows by scope, slice, mode and policy, in this order; slices by name.
+/// Rows ordered by scope, slice, mode and policy; slices by name.
 pub fn verdict(exam: &Exam<'_>, episodes: &[Episode]) -> Vec<VerdictRow> {
     let attempts: Vec<(Mode, EpisodeCounts<'_>)> = [Mode::Greedy, Mode::Sampled]
         .map(|mode| (mode, EpisodeCounts::of(exam, episodes.iter().filter(|episode| episode.mode == mode))))
@@ -99,11 +99,12 @@ pub fn verdict(exam: &Exam<'_>, episodes: &[Episode]) -> Vec<VerdictRow> {
     rows
 }
 
-/// Which scenarios are resampled as one, because their outcomes may depend on each other.
+/// Scenarios to resample together, because their outcomes may depend on each other.
 ///
-/// Families where there are at least ten of them. With fewer, resampling says little about what other families would
-/// give (Cameron, Gelbach and Miller 2008), so the row speaks of these families alone, and entities are resampled:
-/// questions about one go together too. Then what is asked in several phrasings, then single scenarios.
+/// Groups by family if there are at least ten families. Resampling fewer says little about other families
+/// (Cameron, Gelbach and Miller 2008), so the row then applies only to these families and groups by entity:
+/// questions about one entity are correlated too. Next come the phrasings of one question, then single
+/// scenarios.
 struct Grouping {
     by: &'static str,
     clusters: usize,
@@ -115,7 +116,7 @@ impl Grouping {
     const ENOUGH: usize = 10;
 
     fn of(scenarios: &[&Scenario]) -> Self {
-        /// What scenarios of one cluster have in common. A scenario without an entity is its own.
+        /// The label that scenarios of a cluster share. A scenario without an entity uses its own id.
         type Label<'a> = (&'a str, &'a str);
         fn entity(scenario: &Scenario) -> &str {
             scenario.entity.as_deref().unwrap_or(&scenario.id)
@@ -142,12 +143,12 @@ impl Grouping {
     }
 }
 
-/// Adjusts the p-values of each table of the report for the number of its rows.
+/// Adjusts the p-values of each table of the report for its number of rows.
 fn adjust(rows: &mut [VerdictRow]) {
     let one_split = splits(rows).len() < 2;
     let mut tables: BTreeMap<[String; 3], Vec<(usize, f64)>> = BTreeMap::new();
     for (index, row) in rows.iter().enumerate() {
-        // The table of splits ends with all of them. Where there is one, the row would be the same twice.
+        // The table of splits includes their total. With one split, that row would be a duplicate.
         let table = if row.scope == "all" && !one_split { "split" } else { &row.scope };
         let table = [table.to_owned(), row.mode.clone(), row.policy.clone()];
         tables.entry(table).or_default().extend(row.p_value.map(|p| (index, p)));
@@ -166,7 +167,8 @@ pub(super) fn splits(rows: &[VerdictRow]) -> BTreeSet<&str> {
 
 /// The episodes of one mode.
 struct EpisodeCounts<'a> {
-    /// By scenario, then by policy in the exam's order; scenarios that a policy has no episode of are left out.
+    /// By scenario, then by policy in the exam's order. Scenarios without episodes of some policy are left
+    /// out.
     by_scenario: BTreeMap<&'a str, Vec<Vec<&'a Episode>>>,
 }
 
@@ -184,7 +186,7 @@ impl<'a> EpisodeCounts<'a> {
     }
 }
 
-/// Every slice with its scenarios, each once, in the exam's order.
+/// Every slice with its distinct scenarios, in the exam's order.
 fn slices<'a>(exam: &Exam<'a>, episodes: &[Episode]) -> Vec<(&'static str, String, Vec<&'a Scenario>)> {
     let mut called: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for episode in episodes {
@@ -214,12 +216,12 @@ fn referred(scenario: &Scenario) -> BTreeSet<String> {
     calls.iter().flatten().filter_map(|call| call["name"].as_str().map(str::to_owned)).collect()
 }
 
-/// Share of right episodes; there is at least one.
+/// Share of right episodes; needs at least one episode.
 fn share(episodes: &[&Episode]) -> f64 {
     episodes.iter().filter(|episode| episode.right).count() as f64 / episodes.len() as f64
 }
 
-/// What a policy achieved, without a look at the baseline.
+/// A policy's results, without comparison.
 fn alone(shares: &[f64], episodes: &[&Episode], grouping: &Grouping) -> VerdictRow {
     let interval = wilson(&Clusters::new(shares, &grouping.members));
     let per_episode = |count: fn(&Episode) -> u32| {
@@ -256,7 +258,7 @@ fn alone(shares: &[f64], episodes: &[&Episode], grouping: &Grouping) -> VerdictR
     }
 }
 
-/// Adds how the row's policy stands to the baseline. Both have one share per scenario, in the same order.
+/// Adds the comparison with the baseline. Both have one share per scenario, in the same order.
 fn compare(row: &mut VerdictRow, baseline: &[f64], shares: &[f64], grouping: &Grouping, exam: &Exam<'_>) {
     let differences: Vec<f64> = shares.iter().zip(baseline).map(|(share, base)| share - base).collect();
     let clusters = Clusters::new(&differences, &grouping.members);
@@ -269,7 +271,7 @@ fn compare(row: &mut VerdictRow, baseline: &[f64], shares: &[f64], grouping: &Gr
     row.p_value = Some(sign_flip(&clusters));
 }
 
-/// What a comparison amounts to.
+/// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Finding {
     Gain,
@@ -278,11 +280,11 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// Chance of a false alarm among the rows of a table.
+    /// Probability of any false alarm among the rows of a table.
     const LEVEL: f64 = 0.05;
 
-    /// `None` for the baseline. A difference is measurable if its interval is clear of zero and the sign-flip test
-    /// agrees: on a handful of scenarios the bootstrap alone is too sure of itself.
+    /// `None` for the baseline. A difference is measurable if its interval excludes zero and the sign-flip
+    /// test agrees: on few scenarios the bootstrap's interval is too narrow.
     pub fn of(row: &VerdictRow) -> Option<Self> {
         let (low, high, p_value) = (row.gain_low?, row.gain_high?, row.p_adjusted?);
         Some(match p_value < Self::LEVEL {
@@ -301,14 +303,15 @@ impl Finding {
     }
 }
 
-/// The mode that the verdict speaks of: greedy where there is one, because that is how an agent is put to use.
+/// The mode that the verdict reports: greedy if there is one, because agents are deployed that way.
 pub(super) fn spoken_mode(rows: &[VerdictRow]) -> &'static str {
     let greedy = rows.iter().any(|row| row.mode == Mode::Greedy.name());
     if greedy { Mode::Greedy.name() } else { Mode::Sampled.name() }
 }
 
-/// The rows as numbers for `until` and for people, for `all` and every split: `a.trained.greedy`, a success rate;
-/// `a.trained.gain`, over the baseline, greedy where there is a greedy mode; and `a.gain`, that of the last policy.
+/// The rows as metrics for `until` and for people, for `all` and every split: `a.trained.greedy`, a success
+/// rate; `a.trained.gain`, the gain over the baseline, in greedy mode if there is one; and `a.gain`, that of
+/// the last policy.
 pub fn metrics(rows: &[VerdictRow]) -> BTreeMap<String, f64> {
     let mode = spoken_mode(rows);
     let mut metrics = BTreeMap::new();

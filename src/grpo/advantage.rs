@@ -1,4 +1,4 @@
-//! What each rollout's reward says beside those of its group, and the account of what carried gradient.
+//! Advantages from the rewards of a group, and counts of the rollouts that carry gradient.
 
 use std::{collections::BTreeMap, ops::AddAssign};
 
@@ -10,64 +10,65 @@ use crate::data::GroupKey;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
-    /// `r − mean`: the size of a reward difference keeps its meaning (Liu et al. 2025, Dr. GRPO).
+    /// `r − mean`: keeps the scale of reward differences (Liu et al. 2025, Dr. GRPO).
     Mean,
-    /// `(r − mean) / (deviation + 1e-4)`, the deviation with n − 1 (Shao et al. 2024, §4.1): every group weighs the
-    /// same, however small its differences.
+    /// `(r − mean) / (deviation + 1e-4)`, the deviation with n − 1 (Shao et al. 2024, §4.1): every group has
+    /// the same weight, however small its differences.
     MeanStd,
 }
 
-/// Keeps a nearly uniform group from being blown up; the value TRL and the DeepSeekMath code use.
+/// Prevents huge advantages in a nearly uniform group; the value in TRL and the DeepSeekMath code.
 const DEVIATION_FLOOR: f64 = 1e-4;
 
 /// Why a rollout has no advantage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoSignal {
-    /// Every rollout of its group was worth the same.
+    /// Every rollout of its group has the same reward.
     ZeroVariance,
-    /// Its reward is exactly the mean of a group that does vary.
+    /// Its reward equals the mean of a group that does vary.
     AtMean,
-    /// No other rollout of its group can be compared with it.
+    /// Its group has no other rollout to compare it with.
     Alone,
-    /// It has no reward, or one that is not a finite number.
+    /// It has no reward, or one that is not finite.
     Unjudged,
     /// The server failed, not the policy.
     ServerDown,
-    /// It was cut off by a budget, and such rollouts are masked.
+    /// A budget truncated it, and truncated rollouts are masked.
     Truncated,
     /// The policy sampled nothing.
     Empty,
 }
 
-/// One rollout as its group sees it.
+/// A rollout with its reward and group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScoredRollout<'a> {
     pub group: GroupKey<'a>,
     pub reward: f32,
-    /// Why it must not count, where the caller knows; it then does not enter its group's mean either.
+    /// The reason to exclude it, if the caller has one. It then does not enter its group's mean either.
     pub excluded: Option<NoSignal>,
 }
 
-/// A rollout's advantage, never zero, or why it has none.
+/// A rollout's nonzero advantage, or the reason why it has none.
 pub type Advantage = Result<f64, NoSignal>;
 
-/// Whether the loss counts rollouts of groups whose rewards are all the same. Their advantage is 0: they push nothing by
-/// themselves, but their rollouts and tokens are part of what the loss is divided by, and the KL term covers them.
+/// Whether the loss counts rollouts of groups without reward variance. Their advantage is 0, so they have no
+/// policy gradient. But their rollouts and tokens count in the loss's denominator, and the KL term covers
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ZeroVariance {
-    /// As GRPO's mean over all rollouts has it.
+    /// As in GRPO's mean over all rollouts.
     Count,
-    /// As DAPO's dynamic sampling has it: the group is filtered before the loss.
+    /// As in DAPO's dynamic sampling: the group is filtered before the loss.
     Exclude,
 }
 
 impl ZeroVariance {
-    /// The advantage a rollout enters the loss with; `None` if it is no part of it.
+    /// The rollout's advantage in the loss; `None` if it is not part of the loss.
     ///
-    /// A rollout at the mean of a group that varies is counted either way. One that no other can be compared with is a
-    /// group without variance.
+    /// A rollout at the mean of a group that varies always counts. A rollout without others to compare with
+    /// is treated as a group without variance.
     pub fn counted(self, credit: Advantage) -> Option<f64> {
         match credit {
             Ok(advantage) => Some(advantage),
@@ -78,7 +79,7 @@ impl ZeroVariance {
     }
 }
 
-/// The advantages of attempts in any order, one credit per attempt, and the account of them.
+/// The advantage of each rollout, in the given order, and their counts. Rollouts may be in any order.
 pub fn advantages(attempts: &[ScoredRollout<'_>], scale: Scale) -> (Vec<Advantage>, Signal) {
     let mut credits: Vec<Advantage> = attempts.iter().map(exclusion).collect();
     let mut groups: BTreeMap<GroupKey<'_>, Vec<usize>> = BTreeMap::new();
@@ -134,7 +135,7 @@ fn within_group(rewards: &[f64], scale: Scale) -> Vec<Advantage> {
     rewards.iter().map(credit).collect()
 }
 
-/// The signal account: how many rollouts carried gradient, and why the others did not.
+/// The number of rollouts that carry gradient, and of the others by reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signal {
     pub rollouts: u64,
@@ -154,18 +155,18 @@ impl Signal {
         }
     }
 
-    /// Share of rollouts that carried gradient; 0 without rollouts.
+    /// Share of rollouts that carry gradient; 0 without rollouts.
     pub fn share(&self) -> f64 {
         if self.rollouts == 0 { 0.0 } else { self.with_gradient as f64 / self.rollouts as f64 }
     }
 
-    /// As it stands in a step's `signal` column.
+    /// The format of a step's `signal` column.
     pub fn to_json(&self) -> String {
         serde_json::json!(self).to_string()
     }
 }
 
-/// Accounts of separate groups add up.
+/// Adds the counts of another group.
 impl AddAssign<&Signal> for Signal {
     fn add_assign(&mut self, other: &Signal) {
         self.rollouts += other.rollouts;
@@ -203,7 +204,8 @@ mod tests {
 
     #[test]
     fn equal_rewards_are_silent_and_nearly_equal_ones_are_not() {
-        // The mean of three times 0.1 is not 0.1 in floating point: a threshold on the deviation would be a guess.
+        // In floating point the mean of three times 0.1 is not 0.1. A threshold on the deviation would be a
+        // guess.
         let (credits, _) = advantages(&group(&[0.1; 3]), Scale::MeanStd);
         assert_eq!(credits, [Err(NoSignal::ZeroVariance); 3]);
         let (credits, _) = advantages(&group(&[0.1, 0.1, 0.1 + 1e-6]), Scale::Mean);

@@ -1,7 +1,8 @@
-//! The objective: what one sampled token adds to the loss, and the dloss_dlogp of that in its log-probability.
+//! The objective: the loss term of one sampled token, and its derivative with respect to the token's
+//! log-probability.
 //!
-//! With ρ the ratio of the token's probability under the policy being trained to that under the policy that acted
-//! (GSPO: the geometric mean of those over the rollout), and A the rollout's advantage:
+//! ρ is the ratio of the token's probability under the policy being trained to that under the sampling policy
+//! (GSPO: the geometric mean of these ratios over the rollout). A is the rollout's advantage:
 //!
 //! | kind | term of a token | weight of a token | source |
 //! |---|---|---|---|
@@ -11,14 +12,14 @@
 //! | `Gspo` | the same, ρ of the whole rollout | 1 / (rollouts · its rollout's tokens) | Zheng et al. 2025, §4 |
 //! | `Cispo` | −sg(min(ρ, 1 + high)) A log p | 1 / tokens of the step | MiniMax 2025, §3.1 |
 //!
-//! clip(ρ) is ρ kept in `[1 − low, 1 + high]`; sg stops the gradient. With a KL penalty every term gets `kl` × the k3
-//! estimate of KL(trained ‖ reference) at its token. The loss is the sum of weight × term over every sampled token of one
-//! optimiser step, microbatches notwithstanding.
+//! clip(ρ) is ρ clamped to `[1 − low, 1 + high]`; sg stops the gradient. With a KL penalty every term adds
+//! `kl` × the k3 estimate of KL(trained ‖ reference) at its token. The loss is the sum of weight × term over
+//! every sampled token of one optimiser step, independent of microbatches.
 //!
-//! Rollouts and tokens of a step, in the weights and in the sum alike, are those of groups with a difference in reward
-//! and, where the loss counts them ([`ZeroVariance`]), of groups without one: their A is 0, so that they make the
-//! others' weights smaller and bring the KL penalty of their own tokens. Where authors say nothing of filtering, the mean
-//! is over all that was sampled:
+//! The weights and the sum count rollouts and tokens of groups whose rewards differ. If the loss counts them
+//! ([`ZeroVariance`]), groups without variance are included: their A is 0, so they reduce the weights of the
+//! others and add the KL penalty of their own tokens. Where a paper does not mention filtering, the mean is
+//! over all samples:
 //!
 //! | kind | groups without variance | source |
 //! |---|---|---|
@@ -26,8 +27,8 @@
 //! | `Dapo` | excluded | dynamic sampling: Yu et al. 2025, §3.2, equation 11 |
 //! | `Cispo` | excluded | dynamic sampling, taken over from DAPO: MiniMax 2025, §3.1 |
 //!
-//! TRL counts them for every kind. Rollouts without a reward, after a failure of the server, masked ones and ones that
-//! sampled nothing are no part of any loss.
+//! TRL counts them for every kind. Rollouts without a reward, after a server failure, masked, or without
+//! sampled tokens are not part of any loss.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +44,7 @@ pub enum LossKind {
     Cispo,
 }
 
-/// How far from 1 a ratio may move before it earns no more.
+/// How far a ratio may move from 1 before it is clipped.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Clip {
     pub low: f64,
@@ -51,8 +52,8 @@ pub struct Clip {
 }
 
 impl LossKind {
-    /// The clip range its authors used: ratios of whole rollouts move far less than those of tokens, and CISPO has
-    /// no lower bound to speak of.
+    /// The authors' clip range. Ratios of whole rollouts move far less than those of tokens, and CISPO has
+    /// effectively no lower bound.
     pub fn default_clip(self) -> Clip {
         match self {
             Self::Dapo | Self::Grpo | Self::DrGrpo => Clip { low: 0.2, high: 0.28 },
@@ -61,7 +62,7 @@ impl LossKind {
         }
     }
 
-    /// What its authors do with groups whose rewards are all the same.
+    /// How the authors treat groups whose rewards are all the same.
     pub fn default_zero_variance(self) -> ZeroVariance {
         match self {
             Self::Dapo | Self::Cispo => ZeroVariance::Exclude,
@@ -70,42 +71,42 @@ impl LossKind {
     }
 }
 
-/// One sampled token, as the loss sees it. Log-probabilities are natural, at temperature 1.
+/// One sampled token with the inputs of its loss. Log-probabilities are natural, at temperature 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Token {
     /// Of its rollout.
     pub advantage: f64,
     /// Under the policy being trained.
     pub new: f32,
-    /// Under the policy that acted.
+    /// Under the sampling policy.
     pub old: f32,
-    /// [`mean_log_ratio`] of its rollout; read where [`Objective::needs_rollout_ratio`] says so. 0 on the first step
+    /// [`mean_log_ratio`] of its rollout, used if [`Objective::needs_rollout_ratio`]. 0 on the first step
     /// after sampling.
     pub rollout_log_ratio: f64,
-    /// Under the reference policy; measured where given, and part of the loss where `kl` is above 0.
+    /// Under the reference policy. If given, KL is measured; it is part of the loss if `kl` is above 0.
     pub reference: Option<f32>,
 }
 
-/// What a token adds to the loss, before its weight.
+/// The loss term of a token, before its weight.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Term {
     pub loss: f64,
     /// d loss / d log p, p being the token's probability under the policy being trained.
     pub dloss_dlogp: f64,
-    /// The ratio was out of range on the side where that matters: the clip changed the dloss_dlogp.
+    /// The clip changed the gradient: the ratio was out of range on the side that is clipped.
     pub clipped: bool,
     /// Estimate of KL(trained ‖ reference) at this token, in nats, ≥ 0; 0 without a reference.
     pub kl: f64,
 }
 
-/// What one optimiser step is taken over, all microbatches together, rollouts of advantage 0 included.
+/// The size of one optimiser step over all microbatches, including rollouts of advantage 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepSize {
-    /// Rollouts.
+    /// Number of rollouts.
     pub rollouts: usize,
-    /// Sampled tokens of those rollouts.
+    /// Sampled tokens of these rollouts.
     pub tokens: usize,
-    /// Most tokens a rollout may sample; read by `DrGrpo`.
+    /// Most tokens a rollout may sample; used by `DrGrpo`.
     pub token_budget: usize,
 }
 
@@ -119,17 +120,18 @@ pub struct Objective {
 }
 
 impl Objective {
-    /// With its authors' clip range and no KL penalty.
+    /// With the authors' clip range and no KL penalty.
     pub fn new(kind: LossKind) -> Self {
         Self { kind, clip: kind.default_clip(), kl: 0.0 }
     }
 
-    /// Whether every token's term depends on its whole rollout, so that the rollout is scored before the backward pass.
+    /// Whether every token's term depends on its whole rollout, which must then be scored before the backward
+    /// pass.
     pub fn needs_rollout_ratio(&self) -> bool {
         self.kind == LossKind::Gspo
     }
 
-    /// Whether a rollout of this advantage has terms that are not 0. Any other is counted in [`StepSize`] alone.
+    /// Whether a rollout with this advantage has nonzero terms. Others count only in [`StepSize`].
     pub fn has_terms(&self, advantage: f64) -> bool {
         advantage != 0.0 || self.kl > 0.0
     }
@@ -163,7 +165,7 @@ impl Objective {
         term
     }
 
-    /// What the terms of a rollout with this many sampled tokens are multiplied by.
+    /// The weight of the terms of a rollout with this many sampled tokens.
     pub fn weight(&self, step: &StepSize, rollout_tokens: usize) -> f64 {
         let count = match self.kind {
             LossKind::Dapo | LossKind::Cispo => step.tokens,
@@ -180,7 +182,7 @@ pub fn mean_log_ratio(new: &[f32], old: &[f32]) -> f64 {
     sum / new.len().max(1) as f64
 }
 
-/// Sums over the tokens of a step, for its row in the step log. Order of adding is the caller's to keep.
+/// Sums over the tokens of a step, for its row in the step log. The caller must keep the order of addition.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Tally {
     /// Σ weight × term.
@@ -275,7 +277,7 @@ mod tests {
                 let numeric = (loss(step) - loss(-step)) / f64::from(2.0 * step);
                 let mut expected = objective.term(&at).dloss_dlogp;
                 if kind == LossKind::Cispo {
-                    // The ratio is a constant there; a finite difference sees it move.
+                    // The ratio is a constant in the gradient; a finite difference sees it change.
                     let open = ratio.min(5.0);
                     expected -= open * advantage * f64::from(at.new);
                 }

@@ -1,9 +1,9 @@
-//! The mathematics of group-relative policy optimisation: from rewards to advantages, from advantages to the dloss_dlogp of
-//! the loss at every sampled token.
+//! The mathematics of group-relative policy optimisation: advantages from rewards, and the gradient of the
+//! loss with respect to the log-probability of every sampled token.
 //!
-//! Numbers in, numbers out: no tensors, no files, no model. Tokens the policy did not sample (prompts, tool results)
-//! have no term; callers pass sampled tokens alone. Nothing here decides by a threshold what "no variance" is: a group
-//! is silent if its rewards are equal, and every silent rollout has a named reason.
+//! Works on plain numbers, without tensors, files or models. Tokens that the policy did not sample (prompts,
+//! tool results) have no term; callers pass only sampled tokens. "No variance" means equal rewards, not a
+//! threshold. Every rollout without gradient has a named reason.
 
 mod advantage;
 mod loss;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How the rate comes down once it decays.
+/// The shape of the learning rate's decay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
@@ -11,25 +11,25 @@ pub enum Shape {
     Cosine,
 }
 
-/// A ramp to the peak, a plateau, then a decay.
+/// A warmup to the peak, a plateau, then a decay.
 ///
-/// Steps count from 0 over the whole training, so that a loop of updates follows one schedule.
+/// Steps count from 0 over the whole training, so that all updates of a loop follow one schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
     pub peak: f64,
-    /// Steps of the ramp: step `k` of it has `(k + 1) / (warmup + 1)` of the peak.
+    /// Steps of the warmup: step `k` has `(k + 1) / (warmup + 1)` of the peak.
     pub warmup: u64,
     pub shape: Shape,
-    /// Steps after which the decay has ended; without it nothing decays.
+    /// The step at which the decay ends; `None` for no decay.
     pub total: Option<u64>,
-    /// Share of `total` at which the decay begins, in `[0, 1]`.
+    /// Share of `total` at which the decay starts, in `[0, 1]`.
     pub decay_from: f64,
-    /// Rate at the end of the decay, as a share of the peak.
+    /// Final rate, as a share of the peak.
     pub floor: f64,
 }
 
 impl Schedule {
-    /// The rate of this step.
+    /// The rate at this step.
     pub fn rate(&self, step: u64) -> f64 {
         let ramp = ((step + 1) as f64 / (self.warmup + 1) as f64).min(1.0);
         self.peak * ramp * self.decay(step)

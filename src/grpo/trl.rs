@@ -1,4 +1,4 @@
-//! Agreement with TRL: the fixture holds losses and gradients of its own trainer (`tests/reference/grpo_loss.py`).
+//! Compares with TRL: the fixture holds losses and gradients of its trainer (`tests/reference/grpo_loss.py`).
 
 use serde::Deserialize;
 
@@ -31,7 +31,7 @@ struct Case {
     loss: f64,
 }
 
-/// With an advantage, or with what gives one.
+/// A rollout with either an advantage, or a group and a reward.
 #[derive(Deserialize)]
 struct Rollout {
     advantage: Option<f64>,
@@ -54,7 +54,7 @@ fn assert_close(ours: f64, theirs: f64, what: &str) {
     assert!((ours - theirs).abs() < 1e-9, "{what}: {ours} against {theirs}");
 }
 
-/// The loss over rollouts with these advantages; those without one are no part of it.
+/// Checks the loss over the rollouts with these advantages; those without one are not part of it.
 fn check(case: &Case, advantages: &[Option<f64>]) {
     let objective =
         Objective { kind: case.kind, clip: Clip { low: case.clip_low, high: case.clip_high }, kl: case.kl };

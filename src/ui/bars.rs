@@ -1,4 +1,4 @@
-//! Progress on a terminal: one line for each stage at work, lines above for what is done.
+//! Progress on a terminal: one line per running stage, with lines about finished stages above.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 use super::{gauge::Gauge, run::RunDisplay};
 use crate::progress::Observer;
 
-/// Columns of a terminal that does not say how many it has.
+/// Assumed width of a terminal that does not report one.
 const COLUMNS: usize = 80;
 
 pub struct Bars {
@@ -28,7 +28,7 @@ impl Bars {
 
 impl RunDisplay for Bars {
     fn line(&self, text: &str) {
-        // Fails only where the terminal is gone.
+        // Fails only if the terminal is gone.
         _ = self.all.println(text);
     }
 
@@ -54,7 +54,7 @@ impl RunDisplay for Bars {
     }
 }
 
-/// Drawn anew at each tick, so that it fits a terminal whose width changes.
+/// Rendered on each tick, so that it fits a terminal whose width changes.
 fn style(gauge: Arc<Mutex<Gauge>>) -> ProgressStyle {
     let line = move |_: &ProgressState, out: &mut dyn Write| {
         let gauge = gauge.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,11 +1,11 @@
-//! The last lines of a run: what became of its stages, and how to go on.
+//! The last lines of a run: the outcome of its stages, and how to continue.
 
 use std::path::Path;
 
 use super::{hint_text, human};
 use crate::exec::{Ended, Summary};
 
-/// `resume` is the command that goes on; `seconds` is how long the run took.
+/// `resume` is the command that continues the run; `seconds` is the run's duration.
 pub fn closing_text(summary: &Summary, path: &Path, resume: &str, seconds: f64) -> String {
     let count = |which: Ended| summary.count(|ended| *ended == which);
     let mut parts = vec![format!("{} cached", count(Ended::Cached)), format!("{} worked", count(Ended::Ran))];
@@ -53,7 +53,8 @@ pub fn waiting_text(count: usize, remote: &str) -> String {
     format!("{results} to be given to {remote}: a later run does it, or `mcprl cache push`")
 }
 
-/// What a failure left undone: a line for each set of failed stages, with all that waits for it, and one for the rest.
+/// The stages that did not run because of a failure: one line for each set of failed stages with all stages
+/// that depend on it, and one line for the rest.
 fn left_text(summary: &Summary) -> String {
     let mut text = String::new();
     let mut told: Vec<&[String]> = Vec::new();
@@ -87,9 +88,9 @@ fn joined<'a>(ids: impl IntoIterator<Item = &'a str>) -> String {
     ranges(ids).join(", ")
 }
 
-/// Iterations of a loop's stage that follow each other as one name: `train[0003..0012]/judge`.
+/// Joins consecutive iterations of a loop's stage into one name: `train[0003..0012]/judge`.
 pub(super) fn ranges<'a>(ids: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    /// Loop, stage, first and last iteration; the name alone outside loops.
+    /// Loop, stage, first and last iteration; outside loops only the name.
     type Range<'a> = (&'a str, Option<(&'a str, u32, u32)>);
     let mut found: Vec<Range<'a>> = Vec::new();
     for id in ids {

@@ -1,5 +1,5 @@
-//! What sets two runs apart, as a page: what they were asked, what they came to, then keys and metrics, with iterations
-//! of a loop folded together.
+//! The differences of two runs as a page: seeds and overrides, verdicts, then keys and metrics. Iterations of
+//! a loop are folded together.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,21 @@ use crate::{
     plan::RerunReason,
 };
 
-/// Columns of the page.
+/// Width of the page in columns.
 const COLUMNS: usize = 100;
-/// Iterations of a loop that are shown; of more, some between the first and the last.
+/// Most iterations of a loop to show: the first, the last and some between.
 const ITERATIONS: usize = 8;
-/// Metrics of a loop that are shown.
+/// Most metrics of a loop to show.
 const METRICS: usize = 3;
 
 /// A run as one side of the page.
 pub struct Side<'r> {
     pub run: &'r RunHistory,
-    /// What its comparisons of policies found, in words.
+    /// The verdicts of its policy comparisons, as text.
     pub verdicts: Vec<String>,
 }
 
-/// The page. `alike` is how many stages are the same.
+/// The page. `alike` is the number of identical stages.
 pub fn diff_text(old: &Side<'_>, new: &Side<'_>, found: &[Difference], alike: usize) -> String {
     let mut text = format!("{} → {}\n{}", old.run.id, new.run.id, asked(old.run, new.run));
     let told = |(which, side): (&str, &Side<'_>)| {
@@ -65,7 +65,7 @@ pub fn diff_text(old: &Side<'_>, new: &Side<'_>, found: &[Difference], alike: us
     text + &format!("\n{alike} alike, {} different; `--json` has all of it\n", found.len())
 }
 
-/// Seeds and overrides, as far as they differ.
+/// Seeds and overrides that differ.
 fn asked(old: &RunHistory, new: &RunHistory) -> String {
     let mut text = String::new();
     if let (Some(one), Some(other)) = (old.seed, new.seed)
@@ -81,7 +81,7 @@ fn asked(old: &RunHistory, new: &RunHistory) -> String {
     text
 }
 
-/// Each cause with the stages it is one of; what follows from other stages last, without their digests.
+/// Each cause with its stages. Causes that follow from other stages come last, without their digests.
 fn keys(found: &[Difference]) -> Vec<(String, String)> {
     let mut causes: Vec<(String, bool, Vec<&str>)> = Vec::new();
     for difference in found {
@@ -142,7 +142,7 @@ fn metrics(found: &[Difference]) -> (Vec<Vec<String>>, BTreeMap<&str, Iterations
     (alone, loops)
 }
 
-/// Old, new and by how much.
+/// The old value, the new value and the change.
 fn cells(change: &MetricChange) -> [String; 3] {
     let shown = |value: Option<f64>| value.map_or("none".to_owned(), human::number);
     let by = match (change.old, change.new) {
@@ -155,7 +155,7 @@ fn cells(change: &MetricChange) -> [String; 3] {
     [shown(change.old), shown(change.new), by]
 }
 
-/// A loop's headlines, or else its first metrics by name, over its iterations.
+/// A loop's headline metrics, or else its first metrics by name, over its iterations.
 fn iterations_text(name: &str, iterations: &Iterations<'_>) -> String {
     let has = |metric: &str| iterations.values().any(|metrics| metrics.contains_key(metric));
     let mut shown: Vec<&str> =
@@ -187,7 +187,7 @@ fn iterations_text(name: &str, iterations: &Iterations<'_>) -> String {
     table(&title, &heading, &rows)
 }
 
-/// The first, the last and some between, evenly.
+/// The first, the last and some between, evenly spaced.
 fn picked(numbers: &[u32]) -> Vec<u32> {
     if numbers.len() <= ITERATIONS {
         return numbers.to_vec();
@@ -200,7 +200,7 @@ fn joined<'a>(ids: impl IntoIterator<Item = &'a str>) -> String {
     ranges(ids).join(", ")
 }
 
-/// A title and its rows; the right side of a row goes on below itself where it is too wide.
+/// A title and its rows. Text that is too wide for the right column wraps within it.
 fn section(title: &str, rows: Vec<(String, String)>) -> String {
     if rows.is_empty() {
         return String::new();

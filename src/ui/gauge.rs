@@ -1,8 +1,8 @@
-//! How far one stage is, in one line of a given width.
+//! The progress of one stage, in one line of a given width.
 
 use std::time::{Duration, Instant};
 
-/// What is known of a stage at work.
+/// The progress of a running stage.
 pub struct Gauge {
     id: String,
     began: Instant,
@@ -13,22 +13,22 @@ pub struct Gauge {
 struct Phase {
     name: String,
     began: Instant,
-    /// When units were last done.
+    /// When units were last completed.
     last: Instant,
     done: u64,
-    /// Of these, done before it began.
+    /// The part of `done` that was complete at the start.
     skipped: u64,
-    /// 0 where it is not known.
+    /// 0 if unknown.
     units: u64,
 }
 
-/// Between two columns.
+/// Space between two columns.
 const GAP: usize = 2;
-/// Columns of the spinner before the line, and one at the end that stays free.
+/// Columns for the spinner before the line, and a free one at the end.
 const MARGIN: usize = 3;
-/// Least width of a name that is cut.
+/// Smallest width to which a name is cut.
 const NAME: usize = 6;
-/// A forecast from less than this says little.
+/// An estimate from a shorter time is unreliable.
 const SETTLED: Duration = Duration::from_secs(1);
 
 impl Gauge {
@@ -59,8 +59,8 @@ impl Gauge {
         text.clone_into(&mut self.status);
     }
 
-    /// The line for a terminal of this many columns. The name and the status stay; the rest is shortened or left out
-    /// where it does not fit: first the bar, then the time, then the count.
+    /// The line for a terminal of this width. Keeps the name and the status. Where the rest does not fit, it
+    /// shortens or drops first the bar, then the time, then the count.
     pub fn line(&self, width: usize, now: Instant) -> String {
         let width = width.saturating_sub(MARGIN);
         let status = columns(&self.status);
@@ -102,7 +102,7 @@ impl Gauge {
         cut(&line.text(), width)
     }
 
-    /// As a line of a log.
+    /// The progress as a log message.
     pub fn message(&self, now: Instant) -> String {
         let Phase { name, .. } = &self.phase;
         let count = format!("{name} {}", self.phase.count());
@@ -129,7 +129,7 @@ impl Phase {
         }
     }
 
-    /// At the speed at which units were done so far.
+    /// Assumes the average speed so far.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     fn left(&self, now: Instant) -> Option<Duration> {
         let (done, missing) = (self.done - self.skipped, self.units.saturating_sub(self.done));
@@ -164,7 +164,7 @@ fn columns(text: &str) -> usize {
     text.chars().count()
 }
 
-/// The text, its end left out where it is wider.
+/// Cuts the end of a text that is too wide.
 fn cut(text: &str, width: usize) -> String {
     if columns(text) <= width {
         return text.to_owned();

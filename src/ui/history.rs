@@ -1,4 +1,4 @@
-//! Earlier runs as text: a list, one run, one stage of it.
+//! Earlier runs as text: a list, one run, or one stage.
 
 use chrono::{DateTime, Local};
 
@@ -8,11 +8,11 @@ use crate::{
     store::Cost,
 };
 
-/// Columns that a list of runs may take.
+/// Width of a list of runs in columns.
 const COLUMNS: usize = 80;
 
-/// A line for each run below a heading, and one more for what stood over its run file. Where it would be wider than
-/// 80 columns, counts and time are left out.
+/// A heading and a line for each run, plus lines for the overrides of its run file. Leaves out counts and
+/// time where a line would be wider than 80 columns.
 pub fn runs_text(runs: &[RunHistory]) -> String {
     let heading = ["RUN", "STATE", "SEED", "SUCCESS", "TOOK", "RAN", "CACHED"].map(str::to_owned);
     let row = |run: &RunHistory| {
@@ -47,7 +47,7 @@ pub fn runs_text(runs: &[RunHistory]) -> String {
     text
 }
 
-/// `0.376 → 0.944`: of the policy that the last one was compared with, and of the last.
+/// `0.376 → 0.944`: the success rates of the baseline and of the last policy.
 pub fn success(headline: &Headline) -> String {
     match headline.baseline {
         Some(baseline) => format!("{baseline:.3} → {:.3}", headline.success),
@@ -55,7 +55,7 @@ pub fn success(headline: &Headline) -> String {
     }
 }
 
-/// What stood over the run file, as it is given to `run`, in lines that fit.
+/// The overrides of the run file as `run` arguments, in lines that fit.
 fn asked(run: &RunHistory) -> Vec<String> {
     let set = run.set.iter().map(|set| format!("--set {set}"));
     let words = set.chain(run.resample.iter().map(|stage| format!("--resample {stage}")));
@@ -97,7 +97,7 @@ fn outcome(outcome: StageOutcome) -> &'static str {
     }
 }
 
-/// `3 worked, 57 reused`.
+/// Counts of the stages by outcome.
 fn counts(run: &RunHistory) -> String {
     let fates = [
         StageOutcome::Ran,
@@ -146,7 +146,7 @@ fn took(node: &NodeHistory, stage: &StageHistory) -> String {
     }
 }
 
-/// One stage with its artifacts, where they come from, and what its key is made of.
+/// One stage with its artifacts, their origin, and the parts of its key.
 pub fn stage_text(run: &RunHistory, stage: &StageHistory) -> String {
     let node = &stage.node;
     let mut text = format!("{}/{}: {}", run.id, node.id, outcome(node.outcome));

@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Numbers in readable form.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// Metrics worth a person's first look, in this order.
+/// The most important metrics, in display order.
 pub const HEADLINES: [&str; 9] = [
     "success",
     "all.gain",
@@ -27,7 +27,7 @@ pub const HEADLINES: [&str; 9] = [
     "heldout",
 ];
 
-/// `success 0.610 · reward 0.580`: the headlines there are; the first four by name where there are none.
+/// `success 0.610 · reward 0.580`: the headline metrics, or else the first four by name.
 pub fn metrics(metrics: &BTreeMap<String, f64>) -> String {
     let headlines = HEADLINES.iter().filter_map(|name| Some((*name, *metrics.get(*name)?)));
     let mut shown: Vec<_> = headlines.collect();
@@ -53,14 +53,14 @@ pub fn dollars(dollars: f64) -> String {
     if dollars > 0.0 && dollars < 0.1 { format!("${dollars:.4}") } else { format!("${dollars:.2}") }
 }
 
-/// What was consumed beside time: `12.3k tokens sampled, 340 tool calls, $0.12`. Empty where nothing was.
+/// Usage other than time: `12.3k tokens sampled, 340 tool calls, $0.12`. Empty if there was none.
 pub fn spent(cost: &Cost) -> String {
     let counts = cost.spent.named().into_iter().filter(|(_, number)| *number > 0);
     let counts = counts.map(|(name, number)| format!("{} {name}", count(number)));
     counts.chain(cost.dollars.map(dollars)).collect::<Vec<_>>().join(", ")
 }
 
-/// With the time before it.
+/// Usage, starting with the time.
 pub fn cost(cost: &Cost) -> String {
     let spent = spent(cost);
     let comma = if spent.is_empty() { "" } else { ", " };
@@ -74,7 +74,7 @@ pub fn plural(count: usize, noun: &str) -> String {
 
 pub fn number(value: f64) -> String {
     match value.abs() {
-        // Also of -0.
+        // Also matches -0.
         0.0 => "0".into(),
         _ if value.fract() == 0.0 => format!("{value:.0}"),
         size if size >= 100.0 => format!("{value:.0}"),

@@ -1,4 +1,4 @@
-//! Progress where there is no terminal: a line for each thing that happened, and a sign of life now and then.
+//! Progress without a terminal: a line for each event, and a progress line at intervals.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -8,7 +8,7 @@ use std::{
 use super::{Printer, gauge::Gauge, run::RunDisplay};
 use crate::progress::Observer;
 
-/// Between two signs of life of a stage.
+/// Interval between two progress lines of a stage.
 const PAUSE: Duration = Duration::from_secs(15);
 
 pub struct Lines(pub Printer);
@@ -43,7 +43,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Takes a change, and says how far the stage is where that was long ago.
+    /// Applies a change, and prints the stage's progress if the last line is old enough.
     fn change(&self, change: impl FnOnce(&mut Gauge, Instant)) {
         let now = Instant::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

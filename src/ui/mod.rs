@@ -1,8 +1,8 @@
-//! The one door out: everything a person or a program reads of mcprl passes here.
+//! All output of mcprl, for people and for programs.
 //!
-//! Data goes to standard output, everything else to standard error. With `--json` both are JSON: one document (or one
-//! object per line for a run's events) on standard output, errors as one object on standard error. Nothing is said by
-//! colour alone, and JSON has none.
+//! Data goes to standard output, everything else to standard error. With `--json` both are JSON: one document
+//! (or one object per line for a run's events) on standard output, errors as one object on standard error.
+//! Colour never carries information of its own, and JSON has none.
 
 mod bars;
 mod closing;
@@ -30,7 +30,7 @@ use style::{ERROR, HINT, NOTE, paint, shown};
 
 use crate::{error::Failure, plan::Problem};
 
-/// What a person should know, with a way out.
+/// A problem with a hint.
 fn note_text(note: &Problem) -> String {
     let hint = note.cause.hint().map(|hint| format!("\n{}", hint_text(&hint))).unwrap_or_default();
     format!("{} {note}{hint}", paint(NOTE, "note:"))
@@ -40,21 +40,21 @@ fn hint_text(hint: &str) -> String {
     format!("{} {hint}", paint(HINT, "hint:"))
 }
 
-/// How mcprl talks.
+/// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputFormat {
     Human,
     Json,
 }
 
-/// Writes to the two streams. A closed pipe is not an error: the reader has seen enough.
+/// Writes to the two streams. A closed pipe is not an error: the reader has stopped reading.
 #[derive(Debug, Clone, Copy)]
 pub struct Printer {
     pub format: OutputFormat,
 }
 
 impl Printer {
-    /// Data, to standard output.
+    /// Writes data to standard output.
     pub fn data(self, text: &str) {
         let mut out = std::io::stdout().lock();
         let text = format!("{}\n", text.trim_end());
@@ -64,17 +64,17 @@ impl Printer {
         );
     }
 
-    /// A JSON document, to standard output.
+    /// Writes a JSON document to standard output.
     pub fn json(self, value: &impl serde::Serialize) {
         if let Ok(text) = serde_json::to_string_pretty(value) {
             self.data(&text);
         }
     }
 
-    /// For people, to standard error; nothing with `--json`.
+    /// Writes a message for people to standard error; nothing with `--json`.
     pub fn say(self, text: &str) {
         if self.format == OutputFormat::Human {
-            // In one piece: standard error is not buffered, and a piece is a system call.
+            // Standard error is not buffered, so one write is one system call.
             let mut err = std::io::stderr().lock();
             _ = err.write_all(shown(&format!("{text}\n"), &err).as_bytes());
         }

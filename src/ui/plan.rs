@@ -1,14 +1,14 @@
-//! A plan as text: one line for each stage; iterations of a loop that fare alike are one line.
+//! A plan as text: one line for each stage; iterations of a loop with the same status share a line.
 
 use super::human;
 use crate::plan::{NoEstimate, NodeStatus, PlanReport, Rerun, RerunReason, Reused, Status, stage_name};
 
-/// The report, line by line, with a count at the end.
+/// The report, line by line, with totals at the end.
 pub fn plan_text(report: &PlanReport) -> String {
     let mut rows: Vec<Row> = Vec::new();
     for node in &report.nodes {
         let row = Row::of(node);
-        // Stages of a loop take turns, so the row to extend may stand some rows above.
+        // Stages of a loop alternate, so the row to extend may be several rows above.
         match rows.iter_mut().rev().take(32).find(|earlier| earlier.continues(&row)) {
             Some(earlier) => {
                 earlier.last = row.last;
@@ -46,7 +46,7 @@ pub fn plan_text(report: &PlanReport) -> String {
     text + &ahead_text(report) + &memory_text(report)
 }
 
-/// What is to come and what the cache saves, in all.
+/// The totals: what will run, and what the cache saves.
 fn ahead_text(report: &PlanReport) -> String {
     let mut text = String::new();
     if report.ahead.seconds > 0.0 {
@@ -90,9 +90,9 @@ fn ahead_text(report: &PlanReport) -> String {
     text
 }
 
-/// The most memory that stages at the engine take, each stage of a loop once.
+/// The peak memory of each stage that uses the engine; a loop's stage appears once.
 fn memory_text(report: &PlanReport) -> String {
-    // Name, bytes, and whether keys and values are held to half of what is free.
+    // Name, bytes, and whether the KV cache is limited to half of the free memory.
     let (mut most, mut unknown) = (Vec::<(String, usize, bool)>::new(), Vec::<String>::new());
     for (node, memory) in report.nodes.iter().filter_map(|node| Some((node, node.memory.as_ref()?))) {
         let name = stage_name(&node.id);
@@ -141,9 +141,9 @@ struct Row<'a> {
     turn: Option<(&'a str, u32, &'a str)>,
     last: u32,
     id: &'a str,
-    /// Of work ahead, or saved.
+    /// Time that the stage will take, or that the cache saves.
     seconds: Option<f64>,
-    /// The time is that of other parameters.
+    /// The time was measured with other parameters.
     differs: bool,
 }
 
@@ -188,7 +188,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// `~12.3 s` ahead, `31 × ~1.5 s` for as many iterations, `~12.3 s*` by other parameters,
+    /// `~12.3 s` to run, `31 × ~1.5 s` for that many iterations, `~12.3 s*` measured with other parameters,
     /// `(12.3 s)` saved, `?` without an estimate.
     fn time(&self) -> String {
         let count = self.turn.map_or(1, |(_, first, _)| self.last - first + 1);
@@ -217,7 +217,8 @@ fn because(reasons: &[RerunReason]) -> String {
     reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Within a loop the stages of the same and of the last iteration are named without their number.
+/// The names of the stages that a stage waits for. Within a loop, names in the same or the previous iteration
+/// have no number.
 fn waits_on(on: &[String], turn: Option<(&str, u32, &str)>) -> String {
     let mut names: Vec<String> = on
         .iter()

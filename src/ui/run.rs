@@ -1,4 +1,4 @@
-//! A run as it goes by: a line for each stage outside loops, one for each iteration of a loop.
+//! The progress of a run: a line for each stage outside loops, and one for each iteration of a loop.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,16 +16,16 @@ use crate::{
     progress::{NoProgress, Observer},
 };
 
-/// How a run looks: bars or lines.
+/// Shows progress as bars or lines.
 pub trait RunDisplay: Send + Sync {
     fn line(&self, text: &str);
     fn begin(&self, id: &str) -> Arc<dyn Observer>;
     fn end(&self, id: &str);
-    /// Whether a stage at work is seen without a line that says so.
+    /// Whether running stages are visible without a line about their start.
     fn shows_work(&self) -> bool;
 }
 
-/// How long a line about a cached stage waits for more of them: each write is a system call that wakes a reader.
+/// How long lines about cached stages are collected: each write is a system call that wakes a reader.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Shows a run's events.
@@ -37,13 +37,13 @@ pub struct RunView {
 
 struct State {
     turns: Turns,
-    /// Lines about cached stages, not yet shown.
+    /// Lines about cached stages that are not yet shown.
     held: Vec<String>,
     shown: Instant,
 }
 
 impl RunView {
-    /// Bars where standard error is a terminal, lines where it is not.
+    /// Uses bars if standard error is a terminal, else lines.
     pub fn new(printer: Printer, plan: &Plan) -> Self {
         let face: Box<dyn RunDisplay> =
             if std::io::stderr().is_terminal() && printer.format == OutputFormat::Human {
@@ -55,7 +55,7 @@ impl RunView {
         Self { printer, face, state: Mutex::new(state) }
     }
 
-    /// Shows what is held back.
+    /// Shows the collected lines.
     pub fn flush(&self) {
         self.show(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -95,7 +95,7 @@ impl Listener for RunView {
     }
 }
 
-/// What is known of each iteration of a loop until all its stages have ended.
+/// The totals of an iteration while some of its stages are not finished.
 #[derive(Default)]
 struct Turn {
     open: usize,
@@ -104,19 +104,19 @@ struct Turn {
     metrics: BTreeMap<String, f64>,
 }
 
-/// Iterations by name, `train[0003]`, and what was said of their stages already.
+/// Iterations by name, `train[0003]`, and messages already shown.
 #[derive(Default)]
 struct Turns {
     by_name: BTreeMap<String, Turn>,
     said: BTreeSet<String>,
-    /// Notes shown of cached stages, by their name in the run file.
+    /// Number of notes shown for each cached stage, by its name in the run file.
     noted: BTreeMap<String, usize>,
 }
 
-/// Notes shown of a cached stage, over all iterations; `mcprl show` has all.
+/// Most notes to show for a cached stage over all iterations; `mcprl show` has all.
 const NOTES: usize = 3;
 
-/// A note among what was said.
+/// The key of a note in `said`.
 fn noted(text: &str) -> String {
     format!("note {text}")
 }
@@ -149,7 +149,7 @@ impl Turns {
             Event::Started { id, reasons } => {
                 let why = because(reasons);
                 match id.split_once('/') {
-                    // A change reaches every iteration; it is said of the first.
+                    // A change affects every iteration; only the first reports it.
                     Some((turn, stage)) => {
                         let once = format!("{}/{stage}", turn.split('[').next().unwrap_or_default());
                         if why.is_empty() || !self.said.insert(once) {
@@ -166,7 +166,7 @@ impl Turns {
             }
             Event::Retrying { id, failure, wait } => {
                 let again = human::seconds(wait.as_secs_f64());
-                // The whole error is shown at the end, should no try work.
+                // The full error is shown at the end if every retry fails.
                 let why = match self.said.insert(format!("{id}: {failure}")) {
                     true => brief(&failure.to_string()),
                     false => "the same error".into(),
@@ -202,7 +202,8 @@ impl Turns {
         })
     }
 
-    /// What a cached stage noted when it was run, as far as no other stage did; a few of many.
+    /// Notes from the original run of a cached stage. Leaves out notes already shown, and limits their
+    /// number.
     fn notes(&mut self, id: &str, notes: &[String]) -> Vec<String> {
         let new: Vec<&String> = notes.iter().filter(|text| self.said.insert(noted(text))).collect();
         let count = self.noted.entry(stage_name(id)).or_default();
@@ -211,7 +212,7 @@ impl Turns {
         new[..shown].iter().map(|text| line("note", id, text)).collect()
     }
 
-    /// The line for a stage that ended: its own, or its iteration's if it was the last of it.
+    /// The line for a finished stage, or for its iteration if it was the last stage of it.
     fn ended(&mut self, id: &str, seconds: Option<f64>, metrics: &BTreeMap<String, f64>) -> Option<String> {
         let Some((name, _)) = id.split_once('/') else {
             return Some(ended_line(id, seconds, metrics));
@@ -228,7 +229,7 @@ impl Turns {
     }
 }
 
-/// The beginning of an error: of its first line, as much as fits a terminal's.
+/// The start of an error's first line, cut to fit a terminal.
 fn brief(error: &str) -> String {
     const SHOWN: usize = 100;
     let first = error.lines().next().unwrap_or_default();
@@ -251,7 +252,7 @@ fn ended_line(id: &str, seconds: Option<f64>, metrics: &BTreeMap<String, f64>) -
     line(what, id, &format!("{took:<10} {}", human::metrics(metrics)))
 }
 
-/// Empty where there is nothing to explain.
+/// Empty if there are no reasons.
 fn because(reasons: &[RerunReason]) -> String {
     let telling = reasons.iter().filter(|reason| **reason != RerunReason::First);
     telling.map(ToString::to_string).collect::<Vec<_>>().join(", ")

@@ -1,5 +1,5 @@
-//! Colours of what people read. Texts carry them as escape codes; what writes a text to a stream takes them out where the
-//! stream shows none: it is no terminal, or `NO_COLOR` or `TERM=dumb` is set. `CLICOLOR_FORCE=1` keeps them.
+//! Colours of the text output. Texts contain escape codes, which are stripped on writing if the stream is not
+//! a terminal, or if `NO_COLOR` or `TERM=dumb` is set. `CLICOLOR_FORCE=1` keeps them.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub fn paint(style: Style, text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("{style}{text}{style:#}") }
 }
 
-/// A text for this stream.
+/// The text with or without escape codes, as this stream requires.
 pub fn shown<'t>(text: &'t str, stream: &impl RawStream) -> Cow<'t, str> {
     if text.contains('\x1b') && AutoStream::choice(stream) == ColorChoice::Never {
         strip_str(text).to_string().into()
@@ -26,7 +26,7 @@ pub fn shown<'t>(text: &'t str, stream: &impl RawStream) -> Cow<'t, str> {
     }
 }
 
-/// The style of the word that a line about a stage begins with.
+/// The style of the first word in a line about a stage.
 pub fn state(word: &str) -> Style {
     match word {
         "done" => GOOD,

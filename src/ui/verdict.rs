@@ -1,4 +1,4 @@
-//! The verdict as a run ends with it.
+//! The verdict at the end of a run.
 
 use super::style::{self, paint};
 use crate::{

@@ -1,5 +1,5 @@
-//! What a CUDA device says of itself. Every allocation of candle's comes from the device's memory pool, which keeps its
-//! peak; what cuBLAS and the driver take beside it is not counted.
+//! Peak memory of a CUDA device. All of candle's allocations come from the device's memory pool, which
+//! records its peak. Memory of cuBLAS and the driver is not counted.
 
 #![expect(unsafe_code, reason = "the pool's peak has no safe wrapper")]
 
@@ -20,7 +20,7 @@ fn pool(device: &Device) -> Option<CUmemoryPool> {
     let context = context(device)?;
     context.bind_to_thread().ok()?;
     let device = device::get(i32::try_from(context.ordinal()).ok()?).ok()?;
-    // SAFETY: `device::get` gave the device.
+    // SAFETY: `device` comes from `device::get`.
     unsafe { device::get_default_mem_pool(device) }.ok()
 }
 
@@ -28,22 +28,22 @@ pub fn name(device: &Device) -> Option<String> {
     context(device)?.name().ok()
 }
 
-/// Whether the device forgot its peak.
+/// Resets the device's peak. Returns whether that worked.
 pub fn forget_peak(device: &Device) -> bool {
     let forget = || {
         let pool = pool(device)?;
         let mut none = 0u64;
-        // SAFETY: the pool is the device's own; the attribute is a u64, and 0 resets it.
+        // SAFETY: the pool belongs to the device; the attribute is a u64, and 0 resets it.
         unsafe { mem_pool::set_attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, (&raw mut none).cast()) }.ok()
     };
     forget().is_some()
 }
 
-/// Most bytes in use since then.
+/// The most bytes in use since the last reset.
 pub fn peak(device: &Device) -> Option<u64> {
     let pool = pool(device)?;
     let mut bytes = 0u64;
-    // SAFETY: the pool is the device's own, and the attribute is a u64.
+    // SAFETY: the pool belongs to the device, and the attribute is a u64.
     unsafe { mem_pool::get_attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, (&raw mut bytes).cast()) }.ok()?;
     Some(bytes)
 }

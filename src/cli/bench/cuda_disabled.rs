@@ -1,4 +1,4 @@
-//! Stands in for what a device says of itself where CUDA is not built in: there is no such device.
+//! Replaces `cuda` in builds without CUDA: there is no device to query.
 
 use candle_core::Device;
 

@@ -1,4 +1,4 @@
-//! What the machine could do at best.
+//! The peak rates of the machine.
 
 use std::{hint::black_box, time::Instant};
 
@@ -15,17 +15,18 @@ use crate::{
     },
 };
 
-/// Peaks measured here and now: what else runs on the machine lowers them as it lowers the work.
+/// Peak rates, measured during the benchmark. Other load on the machine lowers them as it lowers the results.
 #[derive(Debug, Serialize)]
 pub struct Machine {
-    /// Billions of operations per second of products that fit the caches, all threads together.
+    /// Billions of operations per second in products that fit the caches, over all threads.
     pub f32: f64,
     pub bf16: f64,
-    /// Billions of bytes read from memory per second, all threads together; on a device read and written by a copy.
+    /// Billions of bytes read from memory per second, over all threads; on a device, read and written by a
+    /// copy.
     pub memory: f64,
 }
 
-/// The fastest of a few runs, in seconds: the machine's own noise only ever adds.
+/// The seconds of the fastest of several runs: noise only ever adds time.
 pub fn fastest(runs: usize, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut best = f64::INFINITY;
     for _ in 0..runs {
@@ -36,7 +37,7 @@ pub fn fastest(runs: usize, mut work: impl FnMut() -> Result<()>) -> Result<f64>
     Ok(best)
 }
 
-/// Sum over threads of what each does per second in the fastest of its runs.
+/// Sum over threads of each thread's rate in its fastest run.
 fn together(threads: usize, amount: f64, runs: usize, work: impl Fn() + Sync) -> Result<f64> {
     let seconds = fastest(runs, || {
         std::thread::scope(|scope| {
@@ -76,14 +77,14 @@ impl Machine {
         Ok(Self { f32: rate(Format::F32)?, bf16: rate(Format::Bf16)?, memory })
     }
 
-    /// Of a device, by candle's own operations.
+    /// Measures a device with candle's operations.
     pub fn measure_device(device: &Device) -> Result<Self> {
         const REPEATS: usize = 5;
-        // A device needs large matrices to be busy; the CPU in its place would take minutes.
+        // A device needs large matrices to be busy. On the CPU they would take minutes.
         let n: usize = if device.is_cpu() { 128 } else { 8192 };
         let synchronized = |work: &dyn Fn() -> candle_core::Result<()>| {
             let run = || (0..REPEATS).try_for_each(|_| work()).and_then(|()| device.synchronize());
-            // What is loaded or chosen on first use is not timed.
+            // Loading and kernel selection on first use are not timed.
             run().map_err(EngineError::from)?;
             fastest(3, || Ok(run().map_err(EngineError::from)?))
         };
@@ -102,7 +103,7 @@ impl Machine {
     }
 }
 
-/// What computes: the device's name, or the kernels of the CPU.
+/// The name of the device, or of the CPU kernels.
 pub fn name(device: &Device) -> String {
     match cuda::name(device) {
         Some(name) => name,
@@ -112,16 +113,16 @@ pub fn name(device: &Device) -> String {
     }
 }
 
-/// Forgets the peak of memory: the process's, where the system allows it, or the device's.
+/// Resets the memory peak: the device's, or the process's where the system allows it.
 pub fn forget_peak(device: &Device) {
     if !cuda::forget_peak(device) {
-        // Without it the peak is that of the whole process: larger, never smaller.
+        // Without the reset the peak is that of the whole process: larger, never smaller.
         _ = std::fs::write("/proc/self/clear_refs", "5");
     }
 }
 
-/// The most memory the process held since [`forget_peak`], on the device where there is one, in MiB; 0 where the system
-/// does not say.
+/// Peak memory in MiB since [`forget_peak`]: the device's, or the process's on the CPU. 0 where the system
+/// does not report it.
 pub fn peak_mib(device: &Device) -> f64 {
     if let Some(bytes) = cuda::peak(device) {
         return bytes as f64 / f64::from(1 << 20);

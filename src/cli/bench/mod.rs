@@ -1,7 +1,7 @@
-//! `mcprl bench`: how fast the engine samples and trains on this machine, and in how much memory.
+//! `mcprl bench`: how fast the engine samples and trains on this machine, and how much memory that takes.
 //!
-//! Measured on decoders with random weights, so it needs no files and no server, or on a model folder. `benches/peers/`
-//! gives the same work to other tools.
+//! It measures decoders with random weights, which need no files and no server, or a model folder.
+//! `benches/peers/` runs the same workload with other tools.
 
 #[cfg_attr(not(feature = "cuda"), path = "cuda_disabled.rs")]
 mod cuda;
@@ -26,7 +26,7 @@ use work::{Decode, Model, Training};
 
 #[derive(Args)]
 pub struct Bench {
-    /// The decoder's shape.
+    /// The shape of the decoder.
     #[arg(long, value_enum, default_value_t = Shape::Demo)]
     shape: Shape,
     /// A model folder to measure instead of random weights.
@@ -35,35 +35,36 @@ pub struct Bench {
     /// The device to measure: `cpu` or `cuda:N`.
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// How frozen weights are held.
+    /// Data type of frozen weights.
     #[arg(long, value_enum, default_value_t = Dtype::F32)]
     dtype: Dtype,
     /// Worker threads; all cores by default.
     #[arg(long)]
     threads: Option<usize>,
-    /// Measure this alone.
+    /// Run only this measurement.
     #[arg(long, value_enum)]
     only: Option<Part>,
-    /// Compute what `benches/gpu/parity.py` compares with PyTorch, from and to this folder, and measure nothing.
+    /// Compute the values that `benches/gpu/parity.py` compares with PyTorch, reading from and writing to
+    /// this folder, and measure nothing.
     #[arg(long, value_name = "FOLDER", hide = true)]
     parity: Option<PathBuf>,
     #[command(flatten)]
     load: Load,
 }
 
-/// How much work, in tokens and sequences.
+/// The size of the workload, in tokens and sequences.
 #[derive(Args, Clone, Debug, Serialize)]
 pub struct Load {
-    /// Tokens of the prefix that all sequences share.
+    /// Tokens in the prefix that all sequences share.
     #[arg(long, default_value_t = 100)]
     prefix: usize,
-    /// Tokens of a group's question.
+    /// Tokens in a group's question.
     #[arg(long, default_value_t = 20)]
     question: usize,
-    /// Tokens of an episode after its question.
+    /// Tokens in an episode after its question.
     #[arg(long, default_value_t = 100)]
     episode: usize,
-    /// Share of an episode's tokens that are trained on: every second, third, …
+    /// Train on every Nth token of an episode.
     #[arg(long, default_value_t = 2)]
     trained_every: usize,
     /// Sequences per group.
@@ -75,13 +76,13 @@ pub struct Load {
     /// Rank of the adapters.
     #[arg(long, default_value_t = 16)]
     rank: usize,
-    /// Sequences decoded at once.
+    /// Batch sizes to decode with.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 32, 128])]
     batch: Vec<usize>,
     /// Tokens sampled per sequence.
     #[arg(long, default_value_t = 200)]
     new: usize,
-    /// Runs of a training step; the fastest counts.
+    /// Runs of a training step; the fastest is reported.
     #[arg(long, default_value_t = 5)]
     runs: usize,
 }
@@ -89,7 +90,7 @@ pub struct Load {
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
-    /// That of the sqlite demo: 4 layers of 128.
+    /// The decoder of the sqlite demo: 4 layers of width 128.
     Demo,
     /// Qwen3-0.6B.
     #[value(name = "qwen3-0.6b")]
@@ -127,7 +128,7 @@ impl From<Dtype> for Format {
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 enum Part {
     Training,
-    /// Training with every sequence computed alone.
+    /// Training without prefix sharing.
     Unshared,
     Decode,
 }
@@ -181,7 +182,7 @@ impl Bench {
         if wanted(Part::Decode) {
             report.decode = work::decode(model, &self.load, &places).await?;
         }
-        // Last, for what it held would count as memory of the work.
+        // Measured last, so that its memory does not count towards the workload's.
         report.machine = Some(match device.is_cpu() && !composed::forced() {
             true => Machine::measure(threads)?,
             false => Machine::measure_device(device)?,
@@ -208,7 +209,7 @@ struct Report {
 }
 
 impl Report {
-    /// The table `mcprl bench` prints.
+    /// The table that `mcprl bench` prints.
     fn to_text(&self) -> String {
         let mut text = format!("kernels {}, {} threads, {}\n", self.kernels, self.threads, self.dtype.name());
         let mut line = |name: &str, value: String| text += &format!("{name:<46}{value:>18}\n");

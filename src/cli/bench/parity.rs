@@ -1,15 +1,18 @@
-//! Our side of a comparison with PyTorch; `benches/gpu/parity.py` is the other.
+//! The mcprl side of a comparison with PyTorch; `benches/gpu/parity.py` is the other side.
 //!
-//! Read from a folder: `model/` and `adapter/` as Transformers and PEFT write them, and of `step.safetensors`:
+//! Reads a folder: `model/` and `adapter/` as Transformers and PEFT write them, and these tensors of
+//! `step.safetensors`:
 //!
 //! | name | shape | what |
 //! |---|---|---|
-//! | `tokens` | `[n, length]` | sequences, as integers |
-//! | `old` | `[n, length − prompt]` | log-probabilities of the tokens after the prompt under the policy that acted |
-//! | `advantages` | `[n]` | of the sequences |
+//! | `tokens` | `[n, length]` | token ids of the sequences |
+//! | `old` | `[n, length − prompt]` | log-probabilities of the tokens after the prompt under the sampling
+//! policy |
+//! | `advantages` | `[n]` | advantages of the sequences |
 //!
-//! Written there as `ours.safetensors`: `logits` (`[n, length, vocabulary]`); `gradient.{i}` of one step's DAPO loss, and
-//! `parameter.{i}` after that step of AdamW, of the adapter's matrices: by layer and linear, A then B.
+//! Writes `ours.safetensors` there: `logits` (`[n, length, vocabulary]`), `gradient.{i}` of one step's DAPO
+//! loss, and `parameter.{i}` after that step of AdamW. Gradients and parameters are those of the adapter's
+//! matrices, ordered by layer and linear, A before B.
 
 use std::{
     collections::HashMap,
@@ -25,7 +28,7 @@ use crate::{
     model::{Adapter, kernels::Format},
 };
 
-/// As in `parity.py`.
+/// The same value as in `parity.py`.
 const RATE: f64 = 1e-3;
 const MAX_NORM: f64 = 1.0;
 const ADAMW: Rule = Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
@@ -50,8 +53,7 @@ impl Step {
         })
     }
 
-    /// Two microbatches, and per target what the loss is told of it: by the tokens it stands for, all but how likely the
-    /// policy finds them now.
+    /// Two microbatches, and for each target the tokens it covers. Their `new` log-probability is set later.
     fn batches(&self) -> Vec<(Microbatch, Vec<Vec<Token>>)> {
         let marked = |(tokens, old): (&Vec<u32>, &Vec<f32>)| {
             let prompt = tokens.len().saturating_sub(old.len());
@@ -81,7 +83,7 @@ impl Step {
     }
 }
 
-/// Computes and writes it; gives the file's path.
+/// Computes the results and writes them. Returns the file's path.
 pub fn write(folder: &Path, format: Format, places: &DeviceSet) -> Result<PathBuf> {
     let step = Step::read(&folder.join("step.safetensors")).map_err(EngineError::from)?;
     let mut decoder = load_frozen(&folder.join("model"), Some(format), &places.first.device)?;

@@ -1,4 +1,4 @@
-//! The work that is measured: training steps and decoding on random weights.
+//! The measured workload: training steps and decoding.
 
 use std::{
     path::Path,
@@ -29,43 +29,43 @@ use crate::{
 
 #[derive(Debug, Serialize)]
 pub struct Training {
-    /// Tokens of all sequences, shared ones counted once for each, per second.
+    /// Tokens per second over all sequences; shared tokens count once for each sequence.
     pub tokens_per_second: f64,
     /// Of one step: forward, backward and update.
     pub seconds: f64,
-    /// Distinct tokens of a step: those that go through the decoder.
+    /// Distinct tokens of a step: those that pass through the decoder.
     pub distinct: usize,
-    /// When the fastest step began and ended, in nanoseconds since 1970: to find it in a trace.
+    /// When the fastest step began and ended, in nanoseconds since 1970, to find it in a trace.
     pub window: [u64; 2],
-    /// Of the CPU kernels.
+    /// For CPU kernels only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub products: Option<Products>,
     pub peak_mib: f64,
-    /// The peak estimated by the memory plan: of the CPU kernels alone.
+    /// The peak that the memory plan estimates; for CPU kernels only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned_mib: Option<f64>,
 }
 
-/// Matrix products of a training step.
+/// The matrix products of a training step.
 #[derive(Debug, Serialize)]
 pub struct Products {
-    /// Share of the threads' time spent in them.
+    /// Share of the threads' time spent in products.
     pub share: f64,
-    /// Billions of operations per second while they ran, all threads together.
+    /// Billions of operations per second during products, over all threads.
     pub gflops: f64,
 }
 
 #[derive(Debug, Serialize)]
 pub struct Decode {
     pub sequences: usize,
-    /// Sampled tokens per second, prompts not counted in.
+    /// Sampled tokens per second; prompts do not count.
     pub tokens_per_second: f64,
-    /// Until every sequence had its first token.
+    /// Time until every sequence has its first token.
     pub prefill_seconds: f64,
     /// When the tokens after the first were sampled, in nanoseconds since 1970.
     pub window: [u64; 2],
     pub peak_mib: f64,
-    /// The peak estimated by the memory plan: of the CPU kernels alone.
+    /// The peak that the memory plan estimates; for CPU kernels only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned_mib: Option<f64>,
 }
@@ -90,11 +90,11 @@ fn config(shape: Shape) -> Result<ModelConfig> {
     Ok(ModelConfig::load(folder.path())?)
 }
 
-/// What is measured.
+/// The model to measure.
 #[derive(Clone, Copy)]
 pub struct Model<'a> {
     pub shape: Shape,
-    /// Instead of random weights of that shape.
+    /// Used instead of random weights.
     pub folder: Option<&'a Path>,
     pub format: Format,
 }
@@ -109,12 +109,12 @@ fn decoder(model: Model<'_>, rank: usize, device: &Device) -> Result<Decoder> {
     Ok(decoder)
 }
 
-/// In nanoseconds since 1970.
+/// Nanoseconds since 1970.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Runs `work` until the device is done with it; gives its seconds, and when it began and ended.
+/// Runs `work` until the device has finished it. Returns its seconds, and its begin and end.
 fn timed(device: &Device, work: impl FnOnce() -> Result<()>) -> Result<(f64, [u64; 2])> {
     let (start, began) = (Instant::now(), now());
     work()?;
@@ -126,7 +126,7 @@ fn tokens(count: usize, seed: usize) -> Vec<u32> {
     (0..count).map(|i| ((i * i * 7 + i * 13 + seed * 2929) % 1021) as u32).collect()
 }
 
-/// Sequences of a step: groups of episodes below a common prefix, as GRPO trains on.
+/// The sequences of a step: groups of episodes under a common prefix, as in GRPO training.
 fn sequences(load: &Load) -> Vec<(Vec<u32>, Vec<bool>)> {
     let episode = |index: usize| {
         let question = tokens(load.question, 50 + index / load.group);
@@ -210,7 +210,7 @@ pub async fn decode(model: Model<'_>, load: &Load, places: &DeviceSet) -> Result
     for sequences in &load.batch {
         forget_peak(device);
         let start = Instant::now();
-        // A prefix of its own, so that no run finds it computed.
+        // A different prefix for each run, so that none finds it cached.
         let prefix: Arc<[u32]> = tokens(load.prefix, sequences + 7).into();
         let mut open: Vec<_> = (0..*sequences)
             .map(|index| {
@@ -224,10 +224,10 @@ pub async fn decode(model: Model<'_>, load: &Load, places: &DeviceSet) -> Result
         let (start, began) = (Instant::now(), now());
         let more = join_all(open.iter_mut().map(|sequence| sequence.turn(&[], &[], load.new))).await;
         more.into_iter().collect::<std::result::Result<Vec<_>, _>>()?;
-        // The last token was read from the device: it is done.
+        // The last token has been read from the device, so the work is finished.
         let tokens_per_second = (sequences * load.new) as f64 / start.elapsed().as_secs_f64();
         let window = [began, now()];
-        // Prompts of earlier runs stay until their room is needed.
+        // Prompts of earlier runs stay in memory until their space is needed.
         held += load.prefix + sequences.div_ceil(load.group) * load.question;
         let asked = SamplingLoad {
             sequences: *sequences,

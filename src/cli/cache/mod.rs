@@ -1,4 +1,4 @@
-//! `mcprl cache`: what the store holds, whether it is intact, what can go, and results from one store to another.
+//! `mcprl cache`: lists, checks, cleans, exports and imports what the store holds.
 
 mod push;
 
@@ -25,38 +25,38 @@ use crate::{
 
 #[derive(Subcommand)]
 pub enum Cache {
-    /// List the artifacts, largest first, and what wrote them.
+    /// List the artifacts, largest first, and the stages that wrote them.
     Ls {
         #[command(flatten)]
         place: Place,
     },
-    /// Read everything again; set aside what is damaged.
+    /// Read all contents again and quarantine what is damaged.
     Verify {
         #[command(flatten)]
         place: Place,
     },
-    /// Remove old runs, and every result that no other run has.
+    /// Remove old runs, and every result that no remaining run uses.
     Gc(Gc),
-    /// Copy runs and all their results into a folder, which is a cache of its own.
+    /// Copy runs and all their results into a folder, which is itself a cache.
     Export(Export),
-    /// Copy what `export` wrote, or another cache, into this one.
+    /// Copy an export, or another cache, into this cache.
     Import(Import),
-    /// Give the shared cache what it does not have yet, because it was away when a run wanted to.
+    /// Push results that could not be pushed during a run to the shared cache.
     Push(push::Push),
 }
 
 #[derive(Args)]
 pub struct Gc {
-    /// Newest runs to keep, of each run file's name [default: 10, where --older-than is not given].
+    /// Number of newest runs to keep for each run file name [default: 10, unless --older-than is given].
     #[arg(long, value_name = "N")]
     keep_last: Option<usize>,
-    /// Remove runs older than this alone: `12h`, `30d`.
+    /// Remove only runs older than this: `12h`, `30d`.
     #[arg(long, value_name = "AGE", value_parser = age)]
     older_than: Option<Duration>,
-    /// Leave what is younger than this. At least an hour while a run is at work.
+    /// Keep anything younger than this. At least an hour while a run is active.
     #[arg(long, value_name = "AGE", value_parser = age, default_value = "1h")]
     grace: Duration,
-    /// Say what would go, and remove nothing.
+    /// Print what would be removed, and remove nothing.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -65,10 +65,10 @@ pub struct Gc {
 
 #[derive(Args)]
 pub struct Export {
-    /// Runs, as `mcprl runs` lists them; `latest` is the newest.
+    /// Run ids, as `mcprl runs` lists them; `latest` is the newest.
     #[arg(required = true)]
     runs: Vec<String>,
-    /// The folder to write to; may be an earlier export.
+    /// The folder to write to. It may be an earlier export.
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
     #[command(flatten)]
@@ -79,7 +79,7 @@ pub struct Export {
 pub struct Import {
     /// A folder that `mcprl cache export` wrote, or another cache.
     from: PathBuf,
-    /// Import these runs alone.
+    /// Import only these runs.
     #[arg(long, value_name = "RUN")]
     run: Vec<String>,
     #[command(flatten)]
@@ -293,7 +293,7 @@ impl Gc {
         Ok(Outcome::Success)
     }
 
-    /// Runs to remove. One at work never is.
+    /// The runs to remove. Active runs are never removed.
     fn dropped(&self, runs: &[RunHistory]) -> BTreeSet<String> {
         let keep_last = self.keep_last.unwrap_or(if self.older_than.is_some() { 0 } else { 10 });
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -314,7 +314,7 @@ impl Gc {
     }
 }
 
-/// A run's id without its date and time: `sqlite` of `sqlite-20260102-030405`, and of `sqlite-20260102-030405-2`.
+/// The name in a run's id: `sqlite` for `sqlite-20260102-030405` and `sqlite-20260102-030405-2`.
 fn name(id: &str) -> &str {
     let digits = |text: &str, count| text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
     let parts: Vec<(usize, &str)> = id.match_indices('-').collect();
@@ -357,17 +357,18 @@ impl Import {
     }
 }
 
-/// The results first, the runs last: a run that is there has what it names.
+/// Copies results first and runs last, so that every run in the target has its results.
 fn copy(from: &Store, to: &Store, runs: &[RunHistory]) -> Result<CopyReport> {
     let absolute = |store: &Store| std::fs::canonicalize(store.root()).ok();
     if absolute(from).is_some() && absolute(from) == absolute(to) {
         return Err(CacheError::Itself(to.root().to_owned()).into());
     }
     to.prepare()?;
-    // A sweep on the other side leaves alone what a run at work may be about to name.
+    // Prevents a garbage collection of the target from removing results that this import is about to
+    // reference.
     let _presence = to.attend("import")?;
     let mut all = CopyReport::default();
-    // The newest first: its results are those that stand, mostly.
+    // Newest first: where results conflict, the newest run's usually win.
     let mut runs: Vec<&RunHistory> = runs.iter().collect();
     runs.sort_by_key(|run| std::cmp::Reverse(run.began_ms));
     for run in runs {

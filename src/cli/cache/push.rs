@@ -1,4 +1,4 @@
-//! `mcprl cache push`: results to a shared cache by hand.
+//! `mcprl cache push`: pushes results to a shared cache by hand.
 
 use std::path::Path;
 
@@ -14,15 +14,15 @@ use crate::{
 
 #[derive(Args)]
 pub struct Push {
-    /// The shared cache, a folder or `s3://BUCKET/PREFIX` (or `MCPRL_CACHE__REMOTE`) [default: those that runs were to
-    /// give results to].
+    /// The shared cache: a folder or `s3://BUCKET/PREFIX` (or `MCPRL_CACHE__REMOTE`) [default: all that
+    /// results are waiting for].
     #[arg(long, value_name = "REMOTE")]
     to: Option<String>,
-    /// Every result of the cache, not only those that wait.
+    /// Push every result of the cache, not only those that wait.
     #[arg(long)]
     all: bool,
-    /// Give nothing: what waits no longer does, and stays in this cache alone. For a shared cache that was mistyped, or is
-    /// gone.
+    /// Push nothing and drop the waiting results from the queue; they stay in this cache. For a shared cache
+    /// that was mistyped or no longer exists.
     #[arg(long, conflicts_with = "all")]
     forget: bool,
     #[command(flatten)]
@@ -39,7 +39,7 @@ enum PushError {
     NotAPlace { text: String, wrong: NotAPlace },
     #[error("nothing waits to be given to {place}")]
     NothingWaits { place: String, known: Vec<String> },
-    /// It cannot be reached, or refuses.
+    /// The shared cache cannot be reached, or refuses the results.
     #[error("{cause}")]
     Away { cause: StoreError, place: String },
 }
@@ -125,13 +125,13 @@ impl Push {
         Ok(outcome)
     }
 
-    /// Lets go of what waits for the named one; for the only one that something waits for.
+    /// Drops the queue of the named shared cache, or of the only one that results wait for.
     fn forget(self, printer: Printer, store: &Store) -> Result<Outcome> {
         let mut waiting: Vec<UploadQueue> =
             store.all_waiting().into_iter().filter(|waiting| !waiting.keys().is_empty()).collect();
         let known = || waiting.iter().map(|waiting| waiting.place.clone()).collect();
         if let Some(named) = &self.to {
-            // A mistyped one may be no place at all by now.
+            // A mistyped name may not be a valid location.
             let place = RemotePlace::parse(named, Path::new(".")).map(|place| place.to_string());
             let is_meant =
                 |waiting: &UploadQueue| waiting.place == *named || Ok(&waiting.place) == place.as_ref();
@@ -163,7 +163,7 @@ impl Push {
         Ok(Outcome::Success)
     }
 
-    /// The named one; those with something waiting; to give all, the only one known.
+    /// The named shared cache; else those that results wait for; with `--all`, the only one known.
     fn places(&self, store: &Store) -> Result<Vec<RemotePlace>> {
         let named = self.to.clone().or_else(|| std::env::var("MCPRL_CACHE__REMOTE").ok());
         let known = store.all_waiting();

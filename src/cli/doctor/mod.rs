@@ -1,4 +1,4 @@
-//! `mcprl doctor`: what this machine can do, and whether it has what a run file needs.
+//! `mcprl doctor`: checks what this machine supports, and whether it has what a run file needs.
 
 mod run_file;
 
@@ -18,8 +18,8 @@ use crate::{
 
 #[derive(Args)]
 pub struct Doctor {
-    /// A run file, to check what it needs as well: starts its server, calls its judge's endpoint, looks at its
-    /// models, tasks, programs and keys.
+    /// A run file to check as well: starts its server, calls its judge's endpoint, and checks its models,
+    /// tasks, programs and keys.
     file: Option<PathBuf>,
     /// Change a value of the run file: `--set engine.devices=["cuda:0"]`.
     #[arg(long, value_name = "KEY=VALUE", requires = "file")]
@@ -32,7 +32,7 @@ pub struct Doctor {
 #[serde(rename_all = "kebab-case")]
 enum Verdict {
     Good,
-    /// Works, but slower or smaller than it could.
+    /// Works, but slower or smaller than it could be.
     Note,
     Bad,
 }
@@ -42,7 +42,7 @@ struct Finding {
     what: &'static str,
     verdict: Verdict,
     text: String,
-    /// What to do about it.
+    /// How to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]
     todo: Option<String>,
 }
@@ -90,7 +90,7 @@ impl Doctor {
         Ok(if bad { Outcome::Failed } else { Outcome::Success })
     }
 
-    /// Adds what the run file needs; what is wrong with the file itself is an error.
+    /// Adds findings about the run file's needs. A mistake in the file itself is an error.
     fn look_at(&self, file: &Path, store: &Store, findings: &mut Vec<Finding>) -> Result<()> {
         let source = Source::read(file)?;
         let overrides = Overrides::new(environment(), self.set.clone());
@@ -132,7 +132,7 @@ fn memory() -> Finding {
     Finding::new("memory", verdict, text)
 }
 
-/// Bytes free where the cache is, or will be.
+/// Free bytes on the disk of the cache, which may not exist yet.
 fn free_disk(root: &Path) -> std::io::Result<u64> {
     let absolute = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
     let there = absolute.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));

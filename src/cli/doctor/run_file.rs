@@ -1,4 +1,4 @@
-//! What a run file needs, thing by thing: is it there, and if not, what to do.
+//! Checks each thing that a run file needs: whether it is available, and if not, what to do.
 
 use std::{
     collections::BTreeSet,
@@ -21,12 +21,12 @@ use crate::{
     ui::bytes,
 };
 
-/// The longest that a server or an endpoint is waited for here, whatever the run file allows it.
+/// Longest wait for a server or an endpoint, whatever the run file allows.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Tasks of a split that are few.
+/// Fewer tasks in a split than this are reported as few.
 const FEW: usize = 20;
 
-/// Everything but what is wrong with the file itself.
+/// All findings except mistakes in the file itself.
 pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
     let mut findings = vec![overview(plan), devices(plan)];
     findings.extend(plan.server.as_ref().map(server));
@@ -49,7 +49,7 @@ fn devices(plan: &Plan) -> Finding {
     }
 }
 
-/// Starts it, or connects to it, and lists its tools.
+/// Starts the server or connects to it, and lists its tools.
 fn server(spec: &ServerSpec) -> Finding {
     let began = Instant::now();
     let limit = spec.limits.start_timeout.min(PATIENCE);
@@ -103,9 +103,9 @@ fn server(spec: &ServerSpec) -> Finding {
     }
 }
 
-/// What each stage needs of files, programs and variables; one without needs has no line.
+/// The files, programs and variables that each stage needs. A stage without needs has no line.
 fn stages(plan: &Plan, store: &Store) -> Vec<Finding> {
-    // As if nothing was finished: what is in the cache may be needed again.
+    // Ignores finished stages, because cached results may be needed again.
     let ledger = Ledger::new(plan);
     let foresight = Foresight::new(&ledger, store, &|_| true);
     let (mut lines, mut seen) = (Vec::new(), BTreeSet::new());
@@ -135,7 +135,7 @@ fn stages(plan: &Plan, store: &Store) -> Vec<Finding> {
     own.chain(bad).chain(noted).collect()
 }
 
-/// What a stage is given from outside.
+/// What a stage needs from outside the run.
 fn needs(stage: &Stage, index: NodeIndex, foresight: &Foresight<'_>) -> Vec<Finding> {
     let text = |name: &str| stage.params.get(name).and_then(serde_json::Value::as_str).unwrap_or_default();
     let good = |text: String| Finding::good("stage", text);
@@ -183,7 +183,7 @@ fn needs(stage: &Stage, index: NodeIndex, foresight: &Foresight<'_>) -> Vec<Find
     }
 }
 
-/// Which chat template a model will be spoken to with, and why that one.
+/// The chat template that a model is used with, and why.
 fn template(folder: &Path) -> Finding {
     match Chat::load(folder) {
         Err(cause) => Finding::bad("stage", &cause.into()),
@@ -197,7 +197,7 @@ fn template(folder: &Path) -> Finding {
     }
 }
 
-/// Whether there are enough to learn from, and to tell a gain from chance.
+/// Whether there are enough tasks to learn from and to measure a gain.
 fn tasks(file: &str, train: usize, heldout: usize) -> Finding {
     let text = format!("{file}: {train} to train on, {heldout} held out");
     if train.min(heldout) >= FEW {
@@ -210,7 +210,7 @@ fn tasks(file: &str, train: usize, heldout: usize) -> Finding {
     Finding { todo: Some(todo), ..Finding::new("stage", Verdict::Note, text) }
 }
 
-/// Whether somebody answers at the endpoint of a judge; it is sent no key, and samples nothing.
+/// Whether a judge's endpoint answers. Sends no key and samples nothing.
 fn judge(model: &str, base_url: &str, variable: &str) -> Finding {
     let key = match variable {
         "" => "without a key".to_owned(),
@@ -223,7 +223,7 @@ fn judge(model: &str, base_url: &str, variable: &str) -> Finding {
     }
 }
 
-/// The stage that takes most, beside what there is.
+/// Compares the stage that needs the most memory with the memory available.
 fn memory(plan: &Plan, store: &Store) -> Result<Option<Finding>> {
     let report = PlanReport::new(plan, store, &[])?;
     let peak = |node: &crate::plan::NodeStatus| Some((node.memory.as_ref()?.peak?, node.id.clone()));
@@ -240,7 +240,7 @@ fn memory(plan: &Plan, store: &Store) -> Result<Option<Finding>> {
     }))
 }
 
-/// Whether models that are to be copied into the cache have room there.
+/// Whether the disk has room for the models to be copied into the cache.
 fn disk(plan: &Plan, store: &Store) -> Option<Finding> {
     let folders: BTreeSet<PathBuf> = plan
         .order()
@@ -270,7 +270,7 @@ fn model_bytes(folder: &Path) -> u64 {
     wanted.filter_map(|item| Some(std::fs::metadata(item.path()).ok()?.len())).sum()
 }
 
-/// Asks for a result that is not there.
+/// Checks the shared cache by requesting a result that does not exist.
 fn shared_cache(plan: &Plan, store: &Store) -> Option<Finding> {
     let spec = plan.remote.as_ref()?;
     let nobodys = Digest::of(b"mcprl doctor");
