@@ -47,14 +47,14 @@ const PLACES: [&str; 11] = [
     "run::folder",
     "run::described",
     "journal::torn",
-    "work::begun",
-    "work::performed",
+    "runner::begun",
+    "runner::performed",
     "publish::hashed",
     "publish::renamed",
     "commit::before",
     "commit::after",
-    "work::linked",
-    "settle::synced",
+    "runner::linked",
+    "sync::synced",
 ];
 
 /// Stages with a record, each by its name.

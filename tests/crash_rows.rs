@@ -98,7 +98,7 @@ fn killed_between_rows_within_one_and_while_they_are_sealed_it_loses_and_repeats
     die(&project, "rows::torn:1");
     assert_eq!(log(&project).1.len(), 4, "torn again, and nothing lost");
 
-    for place in ["work::performed:1", "publish::hashed:1", "publish::renamed:1", "commit::before:1"] {
+    for place in ["runner::performed:1", "publish::hashed:1", "publish::renamed:1", "commit::before:1"] {
         die(&project, place);
         let (_, names) = log(&project);
         assert_eq!(names.len(), EPISODES, "{place}: no row is played twice");

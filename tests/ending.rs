@@ -46,7 +46,7 @@ fn drawn(project: &Project) -> BTreeSet<String> {
 
 #[test]
 fn a_sample_drawn_anew_is_drawn_once_wherever_the_run_is_killed() {
-    for place in ["commit::after:1", "commit::after:3", "work::linked:2", "settle::synced:1"] {
+    for place in ["commit::after:1", "commit::after:3", "runner::linked:2", "sync::synced:1"] {
         let project = draws("sampled", FROM, "from = \"@number\"");
         project.run(&[]);
         let before = drawn(&project);
@@ -58,7 +58,7 @@ fn a_sample_drawn_anew_is_drawn_once_wherever_the_run_is_killed() {
 
 #[test]
 fn a_stage_worked_in_every_run_is_worked_once_in_each_iteration_wherever_it_is_killed() {
-    for place in ["commit::after:1", "commit::after:2", "work::linked:3"] {
+    for place in ["commit::after:1", "commit::after:2", "runner::linked:3"] {
         let project = draws("external", FROM, "from = \"@number\"\ncache = \"refresh\"");
         // `start` is the first of the stages that come to the place.
         assert_eq!(killed(&project, place, &[]), ALL, "{place}");

@@ -191,7 +191,7 @@ fn behind_a_url_the_server_is_asked_anew_and_what_it_says_again_reworks_nothing(
     assert_eq!(project.worked(), ["ask", "rest"]);
     let plan = project.mcprl(&["plan", "run.toml"]).out;
     assert!(plan.contains("asked anew: only the server at the url can say who it is"), "{plan}");
-    assert!(plan.contains("2 cached, 1 to run") && plan.contains("told as if the server said"), "{plan}");
+    assert!(plan.contains("2 cached, 1 to run") && plan.contains("assumes the server answers"), "{plan}");
     let again = project.run(&["--json"]).out;
     assert!(again.contains("\"cached\":2") && again.contains("\"worked\":1"), "{again}");
     assert_eq!(project.worked(), [""; 0]);

@@ -118,10 +118,11 @@ impl Grouping {
     fn of(scenarios: &[&Scenario]) -> Self {
         /// The label that scenarios of a cluster share. A scenario without an entity uses its own id.
         type Label<'a> = (&'a str, &'a str);
+        type Labelled = (&'static str, fn(&Scenario) -> Label<'_>);
         fn entity(scenario: &Scenario) -> &str {
             scenario.entity.as_deref().unwrap_or(&scenario.id)
         }
-        let labels: [(&'static str, fn(&Scenario) -> Label<'_>); 3] = [
+        let labels: [Labelled; 3] = [
             ("family", |scenario| (&scenario.family, "")),
             ("entity", |scenario| ("", entity(scenario))),
             ("family and entity", |scenario| (&scenario.family, entity(scenario))),

@@ -9,15 +9,15 @@
 //! | `run::folder` | a run's empty folder |
 //! | `run::described` | its description, no journal |
 //! | `journal::torn` | half of a journal's line |
-//! | `work::begun` | the lease, an empty work folder |
+//! | `runner::begun` | the lease, an empty work folder |
 //! | `rows::torn` | half of a row's frame |
 //! | `rows::recorded` | one more row |
-//! | `work::performed` | outputs as the stage wrote them |
+//! | `runner::performed` | outputs as the stage wrote them |
 //! | `publish::hashed` | one output, read-only, not yet in place |
 //! | `publish::renamed` | one artifact without its seal |
 //! | `commit::before` | all artifacts, no record |
 //! | `commit::after` | the record; no journal entry, rows not deleted, newest key not saved |
-//! | `work::linked` | everything; dependent stages not started |
+//! | `runner::linked` | everything; dependent stages not started |
 //! | `sync::synced` | a durable artifact without its seal |
 //! | `fetch::published` | artifacts of another machine, no record |
 //! | `push::torn` | half of a temporary file in a remote folder |

@@ -28,6 +28,11 @@ use crate::{
     model::{Adapter, kernels::Format},
 };
 
+/// A microbatch, and for each of its targets the tokens it covers.
+type Batch = (Microbatch, Vec<Vec<Token>>);
+/// Token ids, and which of them were sampled.
+type Sequence = (Vec<u32>, Vec<bool>);
+
 /// The same value as in `parity.py`.
 const RATE: f64 = 1e-3;
 const MAX_NORM: f64 = 1.0;
@@ -54,14 +59,14 @@ impl Step {
     }
 
     /// Two microbatches, and for each target the tokens it covers. Their `new` log-probability is set later.
-    fn batches(&self) -> Vec<(Microbatch, Vec<Vec<Token>>)> {
+    fn batches(&self) -> Vec<Batch> {
         let marked = |(tokens, old): (&Vec<u32>, &Vec<f32>)| {
             let prompt = tokens.len().saturating_sub(old.len());
             (tokens.clone(), (0..tokens.len()).map(|at| at >= prompt).collect())
         };
-        let sequences: Vec<(Vec<u32>, Vec<bool>)> = self.tokens.iter().zip(&self.old).map(marked).collect();
+        let sequences: Vec<Sequence> = self.tokens.iter().zip(&self.old).map(marked).collect();
         let half = sequences.len().div_ceil(2).max(1);
-        let batch = |(part, sequences): (usize, &[(Vec<u32>, Vec<bool>)])| {
+        let batch = |(part, sequences): (usize, &[Sequence])| {
             let (batch, indices) = Microbatch::new(sequences);
             let mut told = vec![Vec::new(); batch.targets.len()];
             for (sequence, targets) in (part * half..).zip(&indices) {
