@@ -113,7 +113,7 @@ fn a_long_error_is_shown_whole_once_however_often_the_stage_is_tried() {
     // The command is part of the error, and so is what the server said.
     let said = project.mcprl(&["run", "run.toml"]);
     assert_eq!(said.code, Some(1), "{}", said.err);
-    assert_eq!(said.err.matches("; stderr ").count(), 1, "{}", said.err);
+    assert_eq!(said.err.matches("; stderr: ").count(), 1, "{}", said.err);
     assert_eq!(said.err.matches("retry ").count(), 2, "{}", said.err);
     assert!(said.err.contains("in 1.0 s: the same error"), "{}", said.err);
 }
