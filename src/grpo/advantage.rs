@@ -32,8 +32,6 @@ pub enum NoSignal {
     Alone,
     /// It has no reward, or one that is not finite.
     Unjudged,
-    /// The server failed, not the policy.
-    ServerDown,
     /// A budget truncated it, and truncated rollouts are masked.
     Truncated,
     /// The policy sampled nothing.
@@ -74,7 +72,7 @@ impl ZeroVariance {
             Ok(advantage) => Some(advantage),
             Err(NoSignal::AtMean) => Some(0.0),
             Err(NoSignal::ZeroVariance | NoSignal::Alone) => (self == Self::Count).then_some(0.0),
-            Err(NoSignal::Unjudged | NoSignal::ServerDown | NoSignal::Truncated | NoSignal::Empty) => None,
+            Err(NoSignal::Unjudged | NoSignal::Truncated | NoSignal::Empty) => None,
         }
     }
 }
@@ -215,9 +213,9 @@ mod tests {
     #[test]
     fn what_is_excluded_does_not_move_the_mean() {
         let mut attempts = group(&[1.0, 0.0, 7.0, f32::NAN]);
-        attempts[2].excluded = Some(NoSignal::ServerDown);
+        attempts[2].excluded = Some(NoSignal::Truncated);
         let (credits, _) = advantages(&attempts, Scale::Mean);
-        assert_eq!(credits, [Ok(0.5), Ok(-0.5), Err(NoSignal::ServerDown), Err(NoSignal::Unjudged)]);
+        assert_eq!(credits, [Ok(0.5), Ok(-0.5), Err(NoSignal::Truncated), Err(NoSignal::Unjudged)]);
     }
 
     #[test]

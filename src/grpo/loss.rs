@@ -27,7 +27,7 @@
 //! | `Dapo` | excluded | dynamic sampling: Yu et al. 2025, §3.2, equation 11 |
 //! | `Cispo` | excluded | dynamic sampling, taken over from DAPO: MiniMax 2025, §3.1 |
 //!
-//! TRL counts them for every kind. Rollouts without a reward, after a server failure, masked, or without
+//! TRL counts them for every kind. Rollouts without a reward, masked, or without
 //! sampled tokens are not part of any loss.
 
 use serde::{Deserialize, Serialize};
