@@ -1,4 +1,4 @@
-//! The floors of `src/lib.rs`: a room imports from floors below its own, and from nothing else.
+//! The floors of `src/lib.rs`: a room imports only from floors below its own. Only `stage` knows kinds by name.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -108,4 +108,42 @@ fn a_room_imports_from_floors_below_alone() {
         }
     }
     assert_eq!(wrong, [""; 0], "floors from below: {FLOORS:?}");
+}
+
+/// Code that decides by the name of a stage kind: a comparison with a literal, or a `match`.
+fn compares_kind(line: &str) -> bool {
+    let line = line.split("//").next().unwrap_or_default();
+    let literal = ["kind == \"", "kind != \"", "kind.as_str() == \"", "kind() == \""];
+    let by_match = line.contains("match ") && (line.contains(".kind {") || line.contains("kind.as_str() {"));
+    by_match && line.contains("card") || literal.iter().any(|form| line.contains(form))
+}
+
+#[test]
+fn comparisons_of_kinds_are_recognised() {
+    for line in [
+        "if stage.card.kind == \"model\" {",
+        "match stage.card.kind.as_str() {",
+        "filter(|kind| kind != \"eval\")",
+    ] {
+        assert!(compares_kind(line), "{line}");
+    }
+    assert!(!compares_kind("let kind = find(&card.kind); // kind == \"model\""));
+}
+
+#[test]
+fn no_other_room_compares_the_names_of_stage_kinds() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut wrong = Vec::new();
+    for path in sources(&src) {
+        let inner = path.strip_prefix(&src).unwrap();
+        if inner.starts_with("stage") {
+            continue;
+        }
+        for (number, line) in std::fs::read_to_string(&path).unwrap().lines().enumerate() {
+            if compares_kind(line) {
+                wrong.push(format!("{}:{}: {}", inner.display(), number + 1, line.trim()));
+            }
+        }
+    }
+    assert_eq!(wrong, [""; 0], "implement a method of `StageKind` instead");
 }

@@ -1,6 +1,5 @@
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout_at};
 
@@ -10,6 +9,7 @@ use super::{
 };
 use crate::{
     chat::{Chat, ChatError, Prompt, RewrittenHistory, ToolCall, Turn},
+    data::End,
     engine::{EngineError, Sampled, Sequence, Stop},
     mcp::{McpError, Outcome, Session},
 };
@@ -71,50 +71,6 @@ pub struct Limits {
     pub result_tokens: usize,
     /// Wall time. Meant for servers that hang: an episode that it ends depends on the machine.
     pub time: Duration,
-}
-
-/// Why an episode ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum End {
-    /// The policy called `complete_task`.
-    Completed,
-    /// A turn had no call.
-    NoCall,
-    OutOfTurns,
-    OutOfTokens,
-    OutOfTime,
-    /// The server was lost during a call. The caller finds out whether that call was the cause.
-    ServerDown,
-}
-
-impl End {
-    pub const ALL: [Self; 6] = [
-        Self::Completed,
-        Self::NoCall,
-        Self::OutOfTurns,
-        Self::OutOfTokens,
-        Self::OutOfTime,
-        Self::ServerDown,
-    ];
-
-    /// The name in [`crate::data::Trajectory::end`].
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::NoCall => "no_call",
-            Self::OutOfTurns => "out_of_turns",
-            Self::OutOfTokens => "out_of_tokens",
-            Self::OutOfTime => "out_of_time",
-            Self::ServerDown => "server_down",
-        }
-    }
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// The prompt of an episode, as messages and as tokens, split where sharing ends.

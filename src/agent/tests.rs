@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::*;
 use crate::{
     chat::{Chat, HistoryThinking, ToolCall},
-    data::Tool,
+    data::{End, Tool},
     engine::{EngineError, Sampled, Stop},
     mcp::{self, McpError, Outcome, ServerSpec, Session, State, Transport, demo::HttpServer},
 };

@@ -17,7 +17,11 @@ use crate::{
     hash::Digest,
     model::{ModelError, copy_adapter, copy_model, merge},
     plan::NodeName,
-    stage::policy::{AdapterOf, PolicyError, is_given},
+    stage::{
+        Cards,
+        card::ParamType,
+        policy::{AdapterOf, PolicyError},
+    },
     store::{Condition, Store},
     ui::{OutputFormat, Printer},
 };
@@ -354,7 +358,13 @@ fn means(named: &NodeName, inner: &Path) -> bool {
 /// Whether a stage's policy is the one that the run started with.
 fn is_start(store: &Store, stage: &StageHistory) -> bool {
     let reads_policy = stage.inputs.iter().any(|input| folder::is_policy(&store.artifact(&input.digest)));
-    stage.fields.as_ref().is_some_and(|fields| is_given(&fields.kind) || !reads_policy)
+    stage.fields.as_ref().is_some_and(|fields| model_param(&fields.kind).is_some() || !reads_policy)
+}
+
+/// The parameter that names the model or adapter which a stage of this kind imports.
+fn model_param(kind: &str) -> Option<String> {
+    let card = Cards::new(None).get(kind).ok()??;
+    card.params.iter().find(|(_, param)| param.kind == ParamType::Model).map(|(name, _)| name.clone())
 }
 
 /// Where a model in the cache came from.
@@ -368,9 +378,12 @@ enum Origin {
 fn origin(store: &Store, model: &Digest) -> Option<Origin> {
     let records = store.records().into_iter();
     let mut writers = records.filter(|record| record.outputs.values().any(|output| output.digest == *model));
-    let record = writers.find(|record| record.fields.get("kind").is_some_and(|kind| kind == "model"))?;
+    let (record, from) = writers.find_map(|record| {
+        let from = model_param(record.fields.get("kind")?.as_str()?)?;
+        Some((record, from))
+    })?;
     let param = |name: &str| record.fields.get("params")?.get(name)?.as_str().map(str::to_owned);
-    match param("from") {
+    match param(&from) {
         Some(from) => {
             let (id, behind) = match from.split_once('@') {
                 Some((id, revision)) => (id.to_owned(), Some(revision.to_owned())),
@@ -381,7 +394,7 @@ fn origin(store: &Store, model: &Digest) -> Option<Origin> {
         // The key has a folder's content; the run file has its path.
         None => {
             let spec = history::spec(store, record.run.as_deref()?)?;
-            let folder = history::asked(&spec, &["stages", &record.stage, "from"])
+            let folder = history::asked(&spec, &["stages", &record.stage, &from])
                 .or_else(|| history::asked(&spec, &["model"]))?;
             let folder = spec.file.parent().unwrap_or(Path::new("")).join(folder);
             folder.join("config.json").is_file().then_some(Origin::Folder(folder))

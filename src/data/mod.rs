@@ -17,7 +17,7 @@ pub use scenarios::Scenario;
 pub use server::{Resource, Server, Tool};
 pub use steps::Step;
 pub use table::{Column, DataError, Table, read, write};
-pub use trajectories::{GroupKey, Reward, Row, Trajectory};
+pub use trajectories::{End, GroupKey, Reward, Row, Trajectory, groups};
 pub use verdict::VerdictRow;
 
 /// Checks that a file is a valid artifact of this type. Types other than tables are not checked.
@@ -25,26 +25,19 @@ pub use verdict::VerdictRow;
 /// # Errors
 /// If it cannot be read as this table, with the column that is missing or has another type; or if a reward is not finite.
 pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
-    match artifact {
-        Scenario::NAME => read::<Scenario>(path).map(drop),
-        Server::NAME => read::<Server>(path).map(drop),
-        Tool::NAME => read::<Tool>(path).map(drop),
-        Resource::NAME => read::<Resource>(path).map(drop),
-        Step::NAME => read::<Step>(path).map(drop),
-        Trajectory::NAME => read::<Trajectory>(path).map(drop),
-        Reward::NAME => {
-            let rewards = read::<Reward>(path)?;
-            match rewards.iter().position(|row| !row.reward.is_finite()) {
-                Some(row) => Err(DataError::Value {
-                    path: path.to_owned(),
-                    column: "reward",
-                    row,
-                    value: rewards[row].reward,
-                }),
-                None => Ok(()),
-            }
-        }
-        VerdictRow::NAME => read::<VerdictRow>(path).map(drop),
-        _ => Ok(()),
-    }
+    const TABLES: [(&str, fn(&Path) -> Result<(), DataError>); 8] = [
+        table_type::<Scenario>(),
+        table_type::<Server>(),
+        table_type::<Tool>(),
+        table_type::<Resource>(),
+        table_type::<Step>(),
+        table_type::<Trajectory>(),
+        table_type::<VerdictRow>(),
+        (Reward::NAME, trajectories::check_rewards),
+    ];
+    TABLES.iter().find(|(name, _)| *name == artifact).map_or(Ok(()), |(_, check)| check(path))
+}
+
+const fn table_type<T: Table>() -> (&'static str, fn(&Path) -> Result<(), DataError>) {
+    (T::NAME, |path| read::<T>(path).map(drop))
 }

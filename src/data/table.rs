@@ -98,11 +98,12 @@ pub trait Column: Sized {
         Self: 'a;
     /// All values of an array whose type has been checked.
     fn values(array: &dyn Array) -> Vec<Self>;
-    /// The value of every row if a file lacks the column; `None` if the column is required. An optional column that is
-    /// null in all rows is not written.
+    /// The value of every row if a file lacks the column; `None` if the column is required.
     fn default_if_missing() -> Option<Self> {
         None
     }
+    /// Whether the column is not written if it is null in all rows.
+    const OMITTED_IF_NULL: bool = false;
 }
 
 macro_rules! primitive_column {
@@ -200,6 +201,9 @@ impl Column for Option<bool> {
     fn values(array: &dyn Array) -> Vec<Self> {
         array.as_boolean().iter().collect()
     }
+    fn default_if_missing() -> Option<Self> {
+        Some(None)
+    }
 }
 
 impl Column for Vec<bool> {
@@ -295,6 +299,7 @@ impl Column for Option<Vec<u32>> {
     fn default_if_missing() -> Option<Self> {
         Some(None)
     }
+    const OMITTED_IF_NULL: bool = true;
 }
 
 /// A kind of row. Declare it with the `table!` macro.
@@ -317,7 +322,7 @@ macro_rules! table {
         }
     ) => {
         $(#[doc = $about])+
-        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
         pub struct $name {
             $( $(#[doc = $doc])+ pub $field: $type, )+
         }
@@ -346,8 +351,7 @@ macro_rules! table {
                 let columns = vec![$( <$type as Column>::build(rows.iter().map(|row| &row.$field)), )+];
                 let batch = arrow::array::RecordBatch::try_new(Self::schema(), columns)
                     .expect("columns are built from the schema they are checked against");
-                let is_optional = [$( <$type as Column>::default_if_missing().is_some(), )+];
-                $crate::data::table::without_empty_optionals(batch, &is_optional)
+                $crate::data::table::without_nulls(batch, &[$( <$type as Column>::OMITTED_IF_NULL, )+])
             }
 
             fn from_batch(
@@ -366,11 +370,11 @@ macro_rules! table {
 }
 pub(super) use table;
 
-/// Drops the optional columns that are null in all rows.
-pub(super) fn without_empty_optionals(batch: RecordBatch, is_optional: &[bool]) -> RecordBatch {
+/// Drops the columns that are omitted if they are null in all rows.
+pub(super) fn without_nulls(batch: RecordBatch, is_omitted: &[bool]) -> RecordBatch {
     let is_null = |index: usize| batch.column(index).null_count() == batch.num_rows();
     let kept: Vec<usize> =
-        (0..batch.num_columns()).filter(|index| !is_optional[*index] || !is_null(*index)).collect();
+        (0..batch.num_columns()).filter(|index| !is_omitted[*index] || !is_null(*index)).collect();
     batch.project(&kept).expect("what is kept is among the columns")
 }
 

@@ -1,6 +1,8 @@
 //! Tables that `rollout` and `judge` write: episodes and their rewards.
 
-use super::table::table;
+use std::{collections::BTreeMap, fmt, path::Path};
+
+use super::{DataError, table::table};
 
 table! {
     /// One episode. `tokens`, `sampled` and `logprobs` have equal length.
@@ -42,10 +44,60 @@ table! {
         end: String,
         /// The answer given to `complete_task`.
         answer: Option<String>,
+        /// Whether the answer is right; null if the scenario has no known answer.
+        correct: Option<bool>,
         /// Index of the first token of each row of `tokens`, `sampled` and `logprobs`, except the first row. Each row
         /// starts with the prompt and contains the full context of its sampled tokens. Null if an episode is one row; the
         /// column is absent if all are.
         row_starts: Option<Vec<u32>>,
+    }
+}
+
+/// Why an episode ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The policy called `complete_task`.
+    Completed,
+    /// A turn had no call.
+    NoCall,
+    OutOfTurns,
+    OutOfTokens,
+    OutOfTime,
+    /// The server was lost during a call. The caller finds out whether that call was the cause.
+    ServerDown,
+}
+
+impl End {
+    pub const ALL: [Self; 6] = [
+        Self::Completed,
+        Self::NoCall,
+        Self::OutOfTurns,
+        Self::OutOfTokens,
+        Self::OutOfTime,
+        Self::ServerDown,
+    ];
+
+    /// The name in [`Trajectory::end`].
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::NoCall => "no_call",
+            Self::OutOfTurns => "out_of_turns",
+            Self::OutOfTokens => "out_of_tokens",
+            Self::OutOfTime => "out_of_time",
+            Self::ServerDown => "server_down",
+        }
+    }
+
+    /// Whether a limit cut the episode short.
+    pub fn is_truncated(self) -> bool {
+        matches!(self, Self::OutOfTurns | Self::OutOfTokens | Self::OutOfTime)
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -56,6 +108,15 @@ pub struct GroupKey<'a> {
     pub scenario: &'a str,
     /// Digest of the policy.
     pub policy: &'a str,
+}
+
+/// Indices of the members of each group.
+pub fn groups<'a>(keys: impl Iterator<Item = GroupKey<'a>>) -> BTreeMap<GroupKey<'a>, Vec<usize>> {
+    let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for (index, key) in keys.enumerate() {
+        groups.entry(key).or_default().push(index);
+    }
+    groups
 }
 
 /// A sequence to score and to train on: sampled tokens with the full context that they were sampled after.
@@ -70,6 +131,11 @@ impl Trajectory {
     /// The group it belongs to.
     pub fn group(&self) -> GroupKey<'_> {
         GroupKey { scenario: &self.scenario_id, policy: &self.policy }
+    }
+
+    /// Why it ended; none if another program wrote a reason that is not in [`End`].
+    pub fn end(&self) -> Option<End> {
+        End::ALL.into_iter().find(|end| end.name() == self.end)
     }
 
     /// Whether `sampled`, `logprobs` and `row_starts` are consistent with `tokens`.
@@ -104,11 +170,22 @@ table! {
         scenario_id: String,
         /// Total reward.
         reward: f32,
-        /// Whether the answer equals the ground truth, if there is one.
+        /// As in trajectories.
         correct: Option<bool>,
         /// Weighted parts as a JSON object, e.g. {"truth": 1.0, "efficiency": -0.02}.
         components: String,
         /// The judge's explanation, if any.
         explanation: Option<String>,
+    }
+}
+
+pub(super) fn check_rewards(path: &Path) -> Result<(), DataError> {
+    let rewards = super::read::<Reward>(path)?;
+    match rewards.iter().enumerate().find(|(_, row)| !row.reward.is_finite()) {
+        Some((row, reward)) => {
+            let (path, value) = (path.to_owned(), reward.reward);
+            Err(DataError::Value { path, column: "reward", row, value })
+        }
+        None => Ok(()),
     }
 }

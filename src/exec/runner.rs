@@ -38,7 +38,7 @@ use crate::{
     stage::{
         self, Artifacts, Context, Input, Metrics, Rows, SharedModels, StageError,
         card::{Determinism, Section},
-        registry,
+        kind,
     },
     store::{
         ActionRecord, CachedResult, Condition, Cost, Fetched, FileDigests, HeartbeatWatch, KeyIndex, Lease,
@@ -466,29 +466,22 @@ impl Runner {
         let inputs = job.ready.inputs.iter();
         let context = Context {
             stage: node.id.clone(),
+            card: card.clone(),
             params: node.stage.params.clone(),
             inputs: inputs.map(|(role, inputs)| (role.clone(), inputs.iter().map(input).collect())).collect(),
-            output: work_dir.out(),
-            files: card.texts.clone(),
+            output_folder: work_dir.out(),
+            scratch: work_dir.scratch(),
             seed: job.fields.stage_seed(self.draw(job)),
             server: server.filter(|_| card.uses.contains(&Section::Server)),
             engine,
             artifacts: Arc::new(StageArtifacts(self.store.clone())),
             rows,
             observer: reports.notes.clone(),
-            held: self.held.clone(),
+            models: self.held.clone(),
             meter: reports.meter.clone(),
             cancel: self.cancel.clone(),
         };
-        if !card.command.is_empty() {
-            // A user's program manages its devices itself, so free their memory.
-            self.held.bases.leave(&share.devices);
-            return stage::command::run(card, &context, &work_dir.scratch()).await;
-        }
-        match registry::find(&card.kind) {
-            Some(built_in) => (built_in.run)(&context).await,
-            None => Err(StageError::NotBuiltIn { kind: card.kind.clone() }.into()),
-        }
+        kind::stage(card, &context.params)?.run(&context).await
     }
 
     fn cost(&self, job: &Job, meter: &UsageMeter, began: Instant) -> Cost {

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     error::{At, Class, Failure, Result},
     plan::{
-        Completion, Foresight, Ledger, Models, NodeIndex, PlanError, Readiness, ReadyInputs,
+        Completion, Ledger, Models, NodeIndex, PlanError, PlanPreflight, Readiness, ReadyInputs,
         is_sure_to_be_worked,
     },
     stage::card::Section,
@@ -180,7 +180,7 @@ impl<'w> Run<'w> {
             Ok(Readiness::Waits(_)) if plan.remote.is_some() => false,
             _ => is_sure_to_be_worked(&self.ledger, store, last, index),
         };
-        let findings = Foresight::new(&self.ledger, store, &is_sure).into_findings();
+        let findings = PlanPreflight::new(&self.ledger, store, &is_sure).into_findings();
         if !findings.problems.is_empty() {
             return Err(PlanError::Refused(findings.problems).into());
         }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, ops::AddAssign};
 
 use serde::{Deserialize, Serialize};
 
-use crate::data::GroupKey;
+use crate::data::{GroupKey, groups};
 
 /// How the rewards of a group become advantages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,15 +80,10 @@ impl ZeroVariance {
 /// The advantage of each rollout, in the given order, and their counts. Rollouts may be in any order.
 pub fn advantages(attempts: &[ScoredRollout<'_>], scale: Scale) -> (Vec<Advantage>, Signal) {
     let mut credits: Vec<Advantage> = attempts.iter().map(exclusion).collect();
-    let mut groups: BTreeMap<GroupKey<'_>, Vec<usize>> = BTreeMap::new();
-    for (index, attempt) in attempts.iter().enumerate() {
-        let members = groups.entry(attempt.group).or_default();
-        if credits[index].is_ok() {
-            members.push(index);
-        }
-    }
+    let groups = groups(attempts.iter().map(|attempt| attempt.group));
     let mut signal = Signal { groups: groups.len() as u64, ..Signal::default() };
     for members in groups.values() {
+        let members: Vec<usize> = members.iter().copied().filter(|index| credits[*index].is_ok()).collect();
         let rewards: Vec<f64> = members.iter().map(|index| f64::from(attempts[*index].reward)).collect();
         for (index, credit) in members.iter().zip(within_group(&rewards, scale)) {
             credits[*index] = credit;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Verdict, truth};
-use crate::data::{Reward, Scenario, Trajectory};
+use crate::data::{End, Reward, Scenario, Trajectory};
 
 /// Weights of a reward's components.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -41,10 +41,11 @@ pub fn rewards(
     verdicts: Option<&[Verdict]>,
     shaping: &Shaping,
 ) -> Vec<Reward> {
-    let right: Vec<Option<bool>> = group
-        .iter()
-        .map(|attempt| truth::correct(attempt.scenario, attempt.trajectory.answer.as_deref()))
-        .collect();
+    // A table that another program wrote may lack it.
+    let right = |JudgedTrajectory { scenario, trajectory }: &JudgedTrajectory<'_>| {
+        trajectory.correct.or_else(|| truth::correct(scenario, trajectory.answer.as_deref()))
+    };
+    let right: Vec<Option<bool>> = group.iter().map(right).collect();
     let fewest_turns = group
         .iter()
         .zip(&right)
@@ -75,7 +76,7 @@ fn reward(
         let errors = shaping.tool_error_cost * f64::from(trajectory.tool_errors);
         parts.push(("efficiency", 0.0 - (turns + errors).min(MOST_SHAPING * shaping.truth)));
     }
-    if trajectory.end != "completed" {
+    if trajectory.end() != Some(End::Completed) {
         parts.push(("unfinished", -shaping.unfinished_cost));
     }
     // Ground truth overrules the judge, which may be persuaded to like a wrong answer.
@@ -117,23 +118,12 @@ mod tests {
         Trajectory {
             id: "t".into(),
             scenario_id: "s".into(),
-            family: "f".into(),
-            split: "train".into(),
-            sample: 0,
-            policy: String::new(),
-            seed: 0,
             messages: "[]".into(),
-            tokens: vec![],
-            sampled: vec![],
-            logprobs: vec![],
             turns,
-            calls: 0,
-            tools: vec![],
             tool_errors,
-            parse_failures: 0,
             end: if answer.is_some() { "completed" } else { "no_call" }.into(),
             answer: answer.map(str::to_owned),
-            row_starts: None,
+            ..Trajectory::default()
         }
     }
 

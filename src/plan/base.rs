@@ -8,6 +8,7 @@ use super::{
     layers::{Entry, RawValue},
     reader::{Part, Reader},
 };
+use crate::stage::model;
 
 /// The top-level key.
 pub const KEY: &str = "model";
@@ -22,8 +23,8 @@ pub fn is_short(top: &Entry) -> bool {
 /// Expands `model` into the stage. The stage's locations point at `model`.
 pub fn written_out(reader: &Reader<'_>, mut top: Entry) -> Entry {
     let RawValue::Table(sections) = &mut top.value else { return top };
-    let Some(model) = sections.get(KEY).cloned() else { return top };
-    let at = |path: &str, value| Entry { path: path.into(), value, origin: model.origin.clone() };
+    let Some(from) = sections.get(KEY).cloned() else { return top };
+    let at = |path: &str, value| Entry { path: path.into(), value, origin: from.origin.clone() };
     let stages =
         sections.entry("stages".into()).or_insert_with(|| at("stages", RawValue::Table(BTreeMap::new())));
     let RawValue::Table(stages) = &mut stages.value else { return top };
@@ -34,8 +35,8 @@ pub fn written_out(reader: &Reader<'_>, mut top: Entry) -> Entry {
         reader.wrong::<()>(stage, Part::Key, message, Some(hint));
         return top;
     }
-    let kind = at(&format!("{path}.kind"), RawValue::Text("model".into()));
-    let fields = BTreeMap::from([("kind".into(), kind), ("from".into(), model.clone())]);
+    let kind = at(&format!("{path}.kind"), RawValue::Text(model::KIND.into()));
+    let fields = BTreeMap::from([("kind".into(), kind), ("from".into(), from.clone())]);
     stages.insert(STAGE.into(), at(&path, RawValue::Table(fields)));
     top
 }

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::{Stage, reason::SHAPE};
 use crate::{
     hash::Digest,
-    stage::{card::ParamType, workload},
+    stage::{card::ParamType, kind},
     store::{ActionRecord, Cost, Store},
 };
 
@@ -152,9 +152,13 @@ fn params(fields: &Value) -> Option<&Map<String, Value>> {
 
 /// This stage's work as a multiple of the record's.
 fn more_work(stage: &Stage, fields: &Value) -> f64 {
-    let kind = &stage.card.kind;
-    let then = params(fields).and_then(|params| workload(kind, params));
-    workload(kind, &stage.params).zip(then).map_or(1.0, |(now, then)| now / then)
+    let is_file = |name: &String| stage.files.contains_key(name);
+    let mut then = stage.params.clone();
+    let recorded = params(fields).into_iter().flatten().filter(|(name, _)| !is_file(name));
+    then.extend(recorded.map(|(name, value)| (name.clone(), value.clone())));
+    let then = kind::stage(&stage.card, &then).ok().and_then(|then| then.workload());
+    let now = stage.kind.as_ref().and_then(|now| now.workload());
+    now.zip(then).map_or(1.0, |(now, then)| now / then)
 }
 
 fn priced(stage: &Stage, cost: Cost) -> Cost {

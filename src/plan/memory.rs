@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use petgraph::graph::NodeIndex;
 use serde::Serialize;
 
-use super::{Estimate, Foresight, Ledger, Models, Plan};
+use super::{Estimate, Ledger, Models, Plan, PlanPreflight};
 use crate::{
     engine::{Footprint, weights},
     model::kernels::Format,
-    stage::{card::Section, memory::Load},
+    stage::{card::Section, memory::Load, preflight::ExpectedOutput},
 };
 
 /// The peak of one node's memory on one device.
@@ -47,13 +47,12 @@ fn is_false(flag: &bool) -> bool {
 /// None if the node neither samples nor trains. `left`: free bytes.
 pub fn memory(
     plan: &Plan,
-    foresight: &Foresight<'_>,
+    preflight: &PlanPreflight<'_>,
     index: NodeIndex,
     estimate: Option<&Estimate>,
     left: Option<usize>,
 ) -> Option<Memory> {
     let node = plan.node(index);
-    let kind = node.stage.card.kind.as_str();
     if !node.stage.card.uses.contains(&Section::Engine) {
         return None;
     }
@@ -62,32 +61,29 @@ pub fn memory(
         Memory { device: device.clone(), peak: None, parts: None, held: 0, halved: false, unknown: None };
     let unknown = |why| Some(Memory { unknown: Some(why), ..none.clone() });
     if device != "cpu" {
-        return unknown("foretold for the CPU alone");
+        return unknown("estimated for the CPU only");
     }
-    let mut policies = Vec::new();
-    let mut episodes = None;
-    for edge in &node.inputs {
-        match edge.role.as_str() {
-            "policy" | "policies" => match foresight.policy(&edge.from) {
-                Some(policy) => policies.push(policy.clone()),
-                None => return unknown("its model is not here yet"),
-            },
-            "trajectories" => {
-                episodes = edge.from.writer().map(|writer| &plan.node(writer).stage.params);
-            }
-            _ => {}
-        }
-    }
-    let (params, engine) = (&node.stage.params, &plan.engine);
+    let inputs = preflight.inputs(index);
     let before = estimate.map(|estimate| estimate.cost.spent);
-    let load = Load { kind, params, engine, policies: &policies, episodes, before, left };
-    let Some(peak) = load.peak() else { return unknown("a stage of this kind is not foretold") };
+    let load = Load { engine: &plan.engine, inputs: &inputs, before, available: left };
+    let Some(peak) = node.stage.kind.as_ref().and_then(|kind| kind.memory(&load)) else {
+        let is_policy =
+            |role: &String| node.stage.card.inputs.get(role).is_some_and(|role| role.artifact == "policy");
+        let mut policies = inputs.iter().filter(|(role, _)| is_policy(role)).flat_map(|(_, given)| given);
+        let lacks_model = policies.any(|(_, expected)| *expected == ExpectedOutput::Unknown);
+        return unknown(if lacks_model { "its model is not here yet" } else { "no estimate for this kind" });
+    };
     let halved = load.is_halved(&peak);
     Some(Memory { peak: Some(peak.total()), parts: Some(peak), halved, ..none })
 }
 
 /// For each of these nodes, run in this order: bytes of all models loaded while it runs.
-pub fn held(plan: &Plan, foresight: &Foresight<'_>, ledger: &Ledger<'_>, worked: &[NodeIndex]) -> Vec<usize> {
+pub fn held(
+    plan: &Plan,
+    preflight: &PlanPreflight<'_>,
+    ledger: &Ledger<'_>,
+    worked: &[NodeIndex],
+) -> Vec<usize> {
     if worked.is_empty() {
         return Vec::new();
     }
@@ -100,7 +96,7 @@ pub fn held(plan: &Plan, foresight: &Foresight<'_>, ledger: &Ledger<'_>, worked:
     }
     let mut held = vec![0; worked.len()];
     for (maker, [first, last]) in spans {
-        let Some(policy) = foresight.policy_of(maker) else { continue };
+        let Some(policy) = preflight.policy_of(maker) else { continue };
         let bytes = weights(&policy.config, plan.engine.dtype.unwrap_or(Format::F32));
         held[first..=last].iter_mut().for_each(|held| *held += bytes);
     }

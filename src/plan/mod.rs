@@ -9,14 +9,13 @@
 //! ParsedRun  typed, defaults filled in                parse.rs, server.rs
 //! Graph      references resolved, loops unrolled      references.rs, graph.rs
 //! Ledger     which nodes are complete, which ready    ledger.rs
-//! Foresight  how pending stages would fail            foresight.rs
+//! PlanPreflight  how pending stages would fail            preflight.rs
 //! PlanReport cached / run and why / waits, and costs  report.rs, estimate.rs, memory.rs, models.rs
 //! ```
 
 mod base;
 mod error;
 mod estimate;
-mod foresight;
 mod graph;
 mod identity;
 mod key;
@@ -26,6 +25,7 @@ mod memory;
 mod models;
 mod name;
 mod parse;
+mod preflight;
 mod reader;
 mod reason;
 mod references;
@@ -39,7 +39,6 @@ mod upkeep;
 
 pub use error::{Location, Mistake, PlanError, Problem, Subject};
 pub use estimate::{Estimate, NoEstimate, Reused, Unknown, stage_name};
-pub use foresight::{Findings, Foresight};
 pub use graph::{Node, Turn};
 pub use identity::ServerName;
 pub use key::{KeyFields, KeyInput};
@@ -50,6 +49,7 @@ pub use models::Models;
 pub use name::NodeName;
 pub use parse::Stage;
 pub use petgraph::graph::NodeIndex;
+pub use preflight::{Findings, PlanPreflight};
 pub use reason::{KeyMetadata, RerunReason, differences, stored, stored_draw, stored_parts};
 pub use report::{NodeStatus, PlanReport, Rerun, Status, forced, is_sure_to_be_worked, no_metric, reasons};
 pub use resample::Resample;

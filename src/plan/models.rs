@@ -8,10 +8,7 @@ use super::{
     Completion, Ledger, Plan,
     graph::{InputEdge, InputSource},
 };
-use crate::{
-    hash::Digest,
-    stage::policy::{shares_model, sits_on},
-};
+use crate::{hash::Digest, stage::StageKind};
 
 const POLICY: &str = "policy";
 
@@ -26,15 +23,15 @@ impl Models {
         let mut makers = vec![None; plan.graph.nodes.node_count()];
         for index in plan.order() {
             let node = plan.node(*index);
-            let card = &node.stage.card;
-            makers[index.index()] = match sits_on(&card.kind, &node.stage.params) {
+            let kind = node.stage.kind.as_deref();
+            makers[index.index()] = match kind.and_then(StageKind::adapter_base) {
                 Some(role) => {
                     let edge = node.inputs.iter().find(|edge| edge.role == role);
                     // The policy of the last iteration that ran, if the loop ends early. All iterations share
                     // one model; otherwise another is loaded.
                     edge.and_then(|edge| makers[edge.from.writer()?.index()])
                 }
-                None => card.output_of_type(POLICY).map(|_| *index),
+                None => node.stage.card.output_of_type(POLICY).map(|_| *index),
             };
         }
         Self { makers }
@@ -43,7 +40,8 @@ impl Models {
     /// The nodes that write the models that a node's stage shares with others, as far as they are known.
     pub fn read_by(&self, plan: &Plan, ledger: &Ledger<'_>, index: NodeIndex) -> BTreeSet<NodeIndex> {
         let node = plan.node(index);
-        let shared = |edge: &&InputEdge| shares_model(&node.stage.card.kind, &node.stage.params, &edge.role);
+        let kind = node.stage.kind.as_deref();
+        let shared = |edge: &&InputEdge| kind.is_some_and(|kind| kind.shares_model(&edge.role));
         let writer = |edge: &InputEdge| match &edge.from {
             InputSource::Output { node, .. } => Some(*node),
             InputSource::Last(nodes) => {

@@ -23,9 +23,9 @@ use crate::{
     hash::Digest,
     mcp::ServerSpec,
     stage::{
-        Card, Cards,
+        Card, Cards, StageKind,
         card::{ParamType, RESERVED, Section},
-        model,
+        kind, model,
     },
     store::{FileDigests, RemoteSpec},
     usage::Prices,
@@ -56,6 +56,8 @@ pub struct Stage {
     pub name: String,
     pub card: Arc<Card>,
     pub params: Map<String, Value>,
+    /// What the stage does. None if the parameters do not parse; preflight checks report why.
+    pub kind: Option<Box<dyn StageKind>>,
     /// Digests of the parameters of type `file`, by parameter.
     pub files: BTreeMap<String, Digest>,
     pub seed: u64,
@@ -351,6 +353,7 @@ impl RunFileParser<'_> {
         let stage = Stage {
             name: if within.is_empty() { name.to_owned() } else { format!("{within}/{name}") },
             card: card.clone(),
+            kind: kind::stage(card, &params).ok(),
             params,
             files,
             seed: seed.unwrap_or(self.seed),

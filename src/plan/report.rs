@@ -6,8 +6,8 @@ use petgraph::Direction;
 use serde::Serialize;
 
 use super::{
-    CacheMode, Completion, Estimate, Findings, Foresight, KeyFields, Ledger, Node, NodeIndex, Plan, Problem,
-    Readiness, ReadyInputs, RerunReason, Resample, ResolvedInput, Reused, Subject, Unknown,
+    CacheMode, Completion, Estimate, Findings, KeyFields, Ledger, Node, NodeIndex, Plan, PlanPreflight,
+    Problem, Readiness, ReadyInputs, RerunReason, Resample, ResolvedInput, Reused, Subject, Unknown,
     estimate::CostHistory,
     memory::{Memory, held, memory},
     reason::{self},
@@ -17,7 +17,7 @@ use crate::{
     engine::available,
     error::Result,
     hash::Digest,
-    stage::{Input, card::Section, rows_needed},
+    stage::{Input, card::Section},
     store::{Cost, KeyIndex, Lookup, StatCache, Store},
 };
 
@@ -107,7 +107,7 @@ impl PlanReport {
         }
         // The shared cache was not queried, so no node is sure to run here.
         let is_sure = |index| plan.remote.is_none() && is_sure_to_be_worked(&ledger, store, &last, index);
-        let foresight = Foresight::new(&ledger, store, &is_sure);
+        let preflight = PlanPreflight::new(&ledger, store, &is_sure);
         // The history reads every record, so it is loaded only if there is something to estimate.
         let ahead = found.iter().any(|found| found.status.is_ahead());
         let history = ahead.then(|| CostHistory::of(store));
@@ -128,7 +128,7 @@ impl PlanReport {
             let node = plan.node(*index);
             let is_ahead = status.is_ahead();
             let estimate = history.as_ref().filter(|_| is_ahead);
-            let estimate = estimate.map(|known| known.estimate(&node.stage, foresight.uses(*index), reused));
+            let estimate = estimate.map(|known| known.estimate(&node.stage, preflight.uses(*index), reused));
             if let Some(Err(why)) = estimate {
                 let unknown = Unknown { stage: node.stage.name.clone(), why };
                 if !report.unknown.contains(&unknown) {
@@ -143,7 +143,7 @@ impl PlanReport {
             }
             clock.work(*index, estimate.map_or(0.0, |estimate| estimate.cost.seconds));
             let memory =
-                is_ahead.then(|| memory(plan, &foresight, *index, estimate.as_ref(), left)).flatten();
+                is_ahead.then(|| memory(plan, &preflight, *index, estimate.as_ref(), left)).flatten();
             report.nodes.push(NodeStatus {
                 id: node.id.clone(),
                 kind: node.stage.card.kind.clone(),
@@ -158,11 +158,11 @@ impl PlanReport {
         let nodes = plan.order().iter().copied().zip(&mut report.nodes);
         let (worked, memories): (Vec<_>, Vec<_>) =
             nodes.filter_map(|(index, node)| Some((index, node.memory.as_mut()?))).unzip();
-        for (memory, held) in memories.into_iter().zip(held(plan, &foresight, &ledger, &worked)) {
+        for (memory, held) in memories.into_iter().zip(held(plan, &preflight, &ledger, &worked)) {
             // Its own weights are part of its peak.
             memory.held = memory.parts.map_or(0, |parts| held.saturating_sub(parts.weights));
         }
-        let Findings { problems, notes, .. } = foresight.into_findings();
+        let Findings { problems, notes, .. } = preflight.into_findings();
         (report.problems, report.notes) = (problems, notes);
         if let Some(Err(cause)) = ahead.then(|| store.check_writable()) {
             let cause = cause.into();
@@ -285,7 +285,7 @@ fn reused(
         path: store.path(&fed.output),
     };
     let inputs = ready.inputs.iter().map(|(role, fed)| (role.clone(), fed.iter().map(input).collect()));
-    let needed = rows_needed(&stage.card.kind, &stage.params, fields.stage_seed(0), &inputs.collect())?;
+    let needed = stage.kind.as_ref()?.rows_needed(fields.stage_seed(0), &inputs.collect())?;
     let rows = needed.iter().filter(|name| known.contains(name)).count();
     (rows > 0).then_some(Reused { rows, of: needed.len() })
 }

@@ -14,7 +14,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{error::StageError, registry};
+use super::{
+    error::StageError,
+    kind::{BUILT_IN, find},
+};
 use crate::{
     hash::{Digest, Encoder},
     usage::Prices,
@@ -392,7 +395,7 @@ impl Cards {
 
     /// The names of all kinds, sorted.
     pub fn kinds(&self) -> Vec<String> {
-        let mut kinds: Vec<String> = registry::BUILT_IN.iter().map(|kind| kind.name.to_owned()).collect();
+        let mut kinds: Vec<String> = BUILT_IN.iter().map(|kind| kind.name.to_owned()).collect();
         let items = self.folder.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
         for item in items.into_iter().flatten().flatten() {
             if item.path().join("card.toml").is_file()
@@ -409,7 +412,7 @@ impl Cards {
     /// The card of this kind; `None` if there is no such kind.
     pub fn get(&self, kind: &str) -> Result<Option<Arc<Card>>, StageError> {
         let folder = self.folder.as_ref().map(|folder| folder.join(kind)).filter(|folder| folder.is_dir());
-        let built_in = registry::find(kind);
+        let built_in = find(kind);
         let on_disk =
             |name: &str| folder.as_ref().map(|folder| folder.join(name)).filter(|path| path.is_file());
 

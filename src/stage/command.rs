@@ -18,6 +18,7 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
@@ -31,9 +32,10 @@ use tokio::{
 };
 
 use super::{
-    Card, Context, Metrics, StageError,
+    Card, Context, Metrics, StageError, StageKind,
     card::Section,
-    prospect::{Objection, Outlook},
+    kind::{ExpectedOutputs, Requirement, StageFuture},
+    preflight::{Preflight, PreflightContext, Severity},
 };
 use crate::{
     child::{self, Group},
@@ -59,48 +61,68 @@ const GRACE: Duration = Duration::from_secs(5);
 const LAST_LINES: Duration = Duration::from_millis(500);
 const TAIL_LINES: usize = 12;
 
-/// Runs the card's command. `scratch` is a separate folder next to the outputs.
-pub async fn run(card: &Card, context: &Context, scratch: &Path) -> Result<Metrics> {
-    let metrics = Numbers { variable: "MCPRL_METRICS", path: scratch.join("metrics.json") };
-    let spent = Numbers { variable: "MCPRL_SPENT", path: scratch.join("spent.json") };
-    let command = prepare(card, context, scratch, [&metrics, &spent])?;
-    let shown = card.command.join(" ");
-    let start = |source| StageError::Start { command: shown.clone(), source };
-    let (mut child, group) = child::spawn(command).await.map_err(start)?;
-    let mut lines = Lines::of(&mut child);
-    let status = tokio::select! {
-        status = lines.until_end(&mut child, context) => status.map_err(start)?,
-        () = context.cancel.cancelled() => {
-            stop(&mut child, &group).await;
-            // The usage it reports counts, unless the report is incomplete.
+/// A stage whose card has a `command`.
+pub struct CommandStage(pub Arc<Card>);
+
+impl CommandStage {
+    async fn start(&self, context: &Context) -> Result<Metrics> {
+        let card = &self.0;
+        let metrics = Numbers { variable: "MCPRL_METRICS", path: context.scratch.join("metrics.json") };
+        let spent = Numbers { variable: "MCPRL_SPENT", path: context.scratch.join("spent.json") };
+        let command = prepare(card, context, [&metrics, &spent])?;
+        let shown = card.command.join(" ");
+        let start = |source| StageError::Start { command: shown.clone(), source };
+        let (mut child, group) = child::spawn(command).await.map_err(start)?;
+        let mut lines = Lines::of(&mut child);
+        let status = tokio::select! {
+            status = lines.until_end(&mut child, context) => status.map_err(start)?,
+            () = context.cancel.cancelled() => {
+                stop(&mut child, &group).await;
+                // The usage it reports counts, unless the report is incomplete.
+                context.meter.add(spent.read(&shown).unwrap_or_default());
+                return Err(Interrupted.into());
+            }
+        };
+        if !lines.rest(context, LAST_LINES).await {
+            context.observer.note("the program has ended and left others running, which are ended now");
+            group.terminate();
+            if !lines.rest(context, GRACE).await {
+                group.kill();
+                lines.rest(context, LAST_LINES).await;
+            }
+        }
+        if !status.success() {
             context.meter.add(spent.read(&shown).unwrap_or_default());
-            return Err(Interrupted.into());
+            let tail = lines.tail.join("\n");
+            return Err(StageError::Command { command: shown, status: status.to_string(), tail }.into());
         }
-    };
-    if !lines.rest(context, LAST_LINES).await {
-        context.observer.note("the program has ended and left others running, which are ended now");
-        group.terminate();
-        if !lines.rest(context, GRACE).await {
-            group.kill();
-            lines.rest(context, LAST_LINES).await;
-        }
+        context.meter.add(spent.read(&shown)?);
+        metrics.read(&shown)
     }
-    if !status.success() {
-        context.meter.add(spent.read(&shown).unwrap_or_default());
-        let tail = lines.tail.join("\n");
-        return Err(StageError::Command { command: shown, status: status.to_string(), tail }.into());
-    }
-    context.meter.add(spent.read(&shown)?);
-    metrics.read(&shown)
 }
 
-/// Checks that the program and its script exist and can be started.
-pub fn look(card: &Card) -> Outlook {
-    let mut outlook = Outlook::default();
-    if let Err(cause) = check(card) {
-        outlook.lacks.push(Objection { about: None, cause: cause.into() });
+impl StageKind for CommandStage {
+    fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
+        // A program that uses the engine's devices manages them itself, so free their memory.
+        if self.0.uses.contains(&Section::Engine) {
+            context.models.bases.leave(&context.engine.devices);
+        }
+        Box::pin(self.start(context))
     }
-    outlook
+
+    /// Checks that the program and its script exist and can be started.
+    fn preflight(&self, _: &PreflightContext<'_>) -> Preflight {
+        match check(&self.0) {
+            Ok(()) => Preflight::default(),
+            Err(cause) => Preflight::of(Severity::Unavailable, cause),
+        }
+    }
+
+    fn requirements<'a>(&'a self, _: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {
+        let program = self.0.command.first();
+        let found = program.map(|program| Requirement::Met(format!("{program} is installed")));
+        Box::pin(std::future::ready(found.into_iter().collect()))
+    }
 }
 
 fn check(card: &Card) -> Result<(), StageError> {
@@ -148,10 +170,11 @@ fn script(command: &[String]) -> Option<&str> {
     words.take_while(|word| !matches!(*word, "-c" | "-m")).find(|word| is_script(word))
 }
 
-fn prepare(card: &Card, context: &Context, scratch: &Path, numbers: [&Numbers; 2]) -> Result<Command> {
+fn prepare(card: &Card, context: &Context, numbers: [&Numbers; 2]) -> Result<Command> {
+    let scratch = &context.scratch;
     let work = scratch.join("work");
     let description = scratch.join("stage.json");
-    let writing = |source| StageError::Write { path: scratch.to_owned(), source };
+    let writing = |source| StageError::Write { path: scratch.clone(), source };
     std::fs::create_dir_all(&work).map_err(writing)?;
     std::fs::write(&description, format!("{}\n", describe(card, context))).map_err(writing)?;
 
@@ -172,7 +195,7 @@ fn prepare(card: &Card, context: &Context, scratch: &Path, numbers: [&Numbers; 2
         }
     }
     for (port, output) in &card.outputs {
-        command.env(format!("MCPRL_OUTPUT_{}", variable(port)), context.output.join(&output.path));
+        command.env(format!("MCPRL_OUTPUT_{}", variable(port)), context.output_folder.join(&output.path));
     }
     Ok(command)
 }
@@ -193,13 +216,13 @@ fn describe(card: &Card, context: &Context) -> Value {
         })
         .collect();
     let outputs: BTreeMap<_, _> =
-        card.outputs.iter().map(|(port, output)| (port, context.output.join(&output.path))).collect();
+        card.outputs.iter().map(|(port, output)| (port, context.output_folder.join(&output.path))).collect();
     json!({
         "stage": context.stage,
         "params": context.params,
         "inputs": inputs,
         "outputs": outputs,
-        "files": context.files,
+        "files": card.texts,
         "seed": context.seed,
         "server": context.server,
         "engine": card.uses.contains(&Section::Engine).then_some(&context.engine),

@@ -27,6 +27,8 @@ pub enum StageError {
     NoInput { role: String },
     #[error("several artifacts were given as `{role}`")]
     ManyInputs { role: String },
+    #[error("the card declares no output `{port}` of type {artifact}")]
+    NoPort { port: String, artifact: String },
     #[error("kind \"{kind}\" is not built in")]
     NotBuiltIn { kind: String },
     #[error("cannot start `{command}`")]
@@ -55,6 +57,7 @@ impl Diagnostic for StageError {
             Self::Write { .. } => "stage::write",
             Self::Param { .. } => "stage::param",
             Self::NoInput { .. } | Self::ManyInputs { .. } => "stage::input",
+            Self::NoPort { .. } => "stage::no_port",
             Self::NotBuiltIn { .. } => "stage::not_built_in",
             Self::Start { .. } | Self::NotExecutable { .. } => "stage::start",
             Self::NoCode { .. } => "stage::no_code",
@@ -66,6 +69,10 @@ impl Diagnostic for StageError {
 
     fn hint(&self) -> Option<String> {
         Some(match self {
+            Self::NoPort { .. } => {
+                "an edited card of a built-in kind keeps its outputs; `mcprl stage show KIND` lists them"
+                    .into()
+            }
             Self::NotBuiltIn { .. } => "`mcprl stage list` shows the kinds there are".into(),
             Self::Start { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
                 "may this user run the program? `chmod +x` makes a script executable".into()
@@ -88,6 +95,7 @@ impl Diagnostic for StageError {
         match self {
             Self::Card { .. }
             | Self::CardSyntax { .. }
+            | Self::NoPort { .. }
             | Self::NoCode { .. }
             | Self::NotExecutable { .. } => Class::Usage,
             Self::Start { source, .. }

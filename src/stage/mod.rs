@@ -1,27 +1,26 @@
-//! Stages: each reads artifacts, calls the lower modules, and writes artifacts. One file per kind.
+//! Stages: each reads artifacts, calls the lower modules, and writes artifacts. One folder per kind.
 //!
 //! A stage sees only its [`Context`]: no store, no run file, no other stage. Its output depends only on its
 //! parameters, inputs, prompts and seed (and on the server, for stages that use one).
 
 mod adapter;
 pub mod card;
-pub mod command;
-pub mod discover;
+mod command;
+mod discover;
 mod error;
-pub mod eval;
-pub mod grpo;
-pub mod judge;
+mod eval;
+mod grpo;
+mod judge;
+pub mod kind;
 pub mod memory;
 pub mod model;
 mod parts;
 pub mod policy;
-pub mod prospect;
-pub mod registry;
-pub mod rollout;
+pub mod preflight;
+mod rollout;
 pub mod scenarios;
 mod shared_models;
-pub mod warmup;
-mod workload;
+mod warmup;
 
 #[cfg(test)]
 mod reference;
@@ -40,12 +39,19 @@ use tokio_util::sync::CancellationToken;
 
 pub use card::{Card, Cards};
 pub use error::StageError;
+pub use kind::StageKind;
 pub use parts::{CardFile, CardParts};
+pub use policy::{policy_shape, shape};
 pub use shared_models::SharedModels;
-pub use workload::{policy_shape, rows_needed, shape, workload};
 
 use crate::{
-    engine::EngineSpec, error::Result, hash::Digest, mcp::ServerSpec, progress::Observer, usage::UsageMeter,
+    data::{self, Table},
+    engine::EngineSpec,
+    error::Result,
+    hash::Digest,
+    mcp::ServerSpec,
+    progress::Observer,
+    usage::UsageMeter,
 };
 
 /// An input of a stage: a folder with one output of an earlier stage, read-only.
@@ -91,13 +97,15 @@ pub struct EarlierResult {
 pub struct Context {
     /// Path of the stage: `rollout`, or `train[0003]/rollout` within a loop.
     pub stage: String,
+    /// With its prompts and other files, including overrides from disk.
+    pub card: Arc<Card>,
     /// Parameters with the card's defaults, types checked.
     pub params: Map<String, Value>,
     pub inputs: BTreeMap<String, Vec<Input>>,
     /// An empty folder. Each output goes to the path its card declares.
-    pub output: PathBuf,
-    /// Prompts and other files of the card by name, including overrides from disk.
-    pub files: BTreeMap<String, String>,
+    pub output_folder: PathBuf,
+    /// Another folder, for temporary files.
+    pub scratch: PathBuf,
     pub seed: u64,
     pub server: Option<ServerSpec>,
     pub engine: EngineSpec,
@@ -105,18 +113,13 @@ pub struct Context {
     pub rows: Arc<dyn Rows>,
     pub observer: Arc<dyn Observer>,
     /// Shared in memory between the stages of a run.
-    pub held: Arc<SharedModels>,
+    pub models: Arc<SharedModels>,
     /// Counts the stage's resource usage.
     pub meter: Arc<UsageMeter>,
     pub cancel: CancellationToken,
 }
 
 impl Context {
-    /// The parameters as the stage's own struct.
-    pub fn params<P: DeserializeOwned>(&self) -> Result<P> {
-        Ok(typed(&self.params)?)
-    }
-
     /// The single artifact in this role.
     pub fn input(&self, role: &str) -> Result<&Input> {
         match self.inputs.get(role).map(Vec::as_slice) {
@@ -124,6 +127,32 @@ impl Context {
             None | Some([]) => Err(StageError::NoInput { role: role.into() }.into()),
             Some(_) => Err(StageError::ManyInputs { role: role.into() }.into()),
         }
+    }
+
+    /// Reads the table in this role.
+    pub fn read<T: Table>(&self, role: &str) -> Result<Vec<T>> {
+        Ok(data::read(&self.input(role)?.path)?)
+    }
+
+    /// Where the card puts this output.
+    ///
+    /// # Errors
+    /// If the card, which a user may have edited, declares no output of this name and type.
+    pub fn output(&self, port: &str, artifact: &str) -> Result<PathBuf> {
+        match self.card.outputs.get(port).filter(|output| output.artifact == artifact) {
+            Some(output) => Ok(self.output_folder.join(&output.path)),
+            None => Err(StageError::NoPort { port: port.into(), artifact: artifact.into() }.into()),
+        }
+    }
+
+    /// Writes a table to this output.
+    pub fn write<T: Table>(&self, port: &str, rows: &[T]) -> Result<()> {
+        Ok(data::write(&self.output(port, T::NAME)?, rows)?)
+    }
+
+    /// Text of the card's file of this name.
+    pub fn text(&self, file: &str) -> &str {
+        self.card.texts.get(file).map_or("", String::as_str)
     }
 }
 

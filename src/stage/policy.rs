@@ -3,16 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
-use super::{
-    Context, Input, SharedModels,
-    memory::{self, Policy},
-};
+use super::{Artifacts, Context, Input, SharedModels, preflight::ExpectedPolicy};
 use crate::{
     engine::{Checkpoint, DeviceSet, EngineSpec},
     error::{At, Diagnostic, Result},
-    hash::Digest,
+    hash::{Digest, Encoder},
     model::{AdapterConfig, Decoder, ModelConfig, ModelError},
 };
 
@@ -105,55 +102,38 @@ impl PolicyFolder {
         self.base.as_ref().map_or(self.digest, |(digest, _)| *digest)
     }
 
-    /// Most bytes a stage of this kind needs in addition to the frozen weights of its model.
-    pub fn beside(&self, kind: &str, context: &Context) -> Result<usize> {
+    /// What a memory estimate needs to know of it.
+    pub fn expected(&self) -> Result<ExpectedPolicy> {
         let config = ModelConfig::load(self.model())?;
         let adapter = match &self.base {
             Some(_) => AdapterConfig::load(&self.folder)?.size(&config).ok(),
             None => None,
         };
-        let policies = [Policy { config, adapter, folder: None }];
-        Ok(memory::beside(kind, context, &policies))
+        Ok(ExpectedPolicy { config, adapter, folder: None })
     }
 
-    /// Loads the frozen model without the adapter, on the devices of a stage that needs this many extra
-    /// bytes.
+    /// Loads the frozen model without the adapter, on the devices of a stage that needs this much workspace.
     pub fn load(
         &self,
-        held: &SharedModels,
+        models: &SharedModels,
         engine: &EngineSpec,
-        beside: usize,
+        workspace_bytes: usize,
     ) -> Result<(Decoder, DeviceSet)> {
         let model = Checkpoint { digest: self.model_digest(), folder: self.model() };
-        Ok(held.bases.load(model, engine, beside)?)
+        Ok(models.bases.load(model, engine, workspace_bytes)?)
     }
 }
 
-/// Whether a stage of this kind uses the frozen model of the policy in this role, and so shares it with other
-/// stages.
-pub fn shares_model(kind: &str, params: &Map<String, Value>, role: &str) -> bool {
-    match (kind, role) {
-        ("rollout", "policy") | ("eval", "policies") | ("grpo", "reference") => true,
-        ("grpo", "policy") => trains_adapter(params),
-        _ => false,
-    }
+/// Equal for models with the same computation, whatever their weights.
+pub fn shape(config: &ModelConfig) -> Digest {
+    Encoder::new("mcprl model shape v1").json(&config.to_json()).finish()
 }
 
-/// Whether a stage of this kind imports or creates a run's initial policy, rather than training an existing
-/// one.
-pub fn is_given(kind: &str) -> bool {
-    matches!(kind, "model" | "warmup" | "adapter")
-}
-
-/// The role of the policy whose model the written adapter belongs to; none if this kind writes a model.
-pub fn sits_on(kind: &str, params: &Map<String, Value>) -> Option<&'static str> {
-    match kind {
-        "grpo" if trains_adapter(params) => Some("policy"),
-        "adapter" => Some("base"),
-        _ => None,
-    }
-}
-
-fn trains_adapter(params: &Map<String, Value>) -> bool {
-    params.get("lora").and_then(Value::as_bool).unwrap_or(true)
+/// The shape of a policy's model; none if it cannot be read.
+pub fn policy_shape(policy: &Path, artifacts: &dyn Artifacts) -> Option<Digest> {
+    let folder = match std::fs::read(policy.join("policy.json")) {
+        Ok(text) => artifacts.folder(&serde_json::from_slice::<AdapterOf>(&text).ok()?.base).ok()?,
+        Err(_) => policy.to_owned(),
+    };
+    ModelConfig::load(&folder).ok().map(|config| shape(&config))
 }

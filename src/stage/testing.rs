@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Artifacts, Cards, Context, Input, Rows};
+use super::{Artifacts, Cards, Context, Input, Metrics, Rows, kind};
 use crate::{
     engine::EngineSpec,
     error::Result,
@@ -124,6 +124,11 @@ pub async fn tool_server(status: impl Fn(&Value) -> u16 + Clone + Send + Sync + 
     }
 }
 
+/// Runs the stage that a context belongs to.
+pub async fn run(context: &Context) -> Result<Metrics> {
+    kind::stage(&context.card, &context.params)?.run(context).await
+}
+
 struct NoArtifacts;
 
 impl Artifacts for NoArtifacts {
@@ -146,17 +151,18 @@ pub fn context(kind: &str, inputs: &[(&str, &Path)], output: &Path, params: Valu
     let rows = Arc::new(Ledger::default());
     let context = Context {
         stage: kind.into(),
+        card: card.clone(),
         params: defaults.chain(given).collect(),
         inputs: inputs.iter().map(input).collect(),
-        output: output.into(),
-        files: card.texts.clone(),
+        output_folder: output.into(),
+        scratch: output.join("scratch"),
         seed: 7,
         server: None,
         engine: EngineSpec { devices: vec!["cpu".into()], threads: Some(2), dtype: None, kv_cache_mib: None },
         artifacts: Arc::new(NoArtifacts),
         rows: rows.clone(),
         observer: Arc::new(NoProgress),
-        held: Arc::default(),
+        models: Arc::default(),
         meter: Arc::default(),
         cancel: CancellationToken::new(),
     };

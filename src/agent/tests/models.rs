@@ -6,6 +6,7 @@ use crate::{
         ChatError,
         tests::{self as written, families::Family as Manner},
     },
+    data::End,
     error::Diagnostic,
     model::Family,
 };

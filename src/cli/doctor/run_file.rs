@@ -1,30 +1,26 @@
 //! Checks each thing that a run file needs: whether it is available, and if not, what to do.
 
 use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use super::{Finding, Verdict};
 use crate::{
-    chat::Chat,
     cli::runtime,
     engine::available,
     error::Result,
     hash::Digest,
-    llm,
     mcp::{McpError, ServerSpec, Session, State},
-    plan::{Findings, Foresight, Ledger, NodeIndex, Plan, PlanReport, Problem, Stage, Subject},
-    stage::{model, prospect::Foreseen},
+    plan::{Findings, Ledger, NodeIndex, Plan, PlanPreflight, PlanReport, Problem, Stage, Subject},
+    stage::kind::Requirement,
     store::{Fetched, Remote, Store},
     ui::bytes,
 };
 
 /// Longest wait for a server or an endpoint, whatever the run file allows.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Fewer tasks in a split than this are reported as few.
-const FEW: usize = 20;
 
 /// All findings except mistakes in the file itself.
 pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
@@ -107,17 +103,17 @@ fn server(spec: &ServerSpec) -> Finding {
 fn stages(plan: &Plan, store: &Store) -> Vec<Finding> {
     // Ignores finished stages, because cached results may be needed again.
     let ledger = Ledger::new(plan);
-    let foresight = Foresight::new(&ledger, store, &|_| true);
+    let preflight = PlanPreflight::new(&ledger, store, &|_| true);
     let (mut lines, mut seen) = (Vec::new(), BTreeSet::new());
     for index in plan.order() {
         let stage = &plan.node(*index).stage;
         if seen.insert(stage.name.clone()) {
             lines.extend(
-                needs(stage, *index, &foresight).into_iter().map(|found| (stage.name.clone(), found)),
+                needs(stage, *index, &preflight).into_iter().map(|found| (stage.name.clone(), found)),
             );
         }
     }
-    let Findings { mut problems, notes, .. } = foresight.into_findings();
+    let Findings { mut problems, notes, .. } = preflight.into_findings();
     problems.retain(|problem| problem.subject == Subject::Stage);
     let wrong: BTreeSet<&String> = problems.iter().filter_map(|problem| problem.stage.as_ref()).collect();
     let own = lines.into_iter().filter(|(name, _)| !wrong.contains(name));
@@ -136,91 +132,17 @@ fn stages(plan: &Plan, store: &Store) -> Vec<Finding> {
 }
 
 /// What a stage needs from outside the run.
-fn needs(stage: &Stage, index: NodeIndex, foresight: &Foresight<'_>) -> Vec<Finding> {
-    let text = |name: &str| stage.params.get(name).and_then(serde_json::Value::as_str).unwrap_or_default();
-    let good = |text: String| Finding::good("stage", text);
-    if let Some(program) = stage.card.command.first() {
-        return vec![good(format!("{program} is there"))];
-    }
-    match stage.card.kind.as_str() {
-        "model" => match foresight.written(index, "policy") {
-            Foreseen::Policy(policy) => {
-                let shape = format!(
-                    "{}: {}, {} layers, context of {} tokens",
-                    text("from"),
-                    policy.config.design.family.known_as(),
-                    policy.config.layers,
-                    policy.config.context
-                );
-                let template = policy.folder.as_deref().map(template);
-                std::iter::once(good(shape)).chain(template).collect()
-            }
-            _ => vec![good(format!(
-                "{} will be fetched from the hub (not asked; its chat template is looked at then)",
-                text("from")
-            ))],
-        },
-        "scenarios" => {
-            let count = |port| match foresight.written(index, port) {
-                Foreseen::Tasks(tasks) => Some(tasks.count()),
-                _ => None,
-            };
-            match (text("file"), text("families"), count("train"), count("heldout")) {
-                ("", families, None, _) | ("", families, _, None) => match families {
-                    "" => Vec::new(),
-                    families => vec![good(format!("{families} can be read"))],
-                },
-                (file, families, Some(train), Some(heldout)) => {
-                    vec![tasks(if file.is_empty() { families } else { file }, train, heldout)]
-                }
-                (file, ..) => vec![good(format!("{file} can be read, as far as it was looked at"))],
-            }
+fn needs(stage: &Stage, index: NodeIndex, preflight: &PlanPreflight<'_>) -> Vec<Finding> {
+    let Some(kind) = &stage.kind else { return Vec::new() };
+    let requirements = runtime().map(|runtime| runtime.block_on(kind.requirements(preflight.outputs(index))));
+    let finding = |requirement| match requirement {
+        Requirement::Met(text) => Finding::good("stage", text),
+        Requirement::Doubtful { text, hint } => {
+            Finding { todo: Some(hint), ..Finding::new("stage", Verdict::Note, text) }
         }
-        "judge" if stage.params.get("relative").and_then(serde_json::Value::as_f64) > Some(0.0) => {
-            vec![judge(text("model"), text("base_url"), text("api_key_env"))]
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// The chat template that a model is used with, and why.
-fn template(folder: &Path) -> Finding {
-    match Chat::load(folder) {
-        Err(cause) => Finding::bad("stage", &cause.into()),
-        Ok(chat) => match chat.notice() {
-            Some(notice) => Finding {
-                todo: Some("`mcprl export --merge` writes that template beside the trained model".into()),
-                ..Finding::new("stage", Verdict::Note, notice.to_owned())
-            },
-            None => Finding::good("stage", "its own chat template is used".into()),
-        },
-    }
-}
-
-/// Whether there are enough tasks to learn from and to measure a gain.
-fn tasks(file: &str, train: usize, heldout: usize) -> Finding {
-    let text = format!("{file}: {train} to train on, {heldout} held out");
-    if train.min(heldout) >= FEW {
-        return Finding::good("stage", text);
-    }
-    let todo = format!(
-        "that is few: a gain is measurable where at least 6 held-out tasks come out better and none worse; {FEW} or more \
-         of each are a start (`heldout_share` says how many are held out)"
-    );
-    Finding { todo: Some(todo), ..Finding::new("stage", Verdict::Note, text) }
-}
-
-/// Whether a judge's endpoint answers. Sends no key and samples nothing.
-fn judge(model: &str, base_url: &str, variable: &str) -> Finding {
-    let key = match variable {
-        "" => "without a key".to_owned(),
-        variable => format!("with the key in {variable}"),
+        Requirement::Missing(cause) => Finding::bad("stage", &cause),
     };
-    let answer = runtime().and_then(|runtime| Ok(runtime.block_on(llm::reach(base_url, model, PATIENCE))?));
-    match answer {
-        Ok(_) => Finding::good("stage", format!("{model} at {base_url} {key}: the endpoint answers")),
-        Err(cause) => Finding::bad("stage", &cause),
-    }
+    requirements.unwrap_or_default().into_iter().map(finding).collect()
 }
 
 /// Compares the stage that needs the most memory with the memory available.
@@ -242,15 +164,9 @@ fn memory(plan: &Plan, store: &Store) -> Result<Option<Finding>> {
 
 /// Whether the disk has room for the models to be copied into the cache.
 fn disk(plan: &Plan, store: &Store) -> Option<Finding> {
-    let folders: BTreeSet<PathBuf> = plan
-        .order()
-        .iter()
-        .map(|index| &plan.node(*index).stage)
-        .filter(|stage| stage.card.kind == "model")
-        .filter_map(|stage| Some(PathBuf::from(stage.params.get("from")?.as_str()?)))
-        .filter(|folder| folder.is_absolute())
-        .collect();
-    let needed: u64 = folders.iter().map(|folder| model_bytes(folder)).sum();
+    let kinds = plan.order().iter().filter_map(|index| plan.node(*index).stage.kind.as_ref());
+    let copies: BTreeMap<PathBuf, u64> = kinds.filter_map(|kind| kind.copies()).collect();
+    let needed: u64 = copies.values().sum();
     let free = super::free_disk(store.root()).ok()?;
     (needed > 0).then(|| {
         let text = format!("a copy of the model takes {} in the cache", bytes(needed));
@@ -262,12 +178,6 @@ fn disk(plan: &Plan, store: &Store) -> Option<Finding> {
             },
         }
     })
-}
-
-fn model_bytes(folder: &Path) -> u64 {
-    let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let wanted = items.filter(|item| item.file_name().to_str().is_some_and(model::wanted_in(folder)));
-    wanted.filter_map(|item| Some(std::fs::metadata(item.path()).ok()?.len())).sum()
 }
 
 /// Checks the shared cache by requesting a result that does not exist.

@@ -83,25 +83,12 @@ async fn judged(judge: &Relative, memory: &Notebook, digits: &[u32]) -> crate::e
     let trajectory = |digit: &u32| Trajectory {
         id: "t".into(),
         scenario_id: "s".into(),
-        family: "f".into(),
-        split: "file".into(),
-        sample: 0,
-        policy: String::new(),
-        seed: 0,
         messages:
             json!([{"role": "system", "content": "s"}, {"role": "assistant", "content": digit.to_string()}])
                 .to_string(),
-        tokens: vec![],
-        sampled: vec![],
-        logprobs: vec![],
         turns: 1,
-        calls: 0,
-        tools: vec![],
-        tool_errors: 0,
-        parse_failures: 0,
         end: "no_call".into(),
-        answer: None,
-        row_starts: None,
+        ..Trajectory::default()
     };
     let trajectories: Vec<_> = digits.iter().map(trajectory).collect();
     let group: Vec<_> =

@@ -5,21 +5,18 @@ use std::{
 
 use serde_json::json;
 use tempfile::TempDir;
-use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
     chat::Chat,
     data::VerdictRow,
-    engine::EngineSpec,
     error::Failure,
     hash::Digest,
     mcp::{Limits, ServerSpec, Session, State, Transport, demo::HttpServer},
     model::{Adapter, AdapterConfig, Decoder, Design, Init, ModelConfig, kernels::Heads},
-    progress::NoProgress,
     stage::{
         Artifacts, Rows,
-        testing::{caller, tool_server},
+        testing::{self, caller, tool_server},
     },
 };
 
@@ -170,7 +167,6 @@ impl Hall {
 
     fn context(&self, output: &str, threads: usize, concurrency: usize) -> Context {
         let output = self.path(output);
-        std::fs::create_dir(&output).unwrap();
         let input = |name: &str, file: &str| Input {
             name: name.into(),
             digest: Digest::of(file.as_bytes()),
@@ -181,31 +177,17 @@ impl Hall {
             "max_turns": 2, "max_turn_tokens": 12, "max_tokens": 1500, "max_calls": 4,
             "result_tokens": 64, "episode_timeout_s": 60.0, "max_lost_share": 0.05,
         });
-        Context {
-            stage: "exam".into(),
-            params: params.as_object().cloned().unwrap(),
-            inputs: BTreeMap::from([
-                ("policies".into(), vec![input("trained", "trained"), input("base", "base")]),
-                ("tools".into(), vec![input("tools", "tools.parquet")]),
-                ("scenarios".into(), vec![input("scenarios", "scenarios.parquet")]),
-            ]),
-            output,
-            files: BTreeMap::from([("system".into(), "Use the tools.".into())]),
-            seed: 7,
-            server: Some(self.server.clone()),
-            engine: EngineSpec {
-                devices: vec!["cpu".into()],
-                threads: Some(threads),
-                dtype: None,
-                kv_cache_mib: None,
-            },
-            artifacts: Arc::new(BaseAlone(self.path("base"))),
-            rows: self.recorded.clone(),
-            observer: Arc::new(NoProgress),
-            held: Arc::default(),
-            meter: Arc::default(),
-            cancel: CancellationToken::new(),
-        }
+        let (mut context, _) = testing::context("eval", &[], &output, params);
+        context.inputs = BTreeMap::from([
+            ("policies".into(), vec![input("trained", "trained"), input("base", "base")]),
+            ("tools".into(), vec![input("tools", "tools.parquet")]),
+            ("scenarios".into(), vec![input("scenarios", "scenarios.parquet")]),
+        ]);
+        context.server = Some(self.server.clone());
+        context.engine.threads = Some(threads);
+        context.artifacts = Arc::new(BaseAlone(self.path("base")));
+        context.rows = self.recorded.clone();
+        context
     }
 }
 
@@ -252,10 +234,10 @@ fn files(output: &Path) -> Vec<Vec<u8>> {
 async fn policies_sit_the_same_exam_on_a_live_server() {
     let hall = Hall::open().await;
     let context = hall.context("out", 2, 8);
-    let metrics = run(&context).await.unwrap();
+    let metrics = testing::run(&context).await.unwrap();
     assert_eq!((metrics["scenarios"], metrics["lost"], metrics["all.gain"]), (3.0, 0.0, 0.0));
 
-    let rows: Vec<VerdictRow> = data::read(&context.output.join("verdict.parquet")).unwrap();
+    let rows: Vec<VerdictRow> = data::read(&context.output_folder.join("verdict.parquet")).unwrap();
     let all: Vec<_> = rows
         .iter()
         .filter(|row| row.scope == "all")
@@ -270,10 +252,10 @@ async fn policies_sit_the_same_exam_on_a_live_server() {
             ("trained", "sampled", 3, true),
         ]
     );
-    let episodes: Vec<Trajectory> = data::read(&context.output.join("episodes.parquet")).unwrap();
+    let episodes: Vec<Trajectory> = data::read(&context.output_folder.join("episodes.parquet")).unwrap();
     assert_eq!(episodes.len(), 2 * 3 * 2);
     assert_ne!(episodes[0].tokens, episodes[6].tokens, "the adapter reaches the sampler");
-    let report = std::fs::read_to_string(context.output.join("report.md")).unwrap();
+    let report = std::fs::read_to_string(context.output_folder.join("report.md")).unwrap();
     assert!(
         report.starts_with("# Verdict\n\nno measurable gain of trained over base on held-out tasks: "),
         "{report}"
@@ -284,7 +266,7 @@ async fn policies_sit_the_same_exam_on_a_live_server() {
 async fn an_exam_is_the_same_bytes_whatever_goes_on_at_once_and_however_often_it_was_stopped() {
     let hall = Hall::open().await;
     let first = hall.context("first", 2, 8);
-    run(&first).await.unwrap();
+    testing::run(&first).await.unwrap();
     // Half of the episodes are lost to a kill -9.
     let mut half = 0;
     hall.recorded.0.lock().unwrap().retain(|_, _| {
@@ -292,8 +274,8 @@ async fn an_exam_is_the_same_bytes_whatever_goes_on_at_once_and_however_often_it
         half % 2 == 0
     });
     let resumed = hall.context("resumed", 1, 1);
-    run(&resumed).await.unwrap();
-    assert_eq!(files(&first.output), files(&resumed.output));
+    testing::run(&resumed).await.unwrap();
+    assert_eq!(files(&first.output_folder), files(&resumed.output_folder));
 }
 
 #[tokio::test]
@@ -316,11 +298,11 @@ async fn an_episode_lost_with_the_server_is_left_out_and_one_that_took_it_down_h
     for (name, value) in [("greedy", json!(false)), ("samples", json!(8)), ("max_lost_share", json!(0.9))] {
         context.params.insert(name.into(), value);
     }
-    let metrics = run(&context).await.unwrap();
-    let episodes: Vec<Trajectory> = data::read(&context.output.join("episodes.parquet")).unwrap();
+    let metrics = testing::run(&context).await.unwrap();
+    let episodes: Vec<Trajectory> = data::read(&context.output_folder.join("episodes.parquet")).unwrap();
     assert!(metrics["lost"] > 0.0 && metrics["lost"] + episodes.len() as f64 == 48.0, "{metrics:?}");
     assert!(episodes.iter().any(|episode| episode.end == "server_down"));
-    let rows: Vec<VerdictRow> = data::read(&context.output.join("verdict.parquet")).unwrap();
+    let rows: Vec<VerdictRow> = data::read(&context.output_folder.join("verdict.parquet")).unwrap();
     let played: Vec<_> =
         rows.iter().filter(|row| row.scope == "all").map(|row| (row.policy.as_str(), row.episodes)).collect();
     assert_eq!(played, [("base", 24), ("trained", episodes.len() as u32 - 24)]);
@@ -331,7 +313,7 @@ async fn an_exam_that_is_interrupted_ends_as_interrupted() {
     let hall = Hall::open().await;
     let context = hall.context("out", 1, 1);
     context.cancel.cancel();
-    let ended: Result<Metrics, Failure> = run(&context).await;
+    let ended: Result<Metrics, Failure> = testing::run(&context).await;
     assert_eq!(ended.unwrap_err().code(), "interrupted");
-    assert!(!context.output.join("verdict.parquet").exists());
+    assert!(!context.output_folder.join("verdict.parquet").exists());
 }

@@ -12,11 +12,12 @@ use crate::{
     engine::{Microbatch, Resumed, Rule, Trainer, check_trained, score_across, shares},
     error::Result,
     model::{
-        Adapter, AdapterConfig, Decoder, ModelConfig, ModelError, Parameter, Targets, copy_companions,
+        Adapter, AdapterConfig, Decoder, ModelConfig, ModelError, Parameter, copy_companions,
         read_safetensors, write_safetensors,
     },
     stage::{
-        Context, memory,
+        Context,
+        memory::{Load, workspace_bytes},
         policy::{AdapterOf, PolicyFolder},
     },
 };
@@ -29,6 +30,17 @@ pub enum OptimizerKind {
     AdamW8Bit,
     #[serde(rename = "muon")]
     Muon,
+}
+
+impl OptimizerKind {
+    /// Bytes of moments per trained parameter.
+    pub fn moment_bytes(self) -> usize {
+        match self {
+            Self::AdamW => 8,
+            Self::AdamW8Bit => 2,
+            Self::Muon => 4,
+        }
+    }
 }
 
 /// A policy in training, with what is needed to save it.
@@ -44,14 +56,14 @@ impl Learner {
     /// Training of an adapter, or of a model that was trained whole, continues with its optimiser state. A
     /// model gets a new adapter if adapters are trained.
     pub fn load(policy: &PolicyFolder, params: &Params, context: &Context) -> Result<Self> {
-        let beside = policy.beside("grpo", context)?;
-        let moments = memory::moments(&context.params);
+        let workspace = workspace(policy, params, context)?;
+        let moments = params.optimizer.moment_bytes();
         let config = ModelConfig::load(policy.model())?;
         let (mut decoder, places) = match params.lora {
-            true => policy.load(&context.held, &context.engine, beside)?,
+            true => policy.load(&context.models, &context.engine, workspace)?,
             false => {
-                let places = context.held.bases.places(&context.engine)?;
-                context.held.bases.clear(&places, beside);
+                let places = context.models.bases.places(&context.engine)?;
+                context.models.bases.clear(&places, workspace);
                 check_trained(&config, None, &places, moments)?;
                 (Decoder::load_on(policy.model(), None, &places.first.device)?, places)
             }
@@ -67,10 +79,7 @@ impl Learner {
                 Some(Adapter::load(&mut decoder, &policy.folder)?)
             }
             (true, None) => {
-                let Params { rank, alpha, rank_stabilised, dropout, .. } = *params;
-                let targets = Targets::from_names(&params.targets);
-                let config =
-                    AdapterConfig { rank_stabilised, targets, dropout, ..AdapterConfig::new(rank, alpha) };
+                let config = params.adapter();
                 fits(&config)?;
                 Adapter::fresh(&mut decoder, &config, context.seed)?;
                 Some(config)
@@ -142,6 +151,12 @@ impl Params {
     }
 }
 
+/// Bytes that an update needs in addition to the frozen weights of this policy's model.
+fn workspace(policy: &PolicyFolder, params: &Params, context: &Context) -> Result<usize> {
+    let peak = params.footprint(&Load::of(&context.engine), &policy.expected()?);
+    Ok(peak.map_or(usize::MAX, |peak| workspace_bytes(&peak, &context.engine)))
+}
+
 /// Fills in every rollout's log-probabilities under the reference policy. Returns its vocabulary size.
 pub fn score_reference(
     groups: &mut [Vec<Rollout<'_>>],
@@ -149,8 +164,8 @@ pub fn score_reference(
     params: &Params,
     context: &Context,
 ) -> Result<usize> {
-    let beside = reference.beside("grpo", context)?;
-    let (mut decoder, places) = reference.load(&context.held, &context.engine, beside)?;
+    let workspace = workspace(reference, params, context)?;
+    let (mut decoder, places) = reference.load(&context.models, &context.engine, workspace)?;
     if reference.base.is_some() {
         Adapter::load(&mut decoder, &reference.folder)?;
     }

@@ -6,7 +6,7 @@
 //! the policy.
 
 mod learner;
-mod look;
+mod preflight;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -15,21 +15,28 @@ use std::collections::BTreeMap;
 
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
-use super::{Context, Metrics, policy::PolicyFolder};
+use super::{
+    Context, Metrics, StageError, StageKind,
+    kind::StageFuture,
+    memory::Load,
+    policy::PolicyFolder,
+    preflight::{ExpectedPolicy, Preflight, PreflightContext},
+    typed,
+};
 use crate::{
-    data::{self, GroupKey, Reward, Step, Trajectory},
-    engine::Recompute,
+    data::{End, Reward, Step, Trajectory, groups},
+    engine::{Footprint, Recompute, TrainingLoad, shares_of_shape},
     error::{Class, Diagnostic, Interrupted, Result},
     grpo::{
         Clip, LossKind, NoSignal, Objective, Scale, Schedule, ScoredRollout, Shape, ZeroVariance, advantages,
     },
-    model::kernels::Format,
+    model::{AdapterConfig, Targets, kernels::Format},
     random::permutation,
     usage::Usage,
 };
 use learner::{Learner, OptimizerKind};
-pub use look::look;
 use step::Rollout;
 
 /// Largest difference between sampling and scoring, in nats, for the two models to count as the same.
@@ -39,7 +46,7 @@ const GAP: f64 = 1e-4;
 const DEVICE_GAPS: [f64; 2] = [1e-2, 1.0];
 
 #[derive(Debug, Deserialize)]
-struct Params {
+pub(super) struct Params {
     lora: bool,
     rank: usize,
     alpha: f32,
@@ -73,6 +80,49 @@ struct Params {
 }
 
 impl Params {
+    /// The adapter that these parameters add to a model.
+    fn adapter(&self) -> AdapterConfig {
+        AdapterConfig {
+            rank_stabilised: self.rank_stabilised,
+            targets: Targets::from_names(&self.targets),
+            dropout: self.dropout,
+            ..AdapterConfig::new(self.rank, self.alpha)
+        }
+    }
+
+    /// The engine's memory for an update. None if the policy cannot have this adapter.
+    fn footprint(&self, load: &Load<'_>, policy: &ExpectedPolicy) -> Option<Footprint> {
+        let config = &policy.config;
+        let format = if self.lora { load.format() } else { Format::F32 };
+        let adapter = match (self.lora, policy.adapter) {
+            (false, _) => None,
+            (true, Some(size)) => Some(size),
+            (true, None) => Some(self.adapter().size(config).ok()?),
+        };
+        let episodes = load.episodes();
+        let longest = episodes.map_or(config.context, |episodes| episodes.longest).min(config.context);
+        let trained = load.before.map(|usage| usage.trained_tokens as usize).filter(|trained| *trained > 0);
+        let step = match (trained, episodes) {
+            (Some(trained), _) => trained.div_ceil((self.epochs * self.minibatches).max(1)),
+            (None, Some(episodes)) => {
+                episodes.count.saturating_mul(longest).div_ceil(self.minibatches.max(1))
+            }
+            (None, None) => usize::MAX,
+        };
+        let workers = shares_of_shape(config, format);
+        let training = TrainingLoad {
+            rows: step.div_ceil(workers).min(self.tokens_per_microbatch),
+            longest,
+            workers,
+            threads: load.threads(),
+            devices: load.engine.devices.len(),
+            recompute: false,
+            adapter,
+            moments: self.optimizer.moment_bytes(),
+        };
+        Some(load.training(config, format, training, self.recompute))
+    }
+
     fn objective(&self) -> Objective {
         let usual = self.loss.default_clip();
         let clip =
@@ -158,108 +208,160 @@ impl Diagnostic for GrpoError {
     }
 }
 
-pub async fn run(context: &Context) -> Result<Metrics> {
-    let params: Params = context.params()?;
-    let policy = PolicyFolder::open(context.input("policy")?, context)?;
-    let trajectories: Vec<Trajectory> = data::read(&context.input("trajectories")?.path)?;
-    let rewards: Vec<Reward> = data::read(&context.input("rewards")?.path)?;
-    let rewards: BTreeMap<&str, &Reward> = rewards.iter().map(|r| (r.trajectory_id.as_str(), r)).collect();
+/// The optimiser steps of one update.
+pub struct Grpo(Params);
 
-    let attempts =
-        trajectories.iter().map(|t| attempt(t, &rewards, &params)).collect::<Result<Vec<_>, _>>()?;
-    let (credits, signal) = advantages(&attempts, params.scale);
-    let (objective, zero_variance) = (params.objective(), params.zero_variance());
-    let mut groups: BTreeMap<GroupKey<'_>, Vec<Rollout<'_>>> = BTreeMap::new();
-    for (trajectory, credit) in trajectories.iter().zip(credits) {
-        if let Some(advantage) = zero_variance.counted(credit) {
-            let rollout = Rollout::new(trajectory, advantage, &objective);
-            groups.entry(trajectory.group()).or_default().push(rollout);
-        }
+impl Grpo {
+    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
+        typed(params).map(Self)
     }
-    let has_terms = |rollout: &Rollout<'_>| rollout.has_terms;
-    if !groups.values().flatten().any(has_terms) {
-        context.observer.note(&format!(
-            "nothing is learned from these episodes: in none of {} groups did attempts earn different rewards",
-            signal.groups
-        ));
-    }
-    let mut groups: Vec<_> = groups.into_values().collect();
-    let reward = mean(rewards.values().map(|reward| f64::from(reward.reward)));
-    let success =
-        mean(rewards.values().filter_map(|r| r.correct.map(|correct| f64::from(u8::from(correct)))));
 
-    // Scored before the policy is loaded, so that if there are two models the first can be released.
-    let vocabulary = match context.inputs.contains_key("reference") {
-        true => {
-            let reference = PolicyFolder::open(context.input("reference")?, context)?;
-            Some(learner::score_reference(&mut groups, &reference, &params, context)?)
+    fn update(&self, context: &Context) -> Result<Metrics> {
+        let Self(params) = self;
+        let policy = PolicyFolder::open(context.input("policy")?, context)?;
+        let trajectories: Vec<Trajectory> = context.read("trajectories")?;
+        let rewards: Vec<Reward> = context.read("rewards")?;
+        let rewards: BTreeMap<&str, &Reward> =
+            rewards.iter().map(|r| (r.trajectory_id.as_str(), r)).collect();
+
+        let attempts =
+            trajectories.iter().map(|t| attempt(t, &rewards, params)).collect::<Result<Vec<_>, _>>()?;
+        let (credits, signal) = advantages(&attempts, params.scale);
+        let (objective, zero_variance) = (params.objective(), params.zero_variance());
+        let rollout = |index: usize| {
+            let advantage = zero_variance.counted(credits[index])?;
+            Some(Rollout::new(&trajectories[index], advantage, &objective))
+        };
+        let groups = groups(trajectories.iter().map(Trajectory::group)).into_values();
+        let groups = groups.map(|members| members.into_iter().filter_map(rollout).collect::<Vec<_>>());
+        let mut groups: Vec<_> = groups.filter(|group| !group.is_empty()).collect();
+        let has_terms = |rollout: &Rollout<'_>| rollout.has_terms;
+        if !groups.iter().flatten().any(has_terms) {
+            context.observer.note(&format!(
+                "nothing is learned from these episodes: in none of {} groups did attempts earn different rewards",
+                signal.groups
+            ));
         }
-        false if params.kl > 0.0 => return Err(GrpoError::NoReference { kl: params.kl }.into()),
-        false => None,
-    };
-    let mut learner = Learner::load(&policy, &params, context)?;
-    let own = learner.trainer.decoder.config.vocabulary;
-    if let Some(reference) = vocabulary.filter(|reference| *reference != own) {
-        return Err(GrpoError::Vocabulary { reference, policy: own }.into());
-    }
-    let on_policy = trajectories.iter().all(|trajectory| trajectory.policy == policy.digest.to_string());
-    let most = match (learner.trainer.decoder.by_kernels(), context.engine.dtype) {
-        (true, _) => GAP,
-        (false, None | Some(Format::F32)) => DEVICE_GAPS[0],
-        (false, Some(_)) => DEVICE_GAPS[1],
-    };
-    let minibatches = order(groups.len(), &params, context.seed);
-    context.observer.phase("steps", minibatches.len() as u64);
-    let mut steps: Vec<Step> = Vec::with_capacity(minibatches.len());
-    let mut kls = Vec::with_capacity(minibatches.len());
-    for minibatch in minibatches {
-        if context.cancel.is_cancelled() {
-            return Err(Interrupted.into());
+        let reward = mean(rewards.values().map(|reward| f64::from(reward.reward)));
+        let success =
+            mean(rewards.values().filter_map(|r| r.correct.map(|correct| f64::from(u8::from(correct)))));
+
+        // Scored before the policy is loaded, so that if there are two models the first can be released.
+        let vocabulary = match context.inputs.contains_key("reference") {
+            true => {
+                let reference = PolicyFolder::open(context.input("reference")?, context)?;
+                Some(learner::score_reference(&mut groups, &reference, params, context)?)
+            }
+            false if params.kl > 0.0 => return Err(GrpoError::NoReference { kl: params.kl }.into()),
+            false => None,
+        };
+        let mut learner = Learner::load(&policy, params, context)?;
+        let own = learner.trainer.decoder.config.vocabulary;
+        if let Some(reference) = vocabulary.filter(|reference| *reference != own) {
+            return Err(GrpoError::Vocabulary { reference, policy: own }.into());
         }
-        // After the first update the policy differs from the one that played.
-        let comparable = on_policy && steps.is_empty();
-        let learning_rate = params.schedule().rate(learner.trainer.optimizer().steps());
-        let rollouts: Vec<&[Rollout<'_>]> = minibatch.iter().map(|group| groups[*group].as_slice()).collect();
-        // Without a gradient the optimiser must not step on its moments alone.
-        if !rollouts.iter().copied().flatten().any(has_terms) {
+        let on_policy = trajectories.iter().all(|trajectory| trajectory.policy == policy.digest.to_string());
+        let most = match (learner.trainer.decoder.by_kernels(), context.engine.dtype) {
+            (true, _) => GAP,
+            (false, None | Some(Format::F32)) => DEVICE_GAPS[0],
+            (false, Some(_)) => DEVICE_GAPS[1],
+        };
+        let minibatches = order(groups.len(), params, context.seed);
+        context.observer.phase("steps", minibatches.len() as u64);
+        let mut steps: Vec<Step> = Vec::with_capacity(minibatches.len());
+        let mut kls = Vec::with_capacity(minibatches.len());
+        for minibatch in minibatches {
+            if context.cancel.is_cancelled() {
+                return Err(Interrupted.into());
+            }
+            // After the first update the policy differs from the one that played.
+            let comparable = on_policy && steps.is_empty();
+            let learning_rate = params.schedule().rate(learner.trainer.optimizer().steps());
+            let rollouts: Vec<&[Rollout<'_>]> =
+                minibatch.iter().map(|group| groups[*group].as_slice()).collect();
+            // Without a gradient the optimiser must not step on its moments alone.
+            if !rollouts.iter().copied().flatten().any(has_terms) {
+                context.observer.advance(1);
+                continue;
+            }
+            let update = step::update(&mut learner.trainer, &rollouts, params, learning_rate)?;
+            context.meter.add(Usage { trained_tokens: update.tokens, ..Usage::default() });
+            let gap = Some(update.max_logprob_gap).filter(|_| comparable);
+            if let Some(gap) = gap.filter(|gap| *gap > most) {
+                return Err(GrpoError::Mismatch { gap }.into());
+            }
+            kls.push(update.tally.kl());
+            let step = Step {
+                stage: context.stage.clone(),
+                step: steps.len() as u32,
+                learning_rate,
+                loss: update.tally.loss,
+                gradient_norm: update.gradient_norm,
+                tokens: update.tokens,
+                tokens_unshared: update.tokens_unshared,
+                loss_tokens: update.tally.tokens,
+                reward,
+                success,
+                clip_fraction: Some(update.tally.clip_fraction()),
+                max_logprob_gap: gap,
+                entropy: Some(update.tally.entropy()),
+                signal: Some(signal.to_json()),
+            };
             context.observer.advance(1);
-            continue;
+            context
+                .observer
+                .status(&format!("loss {:.4} · gradient norm {:.2}", step.loss, step.gradient_norm));
+            steps.push(step);
         }
-        let (mut step, kl) = step::update(&mut learner.trainer, &rollouts, &params, learning_rate)?;
-        context.meter.add(Usage { trained_tokens: step.tokens, ..Usage::default() });
-        kls.push(kl);
-        if let Some(gap) = step.max_logprob_gap.filter(|gap| comparable && *gap > most) {
-            return Err(GrpoError::Mismatch { gap }.into());
-        }
-        step.stage = context.stage.clone();
-        step.step = steps.len() as u32;
-        step.max_logprob_gap = step.max_logprob_gap.filter(|_| comparable);
-        (step.reward, step.success, step.signal) = (reward, success, Some(signal.to_json()));
-        context.observer.advance(1);
-        context.observer.status(&format!("loss {:.4} · gradient norm {:.2}", step.loss, step.gradient_norm));
-        steps.push(step);
-    }
-    learner.save(&policy, &context.output.join("policy"))?;
-    data::write(&context.output.join("steps.parquet"), &steps)?;
+        learner.save(&policy, &context.output("policy", "policy")?)?;
+        context.write("steps", &steps)?;
 
-    let (first, last) = (steps.first(), steps.last());
-    let named = [
-        ("reward", reward),
-        ("success", success),
-        ("signal", Some(signal.share())),
-        ("groups", Some(signal.groups as f64)),
-        ("groups_with_gradient", Some(signal.groups_with_gradient as f64)),
-        ("loss", last.map(|step| step.loss)),
-        ("gradient_norm", last.map(|step| step.gradient_norm)),
-        ("learning_rate", last.map(|step| step.learning_rate)),
-        ("clip_fraction", mean(steps.iter().filter_map(|step| step.clip_fraction))),
-        ("kl", mean(kls.into_iter()).filter(|_| vocabulary.is_some())),
-        ("max_logprob_gap", first.and_then(|step| step.max_logprob_gap)),
-        ("entropy", first.and_then(|step| step.entropy)),
-        ("tokens", Some(steps.iter().map(|step| step.tokens as f64).sum())),
-        ("tokens_unshared", Some(steps.iter().map(|step| step.tokens_unshared as f64).sum())),
-    ];
-    Ok(named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
+        let (first, last) = (steps.first(), steps.last());
+        let named = [
+            ("reward", reward),
+            ("success", success),
+            ("signal", Some(signal.share())),
+            ("groups", Some(signal.groups as f64)),
+            ("groups_with_gradient", Some(signal.groups_with_gradient as f64)),
+            ("loss", last.map(|step| step.loss)),
+            ("gradient_norm", last.map(|step| step.gradient_norm)),
+            ("learning_rate", last.map(|step| step.learning_rate)),
+            ("clip_fraction", mean(steps.iter().filter_map(|step| step.clip_fraction))),
+            ("kl", mean(kls.into_iter()).filter(|_| vocabulary.is_some())),
+            ("max_logprob_gap", first.and_then(|step| step.max_logprob_gap)),
+            ("entropy", first.and_then(|step| step.entropy)),
+            ("tokens", Some(steps.iter().map(|step| step.tokens as f64).sum())),
+            ("tokens_unshared", Some(steps.iter().map(|step| step.tokens_unshared as f64).sum())),
+        ];
+        Ok(named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
+    }
+}
+
+impl StageKind for Grpo {
+    fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
+        Box::pin(async { self.update(context) })
+    }
+
+    fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
+        preflight::preflight(&self.0, context)
+    }
+
+    fn workload(&self) -> Option<f64> {
+        Some(self.0.epochs as f64).filter(|epochs| *epochs > 0.0)
+    }
+
+    fn memory(&self, load: &Load<'_>) -> Option<Footprint> {
+        self.0.footprint(load, load.policies("policy").next()?)
+    }
+
+    /// A whole model in training is no longer the frozen one.
+    fn shares_model(&self, role: &str) -> bool {
+        role == "reference" || role == "policy" && self.0.lora
+    }
+
+    fn adapter_base(&self) -> Option<&'static str> {
+        self.0.lora.then_some("policy")
+    }
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
@@ -281,10 +383,10 @@ fn attempt<'a>(
     if !trajectory.is_sound() {
         return Err(GrpoError::Rows { id: trajectory.id.clone(), tokens });
     }
-    let truncated = matches!(trajectory.end.as_str(), "out_of_turns" | "out_of_tokens" | "out_of_time");
-    let excluded = match trajectory.end.as_str() {
-        _ if truncated && params.mask_truncated => Some(NoSignal::Truncated),
-        _ if step::trained(trajectory) == 0 => Some(NoSignal::Empty),
+    let is_truncated = trajectory.end().is_some_and(End::is_truncated);
+    let excluded = match step::trained(trajectory) {
+        _ if is_truncated && params.mask_truncated => Some(NoSignal::Truncated),
+        0 => Some(NoSignal::Empty),
         _ => None,
     };
     let reward = rewards.get(trajectory.id.as_str()).map_or(f32::NAN, |reward| reward.reward);

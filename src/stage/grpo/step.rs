@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Params;
 use crate::{
-    data::{self, Step, Trajectory},
+    data::{self, Trajectory},
     engine::{EngineError, Microbatch, Trainer, pack, shares},
     grpo::{Objective, StepSize, Tally, Token, mean_log_ratio},
 };
@@ -50,13 +50,25 @@ pub fn trained(trajectory: &Trajectory) -> usize {
     trajectory.rows().flat_map(|row| row.sampled.iter().skip(1)).filter(|sampled| **sampled).count()
 }
 
-/// Runs one optimiser step over these groups. Also returns the mean KL estimate towards the reference, or 0.
+/// What an optimiser step did.
+pub struct Update {
+    pub tally: Tally,
+    /// Before clipping.
+    pub gradient_norm: f64,
+    /// Tokens that the decoder processed; a shared token counts once.
+    pub tokens: u64,
+    pub tokens_unshared: u64,
+    /// Largest |log p(scored) − log p(sampled)| over the loss tokens, before the step and without dropout.
+    pub max_logprob_gap: f64,
+}
+
+/// Runs one optimiser step over these groups.
 pub fn update(
     trainer: &mut Trainer,
     groups: &[&[Rollout<'_>]],
     params: &Params,
     learning_rate: f64,
-) -> Result<(Step, f64), EngineError> {
+) -> Result<Update, EngineError> {
     let cut = cut(groups, params.tokens_per_microbatch, shares(&trainer.decoder, trainer.devices()));
     let mut shares: Vec<Share> = cut.iter().map(|rows| Share::new(rows)).collect();
     let objective = params.objective();
@@ -99,23 +111,13 @@ pub fn update(
             }
         }
     }
-    let step = Step {
-        stage: String::new(),
-        step: 0,
-        learning_rate,
-        loss: tally.loss,
+    Ok(Update {
         gradient_norm: report.gradient_norm,
         tokens: batches.iter().map(|batch| batch.tree.tokens.len() as u64).sum(),
         tokens_unshared: rollouts().filter(|r| r.has_terms).map(|r| r.trajectory.tokens.len() as u64).sum(),
-        loss_tokens: tally.tokens,
-        reward: None,
-        success: None,
-        clip_fraction: Some(tally.clip_fraction()),
-        max_logprob_gap: Some(undropped_gap.unwrap_or(tally.max_gap)),
-        entropy: Some(tally.entropy()),
-        signal: None,
-    };
-    Ok((step, tally.kl()))
+        max_logprob_gap: undropped_gap.unwrap_or(tally.max_gap),
+        tally,
+    })
 }
 
 /// The rows of every microbatch: groups with terms, split into this many shares, and each share split further

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    data::Step,
+    data::{self, Step},
     engine::{Microbatch, score},
     hash::Digest,
     model::{Decoder, Init, ModelConfig, kernels::Heads, read_safetensors},
@@ -75,23 +75,15 @@ impl Hall {
             trajectories.push(Trajectory {
                 id,
                 scenario_id,
-                family: "f".into(),
-                split: "train".into(),
                 sample: sample as u32,
                 policy: Digest::of(b"base").to_string(),
-                seed: 1,
                 messages: "[]".into(),
                 tokens,
                 sampled,
                 logprobs,
                 turns: 1,
-                calls: 0,
-                tools: Vec::new(),
-                tool_errors: 0,
-                parse_failures: 0,
                 end: "completed".into(),
-                answer: None,
-                row_starts: None,
+                ..Trajectory::default()
             });
         }
         data::write(&hall.path("trajectories.parquet"), &trajectories).unwrap();
@@ -127,15 +119,15 @@ impl Hall {
         inputs.extend(reference.as_deref().map(|path| ("reference", path)));
         let (mut context, _) = testing::context("grpo", &inputs, &self.path(out), params);
         context.artifacts = Arc::new(Base(self.path("base")));
-        context.held = self.1.clone();
+        context.models = self.1.clone();
         for role in ["policy", "reference"] {
             let Some(input) = context.inputs.get_mut(role).map(|inputs| &mut inputs[0]) else { continue };
             let name = input.path.strip_prefix(self.0.path()).unwrap();
             input.digest = Digest::of(name.as_os_str().as_encoded_bytes());
         }
-        let metrics = run(&context).await?;
-        let steps = data::read(&context.output.join("steps.parquet"))?;
-        Ok(Done { policy: context.output.join("policy"), steps, metrics })
+        let metrics = testing::run(&context).await?;
+        let steps = data::read(&context.output_folder.join("steps.parquet"))?;
+        Ok(Done { policy: context.output_folder.join("policy"), steps, metrics })
     }
 
     async fn fresh(&self, out: &str, params: Value) -> Done {

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::stage::testing::context;
+use crate::stage::testing::{self, context};
 
 fn scenario(id: &str, answer: Option<&str>) -> Scenario {
     Scenario {
@@ -22,23 +22,15 @@ fn trajectory(scenario: &str, answer: &str) -> Trajectory {
     Trajectory {
         id: format!("{scenario}/{answer}"),
         scenario_id: scenario.into(),
-        family: "f".into(),
-        split: "train".into(),
-        sample: 0,
         policy: "p".into(),
-        seed: 0,
         messages: json!([{"role": "assistant", "content": answer}]).to_string(),
         tokens: vec![1],
         sampled: vec![false],
         logprobs: vec![0.0],
         turns: 1,
-        calls: 0,
-        tools: vec![],
-        tool_errors: 0,
-        parse_failures: 0,
         end: "completed".into(),
         answer: Some(answer.into()),
-        row_starts: None,
+        ..Trajectory::default()
     }
 }
 
@@ -56,7 +48,7 @@ async fn judged(scenarios: &[Scenario], trajectories: &[Trajectory], params: Val
     let (scenarios, trajectories) = (path("scenarios.parquet"), path("trajectories.parquet"));
     let inputs = [("scenarios", scenarios.as_path()), ("trajectories", trajectories.as_path())];
     let (context, _) = context("judge", &inputs, &path("out"), params);
-    let result = run(&context).await;
+    let result = testing::run(&context).await;
     let rewards: Vec<Reward> = match &result {
         Ok(_) => data::read(&path("out").join("rewards.parquet")).unwrap(),
         Err(_) => Vec::new(),

@@ -6,19 +6,25 @@
 
 mod error;
 mod hub;
-mod look;
+mod preflight;
 #[cfg(test)]
 mod tests;
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use tokenizers::Tokenizer;
 use tokio::sync::oneshot;
 
+pub use self::error::ModelStageError;
 use self::hub::Hub;
-pub use self::{error::ModelStageError, look::look};
-use super::{Context, Metrics};
+use super::{
+    Context, Metrics, StageError, StageKind,
+    kind::{ExpectedOutputs, Requirement, StageFuture},
+    preflight::{ExpectedOutput, Preflight, PreflightContext},
+    typed,
+};
 use crate::{
     chat::{Chat, TOOL_TEMPLATE},
     error::{At, Interrupted, Result},
@@ -26,7 +32,7 @@ use crate::{
 };
 
 #[derive(Debug, Deserialize)]
-struct Params {
+pub(super) struct Params {
     /// An absolute path, or a hub id.
     from: String,
     revision: Option<String>,
@@ -65,34 +71,97 @@ pub fn wanted_in(folder: &Path) -> fn(&str) -> bool {
     }
 }
 
-/// Writes the folder `policy`.
-pub async fn run(context: &Context) -> Result<Metrics> {
-    let params: Params = context.params()?;
-    let policy = context.output.join("policy");
-    std::fs::create_dir_all(&policy).map_err(|source| ModelStageError::write(&policy, source))?;
-    let folder = Path::new(&params.from);
-    let local = folder.is_absolute();
-    let files = match local {
-        true => listed(folder)?,
-        false => download(&params, context).await?,
-    };
-    // Checked in place, so that errors name a file the user can fix.
-    context.observer.status("checking");
-    let config = || files.iter().find(|(name, _)| name == "config.json")?.1.parent();
-    let source = if local { folder } else { config().unwrap_or(folder) };
-    let (config, parameters, notice) = check(source).at(|| format!("model {}", params.from))?;
-    notice.iter().for_each(|notice| context.observer.note(notice));
-    let mut bytes = 0;
-    for (name, path) in &files {
-        if context.cancel.is_cancelled() {
-            return Err(Interrupted.into());
-        }
-        context.observer.status(name);
-        bytes += take(path, &policy.join(name), local)?;
+/// The name of this kind, which the key `model` at the top of a run file stands for.
+pub const KIND: &str = "model";
+
+pub struct ModelStage(Params);
+
+impl ModelStage {
+    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
+        typed(params).map(Self)
     }
-    let named =
-        [("parameters", parameters as f64), ("bytes", bytes as f64), ("context", config.context as f64)];
-    Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+
+    async fn import(&self, context: &Context) -> Result<Metrics> {
+        let Self(params) = self;
+        let policy = context.output("policy", "policy")?;
+        std::fs::create_dir_all(&policy).map_err(|source| ModelStageError::write(&policy, source))?;
+        let folder = Path::new(&params.from);
+        let local = folder.is_absolute();
+        let files = match local {
+            true => listed(folder)?,
+            false => download(params, context).await?,
+        };
+        // Checked in place, so that errors name a file the user can fix.
+        context.observer.status("checking");
+        let config = || files.iter().find(|(name, _)| name == "config.json")?.1.parent();
+        let source = if local { folder } else { config().unwrap_or(folder) };
+        let (config, parameters, notice) = check(source).at(|| format!("model {}", params.from))?;
+        notice.iter().for_each(|notice| context.observer.note(notice));
+        let mut bytes = 0;
+        for (name, path) in &files {
+            if context.cancel.is_cancelled() {
+                return Err(Interrupted.into());
+            }
+            context.observer.status(name);
+            bytes += take(path, &policy.join(name), local)?;
+        }
+        let named =
+            [("parameters", parameters as f64), ("bytes", bytes as f64), ("context", config.context as f64)];
+        Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+
+    fn requirements(&self, expected: &ExpectedOutputs) -> Vec<Requirement> {
+        let from = &self.0.from;
+        let Some(policy) = expected.get("policy").and_then(ExpectedOutput::policy) else {
+            return vec![Requirement::Met(format!(
+                "{from} will be downloaded from the hub; its chat template is checked then"
+            ))];
+        };
+        let (config, family) = (&policy.config, policy.config.design.family.known_as());
+        let shape =
+            format!("{from}: {family}, {} layers, context of {} tokens", config.layers, config.context);
+        std::iter::once(Requirement::Met(shape)).chain(policy.folder.as_deref().map(template)).collect()
+    }
+}
+
+impl StageKind for ModelStage {
+    fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
+        Box::pin(self.import(context))
+    }
+
+    fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
+        preflight::preflight(&self.0, context)
+    }
+
+    fn requirements<'a>(&'a self, expected: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {
+        Box::pin(async { self.requirements(expected) })
+    }
+
+    fn copies(&self) -> Option<(PathBuf, u64)> {
+        let folder = Path::new(&self.0.from);
+        folder.is_absolute().then(|| (folder.to_owned(), bytes_of(folder)))
+    }
+}
+
+/// The chat template that a model is used with, and why.
+fn template(folder: &Path) -> Requirement {
+    match Chat::load(folder) {
+        Err(cause) => Requirement::Missing(cause.into()),
+        Ok(chat) => match chat.notice() {
+            Some(notice) => Requirement::Doubtful {
+                text: notice.to_owned(),
+                hint: "`mcprl export --merge` writes that template beside the trained model".into(),
+            },
+            None => Requirement::Met("its own chat template is used".into()),
+        },
+    }
+}
+
+/// Bytes of the files that are copied from a folder.
+fn bytes_of(folder: &Path) -> u64 {
+    let items = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let wanted = items.filter(|item| item.file_name().to_str().is_some_and(wanted_in(folder)));
+    wanted.filter_map(|item| Some(std::fs::metadata(item.path()).ok()?.len())).sum()
 }
 
 /// The files of a folder that belong to a model.

@@ -21,8 +21,9 @@ use crate::{
     model::{Decoder, Init, write_safetensors},
     progress::NoProgress,
     stage::{
-        prospect::{Looked, Prospect},
-        testing::context,
+        kind,
+        preflight::{ExpectedInputs, PreflightCache, PreflightContext},
+        testing::{self, context},
     },
     store::{FileDigests, Store},
 };
@@ -48,7 +49,7 @@ fn model(folder: &Path) {
 async fn taken(from: &Path) -> (tempfile::TempDir, Result<Metrics>) {
     let output = tempfile::tempdir().unwrap();
     let (context, _) = context("model", &[], output.path(), json!({"from": from}));
-    let metrics = run(&context).await;
+    let metrics = testing::run(&context).await;
     (output, metrics)
 }
 
@@ -148,20 +149,20 @@ fn a_model_that_claims_more_layers_than_any_memory_holds_is_refused_by_what_it_l
     std::fs::write(&path, config.to_string()).unwrap();
     let params = json!({"from": folder.path()});
     let card = crate::stage::Cards::new(None).get("model").unwrap().unwrap();
-    let (params, inputs) = (params.as_object().unwrap(), &std::collections::BTreeMap::new());
+    let inputs = &ExpectedInputs::new();
     let engine = EngineSpec { devices: vec!["cpu".into()], threads: None, dtype: None, kv_cache_mib: None };
-    let prospect = Prospect {
+    let context = PreflightContext {
         card: &card,
-        params,
         seed: 1,
         inputs,
         engine: &engine,
         finished: &|_| None,
-        looked: &Looked::default(),
+        cache: &PreflightCache::default(),
     };
-    let outlook = look(&prospect);
-    let said: Vec<&str> = outlook.objections.iter().map(|found| found.cause.code()).collect();
-    assert_eq!((said, outlook.outputs.len()), (vec!["model::missing_tensor"], 0));
+    let stage = kind::stage(&card, params.as_object().unwrap()).unwrap();
+    let preflight = stage.preflight(&context);
+    let codes: Vec<&str> = preflight.findings.iter().map(|found| found.cause.code()).collect();
+    assert_eq!((codes, preflight.outputs.len()), (vec!["model::missing_tensor"], 0));
     assert_eq!(Decoder::load(folder.path()).unwrap_err().code(), "model::missing_tensor");
 }
 

@@ -33,17 +33,22 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    agent::{End, Episode, Limits, LostCall, PromptTokens, Toolbox, episode},
+    agent::{Episode, Limits, LostCall, PromptTokens, Toolbox, episode},
     chat::{Chat, HistoryThinking, Thinking, ToolCall},
-    data::{self, Scenario, Trajectory},
-    engine::{Sampler, Sampling},
+    data::{self, End, Scenario, Trajectory},
+    engine::{Footprint, Sampler, Sampling},
     error::{At, Diagnostic, Interrupted, Result},
     hash::{Digest, Encoder},
     judge::truth,
     mcp::{McpError, Pool, PooledSession},
     model::Adapter,
     net::Backoff,
-    stage::{Context, Input, policy::PolicyFolder},
+    stage::{
+        Context, Input,
+        memory::{Load, workspace_bytes},
+        policy::PolicyFolder,
+        preflight::ExpectedPolicy,
+    },
     usage::Usage,
 };
 
@@ -92,6 +97,11 @@ pub struct Budget {
 }
 
 impl Budget {
+    /// The engine's memory for episodes of this policy. `episodes`: how many there are at most.
+    pub fn footprint(&self, load: &Load<'_>, policy: &ExpectedPolicy, episodes: usize) -> Footprint {
+        load.sampling(policy, self.concurrency.min(episodes), self.max_tokens)
+    }
+
     fn limits(&self) -> Limits {
         Limits {
             turns: self.max_turns,
@@ -163,7 +173,7 @@ pub enum PlayError {
 /// If no episode had room to sample a single token: tokens of the shortest prompt.
 fn shortest_without_room(played: &[Option<Trajectory>]) -> Option<usize> {
     let roomless = |trajectory: &Trajectory| {
-        trajectory.end == End::OutOfTokens.name() && !trajectory.sampled.contains(&true)
+        trajectory.end() == Some(End::OutOfTokens) && !trajectory.sampled.contains(&true)
     };
     let shortest = played.iter().flatten().map(|trajectory| trajectory.tokens.len()).min();
     shortest.filter(|_| played.iter().flatten().all(roomless))
@@ -264,10 +274,9 @@ impl Player {
         let server = context.server.clone().ok_or(PlayError::NoServer)?;
         let folder = PolicyFolder::open(policy, context)?;
         let toolbox = Toolbox::load(tools)?;
-        let system =
-            system_prompt(context.files.get("system").map_or("", String::as_str), toolbox.functions())?;
+        let system = system_prompt(context.text("system"), toolbox.functions())?;
         let chat = context
-            .held
+            .models
             .vocabulary(folder.model_digest(), folder.model())
             .and_then(|vocabulary| Chat::load_over(vocabulary, folder.model(), budget.thinking))
             .and_then(|chat| chat.with_history(budget.history_thinking))
@@ -279,10 +288,12 @@ impl Player {
             let of = if several { format!("policy \"{}\": ", policy.name) } else { String::new() };
             context.observer.note(&format!("{of}{notice}"));
         }
-        let (engine, held) = (context.engine.clone(), context.held.clone());
-        let beside = folder.beside("rollout", context).at(|| format!("policy \"{}\"", policy.name))?;
+        let (engine, models) = (context.engine.clone(), context.models.clone());
+        let expected = folder.expected().at(|| format!("policy \"{}\"", policy.name))?;
+        let peak = budget.footprint(&Load::of(&engine), &expected, usize::MAX);
+        let workspace = workspace_bytes(&peak, &engine);
         let load = move || -> Result<Sampler> {
-            let (mut decoder, places) = folder.load(&held, &engine, beside)?;
+            let (mut decoder, places) = folder.load(&models, &engine, workspace)?;
             if folder.base.is_some() {
                 Adapter::load(&mut decoder, &folder.folder)?;
             }
@@ -327,7 +338,7 @@ impl Player {
         for attempt in attempts {
             let trajectory = known.remove(&attempt.row(&self.policy));
             if let Some(trajectory) = &trajectory {
-                scoreboard.count(attempt, trajectory);
+                scoreboard.count(trajectory);
                 context.observer.skip(1);
             }
             played.push(trajectory);
@@ -454,7 +465,7 @@ impl Player {
         if let Ok(row) = serde_json::to_vec(&trajectory) {
             context.rows.record(&attempt.row(&self.policy), &row)?;
         }
-        progress.scoreboard.count(attempt, &trajectory);
+        progress.scoreboard.count(&trajectory);
         context.observer.advance(1);
         context.observer.status(&progress.scoreboard.line(self.sampler.sampled_tokens()));
         progress.played[index] = Some(trajectory);
@@ -616,10 +627,11 @@ fn known(
     Ok(known)
 }
 
-/// Updates the split, which may have changed for the scenario.
+/// Updates what depends on the scenario's family, split and known answer, which may have changed.
 fn as_of(attempt: &RolloutSpec<'_>, trajectory: Trajectory) -> Trajectory {
     let Scenario { family, split, .. } = attempt.scenario.clone();
-    Trajectory { family, split, ..trajectory }
+    let correct = truth::correct(attempt.scenario, trajectory.answer.as_deref());
+    Trajectory { family, split, correct, ..trajectory }
 }
 
 pub(super) fn system_prompt(template: &str, tools: &[Value]) -> Result<String> {
@@ -650,6 +662,7 @@ fn trajectory(episode: Episode, attempt: &RolloutSpec<'_>, policy: &Digest) -> T
         tool_errors: episode.tool_errors,
         parse_failures: episode.parse_failures,
         end: episode.end.to_string(),
+        correct: truth::correct(scenario, episode.answer.as_deref()),
         answer: episode.answer,
         row_starts: Some(row_starts).filter(|starts: &Vec<u32>| !starts.is_empty()),
     }
@@ -669,8 +682,8 @@ impl Scoreboard {
         Self { started: Instant::now(), before, known: 0, right: 0 }
     }
 
-    fn count(&mut self, attempt: &RolloutSpec<'_>, trajectory: &Trajectory) {
-        if let Some(right) = truth::correct(attempt.scenario, trajectory.answer.as_deref()) {
+    fn count(&mut self, trajectory: &Trajectory) {
+        if let Some(right) = trajectory.correct {
             self.known += 1;
             self.right += usize::from(right);
         }

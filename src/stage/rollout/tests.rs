@@ -12,7 +12,7 @@ use super::*;
 use crate::{
     mcp::{self, Session, State, Transport, demo::HttpServer},
     model::{Decoder, Init, ModelConfig},
-    stage::testing::{Ledger, caller, context, tool_server},
+    stage::testing::{self, Ledger, caller, context, tool_server},
 };
 
 /// An in-process demo server.
@@ -109,7 +109,7 @@ impl Bench {
 #[tokio::test]
 async fn episodes_come_in_the_order_of_scenarios_and_samples_with_a_seed_each() {
     let bench = Bench::new().await;
-    let metrics = run(&bench.context(json!({})).0).await.unwrap();
+    let metrics = testing::run(&bench.context(json!({})).0).await.unwrap();
     let trajectories = bench.trajectories();
 
     // All groups stay wrong, so the second wave draws as many scenarios as the first.
@@ -133,11 +133,11 @@ async fn episodes_come_in_the_order_of_scenarios_and_samples_with_a_seed_each() 
 #[tokio::test]
 async fn how_many_episodes_are_played_at_once_changes_no_byte() {
     let bench = Bench::new().await;
-    run(&bench.context(json!({"concurrency": 1})).0).await.unwrap();
+    testing::run(&bench.context(json!({"concurrency": 1})).0).await.unwrap();
     let alone = std::fs::read(bench.path("out/trajectories.parquet")).unwrap();
     let (mut context, _) = bench.context(json!({"concurrency": 64}));
     context.engine.threads = Some(1);
-    run(&context).await.unwrap();
+    testing::run(&context).await.unwrap();
     assert_eq!(std::fs::read(bench.path("out/trajectories.parquet")).unwrap(), alone);
 }
 
@@ -149,9 +149,9 @@ async fn rollouts_of_one_run_read_their_model_once_and_play_as_one_that_read_it_
     for shared in [true, true, false] {
         let (mut context, _) = bench.context(json!({}));
         if shared {
-            context.held = held.clone();
+            context.models = held.clone();
         }
-        run(&context).await.unwrap();
+        testing::run(&context).await.unwrap();
         played.push(std::fs::read(bench.path("out/trajectories.parquet")).unwrap());
     }
     assert_eq!(held.bases.loads(), 1);
@@ -164,7 +164,7 @@ async fn rollouts_of_one_run_read_their_model_once_and_play_as_one_that_read_it_
 async fn an_interrupted_rollout_goes_on_where_it_was() {
     let bench = Bench::new().await;
     let (context, rows) = bench.context(json!({}));
-    run(&context).await.unwrap();
+    testing::run(&context).await.unwrap();
     let whole = bench.trajectories();
 
     let (resumed, kept) = bench.context(json!({}));
@@ -174,7 +174,7 @@ async fn an_interrupted_rollout_goes_on_where_it_was() {
     assert_eq!(row, whole[4]);
     row.answer = Some("kept".into());
     crate::stage::Rows::record(&*kept, marked, &serde_json::to_vec(&row).unwrap()).unwrap();
-    run(&resumed).await.unwrap();
+    testing::run(&resumed).await.unwrap();
     let after = bench.trajectories();
     assert_eq!(after[4].answer.as_deref(), Some("kept"));
     assert_eq!((&after[..4], &after[5..]), (&whole[..4], &whole[5..]));
@@ -190,7 +190,7 @@ fn ruminating() -> Value {
 async fn rows_without_earlier_reasoning_are_scored_in_training_as_they_were_sampled() {
     let bench = Bench::new().await;
     let (context, _) = bench.context(ruminating());
-    run(&context).await.unwrap();
+    testing::run(&context).await.unwrap();
     let played = std::fs::read(bench.path("out/trajectories.parquet")).unwrap();
     let trajectories = bench.trajectories();
     assert!(trajectories.iter().all(Trajectory::is_sound));
@@ -206,7 +206,7 @@ async fn rows_without_earlier_reasoning_are_scored_in_training_as_they_were_samp
     let mut params = ruminating();
     params["concurrency"] = 1.into();
     let (context, _) = bench.context(params);
-    run(&context).await.unwrap();
+    testing::run(&context).await.unwrap();
     assert!(std::fs::read(bench.path("out/trajectories.parquet")).unwrap() == played);
 
     let reward = |trajectory: &Trajectory| data::Reward {
@@ -223,7 +223,7 @@ async fn rows_without_earlier_reasoning_are_scored_in_training_as_they_were_samp
     let (policy, trajectories) = (bench.path("policy"), bench.path("out/trajectories.parquet"));
     let inputs = [("policy", policy.as_path()), ("trajectories", &trajectories), ("rewards", &path)];
     let (context, _) = crate::stage::testing::context("grpo", &inputs, &bench.path("update"), json!({}));
-    let metrics = crate::stage::grpo::run(&context).await.unwrap();
+    let metrics = crate::stage::testing::run(&context).await.unwrap();
     assert_eq!(metrics["max_logprob_gap"], 0.0);
 }
 
@@ -232,17 +232,17 @@ async fn a_cancelled_rollout_is_interrupted() {
     let bench = Bench::new().await;
     let (context, _) = bench.context(json!({}));
     context.cancel.cancel();
-    assert_eq!(run(&context).await.unwrap_err().code(), "interrupted");
+    assert_eq!(testing::run(&context).await.unwrap_err().code(), "interrupted");
 }
 
 #[tokio::test]
 async fn a_rollout_whose_prompts_fill_the_episodes_says_so() {
     let bench = Bench::new().await;
-    let error = run(&bench.context(json!({ "max_tokens": 20 })).0).await.unwrap_err();
+    let error = testing::run(&bench.context(json!({ "max_tokens": 20 })).0).await.unwrap_err();
     assert_eq!(error.code(), "play::no_room");
     let tokens: usize = error.to_string().split(' ').find_map(|word| word.parse().ok()).unwrap();
     assert!(tokens > 100, "the prompt's tokens: {error}");
-    run(&bench.context(json!({ "max_tokens": tokens + 30 })).0).await.unwrap();
+    testing::run(&bench.context(json!({ "max_tokens": tokens + 30 })).0).await.unwrap();
 }
 
 #[tokio::test]
@@ -250,10 +250,10 @@ async fn a_rollout_without_server_or_scenarios_says_so() {
     let bench = Bench::new().await;
     let (mut context, _) = bench.context(json!({}));
     context.server = None;
-    assert_eq!(run(&context).await.unwrap_err().code(), "play::no_server");
+    assert_eq!(testing::run(&context).await.unwrap_err().code(), "play::no_server");
 
     data::write::<Scenario>(&bench.path("scenarios.parquet"), &[]).unwrap();
-    assert_eq!(run(&bench.context(json!({})).0).await.unwrap_err().code(), "rollout::no_scenarios");
+    assert_eq!(testing::run(&bench.context(json!({})).0).await.unwrap_err().code(), "rollout::no_scenarios");
 }
 
 #[tokio::test]
@@ -263,7 +263,7 @@ async fn a_server_that_cannot_be_reached_fails_the_stage() {
     let url = "http://127.0.0.1:1/mcp".to_owned();
     let transport = Transport::Http { url, bearer_env: None, headers: BTreeMap::new() };
     context.server = Some(mcp::ServerSpec { transport, ..bench.server.clone() });
-    let failure = run(&context).await.unwrap_err();
+    let failure = testing::run(&context).await.unwrap_err();
     assert_eq!(failure.code(), "play::server_lost");
     assert!(failure.to_string().starts_with("the server was lost in 24 of 24 episodes: "), "{failure}");
     assert!(failure.to_string().contains("Connection refused"), "{failure}");
@@ -301,7 +301,7 @@ async fn a_server_that_answers_no_call_fails_the_stage_and_what_it_lost_is_playe
     let server = tool_server(move |_| now.load(Ordering::SeqCst)).await;
     let bench = Bench::on(server).await;
     caller(&bench.path("policy"), &[call("x")]);
-    run(&bench.context(json!({})).0).await.unwrap();
+    testing::run(&bench.context(json!({})).0).await.unwrap();
     let untroubled = bench.trajectories();
     for (failing, said) in [
         (401, "refused a call with HTTP status 401"),
@@ -311,7 +311,7 @@ async fn a_server_that_answers_no_call_fails_the_stage_and_what_it_lost_is_playe
     ] {
         status.store(failing, Ordering::SeqCst);
         let (context, rows) = bench.context(json!({}));
-        let failure = run(&context).await.unwrap_err();
+        let failure = testing::run(&context).await.unwrap_err();
         assert_eq!(failure.code(), "play::server_lost");
         let text = failure.to_string();
         assert!(text.contains("lost in 6 of 6 episodes: ") && text.contains(said), "{text}");
@@ -321,7 +321,7 @@ async fn a_server_that_answers_no_call_fails_the_stage_and_what_it_lost_is_playe
         status.store(200, Ordering::SeqCst);
         let (mut resumed, _) = bench.context(json!({}));
         resumed.rows = rows;
-        assert_eq!(run(&resumed).await.unwrap()["lost"], 0.0);
+        assert_eq!(testing::run(&resumed).await.unwrap()["lost"], 0.0);
         assert!(bench.trajectories() == untroubled);
     }
 }
@@ -332,10 +332,10 @@ async fn a_server_that_is_back_in_time_changes_no_byte() {
     let count = calls.clone();
     let down = move |_: &Value| if count.fetch_add(1, Ordering::SeqCst) < 5 { 503 } else { 200 };
     let bench = Bench::calling(tool_server(down).await, &[call("x"), call("y")]).await;
-    run(&bench.context(json!({})).0).await.unwrap();
+    testing::run(&bench.context(json!({})).0).await.unwrap();
     let untroubled = std::fs::read(bench.path("out/trajectories.parquet")).unwrap();
     calls.store(0, Ordering::SeqCst);
-    let metrics = run(&bench.context(json!({})).0).await.unwrap();
+    let metrics = testing::run(&bench.context(json!({})).0).await.unwrap();
     assert!(calls.load(Ordering::SeqCst) > 5);
     assert_eq!((metrics["lost"], metrics["ended_server_down"]), (0.0, 0.0));
     assert!(std::fs::read(bench.path("out/trajectories.parquet")).unwrap() == untroubled);
@@ -352,7 +352,7 @@ async fn a_policy_whose_own_call_takes_the_server_down_has_failed_and_is_not_pla
     for server in [over_http.await, tool_process()] {
         let bench = Bench::calling(server, &[call("crash"), call("fine"), call("good")]).await;
         let (context, rows) = bench.context(json!({"max_lost_share": 0.0}));
-        let metrics = run(&context).await.unwrap();
+        let metrics = testing::run(&context).await.unwrap();
         assert_eq!(metrics["lost"], 0.0);
         let trajectories = bench.trajectories();
         let down = trajectories.iter().filter(|episode| episode.end == "server_down");
@@ -366,7 +366,7 @@ async fn a_policy_whose_own_call_takes_the_server_down_has_failed_and_is_not_pla
         let (mut again, _) = bench.context(json!({"max_lost_share": 0.0}));
         again.rows = rows;
         let before = calls.load(Ordering::SeqCst);
-        run(&again).await.unwrap();
+        testing::run(&again).await.unwrap();
         assert_eq!(calls.load(Ordering::SeqCst), before);
         assert!(bench.trajectories() == trajectories);
     }
@@ -383,7 +383,7 @@ async fn episodes_that_are_lost_are_left_out_up_to_a_share_and_played_later() {
     let bench = Bench::calling(server.await, &[call("shy"), call("fine")]).await;
     let some = json!({"max_lost_share": 0.9, "group_size": 8, "refill_waves": 0});
     let (context, rows) = bench.context(some.clone());
-    let metrics = run(&context).await.unwrap();
+    let metrics = testing::run(&context).await.unwrap();
     let left = bench.trajectories();
     assert!(metrics["lost"] > 0.0 && !left.is_empty());
     assert_eq!(metrics["lost"] + left.len() as f64, 16.0);
@@ -394,13 +394,13 @@ async fn episodes_that_are_lost_are_left_out_up_to_a_share_and_played_later() {
 
     let (mut strict, _) = bench.context(json!({"group_size": 8, "refill_waves": 0}));
     strict.rows = rows.clone();
-    let failure = run(&strict).await.unwrap_err();
+    let failure = testing::run(&strict).await.unwrap_err();
     assert!(failure.to_string().contains(&format!("in {} of 16 episodes", metrics["lost"])), "{failure}");
 
     status.store(200, Ordering::SeqCst);
     let (mut resumed, _) = bench.context(some);
     resumed.rows = rows;
-    assert_eq!(run(&resumed).await.unwrap()["lost"], 0.0);
+    assert_eq!(testing::run(&resumed).await.unwrap()["lost"], 0.0);
     let all = bench.trajectories();
     assert!(all.len() == 16 && left.iter().all(|episode| all.contains(episode)));
 }

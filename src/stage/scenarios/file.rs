@@ -278,7 +278,7 @@ mod tests {
                 crate::stage::testing::context("scenarios", &[], &folder.path().join("out"), params);
             let notes = std::sync::Arc::new(Notes::default());
             context.observer = notes.clone();
-            crate::stage::scenarios::run(&context).await.unwrap();
+            crate::stage::testing::run(&context).await.unwrap();
             let notes = notes.0.lock().unwrap();
             assert!(matches!(&notes[..], [note] if note.contains(lack)), "{split}: {notes:?}");
         }

@@ -9,8 +9,8 @@ pub mod families;
 pub mod file;
 pub mod grounded;
 mod live;
-mod look;
 mod phrase;
+mod preflight;
 mod results;
 
 #[cfg(test)]
@@ -19,26 +19,31 @@ pub(in crate::stage) mod tests;
 use std::{collections::BTreeSet, path::PathBuf};
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 pub(in crate::stage) use self::phrase::below;
 pub use self::{
     error::ScenarioError,
     families::{Families, Family, Read, Tier},
     live::{CallSequence, Live},
-    look::look,
     phrase::Binding,
 };
 
-use super::{Context, Metrics, StageError};
+use super::{
+    Context, Metrics, StageError, StageKind,
+    kind::{ExpectedOutputs, Requirement, StageFuture},
+    preflight::{ExpectedOutput, ExpectedScenarios, Preflight, PreflightContext},
+    typed,
+};
 use crate::{
-    data::{self, Scenario, Tool},
+    data::{Scenario, Tool},
     error::Result,
     usage::Usage,
 };
 use grounded::{Dropped, Grounded, QuestionCounts};
 
 #[derive(Debug, Deserialize)]
-struct Params {
+pub(super) struct Params {
     source: Source,
     families: Option<PathBuf>,
     file: Option<PathBuf>,
@@ -49,46 +54,93 @@ struct Params {
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Source {
+pub(super) enum Source {
     Grounded,
     File,
 }
 
-/// Writes `train.parquet` and `heldout.parquet`.
-pub async fn run(context: &Context) -> Result<Metrics> {
-    let params: Params = context.params()?;
-    let made = match params.source {
-        Source::Grounded => from_server(context, &params).await?,
-        Source::File => {
-            let path = params.file.as_deref();
-            let path = path.ok_or(ScenarioError::NoParam { origin: "file", param: "file" })?;
-            let (train, heldout) = file::load(path, params.heldout_share, context.seed)?;
-            let lacks = [
-                (train.is_empty(), "no task is left to train on: lower"),
-                (
-                    heldout.is_empty(),
-                    "no task is held out, so there is nothing to examine a policy with: raise",
-                ),
-            ];
-            for (_, lack) in lacks.into_iter().filter(|(lacks, _)| *lacks) {
-                context.observer.note(&format!(
-                    "{}: {lack} heldout_share, or give tasks a `split` of their own (train or heldout)",
-                    path.display()
-                ));
+/// Fewer tasks in a split than this are reported as few.
+const FEW: usize = 20;
+
+pub struct Scenarios(Params);
+
+impl Scenarios {
+    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
+        typed(params).map(Self)
+    }
+
+    async fn make(&self, context: &Context) -> Result<Metrics> {
+        let Self(params) = self;
+        let made = match params.source {
+            Source::Grounded => from_server(context, params).await?,
+            Source::File => {
+                let path = params.file.as_deref();
+                let path = path.ok_or(ScenarioError::NoParam { origin: "file", param: "file" })?;
+                let (train, heldout) = file::load(path, params.heldout_share, context.seed)?;
+                let lacks = [
+                    (train.is_empty(), "no task is left to train on: lower"),
+                    (
+                        heldout.is_empty(),
+                        "no task is held out, so there is nothing to examine a policy with: raise",
+                    ),
+                ];
+                for (_, lack) in lacks.into_iter().filter(|(lacks, _)| *lacks) {
+                    context.observer.note(&format!(
+                        "{}: {lack} heldout_share, or give tasks a `split` of their own (train or heldout)",
+                        path.display()
+                    ));
+                }
+                Grounded { train, heldout, ..Grounded::default() }
             }
-            Grounded { train, heldout, ..Grounded::default() }
+        };
+        context.write("train", &made.train)?;
+        context.write("heldout", &made.heldout)?;
+        Ok(metrics(&made))
+    }
+
+    fn requirements(&self, expected: &ExpectedOutputs) -> Vec<Requirement> {
+        let count = |port| {
+            let expected = expected.get(port).and_then(ExpectedOutput::scenarios);
+            expected.map(ExpectedScenarios::count)
+        };
+        let Params { source, families, file, .. } = &self.0;
+        let path = if matches!(source, Source::File) { file } else { families };
+        let Some(path) = path.as_deref().map(std::path::Path::display) else { return Vec::new() };
+        let Some((train, heldout)) = count("train").zip(count("heldout")) else {
+            let part = if matches!(source, Source::File) { ", as far as it was checked" } else { "" };
+            return vec![Requirement::Met(format!("{path} can be read{part}"))];
+        };
+        let text = format!("{path}: {train} to train on, {heldout} held out");
+        if train.min(heldout) >= FEW {
+            return vec![Requirement::Met(text)];
         }
-    };
-    data::write(&context.output.join("train.parquet"), &made.train)?;
-    data::write(&context.output.join("heldout.parquet"), &made.heldout)?;
-    Ok(metrics(&made))
+        let hint = format!(
+            "that is few: a gain is measurable where at least 6 held-out tasks come out better and none worse; {FEW} or \
+             more of each are a start (`heldout_share` says how many are held out)"
+        );
+        vec![Requirement::Doubtful { text, hint }]
+    }
+}
+
+impl StageKind for Scenarios {
+    fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
+        Box::pin(self.make(context))
+    }
+
+    fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
+        preflight::preflight(&self.0, context)
+    }
+
+    fn requirements<'a>(&'a self, expected: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {
+        Box::pin(async { self.requirements(expected) })
+    }
 }
 
 async fn from_server(context: &Context, params: &Params) -> Result<Grounded> {
     let path = params.families.as_deref();
     let families =
         Families::load(path.ok_or(ScenarioError::NoParam { origin: "grounded", param: "families" })?)?;
-    let tools: Vec<Tool> = data::read(&context.input("tools")?.path)?;
+    let tools: Vec<Tool> = context.read("tools")?;
     let server = context.server.as_ref().ok_or_else(|| StageError::NoInput { role: "server".into() })?;
     let live = Live::new(server, &tools);
     let quota =

@@ -10,8 +10,10 @@ use serde_json::json;
 use super::*;
 use crate::{
     chat::ToolCall,
+    data,
     mcp::{Limits, ServerSpec, Session, State, Transport, demo},
     progress::NoProgress,
+    stage::testing,
 };
 
 /// The demo server over local HTTP, its tools, and a client.
@@ -497,9 +499,9 @@ async fn the_stage_writes_both_tables_and_says_what_it_dropped() {
     data::write(&tools, &demo.tools).unwrap();
     let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines/sqlite.families.toml");
     let params = json!({"families": families, "questions_per_family": 20, "heldout_per_split": 40});
-    let (mut context, _) = crate::stage::testing::context("scenarios", &[("tools", &tools)], &output, params);
+    let (mut context, _) = testing::context("scenarios", &[("tools", &tools)], &output, params);
     context.server = Some(demo.server.clone());
-    let metrics = run(&context).await.unwrap();
+    let metrics = testing::run(&context).await.unwrap();
     let train: Vec<Scenario> = data::read(&output.join("train.parquet")).unwrap();
     let heldout: Vec<Scenario> = data::read(&output.join("heldout.parquet")).unwrap();
     assert_eq!((metrics["train"], metrics["heldout"]), (train.len() as f64, heldout.len() as f64));
@@ -512,7 +514,7 @@ async fn the_stage_writes_both_tables_and_says_what_it_dropped() {
 async fn a_source_without_its_file_says_which_parameter_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     let params = json!({"source": "file"});
-    let (context, _) = crate::stage::testing::context("scenarios", &[], folder.path(), params);
-    let error = run(&context).await.unwrap_err();
+    let (context, _) = testing::context("scenarios", &[], folder.path(), params);
+    let error = testing::run(&context).await.unwrap_err();
     assert_eq!(error.to_string(), "source = \"file\" needs the parameter `file`");
 }

@@ -56,8 +56,8 @@ fn rows(tensors: &BTreeMap<String, Tensor>, stage: &str) -> Option<Vec<Step>> {
     for (index, number) in NUMBERS.iter().enumerate() {
         let column = tensors.get(&format!("number.{index}"))?.to_vec1::<f64>().ok()?;
         let first = steps.len();
-        steps
-            .extend((first..column.len()).map(|step| Step { step: step as u32, ..super::train::row(stage) }));
+        let step = |step| Step { stage: stage.to_owned(), step: step as u32, ..Step::default() };
+        steps.extend((first..column.len()).map(step));
         steps.iter_mut().zip(column).for_each(|(step, value)| *number(step) = value);
     }
     for (index, count) in COUNTS.iter().enumerate() {

@@ -20,35 +20,36 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
-    Context, Metrics, StageError,
-    memory::{self, Policy},
-    prospect::{Outlook, Prospect},
+    Context, Metrics, StageError, StageKind,
+    kind::StageFuture,
+    memory::{Load, workspace_bytes},
+    preflight::{ExpectedPolicy, Preflight, PreflightContext},
     scenarios::{Families, Live, ScenarioError},
+    typed,
 };
 use crate::{
-    data::{self, Scenario, Tool},
-    engine::{Trainer, check_trained},
+    data::{Scenario, Tool},
+    engine::{Footprint, Recompute, Trainer, TrainingLoad, check_trained},
     error::{Class, Diagnostic, Result},
-    model::{Decoder, Design, Init, ModelConfig, kernels::Heads},
+    model::{
+        Decoder, Design, Init, ModelConfig,
+        kernels::{Format, Heads},
+    },
     usage::Usage,
 };
 use corpus::Dialect;
-pub use train::SHARES;
-use train::TrainParams;
+use train::SHARES;
+pub(super) use train::TrainParams;
 
 #[derive(Debug, Deserialize)]
-struct Params {
+pub(super) struct Params {
     families: PathBuf,
     traces: usize,
     phrases: usize,
-    #[serde(flatten)]
-    shape: Shape,
-    #[serde(flatten)]
-    train: TrainParams,
 }
 
 #[derive(Debug, Deserialize)]
-struct Shape {
+pub(super) struct Shape {
     vocabulary: usize,
     hidden: usize,
     intermediate: usize,
@@ -107,94 +108,133 @@ impl Diagnostic for WarmupError {
     }
 }
 
-/// Writes the folder `policy` and `steps.parquet`.
-pub async fn run(context: &Context) -> Result<Metrics> {
-    let params: Params = context.params()?;
-    let families = Families::load(&params.families)?;
-    let tools: Vec<Tool> = data::read(&context.input("tools")?.path)?;
-    let scenarios: Vec<Scenario> = data::read(&context.input("scenarios")?.path)?;
-    let server = context.server.as_ref().ok_or_else(|| StageError::NoInput { role: "server".into() })?;
+/// Bytes of moments per parameter of Muon, which trains nearly all of them.
+const MOMENTS: usize = size_of::<f32>();
 
-    let live = Live::new(server, &tools);
-    let (observer, cancel) = (&*context.observer, &context.cancel);
-    let traces =
-        traces::traces(&families, &scenarios, &live, params.traces, context.seed, observer, cancel).await;
-    context.meter.add(Usage { tool_calls: live.calls() as u64, ..Usage::default() });
-    live.close().await;
-    let traces = traces?;
+pub struct Warmup {
+    params: Params,
+    shape: Shape,
+    train: TrainParams,
+}
 
-    observer.phase("building the tokenizer", 0);
-    let folder = context.output.join("policy");
-    std::fs::create_dir_all(&folder).map_err(|source| WarmupError::Write { path: folder.clone(), source })?;
-    let functions = tools.iter().map(schema).collect::<Result<Vec<Value>, _>>()?;
-    let file = |name: &str| context.files.get(name).map_or("", |text| text.as_str());
-    let dialect = Dialect {
-        template: file("template"),
-        system: file("system").trim(),
-        tools: &functions,
-        vocabulary: params.shape.vocabulary,
-        phrases: params.phrases,
-        context: params.shape.context,
-    };
-    let chat = corpus::write_chat(&folder, &traces, &dialect)?;
-    let examples = corpus::examples(&traces, &chat)?;
+impl Warmup {
+    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
+        Ok(Self { params: typed(params)?, shape: typed(params)?, train: typed(params)? })
+    }
 
-    let places = context.held.bases.places(&context.engine)?;
-    context.held.bases.clear(&places, memory::beside("warmup", context, &[]));
-    let config = params.shape.model();
-    check_trained(&config, None, &places, memory::MOMENTS_OF_WARMUP)?;
-    let mut decoder = Decoder::random(config, Init { seed: context.seed, deviation: 0.02 })?;
-    decoder.place(&places.first.device)?;
-    let mut trainer = Trainer::across(decoder, |all| params.train.rules(all), &places)?;
-    let steps = train::train(&mut trainer, &examples, &params.train, context)?;
-    trainer.decoder.save(&folder)?;
-    data::write(&context.output.join("steps.parquet"), &steps)?;
+    fn footprint(&self, load: &Load<'_>) -> Footprint {
+        let config = self.shape.model();
+        let rows = self.train.tokens_per_step.div_ceil(SHARES);
+        let training = TrainingLoad {
+            rows,
+            longest: rows.min(config.context),
+            workers: SHARES,
+            threads: load.threads(),
+            devices: load.engine.devices.len(),
+            recompute: false,
+            adapter: None,
+            moments: MOMENTS,
+        };
+        load.training(&config, Format::F32, training, Recompute::default())
+    }
 
-    let tokens: usize = examples.iter().map(|(tokens, _)| tokens.len()).sum();
-    let last = &steps[steps.len().saturating_sub(20)..];
-    let loss = last.iter().map(|step| step.loss).sum::<f64>() / last.len().max(1) as f64;
-    let named = [
-        ("traces", traces.len() as f64),
-        ("worker_success", traces::success(&traces, &scenarios)),
-        ("tokens", steps.iter().map(|step| step.tokens as f64).sum()),
-        ("tokens_per_trace", tokens as f64 / examples.len().max(1) as f64),
-        ("loss", loss),
-    ];
-    Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    async fn make(&self, context: &Context) -> Result<Metrics> {
+        let Self { params, shape, train } = self;
+        let families = Families::load(&params.families)?;
+        let tools: Vec<Tool> = context.read("tools")?;
+        let scenarios: Vec<Scenario> = context.read("scenarios")?;
+        let server = context.server.as_ref().ok_or_else(|| StageError::NoInput { role: "server".into() })?;
+
+        let live = Live::new(server, &tools);
+        let (observer, cancel) = (&*context.observer, &context.cancel);
+        let traces =
+            traces::traces(&families, &scenarios, &live, params.traces, context.seed, observer, cancel).await;
+        context.meter.add(Usage { tool_calls: live.calls() as u64, ..Usage::default() });
+        live.close().await;
+        let traces = traces?;
+
+        observer.phase("building the tokenizer", 0);
+        let folder = context.output("policy", "policy")?;
+        std::fs::create_dir_all(&folder)
+            .map_err(|source| WarmupError::Write { path: folder.clone(), source })?;
+        let functions = tools.iter().map(schema).collect::<Result<Vec<Value>, _>>()?;
+        let dialect = Dialect {
+            template: context.text("template"),
+            system: context.text("system").trim(),
+            tools: &functions,
+            vocabulary: shape.vocabulary,
+            phrases: params.phrases,
+            context: shape.context,
+        };
+        let chat = corpus::write_chat(&folder, &traces, &dialect)?;
+        let examples = corpus::examples(&traces, &chat)?;
+
+        let places = context.models.bases.places(&context.engine)?;
+        let peak = self.footprint(&Load::of(&context.engine));
+        context.models.bases.clear(&places, workspace_bytes(&peak, &context.engine));
+        let config = shape.model();
+        check_trained(&config, None, &places, MOMENTS)?;
+        let mut decoder = Decoder::random(config, Init { seed: context.seed, deviation: 0.02 })?;
+        decoder.place(&places.first.device)?;
+        let mut trainer = Trainer::across(decoder, |all| train.rules(all), &places)?;
+        let steps = train::train(&mut trainer, &examples, train, context)?;
+        trainer.decoder.save(&folder)?;
+        context.write("steps", &steps)?;
+
+        let tokens: usize = examples.iter().map(|(tokens, _)| tokens.len()).sum();
+        let last = &steps[steps.len().saturating_sub(20)..];
+        let loss = last.iter().map(|step| step.loss).sum::<f64>() / last.len().max(1) as f64;
+        let named = [
+            ("traces", traces.len() as f64),
+            ("worker_success", traces::success(&traces, &scenarios)),
+            ("tokens", steps.iter().map(|step| step.tokens as f64).sum()),
+            ("tokens_per_trace", tokens as f64 / examples.len().max(1) as f64),
+            ("loss", loss),
+        ];
+        Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+}
+
+impl StageKind for Warmup {
+    fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
+        Box::pin(self.make(context))
+    }
+
+    /// Checks the families file, the shape, and that there are traces to train on.
+    fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
+        let Self { params, shape, .. } = self;
+        let mut preflight = Preflight::default();
+        let config = shape.model();
+        let folder = (context.finished)("policy");
+        if folder.is_none() {
+            preflight.check("families", context.check_families(&params.families));
+            let smallest = tokenizer::SPECIAL.len() + 256 + tokenizer::MARKS.len() + params.phrases;
+            if shape.vocabulary < smallest {
+                let vocabulary = shape.vocabulary;
+                preflight.error("vocabulary", WarmupError::Vocabulary { vocabulary, smallest });
+            }
+            if let Err(reason) = config.check() {
+                preflight.error("heads", WarmupError::Shape { reason });
+            }
+            if context.scenarios().is_some_and(|scenarios| scenarios.solved == 0) {
+                preflight.error("scenarios", ScenarioError::NoReference);
+            }
+        }
+        preflight.with("policy", ExpectedPolicy { config, adapter: None, folder })
+    }
+
+    fn workload(&self) -> Option<f64> {
+        Some((self.params.traces * self.train.epochs) as f64).filter(|work| *work > 0.0)
+    }
+
+    fn memory(&self, load: &Load<'_>) -> Option<Footprint> {
+        Some(self.footprint(load))
+    }
 }
 
 fn schema(tool: &Tool) -> Result<Value, WarmupError> {
     serde_json::from_str(&tool.function)
         .map_err(|source| WarmupError::Schema { tool: tool.name.clone(), source })
-}
-
-/// Checks the families file, the shape, and that there are traces to train on.
-pub fn look(prospect: &Prospect<'_>) -> Outlook {
-    let mut outlook = Outlook::default();
-    let Some(params) = prospect.params::<Params>(&mut outlook) else { return outlook };
-    let config = params.shape.model();
-    if (prospect.finished)("policy").is_none() {
-        outlook.take("families", prospect.check_families(&params.families));
-        let smallest = tokenizer::SPECIAL.len() + 256 + tokenizer::MARKS.len() + params.phrases;
-        if params.shape.vocabulary < smallest {
-            let vocabulary = params.shape.vocabulary;
-            outlook.object("vocabulary", WarmupError::Vocabulary { vocabulary, smallest });
-        }
-        if let Err(reason) = config.check() {
-            outlook.object("heads", WarmupError::Shape { reason });
-        }
-        if prospect.tasks().is_some_and(|tasks| tasks.solved == 0) {
-            outlook.object("scenarios", ScenarioError::NoReference);
-        }
-    }
-    let folder = (prospect.finished)("policy");
-    outlook.with("policy", Policy { config, adapter: None, folder }.into())
-}
-
-/// The shape of the model that these parameters produce.
-pub fn shape(params: &Map<String, Value>) -> Option<ModelConfig> {
-    let shape: Shape = serde_json::from_value(Value::Object(params.clone())).ok()?;
-    Some(shape.model())
 }
 
 impl Shape {

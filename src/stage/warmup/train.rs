@@ -107,6 +107,7 @@ pub fn train(
         let learning_rate = schedule.rate(index as u64);
         let (loss, report) = supervised.step(trainer, learning_rate, params.max_gradient_norm)?;
         rows.push(Step {
+            stage: context.stage.clone(),
             step: index as u32,
             learning_rate: learning_rate * params.learning_rate,
             loss,
@@ -114,7 +115,7 @@ pub fn train(
             tokens: supervised.batches.iter().map(|batch| batch.tree.tokens.len() as u64).sum(),
             tokens_unshared: examples.iter().map(|(tokens, _)| tokens.len() as u64).sum(),
             loss_tokens: supervised.tokens as u64,
-            ..row(&context.stage)
+            ..Step::default()
         });
         let trained_tokens = rows.last().map_or(0, |row| row.tokens);
         context.meter.add(Usage { trained_tokens, ..Usage::default() });
@@ -126,26 +127,6 @@ pub fn train(
         context.observer.status(&format!("loss {loss:.3}"));
     }
     Ok(rows)
-}
-
-/// A row of the step log without measurements.
-pub fn row(stage: &str) -> Step {
-    Step {
-        stage: stage.to_owned(),
-        step: 0,
-        learning_rate: 0.0,
-        loss: 0.0,
-        gradient_norm: 0.0,
-        tokens: 0,
-        tokens_unshared: 0,
-        loss_tokens: 0,
-        reward: None,
-        success: None,
-        clip_fraction: None,
-        max_logprob_gap: None,
-        entropy: None,
-        signal: None,
-    }
 }
 
 #[cfg(test)]
@@ -209,7 +190,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let given = json!({"families": "f", "tokens_per_step": 48, "epochs": 1});
         let (context, _) = testing::context("warmup", &[], folder.path(), given.clone());
-        let params: TrainParams = context.params().unwrap();
+        let params: TrainParams = crate::stage::typed(&context.params).unwrap();
         let finish = |context: &Context| {
             let mut trainer = trainer(&params);
             let steps = train(&mut trainer, &examples(), &params, context)?;

@@ -13,17 +13,19 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
-    Context, Input, Metrics, StageError,
-    prospect::{Outlook, Prospect},
+    Context, Input, Metrics, StageError, StageKind,
+    kind::StageFuture,
+    memory::Load,
+    preflight::{Preflight, PreflightContext},
     rollout::{
         play::{Budget, Player, RolloutSpec},
-        room,
+        prompts,
     },
     typed,
 };
 use crate::{
     data::{self, Scenario, Tool, Trajectory},
-    engine::Sampling,
+    engine::{Footprint, Sampling},
     error::{Diagnostic, Result},
     eval::{Episode, Exam, Mode, metrics, report, verdict},
     hash::Encoder,
@@ -31,7 +33,7 @@ use crate::{
 };
 
 #[derive(Debug, Deserialize)]
-struct Params {
+pub(super) struct Params {
     greedy: bool,
     /// Sampled episodes per scenario, at temperature 1.
     samples: u32,
@@ -79,82 +81,122 @@ impl Diagnostic for EvalError {
     }
 }
 
-pub async fn run(context: &Context) -> Result<Metrics> {
-    let params: Params = context.params()?;
-    let budget: Budget = context.params()?;
-    let policies = baseline_first(context.inputs.get("policies").map_or(&[], Vec::as_slice));
-    if policies.is_empty() {
-        return Err(StageError::NoInput { role: "policies".into() }.into());
-    }
-    let tools_path = &context.input("tools")?.path;
-    let (scenarios, unknown) = known(data::read(&context.input("scenarios")?.path)?)?;
-    let attempts = attempts(&scenarios, &params, context.seed)?;
-    context.observer.phase("episodes", (policies.len() * attempts.len()) as u64);
-
-    let mut trajectories: Vec<Trajectory> = Vec::with_capacity(policies.len() * attempts.len());
-    let mut lost = 0;
-    let mut episodes: Vec<Episode> = Vec::with_capacity(trajectories.capacity());
-    for policy in &policies {
-        let mut player = Player::open(context, policy, tools_path, budget.clone()).await?;
-        let played = player.play(context, &attempts).await;
-        player.close().await;
-        let played = played?;
-        let there =
-            attempts.iter().zip(&played).filter_map(|(attempt, played)| Some((attempt, played.as_ref()?)));
-        episodes.extend(there.map(|(attempt, played)| episode(&policy.name, attempt, played)));
-        lost += played.iter().filter(|played| played.is_none()).count();
-        trajectories.extend(played.into_iter().flatten());
-    }
-    data::write(&context.output.join("episodes.parquet"), &trajectories)?;
-
-    let names: Vec<String> = policies.iter().map(|policy| policy.name.clone()).collect();
-    let tools: Vec<Tool> = data::read(tools_path)?;
-    let tools: Vec<String> = tools.into_iter().filter(|tool| !tool.synthetic).map(|tool| tool.name).collect();
-    let exam = Exam {
-        policies: &names,
-        scenarios: &scenarios,
-        tools: &tools,
-        resamples: params.resamples,
-        seed: context.seed,
-    };
-    let rows = verdict(&exam, &episodes);
-    if rows.is_empty() {
-        return Err(EvalError::ServerLost { lost, episodes: lost + trajectories.len() }.into());
-    }
-    data::write(&context.output.join("verdict.parquet"), &rows)?;
-    let path = context.output.join("report.md");
-    let page = report(&rows, &notes(&params, &scenarios, unknown, lost));
-    std::fs::write(&path, page).map_err(|source| StageError::Write { path, source })?;
-
-    let mut metrics = metrics(&rows);
-    metrics.insert("scenarios".into(), scenarios.len() as f64);
-    metrics.insert("lost".into(), lost as f64);
-    Ok(metrics)
+pub struct Eval {
+    params: Params,
+    budget: Budget,
 }
 
-/// Checks that there are episodes to play and answers to judge them by.
-pub fn look(prospect: &Prospect<'_>) -> Outlook {
-    let mut outlook = Outlook::default();
-    if let Some(budget) = prospect.params::<Budget>(&mut outlook) {
-        room::look(prospect, "policies", &budget, &mut outlook);
+impl Eval {
+    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
+        Ok(Self { params: typed(params)?, budget: typed(params)? })
     }
-    let Some(params) = prospect.params::<Params>(&mut outlook) else { return outlook };
-    if !params.greedy && params.samples == 0 {
-        outlook.object("samples", EvalError::NothingToPlay);
+
+    async fn examine(&self, context: &Context) -> Result<Metrics> {
+        let Self { params, budget } = self;
+        let policies = baseline_first(context.inputs.get("policies").map_or(&[], Vec::as_slice));
+        if policies.is_empty() {
+            return Err(StageError::NoInput { role: "policies".into() }.into());
+        }
+        let tools_path = &context.input("tools")?.path;
+        let (scenarios, unknown) = known(context.read("scenarios")?)?;
+        let attempts = attempts(&scenarios, params, context.seed)?;
+        context.observer.phase("episodes", (policies.len() * attempts.len()) as u64);
+
+        let mut trajectories: Vec<Trajectory> = Vec::with_capacity(policies.len() * attempts.len());
+        let mut lost = 0;
+        let mut episodes: Vec<Episode> = Vec::with_capacity(trajectories.capacity());
+        for policy in &policies {
+            let mut player = Player::open(context, policy, tools_path, budget.clone()).await?;
+            let played = player.play(context, &attempts).await;
+            player.close().await;
+            let played = played?;
+            let there = attempts
+                .iter()
+                .zip(&played)
+                .filter_map(|(attempt, played)| Some((attempt, played.as_ref()?)));
+            episodes.extend(there.map(|(attempt, played)| episode(&policy.name, attempt, played)));
+            lost += played.iter().filter(|played| played.is_none()).count();
+            trajectories.extend(played.into_iter().flatten());
+        }
+        context.write("episodes", &trajectories)?;
+
+        let names: Vec<String> = policies.iter().map(|policy| policy.name.clone()).collect();
+        let tools: Vec<Tool> = data::read(tools_path)?;
+        let tools: Vec<String> =
+            tools.into_iter().filter(|tool| !tool.synthetic).map(|tool| tool.name).collect();
+        let exam = Exam {
+            policies: &names,
+            scenarios: &scenarios,
+            tools: &tools,
+            resamples: params.resamples,
+            seed: context.seed,
+        };
+        let rows = verdict(&exam, &episodes);
+        if rows.is_empty() {
+            return Err(EvalError::ServerLost { lost, episodes: lost + trajectories.len() }.into());
+        }
+        context.write("verdict", &rows)?;
+        let path = context.output("report", "report")?;
+        let page = report(&rows, &notes(params, &scenarios, unknown, lost));
+        std::fs::write(&path, page).map_err(|source| StageError::Write { path, source })?;
+
+        let mut metrics = metrics(&rows);
+        metrics.insert("scenarios".into(), scenarios.len() as f64);
+        metrics.insert("lost".into(), lost as f64);
+        Ok(metrics)
     }
-    if prospect.inputs.get("policies").is_none_or(Vec::is_empty) {
-        outlook.object("policies", StageError::NoInput { role: "policies".into() });
+}
+
+impl StageKind for Eval {
+    fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
+        Box::pin(self.examine(context))
     }
-    if let Some(tasks) = prospect.tasks() {
-        match (tasks.answered, tasks.count()) {
-            (0, scenarios) => outlook.object("scenarios", EvalError::NoTruth { scenarios }),
-            (known, scenarios) if known < scenarios => {
-                outlook.note("scenarios", EvalError::LittleTruth { known, scenarios });
+
+    /// Checks that there are episodes to play and answers to judge them by.
+    fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
+        let Self { params, budget } = self;
+        let mut preflight = Preflight::default();
+        prompts::check(context, "policies", budget, &mut preflight);
+        if !params.greedy && params.samples == 0 {
+            preflight.error("samples", EvalError::NothingToPlay);
+        }
+        if context.inputs.get("policies").is_none_or(Vec::is_empty) {
+            preflight.error("policies", StageError::NoInput { role: "policies".into() });
+        }
+        match context.scenarios().map(|scenarios| (scenarios.answered, scenarios.count())) {
+            Some((0, scenarios)) => preflight.error("scenarios", EvalError::NoTruth { scenarios }),
+            Some((known, scenarios)) if known < scenarios => {
+                preflight.note("scenarios", EvalError::LittleTruth { known, scenarios });
             }
             _ => {}
         }
+        preflight
     }
-    outlook
+
+    fn workload(&self) -> Option<f64> {
+        let episodes = self.params.samples + u32::from(self.params.greedy);
+        (episodes > 0).then_some(f64::from(episodes))
+    }
+
+    fn memory(&self, load: &Load<'_>) -> Option<Footprint> {
+        let policies = load.inputs.get("policies")?.iter();
+        let policies = policies.map(|(_, expected)| expected.policy()).collect::<Option<Vec<_>>>()?;
+        let footprints = policies.into_iter().map(|policy| self.budget.footprint(load, policy, usize::MAX));
+        footprints.max_by_key(Footprint::total)
+    }
+
+    /// Rows of all policies.
+    fn rows_needed(&self, seed: u64, inputs: &BTreeMap<String, Vec<Input>>) -> Option<Vec<String>> {
+        let (scenarios, _) = known(data::read(&inputs.get("scenarios")?.first()?.path).ok()?).ok()?;
+        let attempts = attempts(&scenarios, &self.params, seed).ok()?;
+        let of_policy =
+            |policy: &Input| attempts.iter().map(|attempt| attempt.row(&policy.digest)).collect::<Vec<_>>();
+        Some(inputs.get("policies")?.iter().flat_map(of_policy).collect())
+    }
+
+    fn shares_model(&self, role: &str) -> bool {
+        role == "policies"
+    }
 }
 
 /// The baseline is the policy named `base`, or else the first.
@@ -205,27 +247,13 @@ fn attempts<'a>(
     Ok(scenarios.iter().flat_map(of_scenario).collect())
 }
 
-/// Row names of all policies.
-pub fn rows_needed(
-    params: &Map<String, Value>,
-    seed: u64,
-    inputs: &BTreeMap<String, Vec<Input>>,
-) -> Option<Vec<String>> {
-    let params: Params = typed(params).ok()?;
-    let (scenarios, _) = known(data::read(&inputs.get("scenarios")?.first()?.path).ok()?).ok()?;
-    let attempts = attempts(&scenarios, &params, seed).ok()?;
-    let of_policy =
-        |policy: &Input| attempts.iter().map(|attempt| attempt.row(&policy.digest)).collect::<Vec<_>>();
-    Some(inputs.get("policies")?.iter().flat_map(of_policy).collect())
-}
-
 /// The part of a trajectory that the verdict uses.
 fn episode(policy: &str, attempt: &RolloutSpec<'_>, played: &Trajectory) -> Episode {
     Episode {
         scenario: played.scenario_id.clone(),
         policy: policy.to_owned(),
         mode: if attempt.sampling.temperature == 0.0 { Mode::Greedy } else { Mode::Sampled },
-        right: truth::correct(attempt.scenario, played.answer.as_deref()) == Some(true),
+        right: played.correct == Some(true),
         calls: played.calls,
         turns: played.turns,
         tokens: played.sampled.iter().filter(|sampled| **sampled).count() as u32,

@@ -1,8 +1,8 @@
-//! Predicts how stages that will run would fail, before any runs, and what they will write.
+//! Checks, before any stage runs, how pending stages would fail and what they will write.
 //!
-//! It inspects each stage without a result, and the writers of the policies, scenarios and tools that these
-//! read. It goes once through the plan's order and passes each stage the expected outputs of the earlier ones
-//! ([`crate::stage::prospect`]). If every result is in the store, it inspects nothing.
+//! It checks each stage without a result, and the writers of what these read. It goes once through the plan's
+//! order and passes each stage the expected outputs of the earlier ones ([`crate::stage::preflight`]). If
+//! every result is in the store, it checks nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,30 +20,29 @@ use crate::{
     error::Failure,
     stage::{
         card::Section,
-        command,
-        memory::Policy,
-        prospect::{Foreseen, Looked, Objection, Outlook, Prospect},
-        registry, shape,
+        kind::{self, ExpectedOutputs},
+        preflight::{
+            ExpectedInputs, ExpectedOutput, ExpectedPolicy, Finding, Preflight, PreflightCache,
+            PreflightContext, Severity,
+        },
+        shape,
     },
     store::Store,
 };
 
-type Inputs = BTreeMap<String, Vec<(String, Foreseen)>>;
-type Outputs = Arc<BTreeMap<&'static str, Foreseen>>;
-
-/// The last inspection of a stage. Iterations of a loop mostly reuse it.
-struct Seen {
-    inputs: Inputs,
-    settled: bool,
+/// The last check of a stage. Iterations of a loop mostly reuse it.
+struct Checked {
+    inputs: ExpectedInputs,
+    finished: bool,
     /// What the machine lacks for it, until that is reported.
-    lacking: Vec<Problem>,
-    outputs: Outputs,
+    unavailable: Vec<Problem>,
+    outputs: Arc<ExpectedOutputs>,
 }
 
 /// What is known of a plan's nodes before they run.
-pub struct Foresight<'p> {
+pub struct PlanPreflight<'p> {
     plan: &'p Plan,
-    outputs: BTreeMap<NodeIndex, Outputs>,
+    outputs: BTreeMap<NodeIndex, Arc<ExpectedOutputs>>,
     findings: Findings,
 }
 
@@ -55,13 +54,13 @@ pub struct Findings {
     pub problems: Vec<Problem>,
     /// Warnings that do not stop them.
     pub notes: Vec<Problem>,
-    said: BTreeSet<(String, String)>,
+    reported: BTreeSet<(String, String)>,
 }
 
 impl Findings {
     fn is_new(&mut self, problem: &Problem) -> bool {
         let place = problem.place.as_ref().map(ToString::to_string).unwrap_or_default();
-        self.said.insert((place, problem.cause.to_string()))
+        self.reported.insert((place, problem.cause.to_string()))
     }
 
     fn refuse(&mut self, problems: Vec<Problem>) {
@@ -81,71 +80,71 @@ impl Findings {
     }
 }
 
-impl<'p> Foresight<'p> {
+impl<'p> PlanPreflight<'p> {
     /// `is_sure` tells whether a node will run on this machine. Missing hardware or programs are reported
     /// only for such nodes.
     pub fn new(ledger: &Ledger<'p>, store: &Store, is_sure: &dyn Fn(NodeIndex) -> bool) -> Self {
         let plan = ledger.plan();
-        let mut foresight = Self { plan, outputs: BTreeMap::new(), findings: Findings::default() };
-        let looked = Looked::default();
+        let mut preflight = Self { plan, outputs: BTreeMap::new(), findings: Findings::default() };
+        let cache = PreflightCache::default();
         let needed = needed(plan, ledger);
-        let mut seen: BTreeMap<*const Stage, Seen> = BTreeMap::new();
+        let mut checked: BTreeMap<*const Stage, Checked> = BTreeMap::new();
         for index in plan.order().iter().copied().filter(|index| needed[index.index()]) {
             let stage = &plan.node(index).stage;
-            let (inputs, settled) = (foresight.inputs(index), ledger.get(index).is_some());
-            let before = seen.remove(&Arc::as_ptr(stage));
-            let mut now =
-                before.filter(|seen| seen.inputs == inputs && seen.settled == settled).unwrap_or_else(|| {
-                    let Outlook { objections, lacks, notes, outputs } =
-                        look(ledger, store, &looked, index, &inputs);
-                    let mut lacking = Vec::new();
-                    if !settled {
-                        let at = |found: Vec<Objection>| {
-                            found.into_iter().map(|found| problem(plan, stage, found)).collect()
-                        };
-                        foresight.findings.refuse(at(objections));
-                        foresight.findings.note(at(notes));
-                        lacking = foresight.lacks(stage, lacks);
-                    }
-                    Seen { inputs, settled, lacking, outputs: Arc::new(outputs) }
+            let (inputs, finished) = (preflight.inputs(index), ledger.get(index).is_some());
+            let before = checked.remove(&Arc::as_ptr(stage));
+            let mut now = before
+                .filter(|last| last.inputs == inputs && last.finished == finished)
+                .unwrap_or_else(|| {
+                    let Preflight { findings, outputs } = check(ledger, store, &cache, index, &inputs);
+                    let unavailable = match finished {
+                        true => Vec::new(),
+                        false => preflight.report(stage, findings),
+                    };
+                    Checked { inputs, finished, unavailable, outputs: Arc::new(outputs) }
                 });
-            if !now.lacking.is_empty() && is_sure(index) {
-                foresight.findings.refuse(std::mem::take(&mut now.lacking));
+            if !now.unavailable.is_empty() && is_sure(index) {
+                preflight.findings.refuse(std::mem::take(&mut now.unavailable));
             }
-            foresight.outputs.insert(index, now.outputs.clone());
-            seen.insert(Arc::as_ptr(stage), now);
+            preflight.outputs.insert(index, now.outputs.clone());
+            checked.insert(Arc::as_ptr(stage), now);
         }
-        foresight
+        preflight
     }
 
     pub fn into_findings(self) -> Findings {
         self.findings
     }
 
-    /// The expected output of a node.
-    pub fn written(&self, node: NodeIndex, port: &str) -> &Foreseen {
-        self.outputs.get(&node).and_then(|outputs| outputs.get(port)).unwrap_or(&Foreseen::Nothing)
+    /// The expected outputs of a node, as far as known.
+    pub fn outputs(&self, node: NodeIndex) -> &ExpectedOutputs {
+        const NONE: &ExpectedOutputs = &ExpectedOutputs::new();
+        self.outputs.get(&node).map_or(NONE, |outputs| outputs)
+    }
+
+    fn output(&self, node: NodeIndex, port: &str) -> &ExpectedOutput {
+        self.outputs(node).get(port).unwrap_or(&ExpectedOutput::Unknown)
     }
 
     /// The expected content of an artifact that a node reads.
-    pub(super) fn of(&self, from: &InputSource) -> &Foreseen {
+    fn of(&self, from: &InputSource) -> &ExpectedOutput {
         let (node, port) = match from {
             InputSource::Output { node, port } => (node, port),
             InputSource::Last(nodes) => match nodes.last() {
                 Some((node, port)) => (node, port),
-                None => return &Foreseen::Nothing,
+                None => return &ExpectedOutput::Unknown,
             },
         };
-        self.written(*node, port)
+        self.output(*node, port)
     }
 
     /// The policy that a node writes.
-    pub(super) fn policy_of(&self, node: NodeIndex) -> Option<&Policy> {
+    pub(super) fn policy_of(&self, node: NodeIndex) -> Option<&ExpectedPolicy> {
         let port = self.plan.node(node).stage.card.output_of_type("policy")?;
-        self.written(node, port).policy()
+        self.output(node, port).policy()
     }
 
-    pub(super) fn policy(&self, from: &InputSource) -> Option<&Policy> {
+    fn policy(&self, from: &InputSource) -> Option<&ExpectedPolicy> {
         self.of(from).policy()
     }
 
@@ -161,22 +160,33 @@ impl<'p> Foresight<'p> {
         }
     }
 
-    fn inputs(&self, index: NodeIndex) -> Inputs {
-        let mut inputs = Inputs::new();
+    /// The expected content of what a node reads.
+    pub(super) fn inputs(&self, index: NodeIndex) -> ExpectedInputs {
+        let mut inputs = ExpectedInputs::new();
         for edge in &self.plan.node(index).inputs {
-            let foreseen = self.of(&edge.from).clone();
-            inputs.entry(edge.role.clone()).or_default().push((edge.name.clone(), foreseen));
+            let expected = self.of(&edge.from).clone();
+            inputs.entry(edge.role.clone()).or_default().push((edge.name.clone(), expected));
         }
         inputs
     }
 
-    /// What this machine lacks for a stage.
-    fn lacks(&self, stage: &Stage, of_kind: Vec<Objection>) -> Vec<Problem> {
-        let mut lacks: Vec<_> = of_kind.into_iter().map(|lack| problem(self.plan, stage, lack)).collect();
+    /// Reports errors and notes. Returns what this machine lacks for the stage.
+    fn report(&mut self, stage: &Stage, findings: Vec<Finding>) -> Vec<Problem> {
+        let mut unavailable = Vec::new();
+        for finding in findings {
+            let severity = finding.severity;
+            let problem = problem(self.plan, stage, finding);
+            match severity {
+                Severity::Error => self.findings.refuse(vec![problem]),
+                Severity::Note => self.findings.note(vec![problem]),
+                Severity::Unavailable => unavailable.push(problem),
+            }
+        }
         let uses = |section| stage.card.uses.contains(&section);
         let mut lack = |path, cause: Failure| {
             let place = self.plan.section(path);
-            lacks.push(Problem { stage: Some(stage.name.clone()), subject: Subject::Section, place, cause });
+            let stage = Some(stage.name.clone());
+            unavailable.push(Problem { stage, subject: Subject::Section, place, cause });
         };
         if uses(Section::Engine)
             && stage.card.command.is_empty()
@@ -189,19 +199,19 @@ impl<'p> Foresight<'p> {
         {
             lack("server", cause.into());
         }
-        lacks
+        unavailable
     }
 }
 
 /// Locates the finding at its parameter, role or section key; at the stage if the run file does not have
 /// that.
-fn problem(plan: &Plan, stage: &Stage, Objection { about, cause }: Objection) -> Problem {
+fn problem(plan: &Plan, stage: &Stage, Finding { about, cause, .. }: Finding) -> Problem {
     let own = about.and_then(|about| plan.place_of(stage, about).or_else(|| plan.section(about)));
     let place = own.or_else(|| plan.place_of(stage, ""));
     Problem { stage: Some(stage.name.clone()), subject: Subject::Stage, place, cause }
 }
 
-/// Nodes without a result, and the writers of the policies, scenarios and tools that they read.
+/// Nodes without a result, and the writers of what they read, if anything can be expected of it.
 fn needed(plan: &Plan, ledger: &Ledger<'_>) -> Vec<bool> {
     let mut needed: Vec<bool> =
         (0..plan.graph.nodes.node_count()).map(|at| ledger.get(NodeIndex::new(at)).is_none()).collect();
@@ -213,7 +223,7 @@ fn needed(plan: &Plan, ledger: &Ledger<'_>) -> Vec<bool> {
         for edge in &node.inputs {
             let artifact = node.stage.card.inputs.get(&edge.role).map(|role| role.artifact.as_str());
             if let Some(writer) =
-                edge.from.writer().filter(|_| matches!(artifact, Some("policy" | "scenarios" | "tools")))
+                edge.from.writer().filter(|_| artifact.is_some_and(|of| ExpectedOutput::TYPES.contains(&of)))
             {
                 needed[writer.index()] = true;
             }
@@ -222,20 +232,26 @@ fn needed(plan: &Plan, ledger: &Ledger<'_>) -> Vec<bool> {
     needed
 }
 
-fn look(ledger: &Ledger<'_>, store: &Store, looked: &Looked, index: NodeIndex, inputs: &Inputs) -> Outlook {
+fn check(
+    ledger: &Ledger<'_>,
+    store: &Store,
+    cache: &PreflightCache,
+    index: NodeIndex,
+    inputs: &ExpectedInputs,
+) -> Preflight {
     let plan = ledger.plan();
     let node = plan.node(index);
     let card = &node.stage.card;
-    if !card.command.is_empty() {
-        return command::look(card);
-    }
+    let Some(kind) = &node.stage.kind else {
+        let parsed = kind::stage(card, &node.stage.params);
+        return parsed.err().map_or_else(Preflight::default, |cause| Preflight::of(Severity::Error, cause));
+    };
     let finished = |port: &str| match ledger.get(index)? {
         Completion::Done { outputs, .. } => Some(store.path(outputs.get(port)?)),
         Completion::Skipped => None,
     };
     let iteration = node.turn.map(|turn| turn.iteration);
     let seed = if card.determinism.draws() { stage_seed(node.stage.seed, &card.kind, iteration) } else { 0 };
-    let (params, engine) = (&node.stage.params, &plan.engine);
-    let prospect = Prospect { card, params, seed, inputs, engine, finished: &finished, looked };
-    registry::find(&card.kind).map(|kind| (kind.look)(&prospect)).unwrap_or_default()
+    let engine = &plan.engine;
+    kind.preflight(&PreflightContext { card, seed, inputs, engine, finished: &finished, cache })
 }

@@ -7,48 +7,45 @@ use super::play::{Budget, PlayError, system_prompt};
 use crate::{
     agent::Toolbox,
     chat::Chat,
-    stage::{
-        memory::Policy,
-        prospect::{Foreseen, Outlook, Prospect, Tasks},
-    },
+    stage::preflight::{ExpectedOutput, ExpectedPolicy, ExpectedScenarios, Preflight, PreflightContext},
 };
 
 /// Upper bound in practice for a template's own text, in bytes. A token is at least one byte.
 const TEMPLATE: usize = 4096;
 
 /// Checks the episodes that each policy of a role will play.
-pub fn look(prospect: &Prospect<'_>, role: &'static str, budget: &Budget, outlook: &mut Outlook) {
-    for (_, foreseen) in prospect.inputs.get(role).into_iter().flatten() {
-        if let Foreseen::Policy(policy) = foreseen {
-            look_at(prospect, (role, policy), budget, outlook);
+pub fn check(context: &PreflightContext<'_>, role: &'static str, budget: &Budget, preflight: &mut Preflight) {
+    for (_, expected) in context.inputs.get(role).into_iter().flatten() {
+        if let ExpectedOutput::Policy(policy) = expected {
+            check_policy(context, (role, policy), budget, preflight);
         }
     }
 }
 
-fn look_at(
-    prospect: &Prospect<'_>,
-    (role, policy): (&'static str, &Policy),
+fn check_policy(
+    context: &PreflightContext<'_>,
+    (role, policy): (&'static str, &ExpectedPolicy),
     budget: &Budget,
-    outlook: &mut Outlook,
+    preflight: &mut Preflight,
 ) {
     let longest = budget.max_tokens.min(policy.config.context);
     let about = if budget.max_tokens <= policy.config.context { "max_tokens" } else { role };
-    let held = |tokens| prospect.engine.check_conversation(&policy.config, tokens);
+    let held = |tokens| context.engine.check_conversation(&policy.config, tokens);
     let fits = |prompt: usize| prompt < longest && held(prompt + 1).is_ok();
-    let Prompts { shortest, without_room } = prompts(prospect, policy, budget, (longest, &fits))
+    let Prompts { shortest, without_room } = prompts(context, policy, budget, (longest, &fits))
         .unwrap_or(Prompts { shortest: 1, without_room: 0 });
     if shortest >= longest {
-        outlook.object(about, PlayError::NoRoom { tokens: shortest });
+        preflight.error(about, PlayError::NoRoom { tokens: shortest });
         return;
     }
     if without_room > 0 {
-        let all = prospect.tasks().map_or(0, Tasks::count);
-        outlook.note(about, PlayError::LittleRoom { without_room, all, room: longest });
+        let all = context.scenarios().map_or(0, ExpectedScenarios::count);
+        preflight.note(about, PlayError::LittleRoom { without_room, all, room: longest });
     }
     let place = "engine.kv_cache_mib";
     match (held(shortest + 1), held(longest)) {
-        (Err(cause), _) => outlook.lack(place, cause),
-        (Ok(()), Err(cause)) => outlook.note(place, cause),
+        (Err(cause), _) => preflight.unavailable(place, cause),
+        (Ok(()), Err(cause)) => preflight.note(place, cause),
         (Ok(()), Ok(())) => {}
     }
 }
@@ -65,23 +62,23 @@ struct Prompts {
 /// None if all fit, or too little is known. `room` is the exclusive limit in tokens, and a test of whether a
 /// prompt fits.
 fn prompts(
-    prospect: &Prospect<'_>,
-    policy: &Policy,
+    context: &PreflightContext<'_>,
+    policy: &ExpectedPolicy,
     budget: &Budget,
     (room, fits): (usize, &dyn Fn(usize) -> bool),
 ) -> Option<Prompts> {
     let folder = policy.folder.as_deref()?;
-    let toolbox = prospect.tools().and_then(|table| Toolbox::load(table).ok());
+    let toolbox = context.tools().and_then(|table| Toolbox::load(table).ok());
     let functions = toolbox.as_ref().map_or(&[][..], Toolbox::functions);
-    let template = prospect.card.texts.get("system").map_or("", String::as_str);
+    let template = context.card.texts.get("system").map_or("", String::as_str);
     let system = system_prompt(template, functions).ok()?;
-    let tasks = prospect.tasks().map_or(&[][..], |tasks| &tasks.texts);
+    let tasks = context.scenarios().map_or(&[][..], |tasks| &tasks.texts);
     let told: usize = functions.iter().map(|function| function.to_string().len()).sum();
     let task = tasks.iter().map(String::len).max().unwrap_or(0);
     if fits(TEMPLATE + system.len() + told + task) {
         return None;
     }
-    let vocabulary = prospect.vocabulary(folder).ok()?;
+    let vocabulary = context.vocabulary(folder).ok()?;
     let chat = Chat::load_over(vocabulary, folder, budget.thinking).ok()?.brief(&system, functions).ok()?;
     let tokens = |task: &str| chat.prompt(task).map_or(0, |prompt| prompt.shared.len() + prompt.task.len());
     let least = tokens("a");

@@ -8,13 +8,16 @@ use std::{collections::BTreeMap, time::Duration};
 
 use futures::{StreamExt, TryStreamExt};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::{
-    Context, Metrics,
-    prospect::{Outlook, Prospect},
+    Context, Metrics, StageError, StageKind,
+    kind::{ExpectedOutputs, Requirement, StageFuture},
+    preflight::{Preflight, PreflightContext},
+    typed,
 };
 use crate::{
-    data::{self, GroupKey, Reward, Scenario, Trajectory},
+    data::{self, Reward, Scenario, Trajectory},
     error::{At, Class, Diagnostic, Interrupted, Result},
     hash::Digest,
     judge::{JudgedTrajectory, Memory, Relative, RelativeSpec, Shaping, Verdict, rewards},
@@ -23,7 +26,7 @@ use crate::{
 };
 
 #[derive(Debug, Deserialize)]
-struct Params {
+pub(super) struct Params {
     base_url: Option<String>,
     model: Option<String>,
     api_key_env: Option<String>,
@@ -86,122 +89,156 @@ impl Diagnostic for JudgeStageError {
     }
 }
 
-pub async fn run(context: &Context) -> Result<Metrics> {
-    let shaping: Shaping = context.params()?;
-    let trajectories: Vec<Trajectory> = data::read(&context.input("trajectories")?.path)?;
-    let scenarios: Vec<Scenario> = data::read(&context.input("scenarios")?.path)?;
-    let groups = groups(&trajectories, &scenarios)?;
-    let relative = match shaping.relative > 0.0 {
-        true => Some(relative(context)?),
-        false => None,
-    };
+/// Longest wait of `doctor` for an endpoint.
+const PATIENCE: Duration = Duration::from_secs(30);
 
-    context.observer.phase("groups", groups.len() as u64);
-    let verdicts = match &relative {
-        Some(relative) => {
-            let verdicts = verdicts(context, relative, &groups).await;
-            // Paid for, whatever the outcome.
-            let usage = relative.client().usage();
-            context.meter.add(Usage {
-                judge_requests: usage.requests,
-                judge_prompt_tokens: usage.prompt_tokens,
-                judge_completion_tokens: usage.completion_tokens,
-                ..Usage::default()
-            });
-            verdicts?
-        }
-        None => vec![None; groups.len()],
-    };
-    let mut judged: BTreeMap<usize, Reward> = BTreeMap::new();
-    for (members, verdicts) in groups.iter().zip(&verdicts) {
-        let attempts: Vec<JudgedTrajectory<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
-        let rewards = rewards(&attempts, verdicts.as_deref(), &shaping);
-        judged.extend(members.iter().map(|(index, _)| *index).zip(rewards));
-    }
-    let rewards: Vec<Reward> = judged.into_values().collect();
-    if relative.is_none() {
-        if !rewards.is_empty() && rewards.iter().all(|reward| reward.correct.is_none()) {
-            return Err(JudgeStageError::NothingToGoBy.into());
-        }
-        context.observer.advance(groups.len() as u64);
-    }
-    data::write(&context.output.join("rewards.parquet"), &rewards)?;
-    Ok(metrics(&rewards, relative.as_ref(), &verdicts))
+pub struct Judge {
+    params: Params,
+    shaping: Shaping,
 }
 
-/// Checks that there is something to judge by: answers, or an endpoint and its key.
-pub fn look(prospect: &Prospect<'_>) -> Outlook {
-    let mut outlook = Outlook::default();
-    let shaping = prospect.params::<Shaping>(&mut outlook);
-    let (Some(shaping), Some(params)) = (shaping, prospect.params::<Params>(&mut outlook)) else {
-        return outlook;
-    };
-    if shaping.relative > 0.0 {
-        if let Some(base_url) = &params.base_url {
-            outlook.take("base_url", llm::check_address(base_url, params.api_key_env.as_deref()));
+impl Judge {
+    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
+        Ok(Self { params: typed(params)?, shaping: typed(params)? })
+    }
+
+    async fn judge(&self, context: &Context) -> Result<Metrics> {
+        let trajectories: Vec<Trajectory> = context.read("trajectories")?;
+        let scenarios: Vec<Scenario> = context.read("scenarios")?;
+        let groups = groups(&trajectories, &scenarios)?;
+        let relative = match self.shaping.relative > 0.0 {
+            true => Some(self.relative(context)?),
+            false => None,
+        };
+
+        context.observer.phase("groups", groups.len() as u64);
+        let verdicts = match &relative {
+            Some(relative) => {
+                let verdicts = verdicts(context, relative, &groups).await;
+                // Paid for, whatever the outcome.
+                let usage = relative.client().usage();
+                context.meter.add(Usage {
+                    judge_requests: usage.requests,
+                    judge_prompt_tokens: usage.prompt_tokens,
+                    judge_completion_tokens: usage.completion_tokens,
+                    ..Usage::default()
+                });
+                verdicts?
+            }
+            None => vec![None; groups.len()],
+        };
+        let mut judged: BTreeMap<usize, Reward> = BTreeMap::new();
+        for (members, verdicts) in groups.iter().zip(&verdicts) {
+            let attempts: Vec<JudgedTrajectory<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
+            let rewards = rewards(&attempts, verdicts.as_deref(), &self.shaping);
+            judged.extend(members.iter().map(|(index, _)| *index).zip(rewards));
         }
-        if let Some(Err(cause)) = params.api_key_env.as_deref().map(llm::check_key) {
-            outlook.lack("api_key_env", cause);
+        let rewards: Vec<Reward> = judged.into_values().collect();
+        if relative.is_none() {
+            if !rewards.is_empty() && rewards.iter().all(|reward| reward.correct.is_none()) {
+                return Err(JudgeStageError::NothingToGoBy.into());
+            }
+            context.observer.advance(groups.len() as u64);
         }
-    } else if shaping.truth == 0.0 {
-        outlook.object("truth", JudgeStageError::NothingEarned);
-    } else if let Some(tasks) = prospect.tasks() {
-        match (tasks.answered, tasks.count()) {
-            (known, scenarios) if known == scenarios => {}
-            (0, _) => outlook.object("scenarios", JudgeStageError::NothingToGoBy),
-            (known, scenarios) => {
-                outlook.note("scenarios", JudgeStageError::LittleToGoBy { known, scenarios });
+        context.write("rewards", &rewards)?;
+        Ok(metrics(&rewards, relative.as_ref(), &verdicts))
+    }
+
+    fn relative(&self, context: &Context) -> Result<Relative> {
+        let params = &self.params;
+        let endpoint = Endpoint {
+            base_url: params.base_url.clone().ok_or(JudgeStageError::NoModel { param: "base_url" })?,
+            model: params.model.clone().ok_or(JudgeStageError::NoModel { param: "model" })?,
+            api_key_env: params.api_key_env.clone(),
+            temperature: params.temperature,
+            max_tokens: params.max_tokens,
+            timeout: Duration::try_from_secs_f64(params.timeout_s).unwrap_or(Duration::MAX),
+            retries: params.retries,
+            concurrency: params.concurrency,
+        };
+        let spec = RelativeSpec {
+            prompt: context.text("relative").to_owned(),
+            orders: params.orders,
+            attempts: params.attempts,
+            seed: context.seed,
+        };
+        Ok(Relative::new(Client::new(endpoint)?, spec))
+    }
+
+    /// Whether the endpoint answers. Sends no key and samples nothing.
+    async fn requirements(&self) -> Vec<Requirement> {
+        let Params { base_url, model, api_key_env, .. } = &self.params;
+        let (Some(base_url), Some(model)) = (base_url, model) else { return Vec::new() };
+        if self.shaping.relative <= 0.0 {
+            return Vec::new();
+        }
+        let key = match api_key_env {
+            None => "without a key".to_owned(),
+            Some(variable) => format!("with the key in {variable}"),
+        };
+        vec![match llm::reach(base_url, model, PATIENCE).await {
+            Ok(_) => Requirement::Met(format!("{model} at {base_url} {key}: the endpoint answers")),
+            Err(cause) => Requirement::Missing(cause.into()),
+        }]
+    }
+}
+
+impl StageKind for Judge {
+    fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
+        Box::pin(self.judge(context))
+    }
+
+    /// Checks that there is something to judge by: answers, or an endpoint and its key.
+    fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
+        let Self { params, shaping } = self;
+        let mut preflight = Preflight::default();
+        if shaping.relative > 0.0 {
+            if let Some(base_url) = &params.base_url {
+                preflight.check("base_url", llm::check_address(base_url, params.api_key_env.as_deref()));
+            }
+            if let Some(Err(cause)) = params.api_key_env.as_deref().map(llm::check_key) {
+                preflight.unavailable("api_key_env", cause);
+            }
+        } else if shaping.truth == 0.0 {
+            preflight.error("truth", JudgeStageError::NothingEarned);
+        } else if let Some(tasks) = context.scenarios() {
+            match (tasks.answered, tasks.count()) {
+                (known, scenarios) if known == scenarios => {}
+                (0, _) => preflight.error("scenarios", JudgeStageError::NothingToGoBy),
+                (known, scenarios) => {
+                    preflight.note("scenarios", JudgeStageError::LittleToGoBy { known, scenarios });
+                }
             }
         }
+        preflight
     }
-    outlook
+
+    fn requirements<'a>(&'a self, _: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {
+        Box::pin(self.requirements())
+    }
 }
 
 /// A group's episodes, each with its index among the trajectories.
 type Group<'a> = Vec<(usize, JudgedTrajectory<'a>)>;
 
-/// The groups, in the order of their first episodes.
 fn groups<'a>(
     trajectories: &'a [Trajectory],
     scenarios: &'a [Scenario],
 ) -> Result<Vec<Group<'a>>, JudgeStageError> {
     let scenarios: BTreeMap<&str, &Scenario> =
         scenarios.iter().map(|scenario| (scenario.id.as_str(), scenario)).collect();
-    let mut places: BTreeMap<GroupKey<'_>, usize> = BTreeMap::new();
-    let mut groups: Vec<Group<'a>> = Vec::new();
-    for (index, trajectory) in trajectories.iter().enumerate() {
-        let scenario = scenarios.get(trajectory.scenario_id.as_str()).ok_or_else(|| {
-            let (trajectory, scenario) = (trajectory.id.clone(), trajectory.scenario_id.clone());
-            JudgeStageError::UnknownScenario { trajectory, scenario }
-        })?;
-        let place = *places.entry(trajectory.group()).or_insert_with(|| {
-            groups.push(Vec::new());
-            groups.len() - 1
-        });
-        groups[place].push((index, JudgedTrajectory { scenario, trajectory }));
-    }
-    Ok(groups)
-}
-
-fn relative(context: &Context) -> Result<Relative> {
-    let params: Params = context.params()?;
-    let endpoint = Endpoint {
-        base_url: params.base_url.ok_or(JudgeStageError::NoModel { param: "base_url" })?,
-        model: params.model.ok_or(JudgeStageError::NoModel { param: "model" })?,
-        api_key_env: params.api_key_env,
-        temperature: params.temperature,
-        max_tokens: params.max_tokens,
-        timeout: Duration::try_from_secs_f64(params.timeout_s).unwrap_or(Duration::MAX),
-        retries: params.retries,
-        concurrency: params.concurrency,
+    let member = |index: usize| {
+        let trajectory = &trajectories[index];
+        match scenarios.get(trajectory.scenario_id.as_str()) {
+            Some(scenario) => Ok((index, JudgedTrajectory { scenario, trajectory })),
+            None => {
+                let (trajectory, scenario) = (trajectory.id.clone(), trajectory.scenario_id.clone());
+                Err(JudgeStageError::UnknownScenario { trajectory, scenario })
+            }
+        }
     };
-    let spec = RelativeSpec {
-        prompt: context.files.get("relative").cloned().unwrap_or_default(),
-        orders: params.orders,
-        attempts: params.attempts,
-        seed: context.seed,
-    };
-    Ok(Relative::new(Client::new(endpoint)?, spec))
+    let groups = data::groups(trajectories.iter().map(Trajectory::group)).into_values();
+    groups.map(|members| members.into_iter().map(member).collect()).collect()
 }
 
 /// The judge's verdicts by group; none for a group it could not judge.

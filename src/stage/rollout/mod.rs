@@ -7,7 +7,7 @@
 
 mod choice;
 pub mod play;
-pub mod room;
+pub mod prompts;
 
 #[cfg(test)]
 mod tests;
@@ -19,21 +19,21 @@ use serde_json::{Map, Value};
 
 use self::play::{Budget, Player, RolloutSpec};
 use super::{
-    Context, Input, Metrics,
-    prospect::{Outlook, Prospect},
+    Context, Input, Metrics, StageError, StageKind,
+    kind::StageFuture,
+    memory::Load,
+    preflight::{ExpectedEpisodes, ExpectedOutput, Preflight, PreflightContext},
     typed,
 };
 use crate::{
-    agent::End,
-    data::{self, Scenario, Trajectory},
-    engine::Sampling,
+    data::{self, End, Scenario, Trajectory},
+    engine::{Footprint, Sampling},
     error::{Diagnostic, Result},
     hash::Encoder,
-    judge::truth,
 };
 
 #[derive(Debug, Deserialize)]
-struct Params {
+pub(super) struct Params {
     /// Target number of groups that vary.
     prompts: usize,
     /// Episodes per scenario.
@@ -72,16 +72,15 @@ impl Diagnostic for RolloutError {
 }
 
 /// The episodes of one scenario.
-struct Group<'a> {
+struct Group {
     /// Index in the table of scenarios.
     index: usize,
-    scenario: &'a Scenario,
     trajectories: Vec<Trajectory>,
 }
 
-impl Group<'_> {
+impl Group {
     fn outcomes(&self) -> impl Iterator<Item = Option<bool>> {
-        self.trajectories.iter().map(|trajectory| truth::correct(self.scenario, trajectory.answer.as_deref()))
+        self.trajectories.iter().map(|trajectory| trajectory.correct)
     }
 
     /// Whether the group gives a training signal. Without ground truth only a judge can tell: perhaps.
@@ -96,49 +95,92 @@ impl Group<'_> {
     }
 }
 
-pub async fn run(context: &Context) -> Result<Metrics> {
-    let params: Params = context.params()?;
-    let scenarios: Vec<Scenario> = data::read(&context.input("scenarios")?.path)?;
-    if scenarios.is_empty() {
-        return Err(RolloutError::NoScenarios { others: 0 }.into());
-    }
-    let tools = &context.input("tools")?.path;
-    let mut player =
-        Player::open(context, context.input("policy")?, tools, context.params::<Budget>()?).await?;
-    let groups = waves(context, &params, &scenarios, &mut player).await;
-    let lost = player.lost();
-    player.close().await;
-    let mut groups = groups?;
-
-    let mut metrics = metrics(&groups);
-    metrics.insert("lost".into(), lost as f64);
-    groups.sort_by_key(|group| group.index);
-    let trajectories: Vec<Trajectory> = groups.into_iter().flat_map(|group| group.trajectories).collect();
-    data::write(&context.output.join("trajectories.parquet"), &trajectories)?;
-    Ok(metrics)
+pub struct Rollout {
+    params: Params,
+    budget: Budget,
 }
 
-/// Checks that there are tasks to play, and room to play them.
-pub fn look(prospect: &Prospect<'_>) -> Outlook {
-    let mut outlook = Outlook::default();
-    _ = prospect.params::<Params>(&mut outlook);
-    if let Some(tasks) = prospect.tasks().filter(|tasks| tasks.texts.is_empty()) {
-        outlook.object("scenarios", RolloutError::NoScenarios { others: tasks.others });
+impl Rollout {
+    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
+        Ok(Self { params: typed(params)?, budget: typed(params)? })
     }
-    if let Some(budget) = prospect.params::<Budget>(&mut outlook) {
-        room::look(prospect, "policy", &budget, &mut outlook);
+
+    async fn play(&self, context: &Context) -> Result<Metrics> {
+        let Self { params, budget } = self;
+        let scenarios: Vec<Scenario> = context.read("scenarios")?;
+        if scenarios.is_empty() {
+            return Err(RolloutError::NoScenarios { others: 0 }.into());
+        }
+        let tools = &context.input("tools")?.path;
+        let mut player = Player::open(context, context.input("policy")?, tools, budget.clone()).await?;
+        let groups = waves(context, params, &scenarios, &mut player).await;
+        let lost = player.lost();
+        player.close().await;
+        let mut groups = groups?;
+
+        let mut metrics = metrics(&groups);
+        metrics.insert("lost".into(), lost as f64);
+        groups.sort_by_key(|group| group.index);
+        let trajectories: Vec<Trajectory> = groups.into_iter().flat_map(|group| group.trajectories).collect();
+        context.write("trajectories", &trajectories)?;
+        Ok(metrics)
     }
-    outlook
+
+    /// Episodes of one wave.
+    fn episodes(&self) -> usize {
+        self.params.prompts.saturating_mul(self.params.group_size as usize)
+    }
 }
 
-async fn waves<'a>(
+impl StageKind for Rollout {
+    fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
+        Box::pin(self.play(context))
+    }
+
+    /// Checks that there are tasks to play, and room to play them.
+    fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
+        let mut preflight = Preflight::default();
+        if (context.finished)("trajectories").is_none() {
+            if let Some(scenarios) = context.scenarios().filter(|scenarios| scenarios.texts.is_empty()) {
+                preflight.error("scenarios", RolloutError::NoScenarios { others: scenarios.others });
+            }
+            prompts::check(context, "policy", &self.budget, &mut preflight);
+        }
+        let episodes = ExpectedEpisodes { count: self.episodes(), longest: self.budget.max_tokens };
+        preflight.with("trajectories", ExpectedOutput::Episodes(episodes))
+    }
+
+    fn workload(&self) -> Option<f64> {
+        Some(self.episodes() as f64).filter(|episodes| *episodes > 0.0)
+    }
+
+    fn memory(&self, load: &Load<'_>) -> Option<Footprint> {
+        let policy = load.policies("policy").next()?;
+        Some(self.budget.footprint(load, policy, self.episodes()))
+    }
+
+    /// Rows of the first wave.
+    fn rows_needed(&self, seed: u64, inputs: &BTreeMap<String, Vec<Input>>) -> Option<Vec<String>> {
+        let policy = inputs.get("policy")?.first()?.digest;
+        let scenarios: Vec<Scenario> = data::read(&inputs.get("scenarios")?.first()?.path).ok()?;
+        let wave: Vec<usize> = choice::draw(&scenarios, seed).into_iter().take(self.params.prompts).collect();
+        let attempts = attempts(&self.params, &scenarios, &wave, seed);
+        Some(attempts.iter().map(|attempt| attempt.row(&policy)).collect())
+    }
+
+    fn shares_model(&self, role: &str) -> bool {
+        role == "policy"
+    }
+}
+
+async fn waves(
     context: &Context,
     params: &Params,
-    scenarios: &'a [Scenario],
+    scenarios: &[Scenario],
     player: &mut Player,
-) -> Result<Vec<Group<'a>>> {
+) -> Result<Vec<Group>> {
     let mut order = choice::draw(scenarios, context.seed).into_iter();
-    let mut groups: Vec<Group<'_>> = Vec::new();
+    let mut groups: Vec<Group> = Vec::new();
     for _ in 0..=params.refill_waves {
         let informative = groups.iter().filter(|group| group.is_informative()).count();
         let wave: Vec<usize> = order.by_ref().take(params.prompts.saturating_sub(informative)).collect();
@@ -151,7 +193,6 @@ async fn waves<'a>(
         let mut trajectories = player.play(context, &attempts).await?.into_iter();
         groups.extend(wave.into_iter().map(|index| Group {
             index,
-            scenario: &scenarios[index],
             trajectories: trajectories.by_ref().take(params.group_size as usize).flatten().collect(),
         }));
     }
@@ -177,19 +218,6 @@ fn attempts<'a>(
     wave.iter().flat_map(of_group).collect()
 }
 
-/// Row names of the first wave.
-pub fn rows_needed(
-    params: &Map<String, Value>,
-    seed: u64,
-    inputs: &BTreeMap<String, Vec<Input>>,
-) -> Option<Vec<String>> {
-    let params: Params = typed(params).ok()?;
-    let policy = inputs.get("policy")?.first()?.digest;
-    let scenarios: Vec<Scenario> = data::read(&inputs.get("scenarios")?.first()?.path).ok()?;
-    let wave: Vec<usize> = choice::draw(&scenarios, seed).into_iter().take(params.prompts).collect();
-    Some(attempts(&params, &scenarios, &wave, seed).iter().map(|attempt| attempt.row(&policy)).collect())
-}
-
 impl Params {
     fn sampling(&self) -> Sampling {
         let Self { temperature, top_p, top_k, min_p, .. } = *self;
@@ -207,7 +235,7 @@ fn episode_seed(seed: u64, scenario: &Scenario, sample: u32) -> u64 {
         .seed()
 }
 
-fn metrics(groups: &[Group<'_>]) -> Metrics {
+fn metrics(groups: &[Group]) -> Metrics {
     let trajectories: Vec<&Trajectory> = groups.iter().flat_map(|group| &group.trajectories).collect();
     let episodes = trajectories.len() as f64;
     let mean = |of: &dyn Fn(&Trajectory) -> u32| {
@@ -233,7 +261,7 @@ fn metrics(groups: &[Group<'_>]) -> Metrics {
         metrics.insert("success".into(), right as f64 / known.len() as f64);
     }
     for end in End::ALL {
-        let ended = trajectories.iter().filter(|trajectory| trajectory.end == end.name()).count();
+        let ended = trajectories.iter().filter(|trajectory| trajectory.end() == Some(end)).count();
         metrics.insert(format!("ended_{end}"), ended as f64 / episodes);
     }
     metrics

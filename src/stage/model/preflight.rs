@@ -9,43 +9,40 @@ use super::{
 use crate::{
     chat::Chat,
     model::{ModelConfig, Weights},
-    stage::{
-        memory::Policy,
-        prospect::{Foreseen, Outlook, Prospect},
-    },
+    stage::preflight::{ExpectedOutput, ExpectedPolicy, Preflight, PreflightContext},
 };
 
 const CONFIG: &str = "config.json";
 
 /// For a folder, checks the configuration, the weight headers and the chat format. For a hub id, checks its
 /// syntax, and the configuration if the hub's cache has it.
-pub fn look(prospect: &Prospect<'_>) -> Outlook {
-    let mut outlook = Outlook::default();
-    if let Some(folder) = (prospect.finished)("policy") {
+pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
+    let mut preflight = Preflight::default();
+    if let Some(folder) = (context.finished)("policy") {
         return match ModelConfig::load(&folder) {
-            Ok(config) => outlook.with("policy", foreseen(config, &folder)),
-            Err(_) => outlook,
+            Ok(config) => preflight.with("policy", expected(config, &folder)),
+            Err(_) => preflight,
         };
     }
-    let Some(Params { from, revision }) = prospect.params(&mut outlook) else { return outlook };
-    let folder = Path::new(&from);
+    let Params { from, revision } = params;
+    let folder = Path::new(from);
     let (id, behind) = match from.split_once('@') {
         Some((id, behind)) => (id, Some(behind)),
         None => (from.as_str(), None),
     };
     if let Some(revision) = revision.clone().filter(|_| folder.is_absolute() || behind.is_some()) {
-        outlook.object("revision", ModelStageError::Revision { revision, id: !folder.is_absolute() });
-        return outlook;
+        preflight.error("revision", ModelStageError::Revision { revision, id: !folder.is_absolute() });
+        return preflight;
     }
     if folder.is_absolute() {
-        let config = look_into(folder, &mut outlook);
+        let config = look_into(folder, &mut preflight);
         return match config {
-            Some(config) => outlook.with("policy", foreseen(config, folder)),
-            None => outlook,
+            Some(config) => preflight.with("policy", expected(config, folder)),
+            None => preflight,
         };
     }
     let revision = behind.or(revision.as_deref()).unwrap_or("main");
-    if outlook.take("from", check_id(id, revision)).is_some() {
+    if preflight.check("from", check_id(id, revision)).is_some() {
         match Hub::from_env() {
             Ok(hub) => match hub.cached(id, revision) {
                 Ok(files) => {
@@ -53,27 +50,27 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
                     let folder = file.and_then(|path| path.parent());
                     let config = folder.and_then(|folder| Some((ModelConfig::load(folder).ok()?, folder)));
                     if let Some((config, folder)) = config {
-                        return outlook.with("policy", foreseen(config, folder));
+                        return preflight.with("policy", expected(config, folder));
                     }
                 }
-                Err(cause) if hub.offline => outlook.lack("from", cause),
+                Err(cause) if hub.offline => preflight.unavailable("from", cause),
                 Err(_) => {}
             },
-            Err(cause) => outlook.lack("from", cause),
+            Err(cause) => preflight.unavailable("from", cause),
         }
     }
-    outlook
+    preflight
 }
 
-fn foreseen(config: ModelConfig, folder: &Path) -> Foreseen {
-    Policy { config, adapter: None, folder: Some(folder.to_owned()) }.into()
+fn expected(config: ModelConfig, folder: &Path) -> ExpectedOutput {
+    ExpectedPolicy { config, adapter: None, folder: Some(folder.to_owned()) }.into()
 }
 
 /// Reports everything wrong with the folder that small files and the headers of large files show.
-fn look_into(folder: &Path, outlook: &mut Outlook) -> Option<ModelConfig> {
+fn look_into(folder: &Path, preflight: &mut Preflight) -> Option<ModelConfig> {
     if !folder.join(CONFIG).is_file() {
         let folder = folder.to_owned();
-        outlook.object(
+        preflight.error(
             "from",
             match folder.join("adapter_config.json").is_file() {
                 true => ModelStageError::Adapter { folder },
@@ -82,9 +79,9 @@ fn look_into(folder: &Path, outlook: &mut Outlook) -> Option<ModelConfig> {
         );
         return None;
     }
-    let config = outlook.take("from", ModelConfig::load(folder))?;
-    let fits = outlook.take("from", Weights::open(folder).and_then(|weights| weights.fit(&config)));
-    outlook.take("from", Chat::glance(folder));
+    let config = preflight.check("from", ModelConfig::load(folder))?;
+    let fits = preflight.check("from", Weights::open(folder).and_then(|weights| weights.fit(&config)));
+    preflight.check("from", Chat::glance(folder));
     // Weights that do not fit may claim any size, so make no estimate.
     fits.map(|()| config)
 }

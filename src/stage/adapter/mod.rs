@@ -7,12 +7,14 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::{
-    Context, Metrics,
-    memory::Policy,
+    Context, Metrics, StageError, StageKind,
+    kind::StageFuture,
     policy::{AdapterOf, PolicyFolder},
-    prospect::{Outlook, Prospect},
+    preflight::{ExpectedPolicy, Preflight, PreflightContext},
+    typed,
 };
 use crate::{
     error::{At, Class, Diagnostic, Result},
@@ -20,7 +22,7 @@ use crate::{
 };
 
 #[derive(Debug, Deserialize)]
-struct Params {
+pub(super) struct Params {
     from: PathBuf,
 }
 
@@ -72,50 +74,67 @@ fn check(from: &Path) -> Result<(), AdapterStageError> {
     }
 }
 
-/// Writes the folder `policy`.
-pub async fn run(context: &Context) -> Result<Metrics> {
-    let Params { from } = context.params()?;
-    check(&from)?;
-    let base = PolicyFolder::open(context.input("base")?, context)?;
-    if base.base.is_some() {
-        return Err(AdapterStageError::OnAdapter.into());
+pub struct AdapterStage(Params);
+
+impl AdapterStage {
+    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
+        typed(params).map(Self)
     }
-    let config = ModelConfig::load(base.model())?;
-    let adapter = Adapter::check(&config, &from)?;
-    let size = adapter.size(&config).unwrap_or_default();
-    let policy = context.output.join("policy");
-    let writing = |path: &Path| {
-        let path = path.to_owned();
-        move |source| ModelError::Write { path, source }
-    };
-    std::fs::create_dir_all(&policy).map_err(writing(&policy))?;
-    for file in ADAPTER_FILES {
-        let to = policy.join(file);
-        std::fs::copy(from.join(file), &to).map_err(writing(&to))?;
+
+    fn import(&self, context: &Context) -> Result<Metrics> {
+        let Self(Params { from }) = self;
+        check(from)?;
+        let base = PolicyFolder::open(context.input("base")?, context)?;
+        if base.base.is_some() {
+            return Err(AdapterStageError::OnAdapter.into());
+        }
+        let config = ModelConfig::load(base.model())?;
+        let adapter = Adapter::check(&config, from)?;
+        let size = adapter.size(&config).unwrap_or_default();
+        let policy = context.output("policy", "policy")?;
+        let writing = |path: &Path| {
+            let path = path.to_owned();
+            move |source| ModelError::Write { path, source }
+        };
+        std::fs::create_dir_all(&policy).map_err(writing(&policy))?;
+        for file in ADAPTER_FILES {
+            let to = policy.join(file);
+            std::fs::copy(from.join(file), &to).map_err(writing(&to))?;
+        }
+        AdapterOf { base: base.digest }.write(&policy).at(|| "the adapter".into())?;
+        let named = [("rank", adapter.rank as f64), ("parameters", size.values as f64)];
+        Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
-    AdapterOf { base: base.digest }.write(&policy).at(|| "the adapter".into())?;
-    let named = [("rank", adapter.rank as f64), ("parameters", size.values as f64)];
-    Ok(named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// Checks that the folder holds an adapter whose targets are layers of the base.
-pub fn look(prospect: &Prospect<'_>) -> Outlook {
-    let mut outlook = Outlook::default();
-    let Some(Params { from }) = prospect.params(&mut outlook) else { return outlook };
-    if outlook.take("from", check(&from)).is_none() {
-        return outlook;
+impl StageKind for AdapterStage {
+    fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
+        Box::pin(async { self.import(context) })
     }
-    let Some(adapter) = outlook.take("from", AdapterConfig::load(&from)) else { return outlook };
-    let Some(Policy { config, adapter: other, folder }) = prospect.policy("base").cloned() else {
-        return outlook;
-    };
-    if other.is_some() {
-        outlook.object("base", AdapterStageError::OnAdapter);
-        return outlook;
+
+    /// Checks that the folder holds an adapter whose targets are layers of the base.
+    fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
+        let Self(Params { from }) = self;
+        let mut preflight = Preflight::default();
+        if preflight.check("from", check(from)).is_none() {
+            return preflight;
+        }
+        let Some(adapter) = preflight.check("from", AdapterConfig::load(from)) else { return preflight };
+        let Some(ExpectedPolicy { config, adapter: other, folder }) = context.policy("base").cloned() else {
+            return preflight;
+        };
+        if other.is_some() {
+            preflight.error("base", AdapterStageError::OnAdapter);
+            return preflight;
+        }
+        preflight.check("from", adapter.targets.fit(&config));
+        let adapter = Some(adapter.size(&config).unwrap_or_default());
+        preflight.with("policy", ExpectedPolicy { config, adapter, folder })
     }
-    outlook.take("from", adapter.targets.fit(&config));
-    let adapter = Some(adapter.size(&config).unwrap_or_default());
-    outlook.with("policy", Policy { config, adapter, folder }.into())
+
+    fn adapter_base(&self) -> Option<&'static str> {
+        Some("base")
+    }
 }
 
 #[cfg(test)]
@@ -123,7 +142,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::stage::testing::context;
+    use crate::stage::testing::{self, context};
 
     fn fixture(name: &str) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/fixtures").join(name)
@@ -133,7 +152,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (context, _) =
             context("adapter", &[("base", base)], &folder.path().join("out"), json!({"from": from}));
-        let result = run(&context).await;
+        let result = testing::run(&context).await;
         (folder, result)
     }
 

@@ -3,19 +3,22 @@
 //! Calls no tools. It only reads, cleans and filters the lists.
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::{
-    Context, Metrics,
-    prospect::{Foreseen, Outlook, Prospect},
+    Context, Metrics, StageError, StageKind,
+    kind::StageFuture,
+    preflight::{ExpectedOutput, Preflight, PreflightContext},
+    typed,
 };
 use crate::{
-    data::{self, Tool},
+    data::Tool,
     error::{self, Class, Diagnostic, Interrupted, did_you_mean},
     mcp::{Session, tools_digest},
 };
 
 #[derive(Deserialize)]
-struct Params {
+pub(super) struct Params {
     /// Leave out tools that the server does not declare read-only.
     read_only: bool,
     /// Names of the tools to keep; empty keeps all.
@@ -66,45 +69,58 @@ impl Diagnostic for DiscoverError {
     }
 }
 
-pub async fn run(context: &Context) -> error::Result<Metrics> {
-    let params: Params = context.params()?;
-    let spec = context.server.as_ref().ok_or(DiscoverError::NoServer)?;
-    let visit = async {
-        let session = Session::connect(spec).await?;
-        let described = session.describe().await;
-        let notes = session.take_notes();
-        session.close().await;
-        described.map(|description| (description, notes))
-    };
-    let ((mut server, tools, resources), notes) = tokio::select! {
-        described = visit => described?,
-        () = context.cancel.cancelled() => return Err(Interrupted.into()),
-    };
-    notes.iter().for_each(|note| context.observer.note(note));
+pub struct Discover(Params);
 
-    let tools = params.filter(tools)?;
-    server.tools_digest = tools_digest(&tools).to_string();
-    let offered = tools.iter().filter(|tool| !tool.synthetic).count();
-    let metrics = Metrics::from([
-        ("tools".to_owned(), offered as f64),
-        ("resources".to_owned(), resources.len() as f64),
-    ]);
-    data::write(&context.output.join("server.parquet"), &[server])?;
-    data::write(&context.output.join("tools.parquet"), &tools)?;
-    data::write(&context.output.join("resources.parquet"), &resources)?;
-    Ok(metrics)
+impl Discover {
+    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
+        typed(params).map(Self)
+    }
+
+    async fn list(&self, context: &Context) -> error::Result<Metrics> {
+        let spec = context.server.as_ref().ok_or(DiscoverError::NoServer)?;
+        let visit = async {
+            let session = Session::connect(spec).await?;
+            let described = session.describe().await;
+            let notes = session.take_notes();
+            session.close().await;
+            described.map(|description| (description, notes))
+        };
+        let ((mut server, tools, resources), notes) = tokio::select! {
+            described = visit => described?,
+            () = context.cancel.cancelled() => return Err(Interrupted.into()),
+        };
+        notes.iter().for_each(|note| context.observer.note(note));
+
+        let tools = self.0.filter(tools)?;
+        server.tools_digest = tools_digest(&tools).to_string();
+        let offered = tools.iter().filter(|tool| !tool.synthetic).count();
+        let metrics = Metrics::from([
+            ("tools".to_owned(), offered as f64),
+            ("resources".to_owned(), resources.len() as f64),
+        ]);
+        context.write("server", &[server])?;
+        context.write("tools", &tools)?;
+        context.write("resources", &resources)?;
+        Ok(metrics)
+    }
 }
 
-/// Finds tools that are both allowed and denied.
-pub fn look(prospect: &Prospect<'_>) -> Outlook {
-    let mut outlook = Outlook::default();
-    let Some(params) = prospect.params::<Params>(&mut outlook) else { return outlook };
-    if let Some(name) = params.deny.iter().find(|name| params.allow.contains(name)) {
-        outlook.object("deny", DiscoverError::Both { name: name.clone() });
+impl StageKind for Discover {
+    fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, error::Result<Metrics>> {
+        Box::pin(self.list(context))
     }
-    match (prospect.finished)("tools") {
-        Some(table) => outlook.with("tools", Foreseen::Tools(table)),
-        None => outlook,
+
+    /// Finds tools that are both allowed and denied.
+    fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
+        let Self(params) = self;
+        let mut preflight = Preflight::default();
+        if let Some(name) = params.deny.iter().find(|name| params.allow.contains(name)) {
+            preflight.error("deny", DiscoverError::Both { name: name.clone() });
+        }
+        match (context.finished)("tools") {
+            Some(table) => preflight.with("tools", ExpectedOutput::Tools(table)),
+            None => preflight,
+        }
     }
 }
 
@@ -149,63 +165,23 @@ fn says_read_only(tool: &Tool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+    use std::{collections::BTreeMap, path::Path};
 
     use serde_json::json;
-    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::{
-        data::{Resource, Server},
-        engine::EngineSpec,
+        data::{self, Resource, Server},
         error::Result,
-        hash::Digest,
         mcp::{Limits, ServerSpec, State, Transport, demo::HttpServer},
-        progress::NoProgress,
-        stage::{Artifacts, Rows},
+        stage::testing,
     };
 
-    struct Nothing;
-
-    impl Artifacts for Nothing {
-        fn folder(&self, _: &Digest) -> Result<PathBuf> {
-            Err(DiscoverError::NoServer.into())
-        }
-    }
-
-    impl Rows for Nothing {
-        fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
-            Ok(BTreeMap::new())
-        }
-
-        fn record(&self, _: &str, _: &[u8]) -> Result<()> {
-            Ok(())
-        }
-    }
-
-    fn context(server: Option<ServerSpec>, output: PathBuf) -> Context {
-        let params = json!({"read_only": true, "allow": [], "deny": ["list_tables"]});
-        Context {
-            stage: "tools".into(),
-            params: params.as_object().cloned().unwrap(),
-            inputs: BTreeMap::new(),
-            output,
-            files: BTreeMap::new(),
-            seed: 0,
-            server,
-            engine: EngineSpec {
-                devices: vec!["cpu".into()],
-                threads: None,
-                dtype: None,
-                kv_cache_mib: None,
-            },
-            artifacts: Arc::new(Nothing),
-            rows: Arc::new(Nothing),
-            observer: Arc::new(NoProgress),
-            held: Arc::default(),
-            meter: Arc::default(),
-            cancel: CancellationToken::new(),
-        }
+    async fn discover(server: Option<ServerSpec>, output: &Path) -> Result<Metrics> {
+        let params = json!({"read_only": true, "deny": ["list_tables"]});
+        let (mut context, _) = testing::context("discover", &[], output, params);
+        context.server = server;
+        testing::run(&context).await
     }
 
     #[tokio::test]
@@ -216,7 +192,7 @@ mod tests {
         tokio::spawn(server.serve());
         let spec = ServerSpec { transport, state: State::ReadOnly, limits: Limits::default() };
         let folder = tempfile::tempdir().unwrap();
-        let metrics = run(&context(Some(spec), folder.path().to_owned())).await.unwrap();
+        let metrics = discover(Some(spec), folder.path()).await.unwrap();
 
         assert_eq!(metrics, Metrics::from([("tools".into(), 2.0), ("resources".into(), 0.0)]));
         let tools: Vec<Tool> = data::read(&folder.path().join("tools.parquet")).unwrap();
@@ -229,7 +205,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_run_without_a_server_has_nothing_to_discover() {
-        let error = run(&context(None, PathBuf::new())).await.unwrap_err();
+        let folder = tempfile::tempdir().unwrap();
+        let error = discover(None, folder.path()).await.unwrap_err();
         assert_eq!(error.code(), "discover::no_server");
     }
 

@@ -1,0 +1,361 @@
+//! Checks of a stage before it runs: why it would fail, and what is known of its outputs.
+//!
+//! [`StageKind::preflight`] sees the parameters and the expected outputs of earlier stages. It reads only what
+//! is needed to know that the stage would fail: headers, configurations, tasks up to a megabyte.
+//! [`Severity::Error`] depends only on what is in the stage's key, so a stage with a result has none.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+#[cfg(doc)]
+use super::StageKind;
+use super::{
+    Card, SharedModels,
+    kind::ExpectedOutputs,
+    scenarios::{Families, ScenarioError},
+};
+use crate::{
+    chat::{ChatError, Vocabulary},
+    engine::EngineSpec,
+    error::Failure,
+    hash::Digest,
+    model::{AdapterSize, ModelConfig},
+};
+
+/// What is known of an artifact that does not exist yet.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ExpectedOutput {
+    Policy(Arc<ExpectedPolicy>),
+    Scenarios(ExpectedScenarios),
+    /// The table of a server's tools.
+    Tools(PathBuf),
+    Episodes(ExpectedEpisodes),
+    Unknown,
+}
+
+impl ExpectedOutput {
+    /// Types of artifacts that preflight checks know something about.
+    pub const TYPES: [&str; 4] = ["policy", "scenarios", "tools", "trajectories"];
+
+    pub fn policy(&self) -> Option<&ExpectedPolicy> {
+        match self {
+            Self::Policy(policy) => Some(policy.as_ref()),
+            _ => None,
+        }
+    }
+
+    pub fn scenarios(&self) -> Option<&ExpectedScenarios> {
+        match self {
+            Self::Scenarios(scenarios) => Some(scenarios),
+            _ => None,
+        }
+    }
+}
+
+/// A policy before it is loaded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExpectedPolicy {
+    pub config: ModelConfig,
+    /// The size of its adapter, if it is one.
+    pub adapter: Option<AdapterSize>,
+    /// Where its model's tokenizer and template are, if they exist yet.
+    pub folder: Option<PathBuf>,
+}
+
+impl From<ExpectedPolicy> for ExpectedOutput {
+    fn from(policy: ExpectedPolicy) -> Self {
+        Self::Policy(Arc::new(policy))
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpectedScenarios {
+    /// Task texts.
+    pub texts: Arc<[String]>,
+    /// Number with a known answer.
+    pub answered: usize,
+    /// Number with a reference solution.
+    pub solved: usize,
+    /// Number of tasks in the other split.
+    pub others: usize,
+}
+
+impl ExpectedScenarios {
+    pub fn count(&self) -> usize {
+        self.texts.len()
+    }
+}
+
+/// Upper bounds of a table of trajectories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpectedEpisodes {
+    pub count: usize,
+    /// Tokens of the longest.
+    pub longest: usize,
+}
+
+/// Expected content of a stage's inputs by role, with their names. Lacks roles that are not given.
+pub type ExpectedInputs = BTreeMap<String, Vec<(String, ExpectedOutput)>>;
+
+/// What a preflight check may use.
+pub struct PreflightContext<'a> {
+    pub card: &'a Card,
+    /// The stage's seed; 0 for kinds without one.
+    pub seed: u64,
+    pub inputs: &'a ExpectedInputs,
+    pub engine: &'a EngineSpec,
+    /// Finds an output of this stage if it is finished.
+    pub finished: &'a dyn Fn(&str) -> Option<PathBuf>,
+    pub cache: &'a PreflightCache,
+}
+
+/// Files that preflight checks of a plan read only once.
+#[derive(Default)]
+pub struct PreflightCache {
+    tokenizers: SharedModels,
+    /// Valid declarations.
+    families: RefCell<BTreeSet<PathBuf>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// The stage would fail on every machine.
+    Error,
+    /// This machine lacks something.
+    Unavailable,
+    /// The stage runs, but the user should know this.
+    Note,
+}
+
+#[derive(Debug)]
+pub struct Finding {
+    pub severity: Severity,
+    /// The parameter, role or section key that caused it.
+    pub about: Option<&'static str>,
+    pub cause: Failure,
+}
+
+/// Result of checking a stage.
+#[derive(Debug, Default)]
+pub struct Preflight {
+    pub findings: Vec<Finding>,
+    pub outputs: ExpectedOutputs,
+}
+
+impl Preflight {
+    pub fn error(&mut self, about: &'static str, cause: impl Into<Failure>) {
+        self.add(Severity::Error, about, cause);
+    }
+
+    pub fn unavailable(&mut self, about: &'static str, cause: impl Into<Failure>) {
+        self.add(Severity::Unavailable, about, cause);
+    }
+
+    pub fn note(&mut self, about: &'static str, cause: impl Into<Failure>) {
+        self.add(Severity::Note, about, cause);
+    }
+
+    fn add(&mut self, severity: Severity, about: &'static str, cause: impl Into<Failure>) {
+        self.findings.push(Finding { severity, about: Some(about), cause: cause.into() });
+    }
+
+    /// A single finding about the stage as a whole.
+    pub fn of(severity: Severity, cause: impl Into<Failure>) -> Self {
+        let finding = Finding { severity, about: None, cause: cause.into() };
+        Self { findings: vec![finding], outputs: BTreeMap::new() }
+    }
+
+    /// Adds the error, if any.
+    pub fn check<T>(&mut self, about: &'static str, found: Result<T, impl Into<Failure>>) -> Option<T> {
+        found.map_err(|cause| self.error(about, cause)).ok()
+    }
+
+    #[must_use]
+    pub fn with(mut self, port: &'static str, expected: impl Into<ExpectedOutput>) -> Self {
+        self.outputs.insert(port, expected.into());
+        self
+    }
+}
+
+impl PreflightContext<'_> {
+    /// The single policy in this role, if known.
+    pub fn policy(&self, role: &str) -> Option<&ExpectedPolicy> {
+        self.inputs.get(role)?.first()?.1.policy()
+    }
+
+    /// The scenarios, if known.
+    pub fn scenarios(&self) -> Option<&ExpectedScenarios> {
+        self.inputs.get("scenarios")?.first()?.1.scenarios()
+    }
+
+    /// The table of tools, if it exists.
+    pub fn tools(&self) -> Option<&Path> {
+        match self.inputs.get("tools")?.first()? {
+            (_, ExpectedOutput::Tools(path)) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// The tokenizer in this folder.
+    pub fn vocabulary(&self, folder: &Path) -> Result<Arc<Vocabulary>, ChatError> {
+        let name = Digest::of(folder.as_os_str().as_encoded_bytes());
+        self.cache.tokenizers.vocabulary(name, folder)
+    }
+
+    /// Reads a declaration of families, unless already read.
+    pub fn check_families(&self, file: &Path) -> Result<(), ScenarioError> {
+        let mut known = self.cache.families.borrow_mut();
+        if !known.contains(file) {
+            Families::load(file)?;
+            known.insert(file.to_owned());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, Value, json};
+
+    use super::*;
+    use crate::{
+        model::{AdapterConfig, Design, ModelConfig, kernels::Heads},
+        stage::{Cards, kind},
+    };
+
+    fn policy(vocabulary: usize, rank: Option<usize>) -> ExpectedOutput {
+        let config = ModelConfig {
+            vocabulary,
+            hidden: 32,
+            intermediate: 64,
+            layers: 2,
+            heads: Heads { query: 4, kv: 2, dim: 8 },
+            context: 128,
+            rope_theta: 10_000.0,
+            norm_epsilon: 1e-6,
+            tied: true,
+            design: Design::default(),
+        };
+        let adapter = rank.map(|rank| AdapterConfig::new(rank, 1.0).size(&config).unwrap());
+        ExpectedPolicy { config, adapter, folder: None }.into()
+    }
+
+    fn tasks(count: usize, answered: usize) -> ExpectedScenarios {
+        ExpectedScenarios {
+            texts: (0..count).map(|task| task.to_string()).collect(),
+            answered,
+            solved: 0,
+            others: 0,
+        }
+    }
+
+    /// Checks a kind with these inputs and parameters, over its card's defaults.
+    fn preflight(kind: &str, inputs: &[(&str, ExpectedOutput)], params: Value) -> (Vec<String>, Preflight) {
+        let card = Cards::new(None).get(kind).unwrap().unwrap();
+        let defaults =
+            card.params.iter().filter_map(|(name, param)| Some((name.clone(), param.default.clone()?)));
+        let params: Map<String, Value> =
+            defaults.chain(params.as_object().cloned().unwrap_or_default()).collect();
+        let named = |(role, expected): &(&str, ExpectedOutput)| {
+            ((*role).to_owned(), vec![((*role).to_owned(), expected.clone())])
+        };
+        let inputs = inputs.iter().map(named).collect();
+        let engine =
+            EngineSpec { devices: vec!["cpu".into()], threads: Some(2), dtype: None, kv_cache_mib: Some(1) };
+        let context = PreflightContext {
+            card: &card,
+            seed: 1,
+            inputs: &inputs,
+            engine: &engine,
+            finished: &|_| None,
+            cache: &PreflightCache::default(),
+        };
+        let preflight = kind::stage(&card, &params).unwrap().preflight(&context);
+        let errors = preflight.findings.iter().filter(|found| found.severity == Severity::Error);
+        let text = |found: &Finding| format!("{}: {}", found.about.unwrap_or("-"), found.cause);
+        (errors.map(text).collect(), preflight)
+    }
+
+    fn check(kind: &str, inputs: &[(&str, ExpectedOutput)], params: Value, expected: &[&str]) {
+        assert_eq!(preflight(kind, inputs, params.clone()).0, expected, "{kind} {params}");
+    }
+
+    #[test]
+    fn parameters_of_an_update_that_do_not_fit_together_are_errors() {
+        let reads = [("policy", policy(100, None))];
+        check("grpo", &reads, json!({}), &[]);
+        check("grpo", &reads, json!({ "targets": ["v_proj", "nothing"] }), &[]);
+        check("grpo", &reads, json!({ "beta2": 1.0 }), &["beta2: `beta2` is 1, and should be below 1"]);
+        let two = [("policy", policy(100, None)), ("reference", policy(90, None))];
+        let vocabulary = "reference: the reference has a vocabulary of 90 tokens, the policy one of 100";
+        check("grpo", &two, json!({ "kl": 0.1 }), &[vocabulary]);
+        // An adapter's targets were fixed when it was created.
+        check("grpo", &[("policy", policy(100, Some(8)))], json!({ "targets": ["nothing"] }), &[]);
+        // Nothing to check if the model is not known yet.
+        check("grpo", &[("policy", ExpectedOutput::Unknown)], json!({ "targets": ["nothing"] }), &[]);
+    }
+
+    #[test]
+    fn the_rank_of_the_adapter_that_an_update_writes_is_known_beforehand() {
+        let rank = |from: Option<usize>, params: Value| {
+            let (_, preflight) = preflight("grpo", &[("policy", policy(100, from))], params);
+            let Some(ExpectedOutput::Policy(policy)) = preflight.outputs.get("policy") else {
+                panic!("a policy")
+            };
+            policy.adapter.map(|size| size.ranks)
+        };
+        // On seven linear layers of two decoder layers.
+        assert_eq!(rank(None, json!({ "rank": 4 })), Some(2 * 7 * 4));
+        assert_eq!(rank(None, json!({ "rank": 4, "targets": ["q_proj"] })), Some(2 * 4));
+        assert_eq!(rank(Some(8), json!({ "rank": 4 })), Some(2 * 7 * 8), "the adapter is trained further");
+        assert_eq!(rank(None, json!({ "lora": false })), None);
+    }
+
+    #[test]
+    fn a_new_model_with_an_impossible_shape_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let families = folder.path().join("f.toml");
+        let sqlite = concat!(env!("CARGO_MANIFEST_DIR"), "/pipelines/sqlite.families.toml");
+        std::fs::copy(sqlite, &families).unwrap();
+        let with = |params: Value| {
+            let mut all = json!({ "families": families });
+            all.as_object_mut().unwrap().extend(params.as_object().unwrap().clone());
+            preflight("warmup", &[], all).0
+        };
+        assert_eq!(with(json!({})), [""; 0]);
+        assert!(with(json!({ "heads": 3 }))[0].starts_with("heads: no decoder has this shape: query heads"));
+        assert!(
+            with(json!({ "vocabulary": 300, "phrases": 64 }))[0]
+                .starts_with("vocabulary: a vocabulary of 300")
+        );
+        let solved = [("scenarios", ExpectedOutput::Scenarios(tasks(3, 3)))];
+        let errors = preflight("warmup", &solved, json!({ "families": families })).0;
+        assert!(errors[0].starts_with("scenarios: there is nothing to show"), "{errors:?}");
+        std::fs::write(&families, "nonsense").unwrap();
+        assert!(with(json!({}))[0].starts_with("families: f.toml: "));
+    }
+
+    #[test]
+    fn only_the_beginning_of_a_long_file_of_tasks_is_checked() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tasks.jsonl");
+        let line =
+            |task: usize| format!("{{\"task\": \"task {task} {}\", \"answer\": 1}}\n", "x".repeat(100));
+        let good: String = (0..10_000).map(line).collect();
+        let tasks = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            preflight("scenarios", &[], json!({ "source": "file", "file": file }))
+        };
+        let (errors, preflight) = tasks(&good[..line(0).len() * 10]);
+        assert_eq!((errors, preflight.outputs.len()), (Vec::new(), 2));
+        let (errors, preflight) = tasks(&good);
+        assert_eq!((errors, preflight.outputs.len()), (Vec::new(), 0), "their number is unknown");
+        assert!(tasks(&format!("what\n{good}")).0[0].starts_with("file: tasks.jsonl: 1 bad task"));
+        assert_eq!(tasks(&format!("{good}what\n")).0, [""; 0], "that is for the stage itself");
+        assert_eq!(tasks(&format!("[{}]", "1,".repeat(1 << 20))).0, [""; 0]);
+    }
+}
