@@ -152,16 +152,16 @@ impl Export {
         let adapted = policy.join("adapter_config.json").is_file();
         let base = if adapted { self.base_of(&policy, &store)? } else { None };
         let base_folder = base.as_ref().map(|(folder, _)| folder.as_path());
-        let kind = if adapted && !self.merge { "adapter" } else { "model" };
+        let form = if adapted && !self.merge { "adapter" } else { "model" };
         let model = if adapted { base_folder } else { Some(policy.as_path()) };
         let replaced = model.and_then(replaced_template);
-        let name = match kind {
+        let name = match form {
             "adapter" => self.base_name(base.as_ref(), &store)?,
             _ => None,
         };
         let copied = base_folder.filter(|_| name.as_ref().is_some_and(|name| name.copied));
         self.whole(|folder| {
-            match (base_folder, kind) {
+            match (base_folder, form) {
                 (Some(base), "model") => merge(base, &policy, folder)?,
                 (None, "model") => copy_model(&policy, folder)?,
                 _ => {
@@ -169,7 +169,7 @@ impl Export {
                     copy_adapter(&policy, named, folder)?;
                 }
             }
-            let mut written = (kind == "model").then(|| folder.to_owned());
+            let mut written = (form == "model").then(|| folder.to_owned());
             if let Some(base) = copied {
                 let inner = folder.join(BASE);
                 std::fs::create_dir(&inner)
@@ -182,7 +182,7 @@ impl Export {
                 _ => Ok(()),
             }
         })?;
-        let notice = replaced.map(|(notice, _)| match (kind, copied) {
+        let notice = replaced.map(|(notice, _)| match (form, copied) {
             ("model", _) => format!("{notice}, and written as its chat_template.jinja"),
             (_, Some(_)) => format!("{notice}, and written as {BASE}/chat_template.jinja"),
             _ => format!("{notice}; `--merge` writes it beside the model"),
@@ -191,12 +191,12 @@ impl Export {
             OutputFormat::Json => {
                 let (run, stage) = of.map(|(run, stage)| (run.id, stage)).unzip();
                 printer.json(&json!({
-                    "policy": policy, "run": run, "stage": stage, "kind": kind, "out": self.out, "base": name,
+                    "policy": policy, "run": run, "stage": stage, "kind": form, "out": self.out, "base": name,
                     "notice": notice,
                 }));
             }
             OutputFormat::Human => {
-                printer.data(&format!("{kind} written to {}", self.out.display()));
+                printer.data(&format!("{form} written to {}", self.out.display()));
                 let source = of.map(|(run, stage)| source_text(&run, &stage));
                 let name = name.map(|base| base.text(&self.out));
                 for line in source.into_iter().chain(name).chain(notice) {
