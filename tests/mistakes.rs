@@ -203,7 +203,7 @@ fn a_run_without_mistakes_is_planned_without_a_word() {
 }
 
 #[test]
-fn every_mistake_is_told_by_plan_and_by_run_before_anything_is_worked() {
+fn plan_and_run_report_every_mistake_before_any_stage_runs() {
     let mut all = String::new();
     for (name, change) in MISTAKES {
         let project = own();
@@ -240,7 +240,7 @@ const NOTES: &[(&str, Change)] = &[
 ];
 
 #[test]
-fn what_may_go_wrong_is_noted_by_plan_and_run_and_hinders_neither() {
+fn plan_and_run_note_possible_problems_and_continue() {
     let mut all = String::new();
     for (name, change) in NOTES {
         let project = own();

@@ -136,7 +136,7 @@ fn a_mistake_of_the_card_is_not_tried_again() {
     project.write("stages/flaky/card.toml", &card);
     let failed = project.mcprl(&["run", "run.toml"]);
     assert!(!failed.err.contains("retry"), "{}", failed.err);
-    assert!(failed.err.contains("hint: is the program installed, and is the name right?"), "{}", failed.err);
+    assert!(failed.err.contains("hint: check the name, and that the program is installed"), "{}", failed.err);
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Diagnostic for StageCommandError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Unknown { near: Some(near), .. } => format!("did you mean \"{near}\"?"),
-            Self::Unknown { near: None, .. } => "`mcprl stage list` shows the kinds there are".into(),
+            Self::Unknown { near: None, .. } => "`mcprl stage list` lists all kinds".into(),
             Self::Exists(_) => "remove it first to start from the built-in card again".into(),
         })
     }

@@ -84,7 +84,7 @@ impl CommandStage {
             }
         };
         if !lines.rest(context, LAST_LINES).await {
-            context.observer.note("the program has ended and left others running, which are ended now");
+            context.observer.note("the program left child processes running; they are terminated");
             group.terminate();
             if !lines.rest(context, GRACE).await {
                 group.kill();
@@ -128,16 +128,16 @@ impl StageKind for CommandStage {
 fn check(card: &Card) -> Result<(), StageError> {
     let command = || card.command.join(" ");
     let program = card.command.first().map(String::as_str).unwrap_or_default();
-    let beside = card.folder.as_deref().filter(|_| card.code.contains_key(program));
+    let own_folder = card.folder.as_deref().filter(|_| card.code.contains_key(program));
     let no_code = |word: &str| {
         let file = if Path::new(word).is_absolute() { word.to_owned() } else { card.shown(word) };
         StageError::NoCode { command: command(), file }
     };
-    if beside.is_none() && program.contains('/') && Path::new(program).is_relative() {
+    if own_folder.is_none() && program.contains('/') && Path::new(program).is_relative() {
         // It would start in an empty folder.
         return Err(no_code(program));
     }
-    match beside {
+    match own_folder {
         Some(folder) => find_program(&folder.join(program).to_string_lossy(), None)
             .map_err(|_| StageError::NotExecutable { command: command(), file: card.shown(program) }),
         None => {

@@ -23,9 +23,9 @@ pub enum StageError {
     },
     #[error("parameter `{name}`: {problem}")]
     Param { name: String, problem: String },
-    #[error("no artifact was given as `{role}`")]
+    #[error("missing input `{role}`")]
     NoInput { role: String },
-    #[error("several artifacts were given as `{role}`")]
+    #[error("input `{role}` takes one artifact, found several")]
     ManyInputs { role: String },
     #[error("the card declares no output `{port}` of type {artifact}")]
     NoPort { port: String, artifact: String },
@@ -37,7 +37,7 @@ pub enum StageError {
         #[source]
         source: std::io::Error,
     },
-    #[error("`{command}` needs {file}, which is not there")]
+    #[error("`{command}` needs {file}, which does not exist")]
     NoCode { command: String, file: String },
     #[error("cannot start `{command}`: {file} is not executable")]
     NotExecutable { command: String, file: String },
@@ -73,12 +73,12 @@ impl Diagnostic for StageError {
                 "an edited card of a built-in kind keeps its outputs; `mcprl stage show KIND` lists them"
                     .into()
             }
-            Self::NotBuiltIn { .. } => "`mcprl stage list` shows the kinds there are".into(),
+            Self::NotBuiltIn { .. } => "`mcprl stage list` lists all kinds".into(),
             Self::Start { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
-                "may this user run the program? `chmod +x` makes a script executable".into()
+                "check that you may run the program; `chmod +x` makes a script executable".into()
             }
-            Self::Start { .. } => "is the program installed, and is the name right?".into(),
-            Self::NoCode { .. } => "files that a command names stand beside its card".into(),
+            Self::Start { .. } => "check the name, and that the program is installed".into(),
+            Self::NoCode { .. } => "a file that a command names belongs into the card's folder".into(),
             Self::NotExecutable { file, .. } => {
                 format!("`chmod +x {file}`, or begin the card's `command` with its interpreter")
             }

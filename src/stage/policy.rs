@@ -46,13 +46,13 @@ pub enum PolicyError {
         #[source]
         source: std::io::Error,
     },
-    #[error("{path} does not name the model the adapter sits on")]
+    #[error("{path} does not name the adapter's base model")]
     NoBase {
         path: PathBuf,
         #[source]
         source: serde_json::Error,
     },
-    #[error("{path} holds neither config.json nor policy.json")]
+    #[error("{path} contains neither config.json nor policy.json")]
     NotAPolicy { path: PathBuf },
 }
 

@@ -27,12 +27,12 @@ impl SharedModels {
     /// The tokenizer of a model, from this folder. Read only once, even with concurrent callers.
     pub fn vocabulary(&self, model: Digest, folder: &Path) -> Result<Arc<Vocabulary>, ChatError> {
         let cell = lock(&self.vocabularies).entry(model).or_default().clone();
-        let mut held = lock(&cell);
-        if let Some(vocabulary) = &*held {
+        let mut slot = lock(&cell);
+        if let Some(vocabulary) = &*slot {
             return Ok(vocabulary.clone());
         }
         let vocabulary = Arc::new(Vocabulary::of(folder)?);
-        *held = Some(vocabulary.clone());
+        *slot = Some(vocabulary.clone());
         Ok(vocabulary)
     }
 

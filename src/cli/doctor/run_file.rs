@@ -74,7 +74,7 @@ fn server(spec: &ServerSpec) -> Finding {
             if names.is_empty() {
                 let text = format!("{} lists no tools", spec.transport);
                 return Finding {
-                    todo: Some("an agent is trained on tools; a server without any has none to learn".into()),
+                    todo: Some("there is nothing to learn on a server without tools".into()),
                     ..Finding::new("server", Verdict::Bad, text)
                 };
             }

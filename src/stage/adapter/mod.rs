@@ -28,11 +28,11 @@ pub(super) struct Params {
 
 #[derive(Debug, thiserror::Error)]
 enum AdapterStageError {
-    #[error("there is no folder \"{from}\"")]
+    #[error("no folder \"{from}\"")]
     NotAFolder { from: PathBuf },
     #[error("{folder} has no {file}")]
     NoFile { folder: PathBuf, file: &'static str },
-    #[error("the base is an adapter itself")]
+    #[error("`base` is itself an adapter")]
     OnAdapter,
 }
 
@@ -48,11 +48,11 @@ impl Diagnostic for AdapterStageError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::NotAFolder { .. } => {
-                "an adapter is read from a folder, relative to the run file; fetch one of the hub first"
+                "an adapter is read from a folder, relative to the run file; download it from the hub first"
                     .into()
             }
             Self::NoFile { file, .. } => {
-                format!("PEFT's `save_pretrained` writes {file}; older .bin files have to be saved anew")
+                format!("PEFT's `save_pretrained` writes {file}; older .bin files must be saved again")
             }
             Self::OnAdapter => "name the stage of the model that both were trained on".into(),
         })
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_files_are_taken_as_they_are_with_the_name_of_their_model() {
+    async fn the_files_are_copied_with_a_reference_to_their_model() {
         let (from, base) = (fixture("qwen3-tiny-lora"), fixture("qwen3-tiny"));
         let (folder, metrics) = taken(&from, &base).await;
         let metrics = metrics.unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_adapter_of_another_model_and_what_is_no_adapter_are_refused() {
+    async fn adapters_of_other_models_and_other_folders_are_refused() {
         let code = |(_, result): (tempfile::TempDir, Result<Metrics>)| result.unwrap_err().code();
         let (from, base) = (fixture("qwen3-tiny-lora"), fixture("qwen3-tiny"));
         assert_eq!(code(taken(&from, &fixture("families/llama")).await), "model::adapter");

@@ -29,9 +29,9 @@ pub(super) struct Params {
 
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoverError {
-    #[error("there is no server to discover")]
+    #[error("no [server] to discover")]
     NoServer,
-    #[error("`{list}` names `{name}`, which is no tool of the server")]
+    #[error("`{list}` names `{name}`, which is not a tool of the server")]
     UnknownTool { list: &'static str, name: String, meant: Option<String> },
     #[error("`{name}` is in both `allow` and `deny`")]
     Both { name: String },
@@ -51,12 +51,10 @@ impl Diagnostic for DiscoverError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Both { .. } => Some("take it out of one of them".into()),
+            Self::Both { .. } => Some("remove it from one of them".into()),
             Self::NoServer => Some("add a [server] table with a `command` or a `url`".into()),
             Self::UnknownTool { meant, .. } => meant.as_ref().map(|name| format!("did you mean `{name}`?")),
-            Self::NoTools { listed: 0 } => {
-                Some("an agent is trained on tools; a server without any has none to learn".into())
-            }
+            Self::NoTools { listed: 0 } => Some("there is nothing to learn on a server without tools".into()),
             Self::NoTools { .. } => Some("loosen `read_only`, `allow` or `deny`".into()),
         }
     }
@@ -185,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_server_offers_is_written_down() {
+    async fn tools_and_resources_of_the_server_are_written() {
         let server = HttpServer::bind("sqlite", "127.0.0.1:0".parse().unwrap()).await.unwrap();
         let transport =
             Transport::Http { url: server.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
@@ -204,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_run_without_a_server_has_nothing_to_discover() {
+    async fn discovery_needs_a_server() {
         let folder = tempfile::tempdir().unwrap();
         let error = discover(None, folder.path()).await.unwrap_err();
         assert_eq!(error.code(), "discover::no_server");
@@ -246,10 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_cannot_be_meant_is_refused() {
+    fn a_filter_that_matches_nothing_is_an_error() {
         let refused = |read_only, allow: &[&str], deny: &[&str]| check(read_only, allow, deny).unwrap_err();
-        insta::assert_snapshot!(refused(false, &[], &["db_dorp"]), @"`deny` names `db_dorp`, which is no tool of the server; did you mean `db_drop`?");
+        insta::assert_snapshot!(refused(false, &[], &["db_dorp"]), @"`deny` names `db_dorp`, which is not a tool of the server; did you mean `db_drop`?");
         insta::assert_snapshot!(refused(true, &["db_drop"], &[]), @"no tool is left: the server lists 3; loosen `read_only`, `allow` or `deny`");
-        insta::assert_snapshot!(refused(false, &["complete_task"], &[]), @"`allow` names `complete_task`, which is no tool of the server; ");
+        insta::assert_snapshot!(refused(false, &["complete_task"], &[]), @"`allow` names `complete_task`, which is not a tool of the server; ");
     }
 }

@@ -43,15 +43,15 @@ pub(super) struct Params {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum EvalError {
-    #[error("there is nothing to play: `greedy` is false and `samples` is 0")]
+    #[error("no episodes to evaluate: `greedy` is false and `samples` is 0")]
     NothingToPlay,
     #[error("{}", if *scenarios == 0 {
-        "no scenario is held out to be examined on".to_owned()
+        "no held-out scenarios to evaluate on".to_owned()
     } else {
         format!("none of the {scenarios} scenarios has a known answer")
     })]
     NoTruth { scenarios: usize },
-    #[error("only {known} of the {scenarios} scenarios have a known answer, and the others are left out")]
+    #[error("only {known} of the {scenarios} scenarios have a known answer; the others are left out")]
     LittleTruth { known: usize, scenarios: usize },
     #[error("the server was lost in {lost} of {episodes} episodes, and no scenario is left to compare on")]
     ServerLost { lost: usize, episodes: usize },
@@ -71,12 +71,14 @@ impl Diagnostic for EvalError {
         Some(match self {
             Self::NothingToPlay => "set `samples` to 1 or more".into(),
             Self::NoTruth { scenarios: 0 } => {
-                "raise heldout_share, or give tasks `\"split\": \"heldout\"`".into()
+                "raise `heldout_share`, or give tasks `\"split\": \"heldout\"`".into()
             }
             Self::NoTruth { .. } | Self::LittleTruth { .. } => {
-                "give scenarios an `answer`: a policy is examined by what is known to be right".into()
+                "give scenarios an `answer`: evaluation compares answers with known ones".into()
             }
-            Self::ServerLost { .. } => "start the server by hand and call a tool: does it stay up?".into(),
+            Self::ServerLost { .. } => {
+                "start the server by hand, call a tool, and check that it keeps running".into()
+            }
         })
     }
 }

@@ -38,7 +38,7 @@ fn params(greedy: bool, samples: u32) -> Params {
 }
 
 #[test]
-fn the_policy_named_base_is_the_baseline_wherever_it_stands() {
+fn the_policy_named_base_is_the_baseline_in_any_position() {
     let named = |names: &[&str]| -> Vec<Input> {
         let input =
             |name: &&str| Input { name: (*name).to_owned(), digest: Digest::of(b""), path: "policy".into() };
@@ -263,7 +263,7 @@ async fn policies_sit_the_same_exam_on_a_live_server() {
 }
 
 #[tokio::test]
-async fn an_exam_is_the_same_bytes_whatever_goes_on_at_once_and_however_often_it_was_stopped() {
+async fn an_evaluation_gives_the_same_bytes_at_any_concurrency_and_after_interruptions() {
     let hall = Hall::open().await;
     let first = hall.context("first", 2, 8);
     testing::run(&first).await.unwrap();

@@ -94,15 +94,15 @@ impl Learner {
         trainer.dropout = dropout.map(|rate| (rate, context.seed));
         let path = policy.folder.join(OPTIMIZER);
         // An imported adapter has none.
-        let goes_on = path.is_file() && (policy.base.is_some() || adapter.is_none());
-        if goes_on {
+        let continues = path.is_file() && (policy.base.is_some() || adapter.is_none());
+        if continues {
             match trainer.resume_optimizer(&read_safetensors(&path)?)? {
                 Resumed::GoesOn => {}
                 Resumed::Foreign => context.observer.note(
-                    "the policy was trained with another optimizer, whose state is not taken up: this one begins anew",
+                    "the policy was trained with another optimizer; the state of this one starts from zero",
                 ),
                 Resumed::Damaged => {
-                    let reason = "the optimiser's state does not fit the policy".into();
+                    let reason = "the optimizer state does not fit the policy".into();
                     return Err(ModelError::Adapter { path, reason }.into());
                 }
             }

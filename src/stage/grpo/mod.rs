@@ -150,7 +150,7 @@ impl Params {
 enum GrpoError {
     #[error("trajectory {id} has {tokens} tokens, {sampled} flags and {logprobs} log-probabilities")]
     Ragged { id: String, tokens: usize, sampled: usize, logprobs: usize },
-    #[error("the rows of trajectory {id} do not follow each other within its {tokens} tokens")]
+    #[error("trajectory {id} has row_starts that do not fit its {tokens} tokens")]
     Rows { id: String, tokens: usize },
     #[error(
         "sampling and scoring differ by {gap:.2e} nats: the policy that acted is not the one that learns"
@@ -189,7 +189,8 @@ impl Diagnostic for GrpoError {
                     .into()
             }
             Self::Mismatch { .. } => {
-                "were the rollouts made on another machine or with other kernels? roll out again".into()
+                "the rollouts may come from another machine or other kernels; run the rollout stage again"
+                    .into()
             }
             Self::NoReference { .. } => "name one, as in `reference = \"base\"`, or set `kl = 0`".into(),
             Self::Decay { .. } => "AdamW's decays are usually 0.9 and 0.95 to 0.999".into(),
@@ -238,7 +239,7 @@ impl Grpo {
         let has_terms = |rollout: &Rollout<'_>| rollout.has_terms;
         if !groups.iter().flatten().any(has_terms) {
             context.observer.note(&format!(
-                "nothing is learned from these episodes: in none of {} groups did attempts earn different rewards",
+                "these episodes give no gradient: in all {} groups, every attempt earned the same reward",
                 signal.groups
             ));
         }

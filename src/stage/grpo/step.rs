@@ -27,7 +27,7 @@ pub struct Row<'r, 'a> {
     pub rollout: &'r Rollout<'a>,
     /// Sampled tokens in the rollout's earlier rows.
     pub before: usize,
-    held: data::Row<'a>,
+    data: data::Row<'a>,
 }
 
 impl<'a> Rollout<'a> {
@@ -37,9 +37,9 @@ impl<'a> Rollout<'a> {
     }
 
     fn rows(&self) -> impl Iterator<Item = Row<'_, 'a>> {
-        self.trajectory.rows().scan(0, |before, held| {
-            let row = Row { rollout: self, before: *before, held };
-            *before += held.sampled.iter().skip(1).filter(|sampled| **sampled).count();
+        self.trajectory.rows().scan(0, |before, data| {
+            let row = Row { rollout: self, before: *before, data };
+            *before += data.sampled.iter().skip(1).filter(|sampled| **sampled).count();
             Some(row)
         })
     }
@@ -130,7 +130,7 @@ pub fn cut<'r, 'a>(groups: &[&'r [Rollout<'a>]], tokens: usize, shares: usize) -
         groups.iter().map(with_terms).filter(|rows| !rows.is_empty()).collect();
     let of_share = |rows: &[Vec<Row<'r, 'a>>]| -> Vec<Vec<Row<'r, 'a>>> {
         let sequences: Vec<Vec<&[u32]>> =
-            rows.iter().map(|group| group.iter().map(|row| row.held.tokens).collect()).collect();
+            rows.iter().map(|group| group.iter().map(|row| row.data.tokens).collect()).collect();
         let batches = pack(&sequences, tokens).into_iter();
         batches.map(|batch| batch.iter().map(|(group, member)| rows[*group][*member]).collect()).collect()
     };
@@ -139,7 +139,8 @@ pub fn cut<'r, 'a>(groups: &[&'r [Rollout<'a>]], tokens: usize, shares: usize) -
 
 /// The rows as one tree, and per row the targets of its sampled tokens.
 pub fn microbatch(rows: &[Row<'_, '_>]) -> (Microbatch, Vec<Vec<usize>>) {
-    let pairs: Vec<(&[u32], &[bool])> = rows.iter().map(|row| (row.held.tokens, row.held.sampled)).collect();
+    let pairs: Vec<(&[u32], &[bool])> =
+        rows.iter().map(|row| (row.data.tokens, row.data.sampled)).collect();
     Microbatch::new(&pairs)
 }
 
@@ -162,7 +163,7 @@ impl<'r, 'a> Share<'r, 'a> {
         let (batch, indices) = microbatch(rows);
         let mut terms: Vec<Vec<Of>> = batch.targets.iter().map(|_| Vec::new()).collect();
         for (index, (row, targets)) in rows.iter().zip(&indices).enumerate() {
-            let data::Row { sampled, logprobs, .. } = row.held;
+            let data::Row { sampled, logprobs, .. } = row.data;
             let olds = sampled.iter().zip(logprobs).skip(1).filter(|(sampled, _)| **sampled);
             for (at, (target, (_, old))) in targets.iter().zip(olds).enumerate() {
                 let advantage = row.rollout.advantage;

@@ -242,7 +242,7 @@ async fn activations_computed_again_give_the_same_adapter() {
 }
 
 #[tokio::test]
-async fn all_weights_are_trained_and_the_next_update_goes_on_where_this_one_ended() {
+async fn all_weights_are_trained_and_the_next_update_continues() {
     let hall = Hall::open();
     let whole = json!({"lora": false, "learning_rate": 1e-3});
     for optimizer in ["adamw", "adamw_8bit", "muon"] {
@@ -266,7 +266,7 @@ async fn all_weights_are_trained_and_the_next_update_goes_on_where_this_one_ende
 }
 
 #[tokio::test]
-async fn another_optimizer_begins_anew() {
+async fn another_optimizer_starts_from_zero() {
     let hall = Hall::open();
     let with = |optimizer: &str| json!({"optimizer": optimizer, "minibatches": 1});
     let first = hall.fresh("first", with("muon")).await;
@@ -285,7 +285,7 @@ async fn an_adapter_is_not_trained_whole() {
 }
 
 #[tokio::test]
-async fn targets_choose_the_layers_and_the_adapter_goes_on_with_them() {
+async fn targets_choose_the_layers_and_stay_with_the_adapter() {
     let hall = Hall::open();
     let params = json!({"targets": ["q_proj", "mlp.down_proj"], "rank": 2});
     let first = hall.fresh("first", params).await;
@@ -309,10 +309,14 @@ async fn a_reference_is_measured_and_with_a_weight_it_holds_the_policy_back() {
     let measured = hall.update(&base, Some("other"), "measured", one).await.unwrap();
     assert!(measured.metrics["kl"] > 0.0);
     assert_eq!(measured.bytes(ADAPTER), free.bytes(ADAPTER));
-    let held = hall.update(&base, Some("other"), "held", json!({"minibatches": 1, "kl": 0.5})).await.unwrap();
-    assert_ne!(held.bytes(ADAPTER), free.bytes(ADAPTER));
-    let expected = free.steps[0].loss + 0.5 * held.metrics["kl"];
-    assert!((held.steps[0].loss - expected).abs() < 1e-9, "the loss is that of the objective plus kl × KL");
+    let regularised =
+        hall.update(&base, Some("other"), "regularised", json!({"minibatches": 1, "kl": 0.5})).await.unwrap();
+    assert_ne!(regularised.bytes(ADAPTER), free.bytes(ADAPTER));
+    let expected = free.steps[0].loss + 0.5 * regularised.metrics["kl"];
+    assert!(
+        (regularised.steps[0].loss - expected).abs() < 1e-9,
+        "the loss is that of the objective plus kl × KL"
+    );
     let refused = hall.update(&base, None, "refused", json!({"kl": 0.5})).await.unwrap_err();
     assert_eq!(refused.code(), "grpo::no_reference");
 }

@@ -41,15 +41,15 @@ pub(super) struct Params {
 
 #[derive(Debug, thiserror::Error)]
 enum JudgeStageError {
-    #[error("trajectory {trajectory} is of scenario {scenario}, which is not among the scenarios")]
+    #[error("trajectory {trajectory} belongs to scenario {scenario}, which is not in the scenarios table")]
     UnknownScenario { trajectory: String, scenario: String },
-    #[error("no scenario has a known answer, and no language model is asked")]
+    #[error("no scenario has a known answer, and no language model judges")]
     NothingToGoBy,
     #[error(
-        "only {known} of the {scenarios} scenarios have a known answer: attempts at the others are not told right from wrong"
+        "only {known} of the {scenarios} scenarios have a known answer: attempts at the others get the same reward, right or wrong"
     )]
     LittleToGoBy { known: usize, scenarios: usize },
-    #[error("`truth` and `relative` are 0, so that no attempt earns more than another by being right")]
+    #[error("`truth` and `relative` are 0, so a right answer earns no more than a wrong one")]
     NothingEarned,
     #[error("`relative` is above 0, but `{param}` is not set")]
     NoModel { param: &'static str },
@@ -68,9 +68,9 @@ impl Diagnostic for JudgeStageError {
 
     fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::UnknownScenario { .. } => "give the judge the scenarios that the rollout was given".into(),
+            Self::UnknownScenario { .. } => "give the judge the same scenarios as the rollout".into(),
             Self::NothingToGoBy | Self::LittleToGoBy { .. } => {
-                "set `relative = 1.0`, `base_url` and `model` to let a language model judge".into()
+                "set `relative = 1.0`, `base_url` and `model` to use a language model as judge".into()
             }
             Self::NothingEarned => {
                 "set `truth = 1.0`, or `relative = 1.0` with `base_url` and `model`".into()
@@ -274,7 +274,7 @@ async fn verdict(
     let verdicts = match relative.judge(&attempts, memory).await {
         Ok(verdicts) => Some(verdicts),
         Err(failure) if failure.code() == "judge::reply" => {
-            context.observer.note(&format!("scenario {scenario} stays unjudged: {failure}"));
+            context.observer.note(&format!("scenario {scenario} is not judged: {failure}"));
             None
         }
         Err(failure) => return Err(failure.at(format!("scenario {scenario}"))),

@@ -116,7 +116,7 @@ async fn endpoint() -> String {
 }
 
 #[tokio::test]
-async fn a_language_model_judges_what_nothing_else_can_and_says_where_it_failed() {
+async fn a_language_model_judges_and_a_failure_names_its_scenario() {
     let scenarios = [scenario("a", None), scenario("b", None)];
     let trajectories =
         [trajectory("a", "2"), trajectory("b", "13"), trajectory("a", "8"), trajectory("b", "1")];

@@ -21,19 +21,21 @@ pub enum ModelStageError {
     Tokenizer { path: PathBuf, reason: String },
     #[error("{folder} has no config.json")]
     NoConfig { folder: PathBuf },
-    #[error("{folder} holds an adapter and no model")]
+    #[error("{folder} contains an adapter instead of a model")]
     Adapter { folder: PathBuf },
-    #[error("`revision` is \"{revision}\", but {from}", from = if *id { "the id has one behind its `@`" } else { "a folder has no revisions" })]
+    #[error("`revision` is \"{revision}\", but {from}", from = if *id { "the id already has one after its `@`" } else { "a folder has no revisions" })]
     Revision { revision: String, id: bool },
-    #[error("{path} has the token \"{token}\" with number {id}, the model's vocabulary ends at {vocabulary}")]
+    #[error(
+        "{path} has a token \"{token}\" with id {id}, but the model's vocabulary has {vocabulary} tokens"
+    )]
     Vocabulary { path: PathBuf, token: String, id: u32, vocabulary: usize },
-    #[error("\"{id}\" is no id of a model on the hub")]
+    #[error("\"{id}\" is not a model id of the hub")]
     Id { id: String },
-    #[error("{endpoint} does not give out {id} {}", if *token { "with this token" } else { "without a token" })]
+    #[error("{endpoint} denies access to {id} {}", if *token { "with this token" } else { "without a token" })]
     Denied { endpoint: String, id: String, token: bool },
     #[error("{endpoint} has no model {id} at revision {revision}")]
     Unknown { endpoint: String, id: String, revision: String },
-    #[error("{id} at revision {revision} is not in {cache}, and HF_HUB_OFFLINE forbids to fetch it")]
+    #[error("{id} at revision {revision} is not in {cache}, and HF_HUB_OFFLINE forbids downloading it")]
     Offline { id: String, revision: String, cache: PathBuf },
     #[error("{endpoint} cannot be reached for {what}: {reason}")]
     Network { endpoint: String, what: String, reason: String },
@@ -43,13 +45,13 @@ pub enum ModelStageError {
         #[source]
         source: std::io::Error,
     },
-    #[error("{name} came with {found} bytes, the hub says {expected}")]
+    #[error("{name} has {found} bytes, but the hub lists {expected}")]
     Size { name: String, found: u64, expected: u64 },
-    #[error("there is no place for the hub's cache: neither HF_HOME nor HOME is set")]
+    #[error("no folder for the hub's cache: neither HF_HOME nor HOME is set")]
     NoHome,
     #[error("{id} has no weights as safetensors")]
     NoWeights { id: String },
-    #[error("the hub's answer about {id} cannot be understood")]
+    #[error("cannot parse the hub's answer about {id}")]
     Answer { id: String },
     #[error("cannot start a thread")]
     Thread {
@@ -96,22 +98,22 @@ impl Diagnostic for ModelStageError {
             Self::Adapter { .. } => {
                 "a stage of kind `adapter` takes it, with `base` for the stage of its model; or merge it into its model first"
             }
-            Self::Revision { .. } => "take out one of them",
+            Self::Revision { .. } => "remove one of them",
             Self::Vocabulary { .. } => "tokenizer and weights must come from the same model",
             Self::Id { .. } => "an id is OWNER/NAME, such as `Qwen/Qwen3-4B`; a folder is given by its path",
             Self::Denied { token: false, .. } => {
                 "set HF_TOKEN; for a gated model, accept its licence on the hub first. An id that does not exist \
-                 is answered the same"
+                 gets the same answer"
             }
             Self::Denied { .. } => "check HF_TOKEN; for a gated model, accept its licence on the hub first",
             Self::Unknown { .. } => "check the id and the revision",
             Self::Offline { .. } => "unset HF_HUB_OFFLINE, or give a folder in `from`",
             Self::Network { .. } => {
-                "run again: what was fetched is kept. Without a network, give a folder in `from`; a mirror is named \
-                 by HF_ENDPOINT"
+                "run again: finished downloads are kept. Without a network, give a folder in `from`; set a mirror \
+                 with HF_ENDPOINT"
             }
-            Self::Cache { .. } => "make room there, or name another folder by HF_HOME",
-            Self::Size { .. } => "run again; it was removed. A proxy on the way may change what it passes on",
+            Self::Cache { .. } => "free some space, or set HF_HOME to another folder",
+            Self::Size { .. } => "run again; it was removed. A proxy may have changed it",
             Self::NoHome => "set HF_HOME to a folder for models from the hub",
             Self::NoWeights { .. } => {
                 "convert them with Transformers' save_pretrained, and give the folder in `from`"

@@ -218,7 +218,7 @@ impl Commit {
                     let answer = status(&error);
                     // The partial file is already complete or too long.
                     if let (Some(416), _) | (_, ApiError::InvalidResume) = (answer, &error) {
-                        tries.start_anew();
+                        tries.restart();
                     }
                     let local = matches!(&error, ApiError::IoError(source) if is_local(source));
                     if local || matches!(answer, Some(401 | 403 | 404)) {
@@ -279,7 +279,7 @@ impl Tries {
         self.before = self.length();
     }
 
-    fn start_anew(&self) {
+    fn restart(&self) {
         if let Some(part) = &self.part {
             _ = std::fs::remove_file(part);
         }
@@ -311,12 +311,12 @@ struct DownloadProgress<'a> {
     name: String,
     size: u64,
     done: u64,
-    told: u64,
+    reported: u64,
 }
 
 impl<'a> DownloadProgress<'a> {
     fn new(observer: &'a dyn Observer, name: &str) -> Self {
-        Self { observer, name: name.to_owned(), size: 0, done: 0, told: 0 }
+        Self { observer, name: name.to_owned(), size: 0, done: 0, reported: 0 }
     }
 }
 
@@ -328,8 +328,8 @@ impl Progress for DownloadProgress<'_> {
     fn update(&mut self, size: usize) {
         self.done += size as u64;
         // In steps of a megabyte, because each report may redraw.
-        if self.done >= self.told + (1 << 20) || self.done >= self.size {
-            self.told = self.told.max(self.done);
+        if self.done >= self.reported + (1 << 20) || self.done >= self.size {
+            self.reported = self.reported.max(self.done);
             let megabytes = |bytes: u64| bytes as f64 / 1e6;
             let (done, size) = (megabytes(self.done), megabytes(self.size));
             self.observer.status(&format!("{} · {done:.1} of {size:.1} MB", self.name));
@@ -345,7 +345,7 @@ mod tests {
     use crate::error::Diagnostic;
 
     #[test]
-    fn the_environment_says_where_the_cache_and_the_hub_are_and_who_asks() {
+    fn the_environment_sets_cache_hub_and_token() {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join("token"), "from file\n").unwrap();
         let hub = |variables: &[(&str, &str)], home: Option<&Path>| {
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_from_a_connection_that_broke() {
+    fn a_full_disk_and_a_broken_connection_are_different_errors() {
         let of = |errno: Errno| is_local(&errno.into());
         assert!([Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::ACCESS].into_iter().all(of));
         assert!(![Errno::CONNRESET, Errno::PIPE, Errno::TIMEDOUT, Errno::NETUNREACH].into_iter().any(of));

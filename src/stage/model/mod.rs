@@ -103,7 +103,7 @@ impl ModelStage {
                 return Err(Interrupted.into());
             }
             context.observer.status(name);
-            bytes += take(path, &policy.join(name), local)?;
+            bytes += copy(path, &policy.join(name), local)?;
         }
         let named =
             [("parameters", parameters as f64), ("bytes", bytes as f64), ("context", config.context as f64)];
@@ -184,7 +184,7 @@ fn listed(folder: &Path) -> Result<Files, ModelStageError> {
 }
 
 /// Copies a file into the artifact and returns its size. The hub's own copy is linked: nobody writes to it.
-fn take(from: &Path, to: &Path, local: bool) -> Result<u64, ModelStageError> {
+fn copy(from: &Path, to: &Path, local: bool) -> Result<u64, ModelStageError> {
     let reading = |source| ModelStageError::Read { path: from.to_owned(), source };
     let real = from.canonicalize().map_err(reading)?;
     if let Some(folder) = to.parent() {

@@ -87,7 +87,7 @@ fn for_tools(folder: &Path, word: &str) {
 }
 
 #[tokio::test]
-async fn a_template_for_tools_is_taken_along_and_spoken_with_as_by_transformers() {
+async fn a_tool_template_is_imported_and_used_as_transformers_does() {
     let folder = tempfile::tempdir().unwrap();
     model(folder.path());
     let prompt = |folder: &Path| {
@@ -140,7 +140,7 @@ async fn a_model_that_cannot_act_is_refused_before_anything_is_sampled() {
 }
 
 #[test]
-fn a_model_that_claims_more_layers_than_any_memory_holds_is_refused_by_what_it_lacks() {
+fn a_model_that_claims_absurdly_many_layers_is_refused_for_its_missing_tensors() {
     let folder = tempfile::tempdir().unwrap();
     model(folder.path());
     let path = folder.path().join("config.json");
@@ -333,7 +333,7 @@ async fn a_model_is_fetched_once_and_is_there_without_a_network() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_download_that_breaks_off_goes_on_where_it_stopped() {
+async fn a_broken_download_resumes_where_it_stopped() {
     let (shelf, hub, _cache) = Shelf::open(None).await;
     *shelf.cuts.lock().unwrap() = 2;
     let files = fetch(hub, "tiny/llama", Some("main")).await.unwrap();
@@ -373,7 +373,7 @@ async fn what_an_earlier_run_left_of_a_file_is_gone_on_with_or_thrown_away_and_n
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_of_another_size_than_the_hub_says_is_not_kept() {
+async fn a_file_of_another_size_than_the_hub_lists_is_removed() {
     let (shelf, hub, cache) = Shelf::open(None).await;
     *shelf.claims.lock().unwrap() = 7;
     let refused = fetch(again(&hub), "tiny/llama", None).await.unwrap_err();
@@ -422,7 +422,7 @@ async fn a_cache_that_cannot_be_written_is_named_and_not_the_network() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hub_that_refuses_says_what_to_do() {
+async fn a_refusal_of_the_hub_has_a_hint() {
     let (_shelf, hub, _cache) = Shelf::open(Some("right")).await;
     let with = |token: Option<&str>| Hub { token: token.map(str::to_owned), ..again(&hub) };
     let refused = [

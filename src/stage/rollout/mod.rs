@@ -49,9 +49,9 @@ pub(super) struct Params {
 #[derive(Debug, thiserror::Error)]
 enum RolloutError {
     #[error("{}", match others {
-        0 => "there is no scenario to attempt".to_owned(),
-        1 => "there is no scenario to attempt: the only task is held out".to_owned(),
-        others => format!("there is no scenario to attempt: all {others} tasks are held out"),
+        0 => "no scenarios to train on".to_owned(),
+        1 => "no scenarios to train on: the only task is held out".to_owned(),
+        others => format!("no scenarios to train on: all {others} tasks are held out"),
     })]
     NoScenarios { others: usize },
 }
@@ -64,9 +64,9 @@ impl Diagnostic for RolloutError {
     fn hint(&self) -> Option<String> {
         let Self::NoScenarios { others } = self;
         Some(match others {
-            0 => "the table of scenarios is empty; look at the stage that wrote it".into(),
+            0 => "the table of scenarios is empty; check the stage that wrote it".into(),
             1 => "add tasks: each is either trained on or held out".into(),
-            _ => "lower heldout_share, or give tasks `\"split\": \"train\"`".into(),
+            _ => "lower `heldout_share`, or give tasks `\"split\": \"train\"`".into(),
         })
     }
 }

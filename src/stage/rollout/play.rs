@@ -148,16 +148,16 @@ impl RolloutSpec<'_> {
 
 #[derive(Debug, thiserror::Error)]
 pub enum PlayError {
-    #[error("there is no server to play on")]
+    #[error("no [server] to run episodes on")]
     NoServer,
-    #[error("the system prompt cannot be rendered")]
+    #[error("cannot render the system prompt")]
     Prompt(#[source] minijinja::Error),
-    #[error("loading the policy was cut short: {reason}")]
+    #[error("loading the policy failed: {reason}")]
     Load { reason: String },
-    #[error("no episode has room to say a word: its prompt alone takes {tokens} tokens or more")]
+    #[error("no episode has room for a sampled token: the shortest prompt has {tokens} tokens or more")]
     NoRoom { tokens: usize },
     #[error(
-        "the prompts of {without_room} of the {all} scenarios take {room} tokens or more, which leaves no room to say a word"
+        "the prompts of {without_room} of the {all} scenarios take {room} tokens or more, which leaves no room for a sampled token"
     )]
     LittleRoom { without_room: usize, all: usize, room: usize },
     #[error("the server was lost in {lost} of {episodes} episodes")]
@@ -207,8 +207,8 @@ impl Diagnostic for PlayError {
                     cause => cause.hint(),
                 };
                 let of_cause =
-                    of_cause.unwrap_or("start the server by hand and call a tool: does it stay up?".into());
-                Some(format!("{of_cause} (what was played is kept: resume plays the lost episodes)"))
+                    of_cause.unwrap_or("start the server by hand, call a tool, and check that it keeps running".into());
+                Some(format!("{of_cause} (finished episodes are kept: resume plays the lost ones)"))
             }
         }
     }
@@ -390,7 +390,7 @@ impl Player {
             let answered = self.answered_call(progress.played.iter().flatten());
             if round > 0 {
                 context.observer.note(&format!(
-                    "the server was lost in {} episodes, which are played again{}",
+                    "lost the server in {} episodes, which are retried{}",
                     missing.len(),
                     progress.cause.as_ref().map_or(String::new(), |cause| format!(": {cause}")),
                 ));
@@ -434,7 +434,7 @@ impl Player {
                     {
                         let id = &attempts[again.index].scenario.id;
                         context.observer.note(&format!(
-                            "episode of scenario {id}: its call of `{}` takes the server down: {cause}",
+                            "episode of scenario {id}: its call of `{}` crashes the server: {cause}",
                             call.name
                         ));
                         self.keep(progress, again.index, episode)?;
@@ -622,7 +622,7 @@ fn known(
         }
     }
     if taken > 0 {
-        context.observer.note(&format!("{taken} episodes of earlier results are taken over"));
+        context.observer.note(&format!("{taken} episodes are reused from earlier results"));
     }
     Ok(known)
 }

@@ -30,8 +30,8 @@ fn check_policy(
 ) {
     let longest = budget.max_tokens.min(policy.config.context);
     let about = if budget.max_tokens <= policy.config.context { "max_tokens" } else { role };
-    let held = |tokens| context.engine.check_conversation(&policy.config, tokens);
-    let fits = |prompt: usize| prompt < longest && held(prompt + 1).is_ok();
+    let fits_cache = |tokens| context.engine.check_conversation(&policy.config, tokens);
+    let fits = |prompt: usize| prompt < longest && fits_cache(prompt + 1).is_ok();
     let Prompts { shortest, without_room } = prompts(context, policy, budget, (longest, &fits))
         .unwrap_or(Prompts { shortest: 1, without_room: 0 });
     if shortest >= longest {
@@ -43,7 +43,7 @@ fn check_policy(
         preflight.note(about, PlayError::LittleRoom { without_room, all, room: longest });
     }
     let place = "engine.kv_cache_mib";
-    match (held(shortest + 1), held(longest)) {
+    match (fits_cache(shortest + 1), fits_cache(longest)) {
         (Err(cause), _) => preflight.unavailable(place, cause),
         (Ok(()), Err(cause)) => preflight.note(place, cause),
         (Ok(()), Ok(())) => {}
@@ -73,9 +73,9 @@ fn prompts(
     let template = context.card.texts.get("system").map_or("", String::as_str);
     let system = system_prompt(template, functions).ok()?;
     let tasks = context.scenarios().map_or(&[][..], |tasks| &tasks.texts);
-    let told: usize = functions.iter().map(|function| function.to_string().len()).sum();
+    let tool_text: usize = functions.iter().map(|function| function.to_string().len()).sum();
     let task = tasks.iter().map(String::len).max().unwrap_or(0);
-    if fits(TEMPLATE + system.len() + told + task) {
+    if fits(TEMPLATE + system.len() + tool_text + task) {
         return None;
     }
     let vocabulary = context.vocabulary(folder).ok()?;

@@ -142,26 +142,26 @@ async fn how_many_episodes_are_played_at_once_changes_no_byte() {
 }
 
 #[tokio::test]
-async fn rollouts_of_one_run_read_their_model_once_and_play_as_one_that_read_it_alone() {
+async fn rollouts_of_one_run_load_their_model_once_with_the_same_results() {
     let bench = Bench::new().await;
-    let held = Arc::<crate::stage::SharedModels>::default();
+    let models = Arc::<crate::stage::SharedModels>::default();
     let mut played = Vec::new();
     for shared in [true, true, false] {
         let (mut context, _) = bench.context(json!({}));
         if shared {
-            context.models = held.clone();
+            context.models = models.clone();
         }
         testing::run(&context).await.unwrap();
         played.push(std::fs::read(bench.path("out/trajectories.parquet")).unwrap());
     }
-    assert_eq!(held.bases.loads(), 1);
+    assert_eq!(models.bases.loads(), 1);
     assert!(played[0] == played[1] && played[1] == played[2]);
-    held.retain(|_| false);
-    assert!(held.is_empty());
+    models.retain(|_| false);
+    assert!(models.is_empty());
 }
 
 #[tokio::test]
-async fn an_interrupted_rollout_goes_on_where_it_was() {
+async fn an_interrupted_rollout_resumes() {
     let bench = Bench::new().await;
     let (context, rows) = bench.context(json!({}));
     testing::run(&context).await.unwrap();
@@ -236,7 +236,7 @@ async fn a_cancelled_rollout_is_interrupted() {
 }
 
 #[tokio::test]
-async fn a_rollout_whose_prompts_fill_the_episodes_says_so() {
+async fn prompts_without_room_for_an_answer_are_an_error() {
     let bench = Bench::new().await;
     let error = testing::run(&bench.context(json!({ "max_tokens": 20 })).0).await.unwrap_err();
     assert_eq!(error.code(), "play::no_room");
@@ -246,7 +246,7 @@ async fn a_rollout_whose_prompts_fill_the_episodes_says_so() {
 }
 
 #[tokio::test]
-async fn a_rollout_without_server_or_scenarios_says_so() {
+async fn a_rollout_needs_a_server_and_scenarios() {
     let bench = Bench::new().await;
     let (mut context, _) = bench.context(json!({}));
     context.server = None;

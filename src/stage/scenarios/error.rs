@@ -19,15 +19,15 @@ pub enum ScenarioError {
     Families { file: String, place: String, problem: String },
     #[error("entities `{name}`: {problem}")]
     Entities { name: String, problem: String },
-    #[error("no question can be asked: {account}")]
+    #[error("no question has an answer: {account}")]
     Nothing { account: String },
     #[error("{file}: {count} bad {}\n{list}", if *count == 1 { "task" } else { "tasks" })]
     BadLines { file: String, count: usize, list: String },
-    #[error("{file} holds no task")]
+    #[error("{file} contains no task")]
     Empty { file: String },
-    #[error("scenario {id} is of the family \"{family}\", which the families file does not declare")]
+    #[error("scenario {id} belongs to family \"{family}\", which the families file does not declare")]
     UnknownFamily { id: String, family: String },
-    #[error("there is nothing to show: no scenario has a reference solution")]
+    #[error("no scenario has a reference solution to learn from")]
     NoReference,
 }
 
@@ -57,7 +57,7 @@ impl Diagnostic for ScenarioError {
                  `split` and `family` may be missing"
                     .into()
             }
-            Self::Entities { .. } => "try the call by hand; [results] says how its answer is read".into(),
+            Self::Entities { .. } => "try the call by hand; [results] defines how its answer is parsed".into(),
             Self::Nothing { .. } => "try the calls under `solve` by hand".into(),
             Self::UnknownFamily { .. } => {
                 "give the warm-up the families file that the scenarios were made from".into()

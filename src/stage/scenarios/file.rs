@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_held_out_is_the_share_asked_for_and_depends_on_the_seed() {
+    fn the_held_out_share_is_the_requested_one_and_depends_on_the_seed() {
         let text: String = (0..1000).map(|task| format!("{{\"task\": \"task {task}\"}}\n")).collect();
         let heldout = |share, seed| parse(&text, "f", share, seed).unwrap().1;
         assert_eq!(heldout(0.0, 1), []);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_leaves_nothing_to_train_on_or_nothing_held_out_is_told() {
+    async fn an_empty_split_is_noted() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tasks.jsonl");
         for (split, lack) in [("train", "no task is held out"), ("heldout", "no task is left to train on")] {

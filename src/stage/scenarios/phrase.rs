@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn unseen_alternatives_are_drawn_only_when_asked_for() {
+    fn unseen_alternatives_are_drawn_only_on_request() {
         let sentence = phrase("{noun} and {noun}").unwrap();
         assert_eq!(texts(&sentence, |p, b, r| Some(p.draw(b, r))), ["pay and pay"]);
         let unseen = texts(&sentence, Phrase::draw_unseen);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_template_is_said() {
+    fn a_bad_template_names_its_problem() {
         let cases = [
             ("{noun", "a `{` is never closed"),
             ("noun}", "a `}` without a `{` (a brace itself is written `}}`)"),

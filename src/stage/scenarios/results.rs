@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_read_by_field_name_wherever_it_stands() {
+    fn json_fields_are_found_at_any_depth() {
         let json = Results::Json { at: "/items".into() };
         let read = json.read(r#"{"items": [{"id": 1, "name": "Ada"}, {"name": "Bob"}]}"#);
         assert_eq!(read.names, ["id", "name"]);

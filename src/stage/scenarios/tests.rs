@@ -289,7 +289,7 @@ async fn every_answer_is_the_one_computed_without_sql() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn held_out_questions_are_new_in_the_way_their_split_says() {
+async fn held_out_questions_are_new_as_their_split_defines() {
     let demo = Demo::start().await;
     let made = demo.generate(&company_families(), 7).await.unwrap();
     let asked: BTreeSet<(&str, Binding)> =
@@ -410,7 +410,7 @@ async fn what_an_earlier_call_brought_can_be_used_by_a_later_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_does_not_fit_the_server_says_where() {
+async fn a_mismatch_between_file_and_server_names_its_place() {
     let demo = Demo::start().await;
     let question = "[[families]]\nname = \"f\"\nentities = [\"title\"]\nphrasings = \"?\"\nsolve = ";
     let cases = [
@@ -430,7 +430,7 @@ async fn a_file_that_does_not_fit_the_server_says_where() {
         ),
         (
             format!("{SMALL}{question}{{ query = \"SELECT salary\" }}"),
-            "no question can be asked: f: failed: no such column: salary",
+            "no question has an answer: f: failed: no such column: salary",
         ),
     ];
     for (text, expected) in cases {
@@ -492,7 +492,7 @@ fn mistakes_in_a_families_file_are_shown_where_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_stage_writes_both_tables_and_says_what_it_dropped() {
+async fn the_stage_writes_both_tables_and_counts_what_it_dropped() {
     let demo = Demo::start().await;
     let folder = tempfile::tempdir().unwrap();
     let (tools, output) = (folder.path().join("tools.parquet"), folder.path().join("out"));
@@ -511,7 +511,7 @@ async fn the_stage_writes_both_tables_and_says_what_it_dropped() {
 }
 
 #[tokio::test]
-async fn a_source_without_its_file_says_which_parameter_is_missing() {
+async fn a_source_without_its_file_names_the_missing_parameter() {
     let folder = tempfile::tempdir().unwrap();
     let params = json!({"source": "file"});
     let (context, _) = testing::context("scenarios", &[], folder.path(), params);

@@ -62,9 +62,9 @@ pub(super) struct Shape {
 
 #[derive(Debug, thiserror::Error)]
 pub enum WarmupError {
-    #[error("no decoder has this shape: {reason}")]
+    #[error("no decoder can have this shape: {reason}")]
     Shape { reason: String },
-    #[error("a vocabulary of {vocabulary} cannot hold the {smallest} tokens it begins with")]
+    #[error("a vocabulary of {vocabulary} is smaller than the {smallest} tokens that it needs")]
     Vocabulary { vocabulary: usize, smallest: usize },
     #[error("cannot write {path}")]
     Write {
@@ -72,7 +72,7 @@ pub enum WarmupError {
         #[source]
         source: std::io::Error,
     },
-    #[error("the tokenizer cannot be made: {reason}")]
+    #[error("cannot build the tokenizer: {reason}")]
     Tokenizer { reason: String },
     #[error("tool `{tool}` has a function schema that is not JSON")]
     Schema {

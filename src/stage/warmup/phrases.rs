@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_asked_for_and_none_from_nothing() {
+    fn at_most_the_requested_number_of_phrases_is_made() {
         let texts = Counted::from([("a b 1 c d 2 e f 3 a b".to_owned(), 4)]);
         assert_eq!(phrases(&texts, &texts, 1).unwrap().len(), 1);
         assert!(phrases(&Counted::new(), &Counted::new(), 9).unwrap().is_empty());

@@ -142,7 +142,7 @@ async fn names_columns_and_numbers_have_the_same_tokens_wherever_they_stand() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scenarios_that_no_worker_can_work_on_are_refused() {
+async fn scenarios_without_reference_solutions_are_refused() {
     let demo = Demo::start().await;
     let families = company_families();
     let mut scenario = demo.generate(&families, 1).await.unwrap().train.remove(0);

@@ -48,9 +48,10 @@ pub fn train(
     plain.retain(|token| !token.is_empty());
     let smallest = SPECIAL.len() + 256 + plain.len();
     if vocabulary < smallest {
-        return Err(
-            format!("a vocabulary of {vocabulary} cannot hold the {smallest} tokens it begins with").into()
-        );
+        return Err(format!(
+            "a vocabulary of {vocabulary} is smaller than the {smallest} tokens that it needs"
+        )
+        .into());
     }
     let mut tokenizer = Tokenizer::new(BPE::default());
     let split = split()?;

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_training_that_was_killed_ends_in_the_same_bits() {
+    fn a_resumed_training_ends_in_the_same_bits() {
         let folder = tempfile::tempdir().unwrap();
         let given = json!({"families": "f", "tokens_per_step": 48, "epochs": 1});
         let (context, _) = testing::context("warmup", &[], folder.path(), given.clone());
