@@ -327,14 +327,14 @@ mod tests {
             preflight("warmup", &[], all).0
         };
         assert_eq!(with(json!({})), [""; 0]);
-        assert!(with(json!({ "heads": 3 }))[0].starts_with("heads: no decoder has this shape: query heads"));
+        assert!(with(json!({ "heads": 3 }))[0].starts_with("heads: no decoder can have this shape: query heads"));
         assert!(
             with(json!({ "vocabulary": 300, "phrases": 64 }))[0]
                 .starts_with("vocabulary: a vocabulary of 300")
         );
         let solved = [("scenarios", ExpectedOutput::Scenarios(tasks(3, 3)))];
         let errors = preflight("warmup", &solved, json!({ "families": families })).0;
-        assert!(errors[0].starts_with("scenarios: there is nothing to show"), "{errors:?}");
+        assert!(errors[0].starts_with("scenarios: no scenario has a reference"), "{errors:?}");
         std::fs::write(&families, "nonsense").unwrap();
         assert!(with(json!({}))[0].starts_with("families: f.toml: "));
     }

@@ -315,7 +315,7 @@ async fn a_server_that_answers_no_call_fails_the_stage_and_what_it_lost_is_playe
         assert_eq!(failure.code(), "play::server_lost");
         let text = failure.to_string();
         assert!(text.contains("lost in 6 of 6 episodes: ") && text.contains(said), "{text}");
-        assert!(failure.hint().unwrap().contains("resume plays the lost episodes"));
+        assert!(failure.hint().unwrap().contains("resume plays the lost ones"));
         assert!(crate::stage::Rows::finished(&*rows).unwrap().is_empty(), "{failing}");
 
         status.store(200, Ordering::SeqCst);

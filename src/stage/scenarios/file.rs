@@ -241,8 +241,8 @@ mod tests {
 
     #[test]
     fn a_file_without_a_task_is_refused() {
-        assert_eq!(error("\n  \n"), "tasks.jsonl holds no task");
-        assert_eq!(error("[]"), "tasks.jsonl holds no task");
+        assert_eq!(error("\n  \n"), "tasks.jsonl contains no task");
+        assert_eq!(error("[]"), "tasks.jsonl contains no task");
         assert!(error("[{").contains("not valid JSON"));
     }
 
