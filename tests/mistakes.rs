@@ -264,7 +264,11 @@ fn once_tools_are_known_their_part_of_the_prompt_counts() {
     replace(&project, "run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 300");
     let plan = project.mcprl(&["plan", "run.toml"]);
     assert_eq!(plan.code, Some(2), "{}", plan.err);
-    assert!(plan.err.contains("no episode has room for a sampled token: the shortest prompt has "), "{}", plan.err);
+    assert!(
+        plan.err.contains("no episode has room for a sampled token: the shortest prompt has "),
+        "{}",
+        plan.err
+    );
 }
 
 #[test]

@@ -7,14 +7,17 @@ mod asked;
 mod bench;
 mod cache;
 mod completions;
+mod connect;
 mod demo_server;
 mod doctor;
 mod export;
+mod init;
 mod place;
 mod plan;
 mod run;
 mod runs;
 mod schema;
+mod server;
 mod stage;
 mod target;
 
@@ -63,6 +66,10 @@ enum Command {
     Completions(completions::Completions),
     /// Check what this machine supports, and what a run file needs.
     Doctor(doctor::Doctor),
+    /// Connect to an MCP server and list what it offers.
+    Connect(connect::Connect),
+    /// Write a commented run file for your own MCP server.
+    Init(init::Init),
     /// Show the stage kinds and their cards.
     #[command(subcommand)]
     Stage(stage::Stage),
@@ -114,6 +121,8 @@ impl Command {
             Self::Schema(command) => command.execute(printer),
             Self::Completions(command) => command.execute(printer),
             Self::Doctor(command) => command.execute(printer),
+            Self::Connect(command) => command.execute(printer),
+            Self::Init(command) => command.execute(printer),
             Self::Stage(command) => command.execute(printer),
             Self::DemoServer(command) => command.execute(printer),
             Self::Bench(command) => command.execute(printer),

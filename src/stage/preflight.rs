@@ -327,7 +327,9 @@ mod tests {
             preflight("warmup", &[], all).0
         };
         assert_eq!(with(json!({})), [""; 0]);
-        assert!(with(json!({ "heads": 3 }))[0].starts_with("heads: no decoder can have this shape: query heads"));
+        assert!(
+            with(json!({ "heads": 3 }))[0].starts_with("heads: no decoder can have this shape: query heads")
+        );
         assert!(
             with(json!({ "vocabulary": 300, "phrases": 64 }))[0]
                 .starts_with("vocabulary: a vocabulary of 300")

@@ -139,8 +139,7 @@ pub fn cut<'r, 'a>(groups: &[&'r [Rollout<'a>]], tokens: usize, shares: usize) -
 
 /// The rows as one tree, and per row the targets of its sampled tokens.
 pub fn microbatch(rows: &[Row<'_, '_>]) -> (Microbatch, Vec<Vec<usize>>) {
-    let pairs: Vec<(&[u32], &[bool])> =
-        rows.iter().map(|row| (row.data.tokens, row.data.sampled)).collect();
+    let pairs: Vec<(&[u32], &[bool])> = rows.iter().map(|row| (row.data.tokens, row.data.sampled)).collect();
     Microbatch::new(&pairs)
 }
 

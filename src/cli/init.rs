@@ -1,0 +1,163 @@
+//! `mcprl init`: a commented run file for one's own server.
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+
+use super::{
+    Outcome,
+    server::{NamedServer, ServerArgs},
+};
+use crate::{
+    error::{Class, Diagnostic, Result},
+    mcp::Transport,
+    ui::{OutputFormat, Printer},
+};
+
+#[derive(Args)]
+pub struct Init {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// The model to train: a folder, or an id on the hub.
+    #[arg(long, default_value = "Qwen/Qwen3-0.6B")]
+    model: String,
+    /// The file of tasks. If it does not exist, an example is written.
+    #[arg(long, default_value = "tasks.jsonl")]
+    tasks: PathBuf,
+    /// Where to write the run file.
+    #[arg(long, default_value = "run.toml")]
+    out: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum InitError {
+    #[error("{} already exists", path.display())]
+    Exists { path: PathBuf },
+    #[error("cannot write {}", path.display())]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Diagnostic for InitError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Exists { .. } => "init::exists",
+            Self::Write { .. } => "init::write",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Exists { .. } => Some("name another file with `--out`".into()),
+            Self::Write { .. } => None,
+        }
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::Exists { .. } => Class::Usage,
+            Self::Write { .. } => Class::Work,
+        }
+    }
+}
+
+/// The pipeline of `examples/own-model`, whose first part is replaced.
+const EXAMPLE: &str = include_str!("../../examples/own-model/run.toml");
+const TASKS: &str = "{\"task\": \"Replace this by a question that the server's tools can answer\", \"answer\": \"42\"}\n\
+{\"task\": \"One question per line, at least fifty\", \"answer\": \"red, green\", \"check\": \"set\"}\n";
+
+impl Init {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
+        let server = self.server.resolve(true)?;
+        let exports = server.exports.clone();
+        let text = run_file(server, &self.model, &self.tasks, self.out.parent().unwrap_or(Path::new("")));
+        create(&self.out, &text)?;
+        let tasks = self.out.parent().unwrap_or(Path::new("")).join(&self.tasks);
+        let has_tasks = tasks.exists();
+        if !has_tasks {
+            create(&tasks, TASKS)?;
+        }
+        match printer.format {
+            OutputFormat::Json => printer.json(&serde_json::json!({
+                "run_file": self.out, "tasks": tasks, "tasks_written": !has_tasks, "exports": exports,
+            })),
+            OutputFormat::Human => {
+                let out = self.out.display();
+                let mut steps = vec![format!("{out} written")];
+                steps.extend(exports.iter().map(|name| format!("export {name}=…: {out} has only its name")));
+                if !has_tasks {
+                    steps.push(format!("put your tasks into {}", tasks.display()));
+                }
+                steps.push(format!("mcprl doctor {out}    checks server, model and tasks"));
+                steps.push(format!("mcprl plan {out}      shows what will run"));
+                printer.data(&steps.join("\n"));
+            }
+        }
+        Ok(Outcome::Success)
+    }
+}
+
+/// Writes a new file.
+fn create(path: &Path, text: &str) -> Result<(), InitError> {
+    use std::io::{ErrorKind, Write as _};
+    let file = std::fs::File::options().write(true).create_new(true).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|source| match source.kind() {
+        ErrorKind::AlreadyExists => InitError::Exists { path: path.to_owned() },
+        _ => InitError::Write { path: path.to_owned(), source },
+    })
+}
+
+/// `folder`: the run file's, to which the command's working directory is relative.
+fn run_file(server: NamedServer, model: &str, tasks: &Path, folder: &Path) -> String {
+    let quoted = |text: &str| toml::Value::from(text).to_string();
+    let table = |values: &std::collections::BTreeMap<String, String>| {
+        let pairs = values.iter().map(|(name, value)| format!("{} = {}", quoted(name), quoted(value)));
+        format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
+    };
+    let mut text = String::new();
+    _ = writeln!(text, "name = {}", quoted(&server.name));
+    _ = writeln!(text, "model = {}    # a folder, or an id on the hub; the stages' \"base\"", quoted(model));
+    text += "\n[server]\n";
+    let state = match &server.transport {
+        Transport::Stdio { command, env, cwd } => {
+            let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
+            _ = writeln!(text, "command = [{}]", words.join(", "));
+            if !env.is_empty() {
+                _ = writeln!(text, "env = {}", table(env));
+            }
+            let here = std::path::absolute(folder).ok() != std::path::absolute("").ok();
+            match cwd {
+                Some(cwd) => {
+                    let cwd = std::path::absolute(cwd).unwrap_or_else(|_| cwd.clone());
+                    _ = writeln!(text, "cwd = {}", quoted(&cwd.to_string_lossy()));
+                }
+                None if here => {
+                    let cwd = std::path::absolute("").unwrap_or_default();
+                    _ = writeln!(text, "cwd = {}", quoted(&cwd.to_string_lossy()));
+                }
+                None => {}
+            }
+            "state = \"fresh-process\"   # how episodes are isolated: read-only | fresh-process | reset-tool"
+        }
+        Transport::Http { url, bearer_env, headers } => {
+            _ = writeln!(text, "url = {}", quoted(url));
+            if let Some(variable) = bearer_env {
+                _ = writeln!(text, "bearer_env = {}", quoted(variable));
+            }
+            if !headers.is_empty() {
+                _ = writeln!(text, "headers = {}", table(headers));
+            }
+            "state = \"fresh-session\"   # how episodes are isolated: read-only | fresh-session | reset-tool"
+        }
+    };
+    _ = writeln!(text, "{state}");
+    let rest = EXAMPLE.find("[engine]").map_or("", |at| &EXAMPLE[at..]);
+    let tasks = format!("file = {}", quoted(&tasks.to_string_lossy()));
+    text + "\n" + &rest.replace("file = \"tasks.jsonl\"", &tasks)
+}

@@ -1,0 +1,324 @@
+//! A server named on the command line: an address, a program, or an entry of a client's `mcp.json`.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{
+    error::{Class, Diagnostic, did_you_mean},
+    mcp::{Limits, ServerSpec, State, Transport, has_reference, secret::is_secret},
+};
+
+#[derive(Args)]
+pub struct ServerArgs {
+    /// The server: its URL, a client's `mcp.json`, or after `--` the command that starts it.
+    #[arg(required = true, value_name = "URL | FILE | -- COMMAND")]
+    server: Vec<String>,
+    /// Which server of the `mcp.json`.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Environment variable that holds the bearer token.
+    #[arg(long, value_name = "VARIABLE")]
+    bearer_env: Option<String>,
+    /// HTTP header; `${VARIABLE}` is replaced.
+    #[arg(long = "header", value_name = "NAME=VALUE")]
+    headers: Vec<String>,
+    /// Environment variable of the command; `${VARIABLE}` is replaced.
+    #[arg(long = "env", value_name = "NAME=VALUE")]
+    env: Vec<String>,
+    /// Working directory of the command.
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServerArgsError {
+    #[error("`{option} {given}` is not NAME=VALUE")]
+    Pair { option: &'static str, given: String },
+    #[error("`{option}` applies only to {to}")]
+    Stray { option: &'static str, to: &'static str },
+    #[error("cannot read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{path} is not a client configuration: {reason}")]
+    Config { path: PathBuf, reason: String },
+    #[error("{path} has no server \"{name}\"")]
+    NoServer { path: PathBuf, name: String, known: Vec<String> },
+    #[error("{path} has {} servers", known.len())]
+    ManyServers { path: PathBuf, known: Vec<String> },
+    #[error("server \"{name}\" of {path} has neither `command` nor `url`")]
+    NoTransport { path: PathBuf, name: String },
+}
+
+impl Diagnostic for ServerArgsError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Pair { .. } | Self::Stray { .. } => "server_args::option",
+            Self::Read { .. } => "server_args::read",
+            Self::Config { .. } => "server_args::config",
+            Self::NoServer { .. } | Self::ManyServers { .. } => "server_args::name",
+            Self::NoTransport { .. } => "server_args::transport",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Pair { option, .. } => Some(format!("for example `{option} API_TOKEN='${{API_TOKEN}}'`")),
+            Self::Config { .. } => {
+                Some("it has an object `mcpServers` (or `servers`) of servers by name".into())
+            }
+            Self::NoServer { name, known, .. } => {
+                let near = did_you_mean(name, known.iter().map(String::as_str));
+                Some(near.map_or_else(
+                    || format!("it has: {}", known.join(", ")),
+                    |near| format!("did you mean \"{near}\"?"),
+                ))
+            }
+            Self::ManyServers { known, .. } => {
+                Some(format!("choose one with `--name`: {}", known.join(", ")))
+            }
+            Self::Read { .. } => Some("put `--` before a command: `-- ./my-server --stdio`".into()),
+            Self::Stray { .. } | Self::NoTransport { .. } => None,
+        }
+    }
+
+    fn class(&self) -> Class {
+        Class::Usage
+    }
+}
+
+/// A server of a client's configuration.
+#[derive(Deserialize)]
+struct Entry {
+    command: Option<String>,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<String, Value>,
+    cwd: Option<PathBuf>,
+    #[serde(alias = "serverUrl", alias = "httpUrl")]
+    url: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, Value>,
+}
+
+/// How to reach a server, and what to tell the user.
+pub struct NamedServer {
+    /// Its name in the configuration, or one made from its command or address.
+    pub name: String,
+    pub transport: Transport,
+    /// Variables that replace literal secrets of the configuration. They must be exported.
+    pub exports: Vec<String>,
+}
+
+impl NamedServer {
+    pub fn spec(self) -> ServerSpec {
+        ServerSpec { transport: self.transport, state: State::FreshProcess, limits: Limits::default() }
+    }
+}
+
+impl ServerArgs {
+    /// `hides_secrets`: replaces literal secrets of a configuration by references to variables.
+    pub fn resolve(&self, hides_secrets: bool) -> Result<NamedServer, ServerArgsError> {
+        let is_url = |word: &str| word.starts_with("http://") || word.starts_with("https://");
+        let (env, headers) = (pairs("--env", &self.env)?, pairs("--header", &self.headers)?);
+        match self.server.as_slice() {
+            [url] if is_url(url) => {
+                self.only("a command", [("--env", !env.is_empty()), ("--cwd", self.cwd.is_some())])?;
+                let host = url.split("://").nth(1).and_then(|rest| rest.split(['/', ':', '?']).next());
+                let transport =
+                    Transport::Http { url: url.clone(), bearer_env: self.bearer_env.clone(), headers };
+                Ok(NamedServer { name: slug(host.unwrap_or("server")), transport, exports: Vec::new() })
+            }
+            [file] if is_config(file) => {
+                let given = [
+                    ("--env", !env.is_empty()),
+                    ("--cwd", self.cwd.is_some()),
+                    ("--header", !headers.is_empty()),
+                    ("--bearer-env", self.bearer_env.is_some()),
+                ];
+                self.only("a command or URL", given)?;
+                from_config(Path::new(file), self.name.as_deref(), hides_secrets)
+            }
+            command => {
+                let given = [("--header", !headers.is_empty()), ("--bearer-env", self.bearer_env.is_some())];
+                self.only("a URL", given)?;
+                let name = command.iter().rev().find(|word| !word.starts_with('-'));
+                let name = name.and_then(|word| Path::new(word).file_stem()?.to_str());
+                let name = slug(name.unwrap_or("server"));
+                let transport = Transport::Stdio { command: command.to_vec(), env, cwd: self.cwd.clone() };
+                Ok(NamedServer { name, transport, exports: Vec::new() })
+            }
+        }
+    }
+
+    fn only<const N: usize>(
+        &self,
+        to: &'static str,
+        given: [(&'static str, bool); N],
+    ) -> Result<(), ServerArgsError> {
+        match given.into_iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(ServerArgsError::Stray { option, to }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_config(word: &str) -> bool {
+    Path::new(word).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
+}
+
+fn pairs(option: &'static str, given: &[String]) -> Result<BTreeMap<String, String>, ServerArgsError> {
+    let pair = |text: &String| match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(ServerArgsError::Pair { option, given: text.clone() }),
+    };
+    given.iter().map(pair).collect()
+}
+
+/// A name of lower-case letters, digits and dashes.
+fn slug(text: &str) -> String {
+    let letters = text.chars().map(|letter| match letter {
+        letter if letter.is_ascii_alphanumeric() => letter.to_ascii_lowercase(),
+        _ => '-',
+    });
+    let slug: String = letters.collect();
+    let slug = slug.trim_matches('-');
+    if slug.is_empty() { "server".to_owned() } else { slug.to_owned() }
+}
+
+fn from_config(
+    path: &Path,
+    wanted: Option<&str>,
+    hides_secrets: bool,
+) -> Result<NamedServer, ServerArgsError> {
+    let bad = |reason: String| ServerArgsError::Config { path: path.to_owned(), reason };
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ServerArgsError::Read { path: path.to_owned(), source })?;
+    let file: Value = serde_json::from_str(&text).map_err(|cause| bad(cause.to_string()))?;
+    let servers = ["mcpServers", "servers"].into_iter().find_map(|key| file.get(key)?.as_object());
+    let servers = servers.ok_or_else(|| bad("it lists no servers".into()))?;
+    let known = || servers.keys().cloned().collect::<Vec<_>>();
+    let name = match wanted {
+        Some(name) => name,
+        None => match servers.keys().collect::<Vec<_>>()[..] {
+            [name] => name,
+            [] => return Err(bad("it lists no servers".into())),
+            _ => return Err(ServerArgsError::ManyServers { path: path.to_owned(), known: known() }),
+        },
+    };
+    let entry = servers.get(name).ok_or_else(|| ServerArgsError::NoServer {
+        path: path.to_owned(),
+        name: name.to_owned(),
+        known: known(),
+    })?;
+    let entry = Entry::deserialize(entry).map_err(|cause| bad(format!("server \"{name}\": {cause}")))?;
+    let mut exports = Vec::new();
+    let mut values = |given: BTreeMap<String, Value>| -> BTreeMap<String, String> {
+        let value = |(name, value): (String, Value)| {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let text = reference(&name, &text, hides_secrets, &mut exports);
+            (name, text)
+        };
+        given.into_iter().map(value).collect()
+    };
+    let transport = match (entry.command, entry.url) {
+        (Some(program), _) => Transport::Stdio {
+            command: std::iter::once(program).chain(entry.args).collect(),
+            env: values(entry.env),
+            cwd: entry.cwd,
+        },
+        (None, Some(url)) => Transport::Http { url, bearer_env: None, headers: values(entry.headers) },
+        (None, None) => {
+            return Err(ServerArgsError::NoTransport { path: path.to_owned(), name: name.to_owned() });
+        }
+    };
+    Ok(NamedServer { name: slug(name), transport, exports })
+}
+
+/// A value of a client's configuration as one of a run file. Clients write `${env:NAME}`, `${input:NAME}` and
+/// `${NAME:-default}` for what is `${NAME}` here, and other dollar signs as they are.
+fn reference(name: &str, value: &str, hides_secrets: bool, exports: &mut Vec<String>) -> String {
+    let mut text = String::new();
+    let mut rest = value;
+    while let Some((before, inner)) = rest.split_once("${") {
+        let Some((reference, behind)) = inner.split_once('}') else { break };
+        let bare = reference.rsplit(':').next().filter(|_| !reference.contains(":-"));
+        let bare = bare.unwrap_or_else(|| reference.split(":-").next().unwrap_or(reference));
+        let variable = variable(bare);
+        text += &before.replace('$', "$$");
+        text += &format!("${{{variable}}}");
+        if reference.starts_with("input:") {
+            exports.push(variable);
+        }
+        rest = behind;
+    }
+    text += &rest.replace('$', "$$");
+    let is_literal = has_reference(&text) == Ok(false);
+    if hides_secrets && is_literal && is_secret(name, value) {
+        let variable = variable(if name.eq_ignore_ascii_case("authorization") { "TOKEN" } else { name });
+        let scheme = value.split_once(' ').map_or(String::new(), |(scheme, _)| format!("{scheme} "));
+        exports.push(variable.clone());
+        return format!("{scheme}${{{variable}}}");
+    }
+    text
+}
+
+fn variable(name: &str) -> String {
+    slug(name).to_uppercase().replace('-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_a_client_become_references() {
+        let check = |name: &str, value: &str, expected: &str, exported: &[&str]| {
+            let mut exports = Vec::new();
+            assert_eq!(reference(name, value, true, &mut exports), expected, "{name}={value}");
+            assert_eq!(exports, exported, "{name}={value}");
+        };
+        check("REGION", "eu", "eu", &[]);
+        check("PRICE", "5 $", "5 $$", &[]);
+        check("API_KEY", "${env:API_KEY}", "${API_KEY}", &[]);
+        check("API_KEY", "${input:api-key}", "${API_KEY}", &["API_KEY"]);
+        check("HOME", "${DATA:-/tmp}/x", "${DATA}/x", &[]);
+        check("API_KEY", "sk-123", "${API_KEY}", &["API_KEY"]);
+        check("Authorization", "Bearer abc", "Bearer ${TOKEN}", &["TOKEN"]);
+        let mut exports = Vec::new();
+        assert_eq!(reference("API_KEY", "sk-1", false, &mut exports), "sk-1");
+    }
+
+    #[test]
+    fn a_server_is_chosen_from_a_configuration() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mcp.json");
+        let check = |text: &str, wanted: Option<&str>| {
+            std::fs::write(&path, text).unwrap();
+            from_config(&path, wanted, true)
+        };
+        let two = r#"{"mcpServers": {"Git Tools": {"command": "uvx", "args": ["mcp-git"], "env": {"N": 3}},
+            "web": {"type": "http", "url": "https://h/mcp", "headers": {"X-Api-Key": "k"}}}}"#;
+        let git = check(two, Some("Git Tools")).unwrap();
+        assert_eq!(git.name, "git-tools");
+        let env = BTreeMap::from([("N".to_owned(), "3".to_owned())]);
+        let command = vec!["uvx".to_owned(), "mcp-git".to_owned()];
+        assert_eq!(git.transport, Transport::Stdio { command, env, cwd: None });
+        assert_eq!(check(two, Some("web")).unwrap().exports, ["X_API_KEY"]);
+        let code = |text: &str, wanted| check(text, wanted).err().unwrap().code();
+        assert_eq!(code(two, None), "server_args::name");
+        assert_eq!(code(two, Some("wob")), "server_args::name");
+        assert_eq!(code("[]", None), "server_args::config");
+        assert_eq!(code("{\"servers\": {}}", None), "server_args::config");
+        assert_eq!(code("{\"servers\": {\"a\": {}}}", None), "server_args::transport");
+    }
+}
