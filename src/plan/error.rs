@@ -150,8 +150,8 @@ pub enum PlanError {
     /// Stages that should run would fail.
     #[error("{}", several(.0.iter().map(|problem| (problem.to_string(), problem.cause.hint()))))]
     Refused(Vec<Problem>),
-    #[error("stage \"{stage}\" reported no metric `{metric}`, which loop \"{turns}\" waits for")]
-    NoMetric { stage: String, metric: String, turns: String },
+    #[error("stage \"{stage}\" reported no metric `{metric}`, which loop \"{in_loop}\" waits for")]
+    NoMetric { stage: String, metric: String, in_loop: String },
     #[error("nothing in this run is called \"{name}\"")]
     NoStage {
         name: String,

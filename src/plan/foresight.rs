@@ -233,7 +233,7 @@ fn look(ledger: &Ledger<'_>, store: &Store, looked: &Looked, index: NodeIndex, i
         Completion::Done { outputs, .. } => Some(store.path(outputs.get(port)?)),
         Completion::Skipped => None,
     };
-    let iteration = node.turn.map(|turn| turn.iteration);
+    let iteration = node.iteration.map(|iteration| iteration.number);
     let seed = if card.determinism.draws() { stage_seed(node.stage.seed, &card.kind, iteration) } else { 0 };
     let (params, engine) = (&node.stage.params, &plan.engine);
     let prospect = Prospect { card, params, seed, inputs, engine, finished: &finished, looked };
