@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::Project;
+use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::Path};
+
+use common::{Project, said};
 
 const GOOD: &str = r#"name = "toy"
 seed = 1
@@ -338,4 +340,39 @@ fn numbers_are_set_as_toml_writes_them() {
         let said = project.mcprl(&["plan", "run.toml", "--set", &format!("stages.slow.sleep={number}")]);
         assert_eq!(said.code, Some(0), "{number}: {}", said.err);
     }
+}
+
+/// The TOML between the markers `<!-- name -->` and `<!-- /name -->` of a page in `docs/`.
+fn documented(page: &str, name: &str) -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(page);
+    let text = std::fs::read_to_string(page).unwrap();
+    let block = text.split(&format!("<!-- {name} -->\n```toml\n")).nth(1).unwrap();
+    block.split(&format!("```\n<!-- /{name} -->")).next().unwrap().to_owned()
+}
+
+#[test]
+fn the_run_file_of_the_documentation_is_accepted() {
+    let project = Project::new(&documented("run-file.md", "complete"));
+    let task = |i: usize| format!("{{\"task\": \"How many projects has team {i}?\", \"answer\": \"{i}\"}}\n");
+    project.write("tasks.jsonl", &(0..100).map(task).collect::<String>());
+    project.write("my-server", "#!/bin/sh\n");
+    std::fs::set_permissions(project.path("my-server"), Permissions::from_mode(0o755)).unwrap();
+    let mut command = project.command(&["plan", "run.toml"]);
+    let said = said(command.env("API_TOKEN", "secret").env("HF_HOME", project.path("hub")));
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{}", said.out);
+}
+
+#[test]
+fn the_families_file_of_the_documentation_is_accepted() {
+    let project = Project::new(
+        "[server]\ncommand = [\"sh\"]\n\n[stages.tools]\nkind = \"discover\"\n\n[stages.tasks]\nkind = \"scenarios\"\n\
+         tools = \"tools\"\nfamilies = \"families.toml\"\n",
+    );
+    let families = documented("families.md", "families");
+    project.write("families.toml", &families);
+    let said = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{}", said.out);
+    project.write("families.toml", &families.replace("columns = [\"product\"]", "columns = [\"item\"]"));
+    let said = project.mcprl(&["plan", "run.toml"]);
+    assert!(said.err.contains("there is no word or entity `{product}`"), "{}", said.err);
 }
