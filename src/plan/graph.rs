@@ -192,7 +192,7 @@ fn yields_nothing_carried(reader: &Reader, parsed_loop: &ParsedLoop<'_>, stage: 
     }
     let near = did_you_mean(name, parsed_loop.carry.keys().copied());
     let hint = near.map(|near| format!("did you mean \"{near}\"?"));
-    let message = format!("loop \"{}\" carries no \"{name}\"", parsed_loop.name);
+    let message = format!("loop \"{}\" has no carried value \"{name}\"", parsed_loop.name);
     reader.wrong::<()>(entry, Part::Value, message, hint);
     true
 }
@@ -211,7 +211,7 @@ fn renewer(
             return None;
         }
         let message = format!("no stage of loop \"{}\" renews \"{name}\"", parsed_loop.name);
-        let hint = format!("the stage that does says `yields = \"{name}\"`");
+        let hint = format!("add `yields = \"{name}\"` to the stage that renews it");
         return reader.wrong(entry, Part::Key, message, Some(hint));
     };
     let declared = stage.yields.as_ref()?;
@@ -430,6 +430,6 @@ fn cycle<T>(reader: &Reader, parsed: &ParsedRun<'_>, nodes: &DiGraph<Node, ()>) 
     });
     let message = format!("stages wait for each other: {}", names.join(" → "));
     let hint =
-        "what one iteration hands to the next is a carried value: `carry`, `@name`, `yields`".to_owned();
+        "to pass an artifact to the next iteration of a loop, use `carry`, `@name` and `yields`".to_owned();
     reader.wrong(input.map_or(&entry.entry, |input| &input.entry), Part::Value, message, Some(hint))
 }

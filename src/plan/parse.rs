@@ -2,7 +2,7 @@
 
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, BTreeSet, btree_map::Entry as Slot},
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::Arc,
 };
@@ -107,7 +107,7 @@ pub struct Loop {
     #[schemars(with = "Option<Until>")]
     _until: IgnoredAny,
     #[serde(rename = "stages")]
-    #[schemars(with = "Map<String, Value>")]
+    #[schemars(with = "Value")]
     _stages: IgnoredAny,
 }
 
@@ -168,9 +168,9 @@ impl<'a> RunFileParser<'_, 'a> {
     fn parse(mut self, top: &Entry<'a>) -> Option<ParsedRun<'a>> {
         self.only(top, &top_level());
         let sections = self.reader.table(top)?;
-        let name = match sections.get("name").map(|entry| (entry, self.reader.text(entry))) {
-            Some((entry, name)) => {
-                let name = name.unwrap_or("run");
+        let name = match sections.get("name") {
+            Some(entry) => {
+                let name = self.reader.text(entry).unwrap_or("run");
                 self.check_name(entry, name, Part::Value);
                 name.to_owned()
             }
@@ -178,9 +178,7 @@ impl<'a> RunFileParser<'_, 'a> {
                 stem.to_string_lossy().replace(|letter: char| !letter.is_ascii_alphanumeric(), "-")
             }),
         };
-        if let Some(seed) = sections.get("seed") {
-            self.seed = self.reader.read(seed).unwrap_or_default();
-        }
+        self.seed = sections.get("seed").and_then(|seed| self.reader.read(seed)).unwrap_or_default();
         let source = self.layers.source();
         let server = sections.get("server").map(|entry| server::server(self.reader, entry, source));
         let engine = sections.get("engine").and_then(|entry| server::engine(self.reader, entry));
@@ -188,26 +186,24 @@ impl<'a> RunFileParser<'_, 'a> {
         let stages = sections.get("stages").map_or(Vec::new(), |entry| self.stages(entry, ""));
         let loops = sections.get("loop").map_or(Vec::new(), |entry| self.loops(entry));
 
-        let mut names: BTreeMap<&str, &Entry> = BTreeMap::new();
-        let all = stages.iter().map(|stage| (stage.name.as_str(), &stage.entry));
-        let all = all.chain(loops.iter().map(|parsed_loop| (parsed_loop.name.as_str(), &parsed_loop.entry)));
-        let inner = loops.iter().flat_map(|parsed_loop| &parsed_loop.stages);
-        let inner: Vec<_> = inner.map(|stage| (stage.name.as_str(), &stage.entry)).collect();
-        for (name, entry) in all {
-            self.unique(&mut names, name, entry);
-        }
-        for (name, entry) in inner {
-            if names.contains_key(name) {
+        let inner = || loops.iter().flat_map(|parsed_loop| &parsed_loop.stages);
+        let outer = stages.iter().map(|stage| (stage.name.as_str(), &stage.entry));
+        let mut names = BTreeSet::new();
+        for (name, entry) in outer.chain(loops.iter().map(|each| (each.name.as_str(), &each.entry))) {
+            if !names.insert(name) {
                 self.twice(name, entry);
             }
+        }
+        for stage in inner().filter(|stage| names.contains(stage.name.as_str())) {
+            self.twice(&stage.name, &stage.entry);
         }
         if stages.is_empty() && loops.is_empty() && self.reader.clean() {
             return self.reader.wrong(top, Part::Key, "the run file has no stages".into(), None);
         }
-        for stage in stages.iter().chain(loops.iter().flat_map(|parsed_loop| &parsed_loop.stages)) {
+        for stage in stages.iter().chain(inner()) {
             if stage.stage.card.uses.contains(&Section::Server) && server.is_none() {
                 let message =
-                    format!("stage \"{}\" needs a server, the run file has no [server]", stage.name);
+                    format!("stage \"{}\" needs a server, but the run file has no [server]", stage.name);
                 let hint = "add one: [server] with command = [\"./your-server\", \"--stdio\"], or with a url"
                     .to_owned();
                 self.reader.wrong::<()>(&stage.entry, Part::Key, message, Some(hint));
@@ -226,18 +222,11 @@ impl<'a> RunFileParser<'_, 'a> {
         self.reader.only(table, known);
     }
 
-    fn unique<'e>(&self, names: &mut BTreeMap<&'e str, &'e Entry<'a>>, name: &'e str, entry: &'e Entry<'a>) {
-        match names.entry(name) {
-            Slot::Vacant(slot) => _ = slot.insert(entry),
-            Slot::Occupied(_) => self.twice(name, entry),
-        }
-    }
-
     fn twice(&self, name: &str, entry: &Entry<'_>) {
-        let message = format!("\"{name}\" is the name of two things");
+        let message = format!("two stages or loops are named \"{name}\"");
         let hint = match self.has_model && name == BASE {
-            true => format!("`{MODEL}` makes a stage named \"{name}\": this one needs another name"),
-            false => "stages and loops share one set of names".to_owned(),
+            true => format!("`{MODEL}` makes a stage named \"{name}\"; rename this one"),
+            false => "stages and loops share one namespace".to_owned(),
         };
         self.reader.wrong::<()>(entry, Part::Key, message, Some(hint));
     }
@@ -265,8 +254,9 @@ impl<'a> RunFileParser<'_, 'a> {
         let stage = |(name, entry): &(&'a str, Entry<'a>)| {
             self.check_name(entry, name, Part::Key);
             if within.is_empty() && self.has_model && *name == BASE && entry.path != MODEL {
-                let message = format!("`{MODEL}` makes a stage named \"{BASE}\", and here is another");
-                let hint = format!("take out one of them, or give this one another name than \"{BASE}\"");
+                let message =
+                    format!("`{MODEL}` makes a stage named \"{BASE}\", and the run file has another one");
+                let hint = "remove one of them, or rename this stage".to_owned();
                 self.reader.wrong::<()>(entry, Part::Key, message, Some(hint));
             }
             if matches!(entry.origin(), Origin::Override(_)) && entry.kind().is_none() {
@@ -340,7 +330,7 @@ impl<'a> RunFileParser<'_, 'a> {
         };
         let yields = fields.get("yields").filter(|yields| self.reader.text(yields).is_some());
         if let Some(yields) = yields.filter(|_| within.is_empty()) {
-            self.reader.wrong::<()>(yields, Part::Key, "`yields` has a meaning within a loop".into(), None);
+            self.reader.wrong::<()>(yields, Part::Key, "`yields` is only allowed in a loop".into(), None);
         }
         Some(ParsedStage {
             name: name.to_owned(),
@@ -371,22 +361,19 @@ impl<'a> RunFileParser<'_, 'a> {
                 self.reader.wrong::<()>(entry, Part::Value, message, hint);
                 continue;
             }
-            match (param.kind, value.as_str()) {
-                (ParamType::File, Some(text)) => {
-                    let Some((path, digest)) = self.file(entry, text) else { continue };
-                    value = path.display().to_string().into();
-                    files.insert(param_name.clone(), digest);
-                }
-                (ParamType::Model, Some(text)) => {
-                    let Some(folder) = self.model(entry, text) else { continue };
-                    if let Some((path, digest)) = folder {
-                        value = path.display().to_string().into();
-                        files.insert(param_name.clone(), digest);
-                    }
-                }
-                // `2` and `2.0` are equal numbers, so they must give the same key.
-                (ParamType::Number, _) => value = value.as_f64().into(),
-                _ => {}
+            let content = match (param.kind, value.as_str()) {
+                (ParamType::File, Some(text)) => self.file(entry, text).map(Some),
+                (ParamType::Model, Some(text)) => self.model(entry, text),
+                _ => Some(None),
+            };
+            let Some(content) = content else { continue };
+            if let Some((path, digest)) = content {
+                value = path.display().to_string().into();
+                files.insert(param_name.clone(), digest);
+            }
+            // `2` and `2.0` are equal numbers, so they must give the same key.
+            if param.kind == ParamType::Number {
+                value = value.as_f64().into();
             }
             params.insert(param_name.clone(), value);
         }
@@ -402,7 +389,7 @@ impl<'a> RunFileParser<'_, 'a> {
             let Some(entry) = entry else { continue };
             for needed in param.needs.iter().filter(|needed| !stage.fields.contains_key(needed.as_str())) {
                 let about = card.params.get(needed).map(|needed| needed.about.as_str()).unwrap_or_default();
-                let message = format!("`{}` needs `{needed}` beside it", entry.path);
+                let message = format!("`{}` needs `{needed}`", entry.path);
                 let hint = (!about.is_empty()).then(|| format!("{needed}: {about}"));
                 self.reader.wrong::<()>(entry, Part::Key, message, hint);
             }
@@ -495,8 +482,8 @@ impl<'a> RunFileParser<'_, 'a> {
     fn parsed_loop(&self, name: &str, entry: &Entry<'a>) -> Option<ParsedLoop<'a>> {
         let fields = self.reader.table(entry)?;
         if let Some(inner) = fields.get("loop") {
-            let message = format!("loop \"{name}\" holds another loop: loops are not nested");
-            let hint = "loops may follow each other: the second one's `carry` starts from \"first.name\"";
+            let message = format!("loop \"{name}\" contains another loop; loops cannot be nested");
+            let hint = "to run loops one after the other, start the second one's `carry` from \"first.name\"";
             return self.reader.wrong(inner, Part::Key, message, Some(hint.to_owned()));
         }
         let known = schema_of::<Loop>()["properties"].take();

@@ -91,14 +91,18 @@ impl Reader {
     }
 
     fn checked(&self, entry: &Entry<'_>, schema: &Value) -> Option<Value> {
-        let (kind, value) = (schema["type"].as_str().unwrap_or_default(), entry.json());
+        let kind = schema["type"].as_str().unwrap_or_default();
+        if kind == "object" && entry.value.as_dict().is_some() {
+            return self.checked_table(entry, schema);
+        }
+        let value = entry.json();
         let (fits, expected) = match kind {
             "integer" => (value.is_i64() || value.is_u64(), "an integer"),
             "number" => (value.is_number(), "a number"),
             "string" => (value.is_string(), "a string"),
             "boolean" => (value.is_boolean(), "a boolean"),
             "array" => (value.is_array(), "a list of strings"),
-            "object" => (value.is_object(), "a table"),
+            "object" => (false, "a table"),
             _ => (true, ""),
         };
         if !fits {
@@ -118,14 +122,11 @@ impl Reader {
         {
             return None;
         }
-        match kind {
-            "object" => self.checked_table(entry, schema),
-            "array" => {
-                let items = entry.items().map(|item| self.checked(&item, &schema["items"]));
-                items.collect::<Vec<_>>().into_iter().collect()
-            }
-            _ => Some(value),
+        if kind == "array" {
+            let items = entry.items().map(|item| self.checked(&item, &schema["items"]));
+            return items.collect::<Vec<_>>().into_iter().collect();
         }
+        Some(value)
     }
 
     fn checked_table(&self, entry: &Entry<'_>, schema: &Value) -> Option<Value> {

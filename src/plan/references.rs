@@ -57,12 +57,12 @@ impl<'a> Resolver<'a> {
                 Some(Target::Outer { stage, port: self.port(entry, found, tail, artifact)? })
             }
             None if is_path(text) => {
-                let message = format!("`{}` names \"{text}\", which is a path and no stage", entry.path);
+                let message = format!("`{}` names \"{text}\", which is a path, not a stage", entry.path);
                 let hint = match artifact {
                     "policy" => {
                         format!("`model = \"{text}\"` at the top of the file makes it a stage named \"base\"")
                     }
-                    _ => "a reference names a stage; a stage of kind \"scenarios\" reads what lies on disk"
+                    _ => "a reference names a stage; a stage of kind \"scenarios\" can read a file of tasks"
                         .into(),
                 };
                 self.reader.wrong(entry, Part::Value, message, Some(hint))
@@ -84,13 +84,13 @@ impl<'a> Resolver<'a> {
             self.parsed.loops.iter().find(|parsed_loop| parsed_loop.stages.iter().any(|s| s.name == head));
         let hint = match (elsewhere, did_you_mean(head, names.iter().copied().chain(broken))) {
             (Some(parsed_loop), _) => format!(
-                "\"{head}\" is within loop \"{0}\"; from outside only its carried values are seen: \"{0}.…\"",
+                "\"{head}\" is in loop \"{0}\"; outside it only the carried values can be used: \"{0}.…\"",
                 parsed_loop.name
             ),
             (None, Some(near)) => format!("did you mean \"{near}\"?"),
             (None, None) => format!("stages: {}", names.join(", ")),
         };
-        let message = format!("`{}` names \"{head}\", which is no stage", entry.path);
+        let message = format!("`{}` names \"{head}\", which is not a stage", entry.path);
         self.reader.wrong(entry, Part::Value, message, Some(hint))
     }
 
@@ -122,7 +122,7 @@ impl<'a> Resolver<'a> {
                         format!("stage \"{}\" writes several artifacts of type {artifact}", stage.name);
                     let choices: Vec<_> =
                         fitting.iter().map(|port| format!("\"{}.{port}\"", stage.name)).collect();
-                    let hint = format!("say which: {}", choices.join(" or "));
+                    let hint = format!("choose {}", choices.join(" or "));
                     self.reader.wrong(entry, Part::Value, message, Some(hint))
                 }
             };
@@ -150,12 +150,12 @@ impl<'a> Resolver<'a> {
 
     fn carried(&self, entry: &Entry<'_>, text: &str, carried: &str, artifact: &str) -> Option<Target> {
         let Some(parsed_loop) = self.enclosing() else {
-            let message = format!("\"{text}\" has a meaning within a loop");
+            let message = format!("\"{text}\" is only allowed in a loop");
             let name = carried.split('~').next().unwrap_or(carried);
             let carries = |parsed_loop: &&ParsedLoop<'_>| parsed_loop.carry.contains_key(name);
             let hint = match self.parsed.loops.iter().find(carries) {
-                Some(parsed_loop) => format!("after the loop it is \"{}.{name}\"", parsed_loop.name),
-                None => "after a loop its carried value is \"loop.name\"".to_owned(),
+                Some(parsed_loop) => format!("after the loop, use \"{}.{name}\"", parsed_loop.name),
+                None => "after a loop, use \"loop.name\"".to_owned(),
             };
             return self.reader.wrong(entry, Part::Value, message, Some(hint));
         };
@@ -192,8 +192,8 @@ impl<'a> Resolver<'a> {
         artifact: &str,
     ) -> Option<Target> {
         if self.within == Some(index) {
-            let message = format!("within loop \"{0}\" there is no result of \"{0}\" yet", parsed_loop.name);
-            let hint = "the carried value is \"@name\"".to_owned();
+            let message = format!("loop \"{0}\" has no result before it ends", parsed_loop.name);
+            let hint = "in the loop, use \"@name\"".to_owned();
             return self.reader.wrong(entry, Part::Value, message, Some(hint));
         }
         let Some(name) = tail else {
@@ -222,11 +222,11 @@ impl<'a> Resolver<'a> {
         let hint = match (near, known().next()) {
             (Some(near), _) => format!("did you mean \"{}\"?", written(near)),
             (None, Some(first)) if name == parsed_loop.name => {
-                format!("what it carries: \"{}\"", written(first))
+                format!("its carried value is \"{}\"", written(first))
             }
-            (None, _) => format!("say where it starts: `carry = {{ {name} = \"…\" }}`"),
+            (None, _) => format!("add `carry = {{ {name} = \"…\" }}` to the loop"),
         };
-        let message = format!("loop \"{}\" carries no \"{name}\"", parsed_loop.name);
+        let message = format!("loop \"{}\" has no carried value \"{name}\"", parsed_loop.name);
         self.reader.wrong(entry, Part::Value, message, Some(hint))
     }
 

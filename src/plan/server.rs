@@ -203,13 +203,13 @@ fn state(reader: &Reader, entry: &Entry<'_>, fields: &Fields<'_>, server: &Serve
             ),
             (Some(_), Some(given)) => {
                 let message =
-                    "state \"fresh-process\" needs a `command`: a server at a `url` is not started here";
+                    "state \"fresh-process\" needs a `command`: a server at a `url` is not started by mcprl";
                 reader.wrong(given, Part::Value, message.into(), Some(ways_at_a_url()))
             }
         },
         ("fresh-session", None) if url.is_some() => Some(State::FreshProcess),
         ("fresh-session", None) => {
-            let hint = "state = \"fresh-process\" starts a `command` anew for every episode".to_owned();
+            let hint = "state = \"fresh-process\" starts the `command` again for every episode".to_owned();
             reader.wrong(given?, Part::Value, "state \"fresh-session\" needs a `url`".into(), Some(hint))
         }
         (other, _) => {
@@ -223,7 +223,7 @@ fn state(reader: &Reader, entry: &Entry<'_>, fields: &Fields<'_>, server: &Serve
 
 /// Ways to isolate episodes on a server that mcprl does not start.
 fn ways_at_a_url() -> String {
-    "\"fresh-session\" where a new session begins anew, \"read-only\" where calls change nothing, or \"reset-tool\" with a \
+    "use \"fresh-session\" if every session starts clean, \"read-only\" if calls change nothing, or \"reset-tool\" with a \
      `reset_tool`"
         .into()
 }
@@ -267,6 +267,6 @@ fn check_devices(reader: &Reader, entry: &Entry<'_>, devices: &[String]) {
     let cpus = devices.iter().filter(|device| *device == "cpu").count();
     let distinct = devices.iter().collect::<BTreeSet<_>>().len();
     if cpus < devices.len() && (cpus > 0 || distinct < devices.len()) {
-        wrong("`engine.devices` should name each CUDA device once, and \"cpu\" not beside them");
+        wrong("`engine.devices` should name each CUDA device once, without \"cpu\"");
     }
 }
