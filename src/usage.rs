@@ -5,6 +5,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Counters of resource usage.
@@ -86,12 +87,14 @@ impl AddAssign for Usage {
 }
 
 /// Prices of a language model behind an endpoint, in dollars per million tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Prices {
-    /// Price of prompt tokens.
+    /// Dollars per million prompt tokens.
+    #[schemars(range(min = 0))]
     pub prompt: f64,
-    /// Price of completion tokens.
+    /// Dollars per million completion tokens.
+    #[schemars(range(min = 0))]
     pub completion: f64,
 }
 

@@ -218,11 +218,7 @@ fn a_judge_that_is_asked_for_and_not_named_is_missed_before_anything_is_worked()
     let said = project.mcprl(&["run", "run.toml", "--set", "stages.reward.relative=1.0"]);
     assert_eq!(said.code, Some(2), "{}", said.err);
     for needed in ["base_url", "model"] {
-        assert!(
-            said.err.contains(&format!("`stages.reward.relative` needs `{needed}` beside it")),
-            "{}",
-            said.err
-        );
+        assert!(said.err.contains(&format!("`stages.reward.relative` needs `{needed}`")), "{}", said.err);
     }
 }
 

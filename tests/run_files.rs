@@ -1,10 +1,12 @@
-//! What a person reads when a run file is wrong.
+//! Messages about mistakes in a run file.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
 
-use common::Project;
+use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::Path};
+
+use common::{Project, said};
 
 const GOOD: &str = r#"name = "toy"
 seed = 1
@@ -142,7 +144,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn the_file_all_mistakes_are_made_in_is_good() {
+fn the_run_file_that_mistakes_are_put_into_is_accepted() {
     let project = Project::new(GOOD);
     project.write("data.txt", "1");
     assert_eq!(project.mcprl(&["plan", "run.toml"]).err, "");
@@ -157,7 +159,7 @@ fn every_mistake_is_shown_where_it_is() {
         project.write("data.txt", "1");
         let said = project.mcprl(&["plan", "run.toml"]);
         assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{name}: {}", said.err);
-        // The list of built-in kinds is not this test's business.
+        // The list of built-in kinds changes with every new kind.
         let lines = said
             .err
             .lines()
@@ -184,7 +186,7 @@ fn mistakes_of_values_references_and_overrides_are_shown_at_once_and_none_becaus
 }
 
 #[test]
-fn for_machines_an_error_holds_every_mistake() {
+fn an_error_in_json_has_every_mistake() {
     let project = Project::new(&GOOD.replace("value = 4", "valeu = 4").replace("seed = 1", "seed = -1"));
     project.write("data.txt", "1");
     let said = project.mcprl(&["plan", "run.toml", "--json"]);
@@ -205,20 +207,16 @@ fn for_machines_an_error_holds_every_mistake() {
 }
 
 #[test]
-fn a_schema_is_asked_for_a_run_file_that_is_there() {
+fn the_schema_is_printed_for_an_invalid_run_file_and_not_for_a_missing_one() {
     let project = Project::new("= wrong");
-    assert_eq!(
-        project.mcprl(&["schema", "run.toml"]).code,
-        Some(0),
-        "mistakes in it are the editor's to show"
-    );
+    assert_eq!(project.mcprl(&["schema", "run.toml"]).code, Some(0), "the editor shows its mistakes");
     let said = project.mcprl(&["schema", "nosuch.toml"]);
     assert_eq!((said.code, said.out.as_str()), (Some(2), ""));
     assert!(said.err.starts_with("error: cannot read the run file nosuch.toml"), "{}", said.err);
 }
 
 #[test]
-fn a_cycle_is_shown_as_the_way_around() {
+fn a_cycle_is_shown_with_its_stages_in_order() {
     let project = Project::new(
         "[stages.a]\nkind = \"half\"\nfrom = \"c\"\n\n[stages.b]\nkind = \"half\"\nfrom = \"a\"\n\n\
          [stages.c]\nkind = \"half\"\nfrom = \"b\"\n",
@@ -229,7 +227,7 @@ fn a_cycle_is_shown_as_the_way_around() {
       |
     3 | from = "c"
       |        ^^^
-    hint: what one iteration hands to the next is a carried value: `carry`, `@name`, `yields`
+    hint: to pass an artifact to the next iteration of a loop, use `carry`, `@name` and `yields`
     "#);
 }
 
@@ -317,7 +315,7 @@ fn a_wrong_card_is_shown_with_its_place() {
 }
 
 #[test]
-fn a_folder_in_place_of_a_run_file_is_told_from_one() {
+fn a_folder_instead_of_a_run_file_is_an_error_with_a_hint() {
     let project = Project::new(GOOD);
     let said = project.mcprl(&["plan", "stages"]);
     assert_eq!(said.code, Some(2));
@@ -338,4 +336,39 @@ fn numbers_are_set_as_toml_writes_them() {
         let said = project.mcprl(&["plan", "run.toml", "--set", &format!("stages.slow.sleep={number}")]);
         assert_eq!(said.code, Some(0), "{number}: {}", said.err);
     }
+}
+
+/// The TOML between the markers `<!-- name -->` and `<!-- /name -->` of a page in `docs/`.
+fn documented(page: &str, name: &str) -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(page);
+    let text = std::fs::read_to_string(page).unwrap();
+    let block = text.split(&format!("<!-- {name} -->\n```toml\n")).nth(1).unwrap();
+    block.split(&format!("```\n<!-- /{name} -->")).next().unwrap().to_owned()
+}
+
+#[test]
+fn the_run_file_of_the_documentation_is_accepted() {
+    let project = Project::new(&documented("run-file.md", "complete"));
+    let task = |i: usize| format!("{{\"task\": \"How many projects has team {i}?\", \"answer\": \"{i}\"}}\n");
+    project.write("tasks.jsonl", &(0..100).map(task).collect::<String>());
+    project.write("my-server", "#!/bin/sh\n");
+    std::fs::set_permissions(project.path("my-server"), Permissions::from_mode(0o755)).unwrap();
+    let mut command = project.command(&["plan", "run.toml"]);
+    let said = said(command.env("API_TOKEN", "secret").env("HF_HOME", project.path("hub")));
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{}", said.out);
+}
+
+#[test]
+fn the_families_file_of_the_documentation_is_accepted() {
+    let project = Project::new(
+        "[server]\ncommand = [\"sh\"]\n\n[stages.tools]\nkind = \"discover\"\n\n[stages.tasks]\nkind = \"scenarios\"\n\
+         tools = \"tools\"\nfamilies = \"families.toml\"\n",
+    );
+    let families = documented("families.md", "families");
+    project.write("families.toml", &families);
+    let said = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{}", said.out);
+    project.write("families.toml", &families.replace("columns = [\"product\"]", "columns = [\"item\"]"));
+    let said = project.mcprl(&["plan", "run.toml"]);
+    assert!(said.err.contains("there is no word or entity `{product}`"), "{}", said.err);
 }

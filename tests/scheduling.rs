@@ -220,7 +220,7 @@ fn a_loops_stage_without_its_loop_is_named_in_full() {
 #[test]
 fn where_no_stage_is_meant_those_that_draw_are_listed() {
     let said = draws().mcprl(&["plan", "run.toml", "--resample", "xyz"]);
-    assert!(said.err.contains("hint: what can be drawn anew: count/draw"), "{}", said.err);
+    assert!(said.err.contains("hint: stages that can be resampled: count/draw"), "{}", said.err);
 }
 
 /// Each iteration acts for 0.3 s, then learns for 0.3 s.

@@ -1,4 +1,4 @@
-//! `mcprl schema` accepts the run files there are and refuses what `plan` refuses.
+//! `mcprl schema` accepts the run files of this repository and rejects what `plan` rejects.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use common::{Project, said};
 use serde_json::{Value, json};
 
-/// The part of JSON Schema that the schema uses. What it does not know it does not pass over.
+/// Validates the part of JSON Schema that the schema uses. Panics on any other rule.
 fn objections(root: &Value, schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) {
     let Some(rules) = schema.as_object() else { return };
     for (rule, operand) in rules {
@@ -169,7 +169,7 @@ parts = { left = "start", right = "count.number" }
 "#;
 
 #[test]
-fn what_a_run_file_may_not_hold_the_schema_refuses() {
+fn the_schema_rejects_unknown_keys_and_wrong_types() {
     let project = Project::new(GOOD);
     let schema = schema_for(&project, &project.path(""), "run.toml");
     assert_eq!(check(&schema, GOOD), [""; 0]);
@@ -196,5 +196,18 @@ fn what_a_run_file_may_not_hold_the_schema_refuses() {
         assert!(GOOD.contains(from), "{from}");
         let found = check(&schema, &GOOD.replacen(from, to, 1));
         assert!(found.iter().any(|found| found.contains(objection)), "{to}: {found:?}");
+    }
+}
+
+#[test]
+fn the_server_limits_in_the_documentation_are_the_defaults_of_the_schema() {
+    let project = Project::new(GOOD);
+    let schema = schema_for(&project, &project.path(""), "run.toml");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/servers.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let server = schema["properties"]["server"]["properties"].as_object().unwrap();
+    for (key, limit) in server.iter().filter(|(_, key)| key.get("default").is_some()) {
+        let row = format!("| `{key}` | {} |", limit["default"]);
+        assert!(page.contains(&row), "{row}");
     }
 }

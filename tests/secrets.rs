@@ -1,4 +1,4 @@
-//! Secrets of the server: taken from the environment, kept by no run, key or record.
+//! Secrets of the server come from the environment. No run, key or record stores them.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -8,7 +8,7 @@ use std::{os::unix::fs::PermissionsExt, path::Path};
 
 use common::{Project, Said, said};
 
-/// A server that writes down what it was given, and fails while there is a file `down`.
+/// A server that logs its variables, and fails while a file `down` exists.
 const RUN: &str = r#"name = "toy"
 
 [server]
@@ -31,7 +31,7 @@ fn mcprl(project: &Project, arguments: &[&str]) -> Said {
     said(project.command(arguments).env("MY_TOKEN", TOKEN).env(OVERRIDE, KEY))
 }
 
-/// Every file under a folder; what links lead to is in it as well.
+/// Every file under a folder. Links are skipped: their targets are in it too.
 fn files(folder: &Path) -> Vec<std::path::PathBuf> {
     let items = std::fs::read_dir(folder).unwrap().map(|item| item.unwrap().path());
     let (folders, mut files): (Vec<_>, Vec<_>) =
@@ -51,7 +51,7 @@ fn assert_without_secrets(folder: &Path) {
 }
 
 #[test]
-fn no_byte_of_a_secret_is_in_the_cache_or_in_an_export_and_a_resumed_run_asks_for_it_again() {
+fn a_secret_is_in_no_file_of_the_cache_or_an_export_and_a_resumed_run_needs_it_again() {
     let project = Project::new(RUN);
     project.write("down", "");
     let failed = mcprl(&project, &["run", "run.toml"]);
@@ -83,7 +83,7 @@ fn no_byte_of_a_secret_is_in_the_cache_or_in_an_export_and_a_resumed_run_asks_fo
 }
 
 #[test]
-fn a_secret_may_be_renewed_and_any_other_value_makes_another_server() {
+fn a_new_secret_keeps_cached_results_and_another_variable_does_not() {
     let project = Project::new(RUN);
     assert_eq!(mcprl(&project, &["run", "run.toml"]).code, Some(0));
     let renewed = said(project.command(&["plan", "run.toml"]).env("MY_TOKEN", "new").env(OVERRIDE, "new"));

@@ -214,9 +214,9 @@ impl Shown {
             node.stage.card.outputs.iter().filter_map(port).collect::<Vec<_>>()
         };
         let nodes = || plan.order().iter().map(|index| plan.node(*index));
-        let mut policies: Vec<_> = nodes().filter(|node| node.turn.is_some()).flat_map(of).collect();
+        let mut policies: Vec<_> = nodes().filter(|node| node.iteration.is_some()).flat_map(of).collect();
         policies.retain(|(_, _, artifact, _)| artifact == "policy");
-        Self { ports: nodes().filter(|node| node.turn.is_none()).flat_map(of).collect(), policies }
+        Self { ports: nodes().filter(|node| node.iteration.is_none()).flat_map(of).collect(), policies }
     }
 
     fn there<'s>(

@@ -32,6 +32,7 @@ mod parity;
 #[cfg(test)]
 mod tests;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::kernels::Format;
@@ -52,17 +53,29 @@ use threads::ThreadPlan;
 pub use threads::{shares, shares_of_shape};
 pub use trainer::{StepReport, Trainer, logits, score};
 
-/// Where and how the model computes, as resolved from the run file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Devices and precision for sampling and training: the section `[engine]` of a run file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 pub struct EngineSpec {
-    /// `cpu` or `cuda:N`. A policy is on all of them, and its work is divided among them.
+    /// `cpu`, or `cuda:0`, `cuda:1`, … Each device holds the model; prompts and the microbatches of a
+    /// training step are split among them. Several `cpu` entries split the threads; the results are the same
+    /// bytes.
+    #[schemars(length(min = 1), inner(regex(pattern = "^(cpu|cuda:[0-9]+)$")))]
     pub devices: Vec<String>,
-    /// Worker threads of all `cpu` devices together; all cores if absent.
+    /// Threads of all `cpu` devices together. Defaults to all cores.
+    #[schemars(range(min = 1))]
     pub threads: Option<usize>,
-    /// Format in which frozen weights are stored and multiplied; `f32` if absent.
+    /// Data type of frozen weights and of their matrix products. Defaults to `f32`.
     pub dtype: Option<Format>,
-    /// Most memory for a sampler's keys and values, in MiB; half of the available memory if absent. Changes
-    /// no result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Maximum size of the KV cache while sampling, in MiB. Defaults to half of the memory left after loading
+    /// the weights. What does not fit is recomputed: slower, but with the same result.
+    #[schemars(range(min = 1))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_cache_mib: Option<usize>,
+}
+
+impl Default for EngineSpec {
+    fn default() -> Self {
+        Self { devices: vec![devices::CPU.into()], threads: None, dtype: None, kv_cache_mib: None }
+    }
 }

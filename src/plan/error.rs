@@ -150,9 +150,9 @@ pub enum PlanError {
     /// Stages that should run would fail.
     #[error("{}", several(.0.iter().map(|problem| (problem.to_string(), problem.cause.hint()))))]
     Refused(Vec<Problem>),
-    #[error("stage \"{stage}\" reported no metric `{metric}`, which loop \"{turns}\" waits for")]
-    NoMetric { stage: String, metric: String, turns: String },
-    #[error("nothing in this run is called \"{name}\"")]
+    #[error("stage \"{stage}\" reported no metric `{metric}`, which loop \"{in_loop}\" waits for")]
+    NoMetric { stage: String, metric: String, in_loop: String },
+    #[error("this run has no stage \"{name}\"")]
     NoStage {
         name: String,
         near: Option<String>,
@@ -204,14 +204,16 @@ impl Diagnostic for PlanError {
             Self::Refused(problems) => problems.last().and_then(|problem| problem.cause.hint()),
             Self::NoStage { near: Some(near), .. } => Some(format!("did you mean \"{near}\"?")),
             Self::NoStage { drawn, .. } if drawn.is_empty() => {
-                Some("no stage of this run draws anew: none is sampled or external".into())
+                Some("no stage of this run can be resampled: none is sampled or external".into())
             }
-            Self::NoStage { drawn, .. } => Some(format!("what can be drawn anew: {}", drawn.join(", "))),
-            Self::NotResampled { .. } => Some("for other random choices set another `seed`".into()),
+            Self::NoStage { drawn, .. } => {
+                Some(format!("stages that can be resampled: {}", drawn.join(", ")))
+            }
+            Self::NotResampled { .. } => Some("set another `seed` for other random choices".into()),
             Self::NoIteration { last: Some(last), .. } => Some(format!("its iterations are 1 to {last}")),
-            Self::NoIteration { last: None, .. } => Some("it is in no loop".into()),
+            Self::NoIteration { last: None, .. } => Some("it is not in a loop".into()),
             Self::NoMetric { metric, .. } => {
-                Some(format!("it is to write `{metric}`, a finite number, among its metrics"))
+                Some(format!("the stage should report the metric `{metric}` as a finite number"))
             }
         }
     }

@@ -8,8 +8,9 @@ use petgraph::{
 };
 
 use super::{
-    parse::{ParsedLoop, ParsedRun, ParsedStage, Stage},
-    reader::{Part, Reader},
+    layers::{Entry, Part},
+    parse::{ParsedInput, ParsedLoop, ParsedRun, ParsedStage, Stage},
+    reader::Reader,
     references::{Resolver, Target, carried_type, yields},
 };
 use crate::error::did_you_mean;
@@ -19,8 +20,8 @@ pub struct Node {
     /// `rollout`, or `train[0003]/rollout`.
     pub id: String,
     pub stage: Arc<Stage>,
-    /// Index of the loop and iteration (from 1), if it is in a loop.
-    pub turn: Option<Turn>,
+    /// None outside loops.
+    pub iteration: Option<Iteration>,
     pub inputs: Vec<InputEdge>,
     /// Skipped if this condition holds.
     pub stop_condition: Option<StopCondition>,
@@ -28,10 +29,12 @@ pub struct Node {
     pub awaited: Option<String>,
 }
 
+/// An iteration of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Turn {
-    pub turns: usize,
-    pub iteration: u32,
+pub struct Iteration {
+    pub loop_index: usize,
+    /// From 1.
+    pub number: u32,
 }
 
 /// An artifact that a node reads.
@@ -88,11 +91,11 @@ pub struct Graph {
 }
 
 /// Unrolls loops and resolves references. `None` if the reader has noted a mistake.
-pub fn graph(reader: &Reader<'_>, parsed: &ParsedRun) -> Option<Graph> {
+pub fn graph(reader: &Reader, parsed: &ParsedRun<'_>) -> Option<Graph> {
     let outer = Resolver { reader, parsed, within: None };
     let mut loops = Vec::new();
-    for (index, turns) in parsed.loops.iter().enumerate() {
-        loops.push(loop_links(reader, parsed, index, turns));
+    for (index, parsed_loop) in parsed.loops.iter().enumerate() {
+        loops.push(loop_links(reader, parsed, index, parsed_loop));
     }
     let stages: Vec<_> = parsed.stages.iter().map(|stage| links(outer, stage)).collect();
     let loops: Vec<_> = loops.into_iter().collect::<Option<_>>()?;
@@ -106,7 +109,11 @@ pub fn graph(reader: &Reader<'_>, parsed: &ParsedRun) -> Option<Graph> {
         Ok(mut order) => {
             // Of all topological orders, use the one closest to the file's order.
             stable(&nodes, &mut order);
-            let loops = parsed.loops.iter().map(|turns| (turns.name.clone(), turns.iterations)).collect();
+            let loops = parsed
+                .loops
+                .iter()
+                .map(|parsed_loop| (parsed_loop.name.clone(), parsed_loop.iterations))
+                .collect();
             Some(Graph { nodes, order, loops })
         }
         Err(_) => cycle(reader, parsed, &nodes),
@@ -125,8 +132,8 @@ struct LoopTargets {
     lag: u32,
 }
 
-fn links(resolver: Resolver<'_>, stage: &ParsedStage) -> Option<Targets> {
-    let link = |input: &super::parse::ParsedInput| {
+fn links(resolver: Resolver<'_>, stage: &ParsedStage<'_>) -> Option<Targets> {
+    let link = |input: &ParsedInput<'_>| {
         Some((input.role.clone(), input.name.clone(), resolver.link(&input.entry, &input.artifact)?))
     };
     let links: Vec<_> = stage.inputs.iter().map(link).collect();
@@ -134,31 +141,33 @@ fn links(resolver: Resolver<'_>, stage: &ParsedStage) -> Option<Targets> {
 }
 
 fn loop_links(
-    reader: &Reader<'_>,
-    parsed: &ParsedRun,
+    reader: &Reader,
+    parsed: &ParsedRun<'_>,
     index: usize,
-    turns: &ParsedLoop,
+    parsed_loop: &ParsedLoop<'_>,
 ) -> Option<LoopTargets> {
     let outer = Resolver { reader, parsed, within: None };
     let inner = Resolver { within: Some(index), ..outer };
-    let stages: Vec<_> = turns.stages.iter().map(|stage| links(inner, stage)).collect();
-    let until = turns.until.as_ref().map(|_| until(reader, parsed, turns));
-    let stray = turns.stages.iter().filter(|stage| yields_nothing_carried(reader, turns, stage)).count();
+    let stages: Vec<_> = parsed_loop.stages.iter().map(|stage| links(inner, stage)).collect();
+    let until = parsed_loop.until.as_ref().map(|_| until(reader, parsed, parsed_loop));
+    let stray =
+        parsed_loop.stages.iter().filter(|stage| yields_nothing_carried(reader, parsed_loop, stage)).count();
     if stray > 0 {
         // Otherwise carried values would wrongly be reported as never renewed.
         return None;
     }
-    let carried = turns.carry.iter().map(|(name, entry)| {
+    let carried = parsed_loop.carry.iter().map(|(name, entry)| {
         let Some(artifact) = carried_type(parsed, index, name) else {
             if !parsed.is_whole {
                 return None;
             }
-            let message = format!("no stage of loop \"{}\" reads \"@{name}\"", turns.name);
+            let message = format!("no stage of loop \"{}\" reads \"@{name}\"", parsed_loop.name);
             return reader.wrong(entry, Part::Key, message, None);
         };
-        let (start, renewer) = (outer.link(entry, &artifact), renewer(outer, turns, name, entry, &artifact));
+        let (start, renewer) =
+            (outer.link(entry, &artifact), renewer(outer, parsed_loop, name, entry, &artifact));
         let (stage, port) = renewer?;
-        Some((name.clone(), (start?, stage, port)))
+        Some(((*name).to_owned(), (start?, stage, port)))
     });
     let carried: Vec<_> = carried.collect();
     let carry = carried.into_iter().collect::<Option<_>>()?;
@@ -176,14 +185,14 @@ fn loop_links(
 }
 
 /// Notes a stage whose `yields` names a value that its loop does not carry.
-fn yields_nothing_carried(reader: &Reader<'_>, turns: &ParsedLoop, stage: &ParsedStage) -> bool {
+fn yields_nothing_carried(reader: &Reader, parsed_loop: &ParsedLoop<'_>, stage: &ParsedStage<'_>) -> bool {
     let Some((name, entry)) = yields(stage).zip(stage.yields.as_ref()) else { return false };
-    if turns.carry.contains_key(name) {
+    if parsed_loop.carry.contains_key(name) {
         return false;
     }
-    let near = did_you_mean(name, turns.carry.keys().map(String::as_str));
+    let near = did_you_mean(name, parsed_loop.carry.keys().copied());
     let hint = near.map(|near| format!("did you mean \"{near}\"?"));
-    let message = format!("loop \"{}\" carries no \"{name}\"", turns.name);
+    let message = format!("loop \"{}\" has no carried value \"{name}\"", parsed_loop.name);
     reader.wrong::<()>(entry, Part::Value, message, hint);
     true
 }
@@ -191,23 +200,23 @@ fn yields_nothing_carried(reader: &Reader<'_>, turns: &ParsedLoop, stage: &Parse
 /// The one stage that renews a carried value, and its port.
 fn renewer(
     Resolver { reader, parsed, .. }: Resolver<'_>,
-    turns: &ParsedLoop,
+    parsed_loop: &ParsedLoop<'_>,
     name: &str,
-    entry: &super::layers::Entry,
+    entry: &Entry<'_>,
     artifact: &str,
 ) -> Option<(usize, String)> {
-    let mut found = turns.stages.iter().enumerate().filter(|(_, stage)| yields(stage) == Some(name));
+    let mut found = parsed_loop.stages.iter().enumerate().filter(|(_, stage)| yields(stage) == Some(name));
     let Some((index, stage)) = found.next() else {
         if !parsed.is_whole {
             return None;
         }
-        let message = format!("no stage of loop \"{}\" renews \"{name}\"", turns.name);
-        let hint = format!("the stage that does says `yields = \"{name}\"`");
+        let message = format!("no stage of loop \"{}\" renews \"{name}\"", parsed_loop.name);
+        let hint = format!("add `yields = \"{name}\"` to the stage that renews it");
         return reader.wrong(entry, Part::Key, message, Some(hint));
     };
     let declared = stage.yields.as_ref()?;
     if let Some((_, other)) = found.next() {
-        let message = format!("two stages of loop \"{}\" yield \"{name}\"", turns.name);
+        let message = format!("two stages of loop \"{}\" yield \"{name}\"", parsed_loop.name);
         return reader.wrong(other.yields.as_ref()?, Part::Value, message, None);
     }
     match stage.stage.card.output_of_type(artifact) {
@@ -219,23 +228,24 @@ fn renewer(
     }
 }
 
-fn until(reader: &Reader<'_>, parsed: &ParsedRun, turns: &ParsedLoop) -> Option<(usize, String)> {
-    let entry = &turns.until.as_ref()?.metric;
-    let text = reader.text(entry)?;
+fn until(reader: &Reader, parsed: &ParsedRun<'_>, parsed_loop: &ParsedLoop<'_>) -> Option<(usize, String)> {
+    let (until, entry) = parsed_loop.until.as_ref()?;
+    let text = until.metric.as_str();
     if text.split_once('.').is_some_and(|(stage, _)| parsed.broken.contains(stage)) {
         return None;
     }
-    let names: Vec<String> = turns
+    let names: Vec<String> = parsed_loop
         .stages
         .iter()
         .flat_map(|stage| stage.stage.card.metrics.keys().map(|metric| format!("{}.{metric}", stage.name)))
         .collect();
     let known = text.split_once('.').and_then(|(stage, metric)| {
-        let index = turns.stages.iter().position(|candidate| candidate.name == stage)?;
-        turns.stages.get(index)?.stage.card.reports(metric).then(|| (index, metric.to_owned()))
+        let index = parsed_loop.stages.iter().position(|candidate| candidate.name == stage)?;
+        parsed_loop.stages.get(index)?.stage.card.reports(metric).then(|| (index, metric.to_owned()))
     });
     known.or_else(|| {
-        let message = format!("`{}`: no stage of loop \"{}\" reports \"{text}\"", entry.path, turns.name);
+        let message =
+            format!("`{}`: no stage of loop \"{}\" reports \"{text}\"", entry.path, parsed_loop.name);
         let hint = match did_you_mean(text, names.iter().map(String::as_str)) {
             Some(near) => format!("did you mean \"{near}\"?"),
             None => format!("metrics: {}", names.join(", ")),
@@ -246,46 +256,47 @@ fn until(reader: &Reader<'_>, parsed: &ParsedRun, turns: &ParsedLoop) -> Option<
 
 /// Node indices after unrolling: outer stages first, then loop by loop, iteration by iteration.
 struct Unrolled<'a> {
-    parsed: &'a ParsedRun,
+    parsed: &'a ParsedRun<'a>,
     loops: &'a [LoopTargets],
     /// Index of each loop's first node.
     starts: Vec<usize>,
 }
 
 impl<'a> Unrolled<'a> {
-    fn new(parsed: &'a ParsedRun, loops: &'a [LoopTargets]) -> Self {
+    fn new(parsed: &'a ParsedRun<'a>, loops: &'a [LoopTargets]) -> Self {
         let mut next = parsed.stages.len();
         let mut starts = Vec::new();
-        for turns in &parsed.loops {
+        for parsed_loop in &parsed.loops {
             starts.push(next);
-            next += turns.iterations as usize * turns.stages.len();
+            next += parsed_loop.iterations as usize * parsed_loop.stages.len();
         }
         Self { parsed, loops, starts }
     }
 
-    fn inner(&self, turns: usize, iteration: u32, stage: usize) -> NodeIndex {
-        let per_iteration = self.parsed.loops[turns].stages.len();
-        NodeIndex::new(self.starts[turns] + (iteration as usize - 1) * per_iteration + stage)
+    fn inner(&self, loop_index: usize, iteration: u32, stage: usize) -> NodeIndex {
+        let per_iteration = self.parsed.loops[loop_index].stages.len();
+        NodeIndex::new(self.starts[loop_index] + (iteration as usize - 1) * per_iteration + stage)
     }
 
-    fn from(&self, link: &Target, turn: Option<Turn>) -> InputSource {
-        match (link, turn) {
-            (Target::Inner { stage, port }, Some(Turn { turns, iteration })) => {
-                InputSource::Output { node: self.inner(turns, iteration, *stage), port: port.clone() }
+    fn from(&self, link: &Target, iteration: Option<Iteration>) -> InputSource {
+        match (link, iteration) {
+            (Target::Inner { stage, port }, Some(Iteration { loop_index, number })) => {
+                InputSource::Output { node: self.inner(loop_index, number, *stage), port: port.clone() }
             }
-            (Target::Carried { name, lag }, Some(Turn { turns, iteration })) => {
-                let (start, stage, port) = &self.loops[turns].carry[name];
-                match iteration.checked_sub(1 + lag) {
+            (Target::Carried { name, lag }, Some(Iteration { loop_index, number })) => {
+                let (start, stage, port) = &self.loops[loop_index].carry[name];
+                match number.checked_sub(1 + lag) {
                     None | Some(0) => self.from(start, None),
-                    Some(earlier) => {
-                        InputSource::Output { node: self.inner(turns, earlier, *stage), port: port.clone() }
-                    }
+                    Some(earlier) => InputSource::Output {
+                        node: self.inner(loop_index, earlier, *stage),
+                        port: port.clone(),
+                    },
                 }
             }
-            (Target::Result { turns, name }, _) => {
-                let (_, stage, port) = &self.loops[*turns].carry[name];
-                let all = 1..=self.parsed.loops[*turns].iterations;
-                InputSource::Last(all.map(|k| (self.inner(*turns, k, *stage), port.clone())).collect())
+            (Target::Result { loop_index, name }, _) => {
+                let (_, stage, port) = &self.loops[*loop_index].carry[name];
+                let all = 1..=self.parsed.loops[*loop_index].iterations;
+                InputSource::Last(all.map(|k| (self.inner(*loop_index, k, *stage), port.clone())).collect())
             }
             // The resolver returns inner and carried targets only within loops.
             (Target::Outer { stage, port } | Target::Inner { stage, port }, _) => {
@@ -295,47 +306,50 @@ impl<'a> Unrolled<'a> {
         }
     }
 
-    fn node(&self, stage: &ParsedStage, links: &Targets, turn: Option<Turn>) -> Node {
+    fn node(&self, stage: &ParsedStage<'_>, links: &Targets, iteration: Option<Iteration>) -> Node {
         let edge = |(role, name, link): &(String, String, Target)| InputEdge {
             role: role.clone(),
             name: name.clone(),
-            from: self.from(link, turn),
+            from: self.from(link, iteration),
         };
-        let id = match turn {
-            Some(Turn { turns, iteration }) => {
-                format!("{}[{iteration:04}]/{}", self.parsed.loops[turns].name, stage.name)
+        let id = match iteration {
+            Some(Iteration { loop_index, number }) => {
+                format!("{}[{number:04}]/{}", self.parsed.loops[loop_index].name, stage.name)
             }
             None => stage.name.clone(),
         };
         Node {
             id,
             stage: stage.stage.clone(),
-            turn,
+            iteration,
             inputs: links.iter().map(edge).collect(),
-            stop_condition: turn.and_then(|turn| self.stop_condition(turn)),
-            awaited: turn.and_then(|turn| self.awaited(stage, turn)),
+            stop_condition: iteration.and_then(|iteration| self.stop_condition(iteration)),
+            awaited: iteration.and_then(|iteration| self.awaited(stage, iteration)),
         }
     }
 
-    fn awaited(&self, stage: &ParsedStage, Turn { turns, iteration }: Turn) -> Option<String> {
-        let (parsed, links) = (&self.parsed.loops[turns], &self.loops[turns]);
+    fn awaited(
+        &self,
+        stage: &ParsedStage<'_>,
+        Iteration { loop_index, number }: Iteration,
+    ) -> Option<String> {
+        let (parsed, links) = (&self.parsed.loops[loop_index], &self.loops[loop_index]);
         let (until, metric) = links.until.as_ref()?;
-        let decides =
-            parsed.stages.get(*until)?.name == stage.name && iteration + links.lag < parsed.iterations;
+        let decides = parsed.stages.get(*until)?.name == stage.name && number + links.lag < parsed.iterations;
         decides.then(|| metric.clone())
     }
 
     /// Iteration k is skipped if any iteration up to k-1-lag reached the goal; newer ones may still be
     /// running. Checking the newest lag+1 of these is enough: if an older one reached it, iteration k-1-lag
     /// was itself skipped.
-    fn stop_condition(&self, Turn { turns, iteration }: Turn) -> Option<StopCondition> {
-        let links = &self.loops[turns];
+    fn stop_condition(&self, Iteration { loop_index, number }: Iteration) -> Option<StopCondition> {
+        let links = &self.loops[loop_index];
         let (stage, metric) = links.until.as_ref()?;
-        let until = self.parsed.loops[turns].until.as_ref()?;
-        let newest = iteration.checked_sub(1 + links.lag).filter(|newest| *newest > 0)?;
+        let (until, _) = self.parsed.loops[loop_index].until.as_ref()?;
+        let newest = number.checked_sub(1 + links.lag).filter(|newest| *newest > 0)?;
         let oldest = newest.saturating_sub(links.lag).max(1);
         Some(StopCondition {
-            nodes: (oldest..=newest).map(|iteration| self.inner(turns, iteration, *stage)).collect(),
+            nodes: (oldest..=newest).map(|iteration| self.inner(loop_index, iteration, *stage)).collect(),
             metric: metric.clone(),
             at_least: until.at_least,
             at_most: until.at_most,
@@ -347,10 +361,10 @@ impl<'a> Unrolled<'a> {
         for (stage, links) in self.parsed.stages.iter().zip(stages) {
             graph.add_node(self.node(stage, links, None));
         }
-        for (turns, (parsed, links)) in self.parsed.loops.iter().zip(self.loops).enumerate() {
-            for iteration in 1..=parsed.iterations {
+        for (loop_index, (parsed, links)) in self.parsed.loops.iter().zip(self.loops).enumerate() {
+            for number in 1..=parsed.iterations {
                 for (stage, links) in parsed.stages.iter().zip(&links.stages) {
-                    graph.add_node(self.node(stage, links, Some(Turn { turns, iteration })));
+                    graph.add_node(self.node(stage, links, Some(Iteration { loop_index, number })));
                 }
             }
         }
@@ -392,7 +406,7 @@ fn stable(nodes: &DiGraph<Node, ()>, order: &mut Vec<NodeIndex>) {
     }
 }
 
-fn cycle<T>(reader: &Reader<'_>, parsed: &ParsedRun, nodes: &DiGraph<Node, ()>) -> Option<T> {
+fn cycle<T>(reader: &Reader, parsed: &ParsedRun<'_>, nodes: &DiGraph<Node, ()>) -> Option<T> {
     let knot = tarjan_scc(nodes)
         .into_iter()
         .find(|knot| knot.len() > 1 || knot.iter().any(|node| nodes.contains_edge(*node, *node)))?;
@@ -408,7 +422,7 @@ fn cycle<T>(reader: &Reader<'_>, parsed: &ParsedRun, nodes: &DiGraph<Node, ()>) 
     let mut names: Vec<&str> = path[start..].iter().map(|node| nodes[*node].stage.name.as_str()).collect();
     names.push(names.first()?);
     let first = &nodes[path[start]].stage;
-    let all = parsed.stages.iter().chain(parsed.loops.iter().flat_map(|turns| &turns.stages));
+    let all = parsed.stages.iter().chain(parsed.loops.iter().flat_map(|parsed_loop| &parsed_loop.stages));
     let entry = all.clone().find(|stage| Arc::ptr_eq(&stage.stage, first))?;
     let before = nodes[*path.last()?].stage.name.rsplit('/').next()?.to_owned();
     let input = entry.inputs.iter().find(|input| {
@@ -416,6 +430,6 @@ fn cycle<T>(reader: &Reader<'_>, parsed: &ParsedRun, nodes: &DiGraph<Node, ()>) 
     });
     let message = format!("stages wait for each other: {}", names.join(" → "));
     let hint =
-        "what one iteration hands to the next is a carried value: `carry`, `@name`, `yields`".to_owned();
+        "to pass an artifact to the next iteration of a loop, use `carry`, `@name` and `yields`".to_owned();
     reader.wrong(input.map_or(&entry.entry, |input| &input.entry), Part::Value, message, Some(hint))
 }

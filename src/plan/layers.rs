@@ -1,22 +1,23 @@
-//! Card defaults < run file < `MCPRL_*` < `--set`: one merged tree in which every value keeps its origin.
+//! Card defaults < run file < `MCPRL_*` < `--set`: one merged tree of raw values.
 //!
-//! figment merges the layers above the defaults. The merged tree names the cards, so the defaults are filled
-//! in afterwards.
+//! figment merges the layers. A value's tag leads to its layer, and its path to its location in the run file.
+//! The merged tree names the cards, so their defaults are joined last, as the lowest layer.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, sync::Arc};
 
 use figment::{
     Figment, Metadata, Profile, Provider,
     value::{Dict, Map, Value},
 };
-use serde_json::Value as Json;
 
 use super::{
     error::{Location, Mistake},
-    reader::Reader,
-    source::{Source, join},
+    source::{Source, SourceSpan, join},
 };
-use crate::mcp::{has_reference, secret::is_secret};
+use crate::{
+    mcp::{has_reference, secret::is_secret},
+    stage::Card,
+};
 
 /// Values that override the run file.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -33,9 +34,17 @@ pub struct Overrides {
 
 /// Keys of a run file that an environment variable can set, and tables whose keys it can set. Other variables
 /// that start with `MCPRL_` are not overrides.
-const KEYS: [&str; 3] = ["name", "seed", "model"];
+const KEYS: [&str; 3] = ["name", "seed", MODEL];
 const TABLES: [&str; 5] = ["server", "engine", "cache", "stages", "loop"];
-const RUN_FILE: &str = "run file";
+
+/// All top-level keys of a run file.
+pub fn top_level() -> Vec<&'static str> {
+    KEYS.into_iter().chain(TABLES).collect()
+}
+
+/// `model = "…"` at the top is short for a stage of this kind that is named [`BASE`].
+pub const MODEL: &str = "model";
+pub const BASE: &str = "base";
 
 impl Overrides {
     /// Keeps only the environment variables that override something.
@@ -91,61 +100,57 @@ fn variable_path(name: &str) -> Option<String> {
 }
 
 struct Layer {
-    name: String,
+    metadata: Metadata,
     values: Dict,
 }
 
 impl Provider for Layer {
     fn metadata(&self) -> Metadata {
-        Metadata::named(self.name.clone())
+        self.metadata.clone()
     }
 
     fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
-        Ok(Map::from([(Profile::Default, self.values.clone())]))
+        Ok(Profile::Default.collect(self.values.clone()))
     }
 }
 
+/// The merged layers of one run.
+pub struct Layers {
+    source: Source,
+    figment: Figment,
+    merged: Value,
+    /// Whether `model` at the top makes the stage [`BASE`].
+    is_short: bool,
+}
+
 /// Where a value came from.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Origin {
-    /// The run file: the key's bytes and the value's.
-    File {
-        key: Range<usize>,
-        value: Range<usize>,
-    },
+pub enum Origin<'a> {
+    File(&'a SourceSpan),
     /// An override, as the user gave it.
-    Override(String),
+    Override(&'a str),
     Card,
 }
 
-#[derive(Debug, Clone, PartialEq)]
-pub enum RawValue {
-    Boolean(bool),
-    Integer(i64),
-    Number(f64),
-    Text(String),
-    List(Vec<Entry>),
-    Table(BTreeMap<String, Entry>),
+/// Which part of an entry a message points at.
+#[derive(Clone, Copy)]
+pub enum Part {
+    Key,
+    Value,
 }
 
 /// One value of the merged tree.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+#[derive(Clone)]
+pub struct Entry<'a> {
+    layers: &'a Layers,
     /// Dotted path from the top of the run file.
     pub path: String,
-    pub value: RawValue,
-    pub origin: Origin,
-}
-
-/// The layers of one run.
-pub struct Layers {
-    figment: Figment,
+    pub value: &'a Value,
 }
 
 impl Layers {
-    /// Notes invalid overrides and leaves them out.
-    pub fn new(source: &Source, overrides: &Overrides, reader: &Reader<'_>) -> Self {
-        let mut figment = Figment::from(Layer { name: RUN_FILE.into(), values: source.values.clone() });
+    /// Leaves out invalid overrides and returns them as mistakes.
+    pub fn new(source: &Source, overrides: &Overrides) -> (Self, Vec<Mistake>) {
+        let (mut figment, mut mistakes) = (Figment::from(source), Vec::new());
         let environment = overrides.environment.iter().filter_map(|(name, text)| {
             let path = variable_path(name)?;
             Some(layer(format!("environment variable {name}={}", shown(&path, text)), &path, text))
@@ -160,136 +165,140 @@ impl Layers {
         for layer in environment.chain(set) {
             match layer {
                 Ok(layer) => figment = figment.merge(layer),
-                Err(mistake) => _ = reader.note::<()>(mistake),
+                Err(mistake) => mistakes.push(mistake),
             }
         }
-        Self { figment }
+        let mut layers = Self { source: source.clone(), figment, merged: false.into(), is_short: false };
+        layers.merge();
+        let model = layers.merged.find_ref(MODEL).cloned();
+        let base = format!("stages.{BASE}");
+        if let Some(model) = model.filter(|_| layers.merged.find_ref(&base).is_none()) {
+            let metadata = layers.figment.get_metadata(model.tag()).cloned().unwrap_or_default();
+            let stage = Dict::from([("kind".into(), Value::from(model::KIND)), ("from".into(), model)]);
+            layers.is_short = true;
+            layers.join(Layer { metadata, values: nest(&base, stage.into()) });
+        }
+        (layers, mistakes)
     }
 
-    /// Merges all layers into one tree.
-    pub fn merged(&self, source: &Source) -> Entry {
-        let value = self.figment.find_value("").unwrap_or_else(|_| Value::from(Dict::new()));
-        self.entry(&value, String::new(), source)
+    /// Adds the defaults of the cards, by kind, to the stages.
+    pub fn add_defaults(&mut self, kinds: &BTreeMap<String, Arc<Card>>) {
+        let mut figment = Figment::new();
+        for stage in self.stages() {
+            let Some(card) = stage.kind().and_then(|kind| kinds.get(kind)) else { continue };
+            let defaults = card.params.iter().filter_map(|(name, param)| {
+                Some((name.clone(), Value::serialize(param.default.as_ref()?).ok()?))
+            });
+            let path = if stage.path == MODEL { format!("stages.{BASE}") } else { stage.path };
+            let values = nest(&path, Value::from(defaults.collect::<Dict>()));
+            figment = figment.join(Layer { metadata: Metadata::named("card"), values });
+        }
+        self.join(figment);
     }
 
-    fn entry(&self, value: &Value, path: String, source: &Source) -> Entry {
-        let layer = self.figment.get_metadata(value.tag()).map(|metadata| metadata.name.as_ref());
-        let mut origin = match (layer, source.spot(&path)) {
-            (Some(RUN_FILE) | None, Some(spot)) => {
-                Origin::File { key: spot.key.clone(), value: spot.value.clone() }
+    fn join(&mut self, layer: impl Provider) {
+        self.figment = std::mem::take(&mut self.figment).join(layer);
+        self.merge();
+    }
+
+    fn merge(&mut self) {
+        self.merged = self.figment.find_value("").unwrap_or_else(|_| Value::from(Dict::new()));
+    }
+
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// The whole tree.
+    pub fn top(&self) -> Entry<'_> {
+        Entry { layers: self, path: String::new(), value: &self.merged }
+    }
+
+    /// The tables of stages, in and outside loops. Malformed ones are left out.
+    pub fn stages(&self) -> impl Iterator<Item = Entry<'_>> {
+        let top = self.top();
+        let loops = top.field("loop").into_iter().flat_map(Entry::into_values);
+        let tables = loops.filter_map(|each| each.field("stages")).chain(top.field("stages"));
+        tables.flat_map(Entry::into_values)
+    }
+
+    /// The location of a user-written value or table header, by dotted path.
+    pub fn location(&self, path: &str) -> Option<Location> {
+        let entry = Entry { layers: self, path: path.into(), value: self.merged.find_ref(path)? };
+        match entry.origin() {
+            Origin::File(SourceSpan { key, value }) => {
+                let several_lines =
+                    self.source.text().get(value.clone()).is_none_or(|text| text.contains('\n'));
+                entry.place(if several_lines || value.start < key.end { Part::Key } else { Part::Value })
             }
-            (Some(text), _) => Origin::Override(text.to_owned()),
-            (None, None) => Origin::Card,
-        };
-        let value = match value {
-            Value::String(_, text) => RawValue::Text(text.clone()),
-            Value::Char(_, text) => RawValue::Text(text.to_string()),
-            Value::Bool(_, bit) => RawValue::Boolean(*bit),
-            Value::Num(_, number) => {
-                let whole = number.to_i128().or_else(|| i128::try_from(number.to_u128()?).ok());
-                match whole.and_then(|whole| i64::try_from(whole).ok()) {
-                    Some(whole) => RawValue::Integer(whole),
-                    None => RawValue::Number(number.to_f64().unwrap_or(f64::INFINITY)),
-                }
-            }
-            Value::Empty(..) => RawValue::Text(String::new()),
-            Value::Dict(_, fields) => {
-                // A table's location is its header in the run file, even if an override adds keys to it.
-                if let Some(spot) = source.spot(&path) {
-                    origin = Origin::File { key: spot.key.clone(), value: spot.value.clone() };
-                }
-                let entry = |(name, value): (&String, &Value)| {
-                    (name.clone(), self.entry(value, join(&path, name), source))
-                };
-                RawValue::Table(fields.iter().map(entry).collect())
-            }
-            Value::Array(_, items) => {
-                let entry = |(index, value): (usize, &Value)| {
-                    self.entry(value, join(&path, &index.to_string()), source)
-                };
-                RawValue::List(items.iter().enumerate().map(entry).collect())
-            }
-        };
-        Entry { path, value, origin }
+            _ => entry.place(Part::Key),
+        }
     }
 }
 
-impl Entry {
-    /// Fills in the card's defaults that a table lacks, recursively.
-    pub fn fill<'d>(&mut self, defaults: impl IntoIterator<Item = (&'d String, &'d Json)>) {
-        let RawValue::Table(fields) = &mut self.value else { return };
-        for (name, value) in defaults {
-            match (fields.get_mut(name), value) {
-                (Some(given), Json::Object(inner)) => given.fill(inner),
-                (Some(_), _) => {}
-                (None, _) => {
-                    fields.insert(name.clone(), Self::default_of(join(&self.path, name), value));
-                }
-            }
+impl<'a> Entry<'a> {
+    pub fn origin(&self) -> Origin<'a> {
+        let layer = self.layers.figment.get_metadata(self.value.tag());
+        match (layer.and_then(|layer| layer.source.as_ref()), self.layers.source.span(&self.path)) {
+            // A table's location is its header in the run file, even if an override adds keys to it.
+            (_, Some(span)) if self.value.as_dict().is_some() => Origin::File(span),
+            (Some(figment::Source::File(_)), Some(span)) => Origin::File(span),
+            (Some(figment::Source::Custom(text)), _) => Origin::Override(text),
+            _ => Origin::Card,
         }
     }
 
-    fn default_of(path: String, value: &Json) -> Self {
-        let value = match value {
-            Json::Null => RawValue::Text(String::new()),
-            Json::Bool(bit) => RawValue::Boolean(*bit),
-            Json::Number(number) => match number.as_i64() {
-                Some(whole) => RawValue::Integer(whole),
-                None => RawValue::Number(number.as_f64().unwrap_or(f64::INFINITY)),
-            },
-            Json::String(text) => RawValue::Text(text.clone()),
-            Json::Array(items) => {
-                let item =
-                    |(index, item): (usize, &Json)| Self::default_of(join(&path, &index.to_string()), item);
-                RawValue::List(items.iter().enumerate().map(item).collect())
-            }
-            Json::Object(fields) => {
-                let field = |(name, value): (&String, &Json)| {
-                    (name.clone(), Self::default_of(join(&path, name), value))
-                };
-                RawValue::Table(fields.iter().map(field).collect())
-            }
-        };
-        Self { path, value, origin: Origin::Card }
+    pub fn place(&self, part: Part) -> Option<Location> {
+        match (self.origin(), part) {
+            (Origin::File(span), Part::Key) => Some(self.layers.source.place(span.key.clone())),
+            (Origin::File(span), Part::Value) => Some(self.layers.source.place(span.value.clone())),
+            (Origin::Override(text), _) => Some(Location::Override(text.to_owned())),
+            (Origin::Card, _) => None,
+        }
     }
 
-    /// The values in a table; empty for anything else.
-    pub fn fields_mut(&mut self) -> impl Iterator<Item = (&String, &mut Self)> {
-        let fields = match &mut self.value {
-            RawValue::Table(fields) => Some(fields),
-            _ => None,
-        };
-        fields.into_iter().flatten()
+    /// The values in a table.
+    pub fn fields(&self) -> Option<BTreeMap<&'a str, Self>> {
+        let entry = |(name, value): (&'a String, &'a Value)| (name.as_str(), self.child(name, value));
+        Some(self.value.as_dict()?.iter().map(entry).collect())
+    }
+
+    fn into_values(self) -> impl Iterator<Item = Self> {
+        self.fields().unwrap_or_default().into_values()
     }
 
     /// The table's value under this name.
-    pub fn field(&self, name: &str) -> Option<&Self> {
-        match &self.value {
-            RawValue::Table(fields) => fields.get(name),
-            _ => None,
-        }
+    pub fn field(&self, name: &str) -> Option<Self> {
+        self.value.as_dict()?.get(name).map(|value| self.child(name, value))
     }
 
-    /// The names in a table; empty for anything else.
-    pub fn names(&self) -> impl Iterator<Item = &String> {
-        let fields = match &self.value {
-            RawValue::Table(fields) => Some(fields),
-            _ => None,
+    /// The values in a list.
+    pub fn items(&self) -> impl Iterator<Item = Self> {
+        let items = self.value.as_array().unwrap_or_default().iter().enumerate();
+        items.map(|(at, item)| self.child(&at.to_string(), item))
+    }
+
+    fn child(&self, name: &str, value: &'a Value) -> Self {
+        let path = match (self.path.as_str(), name) {
+            ("stages", BASE) if self.layers.is_short => MODEL.to_owned(),
+            (MODEL, _) => MODEL.to_owned(),
+            (path, _) => join(path, name),
         };
-        fields.into_iter().flat_map(BTreeMap::keys)
+        Self { layers: self.layers, path, value }
+    }
+
+    pub fn text(&self) -> Option<&'a str> {
+        self.value.as_str()
+    }
+
+    /// The value as parameters are stored.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::to_value(self.value).unwrap_or_default()
     }
 
     /// The stage's kind, if it has one.
-    pub fn kind(&self) -> Option<&str> {
-        match &self.field("kind")?.value {
-            RawValue::Text(kind) => Some(kind),
-            _ => None,
-        }
-    }
-
-    /// A copy without the contents, for pointing at its location.
-    pub fn place(&self) -> Self {
-        Self { path: self.path.clone(), value: RawValue::Table(BTreeMap::new()), origin: self.origin.clone() }
+    pub fn kind(&self) -> Option<&'a str> {
+        self.value.as_dict()?.get("kind")?.as_str()
     }
 }
 
@@ -303,9 +312,10 @@ fn layer(name: String, path: &str, text: &str) -> Result<Layer, Mistake> {
         Value::String(_, word) if word == text && text.contains(|c: char| c.is_ascii_digit()) => {
             text.parse::<f64>().map_or_else(|_| Value::from(word), Value::from)
         }
+        Value::Char(_, letter) => Value::from(letter.to_string()),
         value => value,
     };
-    Ok(Layer { name, values: nest(path, value) })
+    Ok(Layer { metadata: Metadata::from("override", name), values: nest(path, value) })
 }
 
 fn nest(path: &str, value: Value) -> Dict {

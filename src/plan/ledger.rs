@@ -142,8 +142,9 @@ impl<'p> Ledger<'p> {
 
     fn no_metric(&self, index: NodeIndex, metric: &str) -> PlanError {
         let node = self.plan.node(index);
-        let turns = node.turn.map(|turn| self.plan.loop_name(turn).to_owned()).unwrap_or_default();
-        PlanError::NoMetric { stage: node.id.clone(), metric: metric.to_owned(), turns }
+        let in_loop = node.iteration.map(|iteration| self.plan.loop_name(iteration).to_owned());
+        let in_loop = in_loop.unwrap_or_default();
+        PlanError::NoMetric { stage: node.id.clone(), metric: metric.to_owned(), in_loop }
     }
 
     fn output(&self, from: &InputSource) -> Result<Option<(Output, NodeIndex)>, Vec<NodeIndex>> {

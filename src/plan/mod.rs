@@ -4,16 +4,15 @@
 //! store give the same plan. If a stage depends on one that is not finished, its key is not known yet.
 //!
 //! ```text
-//! Source     text, values and their spans             source.rs
-//! Layers     card < file < environment < --set        layers.rs, base.rs
-//! ParsedRun  typed, defaults filled in                parse.rs, server.rs
+//! Source     text, raw values and their spans         source.rs
+//! Layers     card < file < environment < --set        layers.rs
+//! ParsedRun  checked and typed                        parse.rs, reader.rs, section.rs, server.rs, upkeep.rs
 //! Graph      references resolved, loops unrolled      references.rs, graph.rs
 //! Ledger     which nodes are complete, which ready    ledger.rs
 //! PlanPreflight  how pending stages would fail            preflight.rs
 //! PlanReport cached / run and why / waits, and costs  report.rs, estimate.rs, memory.rs, models.rs
 //! ```
 
-mod base;
 mod error;
 mod estimate;
 mod graph;
@@ -32,6 +31,7 @@ mod references;
 mod report;
 mod resample;
 mod schema;
+mod section;
 mod server;
 mod source;
 mod tool_list;
@@ -39,7 +39,7 @@ mod upkeep;
 
 pub use error::{Location, Mistake, PlanError, Problem, Subject};
 pub use estimate::{Estimate, NoEstimate, Reused, Unknown, stage_name};
-pub use graph::{Node, Turn};
+pub use graph::{Iteration, Node};
 pub use identity::ServerName;
 pub use key::{KeyFields, KeyInput};
 pub use layers::Overrides;
@@ -62,7 +62,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use self::{graph::Graph, identity::ServerIdentity, key::KeyEnvironment, reader::Reader, source::SpanIndex};
+use self::{
+    graph::Graph, identity::ServerIdentity, key::KeyEnvironment, layers::Layers, reader::Reader, source::join,
+};
 use crate::{
     engine::EngineSpec,
     error::Result,
@@ -86,13 +88,16 @@ pub struct Plan {
     graph: Graph,
     identity: Option<ServerIdentity>,
     numerics: String,
-    places: SpanIndex,
+    layers: Layers,
 }
 
 impl Plan {
     pub fn new(source: &Source, overrides: &Overrides, cards: &Cards, files: &FileDigests) -> Result<Self> {
-        let reader = Reader::new(source);
-        let parsed = parse::parse(&reader, (source, overrides), cards, files)?;
+        let (mut layers, mistakes) = Layers::new(source, overrides);
+        let kinds = parse::kinds(&layers, cards)?;
+        layers.add_defaults(&kinds);
+        let reader = Reader::new(mistakes);
+        let parsed = parse::parse(&reader, &layers, &kinds, cards, files);
         // Runs even if parsing found mistakes, so that all of them are reported at once.
         let graph = parsed.as_ref().and_then(|parsed| graph::graph(&reader, parsed));
         let (parsed, graph) = reader.finish(parsed.zip(graph))?;
@@ -101,19 +106,19 @@ impl Plan {
             None => None,
         };
         let numerics = identity::numerics(&parsed.engine);
-        let parse::ParsedRun { name, server, engine, remote, sections, .. } = parsed;
-        let places = SpanIndex::new(source, sections);
-        Ok(Self { name, server, engine, remote, graph, identity, numerics, places })
+        let parse::ParsedRun { name, server, engine, remote, .. } = parsed;
+        Ok(Self { name, server, engine, remote, graph, identity, numerics, layers })
     }
 
     /// The location of a stage's parameter or input in the run file; of the stage itself if `about` is empty.
     fn place_of(&self, stage: &Stage, about: &str) -> Option<Location> {
-        self.places.of(stage.origins.get(about)?)
+        self.layers.location(&if about.is_empty() { stage.path.clone() } else { join(&stage.path, about) })
     }
 
-    /// The location of a section, or of a key in it.
+    /// The location of `[server]` or `[engine]`, or of a key in it.
     fn section(&self, path: &str) -> Option<Location> {
-        self.places.section(path)
+        let is_section = ["server", "engine"].contains(&path.split('.').next()?);
+        is_section.then(|| self.layers.location(path))?
     }
 
     /// All nodes in topological order.
@@ -143,12 +148,12 @@ impl Plan {
     pub fn lacking(&self, index: NodeIndex, metrics: &BTreeMap<String, f64>) -> Option<PlanError> {
         let node = self.node(index);
         let metric = node.awaited.as_ref().filter(|metric| !metrics.contains_key(*metric))?.clone();
-        let turns = node.turn.map(|turn| self.loop_name(turn).to_owned()).unwrap_or_default();
-        Some(PlanError::NoMetric { stage: node.id.clone(), metric, turns })
+        let in_loop = node.iteration.map(|iteration| self.loop_name(iteration).to_owned());
+        Some(PlanError::NoMetric { stage: node.id.clone(), metric, in_loop: in_loop.unwrap_or_default() })
     }
 
-    pub fn loop_name(&self, turn: Turn) -> &str {
-        self.graph.loops.get(turn.turns).map_or("", |(name, _)| name)
+    pub fn loop_name(&self, iteration: Iteration) -> &str {
+        self.graph.loops.get(iteration.loop_index).map_or("", |(name, _)| name)
     }
 
     /// The fields of a node's key, given its inputs.
@@ -162,6 +167,11 @@ impl Plan {
             name: ready.server.as_deref(),
             numerics: &self.numerics,
         };
-        KeyFields::new(&node.stage, node.turn.map(|turn| turn.iteration), inputs.collect(), &around)
+        KeyFields::new(
+            &node.stage,
+            node.iteration.map(|iteration| iteration.number),
+            inputs.collect(),
+            &around,
+        )
     }
 }

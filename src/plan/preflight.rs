@@ -250,7 +250,7 @@ fn check(
         Completion::Done { outputs, .. } => Some(store.path(outputs.get(port)?)),
         Completion::Skipped => None,
     };
-    let iteration = node.turn.map(|turn| turn.iteration);
+    let iteration = node.iteration.map(|iteration| iteration.number);
     let seed = if card.determinism.draws() { stage_seed(node.stage.seed, &card.kind, iteration) } else { 0 };
     let engine = &plan.engine;
     kind.preflight(&PreflightContext { card, seed, inputs, engine, finished: &finished, cache })

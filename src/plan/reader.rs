@@ -1,31 +1,28 @@
 //! Reads typed values from the merged tree and collects all mistakes, so that they are reported together.
+//!
+//! A table that is a struct is checked against the struct's JSON Schema, the one that `mcprl schema` prints.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
-use serde_json::Value;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use super::{
     error::{Location, Mistake, PlanError},
-    layers::{Entry, Origin, RawValue},
-    source::Source,
+    layers::{Entry, Part},
+    section::schema_of,
 };
-use crate::error::did_you_mean;
+use crate::{error::did_you_mean, stage::card::json_type};
 
-/// Which part of an entry a message points at.
-#[derive(Clone, Copy)]
-pub enum Part {
-    Key,
-    Value,
-}
-
-pub struct Reader<'a> {
-    source: &'a Source,
+pub struct Reader {
     mistakes: RefCell<Vec<Mistake>>,
 }
 
-impl<'a> Reader<'a> {
-    pub fn new(source: &'a Source) -> Self {
-        Self { source, mistakes: RefCell::default() }
+impl Reader {
+    /// Starts with these mistakes.
+    pub fn new(mistakes: Vec<Mistake>) -> Self {
+        Self { mistakes: mistakes.into() }
     }
 
     /// Returns the value, or all mistakes if there are any.
@@ -48,29 +45,25 @@ impl<'a> Reader<'a> {
     }
 
     /// Notes a mistake at an entry. Always returns `None`, to end a chain.
-    pub fn wrong<T>(&self, entry: &Entry, part: Part, message: String, hint: Option<String>) -> Option<T> {
-        let place = match (&entry.origin, part) {
-            (Origin::File { key, .. }, Part::Key) => Some(self.source.place(key.clone())),
-            (Origin::File { value, .. }, Part::Value) => Some(self.source.place(value.clone())),
-            (Origin::Override(text), _) => Some(Location::Override(text.clone())),
-            (Origin::Card, _) => None,
-        };
-        self.note(Mistake { message, place, hint })
+    pub fn wrong<T>(
+        &self,
+        entry: &Entry<'_>,
+        part: Part,
+        message: String,
+        hint: Option<String>,
+    ) -> Option<T> {
+        self.note(Mistake { message, place: entry.place(part), hint })
     }
 
     /// Like `wrong`, for a value that must not be shown: points at the key and masks the quoted text of its
     /// line.
-    pub fn wrong_secret<T>(&self, entry: &Entry, message: String, hint: String) -> Option<T> {
-        let place = match &entry.origin {
-            Origin::File { key, .. } => Some(self.source.place(key.clone()).without_texts()),
-            Origin::Override(text) => Some(Location::Override(text.clone())),
-            Origin::Card => None,
-        };
+    pub fn wrong_secret<T>(&self, entry: &Entry<'_>, message: String, hint: String) -> Option<T> {
+        let place = entry.place(Part::Key).map(Location::without_texts);
         self.note(Mistake { message, place, hint: Some(hint) })
     }
 
     /// Always returns `None`.
-    pub fn note<T>(&self, mistake: Mistake) -> Option<T> {
+    fn note<T>(&self, mistake: Mistake) -> Option<T> {
         let mut mistakes = self.mistakes.borrow_mut();
         if !mistakes.contains(&mistake) {
             mistakes.push(mistake);
@@ -78,57 +71,90 @@ impl<'a> Reader<'a> {
         None
     }
 
-    pub fn table<'e>(&self, entry: &'e Entry) -> Option<&'e BTreeMap<String, Entry>> {
-        match &entry.value {
-            RawValue::Table(fields) => Some(fields),
-            _ => self.mistyped(entry, "a table"),
-        }
+    pub fn table<'e>(&self, entry: &Entry<'e>) -> Option<BTreeMap<&'e str, Entry<'e>>> {
+        entry.fields().or_else(|| self.mistyped(entry, "a table"))
     }
 
-    pub fn text<'e>(&self, entry: &'e Entry) -> Option<&'e str> {
-        match &entry.value {
-            RawValue::Text(text) => Some(text),
-            _ => self.mistyped(entry, "a string"),
-        }
+    pub fn text<'e>(&self, entry: &Entry<'e>) -> Option<&'e str> {
+        entry.text().or_else(|| self.mistyped(entry, "a string"))
     }
 
-    pub fn number(&self, entry: &Entry) -> Option<f64> {
-        match entry.value {
-            RawValue::Number(number) => Some(number),
-            #[expect(clippy::cast_precision_loss, reason = "thresholds are small")]
-            RawValue::Integer(number) => Some(number as f64),
-            _ => self.mistyped(entry, "a number"),
-        }
+    /// Checks a value against the schema of `T` and notes all mistakes. Keys with mistakes are left out; there
+    /// is no result if one of them is required.
+    pub fn read<T: JsonSchema + DeserializeOwned>(&self, entry: &Entry<'_>) -> Option<T> {
+        let found = serde_json::from_value(self.checked(entry, &schema_of::<T>())?);
+        // If there are mistakes, they are the cause.
+        let unforeseen = |cause: serde_json::Error| {
+            self.clean().then(|| self.wrong::<()>(entry, Part::Value, cause.to_string(), None))
+        };
+        found.map_err(unforeseen).ok()
     }
 
-    /// An integer of at least `least`.
-    pub fn integer(&self, entry: &Entry, least: u64) -> Option<u64> {
-        let RawValue::Integer(number) = entry.value else { return self.mistyped(entry, "an integer") };
-        match u64::try_from(number).ok().filter(|number| *number >= least) {
-            Some(number) => Some(number),
-            None => {
-                let message = format!("`{}` should be at least {least}, found {number}", entry.path);
-                self.wrong(entry, Part::Value, message, None)
+    fn checked(&self, entry: &Entry<'_>, schema: &Value) -> Option<Value> {
+        let kind = schema["type"].as_str().unwrap_or_default();
+        if kind == "object" && entry.value.as_dict().is_some() {
+            return self.checked_table(entry, schema);
+        }
+        let value = entry.json();
+        let (fits, expected) = match kind {
+            "integer" => (value.is_i64() || value.is_u64(), "an integer"),
+            "number" => (value.is_number(), "a number"),
+            "string" => (value.is_string(), "a string"),
+            "boolean" => (value.is_boolean(), "a boolean"),
+            "array" => (value.is_array(), "a list of strings"),
+            "object" => (false, "a table"),
+            _ => (true, ""),
+        };
+        if !fits {
+            return self.mistyped(entry, expected);
+        }
+        let bound = |name: &str| value.as_f64().zip(schema[name].as_f64());
+        if let Some((found, least)) = bound("minimum").filter(|(found, least)| found < least) {
+            let message = format!("`{}` should be at least {least}, found {found}", entry.path);
+            return self.wrong(entry, Part::Value, message, None);
+        }
+        if let Some((_, most)) = bound("maximum").filter(|(found, most)| found > most) {
+            let message = format!("`{}` should be at most {most}", entry.path);
+            return self.wrong(entry, Part::Value, message, None);
+        }
+        // The caller explains which choices there are.
+        if schema["oneOf"].as_array().is_some_and(|choices| !choices.iter().any(|one| one["const"] == value))
+        {
+            return None;
+        }
+        if kind == "array" {
+            let items = entry.items().map(|item| self.checked(&item, &schema["items"]));
+            return items.collect::<Vec<_>>().into_iter().collect();
+        }
+        Some(value)
+    }
+
+    fn checked_table(&self, entry: &Entry<'_>, schema: &Value) -> Option<Value> {
+        let (none, others) = (Map::new(), &schema["additionalProperties"]);
+        let known = schema["properties"].as_object().unwrap_or(&none);
+        let names: Vec<&str> = known.keys().map(String::as_str).collect();
+        let meant = if *others == false { self.only(entry, &names) } else { Vec::new() };
+        let fields = entry.fields()?;
+        for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            if !fields.contains_key(name) && !meant.contains(&name) {
+                let about = known[name]["description"].as_str();
+                let message = format!("`{}` needs `{name}`", entry.path);
+                self.wrong::<()>(entry, Part::Key, message, about.map(|about| format!("{name}: {about}")));
             }
         }
-    }
-
-    pub fn strings(&self, entry: &Entry) -> Option<Vec<String>> {
-        let RawValue::List(items) = &entry.value else { return self.mistyped(entry, "a list of strings") };
-        items.iter().map(|item| self.text(item).map(str::to_owned)).collect()
-    }
-
-    pub fn string_map(&self, entry: &Entry) -> Option<BTreeMap<String, String>> {
-        let fields = self.table(entry)?;
-        fields.iter().map(|(name, item)| Some((name.clone(), self.text(item)?.to_owned()))).collect()
+        let rules = fields.iter().map(|(name, field)| (name, field, known.get(*name).unwrap_or(others)));
+        let checked = |(name, field, rule): (&&str, &Entry<'_>, &Value)| {
+            Some(((*name).to_owned(), self.checked(field, rule)?))
+        };
+        Some(Value::Object(rules.filter(|(_, _, rule)| **rule != false).filter_map(checked).collect()))
     }
 
     /// Notes all unknown keys of a table. Returns the known keys that these probably meant, so that they are
     /// not also reported as missing.
-    pub fn only<'k>(&self, table: &Entry, known: &[&'k str]) -> Vec<&'k str> {
+    pub fn only<'k>(&self, table: &Entry<'_>, known: &[&'k str]) -> Vec<&'k str> {
         let mut meant = Vec::new();
         let Some(fields) = self.table(table) else { return meant };
-        for (name, entry) in fields.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
+        for (name, entry) in fields.iter().filter(|(name, _)| !known.contains(name)) {
             let within =
                 if table.path.is_empty() { "the run file".into() } else { format!("`{}`", table.path) };
             let near = did_you_mean(name, known.iter().copied());
@@ -142,35 +168,8 @@ impl<'a> Reader<'a> {
         meant
     }
 
-    fn mistyped<T>(&self, entry: &Entry, expected: &str) -> Option<T> {
-        let message = format!("`{}` should be {expected}, found {}", entry.path, entry.value.named());
+    fn mistyped<T>(&self, entry: &Entry<'_>, expected: &str) -> Option<T> {
+        let message = format!("`{}` should be {expected}, found {}", entry.path, json_type(&entry.json()));
         self.wrong(entry, Part::Value, message, None)
-    }
-}
-
-impl RawValue {
-    /// The type with its article, for messages.
-    pub fn named(&self) -> &'static str {
-        match self {
-            Self::Boolean(_) => "a boolean",
-            Self::Integer(_) => "an integer",
-            Self::Number(_) => "a number",
-            Self::Text(_) => "a string",
-            Self::List(_) => "a list",
-            Self::Table(_) => "a table",
-        }
-    }
-
-    pub fn json(&self) -> Value {
-        match self {
-            Self::Boolean(bit) => (*bit).into(),
-            Self::Integer(number) => (*number).into(),
-            Self::Number(number) => (*number).into(),
-            Self::Text(text) => text.as_str().into(),
-            Self::List(items) => items.iter().map(|item| item.value.json()).collect(),
-            Self::Table(fields) => {
-                Value::Object(fields.iter().map(|(name, item)| (name.clone(), item.value.json())).collect())
-            }
-        }
     }
 }

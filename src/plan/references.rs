@@ -1,9 +1,9 @@
 //! Resolves references: `stage`, `stage.output`, `@carried`, `@carried~lag`, `loop.carried`.
 
 use super::{
-    layers::{Entry, RawValue},
+    layers::{Entry, Part},
     parse::{ParsedLoop, ParsedRun, ParsedStage},
-    reader::{Part, Reader},
+    reader::Reader,
 };
 use crate::error::did_you_mean;
 
@@ -17,25 +17,25 @@ pub enum Target {
     /// The carried value, `lag` iterations behind the newest.
     Carried { name: String, lag: u32 },
     /// The carried value after the loop's last iteration.
-    Result { turns: usize, name: String },
+    Result { loop_index: usize, name: String },
 }
 
 /// Resolves references from outside all loops, or from within one.
 #[derive(Clone, Copy)]
 pub struct Resolver<'a> {
-    pub reader: &'a Reader<'a>,
-    pub parsed: &'a ParsedRun,
+    pub reader: &'a Reader,
+    pub parsed: &'a ParsedRun<'a>,
     /// Index of the enclosing loop.
     pub within: Option<usize>,
 }
 
 impl<'a> Resolver<'a> {
-    fn turns(&self) -> Option<&'a ParsedLoop> {
+    fn enclosing(&self) -> Option<&'a ParsedLoop<'a>> {
         self.parsed.loops.get(self.within?)
     }
 
     /// Resolves the reference in `entry` to an artifact of this type.
-    pub fn link(&self, entry: &Entry, artifact: &str) -> Option<Target> {
+    pub fn link(&self, entry: &Entry<'_>, artifact: &str) -> Option<Target> {
         let text = self.reader.text(entry)?;
         if let Some(carried) = text.strip_prefix('@') {
             return self.carried(entry, text, carried, artifact);
@@ -44,10 +44,11 @@ impl<'a> Resolver<'a> {
             Some((head, tail)) => (head, Some(tail)),
             None => (text, None),
         };
-        if let Some((index, turns)) = find(&self.parsed.loops, head, |turns| &turns.name) {
-            return self.result(entry, index, turns, tail, artifact);
+        if let Some((index, parsed_loop)) = find(&self.parsed.loops, head, |parsed_loop| &parsed_loop.name) {
+            return self.result(entry, index, parsed_loop, tail, artifact);
         }
-        let inner = self.turns().and_then(|turns| find(&turns.stages, head, |stage| &stage.name));
+        let inner =
+            self.enclosing().and_then(|parsed_loop| find(&parsed_loop.stages, head, |stage| &stage.name));
         if let Some((stage, found)) = inner {
             return Some(Target::Inner { stage, port: self.port(entry, found, tail, artifact)? });
         }
@@ -56,12 +57,12 @@ impl<'a> Resolver<'a> {
                 Some(Target::Outer { stage, port: self.port(entry, found, tail, artifact)? })
             }
             None if is_path(text) => {
-                let message = format!("`{}` names \"{text}\", which is a path and no stage", entry.path);
+                let message = format!("`{}` names \"{text}\", which is a path, not a stage", entry.path);
                 let hint = match artifact {
                     "policy" => {
                         format!("`model = \"{text}\"` at the top of the file makes it a stage named \"base\"")
                     }
-                    _ => "a reference names a stage; a stage of kind \"scenarios\" reads what lies on disk"
+                    _ => "a reference names a stage; a stage of kind \"scenarios\" can read a file of tasks"
                         .into(),
                 };
                 self.reader.wrong(entry, Part::Value, message, Some(hint))
@@ -70,29 +71,36 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn unknown<T>(&self, entry: &Entry, head: &str) -> Option<T> {
+    fn unknown<T>(&self, entry: &Entry<'_>, head: &str) -> Option<T> {
         if self.parsed.broken.contains(head) {
             return None;
         }
-        let inner = self.turns().into_iter().flat_map(|turns| &turns.stages);
+        let inner = self.enclosing().into_iter().flat_map(|parsed_loop| &parsed_loop.stages);
         let stages = self.parsed.stages.iter().chain(inner).map(|stage| stage.name.as_str());
         let names: Vec<&str> =
-            stages.chain(self.parsed.loops.iter().map(|turns| turns.name.as_str())).collect();
+            stages.chain(self.parsed.loops.iter().map(|parsed_loop| parsed_loop.name.as_str())).collect();
         let broken = self.parsed.broken.iter().map(String::as_str);
-        let elsewhere = self.parsed.loops.iter().find(|turns| turns.stages.iter().any(|s| s.name == head));
+        let elsewhere =
+            self.parsed.loops.iter().find(|parsed_loop| parsed_loop.stages.iter().any(|s| s.name == head));
         let hint = match (elsewhere, did_you_mean(head, names.iter().copied().chain(broken))) {
-            (Some(turns), _) => format!(
-                "\"{head}\" is within loop \"{0}\"; from outside only its carried values are seen: \"{0}.…\"",
-                turns.name
+            (Some(parsed_loop), _) => format!(
+                "\"{head}\" is in loop \"{0}\"; outside it only the carried values can be used: \"{0}.…\"",
+                parsed_loop.name
             ),
             (None, Some(near)) => format!("did you mean \"{near}\"?"),
             (None, None) => format!("stages: {}", names.join(", ")),
         };
-        let message = format!("`{}` names \"{head}\", which is no stage", entry.path);
+        let message = format!("`{}` names \"{head}\", which is not a stage", entry.path);
         self.reader.wrong(entry, Part::Value, message, Some(hint))
     }
 
-    fn port(&self, entry: &Entry, stage: &ParsedStage, tail: Option<&str>, artifact: &str) -> Option<String> {
+    fn port(
+        &self,
+        entry: &Entry<'_>,
+        stage: &ParsedStage<'_>,
+        tail: Option<&str>,
+        artifact: &str,
+    ) -> Option<String> {
         let card = &stage.stage.card;
         let names = || card.outputs.keys().map(String::as_str);
         let Some(name) = tail else {
@@ -114,7 +122,7 @@ impl<'a> Resolver<'a> {
                         format!("stage \"{}\" writes several artifacts of type {artifact}", stage.name);
                     let choices: Vec<_> =
                         fitting.iter().map(|port| format!("\"{}.{port}\"", stage.name)).collect();
-                    let hint = format!("say which: {}", choices.join(" or "));
+                    let hint = format!("choose {}", choices.join(" or "));
                     self.reader.wrong(entry, Part::Value, message, Some(hint))
                 }
             };
@@ -140,14 +148,14 @@ impl<'a> Resolver<'a> {
         Some(name.to_owned())
     }
 
-    fn carried(&self, entry: &Entry, text: &str, carried: &str, artifact: &str) -> Option<Target> {
-        let Some(turns) = self.turns() else {
-            let message = format!("\"{text}\" has a meaning within a loop");
+    fn carried(&self, entry: &Entry<'_>, text: &str, carried: &str, artifact: &str) -> Option<Target> {
+        let Some(parsed_loop) = self.enclosing() else {
+            let message = format!("\"{text}\" is only allowed in a loop");
             let name = carried.split('~').next().unwrap_or(carried);
-            let carries = |turns: &&ParsedLoop| turns.carry.contains_key(name);
+            let carries = |parsed_loop: &&ParsedLoop<'_>| parsed_loop.carry.contains_key(name);
             let hint = match self.parsed.loops.iter().find(carries) {
-                Some(turns) => format!("after the loop it is \"{}.{name}\"", turns.name),
-                None => "after a loop its carried value is \"loop.name\"".to_owned(),
+                Some(parsed_loop) => format!("after the loop, use \"{}.{name}\"", parsed_loop.name),
+                None => "after a loop, use \"loop.name\"".to_owned(),
             };
             return self.reader.wrong(entry, Part::Value, message, Some(hint));
         };
@@ -162,11 +170,11 @@ impl<'a> Resolver<'a> {
             },
             None => (carried, 0),
         };
-        self.known_carry(entry, turns, name)?;
-        if lag >= turns.iterations {
+        self.known_carry(entry, parsed_loop, name)?;
+        if lag >= parsed_loop.iterations {
             let message = format!(
                 "`{}` is {lag} iterations behind, and loop \"{}\" has {}: it would never see a new \"{name}\"",
-                entry.path, turns.name, turns.iterations
+                entry.path, parsed_loop.name, parsed_loop.iterations
             );
             let hint = "raise `iterations`, or lower the number after `~`".to_owned();
             return self.reader.wrong(entry, Part::Value, message, Some(hint));
@@ -177,50 +185,53 @@ impl<'a> Resolver<'a> {
 
     fn result(
         &self,
-        entry: &Entry,
+        entry: &Entry<'_>,
         index: usize,
-        turns: &ParsedLoop,
+        parsed_loop: &ParsedLoop<'_>,
         tail: Option<&str>,
         artifact: &str,
     ) -> Option<Target> {
         if self.within == Some(index) {
-            let message = format!("within loop \"{0}\" there is no result of \"{0}\" yet", turns.name);
-            let hint = "the carried value is \"@name\"".to_owned();
+            let message = format!("loop \"{0}\" has no result before it ends", parsed_loop.name);
+            let hint = "in the loop, use \"@name\"".to_owned();
             return self.reader.wrong(entry, Part::Value, message, Some(hint));
         }
         let Some(name) = tail else {
             let carried: Vec<_> =
-                turns.carry.keys().map(|name| format!("\"{}.{name}\"", turns.name)).collect();
-            let message = format!("\"{}\" is a loop", turns.name);
+                parsed_loop.carry.keys().map(|name| format!("\"{}.{name}\"", parsed_loop.name)).collect();
+            let message = format!("\"{}\" is a loop", parsed_loop.name);
             let hint = format!("its carried values: {}", carried.join(", "));
             return self.reader.wrong(entry, Part::Value, message, Some(hint));
         };
-        self.known_carry(entry, turns, name)?;
+        self.known_carry(entry, parsed_loop, name)?;
         self.carry_fits(entry, index, name, artifact)?;
-        Some(Target::Result { turns: index, name: name.to_owned() })
+        Some(Target::Result { loop_index: index, name: name.to_owned() })
     }
 
-    fn known_carry(&self, entry: &Entry, turns: &ParsedLoop, name: &str) -> Option<()> {
-        if turns.carry.contains_key(name) {
+    fn known_carry(&self, entry: &Entry<'_>, parsed_loop: &ParsedLoop<'_>, name: &str) -> Option<()> {
+        if parsed_loop.carry.contains_key(name) {
             return Some(());
         }
-        let known = || turns.carry.keys().map(String::as_str);
+        let known = || parsed_loop.carry.keys().copied();
         // A carried name has no loop prefix.
         let bare = name.rsplit('.').next().unwrap_or(name);
         let near = known().find(|known| *known == bare).or_else(|| did_you_mean(name, known()));
         let within = self.reader.text(entry).is_some_and(|text| text.starts_with('@'));
-        let written = |name: &str| if within { format!("@{name}") } else { format!("{}.{name}", turns.name) };
+        let written =
+            |name: &str| if within { format!("@{name}") } else { format!("{}.{name}", parsed_loop.name) };
         let hint = match (near, known().next()) {
             (Some(near), _) => format!("did you mean \"{}\"?", written(near)),
-            (None, Some(first)) if name == turns.name => format!("what it carries: \"{}\"", written(first)),
-            (None, _) => format!("say where it starts: `carry = {{ {name} = \"…\" }}`"),
+            (None, Some(first)) if name == parsed_loop.name => {
+                format!("its carried value is \"{}\"", written(first))
+            }
+            (None, _) => format!("add `carry = {{ {name} = \"…\" }}` to the loop"),
         };
-        let message = format!("loop \"{}\" carries no \"{name}\"", turns.name);
+        let message = format!("loop \"{}\" has no carried value \"{name}\"", parsed_loop.name);
         self.reader.wrong(entry, Part::Value, message, Some(hint))
     }
 
-    fn carry_fits(&self, entry: &Entry, turns: usize, name: &str, artifact: &str) -> Option<()> {
-        let found = carried_type(self.parsed, turns, name)?;
+    fn carry_fits(&self, entry: &Entry<'_>, loop_index: usize, name: &str, artifact: &str) -> Option<()> {
+        let found = carried_type(self.parsed, loop_index, name)?;
         if found == artifact {
             return Some(());
         }
@@ -231,31 +242,27 @@ impl<'a> Resolver<'a> {
 
 /// Type of a carried value: the output type of the stage that renews it, if that stage has one output; else
 /// the input type of its first reader.
-pub fn carried_type(parsed: &ParsedRun, turns: usize, name: &str) -> Option<String> {
-    let turns = parsed.loops.get(turns)?;
-    let reads = |entry: &Entry| match &entry.value {
-        RawValue::Text(text) => text.strip_prefix('@').and_then(|text| text.split('~').next()) == Some(name),
-        _ => false,
+pub fn carried_type(parsed: &ParsedRun<'_>, loop_index: usize, name: &str) -> Option<String> {
+    let parsed_loop = parsed.loops.get(loop_index)?;
+    let reads = |entry: &Entry<'_>| {
+        entry.text().and_then(|text| text.strip_prefix('@')?.split('~').next()) == Some(name)
     };
-    let renewer = turns.stages.iter().find(|stage| yields(stage) == Some(name));
+    let renewer = parsed_loop.stages.iter().find(|stage| yields(stage) == Some(name));
     let outputs = renewer.map(|stage| &stage.stage.card.outputs);
     let only = outputs.filter(|outputs| outputs.len() == 1).and_then(|outputs| outputs.values().next());
     only.map(|port| port.artifact.clone()).or_else(|| {
-        let mut inputs = turns.stages.iter().flat_map(|stage| &stage.inputs);
+        let mut inputs = parsed_loop.stages.iter().flat_map(|stage| &stage.inputs);
         inputs.find(|input| reads(&input.entry)).map(|input| input.artifact.clone())
     })
 }
 
 /// The carried value that a stage renews.
-pub fn yields(stage: &ParsedStage) -> Option<&str> {
-    match &stage.yields.as_ref()?.value {
-        RawValue::Text(name) => Some(name),
-        _ => None,
-    }
+pub fn yields<'a>(stage: &ParsedStage<'a>) -> Option<&'a str> {
+    stage.yields.as_ref()?.text()
 }
 
 /// `"train" (scenarios), "heldout" (scenarios)`, for messages.
-fn outputs(stage: &ParsedStage) -> String {
+fn outputs(stage: &ParsedStage<'_>) -> String {
     let outputs = stage.stage.card.outputs.iter();
     let outputs: Vec<_> = outputs.map(|(name, port)| format!("\"{name}\" ({})", port.artifact)).collect();
     outputs.join(", ")

@@ -147,7 +147,7 @@ impl PlanReport {
             report.nodes.push(NodeStatus {
                 id: node.id.clone(),
                 kind: node.stage.card.kind.clone(),
-                turn: node.turn.map(|turn| (plan.loop_name(turn).to_owned(), turn.iteration)),
+                turn: node.iteration.map(|at| (plan.loop_name(at).to_owned(), at.number)),
                 status,
                 cost: cached.map(Estimate::of).or(estimate),
                 reused,

@@ -19,7 +19,7 @@ pub struct Resample {
 
 impl Resample {
     pub fn means(&self, node: &Node) -> bool {
-        let iteration = node.turn.map(|turn| turn.iteration);
+        let iteration = node.iteration.map(|iteration| iteration.number);
         self.stage == node.stage.name && (self.iteration.is_none() || self.iteration == iteration)
     }
 }
@@ -71,7 +71,10 @@ impl Plan {
             return Err(PlanError::NotResampled { stage: name, class });
         }
         let Some(text) = iteration else { return Ok(Resample { stage: name, iteration: None }) };
-        let last = node.turn.and_then(|turn| self.graph.loops.get(turn.turns)).map(|(_, last)| *last);
+        let last = node
+            .iteration
+            .and_then(|iteration| self.graph.loops.get(iteration.loop_index))
+            .map(|(_, last)| *last);
         match text.parse::<u32>() {
             Ok(number) if last.is_some_and(|last| (1..=last).contains(&number)) => {
                 Ok(Resample { stage: name, iteration: Some(number) })

@@ -5,96 +5,125 @@ use std::{
     time::Duration,
 };
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 use super::{
-    layers::Entry,
-    reader::{Part, Reader},
+    layers::{Entry, Part},
+    reader::Reader,
     source::Source,
 };
 use crate::{
     engine::EngineSpec,
     error::did_you_mean,
     mcp::{Limits, ServerSpec, State, Transport, has_reference, secret},
-    model::kernels::Format,
 };
 
-const SERVER_KEYS: [&str; 12] = [
-    "command",
-    "url",
-    "bearer_env",
-    "headers",
-    "state",
-    "reset_tool",
-    "env",
-    "cwd",
-    "sessions",
-    "start_timeout_s",
-    "call_timeout_s",
-    "result_bytes",
-];
-
-/// Parses `[server]`. A relative `cwd` starts at the run file's folder, which is also the default.
-pub fn server(reader: &Reader<'_>, entry: &Entry, source: &Source) -> Option<ServerSpec> {
-    reader.only(entry, &SERVER_KEYS);
-    let fields = reader.table(entry)?;
-    let (transport, state, limits) =
-        (transport(reader, entry, fields, source), state(reader, entry, fields), limits(reader, fields));
-    Some(ServerSpec { transport: transport?, state: state?, limits: limits? })
+/// The MCP server to train on: a `command` or a `url`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// Command to start; the transport is stdio. `{mcprl}` is this program. Words are passed unchanged, so
+    /// put secrets into `env`.
+    #[schemars(length(min = 1))]
+    command: Option<Vec<String>>,
+    /// URL to connect to over streamable HTTP. `${NAME}` in it is the environment variable NAME.
+    #[schemars(regex(pattern = "^https?://"))]
+    url: Option<String>,
+    /// Environment variable that holds the bearer token for `url`.
+    bearer_env: Option<String>,
+    /// Headers of every request to `url`. `${NAME}` in a value is the environment variable NAME, as in
+    /// `"Bearer ${TOKEN}"`, and `$$` is a `$`. A literal secret is rejected.
+    headers: Option<BTreeMap<String, String>>,
+    /// How episodes are isolated from each other. `fresh-process` needs a `command` and is its default;
+    /// `fresh-session` needs a `url`.
+    #[schemars(extend("enum" = STATES))]
+    state: Option<String>,
+    /// Tool to call before each episode if `state` is `reset-tool`.
+    reset_tool: Option<String>,
+    /// Environment variables for `command`, in addition to PATH, HOME, LANG and TMPDIR. `${NAME}` in a value
+    /// is the environment variable NAME, and `$$` is a `$`. A literal secret is rejected. The value of NAME
+    /// is not part of any key.
+    env: Option<BTreeMap<String, String>>,
+    /// Working directory of `command`, relative to the run file's folder.
+    cwd: Option<String>,
+    /// Number of concurrent sessions.
+    #[schemars(range(min = 1), extend("default" = Limits::default().sessions))]
+    sessions: Option<usize>,
+    /// Timeout for starting a session, in seconds.
+    #[schemars(range(min = 1), extend("default" = Limits::default().start_timeout.as_secs()))]
+    start_timeout_s: Option<u64>,
+    /// Timeout of one tool call, in seconds.
+    #[schemars(range(min = 1), extend("default" = Limits::default().call_timeout.as_secs()))]
+    call_timeout_s: Option<u64>,
+    /// Maximum number of bytes of a tool result shown to the model.
+    #[schemars(range(min = 1), extend("default" = Limits::default().result_bytes))]
+    result_bytes: Option<usize>,
 }
 
-type Fields = BTreeMap<String, Entry>;
+type Fields<'a> = BTreeMap<&'a str, Entry<'a>>;
 
-fn transport(reader: &Reader<'_>, entry: &Entry, fields: &Fields, source: &Source) -> Option<Transport> {
+/// Parses `[server]`. A relative `cwd` starts at the run file's folder, which is also the default.
+pub fn server(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<ServerSpec> {
+    let (fields, server) = (reader.table(entry)?, reader.read::<Server>(entry)?);
+    let state = state(reader, entry, &fields, &server);
+    let (limits, default) =
+        (Limits::default(), |seconds: Option<u64>, default| seconds.map_or(default, Duration::from_secs));
+    let limits = Limits {
+        sessions: server.sessions.unwrap_or(limits.sessions),
+        start_timeout: default(server.start_timeout_s, limits.start_timeout),
+        call_timeout: default(server.call_timeout_s, limits.call_timeout),
+        result_bytes: server.result_bytes.unwrap_or(limits.result_bytes),
+    };
+    Some(ServerSpec { transport: transport(reader, entry, &fields, server, source)?, state: state?, limits })
+}
+
+fn transport(
+    reader: &Reader,
+    entry: &Entry<'_>,
+    fields: &Fields<'_>,
+    server: Server,
+    source: &Source,
+) -> Option<Transport> {
     let needs = |key: &str, with: &str| {
         let stray = fields.get(key)?;
         reader.wrong::<()>(stray, Part::Key, format!("`{key}` needs `{with}`"), None)
     };
-    let map = |key: &str| match fields.get(key) {
-        Some(entry) => {
-            let values = reader.string_map(entry)?;
-            check_values(reader, entry)?;
-            Some(values)
-        }
-        None => Some(BTreeMap::new()),
-    };
     match (fields.get("command"), fields.get("url")) {
-        (Some(command), None) => {
+        (Some(entry), None) => {
             needs("bearer_env", "url");
             needs("headers", "url");
-            let words = reader.strings(command)?;
-            if words.first().is_none_or(String::is_empty) {
-                return reader.wrong(command, Part::Value, "`server.command` is empty".into(), None);
+            let command = server.command?;
+            if command.first().is_none_or(String::is_empty) {
+                return reader.wrong(entry, Part::Value, "`server.command` is empty".into(), None);
             }
+            check_values(reader, fields.get("env"))?;
             let folder = super::absolute(source.folder());
-            let cwd = match fields.get("cwd") {
-                Some(cwd) => folder.join(reader.text(cwd)?),
-                None => folder,
-            };
-            Some(Transport::Stdio { command: words, env: map("env")?, cwd: Some(cwd) })
+            let cwd = server.cwd.map_or(folder.clone(), |cwd| folder.join(cwd));
+            Some(Transport::Stdio { command, env: server.env.unwrap_or_default(), cwd: Some(cwd) })
         }
-        (None, Some(url)) => {
+        (None, Some(entry)) => {
             for key in ["env", "cwd"] {
                 needs(key, "command");
             }
-            let text = reader.text(url)?;
-            if !text.starts_with("http://") && !text.starts_with("https://") {
-                let message = format!("`server.url` should start with http:// or https://, found \"{text}\"");
-                return reader.wrong(url, Part::Value, message, None);
+            let url = server.url?;
+            if !url.starts_with("http://") && !url.starts_with("https://") {
+                let message = format!("`server.url` should start with http:// or https://, found \"{url}\"");
+                return reader.wrong(entry, Part::Value, message, None);
             }
-            let parameters = secret::query(text).filter(|(name, value)| secret::is_secret(name, value));
+            let parameters = secret::query(&url).filter(|(name, value)| secret::is_secret(name, value));
             for (name, _) in parameters.filter(|(_, value)| has_reference(value) == Ok(false)) {
                 let variable = variable_for(name);
                 let message = format!("`server.url` holds a secret in `{name}`");
                 let hint = format!("write `{name}=${{{variable}}}` and {}", export_it(&variable));
-                reader.wrong_secret::<()>(url, message, hint);
+                reader.wrong_secret::<()>(entry, message, hint);
             }
-            if let Err(cause) = has_reference(text) {
-                return reader.wrong_secret(url, format!("`server.url` {cause}"), cause.hint());
+            if let Err(cause) = has_reference(&url) {
+                return reader.wrong_secret(entry, format!("`server.url` {cause}"), cause.hint());
             }
-            let bearer_env = match fields.get("bearer_env") {
-                Some(name) => Some(reader.text(name)?.to_owned()),
-                None => None,
-            };
-            Some(Transport::Http { url: text.into(), bearer_env, headers: map("headers")? })
+            check_values(reader, fields.get("headers"))?;
+            let headers = server.headers.unwrap_or_default();
+            Some(Transport::Http { url, bearer_env: server.bearer_env, headers })
         }
         (Some(_), Some(url)) => {
             reader.wrong(url, Part::Key, "a server has a `command` or a `url`, not both".into(), None)
@@ -107,10 +136,10 @@ fn transport(reader: &Reader<'_>, entry: &Entry, fields: &Fields, source: &Sourc
 }
 
 /// Notes values of `env` or `headers` that hold a secret or have an invalid variable reference.
-fn check_values(reader: &Reader<'_>, table: &Entry) -> Option<()> {
+fn check_values(reader: &Reader, table: Option<&Entry<'_>>) -> Option<()> {
     let mut all_well = Some(());
-    for (name, entry) in reader.table(table)? {
-        let text = reader.text(entry)?;
+    for (name, entry) in table.and_then(Entry::fields).into_iter().flatten() {
+        let Some(text) = entry.text() else { continue };
         let found = match has_reference(text) {
             Ok(false) if secret::is_secret(name, text) => {
                 let (scheme, variable) = match text.strip_prefix("Bearer ") {
@@ -120,11 +149,11 @@ fn check_values(reader: &Reader<'_>, table: &Entry) -> Option<()> {
                 let message = format!("`{}` holds a secret", entry.path);
                 let hint =
                     format!("write `{name} = \"{scheme}${{{variable}}}\"` and {}", export_it(&variable));
-                reader.wrong_secret::<()>(entry, message, hint)
+                reader.wrong_secret::<()>(&entry, message, hint)
             }
             Err(cause) => {
                 let message = format!("`{}` {cause}", entry.path);
-                reader.wrong_secret::<()>(entry, message, cause.hint())
+                reader.wrong_secret::<()>(&entry, message, cause.hint())
             }
             Ok(_) => continue,
         };
@@ -144,16 +173,16 @@ fn variable_for(name: &str) -> String {
 
 const STATES: [&str; 4] = ["read-only", "fresh-process", "fresh-session", "reset-tool"];
 
-fn state(reader: &Reader<'_>, entry: &Entry, fields: &Fields) -> Option<State> {
+fn state(reader: &Reader, entry: &Entry<'_>, fields: &Fields<'_>, server: &Server) -> Option<State> {
     let (given, reset_tool) = (fields.get("state"), fields.get("reset_tool"));
     let url = fields.get("url").filter(|_| !fields.contains_key("command"));
     let named = match given {
-        Some(state) => reader.text(state)?,
+        Some(_) => server.state.as_deref()?,
         None if reset_tool.is_some() => "reset-tool",
         None => "fresh-process",
     };
     match (named, reset_tool) {
-        ("reset-tool", Some(tool)) => Some(State::ResetTool(reader.text(tool)?.to_owned())),
+        ("reset-tool", Some(_)) => Some(State::ResetTool(server.reset_tool.clone()?)),
         ("reset-tool", None) => reader.wrong(
             given.unwrap_or(entry),
             Part::Key,
@@ -174,13 +203,13 @@ fn state(reader: &Reader<'_>, entry: &Entry, fields: &Fields) -> Option<State> {
             ),
             (Some(_), Some(given)) => {
                 let message =
-                    "state \"fresh-process\" needs a `command`: a server at a `url` is not started here";
+                    "state \"fresh-process\" needs a `command`: a server at a `url` is not started by mcprl";
                 reader.wrong(given, Part::Value, message.into(), Some(ways_at_a_url()))
             }
         },
         ("fresh-session", None) if url.is_some() => Some(State::FreshProcess),
         ("fresh-session", None) => {
-            let hint = "state = \"fresh-process\" starts a `command` anew for every episode".to_owned();
+            let hint = "state = \"fresh-process\" starts the `command` again for every episode".to_owned();
             reader.wrong(given?, Part::Value, "state \"fresh-session\" needs a `url`".into(), Some(hint))
         }
         (other, _) => {
@@ -194,25 +223,9 @@ fn state(reader: &Reader<'_>, entry: &Entry, fields: &Fields) -> Option<State> {
 
 /// Ways to isolate episodes on a server that mcprl does not start.
 fn ways_at_a_url() -> String {
-    "\"fresh-session\" where a new session begins anew, \"read-only\" where calls change nothing, or \"reset-tool\" with a \
+    "use \"fresh-session\" if every session starts clean, \"read-only\" if calls change nothing, or \"reset-tool\" with a \
      `reset_tool`"
         .into()
-}
-
-fn limits(reader: &Reader<'_>, fields: &Fields) -> Option<Limits> {
-    let number = |key: &str, default: u64| match fields.get(key) {
-        Some(entry) => reader.integer(entry, 1),
-        None => Some(default),
-    };
-    let size = |number: Option<u64>| usize::try_from(number?).ok();
-    let (sessions, start) = (number("sessions", 4), number("start_timeout_s", 60));
-    let (call, bytes) = (number("call_timeout_s", 30), number("result_bytes", 16384));
-    Some(Limits {
-        sessions: size(sessions)?,
-        start_timeout: Duration::from_secs(start?),
-        call_timeout: Duration::from_secs(call?),
-        result_bytes: size(bytes)?,
-    })
 }
 
 /// Maps other programs' names for these types.
@@ -227,48 +240,33 @@ fn meant_dtype(text: &str) -> Option<&'static str> {
     })
 }
 
-/// Parses `[engine]`. Without it, the device is the CPU.
-pub fn engine(reader: &Reader<'_>, entry: Option<&Entry>) -> Option<EngineSpec> {
-    let cpu = || vec!["cpu".to_owned()];
-    let Some(entry) = entry else {
-        return Some(EngineSpec { devices: cpu(), threads: None, dtype: None, kv_cache_mib: None });
-    };
-    reader.only(entry, &["devices", "dtype", "kv_cache_mib", "threads"]);
-    let fields = reader.table(entry)?;
-    let number = |key: &str| match fields.get(key) {
-        Some(entry) => reader.integer(entry, 1).and_then(|number| usize::try_from(number).ok()).map(Some),
-        None => Some(None),
-    };
-    let devices = fields.get("devices").map_or_else(|| Some(cpu()), |entry| devices(reader, entry));
-    let dtype = fields.get("dtype").map_or(Some(None), |entry| dtype(reader, entry).map(Some));
-    let (threads, kv_cache_mib) = (number("threads"), number("kv_cache_mib"));
-    Some(EngineSpec { devices: devices?, threads: threads?, dtype: dtype?, kv_cache_mib: kv_cache_mib? })
+/// Parses `[engine]`.
+pub fn engine(reader: &Reader, entry: &Entry<'_>) -> Option<EngineSpec> {
+    let engine = reader.read::<EngineSpec>(entry)?;
+    if let Some(devices) = entry.field("devices") {
+        check_devices(reader, &devices, &engine.devices);
+    }
+    let dtype = entry.field("dtype").filter(|_| engine.dtype.is_none());
+    if let Some((entry, text)) = dtype.and_then(|entry| Some((entry.clone(), entry.text()?))) {
+        let message =
+            format!("`engine.dtype` should be \"f32\", \"f16\", \"bf16\" or \"nf4\", found \"{text}\"");
+        let hint = meant_dtype(text).map(|meant| format!("did you mean \"{meant}\"?"));
+        reader.wrong::<()>(&entry, Part::Value, message, hint);
+    }
+    Some(engine)
 }
 
-fn devices(reader: &Reader<'_>, entry: &Entry) -> Option<Vec<String>> {
-    let devices = reader.strings(entry)?;
+fn check_devices(reader: &Reader, entry: &Entry<'_>, devices: &[String]) {
     let known = |device: &String| {
         device == "cpu" || device.strip_prefix("cuda:").is_some_and(|index| index.parse::<u16>().is_ok())
     };
+    let wrong = |message: &str| _ = reader.wrong::<()>(entry, Part::Value, message.to_owned(), None);
     if devices.is_empty() || !devices.iter().all(known) {
-        let message = "`engine.devices` should list \"cpu\" or \"cuda:0\", \"cuda:1\", …".to_owned();
-        return reader.wrong(entry, Part::Value, message, None);
+        return wrong("`engine.devices` should list \"cpu\" or \"cuda:0\", \"cuda:1\", …");
     }
     let cpus = devices.iter().filter(|device| *device == "cpu").count();
     let distinct = devices.iter().collect::<BTreeSet<_>>().len();
     if cpus < devices.len() && (cpus > 0 || distinct < devices.len()) {
-        let message = "`engine.devices` should name each CUDA device once, and \"cpu\" not beside them";
-        return reader.wrong(entry, Part::Value, message.to_owned(), None);
+        wrong("`engine.devices` should name each CUDA device once, without \"cpu\"");
     }
-    Some(devices)
-}
-
-fn dtype(reader: &Reader<'_>, entry: &Entry) -> Option<Format> {
-    let text = reader.text(entry)?;
-    serde_json::from_value(text.into()).ok().or_else(|| {
-        let message =
-            format!("`engine.dtype` should be \"f32\", \"f16\", \"bf16\" or \"nf4\", found \"{text}\"");
-        let hint = meant_dtype(text).map(|meant| format!("did you mean \"{meant}\"?"));
-        reader.wrong(entry, Part::Value, message, hint)
-    })
 }

@@ -1,4 +1,4 @@
-//! The run file as text: the location of each key, and how to display it.
+//! The run file as text and as raw values, with the location of each key.
 
 use std::{
     collections::BTreeMap,
@@ -6,16 +6,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use figment::value::{Dict, Value};
+use figment::{
+    Metadata, Profile, Provider,
+    value::{Dict, Map, Value},
+};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
 
-use super::{
-    error::{Location, Mistake, PlanError},
-    layers::Origin,
-};
+use super::error::{Location, Mistake, PlanError};
 
 /// The position of one key of the run file, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,12 +24,23 @@ pub struct SourceSpan {
     pub value: Range<usize>,
 }
 
-/// A run file's text, its values, and the location of each.
+/// A run file's text, its values, and the location of each. It is the layer below the overrides.
+#[derive(Debug, Clone)]
 pub struct Source {
     path: PathBuf,
     text: String,
-    pub values: Dict,
-    spots: BTreeMap<String, SourceSpan>,
+    values: Dict,
+    spans: BTreeMap<String, SourceSpan>,
+}
+
+impl Provider for Source {
+    fn metadata(&self) -> Metadata {
+        Metadata::from("run file", self.path.as_path())
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(Profile::Default.collect(self.values.clone()))
+    }
 }
 
 impl Source {
@@ -41,7 +52,7 @@ impl Source {
 
     pub fn parse(path: &Path, text: String) -> Result<Self, PlanError> {
         let mut source =
-            Self { path: path.to_owned(), text: String::new(), values: Dict::new(), spots: BTreeMap::new() };
+            Self { path: path.to_owned(), text: String::new(), values: Dict::new(), spans: BTreeMap::new() };
         let mut mistakes = Vec::new();
         match DeTable::parse(&text) {
             Ok(table) => source.values = source.dict(table.get_ref(), "", &text, &mut mistakes),
@@ -75,8 +86,8 @@ impl Source {
     }
 
     /// The location of the key with this dotted path, if the run file has it.
-    pub fn spot(&self, path: &str) -> Option<&SourceSpan> {
-        self.spots.get(path)
+    pub fn span(&self, path: &str) -> Option<&SourceSpan> {
+        self.spans.get(path)
     }
 
     pub fn place(&self, span: Range<usize>) -> Location {
@@ -87,7 +98,7 @@ impl Source {
         let mut dict = Dict::new();
         for (key, value) in table {
             let path = join(prefix, key.get_ref());
-            self.spots.insert(path.clone(), SourceSpan { key: key.span(), value: value.span() });
+            self.spans.insert(path.clone(), SourceSpan { key: key.span(), value: value.span() });
             if let Some(value) = self.value(value, &path, text, mistakes) {
                 dict.insert(key.get_ref().to_string(), value);
             }
@@ -123,44 +134,13 @@ impl Source {
                 let mut values = Vec::new();
                 for (index, item) in items.iter().enumerate() {
                     let path = join(path, &index.to_string());
-                    self.spots.insert(path.clone(), SourceSpan { key: item.span(), value: item.span() });
+                    self.spans.insert(path.clone(), SourceSpan { key: item.span(), value: item.span() });
                     values.extend(self.value(item, &path, text, mistakes));
                 }
                 Some(Value::from(values))
             }
             DeValue::Table(table) => Some(Value::from(self.dict(table, path, text, mistakes))),
         }
-    }
-}
-
-/// What is needed to display locations in the run file later.
-pub struct SpanIndex {
-    path: PathBuf,
-    text: String,
-    /// Locations of sections and some of their keys, by dotted path.
-    sections: BTreeMap<&'static str, Origin>,
-}
-
-impl SpanIndex {
-    pub fn new(source: &Source, sections: BTreeMap<&'static str, Origin>) -> Self {
-        Self { path: source.path.clone(), text: source.text.clone(), sections }
-    }
-
-    /// The location of a user-written value or table header.
-    pub fn of(&self, origin: &Origin) -> Option<Location> {
-        match origin {
-            Origin::File { key, value } => {
-                let several_lines = self.text.get(value.clone()).is_none_or(|text| text.contains('\n'));
-                let span = if several_lines || value.start < key.end { key } else { value };
-                Some(place(&self.path, &self.text, span.clone()))
-            }
-            Origin::Override(text) => Some(Location::Override(text.clone())),
-            Origin::Card => None,
-        }
-    }
-
-    pub fn section(&self, path: &str) -> Option<Location> {
-        self.of(self.sections.get(path)?)
     }
 }
 
