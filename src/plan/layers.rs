@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     mcp::{has_reference, secret::is_secret},
-    stage::Card,
+    stage::{Card, model::KIND},
 };
 
 /// Values that override the run file.
@@ -42,7 +42,7 @@ pub fn top_level() -> Vec<&'static str> {
     KEYS.into_iter().chain(TABLES).collect()
 }
 
-/// `model = "…"` at the top is short for a stage of this kind that is named [`BASE`].
+/// `model = "…"` at the top is short for a stage that is named [`BASE`] and imports the model.
 pub const MODEL: &str = "model";
 pub const BASE: &str = "base";
 
@@ -174,7 +174,7 @@ impl Layers {
         let base = format!("stages.{BASE}");
         if let Some(model) = model.filter(|_| layers.merged.find_ref(&base).is_none()) {
             let metadata = layers.figment.get_metadata(model.tag()).cloned().unwrap_or_default();
-            let stage = Dict::from([("kind".into(), Value::from(model::KIND)), ("from".into(), model)]);
+            let stage = Dict::from([("kind".into(), Value::from(KIND)), ("from".into(), model)]);
             layers.is_short = true;
             layers.join(Layer { metadata, values: nest(&base, stage.into()) });
         }
