@@ -5,6 +5,8 @@
 
 use std::{error::Error, fmt};
 
+use serde::{Serialize, Serializer};
+
 /// The class of an error, which decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
@@ -109,6 +111,14 @@ impl fmt::Debug for Failure {
             Some(hint) => write!(f, "\nhint: {hint}"),
             None => Ok(()),
         }
+    }
+}
+
+/// As an object with `code`, `message` and `hint`.
+impl Serialize for Failure {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (code, message, hint) = (self.code(), self.to_string(), self.hint());
+        serde_json::json!({ "code": code, "message": message, "hint": hint }).serialize(serializer)
     }
 }
 

@@ -150,28 +150,16 @@ impl Encoder {
             Value::Number(number) => self.tagged(b'f', number.to_string().as_bytes()),
             Value::String(text) => self.text(text),
             Value::Array(items) => {
-                items.iter().fold(self.array(items.len()), |encoder, item| encoder.json(item))
+                self.tagged(b'[', &(items.len() as u64).to_le_bytes());
+                items.iter().fold(self, |encoder, item| encoder.json(item))
             }
-            Value::Object(fields) => self.json_object(fields),
+            Value::Object(fields) => {
+                let mut fields: Vec<_> = fields.iter().collect();
+                fields.sort_by_key(|(name, _)| *name);
+                self.tagged(b'{', &(fields.len() as u64).to_le_bytes());
+                fields.into_iter().fold(self, |encoder, (name, item)| encoder.text(name).json(item))
+            }
         }
-    }
-
-    pub fn json_object(&mut self, fields: &serde_json::Map<String, serde_json::Value>) -> &mut Self {
-        let mut fields: Vec<_> = fields.iter().collect();
-        fields.sort_by_key(|(name, _)| *name);
-        let encoder = self.object(fields.len());
-        fields.into_iter().fold(encoder, |encoder, (name, item)| encoder.text(name).json(item))
-    }
-
-    /// The start of a JSON array. The caller then encodes its `length` items.
-    pub fn array(&mut self, length: usize) -> &mut Self {
-        self.tagged(b'[', &(length as u64).to_le_bytes())
-    }
-
-    /// The start of a JSON object. The caller then encodes its `length` fields, sorted by name: the name as text, then
-    /// the value.
-    pub fn object(&mut self, length: usize) -> &mut Self {
-        self.tagged(b'{', &(length as u64).to_le_bytes())
     }
 
     pub fn finish(&self) -> Digest {

@@ -26,9 +26,9 @@ from = "middle"
 "#;
 
 fn json(project: &Project, arguments: &[&str]) -> Value {
-    let said = project.mcprl(&[arguments, &["--json"]].concat());
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    serde_json::from_str(&said.out).unwrap_or_else(|cause| panic!("{cause}: {}", said.out))
+    let output = project.mcprl(&[arguments, &["--json"]].concat());
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    serde_json::from_str(&output.out).unwrap_or_else(|cause| panic!("{cause}: {}", output.out))
 }
 
 /// Three runs with results of their own.
@@ -37,12 +37,12 @@ fn three_runs() -> Project {
     for value in ["4", "10", "20"] {
         project.run(&["--set", &format!("stages.start.value={value}")]);
     }
-    project.worked();
+    project.ran();
     project
 }
 
 #[test]
-fn gc_keeps_the_newest_runs_with_their_results_and_says_first_what_would_go() {
+fn gc_keeps_the_newest_runs_and_a_dry_run_prints_what_it_would_remove() {
     let project = three_runs();
     let runs = project.runs();
     let all = json(&project, &["cache", "ls"]);
@@ -55,13 +55,13 @@ fn gc_keeps_the_newest_runs_with_their_results_and_says_first_what_would_go() {
     assert_eq!((&wet["removed"]["runs"], &wet["removed"]["records"]), (&2.into(), &6.into()));
     assert_eq!(project.runs(), runs[2..]);
     project.run(&["--set", "stages.start.value=20"]);
-    assert_eq!(project.worked(), [""; 0]);
+    assert_eq!(project.ran(), [""; 0]);
     project.run(&[]);
-    assert_eq!(project.worked(), ["end", "middle", "start"]);
+    assert_eq!(project.ran(), ["end", "middle", "start"]);
 }
 
 #[test]
-fn gc_leaves_what_is_young_and_runs_of_other_names_alone() {
+fn gc_keeps_young_results_and_runs_of_other_names() {
     let project = three_runs();
     project.write("other.toml", &CHAIN.replace("\"toy\"", "\"other\"").replace("value = 4", "value = 30"));
     assert_eq!(project.mcprl(&["run", "other.toml"]).code, Some(0));
@@ -74,7 +74,7 @@ fn gc_leaves_what_is_young_and_runs_of_other_names_alone() {
 }
 
 #[test]
-fn runs_that_begin_while_gc_works_lose_nothing_they_read() {
+fn runs_that_start_during_gc_lose_no_input() {
     let project = Project::new(&CHAIN.replace("kind = \"step\"\n", "kind = \"step\"\nsleep = 0.02\n"));
     let over = AtomicBool::new(false);
     let swept = std::thread::scope(|scope| {
@@ -111,27 +111,27 @@ fn runs_that_begin_while_gc_works_lose_nothing_they_read() {
 }
 
 #[test]
-fn a_run_at_work_is_not_swept() {
+fn gc_does_not_remove_an_active_run() {
     let project = Project::new(&CHAIN.replace("kind = \"step\"\n", "kind = \"step\"\nsleep = 3.0\n"));
     let mut run = project.spawn(&["run", "run.toml"]);
     while project.mcprl(&["runs"]).out.is_empty() || !project.path("log").exists() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     std::thread::sleep(std::time::Duration::from_millis(200));
-    assert!(project.mcprl(&["runs"]).out.contains("at work"));
+    assert!(project.mcprl(&["runs"]).out.contains("running"));
     json(&project, &["cache", "gc", "--keep-last", "0", "--grace", "0s"]);
     assert!(run.wait().unwrap().success());
     assert_eq!(project.result("end/number.txt"), "3");
-    project.worked();
+    project.ran();
     project.run(&[]);
-    assert_eq!(project.worked(), [""; 0]);
+    assert_eq!(project.ran(), [""; 0]);
 }
 
 #[test]
-fn verify_sets_aside_what_is_damaged_and_a_run_makes_it_anew() {
+fn verify_quarantines_damage_and_the_next_run_repairs_it() {
     let project = Project::new(CHAIN);
     project.run(&[]);
-    project.worked();
+    project.ran();
     let whole = project.mcprl(&["cache", "verify"]);
     assert_eq!((whole.code, whole.out.as_str()), (Some(0), ""));
     let run = project.runs().pop().unwrap();
@@ -142,7 +142,7 @@ fn verify_sets_aside_what_is_damaged_and_a_run_makes_it_anew() {
     assert_eq!(damaged.code, Some(1));
     assert!(damaged.out.contains("its bytes changed since it was written"), "{}", damaged.out);
     project.run(&[]);
-    assert_eq!(project.worked(), ["middle"]);
+    assert_eq!(project.ran(), ["middle"]);
     assert_eq!(project.mcprl(&["cache", "verify"]).code, Some(0));
 }
 
@@ -159,7 +159,7 @@ fn a_run_exported_and_imported_elsewhere_is_cached_there() {
     assert_eq!(json(&other, &["cache", "import", away])["records"], 3);
     assert_eq!(other.runs(), std::slice::from_ref(&id));
     other.run(&[]);
-    assert_eq!(other.worked(), [""; 0]);
+    assert_eq!(other.ran(), [""; 0]);
     assert_eq!(other.read(format!("cache/runs/{id}/end/number.txt")), "3\n");
     // What is there is not copied again.
     assert_eq!(json(&other, &["cache", "import", away])["artifacts"], 0);
@@ -182,7 +182,7 @@ fn damaged_or_foreign_folders_are_not_imported() {
     let other = Project::new(CHAIN);
     let refused = other.mcprl(&["cache", "import", away]);
     assert_eq!(refused.code, Some(1));
-    assert!(refused.err.contains("is damaged: its bytes are not those it is named after"), "{}", refused.err);
+    assert!(refused.err.contains("is damaged: its content does not match its digest"), "{}", refused.err);
     assert_eq!(other.mcprl(&["runs"]).out, "");
     other.run(&[]);
     assert_eq!(other.result("end/number.txt"), "3");
@@ -197,12 +197,12 @@ fn damaged_or_foreign_folders_are_not_imported() {
 fn a_stage_is_shown_with_its_artifacts_their_origin_metrics_and_key() {
     let project = Project::new(CHAIN);
     project.run(&[]);
-    let said = project.mcprl(&["show", "latest/end"]);
-    assert_eq!(said.code, Some(0), "{}", said.err);
+    let output = project.mcprl(&["show", "latest/end"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
     for part in
-        ["end: worked in", "because first time", "from middle.number", "number.txt", "value", "key fields"]
+        ["end: ran in", "because first time", "from middle.number", "number.txt", "value", "key fields"]
     {
-        assert!(said.out.contains(part), "{part} in {}", said.out);
+        assert!(output.out.contains(part), "{part} in {}", output.out);
     }
     let stage = json(&project, &["show", "latest/end"]);
     assert_eq!(stage["inputs"][0]["from"], "middle.number");
@@ -213,11 +213,11 @@ fn a_stage_is_shown_with_its_artifacts_their_origin_metrics_and_key() {
     let run = json(&project, &["show", "latest"]);
     assert_eq!((&run["state"], run["stages"].as_array().unwrap().len()), (&"finished".into(), 3));
     let runs = json(&project, &["runs"]);
-    assert_eq!((&runs[0]["worked"], &runs[0]["reused"]), (&3.into(), &0.into()));
+    assert_eq!((&runs[0]["ran"], &runs[0]["cached"]), (&3.into(), &0.into()));
 }
 
 #[test]
-fn runs_are_listed_with_what_sets_them_apart() {
+fn runs_are_listed_with_their_seeds_overrides_and_success() {
     let project = Project::new(&CHAIN.replace("name = \"toy\"", "name = \"toy\"\nseed = 4"));
     let metrics =
         "echo '{\"all.a.greedy\": 0.25, \"all.b.greedy\": 0.75, \"all.b.gain\": 0.5, \"all.gain\": 0.5}'";
@@ -272,13 +272,13 @@ fn a_stage_is_shown_by_every_spelling_and_by_the_path_that_was_printed() {
 }
 
 #[test]
-fn two_runs_are_compared_key_beside_metric() {
+fn two_runs_are_compared_by_key_and_metric() {
     let project = Project::new(CHAIN);
     project.run(&[]);
     project.run(&["--set", "stages.start.value=10"]);
     let runs = project.runs();
-    let said = project.mcprl(&["diff", &runs[0], &runs[1]]);
-    let text = said.out.replace(&runs[1], "NEW").replace(&runs[0], "OLD");
+    let output = project.mcprl(&["diff", &runs[0], &runs[1]]);
+    let text = output.out.replace(&runs[1], "NEW").replace(&runs[0], "OLD");
     let digits = |word: &str| word.len() == 12 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     let shown: Vec<String> = text
         .lines()
@@ -289,7 +289,7 @@ fn two_runs_are_compared_key_beside_metric() {
         .collect();
     insta::assert_snapshot!(shown.join("\n"), @r"
     OLD → NEW
-    --set stages.start.value=10  in the new run alone
+    --set stages.start.value=10  in the new run only
 
     keys
       params.value 4 → 10  start
@@ -306,7 +306,7 @@ fn two_runs_are_compared_key_beside_metric() {
 }
 
 #[test]
-fn what_does_not_exist_is_named_with_a_way_out() {
+fn an_unknown_run_or_stage_is_an_error_with_a_hint() {
     let project = Project::new(CHAIN);
     project.run(&[]);
     let id = project.runs().pop().unwrap();
@@ -320,27 +320,27 @@ fn what_does_not_exist_is_named_with_a_way_out() {
         (vec!["show", "latest/ende"], "hint: did you mean \"end\"?"),
         (vec!["cache", "gc", "--older-than", "5"], "an age is a number and s, m, h or d"),
     ] {
-        let said = project.mcprl(&arguments);
-        assert_eq!(said.code, Some(2), "{arguments:?}: {}", said.err);
-        assert!(said.err.contains(hint), "{arguments:?}: {}", said.err);
+        let output = project.mcprl(&arguments);
+        assert_eq!(output.code, Some(2), "{arguments:?}: {}", output.err);
+        assert!(output.err.contains(hint), "{arguments:?}: {}", output.err);
     }
     project.write("cache/version", "99\n");
     for arguments in [vec!["runs"], vec!["show", "latest"], vec!["cache", "gc"], vec!["cache", "verify"]] {
-        let said = project.mcprl(&arguments);
-        assert_eq!(said.code, Some(1), "{arguments:?}");
-        assert!(said.err.contains("has layout 99"), "{arguments:?}: {}", said.err);
+        let output = project.mcprl(&arguments);
+        assert_eq!(output.code, Some(1), "{arguments:?}");
+        assert!(output.err.contains("has layout 99"), "{arguments:?}: {}", output.err);
     }
 }
 
 #[test]
-fn a_run_whose_description_or_records_are_gone_is_shown_as_far_as_it_goes() {
+fn a_run_without_its_description_or_records_is_still_shown() {
     let project = Project::new(CHAIN);
     project.run(&[]);
     let id = project.runs().pop().unwrap();
     project.write(&format!("cache/runs/{id}/run.toml"), "torn = ");
     let resumed = project.mcprl(&["resume", &id]);
     assert_eq!(resumed.code, Some(1));
-    assert!(resumed.err.contains("is not a run's description"), "{}", resumed.err);
+    assert!(resumed.err.contains("is not a valid run description"), "{}", resumed.err);
     assert!(resumed.err.contains("hint: run the run file again"), "{}", resumed.err);
     for item in std::fs::read_dir(project.path("cache/ac")).unwrap().map(Result::unwrap) {
         if item.path().is_file() {
@@ -353,7 +353,7 @@ fn a_run_whose_description_or_records_are_gone_is_shown_as_far_as_it_goes() {
 }
 
 #[test]
-fn a_run_with_nothing_to_do_leaves_no_new_run_behind() {
+fn an_up_to_date_run_creates_no_run_folder() {
     let project = Project::new(CHAIN);
     project.run(&[]);
     let runs = project.runs();
@@ -402,13 +402,13 @@ fn shown(project: &Project, runs: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn each_run_shows_and_keeps_what_it_came_to_although_another_drew_anew() {
+fn each_run_keeps_and_shows_its_own_result_after_a_resample() {
     let (project, runs, drawn) = drawn_twice();
     assert_eq!(shown(&project, &runs), drawn);
     let diff = json(&project, &["diff", &runs[0], &runs[1]]);
     assert_eq!((&diff["alike"], &diff["differences"][0]["id"]), (&0.into(), &"draw".into()));
-    let said = project.mcprl(&["diff", &runs[0], &runs[1]]).out;
-    assert!(said.contains("\n  draw.number  ") && said.contains("\n  draw   value "), "{said}");
+    let output = project.mcprl(&["diff", &runs[0], &runs[1]]).out;
+    assert!(output.contains("\n  draw.number  ") && output.contains("\n  draw   value "), "{output}");
 
     json(&project, &["cache", "gc", "--keep-last", "10", "--grace", "0s"]);
     for (run, drawn) in runs.iter().zip(&drawn) {
@@ -417,32 +417,13 @@ fn each_run_shows_and_keeps_what_it_came_to_although_another_drew_anew() {
     let away = project.path("away");
     json(&project, &["cache", "export", &runs[0], &runs[1], "--to", away.to_str().unwrap()]);
     let other = Project::new(CHAIN);
-    let said = json(&other, &["cache", "import", away.to_str().unwrap()]);
-    assert_eq!(said["differs"], Value::Array(Vec::new()));
+    let output = json(&other, &["cache", "import", away.to_str().unwrap()]);
+    assert_eq!(output["differs"], Value::Array(Vec::new()));
     assert_eq!(shown(&other, &runs), drawn);
 }
 
 #[test]
-fn a_journal_that_does_not_say_what_its_run_came_to_is_read_as_before() {
-    let (project, runs, drawn) = drawn_twice();
-    let journal = format!("cache/runs/{}/journal.jsonl", runs[1]);
-    let old = |line: &str| {
-        let mut line: Value = serde_json::from_str(line).unwrap();
-        line.as_object_mut().unwrap().remove("came_to");
-        format!("{line}\n")
-    };
-    let text: String = project.read(&journal).lines().map(old).collect();
-    assert!(!text.contains("came_to"));
-    project.write(&journal, &text);
-    assert_eq!(shown(&project, &runs), drawn);
-    json(&project, &["cache", "gc", "--keep-last", "10", "--grace", "0s"]);
-    assert_eq!(shown(&project, &runs), drawn);
-    assert_eq!(project.mcprl(&["resume", &runs[1]]).code, Some(0));
-    assert_eq!(shown(&project, &runs), drawn);
-}
-
-#[test]
-fn a_run_is_not_taken_for_an_earlier_one_that_came_to_something_else() {
+fn a_run_is_not_up_to_date_with_one_that_had_other_results() {
     let project = chance();
     project.run(&[]);
     let last = project.read("cache/ac/last/toy.run");
@@ -458,13 +439,13 @@ fn a_run_is_not_taken_for_an_earlier_one_that_came_to_something_else() {
 }
 
 #[test]
-fn a_sweep_says_what_its_grace_period_spares() {
+fn gc_prints_what_its_grace_period_keeps() {
     let project = three_runs();
-    let said = project.mcprl(&["cache", "gc", "--keep-last", "1", "--dry-run"]).err;
-    assert!(said.contains("would remove 2 runs, 0 results and 0 artifacts"), "{said}");
+    let output = project.mcprl(&["cache", "gc", "--keep-last", "1", "--dry-run"]).err;
+    assert!(output.contains("would remove 2 runs, 0 results and 0 artifacts"), "{output}");
     assert!(
-        said.contains("6 results and ") && said.contains("they are younger than 60 min 0 s, the `--grace`"),
-        "{said}"
+        output.contains("6 results and ") && output.contains("they are younger than 60 min 0 s (`--grace`)"),
+        "{output}"
     );
     let young = &json(&project, &["cache", "gc", "--keep-last", "1", "--dry-run"])["removed"]["young"];
     assert_eq!((&young["records"], &young["seconds"]), (&6.into(), &3600.into()));
@@ -473,12 +454,12 @@ fn a_sweep_says_what_its_grace_period_spares() {
 }
 
 #[test]
-fn completions_are_written_for_each_shell() {
+fn completions_are_printed_for_each_shell() {
     let project = Project::new(CHAIN);
     for shell in ["bash", "zsh", "fish"] {
-        let said = project.mcprl(&["completions", shell]);
-        assert_eq!(said.code, Some(0));
-        assert!(said.out.contains("mcprl") && said.out.contains("export"), "{shell}");
+        let output = project.mcprl(&["completions", shell]);
+        assert_eq!(output.code, Some(0));
+        assert!(output.out.contains("mcprl") && output.out.contains("export"), "{shell}");
     }
     assert_eq!(project.mcprl(&["completions", "cmd"]).code, Some(2));
 }

@@ -1,5 +1,5 @@
-//! Killed with SIGKILL at every step of its work, and at random: nothing finished is lost, nothing half-written is read,
-//! nothing finished is done again, and the bytes are those of a run left alone.
+//! Runs killed with SIGKILL at every step and at random: no finished result is lost or made again, nothing
+//! half-written is read, and the bytes equal those of an undisturbed run.
 //!
 //! `cargo test --release --test crash` kills some dozens of times, `cargo test --release --test crash -- --ignored`
 //! more than five hundred times.
@@ -42,7 +42,7 @@ kind = "sum"
 parts = { left = "left", right = "count.number" }
 "#;
 
-/// Every place of `MCPRL_FAILPOINT` that a run of command stages comes to.
+/// Every failpoint that a run of command stages reaches.
 const PLACES: [&str; 11] = [
     "run::folder",
     "run::described",
@@ -69,8 +69,8 @@ fn recorded(project: &Project) -> BTreeSet<String> {
     records.map(stage).collect()
 }
 
-/// The arguments that go on with the newest run, or begin one where there is none to go on with.
-fn going_on(project: &Project) -> Vec<String> {
+/// The arguments that resume the newest run, or start one.
+fn next_arguments(project: &Project) -> Vec<String> {
     let runs = std::fs::read_dir(project.path("cache/runs")).into_iter().flatten().flatten();
     let mut runs: Vec<String> = runs
         .filter(|item| item.path().join("run.toml").exists())
@@ -83,15 +83,15 @@ fn going_on(project: &Project) -> Vec<String> {
     }
 }
 
-fn going(project: &Project) -> std::process::Command {
-    let arguments = going_on(project);
+fn next_run(project: &Project) -> std::process::Command {
+    let arguments = next_arguments(project);
     let mut command = project.command(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
 
-/// Waits for programs of stages that outlive a killed run, so that what they log is not taken for new work.
-fn be_quiet(project: &Project) {
+/// Waits for programs of stages that outlive a killed run, so that their log lines are not attributed to the next run.
+fn wait_for_programs(project: &Project) {
     let folder = std::fs::canonicalize(project.path(".")).unwrap();
     let within = |process: std::fs::DirEntry| {
         std::fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder.join("cache")))
@@ -101,7 +101,7 @@ fn be_quiet(project: &Project) {
     }
 }
 
-/// Runs at once may each have a folder; whichever came to its end has the same result.
+/// Concurrent runs may each have a folder; every finished one has the same result.
 fn check_result(project: &Project, place: &str) {
     let runs = std::fs::read_dir(project.path("cache/runs")).unwrap().flatten();
     let results = runs.filter_map(|run| std::fs::read_to_string(run.path().join("end/number.txt")).ok());
@@ -109,18 +109,18 @@ fn check_result(project: &Project, place: &str) {
     assert_eq!(results, BTreeSet::from(["7\n".to_owned()]), "after {place}");
 }
 
-/// What is worked after a kill, which must not have been recorded before it.
-fn check_going_on(project: &Project, before: &BTreeSet<String>, place: &str) {
-    be_quiet(project);
-    project.worked();
-    assert!(going(project).status().unwrap().success(), "after {place}");
-    let again: Vec<_> = project.worked().into_iter().filter(|stage| before.contains(stage)).collect();
-    assert_eq!(again, [""; 0], "finished before {place} and worked again");
+/// Resumes, and checks that nothing recorded before the kill runs again.
+fn check_resume(project: &Project, before: &BTreeSet<String>, place: &str) {
+    wait_for_programs(project);
+    project.ran();
+    assert!(next_run(project).status().unwrap().success(), "after {place}");
+    let again: Vec<_> = project.ran().into_iter().filter(|stage| before.contains(stage)).collect();
+    assert_eq!(again, [""; 0], "finished before {place} and ran again");
     check_result(project, place);
     let verified = project.mcprl(&["cache", "verify"]);
     assert_eq!((verified.code, verified.out.as_str()), (Some(0), ""), "after {place}: {}", verified.err);
     let clean = project.run(&[]);
-    assert!(clean.err.contains("6 cached, 0 worked"), "after {place}: {}", clean.err);
+    assert!(clean.err.contains("6 cached, 0 ran"), "after {place}: {}", clean.err);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn killed_at_any_step_of_any_stage_it_loses_nothing() {
         for count in [1, 2, 5] {
             let project = Project::new(TOY);
             let place = format!("{place}:{count}");
-            let status = going(&project).env("MCPRL_FAILPOINT", &place).status().unwrap();
+            let status = next_run(&project).env("MCPRL_FAILPOINT", &place).status().unwrap();
             if status.success() {
                 // A run comes to some places fewer times.
                 assert!(place.starts_with("run::"), "{place} was not reached");
@@ -138,20 +138,20 @@ fn killed_at_any_step_of_any_stage_it_loses_nothing() {
             }
             assert_eq!(status.signal(), Some(9), "{place}");
             died += 1;
-            check_going_on(&project, &recorded(&project), &place);
+            check_resume(&project, &recorded(&project), &place);
         }
     }
     assert_eq!(died, 29);
 }
 
 #[test]
-fn killed_again_while_it_goes_on_it_loses_nothing() {
+fn killed_again_while_resuming_it_loses_nothing() {
     for place in ["journal::torn:2", "publish::renamed:1", "commit::before:1", "commit::after:1"] {
         let project = Project::new(TOY);
         let mut attempts = 0;
         let mut before = BTreeSet::new();
         while recorded(&project).len() < 6 {
-            if going(&project).env("MCPRL_FAILPOINT", place).status().unwrap().success() {
+            if next_run(&project).env("MCPRL_FAILPOINT", place).status().unwrap().success() {
                 break;
             }
             attempts += 1;
@@ -161,10 +161,10 @@ fn killed_again_while_it_goes_on_it_loses_nothing() {
             before = now;
             if place.starts_with("commit::before") || place.starts_with("journal") {
                 // It dies at the same place each time: let one stage pass.
-                going(&project).env("MCPRL_FAILPOINT", "commit::after:1").status().unwrap();
+                next_run(&project).env("MCPRL_FAILPOINT", "commit::after:1").status().unwrap();
             }
         }
-        check_going_on(&project, &recorded(&project), place);
+        check_resume(&project, &recorded(&project), place);
     }
 }
 
@@ -184,8 +184,8 @@ fn kill_at_random(dice: &mut Dice, at_once: usize) -> u32 {
     let mut kills = 0;
     let mut before = BTreeSet::new();
     loop {
-        project.worked();
-        let mut runs: Vec<_> = (0..at_once).map(|_| going(&project).spawn().unwrap()).collect();
+        project.ran();
+        let mut runs: Vec<_> = (0..at_once).map(|_| next_run(&project).spawn().unwrap()).collect();
         std::thread::sleep(Duration::from_millis(3 + dice.below(60)));
         let mut done = 0;
         for run in &mut runs {
@@ -198,8 +198,8 @@ fn kill_at_random(dice: &mut Dice, at_once: usize) -> u32 {
             kills += 1;
         }
         be_quiet(&project);
-        let worked = project.worked();
-        assert!(worked.iter().all(|stage| !before.contains(stage)), "{worked:?} after {before:?}");
+        let ran = project.ran();
+        assert!(ran.iter().all(|stage| !before.contains(stage)), "{ran:?} after {before:?}");
         let now = recorded(&project);
         assert!(now.is_superset(&before), "a record is gone");
         before = now;
@@ -207,7 +207,7 @@ fn kill_at_random(dice: &mut Dice, at_once: usize) -> u32 {
             break;
         }
     }
-    check_going_on(&project, &recorded(&project), "random kills");
+    check_resume(&project, &recorded(&project), "random kills");
     kills
 }
 
@@ -234,9 +234,9 @@ fn crash_five_hundred_times() {
         for place in PLACES {
             let project = Project::new(TOY);
             let place = format!("{place}:{count}");
-            if !going(&project).env("MCPRL_FAILPOINT", &place).status().unwrap().success() {
+            if !next_run(&project).env("MCPRL_FAILPOINT", &place).status().unwrap().success() {
                 kills += 1;
-                check_going_on(&project, &recorded(&project), &place);
+                check_resume(&project, &recorded(&project), &place);
             }
         }
     }
@@ -245,18 +245,18 @@ fn crash_five_hundred_times() {
 }
 
 #[test]
-fn eight_runs_at_once_work_each_stage_once() {
+fn eight_concurrent_runs_run_each_stage_once() {
     let project = Project::new(TOY);
     let mut runs: Vec<_> = (0..8).map(|_| project.spawn(&["run", "run.toml"])).collect();
     for run in &mut runs {
         assert!(run.wait().unwrap().success());
     }
-    assert_eq!(project.worked().len(), 6);
+    assert_eq!(project.ran().len(), 6);
     assert_eq!(project.result("end/number.txt"), "7");
 }
 
 #[test]
-fn a_torn_journal_still_tells_of_the_run() {
+fn a_run_with_a_torn_journal_is_still_shown() {
     let project = Project::new(TOY);
     project.run(&[]);
     let id = project.runs().pop().unwrap();
@@ -267,17 +267,17 @@ fn a_torn_journal_still_tells_of_the_run() {
         assert_eq!(project.mcprl(&["show", &id]).code, Some(0), "cut at {cut}");
         assert_eq!(project.mcprl(&["resume", &id]).code, Some(0), "cut at {cut}");
     }
-    project.worked();
+    project.ran();
     project.run(&[]);
-    assert_eq!(project.worked(), [""; 0]);
+    assert_eq!(project.ran(), [""; 0]);
 }
 
 #[test]
-fn with_every_stamp_a_day_ahead_all_is_found_and_nothing_is_swept() {
+fn with_all_timestamps_in_the_future_results_are_found_and_kept() {
     // As after a clock that was set back.
     let project = Project::new(TOY);
     project.run(&[]);
-    project.worked();
+    project.ran();
     let tomorrow = std::time::SystemTime::now() + Duration::from_secs(86400);
     let mut folders = vec![project.path("cache"), project.path("stages")];
     while let Some(folder) = folders.pop() {
@@ -296,11 +296,11 @@ fn with_every_stamp_a_day_ahead_all_is_found_and_nothing_is_swept() {
     let swept: serde_json::Value = serde_json::from_str(&swept.out).unwrap();
     assert_eq!((&swept["removed"]["records"], &swept["removed"]["artifacts"]), (&0.into(), &0.into()));
     project.run(&[]);
-    assert_eq!(project.worked(), [""; 0]);
+    assert_eq!(project.ran(), [""; 0]);
 }
 
 /// Runs a script in a mount namespace of its own; none where the machine allows no such thing.
-fn in_namespace(project: &Project, script: &str) -> Option<common::Said> {
+fn in_namespace(project: &Project, script: &str) -> Option<common::CommandOutput> {
     let allowed = std::process::Command::new("unshare").args(["-rm", "true"]).status();
     if !allowed.is_ok_and(|status| status.success()) {
         return None;
@@ -308,11 +308,11 @@ fn in_namespace(project: &Project, script: &str) -> Option<common::Said> {
     let mut command = std::process::Command::new("unshare");
     command.args(["-rm", "sh", "-c", script, env!("CARGO_BIN_EXE_mcprl")]);
     command.current_dir(project.path(".")).env("TOY_LOG", project.path("log"));
-    Some(common::said(&mut command))
+    Some(common::output(&mut command))
 }
 
 #[test]
-fn on_a_full_disk_it_stops_with_a_word_and_goes_on_when_there_is_space() {
+fn a_full_disk_stops_the_run_with_a_hint_and_it_continues_once_there_is_space() {
     let project = Project::new(TOY);
     std::fs::create_dir(project.path("cache")).unwrap();
     let script = "mount -t tmpfs -o size=300k none cache || exit 77\n\
@@ -323,16 +323,20 @@ fn on_a_full_disk_it_stops_with_a_word_and_goes_on_when_there_is_space() {
         $0 cache verify || exit 79\n\
         $0 run run.toml || exit 80\n\
         echo sum $(cat cache/runs/*/end/number.txt)";
-    let Some(said) = in_namespace(&project, script) else { return };
-    if said.code == Some(77) {
+    let Some(output) = in_namespace(&project, script) else { return };
+    if output.code == Some(77) {
         return;
     }
-    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-    assert!(said.out.contains("code 1"), "{}", said.out);
-    assert!(said.err.contains("error: ") && said.err.contains("no space left while writing"), "{}", said.err);
-    assert!(said.err.contains("hint: nothing finished is lost"), "{}", said.err);
-    let sums = said.out.lines().last().unwrap_or_default();
-    assert!(sums.split_whitespace().any(|sum| sum == "7"), "{}", said.out);
+    assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
+    assert!(output.out.contains("code 1"), "{}", output.out);
+    assert!(
+        output.err.contains("error: ") && output.err.contains("no space left while writing"),
+        "{}",
+        output.err
+    );
+    assert!(output.err.contains("hint: finished results are kept"), "{}", output.err);
+    let sums = output.out.lines().last().unwrap_or_default();
+    assert!(sums.split_whitespace().any(|sum| sum == "7"), "{}", output.out);
 }
 
 #[test]
@@ -348,16 +352,16 @@ fn a_read_only_cache_is_read_and_not_written() {
         for more in 'run run.toml --set stages.start.value=4' 'cache gc --keep-last 0 --grace 0s'; do\n\
             $0 $more; echo code $?\n\
         done";
-    let Some(said) = in_namespace(&project, script) else { return };
-    if said.code == Some(77) {
+    let Some(output) = in_namespace(&project, script) else { return };
+    if output.code == Some(77) {
         return;
     }
-    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
-    assert!(said.err.contains("6 cached, 0 worked"), "{}", said.err);
-    assert_eq!(said.err.matches("note: the cache cannot be written").count(), 1, "{}", said.err);
-    assert_eq!(said.out.matches("code 1").count(), 2, "{}{}", said.out, said.err);
-    assert_eq!(said.err.matches("error: the cache cannot be written").count(), 2, "{}", said.err);
-    project.worked();
+    assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
+    assert!(output.err.contains("6 cached, 0 ran"), "{}", output.err);
+    assert_eq!(output.err.matches("note: the cache cannot be written").count(), 1, "{}", output.err);
+    assert_eq!(output.out.matches("code 1").count(), 2, "{}{}", output.out, output.err);
+    assert_eq!(output.err.matches("error: the cache cannot be written").count(), 2, "{}", output.err);
+    project.ran();
     project.run(&[]);
-    assert_eq!(project.worked(), [""; 0]);
+    assert_eq!(project.ran(), [""; 0]);
 }

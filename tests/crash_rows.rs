@@ -1,5 +1,5 @@
-//! A stage that journals its rows, killed with SIGKILL between rows, within one, and while its result is put in place:
-//! no finished row is lost or played again, and the bytes are those of a run left alone.
+//! A stage that logs its rows, killed with SIGKILL between rows, within one, and while its result is published:
+//! no finished row is lost or made again, and the bytes equal those of an undisturbed run.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -9,38 +9,10 @@ use std::{collections::BTreeSet, os::unix::process::ExitStatusExt, path::PathBuf
 
 use common::Project;
 
-const RUN: &str = r#"
-name = "rows"
-seed = 3
-
-[server]
-command = ["{mcprl}", "demo-server", "sqlite"]
-state = "read-only"
-
-[stages.tools]
-kind = "discover"
-
-[stages.tasks]
-kind = "scenarios"
-tools = "tools"
-source = "file"
-file = "tasks.jsonl"
-
-[stages.base]
-kind = "model"
-from = "llama"
-
-[stages.rollout]
-kind = "rollout"
-policy = "base"
-tools = "tools"
-scenarios = "tasks.train"
-group_size = 4
-prompts = 2
-refill_waves = 0
-max_turns = 1
-max_turn_tokens = 4
-"#;
+fn project() -> Project {
+    let settings = "group_size = 4\nprompts = 2\nrefill_waves = 0\nmax_turns = 1\nmax_turn_tokens = 4";
+    Project::with_model(&common::episodes_run(settings))
+}
 
 const EPISODES: usize = 8;
 
@@ -64,7 +36,7 @@ fn log(project: &Project) -> (Vec<u8>, Vec<String>) {
     (bytes, names)
 }
 
-/// Goes on, or begins, and dies at this place.
+/// Resumes or starts a run, and kills it at this failpoint.
 fn die(project: &Project, place: &str) {
     let arguments: &[&str] =
         if project.path("cache/runs").exists() { &["resume", "latest"] } else { &["run", "run.toml"] };
@@ -80,12 +52,12 @@ fn finished(project: &Project) -> Vec<u8> {
 }
 
 #[test]
-fn killed_between_rows_within_one_and_while_they_are_sealed_it_loses_and_repeats_none() {
-    let alone = Project::with_model(RUN);
+fn killed_anywhere_around_its_rows_a_stage_loses_and_repeats_none() {
+    let alone = project();
     alone.run(&[]);
     let expected = finished(&alone);
 
-    let project = Project::with_model(RUN);
+    let project = project();
     die(&project, "rows::recorded:3");
     let (first, names) = log(&project);
     assert_eq!(names.len(), 3);
@@ -107,5 +79,5 @@ fn killed_between_rows_within_one_and_while_they_are_sealed_it_loses_and_repeats
     die(&project, "commit::after:1");
     assert_eq!(finished(&project), expected);
     let again = project.run(&[]);
-    assert!(again.err.contains("4 cached, 0 worked"), "{}", again.err);
+    assert!(again.err.contains("4 cached, 0 ran"), "{}", again.err);
 }

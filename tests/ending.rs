@@ -1,5 +1,4 @@
-//! How a run ends before its time, and how it goes on: stopped at its very end, with programs that listen to nothing,
-//! and killed among stages that are worked although there is a result. And what is left on the screen.
+//! How a run is stopped or killed and resumed, and what it prints last.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -30,14 +29,14 @@ const FROM: &str = "[inputs.from]\ntype = \"number\"\n";
 
 const ALL: [&str; 4] = ["count[0001]/draw", "count[0002]/draw", "count[0003]/draw", "count[0004]/draw"];
 
-/// Runs until it is killed at this place, goes on, and tells what was worked in all.
+/// Runs until it is killed at this failpoint, resumes, and returns all stages that ran.
 fn killed(project: &Project, place: &str, more: &[&str]) -> Vec<String> {
     let arguments: Vec<&str> = ["run", "run.toml"].iter().chain(more).copied().collect();
     let died = project.command(&arguments).env("MCPRL_FAILPOINT", place).output().unwrap();
     assert_eq!(died.status.code(), None, "{place}");
     let resumed = project.mcprl(&["resume", "latest"]);
     assert_eq!(resumed.code, Some(0), "{place}: {}", resumed.err);
-    project.worked().into_iter().filter(|stage| stage != "start").collect()
+    project.ran().into_iter().filter(|stage| stage != "start").collect()
 }
 
 fn drawn(project: &Project) -> BTreeSet<String> {
@@ -45,19 +44,19 @@ fn drawn(project: &Project) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_sample_drawn_anew_is_drawn_once_wherever_the_run_is_killed() {
+fn a_resampled_stage_is_sampled_once_wherever_the_run_is_killed() {
     for place in ["commit::after:1", "commit::after:3", "runner::linked:2", "sync::synced:1"] {
         let project = draws("sampled", FROM, "from = \"@number\"");
         project.run(&[]);
         let before = drawn(&project);
-        project.worked();
+        project.ran();
         assert_eq!(killed(&project, place, &["--resample", "count.draw"]), ALL, "{place}");
         assert_eq!(drawn(&project).union(&before).count(), 8, "{place}");
     }
 }
 
 #[test]
-fn a_stage_worked_in_every_run_is_worked_once_in_each_iteration_wherever_it_is_killed() {
+fn a_refreshed_stage_runs_once_per_iteration_wherever_the_run_is_killed() {
     for place in ["commit::after:1", "commit::after:2", "runner::linked:3"] {
         let project = draws("external", FROM, "from = \"@number\"\ncache = \"refresh\"");
         // `start` is the first of the stages that come to the place.
@@ -67,18 +66,18 @@ fn a_stage_worked_in_every_run_is_worked_once_in_each_iteration_wherever_it_is_k
 }
 
 #[test]
-fn what_was_made_anew_and_is_on_its_way_to_other_machines_is_not_made_once_more() {
+fn a_resampled_result_is_kept_when_the_run_is_killed_while_uploading_it() {
     let shared = tempfile::tempdir().unwrap();
     let project = draws("sampled", FROM, "from = \"@number\"");
     project.run(&[]);
-    project.worked();
+    project.ran();
     let remote = format!("cache.remote={}", shared.path().join("shared").display());
     let more = ["--set", &remote, "--resample", "count.draw"];
     assert_eq!(killed(&project, "push::stored:2", &more), ALL);
 }
 
 #[test]
-fn a_run_that_is_refused_when_it_is_to_go_on_is_what_it_was() {
+fn a_run_that_cannot_be_resumed_keeps_its_state() {
     let project = draws("sampled", FROM, "from = \"@number\"");
     project.run(&[]);
     let state = || project.mcprl(&["runs"]).out.contains("finished");
@@ -100,7 +99,7 @@ fn signal(run: &Child) {
     std::thread::sleep(Duration::from_millis(300));
 }
 
-/// How it ended; killed where it does not.
+/// Its exit status; none if it had to be killed.
 fn ended(run: &mut Child) -> Option<ExitStatus> {
     let until = Instant::now() + Duration::from_secs(5);
     while Instant::now() < until {
@@ -123,7 +122,7 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_run_that_only_gives_its_results_to_others_any_more_can_be_stopped() {
+fn a_run_that_only_uploads_can_be_stopped() {
     let project = Project::new("name = \"toy\"\n[stages.start]\nkind = \"gen\"\n");
     let shared = project.path("mount/shared");
     let remote = format!("cache.remote={}", shared.display());
@@ -137,8 +136,8 @@ fn a_run_that_only_gives_its_results_to_others_any_more_can_be_stopped() {
     let pipe = shared.join(format!("v1/ac/{waiting}.json"));
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let mut run = project.spawn(&["run", "run.toml", "--set", &remote, "--set", "stages.start.value=2"]);
-    let worked = || project.path("log").exists() && project.read("log").lines().count() == 2;
-    wait_for("the stage is worked", worked);
+    let ran = || project.path("log").exists() && project.read("log").lines().count() == 2;
+    wait_for("the stage has run", ran);
     std::thread::sleep(Duration::from_millis(700));
     assert!(run.try_wait().unwrap().is_none(), "it waits for the shared cache");
     signal(&run);
@@ -207,7 +206,7 @@ fn examined() -> Project {
 }
 
 #[test]
-fn the_verdict_is_the_last_that_a_run_prints_and_the_report_is_shown_on_request() {
+fn a_run_prints_the_verdict_last_and_show_prints_the_report() {
     let project = examined();
     let verdict = "trained beats base on held-out tasks: +100.0 points [+100, +100], p < 0.001";
     // The second run is all cached.
@@ -225,18 +224,18 @@ fn the_verdict_is_the_last_that_a_run_prints_and_the_report_is_shown_on_request(
 }
 
 #[test]
-fn colour_is_for_terminals_and_those_who_ask() {
+fn colour_is_printed_on_terminals_and_on_request() {
     let project = examined();
-    let said = |name: &str, value: &str, arguments: &[&str]| {
+    let output = |name: &str, value: &str, arguments: &[&str]| {
         let output = project.command(arguments).env(name, value).output().unwrap();
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     };
     let (run, mistake): (&[&str], &[&str]) = (&["run", "run.toml"], &["show", "latest/no"]);
-    let coloured = said("CLICOLOR_FORCE", "1", run) + &said("CLICOLOR_FORCE", "1", mistake);
+    let coloured = output("CLICOLOR_FORCE", "1", run) + &output("CLICOLOR_FORCE", "1", mistake);
     for expected in ["\x1b[32mdone", "\x1b[32mtrained beats", "\x1b[1m\x1b[31merror:\x1b[0m"] {
         assert!(coloured.contains(expected), "{expected:?}: {coloured:?}");
     }
-    assert!(!said("NO_COLOR", "1", run).contains('\x1b'));
-    assert!(!said("TERM", "xterm", mistake).contains('\x1b'));
-    assert!(!said("CLICOLOR_FORCE", "1", &["--json", "run", "run.toml"]).contains('\x1b'));
+    assert!(!output("NO_COLOR", "1", run).contains('\x1b'));
+    assert!(!output("TERM", "xterm", mistake).contains('\x1b'));
+    assert!(!output("CLICOLOR_FORCE", "1", &["--json", "run", "run.toml"]).contains('\x1b'));
 }

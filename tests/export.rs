@@ -63,10 +63,10 @@ fn a_model_whose_template_hides_tools_is_written_with_the_one_it_was_trained_wit
     let adapter = fixture("qwen3-tiny-lora");
     let arguments = [adapter.to_str().unwrap(), "--base", base.to_str().unwrap(), "--out"];
     let done = export(&[&arguments[..], &["merged", "--merge"]].concat(), folder.path());
-    let said = text(&done.stderr);
+    let output = text(&done.stderr);
     assert!(
-        said.contains("own template for ChatML") && said.contains("written as its chat_template"),
-        "{said}"
+        output.contains("own template for ChatML") && output.contains("written as its chat_template"),
+        "{output}"
     );
     let template = std::fs::read_to_string(folder.path().join("merged/chat_template.jinja")).unwrap();
     assert_eq!(template, include_str!("../src/chat/own/chatml.jinja"));
@@ -89,7 +89,7 @@ fn an_adapter_is_written_as_peft_reads_it() {
 }
 
 #[test]
-fn what_cannot_be_exported_is_named_and_nothing_is_written() {
+fn a_failed_export_names_the_cause_and_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let adapter = fixture("qwen3-tiny-lora");
     let adapter = adapter.to_str().unwrap();
@@ -123,7 +123,7 @@ fn update_of(policy: &str, more: &str) -> String {
 }
 
 #[test]
-fn an_exported_adapter_acts_and_is_trained_further_by_another_run() {
+fn an_exported_adapter_is_sampled_and_trained_further_by_another_run() {
     let project = common::Project::new(&update_of("base", ""));
     project.llama(1);
     project.ten_tasks();
@@ -139,7 +139,7 @@ fn an_exported_adapter_acts_and_is_trained_further_by_another_run() {
     let read = |path: PathBuf| std::fs::read(path).unwrap();
     assert!(read(file(&format!("cache/runs/{run}/mine/policy"))) == read(file("mine")), "as it was exported");
     let again = project.run(&[]);
-    assert!(again.err.contains("0 worked"), "{}", again.err);
+    assert!(again.err.contains("0 ran"), "{}", again.err);
 
     std::fs::remove_file(file("mine")).unwrap();
     let refused = project.mcprl(&["run", "run.toml"]);
@@ -154,13 +154,13 @@ fn an_exported_adapter_names_a_base_that_peft_finds_without_the_cache() {
     project.ten_tasks();
     project.run(&[]);
     let export = |out: &str, more: &[&str]| {
-        let said = project.mcprl(&[&["export", "latest", "--out", out], more].concat());
-        assert_eq!(said.code, Some(0), "{}", said.err);
+        let output = project.mcprl(&[&["export", "latest", "--out", out], more].concat());
+        assert_eq!(output.code, Some(0), "{}", output.err);
         let config = project.read(format!("{out}/adapter_config.json"));
         let config: serde_json::Value = serde_json::from_str(&config).unwrap();
         let text = |key: &str| config[key].as_str().map(str::to_owned);
         let name = text("base_model_name_or_path").unwrap();
-        assert!(said.err.contains(&format!("its base model is {name}")), "{}", said.err);
+        assert!(output.err.contains(&format!("its base model is {name}")), "{}", output.err);
         (name, text("revision"))
     };
     let here = |name: &str| std::path::absolute(project.path(name)).unwrap().display().to_string();
@@ -189,14 +189,14 @@ fn an_exported_adapter_names_a_base_that_peft_finds_without_the_cache() {
 #[test]
 fn a_path_that_a_run_printed_is_exported() {
     let project = policies("");
-    let said = project.run(&[]);
+    let output = project.run(&[]);
     let printed = |name: &str| {
-        let line = said.err.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        let line = output.err.lines().find(|line| line.starts_with(name)).unwrap_or_default();
         line.split_whitespace().last().unwrap_or_default().to_owned()
     };
     let run = project.runs().pop().unwrap();
     let newest = printed("train.update.policy");
-    assert!(newest.ends_with("train.0003/update/policy"), "{}", said.err);
+    assert!(newest.ends_with("train.0003/update/policy"), "{}", output.err);
     let missing = "update/policy/model.safetensors";
     for (named, found) in [
         (newest.as_str(), "train.0003"),
@@ -210,13 +210,13 @@ fn a_path_that_a_run_printed_is_exported() {
         ("latest/train.update", "train.0003"),
     ] {
         // There are no weights in it, so it is found and cannot be copied.
-        let said = project.mcprl(&["export", named, "--out", "out"]);
-        assert!(said.err.contains(&format!("{found}/{missing}")), "{named}: {}", said.err);
+        let output = project.mcprl(&["export", named, "--out", "out"]);
+        assert!(output.err.contains(&format!("{found}/{missing}")), "{named}: {}", output.err);
     }
 }
 
 #[test]
-fn a_run_that_failed_before_it_trained_gives_what_it_began_with_only_where_that_is_named() {
+fn an_untrained_run_exports_its_initial_policy_only_if_named() {
     let project = policies("test \"$MCPRL_SEED\" = no\n");
     let failed = project.mcprl(&["run", "run.toml"]);
     assert_eq!(failed.code, Some(1), "{}", failed.err);
@@ -266,7 +266,7 @@ fn policies(first: &str) -> common::Project {
 }
 
 #[test]
-fn a_run_whose_newest_policy_is_gone_gives_no_earlier_one_in_its_place() {
+fn a_missing_newest_policy_is_not_replaced_by_an_earlier_one() {
     let project = policies("");
     project.run(&[]);
     let run = project.runs().pop().unwrap();

@@ -1,27 +1,12 @@
-//! Mistakes that only a look at files shows: told by `plan` and at the start of `run`, before any stage is worked.
+//! Mistakes that show only in files: `plan` and `run` report them before any stage runs.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
 
-use common::Project;
+use common::{DEMO, Project};
 
-const RUN: &str = r#"name = "own"
-model = "llama"
-
-[server]
-command = ["{mcprl}", "demo-server", "sqlite"]
-state = "read-only"
-
-[stages.tools]
-kind = "discover"
-
-[stages.tasks]
-kind = "scenarios"
-tools = "tools"
-source = "file"
-file = "tasks.jsonl"
-
+const LOOP: &str = r#"
 [loop.train]
 iterations = 2
 carry = { policy = "base" }
@@ -51,17 +36,15 @@ tools = "tools"
 scenarios = "tasks.heldout"
 "#;
 
-fn own() -> Project {
-    Project::with_model(RUN)
+fn run_file() -> String {
+    format!("name = \"own\"\nmodel = \"llama\"\n{DEMO}{LOOP}")
+}
+
+fn project() -> Project {
+    Project::with_model(&run_file())
 }
 
 type Change = fn(&Project);
-
-fn replace(project: &Project, file: &str, from: &str, to: &str) {
-    let text = project.read(file);
-    assert!(text.contains(from), "{file}: {from}");
-    project.write(file, &text.replacen(from, to, 1));
-}
 
 fn remove(project: &Project, file: &str) {
     std::fs::remove_file(project.path(file)).unwrap();
@@ -70,13 +53,13 @@ fn remove(project: &Project, file: &str) {
 /// A stage of a kind of its own with these words as its command, beside a file `run.sh`.
 fn with_command(project: &Project, words: &str) {
     project.kind("odd", "pure", "[outputs.number]\ntype = \"number\"\npath = \"n\"\n", "");
-    replace(project, "stages/odd/card.toml", "\"sh\", \"-e\", \"run.sh\"", words);
-    replace(project, "run.toml", "[stages.exam]", "[stages.odd]\nkind = \"odd\"\n\n[stages.exam]");
+    project.replace("stages/odd/card.toml", "\"sh\", \"-e\", \"run.sh\"", words);
+    project.replace("run.toml", "[stages.exam]", "[stages.odd]\nkind = \"odd\"\n\n[stages.exam]");
 }
 
 const MISTAKES: &[(&str, Change)] = &[
     ("a family that is not known", |p| {
-        replace(p, "llama/config.json", "\"llama\"", "\"gemma3_text\"");
+        p.replace("llama/config.json", "\"llama\"", "\"gemma3_text\"");
     }),
     ("no configuration", |p| remove(p, "llama/config.json")),
     ("no tokenizer", |p| remove(p, "llama/tokenizer.json")),
@@ -88,20 +71,19 @@ const MISTAKES: &[(&str, Change)] = &[
         std::fs::write(&weights, &bytes[..bytes.len() / 2]).unwrap();
     }),
     ("weights of another shape", |p| {
-        replace(p, "llama/config.json", "\"vocab_size\": 407", "\"vocab_size\": 408")
+        p.replace("llama/config.json", "\"vocab_size\": 407", "\"vocab_size\": 408")
     }),
     ("an adapter in place of a model", |p| {
         std::fs::rename(p.path("llama/config.json"), p.path("llama/adapter_config.json")).unwrap();
     }),
     ("a revision of a folder", |p| {
-        replace(
-            p,
+        p.replace(
             "run.toml",
             "model = \"llama\"",
             "stages.base = { kind = \"model\", from = \"llama\", revision = \"v1\" }",
         );
     }),
-    ("a hub id that is none", |p| replace(p, "run.toml", "\"llama\"", "\"Qwen/Qwen3-4B@a b\"")),
+    ("a hub id that is none", |p| p.replace("run.toml", "\"llama\"", "\"Qwen/Qwen3-4B@a b\"")),
     ("lines that are no tasks", |p| {
         p.write("tasks.jsonl", "{\"task\": \"a\", \"answer\": 1}\nwhat\n{\"tsak\": 1}\n")
     }),
@@ -114,10 +96,10 @@ const MISTAKES: &[(&str, Change)] = &[
     ("no task held out", |p| {
         p.write("tasks.jsonl", "{\"task\": \"a\", \"answer\": 1, \"split\": \"train\"}\n")
     }),
-    ("no file of tasks", |p| replace(p, "run.toml", "file = \"tasks.jsonl\"\n", "")),
+    ("no file of tasks", |p| p.replace("run.toml", "file = \"tasks.jsonl\"\n", "")),
     ("one task alone, which is held out", |p| p.write("tasks.jsonl", "{\"task\": \"a\", \"answer\": 1}\n")),
     ("episodes without room for a word", |p| {
-        replace(p, "run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 20");
+        p.replace("run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 20");
     }),
     ("prompts that do not fit the model", |p| {
         let config = p.read("llama/config.json");
@@ -126,61 +108,55 @@ const MISTAKES: &[(&str, Change)] = &[
     ("keys and values without room for a prompt", |p| {
         let config = p.read("llama/config.json");
         p.write("llama/config.json", &config.replace("4096", "100000"));
-        replace(p, "run.toml", "[stages.tools]", "[engine]\nkv_cache_mib = 1\nthreads = 4\n\n[stages.tools]");
+        p.replace("run.toml", "[stages.tools]", "[engine]\nkv_cache_mib = 1\nthreads = 4\n\n[stages.tools]");
         let task = "word ".repeat(3000);
         p.write(
             "tasks.jsonl",
             &(1..9).map(|i| format!("{{\"task\": \"{task}{i}\", \"answer\": {i}}}\n")).collect::<String>(),
         );
-        replace(p, "run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 50000");
-        replace(p, "run.toml", "kind = \"eval\"", "kind = \"eval\"\nmax_tokens = 50000");
+        p.replace("run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 50000");
+        p.replace("run.toml", "kind = \"eval\"", "kind = \"eval\"\nmax_tokens = 50000");
     }),
     ("targets that no layer has", |p| {
-        replace(p, "run.toml", "yields =", "targets = [\"qkv_proj\"]\nyields =");
+        p.replace("run.toml", "yields =", "targets = [\"qkv_proj\"]\nyields =");
     }),
-    ("a pattern that is none", |p| replace(p, "run.toml", "yields =", "targets = [\"regex:(\"]\nyields =")),
-    ("a penalty without a reference", |p| replace(p, "run.toml", "yields =", "kl = 0.1\nyields =")),
+    ("a pattern that is none", |p| p.replace("run.toml", "yields =", "targets = [\"regex:(\"]\nyields =")),
+    ("a penalty without a reference", |p| p.replace("run.toml", "yields =", "kl = 0.1\nyields =")),
     ("all weights of an adapter", |p| {
-        replace(
-            p,
-            "run.toml",
+        p.replace("run.toml",
             "[stages.exam]",
             "[stages.more]\nkind = \"grpo\"\nlora = false\npolicy = \"train.policy\"\ntrajectories = \"try.trajectories\"\nrewards = \"score\"\n\n[stages.try]\nkind = \"rollout\"\npolicy = \"train.policy\"\ntools = \"tools\"\nscenarios = \"tasks.train\"\n\n[stages.score]\nkind = \"judge\"\ntrajectories = \"try\"\nscenarios = \"tasks.train\"\n\n[stages.exam]",
         );
     }),
     ("nothing that earns", |p| {
-        replace(p, "run.toml", "kind = \"judge\"", "kind = \"judge\"\ntruth = 0");
+        p.replace("run.toml", "kind = \"judge\"", "kind = \"judge\"\ntruth = 0");
     }),
     ("a judge whose key is not there", |p| {
-        replace(
-            p,
-            "run.toml",
+        p.replace("run.toml",
             "kind = \"judge\"",
             "kind = \"judge\"\nrelative = 1\nbase_url = \"http://127.0.0.1:9/v1\"\nmodel = \"m\"\napi_key_env = \"NO_SUCH_KEY\"",
         );
     }),
     ("an endpoint that is none", |p| {
-        replace(
-            p,
+        p.replace(
             "run.toml",
             "kind = \"judge\"",
             "kind = \"judge\"\nrelative = 1\nbase_url = \"localhost/v1\"\nmodel = \"m\"",
         );
     }),
     ("nothing to play", |p| {
-        replace(p, "run.toml", "kind = \"eval\"", "kind = \"eval\"\ngreedy = false\nsamples = 0")
+        p.replace("run.toml", "kind = \"eval\"", "kind = \"eval\"\ngreedy = false\nsamples = 0")
     }),
     ("a tool both allowed and denied", |p| {
-        replace(
-            p,
+        p.replace(
             "run.toml",
             "kind = \"discover\"",
             "kind = \"discover\"\nallow = [\"query\"]\ndeny = [\"query\"]",
         );
     }),
-    ("a server that is not installed", |p| replace(p, "run.toml", "\"{mcprl}\"", "\"no-such-server\"")),
+    ("a server that is not installed", |p| p.replace("run.toml", "\"{mcprl}\"", "\"no-such-server\"")),
     ("a server whose variable is not set", |p| {
-        replace(p, "run.toml", "state =", "env = { TOKEN = \"${NO_SUCH_TOKEN}\" }\nstate =");
+        p.replace("run.toml", "state =", "env = { TOKEN = \"${NO_SUCH_TOKEN}\" }\nstate =");
     }),
     ("a command that is not installed", |p| with_command(p, "\"no-such-program\", \"-e\", \"run.sh\"")),
     ("a command whose script is not there", |p| with_command(p, "\"python3\", \"-u\", \"a.py\"")),
@@ -188,25 +164,25 @@ const MISTAKES: &[(&str, Change)] = &[
     ("a command that is a script without the right to be executed", |p| with_command(p, "\"./run.sh\"")),
     ("a server without the right to be executed", |p| {
         p.write("server.sh", "#!/bin/sh\n");
-        replace(p, "run.toml", "\"{mcprl}\"", "\"./server.sh\"");
+        p.replace("run.toml", "\"{mcprl}\"", "\"./server.sh\"");
     }),
     #[cfg(not(feature = "cuda"))]
     ("a device that this build does not have", |p| {
-        replace(p, "run.toml", "[stages.tools]", "[engine]\ndevices = [\"cuda:0\"]\n\n[stages.tools]");
+        p.replace("run.toml", "[stages.tools]", "[engine]\ndevices = [\"cuda:0\"]\n\n[stages.tools]");
     }),
 ];
 
 #[test]
-fn a_run_without_mistakes_is_planned_without_a_word() {
-    let said = own().mcprl(&["plan", "run.toml"]);
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+fn a_run_file_without_mistakes_has_no_messages() {
+    let output = project().mcprl(&["plan", "run.toml"]);
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""));
 }
 
 #[test]
 fn plan_and_run_report_every_mistake_before_any_stage_runs() {
     let mut all = String::new();
     for (name, change) in MISTAKES {
-        let project = own();
+        let project = project();
         change(&project);
         let (plan, run) = (project.mcprl(&["plan", "run.toml"]), project.mcprl(&["run", "run.toml"]));
         assert_eq!((plan.code, run.code), (Some(2), Some(2)), "{name}: {}{}", plan.err, run.err);
@@ -220,7 +196,7 @@ fn plan_and_run_report_every_mistake_before_any_stage_runs() {
     insta::assert_snapshot!(all);
 }
 
-/// What is said of a stage that works all the same.
+/// Warnings about stages that can run.
 const NOTES: &[(&str, Change)] = &[
     ("tasks of which some have no answer", |p| {
         let tasks = p.read("tasks.jsonl");
@@ -235,7 +211,7 @@ const NOTES: &[(&str, Change)] = &[
         );
     }),
     ("keys and values without room for a long conversation", |p| {
-        replace(p, "run.toml", "[stages.tools]", "[engine]\nkv_cache_mib = 1\nthreads = 4\n\n[stages.tools]");
+        p.replace("run.toml", "[stages.tools]", "[engine]\nkv_cache_mib = 1\nthreads = 4\n\n[stages.tools]");
     }),
 ];
 
@@ -243,10 +219,10 @@ const NOTES: &[(&str, Change)] = &[
 fn plan_and_run_note_possible_problems_and_continue() {
     let mut all = String::new();
     for (name, change) in NOTES {
-        let project = own();
+        let project = project();
         change(&project);
         // So that `run` stops at its first stage.
-        replace(&project, "run.toml", "{mcprl}", "false");
+        project.replace("run.toml", "{mcprl}", "false");
         let (plan, run) = (project.mcprl(&["plan", "run.toml"]), project.mcprl(&["run", "run.toml"]));
         assert_eq!((plan.code, run.code), (Some(0), Some(1)), "{name}: {}{}", plan.err, run.err);
         assert!(run.err.contains(plan.err.trim_end()), "{name}: {}\n{}", plan.err, run.err);
@@ -256,12 +232,15 @@ fn plan_and_run_note_possible_problems_and_continue() {
 }
 
 #[test]
-fn once_tools_are_known_their_part_of_the_prompt_counts() {
-    let project = own();
-    project.write("only.toml", &RUN.split("[stages.tasks]").next().unwrap().replace("\"own\"", "\"only\""));
+fn known_tools_count_towards_the_prompt_length() {
+    let project = project();
+    project.write(
+        "only.toml",
+        &run_file().split("[stages.tasks]").next().unwrap().replace("\"own\"", "\"only\""),
+    );
     let run = project.mcprl(&["run", "only.toml"]);
     assert_eq!(run.code, Some(0), "{}", run.err);
-    replace(&project, "run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 300");
+    project.replace("run.toml", "kind = \"rollout\"", "kind = \"rollout\"\nmax_tokens = 300");
     let plan = project.mcprl(&["plan", "run.toml"]);
     assert_eq!(plan.code, Some(2), "{}", plan.err);
     assert!(
@@ -272,45 +251,46 @@ fn once_tools_are_known_their_part_of_the_prompt_counts() {
 }
 
 #[test]
-fn for_machines_the_plan_holds_its_problems() {
-    let project = own();
+fn the_json_plan_contains_its_problems() {
+    let project = project();
     remove(&project, "llama/tokenizer.json");
     let plan = project.mcprl(&["plan", "run.toml", "--json"]);
-    let said: serde_json::Value = serde_json::from_str(&plan.out).unwrap();
-    let [problem] = &said["problems"].as_array().unwrap()[..] else { panic!("{}", plan.out) };
+    let output: serde_json::Value = serde_json::from_str(&plan.out).unwrap();
+    let [problem] = &output["problems"].as_array().unwrap()[..] else { panic!("{}", plan.out) };
     assert_eq!((&problem["stage"], &problem["place"]), (&"base".into(), &"run.toml:2:9".into()));
     assert_eq!((&problem["line"], &problem["column"]), (&2.into(), &9.into()));
     assert_eq!(problem["code"], "chat::read");
     assert!(problem["hint"].as_str().unwrap().contains("save_pretrained"));
     let run = project.mcprl(&["run", "run.toml", "--json"]);
     let error: serde_json::Value = serde_json::from_str(run.err.lines().last().unwrap()).unwrap();
-    assert_eq!(error["error"]["problems"], said["problems"], "an error holds the same");
+    assert_eq!(error["error"]["problems"], output["problems"], "an error holds the same");
 }
 
 #[test]
-fn what_has_a_result_is_not_looked_at_again() {
-    let project = own();
-    let only_the_model = RUN.split("[server]").next().unwrap();
+fn a_cached_stage_is_not_checked_again() {
+    let project = project();
+    let run_file = run_file();
+    let only_the_model = run_file.split("[server]").next().unwrap();
     project.write("run.toml", only_the_model);
     project.run(&[]);
-    // The look of a stage that is worked would object to it; the store has its result.
+    // The preflight of a stage that runs would report it; the store has the result.
     project.write("run.toml", &format!("{only_the_model}\n[stages.more]\nkind = \"gen\"\n"));
-    let said = project.mcprl(&["plan", "run.toml", "--set", "engine.devices=[\"cuda:0\"]"]);
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
-    assert!(said.out.contains("1 cached, 1 to run"), "{}", said.out);
+    let output = project.mcprl(&["plan", "run.toml", "--set", "engine.devices=[\"cuda:0\"]"]);
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""));
+    assert!(output.out.contains("1 cached, 1 to run"), "{}", output.out);
 }
 
 /// The lines of a look at the run file, those about this machine left out.
 fn looked_at(project: &Project, expected: i32) -> String {
-    let said = project.mcprl(&["doctor", "run.toml"]);
-    assert_eq!((said.code, said.err.as_str()), (Some(expected), ""), "{}", said.out);
-    let lines: Vec<&str> = said.out.lines().skip_while(|line| !line.contains("run file")).collect();
+    let output = project.mcprl(&["doctor", "run.toml"]);
+    assert_eq!((output.code, output.err.as_str()), (Some(expected), ""), "{}", output.out);
+    let lines: Vec<&str> = output.out.lines().skip_while(|line| !line.contains("run file")).collect();
     lines.join("\n").replace(&project.path("").display().to_string(), "")
 }
 
 #[test]
-fn the_doctor_looks_at_all_that_a_run_file_needs() {
-    let project = own();
+fn doctor_checks_everything_a_run_file_needs() {
+    let project = project();
     // Somebody who answers, and a port at which nobody does.
     let endpoint = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = endpoint.local_addr().unwrap().port();
@@ -328,15 +308,15 @@ fn the_doctor_looks_at_all_that_a_run_file_needs() {
             "kind = \"judge\"\nrelative = 1\nbase_url = \"http://127.0.0.1:{port}/v1\"\nmodel = \"m\"\napi_key_env = \"HOME\""
         )
     };
-    replace(&project, "run.toml", "kind = \"judge\"", &judge(9));
-    let said = looked_at(&project, 1);
+    project.replace("run.toml", "kind = \"judge\"", &judge(9));
+    let output = looked_at(&project, 1);
     let dead = "bad   stage      train/reward: m at http://127.0.0.1:9/v1 cannot be reached";
-    assert!(said.contains(dead) && said.contains("hint: check that the endpoint is up"), "{said}");
-    replace(&project, "run.toml", &judge(9), &judge(port));
+    assert!(output.contains(dead) && output.contains("hint: check that the endpoint is up"), "{output}");
+    project.replace("run.toml", &judge(9), &judge(port));
     let answers =
         format!("train/reward: m at http://127.0.0.1:{port}/v1 with the key in HOME: the endpoint answers");
-    let said = looked_at(&project, 0);
-    assert!(said.contains(&answers), "{said}");
+    let output = looked_at(&project, 0);
+    assert!(output.contains(&answers), "{output}");
     for line in [
         "ok    devices    cpu",
         "demo-server sqlite answers in ",
@@ -347,29 +327,27 @@ fn the_doctor_looks_at_all_that_a_run_file_needs() {
         "ok    memory     ",
         "ok    disk       a copy of the model takes ",
     ] {
-        assert!(said.contains(line), "{line}\n{said}");
+        assert!(output.contains(line), "{line}\n{output}");
     }
 }
 
 #[test]
-fn the_doctor_says_what_is_missing_and_what_to_do() {
-    let project = own();
-    replace(
-        &project,
+fn doctor_reports_what_is_missing_with_hints() {
+    let project = project();
+    project.replace(
         "run.toml",
         "\"{mcprl}\", \"demo-server\", \"sqlite\"",
         "\"sh\", \"-c\", \"echo no such database >&2; exit 3\"",
     );
-    replace(
-        &project,
+    project.replace(
         "run.toml",
         "[stages.tools]",
         "[cache]\nremote = \"mount/shared\"\n\n[stages.odd]\nkind = \"odd\"\n\n[stages.tools]",
     );
     project.kind("odd", "pure", "[outputs.number]\ntype = \"number\"\npath = \"n\"\n", "");
-    replace(&project, "stages/odd/card.toml", "\"sh\"", "\"no-such-program\"");
+    project.replace("stages/odd/card.toml", "\"sh\"", "\"no-such-program\"");
     remove(&project, "llama/tokenizer.json");
-    let said = looked_at(&project, 1);
+    let output = looked_at(&project, 1);
     for line in [
         "bad   server     the server `sh -c echo no such database >&2; exit 3` ended before it was ready (exit status: 3); stderr: no such database",
         "hint: run the command in a terminal to see its full output",
@@ -378,6 +356,6 @@ fn the_doctor_says_what_is_missing_and_what_to_do() {
         "bad   stage      odd: cannot start `no-such-program -e run.sh`",
         "bad   shared     ",
     ] {
-        assert!(said.contains(line), "{line}\n{said}");
+        assert!(output.contains(line), "{line}\n{output}");
     }
 }

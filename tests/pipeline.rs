@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Project, said};
+use common::{Project, output};
 
 const CHAIN: &str = r#"
 name = "toy"
@@ -91,20 +91,20 @@ fn word_apart(line: &str) -> String {
 }
 
 #[test]
-fn a_second_run_works_nothing() {
+fn a_second_run_runs_nothing() {
     let project = Project::new(CHAIN);
     project.run(&[]);
-    assert_eq!(project.worked(), ["end", "middle", "start"]);
+    assert_eq!(project.ran(), ["end", "middle", "start"]);
     project.run(&[]);
-    assert_eq!(project.worked(), [""; 0]);
+    assert_eq!(project.ran(), [""; 0]);
     assert_eq!(project.result("end/number.txt"), "3");
 }
 
 #[test]
 fn planning_creates_nothing() {
     let project = Project::new(CHAIN);
-    let said = project.mcprl(&["plan", "run.toml"]);
-    insta::assert_snapshot!(said.out, @r"
+    let output = project.mcprl(&["plan", "run.toml"]);
+    insta::assert_snapshot!(output.out, @r"
     run     start   gen   first time
     run     middle  half  after start
     run     end     step  after middle
@@ -115,11 +115,11 @@ fn planning_creates_nothing() {
 }
 
 #[test]
-fn a_changed_parameter_is_named_with_its_old_and_new_value() {
+fn a_changed_parameter_is_shown_with_its_old_and_new_value() {
     let project = Project::new(CHAIN);
     project.run(&[]);
-    let said = project.mcprl(&["plan", "run.toml", "--set", "stages.start.value=6"]);
-    insta::assert_snapshot!(without_times(&said.out), @r"
+    let output = project.mcprl(&["plan", "run.toml", "--set", "stages.start.value=6"]);
+    insta::assert_snapshot!(without_times(&output.out), @r"
     run start | gen | params.value 4 → 6
     may run middle | half | if start changes
     may run end | step | if middle changes
@@ -128,7 +128,7 @@ fn a_changed_parameter_is_named_with_its_old_and_new_value() {
 }
 
 #[test]
-fn a_stage_that_waits_and_is_changed_itself_will_run_and_says_why() {
+fn a_changed_stage_that_waits_will_run_and_shows_why() {
     let project = Project::new(CHAIN);
     project.run(&[]);
     let set = ["--set", "stages.start.value=6", "--set", "stages.end.sleep=0.01"];
@@ -142,52 +142,52 @@ fn a_stage_that_waits_and_is_changed_itself_will_run_and_says_why() {
 fn equal_bytes_stop_a_rerun_from_spreading() {
     let project = Project::new(CHAIN);
     project.run(&[]);
-    project.worked();
+    project.ran();
     // 5 / 2 = 4 / 2: what `middle` writes is the same.
     project.run(&["--set", "stages.start.value=5"]);
-    assert_eq!(project.worked(), ["middle", "start"]);
+    assert_eq!(project.ran(), ["middle", "start"]);
 }
 
 #[test]
-fn an_edited_script_reruns_its_stage_and_says_so() {
+fn an_edited_script_reruns_its_stage_and_is_named() {
     let project = Project::new(CHAIN);
     project.run(&[]);
-    project.worked();
+    project.ran();
     let script = project.read("stages/step/run.sh");
     project.write("stages/step/run.sh", &format!("{script}# edited\n"));
     let plan = without_times(&project.mcprl(&["plan", "run.toml"]).out);
     assert!(plan.contains("run end | step | code stages/step/run.sh edited"), "{plan}");
     project.run(&[]);
-    assert_eq!(project.worked(), ["end"]);
+    assert_eq!(project.ran(), ["end"]);
 }
 
 #[test]
 fn prose_in_a_card_reruns_nothing() {
     let project = Project::new(CHAIN);
     project.run(&[]);
-    project.worked();
+    project.ran();
     let card = project.read("stages/step/card.toml").replace("A toy.", "A toy that adds one.");
     project.write("stages/step/card.toml", &card);
     project.run(&[]);
-    assert_eq!(project.worked(), [""; 0]);
+    assert_eq!(project.ran(), [""; 0]);
 }
 
 #[test]
-fn a_seed_matters_to_stages_that_draw_alone() {
+fn a_seed_affects_only_stages_that_draw() {
     let project = Project::new(CHAIN);
     project.run(&[]);
-    project.worked();
+    project.ran();
     project.run(&["--set", "seed=2"]);
     // `gen` draws and runs again with equal bytes; `step` draws; `half` is pure.
-    assert_eq!(project.worked(), ["end", "start"]);
+    assert_eq!(project.ran(), ["end", "start"]);
 }
 
 #[test]
-fn the_environment_is_over_the_run_file_and_under_the_command_line() {
+fn the_environment_overrides_the_run_file_and_the_command_line_both() {
     let project = Project::new(CHAIN);
     let run = |more: &[&str]| {
         let arguments: Vec<&str> = ["run", "run.toml"].iter().chain(more).copied().collect();
-        let done = said(project.command(&arguments).env("MCPRL_STAGES__START__VALUE", "20"));
+        let done = output(project.command(&arguments).env("MCPRL_STAGES__START__VALUE", "20"));
         assert_eq!(done.code, Some(0), "{}", done.err);
         project.result("end/number.txt")
     };
@@ -200,24 +200,21 @@ fn a_file_parameter_counts_by_its_content() {
     let project = Project::new("name = \"toy\"\n[stages.end]\nkind = \"copy\"\nfile = \"sub/data.txt\"\n");
     project.write("sub/data.txt", "one");
     project.run(&[]);
-    assert_eq!(project.worked(), ["end"]);
+    assert_eq!(project.ran(), ["end"]);
     project.write("sub/data.txt", "one");
     project.run(&[]);
-    assert_eq!(project.worked(), [""; 0]);
+    assert_eq!(project.ran(), [""; 0]);
     project.write("sub/data.txt", "two");
     project.run(&[]);
-    assert_eq!(project.worked(), ["end"]);
+    assert_eq!(project.ran(), ["end"]);
     assert_eq!(project.result("end/number.txt"), "two");
 }
 
 #[test]
-fn a_loop_ends_at_its_goal_and_its_result_is_the_last_iteration_worked() {
+fn a_loop_ends_at_its_goal_with_the_result_of_its_last_iteration() {
     let project = Project::new(LOOP);
     let first = project.run(&[]);
-    assert_eq!(
-        project.worked(),
-        ["count[0001]/step", "count[0002]/step", "count[0003]/step", "end", "start"]
-    );
+    assert_eq!(project.ran(), ["count[0001]/step", "count[0002]/step", "count[0003]/step", "end", "start"]);
     assert_eq!(first.out, "the sum is 5\n");
     let plan = project.mcprl(&["plan", "run.toml"]);
     insta::assert_snapshot!(without_times(&plan.out), @r"
@@ -230,12 +227,12 @@ fn a_loop_ends_at_its_goal_and_its_result_is_the_last_iteration_worked() {
 }
 
 #[test]
-fn a_higher_goal_goes_on_from_the_iterations_there_are() {
+fn a_higher_goal_continues_from_the_existing_iterations() {
     let project = Project::new(LOOP);
     project.run(&[]);
-    project.worked();
+    project.ran();
     project.run(&["--set", "loop.count.until.at_least=6"]);
-    assert_eq!(project.worked(), ["count[0004]/step", "count[0005]/step", "end"]);
+    assert_eq!(project.ran(), ["count[0004]/step", "count[0005]/step", "end"]);
 }
 
 #[test]
@@ -250,15 +247,15 @@ fn a_value_read_one_iteration_late_starts_from_the_initial_one() {
 fn a_goal_with_a_lag_skips_all_later_iterations() {
     let project = Project::new(&LOOP.replace("\"@number\"", "\"@number~1\""));
     project.run(&["--set", "loop.count.until.at_least=2", "--set", "loop.count.iterations=9"]);
-    let worked = project.worked();
-    assert_eq!(worked, ["count[0001]/step", "count[0002]/step", "end", "start"]);
+    let ran = project.ran();
+    assert_eq!(ran, ["count[0001]/step", "count[0002]/step", "end", "start"]);
 }
 
 #[test]
 fn a_truncated_artifact_is_made_again() {
     let project = Project::new(CHAIN);
     project.run(&[]);
-    project.worked();
+    project.ran();
     let artifact = project.path("cache/runs").join(project.runs().pop().unwrap()).join("middle/number.txt");
     let stored: PathBuf = std::fs::canonicalize(artifact).unwrap();
     std::fs::remove_file(&stored).unwrap();
@@ -266,7 +263,7 @@ fn a_truncated_artifact_is_made_again() {
     let plan = project.mcprl(&["plan", "run.toml"]).out;
     assert!(plan.contains("stored output `number` is unusable: its bytes changed"), "{plan}");
     project.run(&[]);
-    assert_eq!(project.worked(), ["middle"]);
+    assert_eq!(project.ran(), ["middle"]);
     assert_eq!(project.result("end/number.txt"), "3");
 }
 
@@ -274,7 +271,7 @@ fn a_truncated_artifact_is_made_again() {
 fn a_torn_record_is_made_again() {
     let project = Project::new(CHAIN);
     project.run(&[]);
-    project.worked();
+    project.ran();
     for item in std::fs::read_dir(project.path("cache/ac")).unwrap() {
         let path = item.unwrap().path();
         if path.is_file() {
@@ -283,7 +280,7 @@ fn a_torn_record_is_made_again() {
         }
     }
     project.run(&[]);
-    assert_eq!(project.worked(), ["end", "middle", "start"]);
+    assert_eq!(project.ran(), ["end", "middle", "start"]);
 }
 
 #[test]
@@ -299,12 +296,12 @@ fn a_failing_stage_keeps_what_the_others_finished() {
             .contains("error: stage \"middle\": `sh -e run.sh` ended with exit status: 3\nno luck today")
     );
     let id = project.runs().pop().unwrap();
-    assert!(failed.err.contains(&format!("`mcprl resume {id}` goes on")), "{}", failed.err);
-    assert_eq!(project.worked(), ["other", "start"]);
+    assert!(failed.err.contains(&format!("continue with `mcprl resume {id}`")), "{}", failed.err);
+    assert_eq!(project.ran(), ["other", "start"]);
 
     project.write("stages/half/run.sh", &good);
     assert_eq!(project.mcprl(&["resume", &id]).code, Some(0));
-    assert_eq!(project.worked(), ["end", "middle"]);
+    assert_eq!(project.ran(), ["end", "middle"]);
 }
 
 #[test]
@@ -317,7 +314,7 @@ fn an_output_that_was_not_written_is_named() {
 }
 
 #[test]
-fn killed_at_any_moment_a_run_goes_on_and_loses_nothing_finished() {
+fn killed_at_any_moment_a_run_resumes_and_loses_nothing_finished() {
     let project = Project::new(SLOW);
     let began = Instant::now();
     let mut run = project.spawn(&["run", "run.toml"]);
@@ -354,24 +351,24 @@ fn killed_at_any_moment_a_run_goes_on_and_loses_nothing_finished() {
     let all = finished.len();
     finished.sort();
     finished.dedup();
-    assert_eq!(all, finished.len(), "a finished stage was worked again");
+    assert_eq!(all, finished.len(), "a finished stage ran again");
     let clean = project.run(&[]);
-    assert!(clean.err.contains("22 cached, 0 worked"), "{}", clean.err);
+    assert!(clean.err.contains("22 cached, 0 ran"), "{}", clean.err);
 }
 
 #[test]
-fn two_runs_at_once_work_each_stage_once() {
+fn two_concurrent_runs_run_each_stage_once() {
     let project = Project::new(SLOW);
     let mut runs: Vec<_> = (0..2).map(|_| project.spawn(&["run", "run.toml"])).collect();
     for run in &mut runs {
         assert!(run.wait().unwrap().success());
     }
-    let worked = project.worked();
-    assert_eq!(worked.len(), 22, "{worked:?}");
+    let ran = project.ran();
+    assert_eq!(ran.len(), 22, "{ran:?}");
 }
 
 #[test]
-fn interrupted_it_says_how_to_go_on_and_does() {
+fn an_interrupted_run_prints_how_to_continue_and_resumes() {
     let project = Project::new(&SLOW.replace("0.03", "0.3"));
     let mut run = project.spawn(&["run", "run.toml"]);
     std::thread::sleep(Duration::from_millis(700));
@@ -381,18 +378,18 @@ fn interrupted_it_says_how_to_go_on_and_does() {
     run.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     assert_eq!(run.wait().unwrap().code(), Some(130));
     let id = project.runs().pop().unwrap();
-    assert!(err.contains(&format!("to go on: mcprl resume {id}")), "{err}");
-    let before = project.worked().len();
+    assert!(err.contains(&format!("to continue: mcprl resume {id}")), "{err}");
+    let before = project.ran().len();
     assert!(before < 20);
     let resumed = project.mcprl(&["resume", &id]);
     assert_eq!(resumed.code, Some(0), "{}", resumed.err);
-    // The stage that was interrupted is worked twice, where one was.
-    let worked = before + project.worked().len();
-    assert!((22..=23).contains(&worked), "{worked}");
+    // An interrupted stage runs twice.
+    let ran = before + project.ran().len();
+    assert!((22..=23).contains(&ran), "{ran}");
 }
 
 #[test]
-fn a_sample_is_kept_until_another_is_asked_for() {
+fn a_sample_is_kept_until_a_resample() {
     let project = Project::new("name = \"toy\"\n[stages.end]\nkind = \"draw\"\n");
     project.run(&[]);
     let first = project.result("end/number.txt");
@@ -406,7 +403,7 @@ fn a_sample_is_kept_until_another_is_asked_for() {
 }
 
 #[test]
-fn what_is_not_drawn_can_not_be_drawn_again() {
+fn a_pure_stage_cannot_be_resampled() {
     let project = Project::new(CHAIN);
     let refused = project.mcprl(&["run", "run.toml", "--resample", "middle"]);
     assert_eq!(refused.code, Some(2));
@@ -414,12 +411,12 @@ fn what_is_not_drawn_can_not_be_drawn_again() {
 }
 
 #[test]
-fn a_stage_that_is_not_cached_is_worked_every_time() {
+fn a_stage_that_is_not_cached_runs_every_time() {
     let project = Project::new(&format!("{CHAIN}cache = false\n"));
     project.run(&[]);
-    project.worked();
+    project.ran();
     project.run(&[]);
-    assert_eq!(project.worked(), ["end"]);
+    assert_eq!(project.ran(), ["end"]);
 }
 
 #[test]
@@ -439,13 +436,13 @@ fn with_json_every_event_is_an_object_and_errors_too() {
 }
 
 #[test]
-fn a_cache_that_can_not_be_written_is_named() {
+fn a_cache_that_cannot_be_written_is_reported() {
     let project = Project::new(CHAIN);
     // Nobody creates folders in sysfs, not even root.
     let failed = project.mcprl(&["run", "run.toml", "--cache", "/sys/mcprl"]);
     assert_eq!(failed.code, Some(1));
     assert!(failed.err.starts_with("error: the cache cannot be written: /sys/mcprl"), "{}", failed.err);
-    assert!(failed.err.contains("hint: choose another place with `--cache DIR`"), "{}", failed.err);
+    assert!(failed.err.contains("hint: choose another cache with `--cache DIR`"), "{}", failed.err);
 
     project.write("cache", "a file");
     let failed = project.mcprl(&["run", "run.toml"]);
@@ -461,19 +458,19 @@ fn a_cache_of_a_later_mcprl_is_left_alone() {
     assert_eq!(failed.code, Some(1));
     insta::assert_snapshot!(failed.err, @r"
     error: the cache cache has layout 99, this mcprl knows layouts up to 1
-    hint: update mcprl, or choose another place with `--cache DIR`
+    hint: update mcprl, or choose another cache with `--cache DIR`
     ");
 }
 
 #[test]
-fn a_full_disk_is_named_and_leaves_nothing_half_written() {
+fn a_full_disk_is_reported_and_leaves_nothing_half_written() {
     let project = Project::new(CHAIN);
     // A limit on file sizes stands in for a full disk: writes fail in the middle, and root is not spared.
     let mut limited = std::process::Command::new("sh");
     limited.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" run run.toml"]);
     limited.arg(env!("CARGO_BIN_EXE_mcprl")).current_dir(project.path("."));
     project.write("run.toml", &format!("{CHAIN}\n# {}\n", "x".repeat(2000)));
-    let failed = said(&mut limited);
+    let failed = output(&mut limited);
     assert_eq!(failed.code, Some(1), "{}", failed.err);
     assert!(failed.err.starts_with("error: no space left while writing"), "{}", failed.err);
     project.run(&[]);
@@ -491,15 +488,15 @@ fn a_run_that_does_not_exist_is_not_resumed() {
 }
 
 #[test]
-fn a_command_that_writes_no_table_where_its_card_promises_one_is_told_and_nothing_is_kept() {
+fn a_command_that_does_not_write_its_declared_table_fails_and_is_not_cached() {
     let project = Project::new("name = \"toy\"\n[stages.lie]\nkind = \"liar\"\n");
     let card = "[outputs.rewards]\ntype = \"rewards\"\npath = \"rewards.parquet\"\n";
     project.kind("liar", "pure", card, "echo no table > \"$MCPRL_OUTPUT_REWARDS\"");
     for _ in 0..2 {
-        let said = project.mcprl(&["run", "run.toml"]);
-        assert_eq!(said.code, Some(1));
-        assert!(said.err.contains("stage \"lie\": output `rewards`: "), "{}", said.err);
-        assert!(said.err.contains("is not a readable rewards table"), "{}", said.err);
-        assert_eq!(project.worked(), ["lie"]);
+        let output = project.mcprl(&["run", "run.toml"]);
+        assert_eq!(output.code, Some(1));
+        assert!(output.err.contains("stage \"lie\": output `rewards`: "), "{}", output.err);
+        assert!(output.err.contains("is not a readable rewards table"), "{}", output.err);
+        assert_eq!(project.ran(), ["lie"]);
     }
 }

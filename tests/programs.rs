@@ -1,4 +1,4 @@
-//! Programs as stages: how they end, what they are told, and what counts of them.
+//! Programs as stages: their input, their usage, and how they end.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Project, said};
+use common::{Project, output};
 
 const NUMBER: &str = "[outputs.number]\ntype = \"number\"\npath = \"number.txt\"\n";
 
@@ -48,17 +48,17 @@ fn a_stage_ends_with_its_program_whatever_that_leaves_running() {
         "sleep 60 &\necho $! > \"$TOY_LOG.left\"\necho 1 > \"$MCPRL_OUTPUT_NUMBER\"\necho the last line",
     );
     let began = Instant::now();
-    let said = project.run(&[]).err;
+    let output = project.run(&[]).err;
     assert!(began.elapsed() < Duration::from_secs(20));
-    assert!(said.contains("the last line"), "{said}");
-    assert!(said.contains("has ended and left others running"), "{said}");
+    assert!(output.contains("the last line"), "{output}");
+    assert!(output.contains("has ended and left others running"), "{output}");
     #[cfg(target_os = "linux")]
     assert!(has_ended(&awaited(&project.path("log.left"))));
     assert_eq!(project.result("end/number.txt"), "1");
 }
 
 #[test]
-fn a_failing_programs_last_words_are_told_though_others_hold_its_output() {
+fn the_last_output_of_a_failing_program_is_shown_though_others_keep_it_open() {
     let project = one("pure", "", "sleep 60 &\necho no luck today >&2\nexit 3");
     let failed = project.mcprl(&["run", "run.toml"]);
     assert!(failed.err.contains("ended with exit status: 3\nno luck today"), "{}", failed.err);
@@ -80,12 +80,12 @@ fn the_program_of_a_killed_run_is_killed_with_it() {
 }
 
 #[test]
-fn code_that_is_edited_while_it_runs_makes_no_result() {
+fn code_edited_while_it_runs_makes_no_result() {
     let project = one("pure", "", "echo '# edited' >> \"$0\"\necho 1 > \"$MCPRL_OUTPUT_NUMBER\"");
     let failed = project.mcprl(&["run", "run.toml"]);
     assert_eq!(failed.code, Some(1));
-    let told = "stages/own/run.sh is no longer what it was when stage \"end\" was planned";
-    assert!(failed.err.contains(told), "{}", failed.err);
+    let expected = "stages/own/run.sh changed since stage \"end\" was planned";
+    assert!(failed.err.contains(expected), "{}", failed.err);
     assert!(failed.err.contains("hint: run again"), "{}", failed.err);
     project.write("stages/own/run.sh", "echo 2 > \"$MCPRL_OUTPUT_NUMBER\"\n");
     project.run(&[]);
@@ -93,7 +93,7 @@ fn code_that_is_edited_while_it_runs_makes_no_result() {
 }
 
 #[test]
-fn a_sample_that_is_drawn_anew_has_another_seed_each_time_and_the_first_one_can_be_drawn_again() {
+fn each_resample_has_another_seed_and_the_first_is_reproducible() {
     let project = one("sampled", "", "echo \"$MCPRL_SEED\" > \"$MCPRL_OUTPUT_NUMBER\"");
     let mut seeds = Vec::new();
     for more in
@@ -112,7 +112,7 @@ fn a_sample_that_is_drawn_anew_has_another_seed_each_time_and_the_first_one_can_
 }
 
 #[test]
-fn a_seeded_stage_keeps_its_seed_however_often_it_is_worked() {
+fn a_seeded_stage_keeps_its_seed_in_every_rerun() {
     let project = one("seeded", "", "echo \"$MCPRL_SEED\" > \"$MCPRL_OUTPUT_NUMBER\"");
     project.run(&[]);
     let first = project.result("end/number.txt");
@@ -122,7 +122,7 @@ fn a_seeded_stage_keeps_its_seed_however_often_it_is_worked() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn large_pages_are_for_a_program_what_they_are_for_who_started_the_run() {
+fn a_program_inherits_the_large_page_setting_of_whoever_started_the_run() {
     let project =
         one("pure", "", "sed -n 's/^THP_enabled:[^0-9]*//p' /proc/self/status > \"$MCPRL_OUTPUT_NUMBER\"");
     project.run(&[]);
@@ -132,7 +132,7 @@ fn large_pages_are_for_a_program_what_they_are_for_who_started_the_run() {
 }
 
 #[test]
-fn a_program_is_handed_the_engine_only_where_its_card_uses_it() {
+fn a_program_gets_the_engine_only_if_its_card_uses_it() {
     let script = "sed 's/.*\"engine\":\\([^,}]*\\).*/\\1/' \"$MCPRL_STAGE\" > \"$MCPRL_OUTPUT_NUMBER\"";
     let handed = |card: &str| {
         let project = one("pure", card, script);
@@ -144,19 +144,19 @@ fn a_program_is_handed_the_engine_only_where_its_card_uses_it() {
 }
 
 #[test]
-fn tokens_are_paid_for_whatever_the_program_says_of_requests() {
+fn reported_tokens_are_priced_without_a_request_count() {
     let project = one(
         "pure",
         "prices = { prompt = 1.0, completion = 3.0 }\n",
         "echo 1 > \"$MCPRL_OUTPUT_NUMBER\"\n\
          echo '{\"judge_prompt_tokens\": 200000, \"judge_completion_tokens\": 100000}' > \"$MCPRL_SPENT\"",
     );
-    let said = project.run(&[]).err;
-    assert!(said.contains("100.0k judge tokens out, $0.50\n"), "{said}");
+    let output = project.run(&[]).err;
+    assert!(output.contains("100.0k judge tokens out, $0.50\n"), "{output}");
 }
 
 #[test]
-fn what_a_failed_stage_spent_is_told() {
+fn the_usage_of_a_failed_stage_is_reported() {
     let project = one(
         "external",
         "retries = 1\nprices = { prompt = 1.0, completion = 3.0 }\n",
@@ -184,30 +184,30 @@ fn a_run_within_a_stage_has_the_seed_of_its_own_run_file() {
 }
 
 #[test]
-fn variables_that_are_no_text_stop_nothing() {
+fn environment_variables_that_are_not_utf8_are_harmless() {
     let project = one("pure", "", "echo 1 > \"$MCPRL_OUTPUT_NUMBER\"");
     for arguments in [&["run", "run.toml"][..], &["doctor", "run.toml"]] {
-        let done = said(project.command(arguments).env("OTHER", OsStr::from_bytes(b"\xff\xfe")));
+        let done = output(project.command(arguments).env("OTHER", OsStr::from_bytes(b"\xff\xfe")));
         assert_eq!(done.code, Some(0), "{}", done.err);
     }
 }
 
 #[test]
-fn an_external_stage_in_a_loop_is_worked_in_each_iteration() {
+fn an_external_stage_in_a_loop_runs_in_each_iteration() {
     let project = Project::new(
         "name = \"toy\"\n[loop.count]\niterations = 3\n[loop.count.stages.look]\nkind = \"draw\"\n",
     );
     project.run(&[]);
-    assert_eq!(project.worked(), ["count[0001]/look", "count[0002]/look", "count[0003]/look"]);
+    assert_eq!(project.ran(), ["count[0001]/look", "count[0002]/look", "count[0003]/look"]);
     project.run(&[]);
-    assert_eq!(project.worked(), [""; 0]);
+    assert_eq!(project.ran(), [""; 0]);
 }
 
 const SUM: &str = "name = \"toy\"\n[stages.a]\nkind = \"gen\"\nvalue = 4\n[stages.b]\nkind = \"gen\"\nvalue = 5\n\
                    [stages.end]\nkind = \"sum\"\nparts = { left = \"a\", right = \"b\" }\n";
 
 #[test]
-fn inputs_in_another_order_are_a_reason() {
+fn reordered_inputs_are_a_rerun_reason() {
     let project = Project::new(SUM);
     project.run(&[]);
     project.write("run.toml", &SUM.replace("left = \"a\", right = \"b\"", "right = \"b\", left = \"a\""));
@@ -219,12 +219,12 @@ fn inputs_in_another_order_are_a_reason() {
 fn an_input_with_other_bytes_names_the_stage_that_wrote_them() {
     let project = Project::new(SUM);
     project.run(&[]);
-    let said = project.run(&["--set", "stages.b.value=6"]).err;
-    assert!(said.contains("end                  input parts.right: new bytes from b\n"), "{said}");
+    let output = project.run(&["--set", "stages.b.value=6"]).err;
+    assert!(output.contains("end                  input parts.right: new bytes from b\n"), "{output}");
 }
 
 #[test]
-fn where_the_earlier_record_is_gone_that_is_said() {
+fn a_missing_earlier_record_is_reported_as_the_reason() {
     let project = Project::new(SUM);
     project.run(&[]);
     for item in std::fs::read_dir(project.path("cache/ac")).unwrap() {
@@ -240,13 +240,13 @@ fn where_the_earlier_record_is_gone_that_is_said() {
 }
 
 #[test]
-fn bad_numbers_of_a_program_are_told_by_the_name_it_knows() {
+fn invalid_numbers_of_a_program_are_reported_with_its_own_names() {
     for (variable, text) in [("MCPRL_METRICS", "{\"loss\": \"low\"}"), ("MCPRL_SPENT", "{\"tokens\": 1}")] {
         let script = format!("echo 1 > \"$MCPRL_OUTPUT_NUMBER\"\necho '{text}' > \"${variable}\"");
         let project = one("pure", "", &script);
         let failed = project.mcprl(&["run", "run.toml"]).err;
-        let told = format!("what `sh -e run.sh` wrote to ${variable} is not a JSON object of numbers: ");
-        assert!(failed.contains(&told) && !failed.contains("cache/tmp"), "{failed}");
+        let expected = format!("what `sh -e run.sh` wrote to ${variable} is not a JSON object of numbers: ");
+        assert!(failed.contains(&expected) && !failed.contains("cache/tmp"), "{failed}");
     }
 }
 

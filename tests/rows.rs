@@ -1,4 +1,4 @@
-//! Stages that differ in which rows there are, and not in what is in one, take each other's rows over.
+//! Stages that differ only in which rows they have reuse each other's rows.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -9,105 +9,68 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use common::{Project, Said};
+use common::{CommandOutput, Project};
 use serde_json::{Value, json};
 
-const RUN: &str = r#"
-name = "rows"
-seed = 3
-
-[server]
-command = ["{mcprl}", "demo-server", "sqlite"]
-state = "read-only"
-
-[stages.tools]
-kind = "discover"
-
-[stages.tasks]
-kind = "scenarios"
-tools = "tools"
-source = "file"
-file = "tasks.jsonl"
-heldout_share = 0.0
-
-[stages.base]
-kind = "model"
-from = "llama"
-
-[stages.rollout]
-kind = "rollout"
-policy = "base"
-tools = "tools"
-scenarios = "tasks.train"
-prompts = 20
-group_size = 2
-refill_waves = 0
-max_turns = 1
-max_turn_tokens = 4
-"#;
-
 fn project() -> Project {
-    let project = Project::new(RUN);
-    project.llama(1);
-    project.ten_tasks();
+    let settings = "prompts = 20\ngroup_size = 2\nrefill_waves = 0\nmax_turns = 1\nmax_turn_tokens = 4";
+    let project = Project::with_model(&common::episodes_run(settings));
+    project.replace("run.toml", "\"tasks.jsonl\"", "\"tasks.jsonl\"\nheldout_share = 0.0");
     project
 }
 
 fn change(project: &Project, from: &str, to: &str) {
-    let text = project.read("run.toml");
-    assert!(text.contains(from), "{from}");
-    project.write("run.toml", &text.replace(from, to));
+    project.replace("run.toml", from, to);
 }
 
 fn episodes(project: &Project) -> Vec<u8> {
-    let run = project.runs().pop().unwrap();
-    std::fs::read(project.path(&format!("cache/runs/{run}/rollout/trajectories.parquet"))).unwrap()
+    std::fs::read(project.newest().join("rollout/trajectories.parquet")).unwrap()
 }
 
-/// How many episodes a run said to have taken over.
-fn taken(said: &Said) -> usize {
-    let line = said.err.lines().find(|line| line.contains("taken over"));
+/// How many episodes a run reports as reused.
+fn reused(output: &CommandOutput) -> usize {
+    let line = output.err.lines().find(|line| line.contains("taken over"));
     line.map_or(0, |line| {
         line.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or_else(|| panic!("{line}"))
     })
 }
 
 #[test]
-fn larger_groups_and_further_tasks_keep_the_episodes_there_are() {
+fn larger_groups_and_more_tasks_reuse_existing_episodes() {
     let project = project();
-    assert_eq!(taken(&project.run(&[])), 0);
+    assert_eq!(reused(&project.run(&[])), 0);
 
     change(&project, "group_size = 2", "group_size = 3");
-    assert_eq!(taken(&project.run(&[])), 20);
+    assert_eq!(reused(&project.run(&[])), 20);
 
     project.write(
         "tasks.jsonl",
         &(project.read("tasks.jsonl") + "{\"task\": \"How many teams?\", \"answer\": \"3\"}\n"),
     );
-    assert_eq!(taken(&project.run(&[])), 30);
+    assert_eq!(reused(&project.run(&[])), 30);
     let kept = episodes(&project);
 
     let alone = self::project();
     change(&alone, "group_size = 2", "group_size = 3");
     alone.write("tasks.jsonl", &project.read("tasks.jsonl"));
-    assert_eq!(taken(&alone.run(&[])), 0);
+    assert_eq!(reused(&alone.run(&[])), 0);
     assert!(kept == episodes(&alone), "the bytes of one that played them all");
 }
 
 #[test]
-fn what_an_episode_depends_on_is_not_taken_over_and_neither_is_anything_that_is_drawn_anew() {
+fn episodes_are_not_reused_when_their_settings_change_or_on_refresh() {
     let project = project();
     project.run(&[]);
     change(&project, "max_turn_tokens = 4", "max_turn_tokens = 5");
-    assert_eq!(taken(&project.run(&[])), 0);
+    assert_eq!(reused(&project.run(&[])), 0);
     change(&project, "seed = 3", "seed = 4");
-    assert_eq!(taken(&project.run(&[])), 0);
+    assert_eq!(reused(&project.run(&[])), 0);
     change(&project, "group_size = 2", "group_size = 3\ncache = \"refresh\"");
-    assert_eq!(taken(&project.run(&[])), 0);
+    assert_eq!(reused(&project.run(&[])), 0);
 }
 
 #[test]
-fn rows_of_an_interrupted_run_serve_one_that_wants_more() {
+fn rows_of_an_interrupted_run_are_reused_by_a_larger_one() {
     let project = project();
     let killed =
         project.command(&["run", "run.toml"]).env("MCPRL_FAILPOINT", "rows::recorded:15").output().unwrap();
@@ -119,59 +82,46 @@ fn rows_of_an_interrupted_run_serve_one_that_wants_more() {
     assert_eq!(rest.status.code(), Some(0), "{}", String::from_utf8_lossy(&rest.stderr));
 }
 
-/// A judge that finds every attempt half good; counts what it is asked.
+/// A judge that scores everything alike, and the number of its requests.
 fn judge() -> (String, Arc<AtomicUsize>) {
-    use axum::{Json, Router, routing::post};
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = asked.clone();
-    let reply = move |_: Json<Value>| {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let count = requests.clone();
+    let url = common::judge(move |_: &Value| {
         count.fetch_add(1, Ordering::SeqCst);
-        let scores: Vec<Value> = (1..=16).map(|id| json!({"id": id, "score": 0.5})).collect();
-        let content = json!({ "scores": scores }).to_string();
-        async move { Json(json!({"choices": [{"message": {"role": "assistant", "content": content}}]})) }
-    };
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            axum::serve(listener, Router::new().route("/v1/chat/completions", post(reply))).await.unwrap();
-        });
+        Some((1..=16).map(|id| json!({ "id": id, "score": 0.5 })).collect())
     });
-    (format!("http://{address}/v1"), asked)
+    (url, requests)
 }
 
 #[test]
-fn a_judge_is_not_asked_again_what_it_has_answered_unless_it_is_told_to() {
-    let (base_url, asked) = judge();
+fn a_judge_is_not_queried_again_except_for_a_resample() {
+    let (base_url, requests) = judge();
     let project = project();
     let stage = format!(
         "\n[stages.reward]\nkind = \"judge\"\ntrajectories = \"rollout\"\nscenarios = \"tasks.train\"\nrelative = 1.0\n\
          base_url = \"{base_url}\"\nmodel = \"m\"\nturn_cost = 0.0\n"
     );
-    project.write("run.toml", &(RUN.to_owned() + &stage));
+    project.write("run.toml", &(project.read("run.toml") + &stage));
     project.run(&[]);
-    let all = asked.swap(0, Ordering::SeqCst);
-    assert!(all >= 10, "asked {all} times of ten groups");
+    let all = requests.swap(0, Ordering::SeqCst);
+    assert!(all >= 10, "{all} requests for ten groups");
 
     change(&project, "turn_cost = 0.0", "turn_cost = 0.03");
     project.run(&[]);
-    assert_eq!(asked.swap(0, Ordering::SeqCst), 0, "another cost of a turn");
+    assert_eq!(requests.swap(0, Ordering::SeqCst), 0, "another cost of a turn");
 
     project.write(
         "tasks.jsonl",
         &(project.read("tasks.jsonl") + "{\"task\": \"How many teams?\", \"answer\": \"3\"}\n"),
     );
     project.run(&[]);
-    let more = asked.swap(0, Ordering::SeqCst);
-    assert!((1..=2).contains(&more), "asked {more} times of one further group");
+    let more = requests.swap(0, Ordering::SeqCst);
+    assert!((1..=2).contains(&more), "{more} requests for one further group");
 
     project.run(&["--resample", "reward"]);
-    assert_eq!(asked.swap(0, Ordering::SeqCst), all + more, "told to draw anew");
+    assert_eq!(requests.swap(0, Ordering::SeqCst), all + more, "a resample");
 
     change(&project, "model = \"m\"", "model = \"n\"");
     project.run(&[]);
-    assert_eq!(asked.swap(0, Ordering::SeqCst), all + more, "another judge");
+    assert_eq!(requests.swap(0, Ordering::SeqCst), all + more, "another judge");
 }

@@ -157,10 +157,10 @@ fn every_mistake_is_shown_where_it_is() {
         assert!(GOOD.contains(from), "{name}");
         let project = Project::new(&GOOD.replacen(from, to, 1));
         project.write("data.txt", "1");
-        let said = project.mcprl(&["plan", "run.toml"]);
-        assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{name}: {}", said.err);
+        let output = project.mcprl(&["plan", "run.toml"]);
+        assert_eq!((output.code, output.out.as_str()), (Some(2), ""), "{name}: {}", output.err);
         // The list of built-in kinds changes with every new kind.
-        let lines = said
+        let lines = output
             .err
             .lines()
             .map(|line| if line.starts_with("hint: kinds: ") { "hint: kinds: …" } else { line });
@@ -180,17 +180,17 @@ fn mistakes_of_values_references_and_overrides_are_shown_at_once_and_none_becaus
         .replace("seed = 1", "seed = 1\nserver = { url = \"x\" }")
         + "\n[stage.more]\nkind = \"half\"\nfrom = \"start\"\n\n[stages.last]\nkind = \"half\"\nfrom = \"more\"\n";
     let project = Project::new(&text);
-    let said = project.mcprl(&["plan", "run.toml", "--set", "seed", "--set", "name=4"]);
-    let errors: Vec<_> = said.err.lines().filter(|line| line.starts_with("error: ")).collect();
+    let output = project.mcprl(&["plan", "run.toml", "--set", "seed", "--set", "name=4"]);
+    let errors: Vec<_> = output.err.lines().filter(|line| line.starts_with("error: ")).collect();
     insta::assert_snapshot!(errors.join("\n"));
 }
 
 #[test]
-fn an_error_in_json_has_every_mistake() {
+fn a_json_error_contains_every_mistake() {
     let project = Project::new(&GOOD.replace("value = 4", "valeu = 4").replace("seed = 1", "seed = -1"));
     project.write("data.txt", "1");
-    let said = project.mcprl(&["plan", "run.toml", "--json"]);
-    let error: serde_json::Value = serde_json::from_str(&said.err).unwrap();
+    let output = project.mcprl(&["plan", "run.toml", "--json"]);
+    let error: serde_json::Value = serde_json::from_str(&output.err).unwrap();
     assert_eq!(
         error["error"]["problems"],
         serde_json::json!([
@@ -210,9 +210,9 @@ fn an_error_in_json_has_every_mistake() {
 fn the_schema_is_printed_for_an_invalid_run_file_and_not_for_a_missing_one() {
     let project = Project::new("= wrong");
     assert_eq!(project.mcprl(&["schema", "run.toml"]).code, Some(0), "the editor shows its mistakes");
-    let said = project.mcprl(&["schema", "nosuch.toml"]);
-    assert_eq!((said.code, said.out.as_str()), (Some(2), ""));
-    assert!(said.err.starts_with("error: cannot read the run file nosuch.toml"), "{}", said.err);
+    let output = project.mcprl(&["schema", "nosuch.toml"]);
+    assert_eq!((output.code, output.out.as_str()), (Some(2), ""));
+    assert!(output.err.starts_with("error: cannot read the run file nosuch.toml"), "{}", output.err);
 }
 
 #[test]
@@ -248,9 +248,9 @@ fn a_wrong_override_is_shown_as_it_was_given() {
         "a..b=1",
         "stage.x=1",
     ] {
-        let said = project.mcprl(&["plan", "run.toml", "--set", set]);
-        assert_eq!(said.code, Some(2), "{set}");
-        all += &said.err;
+        let output = project.mcprl(&["plan", "run.toml", "--set", set]);
+        assert_eq!(output.code, Some(2), "{set}");
+        all += &output.err;
     }
     insta::assert_snapshot!(all, @r#"
     error: an override should read `key=value`
@@ -297,9 +297,9 @@ fn a_wrong_card_is_shown_with_its_place() {
     ];
     for text in broken {
         project.write("stages/sum/card.toml", &text);
-        let said = project.mcprl(&["plan", "run.toml"]);
-        assert_eq!(said.code, Some(2));
-        all += &said.err.replace(&project.path("").display().to_string(), "");
+        let output = project.mcprl(&["plan", "run.toml"]);
+        assert_eq!(output.code, Some(2));
+        all += &output.err.replace(&project.path("").display().to_string(), "");
     }
     insta::assert_snapshot!(all, @r#"
     error: stages/sum/card.toml: TOML parse error at line 8, column 1
@@ -317,12 +317,12 @@ fn a_wrong_card_is_shown_with_its_place() {
 #[test]
 fn a_folder_instead_of_a_run_file_is_an_error_with_a_hint() {
     let project = Project::new(GOOD);
-    let said = project.mcprl(&["plan", "stages"]);
-    assert_eq!(said.code, Some(2));
+    let output = project.mcprl(&["plan", "stages"]);
+    assert_eq!(output.code, Some(2));
     assert!(
-        said.err.contains("hint: it is a folder; name the run file in it, such as stages/run.toml"),
+        output.err.contains("hint: it is a folder; name the run file in it, such as stages/run.toml"),
         "{}",
-        said.err
+        output.err
     );
 }
 
@@ -333,8 +333,8 @@ fn numbers_are_set_as_toml_writes_them() {
     );
     project.write("data.txt", "1");
     for number in ["1e-4", "0.5", "2E1"] {
-        let said = project.mcprl(&["plan", "run.toml", "--set", &format!("stages.slow.sleep={number}")]);
-        assert_eq!(said.code, Some(0), "{number}: {}", said.err);
+        let output = project.mcprl(&["plan", "run.toml", "--set", &format!("stages.slow.sleep={number}")]);
+        assert_eq!(output.code, Some(0), "{number}: {}", output.err);
     }
 }
 

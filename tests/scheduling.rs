@@ -1,4 +1,4 @@
-//! Which stages are worked, when, how often, and at what cost: the real binary, toy stages.
+//! Which stages run, when, how often, and at what cost: the real binary, toy stages.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -46,25 +46,25 @@ fn failing() -> Project {
 }
 
 #[test]
-fn after_a_failure_nothing_new_is_begun() {
+fn after_a_failure_nothing_new_starts() {
     let project = failing();
     let failed = project.mcprl(&["run", "run.toml"]);
     assert_eq!(failed.code, Some(1));
-    assert_eq!(project.worked(), ["early", "start"]);
-    let said = "not worked, for middle failed: after[0001..0003]/step\n\
-                not begun after the failure: late (`--keep-going` works what does not depend on it)\n";
-    assert!(failed.err.contains(said), "{}", failed.err);
+    assert_eq!(project.ran(), ["early", "start"]);
+    let output = "not run because middle failed: after[0001..0003]/step\n\
+                not started after the failure: late (`--keep-going` runs what does not depend on it)\n";
+    assert!(failed.err.contains(output), "{}", failed.err);
 }
 
 #[test]
-fn kept_going_a_failing_branch_stops_no_other_and_the_rest_can_be_gone_on_with() {
+fn with_keep_going_other_branches_finish_and_the_rest_can_be_resumed() {
     let project = failing();
     let failed = project.mcprl(&["run", "run.toml", "--keep-going"]);
     assert_eq!(failed.code, Some(1));
-    assert_eq!(project.worked(), ["early", "late", "start"]);
-    assert!(failed.err.contains("not worked, for middle failed: after[0001..0003]/step\n0 cached, 3 worked"));
+    assert_eq!(project.ran(), ["early", "late", "start"]);
+    assert!(failed.err.contains("not run because middle failed: after[0001..0003]/step\n0 cached, 3 ran"));
     let id = project.runs().pop().unwrap();
-    assert!(failed.err.contains(&format!("`mcprl resume {id}` goes on")), "{}", failed.err);
+    assert!(failed.err.contains(&format!("continue with `mcprl resume {id}`")), "{}", failed.err);
 
     project.write("stages/half/run.sh", "echo 7 > \"$MCPRL_OUTPUT_NUMBER\"\n");
     assert_eq!(project.mcprl(&["resume", &id]).code, Some(0));
@@ -72,7 +72,7 @@ fn kept_going_a_failing_branch_stops_no_other_and_the_rest_can_be_gone_on_with()
 }
 
 #[test]
-fn with_json_the_end_names_what_failed_and_what_waits_for_it() {
+fn the_json_end_event_names_failed_and_blocked_stages() {
     let failed = failing().mcprl(&["run", "run.toml", "--json"]);
     let end: serde_json::Value = serde_json::from_str(failed.out.lines().last().unwrap()).unwrap();
     assert_eq!(end["failures"], serde_json::json!(["middle"]));
@@ -91,46 +91,46 @@ fn flaky(determinism: &str, card: &str) -> Project {
 }
 
 #[test]
-fn a_stage_of_the_outside_world_is_tried_again() {
+fn an_external_stage_is_retried() {
     let project = flaky("external", "");
-    let said = project.run(&[]);
+    let output = project.run(&[]);
     assert!(
-        said.err.contains("retry    ask                  in 500 ms: `sh -e run.sh` ended with"),
+        output.err.contains("retry    ask                  in 500 ms: `sh -e run.sh` ended with"),
         "{}",
-        said.err
+        output.err
     );
-    assert!(said.err.contains("in 1.0 s: "), "{}", said.err);
-    assert_eq!(project.worked(), ["ask", "ask", "ask"]);
+    assert!(output.err.contains("in 1.0 s: "), "{}", output.err);
+    assert_eq!(project.ran(), ["ask", "ask", "ask"]);
 }
 
 #[test]
-fn a_long_error_is_shown_whole_once_however_often_the_stage_is_tried() {
+fn a_long_error_is_shown_in_full_once_over_all_retries() {
     let project = Project::new(&format!(
         "name = \"toy\"\n[server]\ncommand = [\"sh\", \"-c\", \"echo {} the-end >&2; exit 1\"]\n\
          [stages.tools]\nkind = \"discover\"\n",
         "words ".repeat(40)
     ));
-    // The command is part of the error, and so is what the server said.
-    let said = project.mcprl(&["run", "run.toml"]);
-    assert_eq!(said.code, Some(1), "{}", said.err);
-    assert_eq!(said.err.matches("; stderr: ").count(), 1, "{}", said.err);
-    assert_eq!(said.err.matches("retry ").count(), 2, "{}", said.err);
-    assert!(said.err.contains("in 1.0 s: the same error"), "{}", said.err);
+    // The error contains the command and the server's output.
+    let output = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(output.code, Some(1), "{}", output.err);
+    assert_eq!(output.err.matches("; stderr: ").count(), 1, "{}", output.err);
+    assert_eq!(output.err.matches("retry ").count(), 2, "{}", output.err);
+    assert!(output.err.contains("in 1.0 s: the same error"), "{}", output.err);
 }
 
 #[test]
-fn it_is_tried_as_often_as_its_card_says_and_others_once() {
+fn a_stage_is_retried_as_often_as_its_card_allows() {
     for (determinism, card, tries) in
         [("external", "retries = 1\n", 2), ("external", "retries = 0\n", 1), ("seeded", "", 1)]
     {
         let project = flaky(determinism, card);
         assert_eq!(project.mcprl(&["run", "run.toml"]).code, Some(1));
-        assert_eq!(project.worked().len(), tries, "{determinism} {card}");
+        assert_eq!(project.ran().len(), tries, "{determinism} {card}");
     }
 }
 
 #[test]
-fn a_mistake_of_the_card_is_not_tried_again() {
+fn a_mistake_in_the_card_is_not_retried() {
     let project = flaky("external", "");
     let card = project.read("stages/flaky/card.toml").replace("\"sh\"", "\"no-such-program\"");
     project.write("stages/flaky/card.toml", &card);
@@ -140,7 +140,7 @@ fn a_mistake_of_the_card_is_not_tried_again() {
 }
 
 #[test]
-fn retries_are_for_the_outside_world_alone() {
+fn only_external_kinds_may_have_retries() {
     let failed = flaky("seeded", "retries = 1\n").mcprl(&["plan", "run.toml"]);
     assert_eq!(failed.code, Some(2));
     assert!(failed.err.contains("`retries` has a meaning for an `external` kind alone"), "{}", failed.err);
@@ -168,28 +168,28 @@ fn draws() -> Project {
     let card = format!("[inputs.from]\ntype = \"number\"\n{NUMBER}");
     project.kind("chance", "sampled", &card, "date +%N > \"$MCPRL_OUTPUT_NUMBER\"");
     project.run(&[]);
-    project.worked();
+    project.ran();
     project
 }
 
 #[test]
-fn a_loops_samples_are_drawn_anew_all_or_from_one_iteration_on() {
+fn a_loop_is_resampled_as_a_whole_or_from_one_iteration_on() {
     let project = draws();
     project.run(&["--resample", "count.draw"]);
-    assert_eq!(project.worked(), ["count[0001]/draw", "count[0002]/draw", "count[0003]/draw"]);
+    assert_eq!(project.ran(), ["count[0001]/draw", "count[0002]/draw", "count[0003]/draw"]);
     for spelling in ["count[0002]/draw", "count[2]/draw", "count.0002/draw"] {
         let shown = project.mcprl(&["show", &format!("latest/{spelling}")]);
-        assert!(shown.out.contains("/count[0002]/draw: worked"), "{spelling}: {}{}", shown.out, shown.err);
+        assert!(shown.out.contains("/count[0002]/draw: ran"), "{spelling}: {}{}", shown.out, shown.err);
     }
-    // What follows reads other bytes, and so is worked as well.
+    // The next iteration reads other bytes, so it runs too.
     project.run(&["--resample", "count/draw@2"]);
-    assert_eq!(project.worked(), ["count[0002]/draw", "count[0003]/draw"]);
+    assert_eq!(project.ran(), ["count[0002]/draw", "count[0003]/draw"]);
     project.run(&[]);
-    assert_eq!(project.worked(), [""; 0]);
+    assert_eq!(project.ran(), [""; 0]);
 }
 
 #[test]
-fn an_iteration_that_is_not_there_is_not_drawn_anew() {
+fn an_unknown_iteration_cannot_be_resampled() {
     let project = draws();
     for (asked, hint) in
         [("count.draw@4", "its iterations are 1 to 3"), ("count.draw@x", "its iterations are 1 to 3")]
@@ -202,7 +202,7 @@ fn an_iteration_that_is_not_there_is_not_drawn_anew() {
 }
 
 #[test]
-fn a_loops_stage_without_its_loop_is_named_in_full() {
+fn a_loop_stage_named_without_its_loop_is_suggested_in_full() {
     let project = draws();
     for (asked, meant) in [
         ("draw", "count/draw"),
@@ -218,9 +218,9 @@ fn a_loops_stage_without_its_loop_is_named_in_full() {
 }
 
 #[test]
-fn where_no_stage_is_meant_those_that_draw_are_listed() {
-    let said = draws().mcprl(&["plan", "run.toml", "--resample", "xyz"]);
-    assert!(said.err.contains("hint: stages that can be resampled: count/draw"), "{}", said.err);
+fn an_unknown_stage_to_resample_lists_those_that_can_be() {
+    let output = draws().mcprl(&["plan", "run.toml", "--resample", "xyz"]);
+    assert!(output.err.contains("hint: stages that can be resampled: count/draw"), "{}", output.err);
 }
 
 /// Each iteration acts for 0.3 s, then learns for 0.3 s.
@@ -257,10 +257,10 @@ fn lagged(run_file: &str) -> Project {
 
 /// When a stage of the newest run began or ended, in milliseconds.
 fn moment(project: &Project, event: &str, node: &str) -> u64 {
-    let run = project.runs().pop().unwrap();
-    let journal = project.read(format!("cache/runs/{run}/journal.jsonl"));
-    let mut lines = journal.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    lines.find(|line| line["event"] == event && line["node"] == node).unwrap()["at"].as_u64().unwrap()
+    let journal = project.journal();
+    journal.iter().find(|entry| entry["event"] == event && entry["node"] == node).unwrap()["at"]
+        .as_u64()
+        .unwrap()
 }
 
 /// Whether the next iteration's `act` begins before this one's `learn` has ended, for the first two iterations.
@@ -284,7 +284,7 @@ fn one_iteration_behind_the_next_act_overlaps_this_learning() {
 }
 
 #[test]
-fn stages_that_do_not_wait_for_each_other_are_worked_at_once() {
+fn independent_stages_run_concurrently() {
     let step = |name: &str, sleep: f64| {
         format!("[stages.{name}]\nkind = \"step\"\nfrom = \"start\"\nsleep = {sleep}\n")
     };
@@ -307,27 +307,27 @@ fn stages_that_do_not_wait_for_each_other_are_worked_at_once() {
 }
 
 #[test]
-fn a_refreshed_result_may_be_taken_by_others_and_one_that_is_off_may_not() {
+fn a_refreshed_result_is_reusable_and_an_uncached_one_is_not() {
     let project = Project::new("name = \"toy\"\n[stages.end]\nkind = \"draw\"\n");
     let with = |mode: &str| format!("stages.end.cache={mode}");
     for (mode, taken) in [("refresh", true), ("off", false)] {
         project.run(&["--set", &with(mode)]);
         project.run(&["--set", &with(mode)]);
-        assert_eq!(project.worked(), ["end", "end"], "{mode}");
+        assert_eq!(project.ran(), ["end", "end"], "{mode}");
         project.run(&[]);
-        assert_eq!(project.worked().is_empty(), taken, "{mode}");
+        assert_eq!(project.ran().is_empty(), taken, "{mode}");
     }
 }
 
 #[test]
-fn the_same_bytes_of_a_refreshed_stage_stop_there() {
+fn equal_bytes_of_a_refreshed_stage_rerun_no_reader() {
     let project = Project::new(
         "name = \"toy\"\n[stages.start]\nkind = \"gen\"\nvalue = 4\n[stages.end]\nkind = \"half\"\nfrom = \"start\"\n",
     );
     project.run(&[]);
-    project.worked();
+    project.ran();
     project.run(&["--set", "stages.start.cache=refresh"]);
-    assert_eq!(project.worked(), ["start"]);
+    assert_eq!(project.ran(), ["start"]);
 }
 
 /// Asks a language model, so it says: a fifth of a million tokens in, a tenth out.
@@ -348,23 +348,23 @@ fn asking(card: &str, stage: &str) -> Project {
 const SPENT: &str = "3 judge requests, 200.0k judge tokens in, 100.0k judge tokens out";
 
 #[test]
-fn a_run_says_what_it_spent_at_the_prices_of_run_file_or_card() {
+fn a_run_prints_its_usage_at_the_prices_of_run_file_or_card() {
     let free = asking("", "").run(&[]).err;
-    assert!(free.contains(&format!("spent: {SPENT}\n")), "{free}");
+    assert!(free.contains(&format!("usage: {SPENT}\n")), "{free}");
     let file = asking("", "prices = { prompt = 0.5, completion = 2 }\n").run(&[]).err;
-    assert!(file.contains(&format!("spent: {SPENT}, $0.30\n")), "{file}");
+    assert!(file.contains(&format!("usage: {SPENT}, $0.30\n")), "{file}");
     let card = asking("prices = { prompt = 1.0, completion = 3.0 }\n", "").run(&[]).err;
-    assert!(card.contains(&format!("spent: {SPENT}, $0.50\n")), "{card}");
+    assert!(card.contains(&format!("usage: {SPENT}, $0.50\n")), "{card}");
 }
 
 #[test]
-fn a_plan_predicts_from_what_the_stage_cost_before_and_says_where_it_can_not() {
+fn a_plan_estimates_from_earlier_costs_and_lists_stages_without_any() {
     let project = asking("", "prices = { prompt = 0.5, completion = 2 }\n[stages.more]\nkind = \"gen\"\n");
     let plan = project.mcprl(&["plan", "run.toml"]).out;
     assert!(plan.ends_with("no estimate for ask, more: no earlier run\n"), "{plan}");
 
     project.run(&["--set", "stages.more.value=2"]);
-    // Another price works nothing again: what was worked is only counted otherwise.
+    // Another price reruns nothing; only the cost changes.
     let plan = project.mcprl(&["plan", "run.toml", "--set", "stages.ask.prices.prompt=5"]).out;
     assert!(plan.contains("1 cached, 1 to run"), "{plan}");
     assert!(plan.contains("the cache saves 1") && plan.contains(&format!("{SPENT}, $0.30\n")), "{plan}");
@@ -375,7 +375,7 @@ fn a_plan_predicts_from_what_the_stage_cost_before_and_says_where_it_can_not() {
     assert_eq!(plan["nodes"][0]["cost"]["records"], 1);
     assert_eq!(plan["nodes"][0]["cost"]["differing"], 1);
     let shown = project.mcprl(&changed[1..]).out;
-    assert!(shown.contains("s*") && shown.contains("(*: figures of other parameters)"), "{shown}");
+    assert!(shown.contains("s*") && shown.contains("(*: measured with other parameters)"), "{shown}");
     assert_eq!(plan["nodes"][0]["cost"]["spent"]["judge_prompt_tokens"], 200_000);
     assert_eq!(plan["nodes"][0]["cost"]["dollars"], 1.2);
     assert!(plan["ahead"]["seconds"].as_f64().unwrap() >= 0.1);
@@ -386,9 +386,9 @@ fn a_plan_predicts_from_what_the_stage_cost_before_and_says_where_it_can_not() {
 fn prices_change_no_key() {
     let project = asking("", "");
     project.run(&[]);
-    project.worked();
+    project.ran();
     project.run(&["--set", "stages.ask.prices.prompt=1", "--set", "stages.ask.prices.completion=1"]);
-    assert_eq!(project.worked(), [""; 0]);
+    assert_eq!(project.ran(), [""; 0]);
 }
 
 /// Two stages that use the engine and write down the devices they were handed.
@@ -462,18 +462,18 @@ fn a_stage_without_the_metric_its_loop_waits_for_fails_and_stops_no_other_branch
         "{}",
         failed.err
     );
-    assert_eq!(project.worked(), ["count[0001]/say", "early", "late", "start"]);
+    assert_eq!(project.ran(), ["count[0001]/say", "early", "late", "start"]);
     let id = project.runs().pop().unwrap();
-    assert!(failed.err.contains(&format!("`mcprl resume {id}` goes on")), "{}", failed.err);
+    assert!(failed.err.contains(&format!("continue with `mcprl resume {id}`")), "{}", failed.err);
     let plan = project.mcprl(&["plan", "run.toml"]);
     assert_eq!(plan.code, Some(0), "{}", plan.err);
 }
 
 #[test]
-fn a_result_without_a_metric_that_a_loop_waits_for_since_is_worked_again() {
+fn a_result_without_a_newly_awaited_metric_reruns() {
     let project = awaited("");
     project.run(&[]);
-    project.worked();
+    project.ran();
     project.write("run.toml", &AWAITED.replace("UNTIL", UNTIL));
     let plan = project.mcprl(&["plan", "run.toml"]);
     assert_eq!(plan.code, Some(0), "{}", plan.err);
@@ -483,5 +483,5 @@ fn a_result_without_a_metric_that_a_loop_waits_for_since_is_worked_again() {
         plan.out
     );
     assert_eq!(project.mcprl(&["run", "run.toml"]).code, Some(1));
-    assert_eq!(project.worked(), ["count[0001]/say"]);
+    assert_eq!(project.ran(), ["count[0001]/say"]);
 }

@@ -6,7 +6,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{Project, said};
+use common::{Project, output};
 use serde_json::{Value, json};
 
 /// Validates the part of JSON Schema that the schema uses. Panics on any other rule.
@@ -106,7 +106,7 @@ fn check(schema: &Value, text: &str) -> Vec<String> {
 }
 
 fn schema_for(project: &Project, folder: &Path, file: &str) -> Value {
-    let printed = said(project.command(&["schema", file]).current_dir(folder));
+    let printed = output(project.command(&["schema", file]).current_dir(folder));
     assert_eq!(printed.code, Some(0), "{}", printed.err);
     serde_json::from_str(&printed.out).unwrap()
 }

@@ -6,7 +6,7 @@ mod common;
 
 use std::{os::unix::fs::PermissionsExt, path::Path};
 
-use common::{Project, Said, said};
+use common::{CommandOutput, Project, output};
 
 /// A server that logs its variables, and fails while a file `down` exists.
 const RUN: &str = r#"name = "toy"
@@ -27,8 +27,8 @@ const TOKEN: &str = "s3cr3t-token";
 const KEY: &str = "s3cr3t-key";
 const OVERRIDE: &str = "MCPRL_SERVER__ENV__API_KEY";
 
-fn mcprl(project: &Project, arguments: &[&str]) -> Said {
-    said(project.command(arguments).env("MY_TOKEN", TOKEN).env(OVERRIDE, KEY))
+fn mcprl(project: &Project, arguments: &[&str]) -> CommandOutput {
+    output(project.command(arguments).env("MY_TOKEN", TOKEN).env(OVERRIDE, KEY))
 }
 
 /// Every file under a folder. Links are skipped: their targets are in it too.
@@ -51,14 +51,14 @@ fn assert_without_secrets(folder: &Path) {
 }
 
 #[test]
-fn a_secret_is_in_no_file_of_the_cache_or_an_export_and_a_resumed_run_needs_it_again() {
+fn no_secret_is_stored_and_a_resumed_run_needs_it_again() {
     let project = Project::new(RUN);
     project.write("down", "");
     let failed = mcprl(&project, &["run", "run.toml"]);
     assert_eq!(failed.code, Some(1), "{}", failed.err);
 
     std::fs::remove_file(project.path("down")).unwrap();
-    let asked = said(project.command(&["resume", "latest"]).env("MY_TOKEN", TOKEN));
+    let asked = output(project.command(&["resume", "latest"]).env("MY_TOKEN", TOKEN));
     assert_eq!(asked.code, Some(2), "{}", asked.err);
     let missing = format!("the server needs the environment variable `{OVERRIDE}`, which is not set");
     assert!(
@@ -73,8 +73,8 @@ fn a_secret_is_in_no_file_of_the_cache_or_an_export_and_a_resumed_run_needs_it_a
     assert_eq!(project.mcprl(&["cache", "export", "latest", "--to", "away"]).code, Some(0));
     assert_without_secrets(&project.path("cache"));
     assert_without_secrets(&project.path("away"));
-    for said in [failed, asked, done] {
-        assert!(!(said.out + &said.err).contains("s3cr3t"));
+    for output in [failed, asked, done] {
+        assert!(!(output.out + &output.err).contains("s3cr3t"));
     }
 
     let run = project.path("cache/runs").join(project.runs().pop().unwrap());
@@ -86,7 +86,7 @@ fn a_secret_is_in_no_file_of_the_cache_or_an_export_and_a_resumed_run_needs_it_a
 fn a_new_secret_keeps_cached_results_and_another_variable_does_not() {
     let project = Project::new(RUN);
     assert_eq!(mcprl(&project, &["run", "run.toml"]).code, Some(0));
-    let renewed = said(project.command(&["plan", "run.toml"]).env("MY_TOKEN", "new").env(OVERRIDE, "new"));
+    let renewed = output(project.command(&["plan", "run.toml"]).env("MY_TOKEN", "new").env(OVERRIDE, "new"));
     assert!(renewed.out.contains("1 cached"), "{}", renewed.out);
     let other = mcprl(&project, &["plan", "run.toml", "--set", "server.env.GREETING=hi"]);
     assert!(other.out.contains("1 to run"), "{}", other.out);
@@ -107,9 +107,9 @@ fn a_secret_that_is_written_out_is_refused_and_not_repeated() {
         with("url = \"https://example.com/mcp?region=eu&apiKey=s3cr3t\"\nstate = \"read-only\"\n"),
     ];
     let mut all = String::new();
-    let mut add = |said: Said| {
-        assert_eq!((said.code, said.out.as_str()), (Some(2), ""), "{}", said.err);
-        all += &said.err;
+    let mut add = |output: CommandOutput| {
+        assert_eq!((output.code, output.out.as_str()), (Some(2), ""), "{}", output.err);
+        all += &output.err;
     };
     for file in files {
         let project = Project::new(&file);
@@ -125,7 +125,7 @@ fn a_secret_that_is_written_out_is_refused_and_not_repeated() {
 fn a_variable_without_braces_is_refused_and_a_double_dollar_is_a_dollar() {
     let plan = |value: &str| {
         let project = Project::new(&RUN.replace("hello", value));
-        said(project.command(&["plan", "run.toml"]).env("MY_TOKEN", TOKEN)).err
+        output(project.command(&["plan", "run.toml"]).env("MY_TOKEN", TOKEN)).err
     };
     let bare = plan("$HOME");
     assert!(bare.contains("`server.env.GREETING` is `$HOME`, which stands for itself here"), "{bare}");

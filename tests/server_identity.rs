@@ -1,4 +1,4 @@
-//! Who the server is, in keys: what is worked again when it is another, and what is said of it.
+//! The server's identity in keys: what reruns when it changes, and what is printed.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -35,7 +35,7 @@ fn scripted(sed: &str) -> Project {
     let project = project("command = [\"sh\", \"server.sh\"]");
     script(&project, sed);
     project.run(&[]);
-    project.worked();
+    project.ran();
     project
 }
 
@@ -51,24 +51,24 @@ fn said_of(project: &Project, stage: &str) -> String {
 }
 
 #[test]
-fn another_environment_or_script_of_the_server_reworks_all_that_uses_it() {
+fn another_environment_or_script_of_the_server_reruns_its_users() {
     let project = scripted("");
     project.run(&["--set", "server.env={ DATABASE = \"other\" }"]);
-    assert_eq!(project.worked(), ["ask"]);
+    assert_eq!(project.ran(), ["ask"]);
     project.run(&[]);
     script(&project, "s/a/a/");
     let plan = said_of(&project, "tools");
     assert!(plan.contains("server.reached.files.server.sh"), "{plan}");
-    let said = project.run(&[]).err;
+    let output = project.run(&[]).err;
     // It lists the same tools as before, and is not who it was.
-    assert!(said.contains("ask                  server.reached.files.server.sh"), "{said}");
-    assert_eq!(project.worked(), ["ask"]);
+    assert!(output.contains("ask                  server.reached.files.server.sh"), "{output}");
+    assert_eq!(project.ran(), ["ask"]);
     project.run(&[]);
-    assert_eq!(project.worked(), [""; 0]);
+    assert_eq!(project.ran(), [""; 0]);
 }
 
 #[test]
-fn a_moved_project_reworks_nothing() {
+fn a_moved_project_reruns_nothing() {
     let project = scripted("");
     let moved = tempfile::tempdir().unwrap();
     let copied = std::process::Command::new("cp")
@@ -76,32 +76,32 @@ fn a_moved_project_reworks_nothing() {
         .status();
     assert!(copied.unwrap().success());
     let mut again = project.command(&["run", "run.toml", "--json"]);
-    let again = common::said(again.current_dir(moved.path()));
+    let again = common::output(again.current_dir(moved.path()));
     assert!(again.out.contains("\"cached\":3"), "{}{}", again.out, again.err);
 }
 
 #[test]
-fn what_became_of_the_tools_is_counted() {
+fn changed_tools_are_counted() {
     let project = scripted("");
     script(&project, "s/\"describe_table\"/\"describe\"/g");
-    let said = project.run(&[]).err;
-    assert!(said.contains("server tool list changed: +1 −1 ~"), "{said}");
+    let output = project.run(&[]).err;
+    assert!(output.contains("server tool list changed: +1 −1 ~"), "{output}");
     let id = project.runs().pop().unwrap();
     let shown = project.mcprl(&["show", &format!("{id}/ask")]).out;
     assert!(shown.contains("server tool list changed: +1 −1 ~"), "{shown}");
 }
 
 #[test]
-fn a_server_of_another_version_reworks_what_uses_it() {
+fn another_server_version_reruns_its_users() {
     let project = scripted("s/\"version\":\"[0-9.]*\"/\"version\":\"8.0\"/");
     script(&project, "s/\"version\":\"[0-9.]*\"/\"version\":\"9.0\"/");
-    let said = project.run(&[]).err;
-    assert!(said.contains("server.version \"8.0\" → \"9.0\""), "{said}");
-    assert_eq!(project.worked(), ["ask"]);
+    let output = project.run(&[]).err;
+    assert!(output.contains("server.version \"8.0\" → \"9.0\""), "{output}");
+    assert_eq!(project.ran(), ["ask"]);
 }
 
 #[test]
-fn a_script_of_the_server_that_is_edited_while_a_stage_is_at_work_fails_it() {
+fn a_server_script_edited_while_a_stage_runs_fails_it() {
     let project = scripted("");
     let edit =
         "echo '# edited' >> \"$(dirname \"$TOY_LOG\")/server.sh\"\necho 4 > \"$MCPRL_OUTPUT_NUMBER\"\n";
@@ -184,35 +184,40 @@ fn pass(mut from: TcpStream, mut to: TcpStream, renames: &AtomicBool) {
 }
 
 #[test]
-fn behind_a_url_the_server_is_asked_anew_and_what_it_says_again_reworks_nothing() {
+fn a_server_at_a_url_is_queried_in_every_run_and_the_same_answer_reruns_nothing() {
     let door = Door::open();
     let project = project(&format!("url = \"{}\"", door.url));
     project.run(&[]);
-    assert_eq!(project.worked(), ["ask", "rest"]);
+    assert_eq!(project.ran(), ["ask", "rest"]);
     let plan = project.mcprl(&["plan", "run.toml"]).out;
-    assert!(plan.contains("asked anew: only the server at the url can say who it is"), "{plan}");
+    assert!(plan.contains("a server at a URL is queried in every run"), "{plan}");
     assert!(plan.contains("2 cached, 1 to run") && plan.contains("assumes the server answers"), "{plan}");
     let again = project.run(&["--json"]).out;
-    assert!(again.contains("\"cached\":2") && again.contains("\"worked\":1"), "{again}");
-    assert_eq!(project.worked(), [""; 0]);
+    assert!(again.contains("\"cached\":2") && again.contains("\"ran\":1"), "{again}");
+    assert_eq!(project.ran(), [""; 0]);
 
     door.renames.store(true, Ordering::Relaxed);
-    let said = project.run(&[]).err;
-    assert!(said.contains("server tool list changed: +1 −1 ~0"), "{said}");
-    assert_eq!(project.worked(), ["ask"]);
+    let output = project.run(&[]).err;
+    assert!(output.contains("server tool list changed: +1 −1 ~0"), "{output}");
+    assert_eq!(project.ran(), ["ask"]);
 }
 
 #[test]
-fn where_nobody_answers_at_the_url_the_last_answer_is_taken_and_said_to_be() {
+fn if_a_url_does_not_answer_its_last_answer_is_used_with_a_note() {
     let mut door = Door::open();
     let project = project(&format!("url = \"{}\"", door.url));
     project.run(&[]);
-    project.worked();
+    project.ran();
     let id = project.runs().pop().unwrap();
     door.close();
-    let said = project.run(&[]).err;
-    assert!(said.contains("note     tools                taken as it was when it last answered: "), "{said}");
-    assert_eq!(project.worked(), [""; 0]);
+    let output = project.run(&[]).err;
+    assert!(
+        output.contains(
+            "note     tools                the server did not answer, so its last answer is used: "
+        ),
+        "{output}"
+    );
+    assert_eq!(project.ran(), [""; 0]);
     // A run that is gone on with asked already.
     let resumed = project.mcprl(&["resume", &id]);
     assert_eq!(resumed.code, Some(0));

@@ -6,7 +6,7 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::{Project, Said};
+use common::{CommandOutput, Project};
 
 const CHAIN: &str = r#"
 name = "toy"
@@ -64,34 +64,34 @@ impl Shared {
     }
 }
 
-fn remote_events(said: &Said) -> Vec<String> {
-    let lines = said.out.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+fn remote_events(output: &CommandOutput) -> Vec<String> {
+    let lines = output.out.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let problems = lines.filter(|line| line["event"] == "remote");
     problems.map(|line| line["problem"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
-fn what_one_machine_worked_another_takes_and_works_nothing() {
+fn results_of_one_machine_are_fetched_by_another() {
     let shared = Shared::new();
     let (one, two) = (shared.machine(), shared.machine());
     let first = one.run(&[]);
-    assert!(first.err.contains("0 results taken (0 B), 3 given"), "{}", first.err);
-    one.worked();
+    assert!(first.err.contains("0 results fetched (0 B), 3 pushed"), "{}", first.err);
+    one.ran();
     let plan = two.mcprl(&["plan", "run.toml"]);
-    assert!(plan.out.contains("which was not asked, will be taken from there"), "{}", plan.out);
+    assert!(plan.out.contains("was not queried; results in it will be fetched"), "{}", plan.out);
     assert!(!two.path("cache").exists(), "plan writes nothing");
     let second = two.run(&[]);
     assert!(
-        second.err.contains("3 results taken") && second.err.contains("3 cached, 0 worked"),
+        second.err.contains("3 results taken") && second.err.contains("3 cached, 0 ran"),
         "{}",
         second.err
     );
-    assert_eq!(two.worked(), [""; 0]);
+    assert_eq!(two.ran(), [""; 0]);
     assert_eq!(two.result("end/number.txt"), "3");
     assert_eq!(two.mcprl(&["cache", "verify"]).code, Some(0));
     // Now that it is here, nobody is asked.
     std::fs::remove_dir_all(shared.root()).unwrap();
-    assert!(two.run(&[]).err.contains("3 cached, 0 worked"));
+    assert!(two.run(&[]).err.contains("3 cached, 0 ran"));
 }
 
 #[test]
@@ -101,43 +101,43 @@ fn a_change_on_one_machine_reaches_the_other_from_there_on() {
     one.run(&[]);
     one.run(&["--set", "stages.end.sleep=0.01"]);
     two.run(&["--set", "stages.end.sleep=0.01"]);
-    assert_eq!(two.worked(), [""; 0]);
+    assert_eq!(two.ran(), [""; 0]);
     two.run(&["--set", "stages.start.value=10"]);
-    assert_eq!(two.worked(), ["end", "middle", "start"]);
+    assert_eq!(two.ran(), ["end", "middle", "start"]);
 }
 
 #[test]
-fn the_remote_is_in_no_key_and_can_be_given_otherwise() {
+fn the_remote_is_not_in_the_key_and_can_be_overridden() {
     let shared = Shared::new();
     let one = shared.machine();
     one.run(&["--set", "cache.remote="]);
     assert!(!shared.root().exists());
-    one.worked();
+    one.ran();
     one.run(&[]);
-    assert_eq!(one.worked(), [""; 0]);
+    assert_eq!(one.ran(), [""; 0]);
     let two = Project::new(&CHAIN.replace("[cache]\nremote = \"REMOTE\"\n", ""));
-    let said = common::said(two.command(&["run", "run.toml"]).env("MCPRL_CACHE__REMOTE", shared.root()));
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    assert!(said.err.contains("3 given"), "{}", said.err);
+    let output = common::output(two.command(&["run", "run.toml"]).env("MCPRL_CACHE__REMOTE", shared.root()));
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert!(output.err.contains("3 pushed"), "{}", output.err);
     let url = format!("cache.remote=file://{}", shared.root().display());
     let three = shared.machine();
     three.run(&["--set", &url]);
-    assert_eq!(three.worked(), [""; 0]);
+    assert_eq!(three.ran(), [""; 0]);
 }
 
 #[test]
-fn with_push_off_results_are_taken_and_none_given() {
+fn with_push_off_results_are_fetched_and_not_pushed() {
     let shared = Shared::new();
     let (one, two) = (shared.machine(), shared.machine());
     one.run(&[]);
     let files = shared.files();
     two.run(&["--set", "cache.push=false", "--set", "stages.end.sleep=0.01"]);
-    assert_eq!(two.worked(), ["end"]);
+    assert_eq!(two.ran(), ["end"]);
     assert_eq!(shared.files(), files);
 }
 
 #[test]
-fn damaged_blobs_are_worked_anew_with_a_word_and_mended() {
+fn damaged_blobs_are_reported_and_repaired() {
     for damage in ["", "9\n", "9", "and more\n"] {
         let shared = Shared::new();
         shared.machine().run(&[]);
@@ -148,9 +148,9 @@ fn damaged_blobs_are_worked_anew_with_a_word_and_mended() {
             }
         }
         let two = shared.machine();
-        let said = two.run(&["--json"]);
-        assert_eq!(two.worked(), ["end", "middle", "start"], "{damage:?}");
-        let problems = remote_events(&said);
+        let output = two.run(&["--json"]);
+        assert_eq!(two.ran(), ["end", "middle", "start"], "{damage:?}");
+        let problems = remote_events(&output);
         assert_eq!(problems.len(), 3, "{problems:?}");
         assert!(
             problems.iter().all(|text| text.contains("the shared result cannot be used: its file")),
@@ -158,20 +158,20 @@ fn damaged_blobs_are_worked_anew_with_a_word_and_mended() {
         );
         let three = shared.machine();
         assert_eq!(remote_events(&three.run(&["--json"])), [""; 0]);
-        assert_eq!(three.worked(), [""; 0], "mended after {damage:?}");
+        assert_eq!(three.ran(), [""; 0], "mended after {damage:?}");
     }
 }
 
 #[test]
-fn a_remote_that_is_not_there_is_warned_of_once_and_the_run_goes_on() {
+fn an_unreachable_remote_is_reported_once_and_the_run_continues() {
     let shared = Shared::new();
     let one = shared.machine();
     let absent = format!("cache.remote={}/mount/shared", shared.folder.path().display());
-    let said = one.run(&["--json", "--set", &absent]);
-    let problems = remote_events(&said);
+    let output = one.run(&["--json", "--set", &absent]);
+    let problems = remote_events(&output);
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].contains("cannot be reached: there is no folder"), "{problems:?}");
-    assert_eq!(one.worked(), ["end", "middle", "start"]);
+    assert_eq!(one.ran(), ["end", "middle", "start"]);
 }
 
 /// A machine whose shared cache lies in a folder `mount`, which is there or not.
@@ -179,19 +179,19 @@ fn away() -> (Shared, Project) {
     let shared = Shared::new();
     let remote = shared.folder.path().join("mount/shared");
     let one = Project::new(&CHAIN.replace("REMOTE", remote.to_str().unwrap()));
-    let said = one.run(&[]);
-    assert!(said.err.contains("3 results wait to be given to the shared cache"), "{}", said.err);
-    one.worked();
+    let output = one.run(&[]);
+    assert!(output.err.contains("3 results are queued for the shared cache"), "{}", output.err);
+    one.ran();
     (shared, one)
 }
 
 impl Shared {
-    /// What a machine that finds the shared cache in `mount` has to work itself.
-    fn worked_elsewhere(&self) -> Vec<String> {
+    /// What a machine that uses the shared cache in `mount` has to run itself.
+    fn ran_elsewhere(&self) -> Vec<String> {
         let remote = self.folder.path().join("mount/shared");
         let other = Project::new(&CHAIN.replace("REMOTE", remote.to_str().unwrap()));
         other.run(&[]);
-        other.worked()
+        other.ran()
     }
 
     fn mount(&self) {
@@ -200,84 +200,88 @@ impl Shared {
 }
 
 #[test]
-fn what_a_run_could_not_give_the_next_one_that_works_gives() {
+fn queued_results_are_pushed_by_the_next_run() {
     let (shared, one) = away();
     let listed = one.mcprl(&["cache", "ls"]);
-    assert!(listed.err.contains("3 results wait to be given to /"), "{}", listed.err);
-    assert!(one.mcprl(&["runs"]).err.contains("3 results wait"), "also beside the runs");
+    assert!(listed.err.contains("3 results are queued for /"), "{}", listed.err);
+    assert!(one.mcprl(&["runs"]).err.contains("3 results are queued"), "with the list of runs too");
     // A run with nothing to do says so, and does not ask again at once.
-    assert!(one.run(&[]).err.contains("3 results wait"));
+    assert!(one.run(&[]).err.contains("3 results are queued"));
     shared.mount();
-    let said = one.run(&["--set", "stages.end.sleep=0.01"]);
-    assert!(said.err.contains("4 given") && !said.err.contains("wait"), "{}", said.err);
-    assert_eq!(one.worked(), ["end"]);
-    assert_eq!(shared.worked_elsewhere(), [""; 0]);
-    assert!(!one.mcprl(&["cache", "ls"]).err.contains("wait"));
+    let output = one.run(&["--set", "stages.end.sleep=0.01"]);
+    assert!(output.err.contains("4 pushed") && !output.err.contains("queued"), "{}", output.err);
+    assert_eq!(one.ran(), ["end"]);
+    assert_eq!(shared.ran_elsewhere(), [""; 0]);
+    assert!(!one.mcprl(&["cache", "ls"]).err.contains("queued"));
 }
 
 #[test]
-fn what_waits_for_a_mistyped_place_is_let_go_of() {
+fn the_queue_of_a_mistyped_remote_can_be_dropped() {
     let (shared, one) = away();
-    let said = one.mcprl(&["cache", "push"]);
+    let output = one.mcprl(&["cache", "push"]);
     assert!(
-        said.err.contains("hint: push again once it is there; if that is no place of yours"),
+        output.err.contains("hint: push again once it is reachable, or drop its queue"),
         "{}",
-        said.err
+        output.err
     );
-    assert!(!said.err.contains("the run goes on"), "{}", said.err);
-    let said = one.mcprl(&["cache", "push", "--forget", "--to", "/nowhere"]);
-    assert_eq!(said.code, Some(2), "{}", said.err);
+    assert!(!output.err.contains("the run continues"), "{}", output.err);
+    let output = one.mcprl(&["cache", "push", "--forget", "--to", "/nowhere"]);
+    assert_eq!(output.code, Some(2), "{}", output.err);
     assert!(
-        said.err.contains("nothing waits to be given to /nowhere\nhint: something waits for /"),
+        output.err.contains("no results are queued for /nowhere\nhint: results are queued for /"),
         "{}",
-        said.err
+        output.err
     );
-    let said = one.mcprl(&["cache", "push", "--forget"]);
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    assert!(said.err.contains("3 results will not be given to /"), "{}", said.err);
-    assert!(!one.mcprl(&["cache", "ls"]).err.contains("wait"));
+    let output = one.mcprl(&["cache", "push", "--forget"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert!(output.err.contains("dropped 3 results from the queue for /"), "{}", output.err);
+    assert!(!one.mcprl(&["cache", "ls"]).err.contains("queued"));
     shared.mount();
-    assert!(one.mcprl(&["cache", "push"]).err.contains("nothing waits"));
-    // What it has it keeps, and gives where it is asked to.
+    assert!(one.mcprl(&["cache", "push"]).err.contains("no results are queued"));
+    // The local cache keeps the results and can push them elsewhere.
     let to = shared.folder.path().join("mount/shared");
-    let said = one.mcprl(&["cache", "push", "--all", "--to", to.to_str().unwrap()]);
-    assert!(said.err.contains("gave 3 results"), "{}", said.err);
+    let output = one.mcprl(&["cache", "push", "--all", "--to", to.to_str().unwrap()]);
+    assert!(output.err.contains("pushed 3 results"), "{}", output.err);
 }
 
 #[test]
-fn what_waits_is_given_by_hand_and_said_to_wait_while_nobody_answers() {
+fn queued_results_are_pushed_by_hand_once_the_remote_is_back() {
     let (shared, one) = away();
-    let said = one.mcprl(&["cache", "push"]);
-    assert_eq!(said.code, Some(1), "{}", said.err);
-    assert!(said.err.contains("gave 0 results") && said.err.contains("3 wait"), "{}", said.err);
-    assert!(said.err.contains("there is no folder"), "{}", said.err);
+    let output = one.mcprl(&["cache", "push"]);
+    assert_eq!(output.code, Some(1), "{}", output.err);
+    assert!(
+        output.err.contains("pushed 0 results") && output.err.contains("3 still queued"),
+        "{}",
+        output.err
+    );
+    assert!(output.err.contains("there is no folder"), "{}", output.err);
     shared.mount();
-    let said = one.mcprl(&["cache", "push"]);
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    assert!(said.err.contains("gave 3 results") && !said.err.contains("wait"), "{}", said.err);
-    assert_eq!(shared.worked_elsewhere(), [""; 0]);
-    assert!(one.mcprl(&["cache", "push"]).err.contains("nothing waits"));
+    let output = one.mcprl(&["cache", "push"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert!(output.err.contains("pushed 3 results") && !output.err.contains("queued"), "{}", output.err);
+    assert_eq!(shared.ran_elsewhere(), [""; 0]);
+    assert!(one.mcprl(&["cache", "push"]).err.contains("no results are queued"));
 }
 
 #[test]
-fn all_of_a_cache_is_given_to_one_that_is_named() {
+fn a_whole_cache_is_pushed_to_a_named_remote() {
     let shared = Shared::new();
     let one = shared.machine();
     one.run(&["--set", "cache.remote="]);
-    let said = one.mcprl(&["cache", "push", "--all"]);
-    assert_eq!(said.code, Some(2));
-    assert!(said.err.contains("no shared cache is known here"), "{}", said.err);
+    let output = one.mcprl(&["cache", "push", "--all"]);
+    assert_eq!(output.code, Some(2));
+    assert!(output.err.contains("no shared cache is known here"), "{}", output.err);
     let root = shared.root();
     let to = ["cache", "push", "--all", "--to", root.to_str().unwrap()];
-    assert!(one.mcprl(&to).err.contains("gave 3 results"));
-    assert!(one.mcprl(&to).err.contains("gave 0 results (0 B)"), "they are there");
+    assert!(one.mcprl(&to).err.contains("pushed 3 results"));
+    assert!(one.mcprl(&to).err.contains("pushed 0 results (0 B)"), "they are there");
     let two = shared.machine();
     two.run(&[]);
-    assert_eq!(two.worked(), [""; 0]);
+    assert_eq!(two.ran(), [""; 0]);
 }
 
 #[test]
-fn what_a_kill_kept_from_being_given_the_next_run_gives() {
+fn results_that_a_killed_run_did_not_push_are_pushed_by_the_next() {
     let shared = Shared::new();
     let one = shared.machine();
     let died = one.command(&["run", "run.toml"]).env("MCPRL_FAILPOINT", "push::stored:1").output().unwrap();
@@ -285,11 +289,11 @@ fn what_a_kill_kept_from_being_given_the_next_run_gives() {
     one.run(&[]);
     let two = shared.machine();
     two.run(&[]);
-    assert_eq!(two.worked(), [""; 0], "all three are there");
+    assert_eq!(two.ran(), [""; 0], "all three are there");
 }
 
 #[test]
-fn a_removed_result_no_longer_waits() {
+fn a_removed_result_is_no_longer_queued() {
     let (shared, one) = away();
     for record in std::fs::read_dir(one.path("cache/ac")).unwrap().map(|item| item.unwrap().path()) {
         if record.is_file() {
@@ -297,12 +301,12 @@ fn a_removed_result_no_longer_waits() {
         }
     }
     shared.mount();
-    let said = one.mcprl(&["cache", "push"]);
-    assert!(said.err.contains("gave 0 results") && !said.err.contains("wait"), "{}", said.err);
+    let output = one.mcprl(&["cache", "push"]);
+    assert!(output.err.contains("pushed 0 results") && !output.err.contains("queued"), "{}", output.err);
 }
 
 #[test]
-fn a_remote_that_may_only_be_read_is_warned_of_once_and_read() {
+fn a_read_only_remote_is_reported_once_and_read() {
     let shared = Shared::new();
     let (one, two) = (shared.machine(), shared.machine());
     one.run(&[]);
@@ -318,19 +322,19 @@ fn a_remote_that_may_only_be_read_is_warned_of_once_and_read() {
     }
     let mut command = std::process::Command::new("unshare");
     command.args(["-rm", "sh", "-c", &script, env!("CARGO_BIN_EXE_mcprl")]);
-    let said = common::said(command.current_dir(two.path(".")).env("TOY_LOG", two.path("log")));
-    if said.code == Some(77) {
+    let output = common::output(command.current_dir(two.path(".")).env("TOY_LOG", two.path("log")));
+    if output.code == Some(77) {
         return;
     }
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    let problems = remote_events(&said);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    let problems = remote_events(&output);
     assert_eq!(problems.len(), 1, "{problems:?}");
-    assert!(problems[0].contains("refuses") && problems[0].contains("push = false"), "{problems:?}");
-    assert_eq!(two.worked(), ["end", "middle"]);
+    assert!(problems[0].contains("denies access") && problems[0].contains("push = false"), "{problems:?}");
+    assert_eq!(two.ran(), ["end", "middle"]);
 }
 
 #[test]
-fn machines_that_work_the_same_at_once_are_told_where_they_differ() {
+fn machines_that_run_the_same_stage_get_a_report_of_differing_outputs() {
     let shared = Shared::new();
     let draw = format!(
         "name = \"toy\"\n[cache]\nremote = \"{}\"\n[stages.draw]\nkind = \"draw\"\n[stages.end]\nkind = \"step\"\nfrom = \"draw\"\n",
@@ -344,30 +348,30 @@ fn machines_that_work_the_same_at_once_are_told_where_they_differ() {
         let note = script.lines().next().unwrap().to_owned();
         machine.write("stages/draw/run.sh", &format!("{note}\n{slow}\n"));
     }
-    let said = std::thread::scope(|scope| {
+    let output = std::thread::scope(|scope| {
         let runs = [&one, &two].map(|machine| scope.spawn(|| machine.run(&["--json"])));
         runs.map(|run| run.join().unwrap())
     });
-    let differs = said.iter().filter(|said| said.out.contains("\"event\":\"differs\"")).count();
-    assert_eq!(differs, 1, "{}\n{}", said[0].out, said[1].out);
+    let differs = output.iter().filter(|output| output.out.contains("\"event\":\"differs\"")).count();
+    assert_eq!(differs, 1, "{}\n{}", output[0].out, output[1].out);
     // The first one stands on both, and in what follows from it.
     assert_eq!(one.result("draw/number.txt"), two.result("draw/number.txt"));
     assert_eq!(one.result("end/number.txt"), two.result("end/number.txt"));
 }
 
 #[test]
-fn killed_while_it_gives_or_takes_it_leaves_nothing_half_done() {
+fn killed_during_transfers_a_run_leaves_nothing_half_done() {
     for place in ["push::torn:1", "push::torn:4", "push::stored:1", "push::stored:3"] {
         let shared = Shared::new();
         let (one, two) = (shared.machine(), shared.machine());
         let died = one.command(&["run", "run.toml"]).env("MCPRL_FAILPOINT", place).output().unwrap();
         assert_eq!(died.status.code(), None, "{place}");
-        let said = two.run(&["--json"]);
-        assert_eq!(remote_events(&said), [""; 0], "{place}");
+        let output = two.run(&["--json"]);
+        assert_eq!(remote_events(&output), [""; 0], "{place}");
         assert_eq!(two.result("end/number.txt"), "3");
-        one.worked();
+        one.ran();
         one.run(&[]);
-        assert!(!one.worked().contains(&"start".to_owned()), "{place}: finished work was done again");
+        assert!(!one.ran().contains(&"start".to_owned()), "{place}: finished work was done again");
     }
     let shared = Shared::new();
     let (one, two) = (shared.machine(), shared.machine());
@@ -378,12 +382,12 @@ fn killed_while_it_gives_or_takes_it_leaves_nothing_half_done() {
         assert_eq!(died.status.code(), None);
     }
     two.run(&[]);
-    assert_eq!(two.worked(), [""; 0]);
+    assert_eq!(two.ran(), [""; 0]);
     assert_eq!(two.mcprl(&["cache", "verify"]).code, Some(0));
 }
 
 #[test]
-fn a_program_that_is_missing_here_hinders_no_run_that_takes_its_result_from_there() {
+fn a_program_missing_here_does_not_block_a_fetched_result() {
     use std::os::unix::fs::PermissionsExt;
     let shared = Shared::new();
     let run_file = CHAIN.replace("REMOTE", shared.root().to_str().unwrap()).replace("\"step\"", "\"tool\"");
@@ -398,44 +402,48 @@ fn a_program_that_is_missing_here_hinders_no_run_that_takes_its_result_from_ther
     one.write("bin/shell-of-one", "#!/bin/sh\nexec sh -e \"$@\"\n");
     std::fs::set_permissions(one.path("bin/shell-of-one"), PermissionsExt::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", one.path("bin").display(), std::env::var("PATH").unwrap());
-    let said = common::said(one.command(&["run", "run.toml"]).env("PATH", path));
-    assert_eq!(said.code, Some(0), "{}", said.err);
+    let output = common::output(one.command(&["run", "run.toml"]).env("PATH", path));
+    assert_eq!(output.code, Some(0), "{}", output.err);
     // Worked anew with the same bytes, so that what follows is there.
     two.run(&["--set", "stages.start.cache=refresh"]);
-    assert_eq!(two.worked(), ["start"]);
+    assert_eq!(two.ran(), ["start"]);
     assert_eq!(two.result("end/number.txt"), "2");
-    // Where nothing can be taken over, it is said before anything is worked.
+    // If nothing can be fetched, it is reported before anything runs.
     let refused = alone.mcprl(&["run", "run.toml", "--set", "cache.remote="]);
-    assert_eq!((refused.code, alone.worked().len()), (Some(2), 0), "{}", refused.err);
+    assert_eq!((refused.code, alone.ran().len()), (Some(2), 0), "{}", refused.err);
 }
 
 #[test]
-fn a_wrong_remote_is_shown_where_it_stands() {
+fn an_invalid_remote_is_reported_with_its_place() {
     let shared = Shared::new();
     let one = shared.machine();
     for (remote, word) in [("gs://bucket/x", "its kind is unknown"), ("file://host/x", "names no host")] {
         one.write("run.toml", &CHAIN.replace("REMOTE", remote));
-        let said = one.mcprl(&["plan", "run.toml"]);
-        assert_eq!(said.code, Some(2), "{remote}");
-        assert!(said.err.contains(word) && said.err.contains("run.toml:5"), "{}", said.err);
+        let output = one.mcprl(&["plan", "run.toml"]);
+        assert_eq!(output.code, Some(2), "{remote}");
+        assert!(output.err.contains(word) && output.err.contains("run.toml:5"), "{}", output.err);
     }
     one.write("run.toml", &CHAIN.replace("remote = \"REMOTE\"", "remot = \"x\"\npush = 3"));
-    let said = one.mcprl(&["plan", "run.toml"]);
+    let output = one.mcprl(&["plan", "run.toml"]);
     assert!(
-        said.err.contains("did you mean `remote`?") && said.err.contains("should be a boolean"),
+        output.err.contains("did you mean `remote`?") && output.err.contains("should be a boolean"),
         "{}",
-        said.err
+        output.err
     );
 }
 
 #[cfg(not(feature = "s3"))]
 #[test]
-fn a_build_without_s3_says_so_and_the_way_out() {
+fn a_build_without_s3_reports_it_with_a_hint() {
     let one = Project::new(&CHAIN.replace("REMOTE", "s3://bucket/x"));
-    let said = one.mcprl(&["run", "run.toml"]);
-    assert_eq!(said.code, Some(2));
-    assert!(said.err.contains("this build does not speak S3"), "{}", said.err);
-    assert!(said.err.contains("--features s3") && said.err.contains("--set cache.remote="), "{}", said.err);
+    let output = one.mcprl(&["run", "run.toml"]);
+    assert_eq!(output.code, Some(2));
+    assert!(output.err.contains("this build does not support S3"), "{}", output.err);
+    assert!(
+        output.err.contains("--features s3") && output.err.contains("--set cache.remote="),
+        "{}",
+        output.err
+    );
     one.run(&["--set", "cache.remote="]);
 }
 
@@ -452,50 +460,50 @@ mod s3 {
         Project::new(&CHAIN.replace("REMOTE", &format!("s3://{}/{prefix}", bucket())))
     }
 
-    fn run(project: &Project, environment: &[(&str, &str)]) -> Said {
+    fn run(project: &Project, environment: &[(&str, &str)]) -> CommandOutput {
         let mut command = project.command(&["run", "run.toml", "--json"]);
-        common::said(command.envs(environment.iter().copied()))
+        common::output(command.envs(environment.iter().copied()))
     }
 
     #[test]
     #[ignore = "needs the server of tests/reference/s3.sh"]
-    fn what_one_machine_worked_another_takes_from_the_bucket() {
+    fn results_of_one_machine_are_fetched_from_the_bucket() {
         let (one, two) = (machine("both"), machine("both"));
         let first = run(&one, &[]);
         assert_eq!((first.code, remote_events(&first).len()), (Some(0), 0), "{}{}", first.out, first.err);
         assert!(first.out.contains("\"pushed\":3"), "{}", first.out);
         let second = run(&two, &[]);
         assert!(second.out.contains("\"fetched\":3"), "{}", second.out);
-        assert_eq!(two.worked(), [""; 0]);
+        assert_eq!(two.ran(), [""; 0]);
         assert_eq!(two.result("end/number.txt"), "3");
     }
 
     #[test]
     #[ignore = "needs the server of tests/reference/s3.sh"]
-    fn a_server_that_is_down_is_warned_of_once_and_soon() {
+    fn an_unreachable_s3_server_is_reported_once_and_soon() {
         let one = machine("down");
         let began = std::time::Instant::now();
-        let said = run(&one, &[("AWS_ENDPOINT_URL", "http://127.0.0.1:9")]);
-        let problems = remote_events(&said);
-        assert_eq!((said.code, problems.len()), (Some(0), 1), "{}{}", said.out, said.err);
+        let output = run(&one, &[("AWS_ENDPOINT_URL", "http://127.0.0.1:9")]);
+        let problems = remote_events(&output);
+        assert_eq!((output.code, problems.len()), (Some(0), 1), "{}{}", output.out, output.err);
         assert!(problems[0].contains("cannot be reached"), "{problems:?}");
         assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
-        assert_eq!(one.worked(), ["end", "middle", "start"]);
+        assert_eq!(one.ran(), ["end", "middle", "start"]);
     }
 
     #[test]
     #[ignore = "needs the server of tests/reference/s3.sh"]
-    fn a_bucket_that_is_not_there_is_warned_of_once() {
+    fn a_missing_bucket_is_reported_once() {
         let one = Project::new(&CHAIN.replace("REMOTE", "s3://there-is-no-such-bucket/x"));
-        let said = run(&one, &[]);
-        let problems = remote_events(&said);
-        assert_eq!((said.code, problems.len()), (Some(0), 1), "{}{}", said.out, said.err);
+        let output = run(&one, &[]);
+        let problems = remote_events(&output);
+        assert_eq!((output.code, problems.len()), (Some(0), 1), "{}{}", output.out, output.err);
         assert!(problems[0].contains("no such bucket"), "{problems:?}");
     }
 
     #[test]
     #[ignore = "needs the server of tests/reference/s3.sh"]
-    fn without_permission_it_is_said_once_and_no_key_is_told() {
+    fn missing_permission_is_reported_once_without_any_key() {
         let one = machine("denied");
         let locked =
             std::env::var("MCPRL_TEST_S3_LOCKED").expect("tests/reference/s3.sh sets the locked server");
@@ -504,17 +512,17 @@ mod s3 {
             ("AWS_ACCESS_KEY_ID", "AKIASECRETNAME000000"),
             ("AWS_SECRET_ACCESS_KEY", "verysecretvalue0123456789"),
         ];
-        let said = run(&one, &keys);
-        let problems = remote_events(&said);
-        assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+        let output = run(&one, &keys);
+        let problems = remote_events(&output);
+        assert_eq!(output.code, Some(0), "{}{}", output.out, output.err);
         assert!(!problems.is_empty() && problems.len() <= 2, "{problems:?}");
-        assert!(problems[0].contains("refuses"), "{problems:?}");
-        assert_tells_nothing(&one, &said, &["AKIASECRETNAME000000", "verysecretvalue0123456789"]);
+        assert!(problems[0].contains("denies access"), "{problems:?}");
+        assert_tells_nothing(&one, &output, &["AKIASECRETNAME000000", "verysecretvalue0123456789"]);
     }
 
-    /// Neither what is said, nor a journal, record or artifact.
-    fn assert_tells_nothing(project: &Project, said: &Said, secrets: &[&str]) {
-        let mut texts = vec![said.out.clone(), said.err.clone()];
+    /// Checks the output, journals, records and artifacts.
+    fn assert_tells_nothing(project: &Project, output: &CommandOutput, secrets: &[&str]) {
+        let mut texts = vec![output.out.clone(), output.err.clone()];
         let mut open = vec![project.path("cache")];
         while let Some(folder) = open.pop() {
             for item in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
@@ -530,7 +538,7 @@ mod s3 {
             }
         }
         for secret in secrets {
-            assert!(texts.iter().all(|text| !text.contains(secret)), "{secret} is told");
+            assert!(texts.iter().all(|text| !text.contains(secret)), "{secret} is printed");
         }
     }
 }

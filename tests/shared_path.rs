@@ -77,7 +77,7 @@ fn lease(project: &Project, stage: &str) -> (std::path::PathBuf, Value) {
 }
 
 #[test]
-fn what_one_host_works_on_another_waits_for() {
+fn a_host_waits_for_a_stage_that_another_runs() {
     if !hosts_can_be_played() {
         return;
     }
@@ -88,15 +88,15 @@ fn what_one_host_works_on_another_waits_for() {
     let (one, two) = (output(one), output(two));
     assert_eq!((one.0, two.0), (Some(0), Some(0)), "{}{}", one.1, two.1);
     assert!(two.1.contains("\"event\":\"waiting\""), "{}", two.1);
-    assert_eq!(project.worked(), ["file", "slow", "start"], "each stage once");
+    assert_eq!(project.ran(), ["file", "slow", "start"], "each stage once");
     // And a host that comes later reads none of it anew: seals hold for all.
     let three = output(on_host(&project, "three", &["run", "run.toml"]).spawn().unwrap());
-    assert!(three.1.contains("3 cached, 0 worked"), "{}", three.1);
+    assert!(three.1.contains("3 cached, 0 ran"), "{}", three.1);
     assert_eq!(project.mcprl(&["cache", "verify"]).code, Some(0));
 }
 
 #[test]
-fn each_host_remembers_for_itself_which_files_it_read() {
+fn each_host_has_its_own_list_of_file_digests() {
     if !hosts_can_be_played() {
         return;
     }
@@ -109,7 +109,7 @@ fn each_host_remembers_for_itself_which_files_it_read() {
 }
 
 #[test]
-fn one_that_was_taken_for_dead_does_not_publish_and_goes_on_with_what_the_other_has() {
+fn a_host_that_lost_its_lease_uses_the_other_result() {
     let project = project();
     let run =
         project.command(&["run", "run.toml"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -130,12 +130,12 @@ fn one_that_was_taken_for_dead_does_not_publish_and_goes_on_with_what_the_other_
     std::fs::remove_file(&other).unwrap();
     let (code, text) = output(run);
     assert_eq!(code, Some(0), "{text}");
-    assert_eq!(project.worked(), ["file", "slow", "slow", "start"]);
+    assert_eq!(project.ran(), ["file", "slow", "slow", "start"]);
     assert_eq!(project.result("slow/number.txt"), "5");
 }
 
 #[test]
-fn one_that_was_taken_for_dead_fails_by_nothing_the_other_does_and_takes_none_of_its_work_away() {
+fn a_host_that_lost_its_lease_neither_fails_nor_disturbs_the_other() {
     let project = project();
     let run =
         project.command(&["run", "run.toml"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -184,12 +184,12 @@ fn as_user(project: &Project, user: u32, arguments: &[&str]) -> Option<Command> 
 #[test]
 fn users_of_a_group_share_a_cache() {
     let project = project();
-    for (user, value, said) in [
-        (4001, 4, "0 cached, 3 worked"),
-        (4002, 4, "3 cached, 0 worked"),
+    for (user, value, expected) in [
+        (4001, 4, "0 cached, 3 ran"),
+        (4002, 4, "3 cached, 0 ran"),
         // What the other's `slow` wrote is what this `start` writes.
-        (4002, 5, "1 cached, 2 worked"),
-        (4001, 5, "3 cached, 0 worked"),
+        (4002, 5, "1 cached, 2 ran"),
+        (4001, 5, "3 cached, 0 ran"),
     ] {
         let value = format!("stages.start.value={value}");
         let Some(mut command) = as_user(&project, user, &["run", "run.toml", "--set", &value]) else {
@@ -197,7 +197,7 @@ fn users_of_a_group_share_a_cache() {
         };
         let (code, text) = output(command.spawn().unwrap());
         assert_eq!(code, Some(0), "{user}: {text}");
-        assert!(text.contains(said), "{user}: {text}");
+        assert!(text.contains(expected), "{user}: {text}");
     }
     for arguments in [&["cache", "verify"][..], &["cache", "gc", "--keep-last", "1", "--grace", "0s"]] {
         let Some(mut command) = as_user(&project, 4001, arguments) else { return };
@@ -207,7 +207,7 @@ fn users_of_a_group_share_a_cache() {
 }
 
 #[test]
-fn a_lease_that_may_not_be_read_is_somebodys() {
+fn an_unreadable_lease_counts_as_taken() {
     let project = project();
     let plan: Value = serde_json::from_str(&project.mcprl(&["plan", "run.toml", "--json"]).out).unwrap();
     let key = plan["nodes"][0]["key"].as_str().unwrap().to_owned();
@@ -234,7 +234,7 @@ fn a_lease_that_may_not_be_read_is_somebodys() {
 
 #[test]
 #[ignore = "more than a minute: that long a silent host is believed"]
-fn a_host_that_died_is_followed_by_another_after_a_minute() {
+fn another_host_takes_over_from_a_dead_one_after_a_minute() {
     if !hosts_can_be_played() {
         return;
     }

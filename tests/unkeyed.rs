@@ -9,62 +9,9 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use axum::{Json, Router, http::StatusCode, response::IntoResponse, routing::post};
 use common::Project;
 use mcprl::stage::Cards;
 use serde_json::{Value, json};
-
-const RUN: &str = r#"
-name = "unkeyed"
-seed = 3
-model = "llama"
-
-[server]
-command = ["{mcprl}", "demo-server", "sqlite"]
-state = "read-only"
-
-[stages.tools]
-kind = "discover"
-
-[stages.tasks]
-kind = "scenarios"
-tools = "tools"
-source = "file"
-file = "tasks.jsonl"
-
-[stages.rollout]
-kind = "rollout"
-policy = "base"
-tools = "tools"
-scenarios = "tasks.train"
-prompts = 4
-group_size = 3
-refill_waves = 1
-max_turns = 2
-max_turn_tokens = 6
-
-[stages.reward]
-kind = "judge"
-trajectories = "rollout"
-scenarios = "tasks.train"
-relative = 1.0
-model = "judge"
-base_url = "URL"
-
-[stages.update]
-kind = "grpo"
-policy = "base"
-trajectories = "rollout"
-rewards = "reward"
-
-[stages.exam]
-kind = "eval"
-policies = { base = "base", trained = "update" }
-tools = "tools"
-scenarios = "tasks.heldout"
-max_turns = 2
-max_turn_tokens = 6
-"#;
 
 /// Stage of the run, its kind, a parameter of it that is in no key, and another value than its default.
 const OTHERS: [(&str, &str, &str, &str); 7] = [
@@ -78,7 +25,7 @@ const OTHERS: [(&str, &str, &str, &str); 7] = [
 ];
 
 #[test]
-fn every_built_in_parameter_that_is_in_no_key_is_tried_here() {
+fn every_unkeyed_built_in_parameter_is_tested_here() {
     let cards = Cards::new(None);
     let mut unkeyed = Vec::new();
     for kind in cards.kinds() {
@@ -91,44 +38,39 @@ fn every_built_in_parameter_that_is_in_no_key_is_tried_here() {
     assert_eq!(unkeyed, tried);
 }
 
-/// A judge that scores by what an attempt says, and is busy the first time it is asked.
-async fn judge() -> String {
+/// Scores by the text of a trajectory, and is busy at the first request.
+fn scores(request: &Value) -> Option<Vec<Value>> {
     static BUSY: AtomicBool = AtomicBool::new(true);
-    let reply = |Json(body): Json<Value>| async move {
-        if BUSY.swap(false, Ordering::Relaxed) {
-            return StatusCode::SERVICE_UNAVAILABLE.into_response();
-        }
-        let question = body["messages"][0]["content"].as_str().unwrap().to_owned();
-        let score = |attempt: &str| {
-            let (id, said) = attempt.split_once('"').unwrap();
-            let said = said.split("</attempt>").next().unwrap();
-            json!({ "id": id, "score": f64::from(said.bytes().map(u32::from).sum::<u32>() % 11) / 10.0 })
-        };
-        let scores: Vec<Value> = question.split("<attempt id=\"").skip(1).map(score).collect();
-        let content = json!({ "scores": scores }).to_string();
-        Json(json!({ "choices": [{ "message": { "content": content } }] })).into_response()
+    if BUSY.swap(false, Ordering::Relaxed) {
+        return None;
+    }
+    let question = request["messages"][0]["content"].as_str().unwrap();
+    let score = |trajectory: &str| {
+        let (id, text) = trajectory.split_once('"').unwrap();
+        let text = text.split("</attempt>").next().unwrap();
+        json!({ "id": id, "score": f64::from(text.bytes().map(u32::from).sum::<u32>() % 11) / 10.0 })
     };
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/v1", listener.local_addr().unwrap());
-    let app = Router::new().route("/v1/chat/completions", post(reply));
-    tokio::spawn(async { axum::serve(listener, app).await });
-    url
+    Some(question.split("<attempt id=\"").skip(1).map(score).collect())
 }
 
 /// What the newest run's stages wrote, by stage and port.
 fn written(project: &Project) -> BTreeMap<String, Value> {
-    let run = project.runs().pop().unwrap();
-    let journal = project.read(format!("cache/runs/{run}/journal.jsonl"));
-    let moments = journal.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let ended = moments.filter(|moment| moment["event"] == "finished");
-    ended.map(|m| (m["node"].as_str().unwrap().to_owned(), m["came_to"]["outputs"].clone())).collect()
+    let finished = project.journal().into_iter().filter(|entry| entry["event"] == "finished");
+    let outputs = |entry: Value| {
+        assert!(entry["result"]["outputs"].is_object(), "{entry}");
+        (entry["node"].as_str().unwrap().to_owned(), entry["result"]["outputs"].clone())
+    };
+    finished.map(outputs).collect()
 }
 
 #[test]
-fn a_parameter_that_is_in_no_key_changes_no_byte() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let url = runtime.block_on(judge());
-    let project = Project::with_model(&RUN.replace("URL", &url));
+fn an_unkeyed_parameter_changes_no_byte() {
+    let judge = format!(
+        "kind = \"judge\"\nrelative = 1.0\nmodel = \"judge\"\nbase_url = \"{}\"",
+        common::judge(scores)
+    );
+    let run = common::training_run("prompts = 4\ngroup_size = 3\nrefill_waves = 1");
+    let project = Project::with_model(&run.replace("kind = \"judge\"", &judge));
     project.run(&[]);
     let before = written(&project);
     assert_eq!(before.len(), 7, "{before:?}");

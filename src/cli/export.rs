@@ -6,13 +6,13 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Outcome, place::Place, target::Target};
+use super::{Outcome, locations::Locations, target::Target};
 use crate::{
     chat::{Chat, TOOL_TEMPLATE},
     error::{Class, Diagnostic, Result},
     exec::{
-        folder,
-        history::{self, RunHistory, StageHistory, Stages, Standing},
+        RunState, folder,
+        history::{self, RunHistory, StageHistory, Stages},
     },
     hash::Digest,
     model::{ModelError, copy_adapter, copy_model, merge},
@@ -22,7 +22,7 @@ use crate::{
         card::ParamType,
         policy::{AdapterOf, PolicyError},
     },
-    store::{Condition, Store},
+    store::Store,
     ui::{OutputFormat, Printer},
 };
 
@@ -46,17 +46,17 @@ pub struct Export {
     #[arg(long, value_name = "NAME", conflicts_with = "merge")]
     base_name: Option<String>,
     #[command(flatten)]
-    place: Place,
+    locations: Locations,
 }
 
 #[derive(Debug, thiserror::Error)]
 enum ExportError {
-    #[error("there is neither a run nor a folder \"{0}\"")]
+    #[error("there is no run and no folder \"{0}\"")]
     NotThere(String),
-    #[error("{0} holds no policy")]
+    #[error("{0} contains no policy")]
     NoPolicy(String),
     #[error(
-        "run \"{run}\" has trained no policy yet: its newest is that of \"{stage}\", which it began with"
+        "run \"{run}\" has not trained a policy yet: its newest one is the initial policy of \"{stage}\""
     )]
     Untrained { run: String, stage: String },
     #[error("run \"{run}\" has written no policy yet")]
@@ -65,7 +65,7 @@ enum ExportError {
     Gone { link: PathBuf, run: String },
     #[error("{0} exists already")]
     Exists(PathBuf),
-    #[error("the model that {policy} sits on is not known here")]
+    #[error("the base model of {policy} is unknown")]
     NoBase { policy: PathBuf },
     #[error("cannot write {path}")]
     Write {
@@ -91,22 +91,22 @@ impl Diagnostic for ExportError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::NotThere(_) => {
-                "`mcprl runs` lists the runs in the cache; `--cache DIR` names another".into()
+                "`mcprl runs` lists the runs in the cache; `--cache DIR` uses another cache".into()
             }
             Self::NoPolicy(_) => "`model`, `adapter`, `warmup` and `grpo` stages write policies".into(),
             Self::Untrained { run, stage } => {
                 format!(
-                    "`mcprl resume {run}` goes on with the run; `mcprl export {run}/{stage}` writes that one"
+                    "continue the run with `mcprl resume {run}`, or export that policy with `mcprl export {run}/{stage}`"
                 )
             }
-            Self::NoneYet { run } => format!("`mcprl resume {run}` goes on with the run"),
+            Self::NoneYet { run } => format!("continue the run with `mcprl resume {run}`"),
             Self::Gone { run, .. } => {
-                format!("`mcprl resume {run}` makes it anew; `mcprl export {run}/STAGE` names another policy")
+                format!(
+                    "make it again with `mcprl resume {run}`, or export another policy with `mcprl export {run}/STAGE`"
+                )
             }
             Self::Exists(_) => "choose another `--out`, or remove it".into(),
-            Self::NoBase { .. } => {
-                "name it with `--base FOLDER`, or the cache it lies in with `--cache DIR`".into()
-            }
+            Self::NoBase { .. } => "name it with `--base FOLDER`, or its cache with `--cache DIR`".into(),
             Self::Write { .. } => return None,
         })
     }
@@ -185,7 +185,7 @@ impl Export {
         let notice = replaced.map(|(notice, _)| match (form, copied) {
             ("model", _) => format!("{notice}, and written as its chat_template.jinja"),
             (_, Some(_)) => format!("{notice}, and written as {BASE}/chat_template.jinja"),
-            _ => format!("{notice}; `--merge` writes it beside the model"),
+            _ => format!("{notice}; `--merge` writes it with the model"),
         });
         match printer.format {
             OutputFormat::Json => {
@@ -217,9 +217,9 @@ impl Export {
             let inner = folder.join("policy");
             let found = [folder.to_owned(), inner].into_iter().find(|folder| folder::is_policy(folder));
             let folder = found.ok_or_else(|| ExportError::NoPolicy(self.policy.clone()))?;
-            return Ok(Found { store: self.place.store(None)?, folder, of: None });
+            return Ok(Found { store: self.locations.store(None)?, folder, of: None });
         }
-        let Target { store, run, part } = Target::new(&self.place, &self.policy)?;
+        let Target { store, run, part } = Target::new(&self.locations, &self.policy)?;
         let run = folder::named(&store, &run);
         if run.is_empty() || !store.runs().join(&run).is_dir() {
             return Err(ExportError::NotThere(self.policy.clone()).into());
@@ -239,7 +239,7 @@ impl Export {
             policies.retain(|policy| policy.strip_prefix(&path).is_ok_and(|inner| means(&named, inner)));
         }
         let none = || match part {
-            None if run.standing != Standing::Finished => ExportError::NoneYet { run: id.to_owned() },
+            None if run.state != RunState::Finished => ExportError::NoneYet { run: id.to_owned() },
             _ => ExportError::NoPolicy(self.policy.clone()),
         };
         let folder = policies.pop().ok_or_else(none)?;
@@ -248,7 +248,7 @@ impl Export {
             return Err(ExportError::Gone { link: folder, run: id.to_owned() }.into());
         }
         let writer = folder.strip_prefix(&path).ok().and_then(Path::to_str).and_then(|at| run.node(at).ok());
-        if let Some(node) = writer.filter(|_| part.is_none() && run.standing != Standing::Finished)
+        if let Some(node) = writer.filter(|_| part.is_none() && run.state != RunState::Finished)
             && is_start(&store, &Stages::new(&store, &run).stage(node))
         {
             let (run, stage) = (run.id.clone(), node.id.clone());
@@ -269,12 +269,8 @@ impl Export {
             Ok(text) => {
                 let of: AdapterOf = serde_json::from_slice(&text)
                     .map_err(|source| PolicyError::NoBase { path: marker, source })?;
-                match store.inspect(&of.base) {
-                    Condition::Sealed | Condition::Unsealed => {
-                        Some((store.artifact(&of.base), Some(of.base)))
-                    }
-                    Condition::Absent | Condition::Damaged(_) => None,
-                }
+                let is_here = store.inspect(&of.base).is_intact();
+                is_here.then(|| (store.artifact(&of.base), Some(of.base)))
             }
             Err(_) => None,
         };
@@ -333,8 +329,7 @@ impl BaseName {
         let base = format!("its base model is {name}{revision}, as adapter_config.json says");
         match copied {
             true => format!(
-                "{base}\nthat is a copy of the model this run was given or made; where {} is moved, or the model is \
-                 published, name it with `--base-name`",
+                "{base}\nthis is a copy of the model; if you move {} or publish the model, set its name with `--base-name`",
                 out.display()
             ),
             false => base,
@@ -344,9 +339,9 @@ impl BaseName {
 
 /// Describes the policy's run and stage.
 fn source_text(run: &RunHistory, stage: &str) -> String {
-    match run.standing {
-        Standing::Finished => format!("it is that of {stage}, in run {}", run.id),
-        _ => format!("it is that of {stage}, the newest in run {}, which has not come to its end", run.id),
+    match run.state {
+        RunState::Finished => format!("policy of {stage} in run {}", run.id),
+        _ => format!("newest policy of run {}, which has not finished: {stage}", run.id),
     }
 }
 
@@ -394,8 +389,8 @@ fn origin(store: &Store, model: &Digest) -> Option<Origin> {
         // The key has a folder's content; the run file has its path.
         None => {
             let spec = history::spec(store, record.run.as_deref()?)?;
-            let folder = history::asked(&spec, &["stages", &record.stage, &from])
-                .or_else(|| history::asked(&spec, &["model"]))?;
+            let folder = history::setting(&spec, &["stages", &record.stage, &from])
+                .or_else(|| history::setting(&spec, &["model"]))?;
             let folder = spec.file.parent().unwrap_or(Path::new("")).join(folder);
             folder.join("config.json").is_file().then_some(Origin::Folder(folder))
         }

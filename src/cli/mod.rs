@@ -3,7 +3,6 @@
 //! Exit codes: 0 success, 1 the operation failed, 2 the command line or a file it names is wrong, 130
 //! interrupted.
 
-mod asked;
 mod bench;
 mod cache;
 mod completions;
@@ -12,9 +11,10 @@ mod demo_server;
 mod doctor;
 mod export;
 mod init;
-mod place;
+mod locations;
 mod plan;
 mod run;
+mod run_args;
 mod runs;
 mod schema;
 mod server;
@@ -136,7 +136,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the system gives no threads or files to wait with")]
+#[error("cannot start the async runtime")]
 struct NoRuntime(#[source] std::io::Error);
 
 impl Diagnostic for NoRuntime {

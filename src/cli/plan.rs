@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Outcome, asked::Asked};
+use super::{Outcome, run_args::RunArgs};
 use crate::{
     error::Result,
     plan::{self, PlanError, PlanReport, Source},
@@ -13,16 +13,16 @@ use crate::{
 #[derive(Args)]
 pub struct Plan {
     #[command(flatten)]
-    asked: Asked,
+    args: RunArgs,
 }
 
 impl Plan {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let Asked { file, resample, place, .. } = &self.asked;
+        let RunArgs { file, resample, locations, .. } = &self.args;
         let source = Source::read(file)?;
-        let store = place.store(Some(file))?;
+        let store = locations.store(Some(file))?;
         let files = FileDigests::load(&store);
-        let plan = plan::Plan::new(&source, &self.asked.overrides(), &place.cards(Some(file)), &files)?;
+        let plan = plan::Plan::new(&source, &self.args.overrides(), &locations.cards(Some(file)), &files)?;
         let report = PlanReport::new(&plan, &store, &plan.resampled(resample)?)?;
         match printer.format {
             OutputFormat::Json => printer.json(&report),

@@ -1,7 +1,7 @@
 //! `mcprl run` and `mcprl resume`.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
@@ -13,15 +13,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Outcome,
-    asked::Asked,
-    place::{self, Place},
+    locations::{self, Locations},
+    run_args::RunArgs,
 };
 use crate::{
     data::{self, VerdictRow},
     error::Result,
-    exec::{self, Ended, Request, RunFolder, RunSpec, Summary, folder},
-    plan::{Node, Plan, Source, stage_name},
-    stage::{Cards, card::Port},
+    exec::{self, Request, RunFolder, RunSpec, StageOutcome, Summary, folder},
+    plan::{Plan, Source, stage_name},
+    stage::Cards,
     store::{FileDigests, Store},
     ui::{OutputFormat, Printer, RunView, closing_text, verdict_text},
 };
@@ -29,7 +29,7 @@ use crate::{
 #[derive(Args)]
 pub struct Run {
     #[command(flatten)]
-    asked: Asked,
+    args: RunArgs,
     /// After a failure, run all stages that do not depend on the failed one; by default no new stage starts.
     #[arg(long)]
     keep_going: bool,
@@ -45,41 +45,41 @@ pub struct Resume {
     #[arg(long)]
     keep_going: bool,
     #[command(flatten)]
-    place: Place,
+    locations: Locations,
 }
 
 impl Run {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let overrides = self.asked.overrides();
-        let Asked { file, resample, place, .. } = self.asked;
+        let overrides = self.args.overrides();
+        let RunArgs { file, resample, locations, .. } = self.args;
         let source = Source::read(&file)?;
-        let store = place.store(Some(&file))?;
+        let store = locations.store(Some(&file))?;
         let spec = RunSpec {
-            stages: place.stages(Some(&file)),
+            stages: locations.stages(Some(&file)),
             file: std::path::absolute(&file).unwrap_or(file),
             resample,
             keep_going: self.keep_going,
             overrides,
             text: source.text().to_owned(),
         };
-        start(printer, store, &source, &spec, Begin::Anew)
+        start(printer, store, &source, &spec, Begin::New)
     }
 }
 
 impl Resume {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let store = self.place.store(None)?;
+        let store = self.locations.store(None)?;
         let (folder, mut spec) = RunFolder::open(&store, &self.id)?;
-        spec.stages = self.place.given_stages().or(spec.stages);
+        spec.stages = self.locations.given_stages().or(spec.stages);
         spec.keep_going |= self.keep_going;
         let source = Source::parse(&spec.file, spec.text.clone())?;
-        start(printer, store, &source, &spec, Begin::Again(folder))
+        start(printer, store, &source, &spec, Begin::Resumed(folder))
     }
 }
 
 enum Begin {
-    Anew,
-    Again(RunFolder),
+    New,
+    Resumed(RunFolder),
 }
 
 /// Plans and runs. Creates a new run's folder only after planning, so that an invalid run file leaves none
@@ -90,7 +90,7 @@ fn start(printer: Printer, store: Store, source: &Source, spec: &RunSpec, begin:
     let planned = Plan::new(source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)
         .and_then(|plan| Ok((plan.resampled(&spec.resample)?, plan)));
     let (resample, plan) = match (planned, &begin) {
-        (Err(refused), Begin::Again(folder)) => {
+        (Err(refused), Begin::Resumed(folder)) => {
             folder.refused()?;
             return Err(refused);
         }
@@ -98,23 +98,21 @@ fn start(printer: Printer, store: Store, source: &Source, spec: &RunSpec, begin:
     };
     let listener = Arc::new(RunView::new(printer, &plan));
     let folder = match begin {
-        Begin::Again(folder) => folder,
-        Begin::Anew => {
-            if let Some(standing) = exec::standing(&plan, &store, &resample)? {
-                let ending = Ending::of(&plan, &store, &standing.id, &standing.path, began);
+        Begin::Resumed(folder) => folder,
+        Begin::New => {
+            if let Some(run) = exec::up_to_date(&plan, &store, &resample)? {
                 // Saves new digests of outside files; without them the next run reads the files again.
                 _ = files.save(&store);
-                let mut summary = standing.tell(&plan, &*listener);
-                summary.traffic = exec::hand_on_alone(&plan, &store)?;
+                let mut summary = run.report(&*listener);
+                summary.traffic = exec::push_queued(&plan, &store)?;
                 listener.flush();
-                return Ok(ending.tell(printer, &summary));
+                return Ok(Ending::new(&plan, &store, &run.id, &run.path, began).report(printer, &summary));
             }
             store.prepare()?;
             RunFolder::create(&store, &plan.name, spec)?
         }
     };
-    let ending = Ending::of(&plan, &store, &folder.id, &folder.path, began);
-    let cancel = CancellationToken::new();
+    let ending = Ending::new(&plan, &store, &folder.id, &folder.path, began);
     let summary = exec::run(Request {
         keep_going: spec.keep_going,
         plan,
@@ -123,11 +121,10 @@ fn start(printer: Printer, store: Store, source: &Source, spec: &RunSpec, begin:
         folder,
         resample,
         listener: listener.clone(),
-        cancel,
+        cancel: CancellationToken::new(),
     });
     listener.flush();
-    let summary = summary?;
-    Ok(ending.tell(printer, &summary))
+    Ok(ending.report(printer, &summary?))
 }
 
 /// The report at the end of a run.
@@ -135,58 +132,55 @@ struct Ending {
     began: Instant,
     id: String,
     path: PathBuf,
-    shown: Shown,
-    resume: String,
-    /// For each stage with a verdict, the command that shows all of its tables.
-    pages: BTreeMap<String, String>,
+    /// The option that names the cache, if it is needed.
+    cache: String,
+    artifacts: Vec<Artifact>,
+}
+
+/// An output of a stage outside loops, or a policy of a loop.
+struct Artifact {
+    node: String,
+    port: String,
+    artifact: String,
+    /// The link in the run's folder.
+    link: PathBuf,
 }
 
 impl Ending {
-    fn of(plan: &Plan, store: &Store, id: &str, path: &Path, began: Instant) -> Self {
-        let shown = Shown::of(plan, path);
-        let page = |node: &String| (node.clone(), place::command(store, &format!("show {id}/{node}")));
-        let pages = shown.ports.iter().filter(|(_, _, artifact, _)| artifact == "verdict");
-        let pages = pages.map(|(node, ..)| page(node)).collect();
-        Self {
-            began,
-            id: id.to_owned(),
-            path: path.to_owned(),
-            shown,
-            resume: place::command(store, &format!("resume {id}")),
-            pages,
+    fn new(plan: &Plan, store: &Store, id: &str, path: &Path, began: Instant) -> Self {
+        let mut artifacts = Vec::new();
+        for node in plan.order().iter().map(|index| plan.node(*index)) {
+            for (name, port) in &node.stage.card.outputs {
+                let Some(inner) = folder::inner_path(node, name) else { continue };
+                if node.turn.is_none() || port.artifact == "policy" {
+                    let (node, artifact) = (node.id.clone(), port.artifact.clone());
+                    artifacts.push(Artifact { node, port: name.clone(), artifact, link: path.join(inner) });
+                }
+            }
         }
+        let cache = locations::cache_option(store);
+        Self { began, id: id.to_owned(), path: path.to_owned(), cache, artifacts }
     }
 
-    fn tell(&self, printer: Printer, summary: &Summary) -> Outcome {
-        let Self { began, id, path, shown, resume, pages } = self;
+    fn report(&self, printer: Printer, summary: &Summary) -> Outcome {
         for failure in &summary.failures {
             printer.error(failure);
         }
-        let artifacts = shown.artifacts(summary);
+        let done = |id: &String| {
+            let found = summary.nodes.iter().find(|(node, _)| node == id);
+            found.is_some_and(|(_, outcome)| matches!(outcome, StageOutcome::Cached | StageOutcome::Ran))
+        };
+        let written: Vec<&Artifact> = self.artifacts.iter().filter(|artifact| done(&artifact.node)).collect();
+        // A later iteration replaces an earlier one.
+        let paths: BTreeMap<String, &PathBuf> = written
+            .iter()
+            .map(|Artifact { node, port, link, .. }| {
+                (format!("{}.{port}", stage_name(node).replace('/', ".")), link)
+            })
+            .collect();
         match printer.format {
-            OutputFormat::Json => printer.data(&ended_json(summary, id, *began, &artifacts).to_string()),
-            OutputFormat::Human => {
-                for text in shown.reports(summary) {
-                    printer.data(&text);
-                }
-                let line =
-                    |(name, artifact): (&String, &PathBuf)| format!("{name:<24} {}\n", artifact.display());
-                let text: String = artifacts.iter().map(line).collect();
-                let closing = text + &closing_text(summary, path, resume, began.elapsed().as_secs_f64());
-                // The last lines on the screen are the failures or else the verdict.
-                let failed = summary.interrupted || !summary.failures.is_empty();
-                if !failed {
-                    printer.say(&closing);
-                }
-                for (node, verdict) in shown.verdicts(summary) {
-                    let page = pages.get(node).map(|page| format!("{node} by family and tool: {page}\n"));
-                    printer.say(&page.unwrap_or_default());
-                    printer.data(&verdict);
-                }
-                if failed {
-                    printer.say(&closing);
-                }
-            }
+            OutputFormat::Json => printer.data(&self.json(summary, &paths).to_string()),
+            OutputFormat::Human => self.print(printer, summary, &written, &paths),
         }
         match () {
             () if summary.interrupted => Outcome::Interrupted,
@@ -194,102 +188,60 @@ impl Ending {
             () => Outcome::Failed,
         }
     }
-}
 
-/// The artifacts to show after a run: those of stages outside loops, and the newest policy of each loop.
-struct Shown {
-    /// Node, port, type and the link in the run's folder.
-    ports: Vec<(String, String, String, PathBuf)>,
-    /// The same for policies in loops, in order.
-    policies: Vec<(String, String, String, PathBuf)>,
-}
-
-impl Shown {
-    fn of(plan: &Plan, run: &Path) -> Self {
-        let of = |node: &Node| {
-            let port = |(name, port): (&String, &Port)| {
-                let link = run.join(folder::inner_path(node, name)?);
-                Some((node.id.clone(), name.clone(), port.artifact.clone(), link))
-            };
-            node.stage.card.outputs.iter().filter_map(port).collect::<Vec<_>>()
-        };
-        let nodes = || plan.order().iter().map(|index| plan.node(*index));
-        let mut policies: Vec<_> = nodes().filter(|node| node.iteration.is_some()).flat_map(of).collect();
-        policies.retain(|(_, _, artifact, _)| artifact == "policy");
-        Self { ports: nodes().filter(|node| node.iteration.is_none()).flat_map(of).collect(), policies }
-    }
-
-    fn there<'s>(
-        ports: &'s [(String, String, String, PathBuf)],
+    fn print(
+        &self,
+        printer: Printer,
         summary: &Summary,
-    ) -> impl Iterator<Item = &'s (String, String, String, PathBuf)> {
-        let done: BTreeSet<&str> = summary
-            .nodes
-            .iter()
-            .filter(|(_, ended)| matches!(ended, Ended::Cached | Ended::Ran))
-            .map(|(id, _)| id.as_str())
-            .collect();
-        ports.iter().filter(move |(node, ..)| done.contains(node.as_str()))
-    }
-
-    fn artifacts(&self, summary: &Summary) -> BTreeMap<String, PathBuf> {
-        let mut artifacts: BTreeMap<_, _> = Self::there(&self.ports, summary)
-            .map(|(node, port, _, link)| (format!("{node}.{port}"), link.clone()))
-            .collect();
-        for (node, port, _, link) in Self::there(&self.policies, summary) {
-            // A later iteration replaces an earlier one.
-            artifacts.insert(format!("{}.{port}", stage_name(node).replace('/', ".")), link.clone());
+        written: &[&Artifact],
+        paths: &BTreeMap<String, &PathBuf>,
+    ) {
+        let Self { id, cache, .. } = self;
+        let of_type = |name: &'static str| written.iter().filter(move |written| written.artifact == name);
+        // `mcprl show` prints the report of a verdict.
+        let has_verdict = |node: &String| of_type("verdict").any(|verdict| verdict.node == *node);
+        for report in of_type("report").filter(|report| !has_verdict(&report.node)) {
+            if let Ok(text) = std::fs::read_to_string(&report.link) {
+                printer.data(&text);
+            }
         }
-        artifacts
+        let line = |(name, path): (&String, &&PathBuf)| format!("{name:<24} {}\n", path.display());
+        let mut closing: String = paths.iter().map(line).collect();
+        let resume = format!("mcprl resume {id}{cache}");
+        closing += &closing_text(summary, &self.path, &resume, self.began.elapsed().as_secs_f64());
+        // The last lines on the screen are the failures or else the verdict.
+        let failed = summary.interrupted || !summary.failures.is_empty();
+        if !failed {
+            printer.say(&closing);
+        }
+        for Artifact { node, link, .. } in of_type("verdict") {
+            let Ok(rows) = data::read::<VerdictRow>(link) else { continue };
+            printer.say(&format!("{node} by family and tool: mcprl show {id}/{node}{cache}\n"));
+            printer.data(&verdict_text(&rows));
+        }
+        if failed {
+            printer.say(&closing);
+        }
     }
 
-    fn of_type<'s>(
-        &'s self,
-        artifact: &'s str,
-        summary: &Summary,
-    ) -> impl Iterator<Item = &'s (String, String, String, PathBuf)> {
-        Self::there(&self.ports, summary).filter(move |(_, _, of, _)| of == artifact)
+    fn json(&self, summary: &Summary, paths: &BTreeMap<String, &PathBuf>) -> serde_json::Value {
+        let failed = summary.nodes.iter().filter(|(_, outcome)| *outcome == StageOutcome::Failed);
+        let blocked = |(id, by): &(String, Vec<String>)| json!({ "id": id, "by": by });
+        let mut event = json!({
+            "event": "ended",
+            "run": self.id,
+            "seconds": self.began.elapsed().as_secs_f64(),
+            "interrupted": summary.interrupted,
+            "failures": failed.map(|(id, _)| id).collect::<Vec<_>>(),
+            "spent": summary.spent,
+            "saved": summary.saved,
+            "shared": summary.traffic,
+            "blocked": summary.blocked.iter().map(blocked).collect::<Vec<_>>(),
+            "artifacts": paths,
+        });
+        for outcome in StageOutcome::ALL {
+            event[outcome.name()] = summary.count(outcome).into();
+        }
+        event
     }
-
-    /// Every stage with a `verdict` output, and its text.
-    fn verdicts<'s>(&'s self, summary: &Summary) -> Vec<(&'s String, String)> {
-        let verdict = |port: &'s (String, String, String, PathBuf)| {
-            let rows: Vec<VerdictRow> = data::read(&port.3).ok()?;
-            Some((&port.0, verdict_text(&rows)))
-        };
-        self.of_type("verdict", summary).filter_map(verdict).collect()
-    }
-
-    /// Texts of all outputs of type `report` except those of a verdict, which `mcprl show` prints.
-    fn reports(&self, summary: &Summary) -> Vec<String> {
-        let verdicts: BTreeSet<&String> = self.of_type("verdict", summary).map(|(node, ..)| node).collect();
-        let reports = self.of_type("report", summary).filter(|(node, ..)| !verdicts.contains(node));
-        reports.filter_map(|(.., link)| std::fs::read_to_string(link).ok()).collect()
-    }
-}
-
-fn ended_json(
-    summary: &Summary,
-    id: &str,
-    began: Instant,
-    artifacts: &BTreeMap<String, PathBuf>,
-) -> serde_json::Value {
-    let count = |which: Ended| summary.count(|ended| *ended == which);
-    let named =
-        |which: Ended| summary.nodes.iter().filter(move |(_, ended)| *ended == which).map(|(id, _)| id);
-    let blocked = |(id, by): &(String, Vec<String>)| json!({ "id": id, "by": by });
-    json!({
-        "event": "ended",
-        "run": id,
-        "seconds": began.elapsed().as_secs_f64(),
-        "interrupted": summary.interrupted,
-        "cached": count(Ended::Cached), "worked": count(Ended::Ran), "skipped": count(Ended::Skipped),
-        "failed": count(Ended::Failed), "open": count(Ended::Open),
-        "failures": named(Ended::Failed).collect::<Vec<_>>(),
-        "spent": summary.spent,
-        "saved": summary.saved,
-        "shared": summary.traffic,
-        "blocked": summary.blocked.iter().map(blocked).collect::<Vec<_>>(),
-        "artifacts": artifacts,
-    })
 }

@@ -1,22 +1,25 @@
 //! `mcprl runs`, `mcprl show` and `mcprl diff`: lists, shows and compares earlier runs.
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Outcome, place::Place, target::Target};
+use super::{Outcome, locations::Locations, target::Target};
 use crate::{
     data::{self, VerdictRow},
     error::Result,
     eval,
-    exec::history::{self, RunHistory, StageHistory, Stages},
+    exec::{
+        StageOutcome,
+        history::{self, RunHistory, StageHistory, Stages},
+    },
     store::Store,
-    ui::{OutputFormat, Printer, Side, diff_text, run_text, runs_text, stage_text, waiting_text},
+    ui::{OutputFormat, Printer, Side, diff_text, queued_text, run_text, runs_text, stage_text},
 };
 
 #[derive(Args)]
 pub struct Runs {
     #[command(flatten)]
-    place: Place,
+    locations: Locations,
 }
 
 #[derive(Args)]
@@ -26,7 +29,7 @@ pub struct Show {
     #[arg(value_name = "RUN[/STAGE]|FOLDER")]
     run: String,
     #[command(flatten)]
-    place: Place,
+    locations: Locations,
 }
 
 #[derive(Args)]
@@ -36,33 +39,26 @@ pub struct Diff {
     /// The run to compare; `latest` is the newest.
     new: String,
     #[command(flatten)]
-    place: Place,
+    locations: Locations,
 }
 
 impl Runs {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let store = self.place.store(None)?;
+        let store = self.locations.store(None)?;
         let runs = history::runs(&store);
         match printer.format {
             OutputFormat::Json => {
-                let run = |run: &history::RunHistory| {
-                    json!({
-                        "id": run.id,
-                        "state": run.standing,
-                        "began_ms": run.began_ms,
-                        "seconds": run.seconds,
-                        "seed": run.seed,
-                        "set": run.set,
-                        "resample": run.resample,
-                        "headline": run.headline(),
-                        "worked": run.count(history::StageOutcome::Ran),
-                        "reused": run.count(history::StageOutcome::Reused),
-                        "skipped": run.count(history::StageOutcome::Skipped),
-                        "failed": run.count(history::StageOutcome::Failed),
-                        "begun": run.count(history::StageOutcome::Begun),
+                let all: Vec<Value> = runs
+                    .iter()
+                    .map(|run| {
+                        let mut value = summary(run);
+                        for outcome in StageOutcome::ALL {
+                            value[outcome.name()] = run.count(outcome).into();
+                        }
+                        value
                     })
-                };
-                printer.json(&runs.iter().map(run).collect::<Vec<_>>());
+                    .collect();
+                printer.json(&all);
             }
             OutputFormat::Human if runs.is_empty() => {
                 printer.say(&format!("no runs in {}", store.root().display()));
@@ -70,53 +66,52 @@ impl Runs {
             OutputFormat::Human => printer.data(&runs_text(&runs)),
         }
         if printer.format == OutputFormat::Human {
-            tell_waiting(printer, &store);
+            print_queued(printer, &store);
         }
         Ok(Outcome::Success)
     }
 }
 
+fn summary(run: &RunHistory) -> Value {
+    let mut value = json!(run);
+    value["headline"] = json!(run.headline());
+    value
+}
+
 /// The text reports of a stage, such as that of an exam.
-fn pages(stage: &StageHistory) -> String {
-    let pages = stage.outputs.iter().filter(|output| output.path.extension().is_some_and(|end| end == "md"));
-    let texts = pages.filter_map(|output| std::fs::read_to_string(&output.path).ok());
+fn reports(stage: &StageHistory) -> String {
+    let reports =
+        stage.outputs.iter().filter(|output| output.path.extension().is_some_and(|end| end == "md"));
+    let texts = reports.filter_map(|output| std::fs::read_to_string(&output.path).ok());
     texts.map(|text| format!("\n{text}")).collect()
 }
 
 /// Reports the shared caches that lack some results.
-pub(super) fn tell_waiting(printer: Printer, store: &Store) {
-    for waiting in store.all_waiting() {
-        let count = waiting.keys().len();
+pub(super) fn print_queued(printer: Printer, store: &Store) {
+    for queue in store.upload_queues() {
+        let count = queue.keys().len();
         if count > 0 {
-            printer.say(&waiting_text(count, &waiting.place));
+            printer.say(&queued_text(count, &queue.place));
         }
     }
 }
 
 impl Show {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let Target { store, run, part } = Target::new(&self.place, &self.run)?;
+        let Target { store, run, part } = Target::new(&self.locations, &self.run)?;
         let run = history::run(&store, &run)?;
         let stages = Stages::new(&store, &run);
         match (part.as_deref(), printer.format) {
             (Some(stage), OutputFormat::Json) => printer.json(&stages.stage(run.node(stage)?)),
             (Some(stage), OutputFormat::Human) => {
                 let stage = stages.stage(run.node(stage)?);
-                printer.data(&(stage_text(&run, &stage) + &pages(&stage)));
+                printer.data(&(stage_text(&run, &stage) + &reports(&stage)));
             }
             (None, OutputFormat::Json) => {
-                let all: Vec<_> = run.nodes.iter().map(|node| stages.stage(node)).collect();
-                printer.json(&json!({
-                    "id": run.id,
-                    "state": run.standing,
-                    "began_ms": run.began_ms,
-                    "seconds": run.seconds,
-                    "seed": run.seed,
-                    "set": run.set,
-                    "resample": run.resample,
-                    "headline": run.headline(),
-                    "stages": all,
-                }));
+                let mut value = summary(&run);
+                let all: Vec<_> = run.nodes.iter().map(|node| json!(stages.stage(node))).collect();
+                value["stages"] = all.into();
+                printer.json(&value);
             }
             (None, OutputFormat::Human) => printer.data(&run_text(&run, &stages)),
         }
@@ -126,14 +121,13 @@ impl Show {
 
 impl Diff {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let Target { store, run: old, .. } = Target::new(&self.place, &self.old)?;
-        let Target { run: new, .. } = Target::new(&self.place, &self.new)?;
+        let Target { store, run: old, .. } = Target::new(&self.locations, &self.old)?;
+        let Target { run: new, .. } = Target::new(&self.locations, &self.new)?;
         let (old, new) = (history::run(&store, &old)?, history::run(&store, &new)?);
         let (found, alike) = history::compare(&store, &old, &new);
         match printer.format {
             OutputFormat::Json => {
-                let asked = |run: &RunHistory| json!({ "id": run.id, "seed": run.seed, "set": run.set, "headline": run.headline() });
-                let runs = [asked(&old), asked(&new)];
+                let runs = [summary(&old), summary(&new)];
                 printer.json(&json!({
                     "old": old.id, "new": new.id, "runs": runs, "alike": alike, "differences": found,
                 }));

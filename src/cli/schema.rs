@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Outcome, place::Place};
+use super::{Outcome, locations::Locations};
 use crate::{
     error::Result,
     plan::{self, PlanError, Source},
@@ -16,7 +16,7 @@ pub struct Schema {
     /// A run file, whose project's stage kinds are included in the schema.
     file: Option<PathBuf>,
     #[command(flatten)]
-    place: Place,
+    locations: Locations,
 }
 
 impl Schema {
@@ -25,7 +25,7 @@ impl Schema {
         if let Some(Err(cause @ PlanError::Read { .. })) = self.file.as_deref().map(Source::read) {
             return Err(cause.into());
         }
-        let cards = self.place.cards(self.file.as_deref());
+        let cards = self.locations.cards(self.file.as_deref());
         // The schema is JSON in every output format.
         printer.json(&plan::schema(&cards)?);
         Ok(Outcome::Success)

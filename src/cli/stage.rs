@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{Outcome, place::Place};
+use super::{Outcome, locations::Locations};
 use crate::{
     error::{Class, Diagnostic, Failure, Result, did_you_mean},
     stage::{Card, StageError, card::Determinism, kind},
-    ui::{OutputFormat, Printer},
+    ui::{OutputFormat, Printer, section},
 };
 
 #[derive(Subcommand)]
@@ -16,7 +16,7 @@ pub enum Stage {
     /// List the stage kinds.
     List {
         #[command(flatten)]
-        place: Place,
+        locations: Locations,
     },
     /// Show the inputs, outputs and parameters of a kind.
     Show(Named),
@@ -29,7 +29,7 @@ pub struct Named {
     /// A stage kind, as `mcprl stage list` names it.
     kind: String,
     #[command(flatten)]
-    place: Place,
+    locations: Locations,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -64,15 +64,15 @@ impl Diagnostic for StageCommandError {
 impl Stage {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         match self {
-            Self::List { place } => list(printer, &place),
+            Self::List { locations } => list(printer, &locations),
             Self::Show(named) => named.show(printer),
             Self::Eject(named) => named.eject(printer),
         }
     }
 }
 
-fn list(printer: Printer, place: &Place) -> Result<Outcome> {
-    let cards = place.cards(None);
+fn list(printer: Printer, locations: &Locations) -> Result<Outcome> {
+    let cards = locations.cards(None);
     let (mut found, mut broken) = (Vec::new(), Vec::new());
     for kind in cards.kinds() {
         match cards.get(&kind) {
@@ -95,13 +95,13 @@ fn list(printer: Printer, place: &Place) -> Result<Outcome> {
 
 impl Named {
     fn unknown(&self) -> StageCommandError {
-        let kinds = self.place.cards(None).kinds();
+        let kinds = self.locations.cards(None).kinds();
         let near = did_you_mean(&self.kind, kinds.iter().map(String::as_str)).map(str::to_owned);
         StageCommandError::Unknown { kind: self.kind.clone(), near }
     }
 
     fn show(&self, printer: Printer) -> Result<Outcome> {
-        let card = self.place.cards(None).get(&self.kind)?.ok_or_else(|| self.unknown())?;
+        let card = self.locations.cards(None).get(&self.kind)?.ok_or_else(|| self.unknown())?;
         match printer.format {
             OutputFormat::Json => printer.json(&card),
             OutputFormat::Human => printer.data(&describe(&card)),
@@ -111,7 +111,7 @@ impl Named {
 
     fn eject(&self, printer: Printer) -> Result<Outcome> {
         let built_in = kind::find(&self.kind).ok_or_else(|| self.unknown())?;
-        let stages = self.place.given_stages().unwrap_or_else(|| "stages".into());
+        let stages = self.locations.given_stages().unwrap_or_else(|| "stages".into());
         let folder = stages.join(&self.kind);
         if folder.exists() {
             return Err(StageCommandError::Exists(folder).into());
@@ -121,7 +121,7 @@ impl Named {
         for (name, text) in built_in.files.iter().chain([&("card.toml", built_in.card)]) {
             std::fs::write(folder.join(name), text).map_err(writing)?;
         }
-        printer.say(&format!("wrote {}; what stands there counts from now on", folder.display()));
+        printer.say(&format!("wrote {}; this card is used from now on", folder.display()));
         Ok(Outcome::Success)
     }
 }
@@ -130,8 +130,12 @@ fn determinism(class: Determinism) -> &'static str {
     match class {
         Determinism::Pure => "pure: the same inputs and parameters give the same outputs",
         Determinism::Seeded => "seeded: the same inputs, parameters and seed give the same outputs",
-        Determinism::Sampled => "sampled: outputs are a draw, which is kept; `--resample` draws anew",
-        Determinism::External => "external: the outside world is asked; `--resample` asks anew",
+        Determinism::Sampled => {
+            "sampled: outputs are one random sample, which is cached; `--resample` draws another"
+        }
+        Determinism::External => {
+            "external: outputs depend on an external service; `--resample` queries it again"
+        }
     }
 }
 
@@ -142,17 +146,7 @@ fn describe(card: &Card) -> String {
         true => text += "built in\n",
         false => text += &format!("command: {}\n", card.command.join(" ")),
     }
-    let mut section = |title: &str, rows: Vec<(String, String)>| {
-        if rows.is_empty() {
-            return;
-        }
-        let wide = rows.iter().map(|(left, _)| left.chars().count()).max().unwrap_or(0);
-        text += &format!("\n{title}\n");
-        for (left, right) in rows {
-            text += format!("  {left:<wide$}  {right}").trim_end();
-            text.push('\n');
-        }
-    };
+    let mut section = |title: &str, rows| text += &section(title, rows, usize::MAX);
     let input = |(name, role): (&String, &crate::stage::card::Role)| {
         let many = if role.many { ", several by name" } else { "" };
         let optional = if role.optional { ", optional" } else { "" };

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::place::Place;
+use super::locations::Locations;
 use crate::{error::Result, store::Store};
 
 /// A run, or a part of it.
@@ -16,12 +16,12 @@ pub struct Target {
 
 impl Target {
     /// Parses a path into a run's folder, `RUN` or `RUN/STAGE`.
-    pub fn new(place: &Place, text: &str) -> Result<Self> {
+    pub fn new(locations: &Locations, text: &str) -> Result<Self> {
         if let Some(target) = Self::at(Path::new(text))? {
             return Ok(target);
         }
         let (run, part) = text.split_once('/').unwrap_or((text, ""));
-        Ok(Self { store: place.store(None)?, run: run.to_owned(), part: part_of(part) })
+        Ok(Self { store: locations.store(None)?, run: run.to_owned(), part: part_of(part) })
     }
 
     /// The target at this path if it is in a run's folder. Its cache is the one that contains the folder.

@@ -11,13 +11,13 @@ pub enum ExecError {
     NoRun { id: String, near: Option<String> },
     #[error("run \"{run}\" has no stage \"{stage}\"")]
     NoStage { run: String, stage: String, near: Option<String> },
-    #[error("{path} is not a run's description: {problem}")]
+    #[error("{path} is not a valid run description: {problem}")]
     BadRun { path: PathBuf, problem: String },
     #[error("stage \"{stage}\" crashed: {message}")]
     Crashed { stage: String, message: String },
-    #[error("{path} is no longer what it was when stage \"{stage}\" was planned")]
+    #[error("{path} changed since stage \"{stage}\" was planned")]
     FileChanged { stage: String, path: String },
-    #[error("{path}, which the server's command names, changed since stage \"{stage}\" was planned")]
+    #[error("{path}, named by the server's command, changed since stage \"{stage}\" was planned")]
     ServerChanged { stage: String, path: String },
     #[error("cannot start worker threads")]
     Threads(#[source] std::io::Error),
@@ -42,16 +42,16 @@ impl Diagnostic for ExecError {
                 format!("did you mean \"{near}\"?")
             }
             Self::NoRuns { .. } => {
-                "`mcprl run FILE` begins one; another cache is named by --cache or MCPRL_CACHE".into()
+                "start one with `mcprl run FILE`, or name another cache with --cache or MCPRL_CACHE".into()
             }
             Self::NoRun { near: None, .. } => "`mcprl runs` lists the runs in this cache".into(),
             Self::NoStage { near: None, run, .. } => format!("`mcprl show {run}` lists its stages"),
-            Self::BadRun { .. } => "run the run file again: what is finished is taken from the cache".into(),
-            Self::Crashed { .. } => "this is a bug in the stage; what other stages finished is kept".into(),
-            Self::FileChanged { .. } => "run again: the stage will see the file as it is then".into(),
+            Self::BadRun { .. } => "run the run file again: finished stages are taken from the cache".into(),
+            Self::Crashed { .. } => "this is a bug in the stage; results of other stages are kept".into(),
+            Self::FileChanged { .. } => "run again to use the file as it is now".into(),
             Self::ServerChanged { .. } => {
-                "run again, if it was edited; where the server itself writes to it, hand it over \
-                                           through `server.env`, whose values count as they are written"
+                "run again if you edited it; if the server writes to it, pass its path through `server.env`, whose values \
+                 count as written"
                     .into()
             }
             Self::Threads(_) => return None,

@@ -113,12 +113,7 @@ impl RunFolder {
 
     fn at(id: String, path: PathBuf, presence: Lease) -> Result<Self> {
         let file = path.join("journal.jsonl");
-        let moments = journal::read(&file);
-        let last = moments.iter().rev().find(|moment| !matches!(moment.entry, Entry::Repeated { .. }));
-        let before = match last.map(|moment| &moment.entry) {
-            Some(Entry::Closed { state }) => *state,
-            _ => RunState::Open,
-        };
+        let before = journal::state(&journal::read(&file));
         let journal = Journal::open(&file)?;
         let folder = Self { id, path, journal, is_new: false, before, _presence: presence };
         folder.note(Entry::Opened { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").into() })?;
@@ -139,15 +134,13 @@ impl RunFolder {
         }
     }
 
-    /// The stages that this run already ran, by stage and key, with their results. Older versions recorded no
-    /// results.
-    pub fn worked(&self) -> BTreeMap<(String, Digest), Option<CachedResult>> {
-        let moments = journal::read(&self.path.join("journal.jsonl"));
-        let finished = |moment: TimedEntry| match moment.entry {
+    /// The stages that this run already ran, by stage and key, with their results.
+    pub fn own_results(&self) -> BTreeMap<(String, Digest), CachedResult> {
+        let finished = |timed: TimedEntry| match timed.entry {
             Entry::Finished { node, key, result, .. } => Some(((node, key), result)),
             _ => None,
         };
-        moments.into_iter().filter_map(finished).collect()
+        journal::read(&self.path.join("journal.jsonl")).into_iter().filter_map(finished).collect()
     }
 
     /// Links a node's artifacts under their names in its card: `exam/report.md`, `train.0003/update/policy`.
@@ -222,8 +215,7 @@ pub fn list(store: &Store) -> Vec<String> {
         .filter(|item| item.path().is_dir())
         .filter_map(|item| {
             let created = item.metadata().ok()?.modified().ok()?;
-            let first =
-                journal::read(&item.path().join("journal.jsonl")).first().map_or(0, |moment| moment.at);
+            let first = journal::read(&item.path().join("journal.jsonl")).first().map_or(0, |timed| timed.at);
             Some((first, created, item.file_name().into_string().ok()?))
         })
         .collect();
@@ -241,8 +233,8 @@ pub fn is_policy(folder: &Path) -> bool {
 pub fn policies(store: &Store, id: &str) -> Vec<PathBuf> {
     let folder = store.runs().join(id);
     let mut found: Vec<PathBuf> = Vec::new();
-    for moment in journal::read(&folder.join("journal.jsonl")) {
-        let (Entry::Finished { node, .. } | Entry::Cached { node, .. }) = moment.entry else { continue };
+    for timed in journal::read(&folder.join("journal.jsonl")) {
+        let (Entry::Finished { node, .. } | Entry::Cached { node, .. }) = timed.entry else { continue };
         let items = std::fs::read_dir(folder.join(node_folder(&node))).into_iter().flatten().flatten();
         let links = items.map(|item| item.path()).filter(|path| is_policy(path) || !path.exists());
         for policy in links {
@@ -296,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_that_several_processes_make_at_once_leads_where_one_of_them_says() {
+    fn concurrent_writers_of_a_link_leave_one_valid_target() {
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("end/number.txt");
         std::thread::scope(|scope| {

@@ -1,14 +1,15 @@
 //! Reads past runs from their journals and records. Writes nothing.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::{Path, PathBuf},
 };
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::{
-    ExecError, RunSpec, folder,
+    ExecError, RunSpec, StageOutcome, folder,
     journal::{self, Entry, RunState, TimedEntry},
 };
 use crate::{
@@ -18,33 +19,6 @@ use crate::{
     store::{ActionRecord, CachedResult, LiveSet, Output, Store},
     usage::Usage,
 };
-
-/// The status of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Standing {
-    Finished,
-    Failed,
-    /// On request.
-    Stopped,
-    AtWork,
-    /// Neither finished nor running.
-    Killed,
-}
-
-/// The outcome of a stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum StageOutcome {
-    /// Run by this run.
-    Ran,
-    /// Taken from the store.
-    Reused,
-    Skipped,
-    Failed,
-    /// Started but not finished.
-    Begun,
-}
 
 /// A stage of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -59,24 +33,35 @@ pub struct NodeHistory {
     pub error: Option<String>,
     /// The stage's notes.
     pub notes: Vec<String>,
-    /// The stage's result in this run; unknown for runs of older versions. If another run reran the stage
-    /// since, the store has another result under the key.
+    /// The stage's result in this run. If another run reran the stage since, the store has another result under
+    /// the key.
     #[serde(skip)]
     pub result: Option<CachedResult>,
 }
 
 impl NodeHistory {
-    fn take(&mut self, result: &Option<CachedResult>) {
-        self.result.clone_from(result);
-        self.notes = result.as_ref().map(|known| known.notes.clone()).unwrap_or_default();
+    fn new(id: String) -> Self {
+        Self {
+            id,
+            outcome: StageOutcome::Unfinished,
+            key: None,
+            seconds: None,
+            reasons: Vec::new(),
+            error: None,
+            notes: Vec::new(),
+            result: None,
+        }
     }
 
-    /// The stage's result as a record, if it finished.
-    fn result(&self, store: &Store) -> Option<ActionRecord> {
-        match self.outcome {
-            StageOutcome::Ran | StageOutcome::Reused => store.result(&self.key?, self.result.as_ref()),
-            StageOutcome::Skipped | StageOutcome::Failed | StageOutcome::Begun => None,
-        }
+    fn take(&mut self, result: CachedResult) {
+        self.notes.clone_from(&result.notes);
+        self.result = Some(result);
+    }
+
+    /// The stage's key and result, if it finished.
+    fn result(&self) -> Option<(Digest, &CachedResult)> {
+        let finished = matches!(self.outcome, StageOutcome::Ran | StageOutcome::Cached);
+        self.key.zip(self.result.as_ref()).filter(|_| finished)
     }
 }
 
@@ -84,10 +69,10 @@ impl NodeHistory {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunHistory {
     pub id: String,
-    pub standing: Standing,
+    pub state: RunState,
     /// Milliseconds since the epoch.
     pub began_ms: Option<u64>,
-    /// Time at work, over all resumptions.
+    /// Running time, over all resumptions.
     pub seconds: f64,
     /// The seed of the run file, or its override.
     pub seed: Option<u64>,
@@ -95,6 +80,7 @@ pub struct RunHistory {
     pub set: Vec<String>,
     /// Resampled stages.
     pub resample: Vec<String>,
+    #[serde(skip)]
     pub nodes: Vec<NodeHistory>,
 }
 
@@ -143,13 +129,10 @@ impl RunHistory {
         found.iter().find(|headline| headline.baseline.is_some()).or(found.first()).cloned()
     }
 
-    /// The result under each key, if known.
-    pub fn results(&self) -> Vec<(Digest, Option<&CachedResult>)> {
-        let finished = |node: &&NodeHistory| matches!(node.outcome, StageOutcome::Ran | StageOutcome::Reused);
+    /// The result under each key.
+    pub fn results(&self) -> Vec<(Digest, &CachedResult)> {
         let mut results = Vec::new();
-        for node in self.nodes.iter().filter(finished) {
-            let Some(key) = node.key else { continue };
-            let result = (key, node.result.as_ref());
+        for result in self.nodes.iter().filter_map(NodeHistory::result) {
             if !results.contains(&result) {
                 results.push(result);
             }
@@ -205,25 +188,18 @@ pub fn run(store: &Store, id: &str) -> Result<RunHistory> {
 }
 
 fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
-    let moments = journal::read(&store.runs().join(&id).join("journal.jsonl"));
-    let moments: Vec<&TimedEntry> =
-        moments.iter().filter(|moment| !matches!(moment.entry, Entry::Repeated { .. })).collect();
-    let standing = match moments.last().map(|moment| &moment.entry) {
-        _ if live.contains(&id) => Standing::AtWork,
-        Some(Entry::Closed { state: RunState::Finished }) => Standing::Finished,
-        Some(Entry::Closed { state: RunState::Failed }) => Standing::Failed,
-        Some(Entry::Closed { state: RunState::Interrupted }) => Standing::Stopped,
-        _ => Standing::Killed,
-    };
+    let mut entries = journal::read(&store.runs().join(&id).join("journal.jsonl"));
+    entries.retain(|timed| !matches!(timed.entry, Entry::Repeated { .. }));
+    let state = if live.contains(&id) { RunState::Running } else { journal::state(&entries) };
     let spec = spec(store, &id);
     RunHistory {
-        standing,
+        state,
         seed: spec.as_ref().map(seed),
         set: spec.as_ref().map(|spec| spec.overrides.spelled()).unwrap_or_default(),
         resample: spec.map(|spec| spec.resample).unwrap_or_default(),
-        began_ms: moments.first().map(|moment| moment.at),
-        seconds: seconds(&moments),
-        nodes: nodes(&moments),
+        began_ms: entries.first().map(|timed| timed.at),
+        seconds: seconds(&entries),
+        nodes: nodes(entries),
         id,
     }
 }
@@ -236,11 +212,11 @@ pub fn spec(store: &Store, id: &str) -> Option<RunSpec> {
 
 /// The run's seed; 0 if none was given.
 fn seed(spec: &RunSpec) -> u64 {
-    asked(spec, &["seed"]).and_then(|text| text.parse().ok()).unwrap_or_default()
+    setting(spec, &["seed"]).and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
 /// A text or number of the run file at this path of keys, or its override.
-pub fn asked(spec: &RunSpec, path: &[&str]) -> Option<String> {
+pub fn setting(spec: &RunSpec, path: &[&str]) -> Option<String> {
     let dotted = path.join(".");
     let set = spec.overrides.spelled().into_iter().rev().find_map(|set| {
         let (key, value) = set.split_once('=')?;
@@ -259,84 +235,69 @@ pub fn asked(spec: &RunSpec, path: &[&str]) -> Option<String> {
 }
 
 /// Time from each `Opened` entry to the last entry before the next.
-fn seconds(moments: &[&TimedEntry]) -> f64 {
+fn seconds(entries: &[TimedEntry]) -> f64 {
     let mut milliseconds = 0;
     let mut opened = None;
-    for moment in moments {
-        if matches!(moment.entry, Entry::Opened { .. }) {
-            opened = Some((moment.at, milliseconds));
+    for TimedEntry { at, entry } in entries {
+        if matches!(entry, Entry::Opened { .. }) {
+            opened = Some((*at, milliseconds));
         }
-        if let Some((at, before)) = opened {
-            milliseconds = milliseconds.max(before + moment.at.saturating_sub(at));
+        if let Some((begin, before)) = opened {
+            milliseconds = milliseconds.max(before + at.saturating_sub(begin));
         }
     }
     std::time::Duration::from_millis(milliseconds).as_secs_f64()
 }
 
-fn nodes(moments: &[&TimedEntry]) -> Vec<NodeHistory> {
-    let mut order = Vec::new();
-    let mut nodes: BTreeMap<&str, NodeHistory> = BTreeMap::new();
-    for moment in moments {
+/// The stages of the run with this journal, by name.
+pub(super) fn stages(journal: &Path) -> BTreeMap<String, NodeHistory> {
+    nodes(journal::read(journal)).into_iter().map(|node| (node.id.clone(), node)).collect()
+}
+
+fn nodes(entries: Vec<TimedEntry>) -> Vec<NodeHistory> {
+    let mut nodes: Vec<NodeHistory> = Vec::new();
+    let mut by_id: HashMap<String, usize> = HashMap::new();
+    for TimedEntry { entry, .. } in entries {
         let (Entry::Cached { node, .. }
         | Entry::Started { node, .. }
         | Entry::Finished { node, .. }
         | Entry::Skipped { node }
         | Entry::Noted { node, .. }
-        | Entry::Failed { node, .. }
-        | Entry::Differs { node, .. }) = &moment.entry
+        | Entry::Failed { node, .. }) = &entry
         else {
             continue;
         };
-        let found = nodes.entry(node).or_insert_with(|| {
-            order.push(node.as_str());
-            NodeHistory {
-                id: node.clone(),
-                outcome: StageOutcome::Begun,
-                key: None,
-                seconds: None,
-                reasons: Vec::new(),
-                error: None,
-                notes: Vec::new(),
-                result: None,
-            }
-        });
-        match &moment.entry {
+        let place = *by_id.entry(node.clone()).or_insert(nodes.len());
+        if place == nodes.len() {
+            nodes.push(NodeHistory::new(node.clone()));
+        }
+        let node = &mut nodes[place];
+        match entry {
             // A stage that this run ran and found again when resumed counts as run.
             Entry::Cached { key, result, .. }
-                if found.outcome == StageOutcome::Ran
-                    && found.key == Some(*key)
-                    && same(&found.result, result) =>
-            {
-                found.result = found.result.take().or_else(|| result.clone());
-            }
+                if node.outcome == StageOutcome::Ran
+                    && node.key == Some(key)
+                    && node.result.as_ref().is_some_and(|before| before.outputs == result.outputs) => {}
             Entry::Cached { key, result, .. } => {
-                (found.outcome, found.key) = (StageOutcome::Reused, Some(*key));
-                found.take(result);
+                (node.outcome, node.key) = (StageOutcome::Cached, Some(key));
+                node.take(result);
             }
             Entry::Started { key, reasons, .. } => {
-                (found.outcome, found.key) = (StageOutcome::Begun, Some(*key));
-                found.reasons.clone_from(reasons);
-                (found.error, found.result) = (None, None);
-                found.notes.clear();
+                let id = std::mem::take(&mut node.id);
+                *node =
+                    NodeHistory { key: Some(key), seconds: node.seconds, reasons, ..NodeHistory::new(id) };
             }
             Entry::Finished { key, seconds, result, .. } => {
-                (found.outcome, found.key, found.seconds) = (StageOutcome::Ran, Some(*key), Some(*seconds));
-                found.take(result);
+                (node.outcome, node.key, node.seconds) = (StageOutcome::Ran, Some(key), Some(seconds));
+                node.take(result);
             }
-            Entry::Noted { text, .. } => found.notes.push(text.clone()),
-            Entry::Skipped { .. } => found.outcome = StageOutcome::Skipped,
-            Entry::Failed { error, .. } => {
-                (found.outcome, found.error) = (StageOutcome::Failed, Some(error.clone()));
-            }
+            Entry::Noted { text, .. } => node.notes.push(text),
+            Entry::Skipped { .. } => node.outcome = StageOutcome::Skipped,
+            Entry::Failed { error, .. } => (node.outcome, node.error) = (StageOutcome::Failed, Some(error)),
             _ => {}
         }
     }
-    order.iter().filter_map(|id| nodes.remove(id)).collect()
-}
-
-/// Whether two results are the same, as far as is known.
-fn same(one: &Option<CachedResult>, other: &Option<CachedResult>) -> bool {
-    one.as_ref().zip(other.as_ref()).is_none_or(|(one, other)| one.outputs == other.outputs)
+    nodes
 }
 
 /// An artifact that a stage wrote, and its path.
@@ -365,7 +326,7 @@ pub struct StageHistory {
     pub inputs: Vec<Read>,
     pub metrics: BTreeMap<String, f64>,
     /// How long the stage took when it ran.
-    pub worked_seconds: Option<f64>,
+    pub run_seconds: Option<f64>,
     /// Resources other than time that it used when it ran.
     pub spent: Option<Usage>,
     /// Cost of judge tokens, if their prices were known.
@@ -388,7 +349,8 @@ impl<'s> Stages<'s> {
         let mut records = BTreeMap::new();
         let mut writers = BTreeMap::new();
         for node in &run.nodes {
-            let Some(record) = node.result(store) else { continue };
+            let Some((key, result)) = node.result() else { continue };
+            let record = store.result(&key, result);
             for (port, output) in &record.outputs {
                 writers.entry(output.digest).or_insert_with(|| format!("{}.{port}", node.id));
             }
@@ -418,7 +380,7 @@ impl<'s> Stages<'s> {
                 })
                 .collect(),
             metrics: record.map(|record| record.metrics.clone()).unwrap_or_default(),
-            worked_seconds: record.map(|record| record.cost.seconds),
+            run_seconds: record.map(|record| record.cost.seconds),
             spent: record.map(|record| record.cost.spent),
             dollars: record.and_then(|record| record.cost.dollars),
             fields,
@@ -427,12 +389,23 @@ impl<'s> Stages<'s> {
     }
 }
 
-/// A metric in two runs; `None` where it was not reported.
+/// A named value in two runs; `None` where it was not reported.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MetricChange {
+pub struct Change<T> {
     pub name: String,
-    pub old: Option<f64>,
-    pub new: Option<f64>,
+    pub old: Option<T>,
+    pub new: Option<T>,
+}
+
+/// All values that differ, by name.
+fn changes<T: Copy + PartialEq>(old: &BTreeMap<String, T>, new: &BTreeMap<String, T>) -> Vec<Change<T>> {
+    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let change = |name: &String| Change {
+        name: name.clone(),
+        old: old.get(name).copied(),
+        new: new.get(name).copied(),
+    };
+    names.into_iter().map(change).filter(|change| change.old != change.new).collect()
 }
 
 /// A difference between a stage in two runs.
@@ -449,19 +422,11 @@ pub enum Difference {
     Changed {
         id: String,
         key: Vec<RerunReason>,
-        metrics: Vec<MetricChange>,
+        metrics: Vec<Change<f64>>,
         /// Outputs that differ although the key is the same: the stage was rerun.
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        outputs: Vec<OutputChange>,
+        outputs: Vec<Change<Digest>>,
     },
-}
-
-/// An output in two runs; `None` where it was not written.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OutputChange {
-    pub name: String,
-    pub old: Option<Digest>,
-    pub new: Option<Digest>,
 }
 
 /// All stages that differ between two runs, and the number of equal ones.
@@ -477,32 +442,26 @@ pub fn compare(store: &Store, old: &RunHistory, new: &RunHistory) -> (Vec<Differ
         match (find(old, id), find(new, id)) {
             (Some(_), None) => found.push(Difference::OnlyOld { id: id.to_owned() }),
             (None, Some(_)) => found.push(Difference::OnlyNew { id: id.to_owned() }),
-            (Some(one), Some(other)) if one.key == other.key => {
-                let (one, other) = (before.records.get(id), after.records.get(id));
-                match one.zip(other) {
-                    Some((one, other)) if one.outputs != other.outputs => {
-                        let metrics = metric_changes(&one.metrics, &other.metrics);
-                        let outputs = output_changes(&one.outputs, &other.outputs);
-                        found.push(Difference::Changed {
-                            id: id.to_owned(),
-                            key: Vec::new(),
-                            metrics,
-                            outputs,
-                        });
-                    }
-                    _ => alike += 1,
-                }
-            }
             (Some(one), Some(other)) => {
-                let (one, other) = (before.stage(&one), after.stage(&other));
-                let key = match (before.records.get(id), &other.fields) {
-                    (Some(before), Some(fields)) => differences(&before.fields, fields, || {
-                        after.records.get(id).and_then(|after| stored_parts(&after.fields))
-                    }),
+                let (old, new) = (before.records.get(id), after.records.get(id));
+                let is_same_key = one.key == other.key;
+                let key = match (old, new) {
+                    (Some(old), Some(new)) if !is_same_key => key_changes(&old.fields, &new.fields),
                     _ => Vec::new(),
                 };
-                let metrics = metric_changes(&one.metrics, &other.metrics);
-                found.push(Difference::Changed { id: id.to_owned(), key, metrics, outputs: Vec::new() });
+                let outputs = match (old, new) {
+                    (Some(old), Some(new)) if is_same_key => changes(&digests(old), &digests(new)),
+                    _ => Vec::new(),
+                };
+                if is_same_key && outputs.is_empty() {
+                    alike += 1;
+                    continue;
+                }
+                let metrics = |record: Option<&ActionRecord>| {
+                    record.map(|record| record.metrics.clone()).unwrap_or_default()
+                };
+                let metrics = changes(&metrics(old), &metrics(new));
+                found.push(Difference::Changed { id: id.to_owned(), key, metrics, outputs });
             }
             (None, None) => alike += 1,
         }
@@ -510,21 +469,11 @@ pub fn compare(store: &Store, old: &RunHistory, new: &RunHistory) -> (Vec<Differ
     (found, alike)
 }
 
-fn output_changes(old: &BTreeMap<String, Output>, new: &BTreeMap<String, Output>) -> Vec<OutputChange> {
-    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-    let digest =
-        |outputs: &BTreeMap<String, Output>, name: &String| outputs.get(name).map(|output| output.digest);
-    let change =
-        |name: &String| OutputChange { name: name.clone(), old: digest(old, name), new: digest(new, name) };
-    names.into_iter().map(change).filter(|change| change.old != change.new).collect()
+fn key_changes(old: &Value, new: &Value) -> Vec<RerunReason> {
+    let fields = serde_json::from_value::<KeyFields>(new.clone());
+    fields.map(|fields| differences(old, &fields, || stored_parts(new))).unwrap_or_default()
 }
 
-fn metric_changes(old: &BTreeMap<String, f64>, new: &BTreeMap<String, f64>) -> Vec<MetricChange> {
-    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-    let change = |name: &String| MetricChange {
-        name: name.clone(),
-        old: old.get(name).copied(),
-        new: new.get(name).copied(),
-    };
-    names.into_iter().map(change).filter(|change| change.old != change.new).collect()
+fn digests(record: &ActionRecord) -> BTreeMap<String, Digest> {
+    record.outputs.iter().map(|(name, output)| (name.clone(), output.digest)).collect()
 }

@@ -19,7 +19,7 @@ use crate::{
     store::{CachedResult, StoreError, die, reached},
 };
 
-/// An event of a run. Older journals lack the results of stages.
+/// An event of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Entry {
@@ -31,8 +31,7 @@ pub enum Entry {
     Cached {
         node: String,
         key: Digest,
-        #[serde(default, alias = "came_to", skip_serializing_if = "Option::is_none")]
-        result: Option<CachedResult>,
+        result: CachedResult,
     },
     Started {
         node: String,
@@ -43,8 +42,7 @@ pub enum Entry {
         node: String,
         key: Digest,
         seconds: f64,
-        #[serde(default, alias = "came_to", skip_serializing_if = "Option::is_none")]
-        result: Option<CachedResult>,
+        result: CachedResult,
     },
     Skipped {
         node: String,
@@ -94,9 +92,11 @@ pub enum Entry {
 pub enum RunState {
     Finished,
     Failed,
+    /// Stopped on request.
     Interrupted,
-    /// Still running, or killed.
-    Open,
+    Running,
+    /// Neither closed nor running.
+    Killed,
 }
 
 /// An entry and when it was written.
@@ -170,12 +170,21 @@ pub fn read(path: &Path) -> Vec<TimedEntry> {
     bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
 }
 
+/// The state of the run with these entries; `Killed` if it is not closed. Later requests that found it up to
+/// date do not count.
+pub fn state(entries: &[TimedEntry]) -> RunState {
+    match entries.iter().map(|timed| &timed.entry).rfind(|entry| !matches!(entry, Entry::Repeated { .. })) {
+        Some(Entry::Closed { state }) => *state,
+        _ => RunState::Killed,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_torn_line_is_skipped_and_what_follows_it_is_read() {
+    fn a_torn_line_is_skipped_and_later_ones_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal.jsonl");
         let skipped = |node: &str| Entry::Skipped { node: node.into() };
@@ -185,7 +194,7 @@ mod tests {
         bytes.extend_from_within(..half);
         std::fs::write(&path, bytes).unwrap();
         Journal::open(&path).unwrap().add(skipped("b")).unwrap();
-        let entries: Vec<_> = read(&path).into_iter().map(|moment| moment.entry).collect();
+        let entries: Vec<_> = read(&path).into_iter().map(|timed| timed.entry).collect();
         assert_eq!(entries, [skipped("a"), skipped("b")]);
     }
 
@@ -211,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_a_full_disk_cut_short_takes_none_of_the_next_with_it() {
+    fn a_line_truncated_by_a_full_disk_does_not_damage_the_next() {
         let mut lines = Lines { to: Disk { bytes: Vec::new(), room: 10 }, torn: false };
         lines.add(b"first\n").unwrap();
         assert!(lines.add(b"second\n").is_err());

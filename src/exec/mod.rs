@@ -18,20 +18,21 @@ mod rows;
 mod runner;
 mod schedule;
 mod slots;
-mod standing;
+mod up_to_date;
 mod upload;
 mod work_dir;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 pub use error::ExecError;
 pub use folder::{RunFolder, RunSpec};
 pub use journal::{Entry, RunState, TimedEntry};
 pub use schedule::run;
-pub use standing::{Standing, standing};
-pub use upload::hand_on_alone;
+pub use up_to_date::{UpToDate, up_to_date};
+pub use upload::push_queued;
 
 use crate::{
     error::Failure,
@@ -55,7 +56,8 @@ pub struct Request {
 }
 
 /// Something that happened in a run.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event<'a> {
     Cached {
         id: &'a str,
@@ -75,6 +77,7 @@ pub enum Event<'a> {
     },
     Finished {
         id: &'a str,
+        #[serde(flatten)]
         cost: &'a Cost,
         metrics: &'a BTreeMap<String, f64>,
         notes: &'a [String],
@@ -82,13 +85,13 @@ pub enum Event<'a> {
     /// An external service failed; the stage is retried after this time.
     Retrying {
         id: &'a str,
-        failure: &'a Failure,
-        wait: Duration,
+        error: &'a Failure,
+        wait_s: f64,
     },
     /// The server could not be queried again; its last answer is used.
     Unanswered {
         id: &'a str,
-        failure: &'a Failure,
+        error: &'a Failure,
     },
     /// Its loop has reached its goal.
     Skipped {
@@ -96,7 +99,7 @@ pub enum Event<'a> {
     },
     Failed {
         id: &'a str,
-        failure: &'a Failure,
+        error: &'a Failure,
     },
     /// The stage wrote other bytes than another run under the same key; the first result is kept.
     Differs {
@@ -109,13 +112,14 @@ pub enum Event<'a> {
         problem: &'a str,
     },
     /// A note about a stage before it runs.
+    #[serde(rename = "note")]
     Noted {
         note: &'a Problem,
     },
     /// A note of a running stage about its result.
+    #[serde(rename = "note")]
     StageNoted {
-        id: &'a str,
-        text: &'a str,
+        note: StageNote<'a>,
     },
     /// A line that a stage's program printed.
     Printed {
@@ -126,6 +130,12 @@ pub enum Event<'a> {
     Stopping,
 }
 
+#[derive(Debug, Serialize)]
+pub struct StageNote<'a> {
+    pub stage: &'a str,
+    pub message: &'a str,
+}
+
 /// Receives the events of a run.
 pub trait Listener: Send + Sync {
     fn event(&self, event: &Event<'_>);
@@ -133,22 +143,38 @@ pub trait Listener: Send + Sync {
     fn observer(&self, id: &str) -> Arc<dyn Observer>;
 }
 
-/// The outcome of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    Cached,
+/// The outcome of a stage in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StageOutcome {
     Ran,
+    /// Taken from the store.
+    Cached,
     Skipped,
     Failed,
-    /// Not started: something failed, or the run was stopped.
-    Open,
+    /// Not started, or not finished: something failed, or the run was stopped.
+    Unfinished,
+}
+
+impl StageOutcome {
+    pub const ALL: [Self; 5] = [Self::Ran, Self::Cached, Self::Skipped, Self::Failed, Self::Unfinished];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ran => "ran",
+            Self::Cached => "cached",
+            Self::Skipped => "skipped",
+            Self::Failed => "failed",
+            Self::Unfinished => "unfinished",
+        }
+    }
 }
 
 /// The outcome of a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Summary {
     /// In plan order.
-    pub nodes: Vec<(String, Ended)>,
+    pub nodes: Vec<(String, StageOutcome)>,
     pub failures: Vec<Failure>,
     /// Stages not started because others failed, and those others.
     pub blocked: Vec<(String, Vec<String>)>,
@@ -162,7 +188,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub fn count(&self, which: impl Fn(&Ended) -> bool) -> usize {
-        self.nodes.iter().filter(|(_, ended)| which(ended)).count()
+    pub fn count(&self, outcome: StageOutcome) -> usize {
+        self.nodes.iter().filter(|(_, found)| *found == outcome).count()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Event, Listener};
+use super::{Event, Listener, StageNote};
 use crate::progress::Observer;
 
 /// Maximum number of notes kept per stage. Beyond it, only the number is recorded.
@@ -68,7 +68,8 @@ impl Observer for Notes {
                 false => kept.more += 1,
             }
         }
-        self.listener.event(&Event::StageNoted { id: &self.stage, text });
+        let note = StageNote { stage: &self.stage, message: text };
+        self.listener.event(&Event::StageNoted { note });
     }
 
     fn output(&self, line: &str) {

@@ -17,7 +17,7 @@ pub struct StageRows {
     log: Arc<RowLog>,
     store: Store,
     /// Reuse nothing from results.
-    anew: bool,
+    is_rerun: bool,
     /// The output that holds the rows.
     port: Option<String>,
     /// Whether other stages can differ from it in their rows alone.
@@ -25,16 +25,21 @@ pub struct StageRows {
 }
 
 impl StageRows {
-    /// `anew`: only rows recorded by an interrupted rerun count; all earlier ones are discarded.
-    pub fn new(store: &Store, card: &Card, (fields, key): (&KeyFields, &Digest), anew: bool) -> Result<Self> {
+    /// `is_rerun`: only rows recorded by an interrupted rerun count; all earlier ones are discarded.
+    pub fn new(
+        store: &Store,
+        card: &Card,
+        (fields, key): (&KeyFields, &Digest),
+        is_rerun: bool,
+    ) -> Result<Self> {
         let log = store.rows(&fields.family(card), key);
-        if anew {
+        if is_rerun {
             log.forget_before(&store.record_path(key))?;
         }
         let port = card.outputs.iter().find(|(_, port)| port.rows).map(|(name, _)| name.clone());
         let has_family =
             card.params.values().any(|param| param.rows) || card.inputs.values().any(|role| role.rows);
-        Ok(Self { log: Arc::new(log), store: store.clone(), anew, port, has_family })
+        Ok(Self { log: Arc::new(log), store: store.clone(), is_rerun, port, has_family })
     }
 
     /// The log, and which part of it to keep once this result is durable.
@@ -50,7 +55,7 @@ impl StageRows {
 
 impl Rows for StageRows {
     fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
-        let mut rows = match self.anew {
+        let mut rows = match self.is_rerun {
             true => BTreeMap::new(),
             false => self.log.relatives()?.rows,
         };
@@ -63,7 +68,7 @@ impl Rows for StageRows {
     }
 
     fn earlier(&self) -> Result<Vec<EarlierResult>> {
-        let Some(port) = self.port.as_ref().filter(|_| !self.anew) else { return Ok(Vec::new()) };
+        let Some(port) = self.port.as_ref().filter(|_| !self.is_rerun) else { return Ok(Vec::new()) };
         let earlier = |(key, names): (Digest, BTreeSet<String>)| {
             let record = self.store.record(&key).filter(|record| !record.withheld)?;
             Some(EarlierResult { path: self.store.path(record.outputs.get(port)?), names })

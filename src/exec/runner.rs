@@ -31,8 +31,7 @@ use crate::{
     error::{At, Class, Diagnostic, Interrupted, Result},
     hash::Digest,
     plan::{
-        self, CacheMode, KeyFields, KeyMetadata, NodeIndex, Plan, ReadyInputs, RerunReason, Resample,
-        ResolvedInput, ServerName,
+        self, CacheMode, Job, KeyMetadata, NodeIndex, Plan, RerunReason, Resample, ResolvedInput, ServerName,
     },
     progress::Observer,
     stage::{
@@ -41,7 +40,7 @@ use crate::{
         kind,
     },
     store::{
-        ActionRecord, CachedResult, Condition, Cost, Fetched, FileDigests, HeartbeatWatch, KeyIndex, Lease,
+        ActionRecord, CachedResult, Cost, Fetched, FileDigests, HeartbeatWatch, KeyIndex, Lease,
         LeaseAttempt, Lookup, Output, Pushed, Recorded, Remote, Store, StoreError, Syncer, UnsyncedArtifact,
         failpoint,
     },
@@ -64,12 +63,12 @@ pub struct Runner {
     pub folder: RunFolder,
     pub last: KeyIndex,
     pub resample: Vec<Resample>,
-    /// Stages that this run ran before it was resumed, by stage and key, with their results if known.
-    pub worked: BTreeMap<(String, Digest), Option<CachedResult>>,
+    /// Results of stages that this run ran before it was resumed, by stage and key.
+    pub own_results: BTreeMap<(String, Digest), CachedResult>,
     /// Cost of stages that did not finish.
     pub lost: Mutex<Cost>,
     /// Models kept in memory for several stages.
-    pub held: Arc<SharedModels>,
+    pub shared_models: Arc<SharedModels>,
     pub listener: Arc<dyn Listener>,
     pub cancel: CancellationToken,
 }
@@ -77,14 +76,14 @@ pub struct Runner {
 /// A node's result.
 pub struct StageResult {
     pub key: Digest,
-    pub record: ActionRecord,
+    pub result: CachedResult,
     pub cached: bool,
 }
 
-/// The outcome of requesting the lease of a stage.
-enum LeaseOutcome {
-    Lease(Lease),
-    StageResult(Box<StageResult>),
+impl StageResult {
+    fn new(record: ActionRecord, cached: bool) -> Self {
+        Self { key: record.key, result: record.into(), cached }
+    }
 }
 
 /// Usage and notes reported by a running stage.
@@ -93,108 +92,88 @@ struct Reports {
     notes: Arc<Notes>,
 }
 
-/// A node whose inputs and key are known.
-pub struct Job {
-    pub index: NodeIndex,
-    pub fields: KeyFields,
-    pub key: Digest,
-    ready: ReadyInputs,
-}
-
 impl Runner {
-    pub fn job(&self, index: NodeIndex, ready: ReadyInputs) -> Job {
-        let fields = self.plan.fields(index, &ready);
-        Job { index, key: fields.key(), fields, ready }
-    }
-
     /// The finished result, unless there is none or the stage must rerun.
     pub fn cached(&self, job: &Job) -> Result<Option<ActionRecord>> {
-        let found = if self.forced(job).is_some() { self.own(job) } else { self.stored(job)? };
-        self.taken(job, found)
+        let found = if job.forced.is_some() { self.own_result(job) } else { self.stored(job)? };
+        self.claim(job, found)
     }
 
-    /// Takes a result that was found, with those of its artifacts whose seals do not match.
-    fn taken(&self, job: &Job, found: Option<(ActionRecord, Vec<Digest>)>) -> Result<Option<ActionRecord>> {
+    /// Declares the use of a result that was found, with those of its artifacts whose seals do not fit.
+    fn claim(&self, job: &Job, found: Option<(ActionRecord, Vec<Digest>)>) -> Result<Option<ActionRecord>> {
         let Some((record, unsealed)) = found else { return Ok(None) };
-        if self.plan.lacking(job.index, &record.metrics).is_some() {
-            return Ok(None);
-        }
         if !unsealed.is_empty() {
             // Left by a killed run, perhaps not durable yet.
-            self.store.settle(&[], &[job.key])?;
-            self.store.seal_all(&unsealed)?;
+            self.store.sync(&[], &[job.key])?;
+            unsealed.iter().try_for_each(|digest| self.store.seal(digest))?;
         }
-        let result = Some(record.clone().into());
+        let result = record.clone().into();
         self.folder.note(Entry::Cached { node: self.id(job).to_owned(), key: job.key, result })?;
         // Write first, then check again: either the sweep sees the entry, or its removal is seen here.
         self.store.after_sweep();
-        if !self.store.stands(&record.outputs) {
+        if !self.store.has_artifacts(&record.outputs) {
             return Ok(None);
         }
         self.link(job, &record)?;
         Ok(Some(record))
     }
 
-    /// The current result, local or remote, with those of its artifacts whose seals do not match.
+    /// The current result, local or remote, with those of its artifacts whose seals do not fit.
     fn stored(&self, job: &Job) -> Result<Option<(ActionRecord, Vec<Digest>)>> {
-        let mut found = self.store.lookup_sealed(&job.key);
-        if matches!(found.0, Lookup::Miss | Lookup::Damaged { .. }) && self.fetched(job)? {
-            found = self.store.lookup_sealed(&job.key);
+        let stored = || job.stored(&self.plan, &self.store);
+        let found = stored();
+        let Some(remote) = self.remote.as_ref().filter(|_| found.is_none()) else { return Ok(found) };
+        if matches!(self.store.lookup(&job.key), Lookup::Miss | Lookup::Damaged { .. }) {
+            self.fetch(remote, job)?;
         }
-        Ok(match found {
-            (Lookup::Hit(record), unsealed) => Some((record, unsealed)),
-            _ => None,
-        })
+        Ok(stored())
     }
 
     /// The result that this run itself made, before it was resumed, for a stage that reuses no other's
     /// result. Another stage with the same key, or another run, may have replaced it since.
-    fn own(&self, job: &Job) -> Option<(ActionRecord, Vec<Digest>)> {
+    fn own_result(&self, job: &Job) -> Option<(ActionRecord, Vec<Digest>)> {
         let (id, key) = (self.id(job), &job.key);
-        let record = match self.worked.get(&(id.to_owned(), *key)) {
-            Some(result) => self.store.result(key, result.as_ref()),
+        let record = match self.own_results.get(&(id.to_owned(), *key)) {
+            Some(result) => self.store.result(key, result),
             // Killed between writing the record and the journal entry.
             None => self.store.record(key).filter(|record| {
                 record.stage == id && record.run.as_ref().is_some_and(|run| *run == self.folder.id)
-            }),
-        }?;
+            })?,
+        };
         let unsealed = self.store.inspect_all(&record.outputs).ok()?;
-        Some((record, unsealed))
+        self.plan.lacking(job.index, &record.metrics).is_none().then_some((record, unsealed))
     }
 
-    /// Whether the result was fetched from the remote.
-    fn fetched(&self, job: &Job) -> Result<bool> {
-        let Some(remote) = &self.remote else { return Ok(false) };
+    /// Fetches the result from the remote, if it has one.
+    fn fetch(&self, remote: &Remote, job: &Job) -> Result<()> {
         match tokio::task::block_in_place(|| remote.fetch(&self.store, &job.key))? {
-            Fetched::Here => return Ok(true),
-            Fetched::Nothing => {}
+            Fetched::Here | Fetched::Nothing => Ok(()),
             Fetched::Damaged(problem) => {
-                self.remote_note(job, &format!("the shared result cannot be used: {problem}"))?;
+                self.remote_note(job, &format!("the shared result cannot be used: {problem}"))
             }
-            Fetched::Away(cause) => self.remote_note(job, &away(&cause))?,
+            Fetched::Away(cause) => self.remote_note(job, &away(&cause)),
         }
-        Ok(false)
     }
 
     /// Uploads the result to the remote. Returns the authoritative one.
-    fn pushed(&self, job: &Job, record: ActionRecord) -> Result<ActionRecord> {
+    fn push(&self, job: &Job, record: ActionRecord) -> Result<ActionRecord> {
         let Some(remote) = &self.remote else { return Ok(record) };
-        let anew = self.forced(job).is_some();
-        match tokio::task::block_in_place(|| remote.push(&self.store, &record, anew))? {
+        let is_rerun = job.forced.is_some();
+        match tokio::task::block_in_place(|| remote.push(&self.store, &record, is_rerun))? {
             Pushed::Done | Pushed::Nothing => Ok(record),
             Pushed::Away(cause) => {
                 self.remote_note(job, &away(&cause))?;
                 Ok(record)
             }
-            Pushed::Differs { outputs, standing } => {
+            Pushed::Differs { outputs, existing } => {
                 self.differs(job, outputs)?;
                 self.store.withdraw(&job.key)?;
-                let standing = match self.store.commit(&standing)? {
-                    Recorded::New | Recorded::Same => *standing,
-                    Recorded::Differs { standing, .. } => *standing,
+                let record = match self.store.commit(&existing)? {
+                    Recorded::New | Recorded::Same => *existing,
+                    Recorded::Differs { existing, .. } => *existing,
                 };
-                self.finished(job, &standing)?;
-                Ok(standing)
+                self.finished(job, &record)?;
+                Ok(record)
             }
         }
     }
@@ -243,33 +222,40 @@ impl Runner {
         self.folder.link(&self.store, self.plan.node(job.index), outputs)
     }
 
-    /// Why the stage reruns in every run, whatever the store has.
-    fn forced(&self, job: &Job) -> Option<RerunReason> {
-        plan::forced(&self.plan, job.index, &self.resample)
-    }
-
     /// Records the stage's result in the journal, and links it.
     fn finished(&self, job: &Job, record: &ActionRecord) -> Result<()> {
         let (node, seconds) = (self.id(job).to_owned(), record.cost.seconds);
-        let result = Some(record.clone().into());
+        let result = record.clone().into();
         self.folder.note(Entry::Finished { node, key: job.key, seconds, result })?;
         self.link(job, record)
     }
 
     /// Takes the result from the store, waits for another run that is making it, or runs the stage.
-    pub async fn settle(&self, job: &Job, share: &Share) -> Result<StageResult> {
+    pub async fn run(&self, job: &Job, share: &Share) -> Result<StageResult> {
+        let mut watch = HeartbeatWatch::default();
+        let mut is_waiting = false;
         loop {
-            let lease = match self.leased(job).await? {
-                LeaseOutcome::Lease(lease) => lease,
-                LeaseOutcome::StageResult(done) => return Ok(*done),
-            };
             if let Some(record) = self.cached(job)? {
-                return Ok(StageResult { key: job.key, record, cached: true });
+                return Ok(StageResult::new(record, true));
+            }
+            let lease = match self.store.lease(&job.key, self.id(job), &self.folder.id, &mut watch)? {
+                LeaseAttempt::Mine(lease) => lease,
+                LeaseAttempt::Taken { run, holder } => {
+                    if !std::mem::replace(&mut is_waiting, true) {
+                        self.listener.event(&Event::Waiting { id: self.id(job), run: &run, holder: &holder });
+                    }
+                    self.sleep(POLL).await?;
+                    continue;
+                }
+            };
+            // Another run may have published it just before.
+            if let Some(record) = self.cached(job)? {
+                return Ok(StageResult::new(record, true));
             }
             let began = Instant::now();
             let notes = Arc::new(Notes::new(self.id(job), &self.listener));
             let reports = Reports { meter: Arc::default(), notes };
-            let done = self.work(job, &lease, share, &reports).await;
+            let done = self.execute(job, &lease, share, &reports).await;
             if done.is_err() {
                 let cost = self.cost(job, &reports.meter, began);
                 *self.lost.lock().unwrap_or_else(PoisonError::into_inner) += cost;
@@ -287,67 +273,39 @@ impl Runner {
         }
     }
 
-    /// The lease, or the result that another run made meanwhile.
-    async fn leased(&self, job: &Job) -> Result<LeaseOutcome> {
-        let mut watch = HeartbeatWatch::default();
-        let mut told = false;
-        loop {
-            if let Some(record) = self.cached(job)? {
-                return Ok(LeaseOutcome::StageResult(Box::new(StageResult {
-                    key: job.key,
-                    record,
-                    cached: true,
-                })));
-            }
-            match self.store.lease(&job.key, self.id(job), &self.folder.id, &mut watch)? {
-                LeaseAttempt::Mine(lease) => return Ok(LeaseOutcome::Lease(lease)),
-                LeaseAttempt::Taken { run, holder } => {
-                    if !std::mem::replace(&mut told, true) {
-                        self.listener.event(&Event::Waiting { id: self.id(job), run: &run, holder: &holder });
-                    }
-                    tokio::select! {
-                        () = tokio::time::sleep(POLL) => {}
-                        () = self.cancel.cancelled() => return Err(Interrupted.into()),
-                    }
-                }
-            }
+    /// Ends early if the run is stopped.
+    async fn sleep(&self, time: Duration) -> Result<()> {
+        tokio::select! {
+            () = tokio::time::sleep(time) => Ok(()),
+            () = self.cancel.cancelled() => Err(Interrupted.into()),
         }
     }
 
-    async fn work(&self, job: &Job, lease: &Lease, share: &Share, reports: &Reports) -> Result<StageResult> {
-        let found = self.store.lookup(&job.key);
-        let lacking = || match &found {
-            Lookup::Hit(record) => self.plan.lacking(job.index, &record.metrics),
-            _ => None,
-        };
-        let reasons = match self.forced(job) {
-            Some(reason) => vec![reason],
-            None if lacking().is_some() => plan::no_metric(self.plan.node(job.index)).into_iter().collect(),
-            None => {
-                let known = (&self.store, &self.last);
-                plan::reasons(&self.plan, known, job.index, (&job.ready, &job.fields), &found)
-            }
-        };
-        let asked_anew = reasons.contains(&RerunReason::AskedAnew);
+    async fn execute(
+        &self,
+        job: &Job,
+        lease: &Lease,
+        share: &Share,
+        reports: &Reports,
+    ) -> Result<StageResult> {
+        let stored = self.store.lookup(&job.key);
+        let reasons = plan::rerun_reasons(&self.plan, (&self.store, &self.last), job, &stored);
+        let queries_server = reasons.contains(&RerunReason::ServerQueried);
         let id = self.id(job).to_owned();
         self.listener.event(&Event::Started { id: &id, reasons: &reasons });
         self.folder.note(Entry::Started { node: id.clone(), key: job.key, reasons })?;
 
         let card = &self.plan.node(job.index).stage.card;
-        let rows = StageRows::new(&self.store, card, (&job.fields, &job.key), self.forced(job).is_some())?;
+        let rows = StageRows::new(&self.store, card, (&job.fields, &job.key), job.forced.is_some())?;
         let rows = Arc::new(rows);
         failpoint("runner::begun");
         let began = Instant::now();
         self.files_unchanged(job)?;
-        let (work_dir, metrics) = match self.persist(job, lease, &rows, reports, share).await {
-            Err(failure) if asked_anew && failure.is_transient() => {
-                match self.taken(job, self.stored(job)?)? {
-                    Some(record) => {
-                        self.listener.event(&Event::Unanswered { id: &id, failure: &failure });
-                        return Ok(StageResult { key: job.key, record, cached: true });
-                    }
-                    None => return Err(failure),
-                }
+        let (work_dir, metrics) = match self.call_with_retries(job, lease, &rows, reports, share).await {
+            Err(failure) if queries_server && failure.is_transient() => {
+                let Some(record) = self.claim(job, self.stored(job)?)? else { return Err(failure) };
+                self.listener.event(&Event::Unanswered { id: &id, error: &failure });
+                return Ok(StageResult::new(record, true));
             }
             performed => performed?,
         };
@@ -358,7 +316,7 @@ impl Runner {
         let record = ActionRecord {
             key: job.key,
             stage: id.clone(),
-            fields: plan::stored(&job.fields, &self.beside(job, &outputs)),
+            fields: plan::stored(&job.fields, &self.key_metadata(job, &outputs)),
             outputs,
             metrics,
             cost: self.cost(job, &reports.meter, began),
@@ -368,24 +326,25 @@ impl Runner {
         };
         lease.check()?;
         // The same answer again changes nothing.
-        let stands = asked_anew && matches!(&found, Lookup::Hit(before) if before.outputs == record.outputs);
-        if found != Lookup::Miss && !stands {
+        let same =
+            queries_server && matches!(&stored, Lookup::Hit(before) if before.outputs == record.outputs);
+        if stored != Lookup::Miss && !same {
             self.store.withdraw(&job.key)?;
         }
         let record = match self.store.enter(&record)? {
             Recorded::New | Recorded::Same => record,
-            Recorded::Differs { outputs, standing } => {
+            Recorded::Differs { outputs, existing } => {
                 self.differs(job, outputs)?;
-                *standing
+                *existing
             }
         };
-        self.syncer.settle(&id, &record, placed, Some(rows.ending(&record)));
+        self.syncer.submit(&id, &record, placed, Some(rows.ending(&record)));
         // Done before the upload, which may take long: a recorded stage does not rerun.
         self.finished(job, &record)?;
-        let record = self.pushed(job, record)?;
+        let record = self.push(job, record)?;
         self.store.remember(&self.plan.name, &BTreeMap::from([(id, job.key)]))?;
         failpoint("runner::linked");
-        Ok(StageResult { key: job.key, record, cached: false })
+        Ok(StageResult::new(record, false))
     }
 
     /// The stage's metrics without those that are not finite. Fails if the metric that its loop waits for is
@@ -404,7 +363,7 @@ impl Runner {
     }
 
     /// Runs the stage. Retries if an external service fails and the card allows it.
-    async fn persist(
+    async fn call_with_retries(
         &self,
         job: &Job,
         lease: &Lease,
@@ -414,22 +373,19 @@ impl Runner {
     ) -> Result<(WorkDir, Metrics)> {
         let mut wait = FIRST_WAIT;
         let mut left = self.plan.node(job.index).stage.card.retries;
-        if self.forced(job) == Some(RerunReason::AskedAnew) && self.store.record(&job.key).is_some() {
+        if job.forced == Some(RerunReason::ServerQueried) && self.store.record(&job.key).is_some() {
             // An earlier answer can be used instead.
             left = 0;
         }
         loop {
             let work_dir = WorkDir::new(&self.store, &job.key)?;
-            match self.perform(job, &work_dir, rows.clone(), reports, share).await {
+            match self.call(job, &work_dir, rows.clone(), reports, share).await {
                 Ok(metrics) => return Ok((work_dir, metrics)),
                 Err(failure) if left > 0 && failure.is_transient() => {
                     let id = self.id(job);
-                    self.listener.event(&Event::Retrying { id, failure: &failure, wait });
+                    self.listener.event(&Event::Retrying { id, error: &failure, wait_s: wait.as_secs_f64() });
                     self.folder.note(Entry::Retried { node: id.into(), error: failure.to_string() })?;
-                    tokio::select! {
-                        () = tokio::time::sleep(wait) => {}
-                        () = self.cancel.cancelled() => return Err(Interrupted.into()),
-                    }
+                    self.sleep(wait).await?;
                     // Another machine's files may be where the next try would write.
                     lease.check()?;
                     left -= 1;
@@ -440,7 +396,7 @@ impl Runner {
         }
     }
 
-    async fn perform(
+    async fn call(
         &self,
         job: &Job,
         work_dir: &WorkDir,
@@ -477,7 +433,7 @@ impl Runner {
             artifacts: Arc::new(StageArtifacts(self.store.clone())),
             rows,
             observer: reports.notes.clone(),
-            models: self.held.clone(),
+            models: self.shared_models.clone(),
             meter: reports.meter.clone(),
             cancel: self.cancel.clone(),
         };
@@ -491,7 +447,7 @@ impl Runner {
         Cost { seconds: began.elapsed().as_secs_f64(), spent, dollars }
     }
 
-    fn beside(&self, job: &Job, outputs: &BTreeMap<String, Output>) -> KeyMetadata {
+    fn key_metadata(&self, job: &Job, outputs: &BTreeMap<String, Output>) -> KeyMetadata {
         let card = &self.plan.node(job.index).stage.card;
         let server = card.output_of_type("server").and_then(|port| outputs.get(port));
         KeyMetadata {
@@ -507,39 +463,37 @@ impl Runner {
         if self.plan.node(job.index).stage.card.determinism != Determinism::Sampled {
             return 0;
         }
-        let anew = self.forced(job).is_some();
-        let standing = self.store.record(&job.key);
-        standing.map_or(0, |record| plan::stored_draw(&record.fields).saturating_add(anew.into()))
+        let earlier = self.store.record(&job.key);
+        earlier
+            .map_or(0, |record| plan::stored_draw(&record.fields).saturating_add(job.forced.is_some().into()))
     }
 
     /// A file that changed since the key was computed would store a wrong result under that key.
     fn files_unchanged(&self, job: &Job) -> Result<()> {
         let stage = &self.plan.node(job.index).stage;
-        let stage_id = || self.id(job).to_owned();
-        for (name, digest) in &stage.card.code {
-            let path = stage.card.folder.as_deref().unwrap_or(Path::new("")).join(name);
-            if self.files.digest(&path)? != *digest {
-                let path = path.display().to_string();
-                return Err(ExecError::FileChanged { stage: stage_id(), path }.into());
-            }
-        }
-        if stage.card.uses.contains(&Section::Server) {
-            for (path, digest) in self.plan.server_files() {
-                if self.files.digest(path)? != *digest {
-                    let path = path.display().to_string();
-                    return Err(ExecError::ServerChanged { stage: stage_id(), path }.into());
-                }
-            }
-        }
-        for (param, digest) in &stage.files {
-            let path = stage.params.get(param).and_then(serde_json::Value::as_str).unwrap_or_default();
-            let place = Path::new(path);
-            let now = match place.is_dir() {
-                true => self.files.folder(place, stage::model::wanted_in(place))?,
-                false => self.files.digest(place)?,
+        let is_changed = |path: &Path, digest: &Digest| -> Result<bool> {
+            let now = match path.is_dir() {
+                true => self.files.folder(path, stage::model::wanted_in(path))?,
+                false => self.files.digest(path)?,
             };
-            if now != *digest {
-                return Err(ExecError::FileChanged { stage: stage_id(), path: path.to_owned() }.into());
+            Ok(now != *digest)
+        };
+        let id = || self.id(job).to_owned();
+        let folder = stage.card.folder.as_deref().unwrap_or(Path::new(""));
+        let code = stage.card.code.iter().map(|(name, digest)| (folder.join(name), digest));
+        let files = stage.files.iter().map(|(param, digest)| {
+            let path = stage.params.get(param).and_then(serde_json::Value::as_str).unwrap_or_default();
+            (PathBuf::from(path), digest)
+        });
+        for (path, digest) in code.chain(files) {
+            if is_changed(&path, digest)? {
+                return Err(ExecError::FileChanged { stage: id(), path: path.display().to_string() }.into());
+            }
+        }
+        let uses_server = stage.card.uses.contains(&Section::Server);
+        for (path, digest) in self.plan.server_files().filter(|_| uses_server) {
+            if is_changed(path, digest)? {
+                return Err(ExecError::ServerChanged { stage: id(), path: path.display().to_string() }.into());
             }
         }
         Ok(())
@@ -589,11 +543,9 @@ struct StageArtifacts(Store);
 
 impl Artifacts for StageArtifacts {
     fn folder(&self, digest: &Digest) -> Result<PathBuf> {
-        match self.0.inspect(digest) {
-            Condition::Sealed | Condition::Unsealed => Ok(absolute(self.0.artifact(digest))),
-            Condition::Absent | Condition::Damaged(_) => {
-                Err(StoreError::Absent { digest: digest.short() }.into())
-            }
+        if !self.0.inspect(digest).is_intact() {
+            return Err(StoreError::Absent { digest: digest.short() }.into());
         }
+        Ok(absolute(self.0.artifact(digest)))
     }
 }

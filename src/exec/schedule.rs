@@ -1,7 +1,7 @@
 //! Schedules the stages of a run.
 //!
-//! First it completes everything that is in the store, without threads, so a run with nothing to do ends in
-//! milliseconds. Then it starts each stage whose inputs are known, as the slots allow.
+//! First it completes everything that is in the store. Then it starts each stage whose inputs are known, as the
+//! slots allow.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -14,21 +14,21 @@ use tokio::{
 };
 
 use super::{
-    Ended, Event, ExecError, Request, Summary, interrupt,
+    Event, ExecError, Request, StageOutcome, Summary, interrupt,
     journal::{Entry, RunState},
     runner::{Runner, StageResult},
-    slots::{Contenders, Share, Slots},
-    standing,
-    upload::Uploader,
+    slots::{Share, Slots, Waiters},
+    upload,
 };
 use crate::{
     error::{At, Class, Failure, Result},
+    hash::Digest,
     plan::{
-        Completion, Ledger, Models, NodeIndex, PlanError, PlanPreflight, Readiness, ReadyInputs,
-        is_sure_to_be_worked,
+        Completion, Job, Ledger, Models, NodeIndex, PlanError, PlanPreflight, Readiness, Resolution,
+        will_run,
     },
     stage::card::Section,
-    store::{CachedResult, Cost, Remote, Syncer, Traffic},
+    store::{CachedResult, Cost, Remote, Syncer},
 };
 
 /// Stages may compute on the thread they run on, so this usually exceeds the number of concurrent stages.
@@ -37,7 +37,7 @@ const THREADS: usize = 6;
 /// Runs the plan. `Err` is for what stops the run as a whole; a failing stage is part of the summary.
 pub fn run(request: Request) -> Result<Summary> {
     let Request { plan, store, files, folder, resample, keep_going, listener, cancel } = request;
-    let (last, worked) = (store.last_keys(&plan.name), folder.worked());
+    let (last, own_results) = (store.last_keys(&plan.name), folder.own_results());
     let remote = plan.remote.clone().map(Remote::new);
     let syncer = Syncer::new(&store);
     let runner = Arc::new(Runner {
@@ -49,24 +49,23 @@ pub fn run(request: Request) -> Result<Summary> {
         folder,
         last,
         resample,
-        worked,
+        own_results,
         lost: Mutex::default(),
-        held: Arc::default(),
+        shared_models: Arc::default(),
         listener,
         cancel,
     });
     let mut run = Run::new(&runner, keep_going);
-    let settled = run.settle_cached();
-    if settled.is_ok()
-        && let Err(refused) = run.check()
+    let resolved = run.resolve();
+    if resolved.is_ok()
+        && let Err(refused) = run.preflight()
     {
         runner.folder.refused()?;
         return Err(refused);
     }
-    let uploader = Uploader::begin(&runner);
     // Kept until the end, since its threads listen for the stop signal.
     let mut threads = Threads(None);
-    let outcome = settled.and_then(|()| {
+    let outcome = resolved.and_then(|()| {
         if run.open().next().is_none() {
             return Ok(());
         }
@@ -80,15 +79,15 @@ pub fn run(request: Request) -> Result<Summary> {
             run.schedule().await
         })
     });
-    runner.held.retain(|_| false);
-    let models = runner.held.bases.loads();
+    runner.shared_models.retain(|_| false);
+    let models = runner.shared_models.bases.loads();
     if models > 0 {
         runner.folder.note(Entry::Loaded { models })?;
     }
-    run.settled()?;
+    run.finish_sync()?;
     runner.store.remember(&runner.plan.name, &run.keys)?;
     runner.files.save(&runner.store)?;
-    uploader.finish();
+    upload::push_rest(&runner);
     let summary = run.summary();
     let state = match &outcome {
         _ if summary.interrupted => RunState::Interrupted,
@@ -97,7 +96,7 @@ pub fn run(request: Request) -> Result<Summary> {
     };
     runner.folder.note(Entry::Closed { state })?;
     if state == RunState::Finished {
-        standing::remember(&runner.store, &run.ledger, &runner.folder.id, &run.keys)?;
+        runner.store.remember_run(&runner.plan.name, &runner.folder.id)?;
     }
     outcome.map(|()| summary)
 }
@@ -116,8 +115,8 @@ impl Drop for Threads {
 struct Run<'w> {
     runner: &'w Arc<Runner>,
     ledger: Ledger<'w>,
-    ended: BTreeMap<NodeIndex, Ended>,
-    keys: BTreeMap<String, crate::hash::Digest>,
+    outcomes: BTreeMap<NodeIndex, StageOutcome>,
+    keys: BTreeMap<String, Digest>,
     failures: Vec<Failure>,
     started: BTreeSet<NodeIndex>,
     spent: Cost,
@@ -133,7 +132,7 @@ impl<'w> Run<'w> {
         Self {
             runner,
             ledger: Ledger::new(&runner.plan),
-            ended: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
             keys: BTreeMap::new(),
             failures: Vec::new(),
             started: BTreeSet::new(),
@@ -152,33 +151,34 @@ impl<'w> Run<'w> {
     /// Nodes neither complete nor started.
     fn open(&self) -> impl Iterator<Item = NodeIndex> {
         let order = self.runner.plan.order().iter().copied();
-        order.filter(|index| !self.ended.contains_key(index) && !self.started.contains(index))
+        order.filter(|index| !self.outcomes.contains_key(index) && !self.started.contains(index))
     }
 
-    fn settle_cached(&mut self) -> Result<()> {
-        for index in self.runner.plan.order() {
-            match self.ledger.readiness(*index) {
-                Err(cause) => self.failed(*index, cause.into())?,
-                Ok(Readiness::Waits(_)) => {}
-                Ok(Readiness::Skipped) => self.skip(*index)?,
-                Ok(Readiness::Ready(ready)) => {
-                    let job = self.runner.job(*index, ready);
-                    if let Some(record) = self.runner.cached(&job)? {
-                        self.done(*index, StageResult { key: job.key, record, cached: true });
-                    }
+    /// Completes every node whose result is in the store or in the shared cache.
+    fn resolve(&mut self) -> Result<()> {
+        let runner = self.runner;
+        for index in runner.plan.order() {
+            match self
+                .ledger
+                .resolve(*index, &runner.resample, |job| Ok(runner.cached(job)?.map(Into::into)))?
+            {
+                Resolution::Waits(_) | Resolution::Run(_) => {}
+                Resolution::Skipped => self.skip(*index)?,
+                Resolution::Cached(key, result) => {
+                    self.done(*index, StageResult { key, result, cached: true })
                 }
             }
         }
         Ok(())
     }
 
-    /// Before anything runs, refuses what is sure to fail: objections of stages, and missing devices.
-    fn check(&self) -> Result<()> {
+    /// Before anything runs, refuses what is sure to fail: findings of stages, and missing devices.
+    fn preflight(&self) -> Result<()> {
         let Runner { store, last, plan, .. } = &**self.runner;
         // The remote has been queried for all ready nodes. It may still have the results of waiting ones.
         let is_sure = |index| match self.ledger.readiness(index) {
-            Ok(Readiness::Waits(_)) if plan.remote.is_some() => false,
-            _ => is_sure_to_be_worked(&self.ledger, store, last, index),
+            Readiness::Waits(_) if plan.remote.is_some() => false,
+            _ => will_run(&self.ledger, store, last, index),
         };
         let findings = PlanPreflight::new(&self.ledger, store, &is_sure).into_findings();
         if !findings.problems.is_empty() {
@@ -190,7 +190,7 @@ impl<'w> Run<'w> {
         for index in self.open() {
             if self.runner.computes(index) && is_sure(index) {
                 let at = || format!("stage \"{}\"", self.id(index));
-                return self.runner.held.bases.places(&plan.engine).map(drop).at(at);
+                return self.runner.shared_models.bases.places(&plan.engine).map(drop).at(at);
             }
         }
         Ok(())
@@ -200,23 +200,23 @@ impl<'w> Run<'w> {
         self.runner.listener.event(&Event::Skipped { id: self.id(index) });
         self.runner.folder.note(Entry::Skipped { node: self.id(index).to_owned() })?;
         self.ledger.complete(index, Completion::Skipped);
-        self.ended.insert(index, Ended::Skipped);
+        self.outcomes.insert(index, StageOutcome::Skipped);
         Ok(())
     }
 
     fn done(&mut self, index: NodeIndex, done: StageResult) {
-        let (id, record) = (self.id(index), done.record);
-        let (metrics, notes) = (&record.metrics, record.notes.as_slice());
-        let event = if done.cached {
-            Event::Cached { id, metrics, notes }
+        let id = self.id(index);
+        let CachedResult { metrics, notes, cost, .. } = &done.result;
+        if done.cached {
+            self.runner.listener.event(&Event::Cached { id, metrics, notes });
+            self.saved += *cost;
         } else {
-            Event::Finished { id, cost: &record.cost, metrics, notes }
-        };
-        self.runner.listener.event(&event);
-        *(if done.cached { &mut self.saved } else { &mut self.spent }) += record.cost;
+            self.runner.listener.event(&Event::Finished { id, cost, metrics, notes });
+            self.spent += *cost;
+        }
         self.keys.insert(id.to_owned(), done.key);
-        self.ended.insert(index, if done.cached { Ended::Cached } else { Ended::Ran });
-        self.ledger.done(index, CachedResult::from(record));
+        self.outcomes.insert(index, if done.cached { StageOutcome::Cached } else { StageOutcome::Ran });
+        self.ledger.done(index, done.result);
     }
 
     fn failed(&mut self, index: NodeIndex, failure: Failure) -> Result<()> {
@@ -224,15 +224,15 @@ impl<'w> Run<'w> {
             return Ok(());
         }
         let failure = failure.at(format!("stage \"{}\"", self.id(index)));
-        self.runner.listener.event(&Event::Failed { id: self.id(index), failure: &failure });
+        self.runner.listener.event(&Event::Failed { id: self.id(index), error: &failure });
         let entry = Entry::Failed { node: self.id(index).to_owned(), error: failure.to_string() };
-        self.ended.insert(index, Ended::Failed);
+        self.outcomes.insert(index, StageOutcome::Failed);
         self.failures.push(failure);
         self.runner.folder.note(entry)
     }
 
     /// Waits until everything is durable. Results that cannot be synced count as failed.
-    fn settled(&mut self) -> Result<()> {
+    fn finish_sync(&mut self) -> Result<()> {
         for (stage, cause) in self.runner.syncer.finish() {
             let order = self.runner.plan.order();
             let Some(index) = order.iter().copied().find(|index| self.id(*index) == stage) else { continue };
@@ -243,11 +243,11 @@ impl<'w> Run<'w> {
     }
 
     async fn schedule(&mut self) -> Result<()> {
-        let mut at_work = JoinSet::new();
+        let mut running = JoinSet::new();
         let mut tasks: HashMap<Id, (NodeIndex, Share)> = HashMap::new();
         loop {
-            self.start(&mut at_work, &mut tasks)?;
-            let Some(joined) = at_work.join_next_with_id().await else { return Ok(()) };
+            self.start(&mut running, &mut tasks)?;
+            let Some(joined) = running.join_next_with_id().await else { return Ok(()) };
             let id = match &joined {
                 Ok((id, _)) => *id,
                 Err(cause) => cause.id(),
@@ -268,45 +268,40 @@ impl<'w> Run<'w> {
     /// Starts every open node that is ready and gets a share of the slots.
     fn start(
         &mut self,
-        at_work: &mut JoinSet<Result<StageResult>>,
+        running: &mut JoinSet<Result<StageResult>>,
         tasks: &mut HashMap<Id, (NodeIndex, Share)>,
     ) -> Result<()> {
         let ending = !self.keep_going && !self.failures.is_empty();
         if ending || self.runner.cancel.is_cancelled() {
             return Ok(());
         }
-        let mut could_begin = Vec::new();
+        let runner = self.runner;
+        let mut waiting = Vec::new();
         for index in self.open().collect::<Vec<_>>() {
             match self.ledger.readiness(index) {
-                Err(cause) => self.failed(index, cause.into())?,
-                Ok(Readiness::Waits(_)) => {}
-                Ok(Readiness::Skipped) => self.skip(index)?,
-                Ok(Readiness::Ready(ready)) => could_begin.push((index, ready)),
+                Readiness::Waits(_) => {}
+                Readiness::Skipped => self.skip(index)?,
+                Readiness::Ready(ready) => waiting.push((index, ready)),
             }
         }
-        self.let_go();
-        let using = |section, stages: &[(NodeIndex, ReadyInputs)]| {
-            stages.iter().filter(|(index, _)| self.runner.uses(*index).contains(&section)).count()
-        };
-        let all = Contenders {
-            engine: using(Section::Engine, &could_begin),
-            server: using(Section::Server, &could_begin),
-        };
-        let mut contenders = all;
-        for (index, ready) in could_begin {
-            let uses = self.runner.uses(index);
-            let models = self.models.digests(&self.runner.plan, &self.ledger, index);
-            let bases = &self.runner.held.bases;
-            let held = |device: &str| models.iter().filter(|model| bases.holds(model, device)).count();
-            let share = self.slots.take(uses, held, contenders);
-            contenders.engine -= usize::from(uses.contains(&Section::Engine));
-            contenders.server -= usize::from(uses.contains(&Section::Server));
+        self.evict_models();
+        let count =
+            |section| waiting.iter().filter(|(index, _)| runner.uses(*index).contains(&section)).count();
+        let mut waiters = Waiters { engine: count(Section::Engine), server: count(Section::Server) };
+        for (index, ready) in waiting {
+            let uses = runner.uses(index);
+            let models = self.models.digests(&runner.plan, &self.ledger, index);
+            let bases = &runner.shared_models.bases;
+            let loaded = |device: &str| models.iter().filter(|model| bases.holds(model, device)).count();
+            let share = self.slots.take(uses, loaded, waiters);
+            waiters.engine -= usize::from(uses.contains(&Section::Engine));
+            waiters.server -= usize::from(uses.contains(&Section::Server));
             let Some(share) = share else { continue };
             self.started.insert(index);
-            let (runner, own) = (self.runner.clone(), share.clone());
-            let task = at_work.spawn(async move {
-                let job = runner.job(index, ready);
-                runner.settle(&job, &own).await
+            let (runner, own) = (runner.clone(), share.clone());
+            let task = running.spawn(async move {
+                let job = Job::new(&runner.plan, index, ready, &runner.resample);
+                runner.run(&job, &own).await
             });
             tasks.insert(task.id(), (index, share));
         }
@@ -314,32 +309,31 @@ impl<'w> Run<'w> {
     }
 
     /// Evicts models that no running or pending stage reads.
-    fn let_go(&self) {
-        let held = &self.runner.held;
-        if held.is_empty() {
+    fn evict_models(&self) {
+        let loaded = &self.runner.shared_models;
+        if loaded.is_empty() {
             return;
         }
         let plan = &self.runner.plan;
-        let open = plan.order().iter().filter(|index| !self.ended.contains_key(index));
+        let open = plan.order().iter().filter(|index| !self.outcomes.contains_key(index));
         let wanted: BTreeSet<_> =
             open.flat_map(|index| self.models.digests(plan, &self.ledger, *index)).collect();
-        held.retain(|model| wanted.contains(model));
+        loaded.retain(|model| wanted.contains(model));
     }
 
     fn summary(&mut self) -> Summary {
         let node = |index: &NodeIndex| {
-            (self.id(*index).to_owned(), self.ended.get(index).copied().unwrap_or(Ended::Open))
+            (
+                self.id(*index).to_owned(),
+                self.outcomes.get(index).copied().unwrap_or(StageOutcome::Unfinished),
+            )
         };
         let nodes: Vec<_> = self.runner.plan.order().iter().map(node).collect();
-        let open = nodes.iter().any(|(_, ended)| *ended == Ended::Open);
+        let open = nodes.iter().any(|(_, outcome)| *outcome == StageOutcome::Unfinished);
         let interrupted = open && self.runner.cancel.is_cancelled();
         let blocked = self.blocked();
         let failures = std::mem::take(&mut self.failures);
-        let traffic = self
-            .runner
-            .remote
-            .as_ref()
-            .map(|remote| Traffic { waiting: remote.count_waiting(&self.runner.store), ..remote.traffic() });
+        let traffic = self.runner.remote.as_ref().map(|remote| remote.traffic_and_queue(&self.runner.store));
         let mut spent = self.spent;
         spent += *self.runner.lost.lock().unwrap_or_else(PoisonError::into_inner);
         Summary { nodes, failures, blocked, interrupted, spent, saved: self.saved, traffic }
@@ -350,11 +344,11 @@ impl<'w> Run<'w> {
         let mut causes: BTreeMap<NodeIndex, BTreeSet<NodeIndex>> = BTreeMap::new();
         let mut blocked = Vec::new();
         for index in self.runner.plan.order() {
-            match self.ended.get(index) {
-                Some(Ended::Failed) => _ = causes.insert(*index, BTreeSet::from([*index])),
+            match self.outcomes.get(index) {
+                Some(StageOutcome::Failed) => _ = causes.insert(*index, BTreeSet::from([*index])),
                 Some(_) => {}
                 None => {
-                    let Ok(Readiness::Waits(on)) = self.ledger.readiness(*index) else { continue };
+                    let Readiness::Waits(on) = self.ledger.readiness(*index) else { continue };
                     let found: BTreeSet<_> =
                         on.iter().filter_map(|earlier| causes.get(earlier)).flatten().copied().collect();
                     if !found.is_empty() {

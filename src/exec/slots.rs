@@ -20,9 +20,9 @@ pub struct Share {
     other: bool,
 }
 
-/// Stages that could start now.
+/// Numbers of stages that could start now.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Contenders {
+pub struct Waiters {
     pub engine: usize,
     pub server: usize,
 }
@@ -44,13 +44,13 @@ impl Slots {
         Self { devices: devices.iter().map(device).collect(), sessions, others: OTHERS }
     }
 
-    /// Reserves a share for a stage that uses these sections; none while too little is free. `held` returns
-    /// how many of the models that the stage reads are loaded on the named device.
+    /// Reserves a share for a stage that uses these sections; none while too little is free. `loaded`
+    /// returns how many of the models that the stage reads are loaded on the named device.
     pub fn take(
         &mut self,
         uses: &[Section],
-        held: impl Fn(&str) -> usize,
-        contenders: Contenders,
+        loaded: impl Fn(&str) -> usize,
+        waiters: Waiters,
     ) -> Option<Share> {
         let (engine, server) = (uses.contains(&Section::Engine), uses.contains(&Section::Server));
         let free: Vec<usize> = (0..self.devices.len()).filter(|index| !self.devices[*index].busy).collect();
@@ -62,13 +62,13 @@ impl Slots {
         let mut share = Share { other, ..Share::default() };
         self.others -= usize::from(other);
         if server {
-            share.sessions = self.sessions.div_ceil(contenders.server.max(1));
+            share.sessions = self.sessions.div_ceil(waiters.server.max(1));
             self.sessions -= share.sessions;
         }
         if engine {
-            let wanted = free.len().div_ceil(contenders.engine.max(1));
+            let wanted = free.len().div_ceil(waiters.engine.max(1));
             let mut numbers = free;
-            numbers.sort_by_cached_key(|index| std::cmp::Reverse(held(&self.devices[*index].name)));
+            numbers.sort_by_cached_key(|index| std::cmp::Reverse(loaded(&self.devices[*index].name)));
             numbers.truncate(wanted);
             numbers.sort_unstable();
             for number in &numbers {
@@ -106,47 +106,47 @@ mod tests {
         0
     }
 
-    fn contenders(engine: usize, server: usize) -> Contenders {
-        Contenders { engine, server }
+    fn waiters(engine: usize, server: usize) -> Waiters {
+        Waiters { engine, server }
     }
 
     #[test]
-    fn a_stage_alone_has_everything_and_the_next_waits_for_it() {
+    fn a_single_stage_gets_everything_and_the_next_waits() {
         let mut slots = slots(2);
-        let first = slots.take(&BOTH, none, contenders(1, 1)).unwrap();
+        let first = slots.take(&BOTH, none, waiters(1, 1)).unwrap();
         assert_eq!((first.devices.len(), first.sessions), (2, 4));
-        assert_eq!(slots.take(&ENGINE, none, contenders(1, 0)), None);
+        assert_eq!(slots.take(&ENGINE, none, waiters(1, 0)), None);
         slots.give_back(&first);
-        assert!(slots.take(&ENGINE, none, contenders(1, 0)).is_some());
+        assert!(slots.take(&ENGINE, none, waiters(1, 0)).is_some());
     }
 
     #[test]
-    fn stages_that_can_begin_at_once_share_devices_and_sessions() {
+    fn stages_that_can_start_at_once_share_devices_and_sessions() {
         let mut slots = slots(3);
-        let first = slots.take(&BOTH, none, contenders(2, 2)).unwrap();
-        let second = slots.take(&BOTH, none, contenders(1, 1)).unwrap();
+        let first = slots.take(&BOTH, none, waiters(2, 2)).unwrap();
+        let second = slots.take(&BOTH, none, waiters(1, 1)).unwrap();
         assert_eq!(first.devices, ["cuda:0", "cuda:1"]);
         assert_eq!(second.devices, ["cuda:2"]);
         assert_eq!((first.sessions, second.sessions), (2, 2));
     }
 
     #[test]
-    fn a_stage_goes_to_the_device_that_holds_what_it_reads_and_else_to_the_first() {
+    fn a_stage_gets_the_device_that_has_its_model_loaded_else_the_first() {
         let mut slots = slots(3);
-        let held = |device: &str| usize::from(device == "cuda:1");
-        let first = slots.take(&ENGINE, held, contenders(3, 0)).unwrap();
+        let loaded = |device: &str| usize::from(device == "cuda:1");
+        let first = slots.take(&ENGINE, loaded, waiters(3, 0)).unwrap();
         assert_eq!(first.devices, ["cuda:1"]);
-        assert_eq!(slots.take(&ENGINE, held, contenders(2, 0)).unwrap().devices, ["cuda:0"]);
+        assert_eq!(slots.take(&ENGINE, loaded, waiters(2, 0)).unwrap().devices, ["cuda:0"]);
         slots.give_back(&first);
-        assert_eq!(slots.take(&ENGINE, none, contenders(2, 0)).unwrap().devices, ["cuda:1"]);
+        assert_eq!(slots.take(&ENGINE, none, waiters(2, 0)).unwrap().devices, ["cuda:1"]);
     }
 
     #[test]
-    fn stages_beside_the_engine_are_no_more_than_four() {
+    fn at_most_four_stages_without_engine_or_server_run_at_once() {
         let mut slots = slots(1);
-        let shares: Vec<Share> = (0..4).map(|_| slots.take(&[], none, contenders(0, 0)).unwrap()).collect();
-        assert_eq!(slots.take(&[], none, contenders(0, 0)), None);
+        let shares: Vec<Share> = (0..4).map(|_| slots.take(&[], none, waiters(0, 0)).unwrap()).collect();
+        assert_eq!(slots.take(&[], none, waiters(0, 0)), None);
         slots.give_back(&shares[0]);
-        assert!(slots.take(&[], none, contenders(0, 0)).is_some());
+        assert!(slots.take(&[], none, waiters(0, 0)).is_some());
     }
 }

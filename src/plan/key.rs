@@ -91,7 +91,7 @@ impl KeyFields {
         stage: &Stage,
         iteration: Option<u32>,
         inputs: BTreeMap<String, Vec<KeyInput>>,
-        around: &KeyEnvironment<'_>,
+        environment: &KeyEnvironment<'_>,
     ) -> Self {
         let card = &stage.card;
         let mut params = stage.params.clone();
@@ -100,16 +100,16 @@ impl KeyFields {
             params.insert(name.clone(), json!({ "file": digest }));
         }
         let uses_server = card.uses.contains(&Section::Server);
-        let server = around.server.filter(|_| uses_server).map(|server| {
+        let server = environment.server.filter(|_| uses_server).map(|server| {
             let mut fields = json!({ "conduct": server.conduct, "reached": server.reached });
-            if let Some(ServerName { name, version }) = around.name {
+            if let Some(ServerName { name, version }) = environment.name {
                 fields["name"] = name.as_str().into();
                 fields["version"] = version.as_str().into();
             }
             fields
         });
         let draws = card.determinism.draws();
-        let turns = draws || card.determinism == Determinism::External;
+        let in_iteration = draws || card.determinism == Determinism::External;
         Self {
             schema: SCHEMA,
             kind: card.kind.clone(),
@@ -118,9 +118,9 @@ impl KeyFields {
             params,
             inputs,
             seed: draws.then_some(stage.seed),
-            iteration: iteration.filter(|_| turns),
+            iteration: iteration.filter(|_| in_iteration),
             server,
-            numerics: card.uses.contains(&Section::Engine).then(|| around.numerics.to_owned()),
+            numerics: card.uses.contains(&Section::Engine).then(|| environment.numerics.to_owned()),
         }
     }
 
@@ -129,27 +129,7 @@ impl KeyFields {
     }
 
     pub fn key(&self) -> Digest {
-        // Encodes like the JSON object of `value`, fields sorted by name. Building the object is too slow for
-        // a plan of many stages.
-        let mut encoder = Encoder::new("mcprl stage key v1");
-        encoder.object(10);
-        encoder.text("card").text(&self.card.to_string());
-        encoder.text("inputs").object(self.inputs.len());
-        for (role, inputs) in &self.inputs {
-            encoder.text(role).array(inputs.len());
-            for KeyInput { name, digest } in inputs {
-                encoder.object(2).text("digest").text(&digest.to_string()).text("name").text(name);
-            }
-        }
-        encoder.text("iteration").json(&self.iteration.into());
-        encoder.text("kind").text(&self.kind);
-        encoder.text("numerics").json(&self.numerics.as_deref().into());
-        encoder.text("params").json_object(&self.params);
-        encoder.text("revision").json(&self.revision.into());
-        encoder.text("schema").json(&self.schema.into());
-        encoder.text("seed").json(&self.seed.into());
-        encoder.text("server").json(self.server.as_ref().unwrap_or(&Value::Null));
-        encoder.finish()
+        Encoder::new("mcprl stage key v1").json(&self.value()).finish()
     }
 
     /// The digest shared by keys that differ only in their rows: it leaves out what the card marks with
@@ -158,9 +138,7 @@ impl KeyFields {
         let mut fields = self.clone();
         fields.params.retain(|name, _| !card.params.get(name).is_some_and(|param| param.rows));
         fields.inputs.retain(|role, _| !card.inputs.get(role).is_some_and(|role| role.rows));
-        let mut encoder = Encoder::new("mcprl stage family v1");
-        encoder.json(&fields.value());
-        encoder.finish()
+        Encoder::new("mcprl stage family v1").json(&fields.value()).finish()
     }
 
     /// The seed passed to a stage: distinct for each kind, iteration and draw. 0 for kinds that do not draw.
@@ -182,44 +160,4 @@ pub fn stage_seed(seed: u64, kind: &str, iteration: Option<u32>) -> u64 {
     let mut encoder = Encoder::new("mcprl stage seed v1");
     encoder.number(seed).text(kind).number(u64::from(iteration.unwrap_or(0)));
     encoder.finish().seed()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_is_the_digest_of_its_fields_as_json() {
-        let input = |name: &str| KeyInput { name: name.into(), digest: Digest::of(name.as_bytes()) };
-        let bare = KeyFields {
-            schema: SCHEMA,
-            kind: "update".into(),
-            revision: 3,
-            card: Digest::of(b"card"),
-            params: Map::new(),
-            inputs: BTreeMap::new(),
-            seed: None,
-            iteration: None,
-            server: None,
-            numerics: None,
-        };
-        let params = json!({ "rate": 1e-3, "goals": ["a", "b"], "deep": { "z": null, "a": true } });
-        let full = KeyFields {
-            params: params.as_object().cloned().unwrap(),
-            inputs: BTreeMap::from([
-                ("policy".into(), vec![input("policy")]),
-                ("episodes".into(), vec![input("episodes"), input("more")]),
-                ("none".into(), Vec::new()),
-            ]),
-            seed: Some(7),
-            iteration: Some(0),
-            server: Some(json!({ "conduct": [1, 2] })),
-            numerics: Some("cpu".into()),
-            ..bare.clone()
-        };
-        for fields in [bare, full] {
-            let stored = Encoder::new("mcprl stage key v1").json(&fields.value()).finish();
-            assert_eq!(fields.key(), stored);
-        }
-    }
 }

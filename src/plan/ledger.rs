@@ -5,13 +5,15 @@ use std::{collections::BTreeMap, sync::Arc};
 use petgraph::graph::NodeIndex;
 
 use super::{
-    Node, Plan, PlanError,
+    KeyFields, Node, Plan, RerunReason, Resample, forced,
     graph::{InputEdge, InputSource},
     identity::ServerName,
 };
 use crate::{
+    error::Result,
+    hash::Digest,
     stage::card::Section,
-    store::{CachedResult, Output},
+    store::{ActionRecord, CachedResult, Lookup, Output, Store},
 };
 
 /// How a node ended.
@@ -51,17 +53,60 @@ pub enum Readiness {
     Waits(Vec<NodeIndex>),
 }
 
+/// A node whose inputs and key are known.
+pub struct Job {
+    pub index: NodeIndex,
+    pub ready: ReadyInputs,
+    pub fields: KeyFields,
+    pub key: Digest,
+    /// Why the stage runs even if its result is in the store.
+    pub forced: Option<RerunReason>,
+}
+
+impl Job {
+    pub fn new(plan: &Plan, index: NodeIndex, ready: ReadyInputs, resample: &[Resample]) -> Self {
+        let fields = plan.fields(index, &ready);
+        Self { index, key: fields.key(), fields, ready, forced: forced(plan, index, resample) }
+    }
+
+    /// The usable result in the store, with those of its artifacts whose seals do not fit.
+    pub fn stored(&self, plan: &Plan, store: &Store) -> Option<(ActionRecord, Vec<Digest>)> {
+        match store.lookup_sealed(&self.key) {
+            (Lookup::Hit(record), unsealed) => {
+                plan.lacking(self.index, &record.metrics).is_none().then_some((record, unsealed))
+            }
+            _ => None,
+        }
+    }
+
+    /// Like [`Job::stored`]; none if the stage must rerun.
+    pub fn cached(&self, plan: &Plan, store: &Store) -> Option<(ActionRecord, Vec<Digest>)> {
+        if self.forced.is_some() { None } else { self.stored(plan, store) }
+    }
+}
+
+/// What a node needs, given the results in the store.
+pub enum Resolution {
+    Cached(Digest, CachedResult),
+    /// It has no usable result, or must rerun.
+    Run(Job),
+    /// Its loop has reached its goal.
+    Skipped,
+    /// These nodes are not complete.
+    Waits(Vec<NodeIndex>),
+}
+
 /// The state of a plan's nodes.
 pub struct Ledger<'p> {
     plan: &'p Plan,
-    settled: Vec<Option<Completion>>,
+    completed: Vec<Option<Completion>>,
     /// The server's reported name and version, by the node that asked.
     servers: BTreeMap<NodeIndex, Arc<ServerName>>,
 }
 
 impl<'p> Ledger<'p> {
     pub fn new(plan: &'p Plan) -> Self {
-        Self { plan, settled: vec![None; plan.graph.nodes.node_count()], servers: BTreeMap::new() }
+        Self { plan, completed: vec![None; plan.graph.nodes.node_count()], servers: BTreeMap::new() }
     }
 
     pub fn plan(&self) -> &'p Plan {
@@ -69,15 +114,42 @@ impl<'p> Ledger<'p> {
     }
 
     pub fn complete(&mut self, node: NodeIndex, how: Completion) {
-        if let Some(slot) = self.settled.get_mut(node.index()) {
+        if let Some(slot) = self.completed.get_mut(node.index()) {
             *slot = Some(how);
         }
     }
 
+    /// Completes a node if `lookup` finds its result, or if its loop has reached its goal. Resolve nodes in the
+    /// plan's order, because each completed one may make others ready.
+    pub fn resolve(
+        &mut self,
+        index: NodeIndex,
+        resample: &[Resample],
+        lookup: impl FnOnce(&Job) -> Result<Option<CachedResult>>,
+    ) -> Result<Resolution> {
+        Ok(match self.readiness(index) {
+            Readiness::Waits(on) => Resolution::Waits(on),
+            Readiness::Skipped => {
+                self.complete(index, Completion::Skipped);
+                Resolution::Skipped
+            }
+            Readiness::Ready(ready) => {
+                let job = Job::new(self.plan, index, ready, resample);
+                match lookup(&job)? {
+                    Some(result) => {
+                        self.done(index, result.clone());
+                        Resolution::Cached(job.key, result)
+                    }
+                    None => Resolution::Run(job),
+                }
+            }
+        })
+    }
+
     /// Completes a node whose result exists.
-    pub fn done(&mut self, node: NodeIndex, known: CachedResult) {
-        let CachedResult { outputs, metrics, told, .. } = known;
-        if let Ok(server) = serde_json::from_value(told) {
+    pub fn done(&mut self, node: NodeIndex, result: CachedResult) {
+        let CachedResult { outputs, metrics, server_name, .. } = result;
+        if let Ok(server) = serde_json::from_value(server_name) {
             self.servers.insert(node, Arc::new(server));
         }
         self.complete(node, Completion::Done { outputs, metrics });
@@ -95,26 +167,25 @@ impl<'p> Ledger<'p> {
     }
 
     pub fn get(&self, node: NodeIndex) -> Option<&Completion> {
-        self.settled.get(node.index())?.as_ref()
+        self.completed.get(node.index())?.as_ref()
     }
 
     /// Whether a node can run now. Depends only on recorded metrics and outputs, so that a cached run decides
     /// the same.
-    pub fn readiness(&self, index: NodeIndex) -> Result<Readiness, PlanError> {
+    pub fn readiness(&self, index: NodeIndex) -> Readiness {
         let node = self.plan.node(index);
         let mut waits = Vec::new();
-        if let Some(stop_condition) = &node.stop_condition {
-            for decider in &stop_condition.nodes {
+        if let Some(condition) = &node.stop_condition {
+            for decider in &condition.nodes {
                 match self.get(*decider) {
-                    Some(Completion::Skipped) => return Ok(Readiness::Skipped),
-                    Some(Completion::Done { metrics, .. }) => {
-                        let value = metrics.get(&stop_condition.metric);
-                        if stop_condition
-                            .met(*value.ok_or_else(|| self.no_metric(*decider, &stop_condition.metric))?)
-                        {
-                            return Ok(Readiness::Skipped);
-                        }
+                    Some(Completion::Skipped) => return Readiness::Skipped,
+                    // No node completes without the metric that its loop waits for.
+                    Some(Completion::Done { metrics, .. })
+                        if metrics.get(&condition.metric).is_some_and(|value| condition.met(*value)) =>
+                    {
+                        return Readiness::Skipped;
                     }
+                    Some(Completion::Done { .. }) => {}
                     None => waits.push(*decider),
                 }
             }
@@ -128,7 +199,7 @@ impl<'p> Ledger<'p> {
                 }
                 // If an earlier stage was skipped, or wrote less than its card declares, its readers are
                 // skipped too.
-                Ok(None) => return Ok(Readiness::Skipped),
+                Ok(None) => return Readiness::Skipped,
                 Err(mut open) => waits.append(&mut open),
             }
         }
@@ -137,14 +208,7 @@ impl<'p> Ledger<'p> {
         if waits.is_empty() && node.stage.card.uses.contains(&Section::Server) {
             ready.server = self.server(index).cloned();
         }
-        Ok(if waits.is_empty() { Readiness::Ready(ready) } else { Readiness::Waits(waits) })
-    }
-
-    fn no_metric(&self, index: NodeIndex, metric: &str) -> PlanError {
-        let node = self.plan.node(index);
-        let in_loop = node.iteration.map(|iteration| self.plan.loop_name(iteration).to_owned());
-        let in_loop = in_loop.unwrap_or_default();
-        PlanError::NoMetric { stage: node.id.clone(), metric: metric.to_owned(), in_loop }
+        if waits.is_empty() { Readiness::Ready(ready) } else { Readiness::Waits(waits) }
     }
 
     fn output(&self, from: &InputSource) -> Result<Option<(Output, NodeIndex)>, Vec<NodeIndex>> {

@@ -43,7 +43,7 @@ pub use graph::{Iteration, Node};
 pub use identity::ServerName;
 pub use key::{KeyFields, KeyInput};
 pub use layers::Overrides;
-pub use ledger::{Completion, Ledger, Readiness, ReadyInputs, ResolvedInput};
+pub use ledger::{Completion, Job, Ledger, Readiness, ReadyInputs, Resolution, ResolvedInput};
 pub use memory::Memory;
 pub use models::Models;
 pub use name::NodeName;
@@ -51,7 +51,7 @@ pub use parse::Stage;
 pub use petgraph::graph::NodeIndex;
 pub use preflight::{Findings, PlanPreflight};
 pub use reason::{KeyMetadata, RerunReason, differences, stored, stored_draw, stored_parts};
-pub use report::{NodeStatus, PlanReport, Rerun, Status, forced, is_sure_to_be_worked, no_metric, reasons};
+pub use report::{NodeStatus, PlanReport, Rerun, Status, forced, rerun_reasons, will_run};
 pub use resample::Resample;
 pub use schema::schema;
 pub use source::Source;
@@ -137,7 +137,7 @@ impl Plan {
     }
 
     /// Whether the node lists the tools of a server that the key cannot identify.
-    fn asks_anew(&self, index: NodeIndex) -> bool {
+    fn queries_server(&self, index: NodeIndex) -> bool {
         let card = &self.node(index).stage.card;
         self.identity.as_ref().is_some_and(|server| !server.is_known)
             && card.uses.contains(&Section::Server)

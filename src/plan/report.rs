@@ -6,11 +6,11 @@ use petgraph::Direction;
 use serde::Serialize;
 
 use super::{
-    CacheMode, Completion, Estimate, Findings, KeyFields, Ledger, Node, NodeIndex, Plan, PlanPreflight,
-    Problem, Readiness, ReadyInputs, RerunReason, Resample, ResolvedInput, Reused, Subject, Unknown,
+    CacheMode, Estimate, Findings, Job, KeyFields, Ledger, NodeIndex, Plan, PlanPreflight, Problem, Readiness,
+    ReadyInputs, RerunReason, Resample, Resolution, ResolvedInput, Reused, Subject, Unknown,
     estimate::CostHistory,
     memory::{Memory, held, memory},
-    reason::{self},
+    reason,
     tool_list::ToolChanges,
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     error::Result,
     hash::Digest,
     stage::{Input, card::Section},
-    store::{Cost, KeyIndex, Lookup, StatCache, Store},
+    store::{Cost, KeyIndex, Lookup, Store},
 };
 
 /// What a run would do with one node.
@@ -73,7 +73,7 @@ pub struct NodeStatus {
 }
 
 /// All nodes in order.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct PlanReport {
     pub name: String,
     pub nodes: Vec<NodeStatus>,
@@ -89,7 +89,7 @@ pub struct PlanReport {
     /// The shared cache. Planning does not query it, so it may have results that this report counts as
     /// missing.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unasked: Option<String>,
+    pub unqueried: Option<String>,
     /// Why stages that will run would fail.
     pub problems: Vec<Problem>,
     /// Warnings about stages that can run.
@@ -100,29 +100,22 @@ impl PlanReport {
     pub fn new(plan: &Plan, store: &Store, resample: &[Resample]) -> Result<Self> {
         let last = store.last_keys(&plan.name);
         let mut ledger = Ledger::new(plan);
-        let mut stat_cache = store.stat_cache(&plan.name);
         let mut found = Vec::new();
         for index in plan.order() {
-            found.push(found_of(plan, (store, &last, &mut stat_cache), &mut ledger, *index, resample)?);
+            let resolution = ledger.resolve(*index, resample, |job| {
+                Ok(job.cached(plan, store).map(|(record, _)| record.into()))
+            })?;
+            found.push(Found::new(&mut ledger, (store, &last), *index, resolution, resample));
         }
         // The shared cache was not queried, so no node is sure to run here.
-        let is_sure = |index| plan.remote.is_none() && is_sure_to_be_worked(&ledger, store, &last, index);
+        let is_sure = |index| plan.remote.is_none() && will_run(&ledger, store, &last, index);
         let preflight = PlanPreflight::new(&ledger, store, &is_sure);
         // The history reads every record, so it is loaded only if there is something to estimate.
         let ahead = found.iter().any(|found| found.status.is_ahead());
         let history = ahead.then(|| CostHistory::of(store));
         let left = ahead.then(available).flatten();
-        let mut report = Self {
-            name: plan.name.clone(),
-            nodes: Vec::with_capacity(found.len()),
-            ahead: Cost::default(),
-            clock: 0.0,
-            unknown: Vec::new(),
-            saved: Cost::default(),
-            unasked: plan.remote.as_ref().map(|remote| remote.place.to_string()),
-            problems: Vec::new(),
-            notes: Vec::new(),
-        };
+        let unqueried = plan.remote.as_ref().map(|remote| remote.place.to_string());
+        let mut report = Self { name: plan.name.clone(), unqueried, ..Self::default() };
         let mut clock = Clock::new(plan);
         for (index, Found { status, cached, reused }) in plan.order().iter().zip(found) {
             let node = plan.node(*index);
@@ -141,7 +134,7 @@ impl PlanReport {
                 (None, Some(estimate)) => report.ahead += estimate.cost,
                 (None, None) => {}
             }
-            clock.work(*index, estimate.map_or(0.0, |estimate| estimate.cost.seconds));
+            clock.run(*index, estimate.map_or(0.0, |estimate| estimate.cost.seconds));
             let memory =
                 is_ahead.then(|| memory(plan, &preflight, *index, estimate.as_ref(), left)).flatten();
             report.nodes.push(NodeStatus {
@@ -156,9 +149,9 @@ impl PlanReport {
         }
         report.clock = clock.last();
         let nodes = plan.order().iter().copied().zip(&mut report.nodes);
-        let (worked, memories): (Vec<_>, Vec<_>) =
+        let (running, memories): (Vec<_>, Vec<_>) =
             nodes.filter_map(|(index, node)| Some((index, node.memory.as_mut()?))).unzip();
-        for (memory, held) in memories.into_iter().zip(held(plan, &preflight, &ledger, &worked)) {
+        for (memory, held) in memories.into_iter().zip(held(plan, &preflight, &ledger, &running)) {
             // Its own weights are part of its peak.
             memory.held = memory.parts.map_or(0, |parts| held.saturating_sub(parts.weights));
         }
@@ -180,68 +173,59 @@ struct Found {
     reused: Option<Reused>,
 }
 
-impl From<Status> for Found {
-    fn from(status: Status) -> Self {
-        Self { status, cached: None, reused: None }
+impl Found {
+    fn new(
+        ledger: &mut Ledger<'_>,
+        (store, last): (&Store, &KeyIndex),
+        index: NodeIndex,
+        resolution: Resolution,
+        resample: &[Resample],
+    ) -> Self {
+        let plan = ledger.plan();
+        let (mut cached, mut reused) = (None, None);
+        let status = match resolution {
+            Resolution::Cached(key, result) => {
+                cached = Some(result.cost);
+                Status::Cached { key }
+            }
+            Resolution::Skipped => Status::Skipped,
+            Resolution::Run(job) => {
+                let stored = store.lookup(&job.key);
+                let reasons = rerun_reasons(plan, (store, last), &job, &stored);
+                match stored {
+                    // Later nodes are planned as if the server answered as it did last time.
+                    Lookup::Hit(record) if job.forced == Some(RerunReason::ServerQueried) => {
+                        ledger.done(index, record.into());
+                    }
+                    Lookup::Hit(_) => {}
+                    _ if job.forced.is_none() => reused = count_reused(plan, store, &job),
+                    _ => {}
+                }
+                Status::Run { key: job.key, reasons }
+            }
+            Resolution::Waits(on) => {
+                let reasons = match forced(plan, index, resample) {
+                    Some(reason) => vec![reason],
+                    None => own_changes(plan, (store, last), index),
+                };
+                let rerun = match plan.node(index).stop_condition {
+                    Some(_) => Rerun::UnlessGoalReached,
+                    None if reasons.is_empty() && has_earlier_result(plan, (store, last), index) => {
+                        Rerun::IfInputsChange
+                    }
+                    None => Rerun::Will,
+                };
+                let on = on.iter().map(|index| plan.node(*index).id.clone()).collect();
+                Status::Waits { on, rerun, reasons }
+            }
+        };
+        Self { status, cached, reused }
     }
 }
 
-/// What a run would do with the next node of the order.
-fn found_of(
-    plan: &Plan,
-    (store, last, stat_cache): (&Store, &KeyIndex, &mut StatCache),
-    ledger: &mut Ledger<'_>,
-    index: NodeIndex,
-    resample: &[Resample],
-) -> Result<Found> {
-    let found = match ledger.readiness(index)? {
-        Readiness::Skipped => {
-            ledger.complete(index, Completion::Skipped);
-            Status::Skipped.into()
-        }
-        Readiness::Waits(on) => {
-            let forced = forced(plan, index, resample);
-            let reasons =
-                forced.map_or_else(|| own_changes(plan, (store, last), index), |reason| vec![reason]);
-            let stored = |key: &Digest| matches!(store.lookup(key), Lookup::Hit(_));
-            let rerun = match plan.node(index).stop_condition {
-                Some(_) => Rerun::UnlessGoalReached,
-                None if reasons.is_empty() && last.get(&plan.node(index).id).is_some_and(stored) => {
-                    Rerun::IfInputsChange
-                }
-                None => Rerun::Will,
-            };
-            let on = on.iter().map(|index| plan.node(*index).id.clone()).collect();
-            Status::Waits { on, rerun, reasons }.into()
-        }
-        Readiness::Ready(ready) => {
-            let fields = plan.fields(index, &ready);
-            let key = fields.key();
-            match (stat_cache.lookup(store, &key), forced(plan, index, resample)) {
-                (Ok((known, _)), None) if plan.lacking(index, &known.metrics).is_some() => {
-                    Status::Run { key, reasons: no_metric(plan.node(index)).into_iter().collect() }.into()
-                }
-                (Ok((known, _)), None) => {
-                    let cached = Some(known.cost);
-                    ledger.done(index, known);
-                    Found { cached, ..Status::Cached { key }.into() }
-                }
-                (found, Some(reason)) => {
-                    // Later nodes are planned as if the server answered as it did last time.
-                    if let (Ok((known, _)), RerunReason::AskedAnew) = (found, &reason) {
-                        ledger.done(index, known);
-                    }
-                    Status::Run { key, reasons: vec![reason] }.into()
-                }
-                (Err(found), None) => {
-                    let reasons = reasons(plan, (store, last), index, (&ready, &fields), &found);
-                    let reused = reused(plan, store, index, (&ready, &fields));
-                    Found { reused, ..Status::Run { key, reasons }.into() }
-                }
-            }
-        }
-    };
-    Ok(found)
+/// Whether the node's newest result is usable under the key it had then.
+fn has_earlier_result(plan: &Plan, (store, last): (&Store, &KeyIndex), index: NodeIndex) -> bool {
+    last.get(&plan.node(index).id).is_some_and(|key| matches!(store.lookup(key), Lookup::Hit(_)))
 }
 
 /// What changed in a waiting node since its last run, its inputs excepted.
@@ -264,17 +248,12 @@ fn own_changes(plan: &Plan, (store, last): (&Store, &KeyIndex), index: NodeIndex
 }
 
 /// Counts the rows that a node can reuse from earlier results, out of those it is sure to need.
-fn reused(
-    plan: &Plan,
-    store: &Store,
-    index: NodeIndex,
-    (ready, fields): (&ReadyInputs, &KeyFields),
-) -> Option<Reused> {
-    let stage = &plan.node(index).stage;
-    let log = store.rows(&fields.family(&stage.card), &fields.key());
+fn count_reused(plan: &Plan, store: &Store, Job { index, ready, fields, key, .. }: &Job) -> Option<Reused> {
+    let stage = &plan.node(*index).stage;
+    let log = store.rows(&fields.family(&stage.card), key);
     let (own, relatives) = (log.finished().ok()?, log.relatives().ok()?);
-    let stands = |key: &Digest| store.record(key).is_some_and(|record| !record.withheld);
-    let finished = relatives.finished.iter().filter(|(key, _)| stands(key)).flat_map(|(_, names)| names);
+    let is_shared = |key: &Digest| store.record(key).is_some_and(|record| !record.withheld);
+    let finished = relatives.finished.iter().filter(|(key, _)| is_shared(key)).flat_map(|(_, names)| names);
     let known: BTreeSet<&String> = own.keys().chain(relatives.rows.keys()).chain(finished).collect();
     if known.is_empty() {
         return None;
@@ -299,14 +278,13 @@ impl Status {
 
 /// For a node not known to be in the store: whether its inputs are known, or it has neither an earlier result
 /// that could be reused nor a loop goal that could skip it.
-pub fn is_sure_to_be_worked(ledger: &Ledger<'_>, store: &Store, last: &KeyIndex, index: NodeIndex) -> bool {
-    let node = ledger.plan().node(index);
+pub fn will_run(ledger: &Ledger<'_>, store: &Store, last: &KeyIndex, index: NodeIndex) -> bool {
+    let plan = ledger.plan();
     match ledger.readiness(index) {
-        Ok(Readiness::Ready(_)) => true,
-        Ok(Readiness::Skipped) | Err(_) => false,
-        Ok(Readiness::Waits(_)) => {
-            let earlier = last.get(&node.id).is_some_and(|key| matches!(store.lookup(key), Lookup::Hit(_)));
-            node.stop_condition.is_none() && !earlier
+        Readiness::Ready(_) => true,
+        Readiness::Skipped => false,
+        Readiness::Waits(_) => {
+            plan.node(index).stop_condition.is_none() && !has_earlier_result(plan, (store, last), index)
         }
     }
 }
@@ -324,7 +302,7 @@ impl<'p> Clock<'p> {
     }
 
     /// Call in the plan's topological order.
-    fn work(&mut self, index: NodeIndex, seconds: f64) {
+    fn run(&mut self, index: NodeIndex, seconds: f64) {
         let before = self.plan.graph.nodes.neighbors_directed(index, Direction::Incoming);
         let ready = before.map(|node| self.ends[node.index()]).fold(0.0, f64::max);
         let engine = seconds > 0.0 && self.plan.node(index).stage.card.uses.contains(&Section::Engine);
@@ -346,39 +324,45 @@ pub fn forced(plan: &Plan, index: NodeIndex, resample: &[Resample]) -> Option<Re
     if node.stage.cache != CacheMode::Use {
         return Some(RerunReason::NotCached);
     }
-    if resample.iter().any(|asked| asked.means(node)) {
+    if resample.iter().any(|resample| resample.means(node)) {
         return Some(RerunReason::Resample);
     }
-    plan.asks_anew(index).then_some(RerunReason::AskedAnew)
+    plan.queries_server(index).then_some(RerunReason::ServerQueried)
 }
 
-/// The reason to rerun a node whose result lacks the metric that its loop waits for.
-pub fn no_metric(node: &Node) -> Option<RerunReason> {
-    node.awaited.clone().map(|metric| RerunReason::NoMetric { metric })
-}
-
-/// Why the lookup of a node with these fields found no usable result.
-pub fn reasons(
+/// Why a node runs, given what the store has under its key.
+pub fn rerun_reasons(
     plan: &Plan,
     (store, last): (&Store, &KeyIndex),
-    index: NodeIndex,
-    (ready, fields): (&ReadyInputs, &KeyFields),
-    found: &Lookup,
+    job: &Job,
+    stored: &Lookup,
 ) -> Vec<RerunReason> {
-    if let Lookup::Damaged { output, problem } = found {
-        return vec![RerunReason::Damaged { output: output.clone(), problem: problem.clone() }];
+    let node = plan.node(job.index);
+    if let Some(reason) = &job.forced {
+        return vec![reason.clone()];
     }
-    if let Lookup::Withheld(_) = found {
-        return vec![RerunReason::Withheld];
+    match stored {
+        Lookup::Damaged { output, problem } => {
+            return vec![RerunReason::Damaged { output: output.clone(), problem: problem.clone() }];
+        }
+        Lookup::Withheld(_) => return vec![RerunReason::Withheld],
+        Lookup::Hit(_) => {
+            return node
+                .awaited
+                .iter()
+                .map(|metric| RerunReason::NoMetric { metric: metric.clone() })
+                .collect();
+        }
+        Lookup::Miss => {}
     }
-    let node = plan.node(index);
     match last.get(&node.id) {
         None => vec![RerunReason::First],
-        Some(key) if *key == fields.key() => vec![RerunReason::Gone],
+        Some(key) if *key == job.key => vec![RerunReason::Gone],
         Some(key) => match store.record(key) {
             Some(record) => {
-                let reasons = reason::differences(&record.fields, fields, || Some(node.stage.card.parts()));
-                reasons.into_iter().map(|reason| told(plan, store, index, ready, reason)).collect()
+                let reasons =
+                    reason::differences(&record.fields, &job.fields, || Some(node.stage.card.parts()));
+                reasons.into_iter().map(|reason| detailed(plan, store, job, reason)).collect()
             }
             None => vec![RerunReason::Forgotten],
         },
@@ -386,21 +370,15 @@ pub fn reasons(
 }
 
 /// Adds detail: the stage that wrote a changed input, or which tools of a tool list changed.
-fn told(
-    plan: &Plan,
-    store: &Store,
-    index: NodeIndex,
-    ready: &ReadyInputs,
-    reason: RerunReason,
-) -> RerunReason {
+fn detailed(plan: &Plan, store: &Store, job: &Job, reason: RerunReason) -> RerunReason {
     let RerunReason::Input { role, name, old, new, .. } = reason else { return reason };
-    let roles = &plan.node(index).stage.card.inputs;
+    let roles = &plan.node(job.index).stage.card.inputs;
     if roles.get(&role).is_some_and(|role| role.artifact == "tools")
         && let Some(changes) = old.zip(new).and_then(|(old, new)| ToolChanges::between(store, &old, &new))
     {
         return RerunReason::Tools { role, changes };
     }
-    let fed = ready.inputs.get(&role).and_then(|fed| fed.iter().find(|fed| fed.name == name));
+    let fed = job.ready.inputs.get(&role).and_then(|fed| fed.iter().find(|fed| fed.name == name));
     let from = fed.map(|fed| plan.node(fed.writer).id.clone());
     RerunReason::Input { role, name, old, new, from }
 }

@@ -10,12 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize};
-
 use super::{
     Output, Store, StoreError, aside, failpoint,
     lease::touch,
-    tree::{self, Entry, FileStamp},
+    tree::{self, Entry, FileStamp, Tree},
     write,
 };
 use crate::hash::Digest;
@@ -41,35 +39,45 @@ pub enum Condition {
 }
 
 impl Condition {
+    /// Hashes the artifact at this path. Never `Sealed`.
+    pub(super) fn of(folder: &Path, digest: &Digest) -> Self {
+        match tree::list(folder).and_then(|entries| tree::digest(folder, &entries)) {
+            Ok(found) if found == *digest => Self::Unsealed,
+            Ok(_) => Self::Damaged("its bytes changed since it was written".into()),
+            Err(StoreError::Read { path, source })
+                if source.kind() == ErrorKind::NotFound && path == *folder =>
+            {
+                Self::Absent
+            }
+            Err(cause) => Self::Damaged(cause.to_string()),
+        }
+    }
+
     pub fn is_intact(&self) -> bool {
         matches!(self, Self::Sealed | Self::Unsealed)
     }
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Seal {
-    files: Vec<Entry>,
-    /// The folders, the artifact's own first. Their stamps show whether files were added or removed. Absent
-    /// in older stores.
-    #[serde(default)]
-    folders: Vec<Entry>,
-}
+/// The files and folders of an artifact when it was last hashed.
+pub(super) type Seal = Tree;
 
 impl Seal {
-    fn of(folder: &Path) -> Result<Self, StoreError> {
-        Ok(Self { files: tree::list(folder)?, folders: tree::folders(folder)? })
+    /// All its folders and files, with their paths.
+    fn entries(&self, folder: &Path) -> impl Iterator<Item = (PathBuf, &Entry)> {
+        let path = |entry: &Entry| match entry.path.is_empty() {
+            true => folder.to_owned(),
+            false => folder.join(&entry.path),
+        };
+        self.folders.iter().chain(&self.files).map(move |entry| (path(entry), entry))
     }
 
-    /// Paths of all its files and folders.
     pub(super) fn paths(&self, folder: &Path) -> impl Iterator<Item = PathBuf> {
-        let inner = self.files.iter().chain(&self.folders);
-        inner.map(|entry| if entry.path.is_empty() { folder.to_owned() } else { folder.join(&entry.path) })
+        self.entries(folder).map(|(path, _)| path)
     }
 
     /// Whether everything is unchanged. Only stats the listed paths, lists no folder.
     fn fits(&self, folder: &Path) -> bool {
-        let same = |entry: &Entry| {
-            let path = if entry.path.is_empty() { folder.to_owned() } else { folder.join(&entry.path) };
+        let same = |(path, entry): (PathBuf, &Entry)| {
             path.symlink_metadata().is_ok_and(|metadata| {
                 let (now, then) = (FileStamp::from(&metadata), &entry.stamp);
                 // A folder's ctime changes when it is moved into place.
@@ -77,7 +85,7 @@ impl Seal {
                 moved || now == *then
             })
         };
-        !self.folders.is_empty() && self.folders.iter().chain(&self.files).all(same)
+        self.entries(folder).all(same)
     }
 }
 
@@ -101,49 +109,23 @@ impl Store {
         self.artifact(digest).with_extension("seal")
     }
 
-    fn read_seal(&self, digest: &Digest) -> Option<Seal> {
-        let seal = std::fs::read(self.seal_path(digest)).ok()?;
-        serde_json::from_slice(&seal).ok()
-    }
-
-    /// The entries of an artifact's seal, whether or not it still fits: folders, its own first, then files.
-    /// The flag is true for folders.
-    pub(super) fn sealed(&self, digest: &Digest) -> Option<Vec<(Entry, bool)>> {
-        let Seal { files, folders } = self.read_seal(digest)?;
-        let folders = folders.into_iter().map(|entry| (entry, true));
-        Some(folders.chain(files.into_iter().map(|entry| (entry, false))).collect())
-    }
-
     /// Whether its files are unchanged since they were last hashed. Reads none.
     pub(super) fn is_sealed(&self, digest: &Digest) -> bool {
-        self.read_seal(digest).is_some_and(|seal| seal.fits(&self.artifact(digest)))
+        let seal = std::fs::read(self.seal_path(digest)).ok();
+        let seal = seal.and_then(|seal| serde_json::from_slice::<Seal>(&seal).ok());
+        seal.is_some_and(|seal| seal.fits(&self.artifact(digest)))
     }
 
     /// Whether the artifact is usable. Stats its files, and reads them only if the seal does not fit. Writes
     /// nothing.
     pub fn inspect(&self, digest: &Digest) -> Condition {
-        let folder = self.artifact(digest);
-        if self.is_sealed(digest) {
-            return Condition::Sealed;
-        }
-        let entries = match tree::list(&folder) {
-            Ok(entries) => entries,
-            Err(StoreError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
-                return Condition::Absent;
-            }
-            Err(cause) => return Condition::Damaged(cause.to_string()),
-        };
-        match tree::digest(&folder, &entries) {
-            Ok(found) if found == *digest => Condition::Unsealed,
-            Ok(_) => Condition::Damaged("its bytes changed since it was written".into()),
-            Err(cause) => Condition::Damaged(cause.to_string()),
-        }
+        if self.is_sealed(digest) { Condition::Sealed } else { Condition::of(&self.artifact(digest), digest) }
     }
 
     /// Writes the seal of an intact artifact, so that the next lookup is cheap. Makes it durable first.
     pub fn seal(&self, digest: &Digest) -> Result<(), StoreError> {
-        let seal = Seal::of(&self.artifact(digest))?;
-        self.settle(&[UnsyncedArtifact { digest: *digest, seal: Some(seal) }], &[])
+        let seal = Seal::read(&self.artifact(digest))?;
+        self.sync(&[UnsyncedArtifact { digest: *digest, seal: Some(seal) }], &[])
     }
 
     pub(super) fn write_seal(&self, digest: &Digest, seal: &Seal) -> Result<(), StoreError> {
@@ -155,7 +137,7 @@ impl Store {
     pub fn publish(&self, staged: &Path) -> Result<Digest, StoreError> {
         let placed = self.place(staged)?;
         let digest = placed.digest;
-        self.settle(&[placed], &[])?;
+        self.sync(&[placed], &[])?;
         Ok(digest)
     }
 
@@ -171,7 +153,7 @@ impl Store {
                 .map_err(|cause| StoreError::writing(path, cause))?;
         }
         // Stamps are taken before the bytes are read, so that a change in between invalidates the seal.
-        let seal = Seal::of(staged)?;
+        let seal = Seal::read(staged)?;
         let digest = tree::digest(staged, &seal.files)?;
         failpoint("publish::hashed");
 

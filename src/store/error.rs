@@ -40,17 +40,17 @@ pub enum StoreError {
     Absent { digest: String },
     #[error("{root} is not a cache")]
     NotAStore { root: PathBuf },
-    #[error("artifact {digest} in {root} is damaged: its bytes are not those it is named after")]
+    #[error("artifact {digest} in {root} is damaged: its content does not match its digest")]
     Corrupt { root: PathBuf, digest: String },
-    #[error("{path} cannot be read, and a run needs what it names")]
+    #[error("cannot read {path}, which a run needs")]
     Unreadable { path: PathBuf },
-    #[error("another `mcprl cache gc` is at work on this cache")]
+    #[error("another `mcprl cache gc` is running on this cache")]
     Sweeping,
     #[error("another process took over this stage")]
     LeaseLost,
     #[error("the shared cache {remote} cannot be reached: {problem}")]
     Unreachable { remote: String, problem: String },
-    #[error("the shared cache {remote} refuses: {problem}")]
+    #[error("the shared cache {remote} denies access: {problem}")]
     Refused { remote: String, problem: String },
 }
 
@@ -104,30 +104,30 @@ impl Diagnostic for StoreError {
     fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Full { .. } => {
-                "nothing finished is lost: free some space, or choose another place with `--cache DIR`".into()
+                "finished results are kept: free some space, or choose another cache with `--cache DIR`".into()
             }
             Self::ReadOnly { .. } | Self::NotAFolder { .. } => {
-                "choose another place with `--cache DIR` or `MCPRL_CACHE`".into()
+                "choose another cache with `--cache DIR` or `MCPRL_CACHE`".into()
             }
-            Self::Version { .. } => "update mcprl, or choose another place with `--cache DIR`".into(),
+            Self::Version { .. } => "update mcprl, or choose another cache with `--cache DIR`".into(),
             Self::Special { .. } => {
-                "outputs are plain files and folders; links and devices are not kept".into()
+                "outputs may contain only plain files and folders".into()
             }
-            Self::Absent { .. } => "run the same file again: what is missing is made anew".into(),
+            Self::Absent { .. } => "run the same file again to make it".into(),
             Self::NotAStore { .. } => {
-                "a cache, or what `mcprl cache export` wrote, holds a file `version`".into()
+                "a cache or an export contains a file `version`".into()
             }
             Self::Corrupt { .. } => {
-                "`mcprl cache verify` sets aside what is damaged; a run makes it anew".into()
+                "`mcprl cache verify` quarantines damaged artifacts; the next run makes them again".into()
             }
             Self::Unreadable { .. } => {
-                "nothing was removed: `mcprl cache verify` sets it aside, and `mcprl resume` makes the result anew".into()
+                "nothing was removed; `mcprl cache verify` quarantines it, and `mcprl resume` makes the result again".into()
             }
-            Self::Sweeping => "wait until it is over".into(),
+            Self::Sweeping => "wait until it has finished".into(),
             Self::LeaseLost => "its result is used instead; run the same file again".into(),
-            Self::Unreachable { .. } => "the run goes on with the local cache alone".into(),
+            Self::Unreachable { .. } => "the run continues with the local cache".into(),
             Self::Refused { .. } => {
-                "with the right to read alone, set `push = false` under [cache]; S3 asks for `s3:GetObject`, \
+                "if access is read-only, set `push = false` under [cache]; S3 needs `s3:GetObject`, \
                  `s3:PutObject` and `s3:ListBucket`"
                     .into()
             }

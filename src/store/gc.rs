@@ -39,7 +39,7 @@ use super::{
 use crate::hash::Digest;
 
 /// The minimum grace while a run is active, and always for unfinished results.
-const BESIDE_RUNS: Duration = Duration::from_secs(3600);
+const MIN_GRACE: Duration = Duration::from_secs(3600);
 
 /// Name of the lease of a sweep.
 const SWEEP: &str = "sweep";
@@ -146,7 +146,7 @@ impl Store {
         grace: Duration,
     ) -> Result<Unreferenced, StoreError> {
         let live = !self.live_runs().is_empty();
-        let window = if live { grace.max(BESIDE_RUNS) } else { grace };
+        let window = if live { grace.max(MIN_GRACE) } else { grace };
         let now = self.clock()?;
         let young = |at: Option<SystemTime>, window: Duration| {
             // A timestamp in the future counts as young: a clock was set back.
@@ -192,23 +192,23 @@ impl Store {
         let old = files(&self.root.join("ac/old")).into_iter().filter(|path| !young(modified(path), window));
         garbage.leftovers.extend(old);
         let records: BTreeSet<&Digest> = garbage.records.iter().collect();
-        let standing = |key: &Digest| self.record_path(key).exists() && !records.contains(key);
-        garbage.leftovers.extend(self.half_done(&keep.keys, live, &standing, &young));
+        let is_recorded = |key: &Digest| self.record_path(key).exists() && !records.contains(key);
+        garbage.leftovers.extend(self.unfinished(&keep.keys, live, &is_recorded, &young));
         garbage.runs = runs.into_iter().map(|id| (id.clone(), stamp(&self.journal(&id)))).collect();
         Ok(garbage)
     }
 
-    fn half_done(
+    fn unfinished(
         &self,
         keep: &BTreeSet<Digest>,
         live: bool,
-        standing: &dyn Fn(&Digest) -> bool,
+        is_recorded: &dyn Fn(&Digest) -> bool,
         young: &dyn Fn(Option<SystemTime>, Duration) -> bool,
     ) -> Vec<PathBuf> {
         let rows = folders(&self.families()).into_iter().flat_map(|family| {
             let (gone, kept): (Vec<PathBuf>, Vec<PathBuf>) = files(&family).into_iter().partition(|path| {
                 let needed = |key| {
-                    let record = standing(&key).then(|| modified(&self.record_path(&key))).flatten();
+                    let record = is_recorded(&key).then(|| modified(&self.record_path(&key))).flatten();
                     match path.extension().is_some_and(|extension| extension == "done") {
                         true => record.is_some(),
                         // Rows older than the result are in it.
@@ -218,41 +218,42 @@ impl Store {
                     }
                 };
                 let key = path.file_stem().and_then(|stem| stem.to_str()?.parse::<Digest>().ok());
-                !key.is_some_and(needed) && !young(modified(path), BESIDE_RUNS)
+                !key.is_some_and(needed) && !young(modified(path), MIN_GRACE)
             });
-            if kept.is_empty() && !young(modified(&family), BESIDE_RUNS) { vec![family] } else { gone }
+            if kept.is_empty() && !young(modified(&family), MIN_GRACE) { vec![family] } else { gone }
         });
         // A stage may run for longer than any window without touching its folder.
         let work = folders(&self.tmp().join("work")).into_iter().filter(|_| !live);
         let others = entries(&self.tmp()).into_iter().filter(|path| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            name != "work" && !name.starts_with(LISTS) && !young(modified(path), BESIDE_RUNS)
+            name != "work" && !name.starts_with(LISTS) && !young(modified(path), MIN_GRACE)
         });
         rows.chain(work).chain(others.filter(|_| !live)).collect()
     }
 
-    /// Removes garbage, except for what was requested since the scan. `asked` returns what all runs need
+    /// Removes garbage, except for what was requested since the scan. `needed` returns what all runs need
     /// except those to be removed.
     pub fn sweep(
         &self,
         garbage: Unreferenced,
-        asked: &dyn Fn(&BTreeSet<String>) -> LiveSet,
+        needed: &dyn Fn(&BTreeSet<String>) -> LiveSet,
     ) -> Result<GcReport, StoreError> {
-        let grave = aside(&self.tmp()).map_err(|cause| StoreError::writing(self.tmp(), cause))?;
-        let LeaseAttempt::Mine(lease) = self.ask(SWEEP, "", "", &mut HeartbeatWatch::default())? else {
+        let trash = aside(&self.tmp()).map_err(|cause| StoreError::writing(self.tmp(), cause))?;
+        let LeaseAttempt::Mine(lease) = self.request_lease(SWEEP, "", "", &mut HeartbeatWatch::default())?
+        else {
             return Err(StoreError::Sweeping);
         };
         let announced = SweepAnnouncement::new(self.announcement(), lease)?;
 
         let found = garbage.swept();
-        let garbage = self.still(garbage, asked);
+        let garbage = self.still_unneeded(garbage, needed);
         let mut swept = garbage.swept();
         swept.spared =
             found.runs + found.records + found.artifacts - swept.runs - swept.records - swept.artifacts;
         let mut count = 0;
         let mut away = |path: &Path| {
             count += 1;
-            take(path, &grave.path().join(count.to_string()))
+            take(path, &trash.path().join(count.to_string()))
         };
         garbage.runs.iter().try_for_each(|(id, _)| away(&self.runs().join(id)))?;
         garbage.records.iter().try_for_each(|key| away(&self.record_path(key)))?;
@@ -263,13 +264,17 @@ impl Store {
         garbage.leftovers.iter().try_for_each(|path| away(path))?;
         drop(announced);
 
-        let folder = grave.path().to_owned();
-        grave.close().map_err(|cause| StoreError::writing(folder, cause))?;
+        let folder = trash.path().to_owned();
+        trash.close().map_err(|cause| StoreError::writing(folder, cause))?;
         Ok(swept)
     }
 
     /// The part of the garbage that is still not needed.
-    fn still(&self, mut garbage: Unreferenced, asked: &dyn Fn(&BTreeSet<String>) -> LiveSet) -> Unreferenced {
+    fn still_unneeded(
+        &self,
+        mut garbage: Unreferenced,
+        needed: &dyn Fn(&BTreeSet<String>) -> LiveSet,
+    ) -> Unreferenced {
         let live = self.live_runs();
         if !live.is_empty() {
             // Unfinished results that had no owner may belong to a new run by now.
@@ -277,15 +282,15 @@ impl Store {
             garbage.leftovers.retain(|path| !path.starts_with(&tmp) && !path.starts_with(&rows));
         }
         garbage.runs.retain(|(id, before)| !live.contains(id) && stamp(&self.journal(id)) == *before);
-        let asked = asked(&garbage.runs.iter().map(|(id, _)| id.clone()).collect());
+        let now = needed(&garbage.runs.iter().map(|(id, _)| id.clone()).collect());
         let (wanted, records): (Vec<_>, Vec<_>) =
-            garbage.records.into_iter().partition(|key| asked.keys.contains(key));
+            garbage.records.into_iter().partition(|key| now.keys.contains(key));
         garbage.records = records;
         let wanted = wanted.iter().filter_map(|key| self.record(key));
-        let mut needed: BTreeSet<Digest> = wanted.flat_map(|record| references(&record)).collect();
-        needed.extend(asked.artifacts);
+        let mut artifacts: BTreeSet<Digest> = wanted.flat_map(|record| references(&record)).collect();
+        artifacts.extend(now.artifacts);
         garbage.artifacts.retain(|(stored, seal)| {
-            !needed.contains(&stored.digest) && stamp(&self.seal_path(&stored.digest)) == *seal
+            !artifacts.contains(&stored.digest) && stamp(&self.seal_path(&stored.digest)) == *seal
         });
         garbage
     }
@@ -296,7 +301,7 @@ impl Store {
 
     /// Waits until no sweep is running. Called after announcing what the caller needs.
     pub fn after_sweep(&self) {
-        while self.announcement().exists() && self.held(SWEEP) {
+        while self.announcement().exists() && self.is_leased(SWEEP) {
             std::thread::sleep(Duration::from_millis(2));
         }
     }

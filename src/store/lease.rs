@@ -49,7 +49,7 @@ const REBOOT_SILENCE: Duration = Duration::from_secs(20);
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
 /// A globally unique identity of a process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     pub host: String,
     /// Id of the machine's current boot; empty if the system has none.
@@ -63,7 +63,7 @@ pub struct Holder {
 /// The state of a holder, judged without its heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HolderState {
-    Lives,
+    Alive,
     Dead,
     /// The host has rebooted since, or another host has the same name.
     Rebooted,
@@ -85,7 +85,7 @@ impl Holder {
         }
     }
 
-    fn life(&self) -> HolderState {
+    fn state(&self) -> HolderState {
         let here = Self::current();
         if self.host != here.host {
             return HolderState::Unknown;
@@ -96,12 +96,9 @@ impl Holder {
         if self.pid_namespace != here.pid_namespace {
             return HolderState::Unknown;
         }
-        if let Some(started) = self.started {
-            return if start_time(self.pid) == Some(started) {
-                HolderState::Lives
-            } else {
-                HolderState::Dead
-            };
+        if self.started.is_some() {
+            let alive = start_time(self.pid) == self.started;
+            return if alive { HolderState::Alive } else { HolderState::Dead };
         }
         let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
         match pid.map(rustix::process::test_kill_process) {
@@ -130,7 +127,7 @@ fn start_time(pid: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct Content {
     token: String,
     stage: String,
@@ -142,14 +139,7 @@ impl Content {
     /// Stands in for a lease file that another user made unreadable. Its host name matches no host, so the
     /// heartbeat decides.
     fn hidden() -> Self {
-        let holder = Holder {
-            host: String::new(),
-            boot: String::new(),
-            pid_namespace: String::new(),
-            pid: 0,
-            started: None,
-        };
-        Self { token: String::new(), stage: String::new(), run: "another user's run".into(), holder }
+        Self { run: "another user's run".into(), ..Self::default() }
     }
 }
 
@@ -207,13 +197,13 @@ impl Store {
         run: &str,
         watch: &mut HeartbeatWatch,
     ) -> Result<LeaseAttempt, StoreError> {
-        self.ask(&key.to_string(), stage, run, watch)
+        self.request_lease(&key.to_string(), stage, run, watch)
     }
 
     /// Marks a run as active until dropped. A run that two processes execute has two leases.
     pub fn attend(&self, run: &str) -> Result<Lease, StoreError> {
         let name = format!("run-{}", token());
-        match self.ask(&name, "", run, &mut HeartbeatWatch::default())? {
+        match self.request_lease(&name, "", run, &mut HeartbeatWatch::default())? {
             LeaseAttempt::Mine(lease) => Ok(lease),
             LeaseAttempt::Taken { .. } => Err(StoreError::LeaseLost),
         }
@@ -224,14 +214,7 @@ impl Store {
         let mut runs: Vec<String> = leases(&self.leases())
             .into_iter()
             .filter_map(|(_, epoch, path)| Found::open(epoch, &path))
-            .filter(|found| match found.content.holder.life() {
-                HolderState::Lives => true,
-                HolderState::Dead => false,
-                HolderState::Rebooted | HolderState::Unknown => {
-                    let now = self.clock().unwrap_or_else(|_| SystemTime::now());
-                    now.duration_since(found.beat).unwrap_or_default() < FORGOTTEN
-                }
-            })
+            .filter(|found| self.is_live(found, FORGOTTEN))
             .map(|found| found.content.run)
             .filter(|run| !run.is_empty())
             .collect();
@@ -251,21 +234,26 @@ impl Store {
         file.metadata().and_then(|metadata| metadata.modified()).map_err(writing)
     }
 
-    /// Whether a holder that is or may be alive has this lease.
-    pub(super) fn held(&self, name: &str) -> bool {
-        of_name(&self.leases(), name).into_iter().filter_map(|(epoch, path)| Found::open(epoch, &path)).any(
-            |found| match found.content.holder.life() {
-                HolderState::Lives => true,
-                HolderState::Dead => false,
-                HolderState::Rebooted | HolderState::Unknown => {
-                    let now = self.clock().unwrap_or_else(|_| SystemTime::now());
-                    now.duration_since(found.beat).unwrap_or_default() < SILENCE
-                }
-            },
-        )
+    /// Whether a holder is or may be alive: if its state is unknown, until its heartbeat is this old.
+    fn is_live(&self, found: &Found, silence: Duration) -> bool {
+        match found.content.holder.state() {
+            HolderState::Alive => true,
+            HolderState::Dead => false,
+            HolderState::Rebooted | HolderState::Unknown => {
+                let now = self.clock().unwrap_or_else(|_| SystemTime::now());
+                now.duration_since(found.beat).unwrap_or_default() < silence
+            }
+        }
     }
 
-    pub(super) fn ask(
+    /// Whether a holder that is or may be alive has this lease.
+    pub(super) fn is_leased(&self, name: &str) -> bool {
+        let leases = of_name(&self.leases(), name);
+        let mut found = leases.into_iter().filter_map(|(epoch, path)| Found::open(epoch, &path));
+        found.any(|found| self.is_live(&found, SILENCE))
+    }
+
+    pub(super) fn request_lease(
         &self,
         name: &str,
         stage: &str,
@@ -283,7 +271,7 @@ impl Store {
             let epoch = match highest {
                 None => 1,
                 Some((epoch, path)) => match Found::open(epoch, &path) {
-                    Some(found) if watch.believes(self, &found)? => {
+                    Some(found) if watch.is_alive(self, &found)? => {
                         return Ok(LeaseAttempt::Taken {
                             run: found.content.run,
                             holder: found.content.holder,
@@ -297,7 +285,7 @@ impl Store {
                     None => epoch + 1,
                 },
             };
-            match write::link(self, &place(&folder, name, epoch), &bytes)? {
+            match write::create(self, &place(&folder, name, epoch), &bytes)? {
                 Created::Exists => continue,
                 Created::New => {}
             }
@@ -312,7 +300,7 @@ impl Store {
             // A cached listing may have hidden a higher epoch, whose holder was first.
             if lease.check().is_err() {
                 drop(lease);
-                return self.ask(name, stage, run, watch);
+                return self.request_lease(name, stage, run, watch);
             }
             for (earlier, path) in of_name(&lease.folder, name) {
                 if earlier < epoch {
@@ -353,9 +341,9 @@ pub struct HeartbeatWatch {
 }
 
 impl HeartbeatWatch {
-    fn believes(&mut self, store: &Store, found: &Found) -> Result<bool, StoreError> {
-        match found.content.holder.life() {
-            HolderState::Lives => return Ok(true),
+    fn is_alive(&mut self, store: &Store, found: &Found) -> Result<bool, StoreError> {
+        match found.content.holder.state() {
+            HolderState::Alive => return Ok(true),
             HolderState::Dead => return Ok(false),
             HolderState::Rebooted => {
                 let silent = store.clock()?.duration_since(found.beat).unwrap_or_default();
@@ -449,16 +437,16 @@ mod tests {
         (folder, store)
     }
 
-    fn ask(store: &Store, key: &Digest) -> LeaseAttempt {
+    fn request(store: &Store, key: &Digest) -> LeaseAttempt {
         store.lease(key, "stage", "run", &mut HeartbeatWatch::default()).unwrap()
     }
 
     fn mine(store: &Store, key: &Digest) -> Lease {
-        let LeaseAttempt::Mine(lease) = ask(store, key) else { panic!("should be free") };
+        let LeaseAttempt::Mine(lease) = request(store, key) else { panic!("should be free") };
         lease
     }
 
-    fn leave_behind(store: &Store, key: &Digest, epoch: u64, holder: Holder) -> PathBuf {
+    fn abandoned(store: &Store, key: &Digest, epoch: u64, holder: Holder) -> PathBuf {
         let content = Content { token: "old".into(), stage: "s".into(), run: "r".into(), holder };
         let path = place(&store.leases(), &key.to_string(), epoch);
         std::fs::write(&path, serde_json::to_vec(&content).unwrap()).unwrap();
@@ -477,66 +465,66 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_held_until_dropped() {
+    fn a_lease_lasts_until_dropped() {
         let (_folder, store) = store();
         let key = Digest::of(b"k");
         let lease = mine(&store, &key);
-        assert!(matches!(ask(&store, &key), LeaseAttempt::Taken { .. }));
+        assert!(matches!(request(&store, &key), LeaseAttempt::Taken { .. }));
         drop(lease);
         drop(mine(&store, &key));
         assert_eq!(leases(&store.leases()).len(), 0);
     }
 
     #[test]
-    fn a_dead_process_loses_its_lease_even_if_its_id_was_given_away() {
+    fn a_dead_process_loses_its_lease_even_if_its_id_is_reused() {
         let (_folder, store) = store();
         let key = Digest::of(b"k");
-        leave_behind(&store, &key, 1, dead());
+        abandoned(&store, &key, 1, dead());
         assert_eq!(mine(&store, &key).epoch, 2);
     }
 
     #[test]
-    fn one_of_many_who_find_a_dead_holder_takes_over() {
+    fn exactly_one_of_many_takes_over_from_a_dead_holder() {
         let (_folder, store) = store();
         for round in 0..20 {
             let key = Digest::of(&[round]);
-            leave_behind(&store, &key, 3, dead());
+            abandoned(&store, &key, 3, dead());
             let all: Vec<_> = std::thread::scope(|scope| {
-                let asking: Vec<_> = (0..8).map(|_| scope.spawn(|| ask(&store, &key))).collect();
-                asking.into_iter().map(|one| one.join().unwrap()).collect()
+                let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| request(&store, &key))).collect();
+                threads.into_iter().map(|one| one.join().unwrap()).collect()
             });
-            let held = all.iter().filter(|one| matches!(one, LeaseAttempt::Mine(_))).count();
-            assert_eq!(held, 1);
+            let leases = all.iter().filter(|one| matches!(one, LeaseAttempt::Mine(_))).count();
+            assert_eq!(leases, 1);
         }
     }
 
     #[test]
-    fn a_silent_lease_from_before_the_boot_is_free_and_one_that_beats_is_not() {
+    fn a_lease_from_before_a_reboot_is_free_once_its_heartbeat_stops() {
         let (_folder, store) = store();
         let key = Digest::of(b"k");
-        let path = leave_behind(&store, &key, 1, Holder { boot: "another".into(), ..Holder::current() });
-        assert!(matches!(ask(&store, &key), LeaseAttempt::Taken { .. }));
+        let path = abandoned(&store, &key, 1, Holder { boot: "another".into(), ..Holder::current() });
+        assert!(matches!(request(&store, &key), LeaseAttempt::Taken { .. }));
         age(&path, 30);
-        assert!(matches!(ask(&store, &key), LeaseAttempt::Mine(_)));
+        assert!(matches!(request(&store, &key), LeaseAttempt::Mine(_)));
     }
 
     #[test]
-    fn a_holder_on_another_host_is_believed_whatever_its_clock_says() {
+    fn a_holder_on_another_host_is_alive_whatever_its_clock_says() {
         let (_folder, store) = store();
         let key = Digest::of(b"k");
-        let path = leave_behind(&store, &key, 1, Holder { host: "elsewhere".into(), ..Holder::current() });
+        let path = abandoned(&store, &key, 1, Holder { host: "elsewhere".into(), ..Holder::current() });
         for seconds in [0, 3600, 86400] {
             age(&path, seconds);
-            assert!(matches!(ask(&store, &key), LeaseAttempt::Taken { .. }));
+            assert!(matches!(request(&store, &key), LeaseAttempt::Taken { .. }));
         }
     }
 
     #[test]
-    fn a_heart_that_stands_still_is_believed_for_a_minute_by_a_clock_nobody_sets() {
+    fn a_heartbeat_that_stops_counts_for_a_minute_of_monotonic_time() {
         let (_folder, store) = store();
         let key = Digest::of(b"k");
         let holder = Holder { host: "elsewhere".into(), ..Holder::current() };
-        let path = leave_behind(&store, &key, 1, holder);
+        let path = abandoned(&store, &key, 1, holder);
         let mut watch = HeartbeatWatch::default();
         let taken = |watch: &mut HeartbeatWatch| {
             matches!(store.lease(&key, "stage", "run", watch).unwrap(), LeaseAttempt::Taken { .. })
@@ -554,29 +542,29 @@ mod tests {
     }
 
     #[test]
-    fn one_who_lost_the_lease_learns_of_it_and_leaves_the_other_alone() {
+    fn a_holder_that_lost_its_lease_detects_it_and_keeps_the_other_lease() {
         let (_folder, store) = store();
         let key = Digest::of(b"k");
         let lease = mine(&store, &key);
-        let other = leave_behind(&store, &key, 2, Holder::current());
+        let other = abandoned(&store, &key, 2, Holder::current());
         assert!(matches!(lease.check(), Err(StoreError::LeaseLost)));
         drop(lease);
         assert!(other.exists());
     }
 
     #[test]
-    fn a_garbled_lease_keeps_nobody_from_work() {
+    fn an_unreadable_lease_blocks_nobody() {
         let (_folder, store) = store();
         let key = Digest::of(b"k");
         std::fs::write(place(&store.leases(), &key.to_string(), 1), "{").unwrap();
-        assert!(matches!(ask(&store, &key), LeaseAttempt::Mine(_)));
+        assert!(matches!(request(&store, &key), LeaseAttempt::Mine(_)));
     }
 
     #[test]
-    fn runs_at_work_are_known_until_they_end() {
+    fn active_runs_are_listed_until_they_end() {
         let (_folder, store) = store();
         let presence = store.attend("one").unwrap();
-        leave_behind(&store, &Digest::of(b"k"), 1, dead());
+        abandoned(&store, &Digest::of(b"k"), 1, dead());
         assert_eq!(store.live_runs(), ["one"]);
         drop(presence);
         assert_eq!(store.live_runs(), [""; 0]);

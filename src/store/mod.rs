@@ -7,8 +7,7 @@
 //! | `ac/<key>.json` | result of the stage with this key: output digests, metrics, fields of the key |
 //! | `ac/old/` | records set aside because their stage reran |
 //! | `ac/last/<run name>.json` | newest key of each stage, only for explaining reruns |
-//! | `ac/last/<run name>.run` | the last finished run, and a digest of its results |
-//! | `ac/last/<run name>.stat_cache` | its results and the stamps of their files, to look them up by `stat` |
+//! | `ac/last/<run name>.run` | id of the last finished run |
 //! | `leases/<key>.<epoch>.json` | which process executes this key now |
 //! | `leases/run-*.json` | which runs are active |
 //! | `runs/` | journals, one folder per run |
@@ -37,7 +36,6 @@ mod lease;
 mod record;
 mod remote;
 mod rows;
-mod stat_cache;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -53,14 +51,13 @@ pub use error::StoreError;
 pub use failpoint::{die, failpoint, reached};
 pub use files::FileDigests;
 pub use gc::{GcReport, LiveSet, Stored, Unreferenced, Young};
-pub use last::{KeyIndex, LastRun};
+pub use last::KeyIndex;
 pub use lease::{HeartbeatWatch, Holder, Lease, LeaseAttempt};
-pub use record::{ActionRecord, Cost, Lookup, Output, Recorded};
+pub use record::{ActionRecord, CachedResult, Cost, Lookup, Output, Recorded, SERVER_NAME};
 pub use remote::{
     DrainReport, Fetched, NotAPlace, Pushed, Remote, RemotePlace, RemoteSpec, Traffic, UploadQueue,
 };
 pub use rows::{FamilyRows, Remainder, RowLog};
-pub use stat_cache::{CachedResult, StatCache, TOLD};
 pub use sync::Syncer;
 pub use transfer::CopyReport;
 pub use verify::{Damage, VerifyReport};

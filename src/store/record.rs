@@ -6,11 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    CachedResult, Condition, Store, StoreError, TOLD, failpoint,
+    Condition, Store, StoreError, failpoint,
     write::{self, Created},
 };
 use crate::{hash::Digest, usage::Usage};
@@ -56,17 +56,16 @@ pub struct ActionRecord {
     /// The fields of the key, for explaining later reruns.
     pub fields: Value,
     pub outputs: BTreeMap<String, Output>,
-    #[serde(deserialize_with = "numbers")]
     pub metrics: BTreeMap<String, f64>,
     pub cost: Cost,
     /// Notes from the stage for the user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// The run that created the record; absent in older stores.
+    /// The run that created the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     /// Other runs must not use this result.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub withheld: bool,
 }
 
@@ -78,15 +77,29 @@ impl ActionRecord {
     }
 }
 
-/// Numbers by name. JSON has no infinity and no NaN: earlier versions wrote `null` for them.
-pub(super) fn numbers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
-    let all = BTreeMap::<String, Option<f64>>::deserialize(from)?;
-    Ok(all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
+/// The result in a record, without the fields of its key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CachedResult {
+    pub outputs: BTreeMap<String, Output>,
+    pub metrics: BTreeMap<String, f64>,
+    pub cost: Cost,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// The value of the record's field [`SERVER_NAME`].
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub server_name: Value,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-fn is_false(bit: &bool) -> bool {
-    !bit
+/// Name of an entry in a record's fields that is not part of its key: the name and version that the server
+/// reported. The keys of stages that read its tools contain them.
+pub const SERVER_NAME: &str = "server_name";
+
+impl From<ActionRecord> for CachedResult {
+    fn from(mut record: ActionRecord) -> Self {
+        let server_name = record.fields.get_mut(SERVER_NAME).map(Value::take).unwrap_or_default();
+        let ActionRecord { outputs, metrics, cost, notes, .. } = record;
+        Self { outputs, metrics, cost, notes, server_name }
+    }
 }
 
 /// The outcome of looking up a key.
@@ -112,7 +125,7 @@ pub enum Recorded {
     /// Another writer was first, with other outputs (named here). Its record is kept.
     Differs {
         outputs: Vec<String>,
-        standing: Box<ActionRecord>,
+        existing: Box<ActionRecord>,
     },
 }
 
@@ -134,23 +147,16 @@ impl Store {
 
     /// Like [`Store::lookup`], with those of its artifacts whose seals do not fit.
     pub fn lookup_sealed(&self, key: &Digest) -> (Lookup, Vec<Digest>) {
-        let mut unsealed = Vec::new();
-        let found = self.look(key, &mut unsealed);
-        (found, unsealed)
-    }
-
-    fn look(&self, key: &Digest, unsealed: &mut Vec<Digest>) -> Lookup {
         let Some(record) = self.record(key) else {
-            if self.record_path(key).exists() {
-                return Lookup::Damaged { output: None, problem: "its record is unreadable".into() };
-            }
-            return Lookup::Miss;
+            let is_unreadable = self.record_path(key).exists();
+            let damaged = || Lookup::Damaged { output: None, problem: "its record is unreadable".into() };
+            return (if is_unreadable { damaged() } else { Lookup::Miss }, Vec::new());
         };
         match self.inspect_all(&record.outputs) {
-            Ok(found) => unsealed.extend(found),
-            Err((port, problem)) => return Lookup::Damaged { output: Some(port), problem },
+            Err((port, problem)) => (Lookup::Damaged { output: Some(port), problem }, Vec::new()),
+            Ok(unsealed) if record.withheld => (Lookup::Withheld(record), unsealed),
+            Ok(unsealed) => (Lookup::Hit(record), unsealed),
         }
-        if record.withheld { Lookup::Withheld(record) } else { Lookup::Hit(record) }
     }
 
     /// Returns the artifacts whose seals do not fit. The error names the first unusable output and its
@@ -173,33 +179,22 @@ impl Store {
     }
 
     /// The result of a run under this key, as a record. It can differ from the current record, because the
-    /// stage may have rerun since. If `came_to` is none, the current record.
-    pub fn result(&self, key: &Digest, came_to: Option<&CachedResult>) -> Option<ActionRecord> {
-        let standing = self.record(key);
-        let Some(CachedResult { outputs, metrics, cost, notes, told }) = came_to.cloned() else {
-            return standing;
-        };
-        let blank = || ActionRecord {
-            key: *key,
-            stage: String::new(),
-            fields: Value::Null,
-            outputs: BTreeMap::new(),
-            metrics: BTreeMap::new(),
-            cost: Cost::default(),
-            notes: Vec::new(),
-            run: None,
-            withheld: false,
-        };
+    /// stage may have rerun since.
+    pub fn result(&self, key: &Digest, result: &CachedResult) -> ActionRecord {
+        let CachedResult { outputs, metrics, cost, notes, server_name } = result.clone();
         // All records of a key have the same fields.
-        let mut like = standing.or_else(|| self.set_aside(key)).unwrap_or_else(blank);
-        if !told.is_null() {
-            like.fields[TOLD] = told;
+        let (stage, mut fields, run, withheld) = match self.record(key).or_else(|| self.withdrawn(key)) {
+            Some(record) => (record.stage, record.fields, record.run, record.withheld),
+            None => (String::new(), Value::Null, None, false),
+        };
+        if !server_name.is_null() {
+            fields[SERVER_NAME] = server_name;
         }
-        Some(ActionRecord { outputs, metrics, cost, notes, ..like })
+        ActionRecord { key: *key, stage, fields, outputs, metrics, cost, notes, run, withheld }
     }
 
     /// A record of this key that was withdrawn.
-    fn set_aside(&self, key: &Digest) -> Option<ActionRecord> {
+    fn withdrawn(&self, key: &Digest) -> Option<ActionRecord> {
         let items = std::fs::read_dir(self.root.join("ac/old")).ok()?.flatten();
         let prefix = key.to_string();
         items
@@ -207,14 +202,9 @@ impl Store {
             .find_map(|item| serde_json::from_slice(&std::fs::read(item.path()).ok()?).ok())
     }
 
-    /// Writes new seals for these artifacts, so that the next lookup does not read their files.
-    pub fn seal_all(&self, artifacts: &[Digest]) -> Result<(), StoreError> {
-        artifacts.iter().try_for_each(|digest| self.seal(digest))
-    }
-
     /// Whether every artifact named here exists. Does not read them. For callers that have already declared
     /// their use.
-    pub fn stands(&self, outputs: &BTreeMap<String, Output>) -> bool {
+    pub fn has_artifacts(&self, outputs: &BTreeMap<String, Output>) -> bool {
         outputs.values().all(|output| self.artifact(&output.digest).is_dir())
     }
 
@@ -229,11 +219,11 @@ impl Store {
     /// Like [`Store::enter`], and makes the record durable.
     pub fn commit(&self, record: &ActionRecord) -> Result<Recorded, StoreError> {
         let recorded = self.enter(record)?;
-        self.settle(&[], &[record.key])?;
+        self.sync(&[], &[record.key])?;
         Ok(recorded)
     }
 
-    /// Creates the record if its key has none yet. It is not durable until [`Store::settle`].
+    /// Creates the record if its key has none yet. It is not durable until [`Store::sync`].
     pub fn enter(&self, record: &ActionRecord) -> Result<Recorded, StoreError> {
         let path = self.record_path(&record.key);
         let bytes = serde_json::to_vec_pretty(record)
@@ -245,15 +235,15 @@ impl Store {
                 Ok(Recorded::New)
             }
             Created::Exists => {
-                let Some(standing) = self.record(&record.key) else {
+                let Some(existing) = self.record(&record.key) else {
                     write::replace(self, &path, &bytes)?;
                     return Ok(Recorded::New);
                 };
-                let outputs = standing.other_outputs(record);
+                let outputs = existing.other_outputs(record);
                 if outputs.is_empty() {
                     return Ok(Recorded::Same);
                 }
-                Ok(Recorded::Differs { outputs, standing: Box::new(standing) })
+                Ok(Recorded::Differs { outputs, existing: Box::new(existing) })
             }
         }
     }
@@ -274,9 +264,8 @@ impl Store {
 
     /// Withdraws the record only if it is this one, not another run's.
     pub(super) fn withdraw_own(&self, record: &ActionRecord) -> Result<(), StoreError> {
-        let own = |standing: &ActionRecord| {
-            (&standing.run, &standing.stage, &standing.outputs)
-                == (&record.run, &record.stage, &record.outputs)
+        let own = |found: &ActionRecord| {
+            (&found.run, &found.stage, &found.outputs) == (&record.run, &record.stage, &record.outputs)
         };
         if self.record(&record.key).as_ref().is_some_and(own) { self.withdraw(&record.key) } else { Ok(()) }
     }

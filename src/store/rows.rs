@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_torn_at_any_byte_costs_the_torn_row_alone() {
+    fn a_torn_tail_loses_only_the_torn_row() {
         let (_folder, store) = store();
         rows(&store, "key").record("a", b"first").unwrap();
         let path = rows(&store, "key").log();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_finished_result_names_or_rows_or_nothing_stays_for_the_family() {
+    fn a_finished_result_leaves_names_or_rows_or_nothing_to_its_family() {
         let (_folder, store) = store();
         for (key, remainder) in [("n", Remainder::Nothing), ("s", Remainder::Names), ("r", Remainder::Rows)] {
             rows(&store, key).record(key, b"row").unwrap();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_an_interrupted_relative_are_known_and_ones_known_elsewhere_are_named_alone() {
+    fn rows_of_an_interrupted_relative_are_found_and_empty_ones_only_named() {
         let (_folder, store) = store();
         let half = rows(&store, "half");
         half.record("own", b"row").unwrap();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_recorded_before_a_file_are_forgotten_for_it_and_later_ones_are_not() {
+    fn rows_recorded_before_a_file_are_discarded_and_later_ones_kept() {
         let (folder, store) = store();
         let log = rows(&store, "key");
         let record = folder.path().join("record");

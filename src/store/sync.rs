@@ -31,7 +31,7 @@ const AT_ONCE: usize = 16;
 
 impl Store {
     /// Syncs artifacts and records, and seals the artifacts.
-    pub fn settle(&self, placed: &[UnsyncedArtifact], records: &[Digest]) -> Result<(), StoreError> {
+    pub fn sync(&self, placed: &[UnsyncedArtifact], records: &[Digest]) -> Result<(), StoreError> {
         let mut paths = BTreeSet::new();
         for UnsyncedArtifact { digest, seal } in placed {
             let Some(seal) = seal else { continue };
@@ -43,9 +43,9 @@ impl Store {
         // A record may be missing: another run withdrew it.
         let records: Vec<PathBuf> = records.iter().map(|key| self.record_path(key)).collect();
         paths.extend(records.iter().filter_map(|path| Some(path.parent()?.to_owned())));
-        let must = paths.into_iter().map(|path| (path, Presence::Certain));
-        let may = records.into_iter().map(|path| (path, Presence::Likely));
-        sync_all(&must.chain(may).collect::<Vec<_>>())?;
+        let certain = paths.into_iter().map(|path| (path, Presence::Certain));
+        let likely = records.into_iter().map(|path| (path, Presence::Likely));
+        sync_all(&certain.chain(likely).collect::<Vec<_>>())?;
         for UnsyncedArtifact { digest, seal } in placed {
             if let Some(seal) = seal {
                 failpoint("sync::synced");
@@ -102,7 +102,7 @@ type SyncTask = JoinHandle<Vec<SyncFailure>>;
 /// Syncs the results of a run on a background thread, which starts with the first result.
 pub struct Syncer {
     store: Store,
-    at_work: Mutex<Option<(mpsc::Sender<PendingSync>, SyncTask)>>,
+    task: Mutex<Option<(mpsc::Sender<PendingSync>, SyncTask)>>,
 }
 
 /// A stage whose result could not be made durable, and why.
@@ -110,36 +110,36 @@ pub type SyncFailure = (String, StoreError);
 
 impl Syncer {
     pub fn new(store: &Store) -> Self {
-        Self { store: store.clone(), at_work: Mutex::default() }
+        Self { store: store.clone(), task: Mutex::default() }
     }
 
     /// Queues a result that is in place, with its record as it was entered or found. Returns at once.
-    pub fn settle(
+    pub fn submit(
         &self,
         stage: &str,
         record: &ActionRecord,
         placed: Vec<UnsyncedArtifact>,
         rows: Option<Ending>,
     ) {
-        let mut at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner);
-        let (queue, _) = at_work.get_or_insert_with(|| {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let (queue, _) = task.get_or_insert_with(|| {
             let (queue, results) = mpsc::channel();
             let store = self.store.clone();
-            (queue, std::thread::spawn(move || settle_all(&store, &results)))
+            (queue, std::thread::spawn(move || sync_queued(&store, &results)))
         });
         _ = queue.send(PendingSync { stage: stage.to_owned(), record: record.clone(), placed, rows });
     }
 
     /// Waits until every queued result is synced. Returns the failed ones, whose records were set aside.
     pub fn finish(&self) -> Vec<SyncFailure> {
-        let at_work = self.at_work.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some((queue, thread)) = at_work else { return Vec::new() };
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((queue, thread)) = task else { return Vec::new() };
         drop(queue);
         thread.join().unwrap_or_default()
     }
 }
 
-fn settle_all(store: &Store, results: &mpsc::Receiver<PendingSync>) -> Vec<SyncFailure> {
+fn sync_queued(store: &Store, results: &mpsc::Receiver<PendingSync>) -> Vec<SyncFailure> {
     let mut failed = Vec::new();
     while let Ok(first) = results.recv() {
         let mut round = vec![first];
@@ -151,7 +151,7 @@ fn settle_all(store: &Store, results: &mpsc::Receiver<PendingSync>) -> Vec<SyncF
             placed.extend(result.placed);
             stages.push((result.stage, result.record, result.rows));
         }
-        if store.settle(&placed, &keys).is_ok() {
+        if store.sync(&placed, &keys).is_ok() {
             stages.into_iter().for_each(|(_, _, rows)| end(rows));
             continue;
         }
@@ -159,8 +159,9 @@ fn settle_all(store: &Store, results: &mpsc::Receiver<PendingSync>) -> Vec<SyncF
         for (stage, record, rows) in stages {
             let outputs: BTreeSet<Digest> = record.outputs.values().map(|output| output.digest).collect();
             let own = |placed: &&UnsyncedArtifact| outputs.contains(&placed.digest);
-            let one = placed.iter().filter(own).try_for_each(|placed| store.settle_one(placed));
-            match one.and_then(|()| store.settle(&[], &[record.key])) {
+            let one = placed.iter().filter(own);
+            let synced = one.map(std::slice::from_ref).try_for_each(|placed| store.sync(placed, &[]));
+            match synced.and_then(|()| store.sync(&[], &[record.key])) {
                 Ok(()) => end(rows),
                 Err(cause) => {
                     _ = store.withdraw_own(&record);
@@ -176,12 +177,6 @@ fn settle_all(store: &Store, results: &mpsc::Receiver<PendingSync>) -> Vec<SyncF
 fn end(rows: Option<Ending>) {
     if let Some((log, remainder)) = rows {
         _ = log.end(remainder);
-    }
-}
-
-impl Store {
-    fn settle_one(&self, placed: &UnsyncedArtifact) -> Result<(), StoreError> {
-        self.settle(std::slice::from_ref(placed), &[])
     }
 }
 
@@ -221,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_there_at_once_and_vouched_for_once_it_is_durable() {
+    fn a_result_is_found_at_once_and_sealed_once_it_is_durable() {
         let (_folder, store) = store();
         let syncer = Syncer::new(&store);
         let results: Vec<_> = (0..40).map(|number| placed(&store, &number.to_string())).collect();
@@ -229,7 +224,7 @@ mod tests {
         for (placed, record) in results {
             assert_eq!(store.lookup(&record.key), Lookup::Hit(record.clone()));
             assert_eq!(store.inspect(&placed.digest), Condition::Unsealed);
-            syncer.settle("stage", &record, vec![placed], None);
+            syncer.submit("stage", &record, vec![placed], None);
             records.push(record);
         }
         assert!(syncer.finish().is_empty());
@@ -239,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_torn_by_a_power_cut_before_it_was_settled_is_a_miss() {
+    fn a_result_torn_by_a_power_failure_before_it_was_synced_is_a_miss() {
         let (_folder, store) = store();
         let (placed, record) = placed(&store, "whole");
         // A file system may truncate bytes that were never synced.
@@ -250,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn a_result_that_cannot_be_made_durable_is_named_and_set_aside_and_the_others_are_not() {
+    fn only_a_result_that_cannot_be_synced_is_reported_and_withdrawn() {
         let (_folder, store) = store();
         let syncer = Syncer::new(&store);
         let (lost, lost_record) = placed(&store, "lost");
         let (kept, kept_record) = placed(&store, "kept");
         std::fs::remove_dir_all(store.artifact(&lost.digest)).unwrap();
-        syncer.settle("lost", &lost_record, vec![lost], None);
-        syncer.settle("kept", &kept_record, vec![kept], None);
+        syncer.submit("lost", &lost_record, vec![lost], None);
+        syncer.submit("kept", &kept_record, vec![kept], None);
         let failed: Vec<_> = syncer.finish().into_iter().map(|(stage, _)| stage).collect();
         assert_eq!(failed, ["lost"]);
         assert_eq!(store.lookup(&lost_record.key), Lookup::Miss);
@@ -265,23 +260,23 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_another_run_withdrew_is_no_failure_and_the_one_in_its_place_stands() {
+    fn a_record_that_another_run_withdrew_is_no_failure_and_its_replacement_is_kept() {
         let (_folder, store) = store();
         let syncer = Syncer::new(&store);
         let (withdrawn, record) = placed(&store, "withdrawn");
         store.withdraw(&record.key).unwrap();
-        syncer.settle("withdrawn", &record, vec![withdrawn], None);
+        syncer.submit("withdrawn", &record, vec![withdrawn], None);
 
         let (lost, lost_record) = placed(&store, "lost");
         let (_, other) = placed(&store, "other");
         store.withdraw(&lost_record.key).unwrap();
-        let standing = ActionRecord { key: lost_record.key, ..other };
-        store.enter(&standing).unwrap();
+        let replacement = ActionRecord { key: lost_record.key, ..other };
+        store.enter(&replacement).unwrap();
         std::fs::remove_dir_all(store.artifact(&lost.digest)).unwrap();
-        syncer.settle("lost", &lost_record, vec![lost], None);
+        syncer.submit("lost", &lost_record, vec![lost], None);
 
         let failed: Vec<_> = syncer.finish().into_iter().map(|(stage, _)| stage).collect();
         assert_eq!(failed, ["lost"]);
-        assert_eq!(store.lookup(&standing.key), Lookup::Hit(standing));
+        assert_eq!(store.lookup(&replacement.key), Lookup::Hit(replacement));
     }
 }

@@ -1,6 +1,5 @@
 mod housekeeping;
 mod model;
-mod stat_cache;
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -9,19 +8,19 @@ use serde_json::json;
 use super::*;
 use crate::hash::Digest;
 
-struct Place {
+struct TestStore {
     store: Store,
     _folder: tempfile::TempDir,
 }
 
-fn place() -> Place {
+fn test() -> TestStore {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path().join("cache")).unwrap();
     store.prepare().unwrap();
-    Place { store, _folder: folder }
+    TestStore { store, _folder: folder }
 }
 
-impl Place {
+impl TestStore {
     fn staged(&self, files: &[(&str, &str)]) -> PathBuf {
         let folder = tempfile::tempdir_in(self.store.tmp()).unwrap().keep();
         for (name, text) in files {
@@ -62,113 +61,113 @@ impl Place {
 
 #[test]
 fn equal_content_is_one_artifact_and_names_are_content() {
-    let place = place();
-    let first = place.published(&[("a", "1"), ("b/c", "2")]);
-    assert_eq!(place.published(&[("b/c", "2"), ("a", "1")]), first);
-    assert_ne!(place.published(&[("a", "1"), ("b/d", "2")]), first);
-    assert_ne!(place.published(&[("a", "1"), ("b/c", "3")]), first);
-    assert_eq!(place.store.inspect(&first), Condition::Sealed);
+    let test = test();
+    let first = test.published(&[("a", "1"), ("b/c", "2")]);
+    assert_eq!(test.published(&[("b/c", "2"), ("a", "1")]), first);
+    assert_ne!(test.published(&[("a", "1"), ("b/d", "2")]), first);
+    assert_ne!(test.published(&[("a", "1"), ("b/c", "3")]), first);
+    assert_eq!(test.store.inspect(&first), Condition::Sealed);
 }
 
 #[test]
-fn a_truncated_file_is_noticed() {
-    let place = place();
-    let digest = place.published(&[("a", "whole")]);
-    place.overwrite(&digest, "a", "who");
-    assert!(matches!(place.store.inspect(&digest), Condition::Damaged(_)));
+fn a_truncated_file_is_detected() {
+    let test = test();
+    let digest = test.published(&[("a", "whole")]);
+    test.overwrite(&digest, "a", "who");
+    assert!(matches!(test.store.inspect(&digest), Condition::Damaged(_)));
 }
 
 #[test]
-fn other_bytes_of_the_same_length_are_noticed() {
-    let place = place();
-    let digest = place.published(&[("a", "whole")]);
-    place.overwrite(&digest, "a", "hole!");
-    assert!(matches!(place.store.inspect(&digest), Condition::Damaged(_)));
+fn other_bytes_of_the_same_length_are_detected() {
+    let test = test();
+    let digest = test.published(&[("a", "whole")]);
+    test.overwrite(&digest, "a", "hole!");
+    assert!(matches!(test.store.inspect(&digest), Condition::Damaged(_)));
 }
 
 #[test]
-fn a_file_too_many_is_noticed() {
-    let place = place();
-    let digest = place.published(&[("a", "1")]);
+fn an_extra_file_is_detected() {
+    let test = test();
+    let digest = test.published(&[("a", "1")]);
     std::thread::sleep(std::time::Duration::from_millis(12));
-    std::fs::write(place.store.artifact(&digest).join("b"), "2").unwrap();
-    assert!(matches!(place.store.inspect(&digest), Condition::Damaged(_)));
+    std::fs::write(test.store.artifact(&digest).join("b"), "2").unwrap();
+    assert!(matches!(test.store.inspect(&digest), Condition::Damaged(_)));
 }
 
 #[test]
 fn a_rewritten_file_with_the_same_bytes_is_intact_and_can_be_sealed_again() {
-    let place = place();
-    let digest = place.published(&[("a", "whole")]);
-    place.overwrite(&digest, "a", "whole");
-    assert_eq!(place.store.inspect(&digest), Condition::Unsealed);
-    place.store.seal(&digest).unwrap();
-    assert_eq!(place.store.inspect(&digest), Condition::Sealed);
+    let test = test();
+    let digest = test.published(&[("a", "whole")]);
+    test.overwrite(&digest, "a", "whole");
+    assert_eq!(test.store.inspect(&digest), Condition::Unsealed);
+    test.store.seal(&digest).unwrap();
+    assert_eq!(test.store.inspect(&digest), Condition::Sealed);
 }
 
 #[test]
-fn publishing_again_mends_a_damaged_artifact() {
-    let place = place();
-    let digest = place.published(&[("a", "whole")]);
-    place.overwrite(&digest, "a", "w");
-    assert_eq!(place.published(&[("a", "whole")]), digest);
-    assert_eq!(place.store.inspect(&digest), Condition::Sealed);
+fn publishing_again_repairs_a_damaged_artifact() {
+    let test = test();
+    let digest = test.published(&[("a", "whole")]);
+    test.overwrite(&digest, "a", "w");
+    assert_eq!(test.published(&[("a", "whole")]), digest);
+    assert_eq!(test.store.inspect(&digest), Condition::Sealed);
 }
 
 #[test]
 fn a_link_in_an_output_is_refused() {
-    let place = place();
-    let folder = place.staged(&[("a", "1")]);
+    let test = test();
+    let folder = test.staged(&[("a", "1")]);
     std::os::unix::fs::symlink("a", folder.join("link")).unwrap();
-    assert!(matches!(place.store.publish(&folder), Err(StoreError::Special { .. })));
+    assert!(matches!(test.store.publish(&folder), Err(StoreError::Special { .. })));
 }
 
 #[test]
-fn a_record_with_an_artifact_gone_is_no_hit() {
-    let place = place();
-    let digest = place.published(&[("a", "1")]);
-    let record = place.record(digest);
-    assert_eq!(place.store.lookup(&record.key), Lookup::Miss);
-    assert_eq!(place.store.commit(&record).unwrap(), Recorded::New);
-    assert_eq!(place.store.lookup(&record.key), Lookup::Hit(record.clone()));
-    std::fs::remove_dir_all(place.store.artifact(&digest)).unwrap();
+fn a_record_with_a_missing_artifact_is_damaged() {
+    let test = test();
+    let digest = test.published(&[("a", "1")]);
+    let record = test.record(digest);
+    assert_eq!(test.store.lookup(&record.key), Lookup::Miss);
+    assert_eq!(test.store.commit(&record).unwrap(), Recorded::New);
+    assert_eq!(test.store.lookup(&record.key), Lookup::Hit(record.clone()));
+    std::fs::remove_dir_all(test.store.artifact(&digest)).unwrap();
     let expected = Lookup::Damaged { output: Some("out".into()), problem: "it is gone".into() };
-    assert_eq!(place.store.lookup(&record.key), expected);
+    assert_eq!(test.store.lookup(&record.key), expected);
 }
 
 #[test]
-fn a_torn_record_is_no_hit_and_gives_way() {
-    let place = place();
-    let record = place.record(place.published(&[("a", "1")]));
-    std::fs::write(place.store.root().join("ac").join(format!("{}.json", record.key)), "{\"key\"").unwrap();
-    assert!(matches!(place.store.lookup(&record.key), Lookup::Damaged { output: None, .. }));
-    assert_eq!(place.store.commit(&record).unwrap(), Recorded::New);
-    assert_eq!(place.store.lookup(&record.key), Lookup::Hit(record));
+fn a_torn_record_is_damaged_and_can_be_replaced() {
+    let test = test();
+    let record = test.record(test.published(&[("a", "1")]));
+    std::fs::write(test.store.root().join("ac").join(format!("{}.json", record.key)), "{\"key\"").unwrap();
+    assert!(matches!(test.store.lookup(&record.key), Lookup::Damaged { output: None, .. }));
+    assert_eq!(test.store.commit(&record).unwrap(), Recorded::New);
+    assert_eq!(test.store.lookup(&record.key), Lookup::Hit(record));
 }
 
 #[test]
-fn the_first_record_stands_and_a_second_with_other_bytes_is_reported() {
-    let place = place();
-    let first = place.record(place.published(&[("a", "1")]));
-    let second = place.record(place.published(&[("a", "2")]));
-    place.store.commit(&first).unwrap();
-    assert_eq!(place.store.commit(&first).unwrap(), Recorded::Same);
-    let differs = Recorded::Differs { outputs: vec!["out".into()], standing: Box::new(first.clone()) };
-    assert_eq!(place.store.commit(&second).unwrap(), differs);
-    assert_eq!(place.store.record(&first.key), Some(first));
+fn the_first_record_is_kept_and_a_differing_second_is_reported() {
+    let test = test();
+    let first = test.record(test.published(&[("a", "1")]));
+    let second = test.record(test.published(&[("a", "2")]));
+    test.store.commit(&first).unwrap();
+    assert_eq!(test.store.commit(&first).unwrap(), Recorded::Same);
+    let differs = Recorded::Differs { outputs: vec!["out".into()], existing: Box::new(first.clone()) };
+    assert_eq!(test.store.commit(&second).unwrap(), differs);
+    assert_eq!(test.store.record(&first.key), Some(first));
 }
 
 #[test]
-fn a_withdrawn_record_makes_room_for_another() {
-    let place = place();
-    let first = place.record(place.published(&[("a", "1")]));
-    let second = place.record(place.published(&[("a", "2")]));
-    place.store.commit(&first).unwrap();
-    place.store.withdraw(&first.key).unwrap();
-    assert_eq!(place.store.commit(&second).unwrap(), Recorded::New);
+fn a_withdrawn_record_can_be_replaced() {
+    let test = test();
+    let first = test.record(test.published(&[("a", "1")]));
+    let second = test.record(test.published(&[("a", "2")]));
+    test.store.commit(&first).unwrap();
+    test.store.withdraw(&first.key).unwrap();
+    assert_eq!(test.store.commit(&second).unwrap(), Recorded::New);
 }
 
 #[test]
-fn looking_into_an_absent_store_writes_nothing() {
+fn a_lookup_in_an_absent_store_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("cache");
     let store = Store::open(&root).unwrap();
@@ -178,135 +177,121 @@ fn looking_into_an_absent_store_writes_nothing() {
 
 #[test]
 fn a_store_of_a_later_layout_is_left_alone() {
-    let place = place();
-    std::fs::write(place.store.root().join("version"), "99\n").unwrap();
-    assert!(matches!(Store::open(place.store.root()), Err(StoreError::Version { .. })));
+    let test = test();
+    std::fs::write(test.store.root().join("version"), "99\n").unwrap();
+    assert!(matches!(Store::open(test.store.root()), Err(StoreError::Version { .. })));
 }
 
 #[test]
-fn a_file_outside_is_read_again_once_it_changes() {
-    let place = place();
-    let path = place.store.root().join("outside.txt");
+fn an_outside_file_is_read_again_when_it_changes() {
+    let test = test();
+    let path = test.store.root().join("outside.txt");
     std::fs::write(&path, "one").unwrap();
-    let files = FileDigests::load(&place.store);
+    let files = FileDigests::load(&test.store);
     assert_eq!(files.digest(&path).unwrap(), Digest::of(b"one"));
     std::fs::write(&path, "two").unwrap();
     assert_eq!(files.digest(&path).unwrap(), Digest::of(b"two"));
 }
 
 #[test]
-fn a_byte_changed_with_size_and_time_put_back_is_noticed() {
-    let place = place();
-    let path = place.store.root().join("outside.txt");
+fn a_changed_byte_is_detected_though_size_and_time_are_restored() {
+    let test = test();
+    let path = test.store.root().join("outside.txt");
     std::fs::write(&path, "one").unwrap();
     std::thread::sleep(std::time::Duration::from_millis(40));
-    let files = FileDigests::load(&place.store);
+    let files = FileDigests::load(&test.store);
     assert_eq!(files.digest(&path).unwrap(), Digest::of(b"one"));
-    files.save(&place.store).unwrap();
+    files.save(&test.store).unwrap();
 
     let before = path.metadata().unwrap().modified().unwrap();
-    // Written in place, so the inode is the same.
+    // Written in test, so the inode is the same.
     std::fs::write(&path, "0ne").unwrap();
     std::fs::File::options().append(true).open(&path).unwrap().set_modified(before).unwrap();
     assert_eq!(path.metadata().unwrap().modified().unwrap(), before);
-    assert_eq!(FileDigests::load(&place.store).digest(&path).unwrap(), Digest::of(b"0ne"));
+    assert_eq!(FileDigests::load(&test.store).digest(&path).unwrap(), Digest::of(b"0ne"));
 }
 
 #[test]
-fn a_known_file_is_not_read_again() {
-    let place = place();
-    let path = place.store.root().join("outside.txt");
+fn an_unchanged_file_is_not_read_again() {
+    let test = test();
+    let path = test.store.root().join("outside.txt");
     std::fs::write(&path, "one").unwrap();
     std::thread::sleep(std::time::Duration::from_millis(40));
-    let files = FileDigests::load(&place.store);
+    let files = FileDigests::load(&test.store);
     files.digest(&path).unwrap();
-    files.save(&place.store).unwrap();
+    files.save(&test.store).unwrap();
     // The remembered digest is trusted, which shows that the bytes are not read.
-    let list = files::path(&place.store);
+    let list = files::path(&test.store);
     let text = std::fs::read_to_string(&list).unwrap();
     let other = Digest::of(b"other");
     std::fs::write(&list, text.replace(&Digest::of(b"one").to_string(), &other.to_string())).unwrap();
-    assert_eq!(FileDigests::load(&place.store).digest(&path).unwrap(), other);
+    assert_eq!(FileDigests::load(&test.store).digest(&path).unwrap(), other);
 }
 
 #[test]
 fn a_stamp_from_the_future_is_not_trusted() {
-    let place = place();
-    let path = place.store.root().join("outside.txt");
+    let test = test();
+    let path = test.store.root().join("outside.txt");
     std::fs::write(&path, "one").unwrap();
     let stamp = tree::FileStamp::from(&path.metadata().unwrap());
     let ahead = tree::FileStamp { ctime: stamp.ctime + 3_600_000_000_000, ..stamp };
     let known = json!({ &path.display().to_string(): { "stamp": ahead, "digest": Digest::of(b"old") } });
-    std::fs::write(files::path(&place.store), known.to_string()).unwrap();
-    assert_eq!(FileDigests::load(&place.store).digest(&path).unwrap(), Digest::of(b"one"));
+    std::fs::write(files::path(&test.store), known.to_string()).unwrap();
+    assert_eq!(FileDigests::load(&test.store).digest(&path).unwrap(), Digest::of(b"one"));
 }
 
 #[test]
-fn the_newest_key_of_a_stage_is_remembered_beside_the_others() {
-    let place = place();
+fn the_newest_key_of_each_stage_is_stored() {
+    let test = test();
     let (one, two) = (Digest::of(b"1"), Digest::of(b"2"));
-    place.store.remember("run", &BTreeMap::from([("a".into(), one), ("b".into(), one)])).unwrap();
-    place.store.remember("run", &BTreeMap::from([("b".into(), two)])).unwrap();
-    let last = place.store.last_keys("run");
+    test.store.remember("run", &BTreeMap::from([("a".into(), one), ("b".into(), one)])).unwrap();
+    test.store.remember("run", &BTreeMap::from([("b".into(), two)])).unwrap();
+    let last = test.store.last_keys("run");
     assert_eq!((last.get("a"), last.get("b"), last.get("c")), (Some(&one), Some(&two), None));
 }
 
 #[test]
-fn a_store_whose_version_a_power_cut_left_blank_is_a_new_one() {
-    let place = place();
-    let version = place.store.root().join("version");
+fn a_store_with_a_blank_version_file_is_initialised_again() {
+    let test = test();
+    let version = test.store.root().join("version");
     for blank in ["", "\0\0", "\n"] {
         std::fs::write(&version, blank).unwrap();
-        Store::open(place.store.root()).unwrap().prepare().unwrap();
+        Store::open(test.store.root()).unwrap().prepare().unwrap();
         assert_eq!(std::fs::read_to_string(&version).unwrap(), "1\n");
     }
 }
 
 #[test]
-fn a_record_with_a_metric_that_is_no_number_is_read_without_it() {
-    let place = place();
-    let metrics = BTreeMap::from([("reward".into(), f64::NAN), ("loss".into(), 0.5)]);
-    let record = ActionRecord { metrics, ..place.record(place.published(&[("a", "1")])) };
-    place.store.commit(&record).unwrap();
-    let Lookup::Hit(found) = place.store.lookup(&record.key) else { panic!("a hit") };
-    assert_eq!(found.metrics, BTreeMap::from([("loss".into(), 0.5)]));
-}
-
-#[test]
-fn what_a_run_came_to_is_told_whatever_stands_under_its_key_now() {
-    let place = place();
-    let first = place.record(place.published(&[("a", "1")]));
+fn the_result_of_a_run_is_known_after_its_record_was_replaced() {
+    let test = test();
+    let first = test.record(test.published(&[("a", "1")]));
     let known = CachedResult::from(first.clone());
-    place.store.commit(&first).unwrap();
-    assert_eq!(place.store.result(&first.key, None), Some(first.clone()));
-    place.store.withdraw(&first.key).unwrap();
-    assert_eq!(place.store.result(&first.key, None), None);
-    assert_eq!(place.store.result(&first.key, Some(&known)), Some(first.clone()));
-    let second = place.record(place.published(&[("a", "2")]));
-    place.store.commit(&second).unwrap();
-    assert_eq!(place.store.result(&first.key, None), Some(second));
-    assert_eq!(place.store.result(&first.key, Some(&known)), Some(first));
+    test.store.commit(&first).unwrap();
+    test.store.withdraw(&first.key).unwrap();
+    assert_eq!(test.store.result(&first.key, &known), first);
+    let second = test.record(test.published(&[("a", "2")]));
+    test.store.commit(&second).unwrap();
+    assert_eq!(test.store.result(&first.key, &known), first);
 }
 
 #[test]
-fn files_of_the_store_are_as_open_to_others_as_any_file() {
+fn files_of_the_store_have_default_permissions() {
     use std::os::unix::fs::PermissionsExt;
-    let place = place();
-    let artifact = place.published(&[("a", "1")]);
-    let record = place.record(artifact);
-    place.store.commit(&record).unwrap();
-    let presence = place.store.attend("run").unwrap();
-    let root = place.store.root();
+    let test = test();
+    let artifact = test.published(&[("a", "1")]);
+    let record = test.record(artifact);
+    test.store.commit(&record).unwrap();
+    let presence = test.store.attend("run").unwrap();
+    let root = test.store.root();
     let plain = root.join("plain");
     std::fs::write(&plain, "").unwrap();
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     let leases = std::fs::read_dir(root.join("leases")).unwrap().map(|item| item.unwrap().path());
-    let files =
-        [root.join("version"), place.store.record_path(&record.key), place.store.seal_path(&artifact)];
+    let files = [root.join("version"), test.store.record_path(&record.key), test.store.seal_path(&artifact)];
     for file in files.into_iter().chain(leases) {
         assert_eq!(mode(&file), mode(&plain), "{}", file.display());
     }
-    let aside = aside(&place.store.tmp()).unwrap();
+    let aside = aside(&test.store.tmp()).unwrap();
     assert_eq!(mode(aside.path()), mode(&root.join("cas")));
     drop(presence);
 }

@@ -35,20 +35,20 @@ impl Store {
     }
 
     /// Copies the results of a run under these keys into another store: records, and the artifacts they name
-    /// as outputs. If a result of the run is unknown, copies the current one.
+    /// as outputs.
     pub fn copy_into(
         &self,
         other: &Store,
-        results: &[(Digest, Option<&CachedResult>)],
+        results: &[(Digest, &CachedResult)],
     ) -> Result<CopyReport, StoreError> {
         other.prepare()?;
         let mut copied = CopyReport::default();
-        for (key, came_to) in results {
-            let found = self.result(key, *came_to).filter(|record| self.stands(&record.outputs));
-            let Some(record) = found else {
+        for (key, result) in results {
+            if !self.has_artifacts(&result.outputs) {
                 copied.missing.push(*key);
                 continue;
-            };
+            }
+            let record = self.result(key, result);
             for output in record.outputs.values() {
                 match self.copy_artifact(other, &output.digest)? {
                     Some(bytes) => {
@@ -61,8 +61,8 @@ impl Store {
             match other.commit(&record)? {
                 Recorded::New | Recorded::Same => copied.records += 1,
                 // The run has its own result. The stage has rerun since, and both stores have the new one.
-                Recorded::Differs { standing, .. }
-                    if self.record(key).is_some_and(|here| here.outputs == standing.outputs) => {}
+                Recorded::Differs { existing, .. }
+                    if self.record(key).is_some_and(|here| here.outputs == existing.outputs) => {}
                 Recorded::Differs { .. } => copied.differs.push(*key),
             }
         }

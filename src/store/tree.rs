@@ -47,52 +47,49 @@ pub struct Entry {
     pub stamp: FileStamp,
 }
 
-/// All files under `folder`, sorted by path.
-pub fn list(folder: &Path) -> Result<Vec<Entry>, StoreError> {
-    let mut entries = Vec::new();
-    descend(folder, "", &mut entries)?;
-    entries.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(entries)
+/// The files and folders below a folder, each sorted by path.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Tree {
+    pub files: Vec<Entry>,
+    /// The folder itself comes first, with an empty path. Their stamps show whether files were added or removed.
+    pub folders: Vec<Entry>,
 }
 
-fn descend(folder: &Path, prefix: &str, entries: &mut Vec<Entry>) -> Result<(), StoreError> {
-    let reading = |cause| StoreError::reading(folder, cause);
-    for item in std::fs::read_dir(folder).map_err(reading)? {
-        let item = item.map_err(reading)?;
-        let name = item.file_name();
-        let Some(name) = name.to_str() else { return Err(StoreError::Name { path: item.path() }) };
-        let path = format!("{prefix}{name}");
-        let metadata = item.metadata().map_err(|cause| StoreError::reading(item.path(), cause))?;
-        if metadata.is_dir() {
-            descend(&item.path(), &format!("{path}/"), entries)?;
-        } else if metadata.is_file() {
-            entries.push(Entry { path, stamp: FileStamp::from(&metadata) });
-        } else {
-            return Err(StoreError::Special { path: item.path() });
-        }
+impl Tree {
+    pub fn read(folder: &Path) -> Result<Self, StoreError> {
+        let mut tree = Self::default();
+        tree.descend(folder, String::new())?;
+        tree.files.sort_by(|a, b| a.path.cmp(&b.path));
+        tree.folders.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(tree)
     }
-    Ok(())
-}
 
-/// `folder` itself, with an empty path, and all folders below it.
-pub fn folders(folder: &Path) -> Result<Vec<Entry>, StoreError> {
-    let mut found = Vec::new();
-    let mut open = vec![String::new()];
-    while let Some(path) = open.pop() {
-        let here = if path.is_empty() { folder.to_owned() } else { folder.join(&path) };
-        let reading = |cause| StoreError::reading(&here, cause);
-        let stamp = FileStamp::from(&here.metadata().map_err(reading)?);
-        for item in std::fs::read_dir(&here).map_err(reading)? {
+    fn descend(&mut self, folder: &Path, path: String) -> Result<(), StoreError> {
+        let reading = |cause| StoreError::reading(folder, cause);
+        // Taken before the folder is listed, so that a change in between is detected.
+        let stamp = FileStamp::from(&folder.metadata().map_err(reading)?);
+        for item in std::fs::read_dir(folder).map_err(reading)? {
             let item = item.map_err(reading)?;
-            if item.file_type().map_err(reading)?.is_dir() {
-                let name = item.file_name();
-                let Some(name) = name.to_str() else { return Err(StoreError::Name { path: item.path() }) };
-                open.push(if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") });
+            let name = item.file_name();
+            let Some(name) = name.to_str() else { return Err(StoreError::Name { path: item.path() }) };
+            let path = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
+            let metadata = item.metadata().map_err(|cause| StoreError::reading(item.path(), cause))?;
+            if metadata.is_dir() {
+                self.descend(&item.path(), path)?;
+            } else if metadata.is_file() {
+                self.files.push(Entry { path, stamp: FileStamp::from(&metadata) });
+            } else {
+                return Err(StoreError::Special { path: item.path() });
             }
         }
-        found.push(Entry { path, stamp });
+        self.folders.push(Entry { path, stamp });
+        Ok(())
     }
-    Ok(found)
+}
+
+/// All files under `folder`, sorted by path.
+pub fn list(folder: &Path) -> Result<Vec<Entry>, StoreError> {
+    Ok(Tree::read(folder)?.files)
 }
 
 /// The digest of these files. Reads all of them.
@@ -164,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_file_read_in_parts_has_the_digest_of_its_bytes() {
+    fn a_large_file_hashed_in_parts_has_the_digest_of_its_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("large");
         for length in [2 * LEAF - 1, 2 * LEAF, 2 * LEAF + 1, 3 * LEAF, 5 * LEAF + 12345] {

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{ActionRecord, Store, StoreError, record::key_of, tree};
+use super::{ActionRecord, Condition, Store, StoreError, record::key_of};
 use crate::hash::Digest;
 
 /// Something damaged that was moved to `quarantine/`.
@@ -41,7 +41,7 @@ impl Store {
             checked.artifacts += 1;
             checked.bytes += stored.bytes;
             let folder = self.artifact(&stored.digest);
-            let Some(problem) = problem(&folder, &stored.digest) else {
+            let Condition::Damaged(problem) = Condition::of(&folder, &stored.digest) else {
                 // A seal that fits is not rewritten: its time also says when the artifact was last used.
                 if !self.is_sealed(&stored.digest)
                     && let Err(cause) = self.seal(&stored.digest)
@@ -54,7 +54,7 @@ impl Store {
             // A sweep may remove a listed artifact at any moment.
             let Some(aside) = self.quarantine(&folder, &stored.digest.to_string())? else { continue };
             // A run may have replaced it since it was read.
-            if aside.is_dir() && self::problem(&aside, &stored.digest).is_none() {
+            if Condition::of(&aside, &stored.digest).is_intact() {
                 _ = std::fs::rename(&aside, &folder);
                 continue;
             }
@@ -72,7 +72,7 @@ impl Store {
             checked.records += 1;
             match serde_json::from_slice::<ActionRecord>(&bytes) {
                 Ok(record) if record.key == key => {
-                    if !self.stands(&record.outputs) {
+                    if !self.has_artifacts(&record.outputs) {
                         checked.incomplete.push(key);
                     }
                 }
@@ -100,14 +100,5 @@ impl Store {
             Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
             moved => moved.map(|()| Some(target)).map_err(|cause| StoreError::writing(path, cause)),
         }
-    }
-}
-
-fn problem(folder: &Path, digest: &Digest) -> Option<String> {
-    let found = tree::list(folder).and_then(|entries| tree::digest(folder, &entries));
-    match found {
-        Ok(found) if found == *digest => None,
-        Ok(_) => Some("its bytes changed since it was written".into()),
-        Err(cause) => Some(cause.to_string()),
     }
 }

@@ -45,18 +45,9 @@ pub fn aside(folder: &Path) -> std::io::Result<tempfile::TempDir> {
     tempfile::Builder::new().permissions(Permissions::from_mode(0o777)).tempdir_in(folder)
 }
 
-/// Atomically creates `path` with these bytes unless it exists. Not synced.
+/// Atomically creates `path` with these bytes unless it exists. Not synced. Uses a hard link: on NFS, too,
+/// exactly one of several concurrent callers succeeds.
 pub(super) fn create(store: &Store, path: &Path, bytes: &[u8]) -> Result<Created, StoreError> {
-    let file = staged(store, bytes)?;
-    match file.persist_noclobber(path) {
-        Ok(_) => Ok(Created::New),
-        Err(cause) if cause.error.kind() == std::io::ErrorKind::AlreadyExists => Ok(Created::Exists),
-        Err(cause) => Err(StoreError::writing(path, cause.error)),
-    }
-}
-
-/// Like [`create`], by a hard link: on NFS, too, exactly one of several concurrent callers succeeds.
-pub(super) fn link(store: &Store, path: &Path, bytes: &[u8]) -> Result<Created, StoreError> {
     let file = staged(store, bytes)?;
     match std::fs::hard_link(file.path(), path) {
         Ok(()) => Ok(Created::New),

@@ -9,7 +9,10 @@ use std::{
 
 use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 
-use super::{gauge::Gauge, run::RunDisplay};
+use super::{
+    gauge::{Gauge, GaugeObserver},
+    run::RunDisplay,
+};
 use crate::progress::Observer;
 
 /// Assumed width of a terminal that does not report one.
@@ -39,7 +42,7 @@ impl RunDisplay for Bars {
         bar.set_style(style(gauge.clone()));
         bar.enable_steady_tick(Duration::from_millis(120));
         self.by_stage.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), bar);
-        Arc::new(Bar(gauge))
+        Arc::new(GaugeObserver { gauge, changed: |_: &Gauge, _| {} })
     }
 
     fn end(&self, id: &str) {
@@ -49,7 +52,7 @@ impl RunDisplay for Bars {
         }
     }
 
-    fn shows_work(&self) -> bool {
+    fn shows_running(&self) -> bool {
         true
     }
 }
@@ -68,30 +71,4 @@ fn style(gauge: Arc<Mutex<Gauge>>) -> ProgressStyle {
 fn terminal_columns() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stderr());
     size.map(|size| usize::from(size.ws_col)).ok().filter(|columns| *columns > 0).unwrap_or(COLUMNS)
-}
-
-struct Bar(Arc<Mutex<Gauge>>);
-
-impl Bar {
-    fn change(&self, change: impl FnOnce(&mut Gauge)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-}
-
-impl Observer for Bar {
-    fn phase(&self, name: &str, units: u64) {
-        self.change(|gauge| gauge.phase(name, units, Instant::now()));
-    }
-
-    fn advance(&self, units: u64) {
-        self.change(|gauge| gauge.advance(units, Instant::now()));
-    }
-
-    fn skip(&self, units: u64) {
-        self.change(|gauge| gauge.skip(units));
-    }
-
-    fn status(&self, text: &str) {
-        self.change(|gauge| gauge.status(text));
-    }
 }

@@ -3,80 +3,86 @@
 use std::path::Path;
 
 use super::{hint_text, human};
-use crate::exec::{Ended, Summary};
+use crate::exec::{StageOutcome, Summary};
 
 /// `resume` is the command that continues the run; `seconds` is the run's duration.
 pub fn closing_text(summary: &Summary, path: &Path, resume: &str, seconds: f64) -> String {
-    let count = |which: Ended| summary.count(|ended| *ended == which);
-    let mut parts = vec![format!("{} cached", count(Ended::Cached)), format!("{} worked", count(Ended::Ran))];
-    let more = [(Ended::Skipped, "skipped"), (Ended::Failed, "failed"), (Ended::Open, "not begun")];
-    parts.extend(
-        more.into_iter()
-            .map(|(which, what)| (count(which), what))
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, what)| format!("{count} {what}")),
-    );
-    let mut text = left_text(summary);
-    let spent = human::spent(&summary.spent);
-    if !spent.is_empty() {
-        text += &format!("spent: {spent}\n");
+    let counts = [
+        (StageOutcome::Cached, "cached"),
+        (StageOutcome::Ran, "ran"),
+        (StageOutcome::Skipped, "skipped"),
+        (StageOutcome::Failed, "failed"),
+        (StageOutcome::Unfinished, "not finished"),
+    ];
+    // The first two are always shown.
+    let counts =
+        counts.iter().enumerate().map(|(place, (outcome, name))| (place, summary.count(*outcome), name));
+    let parts: Vec<String> = counts
+        .filter(|(place, count, _)| *place < 2 || *count > 0)
+        .map(|(_, count, name)| format!("{count} {name}"))
+        .collect();
+    let mut text = unfinished_text(summary);
+    let usage = human::usage(&summary.spent);
+    if !usage.is_empty() {
+        text += &format!("usage: {usage}\n");
     }
     if summary.saved.seconds >= 1.0 {
         text += &format!("the cache saved {}\n", human::cost(&summary.saved));
     }
     if let Some(traffic) = summary.traffic.filter(|traffic| traffic.fetched + traffic.pushed > 0) {
         text += &format!(
-            "shared cache: {} results taken ({}), {} given ({})\n",
+            "shared cache: {} results fetched ({}), {} pushed ({})\n",
             traffic.fetched,
             human::bytes(traffic.fetched_bytes),
             traffic.pushed,
             human::bytes(traffic.pushed_bytes)
         );
     }
-    if let Some(traffic) = summary.traffic.filter(|traffic| traffic.waiting > 0) {
-        text += &waiting_text(traffic.waiting, "the shared cache");
+    if let Some(traffic) = summary.traffic.filter(|traffic| traffic.queued > 0) {
+        text += &queued_text(traffic.queued, "the shared cache");
         text.push('\n');
     }
     text += &format!("{} in {}: {}", parts.join(", "), human::seconds(seconds), path.display());
     match (summary.interrupted, summary.failures.is_empty()) {
-        (true, _) => format!("{text}\nstopped; to go on: {resume}"),
+        (true, _) => format!("{text}\nstopped; to continue: {resume}"),
         (false, false) => {
-            format!("{text}\n{}", hint_text(&format!("when the cause is gone, `{resume}` goes on")))
+            format!("{text}\n{}", hint_text(&format!("fix the cause, then continue with `{resume}`")))
         }
         (false, true) => text,
     }
 }
 
 /// Results that a remote does not have yet.
-pub fn waiting_text(count: usize, remote: &str) -> String {
-    let results = if count == 1 { "1 result waits".to_owned() } else { format!("{count} results wait") };
-    format!("{results} to be given to {remote}: a later run does it, or `mcprl cache push`")
+pub fn queued_text(count: usize, remote: &str) -> String {
+    let results = if count == 1 { "1 result is".to_owned() } else { format!("{count} results are") };
+    format!("{results} queued for {remote}; a later run or `mcprl cache push` uploads them")
 }
 
 /// The stages that did not run because of a failure: one line for each set of failed stages with all stages
 /// that depend on it, and one line for the rest.
-fn left_text(summary: &Summary) -> String {
+fn unfinished_text(summary: &Summary) -> String {
     let mut text = String::new();
-    let mut told: Vec<&[String]> = Vec::new();
+    let mut reported: Vec<&[String]> = Vec::new();
     for (_, by) in &summary.blocked {
-        if told.contains(&by.as_slice()) {
+        if reported.contains(&by.as_slice()) {
             continue;
         }
-        told.push(by);
+        reported.push(by);
         let waiting = summary.blocked.iter().filter(|(_, other)| other == by).map(|(id, _)| id.as_str());
         text += &format!(
-            "not worked, for {} failed: {}\n",
+            "not run because {} failed: {}\n",
             joined(by.iter().map(String::as_str)),
             joined(waiting)
         );
     }
     if !summary.failures.is_empty() && !summary.interrupted {
         let blocked = |id: &str| summary.blocked.iter().any(|(other, _)| other == id);
-        let open = summary.nodes.iter().filter(|(id, ended)| *ended == Ended::Open && !blocked(id));
+        let open =
+            summary.nodes.iter().filter(|(id, outcome)| *outcome == StageOutcome::Unfinished && !blocked(id));
         let open: Vec<&str> = open.map(|(id, _)| id.as_str()).collect();
         if !open.is_empty() {
             text += &format!(
-                "not begun after the failure: {} (`--keep-going` works what does not depend on it)\n",
+                "not started after the failure: {} (`--keep-going` runs what does not depend on it)\n",
                 joined(open)
             );
         }
@@ -84,12 +90,13 @@ fn left_text(summary: &Summary) -> String {
     text
 }
 
-fn joined<'a>(ids: impl IntoIterator<Item = &'a str>) -> String {
+/// Names, with consecutive iterations of a loop's stage as one.
+pub(super) fn joined<'a>(ids: impl IntoIterator<Item = &'a str>) -> String {
     ranges(ids).join(", ")
 }
 
 /// Joins consecutive iterations of a loop's stage into one name: `train[0003..0012]/judge`.
-pub(super) fn ranges<'a>(ids: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+fn ranges<'a>(ids: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     /// Loop, stage, first and last iteration; outside loops only the name.
     type Range<'a> = (&'a str, Option<(&'a str, u32, u32)>);
     let mut found: Vec<Range<'a>> = Vec::new();
@@ -124,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn iterations_that_follow_each_other_are_one_name() {
+    fn consecutive_iterations_are_one_name() {
         let ids = ["a[0002]/x", "a[0002]/y", "a[0003]/x", "a[0005]/x", "end"];
         assert_eq!(ranges(ids), ["a[0002..0003]/x", "a[0002]/y", "a[0005]/x", "end"]);
     }

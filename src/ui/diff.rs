@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{closing::ranges, history::success, human};
+use super::{closing::joined, history::success, human, table};
 use crate::{
-    exec::history::{Difference, MetricChange, OutputChange, RunHistory},
+    exec::history::{Change, Difference, RunHistory},
     hash::Digest,
     plan::RerunReason,
 };
@@ -26,39 +26,36 @@ pub struct Side<'r> {
 
 /// The page. `alike` is the number of identical stages.
 pub fn diff_text(old: &Side<'_>, new: &Side<'_>, found: &[Difference], alike: usize) -> String {
-    let mut text = format!("{} → {}\n{}", old.run.id, new.run.id, asked(old.run, new.run));
-    let told = |(which, side): (&str, &Side<'_>)| {
+    let mut text = format!("{} → {}\n{}", old.run.id, new.run.id, overrides(old.run, new.run));
+    let results = |(which, side): (&str, &Side<'_>)| {
         let headline =
             side.run.headline().map(|found| format!("success {}  ({})", success(&found), found.stage));
-        let lines =
-            headline.into_iter().chain(side.verdicts.iter().flat_map(|said| said.lines()).map(str::to_owned));
+        let lines = headline
+            .into_iter()
+            .chain(side.verdicts.iter().flat_map(|verdict| verdict.lines()).map(str::to_owned));
         lines.map(|line| (which.to_owned(), line)).collect::<Vec<_>>()
     };
-    text += &section("verdict", [("old", old), ("new", new)].into_iter().flat_map(told).collect());
-    let only = |which: fn(&Difference) -> Option<&str>| joined(found.iter().filter_map(which));
-    let lone = [
-        (
-            "only in the old run",
-            only(|found| match found {
-                Difference::OnlyOld { id } => Some(id),
-                _ => None,
-            }),
-        ),
-        (
-            "only in the new run",
-            only(|found| match found {
-                Difference::OnlyNew { id } => Some(id),
-                _ => None,
-            }),
-        ),
-    ];
-    for (title, stages) in lone.into_iter().filter(|(_, stages)| !stages.is_empty()) {
-        text += &section(title, vec![(String::new(), stages)]);
+    text += &table::section(
+        "verdict",
+        [("old", old), ("new", new)].into_iter().flat_map(results).collect(),
+        COLUMNS,
+    );
+    let only = |is_old: bool| {
+        joined(found.iter().filter_map(|difference| match difference {
+            Difference::OnlyOld { id } if is_old => Some(id.as_str()),
+            Difference::OnlyNew { id } if !is_old => Some(id.as_str()),
+            _ => None,
+        }))
+    };
+    for (title, stages) in [("only in the old run", only(true)), ("only in the new run", only(false))] {
+        if !stages.is_empty() {
+            text += &table::section(title, vec![(String::new(), stages)], COLUMNS);
+        }
     }
-    text += &section("keys", keys(found));
-    text += &section("other outputs under the same key", outputs(found));
+    text += &table::section("keys", keys(found), COLUMNS);
+    text += &table::section("other outputs under the same key", outputs(found), COLUMNS);
     let (alone, loops) = metrics(found);
-    text += &table("metrics", &["stage", "metric", "old", "new", "change"], &alone);
+    text += &table("metrics", &["stage", "metric", "old", "new", "change"], alone);
     for (name, iterations) in &loops {
         text += &iterations_text(name, iterations);
     }
@@ -66,7 +63,7 @@ pub fn diff_text(old: &Side<'_>, new: &Side<'_>, found: &[Difference], alike: us
 }
 
 /// Seeds and overrides that differ.
-fn asked(old: &RunHistory, new: &RunHistory) -> String {
+fn overrides(old: &RunHistory, new: &RunHistory) -> String {
     let mut text = String::new();
     if let (Some(one), Some(other)) = (old.seed, new.seed)
         && one != other
@@ -75,7 +72,7 @@ fn asked(old: &RunHistory, new: &RunHistory) -> String {
     }
     for (which, run, other) in [("old", old, new), ("new", new, old)] {
         for set in run.set.iter().filter(|set| !other.set.contains(set)) {
-            text += &format!("--set {set}  in the {which} run alone\n");
+            text += &format!("--set {set}  in the {which} run only\n");
         }
     }
     text
@@ -106,7 +103,7 @@ fn outputs(found: &[Difference]) -> Vec<(String, String)> {
     let short = |digest: Option<Digest>| digest.map_or("none".to_owned(), |digest| digest.short());
     let of = |difference: &Difference| {
         let Difference::Changed { id, outputs, .. } = difference else { return Vec::new() };
-        let row = |OutputChange { name, old, new }: &OutputChange| {
+        let row = |Change { name, old, new }: &Change<Digest>| {
             (format!("{id}.{name}"), format!("{} → {}", short(*old), short(*new)))
         };
         outputs.iter().map(row).collect()
@@ -115,7 +112,7 @@ fn outputs(found: &[Difference]) -> Vec<(String, String)> {
 }
 
 /// Metrics of each iteration, by name.
-type Iterations<'d> = BTreeMap<u32, BTreeMap<&'d str, &'d MetricChange>>;
+type Iterations<'d> = BTreeMap<u32, BTreeMap<&'d str, &'d Change<f64>>>;
 
 /// Rows of the stages outside loops, and iterations by loop.
 fn metrics(found: &[Difference]) -> (Vec<Vec<String>>, BTreeMap<&str, Iterations<'_>>) {
@@ -143,7 +140,7 @@ fn metrics(found: &[Difference]) -> (Vec<Vec<String>>, BTreeMap<&str, Iterations
 }
 
 /// The old value, the new value and the change.
-fn cells(change: &MetricChange) -> [String; 3] {
+fn cells(change: &Change<f64>) -> [String; 3] {
     let shown = |value: Option<f64>| value.map_or("none".to_owned(), human::number);
     let by = match (change.old, change.new) {
         (Some(old), Some(new)) => {
@@ -184,7 +181,7 @@ fn iterations_text(name: &str, iterations: &Iterations<'_>) -> String {
         false => name.to_owned(),
     };
     let heading: Vec<&str> = std::iter::once("iteration").chain(shown.iter().copied()).collect();
-    table(&title, &heading, &rows)
+    table(&title, &heading, rows)
 }
 
 /// The first, the last and some between, evenly spaced.
@@ -196,65 +193,26 @@ fn picked(numbers: &[u32]) -> Vec<u32> {
     (0..ITERATIONS).map(|index| numbers[index * last / (ITERATIONS - 1)]).collect()
 }
 
-fn joined<'a>(ids: impl IntoIterator<Item = &'a str>) -> String {
-    ranges(ids).join(", ")
-}
-
-/// A title and its rows. Text that is too wide for the right column wraps within it.
-fn section(title: &str, rows: Vec<(String, String)>) -> String {
+fn table(title: &str, heading: &[&str], rows: Vec<Vec<String>>) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let wide = rows.iter().map(|(left, _)| left.chars().count()).max().unwrap_or(0);
-    let indent = if wide == 0 { 2 } else { wide + 4 };
-    let mut text = format!("\n{title}\n");
-    for (left, right) in rows {
-        let mut line = format!("  {left:<wide$}");
-        line += &" ".repeat(indent - line.chars().count());
-        let mut used = 0;
-        for word in right.split(' ') {
-            let more = word.chars().count() + usize::from(used > 0);
-            if used > 0 && indent + used + more > COLUMNS {
-                text += &format!("{}\n", line.trim_end());
-                (line, used) = (" ".repeat(indent), 0);
-            }
-            if used > 0 {
-                line.push(' ');
-                used += 1;
-            }
-            line += word;
-            used += word.chars().count();
-        }
-        text += &format!("{}\n", line.trim_end());
-    }
-    text
-}
-
-fn table(title: &str, heading: &[&str], rows: &[Vec<String>]) -> String {
-    if rows.is_empty() {
-        return String::new();
-    }
-    let heading: Vec<String> = heading.iter().map(|&name| name.to_owned()).collect();
-    let all: Vec<&Vec<String>> = std::iter::once(&heading).chain(rows).collect();
-    let wide = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let wide: Vec<usize> = (0..heading.len()).map(wide).collect();
-    let mut text = format!("\n{title}\n");
-    for row in all {
-        let cells: Vec<String> = row.iter().zip(&wide).map(|(cell, wide)| format!("{cell:<wide$}")).collect();
-        text += &format!("  {}\n", cells.join("  ").trim_end());
-    }
-    text
+    let heading = heading.iter().map(|&name| name.to_owned()).collect();
+    let all: Vec<Vec<String>> = std::iter::once(heading).chain(rows).collect();
+    let widths = table::widths(&all);
+    let lines = all.iter().map(|row| format!("  {}\n", table::row(row, &widths)));
+    format!("\n{title}\n") + &lines.collect::<String>()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::history::Standing;
+    use crate::exec::RunState;
 
     fn run(id: &str, seed: u64) -> RunHistory {
         RunHistory {
             id: id.into(),
-            standing: Standing::Finished,
+            state: RunState::Finished,
             began_ms: None,
             seconds: 1.0,
             seed: Some(seed),
@@ -265,7 +223,7 @@ mod tests {
     }
 
     fn changed(id: &str, key: Vec<RerunReason>, metrics: &[(&str, f64, f64)]) -> Difference {
-        let change = |(name, old, new): &(&str, f64, f64)| MetricChange {
+        let change = |(name, old, new): &(&str, f64, f64)| Change {
             name: (*name).to_owned(),
             old: Some(*old),
             new: Some(*new),
@@ -275,8 +233,8 @@ mod tests {
     }
 
     #[test]
-    fn two_seeds_of_a_long_loop_are_a_page() {
-        let seed = || RerunReason::Seed { old: Some(1), new: Some(2) };
+    fn a_long_loop_is_compared_on_one_page() {
+        let seed = || RerunReason::Field { name: "seed".into(), old: Some(1.into()), new: Some(2.into()) };
         let input = |role: &str, of: u32| RerunReason::Input {
             role: role.into(),
             name: role.into(),
@@ -294,7 +252,7 @@ mod tests {
         }
         found.push(changed("exam", vec![input("policies", 1)], &[("all.gain", 0.5, 0.625)]));
         let (old, new) = (run("old", 1), run("new", 2));
-        let side = |run, said: &str| Side { run, verdicts: vec![said.to_owned()] };
+        let side = |run, verdict: &str| Side { run, verdicts: vec![verdict.to_owned()] };
         let text = diff_text(&side(&old, "trained: a gain"), &side(&new, "trained: no gain"), &found, 3);
         insta::assert_snapshot!(text, @r"
         old → new

@@ -1,6 +1,11 @@
 //! The progress of one stage, in one line of a given width.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crate::progress::Observer;
 
 /// The progress of a running stage.
 pub struct Gauge {
@@ -8,6 +13,39 @@ pub struct Gauge {
     began: Instant,
     phase: Phase,
     status: String,
+}
+
+/// Applies a stage's progress to a gauge, and calls `changed` after each change.
+pub struct GaugeObserver<F> {
+    pub gauge: Arc<Mutex<Gauge>>,
+    pub changed: F,
+}
+
+impl<F: Fn(&Gauge, Instant)> GaugeObserver<F> {
+    fn change(&self, change: impl FnOnce(&mut Gauge, Instant)) {
+        let now = Instant::now();
+        let mut gauge = self.gauge.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut gauge, now);
+        (self.changed)(&gauge, now);
+    }
+}
+
+impl<F: Fn(&Gauge, Instant) + Send + Sync> Observer for GaugeObserver<F> {
+    fn phase(&self, name: &str, units: u64) {
+        self.change(|gauge, now| gauge.phase(name, units, now));
+    }
+
+    fn advance(&self, units: u64) {
+        self.change(|gauge, now| gauge.advance(units, now));
+    }
+
+    fn skip(&self, units: u64) {
+        self.change(|gauge, _| gauge.skip(units));
+    }
+
+    fn status(&self, text: &str) {
+        self.change(|gauge, _| gauge.status(text));
+    }
 }
 
 struct Phase {
@@ -59,47 +97,36 @@ impl Gauge {
         text.clone_into(&mut self.status);
     }
 
-    /// The line for a terminal of this width. Keeps the name and the status. Where the rest does not fit, it
-    /// shortens or drops first the bar, then the time, then the count.
+    /// The longest line that fits a terminal of this width. Each has the name and the status.
     pub fn line(&self, width: usize, now: Instant) -> String {
         let width = width.saturating_sub(MARGIN);
         let status = columns(&self.status);
         let id = cut(&self.id, width.saturating_sub(if status > 0 { GAP + status } else { 0 }).max(NAME));
-        let mut line = Columns { id, status: self.status.clone(), ..Columns::default() };
-        let elapsed = || clock(now - self.began);
-        let left = self.phase.left(now).map(|left| format!("{} left", clock(left)));
-        let mut grow = |change: &dyn Fn(&mut Columns)| {
-            let mut wider = line.clone();
-            change(&mut wider);
-            if wider.width() <= width {
-                line = wider;
-            }
-        };
-        if let Some(share) = self.phase.share() {
-            grow(&|line| line.count = format!("{:.0}%", (share * 100.0).floor()));
-            if let Some(left) = &left {
-                grow(&|line| line.time.clone_from(left));
-            }
-            grow(&|line| line.count = self.phase.count());
-        }
-        if !self.phase.name.is_empty() {
-            grow(&|line| {
-                line.count = format!("{} {}", self.phase.name, self.phase.count()).trim_end().to_owned()
-            });
-        }
-        if let Some(share) = self.phase.share() {
-            grow(&|line| line.bar = bar(share, 10));
-        }
-        grow(&|line| {
-            line.time = match &left {
-                Some(left) => format!("{}, {left}", elapsed()),
-                None => elapsed(),
-            }
+        let none = String::new();
+        let (share, count) = (self.phase.share(), self.phase.count());
+        let named = format!("{} {count}", self.phase.name).trim().to_owned();
+        let percent = share.map(|share| format!("{:.0}%", (share * 100.0).floor())).unwrap_or_default();
+        let left = self.phase.left(now).map(|left| format!("{} left", clock(left))).unwrap_or_default();
+        let comma = if left.is_empty() { "" } else { ", " };
+        let times = format!("{}{comma}{left}", clock(now - self.began));
+        // From the longest to the shortest.
+        let lines = [
+            (24, &named, &times),
+            (10, &named, &times),
+            (10, &named, &left),
+            (0, &named, &times),
+            (0, &named, &left),
+            (0, &count, &times),
+            (0, &count, &left),
+            (0, &percent, &left),
+            (0, &percent, &none),
+        ];
+        let lines = lines.map(|(size, count, time)| {
+            let bar = share.filter(|_| size > 0).map(|share| bar(share, size)).unwrap_or_default();
+            joined(&[&id, &bar, count, time, &self.status])
         });
-        if let Some(share) = self.phase.share() {
-            grow(&|line| line.bar = bar(share, 24));
-        }
-        cut(&line.text(), width)
+        let fitting = lines.into_iter().find(|line| columns(line) <= width);
+        cut(&fitting.unwrap_or_else(|| joined(&[&id, &self.status])), width)
     }
 
     /// The progress as a log message.
@@ -139,25 +166,10 @@ impl Phase {
     }
 }
 
-#[derive(Clone, Default)]
-struct Columns {
-    id: String,
-    count: String,
-    bar: String,
-    time: String,
-    status: String,
-}
-
-impl Columns {
-    fn text(&self) -> String {
-        let columns = [&self.id, &self.bar, &self.count, &self.time, &self.status];
-        let shown = columns.into_iter().filter(|column| !column.is_empty()).map(String::as_str);
-        shown.collect::<Vec<_>>().join("  ")
-    }
-
-    fn width(&self) -> usize {
-        columns(&self.text())
-    }
+/// The columns that are not empty.
+fn joined(columns: &[&String]) -> String {
+    let shown = columns.iter().filter(|column| !column.is_empty()).map(|column| column.as_str());
+    shown.collect::<Vec<_>>().join("  ")
 }
 
 fn columns(text: &str) -> usize {
@@ -206,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn success_and_speed_are_seen_on_every_terminal() {
+    fn success_and_speed_are_shown_at_every_width() {
         let (gauge, now) = rollout();
         let shown: Vec<String> = [40, 60, 80, 120].map(|width| gauge.line(width, now)).into();
         insta::assert_snapshot!(shown.join("\n"), @r"
@@ -239,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_before_says_nothing_of_the_speed() {
+    fn units_done_earlier_do_not_count_towards_the_speed() {
         let began = Instant::now();
         let mut gauge = Gauge::new("base", began);
         gauge.phase("training steps", 800, began);

@@ -54,7 +54,7 @@ pub fn dollars(dollars: f64) -> String {
 }
 
 /// Usage other than time: `12.3k tokens sampled, 340 tool calls, $0.12`. Empty if there was none.
-pub fn spent(cost: &Cost) -> String {
+pub fn usage(cost: &Cost) -> String {
     let counts = cost.spent.named().into_iter().filter(|(_, number)| *number > 0);
     let counts = counts.map(|(name, number)| format!("{} {name}", count(number)));
     counts.chain(cost.dollars.map(dollars)).collect::<Vec<_>>().join(", ")
@@ -62,9 +62,9 @@ pub fn spent(cost: &Cost) -> String {
 
 /// Usage, starting with the time.
 pub fn cost(cost: &Cost) -> String {
-    let spent = spent(cost);
-    let comma = if spent.is_empty() { "" } else { ", " };
-    format!("{}{comma}{spent}", seconds(cost.seconds))
+    let usage = usage(cost);
+    let comma = if usage.is_empty() { "" } else { ", " };
+    format!("{}{comma}{usage}", seconds(cost.seconds))
 }
 
 /// `1 run`, `2 runs`.
@@ -100,13 +100,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_grow_their_unit() {
+    fn durations_use_the_largest_fitting_unit() {
         let shown: Vec<_> = [0.0042, 3.12, 250.0, 9000.0].into_iter().map(seconds).collect();
         assert_eq!(shown, ["4 ms", "3.1 s", "4 min 10 s", "2.5 h"]);
     }
 
     #[test]
-    fn headlines_are_shown_before_and_instead_of_other_metrics() {
+    fn headline_metrics_replace_the_others() {
         let found =
             metrics(&BTreeMap::from([("loss".into(), 0.00123), ("success".into(), 0.5), ("n".into(), 64.0)]));
         assert_eq!(found, "success 0.500 · loss 1.23e-3");

@@ -14,16 +14,18 @@ mod lines;
 mod plan;
 mod run;
 mod style;
+mod table;
 mod verdict;
 
 use std::io::Write;
 
-pub use closing::{closing_text, waiting_text};
+pub use closing::{closing_text, queued_text};
 pub use diff::{Side, diff_text};
 pub use history::{run_text, runs_text, stage_text};
 pub use human::{bytes, plural, seconds};
 pub use plan::plan_text;
 pub use run::RunView;
+pub use table::section;
 pub use verdict::verdict_text;
 
 use style::{ERROR, HINT, NOTE, paint, shown};
@@ -32,8 +34,12 @@ use crate::{error::Failure, plan::Problem};
 
 /// A problem with a hint.
 fn note_text(note: &Problem) -> String {
-    let hint = note.cause.hint().map(|hint| format!("\n{}", hint_text(&hint))).unwrap_or_default();
+    let hint = hint_line(note.cause.hint());
     format!("{} {note}{hint}", paint(NOTE, "note:"))
+}
+
+fn hint_line(hint: Option<String>) -> String {
+    hint.map(|hint| format!("\n{}", hint_text(&hint))).unwrap_or_default()
 }
 
 fn hint_text(hint: &str) -> String {
@@ -58,10 +64,7 @@ impl Printer {
     pub fn data(self, text: &str) {
         let mut out = std::io::stdout().lock();
         let text = format!("{}\n", text.trim_end());
-        _ = out.write_all(
-            if self.format == OutputFormat::Json { text.as_str().into() } else { shown(&text, &out) }
-                .as_bytes(),
-        );
+        _ = out.write_all(shown(&text, &out).as_bytes());
     }
 
     /// Writes a JSON document to standard output.
@@ -86,9 +89,7 @@ impl Printer {
 
     pub fn error(self, failure: &Failure) {
         if self.format == OutputFormat::Json {
-            let mut error = serde_json::json!({
-                "error": { "code": failure.code(), "message": failure.to_string(), "hint": failure.hint() }
-            });
+            let mut error = serde_json::json!({ "error": failure });
             let problems = failure.cause().problems();
             if !problems.is_empty() {
                 error["error"]["problems"] = problems.into();
@@ -96,7 +97,7 @@ impl Printer {
             _ = writeln!(std::io::stderr(), "{error}");
             return;
         }
-        let hint = failure.hint().map(|hint| format!("\n{}", hint_text(&hint))).unwrap_or_default();
+        let hint = hint_line(failure.hint());
         self.say(&format!("{} {failure}{hint}", paint(ERROR, "error:")));
     }
 }

@@ -51,19 +51,19 @@ fn ahead_text(report: &PlanReport) -> String {
     let mut text = String::new();
     if report.ahead.seconds > 0.0 {
         let without = if report.unknown.is_empty() { "" } else { ", without the stages below" };
-        text += &format!("ahead, by earlier figures{without}: about {}", human::cost(&report.ahead));
+        text += &format!("estimated cost{without}: about {}", human::cost(&report.ahead));
         if report.clock < 0.95 * report.ahead.seconds {
-            text += &format!("; {} on the clock, for some of it overlaps", human::seconds(report.clock));
+            text += &format!("; about {} in all, because stages overlap", human::seconds(report.clock));
         }
         if report.nodes.iter().filter_map(|node| node.cost.as_ref()).any(|cost| !cost.is_alike()) {
-            text += " (*: figures of other parameters)";
+            text += " (*: measured with other parameters)";
         }
         text.push('\n');
     }
     for (why, because) in [
         (NoEstimate::NoRecord, "no earlier run"),
         (NoEstimate::OtherModel, "earlier runs used another model"),
-        (NoEstimate::NoModel, "unknown until the model is here"),
+        (NoEstimate::NoModel, "unknown until the model is downloaded"),
     ] {
         let stages = report.unknown.iter().filter(|unknown| unknown.why == why);
         let stages: Vec<&str> = stages.map(|unknown| unknown.stage.as_str()).collect();
@@ -73,16 +73,15 @@ fn ahead_text(report: &PlanReport) -> String {
     }
     let runs =
         report.nodes.iter().any(|node| matches!(node.status, Status::Run { .. } | Status::Waits { .. }));
-    let asked = |node: &NodeStatus| match &node.status {
-        Status::Run { reasons, .. } => reasons.contains(&RerunReason::AskedAnew),
+    let is_queried = |node: &NodeStatus| match &node.status {
+        Status::Run { reasons, .. } => reasons.contains(&RerunReason::ServerQueried),
         _ => false,
     };
-    if report.nodes.iter().any(asked) {
+    if report.nodes.iter().any(is_queried) {
         text += "assumes the server answers as it did last time; if it does not, the stages that depend on it rerun\n";
     }
-    if let Some(remote) = report.unasked.as_ref().filter(|_| runs) {
-        text +=
-            &format!("what is in the shared cache {remote}, which was not asked, will be taken from there\n");
+    if let Some(remote) = report.unqueried.as_ref().filter(|_| runs) {
+        text += &format!("the shared cache {remote} was not queried; results in it will be fetched\n");
     }
     if report.saved.seconds > 0.0 {
         text += &format!("the cache saves {}\n", human::cost(&report.saved));
@@ -96,39 +95,39 @@ fn memory_text(report: &PlanReport) -> String {
     let (mut most, mut unknown) = (Vec::<(String, usize, bool)>::new(), Vec::<String>::new());
     for (node, memory) in report.nodes.iter().filter_map(|node| Some((node, node.memory.as_ref()?))) {
         let name = stage_name(&node.id);
-        match (memory.peak, most.iter_mut().find(|(known, ..)| *known == name)) {
-            (Some(peak), Some((_, known, halved))) if peak > *known => {
-                (*known, *halved) = (peak, memory.halved);
+        let Some(peak) = memory.peak else {
+            let entry = format!("{name} ({})", memory.unknown.unwrap_or("not estimated"));
+            if !unknown.contains(&entry) {
+                unknown.push(entry);
             }
-            (Some(_), Some(_)) => {}
-            (Some(peak), None) => most.push((name, peak, memory.halved)),
-            (None, _) => {
-                let entry = format!("{name} ({})", memory.unknown.unwrap_or("not foretold"));
-                if !unknown.contains(&entry) {
-                    unknown.push(entry);
-                }
-            }
+            continue;
+        };
+        let row = (name, peak, memory.halved);
+        match most.iter_mut().find(|(known, ..)| *known == row.0) {
+            Some(known) if peak > known.1 => *known = row,
+            Some(_) => {}
+            None => most.push(row),
         }
     }
     let mut text = String::new();
     if !most.is_empty() {
         let entry = |(name, peak, halved): &(String, usize, bool)| {
-            let half = if *halved { " (keys and values: half of what is free)" } else { "" };
+            let half = if *halved { " (KV cache: half of the free memory)" } else { "" };
             format!("{name} {}{half}", human::bytes(*peak as u64))
         };
         let most: Vec<_> = most.iter().map(entry).collect();
-        text += &format!("memory, about: {}\n", most.join(", "));
+        text += &format!("estimated memory: {}\n", most.join(", "));
         let held =
             report.nodes.iter().filter_map(|node| node.memory.as_ref()).map(|memory| memory.held).max();
         if let Some(held) = held.filter(|held| *held > 0) {
             text += &format!(
-                "beside it, as long as there is room: models that other stages read, at most {}\n",
+                "plus up to {} of models kept loaded for other stages, if there is room\n",
                 human::bytes(held as u64)
             );
         }
     }
     if !unknown.is_empty() {
-        text += &format!("memory, unknown: {}\n", unknown.join(", "));
+        text += &format!("no memory estimate for {}\n", unknown.join(", "));
     }
     text
 }
@@ -169,7 +168,7 @@ impl<'a> Row<'a> {
             Status::Skipped => ("skipped", "goal reached".into()),
         };
         let why = match node.reused {
-            Some(Reused { rows, of }) => format!("{why}; {rows} of {of} episodes are there"),
+            Some(Reused { rows, of }) => format!("{why}; {rows} of {of} episodes are reused"),
             None => why,
         };
         let last = turn.map_or(0, |(_, iteration, _)| iteration);
@@ -228,7 +227,7 @@ fn waits_on(on: &[String], turn: Option<(&str, u32, &str)>) -> String {
                 match turn {
                     Some((own, iteration, _)) if own == name => {
                         let same = number.parse::<u32>() == Ok(iteration);
-                        if same { stage.to_owned() } else { format!("{stage} before") }
+                        if same { stage.to_owned() } else { format!("previous {stage}") }
                     }
                     _ => format!("{name}/{stage}"),
                 }

@@ -7,8 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::json;
-
 use super::{OutputFormat, Printer, bars::Bars, human, lines::Lines, note_text, style};
 use crate::{
     exec::{Event, Listener},
@@ -22,7 +20,7 @@ pub trait RunDisplay: Send + Sync {
     fn begin(&self, id: &str) -> Arc<dyn Observer>;
     fn end(&self, id: &str);
     /// Whether running stages are visible without a line about their start.
-    fn shows_work(&self) -> bool;
+    fn shows_running(&self) -> bool;
 }
 
 /// How long lines about cached stages are collected: each write is a system call that wakes a reader.
@@ -31,28 +29,29 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Shows a run's events.
 pub struct RunView {
     printer: Printer,
-    face: Box<dyn RunDisplay>,
+    display: Box<dyn RunDisplay>,
     state: Mutex<State>,
 }
 
 struct State {
-    turns: Turns,
+    iterations: Iterations,
     /// Lines about cached stages that are not yet shown.
-    held: Vec<String>,
-    shown: Instant,
+    pending: Vec<String>,
+    last_shown: Instant,
 }
 
 impl RunView {
     /// Uses bars if standard error is a terminal, else lines.
     pub fn new(printer: Printer, plan: &Plan) -> Self {
-        let face: Box<dyn RunDisplay> =
+        let display: Box<dyn RunDisplay> =
             if std::io::stderr().is_terminal() && printer.format == OutputFormat::Human {
                 Box::new(Bars::new())
             } else {
                 Box::new(Lines(printer))
             };
-        let state = State { turns: Turns::of(plan), held: Vec::new(), shown: Instant::now() };
-        Self { printer, face, state: Mutex::new(state) }
+        let state =
+            State { iterations: Iterations::new(plan), pending: Vec::new(), last_shown: Instant::now() };
+        Self { printer, display, state: Mutex::new(state) }
     }
 
     /// Shows the collected lines.
@@ -61,12 +60,12 @@ impl RunView {
     }
 
     fn show(&self, state: &mut State) {
-        state.shown = Instant::now();
-        let text = std::mem::take(&mut state.held).join("\n");
+        state.last_shown = Instant::now();
+        let text = std::mem::take(&mut state.pending).join("\n");
         match self.printer.format {
             _ if text.is_empty() => {}
             OutputFormat::Json => self.printer.data(&text),
-            OutputFormat::Human => self.face.line(&style::shown(&text, &std::io::stderr())),
+            OutputFormat::Human => self.display.line(&style::shown(&text, &std::io::stderr())),
         }
     }
 }
@@ -74,22 +73,22 @@ impl RunView {
 impl Listener for RunView {
     fn event(&self, event: &Event<'_>) {
         if let Event::Finished { id, .. } | Event::Failed { id, .. } | Event::Unanswered { id, .. } = event {
-            self.face.end(id);
+            self.display.end(id);
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let text = match self.printer.format {
-            OutputFormat::Json => Some(event_json(event).to_string()),
-            OutputFormat::Human => state.turns.text(event, self.face.shows_work()),
+            OutputFormat::Json => serde_json::to_string(event).ok(),
+            OutputFormat::Human => state.iterations.text(event, self.display.shows_running()),
         };
-        state.held.extend(text);
-        if !matches!(event, Event::Cached { .. }) || state.shown.elapsed() > PATIENCE {
+        state.pending.extend(text);
+        if !matches!(event, Event::Cached { .. }) || state.last_shown.elapsed() > PATIENCE {
             self.show(&mut state);
         }
     }
 
     fn observer(&self, id: &str) -> Arc<dyn Observer> {
         match self.printer.format {
-            OutputFormat::Human => self.face.begin(id),
+            OutputFormat::Human => self.display.begin(id),
             OutputFormat::Json => Arc::new(NoProgress),
         }
     }
@@ -97,42 +96,42 @@ impl Listener for RunView {
 
 /// The totals of an iteration while some of its stages are not finished.
 #[derive(Default)]
-struct Turn {
+struct Iteration {
     open: usize,
-    worked: bool,
+    ran: bool,
     seconds: f64,
     metrics: BTreeMap<String, f64>,
 }
 
 /// Iterations by name, `train[0003]`, and messages already shown.
 #[derive(Default)]
-struct Turns {
-    by_name: BTreeMap<String, Turn>,
-    said: BTreeSet<String>,
+struct Iterations {
+    by_name: BTreeMap<String, Iteration>,
+    shown: BTreeSet<String>,
     /// Number of notes shown for each cached stage, by its name in the run file.
-    noted: BTreeMap<String, usize>,
+    notes: BTreeMap<String, usize>,
 }
 
 /// Most notes to show for a cached stage over all iterations; `mcprl show` has all.
 const NOTES: usize = 3;
 
-/// The key of a note in `said`.
-fn noted(text: &str) -> String {
+/// The key of a note in `shown`.
+fn shown_note(text: &str) -> String {
     format!("note {text}")
 }
 
-impl Turns {
-    fn of(plan: &Plan) -> Self {
-        let mut turns = Self::default();
+impl Iterations {
+    fn new(plan: &Plan) -> Self {
+        let mut iterations = Self::default();
         for index in plan.order() {
             if let Some((name, _)) = plan.node(*index).id.split_once('/') {
-                turns.by_name.entry(name.to_owned()).or_default().open += 1;
+                iterations.by_name.entry(name.to_owned()).or_default().open += 1;
             }
         }
-        turns
+        iterations
     }
 
-    fn text(&mut self, event: &Event<'_>, shows_work: bool) -> Option<String> {
+    fn text(&mut self, event: &Event<'_>, shows_running: bool) -> Option<String> {
         Some(match event {
             Event::Cached { id, metrics, notes } => {
                 let mut lines = self.notes(id, notes);
@@ -143,20 +142,22 @@ impl Turns {
                 lines.join("\n")
             }
             Event::Finished { id, cost, metrics, .. } => self.ended(id, Some(cost.seconds), metrics)?,
-            Event::StageNoted { id, text } if self.said.insert(noted(text)) => line("note", id, text),
+            Event::StageNoted { note } if self.shown.insert(shown_note(note.message)) => {
+                line("note", note.stage, note.message)
+            }
             Event::StageNoted { .. } => return None,
             Event::Printed { id, line } => format!("{id}: {line}"),
             Event::Started { id, reasons } => {
                 let why = because(reasons);
                 match id.split_once('/') {
                     // A change affects every iteration; only the first reports it.
-                    Some((turn, stage)) => {
-                        let once = format!("{}/{stage}", turn.split('[').next().unwrap_or_default());
-                        if why.is_empty() || !self.said.insert(once) {
+                    Some((iteration, stage)) => {
+                        let once = format!("{}/{stage}", iteration.split('[').next().unwrap_or_default());
+                        if why.is_empty() || !self.shown.insert(once) {
                             return None;
                         }
                     }
-                    None if why.is_empty() && shows_work => return None,
+                    None if why.is_empty() && shows_running => return None,
                     None => {}
                 }
                 line("run", id, &why)
@@ -164,30 +165,33 @@ impl Turns {
             Event::Waiting { id, run, holder } => {
                 line("wait", id, &format!("for run {run} (process {} on {})", holder.pid, holder.host))
             }
-            Event::Retrying { id, failure, wait } => {
-                let again = human::seconds(wait.as_secs_f64());
+            Event::Retrying { id, error, wait_s } => {
                 // The full error is shown at the end if every retry fails.
-                let why = match self.said.insert(format!("{id}: {failure}")) {
-                    true => brief(&failure.to_string()),
+                let why = match self.shown.insert(format!("{id}: {error}")) {
+                    true => brief(&error.to_string()),
                     false => "the same error".into(),
                 };
-                line("retry", id, &format!("in {again}: {why}"))
+                line("retry", id, &format!("in {}: {why}", human::seconds(*wait_s)))
             }
-            Event::Unanswered { id, failure } => {
-                let hint = failure.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-                line("note", id, &format!("taken as it was when it last answered: {failure}{hint}"))
+            Event::Unanswered { id, error } => {
+                let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+                line(
+                    "note",
+                    id,
+                    &format!("the server did not answer, so its last answer is used: {error}{hint}"),
+                )
             }
             Event::Skipped { id } => {
-                let (turn, _) = id.split_once('/').unwrap_or((id, ""));
-                let turns = turn.split('[').next().unwrap_or_default();
-                if !self.said.insert(turns.to_owned()) {
+                let (iteration, _) = id.split_once('/').unwrap_or((id, ""));
+                let name = iteration.split('[').next().unwrap_or_default();
+                if !self.shown.insert(name.to_owned()) {
                     return None;
                 }
-                line("skipped", turn, "and later: the goal is reached")
+                line("skipped", iteration, "and later: the goal is reached")
             }
             Event::Differs { id, outputs } => {
                 let text = format!(
-                    "wrote another `{}` than a run before it under the same key; the first one stands",
+                    "its `{}` differs from an earlier run's under the same key; the earlier one is kept",
                     outputs.join("`, `")
                 );
                 line("differs", id, &text)
@@ -197,7 +201,7 @@ impl Turns {
             // The error itself is shown at the end.
             Event::Failed { id, .. } => line("failed", id, ""),
             Event::Stopping => {
-                "stopping: stages finish what they have in hand; Ctrl-C again to end now".into()
+                "stopping after the current step of each stage; press Ctrl-C again to exit now".into()
             }
         })
     }
@@ -205,8 +209,8 @@ impl Turns {
     /// Notes from the original run of a cached stage. Leaves out notes already shown, and limits their
     /// number.
     fn notes(&mut self, id: &str, notes: &[String]) -> Vec<String> {
-        let new: Vec<&String> = notes.iter().filter(|text| self.said.insert(noted(text))).collect();
-        let count = self.noted.entry(stage_name(id)).or_default();
+        let new: Vec<&String> = notes.iter().filter(|text| self.shown.insert(shown_note(text))).collect();
+        let count = self.notes.entry(stage_name(id)).or_default();
         let shown = new.len().min(NOTES.saturating_sub(*count));
         *count += shown;
         new[..shown].iter().map(|text| line("note", id, text)).collect()
@@ -217,15 +221,15 @@ impl Turns {
         let Some((name, _)) = id.split_once('/') else {
             return Some(ended_line(id, seconds, metrics));
         };
-        let turn = self.by_name.entry(name.to_owned()).or_default();
-        turn.open = turn.open.saturating_sub(1);
-        turn.worked |= seconds.is_some();
-        turn.seconds += seconds.unwrap_or(0.0);
-        turn.metrics.extend(metrics.iter().map(|(name, value)| (name.clone(), *value)));
-        if turn.open > 0 {
+        let iteration = self.by_name.entry(name.to_owned()).or_default();
+        iteration.open = iteration.open.saturating_sub(1);
+        iteration.ran |= seconds.is_some();
+        iteration.seconds += seconds.unwrap_or(0.0);
+        iteration.metrics.extend(metrics.iter().map(|(name, value)| (name.clone(), *value)));
+        if iteration.open > 0 {
             return None;
         }
-        Some(ended_line(name, turn.worked.then_some(turn.seconds), &turn.metrics))
+        Some(ended_line(name, iteration.ran.then_some(iteration.seconds), &iteration.metrics))
     }
 }
 
@@ -254,43 +258,6 @@ fn ended_line(id: &str, seconds: Option<f64>, metrics: &BTreeMap<String, f64>) -
 
 /// Empty if there are no reasons.
 fn because(reasons: &[RerunReason]) -> String {
-    let telling = reasons.iter().filter(|reason| **reason != RerunReason::First);
-    telling.map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-fn event_json(event: &Event<'_>) -> serde_json::Value {
-    match event {
-        Event::Cached { id, metrics, notes } => {
-            json!({ "event": "cached", "id": id, "metrics": metrics, "notes": notes })
-        }
-        Event::Started { id, reasons } => json!({ "event": "started", "id": id, "reasons": reasons }),
-        Event::Waiting { id, run, holder } => {
-            json!({ "event": "waiting", "id": id, "run": run, "holder": holder })
-        }
-        Event::Finished { id, cost, metrics, notes } => json!({
-            "event": "finished", "id": id, "metrics": metrics, "notes": notes,
-            "seconds": cost.seconds, "spent": cost.spent, "dollars": cost.dollars
-        }),
-        Event::Retrying { id, failure, wait } => json!({
-            "event": "retrying", "id": id, "wait_s": wait.as_secs_f64(),
-            "error": { "code": failure.code(), "message": failure.to_string(), "hint": failure.hint() }
-        }),
-        Event::Unanswered { id, failure } => json!({
-            "event": "unanswered", "id": id,
-            "error": { "code": failure.code(), "message": failure.to_string(), "hint": failure.hint() }
-        }),
-        Event::Skipped { id } => json!({ "event": "skipped", "id": id }),
-        Event::Failed { id, failure } => json!({
-            "event": "failed", "id": id,
-            "error": { "code": failure.code(), "message": failure.to_string(), "hint": failure.hint() }
-        }),
-        Event::Differs { id, outputs } => json!({ "event": "differs", "id": id, "outputs": outputs }),
-        Event::Remote { id, problem } => json!({ "event": "remote", "id": id, "problem": problem }),
-        Event::Noted { note } => json!({ "event": "note", "note": note }),
-        Event::StageNoted { id, text } => {
-            json!({ "event": "note", "note": { "stage": id, "message": text } })
-        }
-        Event::Printed { id, line } => json!({ "event": "printed", "id": id, "line": line }),
-        Event::Stopping => json!({ "event": "stopping" }),
-    }
+    let reasons = reasons.iter().filter(|reason| **reason != RerunReason::First);
+    reasons.map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

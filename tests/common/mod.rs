@@ -1,6 +1,6 @@
 //! A project of toy stages, written as shell scripts, and the real binary to run it.
 //!
-//! Every script adds its stage's name to `log`, so that a test can say which stages were worked.
+//! Every script adds its stage's name to `log`, so that a test knows which stages ran.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -9,14 +9,97 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use axum::{Json, Router, http::StatusCode, response::IntoResponse, routing::post};
 use mcprl::model::{Decoder, Init, ModelConfig};
 use serde_json::{Value, json};
+
+/// Sections of a run file: the demo server, its tools, and tasks from `tasks.jsonl`.
+pub const DEMO: &str = r#"
+[server]
+command = ["{mcprl}", "demo-server", "sqlite"]
+state = "read-only"
+
+[stages.tools]
+kind = "discover"
+
+[stages.tasks]
+kind = "scenarios"
+tools = "tools"
+source = "file"
+file = "tasks.jsonl"
+"#;
+
+/// A run file: episodes of the model `llama` on the demo server, with these settings of their stage `rollout`.
+pub fn episodes_run(settings: &str) -> String {
+    format!(
+        r#"name = "demo"
+seed = 3
+model = "llama"
+{DEMO}
+[stages.rollout]
+kind = "rollout"
+policy = "base"
+tools = "tools"
+scenarios = "tasks.train"
+{settings}
+"#
+    )
+}
+
+/// Like [`episodes_run`], with short episodes, followed by rewards, an update and an exam.
+pub fn training_run(settings: &str) -> String {
+    let rest = r#"
+[stages.reward]
+kind = "judge"
+trajectories = "rollout"
+scenarios = "tasks.train"
+
+[stages.update]
+kind = "grpo"
+policy = "base"
+trajectories = "rollout"
+rewards = "reward"
+
+[stages.exam]
+kind = "eval"
+policies = { base = "base", trained = "update" }
+tools = "tools"
+scenarios = "tasks.heldout"
+max_turns = 2
+max_turn_tokens = 6
+"#;
+    episodes_run(&format!("{settings}\nmax_turns = 2\nmax_turn_tokens = 6")) + rest
+}
+
+/// The URL of a judge that replies with these scores to a request; without scores it is busy.
+pub fn judge(scores: impl Fn(&Value) -> Option<Vec<Value>> + Clone + Send + Sync + 'static) -> String {
+    let reply = move |Json(request): Json<Value>| {
+        let scores = scores(&request);
+        async move {
+            let Some(scores) = scores else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
+            let content = json!({ "scores": scores }).to_string();
+            Json(json!({ "choices": [{ "message": { "role": "assistant", "content": content } }] }))
+                .into_response()
+        }
+    };
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            axum::serve(listener, Router::new().route("/v1/chat/completions", post(reply))).await.unwrap();
+        });
+    });
+    format!("http://{address}/v1")
+}
 
 pub struct Project {
     folder: tempfile::TempDir,
 }
 
-pub struct Said {
+pub struct CommandOutput {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
@@ -120,6 +203,13 @@ impl Project {
         std::fs::write(path, text).unwrap();
     }
 
+    /// Replaces the first occurrence of `from` in a file.
+    pub fn replace(&self, name: &str, from: &str, to: &str) {
+        let text = self.read(name);
+        assert!(text.contains(from), "{name}: {from}");
+        self.write(name, &text.replacen(from, to, 1));
+    }
+
     pub fn read(&self, name: impl AsRef<Path>) -> String {
         std::fs::read_to_string(self.folder.path().join(name)).unwrap()
     }
@@ -133,24 +223,24 @@ impl Project {
         command
     }
 
-    pub fn mcprl(&self, arguments: &[&str]) -> Said {
-        said(&mut self.command(arguments))
+    pub fn mcprl(&self, arguments: &[&str]) -> CommandOutput {
+        output(&mut self.command(arguments))
     }
 
-    /// Runs and expects it to work.
-    pub fn run(&self, more: &[&str]) -> Said {
+    /// Runs and expects success.
+    pub fn run(&self, more: &[&str]) -> CommandOutput {
         let arguments: Vec<&str> = ["run", "run.toml"].iter().chain(more).copied().collect();
-        let said = self.mcprl(&arguments);
-        assert_eq!(said.code, Some(0), "{}", said.err);
-        said
+        let output = self.mcprl(&arguments);
+        assert_eq!(output.code, Some(0), "{}", output.err);
+        output
     }
 
     pub fn spawn(&self, arguments: &[&str]) -> Child {
         self.command(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// Stages worked since the last call, sorted.
-    pub fn worked(&self) -> Vec<String> {
+    /// Stages that ran since the last call, sorted.
+    pub fn ran(&self) -> Vec<String> {
         let path = self.path("log");
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         _ = std::fs::remove_file(path);
@@ -161,21 +251,31 @@ impl Project {
 
     /// The text of an artifact of the newest run.
     pub fn result(&self, name: &str) -> String {
-        let run = self.runs().pop().unwrap();
-        self.read(format!("cache/runs/{run}/{name}")).trim().to_owned()
+        self.read(self.newest().join(name)).trim().to_owned()
+    }
+
+    /// The folder of the newest run.
+    pub fn newest(&self) -> PathBuf {
+        self.path("cache/runs").join(self.runs().pop().unwrap())
+    }
+
+    /// The journal of the newest run.
+    pub fn journal(&self) -> Vec<Value> {
+        let journal = self.read(self.newest().join("journal.jsonl"));
+        journal.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     /// Ids of all runs, oldest first.
     pub fn runs(&self) -> Vec<String> {
-        let said = self.mcprl(&["runs", "--json"]);
-        let runs: Vec<Value> = serde_json::from_str(&said.out).unwrap();
+        let output = self.mcprl(&["runs", "--json"]);
+        let runs: Vec<Value> = serde_json::from_str(&output.out).unwrap();
         runs.iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect()
     }
 }
 
-pub fn said(command: &mut Command) -> Said {
+pub fn output(command: &mut Command) -> CommandOutput {
     let output = command.output().unwrap();
-    Said {
+    CommandOutput {
         code: output.status.code(),
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),

@@ -11,12 +11,12 @@ use std::{
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::{Outcome, place::Place, runs::tell_waiting};
+use super::{Outcome, locations::Locations, runs::print_queued};
 use crate::{
     error::{Class, Diagnostic, Result},
     exec::{
-        folder,
-        history::{self, RunHistory, Standing},
+        RunState, folder,
+        history::{self, RunHistory},
     },
     hash::Digest,
     store::{CopyReport, Damage, GcReport, Store},
@@ -28,12 +28,12 @@ pub enum Cache {
     /// List the artifacts, largest first, and the stages that wrote them.
     Ls {
         #[command(flatten)]
-        place: Place,
+        locations: Locations,
     },
     /// Read all contents again and quarantine what is damaged.
     Verify {
         #[command(flatten)]
-        place: Place,
+        locations: Locations,
     },
     /// Remove old runs, and every result that no remaining run uses.
     Gc(Gc),
@@ -60,7 +60,7 @@ pub struct Gc {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    place: Place,
+    locations: Locations,
 }
 
 #[derive(Args)]
@@ -72,7 +72,7 @@ pub struct Export {
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
     #[command(flatten)]
-    place: Place,
+    locations: Locations,
 }
 
 #[derive(Args)]
@@ -83,7 +83,7 @@ pub struct Import {
     #[arg(long, value_name = "RUN")]
     run: Vec<String>,
     #[command(flatten)]
-    place: Place,
+    locations: Locations,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +104,7 @@ impl Diagnostic for CacheError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Missing { run, .. } => Some(format!("`mcprl resume {run}` makes them anew")),
+            Self::Missing { run, .. } => Some(format!("`mcprl resume {run}` makes them again")),
             Self::Itself(_) => None,
         }
     }
@@ -134,8 +134,8 @@ fn age(text: &str) -> Result<Duration, String> {
 impl Cache {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         match self {
-            Self::Ls { place } => list(printer, &place.store(None)?),
-            Self::Verify { place } => verify(printer, &place.store(None)?),
+            Self::Ls { locations } => list(printer, &locations.store(None)?),
+            Self::Verify { locations } => verify(printer, &locations.store(None)?),
             Self::Gc(gc) => gc.execute(printer),
             Self::Export(export) => export.execute(printer),
             Self::Import(import) => import.execute(printer),
@@ -171,11 +171,10 @@ fn list(printer: Printer, store: &Store) -> Result<Outcome> {
                 })
             })
             .collect();
-        let waiting = store.all_waiting();
-        let waiting: BTreeMap<_, _> =
-            waiting.iter().map(|waiting| (&waiting.place, waiting.keys().len())).collect();
+        let queues = store.upload_queues();
+        let queued: BTreeMap<_, _> = queues.iter().map(|queue| (&queue.place, queue.keys().len())).collect();
         printer.json(&json!({
-            "runs": runs, "results": records.len(), "bytes": total, "artifacts": artifacts, "waiting": waiting,
+            "runs": runs, "results": records.len(), "bytes": total, "artifacts": artifacts, "queued": queued,
         }));
         return Ok(Outcome::Success);
     }
@@ -193,7 +192,7 @@ fn list(printer: Printer, store: &Store) -> Result<Outcome> {
         plural(artifacts.len(), "artifact"),
         bytes(total)
     ));
-    tell_waiting(printer, store);
+    print_queued(printer, store);
     Ok(Outcome::Success)
 }
 
@@ -217,7 +216,8 @@ fn verify(printer: Printer, store: &Store) -> Result<Outcome> {
         ));
         if !checked.flaws.is_empty() {
             let aside = store.root().join("quarantine");
-            printer.say(&format!("set aside in {}; a run makes what it needs anew", aside.display()));
+            printer
+                .say(&format!("quarantined in {}; the next run makes what it needs again", aside.display()));
         }
     }
     Ok(if checked.flaws.is_empty() { Outcome::Success } else { Outcome::Failed })
@@ -225,7 +225,7 @@ fn verify(printer: Printer, store: &Store) -> Result<Outcome> {
 
 impl Gc {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let store = self.place.store(None)?;
+        let store = self.locations.store(None)?;
         if !store.root().join("version").exists() {
             match printer.format {
                 OutputFormat::Json => {
@@ -250,11 +250,11 @@ impl Gc {
         let swept = if self.dry_run {
             garbage.swept()
         } else {
-            let asked = |going: &BTreeSet<String>| {
+            let needed = |removed: &BTreeSet<String>| {
                 let runs = history::runs(&store);
-                history::needed(runs.iter().filter(|run| !going.contains(&run.id)))
+                history::needed(runs.iter().filter(|run| !removed.contains(&run.id)))
             };
-            store.sweep(garbage, &asked)?
+            store.sweep(garbage, &needed)?
         };
         if printer.format == OutputFormat::Json {
             printer.json(&json!({ "dry_run": self.dry_run, "removed": swept, "runs": ids }));
@@ -275,20 +275,16 @@ impl Gc {
         let young = swept.young;
         if young.records + young.artifacts > 0 {
             printer.say(&format!(
-                "{} and {} ({}) that no run needs stay: they are younger than {}{}",
+                "kept {} and {} ({}) that no run needs: they are younger than {} ({})",
                 plural(young.records, "result"),
                 plural(young.artifacts, "artifact"),
                 bytes(young.bytes),
                 seconds(Duration::from_secs(young.seconds).as_secs_f64()),
-                if young.seconds > self.grace.as_secs() {
-                    ", for a run is at work"
-                } else {
-                    ", the `--grace`"
-                }
+                if young.seconds > self.grace.as_secs() { "a run is active" } else { "`--grace`" }
             ));
         }
         if swept.spared > 0 {
-            printer.say(&format!("{} left alone: a run came to need them meanwhile", swept.spared));
+            printer.say(&format!("kept {} that a run requested in the meantime", swept.spared));
         }
         Ok(Outcome::Success)
     }
@@ -306,7 +302,7 @@ impl Gc {
             let old = self.older_than.is_none_or(|bound| {
                 began.is_none_or(|began| now.checked_sub(began).is_some_and(|age| age > bound))
             });
-            if *count > keep_last && old && run.standing != Standing::AtWork {
+            if *count > keep_last && old && run.state != RunState::Running {
                 dropped.insert(run.id.clone());
             }
         }
@@ -328,14 +324,14 @@ fn name(id: &str) -> &str {
 
 impl Export {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let store = self.place.store(None)?;
+        let store = self.locations.store(None)?;
         let mut runs = Vec::new();
         for id in &self.runs {
             runs.push(history::run(&store, id)?);
         }
         let other = Store::open(&self.to)?;
         let copied = copy(&store, &other, &runs)?;
-        tell(printer, "exported", &copied, &self.to.display().to_string());
+        report(printer, "exported", &copied, &self.to.display().to_string());
         Ok(Outcome::Success)
     }
 }
@@ -343,7 +339,7 @@ impl Export {
 impl Import {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let from = Store::existing(&self.from)?;
-        let store = self.place.store(None)?;
+        let store = self.locations.store(None)?;
         let mut runs = Vec::new();
         if self.run.is_empty() {
             runs = history::runs(&from);
@@ -352,7 +348,7 @@ impl Import {
             runs.push(history::run(&from, id)?);
         }
         let copied = copy(&from, &store, &runs)?;
-        tell(printer, "imported", &copied, &store.root().display().to_string());
+        report(printer, "imported", &copied, &store.root().display().to_string());
         Ok(Outcome::Success)
     }
 }
@@ -388,19 +384,19 @@ fn copy(from: &Store, to: &Store, runs: &[RunHistory]) -> Result<CopyReport> {
     Ok(all)
 }
 
-fn tell(printer: Printer, what: &str, copied: &CopyReport, place: &str) {
+fn report(printer: Printer, what: &str, copied: &CopyReport, place: &str) {
     if printer.format == OutputFormat::Json {
         return printer.json(copied);
     }
     printer.say(&format!(
-        "{what} {} and {} ({}) to {place}; {} there already",
+        "{what} {} and {} ({}) to {place}; {} already present",
         plural(copied.records, "result"),
         plural(copied.artifacts, "artifact"),
         bytes(copied.bytes),
         plural(copied.present, "artifact")
     ));
     for key in &copied.differs {
-        printer.say(&format!("{}: another result is there under the same key, and stays", key.short()));
+        printer.say(&format!("{}: the target has another result under this key, and keeps it", key.short()));
     }
 }
 

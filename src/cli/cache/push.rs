@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use serde_json::json;
 
-use super::super::{Outcome, place::Place};
+use super::super::{Outcome, locations::Locations};
 use crate::{
     error::{Class, Diagnostic, Failure, Result},
     store::{DrainReport, NotAPlace, Remote, RemotePlace, RemoteSpec, Store, StoreError, UploadQueue},
@@ -15,18 +15,18 @@ use crate::{
 #[derive(Args)]
 pub struct Push {
     /// The shared cache: a folder or `s3://BUCKET/PREFIX` (or `MCPRL_CACHE__REMOTE`) [default: all that
-    /// results are waiting for].
+    /// have queued results].
     #[arg(long, value_name = "REMOTE")]
     to: Option<String>,
-    /// Push every result of the cache, not only those that wait.
+    /// Push every result of the cache, not only the queued ones.
     #[arg(long)]
     all: bool,
-    /// Push nothing and drop the waiting results from the queue; they stay in this cache. For a shared cache
+    /// Push nothing and drop the queued results from the queue; they stay in this cache. For a shared cache
     /// that was mistyped or no longer exists.
     #[arg(long, conflicts_with = "all")]
     forget: bool,
     #[command(flatten)]
-    place: Place,
+    locations: Locations,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -37,8 +37,8 @@ enum PushError {
     Several(Vec<String>),
     #[error("\"{text}\" names no shared cache: {}", .wrong.problem)]
     NotAPlace { text: String, wrong: NotAPlace },
-    #[error("nothing waits to be given to {place}")]
-    NothingWaits { place: String, known: Vec<String> },
+    #[error("no results are queued for {place}")]
+    NothingQueued { place: String, known: Vec<String> },
     /// The shared cache cannot be reached, or refuses the results.
     #[error("{cause}")]
     Away { cause: StoreError, place: String },
@@ -49,7 +49,7 @@ impl Diagnostic for PushError {
         match self {
             Self::Unknown | Self::Several(_) => "cli::which_remote",
             Self::NotAPlace { .. } => "cli::not_a_remote",
-            Self::NothingWaits { .. } => "cli::nothing_waits",
+            Self::NothingQueued { .. } => "cli::nothing_queued",
             Self::Away { cause, .. } => cause.code(),
         }
     }
@@ -58,14 +58,13 @@ impl Diagnostic for PushError {
         Some(match self {
             Self::Unknown | Self::Several(_) => "name it: --to /mnt/shared/mcprl".into(),
             Self::NotAPlace { wrong, .. } => wrong.hint.clone(),
-            Self::NothingWaits { known, .. } if known.is_empty() => return None,
-            Self::NothingWaits { known, .. } => format!("something waits for {}", known.join(", ")),
+            Self::NothingQueued { known, .. } if known.is_empty() => return None,
+            Self::NothingQueued { known, .. } => format!("results are queued for {}", known.join(", ")),
             Self::Away { cause: StoreError::Unreachable { .. }, place } => format!(
-                "push again once it is there; if that is no place of yours, `mcprl cache push --forget --to {place}` lets go of \
-                 what waits for it"
+                "push again once it is reachable, or drop its queue: `mcprl cache push --forget --to {place}`"
             ),
             Self::Away { .. } => {
-                "it takes the right to write there; S3 asks for `s3:GetObject`, `s3:PutObject` and `s3:ListBucket`".into()
+                "this needs write access; S3 needs `s3:GetObject`, `s3:PutObject` and `s3:ListBucket`".into()
             }
         })
     }
@@ -80,34 +79,34 @@ impl Diagnostic for PushError {
 
 impl Push {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let store = self.place.store(None)?;
+        let store = self.locations.store(None)?;
         if self.forget {
             return self.forget(printer, &store);
         }
         let places = self.places(&store)?;
         let none = places.is_empty();
         let mut outcome = Outcome::Success;
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         for place in places {
             if self.all {
                 store.prepare()?;
-                let waiting = store.waiting(&place);
+                let queue = store.upload_queue(&place);
                 for record in store.records().iter().filter(|record| !record.withheld) {
-                    waiting.note(&record.key)?;
+                    queue.add(&record.key)?;
                 }
             }
             let remote = Remote::new(RemoteSpec { place: place.clone(), push: true });
-            let handed = remote.push_waiting(&store, &|| false)?;
-            let left = remote.count_waiting(&store);
+            let report = remote.push_queued(&store, &|| false)?;
+            let left = remote.count_queued(&store);
             match printer.format {
-                OutputFormat::Json => told.push(json!({
-                    "remote": place.to_string(), "given": handed.given, "bytes": handed.bytes, "there": handed.there,
-                    "differing": handed.differing, "waiting": left,
-                    "problem": handed.away.as_ref().map(ToString::to_string),
+                OutputFormat::Json => reports.push(json!({
+                    "remote": place.to_string(), "pushed": report.pushed, "bytes": report.bytes, "present": report.present,
+                    "differs": report.differs, "queued": left,
+                    "problem": report.away.as_ref().map(ToString::to_string),
                 })),
-                OutputFormat::Human => printer.say(&text(&handed, left, &place)),
+                OutputFormat::Human => printer.say(&text(&report, left, &place)),
             }
-            if let Some(cause) = handed.away {
+            if let Some(cause) = report.away {
                 printer.error(&match cause {
                     StoreError::Unreachable { .. } | StoreError::Refused { .. } => {
                         PushError::Away { cause, place: place.to_string() }.into()
@@ -118,55 +117,54 @@ impl Push {
             }
         }
         match printer.format {
-            OutputFormat::Json => printer.json(&told),
-            OutputFormat::Human if none => printer.say("nothing waits to be given to a shared cache"),
+            OutputFormat::Json => printer.json(&reports),
+            OutputFormat::Human if none => printer.say("no results are queued for a shared cache"),
             OutputFormat::Human => {}
         }
         Ok(outcome)
     }
 
-    /// Drops the queue of the named shared cache, or of the only one that results wait for.
+    /// Drops the queue of the named shared cache, or of the only one with queued results.
     fn forget(self, printer: Printer, store: &Store) -> Result<Outcome> {
-        let mut waiting: Vec<UploadQueue> =
-            store.all_waiting().into_iter().filter(|waiting| !waiting.keys().is_empty()).collect();
-        let known = || waiting.iter().map(|waiting| waiting.place.clone()).collect();
+        let mut queues: Vec<UploadQueue> =
+            store.upload_queues().into_iter().filter(|queue| !queue.keys().is_empty()).collect();
+        let known = || queues.iter().map(|queue| queue.place.clone()).collect();
         if let Some(named) = &self.to {
             // A mistyped name may not be a valid location.
             let place = RemotePlace::parse(named, Path::new(".")).map(|place| place.to_string());
-            let is_meant =
-                |waiting: &UploadQueue| waiting.place == *named || Ok(&waiting.place) == place.as_ref();
-            if !waiting.iter().any(is_meant) {
-                return Err(PushError::NothingWaits { place: named.clone(), known: known() }.into());
+            let is_meant = |queue: &UploadQueue| queue.place == *named || Ok(&queue.place) == place.as_ref();
+            if !queues.iter().any(is_meant) {
+                return Err(PushError::NothingQueued { place: named.clone(), known: known() }.into());
             }
-            waiting.retain(is_meant);
-        } else if waiting.len() > 1 {
+            queues.retain(is_meant);
+        } else if queues.len() > 1 {
             return Err(PushError::Several(known()).into());
         }
-        if waiting.is_empty() && printer.format == OutputFormat::Human {
-            printer.say("nothing waits to be given to a shared cache");
+        if queues.is_empty() && printer.format == OutputFormat::Human {
+            printer.say("no results are queued for a shared cache");
         }
-        let mut told = Vec::new();
-        for waiting in waiting {
-            let count = waiting.keys().len();
-            waiting.drop_all()?;
+        let mut reports = Vec::new();
+        for queue in queues {
+            let count = queue.keys().len();
+            queue.drop_all()?;
             match printer.format {
-                OutputFormat::Json => told.push(json!({ "remote": waiting.place, "forgotten": count })),
+                OutputFormat::Json => reports.push(json!({ "remote": queue.place, "dropped": count })),
                 OutputFormat::Human => {
                     let results = plural(count, "result");
-                    printer.say(&format!("{results} will not be given to {}", waiting.place));
+                    printer.say(&format!("dropped {results} from the queue for {}", queue.place));
                 }
             }
         }
         if printer.format == OutputFormat::Json {
-            printer.json(&told);
+            printer.json(&reports);
         }
         Ok(Outcome::Success)
     }
 
-    /// The named shared cache; else those that results wait for; with `--all`, the only one known.
+    /// The named shared cache; else those with queued results; with `--all`, the only one known.
     fn places(&self, store: &Store) -> Result<Vec<RemotePlace>> {
         let named = self.to.clone().or_else(|| std::env::var("MCPRL_CACHE__REMOTE").ok());
-        let known = store.all_waiting();
+        let known = store.upload_queues();
         let names: Vec<String> = match (named.filter(|name| !name.is_empty()), self.all) {
             (Some(name), _) => vec![name],
             (None, false) => known
@@ -189,11 +187,14 @@ fn parsed(text: &str) -> Result<RemotePlace> {
     Ok(RemotePlace::parse(text, Path::new(".")).map_err(wrong)?)
 }
 
-fn text(handed: &DrainReport, left: usize, place: &RemotePlace) -> String {
+fn text(report: &DrainReport, left: usize, place: &RemotePlace) -> String {
     let mut parts =
-        vec![format!("gave {} ({}) to {place}", plural(handed.given, "result"), bytes(handed.bytes))];
-    let more =
-        [(handed.there, "were there"), (handed.differing, "are others there and stay"), (left, "wait")];
+        vec![format!("pushed {} ({}) to {place}", plural(report.pushed, "result"), bytes(report.bytes))];
+    let more = [
+        (report.present, "already present"),
+        (report.differs, "differ and are kept"),
+        (left, "still queued"),
+    ];
     parts.extend(more.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
     parts.join(", ")
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use super::{Outcome, asked::environment, place::Place};
+use super::{Outcome, locations::Locations, run_args::environment};
 use crate::{
     engine::available,
     error::{Failure, Result},
@@ -25,7 +25,7 @@ pub struct Doctor {
     #[arg(long, value_name = "KEY=VALUE", requires = "file")]
     set: Vec<String>,
     #[command(flatten)]
-    place: Place,
+    locations: Locations,
 }
 
 #[derive(Serialize, Clone, Copy, PartialEq, Eq)]
@@ -63,10 +63,10 @@ impl Finding {
 
 impl Doctor {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let store = self.place.store(self.file.as_deref())?;
+        let store = self.locations.store(self.file.as_deref())?;
         let mut findings = vec![processor(), memory(), disk(store.root()), cache(&store), cuda()];
-        let looked_at = match &self.file {
-            Some(file) => self.look_at(file, &store, &mut findings),
+        let checked = match &self.file {
+            Some(file) => self.check(file, &store, &mut findings),
             None => Ok(()),
         };
         match printer.format {
@@ -85,17 +85,17 @@ impl Doctor {
                 }
             }
         }
-        looked_at?;
+        checked?;
         let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
         Ok(if bad { Outcome::Failed } else { Outcome::Success })
     }
 
     /// Adds findings about the run file's needs. A mistake in the file itself is an error.
-    fn look_at(&self, file: &Path, store: &Store, findings: &mut Vec<Finding>) -> Result<()> {
+    fn check(&self, file: &Path, store: &Store, findings: &mut Vec<Finding>) -> Result<()> {
         let source = Source::read(file)?;
         let overrides = Overrides::new(environment(), self.set.clone());
         let files = FileDigests::load(store);
-        let plan = Plan::new(&source, &overrides, &self.place.cards(Some(file)), &files)?;
+        let plan = Plan::new(&source, &overrides, &self.locations.cards(Some(file)), &files)?;
         findings.extend(run_file::findings(&plan, store)?);
         Ok(())
     }
@@ -116,7 +116,7 @@ fn processor() -> Finding {
     #[cfg(target_arch = "aarch64")]
     features.push("neon");
     let slow = features.is_empty();
-    let features = if slow { "no vector units known".to_owned() } else { features.join(", ") };
+    let features = if slow { "no known vector instructions".to_owned() } else { features.join(", ") };
     let verdict = if slow { Verdict::Note } else { Verdict::Good };
     Finding::new("processor", verdict, format!("{cores} cores, {features}"))
 }
@@ -143,7 +143,7 @@ fn free_disk(root: &Path) -> std::io::Result<u64> {
 fn disk(root: &Path) -> Finding {
     match free_disk(root) {
         Ok(free) if free < 1 << 30 => Finding {
-            todo: Some("`mcprl cache gc` frees room, `--cache DIR` takes another disk".into()),
+            todo: Some("free space with `mcprl cache gc`, or use another disk with `--cache DIR`".into()),
             ..Finding::new("disk", Verdict::Bad, format!("{} free for the cache", bytes(free)))
         },
         Ok(free) => Finding::good("disk", format!("{} free for the cache", bytes(free))),
@@ -155,7 +155,7 @@ fn cache(store: &Store) -> Finding {
     let shown = store.root().display();
     let tried = store.prepare().and_then(|()| store.probe());
     match tried {
-        Ok(()) => Finding::good("cache", format!("{shown} can be written")),
+        Ok(()) => Finding::good("cache", format!("{shown} is writable")),
         Err(cause) => Finding::bad("cache", &cause.into()),
     }
 }

@@ -83,7 +83,7 @@ impl Folder {
         Ok(path)
     }
 
-    fn settle(&self, path: &Path) -> Result<(), ObjectError> {
+    fn sync_parent(&self, path: &Path) -> Result<(), ObjectError> {
         let parent = path.parent().unwrap_or(&self.root);
         File::open(parent).and_then(|folder| folder.sync_all()).map_err(|cause| self.error(&cause))
     }
@@ -91,7 +91,7 @@ impl Folder {
     fn place(&self, file: NamedTempFile, name: &str) -> Result<(), ObjectError> {
         let path = self.target(name)?;
         file.persist(&path).map_err(|cause| self.error(&cause.error))?;
-        self.settle(&path)
+        self.sync_parent(&path)
     }
 }
 
@@ -142,7 +142,7 @@ impl Objects for Folder {
             }
             Err(cause) => return Err(self.error(&cause)),
         }
-        self.settle(&path)?;
+        self.sync_parent(&path)?;
         Ok(Before::Nothing)
     }
 }

@@ -58,8 +58,8 @@ use super::{ActionRecord, Lookup, Store, StoreError, aside, failpoint};
 use crate::hash::Digest;
 
 /// Pause after the first failure. Each further failure doubles it.
-const FIRST_REST: Duration = Duration::from_secs(30);
-const LONGEST_REST: Duration = Duration::from_secs(600);
+const FIRST_PAUSE: Duration = Duration::from_secs(30);
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 /// Maximum size of a record with the names of its files.
 const LARGEST_RECORD: u64 = 64 << 20;
 
@@ -85,7 +85,7 @@ pub enum Pushed {
     /// Another machine was first, with other outputs. Those are kept, and are in the local store now.
     Differs {
         outputs: Vec<String>,
-        standing: Box<ActionRecord>,
+        existing: Box<ActionRecord>,
     },
     Away(StoreError),
 }
@@ -98,34 +98,34 @@ pub struct Traffic {
     pub pushed: usize,
     pub pushed_bytes: u64,
     /// Results of this and earlier runs that the remote does not have yet.
-    pub waiting: usize,
+    pub queued: usize,
 }
 
 /// State of one direction: whether requests are allowed, and when to try again.
 #[derive(Default)]
 struct CircuitBreaker {
     closed: Option<(Instant, Duration)>,
-    told: bool,
+    reported: bool,
 }
 
 impl CircuitBreaker {
     fn is_open(&self) -> bool {
-        self.closed.is_none_or(|(since, rest)| since.elapsed() >= rest)
+        self.closed.is_none_or(|(since, pause)| since.elapsed() >= pause)
     }
 
     fn close(&mut self) {
-        let rest = self.closed.map_or(FIRST_REST, |(_, rest)| (rest * 2).min(LONGEST_REST));
-        self.closed = Some((Instant::now(), rest));
+        let pause = self.closed.map_or(FIRST_PAUSE, |(_, pause)| (pause * 2).min(LONGEST_PAUSE));
+        self.closed = Some((Instant::now(), pause));
     }
 }
 
 #[derive(Default)]
 struct State {
-    asked: BTreeSet<Digest>,
+    requested: BTreeSet<Digest>,
     /// Keys whose record, or an artifact that it names, is unusable.
     broken: BTreeSet<Digest>,
     /// Blobs that do not match their digest.
-    spoilt: BTreeSet<Digest>,
+    corrupt: BTreeSet<Digest>,
     reading: CircuitBreaker,
     writing: CircuitBreaker,
     traffic: Traffic,
@@ -198,11 +198,11 @@ impl Remote {
     pub fn fetch(&self, store: &Store, key: &Digest) -> Result<Fetched, StoreError> {
         {
             let mut state = self.state();
-            if !state.reading.is_open() || !state.asked.insert(*key) {
+            if !state.reading.is_open() || !state.requested.insert(*key) {
                 return Ok(Fetched::Nothing);
             }
         }
-        let outcome = self.bring(store, key);
+        let outcome = self.download(store, key);
         let mut state = self.state();
         Ok(match outcome {
             Ok(Some(bytes)) => {
@@ -222,31 +222,31 @@ impl Remote {
             Err(Failed::Local(cause)) => return Err(cause),
             Err(Failed::ObjectError(error)) => {
                 // Allows another request when the remote is back.
-                state.asked.remove(key);
+                state.requested.remove(key);
                 state.reading.close();
                 if matches!(error, ObjectError::Unreachable(_)) {
                     state.writing.close();
                 }
-                let told = std::mem::replace(&mut state.reading.told, true);
-                if told { Fetched::Nothing } else { Fetched::Away(self.error(error)) }
+                let reported = std::mem::replace(&mut state.reading.reported, true);
+                if reported { Fetched::Nothing } else { Fetched::Away(self.store_error(error)) }
             }
         })
     }
 
-    /// Pushes a finished result. `anew`: the user requested a rerun, so other outputs are expected.
-    pub fn push(&self, store: &Store, record: &ActionRecord, anew: bool) -> Result<Pushed, StoreError> {
+    /// Pushes a finished result. `is_rerun`: the user requested a rerun, so other outputs are expected.
+    pub fn push(&self, store: &Store, record: &ActionRecord, is_rerun: bool) -> Result<Pushed, StoreError> {
         if !self.spec.push || record.withheld {
             return Ok(Pushed::Nothing);
         }
-        let waiting = store.waiting(&self.spec.place);
+        let queue = store.upload_queue(&self.spec.place);
         // If it cannot be queued, it is pushed now or never.
-        _ = waiting.note(&record.key);
+        _ = queue.add(&record.key);
         if !self.state().writing.is_open() {
             return Ok(Pushed::Nothing);
         }
-        let outcome = self.hand_on(store, record, anew);
+        let outcome = self.upload(store, record, is_rerun);
         if matches!(outcome, Ok(_) | Err(Failed::Damaged(_))) {
-            waiting.forget(&record.key);
+            queue.remove(&record.key);
         }
         let mut state = self.state();
         Ok(match outcome {
@@ -261,17 +261,17 @@ impl Remote {
             Err(Failed::Local(cause)) => return Err(cause),
             Err(Failed::ObjectError(error)) => {
                 state.writing.close();
-                let mut told = std::mem::replace(&mut state.writing.told, true);
+                let mut reported = std::mem::replace(&mut state.writing.reported, true);
                 if matches!(error, ObjectError::Unreachable(_)) {
                     state.reading.close();
-                    told |= std::mem::replace(&mut state.reading.told, true);
+                    reported |= std::mem::replace(&mut state.reading.reported, true);
                 }
-                if told { Pushed::Nothing } else { Pushed::Away(self.error(error)) }
+                if reported { Pushed::Nothing } else { Pushed::Away(self.store_error(error)) }
             }
         })
     }
 
-    fn error(&self, error: ObjectError) -> StoreError {
+    fn store_error(&self, error: ObjectError) -> StoreError {
         let remote = self.spec.place.to_string();
         match error {
             ObjectError::Unreachable(problem) => StoreError::Unreachable { remote, problem },
@@ -291,9 +291,9 @@ impl Remote {
     }
 
     /// Returns the bytes fetched, or none if there is no such result.
-    fn bring(&self, store: &Store, key: &Digest) -> Result<Option<u64>, Failed> {
+    fn download(&self, store: &Store, key: &Digest) -> Result<Option<u64>, Failed> {
         let Some(shared) = self.shared(key)? else { return Ok(None) };
-        let bytes = self.bring_artifacts(store, &shared)?;
+        let bytes = self.download_artifacts(store, &shared)?;
         failpoint("fetch::published");
         // An unusable local record would block the commit.
         if matches!(store.lookup(key), Lookup::Damaged { .. }) {
@@ -304,7 +304,7 @@ impl Remote {
         Ok(Some(bytes))
     }
 
-    fn bring_artifacts(&self, store: &Store, shared: &Shared) -> Result<u64, Failed> {
+    fn download_artifacts(&self, store: &Store, shared: &Shared) -> Result<u64, Failed> {
         let mut bytes = 0;
         for output in shared.record.outputs.values() {
             if store.retain(&output.digest)? {
@@ -316,17 +316,17 @@ impl Remote {
             let inner = staged.path().join("artifact");
             std::fs::create_dir(&inner).map_err(|cause| writing(&inner, cause))?;
             for blob in files {
-                self.bring_blob(blob, &inner)?;
+                self.download_blob(blob, &inner)?;
                 bytes += blob.size;
             }
             if store.publish(&inner)? != output.digest {
-                return Err(Failed::Damaged("its files are not what its record says".into()));
+                return Err(Failed::Damaged("its files do not match its record".into()));
             }
         }
         Ok(bytes)
     }
 
-    fn bring_blob(&self, blob: &Blob, folder: &Path) -> Result<(), Failed> {
+    fn download_blob(&self, blob: &Blob, folder: &Path) -> Result<(), Failed> {
         let path = folder.join(&blob.path);
         let writing = |cause| Failed::Local(StoreError::writing(&path, cause));
         if let Some(parent) = path.parent() {
@@ -346,20 +346,20 @@ impl Remote {
             Err(ObjectError::Sink(cause)) => return Err(writing(cause)),
             Err(error) => return Err(error.into()),
         };
-        self.state().spoilt.insert(blob.digest);
+        self.state().corrupt.insert(blob.digest);
         Err(Failed::Damaged(format!("its file {} {problem}", blob.path)))
     }
 
     /// Returns the outcome and the bytes sent.
-    fn hand_on(&self, store: &Store, record: &ActionRecord, anew: bool) -> Result<(Pushed, u64), Failed> {
+    fn upload(&self, store: &Store, record: &ActionRecord, is_rerun: bool) -> Result<(Pushed, u64), Failed> {
         let shared = Shared::of(store, record)?;
         let objects = self.objects()?;
         let mut bytes = 0;
         for (digest, files) in &shared.files {
             for blob in files {
                 let name = blob_name(&blob.digest);
-                let spoilt = self.state().spoilt.contains(&blob.digest);
-                if !spoilt && objects.size(&name)? == Some(blob.size) {
+                let corrupt = self.state().corrupt.contains(&blob.digest);
+                if !corrupt && objects.size(&name)? == Some(blob.size) {
                     continue;
                 }
                 let path = store.artifact(digest).join(&blob.path);
@@ -367,7 +367,7 @@ impl Remote {
                     ObjectError::Sink(cause) => StoreError::reading(path, cause).into(),
                     error => Failed::from(error),
                 })?;
-                self.state().spoilt.remove(&blob.digest);
+                self.state().corrupt.remove(&blob.digest);
                 bytes += blob.size;
             }
         }
@@ -380,8 +380,8 @@ impl Remote {
         if objects.create(&name, &content)? == Before::Nothing {
             return Ok((Pushed::Done, bytes));
         }
-        let standing = match self.shared(&record.key) {
-            Ok(Some(standing)) => standing,
+        let existing = match self.shared(&record.key) {
+            Ok(Some(existing)) => existing,
             // It was removed since, or is unreadable.
             Ok(None) | Err(Failed::Damaged(_)) => {
                 objects.replace(&name, &content)?;
@@ -389,12 +389,12 @@ impl Remote {
             }
             Err(cause) => return Err(cause),
         };
-        let outputs = standing.record.other_outputs(record);
-        if outputs.is_empty() || anew {
+        let outputs = existing.record.other_outputs(record);
+        if outputs.is_empty() || is_rerun {
             return Ok((Pushed::Nothing, bytes));
         }
-        match self.bring_artifacts(store, &standing) {
-            Ok(_) => Ok((Pushed::Differs { outputs, standing: Box::new(standing.record) }, bytes)),
+        match self.download_artifacts(store, &existing) {
+            Ok(_) => Ok((Pushed::Differs { outputs, existing: Box::new(existing.record) }, bytes)),
             // The remote result is unusable for anyone.
             Err(Failed::Damaged(_)) => {
                 objects.replace(&name, &content)?;

@@ -52,8 +52,8 @@ impl RemotePlace {
         if let Some(rest) = text.strip_prefix("s3://") {
             if !s3::BUILT {
                 let hint =
-                    "build with `cargo build --release --features s3`, or go without: `--set cache.remote=`";
-                return wrong("this build does not speak S3", hint);
+                    "build with `cargo build --release --features s3`, or disable it: `--set cache.remote=`";
+                return wrong("this build does not support S3", hint);
             }
             let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
             let plain =
@@ -61,7 +61,7 @@ impl RemotePlace {
             if bucket.len() < 3 || bucket.len() > 63 || !bucket.bytes().all(plain) {
                 let hint =
                     "it looks like `s3://bucket/prefix`; keys and endpoint come from the AWS_* variables";
-                return wrong("there is no name of a bucket", hint);
+                return wrong("the bucket name is missing", hint);
             }
             let prefix = prefix.trim_matches('/');
             if prefix.bytes().any(|byte| byte == b'?' || byte == b'#' || byte.is_ascii_control())
@@ -77,7 +77,7 @@ impl RemotePlace {
                 return wrong("a `file://` URL names no host", "for example `file:///mnt/shared/mcprl`");
             }
             None if text.contains("://") => {
-                return wrong("its kind is unknown", &format!("a remote is {forms}"));
+                return wrong("the URL scheme is unknown", &format!("a remote is {forms}"));
             }
             None => text,
         };
@@ -117,14 +117,14 @@ mod tests {
 
     #[cfg(not(feature = "s3"))]
     #[test]
-    fn a_build_without_s3_refuses_it_by_name_and_says_the_way_out() {
+    fn a_build_without_s3_reports_it_with_the_feature_to_enable() {
         let refused = RemotePlace::parse("s3://bucket/x", Path::new("/")).unwrap_err();
         assert!(refused.problem.contains("S3") && refused.hint.contains("--features s3"), "{refused:?}");
     }
 
     #[cfg(feature = "s3")]
     #[test]
-    fn a_bucket_and_its_prefix_are_told_apart_and_nothing_else_is_let_in() {
+    fn a_bucket_and_its_prefix_are_parsed_and_nothing_else_is_accepted() {
         let parse = |text| RemotePlace::parse(text, Path::new("/"));
         let s3 =
             |bucket: &str, prefix: &str| Ok(RemotePlace::S3 { bucket: bucket.into(), prefix: prefix.into() });

@@ -32,9 +32,9 @@ pub const BUILT: bool = true;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// Limit without a byte received or sent.
-const SILENCE: Duration = Duration::from_secs(20);
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
 /// Limit of one small request, retries included.
-const SMALL: Duration = Duration::from_secs(30);
+const SMALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Size of the parts of a large object, and how many are uploaded at once.
 const PART: usize = 16 << 20;
 const AT_ONCE: usize = 4;
@@ -56,7 +56,7 @@ pub fn open(bucket: &str, prefix: &str) -> Result<Box<dyn Objects>, ObjectError>
     let options = ClientOptions::new()
         .with_allow_http(clear)
         .with_connect_timeout(CONNECT)
-        .with_read_timeout(SILENCE)
+        .with_read_timeout(READ_TIMEOUT)
         .with_timeout_disabled();
     let retry =
         RetryConfig { max_retries: 3, retry_timeout: Duration::from_secs(60), ..RetryConfig::default() };
@@ -96,12 +96,12 @@ impl S3 {
         &self,
         work: impl Future<Output = Result<T, ObjectError>> + Send + 'static,
     ) -> Result<T, ObjectError> {
-        let gone = || ObjectError::Unreachable("the connection was given up".into());
-        let (tell, hear) = mpsc::sync_channel(1);
+        let gone = || ObjectError::Unreachable("the connection was closed".into());
+        let (sender, receiver) = mpsc::sync_channel(1);
         self.runtime.as_ref().ok_or_else(gone)?.spawn(async move {
-            _ = tell.send(work.await);
+            _ = sender.send(work.await);
         });
-        hear.recv().map_err(|_| gone())?
+        receiver.recv().map_err(|_| gone())?
     }
 
     fn put(&self, name: &str, bytes: &[u8], mode: PutMode) -> Result<Before, ObjectError> {
@@ -116,66 +116,32 @@ impl S3 {
     }
 }
 
-/// An event of reading an object.
-enum GetOutcome {
-    Block(Vec<u8>),
-    End,
-    Absent,
-}
-
 async fn in_time<T>(work: impl Future<Output = Result<T, ObjectError>>) -> Result<T, ObjectError> {
-    let late = |_| Err(ObjectError::Unreachable(format!("no answer within {} s", SMALL.as_secs())));
-    tokio::time::timeout(SMALL, work).await.unwrap_or_else(late)
+    let late = |_| Err(ObjectError::Unreachable(format!("no answer within {} s", SMALL_TIMEOUT.as_secs())));
+    tokio::time::timeout(SMALL_TIMEOUT, work).await.unwrap_or_else(late)
 }
 
 impl Objects for S3 {
     fn read(&self, name: &str, to: &mut dyn Write) -> Result<bool, ObjectError> {
         let (store, name) = (self.store.clone(), self.name(name));
-        // Blocks are sent to the caller's thread, which owns `to`. The channel is short to save memory.
-        let (tell, hear) = mpsc::sync_channel(4);
-        let gone = || ObjectError::Unreachable("the connection was given up".into());
-        self.runtime.as_ref().ok_or_else(gone)?.spawn(async move {
-            let begun = in_time(async {
-                match store.get(&name).await {
-                    Ok(found) => Ok(Some(found)),
-                    Err(cause) if absent(&cause) => Ok(None),
-                    Err(cause) => Err(error(&cause)),
-                }
-            });
-            let mut blocks = match begun.await {
-                Ok(Some(found)) => found.into_stream(),
-                Ok(None) => {
-                    _ = tell.send(Ok(GetOutcome::Absent));
-                    return;
-                }
-                Err(cause) => {
-                    _ = tell.send(Err(cause));
-                    return;
-                }
-            };
-            while let Some(block) = blocks.next().await {
-                let block = block.map_err(|cause| error(&cause));
-                let last = block.is_err();
-                let tell = tell.clone();
-                let told = tokio::task::spawn_blocking(move || {
-                    tell.send(block.map(|block| GetOutcome::Block(block.to_vec()))).is_ok()
-                })
-                .await;
-                if last || !told.unwrap_or(false) {
-                    return;
-                }
+        let found = self.wait(in_time(async move {
+            match store.get(&name).await {
+                Ok(found) => Ok(Some(found)),
+                Err(cause) if absent(&cause) => Ok(None),
+                Err(cause) => Err(error(&cause)),
             }
-            _ = tell.send(Ok(GetOutcome::End));
-        });
+        }))?;
+        let Some(found) = found else { return Ok(false) };
+        let mut blocks = found.into_stream();
+        // The caller's thread owns `to`, so the stream moves to the runtime and back for each block.
         loop {
-            match hear.recv() {
-                Ok(Ok(GetOutcome::Block(block))) => to.write_all(&block).map_err(ObjectError::Sink)?,
-                Ok(Ok(GetOutcome::End)) => return Ok(true),
-                Ok(Ok(GetOutcome::Absent)) => return Ok(false),
-                Ok(Err(cause)) => return Err(cause),
-                // The task ended without a final message.
-                Err(_) => return Err(gone()),
-            }
+            let (block, rest) = self.wait(async move {
+                let block = blocks.next().await.transpose().map_err(|cause| error(&cause))?;
+                Ok((block, blocks))
+            })?;
+            let Some(block) = block else { return Ok(true) };
+            to.write_all(&block).map_err(ObjectError::Sink)?;
+            blocks = rest;
         }
     }
 
@@ -222,24 +188,24 @@ impl Objects for S3 {
 }
 
 async fn parts(upload: &mut dyn MultipartUpload, mut file: tokio::fs::File) -> Result<(), ObjectError> {
-    let mut under_way = futures::stream::FuturesUnordered::<UploadPart>::new();
+    let mut uploads = futures::stream::FuturesUnordered::<UploadPart>::new();
     loop {
         let mut part = Vec::with_capacity(PART);
         let read = (&mut file).take(PART as u64).read_to_end(&mut part).await.map_err(ObjectError::Sink)?;
         if read == 0 {
             break;
         }
-        while under_way.len() >= AT_ONCE {
-            if let Some(done) = under_way.next().await {
+        while uploads.len() >= AT_ONCE {
+            if let Some(done) = uploads.next().await {
                 done.map_err(|cause| error(&cause))?;
             }
         }
-        under_way.push(upload.put_part(part.into()));
+        uploads.push(upload.put_part(part.into()));
     }
-    while let Some(done) = under_way.next().await {
+    while let Some(done) = uploads.next().await {
         done.map_err(|cause| error(&cause))?;
     }
-    drop(under_way);
+    drop(uploads);
     upload.complete().await.map(drop).map_err(|cause| error(&cause))
 }
 
@@ -250,16 +216,16 @@ fn absent(cause: &Error) -> bool {
 
 /// Converts an error to a message without any part of the request.
 fn error(cause: &Error) -> ObjectError {
-    let told = code(cause).map(|code| format!(" ({code})")).unwrap_or_default();
+    let code = code(cause).map(|code| format!(" ({code})")).unwrap_or_default();
     match cause {
-        Error::NotFound { .. } => ObjectError::Unreachable(format!("there is no such bucket{told}")),
-        Error::PermissionDenied { .. } => ObjectError::Refused(format!("access is denied{told}")),
-        Error::Unauthenticated { .. } => ObjectError::Refused(format!("the keys are not accepted{told}")),
+        Error::NotFound { .. } => ObjectError::Unreachable(format!("there is no such bucket{code}")),
+        Error::PermissionDenied { .. } => ObjectError::Refused(format!("access is denied{code}")),
+        Error::Unauthenticated { .. } => ObjectError::Refused(format!("the keys are not accepted{code}")),
         Error::UnknownConfigurationKey { key, .. } => {
             ObjectError::Refused(format!("the environment sets `{key}`, which is not known"))
         }
-        _ if told.is_empty() => ObjectError::Unreachable(reason(cause)),
-        _ => ObjectError::Unreachable(format!("it failed{told}")),
+        _ if code.is_empty() => ObjectError::Unreachable(reason(cause)),
+        _ => ObjectError::Unreachable(format!("it failed{code}")),
     }
 }
 
@@ -280,9 +246,10 @@ fn reason(cause: &Error) -> String {
     }
     let text = inner.to_string();
     let secrets = ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID"];
-    let tells = |name: &&str| std::env::var(name).is_ok_and(|value| value.len() > 3 && text.contains(&value));
-    if text.contains('<') || text.contains('?') || secrets.iter().any(tells) {
-        return "no sensible answer".into();
+    let contains =
+        |name: &&str| std::env::var(name).is_ok_and(|value| value.len() > 3 && text.contains(&value));
+    if text.contains('<') || text.contains('?') || secrets.iter().any(contains) {
+        return "unexpected response".into();
     }
     text
 }

@@ -6,5 +6,5 @@ use super::objects::{ObjectError, Objects};
 pub const BUILT: bool = false;
 
 pub fn open(_bucket: &str, _prefix: &str) -> Result<Box<dyn Objects>, ObjectError> {
-    Err(ObjectError::Refused("this build does not speak S3".into()))
+    Err(ObjectError::Refused("this build does not support S3".into()))
 }

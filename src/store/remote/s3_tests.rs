@@ -19,7 +19,7 @@ fn read(objects: &dyn Objects, name: &str) -> Option<Vec<u8>> {
 
 #[test]
 #[ignore = "needs the server of tests/reference/s3.sh"]
-fn bytes_come_back_as_they_went_small_and_in_parts() {
+fn small_and_multipart_objects_round_trip() {
     let objects = objects("bytes");
     assert_eq!((read(&*objects, "v1/none"), objects.size("v1/none").unwrap()), (None, None));
     let folder = tempfile::tempdir().unwrap();
@@ -36,7 +36,7 @@ fn bytes_come_back_as_they_went_small_and_in_parts() {
 
 #[test]
 #[ignore = "needs the server of tests/reference/s3.sh"]
-fn of_sixteen_who_create_one_object_one_is_first_and_its_bytes_stand() {
+fn exactly_one_of_sixteen_concurrent_creates_succeeds() {
     let objects: Arc<dyn Objects> = Arc::from(objects("race"));
     for round in 0..6 {
         let go = Arc::new(Barrier::new(16));
@@ -60,7 +60,7 @@ fn of_sixteen_who_create_one_object_one_is_first_and_its_bytes_stand() {
 
 #[test]
 #[ignore = "needs the server of tests/reference/s3.sh"]
-fn what_is_replaced_is_the_last_one() {
+fn replace_overwrites_and_create_does_not() {
     let objects = objects("replace");
     objects.replace("v1/x", b"one").unwrap();
     assert_eq!(objects.create("v1/x", b"two").unwrap(), Before::Something);

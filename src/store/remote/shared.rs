@@ -63,15 +63,15 @@ impl Shared {
         }
         let shared: Self =
             serde_json::from_slice(text).map_err(|_| "its record is of another version".to_owned())?;
-        let whole = shared.record.outputs.values().all(|output| {
+        let is_whole = shared.record.outputs.values().all(|output| {
             let files = shared.files.get(&output.digest).map(Vec::as_slice).unwrap_or_default();
             let file = output.file.as_ref();
             artifact(files) == output.digest
                 && files.iter().all(|blob| is_below(&blob.path))
                 && file.is_none_or(|file| files.iter().any(|blob| blob.path == *file))
         });
-        let meant = shared.record.key == *key && !shared.record.withheld;
-        if whole && meant { Ok(shared) } else { Err("its record contradicts itself".into()) }
+        let is_meant = shared.record.key == *key && !shared.record.withheld;
+        if is_whole && is_meant { Ok(shared) } else { Err("its record is inconsistent".into()) }
     }
 }
 

@@ -61,7 +61,7 @@ const FILES: [(&str, &str); 3] = [("a.txt", "one"), ("b/c.txt", "two"), ("empty"
 #[cfg(feature = "s3")]
 #[test]
 #[ignore = "needs the server of tests/reference/s3.sh"]
-fn in_a_bucket_damage_is_a_miss_and_is_mended_and_other_bytes_are_told_of() {
+fn in_a_bucket_damage_is_repaired_and_differing_bytes_are_reported() {
     let bucket = std::env::var("MCPRL_TEST_S3").expect("tests/reference/s3.sh sets the bucket");
     for (prefix, damage) in
         [("cut", Some("o")), ("other", Some("eno")), ("long", Some("one more")), ("none", None)]
@@ -106,7 +106,7 @@ fn blob(spec: &RemoteSpec, text: &str) -> PathBuf {
 }
 
 #[test]
-fn what_one_machine_finished_another_takes_whole() {
+fn a_result_of_one_machine_is_fetched_whole_by_another() {
     let (spec, _folder) = place();
     let (one, two) = (machine(&spec), machine(&spec));
     let record = one.result(b"k", &FILES);
@@ -137,14 +137,14 @@ fn the_same_result_again_sends_nothing_and_the_same_file_is_sent_once() {
 }
 
 #[test]
-fn a_second_machine_with_other_bytes_is_told_and_takes_those_that_stand() {
+fn a_second_machine_with_other_bytes_gets_the_first_result() {
     let (spec, _folder) = place();
     let (one, two) = (machine(&spec), machine(&spec));
     let first = one.result(b"k", &[("a", "1")]);
     let second = two.result(b"k", &[("a", "2")]);
     assert!(matches!(one.push(&first), Pushed::Done));
-    let Pushed::Differs { outputs, standing } = two.push(&second) else { panic!("differs") };
-    assert_eq!((outputs, *standing), (vec!["out".to_owned()], first.clone()));
+    let Pushed::Differs { outputs, existing } = two.push(&second) else { panic!("differs") };
+    assert_eq!((outputs, *existing), (vec!["out".to_owned()], first.clone()));
     assert!(two.store.stands(&first.outputs));
     // After a requested rerun other outputs are expected, and the shared ones are kept.
     assert!(matches!(two.remote.push(&two.store, &second, true).unwrap(), Pushed::Nothing));
@@ -154,7 +154,7 @@ fn a_second_machine_with_other_bytes_is_told_and_takes_those_that_stand() {
 }
 
 #[test]
-fn of_many_who_push_other_bytes_at_once_one_is_first() {
+fn exactly_one_of_many_concurrent_pushes_is_first() {
     for round in 0_u8..8 {
         let (spec, _folder) = place();
         let machines: Vec<_> = (0..8).map(|_| machine(&spec)).collect();
@@ -201,27 +201,27 @@ fn check_mended(spoil: impl Fn(&RemoteSpec), word: &str) {
 }
 
 #[test]
-fn a_missing_blob_is_a_miss_and_is_mended() {
+fn a_missing_blob_is_a_miss_and_is_repaired() {
     check_mended(|spec| std::fs::remove_file(blob(spec, "one")).unwrap(), "a.txt is gone");
 }
 
 #[test]
-fn a_blob_cut_short_is_a_miss_and_is_mended() {
+fn a_truncated_blob_is_a_miss_and_is_repaired() {
     check_mended(|spec| std::fs::write(blob(spec, "one"), "o").unwrap(), "a.txt is cut short");
 }
 
 #[test]
-fn a_blob_with_other_bytes_is_a_miss_and_is_mended() {
+fn a_blob_with_other_bytes_is_a_miss_and_is_repaired() {
     check_mended(|spec| std::fs::write(blob(spec, "two"), "owt").unwrap(), "b/c.txt is damaged");
 }
 
 #[test]
-fn a_blob_that_is_too_long_is_a_miss_and_is_mended() {
+fn a_blob_that_is_too_long_is_a_miss_and_is_repaired() {
     check_mended(|spec| std::fs::write(blob(spec, "two"), "two and more").unwrap(), "longer than it should");
 }
 
 #[test]
-fn a_record_cut_at_any_byte_is_a_miss_and_is_mended() {
+fn a_record_truncated_at_any_byte_is_a_miss_and_is_repaired() {
     for part in [0, 1, 64, 65, 66, 200] {
         let cut = |spec: &RemoteSpec| {
             let path = root(spec).join(record_name(&Digest::of(b"k")));
@@ -233,7 +233,7 @@ fn a_record_cut_at_any_byte_is_a_miss_and_is_mended() {
 }
 
 #[test]
-fn a_record_that_leads_out_of_its_artifact_is_not_followed() {
+fn a_path_that_leaves_its_artifact_is_rejected() {
     let (spec, _folder) = place();
     let one = machine(&spec);
     let record = one.result(b"k", &[("a", "1")]);
@@ -249,19 +249,19 @@ fn a_record_that_leads_out_of_its_artifact_is_not_followed() {
 }
 
 #[test]
-fn a_remote_that_is_not_there_is_told_of_once_and_asked_again_later() {
+fn an_unreachable_remote_is_reported_once_and_queried_again_later() {
     let folder = tempfile::tempdir().unwrap();
     let place = RemotePlace::Folder(folder.path().join("mount/shared"));
     let one = machine(&RemoteSpec { place, push: true });
     let record = one.result(b"k", &FILES);
-    let Fetched::Away(cause) = one.fetch(&record) else { panic!("should be told") };
+    let Fetched::Away(cause) = one.fetch(&record) else { panic!("should be reported") };
     assert!(cause.to_string().contains("cannot be reached: there is no folder"), "{cause}");
     assert!(matches!(one.fetch(&record), Fetched::Nothing));
     assert!(matches!(one.push(&record), Pushed::Nothing));
     // The mount is back, and the pause is over.
     std::fs::create_dir(folder.path().join("mount")).unwrap();
-    let before = Instant::now().checked_sub(FIRST_REST).unwrap();
-    one.remote.state().writing.closed = Some((before, FIRST_REST));
+    let before = Instant::now().checked_sub(FIRST_PAUSE).unwrap();
+    one.remote.state().writing.closed = Some((before, FIRST_PAUSE));
     assert!(matches!(one.push(&record), Pushed::Done));
 }
 
@@ -274,30 +274,30 @@ fn machine_apart() -> (Machine, RemoteSpec, PathBuf, tempfile::TempDir) {
 }
 
 /// The outcome of pushing the queue in a later run, with a new connection.
-fn handed_later(machine: &Machine, spec: &RemoteSpec) -> DrainReport {
-    Remote::new(spec.clone()).push_waiting(&machine.store, &|| false).unwrap()
+fn pushed_later(machine: &Machine, spec: &RemoteSpec) -> DrainReport {
+    Remote::new(spec.clone()).push_queued(&machine.store, &|| false).unwrap()
 }
 
 #[test]
-fn what_could_not_be_given_waits_and_is_given_later() {
+fn results_that_could_not_be_pushed_are_queued_and_pushed_later() {
     let (one, spec, mount, _folder) = machine_apart();
     let (first, second) = (one.result(b"k", &FILES), one.result(b"l", &[("x", "four")]));
     assert!(matches!(one.push(&first), Pushed::Away(_)));
     assert!(matches!(one.push(&second), Pushed::Nothing), "it rests");
-    assert_eq!(one.remote.count_waiting(&one.store), 2);
-    let handed = handed_later(&one, &spec);
-    assert!(handed.given == 0 && handed.away.is_some(), "{handed:?}");
+    assert_eq!(one.remote.count_queued(&one.store), 2);
+    let report = pushed_later(&one, &spec);
+    assert!(report.pushed == 0 && report.away.is_some(), "{report:?}");
     assert!(!one.remote.is_due(&one.store), "not again at once");
     std::fs::create_dir(mount).unwrap();
-    let handed = handed_later(&one, &spec);
-    assert_eq!((handed.given, handed.bytes, handed.there), (2, 10, 0), "{handed:?}");
-    assert_eq!(one.remote.count_waiting(&one.store), 0);
+    let report = pushed_later(&one, &spec);
+    assert_eq!((report.pushed, report.bytes, report.present), (2, 10, 0), "{report:?}");
+    assert_eq!(one.remote.count_queued(&one.store), 0);
     let two = machine(&spec);
     assert!(matches!(two.fetch(&first), Fetched::Here));
 }
 
 #[test]
-fn what_waited_where_another_was_first_stays_as_it_is_on_both_sides() {
+fn a_queued_result_that_differs_is_kept_on_both_sides() {
     let (one, spec, mount, _folder) = machine_apart();
     let own = one.result(b"k", &[("a", "1")]);
     one.push(&own);
@@ -305,17 +305,17 @@ fn what_waited_where_another_was_first_stays_as_it_is_on_both_sides() {
     let two = machine(&spec);
     let other = two.result(b"k", &[("a", "2")]);
     two.push(&other);
-    let handed = handed_later(&one, &spec);
-    assert_eq!((handed.given, handed.differing), (0, 1), "{handed:?}");
+    let report = pushed_later(&one, &spec);
+    assert_eq!((report.pushed, report.differs), (0, 1), "{report:?}");
     assert_eq!(one.store.record(&own.key), Some(own));
-    assert_eq!(one.remote.count_waiting(&one.store), 0);
+    assert_eq!(one.remote.count_queued(&one.store), 0);
     let three = machine(&spec);
     three.fetch(&other);
     assert_eq!(three.store.record(&other.key), Some(other));
 }
 
 #[test]
-fn what_is_damaged_or_gone_no_longer_waits() {
+fn damaged_or_removed_results_are_no_longer_queued() {
     let (one, spec, mount, _folder) = machine_apart();
     let (damaged, gone) = (one.result(b"k", &[("a", "1")]), one.result(b"l", &[("a", "2")]));
     one.push(&damaged);
@@ -325,21 +325,21 @@ fn what_is_damaged_or_gone_no_longer_waits() {
     std::fs::write(&stored, "0").unwrap();
     one.store.withdraw(&gone.key).unwrap();
     std::fs::create_dir(mount).unwrap();
-    assert_eq!(handed_later(&one, &spec).given, 0);
-    assert_eq!(one.remote.count_waiting(&one.store), 0);
+    assert_eq!(pushed_later(&one, &spec).pushed, 0);
+    assert_eq!(one.remote.count_queued(&one.store), 0);
 }
 
 #[test]
-fn one_that_only_takes_gives_nothing() {
+fn with_push_off_nothing_is_pushed() {
     let (spec, _folder) = place();
     let one = machine(&RemoteSpec { push: false, ..spec.clone() });
     assert!(matches!(one.push(&one.result(b"k", &FILES)), Pushed::Nothing));
-    assert_eq!((one.store.all_waiting().len(), one.remote.count_waiting(&one.store)), (0, 0));
+    assert_eq!((one.store.upload_queues().len(), one.remote.count_queued(&one.store)), (0, 0));
     assert!(!root(&spec).exists());
 }
 
 #[test]
-fn a_result_for_this_run_alone_is_not_handed_on() {
+fn a_withheld_result_is_not_pushed() {
     let (spec, _folder) = place();
     let one = machine(&spec);
     let withheld = ActionRecord { withheld: true, ..one.result(b"k", &FILES) };
@@ -362,7 +362,7 @@ fn a_damaged_local_result_is_replaced_by_the_shared_one() {
 }
 
 #[test]
-fn damaged_bytes_are_not_handed_on() {
+fn damaged_bytes_are_not_pushed() {
     let (spec, _folder) = place();
     let one = machine(&spec);
     let record = one.result(b"k", &FILES);

@@ -11,25 +11,25 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{Pushed, Remote, RemotePlace};
+use super::{Pushed, Remote, RemotePlace, Traffic};
 use crate::{
     hash::{Digest, Encoder},
     store::{Lookup, Store, StoreError},
 };
 
 /// Pause after a failed push, for runs that have nothing else to do.
-const REST: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_secs(60);
 const PLACE: &str = "place";
 
 /// The outcome of pushing the queue.
 #[derive(Debug, Default)]
 pub struct DrainReport {
-    pub given: usize,
+    pub pushed: usize,
     pub bytes: u64,
     /// The remote already had the same results.
-    pub there: usize,
+    pub present: usize,
     /// The remote has other results under these keys. Both sides keep theirs.
-    pub differing: usize,
+    pub differs: usize,
     /// Why the rest is still queued.
     pub away: Option<StoreError>,
 }
@@ -42,20 +42,20 @@ pub struct UploadQueue {
 }
 
 impl Store {
-    pub fn waiting(&self, place: &RemotePlace) -> UploadQueue {
-        self.waiting_for(place.to_string())
+    pub fn upload_queue(&self, place: &RemotePlace) -> UploadQueue {
+        self.queue_for(place.to_string())
     }
 
-    fn waiting_for(&self, place: String) -> UploadQueue {
+    fn queue_for(&self, place: String) -> UploadQueue {
         let id = Encoder::new("mcprl remote name v1").text(&place).finish().short();
         UploadQueue { folder: self.root().join("unpushed").join(id), place }
     }
 
     /// The queue of every remote that results were to be pushed to, even if it is empty.
-    pub fn all_waiting(&self) -> Vec<UploadQueue> {
+    pub fn upload_queues(&self) -> Vec<UploadQueue> {
         let items = std::fs::read_dir(self.root().join("unpushed")).into_iter().flatten().flatten();
         let places = items.filter_map(|item| std::fs::read_to_string(item.path().join(PLACE)).ok());
-        let mut all: Vec<UploadQueue> = places.map(|place| self.waiting_for(place)).collect();
+        let mut all: Vec<UploadQueue> = places.map(|place| self.queue_for(place)).collect();
         all.sort_by(|one, other| one.place.cmp(&other.place));
         all
     }
@@ -63,7 +63,7 @@ impl Store {
 
 impl UploadQueue {
     /// Queues a result before it is pushed.
-    pub fn note(&self, key: &Digest) -> Result<(), StoreError> {
+    pub fn add(&self, key: &Digest) -> Result<(), StoreError> {
         let path = self.folder.join(key.to_string());
         let create = || std::fs::File::create(&path).map(drop);
         let first = || {
@@ -75,7 +75,7 @@ impl UploadQueue {
     }
 
     /// Removes a result that the remote has, or will never get.
-    pub fn forget(&self, key: &Digest) {
+    pub fn remove(&self, key: &Digest) {
         _ = std::fs::remove_file(self.folder.join(key.to_string()));
     }
 
@@ -104,27 +104,27 @@ impl UploadQueue {
     pub fn is_due(&self) -> bool {
         let failed = std::fs::metadata(self.folder.join("failed")).and_then(|failed| failed.modified());
         let since = failed.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
-        since.is_none_or(|since| since > REST) && !self.keys().is_empty()
+        since.is_none_or(|since| since > PAUSE) && !self.keys().is_empty()
     }
 
     /// Records a failed push.
-    pub fn rest(&self) {
+    pub fn pause(&self) {
         _ = std::fs::write(self.folder.join("failed"), "");
     }
 }
 
 impl Remote {
     /// Pushes queued results until all are pushed, the remote is unavailable, or `stop` returns true.
-    pub fn push_waiting(&self, store: &Store, stop: &dyn Fn() -> bool) -> Result<DrainReport, StoreError> {
-        let mut handed = DrainReport::default();
-        let waiting = store.waiting(&self.spec.place);
-        for key in waiting.keys() {
+    pub fn push_queued(&self, store: &Store, stop: &dyn Fn() -> bool) -> Result<DrainReport, StoreError> {
+        let mut report = DrainReport::default();
+        let queue = store.upload_queue(&self.spec.place);
+        for key in queue.keys() {
             if stop() || !self.spec.push || !self.state().writing.is_open() {
                 break;
             }
             let Lookup::Hit(record) = store.lookup(&key) else {
                 // Removed since, or rerun.
-                waiting.forget(&key);
+                queue.remove(&key);
                 continue;
             };
             let before = self.traffic().pushed_bytes;
@@ -133,28 +133,32 @@ impl Remote {
                 Err(_) if !matches!(store.lookup(&key), Lookup::Hit(_)) => continue,
                 pushed => pushed?,
             };
-            handed.bytes += self.traffic().pushed_bytes - before;
+            report.bytes += self.traffic().pushed_bytes - before;
             match pushed {
-                Pushed::Done => handed.given += 1,
-                Pushed::Differs { .. } => handed.differing += 1,
-                Pushed::Nothing if self.state().writing.is_open() => handed.there += 1,
+                Pushed::Done => report.pushed += 1,
+                Pushed::Differs { .. } => report.differs += 1,
+                Pushed::Nothing if self.state().writing.is_open() => report.present += 1,
                 Pushed::Nothing => {}
-                Pushed::Away(cause) => handed.away = Some(cause),
+                Pushed::Away(cause) => report.away = Some(cause),
             }
         }
         if !self.state().writing.is_open() {
-            waiting.rest();
+            queue.pause();
         }
-        Ok(handed)
+        Ok(report)
     }
 
     /// Whether pushing is enabled, results are queued, and no push failed recently.
     pub fn is_due(&self, store: &Store) -> bool {
-        self.spec.push && store.waiting(&self.spec.place).is_due()
+        self.spec.push && store.upload_queue(&self.spec.place).is_due()
+    }
+
+    pub fn traffic_and_queue(&self, store: &Store) -> Traffic {
+        Traffic { queued: self.count_queued(store), ..self.traffic() }
     }
 
     /// The number of queued results.
-    pub fn count_waiting(&self, store: &Store) -> usize {
-        if self.spec.push { store.waiting(&self.spec.place).keys().len() } else { 0 }
+    pub fn count_queued(&self, store: &Store) -> usize {
+        if self.spec.push { store.upload_queue(&self.spec.place).keys().len() } else { 0 }
     }
 }

@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_in_which_fields_were_written_does_not_matter(value in json_value()) {
+    fn the_order_of_fields_does_not_matter(value in json_value()) {
         prop_assert_eq!(encoded(&[reversed(&value)]), encoded(&[value]));
     }
 }
@@ -75,7 +75,7 @@ proptest! {
 #[derive(Debug, Clone)]
 enum Step {
     /// Executes a key: publishes and records.
-    Work {
+    Run {
         key: u8,
         text: u8,
     },
@@ -100,7 +100,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let key = 0..4u8;
     prop_oneof![
-        6 => (key.clone(), 0..3u8).prop_map(|(key, text)| Step::Work { key, text }),
+        6 => (key.clone(), 0..3u8).prop_map(|(key, text)| Step::Run { key, text }),
         1 => key.clone().prop_map(|key| Step::Withdraw { key }),
         1 => (0..3u8).prop_map(|text| Step::Damage { text }),
         1 => key.clone().prop_map(|key| Step::TearRecord { key }),
@@ -119,8 +119,8 @@ fn key(key: u8) -> Digest {
 fn artifact(text: u8) -> Digest {
     static MADE: std::sync::OnceLock<[Digest; 3]> = std::sync::OnceLock::new();
     let made = MADE.get_or_init(|| {
-        let place = super::place();
-        ["0", "1", "2"].map(|text| place.published(&[("a", text)]))
+        let test = super::test();
+        ["0", "1", "2"].map(|text| test.published(&[("a", text)]))
     });
     made[usize::from(text)]
 }
@@ -128,32 +128,32 @@ fn artifact(text: u8) -> Digest {
 /// What must be found: key to text. Other keys may be found or not, but never with wrong bytes.
 type Model = BTreeMap<u8, u8>;
 
-fn take(place: &mut Place, model: &mut Model, step: &Step) {
+fn take(test: &mut TestStore, model: &mut Model, step: &Step) {
     match step {
-        Step::Work { key: name, text } => {
-            let output = place.published(&[("a", &text.to_string())]);
-            let record = ActionRecord { key: key(*name), ..place.record(output) };
-            if place.store.lookup(&record.key) == Lookup::Miss
-                || matches!(place.store.lookup(&record.key), Lookup::Damaged { .. })
+        Step::Run { key: name, text } => {
+            let output = test.published(&[("a", &text.to_string())]);
+            let record = ActionRecord { key: key(*name), ..test.record(output) };
+            if test.store.lookup(&record.key) == Lookup::Miss
+                || matches!(test.store.lookup(&record.key), Lookup::Damaged { .. })
             {
-                place.store.withdraw(&record.key).unwrap();
-                place.store.commit(&record).unwrap();
+                test.store.withdraw(&record.key).unwrap();
+                test.store.commit(&record).unwrap();
                 model.insert(*name, *text);
             }
         }
         Step::Withdraw { key: name } => {
-            place.store.withdraw(&key(*name)).unwrap();
+            test.store.withdraw(&key(*name)).unwrap();
             model.remove(name);
         }
         Step::Damage { text } => {
             let digest = artifact(*text);
-            if place.store.inspect(&digest).is_intact() {
-                place.overwrite(&digest, "a", "?");
+            if test.store.inspect(&digest).is_intact() {
+                test.overwrite(&digest, "a", "?");
             }
             model.retain(|_, found| found != text);
         }
         Step::TearRecord { key: name } => {
-            let path = place.store.root().join("ac").join(format!("{}.json", key(*name)));
+            let path = test.store.root().join("ac").join(format!("{}.json", key(*name)));
             if let Ok(bytes) = std::fs::read(&path) {
                 std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
             }
@@ -161,9 +161,9 @@ fn take(place: &mut Place, model: &mut Model, step: &Step) {
         }
         Step::Sweep { keep } => {
             let keys = LiveSet { keys: keep.iter().map(|name| key(*name)).collect(), ..LiveSet::default() };
-            match place.store.garbage(&keys, Vec::new(), Duration::ZERO) {
+            match test.store.garbage(&keys, Vec::new(), Duration::ZERO) {
                 Ok(garbage) => {
-                    place.store.sweep(garbage, &|_| LiveSet::default()).unwrap();
+                    test.store.sweep(garbage, &|_| LiveSet::default()).unwrap();
                     model.retain(|name, _| keep.contains(name));
                 }
                 // Torn, and nothing is swept.
@@ -171,12 +171,14 @@ fn take(place: &mut Place, model: &mut Model, step: &Step) {
                 Err(cause) => panic!("{cause}"),
             }
         }
-        Step::Verify => _ = place.store.verify(&mut |_| {}).unwrap(),
+        Step::Verify => _ = test.store.verify(&mut |_| {}).unwrap(),
         Step::Move => {
-            let other = super::place();
-            let keys: Vec<_> = model.keys().map(|name| (key(*name), None)).collect();
-            place.store.copy_into(&other.store, &keys).unwrap();
-            *place = other;
+            let other = super::test();
+            let result = |key| CachedResult::from(test.store.record(&key).unwrap());
+            let results: Vec<_> = model.keys().map(|name| (key(*name), result(key(*name)))).collect();
+            let results: Vec<_> = results.iter().map(|(key, result)| (*key, result)).collect();
+            test.store.copy_into(&other.store, &results).unwrap();
+            *test = other;
         }
     }
 }
@@ -185,21 +187,21 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn what_is_found_has_the_bytes_it_was_recorded_with_and_nothing_kept_is_lost(
+    fn found_results_have_their_recorded_bytes_and_kept_ones_are_never_lost(
         steps in prop::collection::vec(step(), 1..16),
     ) {
-        let (mut place, mut model) = (super::place(), Model::new());
+        let (mut test, mut model) = (super::test(), Model::new());
         for step in &steps {
-            take(&mut place, &mut model, step);
+            take(&mut test, &mut model, step);
             for name in 0..4u8 {
-                let found = place.store.lookup(&key(name));
+                let found = test.store.lookup(&key(name));
                 prop_assert!(
                     !model.contains_key(&name) || matches!(found, Lookup::Hit(_)),
                     "key {} lost after {:?}: {:?}", name, step, found
                 );
                 let Lookup::Hit(record) = found else { continue };
                 let output = record.outputs["out"].digest;
-                let text = std::fs::read_to_string(place.store.artifact(&output).join("a")).unwrap();
+                let text = std::fs::read_to_string(test.store.artifact(&output).join("a")).unwrap();
                 let text: u8 = text.parse().unwrap();
                 prop_assert_eq!(artifact(text), output);
                 prop_assert!(model.get(&name).is_none_or(|expected| *expected == text));

@@ -8,7 +8,7 @@ use crate::{error::Result, stage::Cards, store::Store};
 
 /// Options that replace the default locations.
 #[derive(Args, Clone, Debug)]
-pub struct Place {
+pub struct Locations {
     /// The cache (or `MCPRL_CACHE`) [default: `cache/` next to `.git`, `stages/` or an existing cache,
     /// searched for from the run file's folder upwards].
     #[arg(long, value_name = "DIR")]
@@ -19,7 +19,7 @@ pub struct Place {
     stages: Option<PathBuf>,
 }
 
-impl Place {
+impl Locations {
     /// The store for a run file, or for the current folder if there is none.
     pub fn store(&self, run_file: Option<&Path>) -> Result<Store> {
         let root = self.cache.clone().or_else(|| variable("MCPRL_CACHE"));
@@ -42,13 +42,13 @@ impl Place {
     }
 }
 
-/// A command about a run, such as `resume ID`, in the form that works from the current folder.
-pub fn command(store: &Store, what: &str) -> String {
-    let usual = variable("MCPRL_CACHE").unwrap_or_else(|| project(None).join("cache"));
-    if std::path::absolute(store.root()).ok() == std::path::absolute(usual).ok() {
-        format!("mcprl {what}")
+/// The option that names this cache; empty if it is the default one in the current folder.
+pub fn cache_option(store: &Store) -> String {
+    let default = variable("MCPRL_CACHE").unwrap_or_else(|| project(None).join("cache"));
+    if std::path::absolute(store.root()).ok() == std::path::absolute(default).ok() {
+        String::new()
     } else {
-        format!("mcprl {what} --cache {}", store.root().display())
+        format!(" --cache {}", store.root().display())
     }
 }
 

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::place::Place;
+use super::locations::Locations;
 use crate::plan::Overrides;
 
 #[derive(Args)]
-pub struct Asked {
+pub struct RunArgs {
     /// The run file.
     pub file: PathBuf,
     /// Change a value of the run file: `--set loop.train.iterations=2`.
@@ -19,10 +19,10 @@ pub struct Asked {
     #[arg(long, value_name = "STAGE[@ITERATION]")]
     pub resample: Vec<String>,
     #[command(flatten)]
-    pub place: Place,
+    pub locations: Locations,
 }
 
-impl Asked {
+impl RunArgs {
     /// The values that override the run file: environment variables, which `--set` overrides in turn.
     pub fn overrides(&self) -> Overrides {
         Overrides::new(environment(), self.set.clone())
