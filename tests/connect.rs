@@ -12,15 +12,15 @@ const MCPRL: &str = env!("CARGO_BIN_EXE_mcprl");
 #[test]
 fn connect_lists_what_a_server_offers_and_calls_a_tool() {
     let project = Project::new("");
-    let said = project.mcprl(&["connect", "--", MCPRL, "demo-server", "sqlite"]);
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    assert!(said.out.contains("  run_query(sql)  [read-only]\n"), "{}", said.out);
-    assert!(!said.out.contains("complete_task"), "{}", said.out);
+    let output = project.mcprl(&["connect", "--", MCPRL, "demo-server", "sqlite"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert!(output.out.contains("  run_query(sql)  [read-only]\n"), "{}", output.out);
+    assert!(!output.out.contains("complete_task"), "{}", output.out);
 
     let call = ["--call", "run_query", "{\"sql\": \"SELECT 40 + 2 AS answer\"}"];
     let arguments = [&["--json", "connect"], &call[..], &["--", MCPRL, "demo-server", "sqlite"]].concat();
-    let said = project.mcprl(&arguments);
-    let found: Value = serde_json::from_str(&said.out).unwrap();
+    let output = project.mcprl(&arguments);
+    let found: Value = serde_json::from_str(&output.out).unwrap();
     assert!(found["result"]["text"].as_str().unwrap().contains("42"), "{found}");
     assert_eq!(found["tools"][0]["input_schema"]["type"], "object");
 }
@@ -31,25 +31,25 @@ fn a_failed_call_and_a_wrong_tool_have_their_own_exit_codes() {
     let call = |call: &[&str]| {
         project.mcprl(&[&["connect", "--call"], call, &["--", MCPRL, "demo-server", "sqlite"]].concat())
     };
-    let said = call(&["run_query", "{\"sql\": \"SELECT nonsense\"}"]);
-    assert_eq!(said.code, Some(1), "{}", said.out);
-    assert!(said.out.contains("error after"), "{}", said.out);
-    let said = call(&["run_qery", "{}"]);
-    assert_eq!(said.code, Some(2));
-    assert!(said.err.contains("did you mean `run_query`?"), "{}", said.err);
-    let said = call(&["run_query", "[1]"]);
-    assert_eq!(said.code, Some(2), "{}", said.err);
-    let said = project.mcprl(&["connect", "--", "./no-such-server"]);
-    assert_eq!(said.code, Some(2), "{}", said.err);
+    let output = call(&["run_query", "{\"sql\": \"SELECT nonsense\"}"]);
+    assert_eq!(output.code, Some(1), "{}", output.out);
+    assert!(output.out.contains("error after"), "{}", output.out);
+    let output = call(&["run_qery", "{}"]);
+    assert_eq!(output.code, Some(2));
+    assert!(output.err.contains("did you mean `run_query`?"), "{}", output.err);
+    let output = call(&["run_query", "[1]"]);
+    assert_eq!(output.code, Some(2), "{}", output.err);
+    let output = project.mcprl(&["connect", "--", "./no-such-server"]);
+    assert_eq!(output.code, Some(2), "{}", output.err);
 }
 
 /// The problems that `plan` reports for the run file that `init` wrote.
 fn init_and_plan(project: &Project, server: &[&str]) -> (String, String) {
-    let said = project.mcprl(&[&["init", "--model", "llama", "--out", "own/run.toml"], server].concat());
-    assert_eq!(said.code, Some(0), "{}", said.err);
+    let output = project.mcprl(&[&["init", "--model", "llama", "--out", "own/run.toml"], server].concat());
+    assert_eq!(output.code, Some(0), "{}", output.err);
     let plan = project.mcprl(&["plan", "own/run.toml"]);
     assert_eq!(plan.code, Some(0), "{}", plan.err);
-    (said.out, project.read("own/run.toml"))
+    (output.out, project.read("own/run.toml"))
 }
 
 #[test]
@@ -68,9 +68,9 @@ fn init_writes_a_run_file_that_plan_accepts() {
 
     let (_, text) = init_and_plan(&project, &["--", MCPRL, "demo-server", "sqlite"]);
     assert!(text.starts_with("name = \"sqlite\"\nmodel = \"llama\""), "{text}");
-    let said = project.mcprl(&["init", "--out", "own/run.toml", "--", "server"]);
-    assert_eq!(said.code, Some(2), "a file is never overwritten");
-    assert!(said.err.contains("own/run.toml already exists"), "{}", said.err);
+    let output = project.mcprl(&["init", "--out", "own/run.toml", "--", "server"]);
+    assert_eq!(output.code, Some(2), "a file is never overwritten");
+    assert!(output.err.contains("own/run.toml already exists"), "{}", output.err);
     again();
 
     let (_, text) = init_and_plan(&project, &["--bearer-env", "TOKEN", "https://example.com/mcp"]);
@@ -85,7 +85,7 @@ fn init_writes_a_run_file_that_plan_accepts() {
             r#"{{"mcpServers": {{"My Server": {{"command": "{MCPRL}", "args": ["demo-server", "sqlite"], "env": {{"API_KEY": "sk-12345"}}}}}}}}"#
         ),
     );
-    let (said, text) = init_and_plan(&project, &["mcp.json"]);
+    let (output, text) = init_and_plan(&project, &["mcp.json"]);
     assert!(text.contains("env = { \"API_KEY\" = \"${API_KEY}\" }") && !text.contains("sk-12345"), "{text}");
-    assert!(said.contains("export API_KEY="), "{said}");
+    assert!(output.contains("export API_KEY="), "{output}");
 }

@@ -197,7 +197,7 @@ fn kill_at_random(dice: &mut Dice, at_once: usize) -> u32 {
             run.wait().unwrap();
             kills += 1;
         }
-        be_quiet(&project);
+        wait_for_programs(&project);
         let ran = project.ran();
         assert!(ran.iter().all(|stage| !before.contains(stage)), "{ran:?} after {before:?}");
         let now = recorded(&project);

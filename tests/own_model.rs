@@ -166,11 +166,7 @@ fn a_relative_judge_without_a_model_is_refused_before_anything_runs() {
     let output = project.mcprl(&["run", "run.toml", "--set", "stages.reward.relative=1.0"]);
     assert_eq!(output.code, Some(2), "{}", output.err);
     for needed in ["base_url", "model"] {
-        assert!(
-            output.err.contains(&format!("`stages.reward.relative` needs `{needed}`")),
-            "{}",
-            output.err
-        );
+        assert!(output.err.contains(&format!("`stages.reward.relative` needs `{needed}`")), "{}", output.err);
     }
 }
 

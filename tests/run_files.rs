@@ -6,7 +6,7 @@ mod common;
 
 use std::{fs::Permissions, os::unix::fs::PermissionsExt, path::Path};
 
-use common::{Project, said};
+use common::Project;
 
 const GOOD: &str = r#"name = "toy"
 seed = 1
@@ -354,8 +354,8 @@ fn the_run_file_of_the_documentation_is_accepted() {
     project.write("my-server", "#!/bin/sh\n");
     std::fs::set_permissions(project.path("my-server"), Permissions::from_mode(0o755)).unwrap();
     let mut command = project.command(&["plan", "run.toml"]);
-    let said = said(command.env("API_TOKEN", "secret").env("HF_HOME", project.path("hub")));
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{}", said.out);
+    let output = common::output(command.env("API_TOKEN", "secret").env("HF_HOME", project.path("hub")));
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
 }
 
 #[test]
@@ -366,9 +366,9 @@ fn the_families_file_of_the_documentation_is_accepted() {
     );
     let families = documented("families.md", "families");
     project.write("families.toml", &families);
-    let said = project.mcprl(&["plan", "run.toml"]);
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{}", said.out);
+    let output = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
     project.write("families.toml", &families.replace("columns = [\"product\"]", "columns = [\"item\"]"));
-    let said = project.mcprl(&["plan", "run.toml"]);
-    assert!(said.err.contains("there is no word or entity `{product}`"), "{}", said.err);
+    let output = project.mcprl(&["plan", "run.toml"]);
+    assert!(output.err.contains("there is no word or entity `{product}`"), "{}", output.err);
 }

@@ -152,7 +152,7 @@ impl Ending {
         for node in plan.order().iter().map(|index| plan.node(*index)) {
             for (name, port) in &node.stage.card.outputs {
                 let Some(inner) = folder::inner_path(node, name) else { continue };
-                if node.turn.is_none() || port.artifact == "policy" {
+                if node.iteration.is_none() || port.artifact == "policy" {
                     let (node, artifact) = (node.id.clone(), port.artifact.clone());
                     artifacts.push(Artifact { node, port: name.clone(), artifact, link: path.join(inner) });
                 }

@@ -24,8 +24,7 @@ use crate::{
     error::{At, Class, Failure, Result},
     hash::Digest,
     plan::{
-        Completion, Job, Ledger, Models, NodeIndex, PlanError, PlanPreflight, Readiness, Resolution,
-        will_run,
+        Completion, Job, Ledger, Models, NodeIndex, PlanError, PlanPreflight, Readiness, Resolution, will_run,
     },
     stage::card::Section,
     store::{CachedResult, Cost, Remote, Syncer},

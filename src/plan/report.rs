@@ -6,8 +6,8 @@ use petgraph::Direction;
 use serde::Serialize;
 
 use super::{
-    CacheMode, Estimate, Findings, Job, KeyFields, Ledger, NodeIndex, Plan, PlanPreflight, Problem, Readiness,
-    ReadyInputs, RerunReason, Resample, Resolution, ResolvedInput, Reused, Subject, Unknown,
+    CacheMode, Estimate, Findings, Job, KeyFields, Ledger, NodeIndex, Plan, PlanPreflight, Problem,
+    Readiness, ReadyInputs, RerunReason, Resample, Resolution, ResolvedInput, Reused, Subject, Unknown,
     estimate::CostHistory,
     memory::{Memory, held, memory},
     reason,

@@ -145,7 +145,7 @@ fn a_second_machine_with_other_bytes_gets_the_first_result() {
     assert!(matches!(one.push(&first), Pushed::Done));
     let Pushed::Differs { outputs, existing } = two.push(&second) else { panic!("differs") };
     assert_eq!((outputs, *existing), (vec!["out".to_owned()], first.clone()));
-    assert!(two.store.stands(&first.outputs));
+    assert!(two.store.has_artifacts(&first.outputs));
     // After a requested rerun other outputs are expected, and the shared ones are kept.
     assert!(matches!(two.remote.push(&two.store, &second, true).unwrap(), Pushed::Nothing));
     let three = machine(&spec);
