@@ -65,10 +65,10 @@ impl Relative {
         memory: &impl Memory,
     ) -> crate::error::Result<Vec<Verdict>> {
         // Equal conversations count as one attempt.
-        let mut distinct: Vec<&str> = Vec::new();
+        let mut distinct: Vec<String> = Vec::new();
         let mut which = Vec::with_capacity(group.len());
         for attempt in group {
-            let conversation = attempt.trajectory.messages.as_str();
+            let conversation = transcript(&attempt.trajectory.messages);
             which.push(distinct.iter().position(|known| *known == conversation).unwrap_or_else(|| {
                 distinct.push(conversation);
                 distinct.len() - 1
@@ -94,19 +94,9 @@ impl Relative {
         Ok(which.into_iter().map(verdict).collect())
     }
 
-    fn question(&self, task: &str, conversations: &[&str], order: &[usize]) -> Result<String, JudgeError> {
-        let conversation = |place: &usize| {
-            let messages: Vec<Value> = serde_json::from_str(conversations[*place]).unwrap_or_default();
-            // The system message is the same in all attempts.
-            messages.into_iter().filter(|message| message["role"] != "system").collect::<Vec<_>>()
-        };
-        let attempts: Vec<Value> = order
-            .iter()
-            .enumerate()
-            .map(|(index, place)| {
-                json!({"id": name(index), "conversation": Value::from(conversation(place)).to_string()})
-            })
-            .collect();
+    fn question(&self, task: &str, conversations: &[String], order: &[usize]) -> Result<String, JudgeError> {
+        let attempt = |(index, place): (usize, &usize)| json!({"id": name(index), "conversation": conversations[*place]});
+        let attempts: Vec<Value> = order.iter().enumerate().map(attempt).collect();
         let mut environment = Environment::new();
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment
@@ -149,6 +139,24 @@ impl Relative {
         }
         Err(JudgeError::Reply { asked: self.spec.attempts.max(1), problem }.into())
     }
+}
+
+/// The messages of an episode as the judge sees them, as JSON: without the system message, which is the same in all
+/// attempts, and without the ids of calls, which differ between equal attempts.
+fn transcript(messages: &str) -> String {
+    let messages: Vec<Value> = serde_json::from_str(messages).unwrap_or_default();
+    let shown = messages.into_iter().filter(|message| message["role"] != "system").map(|mut message| {
+        if let Some(fields) = message.as_object_mut() {
+            fields.shift_remove("tool_call_id");
+        }
+        for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(fields) = call.as_object_mut() {
+                fields.shift_remove("id");
+            }
+        }
+        message
+    });
+    Value::from_iter(shown).to_string()
 }
 
 /// The name of the attempt at this position.

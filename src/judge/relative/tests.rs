@@ -80,7 +80,8 @@ async fn judged(judge: &Relative, memory: &Notebook, digits: &[u32]) -> crate::e
         entity: None,
         reference: None,
     };
-    let trajectory = |digit: &u32| Trajectory {
+    let trajectory = |(index, digit): (usize, &u32)| {
+        Trajectory {
         id: "t".into(),
         scenario_id: "s".into(),
         family: "f".into(),
@@ -88,9 +89,12 @@ async fn judged(judge: &Relative, memory: &Notebook, digits: &[u32]) -> crate::e
         sample: 0,
         policy: String::new(),
         seed: 0,
-        messages:
-            json!([{"role": "system", "content": "s"}, {"role": "assistant", "content": digit.to_string()}])
-                .to_string(),
+        messages: json!([
+            {"role": "system", "content": "s"},
+            {"role": "assistant", "content": digit.to_string(), "tool_calls": [{"id": format!("id-{index}")}]},
+            {"role": "tool", "tool_call_id": format!("id-{index}"), "content": "ok"},
+        ])
+        .to_string(),
         tokens: vec![],
         sampled: vec![],
         logprobs: vec![],
@@ -102,8 +106,9 @@ async fn judged(judge: &Relative, memory: &Notebook, digits: &[u32]) -> crate::e
         end: "no_call".into(),
         answer: None,
         row_starts: None,
+    }
     };
-    let trajectories: Vec<_> = digits.iter().map(trajectory).collect();
+    let trajectories: Vec<_> = digits.iter().enumerate().map(trajectory).collect();
     let group: Vec<_> =
         trajectories.iter().map(|trajectory| JudgedTrajectory { scenario: &scenario, trajectory }).collect();
     let verdicts = judge.judge(&group, memory).await?;
@@ -121,10 +126,12 @@ async fn scores_find_their_attempts_whatever_the_order() {
 }
 
 #[tokio::test]
-async fn equal_attempts_are_shown_once_and_scored_alike() {
+async fn attempts_that_differ_only_in_call_ids_are_shown_once_and_get_the_same_score() {
     let (judge, asked) = judge(fair, 1).await;
     assert_eq!(judged(&judge, &Notebook::default(), &[5, 3, 5]).await.unwrap(), [0.5, 0.3, 0.5]);
-    assert_eq!(asked.lock().unwrap()[0].matches("assistant").count(), 2);
+    let asked = asked.lock().unwrap();
+    assert_eq!(asked[0].matches("assistant").count(), 2);
+    assert!(!asked[0].contains("id-"), "{}", asked[0]);
 }
 
 #[tokio::test]
