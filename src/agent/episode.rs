@@ -84,7 +84,7 @@ pub enum End {
     OutOfTurns,
     OutOfTokens,
     OutOfTime,
-    /// The server was lost during a call. The caller finds out whether that call was the cause.
+    /// The server was lost during a call. The caller determines whether that call was the cause.
     ServerDown,
 }
 
@@ -126,7 +126,7 @@ pub struct PromptTokens {
 }
 
 impl PromptTokens {
-    /// The prompt of a task, with the system text and tools of [`Chat::brief`].
+    /// The prompt of a task, with the system text and tools of [`Chat::with_tools`].
     ///
     /// # Errors
     /// If the template cannot write the task.
@@ -188,7 +188,7 @@ pub async fn episode(
     limits: &Limits,
 ) -> Result<Episode, EngineError> {
     let deadline = Instant::now() + limits.time;
-    let episode = Episode::opened(prompt_tokens);
+    let episode = Episode::new(prompt_tokens);
     let prompt_pieces = prompt_tokens.pieces.clone();
     let mut run = EpisodeRun { server, chat, toolbox, limits, deadline, prompt_pieces, episode };
     let end = run.run(policy).await?;
@@ -196,7 +196,7 @@ pub async fn episode(
 }
 
 impl Episode {
-    fn opened(prompt_tokens: &PromptTokens) -> Self {
+    fn new(prompt_tokens: &PromptTokens) -> Self {
         let tokens = prompt_tokens.pieces.concat();
         Self {
             messages: prompt_tokens.messages.clone(),
@@ -261,8 +261,8 @@ impl<S: Server> EpisodeRun<'_, S> {
                 Next::Append(delta) => self.episode.row().len() + delta.len(),
                 Next::Reopen(pieces) => pieces.iter().map(|piece| piece.len()).sum(),
             };
-            let left = self.limits.tokens.saturating_sub(used).min(self.limits.turn_tokens);
-            if left == 0 {
+            let budget = self.limits.tokens.saturating_sub(used).min(self.limits.turn_tokens);
+            if budget == 0 {
                 return Ok(End::OutOfTokens);
             }
             let delta = match &next {
@@ -272,7 +272,8 @@ impl<S: Server> EpisodeRun<'_, S> {
                     &[]
                 }
             };
-            let sampled = match timeout_at(self.deadline, policy.turn(delta, self.chat.stop(), left)).await {
+            let sampled = match timeout_at(self.deadline, policy.turn(delta, self.chat.stop(), budget)).await
+            {
                 Ok(Ok(sampled)) => sampled,
                 Ok(Err(EngineError::Context { .. })) => return Ok(End::OutOfTokens),
                 Ok(Err(error)) => return Err(error),

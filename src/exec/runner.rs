@@ -482,7 +482,7 @@ impl Runner {
         };
         if !card.command.is_empty() {
             // A user's program manages its devices itself, so free their memory.
-            self.held.bases.leave(&share.devices);
+            self.held.bases.evict_devices(&share.devices);
             return stage::command::run(card, &context, &work_dir.scratch()).await;
         }
         match registry::find(&card.kind) {
@@ -492,7 +492,7 @@ impl Runner {
     }
 
     fn cost(&self, job: &Job, meter: &UsageMeter, began: Instant) -> Cost {
-        let spent = meter.spent();
+        let spent = meter.total();
         let prices = self.plan.node(job.index).stage.prices.filter(|_| spent.is_billed());
         let dollars = prices.map(|prices| prices.of(&spent));
         Cost { seconds: began.elapsed().as_secs_f64(), spent, dollars }

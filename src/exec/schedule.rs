@@ -190,7 +190,7 @@ impl<'w> Run<'w> {
         for index in self.open() {
             if self.runner.computes(index) && is_sure(index) {
                 let at = || format!("stage \"{}\"", self.id(index));
-                return self.runner.held.bases.places(&plan.engine).map(drop).at(at);
+                return self.runner.held.bases.open_devices(&plan.engine).map(drop).at(at);
             }
         }
         Ok(())
@@ -297,7 +297,7 @@ impl<'w> Run<'w> {
             let uses = self.runner.uses(index);
             let models = self.models.digests(&self.runner.plan, &self.ledger, index);
             let bases = &self.runner.held.bases;
-            let held = |device: &str| models.iter().filter(|model| bases.holds(model, device)).count();
+            let held = |device: &str| models.iter().filter(|model| bases.contains(model, device)).count();
             let share = self.slots.take(uses, held, contenders);
             contenders.engine -= usize::from(uses.contains(&Section::Engine));
             contenders.server -= usize::from(uses.contains(&Section::Server));

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{Estimate, Foresight, Ledger, Models, Plan};
 use crate::{
-    engine::{Footprint, weights},
+    engine::{Footprint, model_bytes},
     model::kernels::Format,
     stage::{card::Section, memory::Load},
 };
@@ -101,7 +101,7 @@ pub fn held(plan: &Plan, foresight: &Foresight<'_>, ledger: &Ledger<'_>, worked:
     let mut held = vec![0; worked.len()];
     for (maker, [first, last]) in spans {
         let Some(policy) = foresight.policy_of(maker) else { continue };
-        let bytes = weights(&policy.config, plan.engine.dtype.unwrap_or(Format::F32));
+        let bytes = model_bytes(&policy.config, plan.engine.dtype.unwrap_or(Format::F32));
         held[first..=last].iter_mut().for_each(|held| *held += bytes);
     }
     held

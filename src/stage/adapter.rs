@@ -113,7 +113,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
         outlook.object("base", AdapterStageError::OnAdapter);
         return outlook;
     }
-    outlook.take("from", adapter.targets.fit(&config));
+    outlook.take("from", adapter.targets.check(&config));
     let adapter = Some(adapter.size(&config).unwrap_or_default());
     outlook.with("policy", Policy { config, adapter, folder }.into())
 }

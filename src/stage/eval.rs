@@ -25,7 +25,7 @@ use crate::{
     data::{self, Scenario, Tool, Trajectory},
     engine::Sampling,
     error::{Diagnostic, Result},
-    eval::{Episode, Exam, Mode, metrics, report, verdict},
+    eval::{Comparison, Episode, Mode, metrics, report, verdict},
     hash::Encoder,
     judge::truth,
 };
@@ -110,7 +110,7 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let names: Vec<String> = policies.iter().map(|policy| policy.name.clone()).collect();
     let tools: Vec<Tool> = data::read(tools_path)?;
     let tools: Vec<String> = tools.into_iter().filter(|tool| !tool.synthetic).map(|tool| tool.name).collect();
-    let exam = Exam {
+    let exam = Comparison {
         policies: &names,
         scenarios: &scenarios,
         tools: &tools,

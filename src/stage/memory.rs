@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use super::{Context, warmup};
 use crate::{
     engine::{
-        EngineSpec, Footprint, Recompute, SamplingLoad, TrainingLoad, available, shares_of_shape,
-        training_load, weights,
+        EngineSpec, Footprint, Recompute, SamplingLoad, TrainingLoad, available, min_microbatches_of,
+        model_bytes, training_load,
     },
     model::{AdapterConfig, AdapterSize, ModelConfig, Targets, kernels::Format},
     usage::Usage,
@@ -107,7 +107,7 @@ impl Load<'_> {
             tokens: computed.filter(|computed| *computed > 0).map_or(most, |computed| computed.min(most)),
             bound: match self.engine.kv_cache_mib {
                 Some(mib) => Some(mib.saturating_mul(1 << 20)),
-                None => self.half(weights(&policy.config, format)),
+                None => self.half(model_bytes(&policy.config, format)),
             },
             threads: self.threads(),
             devices: self.engine.devices.len(),
@@ -148,7 +148,7 @@ impl Load<'_> {
         let longest = of_episodes("max_tokens").unwrap_or(config.context).min(config.context);
         let microbatch = number(self.params, "tokens_per_microbatch")?;
         let steps = number(self.params, "epochs")?.saturating_mul(number(self.params, "minibatches")?).max(1);
-        let shares = shares_of_shape(config, format);
+        let shares = min_microbatches_of(config, format);
         let trained = self.before.map(|spent| spent.trained_tokens as usize).filter(|trained| *trained > 0);
         let step = match (trained, of_episodes("prompts"), of_episodes("group_size")) {
             (Some(trained), ..) => trained.div_ceil(steps),

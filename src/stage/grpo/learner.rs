@@ -9,7 +9,7 @@ use super::{
     step::{Rollout, cut, microbatch},
 };
 use crate::{
-    engine::{Microbatch, Resumed, Rule, Trainer, check_trained, score_across, shares},
+    engine::{Microbatch, Resumed, Rule, Trainer, check_trained, min_microbatches, score_across},
     error::Result,
     model::{
         Adapter, AdapterConfig, Decoder, ModelConfig, ModelError, Parameter, Targets, copy_companions,
@@ -50,8 +50,8 @@ impl Learner {
         let (mut decoder, places) = match params.lora {
             true => policy.load(&context.held, &context.engine, beside)?,
             false => {
-                let places = context.held.bases.places(&context.engine)?;
-                context.held.bases.clear(&places, beside);
+                let places = context.held.bases.open_devices(&context.engine)?;
+                context.held.bases.make_room(&places, beside);
                 check_trained(&config, None, &places, moments)?;
                 (Decoder::load_on(policy.model(), None, &places.first.device)?, places)
             }
@@ -88,11 +88,11 @@ impl Learner {
         let goes_on = path.is_file() && (policy.base.is_some() || adapter.is_none());
         if goes_on {
             match trainer.resume_optimizer(&read_safetensors(&path)?)? {
-                Resumed::GoesOn => {}
-                Resumed::Foreign => context.observer.note(
+                Resumed::Restored => {}
+                Resumed::Mismatch => context.observer.note(
                     "the policy was trained with another optimizer, whose state is not taken up: this one begins anew",
                 ),
-                Resumed::Damaged => {
+                Resumed::Incomplete => {
                     let reason = "the optimiser's state does not fit the policy".into();
                     return Err(ModelError::Adapter { path, reason }.into());
                 }
@@ -155,7 +155,7 @@ pub fn score_reference(
         Adapter::load(&mut decoder, &reference.folder)?;
     }
     let slices: Vec<&[Rollout<'_>]> = groups.iter().map(Vec::as_slice).collect();
-    let cut = cut(&slices, params.tokens_per_microbatch, shares(&decoder, places.count()));
+    let cut = cut(&slices, params.tokens_per_microbatch, min_microbatches(&decoder, places.count()));
     let (batches, indices): (Vec<Microbatch>, Vec<_>) = cut.iter().map(|rows| microbatch(rows)).unzip();
     let scored = score_across(&decoder, &places, &batches)?;
     let mut found: BTreeMap<String, Vec<f32>> = BTreeMap::new();

@@ -36,7 +36,7 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
         }
         (true, None) => {
             let targets = Targets::from_names(&params.targets);
-            outlook.take("targets", targets.fit(&policy.config));
+            outlook.take("targets", targets.check(&policy.config));
             AdapterConfig { targets, ..AdapterConfig::new(params.rank, params.alpha) }
                 .size(&policy.config)
                 .ok()

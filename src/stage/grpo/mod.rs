@@ -278,7 +278,7 @@ fn attempt<'a>(
     if tokens != sampled || tokens != logprobs {
         return Err(GrpoError::Ragged { id: trajectory.id.clone(), tokens, sampled, logprobs });
     }
-    if !trajectory.is_sound() {
+    if !trajectory.is_consistent() {
         return Err(GrpoError::Rows { id: trajectory.id.clone(), tokens });
     }
     let truncated = matches!(trajectory.end.as_str(), "out_of_turns" | "out_of_tokens" | "out_of_time");

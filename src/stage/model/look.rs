@@ -83,8 +83,8 @@ fn look_into(folder: &Path, outlook: &mut Outlook) -> Option<ModelConfig> {
         return None;
     }
     let config = outlook.take("from", ModelConfig::load(folder))?;
-    let fits = outlook.take("from", Weights::open(folder).and_then(|weights| weights.fit(&config)));
-    outlook.take("from", Chat::glance(folder));
+    let fits = outlook.take("from", Weights::open(folder).and_then(|weights| weights.check(&config)));
+    outlook.take("from", Chat::preflight(folder));
     // Weights that do not fit may claim any size, so make no estimate.
     fits.map(|()| config)
 }

@@ -90,7 +90,7 @@ async fn a_template_for_tools_is_taken_along_and_spoken_with_as_by_transformers(
     let folder = tempfile::tempdir().unwrap();
     model(folder.path());
     let prompt = |folder: &Path| {
-        let prompt = Chat::load(folder).unwrap().brief("", &[]).unwrap().prompt("task").unwrap();
+        let prompt = Chat::load(folder).unwrap().with_tools("", &[]).unwrap().prompt("task").unwrap();
         [prompt.shared, prompt.task].concat()
     };
     let plain = prompt(folder.path());

@@ -139,12 +139,13 @@ pub async fn run(context: &Context) -> Result<Metrics> {
     let chat = corpus::write_chat(&folder, &traces, &dialect)?;
     let examples = corpus::examples(&traces, &chat)?;
 
-    let places = context.held.bases.places(&context.engine)?;
-    context.held.bases.clear(&places, memory::beside("warmup", context, &[]));
+    let places = context.held.bases.open_devices(&context.engine)?;
+    context.held.bases.make_room(&places, memory::beside("warmup", context, &[]));
     let config = params.shape.model();
     check_trained(&config, None, &places, memory::MOMENTS_OF_WARMUP)?;
-    let mut decoder = Decoder::random(config, Init { seed: context.seed, deviation: 0.02 })?;
-    decoder.place(&places.first.device)?;
+    let decoder = Decoder::random(config, Init { seed: context.seed, deviation: 0.02 })?;
+    let device = &places.first.device;
+    let decoder = if device.is_cpu() { decoder } else { decoder.replica(device)? };
     let mut trainer = Trainer::across(decoder, |all| params.train.rules(all), &places)?;
     let steps = train::train(&mut trainer, &examples, &params.train, context)?;
     trainer.decoder.save(&folder)?;
