@@ -45,17 +45,17 @@ pub trait Diagnostic: Error + Send + Sync + 'static {
     }
 }
 
-/// Any module's error, with the places added while it propagated.
+/// Any module's error, with the context added while it propagated.
 pub struct Failure {
     cause: Box<dyn Diagnostic>,
-    places: Vec<String>,
+    context: Vec<String>,
 }
 
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl<E: Diagnostic> From<E> for Failure {
     fn from(cause: E) -> Self {
-        Self { cause: Box::new(cause), places: Vec::new() }
+        Self { cause: Box::new(cause), context: Vec::new() }
     }
 }
 
@@ -83,16 +83,16 @@ impl Failure {
 
     /// Adds where it happened: `stage "rollout"`, `line 7 of scenarios.jsonl`.
     #[must_use]
-    pub fn at(mut self, place: impl Into<String>) -> Self {
-        self.places.push(place.into());
+    pub fn at(mut self, context: impl Into<String>) -> Self {
+        self.context.push(context.into());
         self
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for place in self.places.iter().rev() {
-            write!(f, "{place}: ")?;
+        for context in self.context.iter().rev() {
+            write!(f, "{context}: ")?;
         }
         write!(f, "{}", self.cause)?;
         let mut source = self.cause.source();
@@ -122,14 +122,14 @@ impl Serialize for Failure {
     }
 }
 
-/// Adds a place to any error.
+/// Adds where it happened to any error.
 pub trait At<T> {
-    fn at(self, place: impl FnOnce() -> String) -> Result<T>;
+    fn at(self, context: impl FnOnce() -> String) -> Result<T>;
 }
 
 impl<T, E: Into<Failure>> At<T> for std::result::Result<T, E> {
-    fn at(self, place: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|cause| cause.into().at(place()))
+    fn at(self, context: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|cause| cause.into().at(context()))
     }
 }
 
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_lists_places_from_the_outermost_inwards() {
+    fn a_failure_lists_its_context_from_the_outermost_inwards() {
         let inner: Result<(), NoCard> = Err(NoCard);
         let failure = inner.at(|| "card.toml".into()).at(|| "stage \"judge\"".into()).unwrap_err();
         assert_eq!(failure.to_string(), "stage \"judge\": card.toml: no such card");

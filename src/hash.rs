@@ -40,14 +40,7 @@ impl Digest {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A table and a single write, because a plan formats thousands of digests into paths.
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut text = String::with_capacity(64);
-        for byte in self.0 {
-            text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-            text.push(char::from(DIGITS[usize::from(byte & 15)]));
-        }
-        f.pad(&text)
+        f.pad(&blake3::Hash::from_bytes(self.0).to_hex())
     }
 }
 
@@ -66,17 +59,11 @@ impl FromStr for Digest {
     type Err = NotADigest;
 
     fn from_str(text: &str) -> Result<Self, NotADigest> {
-        let wrong = || NotADigest(text.to_owned());
-        let lower_hex = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
-        if text.len() != 64 || !text.as_bytes().iter().all(lower_hex) {
-            return Err(wrong());
+        match blake3::Hash::from_hex(text) {
+            // Upper case is refused.
+            Ok(hash) if hash.to_hex().as_str() == text => Ok(Self(*hash.as_bytes())),
+            _ => Err(NotADigest(text.to_owned())),
         }
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
-            *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
-        }
-        Ok(Self(bytes))
     }
 }
 

@@ -16,7 +16,7 @@ pub struct Usage {
     pub sampled_tokens: u64,
     /// Tokens of forward passes for sampling; a shared token counts once.
     pub computed_tokens: u64,
-    /// Tokens computed again because their keys and values had been evicted from the cache.
+    /// Tokens that were recomputed because their keys and values had been evicted from the cache.
     pub recomputed_tokens: u64,
     /// Tokens of forward and backward passes for training; a shared token counts once.
     pub trained_tokens: u64,
@@ -32,17 +32,22 @@ pub struct Usage {
 
 impl Usage {
     /// Each counter with a readable name.
-    pub fn named(&self) -> [(&'static str, u64); 8] {
+    fn counters(&mut self) -> [(&'static str, &mut u64); 8] {
         [
-            ("tokens sampled", self.sampled_tokens),
-            ("computed", self.computed_tokens),
-            ("computed again", self.recomputed_tokens),
-            ("trained", self.trained_tokens),
-            ("tool calls", self.tool_calls),
-            ("judge requests", self.judge_requests),
-            ("judge tokens in", self.judge_prompt_tokens),
-            ("judge tokens out", self.judge_completion_tokens),
+            ("tokens sampled", &mut self.sampled_tokens),
+            ("computed", &mut self.computed_tokens),
+            ("recomputed", &mut self.recomputed_tokens),
+            ("trained", &mut self.trained_tokens),
+            ("tool calls", &mut self.tool_calls),
+            ("judge requests", &mut self.judge_requests),
+            ("judge tokens in", &mut self.judge_prompt_tokens),
+            ("judge tokens out", &mut self.judge_completion_tokens),
         ]
+    }
+
+    /// The value of each counter, with a readable name.
+    pub fn named(mut self) -> [(&'static str, u64); 8] {
+        self.counters().map(|(name, count)| (name, *count))
     }
 
     /// Whether any of it may be billed.
@@ -58,31 +63,19 @@ impl Usage {
         clippy::cast_sign_loss,
         reason = "an estimate"
     )]
-    pub fn scaled(&self, factor: f64) -> Self {
-        let scaled = |count: u64| (count as f64 * factor).round() as u64;
-        Self {
-            sampled_tokens: scaled(self.sampled_tokens),
-            computed_tokens: scaled(self.computed_tokens),
-            recomputed_tokens: scaled(self.recomputed_tokens),
-            trained_tokens: scaled(self.trained_tokens),
-            tool_calls: scaled(self.tool_calls),
-            judge_requests: scaled(self.judge_requests),
-            judge_prompt_tokens: scaled(self.judge_prompt_tokens),
-            judge_completion_tokens: scaled(self.judge_completion_tokens),
+    pub fn scaled(mut self, factor: f64) -> Self {
+        for (_, count) in self.counters() {
+            *count = (*count as f64 * factor).round() as u64;
         }
+        self
     }
 }
 
 impl AddAssign for Usage {
-    fn add_assign(&mut self, more: Self) {
-        self.sampled_tokens += more.sampled_tokens;
-        self.computed_tokens += more.computed_tokens;
-        self.recomputed_tokens += more.recomputed_tokens;
-        self.trained_tokens += more.trained_tokens;
-        self.tool_calls += more.tool_calls;
-        self.judge_requests += more.judge_requests;
-        self.judge_prompt_tokens += more.judge_prompt_tokens;
-        self.judge_completion_tokens += more.judge_completion_tokens;
+    fn add_assign(&mut self, mut more: Self) {
+        for ((_, count), (_, more)) in self.counters().into_iter().zip(more.counters()) {
+            *count += *more;
+        }
     }
 }
 
@@ -116,7 +109,7 @@ impl UsageMeter {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) += more;
     }
 
-    pub fn spent(&self) -> Usage {
+    pub fn total(&self) -> Usage {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

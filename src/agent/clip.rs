@@ -15,9 +15,9 @@ pub(super) fn clip(chat: &Chat, text: String, most: usize) -> String {
     let tail = most / 2;
     let head = most - tail;
     let piece = |tokens: &[u32]| chat.decode(tokens).trim_matches(char::REPLACEMENT_CHARACTER).to_owned();
-    let left_out = tokens.len() - most;
+    let omitted = tokens.len() - most;
     format!(
-        "{}\n[{left_out} tokens left out]\n{}",
+        "{}\n[{omitted} tokens left out]\n{}",
         piece(&tokens[..head]),
         piece(&tokens[tokens.len() - tail..])
     )

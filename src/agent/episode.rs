@@ -82,7 +82,7 @@ pub struct PromptTokens {
 }
 
 impl PromptTokens {
-    /// The prompt of a task, with the system text and tools of [`Chat::brief`].
+    /// The prompt of a task, with the system text and tools of [`Chat::with_tools`].
     ///
     /// # Errors
     /// If the template cannot write the task.
@@ -144,7 +144,7 @@ pub async fn episode(
     limits: &Limits,
 ) -> Result<Episode, EngineError> {
     let deadline = Instant::now() + limits.time;
-    let episode = Episode::opened(prompt_tokens);
+    let episode = Episode::new(prompt_tokens);
     let prompt_pieces = prompt_tokens.pieces.clone();
     let mut run = EpisodeRun { server, chat, toolbox, limits, deadline, prompt_pieces, episode };
     let end = run.run(policy).await?;
@@ -152,7 +152,7 @@ pub async fn episode(
 }
 
 impl Episode {
-    fn opened(prompt_tokens: &PromptTokens) -> Self {
+    fn new(prompt_tokens: &PromptTokens) -> Self {
         let tokens = prompt_tokens.pieces.concat();
         Self {
             messages: prompt_tokens.messages.clone(),
@@ -217,8 +217,8 @@ impl<S: Server> EpisodeRun<'_, S> {
                 Next::Append(delta) => self.episode.row().len() + delta.len(),
                 Next::Reopen(pieces) => pieces.iter().map(|piece| piece.len()).sum(),
             };
-            let left = self.limits.tokens.saturating_sub(used).min(self.limits.turn_tokens);
-            if left == 0 {
+            let budget = self.limits.tokens.saturating_sub(used).min(self.limits.turn_tokens);
+            if budget == 0 {
                 return Ok(End::OutOfTokens);
             }
             let delta = match &next {
@@ -228,7 +228,8 @@ impl<S: Server> EpisodeRun<'_, S> {
                     &[]
                 }
             };
-            let sampled = match timeout_at(self.deadline, policy.turn(delta, self.chat.stop(), left)).await {
+            let sampled = match timeout_at(self.deadline, policy.turn(delta, self.chat.stop(), budget)).await
+            {
                 Ok(Ok(sampled)) => sampled,
                 Ok(Err(EngineError::Context { .. })) => return Ok(End::OutOfTokens),
                 Ok(Err(error)) => return Err(error),

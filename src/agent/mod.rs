@@ -5,7 +5,7 @@
 //! row. Every episode ends with a reason. Every output of the policy gets an answer: a malformed call, an unknown tool and
 //! wrong arguments give an error that the policy sees. A call that the server does not answer ends the episode.
 //!
-//! This module does not know rewards or training. Except for the time limit, nothing depends on how long a tool took.
+//! This module does not depend on rewards or training. Except for the time limit, nothing depends on how long a tool took.
 
 mod clip;
 mod episode;

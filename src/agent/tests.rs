@@ -20,13 +20,13 @@ mod models;
 /// Replays its lines and records the tokens it gets in between.
 struct Script {
     lines: VecDeque<(Vec<u32>, Stop)>,
-    heard: Vec<Vec<u32>>,
+    appended: Vec<Vec<u32>>,
     reopened: Vec<Vec<std::sync::Arc<[u32]>>>,
 }
 
 impl PolicyHandle for Script {
     async fn turn(&mut self, append: &[u32], _: &[u32], max_new: usize) -> Result<Sampled, EngineError> {
-        self.heard.push(append.to_vec());
+        self.appended.push(append.to_vec());
         let (mut tokens, mut stop) = self.lines.pop_front().expect("the script has a line for every turn");
         if tokens.len() > max_new {
             tokens.truncate(max_new);
@@ -43,11 +43,11 @@ impl PolicyHandle for Script {
 /// A server that answers `look` with its argument and `count` with a long text, fails on `fail`, is lost on `crash` and
 /// never answers `hang`.
 #[derive(Default)]
-struct Desk {
+struct ScriptedServer {
     calls: Mutex<Vec<String>>,
 }
 
-impl Server for Desk {
+impl Server for ScriptedServer {
     async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
         self.calls.lock().unwrap().push(format!("{name}{}", Value::from(arguments.clone())));
         let text = arguments.get("at").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -66,7 +66,7 @@ impl Server for Desk {
 
 struct Played {
     episode: Episode,
-    heard: Vec<String>,
+    appended: Vec<String>,
     calls: Vec<String>,
 }
 
@@ -104,8 +104,8 @@ fn limits() -> Limits {
 
 /// Runs an episode whose turns are these lines, without their end-of-turn tokens.
 async fn play(lines: &[&str], limits: Limits) -> Played {
-    let (toolbox, desk) = (toolbox(), Desk::default());
-    let chat = chat().brief("Be brief.", toolbox.functions()).unwrap();
+    let (toolbox, server) = (toolbox(), ScriptedServer::default());
+    let chat = chat().with_tools("Be brief.", toolbox.functions()).unwrap();
     let prompt_tokens = PromptTokens::new(&chat, "Where is it?").unwrap();
     let line = |line: &&str| {
         let mut tokens = chat.encode_text(line);
@@ -113,12 +113,12 @@ async fn play(lines: &[&str], limits: Limits) -> Played {
         (tokens, Stop::Token)
     };
     let mut script =
-        Script { lines: lines.iter().map(line).collect(), heard: Vec::new(), reopened: Vec::new() };
-    let episode = episode(&mut script, &desk, &chat, &toolbox, &prompt_tokens, &limits).await.unwrap();
+        Script { lines: lines.iter().map(line).collect(), appended: Vec::new(), reopened: Vec::new() };
+    let episode = episode(&mut script, &server, &chat, &toolbox, &prompt_tokens, &limits).await.unwrap();
     assert_eq!(episode.tokens.len(), episode.sampled.len());
     assert_eq!(episode.tokens.len(), episode.logprobs.len());
-    let heard = script.heard.iter().map(|tokens| chat.decode(tokens)).collect();
-    Played { episode, heard, calls: desk.calls.into_inner().unwrap() }
+    let appended = script.appended.iter().map(|tokens| chat.decode(tokens)).collect();
+    Played { episode, appended, calls: server.calls.into_inner().unwrap() }
 }
 
 fn call(name: &str, arguments: Value) -> String {
@@ -136,27 +136,27 @@ async fn an_episode_keeps_sampled_tokens_and_appends_only_results() {
     assert_eq!(played.calls, [r#"wire-look{"at":"the shelf"}"#]);
     assert_eq!(episode.tools, ["look"]);
     assert_eq!(
-        played.heard,
+        played.appended,
         [
             "",
             "\n<|im_start|>user\n<tool_response>\nthe shelf\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
         ]
     );
     let chat = chat();
-    let said: Vec<u32> =
+    let sampled_tokens: Vec<u32> =
         episode.tokens.iter().zip(&episode.sampled).filter(|(_, s)| **s).map(|(t, _)| *t).collect();
-    assert_eq!(chat.decode(&said), format!("{look}<|im_end|>{done}<|im_end|>"));
+    assert_eq!(chat.decode(&sampled_tokens), format!("{look}<|im_end|>{done}<|im_end|>"));
     let whole = chat.decode(&episode.tokens);
-    assert!(whole.ends_with(&format!("{look}<|im_end|>{}{done}<|im_end|>", played.heard[1])));
+    assert!(whole.ends_with(&format!("{look}<|im_end|>{}{done}<|im_end|>", played.appended[1])));
     let scored = |(logprob, sampled): (&f32, &bool)| *logprob == if *sampled { -0.5 } else { 0.0 };
     assert!(episode.logprobs.iter().zip(&episode.sampled).all(scored));
 }
 
 #[tokio::test]
 async fn an_episode_continues_in_a_new_row_if_earlier_turns_lose_their_reasoning() {
-    let (toolbox, desk) = (toolbox(), Desk::default());
+    let (toolbox, server) = (toolbox(), ScriptedServer::default());
     let chat = chat().with_history(HistoryThinking::Strip).unwrap();
-    let chat = chat.brief("Be brief.", toolbox.functions()).unwrap();
+    let chat = chat.with_tools("Be brief.", toolbox.functions()).unwrap();
     let prompt_tokens = PromptTokens::new(&chat, "Where is it?").unwrap();
     let look = |at: &str| call("look", json!({ "at": at }));
     let lines = [
@@ -171,8 +171,8 @@ async fn an_episode_continues_in_a_new_row_if_earlier_turns_lose_their_reasoning
         (tokens, Stop::Token)
     };
     let mut script =
-        Script { lines: lines.iter().map(line).collect(), heard: Vec::new(), reopened: Vec::new() };
-    let episode = episode(&mut script, &desk, &chat, &toolbox, &prompt_tokens, &limits()).await.unwrap();
+        Script { lines: lines.iter().map(line).collect(), appended: Vec::new(), reopened: Vec::new() };
+    let episode = episode(&mut script, &server, &chat, &toolbox, &prompt_tokens, &limits()).await.unwrap();
 
     assert_eq!((episode.end, episode.turns, episode.row_starts.len()), (End::NoCall, 4, 2));
     let mut bounds = vec![0];
@@ -182,9 +182,13 @@ async fn an_episode_continues_in_a_new_row_if_earlier_turns_lose_their_reasoning
         .windows(2)
         .map(|row| {
             let (tokens, sampled) = (&episode.tokens[row[0]..row[1]], &episode.sampled[row[0]..row[1]]);
-            let said: Vec<u32> =
-                tokens.iter().zip(sampled).filter(|(_, said)| **said).map(|(token, _)| *token).collect();
-            (chat.decode(tokens), chat.decode(&said))
+            let sampled_tokens: Vec<u32> = tokens
+                .iter()
+                .zip(sampled)
+                .filter(|(_, sampled)| **sampled)
+                .map(|(token, _)| *token)
+                .collect();
+            (chat.decode(tokens), chat.decode(&sampled_tokens))
         })
         .collect();
     let prompt = chat.decode(&prompt_tokens.pieces.concat());
@@ -208,7 +212,7 @@ async fn an_episode_continues_in_a_new_row_if_earlier_turns_lose_their_reasoning
     assert!(script.reopened.iter().all(|pieces| pieces.starts_with(&prompt_tokens.pieces[..2])));
     assert_eq!(chat.decode(&script.reopened[1].concat()), third);
     let thought: Vec<_> =
-        episode.messages.iter().filter_map(|said| said["reasoning_content"].as_str()).collect();
+        episode.messages.iter().filter_map(|message| message["reasoning_content"].as_str()).collect();
     assert_eq!(thought, ["hm", "ah", "never closed"]);
 }
 
@@ -241,8 +245,8 @@ async fn invalid_calls_get_an_error_and_are_counted() {
     let played = play(&lines, limits()).await;
     assert_eq!(played.calls, ["wire-fail{}"]);
     assert_eq!((played.episode.parse_failures, played.episode.tool_errors), (1, 3));
-    assert!(played.heard[2].contains("error: no tool named nothing; there is complete_task, count"));
-    assert!(played.heard[3].contains("error: complete_task needs the argument `answer`"));
+    assert!(played.appended[2].contains("error: no tool named nothing; there is complete_task, count"));
+    assert!(played.appended[3].contains("error: complete_task needs the argument `answer`"));
 }
 
 #[tokio::test]
@@ -250,8 +254,11 @@ async fn several_calls_of_one_turn_are_answered_in_order_up_to_the_limit() {
     let calls: Vec<String> = ["1", "2", "3", "4"].map(|at| call("look", json!({"at": at}))).into();
     let played = play(&[&calls.join("\n"), "Done."], limits()).await;
     assert_eq!(played.calls.len(), 3);
-    let answered: Vec<&str> =
-        played.heard[1].split("<tool_response>\n").skip(1).filter_map(|part| part.lines().next()).collect();
+    let answered: Vec<&str> = played.appended[1]
+        .split("<tool_response>\n")
+        .skip(1)
+        .filter_map(|part| part.lines().next())
+        .collect();
     assert_eq!(answered, ["1", "2", "3", "error: no calls are left; complete the task"]);
 }
 
@@ -307,7 +314,7 @@ async fn a_policy_and_a_live_server_solve_a_task() {
     let (_, tools, _) = session.describe().await.unwrap();
 
     let toolbox = Toolbox::new(&tools).unwrap();
-    let chat = chat().brief("", toolbox.functions()).unwrap();
+    let chat = chat().with_tools("", toolbox.functions()).unwrap();
     let prompt_tokens = PromptTokens::new(&chat, "How many departments are there?").unwrap();
     let lines = [
         call("list_tables", json!({})),
@@ -317,15 +324,17 @@ async fn a_policy_and_a_live_server_solve_a_task() {
     ];
     let line = |line: &String| ([chat.encode_text(line), chat.stop()[..1].to_vec()].concat(), Stop::Token);
     let mut script =
-        Script { lines: lines.iter().map(line).collect(), heard: Vec::new(), reopened: Vec::new() };
+        Script { lines: lines.iter().map(line).collect(), appended: Vec::new(), reopened: Vec::new() };
     let episode = episode(&mut script, &session, &chat, &toolbox, &prompt_tokens, &limits()).await.unwrap();
 
     assert_eq!((episode.end, episode.tool_errors), (End::Completed, 1));
     assert_eq!(episode.tools, ["list_tables", "run_query", "run_query"]);
-    let heard: Vec<String> = script.heard.iter().map(|tokens| chat.decode(tokens)).collect();
+    let appended: Vec<String> = script.appended.iter().map(|tokens| chat.decode(tokens)).collect();
     assert!(
-        heard[1].contains("departments") && heard[2].contains("salary") && heard[3].contains("\n8\n"),
-        "{heard:?}"
+        appended[1].contains("departments")
+            && appended[2].contains("salary")
+            && appended[3].contains("\n8\n"),
+        "{appended:?}"
     );
 }
 

@@ -51,9 +51,9 @@ pub(super) const ALL: [BuiltInTemplate; 6] = [
     },
 ];
 
-/// The family whose tokens the tokenizer has and whose turns the model's own template writes. `shown` is a rendered
-/// conversation without tools. The tokens alone do not suffice: a tokenizer may have tokens that the model never saw.
-pub(super) fn of(vocabulary: &Vocabulary, shown: &str) -> Option<&'static BuiltInTemplate> {
-    let has = |own: &BuiltInTemplate| own.tokens.iter().all(|token| vocabulary.id(token).is_some());
-    ALL.iter().find(|own| shown.contains(own.turn) && has(own))
+/// The template of the family whose tokens the tokenizer has and whose turns the model's own template writes. `rendered`
+/// is a conversation without tools. The tokens are not enough: a tokenizer may have tokens that the model never saw.
+pub(super) fn find(vocabulary: &Vocabulary, rendered: &str) -> Option<&'static BuiltInTemplate> {
+    let has = |template: &BuiltInTemplate| template.tokens.iter().all(|token| vocabulary.id(token).is_some());
+    ALL.iter().find(|template| rendered.contains(template.turn) && has(template))
 }

@@ -29,9 +29,9 @@ pub enum ChatError {
     HidesTools { missing: Vec<&'static str> },
     #[error("the chat template writes tool calls in a format that mcprl does not support: {shown:?}")]
     UnknownFormat { shown: String },
-    #[error("the chat template ends a turn with `{token}`, which the tokenizer lacks")]
+    #[error("the chat template ends a turn with `{token}`, which the tokenizer does not have")]
     NoEndOfTurn { token: String },
-    #[error("cannot learn from the chat template how an earlier turn is written without its reasoning")]
+    #[error("the chat template does not show how an earlier turn is written without its reasoning")]
     NoHistory,
 }
 
@@ -61,34 +61,28 @@ impl Diagnostic for ChatError {
     }
 
     fn hint(&self) -> Option<String> {
-        match self {
-            Self::Read { .. } => Some(
+        let hint = match self {
+            Self::Read { .. } => {
                 "a policy folder needs tokenizer.json, tokenizer_config.json and a chat template, as \
                  `save_pretrained` writes them"
-                    .into(),
-            ),
-            Self::NoTemplate { .. } => Some(
+            }
+            Self::NoTemplate { .. } => {
                 "put a chat_template.jinja into the folder, or use the instruction-tuned variant of the model"
-                    .into(),
-            ),
-            Self::Template(_) => Some(
+            }
+            Self::Template(_) => {
                 "render it with Transformers: if that fails too, put a working chat_template.jinja into a copy of the \
                  folder; otherwise the template uses a feature that mcprl does not support"
-                    .into(),
-            ),
-            Self::Refused { .. } | Self::HidesTools { .. } => Some(
+            }
+            Self::Refused { .. } | Self::HidesTools { .. } => {
                 "the template must render `tools`, `tool_calls` and messages with role `tool`; use a model that was \
                  trained to call tools"
-                    .into(),
-            ),
-            Self::UnknownFormat { .. } => {
-                Some(
-                    "supported formats: Hermes, Qwen, Llama 3 (JSON and Python lists), Mistral, Phi-4-mini"
-                        .into(),
-                )
             }
-            Self::NoHistory => Some("keep the reasoning: `history_thinking = \"keep\"`".into()),
-            Self::Json { .. } | Self::Tokenizer { .. } | Self::NoEndOfTurn { .. } => None,
-        }
+            Self::UnknownFormat { .. } => {
+                "supported formats: Hermes, Qwen, Llama 3 (JSON and Python lists), Mistral, Phi-4-mini"
+            }
+            Self::NoHistory => "keep the reasoning: `history_thinking = \"keep\"`",
+            Self::Json { .. } | Self::Tokenizer { .. } | Self::NoEndOfTurn { .. } => return None,
+        };
+        Some(hint.into())
     }
 }

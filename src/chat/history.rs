@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 
-use super::{Chat, ChatError, format::Format, learn::Probe, template::Template};
+use super::{Chat, ChatError};
 
 /// Whether the reasoning of earlier turns stays in the context.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -16,41 +16,6 @@ pub enum HistoryThinking {
     Template,
     Keep,
     Strip,
-}
-
-/// What a template writes around an earlier turn.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RenderedTurn {
-    /// Text before a turn to be sampled.
-    pub header: String,
-    /// Text before an earlier turn without reasoning, in place of `header`.
-    pub bare: String,
-    /// Whether the template drops the reasoning of earlier turns.
-    pub drops: bool,
-}
-
-const SAYING: &str = "probe saying";
-const REASONING: &str = "probe reasoning";
-
-impl RenderedTurn {
-    /// Renders a probe with an earlier turn. `None` if the template rewrites a conversation when it continues.
-    pub fn learn(template: &Template, probe: &Probe, format: Format) -> Option<Self> {
-        let prompt = template.render(&Probe::opening(), &probe.tools, true).ok()?;
-        let without_header = template.render(&Probe::opening(), &probe.tools, false).ok()?;
-        let header = prompt.strip_prefix(&without_header)?;
-        let (field, within) = (Some(REASONING), format!("<think>\n{REASONING}\n</think>\n\n{SAYING}"));
-        let earlier = |text: &str, reasoning| probe.earlier(template, text, reasoning);
-        let rendered = earlier(SAYING, None).or_else(|_| earlier("", None)).ok()?;
-        let turn = rendered.strip_prefix(&without_header)?;
-        let call = format.assistant("", std::slice::from_ref(&probe.call));
-        let at = turn.find(SAYING).or_else(|| turn.find(&call))?;
-        let shown = |text: Result<String, ChatError>| text.is_ok_and(|text| text.contains(REASONING));
-        Some(Self {
-            header: header.to_owned(),
-            bare: turn[..at].to_owned(),
-            drops: !shown(earlier(SAYING, field)) && !shown(earlier(&within, None)),
-        })
-    }
 }
 
 /// How earlier turns are rewritten when their reasoning is removed.
@@ -109,7 +74,7 @@ impl Chat {
     /// `None` if the context is simply the concatenation of `before`, `sampled` and `results`.
     pub fn rewritten(&self, before: &[u32], sampled: &[u32], results: &[u32]) -> Option<RewrittenHistory> {
         let Stripping { header, bare, always } = self.stripping.as_ref()?;
-        let text = self.vocabulary.spell(self.without_end(sampled));
+        let text = self.vocabulary.masked_text(self.without_end(sampled));
         let rest = self.format.after_reasoning(&text);
         if rest.len() == text.len() && !always {
             return None;

@@ -5,7 +5,6 @@ use serde_json::{Map, Value, json};
 use super::{
     ChatError, ToolCall,
     format::{Format, Schemas},
-    history::RenderedTurn,
     python,
     template::{Template, message},
 };
@@ -15,6 +14,8 @@ const QUESTION: &str = "probe question";
 const VALUE: &str = "probe value";
 /// Quotes and spaces at the ends show whether a template escapes or trims.
 const RESULTS: [&str; 2] = [" probe \"result\" one\n", " probe \"result\" two\n"];
+const TEXT: &str = "probe saying";
+const REASONING: &str = "probe reasoning";
 /// Nine characters, as Mistral's templates require.
 const IDS: [&str; 2] = ["probeid01", "probeid02"];
 const OPENED: &str = "<think>";
@@ -44,6 +45,38 @@ pub(super) struct Learned {
     pub earlier_turn: Option<RenderedTurn>,
     /// How the template changes the beginning of a conversation when it continues, if it does.
     pub rewrites: Option<&'static str>,
+}
+
+/// What a template writes around an earlier turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RenderedTurn {
+    /// Text before a turn to be sampled.
+    pub header: String,
+    /// Text before an earlier turn without reasoning, in place of `header`.
+    pub bare: String,
+    /// Whether the template drops the reasoning of earlier turns.
+    pub drops: bool,
+}
+
+impl RenderedTurn {
+    /// Renders a probe with an earlier turn. `None` if the template rewrites a conversation when it continues.
+    fn learn(template: &Template, probe: &Probe, format: Format) -> Option<Self> {
+        let prompt = template.render(&Probe::opening(), &probe.tools, true).ok()?;
+        let without_header = template.render(&Probe::opening(), &probe.tools, false).ok()?;
+        let header = prompt.strip_prefix(&without_header)?;
+        let (field, within) = (Some(REASONING), format!("<think>\n{REASONING}\n</think>\n\n{TEXT}"));
+        let earlier = |text: &str, reasoning| probe.earlier(template, text, reasoning);
+        let rendered = earlier(TEXT, None).or_else(|_| earlier("", None)).ok()?;
+        let turn = rendered.strip_prefix(&without_header)?;
+        let call = format.assistant("", std::slice::from_ref(&probe.call));
+        let at = turn.find(TEXT).or_else(|| turn.find(&call))?;
+        let shown = |text: Result<String, ChatError>| text.is_ok_and(|text| text.contains(REASONING));
+        Some(Self {
+            header: header.to_owned(),
+            bare: turn[..at].to_owned(),
+            drops: !shown(earlier(TEXT, field)) && !shown(earlier(&within, None)),
+        })
+    }
 }
 
 /// The template's text around tool results, between one model turn and the next.
@@ -107,9 +140,9 @@ impl ResultText {
 }
 
 /// The call and tools of the probe conversations.
-pub(super) struct Probe {
-    pub call: ToolCall,
-    pub tools: [Value; 1],
+struct Probe {
+    call: ToolCall,
+    tools: [Value; 1],
 }
 
 impl Probe {
@@ -130,7 +163,7 @@ impl Probe {
         Self { call, tools }
     }
 
-    pub fn opening() -> Vec<Value> {
+    fn opening() -> Vec<Value> {
         vec![message::system(SYSTEM), message::user(QUESTION)]
     }
 
@@ -144,12 +177,7 @@ impl Probe {
     }
 
     /// A conversation that continues after one turn, which has this text, a call, and optionally reasoning.
-    pub fn earlier(
-        &self,
-        template: &Template,
-        text: &str,
-        reasoning: Option<&str>,
-    ) -> Result<String, ChatError> {
+    fn earlier(&self, template: &Template, text: &str, reasoning: Option<&str>) -> Result<String, ChatError> {
         let mut turn = message::assistant(text, &[(IDS[0], &self.call)]);
         if let Some(reasoning) = reasoning {
             turn["reasoning_content"] = reasoning.into();

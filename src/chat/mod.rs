@@ -30,9 +30,9 @@ use serde_json::{Map, Value, json};
 pub use error::ChatError;
 pub use folder::TOOL_TEMPLATE;
 use format::{Format, Schemas};
+use history::Stripping;
 pub use history::{HistoryThinking, RewrittenHistory};
-use history::{RenderedTurn, Stripping};
-use learn::{Learned, ResultText, learn};
+use learn::{Learned, RenderedTurn, ResultText, learn};
 use template::{Template, message};
 pub use vocabulary::Vocabulary;
 
@@ -75,8 +75,8 @@ pub enum Thinking {
     Off,
 }
 
-/// A model's conversation format: tokenizer, chat template and tool-call format. After [`brief`](Self::brief), also the
-/// system text and tools of a run.
+/// A model's conversation format: tokenizer, chat template and tool-call format. After
+/// [`with_tools`](Self::with_tools), also the system text and tools of a run.
 pub struct Chat {
     vocabulary: Arc<Vocabulary>,
     template: Template,
@@ -91,23 +91,23 @@ pub struct Chat {
     earlier_turn: Option<RenderedTurn>,
     /// Set if the reasoning of earlier turns is removed.
     stripping: Option<Stripping>,
-    briefing: Briefing,
+    setup: Setup,
 }
 
 /// System text and tools, common to all episodes of a run.
 #[derive(Default)]
-struct Briefing {
+struct Setup {
     system: String,
     /// The system message as the template gets it.
     messages: Vec<Value>,
     tools: Vec<Value>,
     schemas: Schemas,
-    sharing: Sharing,
+    prefix: SharedPrefix,
 }
 
-/// The common beginning of all prompts.
+/// The beginning that all prompts share.
 #[derive(Default)]
-struct Sharing {
+struct SharedPrefix {
     text: String,
     tokens: Vec<u32>,
     /// The end of the text, from its last control token on. What follows is tokenized together with it.
@@ -119,7 +119,7 @@ struct Sharing {
 const HEADER: usize = 64;
 
 impl Chat {
-    /// Loads `tokenizer.json`, `tokenizer_config.json` (and the files of chat templates) of a Hugging Face folder.
+    /// Loads tokenizer and chat template of a Hugging Face folder.
     ///
     /// A template that refuses tools, or hides tools, calls or results from the model, is replaced by one of mcprl's if it
     /// writes turns as a known family does. [`notice`](Self::notice) then gives the reason.
@@ -146,19 +146,17 @@ impl Chat {
         let eos = named.get("eos_token").and_then(Value::as_str);
 
         let mut constants = named.clone();
-        match thinking {
-            Thinking::Template => {}
-            Thinking::On => _ = constants.insert("enable_thinking".into(), true.into()),
-            Thinking::Off => _ = constants.insert("enable_thinking".into(), false.into()),
+        if thinking != Thinking::Template {
+            constants.insert("enable_thinking".into(), (thinking == Thinking::On).into());
         }
         let mut template = Template::new(&folder::template_source(folder, &config)?, constants.clone())?;
         let (mut notice, mut own_template) = (None, None);
         let learned = match learn(&template, eos) {
             Err(why @ (ChatError::HidesTools { .. } | ChatError::Refused { .. })) => {
-                let Some(own) = built_in::of(&vocabulary, &template.plain()) else { return Err(why) };
-                template = Template::new(own.template, constants)?;
-                own_template = Some(own.template);
-                notice = Some(format!("{why}; using mcprl's own template for {}", own.family));
+                let Some(built_in) = built_in::find(&vocabulary, &template.plain()) else { return Err(why) };
+                template = Template::new(built_in.template, constants)?;
+                own_template = Some(built_in.template);
+                notice = Some(format!("{why}; using mcprl's own template for {}", built_in.family));
                 learn(&template, eos)?
             }
             learned => learned?,
@@ -179,7 +177,7 @@ impl Chat {
                 stop.push(id);
             }
         }
-        let briefing = Briefing::default();
+        let setup = Setup::default();
         Ok(Self {
             vocabulary,
             template,
@@ -192,15 +190,15 @@ impl Chat {
             own_template,
             earlier_turn,
             stripping: None,
-            briefing,
+            setup,
         })
     }
 
     /// The part of [`Chat::load`] that needs no tokenizer, for a preflight check of a folder.
     ///
     /// # Errors
-    /// Only what `load` is sure to fail with: a template that hides tools may yet be replaced by one of our own.
-    pub fn glance(folder: &Path) -> Result<(), ChatError> {
+    /// If `load` will certainly fail. A template that hides tools may be replaced by one of mcprl's.
+    pub fn preflight(folder: &Path) -> Result<(), ChatError> {
         let tokenizer = folder.join("tokenizer.json");
         folder::begins_as_json(&tokenizer)?;
         let config: Map<String, Value> = folder::read_json(&folder.join("tokenizer_config.json"))?;
@@ -218,14 +216,14 @@ impl Chat {
     ///
     /// # Errors
     /// If the template cannot write them.
-    pub fn brief(mut self, system: &str, tools: &[Value]) -> Result<Self, ChatError> {
+    pub fn with_tools(mut self, system: &str, tools: &[Value]) -> Result<Self, ChatError> {
         let masked = self.vocabulary.mask(system);
-        self.briefing = Briefing {
+        self.setup = Setup {
             system: system.to_owned(),
             messages: if masked.is_empty() { Vec::new() } else { vec![message::system(&masked)] },
             tools: tools.iter().map(|tool| self.masked(&declared(tool))).collect(),
             schemas: Schemas::new(tools),
-            sharing: Sharing::default(),
+            prefix: SharedPrefix::default(),
         };
         // Two tasks with different first letters show where sharing ends for any task.
         let (one, other) = (self.render("one task")?, self.render("some other task")?);
@@ -238,7 +236,7 @@ impl Chat {
         };
         let text = &common[..end.max(control)];
         let anchor = &text[self.vocabulary.last_control_start(text)..];
-        self.briefing.sharing = Sharing {
+        self.setup.prefix = SharedPrefix {
             tokens: self.vocabulary.encode(text),
             anchor_tokens: self.vocabulary.encode(anchor),
             anchor: anchor.to_owned(),
@@ -248,21 +246,21 @@ impl Chat {
     }
 
     fn render(&self, task: &str) -> Result<String, ChatError> {
-        let Briefing { messages, tools, .. } = &self.briefing;
+        let Setup { messages, tools, .. } = &self.setup;
         let mut messages = messages.clone();
         messages.push(message::user(task));
         self.template.render(&messages, tools, true)
     }
 
-    /// A conversation rendered by the template with the tools of [`brief`](Self::brief).
+    /// A conversation rendered by the template with the tools of [`with_tools`](Self::with_tools).
     #[cfg(test)]
     pub(crate) fn rendered(&self, messages: &[Value]) -> Result<String, ChatError> {
-        self.template.render(messages, &self.briefing.tools, false)
+        self.template.render(messages, &self.setup.tools, false)
     }
 
     /// The system text of the prompts.
     pub fn system(&self) -> &str {
-        &self.briefing.system
+        &self.setup.system
     }
 
     /// A note for people about the template: that mcprl's own template replaces it and why, or that it changes the
@@ -284,7 +282,7 @@ impl Chat {
     /// Renders the prompt of a task, with system text and tools.
     pub fn prompt(&self, task: &str) -> Result<Prompt, ChatError> {
         let rendered = self.render(&self.vocabulary.mask(task))?;
-        let Sharing { text, tokens, anchor, anchor_tokens } = &self.briefing.sharing;
+        let SharedPrefix { text, tokens, anchor, anchor_tokens } = &self.setup.prefix;
         if let Some(own) = rendered.strip_prefix(text.as_str()) {
             // Text before a control token does not affect the tokens after it.
             let after = self.vocabulary.encode(&format!("{anchor}{own}"));
@@ -318,8 +316,8 @@ impl Chat {
 
     /// Parses a sampled turn. Any tokens give a turn.
     pub fn parse(&self, tokens: &[u32]) -> Turn {
-        let text = self.vocabulary.spell(self.without_end(tokens));
-        let turn = self.format.parse(&text, &self.briefing.schemas);
+        let text = self.vocabulary.masked_text(self.without_end(tokens));
+        let turn = self.format.parse(&text, &self.setup.schemas);
         if vocabulary::is_masked(&text) { unmasked(turn) } else { turn }
     }
 

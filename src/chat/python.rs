@@ -226,7 +226,7 @@ impl Writer<'_> {
 }
 
 /// Whether `repr` does not escape a character: not a control, format or line character, and no space except U+0020.
-pub(super) fn is_printable(letter: char) -> bool {
+fn is_printable(letter: char) -> bool {
     let is_format = matches!(
         letter,
         '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{180e}'

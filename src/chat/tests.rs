@@ -59,22 +59,22 @@ fn templates_render_and_tokenise_as_in_transformers() {
 #[test]
 fn snippets_of_jinja_render_as_in_transformers() {
     #[derive(Deserialize)]
-    struct Told {
+    struct Context {
         messages: Vec<Value>,
         tools: Vec<Value>,
         v: Value,
     }
     #[derive(Deserialize)]
     struct Snippets {
-        told: Told,
+        context: Context,
         /// Source and output; `None` if it is refused.
         renders: Vec<(String, Option<String>)>,
     }
-    let Snippets { told, renders } = read_json(&path("snippets.json")).unwrap();
-    let constants = json!({"eos_token": "</s>", "v": told.v});
+    let Snippets { context, renders } = read_json(&path("snippets.json")).unwrap();
+    let constants = json!({"eos_token": "</s>", "v": context.v});
     let render = |source: &str| {
         let template = Template::new(source, constants.as_object().unwrap().clone())?;
-        template.render(&told.messages, &told.tools, true)
+        template.render(&context.messages, &context.tools, true)
     };
     for (source, expected) in renders {
         let text = render(&source);
@@ -97,7 +97,7 @@ fn an_episode_grown_by_deltas_is_the_conversation_transformers_renders() {
                 .collect();
             let results: Vec<String> = case.messages[3..].iter().map(content).collect();
 
-            let chat = chat.brief(&content(&case.messages[0]), &case.tools).unwrap();
+            let chat = chat.with_tools(&content(&case.messages[0]), &case.tools).unwrap();
             let prompt = chat.prompt(&content(&case.messages[1])).unwrap();
             let grown = [prompt.shared, prompt.task, chat.assistant("", &calls), chat.results(&[], &results)]
                 .concat();
@@ -109,7 +109,7 @@ fn an_episode_grown_by_deltas_is_the_conversation_transformers_renders() {
 
 #[test]
 fn tools_are_in_the_shared_part_of_a_prompt_and_the_task_is_not() {
-    let chat = chat("qwen3").brief("Be brief.", &render_of("qwen3", "opening").tools).unwrap();
+    let chat = chat("qwen3").with_tools("Be brief.", &render_of("qwen3", "opening").tools).unwrap();
     let one = chat.prompt("one question").unwrap();
     let other = chat.prompt("some other question").unwrap();
     assert_eq!(one.shared, other.shared);
@@ -146,7 +146,7 @@ fn refused(template: Option<&str>) -> ChatError {
 }
 
 #[test]
-fn a_template_of_an_unknown_family_that_hides_tools_and_results_is_refused() {
+fn a_template_of_an_unknown_family_that_hides_tools_is_refused() {
     let folder = copy_of("qwen2_5");
     let plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>{% endfor %}";
     std::fs::write(folder.path().join("chat_template.jinja"), plain).unwrap();
@@ -184,7 +184,6 @@ fn a_broken_tokenizer_is_an_error() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    #[test]
     #[test]
     fn any_tokens_give_a_turn(tokens in prop::collection::vec(0u32..600, 0..64)) {
         chat("qwen3").parse(&tokens);

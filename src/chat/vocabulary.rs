@@ -85,8 +85,7 @@ impl Vocabulary {
 
     /// Untrusted text, made safe for use in a template.
     pub fn mask<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let spelled = |control: &&String| text.contains(control.as_str());
-        if !text.contains(MASK) && !self.controls.keys().any(|control| spelled(&control)) {
+        if !text.contains(MASK) && !self.controls.keys().any(|control| text.contains(control.as_str())) {
             return Cow::Borrowed(text);
         }
         let mut masked = text.replace(MASK, "");
@@ -126,12 +125,13 @@ impl Vocabulary {
         self.tokenizer.decode(tokens, false).unwrap_or_default()
     }
 
-    /// The text of sampled tokens. Plain tokens that spell a control token are masked, so only control tokens read as one.
-    pub fn spell(&self, tokens: &[u32]) -> String {
+    /// The text of sampled tokens. Plain tokens that spell a control token are masked, so only control tokens are
+    /// recognized as such.
+    pub fn masked_text(&self, tokens: &[u32]) -> String {
         let text = self.decode(tokens);
         let spelled: usize = self.controls.keys().map(|control| text.matches(control.as_str()).count()).sum();
-        let meant = tokens.iter().filter(|token| self.control_ids.contains(token)).count();
-        if spelled == meant && !text.contains(MASK) {
+        let control_count = tokens.iter().filter(|token| self.control_ids.contains(token)).count();
+        if spelled == control_count && !text.contains(MASK) {
             return text;
         }
         let mut text = String::new();

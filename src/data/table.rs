@@ -7,13 +7,11 @@ use std::{
 };
 
 use arrow::{
-    array::{
-        Array, ArrayRef, AsArray, BooleanBuilder, ListBuilder, PrimitiveBuilder, RecordBatch, StringBuilder,
-    },
+    array::{Array, ArrayRef, AsArray, BooleanArray, ListArray, PrimitiveArray, RecordBatch, StringArray},
+    buffer::{NullBuffer, OffsetBuffer},
     compute::{CastOptions, cast_with_options},
     datatypes::{
-        ArrowPrimitiveType, DataType, Field, Float32Type, Float64Type, Int64Type, SchemaRef, UInt32Type,
-        UInt64Type,
+        ArrowPrimitiveType, DataType, Field, Float32Type, Float64Type, SchemaRef, UInt32Type, UInt64Type,
     },
 };
 use parquet::{
@@ -71,31 +69,79 @@ impl Diagnostic for DataError {
     }
 
     fn hint(&self) -> Option<String> {
-        match self {
-            Self::Column { .. } => Some(
+        let hint = match self {
+            Self::Column { .. } => {
                 "another version of mcprl or a custom stage wrote the file; docs/stages.md lists the columns"
-                    .into(),
-            ),
-            Self::Read { .. } | Self::Batch { .. } => Some(
+            }
+            Self::Read { .. } | Self::Batch { .. } => {
                 "the file is truncated, not Parquet, or compressed with something other than snappy or zstd"
-                    .into(),
-            ),
-            Self::Value { .. } => Some("rewards must be finite numbers".into()),
-            Self::Write { .. } => Some("check that the disk is not full and the folder is writable".into()),
-            Self::Open { .. } => None,
-        }
+            }
+            Self::Value { .. } => "rewards must be finite numbers",
+            Self::Write { .. } => "check that the disk is not full and the folder is writable",
+            Self::Open { .. } => return None,
+        };
+        Some(hint.into())
     }
 }
 
-/// A Rust type that can be a column.
+/// A type of single values.
+pub trait Item: Sized {
+    fn data_type() -> DataType;
+    fn array(values: &[Option<&Self>]) -> ArrayRef;
+    /// The value of every row of an array whose type has been checked; any value for a null.
+    fn values(array: &dyn Array) -> Vec<Self>;
+}
+
+macro_rules! items {
+    ($($rust:ty => $arrow:ty),*) => {$(
+        impl Item for $rust {
+            fn data_type() -> DataType {
+                <$arrow>::DATA_TYPE
+            }
+            fn array(values: &[Option<&Self>]) -> ArrayRef {
+                Arc::new(values.iter().map(|value| value.copied()).collect::<PrimitiveArray<$arrow>>())
+            }
+            fn values(array: &dyn Array) -> Vec<Self> {
+                array.as_primitive::<$arrow>().values().to_vec()
+            }
+        }
+    )*};
+}
+
+items!(u32 => UInt32Type, u64 => UInt64Type, f32 => Float32Type, f64 => Float64Type);
+
+impl Item for bool {
+    fn data_type() -> DataType {
+        DataType::Boolean
+    }
+    fn array(values: &[Option<&Self>]) -> ArrayRef {
+        Arc::new(values.iter().map(|value| value.copied()).collect::<BooleanArray>())
+    }
+    fn values(array: &dyn Array) -> Vec<Self> {
+        array.as_boolean().values().iter().collect()
+    }
+}
+
+impl Item for String {
+    fn data_type() -> DataType {
+        DataType::Utf8
+    }
+    fn array(values: &[Option<&Self>]) -> ArrayRef {
+        Arc::new(values.iter().copied().collect::<StringArray>())
+    }
+    fn values(array: &dyn Array) -> Vec<Self> {
+        let texts = array.as_string::<i32>();
+        (0..texts.len()).map(|row| texts.value(row).to_owned()).collect()
+    }
+}
+
+/// A Rust type that can be a column: an item, an optional one, or a list.
 pub trait Column: Sized {
     fn data_type() -> DataType;
     fn nullable() -> bool {
         false
     }
-    fn build<'a>(values: impl Iterator<Item = &'a Self>) -> ArrayRef
-    where
-        Self: 'a;
+    fn build(values: &[&Self]) -> ArrayRef;
     /// All values of an array whose type has been checked.
     fn values(array: &dyn Array) -> Vec<Self>;
     /// The value of every row if a file lacks the column; `None` if the column is required.
@@ -106,171 +152,47 @@ pub trait Column: Sized {
     const OMITTED_IF_NULL: bool = false;
 }
 
-macro_rules! primitive_column {
-    ($($rust:ty => $arrow:ty),*) => {$(
-        impl Column for $rust {
-            fn data_type() -> DataType {
-                <$arrow>::DATA_TYPE
-            }
-            fn build<'a>(values: impl Iterator<Item = &'a Self>) -> ArrayRef {
-                let mut builder = PrimitiveBuilder::<$arrow>::new();
-                values.for_each(|value| builder.append_value(*value));
-                Arc::new(builder.finish())
-            }
-            fn values(array: &dyn Array) -> Vec<Self> {
-                array.as_primitive::<$arrow>().values().to_vec()
-            }
-        }
-
-        impl Column for Option<$rust> {
-            fn data_type() -> DataType {
-                <$arrow>::DATA_TYPE
-            }
-            fn nullable() -> bool {
-                true
-            }
-            fn build<'a>(values: impl Iterator<Item = &'a Self>) -> ArrayRef {
-                let mut builder = PrimitiveBuilder::<$arrow>::new();
-                values.for_each(|value| builder.append_option(*value));
-                Arc::new(builder.finish())
-            }
-            fn values(array: &dyn Array) -> Vec<Self> {
-                array.as_primitive::<$arrow>().iter().collect()
-            }
-        }
-
-        impl Column for Vec<$rust> {
-            fn data_type() -> DataType {
-                list_of(<$arrow>::DATA_TYPE)
-            }
-            fn build<'a>(values: impl Iterator<Item = &'a Self>) -> ArrayRef {
-                let mut builder = ListBuilder::new(PrimitiveBuilder::<$arrow>::new())
-                    .with_field(item_field(<$arrow>::DATA_TYPE));
-                for items in values {
-                    builder.values().append_slice(items);
-                    builder.append(true);
-                }
-                Arc::new(builder.finish())
-            }
-            fn values(array: &dyn Array) -> Vec<Self> {
-                let list = array.as_list::<i32>();
-                (0..list.len())
-                    .map(|row| list.value(row).as_primitive::<$arrow>().values().to_vec())
-                    .collect()
-            }
-        }
-    )*};
-}
-
-primitive_column!(u32 => UInt32Type, u64 => UInt64Type, i64 => Int64Type, f32 => Float32Type, f64 => Float64Type);
-
-fn item_field(item: DataType) -> Arc<Field> {
-    Arc::new(Field::new("item", item, false))
-}
-
-fn list_of(item: DataType) -> DataType {
-    DataType::List(item_field(item))
-}
-
-impl Column for bool {
+impl<T: Item> Column for T {
     fn data_type() -> DataType {
-        DataType::Boolean
+        T::data_type()
     }
-    fn build<'a>(values: impl Iterator<Item = &'a Self>) -> ArrayRef {
-        let mut builder = BooleanBuilder::new();
-        values.for_each(|value| builder.append_value(*value));
-        Arc::new(builder.finish())
+    fn build(values: &[&Self]) -> ArrayRef {
+        T::array(&values.iter().copied().map(Some).collect::<Vec<_>>())
     }
     fn values(array: &dyn Array) -> Vec<Self> {
-        array.as_boolean().values().iter().collect()
+        T::values(array)
     }
 }
 
-impl Column for Option<bool> {
+impl<T: Item> Column for Option<T> {
     fn data_type() -> DataType {
-        DataType::Boolean
+        T::data_type()
     }
     fn nullable() -> bool {
         true
     }
-    fn build<'a>(values: impl Iterator<Item = &'a Self>) -> ArrayRef {
-        let mut builder = BooleanBuilder::new();
-        values.for_each(|value| builder.append_option(*value));
-        Arc::new(builder.finish())
+    fn build(values: &[&Self]) -> ArrayRef {
+        T::array(&values.iter().map(|value| value.as_ref()).collect::<Vec<_>>())
     }
     fn values(array: &dyn Array) -> Vec<Self> {
-        array.as_boolean().iter().collect()
+        let values = T::values(array).into_iter().enumerate();
+        values.map(|(row, value)| array.is_valid(row).then_some(value)).collect()
     }
     fn default_if_missing() -> Option<Self> {
         Some(None)
     }
 }
 
-impl Column for Vec<bool> {
+impl<T: Item> Column for Vec<T> {
     fn data_type() -> DataType {
-        list_of(DataType::Boolean)
+        list_of(T::data_type())
     }
-    fn build<'a>(values: impl Iterator<Item = &'a Self>) -> ArrayRef {
-        let mut builder = ListBuilder::new(BooleanBuilder::new()).with_field(item_field(DataType::Boolean));
-        for items in values {
-            builder.values().append_slice(items);
-            builder.append(true);
-        }
-        Arc::new(builder.finish())
+    fn build(values: &[&Self]) -> ArrayRef {
+        lists(&values.iter().map(|items| Some(items.as_slice())).collect::<Vec<_>>())
     }
     fn values(array: &dyn Array) -> Vec<Self> {
         let list = array.as_list::<i32>();
-        (0..list.len()).map(|row| list.value(row).as_boolean().values().iter().collect()).collect()
-    }
-}
-
-impl Column for String {
-    fn data_type() -> DataType {
-        DataType::Utf8
-    }
-    fn build<'a>(values: impl Iterator<Item = &'a Self>) -> ArrayRef {
-        let mut builder = StringBuilder::new();
-        values.for_each(|value| builder.append_value(value));
-        Arc::new(builder.finish())
-    }
-    fn values(array: &dyn Array) -> Vec<Self> {
-        let texts = array.as_string::<i32>();
-        (0..texts.len()).map(|row| texts.value(row).to_owned()).collect()
-    }
-}
-
-impl Column for Option<String> {
-    fn data_type() -> DataType {
-        DataType::Utf8
-    }
-    fn nullable() -> bool {
-        true
-    }
-    fn build<'a>(values: impl Iterator<Item = &'a Self>) -> ArrayRef {
-        let mut builder = StringBuilder::new();
-        values.for_each(|value| builder.append_option(value.as_deref()));
-        Arc::new(builder.finish())
-    }
-    fn values(array: &dyn Array) -> Vec<Self> {
-        array.as_string::<i32>().iter().map(|text| text.map(str::to_owned)).collect()
-    }
-}
-
-impl Column for Vec<String> {
-    fn data_type() -> DataType {
-        list_of(DataType::Utf8)
-    }
-    fn build<'a>(values: impl Iterator<Item = &'a Self>) -> ArrayRef {
-        let mut builder = ListBuilder::new(StringBuilder::new()).with_field(item_field(DataType::Utf8));
-        for items in values {
-            items.iter().for_each(|item| builder.values().append_value(item));
-            builder.append(true);
-        }
-        Arc::new(builder.finish())
-    }
-    fn values(array: &dyn Array) -> Vec<Self> {
-        let list = array.as_list::<i32>();
-        (0..list.len()).map(|row| String::values(&list.value(row))).collect()
+        (0..list.len()).map(|row| T::values(&list.value(row))).collect()
     }
 }
 
@@ -282,24 +204,33 @@ impl Column for Option<Vec<u32>> {
     fn nullable() -> bool {
         true
     }
-    fn build<'a>(values: impl Iterator<Item = &'a Self>) -> ArrayRef {
-        let numbers = PrimitiveBuilder::<UInt32Type>::new();
-        let mut builder = ListBuilder::new(numbers).with_field(item_field(DataType::UInt32));
-        for items in values {
-            builder.values().append_slice(items.as_deref().unwrap_or_default());
-            builder.append(items.is_some());
-        }
-        Arc::new(builder.finish())
+    fn build(values: &[&Self]) -> ArrayRef {
+        lists(&values.iter().map(|items| items.as_deref()).collect::<Vec<_>>())
     }
     fn values(array: &dyn Array) -> Vec<Self> {
-        let list = array.as_list::<i32>();
-        let row = |row| list.is_valid(row).then(|| u32::values(&list.value(row)));
-        (0..list.len()).map(row).collect()
+        let lists = Vec::<u32>::values(array).into_iter().enumerate();
+        lists.map(|(row, list)| array.is_valid(row).then_some(list)).collect()
     }
     fn default_if_missing() -> Option<Self> {
         Some(None)
     }
     const OMITTED_IF_NULL: bool = true;
+}
+
+fn lists<T: Item>(rows: &[Option<&[T]>]) -> ArrayRef {
+    let offsets = OffsetBuffer::from_lengths(rows.iter().map(|row| row.map_or(0, <[T]>::len)));
+    let items = T::array(&rows.iter().copied().flatten().flatten().map(Some).collect::<Vec<_>>());
+    let nulls = rows.iter().map(Option::is_some).collect::<NullBuffer>();
+    let nulls = Some(nulls).filter(|nulls| nulls.null_count() > 0);
+    Arc::new(ListArray::new(item_field(T::data_type()), offsets, items, nulls))
+}
+
+fn item_field(item: DataType) -> Arc<Field> {
+    Arc::new(Field::new("item", item, false))
+}
+
+fn list_of(item: DataType) -> DataType {
+    DataType::List(item_field(item))
 }
 
 /// A kind of row. Declare it with the `table!` macro.
@@ -348,7 +279,7 @@ macro_rules! table {
 
             fn to_batch(rows: &[Self]) -> arrow::array::RecordBatch {
                 use $crate::data::Column;
-                let columns = vec![$( <$type as Column>::build(rows.iter().map(|row| &row.$field)), )+];
+                let columns = vec![$( <$type as Column>::build(&rows.iter().map(|row| &row.$field).collect::<Vec<_>>()), )+];
                 let batch = arrow::array::RecordBatch::try_new(Self::schema(), columns)
                     .expect("columns are built from the schema they are checked against");
                 $crate::data::table::without_nulls(batch, &[$( <$type as Column>::OMITTED_IF_NULL, )+])
@@ -375,7 +306,7 @@ pub(super) fn without_nulls(batch: RecordBatch, is_omitted: &[bool]) -> RecordBa
     let is_null = |index: usize| batch.column(index).null_count() == batch.num_rows();
     let kept: Vec<usize> =
         (0..batch.num_columns()).filter(|index| !is_omitted[*index] || !is_null(*index)).collect();
-    batch.project(&kept).expect("what is kept is among the columns")
+    batch.project(&kept).expect("the indices are within the columns")
 }
 
 /// Whether values of one type can be cast to another without a change of meaning: numbers of other widths, texts and

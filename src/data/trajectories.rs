@@ -139,7 +139,7 @@ impl Trajectory {
     }
 
     /// Whether `sampled`, `logprobs` and `row_starts` are consistent with `tokens`.
-    pub fn is_sound(&self) -> bool {
+    pub fn is_consistent(&self) -> bool {
         let tokens = self.tokens.len();
         let starts = self.row_starts.as_deref().unwrap_or_default();
         let mut bounds = std::iter::once(0).chain(starts.iter().map(|start| *start as usize)).chain([tokens]);
@@ -148,7 +148,7 @@ impl Trajectory {
         ascend && self.sampled.len() == tokens && self.logprobs.len() == tokens
     }
 
-    /// The rows of a sound trajectory. There is one row unless the template rewrites earlier turns.
+    /// The rows of a consistent trajectory. There is one row unless the template rewrites earlier turns.
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         let starts = self.row_starts.as_deref().unwrap_or_default();
         let starts = starts.iter().map(|start| *start as usize);

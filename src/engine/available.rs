@@ -14,18 +14,18 @@ use std::{
     sync::OnceLock,
 };
 
-static GIVE_BACK: OnceLock<fn()> = OnceLock::new();
+static TRIM: OnceLock<fn()> = OnceLock::new();
 
 /// Sets the function that returns the allocator's unused memory to the system when memory is short. The code
 /// that chooses the allocator sets it; the first call counts.
-pub fn set_give_back(give_back: fn()) {
-    _ = GIVE_BACK.set(give_back);
+pub fn set_allocator_trim(trim: fn()) {
+    _ = TRIM.set(trim);
 }
 
 /// Returns freed memory that the allocator retains to the system.
-pub fn give_back() {
-    if let Some(give_back) = GIVE_BACK.get() {
-        give_back();
+pub fn trim_allocator() {
+    if let Some(trim) = TRIM.get() {
+        trim();
     }
 }
 
@@ -36,21 +36,21 @@ pub fn available() -> Option<usize> {
 
 /// Like [`available`]. If the result is below `bytes`, first returns the allocator's unused memory.
 pub(super) fn available_for(bytes: usize) -> Option<usize> {
-    enough(bytes, available, give_back)
+    enough(bytes, available, trim_allocator)
 }
 
-fn enough(bytes: usize, read: impl Fn() -> Option<usize>, give_back: impl FnOnce()) -> Option<usize> {
-    let left = read()?;
-    if left >= bytes {
-        return Some(left);
+fn enough(bytes: usize, read: impl Fn() -> Option<usize>, trim: impl FnOnce()) -> Option<usize> {
+    let available = read()?;
+    if available >= bytes {
+        return Some(available);
     }
-    give_back();
+    trim();
     read()
 }
 
 /// Like [`available`], for a system whose files are below this folder.
 fn available_in(root: &Path) -> Option<usize> {
-    let groups = groups(root).into_iter().filter_map(|group| group.left());
+    let groups = groups(root).into_iter().filter_map(|group| group.available());
     Some(groups.fold(free_in(root)?, usize::min))
 }
 
@@ -70,7 +70,7 @@ struct Group {
 
 impl Group {
     /// Bytes its processes may still allocate; none if it sets no limit.
-    fn left(&self) -> Option<usize> {
+    fn available(&self) -> Option<usize> {
         let number = |name: &str| read_to_string(self.folder.join(name)).ok()?.trim().parse::<usize>().ok();
         let (limit, used) = match self.unified {
             // Beyond `high` no process is killed, but all are throttled until usage shrinks.
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn without_groups_it_is_what_the_system_has_free() {
+    fn without_control_groups_the_free_memory_of_the_system_is_available() {
         check(&[], 1000);
         check(&[("proc/self/cgroup", "0::/\n"), ("proc/self/mountinfo", UNIFIED)], 1000);
         assert_eq!(available_in(Path::new("/nowhere")), None);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_a_container_has_read_do_not_count_as_taken() {
+    fn the_page_cache_of_a_container_counts_as_available() {
         let of = |max, stat| {
             [
                 ("proc/self/cgroup", "0::/\n"),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_narrowest_of_the_groups_above_counts() {
+    fn the_smallest_limit_of_all_ancestors_applies() {
         let unit = "sys/fs/cgroup/user.slice/run.scope/";
         let files = |name: &str| format!("{unit}{name}");
         let (max, current, high) = (files("memory.max"), files("memory.current"), files("memory.high"));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_version_1_count_too_wherever_they_are_mounted() {
+    fn limits_of_cgroup_version_1_apply_wherever_they_are_mounted() {
         let limits = |at: &str| {
             ["limit_in_bytes 600", "usage_in_bytes 450", "stat total_inactive_file 100\ninactive_file 7"].map(
                 |file| {
@@ -243,15 +243,15 @@ mod tests {
     }
 
     #[test]
-    fn what_the_allocator_holds_is_given_back_before_memory_counts_as_short() {
-        let (left, given) = (Cell::new(Some(100)), Cell::new(0));
-        let give_back = || {
-            given.set(given.get() + 1);
-            left.set(Some(400));
+    fn the_allocator_is_trimmed_only_if_memory_is_short() {
+        let (available, trims) = (Cell::new(Some(100)), Cell::new(0));
+        let trim = || {
+            trims.set(trims.get() + 1);
+            available.set(Some(400));
         };
-        assert_eq!((enough(100, || left.get(), give_back), given.get()), (Some(100), 0));
-        assert_eq!((enough(300, || left.get(), give_back), given.get()), (Some(400), 1));
-        left.set(None);
-        assert_eq!((enough(300, || left.get(), give_back), given.get()), (None, 1));
+        assert_eq!((enough(100, || available.get(), trim), trims.get()), (Some(100), 0));
+        assert_eq!((enough(300, || available.get(), trim), trims.get()), (Some(400), 1));
+        available.set(None);
+        assert_eq!((enough(300, || available.get(), trim), trims.get()), (None, 1));
     }
 }

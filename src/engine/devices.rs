@@ -25,24 +25,18 @@ pub struct DeviceSet {
     pub first: DeviceSlot,
     pub others: Vec<DeviceSlot>,
     /// Caches models on these devices, and evicts them for work that needs the memory.
-    pub bases: Option<Arc<ModelCache>>,
-}
-
-impl From<DeviceSlot> for DeviceSet {
-    fn from(first: DeviceSlot) -> Self {
-        Self { first, others: Vec::new(), bases: None }
-    }
+    pub model_cache: Option<Arc<ModelCache>>,
 }
 
 impl DeviceSet {
     /// This many CPU devices. The threads are divided among them; each has at least one.
     pub fn cpu(devices: usize, threads: usize) -> Self {
-        let place = |index: usize| {
+        let slot = |index: usize| {
             let extra = usize::from(index < threads % devices.max(1));
             let threads = (threads / devices.max(1) + extra).max(1);
             DeviceSlot { device: Device::Cpu, threads, base: None }
         };
-        Self { first: place(0), others: (1..devices).map(place).collect(), bases: None }
+        Self { first: slot(0), others: (1..devices).map(slot).collect(), model_cache: None }
     }
 
     pub fn count(&self) -> usize {
@@ -51,7 +45,7 @@ impl DeviceSet {
 
     /// Threads of all devices.
     pub fn threads(&self) -> usize {
-        self.first.threads + self.others.iter().map(|place| place.threads).sum::<usize>()
+        self.first.threads + self.others.iter().map(|slot| slot.threads).sum::<usize>()
     }
 }
 
@@ -67,7 +61,7 @@ impl EngineSpec {
         self.threads.unwrap_or_else(cores).max(1)
     }
 
-    /// The same, on these of its devices. `cpu` devices bring their share of the threads.
+    /// The same, on some of its devices. `cpu` devices keep their share of the threads.
     pub fn on(&self, devices: &[String]) -> Self {
         let threads = match devices.len() < self.devices.len() {
             true => Some((self.all_threads() * devices.len() / self.devices.len()).max(1)),
@@ -79,7 +73,7 @@ impl EngineSpec {
     /// Checks that this build supports the devices, as far as possible without opening one.
     ///
     /// # Errors
-    /// Like [`EngineSpec::places`], except for a missing device.
+    /// Like [`EngineSpec::open_devices`], except for a missing device.
     pub fn check_devices(&self) -> Result<(), EngineError> {
         self.cuda().map(drop)
     }
@@ -92,7 +86,7 @@ impl EngineSpec {
         if !cfg!(feature = "cuda") {
             return Err(EngineError::Device { device: device.clone() });
         }
-        let mut places = Vec::with_capacity(self.devices.len());
+        let mut devices = Vec::with_capacity(self.devices.len());
         for (at, device) in self.devices.iter().enumerate() {
             if device == CPU || self.devices[..at].contains(device) {
                 return Err(EngineError::Devices { devices: self.devices.join(", ") });
@@ -103,9 +97,9 @@ impl EngineSpec {
             if self.dtype == Some(Format::Nf4) {
                 return Err(EngineError::Format { device: device.clone() });
             }
-            places.push((device, index));
+            devices.push((device, index));
         }
-        Ok(places)
+        Ok(devices)
     }
 
     /// Opens the devices, after checking that this build supports them.
@@ -113,28 +107,28 @@ impl EngineSpec {
     /// # Errors
     /// Fails if this build has no CUDA, a device is missing, the devices are of several kinds, one is listed
     /// twice, or one would store 4-bit weights.
-    pub fn places(&self) -> Result<DeviceSet, EngineError> {
-        self.places_by(&mut open)
+    pub fn open_devices(&self) -> Result<DeviceSet, EngineError> {
+        self.open_devices_with(&mut open)
     }
 
     /// The same, with CUDA devices from `open`.
-    pub(super) fn places_by(
+    pub(super) fn open_devices_with(
         &self,
         open: &mut dyn FnMut(usize) -> candle_core::Result<Device>,
     ) -> Result<DeviceSet, EngineError> {
         let threads = self.all_threads();
-        let places = self.cuda()?;
-        if places.is_empty() {
+        let devices = self.cuda()?;
+        if devices.is_empty() {
             return Ok(DeviceSet::cpu(self.devices.len().max(1), threads));
         }
-        let place = |(device, index): (&String, usize)| {
+        let slot = |(device, index): (&String, usize)| {
             let device = open(index)
                 .map_err(|source| EngineError::Absent { device: device.clone(), source: Box::new(source) })?;
             Ok(DeviceSlot { device, threads: 1, base: None })
         };
-        let mut places = places.into_iter().map(place).collect::<Result<Vec<_>, EngineError>>()?;
-        let first = places.remove(0);
-        Ok(DeviceSet { first: DeviceSlot { threads, ..first }, others: places, bases: None })
+        let mut slots = devices.into_iter().map(slot).collect::<Result<Vec<_>, EngineError>>()?;
+        let first = DeviceSlot { threads, ..slots.remove(0) };
+        Ok(DeviceSet { first, others: slots, model_cache: None })
     }
 }
 
@@ -149,19 +143,19 @@ mod tests {
     }
 
     fn threads(spec: &EngineSpec) -> Vec<usize> {
-        let places = spec.places().unwrap();
-        std::iter::once(&places.first).chain(&places.others).map(|place| place.threads).collect()
+        let devices = spec.open_devices().unwrap();
+        std::iter::once(&devices.first).chain(&devices.others).map(|slot| slot.threads).collect()
     }
 
     #[test]
-    fn cpu_devices_divide_the_threads_and_each_has_one() {
+    fn cpu_devices_divide_the_threads_and_each_has_at_least_one() {
         assert_eq!(threads(&spec(&["cpu"], 5)), [5]);
         assert_eq!(threads(&spec(&["cpu"; 2], 5)), [3, 2]);
         assert_eq!(threads(&spec(&["cpu"; 3], 2)), [1, 1, 1]);
     }
 
     #[test]
-    fn a_stage_on_some_of_the_devices_has_their_part_of_the_threads() {
+    fn a_stage_on_some_of_the_devices_gets_their_share_of_the_threads() {
         let all = spec(&["cpu"; 3], 6);
         assert_eq!(threads(&all.on(&["cpu".into(), "cpu".into()])), [2, 2]);
         assert_eq!(threads(&all.on(&["cpu".into()])), [2]);
@@ -169,15 +163,15 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_this_build_cannot_compute_on_is_refused_with_the_way_out() {
+    fn an_unsupported_device_is_refused_with_a_hint() {
         if cfg!(feature = "cuda") {
             for several in [["cuda:0", "cuda:0"], ["cuda:0", "cpu"], ["cpu", "cuda:0"]] {
-                assert_eq!(spec(&several, 2).places().unwrap_err().code(), "engine::devices");
+                assert_eq!(spec(&several, 2).open_devices().unwrap_err().code(), "engine::devices");
             }
-            let refused = EngineSpec { dtype: Some(Format::Nf4), ..spec(&["cuda:0"], 2) }.places();
+            let refused = EngineSpec { dtype: Some(Format::Nf4), ..spec(&["cuda:0"], 2) }.open_devices();
             assert_eq!(refused.unwrap_err().code(), "engine::format");
         } else {
-            let refused = spec(&["cuda:0"], 2).places().unwrap_err();
+            let refused = spec(&["cuda:0"], 2).open_devices().unwrap_err();
             assert_eq!(refused.to_string(), "device `cuda:0` is not available in this build");
             assert!(refused.hint().unwrap().contains("--features cuda"));
         }

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_off_by_a_small_part_of_its_blocks_largest() {
+    fn the_error_of_a_value_is_a_small_part_of_the_largest_in_its_block() {
         let values: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.77).sin() * 10f32.powi(i / 250 - 2)).collect();
         for (sign, bound) in [(Signedness::Signed, 0.0071), (Signedness::Unsigned, 0.0036)] {
             let values: Vec<f32> =
@@ -145,13 +145,9 @@ mod tests {
     }
 
     #[test]
-    fn zeros_the_largest_and_what_was_coded_before_are_exact() {
+    fn zeros_largest_values_and_coded_values_are_exact() {
         let values: Vec<f32> = (0..300).map(|i| if i % 3 == 0 { 0.0 } else { -2.5 }).collect();
-        assert_eq!(
-            coded(&values, Signedness::Unsigned)[..3],
-            [0.0; 3],
-            "what cannot be coded is the nearest that can"
-        );
+        assert_eq!(coded(&values, Signedness::Unsigned)[..3], [0.0; 3], "a negative value becomes 0");
         let back = coded(&[0.0, 7.5, 0.0, 0.3], Signedness::Signed);
         assert_eq!(back[..3], [0.0, 7.5, 0.0]);
         assert_eq!(coded(&back, Signedness::Signed), back);

@@ -14,23 +14,23 @@ pub enum EngineError {
     },
     #[error("the engine computes on `cpu` devices or on different CUDA devices, not on {devices}")]
     Devices { devices: String },
-    #[error("weights of 4 bits are held on the CPU alone, not on `{device}`")]
+    #[error("4-bit weights are supported on the CPU only, not on `{device}`")]
     Format { device: String },
-    #[error("a prompt is empty: there is nothing to continue")]
+    #[error("a prompt has no tokens")]
     EmptyPrompt,
-    #[error("the conversation already holds {tokens} tokens, the model's context is {context}")]
+    #[error("the conversation has {tokens} tokens, the model's context is {context}")]
     Context { tokens: usize, context: usize },
     #[error(
-        "a conversation of {tokens} tokens needs {:.3} MiB for its keys and values, a worker may hold {:.3} MiB",
+        "a conversation of {tokens} tokens needs {:.3} MiB for its keys and values, the limit per worker is {:.3} MiB",
         mib(*needs),
         mib(*bound)
     )]
     Cache { tokens: usize, needs: usize, bound: usize },
-    #[error("{what} needs {} MiB of memory, {} MiB are left", needs >> 20, available >> 20)]
+    #[error("{what} needs {} MiB of memory, {} MiB are available", needs >> 20, available >> 20)]
     Memory { what: &'static str, needs: usize, available: usize, change: String },
     #[error("the training step diverged: {what} is not a finite number")]
     Diverged { what: &'static str },
-    #[error("the model computes logits that are not finite numbers")]
+    #[error("the model's logits are not finite numbers")]
     Logits,
     #[error("an engine worker stopped: {reason}")]
     Worker { reason: String },
@@ -65,26 +65,24 @@ impl Diagnostic for EngineError {
     }
 
     fn hint(&self) -> Option<String> {
-        match self {
-            Self::Model(error) => error.hint(),
-            Self::Device { .. } => {
-                Some("set devices = [\"cpu\"] under [engine], or build with `--features cuda`".into())
+        let hint = match self {
+            Self::Model(error) => return error.hint(),
+            Self::Memory { change, .. } => return Some(change.clone()),
+            Self::Device { .. } => "set devices = [\"cpu\"] under [engine], or build with `--features cuda`",
+            Self::Absent { .. } => "`nvidia-smi` lists the devices and the driver's version",
+            Self::Devices { .. } => "name each CUDA device once under [engine], without `cpu`",
+            Self::Format { .. } => "set dtype = \"bf16\" under [engine]",
+            Self::Context { .. } => "lower max_turns, max_tokens or result_tokens of the stage",
+            Self::Cache { .. } => {
+                "raise kv_cache_mib under [engine], which the workers share, or lower max_tokens of the stage"
             }
-            Self::Absent { .. } => Some("`nvidia-smi` lists the devices and the driver's version".into()),
-            Self::Devices { .. } => {
-                Some("name each CUDA device once under [engine], and `cpu` not beside them".into())
+            Self::Diverged { .. } => "lower learning_rate, or max_gradient_norm",
+            Self::Logits => {
+                "if it was trained here, lower learning_rate; otherwise its files may be damaged, or it does not \
+                 work in this dtype"
             }
-            Self::Format { .. } => Some("set dtype = \"bf16\" under [engine]".into()),
-            Self::Context { .. } => Some("lower max_turns, max_tokens or result_tokens of the stage".into()),
-            Self::Cache { .. } => Some(
-                "raise kv_cache_mib under [engine], which the workers share, or lower max_tokens of the stage".into(),
-            ),
-            Self::Memory { change, .. } => Some(change.clone()),
-            Self::Diverged { .. } => Some("lower learning_rate, or max_gradient_norm".into()),
-            Self::Logits => Some(
-                "if it was trained here, lower learning_rate; if not, its files may be damaged, or not made for this dtype".into(),
-            ),
-            _ => None,
-        }
+            Self::EmptyPrompt | Self::Worker { .. } => return None,
+        };
+        Some(hint.into())
     }
 }

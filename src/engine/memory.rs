@@ -4,25 +4,26 @@
 //! activations and logits, and a constant for the rest of the process. `mcprl bench` prints it next to the
 //! measured value, and `mcprl plan` prints it before anything is loaded.
 
-use std::path::Path;
-
 use candle_core::Device;
 use serde::Serialize;
 
 use super::{
     DeviceSet, EngineError, EngineSpec, ModelCache, Recompute,
-    available::{available_for, give_back},
-    recompute::kept_bytes_of,
+    available::available_for,
+    size::{
+        FLOAT, STEP_ROWS, activation_bytes, all_weights, feed_forward_row, layer_row, logit_rows,
+        model_bytes, weight_bytes,
+    },
     threads::Split,
-    trainer::logit_rows,
-    worker::STEP_ROWS,
 };
-use crate::model::{AdapterSize, Decoder, Experts, ModelConfig, kernels::Format, ops::KvFormat};
-
-const FLOAT: usize = size_of::<f32>();
+use crate::model::{
+    AdapterSize, ModelConfig,
+    kernels::{Format, PANEL},
+    ops::KvFormat,
+};
 
 /// Code, buffers, threads and memory that the allocator retains, as measured on small decoders.
-const BESIDE: usize = 40 << 20;
+const PROCESS_BYTES: usize = 40 << 20;
 
 /// Bytes at the peak, by purpose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -37,7 +38,7 @@ pub struct Footprint {
     pub activations: usize,
     pub logits: usize,
     /// The rest of the process.
-    pub beside: usize,
+    pub process: usize,
 }
 
 /// The size of a sampling workload.
@@ -82,29 +83,28 @@ pub struct TrainingLoad {
 
 impl Footprint {
     pub fn total(&self) -> usize {
-        self.weights + self.trained + self.cache + self.activations + self.logits + self.beside
+        self.weights + self.trained + self.cache + self.activations + self.logits + self.process
     }
 
     /// Estimates sampling with a policy whose base is in this format.
     pub fn sampling(config: &ModelConfig, format: Format, load: &SamplingLoad) -> Self {
         let AdapterSize { values, packed, ranks } = load.adapter.unwrap_or_default();
-        let Split { workers, threads } = Split::of(held(config, format), load.threads, load.devices);
+        let Split { workers, threads } = Split::of(weight_bytes(config, format), load.threads, load.devices);
         // A segment's room for growth; see `kernels::KeyValues`.
-        let tokens = load.tokens + load.sequences * crate::model::kernels::PANEL;
-        let holding = KvFormat { heads: config.heads, format, by_kernels: true };
-        let cache = config.layers * holding.bytes_for(tokens);
+        let tokens = load.tokens + load.sequences * PANEL;
+        let cache = key_value_bytes(config, format, tokens);
         // Prompts fill a step. Without prompts, a step has one row per conversation.
         let rows = (load.tokens / workers).clamp(1, STEP_ROWS);
-        let asking = load.sequences.div_ceil(workers).min(rows).min(logit_rows(config));
+        let sampled = load.sequences.div_ceil(workers).min(rows).min(logit_rows(config));
         Self {
-            weights: weights(config, format),
+            weights: model_bytes(config, format),
             trained: load.devices.saturating_mul(values.saturating_add(packed)).saturating_mul(FLOAT),
             cache: load.bound.map_or(cache, |bound| cache.min(bound)),
             activations: workers
                 * (rows * layer_row(config, ranks) + scores(config, load.longest, threads))
                 * FLOAT,
-            logits: workers * asking * config.vocabulary * FLOAT,
-            beside: BESIDE,
+            logits: workers * sampled * config.vocabulary * FLOAT,
+            process: PROCESS_BYTES,
         }
     }
 
@@ -113,24 +113,26 @@ impl Footprint {
         let heads = config.heads;
         let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
         let ranks = load.adapter.map_or(0, |size| size.ranks);
-        let (kept, inputs) = (layer_row(config, ranks), config.hidden);
-        let attention = kept - feed_row(config);
+        let layer = layer_row(config, ranks);
+        let attention = layer - feed_forward_row(config);
         // During a layer's backward: the gradients of the feed-forward, of attention and of the layer's
         // input, and the keys and values in the layouts of both products. In bf16 these layouts take half the
         // bytes.
         let keys = if format.is_multiplied_in_bf16() { 4 * kv } else { 6 * kv };
-        let backward = 2 * config.hidden + feed_backward(config).max(3 * query + keys);
+        let backward = 2 * config.hidden + feed_forward_backward_row(config).max(3 * query + keys);
         let per_row = match load.recompute {
-            true => config.layers * inputs + kept.max(attention + 2 * config.hidden + 3 * query + keys),
+            true => {
+                config.layers * config.hidden + layer.max(attention + 2 * config.hidden + 3 * query + keys)
+            }
             false => config.layers * layer_row(config, 0) + ranks + backward,
         };
         let scores = 2 * scores(config, load.longest, load.threads);
-        let AdapterSize { values, packed, .. } = load.adapter.unwrap_or_else(|| whole(config));
+        let AdapterSize { values, packed, .. } = load.adapter.unwrap_or_else(|| all_weights(config));
         // One block of logits and the gradients of their rows.
         let block = logit_rows(config) * config.vocabulary * FLOAT;
         Self {
             weights: match load.adapter {
-                Some(_) => weights(config, format),
+                Some(_) => model_bytes(config, format),
                 None => 0,
             },
             // Gradients: the sum and one set per worker.
@@ -141,22 +143,22 @@ impl Footprint {
             activations: load.workers * (load.rows * per_row + scores) * FLOAT,
             logits: load.workers * 2 * block,
             cache: 0,
-            beside: BESIDE,
+            process: PROCESS_BYTES,
         }
     }
 
-    /// Checks that this fits the available memory, after unused models are evicted.
+    /// Checks that this fits the available memory, after unused models are evicted from the cache.
     ///
     /// # Errors
     /// Fails if it does not fit, with `change`: what would make it fit.
     pub fn fits(
         &self,
-        bases: Option<&ModelCache>,
+        model_cache: Option<&ModelCache>,
         what: &'static str,
         change: impl FnOnce() -> String,
     ) -> Result<(), EngineError> {
-        let available = match bases {
-            Some(bases) => Some(bases.room(self.total())),
+        let available = match model_cache {
+            Some(cache) => Some(cache.make_room_on_cpu(self.total())),
             None => available_for(self.total()),
         };
         match available {
@@ -172,23 +174,27 @@ impl Footprint {
 /// weights, which are already loaded.
 pub(super) fn check_sampling(
     config: &ModelConfig,
-    places: &DeviceSet,
+    devices: &DeviceSet,
     bound: Option<usize>,
 ) -> Result<(), EngineError> {
-    let threads = places.threads();
-    let (longest, tokens) = (config.context, STEP_ROWS);
-    let devices = places.count();
-    let load =
-        SamplingLoad { sequences: STEP_ROWS, longest, tokens, bound: None, threads, devices, adapter: None };
+    let load = SamplingLoad {
+        sequences: STEP_ROWS,
+        longest: config.context,
+        tokens: STEP_ROWS,
+        bound: None,
+        threads: devices.threads(),
+        devices: devices.count(),
+        adapter: None,
+    };
     let step = Footprint::sampling(config, Format::F32, &load);
-    let planned = Footprint { weights: 0, trained: 0, beside: 0, cache: bound.unwrap_or(0), ..step };
-    planned.fits(places.bases.as_deref(), "sampling", || match bound {
+    let planned = Footprint { weights: 0, trained: 0, process: 0, cache: bound.unwrap_or(0), ..step };
+    planned.fits(devices.model_cache.as_deref(), "sampling", || match bound {
         Some(_) => {
-            let left =
-                available_for(usize::MAX).unwrap_or_default().saturating_sub(planned.total() - planned.cache);
-            format!("set kv_cache_mib under [engine] to {} or less", (left >> 20).max(1))
+            let others = planned.total() - planned.cache;
+            let rest = available_for(usize::MAX).unwrap_or_default().saturating_sub(others);
+            format!("set kv_cache_mib under [engine] to {} or less", (rest >> 20).max(1))
         }
-        None => "take a smaller model, or a narrower dtype under [engine]".into(),
+        None => "use a smaller model, or a narrower dtype under [engine]".into(),
     })
 }
 
@@ -197,40 +203,40 @@ pub(super) fn check_sampling(
 pub fn check_trained(
     config: &ModelConfig,
     adapter: Option<AdapterSize>,
-    places: &DeviceSet,
+    devices: &DeviceSet,
     moments: usize,
 ) -> Result<(), EngineError> {
-    if !places.first.device.is_cpu() {
+    if !devices.first.device.is_cpu() {
         // A device reports its own lack of memory.
         return Ok(());
     }
-    let devices = places.count();
     let load = TrainingLoad {
         rows: 0,
         longest: 0,
         workers: 1,
         threads: 1,
-        devices,
+        devices: devices.count(),
         recompute: true,
         adapter,
         moments,
     };
     let trained = Footprint::training(config, Format::F32, &load).trained;
-    let bases = places.bases.as_deref();
-    Footprint { trained, ..Footprint::default() }.fits(bases, WHAT_IS_TRAINED, || smaller(adapter, moments))
+    Footprint { trained, ..Footprint::default() }
+        .fits(devices.model_cache.as_deref(), TRAINED, || fewer_trained(adapter, moments))
 }
 
-pub(super) const WHAT_IS_TRAINED: &str = "what is trained, with its gradients and the optimiser's moments,";
+/// What [`Footprint::trained`] is in an error.
+pub(super) const TRAINED: &str = "training (parameters, gradients and optimizer moments)";
 
-/// What would reduce the trained parameters' memory, given this many bytes of moments per parameter.
-pub(super) fn smaller(adapter: Option<AdapterSize>, moments: usize) -> String {
-    let smaller = match adapter {
+/// The hint if the trained parameters do not fit, given the bytes of moments per parameter.
+pub(super) fn fewer_trained(adapter: Option<AdapterSize>, moments: usize) -> String {
+    let change = match adapter {
         Some(_) => "set a smaller rank, or fewer targets",
-        None => "take a smaller model, or set lora = true to train an adapter of it",
+        None => "use a smaller model, or set lora = true to train an adapter",
     };
     match moments >= 8 {
-        true => format!("{smaller}; optimizer = \"adamw_8bit\" takes a quarter of the moments"),
-        false => smaller.into(),
+        true => format!("{change}; optimizer = \"adamw_8bit\" reduces the moments to a quarter"),
+        false => change.into(),
     }
 }
 
@@ -245,68 +251,20 @@ impl EngineSpec {
         let Some(mib) = self.kv_cache_mib.filter(|_| on_cpu) else { return Ok(()) };
         let format = self.dtype.unwrap_or(Format::F32);
         let threads = self.on(self.devices.get(..1).unwrap_or_default()).all_threads();
-        let bound = mib.saturating_mul(1 << 20) / Split::of(held(config, format), threads, 1).workers;
-        let holding = KvFormat { heads: config.heads, format, by_kernels: true };
-        let needs = config.layers * holding.bytes_for(tokens);
+        let bound = mib.saturating_mul(1 << 20) / Split::of(weight_bytes(config, format), threads, 1).workers;
+        let needs = key_value_bytes(config, format, tokens);
         if needs <= bound { Ok(()) } else { Err(EngineError::Cache { tokens, needs, bound }) }
     }
 }
 
-/// Loads a model to this device for use without training, in this format or in `f32`.
-///
-/// # Errors
-/// Also fails if the weights alone exceed the available memory.
-pub fn load_frozen(folder: &Path, dtype: Option<Format>, device: &Device) -> Result<Decoder, EngineError> {
-    let format = dtype.unwrap_or(Format::F32);
-    if device.is_cpu() {
-        let needs = weights(&ModelConfig::load(folder)?, format);
-        check_weights(needs, format, available_for(needs).unwrap_or(usize::MAX))?;
-    }
-    let decoder = Decoder::load_on(folder, Some(format), device)?;
-    give_back();
-    Ok(decoder)
-}
-
-/// Fails if the weights take more bytes than are available.
-pub(super) fn check_weights(needs: usize, format: Format, available: usize) -> Result<(), EngineError> {
-    if needs <= available {
-        return Ok(());
-    }
-    let change = match format {
-        Format::F32 => "set dtype = \"bf16\" under [engine] for half, or \"nf4\" for an eighth of it",
-        Format::F16 | Format::Bf16 => "set dtype = \"nf4\" under [engine] for a quarter of it",
-        Format::Nf4 => "take a smaller model",
-    };
-    Err(EngineError::Memory { what: "the model", needs, available, change: change.into() })
-}
-
-/// Values per row of one layer's forward: input, two norms, middle and output; queries and keys before and
-/// after norm and rotation, attention and values; the feed-forward; the adapters' values. `ranks` is the sum
-/// of the adapters' ranks in all layers.
-fn layer_row(config: &ModelConfig, ranks: usize) -> usize {
-    let heads = config.heads;
-    let attention = 5 * config.hidden + 3 * (heads.query + heads.kv) * heads.dim;
-    (attention + feed_row(config)).saturating_add(ranks.div_ceil(config.layers))
-}
-
-/// Values per row of one layer's feed-forward: gate, up and their product. In a mixture: those of each expert
-/// that the token uses, with that expert's copies of its input and output, and the probabilities of all
-/// experts for the token.
-pub(super) fn feed_row(config: &ModelConfig) -> usize {
-    match config.design.experts {
-        None => 3 * config.intermediate,
-        Some(Experts { count, per_token, .. }) => {
-            per_token * (3 * config.intermediate + 2 * config.hidden) + count
-        }
-    }
+/// Bytes of the keys and values of this many tokens of one segment, on the CPU.
+fn key_value_bytes(config: &ModelConfig, format: Format, tokens: usize) -> usize {
+    config.layers * KvFormat { heads: config.heads, format, by_kernels: true }.bytes_for(tokens)
 }
 
 /// Values per row for the gradients of the feed-forward, of one expert at a time.
-fn feed_backward(config: &ModelConfig) -> usize {
-    match config.design.experts {
-        None => 3 * config.intermediate,
-        Some(_) => 3 * config.intermediate + 2 * config.hidden,
-    }
+fn feed_forward_backward_row(config: &ModelConfig) -> usize {
+    3 * config.intermediate + if config.design.experts.is_some() { 2 * config.hidden } else { 0 }
 }
 
 /// Scores of the rows that all threads process at once.
@@ -323,47 +281,16 @@ pub fn training_load(
     batches: usize,
     recompute: Recompute,
 ) -> TrainingLoad {
-    let held = match load.adapter {
-        Some(_) => held(config, format),
-        // Plain weights have a packed copy.
-        None => 2 * held(config, Format::F32),
+    let weights = match load.adapter {
+        Some(_) => weight_bytes(config, format),
+        // Trained weights have a packed copy.
+        None => 2 * weight_bytes(config, Format::F32),
     };
-    let Split { workers, threads } = Split::of(held, load.threads, load.devices);
+    let Split { workers, threads } = Split::of(weights, load.threads, load.devices);
     let workers = workers.min(batches).max(1);
     let ranks = load.adapter.map_or(0, |size| size.ranks);
-    let recompute = recompute.decide_for(kept_bytes_of(config, ranks, load.rows.saturating_mul(workers)));
+    let recompute = recompute.decide(activation_bytes(config, ranks, load.rows.saturating_mul(workers)));
     TrainingLoad { workers, threads, recompute, ..load }
-}
-
-/// Bytes of all weights, frozen in this format, and of the tables of the rotary embedding.
-pub fn weights(config: &ModelConfig, format: Format) -> usize {
-    held(config, format) + config.context * config.design.rotary.unwrap_or(config.heads.dim) * FLOAT
-}
-
-/// Bytes of the weight matrices, frozen in this format.
-pub(super) fn held(config: &ModelConfig, format: Format) -> usize {
-    let ends = format.at_the_ends();
-    let matrices = if config.tied { 1 } else { 2 };
-    let linears: usize =
-        config.linears().iter().map(|linear| format.bytes(linear.outputs, linear.inputs)).sum();
-    matrices * ends.bytes(config.vocabulary, config.hidden) + config.layers * linears
-}
-
-/// The size of all weights if they are trained.
-fn whole(config: &ModelConfig) -> AdapterSize {
-    let packed = |outputs: usize, inputs: usize| Format::F32.bytes(outputs, inputs) / FLOAT;
-    let ends = if config.tied { 1 } else { 2 };
-    let heads = if config.design.head_norms { 2 * config.heads.dim } else { 0 };
-    let (mut values, mut copies) = (2 * config.hidden + heads, 0);
-    for linear in config.linears() {
-        values += linear.outputs * linear.inputs + if linear.bias { linear.outputs } else { 0 };
-        copies += packed(linear.outputs, linear.inputs);
-    }
-    AdapterSize {
-        ranks: 0,
-        values: ends * config.vocabulary * config.hidden + config.layers * values + config.hidden,
-        packed: ends * packed(config.vocabulary, config.hidden) + config.layers * copies,
-    }
 }
 
 /// Default bound in bytes for the keys and values of sampling: half of the memory available now, with the
@@ -380,46 +307,54 @@ mod tests {
     use super::*;
     use crate::{
         error::Diagnostic,
-        model::{AdapterConfig, Design, Family, Init, Targets, kernels::Heads},
+        model::{AdapterConfig, Decoder, Design, Experts, Family, Init, Targets},
     };
 
     fn config() -> ModelConfig {
-        ModelConfig {
-            vocabulary: 100,
-            hidden: 48,
-            intermediate: 80,
-            layers: 3,
-            heads: Heads { query: 4, kv: 2, dim: 16 },
-            context: 64,
-            rope_theta: 10_000.0,
-            norm_epsilon: 1e-6,
-            tied: false,
-            design: Design::default(),
-        }
+        ModelConfig { layers: 3, tied: false, ..ModelConfig::small() }
     }
 
+    const SAMPLING: SamplingLoad = SamplingLoad {
+        sequences: 1,
+        longest: 64,
+        tokens: 1,
+        bound: None,
+        threads: 1,
+        devices: 1,
+        adapter: None,
+    };
+
     #[test]
-    fn the_weights_predicted_are_those_held() {
+    fn the_estimated_weight_bytes_are_those_in_memory() {
         for format in [Format::F32, Format::F16, Format::Bf16, Format::Nf4] {
             let mut decoder = Decoder::random(config(), Init { seed: 1, deviation: 0.1 }).unwrap();
             decoder.freeze(format).unwrap();
-            assert_eq!(held(&config(), format), decoder.bytes(), "{format:?}");
+            assert_eq!(weight_bytes(&config(), format), decoder.bytes(), "{format:?}");
         }
     }
 
-    #[test]
-    fn recomputing_and_narrow_weights_take_less() {
-        let load = |recompute| TrainingLoad {
+    fn training(adapter: AdapterSize) -> TrainingLoad {
+        TrainingLoad {
             rows: 1000,
             longest: 64,
             workers: 1,
             threads: 1,
             devices: 1,
-            recompute,
-            adapter: Some(AdapterConfig::new(8, 16.0).size(&config()).unwrap()),
+            recompute: false,
+            adapter: Some(adapter),
             moments: 8,
+        }
+    }
+
+    fn adapter() -> AdapterSize {
+        AdapterConfig::new(8, 16.0).size(&config()).unwrap()
+    }
+
+    #[test]
+    fn recomputing_and_narrow_weights_take_less() {
+        let of = |format, recompute| {
+            Footprint::training(&config(), format, &TrainingLoad { recompute, ..training(adapter()) }).total()
         };
-        let of = |format, recompute| Footprint::training(&config(), format, &load(recompute)).total();
         assert!(of(Format::F32, true) < of(Format::F32, false));
         assert!(
             of(Format::Nf4, true) < of(Format::Bf16, true) && of(Format::Bf16, true) < of(Format::F32, true)
@@ -427,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn all_weights_are_counted_as_what_is_trained() {
+    fn the_trained_values_of_a_whole_model_are_counted() {
         for family in Family::ALL {
             let experts =
                 (family == Family::Qwen3Moe).then_some(Experts { count: 4, per_token: 2, normalised: true });
@@ -436,28 +371,18 @@ mod tests {
                     ModelConfig { tied, design: Design { experts, ..Design::of(family) }, ..config() };
                 let mut decoder = Decoder::random(config.clone(), Init { seed: 1, deviation: 0.1 }).unwrap();
                 let values = decoder.trained().iter().map(|p| p.tensor().elem_count()).sum::<usize>();
-                assert_eq!(whole(&config).values, values, "{family:?}");
+                assert_eq!(all_weights(&config).values, values, "{family:?}");
             }
         }
     }
 
     #[test]
-    fn adapters_are_counted_where_the_targets_put_them() {
+    fn adapters_count_on_the_targeted_layers() {
         let experts = Some(Experts { count: 128, per_token: 8, normalised: true });
         let mixture = ModelConfig { design: Design { experts, ..Design::of(Family::Qwen3Moe) }, ..config() };
         let trained = |targets: Targets| {
             let adapter = AdapterConfig { targets, ..AdapterConfig::new(16, 32.0) }.size(&mixture).unwrap();
-            let load = TrainingLoad {
-                rows: 1,
-                longest: 1,
-                workers: 1,
-                threads: 1,
-                devices: 1,
-                recompute: false,
-                adapter: Some(adapter),
-                moments: 8,
-            };
-            Footprint::training(&mixture, Format::F32, &load).trained
+            Footprint::training(&mixture, Format::F32, &training(adapter)).trained
         };
         let named = |names: &[&str]| trained(Targets::Names(names.iter().map(|n| (*n).into()).collect()));
         let [all, queries, experts] = [trained(Targets::AllLinear), named(&["q_proj"]), named(&["up_proj"])];
@@ -465,26 +390,16 @@ mod tests {
     }
 
     #[test]
-    fn every_device_has_what_is_trained_and_its_own_work() {
-        let adapter = Some(AdapterConfig::new(8, 16.0).size(&config()).unwrap());
-        let (sequences, longest, tokens, bound) = (8, 64, 512, None);
+    fn every_device_has_its_own_trained_parameters_and_activations() {
         let sampling = |devices| {
-            let load = SamplingLoad { sequences, longest, tokens, bound, threads: 1, devices, adapter };
+            let load =
+                SamplingLoad { sequences: 8, tokens: 512, devices, adapter: Some(adapter()), ..SAMPLING };
             Footprint::sampling(&config(), Format::F32, &load)
         };
         let [one, two] = [1, 2].map(sampling);
         assert_eq!((two.trained, two.weights), (2 * one.trained, one.weights));
         assert!(two.activations > one.activations);
-        let load = |devices| TrainingLoad {
-            rows: 100,
-            longest,
-            workers: 4,
-            threads: 1,
-            devices,
-            recompute: false,
-            adapter,
-            moments: 8,
-        };
+        let load = |devices| TrainingLoad { rows: 100, workers: 4, devices, ..training(adapter()) };
         let workers =
             |devices| training_load(&config(), Format::F32, load(devices), 4, Recompute::Auto).workers;
         assert_eq!([1, 2].map(workers), [1, 2]);
@@ -493,16 +408,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_trained_is_refused_before_it_is_there() {
-        let size = AdapterConfig::new(8, 16.0).size(&config()).unwrap();
-        let room = |bytes| DeviceSet { bases: Some(ModelCache::with_left(bytes)), ..DeviceSet::cpu(1, 1) };
-        let check = |adapter, bytes| check_trained(&config(), adapter, &room(bytes), 8);
+    fn trained_parameters_that_do_not_fit_are_refused_before_they_are_allocated() {
+        let size = adapter();
+        let devices = |bytes| DeviceSet {
+            model_cache: Some(ModelCache::with_available(bytes)),
+            ..DeviceSet::cpu(1, 1)
+        };
+        let check = |adapter, bytes| check_trained(&config(), adapter, &devices(bytes), 8);
         // Values, packed copy, gradients twice, two moments.
         let whole = Decoder::random(config(), Init { seed: 1, deviation: 0.1 }).unwrap();
         let whole = 4 * whole.tensors().unwrap().iter().map(|(_, tensor)| tensor.elem_count()).sum::<usize>();
         check(None, 7 * whole).unwrap();
         let refused = check(None, 5 * whole).unwrap_err();
-        assert!(refused.to_string().starts_with("what is trained, with its gradients"), "{refused}");
+        assert!(refused.to_string().starts_with("training (parameters, gradients"), "{refused}");
         let hint = refused.hint().unwrap();
         assert!(hint.contains("lora = true") && hint.contains("adamw_8bit"), "{hint}");
         check(Some(size), 8 * 4 * size.values).unwrap();
@@ -510,10 +428,8 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_values_take_half_beside_weights_multiplied_in_bf16() {
-        let (sequences, longest, tokens) = (3, 64, 150);
-        let (threads, devices, adapter) = (1, 1, None);
-        let load = SamplingLoad { sequences, longest, tokens, bound: None, threads, devices, adapter };
+    fn keys_and_values_take_half_with_weights_multiplied_in_bf16() {
+        let load = SamplingLoad { sequences: 3, tokens: 150, ..SAMPLING };
         let cache = |format| Footprint::sampling(&config(), format, &load).cache;
         assert_eq!(cache(Format::F16), cache(Format::F32));
         assert_eq!([Format::Bf16, Format::Nf4].map(cache), [cache(Format::F32) / 2; 2]);
@@ -521,14 +437,14 @@ mod tests {
 
     #[test]
     fn a_bound_on_keys_and_values_beyond_the_memory_is_refused_with_one_that_fits() {
-        let places = DeviceSet::cpu(1, 2);
-        check_sampling(&config(), &places, Some(1 << 20)).unwrap();
-        let refused = check_sampling(&config(), &places, Some(usize::MAX / 2)).unwrap_err();
+        let devices = DeviceSet::cpu(1, 2);
+        check_sampling(&config(), &devices, Some(1 << 20)).unwrap();
+        let refused = check_sampling(&config(), &devices, Some(usize::MAX / 2)).unwrap_err();
         assert!(refused.hint().unwrap().starts_with("set kv_cache_mib under [engine] to "), "{refused}");
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_the_change_that_would_help() {
+    fn work_that_does_not_fit_is_refused_with_a_hint() {
         let huge = Footprint { weights: usize::MAX / 2, ..Footprint::default() };
         let error = huge.fits(None, "sampling", || "a smaller batch".into()).unwrap_err().to_string();
         assert!(error.starts_with("sampling needs"), "{error}");

@@ -20,7 +20,7 @@ impl Microbatch {
     pub fn new<S: AsRef<[u32]>, T: AsRef<[bool]>>(sequences: &[(S, T)]) -> (Self, Vec<Vec<usize>>) {
         let tokens: Vec<&[u32]> = sequences.iter().map(|(tokens, _)| tokens.as_ref()).collect();
         let tree = TokenTree::new(&tokens);
-        let wanted: Vec<Vec<(usize, u32)>> = sequences
+        let predicted: Vec<Vec<(usize, u32)>> = sequences
             .iter()
             .zip(&tree.paths)
             .map(|((tokens, trained), path)| {
@@ -28,11 +28,11 @@ impl Microbatch {
                 trained.map(|(at, _)| (path[at - 1], tokens.as_ref()[at])).collect()
             })
             .collect();
-        let mut targets: Vec<(usize, u32)> = wanted.iter().flatten().copied().collect();
+        let mut targets: Vec<(usize, u32)> = predicted.iter().flatten().copied().collect();
         targets.sort_unstable();
         targets.dedup();
-        let index = |target| targets.binary_search(target).expect("targets hold every wanted pair");
-        let indices = wanted.iter().map(|wanted| wanted.iter().map(index).collect()).collect();
+        let index = |target| targets.binary_search(target).expect("every predicted pair is a target");
+        let indices = predicted.iter().map(|pairs| pairs.iter().map(index).collect()).collect();
         (Self { tree, targets }, indices)
     }
 
@@ -53,7 +53,7 @@ pub fn pack<S: AsRef<[u32]>>(groups: &[Vec<S>], budget: usize) -> Vec<Vec<(usize
     let mut batch = Batch { budget, ..Batch::default() };
     for (index, group) in groups.iter().enumerate() {
         let sequences: Vec<&[u32]> = group.iter().map(AsRef::as_ref).collect();
-        if !batch.held.is_empty() && !batch.fits(&sequences) {
+        if !batch.sequences.is_empty() && !batch.fits(&sequences) {
             batches.push(batch.take());
         }
         let mut order: Vec<usize> = (0..group.len()).collect();
@@ -61,14 +61,14 @@ pub fn pack<S: AsRef<[u32]>>(groups: &[Vec<S>], budget: usize) -> Vec<Vec<(usize
             order.sort_by_key(|member| sequences[*member]);
         }
         for member in order {
-            if !batch.held.is_empty() && !batch.fits(&sequences[member..=member]) {
+            if !batch.sequences.is_empty() && !batch.fits(&sequences[member..=member]) {
                 batches.push(batch.take());
             }
             batch.add(sequences[member]);
             batch.members.push((index, member));
         }
     }
-    batches.extend((!batch.held.is_empty()).then(|| batch.take()));
+    batches.extend((!batch.sequences.is_empty()).then(|| batch.take()));
     batches
 }
 
@@ -76,7 +76,7 @@ pub fn pack<S: AsRef<[u32]>>(groups: &[Vec<S>], budget: usize) -> Vec<Vec<(usize
 #[derive(Default)]
 struct Batch<'a> {
     budget: usize,
-    held: BTreeSet<&'a [u32]>,
+    sequences: BTreeSet<&'a [u32]>,
     /// Distinct prefixes of the batch's sequences: the rows of its tree.
     tokens: usize,
     members: Vec<(usize, usize)>,
@@ -85,19 +85,19 @@ struct Batch<'a> {
 impl<'a> Batch<'a> {
     /// Rows that this sequence would add: the tokens after the longest prefix that it shares with one in the
     /// batch.
-    fn new_tokens(held: &BTreeSet<&'a [u32]>, sequence: &[u32]) -> usize {
+    fn new_tokens(sequences: &BTreeSet<&'a [u32]>, sequence: &[u32]) -> usize {
         let shared = |other: &&[u32]| other.iter().zip(sequence).take_while(|(a, b)| a == b).count();
-        let before = held.range(..=sequence).next_back().map_or(0, shared);
-        let after = held.range(sequence..).next().map_or(0, shared);
+        let before = sequences.range(..=sequence).next_back().map_or(0, shared);
+        let after = sequences.range(sequence..).next().map_or(0, shared);
         sequence.len() - before.max(after)
     }
 
     fn fits(&self, sequences: &[&'a [u32]]) -> bool {
-        let (mut held, mut tokens) = (None, self.tokens);
+        let (mut all, mut tokens) = (None, self.tokens);
         for sequence in sequences {
-            let held = held.get_or_insert_with(|| self.held.clone());
-            tokens += Self::new_tokens(held, sequence);
-            held.insert(sequence);
+            let all = all.get_or_insert_with(|| self.sequences.clone());
+            tokens += Self::new_tokens(all, sequence);
+            all.insert(sequence);
             if tokens > self.budget {
                 return false;
             }
@@ -106,12 +106,12 @@ impl<'a> Batch<'a> {
     }
 
     fn add(&mut self, sequence: &'a [u32]) {
-        self.tokens += Self::new_tokens(&self.held, sequence);
-        self.held.insert(sequence);
+        self.tokens += Self::new_tokens(&self.sequences, sequence);
+        self.sequences.insert(sequence);
     }
 
     fn take(&mut self) -> Vec<(usize, usize)> {
-        self.held.clear();
+        self.sequences.clear();
         self.tokens = 0;
         std::mem::take(&mut self.members)
     }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_stay_whole_where_they_fit_and_are_cut_between_sequences_where_not() {
+    fn only_a_group_that_does_not_fit_is_split_between_its_sequences() {
         let groups = vec![
             vec![vec![1, 2, 3, 4], vec![1, 2, 3, 5]],
             vec![vec![1, 2, 6, 7]],
@@ -134,12 +134,12 @@ mod tests {
         // similar sequences stay together.
         assert_eq!(pack(&groups, 8), [vec![(0, 0), (0, 1), (1, 0)], vec![(2, 0), (2, 1), (2, 2)]]);
         assert_eq!(pack(&groups, 7), [vec![(0, 0), (0, 1), (1, 0)], vec![(2, 0), (2, 2)], vec![(2, 1)]]);
-        assert_eq!(pack(&groups, 1).len(), 6, "a sequence over the budget stands alone");
+        assert_eq!(pack(&groups, 1).len(), 6, "a sequence over the budget has its own batch");
     }
 
     proptest! {
         #[test]
-        fn every_sequence_is_packed_once_and_no_tree_outgrows_the_budget(
+        fn every_sequence_is_packed_once_and_trees_stay_within_the_budget(
             groups in prop::collection::vec(
                 prop::collection::vec(prop::collection::vec(0u32..3, 1..9), 1..5), 0..6),
             budget in 1usize..30,

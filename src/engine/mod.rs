@@ -15,16 +15,17 @@ mod muon;
 #[cfg_attr(not(feature = "nccl"), path = "nccl_disabled.rs")]
 mod nccl;
 mod optimizer;
+mod passes;
 mod recompute;
 mod reduce;
 mod replicas;
 mod sampler;
 mod sampling;
 mod segments;
+mod size;
 mod supervised;
 mod threads;
 mod trainer;
-mod turns;
 mod worker;
 
 #[cfg(test)]
@@ -37,21 +38,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::kernels::Format;
 
-pub use available::{available, give_back, set_give_back};
+pub use available::{available, set_allocator_trim, trim_allocator};
 pub use devices::{DeviceSet, DeviceSlot};
 pub use error::EngineError;
-pub use memory::{Footprint, SamplingLoad, TrainingLoad, check_trained, load_frozen, training_load, weights};
+pub use memory::{Footprint, SamplingLoad, TrainingLoad, check_trained, training_load};
 pub use microbatch::{Microbatch, pack};
-pub use model_cache::{Checkpoint, ModelCache};
+pub use model_cache::{Checkpoint, ModelCache, load_frozen};
 pub use optimizer::{Optimizer, Resumed, Rule};
-pub use recompute::{Recompute, kept_bytes};
+pub use passes::logits;
+pub use recompute::Recompute;
 pub use replicas::score_across;
-pub use sampler::{Sampled, Sampler, Sequence, Stop, Usage};
+pub use sampler::{Sampler, Sequence};
 pub use sampling::Sampling;
+pub use size::model_bytes;
 pub use supervised::{Example, Supervised};
 use threads::ThreadPlan;
-pub use threads::{shares, shares_of_shape};
-pub use trainer::{StepReport, Trainer, logits, score};
+pub use threads::{min_microbatches, min_microbatches_of};
+pub use trainer::{StepReport, Trainer};
+pub use worker::{Sampled, Stop, Usage};
 
 /// Devices and precision for sampling and training: the section `[engine]` of a run file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

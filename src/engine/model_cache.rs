@@ -5,9 +5,8 @@
 //! decoder that shares the weights and cannot change them ([`Base`]). Concurrent requests for one base wait
 //! for a single load. A failed load leaves nothing behind.
 //!
-//! Cached bases give way to other work. Before a base is loaded, or work with known memory needs begins,
-//! other bases on that device are evicted, least recently requested first, until there is room. A device that
-//! does not report its available memory keeps one base.
+//! Before a base is loaded, or work with known memory needs begins, other bases on that device are evicted, least
+//! recently requested first, until there is room. A device that does not report its available memory keeps one base.
 
 use std::{
     collections::BTreeMap,
@@ -23,9 +22,9 @@ use candle_core::{Device, DeviceLocation};
 
 use super::{
     DeviceSet, EngineError, EngineSpec,
-    available::{available_for, give_back},
+    available::{available_for, trim_allocator},
     devices::{CPU, open},
-    memory::{check_weights, weights},
+    size::model_bytes,
 };
 use crate::{
     hash::Digest,
@@ -55,7 +54,7 @@ struct Slot {
     key: Key,
     base: Cell,
     /// When it was last requested, as an increasing number.
-    asked: usize,
+    requested: usize,
 }
 
 /// The cached bases of a run, and their devices.
@@ -64,10 +63,10 @@ pub struct ModelCache {
     /// One stream per CUDA device for the whole run, which orders cached weights with all work that uses
     /// them.
     devices: Mutex<BTreeMap<usize, Device>>,
-    asked: AtomicUsize,
+    requests: AtomicUsize,
     loads: AtomicUsize,
     /// Bytes of CPU memory available, given the number of bytes needed.
-    left: Box<dyn Fn(usize) -> Option<usize> + Send + Sync>,
+    available: Box<dyn Fn(usize) -> Option<usize> + Send + Sync>,
 }
 
 impl fmt::Debug for ModelCache {
@@ -79,33 +78,33 @@ impl fmt::Debug for ModelCache {
 impl Default for ModelCache {
     fn default() -> Self {
         let (slots, devices) = (Mutex::default(), Mutex::default());
-        Self { slots, devices, asked: 0.into(), loads: 0.into(), left: Box::new(available_for) }
+        Self { slots, devices, requests: 0.into(), loads: 0.into(), available: Box::new(available_for) }
     }
 }
 
 impl ModelCache {
     /// Simulates this many available bytes of CPU memory.
     #[cfg(test)]
-    pub(super) fn with_left(bytes: usize) -> Arc<Self> {
-        Arc::new(Self { left: Box::new(move |_| Some(bytes)), ..Self::default() })
+    pub(super) fn with_available(bytes: usize) -> Arc<Self> {
+        Arc::new(Self { available: Box::new(move |_| Some(bytes)), ..Self::default() })
     }
 
-    /// Opens the devices, like [`EngineSpec::places`], but opens each device only once.
-    pub fn places(self: &Arc<Self>, spec: &EngineSpec) -> Result<DeviceSet, EngineError> {
-        let mut devices = lock(&self.devices);
-        let places = spec.places_by(&mut |index| match devices.get(&index) {
+    /// Opens the devices, like [`EngineSpec::open_devices`], but opens each device only once.
+    pub fn open_devices(self: &Arc<Self>, spec: &EngineSpec) -> Result<DeviceSet, EngineError> {
+        let mut opened = lock(&self.devices);
+        let devices = spec.open_devices_with(&mut |index| match opened.get(&index) {
             Some(device) => Ok(device.clone()),
             None => {
                 let device = open(index)?;
-                devices.insert(index, device.clone());
+                opened.insert(index, device.clone());
                 Ok(device)
             }
         })?;
-        Ok(DeviceSet { bases: Some(self.clone()), ..places })
+        Ok(DeviceSet { model_cache: Some(self.clone()), ..devices })
     }
 
     /// Loads a decoder with a model's frozen weights on the first of these devices. Also returns all devices,
-    /// each with the weights for its replica. `beside`: further bytes that the work takes.
+    /// each with the weights for its replica. `workspace_bytes`: further memory that the work takes.
     ///
     /// # Errors
     /// Also fails if the weights alone exceed the available memory.
@@ -113,17 +112,17 @@ impl ModelCache {
         self: &Arc<Self>,
         model: Checkpoint<'_>,
         spec: &EngineSpec,
-        beside: usize,
+        workspace_bytes: usize,
     ) -> Result<(Decoder, DeviceSet), EngineError> {
-        let mut places = self.places(spec)?;
+        let mut devices = self.open_devices(spec)?;
         let format = spec.dtype.unwrap_or(Format::F32);
-        let first = self.base(model, format, &places.first.device, None, beside)?;
-        for place in &mut places.others {
-            place.base = Some(self.base(model, format, &place.device, Some(&first), beside)?);
+        let first = self.base(model, format, &devices.first.device, None, workspace_bytes)?;
+        for slot in &mut devices.others {
+            slot.base = Some(self.base(model, format, &slot.device, Some(&first), workspace_bytes)?);
         }
         let decoder = first.decoder()?;
-        places.first.base = Some(first);
-        Ok((decoder, places))
+        devices.first.base = Some(first);
+        Ok((decoder, devices))
     }
 
     /// Returns the cached base, or loads it from its files or copies it from another device.
@@ -133,19 +132,19 @@ impl ModelCache {
         format: Format,
         device: &Device,
         copy: Option<&Base>,
-        beside: usize,
+        workspace_bytes: usize,
     ) -> Result<Arc<Base>, EngineError> {
         let key = Key { digest: model.digest, format, device: device.location() };
         let cell = self.cell(key);
-        let mut held = lock(&cell);
-        if let Some(base) = &*held {
-            self.make_room(device, Some(&key), beside);
+        let mut cached = lock(&cell);
+        if let Some(base) = &*cached {
+            self.evict(device, Some(&key), workspace_bytes);
             return Ok(base.clone());
         }
-        let needs = weights(&ModelConfig::load(model.folder)?, format);
-        let left = self.make_room(device, Some(&key), needs.saturating_add(beside).max(1));
+        let needs = model_bytes(&ModelConfig::load(model.folder)?, format);
+        let available = self.evict(device, Some(&key), needs.saturating_add(workspace_bytes).max(1));
         if device.is_cpu() {
-            check_weights(needs, format, left)?;
+            check_weights(needs, format, available)?;
         }
         self.loads.fetch_add(1, Ordering::Relaxed);
         let base = Arc::new(match copy {
@@ -153,20 +152,20 @@ impl ModelCache {
             None => Base::load(model.folder, format, device)?,
         });
         // Temporary memory of the load.
-        give_back();
-        *held = Some(base.clone());
+        trim_allocator();
+        *cached = Some(base.clone());
         Ok(base)
     }
 
     fn cell(&self, key: Key) -> Cell {
         let mut slots = lock(&self.slots);
-        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        let requested = self.requests.fetch_add(1, Ordering::Relaxed);
         if let Some(slot) = slots.iter_mut().find(|slot| slot.key == key) {
-            slot.asked = asked;
+            slot.requested = requested;
             return slot.base.clone();
         }
         let base = Cell::default();
-        slots.push(Slot { key, base: base.clone(), asked });
+        slots.push(Slot { key, base: base.clone(), requested });
         base
     }
 
@@ -175,44 +174,47 @@ impl ModelCache {
     ///
     /// Bases in use by a stage stay in memory until it ends. They are evicted only if evicting the others is
     /// not enough.
-    fn make_room(&self, device: &Device, keep: Option<&Key>, bytes: usize) -> usize {
+    fn evict(&self, device: &Device, keep: Option<&Key>, bytes: usize) -> usize {
         let mut slots = lock(&self.slots);
-        slots.sort_by_key(|slot| slot.asked);
-        let mut left = if device.is_cpu() { (self.left)(bytes).unwrap_or(usize::MAX) } else { 0 };
+        slots.sort_by_key(|slot| slot.requested);
+        let mut available = match device.is_cpu() {
+            true => (self.available)(bytes).unwrap_or(usize::MAX),
+            false => 0,
+        };
         for in_use in [false, true] {
             for slot in &mut *slots {
-                if left >= bytes {
-                    return left;
+                if available >= bytes {
+                    return available;
                 }
                 if slot.key.device != device.location() || Some(&slot.key) == keep {
                     continue;
                 }
-                let Some(mut held) = unlocked(&slot.base) else { continue };
+                let Some(mut cached) = unlocked(&slot.base) else { continue };
                 let used = |base: &Arc<Base>| Arc::strong_count(base) > 1 || base.is_in_use();
-                let Some(base) = held.take_if(|base| used(base) == in_use) else { continue };
+                let Some(base) = cached.take_if(|base| used(base) == in_use) else { continue };
                 if !in_use && device.is_cpu() {
-                    left = left.saturating_add(base.bytes());
+                    available = available.saturating_add(base.bytes());
                 }
             }
         }
-        left
+        available
     }
 
     /// Available bytes of CPU memory. Evicts bases if there are fewer than requested.
-    pub(super) fn room(&self, bytes: usize) -> usize {
-        self.make_room(&Device::Cpu, None, bytes)
+    pub(super) fn make_room_on_cpu(&self, bytes: usize) -> usize {
+        self.evict(&Device::Cpu, None, bytes)
     }
 
-    /// Makes room for work that takes this many bytes on each of these devices and shares no base.
-    pub fn clear(&self, places: &DeviceSet, bytes: usize) {
-        self.make_room(&places.first.device, None, bytes);
-        for place in places.others.iter().filter(|place| !place.device.is_cpu()) {
-            self.make_room(&place.device, None, bytes);
+    /// Evicts bases until work that shares none of them has this many bytes on each of these devices.
+    pub fn make_room(&self, devices: &DeviceSet, bytes: usize) {
+        self.evict(&devices.first.device, None, bytes);
+        for slot in devices.others.iter().filter(|slot| !slot.device.is_cpu()) {
+            self.evict(&slot.device, None, bytes);
         }
     }
 
     /// Evicts everything on these devices, to make room for external work.
-    pub fn leave(&self, devices: &[String]) {
+    pub fn evict_devices(&self, devices: &[String]) {
         self.keep(|key| !devices.iter().any(|device| is_at(device, key.device)));
     }
 
@@ -225,7 +227,7 @@ impl ModelCache {
         lock(&self.slots).retain(|slot| {
             let kept = wanted(&slot.key);
             match unlocked(&slot.base) {
-                Some(mut held) if !kept => drop(held.take()),
+                Some(mut cached) if !kept => drop(cached.take()),
                 _ => {}
             }
             // A thread that is loading has the cell, and finds its slot again.
@@ -239,18 +241,44 @@ impl ModelCache {
     }
 
     /// Whether this model's weights are cached on the device of this name.
-    pub fn holds(&self, model: &Digest, device: &str) -> bool {
-        let of = |slot: &&Slot| slot.key.digest == *model && is_at(device, slot.key.device);
-        lock(&self.slots)
-            .iter()
-            .filter(of)
-            .any(|slot| unlocked(&slot.base).is_some_and(|held| held.is_some()))
+    pub fn contains(&self, model: &Digest, device: &str) -> bool {
+        let wanted = |slot: &&Slot| slot.key.digest == *model && is_at(device, slot.key.device);
+        let is_loaded = |slot: &Slot| unlocked(&slot.base).is_some_and(|cached| cached.is_some());
+        lock(&self.slots).iter().filter(wanted).any(is_loaded)
     }
 
     /// Number of bases read or copied so far.
     pub fn loads(&self) -> usize {
         self.loads.load(Ordering::Relaxed)
     }
+}
+
+/// Loads a model to this device for use without training, in this format or in `f32`.
+///
+/// # Errors
+/// Also fails if the weights alone exceed the available memory.
+pub fn load_frozen(folder: &Path, dtype: Option<Format>, device: &Device) -> Result<Decoder, EngineError> {
+    let format = dtype.unwrap_or(Format::F32);
+    if device.is_cpu() {
+        let needs = model_bytes(&ModelConfig::load(folder)?, format);
+        check_weights(needs, format, available_for(needs).unwrap_or(usize::MAX))?;
+    }
+    let decoder = Decoder::load_on(folder, Some(format), device)?;
+    trim_allocator();
+    Ok(decoder)
+}
+
+/// Fails if the weights take more bytes than are available.
+fn check_weights(needs: usize, format: Format, available: usize) -> Result<(), EngineError> {
+    if needs <= available {
+        return Ok(());
+    }
+    let change = match format {
+        Format::F32 => "set dtype = \"bf16\" under [engine] for half the memory, or \"nf4\" for an eighth",
+        Format::F16 | Format::Bf16 => "set dtype = \"nf4\" under [engine] for a quarter of the memory",
+        Format::Nf4 => "use a smaller model",
+    };
+    Err(EngineError::Memory { what: "the model", needs, available, change: change.into() })
 }
 
 /// Whether a device name of the run file means this device.

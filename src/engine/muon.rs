@@ -9,22 +9,15 @@ pub fn orthogonalise(matrix: &mut [f32], rows: usize, columns: usize) {
     matrix.iter_mut().for_each(|value| *value *= scale);
     let wide = rows <= columns;
     let small = rows.min(columns);
-    let mut square = vec![0.0; small * small];
-    let mut mixed = vec![0.0; small * small];
+    let (mut square, mut mixed) = (vec![0.0; small * small], vec![0.0; small * small]);
     let (a, b, c) = (3.4445, -4.7750, 2.0315);
     for _ in 0..5 {
         // X·Xᵀ for a wide matrix, Xᵀ·X for a tall one.
         if wide {
             let transposed: Vec<f32> =
                 (0..rows * columns).map(|i| matrix[(i % rows) * columns + i / rows]).collect();
-            gemm(
-                rows,
-                Left::rows(matrix, columns),
-                Right::rows(&transposed, columns, rows),
-                &mut square,
-                rows,
-                false,
-            );
+            let right = Right::rows(&transposed, columns, rows);
+            gemm(rows, Left::rows(matrix, columns), right, &mut square, rows, false);
         } else {
             let left = Left::transposed(matrix, columns);
             gemm(columns, left, Right::rows(matrix, rows, columns), &mut square, columns, false);
@@ -34,25 +27,11 @@ pub fn orthogonalise(matrix: &mut [f32], rows: usize, columns: usize) {
             *mixed = b * square + c * *mixed;
         }
         let mut next: Vec<f32> = matrix.iter().map(|value| a * value).collect();
-        if wide {
-            gemm(
-                rows,
-                Left::rows(&mixed, rows),
-                Right::rows(matrix, rows, columns),
-                &mut next,
-                columns,
-                true,
-            );
-        } else {
-            gemm(
-                rows,
-                Left::rows(matrix, columns),
-                Right::rows(&mixed, columns, columns),
-                &mut next,
-                columns,
-                true,
-            );
-        }
+        let (left, right) = match wide {
+            true => (Left::rows(&mixed, rows), Right::rows(matrix, rows, columns)),
+            false => (Left::rows(matrix, columns), Right::rows(&mixed, columns, columns)),
+        };
+        gemm(rows, left, right, &mut next, columns, true);
         matrix.copy_from_slice(&next);
     }
 }

@@ -38,7 +38,7 @@ impl Link {
         let streams = devices.iter().map(|device| Ok(device.as_cuda_device()?.cuda_stream()));
         let streams = streams.collect::<Result<Vec<_>>>()?;
         let (sender, commands) = channel();
-        let (ready, begun) = channel();
+        let (ready, started) = channel();
         std::thread::Builder::new()
             .name("nccl".into())
             .spawn(move || match Comm::from_devices(streams) {
@@ -49,21 +49,21 @@ impl Link {
                 Err(error) => _ = ready.send(Err(failed("its communicators", error))),
             })
             .map_err(candle_core::Error::from)?;
-        begun.recv().unwrap_or_else(|_| Err(ended()))?;
+        started.recv().unwrap_or_else(|_| Err(ended()))?;
         Ok(Some(Self(sender)))
     }
 
     /// Adds each tensor of the other devices to that of the first.
     pub fn sum(&self, tensors: Vec<Vec<Tensor>>) -> std::result::Result<(), EngineError> {
-        self.ask(Kind::Sum, tensors)
+        self.call(Kind::Sum, tensors)
     }
 
     /// Overwrites each tensor of the other devices with that of the first.
     pub fn broadcast(&self, tensors: Vec<Vec<Tensor>>) -> std::result::Result<(), EngineError> {
-        self.ask(Kind::Broadcast, tensors)
+        self.call(Kind::Broadcast, tensors)
     }
 
-    fn ask(&self, kind: Kind, tensors: Vec<Vec<Tensor>>) -> std::result::Result<(), EngineError> {
+    fn call(&self, kind: Kind, tensors: Vec<Vec<Tensor>>) -> std::result::Result<(), EngineError> {
         let (reply, done) = channel();
         self.0.send(Command { kind, tensors, reply }).map_err(|_| ended())?;
         Ok(done.recv().unwrap_or_else(|_| Err(ended()))?)
@@ -87,9 +87,9 @@ fn grouped(comms: &[Comm], kind: Kind, tensors: &[Vec<Tensor>]) -> Result<()> {
         }
         Ok(())
     };
-    let asked = each();
+    let queued = each();
     group_end().map_err(|error| failed("a group", error))?;
-    asked
+    queued
 }
 
 struct Call<'a> {
@@ -123,7 +123,7 @@ impl InplaceOp1 for Call<'_> {
 }
 
 fn failed(what: &str, error: impl std::fmt::Debug) -> candle_core::Error {
-    candle_core::Error::msg(format!("NCCL refused {what}: {error:?}"))
+    candle_core::Error::msg(format!("NCCL failed at {what}: {error:?}"))
 }
 
 fn ended() -> candle_core::Error {

@@ -1,6 +1,9 @@
 //! AdamW, AdamW with 8-bit moments, and Muon, over flat parameters that are updated in place.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
 
 use candle_core::{DType, Device, Tensor};
 
@@ -8,6 +11,7 @@ use super::{
     EngineError,
     eight_bit::{Codes, Signedness},
     muon::orthogonalise,
+    threads::run_workers,
 };
 use crate::model::{
     Parameter,
@@ -51,7 +55,7 @@ enum Moment {
     Full(Vec<f32>),
     Coded(Codes),
     /// On the device of its parameter.
-    UnsyncedArtifact(Tensor),
+    OnDevice(Tensor),
 }
 
 impl Default for Moment {
@@ -104,48 +108,26 @@ impl Optimizer {
     ) -> Result<(), EngineError> {
         self.steps += 1;
         let steps = self.steps;
-        let mut work = Vec::with_capacity(parameters.len());
-        for (((rule, slot), parameter), gradient) in
-            self.rules.iter().zip(&mut self.slots).zip(parameters.iter()).zip(gradients)
-        {
-            work.push((*rule, slot, parameter.tensor().clone(), gradient.clone()));
-        }
-        // The largest first, each to the least loaded thread.
-        let mut order: Vec<usize> = (0..work.len()).collect();
-        order.sort_by_key(|index| std::cmp::Reverse(work[*index].2.elem_count()));
-        let mut shares: Vec<(usize, Vec<_>)> = (0..threads.max(1)).map(|_| (0, Vec::new())).collect();
-        let mut work: Vec<_> = work.into_iter().map(Some).collect();
-        for index in order {
-            let Some(item) = work[index].take() else { continue };
-            let least = shares.iter_mut().min_by_key(|(load, _)| *load).expect("at least one thread");
-            least.0 += item.2.elem_count();
-            least.1.push(item);
-        }
+        let tensors = parameters.iter().map(|parameter| parameter.tensor().clone());
+        let mut work: Vec<_> = self.rules.iter().zip(&mut self.slots).zip(tensors).zip(gradients).collect();
         if parameters.first().is_some_and(|parameter| !ops::by_kernels(parameter.tensor())) {
             // One thread issues the operations of a device.
-            for (rule, slot, parameter, gradient) in shares.into_iter().flat_map(|(_, share)| share) {
-                composed_update(rule, slot, &parameter, &gradient, learning_rate, scale, steps)?;
+            for (((rule, slot), parameter), gradient) in work {
+                composed_update(*rule, slot, &parameter, gradient, learning_rate, scale, steps)?;
             }
             return Ok(());
         }
-        std::thread::scope(|scope| {
-            let handles: Vec<_> = shares
-                .into_iter()
-                .map(|(_, share)| {
-                    scope.spawn(move || {
-                        share.into_iter().try_for_each(|(rule, slot, parameter, gradient)| {
-                            update(rule, slot, &parameter, &gradient, learning_rate, scale, steps)
-                        })
-                    })
-                })
-                .collect();
-            let join = |handle: std::thread::ScopedJoinHandle<'_, _>| {
-                handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            handles.into_iter().map(join).collect::<Vec<Result<(), EngineError>>>()
-        })
-        .into_iter()
-        .collect::<Result<(), _>>()?;
+        // The largest first, so that the threads end together.
+        work.sort_by_key(|(_, gradient)| std::cmp::Reverse(gradient.elem_count()));
+        let work = Mutex::new(work.into_iter());
+        let next = || work.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let run = |_: usize| -> Result<(), EngineError> {
+            while let Some((((rule, slot), parameter), gradient)) = next() {
+                update(*rule, slot, &parameter, gradient, learning_rate, scale, steps)?;
+            }
+            Ok(())
+        };
+        run_workers(threads, run).into_iter().collect::<Result<(), _>>()?;
         for parameter in parameters {
             // Drops the packed copy of the old values.
             let tensor = parameter.tensor().clone();
@@ -163,7 +145,7 @@ impl Optimizer {
                 let name = format!("{name}.{index:04}");
                 match moment {
                     Moment::Full(values) => _ = named.insert(name, vector(values)?),
-                    Moment::UnsyncedArtifact(values) => _ = named.insert(name, vector(&ops::read(values)?)?),
+                    Moment::OnDevice(values) => _ = named.insert(name, vector(&ops::read(values)?)?),
                     Moment::Coded(codes) => {
                         named.insert(format!("{name}.scales"), vector(&codes.scales)?);
                         let codes = Tensor::from_slice(&codes.codes, codes.codes.len(), &Device::Cpu)?;
@@ -197,33 +179,33 @@ impl Optimizer {
         for index in 0..self.slots.len() {
             let first = moment(format!("first.{index:04}"), Signedness::Signed)?;
             let second = moment(format!("second.{index:04}"), Signedness::Unsigned)?;
-            let (Some(first), Some(second)) = (first, second) else { return Ok(Resumed::Damaged) };
+            let (Some(first), Some(second)) = (first, second) else { return Ok(Resumed::Incomplete) };
             slots.push(Slot { first, second });
         }
         let Some(steps) = read("steps")?.and_then(|steps| steps.first().copied()) else {
-            return Ok(Resumed::Damaged);
+            return Ok(Resumed::Incomplete);
         };
         // Before the first step there are no moments.
-        let kept = |((rule, slot), values): ((&Rule, &Slot), &usize)| {
+        let fits = |((rule, slot), values): ((&Rule, &Slot), &usize)| {
             let second = if matches!(rule, Rule::Muon { .. }) { 0 } else { *values };
             slot.first.is_of(*rule, *values) && slot.second.is_of(*rule, second)
         };
-        if steps > 0.0 && !self.rules.iter().zip(&slots).zip(values).all(kept) {
-            return Ok(Resumed::Foreign);
+        if steps > 0.0 && !self.rules.iter().zip(&slots).zip(values).all(fits) {
+            return Ok(Resumed::Mismatch);
         }
         (self.slots, self.steps) = (slots, steps as u64);
-        Ok(Resumed::GoesOn)
+        Ok(Resumed::Restored)
     }
 }
 
 /// The result of restoring a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resumed {
-    GoesOn,
+    Restored,
     /// Its moments belong to another optimiser, or to parameters of other sizes.
-    Foreign,
-    /// It is incomplete.
-    Damaged,
+    Mismatch,
+    /// A tensor is missing.
+    Incomplete,
 }
 
 /// Constants of one AdamW step.
@@ -291,7 +273,7 @@ impl Moment {
         match self {
             Self::Full(values) => !rule.is_coded(length) && values.len() == length,
             Self::Coded(codes) => rule.is_coded(length) && codes.codes.len() == length,
-            Self::UnsyncedArtifact(_) => false,
+            Self::OnDevice(_) => false,
         }
     }
 
@@ -300,7 +282,7 @@ impl Moment {
         match self {
             Self::Full(values) => size_of_val(values.as_slice()),
             Self::Coded(codes) => codes.codes.len() + size_of_val(codes.scales.as_slice()),
-            Self::UnsyncedArtifact(_) => 0,
+            Self::OnDevice(_) => 0,
         }
     }
 
@@ -329,20 +311,20 @@ fn composed_update(
     let device = parameter.device();
     let adam = AdamW::new(rule, learning_rate, scale, steps).filter(|_| matches!(rule, Rule::AdamW { .. }));
     let Some(adam) = adam else {
-        let there = parameter.to_device(&Device::Cpu)?.copy()?;
-        update(rule, slot, &there, &gradient.to_device(&Device::Cpu)?, learning_rate, scale, steps)?;
-        return Ok(composed::assign(parameter, &there.to_device(device)?)?);
+        let on_cpu = parameter.to_device(&Device::Cpu)?.copy()?;
+        update(rule, slot, &on_cpu, &gradient.to_device(&Device::Cpu)?, learning_rate, scale, steps)?;
+        return Ok(composed::assign(parameter, &on_cpu.to_device(device)?)?);
     };
-    let placed = |moment: &Moment| match moment {
-        Moment::UnsyncedArtifact(values) => Ok(values.clone()),
+    let on_device = |moment: &Moment| match moment {
+        Moment::OnDevice(values) => Ok(values.clone()),
         Moment::Full(values) if values.len() == parameter.elem_count() => {
             Tensor::from_slice(values, parameter.shape(), device)
         }
         _ => parameter.zeros_like(),
     };
     let (first, second) =
-        adam.composed(parameter, gradient, &placed(&slot.first)?, &placed(&slot.second)?)?;
-    (slot.first, slot.second) = (Moment::UnsyncedArtifact(first), Moment::UnsyncedArtifact(second));
+        adam.composed(parameter, gradient, &on_device(&slot.first)?, &on_device(&slot.second)?)?;
+    (slot.first, slot.second) = (Moment::OnDevice(first), Moment::OnDevice(second));
     Ok(())
 }
 
@@ -374,7 +356,7 @@ fn update(
         }
         Rule::Muon { rate, momentum } => {
             let (rows, columns) = parameter.dims2()?;
-            let Moment::Full(first) = &mut slot.first else { unreachable!("Muon keeps 32 bits") };
+            let Moment::Full(first) = &mut slot.first else { unreachable!("Muon has 32-bit moments") };
             let mut direction = Vec::with_capacity(length);
             for (gradient, first) in gradient.iter().zip(first) {
                 let gradient = gradient * scale;
@@ -419,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn adamw_walks_where_that_of_pytorch_walks() {
+    fn adamw_steps_match_pytorch() {
         let text = include_str!("../../tests/reference/fixtures/optimizer.json");
         let AdamWCase { beta1, beta2, weight_decay, start, steps } =
             serde_json::from_str::<Fixture>(text).unwrap().adamw;
@@ -437,7 +419,7 @@ mod tests {
     }
 
     /// Mean squared error after this many steps towards a target. The noise is the same for every rule.
-    fn walk(rule: Rule, steps: u64) -> (f32, Slot) {
+    fn minimise(rule: Rule, steps: u64) -> (f32, Slot) {
         let count = 2 * CODED_FROM;
         let wave = |i: usize, of: f32| ((i * i % 9973) as f32 * of).sin();
         let parameter = Tensor::zeros(count, DType::F32, &Device::Cpu).unwrap();
@@ -446,10 +428,9 @@ mod tests {
             let gradient: Vec<f32> = {
                 let values = ops::values(&parameter).unwrap();
                 // Gradient scales over four decades, as in real layers.
-                let dloss_dlogp = |i: usize| 10f32.powi(-((i / 64 % 4) as i32));
-                let at = |i: usize| {
-                    dloss_dlogp(i) * (values[i] - wave(i, 0.7) + 0.3 * wave(i + step as usize, 1.3))
-                };
+                let scale = |i: usize| 10f32.powi(-((i / 64 % 4) as i32));
+                let at =
+                    |i: usize| scale(i) * (values[i] - wave(i, 0.7) + 0.3 * wave(i + step as usize, 1.3));
                 (0..count).map(at).collect()
             };
             let gradient = Tensor::from_vec(gradient, count, &Device::Cpu).unwrap();
@@ -461,11 +442,11 @@ mod tests {
     }
 
     #[test]
-    fn moments_of_8_bits_come_as_far_as_those_of_32() {
+    fn adamw_with_8_bit_moments_converges_like_adamw() {
         let (beta1, beta2, weight_decay) = (0.9, 0.95, 0.0);
-        let (start, _) = walk(Rule::AdamW { rate: 1.0, beta1, beta2, weight_decay }, 0);
-        let (full, _) = walk(Rule::AdamW { rate: 1.0, beta1, beta2, weight_decay }, 150);
-        let (coded, slot) = walk(Rule::AdamW8Bit { rate: 1.0, beta1, beta2, weight_decay }, 150);
+        let (start, _) = minimise(Rule::AdamW { rate: 1.0, beta1, beta2, weight_decay }, 0);
+        let (full, _) = minimise(Rule::AdamW { rate: 1.0, beta1, beta2, weight_decay }, 150);
+        let (coded, slot) = minimise(Rule::AdamW8Bit { rate: 1.0, beta1, beta2, weight_decay }, 150);
         assert!(full < 0.05 * start && coded < full + 0.02 * start, "{start} → {full}, {coded}");
         let Moment::Coded(first) = &slot.first else { panic!("{:?}", slot.first) };
         assert_eq!((first.codes.len(), first.scales.len()), (2 * CODED_FROM, 2 * CODED_FROM / 256));
@@ -485,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_of_another_optimiser_are_not_taken_up() {
+    fn moments_of_another_optimiser_are_not_restored() {
         let (rate, beta1, beta2, weight_decay) = (1.0, 0.9, 0.95, 0.0);
         let rules = [
             Rule::AdamW { rate, beta1, beta2, weight_decay },
@@ -500,23 +481,23 @@ mod tests {
                     let resumed = optimizer.resume(&state, &[values]).unwrap();
                     // Small parameters keep 32-bit moments under both rules.
                     let alike = of == to || (values < CODED_FROM && of + to == 1);
-                    let expected = if alike { (Resumed::GoesOn, 1) } else { (Resumed::Foreign, 0) };
+                    let expected = if alike { (Resumed::Restored, 1) } else { (Resumed::Mismatch, 0) };
                     assert_eq!((resumed, optimizer.steps()), expected, "{from:?} {rule:?}");
                     let resumed = optimizer.resume(&state, &[values + 32]).unwrap();
-                    assert_eq!(resumed, Resumed::Foreign, "{from:?} {rule:?}");
+                    assert_eq!(resumed, Resumed::Mismatch, "{from:?} {rule:?}");
                 }
             }
         }
     }
 
     #[test]
-    fn a_state_that_is_not_whole_is_told_from_one_before_the_first_step() {
+    fn an_incomplete_state_differs_from_one_before_the_first_step() {
         let rule = Rule::Muon { rate: 1.0, momentum: 0.9 };
         let (_, mut state) = stepped(rule, 64);
         state.remove("second.0000");
         let mut optimizer = Optimizer::new(vec![rule]);
-        assert_eq!(optimizer.resume(&state, &[64]).unwrap(), Resumed::Damaged);
+        assert_eq!(optimizer.resume(&state, &[64]).unwrap(), Resumed::Incomplete);
         let fresh = optimizer.state().unwrap();
-        assert_eq!(Optimizer::new(vec![rule]).resume(&fresh, &[64]).unwrap(), Resumed::GoesOn);
+        assert_eq!(Optimizer::new(vec![rule]).resume(&fresh, &[64]).unwrap(), Resumed::Restored);
     }
 }

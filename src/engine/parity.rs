@@ -9,7 +9,7 @@ use futures::future::join_all;
 mod composed;
 mod rounded;
 
-use super::{Microbatch, Rule, Sampler, Sampling, Trainer, score};
+use super::{DeviceSet, Microbatch, Rule, Sampler, Sampling, Trainer, score_across};
 use crate::model::{Adapter, AdapterConfig, Decoder, Gradients, Targets, kernels::Format, merge, ops};
 
 fn fixtures() -> PathBuf {
@@ -106,7 +106,7 @@ impl Reference {
         names
     }
 
-    fn says(&self, what: &str, ours: &[f32], theirs: &[f32], worst: f32) {
+    fn assert_near(&self, what: &str, ours: &[f32], theirs: &[f32], worst: f32) {
         let found = difference(ours, theirs);
         assert!(found < worst, "{} {}, {what}: {found:e}", self.case.name, self.of);
     }
@@ -120,7 +120,7 @@ fn difference(ours: &[f32], theirs: &[f32]) -> f32 {
 }
 
 #[test]
-fn logits_at_every_position_are_those_of_transformers_and_peft() {
+fn logits_at_every_position_match_transformers_and_peft() {
     check_logits(&Device::Cpu, 2e-5);
 }
 
@@ -129,7 +129,7 @@ fn check_logits(device: &Device, worst: f32) {
         let decoder = reference.decoder(device);
         for (index, tokens) in reference.sequences().iter().enumerate() {
             let (ours, theirs) = (logits(&decoder, tokens), format!("logits.{index}"));
-            reference.says(&theirs, &ours, &reference.values(&theirs).unwrap(), worst);
+            reference.assert_near(&theirs, &ours, &reference.values(&theirs).unwrap(), worst);
         }
     }
 }
@@ -140,7 +140,7 @@ fn logits(decoder: &Decoder, tokens: &[u32]) -> Vec<f32> {
 }
 
 #[test]
-fn log_probabilities_and_gradients_of_every_parameter_are_those_of_autograd() {
+fn log_probabilities_and_gradients_of_every_parameter_match_autograd() {
     check_gradients(&Device::Cpu);
 }
 
@@ -150,13 +150,13 @@ fn check_gradients(device: &Device) {
         for (index, targets) in indices.iter().enumerate() {
             let ours: Vec<f32> = targets.iter().map(|target| logprobs[0][*target]).collect();
             let theirs = format!("logprobs.{index}");
-            reference.says(&theirs, &ours, &reference.values(&theirs).unwrap(), 1e-5);
+            reference.assert_near(&theirs, &ours, &reference.values(&theirs).unwrap(), 1e-5);
         }
         let names = reference.parameters();
         assert_eq!(names.len(), gradients.slots.len());
         for (name, gradient) in names.iter().zip(&gradients.slots) {
             let theirs = reference.values(&format!("gradient.{name}")).unwrap();
-            reference.says(name, &ops::read(gradient).unwrap(), &theirs, 1e-4);
+            reference.assert_near(name, &ops::read(gradient).unwrap(), &theirs, 1e-4);
         }
     }
 }
@@ -178,14 +178,14 @@ fn gradients(reference: &Reference, decoder: Decoder) -> (Gradients, Vec<Vec<f32
 
 /// Sampling uses cached keys and values, several conversations at once. Scoring computes each sequence whole.
 #[tokio::test]
-async fn what_the_cache_gives_is_what_the_whole_sequence_gives() {
+async fn sampling_with_the_cache_equals_scoring_the_whole_sequence() {
     check_sampling(&Device::Cpu, 0.0).await;
 }
 
 /// `worst`: largest difference between sampled and scored, relative to a sequence's largest log-probability.
 async fn check_sampling(device: &Device, worst: f32) {
     for reference in Reference::all() {
-        let sampler = Sampler::new(reference.decoder(device), 1);
+        let sampler = Sampler::on_threads(reference.decoder(device), 1);
         let warm = Sampling { temperature: 1.0, ..Sampling::GREEDY };
         let prompts = reference.sequences();
         let episodes = join_all(prompts.iter().enumerate().map(|(index, prompt)| {
@@ -215,7 +215,7 @@ async fn check_sampling(device: &Device, worst: f32) {
 }
 
 #[test]
-fn a_model_and_an_adapter_written_by_us_are_read_back_to_the_bit() {
+fn a_saved_model_and_adapter_are_loaded_with_the_same_bits() {
     for reference in Reference::all().filter(|reference| reference.of == "adapted") {
         let folder = tempfile::tempdir().unwrap();
         let mut decoder = Decoder::load(&reference.case.model).unwrap();
@@ -236,7 +236,7 @@ fn a_model_and_an_adapter_written_by_us_are_read_back_to_the_bit() {
 }
 
 #[test]
-fn a_merged_model_says_what_the_adapter_on_its_base_says() {
+fn a_merged_model_equals_the_adapter_on_its_base() {
     // For families whose files are in bf16, the sum is rounded to bf16.
     let f32_files = |reference: &Reference| ["qwen3", "llama"].contains(&reference.case.name);
     for reference in Reference::all().filter(|r| r.of == "adapted" && f32_files(r)) {
@@ -245,9 +245,10 @@ fn a_merged_model_says_what_the_adapter_on_its_base_says() {
         let merged = Decoder::load(out.path()).unwrap();
         for (index, tokens) in reference.sequences().iter().enumerate() {
             let sequence = [(tokens.clone(), vec![true; tokens.len()])];
-            let scored = score(&merged, &[Microbatch::new(&sequence).0], 1).unwrap();
+            let scored =
+                score_across(&merged, &DeviceSet::cpu(1, 1), &[Microbatch::new(&sequence).0]).unwrap();
             let theirs = format!("logprobs.{index}");
-            reference.says(&theirs, &scored[0], &reference.values(&theirs).unwrap(), 1e-5);
+            reference.assert_near(&theirs, &scored[0], &reference.values(&theirs).unwrap(), 1e-5);
         }
     }
 }
@@ -281,7 +282,7 @@ fn patterns_of_targets_ranks_and_alphas_merge_as_in_peft() {
 }
 
 #[test]
-fn an_adapter_of_another_model_is_refused_by_what_does_not_fit() {
+fn an_adapter_of_another_model_is_refused_with_the_mismatch() {
     let folder = tempfile::tempdir().unwrap();
     let lora = fixtures().join("qwen3-tiny-lora");
     let config = std::fs::read_to_string(lora.join("adapter_config.json")).unwrap();
@@ -298,7 +299,7 @@ fn an_adapter_of_another_model_is_refused_by_what_does_not_fit() {
     let refused = load(&config.replace("\"r\": 4", "\"r\": 5"));
     assert!(refused.contains("q_proj.lora_A.weight` has shape [4, 64], here it is [5, 64]"), "{refused}");
     let refused = load(&config.replace("    \"v_proj\"\n", "    \"x_proj\"\n"));
-    assert!(refused.contains("v_proj.lora_A.weight` that no targeted linear layer"), "{refused}");
+    assert!(refused.contains("v_proj.lora_A.weight` belongs to no targeted linear layer"), "{refused}");
     let refused = load(&config.replace("\"LORA\"", "\"IA3\""));
     assert!(refused.contains("peft_type IA3 is not supported"), "{refused}");
     let mut decoder = Decoder::load(&fixtures().join("qwen3-tiny")).unwrap();

@@ -11,30 +11,11 @@ use std::{
 
 use candle_core::Tensor;
 
-use super::{EngineError, replicas::side_by_side};
+use super::{EngineError, threads::run_workers};
 use crate::model::Gradients;
 
 /// Most bytes of the sets beyond one per worker.
 const SPARE_BYTES: usize = 64 << 20;
-
-/// Sets of gradients to compute into.
-pub struct Sets<'a> {
-    shapes: &'a [Tensor],
-    most: usize,
-}
-
-impl<'a> Sets<'a> {
-    /// Gradients in the shapes of these parameters.
-    pub fn new(shapes: &'a [Tensor], workers: usize) -> Self {
-        let bytes = shapes.iter().map(|shape| shape.elem_count() * size_of::<f32>()).sum::<usize>();
-        Self { shapes, most: workers.max(SPARE_BYTES / bytes.max(1)) }
-    }
-
-    fn zeros(&self) -> Result<Gradients, EngineError> {
-        let slots = self.shapes.iter().map(Tensor::zeros_like).collect::<candle_core::Result<_>>()?;
-        Ok(Gradients { slots })
-    }
-}
 
 #[derive(Default)]
 struct State {
@@ -54,7 +35,10 @@ struct State {
 /// One sum over `count` microbatches.
 pub struct Reduction<'a> {
     count: usize,
-    sets: Sets<'a>,
+    workers: usize,
+    /// Tensors in the shapes of the parameters.
+    shapes: &'a [Tensor],
+    max_sets: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -72,29 +56,36 @@ impl Drop for Guard<'_, '_> {
 }
 
 impl<'a> Reduction<'a> {
-    pub fn new(count: usize, sets: Sets<'a>) -> Self {
-        Self { count, sets, state: Mutex::default(), changed: Condvar::new() }
+    /// Sums gradients in the shapes of these parameters on this many threads.
+    pub fn new(count: usize, workers: usize, shapes: &'a [Tensor]) -> Self {
+        let bytes = shapes.iter().map(|shape| shape.elem_count() * size_of::<f32>()).sum::<usize>();
+        let max_sets = workers.max(SPARE_BYTES / bytes.max(1));
+        Self { count, workers, shapes, max_sets, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Calls `work(worker, microbatch, gradients)` for every microbatch on this many threads. Returns the sum
-    /// and the results of `work`, in order.
+    fn zeros(&self) -> Result<Gradients, EngineError> {
+        let slots = self.shapes.iter().map(Tensor::zeros_like).collect::<candle_core::Result<_>>()?;
+        Ok(Gradients { slots })
+    }
+
+    /// Calls `work(worker, microbatch, gradients)` for every microbatch. Returns the sum and the results of `work`,
+    /// in order.
     pub fn run(
         self,
-        workers: usize,
         work: impl Fn(usize, usize, &Gradients) -> Result<Vec<f32>, EngineError> + Sync,
     ) -> Result<(Gradients, Vec<Vec<f32>>), EngineError> {
-        side_by_side(workers, |worker| {
+        run_workers(self.workers, |worker| {
             let _guard = Guard(&self);
             while let Some((index, set)) = self.begin() {
                 let done = set.and_then(|set| Ok((work(worker, index, &set)?, set)));
                 self.end(index, done);
             }
         });
-        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let state = std::mem::take(&mut *self.lock());
         if let Some(failure) = state.failure {
             return Err(failure);
         }
-        let total = state.total.map_or_else(|| self.sets.zeros(), Ok)?;
+        let total = state.total.map_or_else(|| self.zeros(), Ok)?;
         Ok((total, state.logprobs.into_values().collect()))
     }
 
@@ -111,12 +102,12 @@ impl<'a> Reduction<'a> {
                 return None;
             }
             let free = state.free.pop();
-            if free.is_some() || state.sets < self.sets.most {
+            if free.is_some() || state.sets < self.max_sets {
                 let index = state.next;
                 state.next += 1;
                 state.sets += usize::from(free.is_none());
                 drop(state);
-                let set = free.map_or_else(|| self.sets.zeros(), |set| Ok(set.clear().map(|()| set)?));
+                let set = free.map_or_else(|| self.zeros(), |set| Ok(set.clear().map(|()| set)?));
                 return Some((index, set));
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -7,14 +7,14 @@
 //! replicas cannot diverge. The traffic equals that of an all-reduce: once to the first device and once from
 //! it.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::Tensor;
 
-use super::{DeviceSet, DeviceSlot, EngineError, Microbatch, ThreadPlan, nccl::Link, trainer::scored};
+use super::{
+    DeviceSet, DeviceSlot, EngineError, Microbatch, ThreadPlan, nccl::Link, passes::scored,
+    threads::run_workers,
+};
 use crate::model::{
     Decoder, Gradients, Parameter,
     ops::{self, composed},
@@ -23,38 +23,38 @@ use crate::model::{
 /// A device's copy of a decoder.
 pub struct Replica {
     pub decoder: Decoder,
-    pub crew: ThreadPlan,
+    pub threads: ThreadPlan,
 }
 
 /// A decoder of a data-parallel group: a replica, or the original that replicas copy.
 #[derive(Clone, Copy)]
 pub struct Rank<'a> {
     pub decoder: &'a Decoder,
-    pub crew: &'a ThreadPlan,
+    pub threads: &'a ThreadPlan,
 }
 
 impl Replica {
     /// Copies this decoder to these devices. A device that already has the same base shares it.
-    pub fn of(decoder: &Decoder, places: &[DeviceSlot]) -> Result<Vec<Self>, EngineError> {
-        let replica = |place: &DeviceSlot| {
-            let decoder = match &place.base {
+    pub fn of(decoder: &Decoder, slots: &[DeviceSlot]) -> Result<Vec<Self>, EngineError> {
+        let replica = |slot: &DeviceSlot| {
+            let decoder = match &slot.base {
                 Some(base) => base.replica_of(decoder)?,
-                None => decoder.replica(&place.device)?,
+                None => decoder.replica(&slot.device)?,
             };
-            let crew = ThreadPlan::new(&decoder, place.threads);
-            Ok(Self { decoder, crew })
+            let threads = ThreadPlan::new(&decoder, slot.threads);
+            Ok(Self { decoder, threads })
         };
-        places.iter().map(replica).collect()
+        slots.iter().map(replica).collect()
     }
 
-    pub fn member(&self) -> Rank<'_> {
-        Rank { decoder: &self.decoder, crew: &self.crew }
+    pub fn rank(&self) -> Rank<'_> {
+        Rank { decoder: &self.decoder, threads: &self.threads }
     }
 }
 
 /// The device index of each worker, given the workers per device. Neighbours are on different devices where
 /// possible.
-pub fn in_turn(workers: &[usize]) -> Vec<usize> {
+pub fn round_robin(workers: &[usize]) -> Vec<usize> {
     let rounds = workers.iter().copied().max().unwrap_or(0);
     let round =
         |round| workers.iter().enumerate().filter(move |(_, own)| **own > round).map(|(index, _)| index);
@@ -62,56 +62,46 @@ pub fn in_turn(workers: &[usize]) -> Vec<usize> {
 }
 
 /// The rank that each worker uses.
-pub fn hands<'a>(members: &[Rank<'a>]) -> Vec<Rank<'a>> {
-    let workers: Vec<usize> = members.iter().map(|member| member.crew.workers()).collect();
-    in_turn(&workers).into_iter().map(|index| members[index]).collect()
-}
-
-/// Runs `work(0)`, `work(1)`, … each on a thread, the first on the current one.
-pub fn side_by_side(workers: usize, work: impl Fn(usize) + Sync) {
-    let work = &work;
-    #[cfg(test)]
-    let forced = composed::forced();
-    std::thread::scope(|scope| {
-        for worker in 1..workers {
-            scope.spawn(move || {
-                #[cfg(test)]
-                let _forced = forced.then(composed::force);
-                work(worker);
-            });
-        }
-        work(0);
-    });
+pub fn worker_ranks<'a>(ranks: &[Rank<'a>]) -> Vec<Rank<'a>> {
+    let workers: Vec<usize> = ranks.iter().map(|rank| rank.threads.workers()).collect();
+    round_robin(&workers).into_iter().map(|index| ranks[index]).collect()
 }
 
 /// The log-probability of every target of every microbatch. The workers of all ranks share the microbatches.
-pub fn score(members: &[Rank<'_>], batches: &[Microbatch]) -> Result<Vec<Vec<f32>>, EngineError> {
-    let hands = hands(members);
+pub fn score(ranks: &[Rank<'_>], batches: &[Microbatch]) -> Result<Vec<Vec<f32>>, EngineError> {
+    let workers = worker_ranks(ranks);
     let next = AtomicUsize::new(0);
-    let done = Mutex::new(batches.iter().map(|_| None).collect::<Vec<_>>());
-    side_by_side(hands.len().min(batches.len()).max(1), |worker| {
-        let Rank { decoder, crew } = hands[worker];
+    let own = |worker: usize| -> Result<Vec<_>, EngineError> {
+        let Rank { decoder, threads } = workers[worker];
+        let mut own = Vec::new();
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(batch) = batches.get(index) else { return };
-            let scored = crew.run(|| scored(decoder, batch));
-            done.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(scored);
+            let Some(batch) = batches.get(index) else { return Ok(own) };
+            own.push((index, threads.run(|| scored(decoder, batch))?));
         }
-    });
-    done.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
+    };
+    let found = run_workers(workers.len().min(batches.len()).max(1), own);
+    Ok(in_order(found.into_iter().collect::<Result<_, _>>()?))
+}
+
+/// The values of all workers, by index.
+fn in_order<T>(found: Vec<Vec<(usize, T)>>) -> Vec<T> {
+    let mut found: Vec<_> = found.into_iter().flatten().collect();
+    found.sort_unstable_by_key(|(index, _)| *index);
+    found.into_iter().map(|(_, value)| value).collect()
 }
 
 /// Like [`score`], by a decoder on the first of these devices and copies of it on the others.
 pub fn score_across(
     decoder: &Decoder,
-    places: &DeviceSet,
+    devices: &DeviceSet,
     batches: &[Microbatch],
 ) -> Result<Vec<Vec<f32>>, EngineError> {
-    let (crew, others) =
-        (ThreadPlan::new(decoder, places.first.threads), Replica::of(decoder, &places.others)?);
-    let first = Rank { decoder, crew: &crew };
-    let members: Vec<_> = std::iter::once(first).chain(others.iter().map(Replica::member)).collect();
-    score(&members, batches)
+    let threads = ThreadPlan::new(decoder, devices.first.threads);
+    let others = Replica::of(decoder, &devices.others)?;
+    let first = Rank { decoder, threads: &threads };
+    let ranks: Vec<_> = std::iter::once(first).chain(others.iter().map(Replica::rank)).collect();
+    score(&ranks, batches)
 }
 
 /// Assigns microbatches to devices, ascending per device: the largest first, each to the device with the
@@ -140,15 +130,15 @@ type Summed = (Gradients, Vec<(usize, Vec<f32>)>);
 ///
 /// `work` adds a microbatch's gradients to those it receives.
 pub fn sum_by_device(
-    members: &[Rank<'_>],
+    ranks: &[Rank<'_>],
     link: Option<&Link>,
     shapes: &[Tensor],
     batches: &[Microbatch],
     work: impl Fn(&Decoder, usize, &Gradients) -> Result<Vec<f32>, EngineError> + Sync,
 ) -> Result<(Gradients, Vec<Vec<f32>>), EngineError> {
-    let shares = shares(batches, members.len());
+    let shares = shares(batches, ranks.len());
     let own = |worker: usize| -> Result<Summed, EngineError> {
-        let decoder = members[worker].decoder;
+        let decoder = ranks[worker].decoder;
         let zeros = |shape: &Tensor| Tensor::zeros(shape.shape(), shape.dtype(), decoder.device());
         let sum = Gradients { slots: shapes.iter().map(zeros).collect::<candle_core::Result<_>>()? };
         let each = shares[worker].iter().map(|index| Ok((*index, work(decoder, *index, &sum)?)));
@@ -159,18 +149,9 @@ pub fn sum_by_device(
         }
         Ok((sum, each))
     };
-    let done = Mutex::new(members.iter().map(|_| None).collect::<Vec<_>>());
-    side_by_side(members.len(), |worker| {
-        let summed = own(worker);
-        done.lock().unwrap_or_else(PoisonError::into_inner)[worker] = Some(summed);
-    });
-    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let done = done.into_iter().flatten().collect::<Result<Vec<Summed>, _>>()?;
+    let done = run_workers(ranks.len(), own).into_iter().collect::<Result<Vec<Summed>, _>>()?;
     let (sums, found): (Vec<_>, Vec<_>) = done.into_iter().unzip();
-    let mut found: Vec<_> = found.into_iter().flatten().collect();
-    found.sort_unstable_by_key(|(index, _)| *index);
-    let total = add_to_first(sums, link)?;
-    Ok((total, found.into_iter().map(|(_, found)| found).collect()))
+    Ok((add_to_first(sums, link)?, in_order(found)))
 }
 
 fn add_to_first(mut sums: Vec<Gradients>, link: Option<&Link>) -> Result<Gradients, EngineError> {
@@ -188,7 +169,7 @@ fn add_to_first(mut sums: Vec<Gradients>, link: Option<&Link>) -> Result<Gradien
 }
 
 /// Copies the first decoder's parameters to the replicas.
-pub fn spread(
+pub fn broadcast(
     from: &[Parameter<'_>],
     others: &mut [Replica],
     link: Option<&Link>,
@@ -219,13 +200,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_are_taken_from_the_devices_in_turn() {
-        assert_eq!(in_turn(&[3, 1, 2]), [0, 1, 2, 0, 2, 0]);
-        assert_eq!(in_turn(&[]), [0; 0]);
+    fn workers_alternate_between_the_devices() {
+        assert_eq!(round_robin(&[3, 1, 2]), [0, 1, 2, 0, 2, 0]);
+        assert_eq!(round_robin(&[]), [0; 0]);
     }
 
     #[test]
-    fn microbatches_are_shared_out_by_their_rows() {
+    fn microbatches_are_assigned_by_their_rows() {
         let of = |rows: usize| Microbatch::new(&[((0..rows as u32).collect::<Vec<_>>(), vec![true; rows])]).0;
         let batches: Vec<_> = [5, 30, 8, 9, 10].map(of).into_iter().collect();
         assert_eq!(shares(&batches, 2), [vec![1], vec![0, 2, 3, 4]]);

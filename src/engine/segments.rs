@@ -35,7 +35,7 @@ pub struct Segment {
     /// Bytes reserved for its keys and values.
     reserved: usize,
     /// Users that have reserved bytes.
-    holding: usize,
+    reserving_users: usize,
     /// Running turns whose path contains it.
     pins: usize,
     /// When it was last pinned.
@@ -45,7 +45,7 @@ pub struct Segment {
 impl Segment {
     /// Tokens whose keys and values are cached.
     pub fn computed(&self) -> usize {
-        self.cache.first().map_or(0, Cache::len)
+        self.cache.first().map_or(0, Cache::tokens)
     }
 
     /// Bytes of its keys and values.
@@ -69,14 +69,14 @@ impl Segment {
 
     /// Whether its keys and values can be evicted now.
     fn is_leaf(&self) -> bool {
-        self.reserved > 0 && self.pins == 0 && self.holding == 0
+        self.reserved > 0 && self.pins == 0 && self.reserving_users == 0
     }
 }
 
 /// Segments by number. A parent's number is smaller than its children's.
 pub struct Segments {
     layers: usize,
-    holding: KvFormat,
+    kv_format: KvFormat,
     by_number: BTreeMap<usize, Segment>,
     next: usize,
     /// Prompt pieces by parent and tokens.
@@ -93,11 +93,11 @@ pub enum EvictionOrder {
     /// Pieces that no conversation uses, the least recently used first.
     Idle(u64),
     /// Pieces whose conversations have nothing cached.
-    Dormant(u64),
+    Unused(u64),
     /// Conversations that have been inactive for long, the longest first.
-    Cold(u64),
+    Inactive(u64),
     /// Other conversations, the youngest first.
-    Resting(std::cmp::Reverse<u64>),
+    Recent(std::cmp::Reverse<u64>),
 }
 
 impl Segments {
@@ -105,7 +105,7 @@ impl Segments {
     pub fn new(decoder: &Decoder, bound: usize) -> Self {
         Self {
             layers: decoder.config.layers,
-            holding: decoder.holding(),
+            kv_format: decoder.kv_format(),
             by_number: BTreeMap::new(),
             next: 0,
             pieces: BTreeMap::new(),
@@ -125,7 +125,7 @@ impl Segments {
 
     /// Bytes of the keys and values of this many tokens of one segment.
     pub fn bytes_for(&self, tokens: usize) -> usize {
-        self.layers * self.holding.bytes_for(tokens)
+        self.layers * self.kv_format.bytes_for(tokens)
     }
 
     /// Reserved bytes; never less than the cached bytes.
@@ -135,7 +135,7 @@ impl Segments {
 
     /// Cached bytes.
     #[cfg(test)]
-    pub fn held(&self) -> usize {
+    pub fn cached_bytes(&self) -> usize {
         self.by_number.values().map(Segment::bytes).sum()
     }
 
@@ -157,32 +157,30 @@ impl Segments {
         });
         let number = self.next;
         self.next += 1;
-        let (reached, users, reserved, holding, pins, used) = (0, 0, 0, 0, 0, self.clock);
-        let cache = self.empty();
         let segment = Segment {
             parent,
             first,
             tokens,
-            cache,
-            reached,
+            cache: self.empty(),
+            reached: 0,
             conversation,
-            users,
-            reserved,
-            holding,
-            pins,
-            used,
+            users: 0,
+            reserved: 0,
+            reserving_users: 0,
+            pins: 0,
+            used: self.clock,
         };
         self.by_number.insert(number, segment);
         number
     }
 
     fn empty(&self) -> Vec<Cache> {
-        (0..self.layers).map(|_| self.holding.empty()).collect()
+        (0..self.layers).map(|_| self.kv_format.empty()).collect()
     }
 
     /// Removes a segment without children from the tree.
     pub fn remove(&mut self, number: usize) {
-        self.give_up(number);
+        self.evict(number);
         let parent = self.by_number.remove(&number).and_then(|segment| segment.parent);
         if let Some(parent) = parent.and_then(|parent| self.by_number.get_mut(&parent)) {
             parent.users -= 1;
@@ -190,18 +188,18 @@ impl Segments {
     }
 
     /// Removes unused prompt pieces beyond `IDLE_PIECES`, the least recently used first.
-    pub fn forget_idle(&mut self) {
+    pub fn remove_idle(&mut self) {
         while self.pieces.len() > IDLE_PIECES {
             let pieces = self.pieces.values().filter_map(|number| Some((number, self.get(*number)?)));
             let idle = pieces.filter(|(_, segment)| segment.users == 0);
             let Some(number) = idle.min_by_key(|(_, segment)| segment.used).map(|(number, _)| *number) else {
                 return;
             };
-            self.forget(number);
+            self.remove_piece(number);
         }
     }
 
-    fn forget(&mut self, number: usize) {
+    fn remove_piece(&mut self, number: usize) {
         self.pieces.retain(|_, piece| *piece != number);
         self.remove(number);
     }
@@ -215,12 +213,12 @@ impl Segments {
     }
 
     /// Bytes of a path's segments when all is computed and the last has grown by this many tokens.
-    pub fn whole(&self, path: &[usize], more: usize) -> usize {
+    pub fn path_bytes(&self, path: &[usize], more: usize) -> usize {
         self.grown(path, more).map(|(_, bytes)| bytes).sum()
     }
 
-    /// The part of [`Self::whole`] that is not yet reserved.
-    pub fn missing(&self, path: &[usize], more: usize) -> usize {
+    /// The part of [`Self::path_bytes`] that is not yet reserved.
+    pub fn missing_bytes(&self, path: &[usize], more: usize) -> usize {
         let reserved = |number| self.by_number.get(&number).map_or(0, |segment| segment.reserved);
         self.grown(path, more).map(|(number, bytes)| bytes.saturating_sub(reserved(number))).sum()
     }
@@ -232,7 +230,7 @@ impl Segments {
         })
     }
 
-    /// Reserves the bytes that are [`Self::missing`].
+    /// Reserves the bytes that are [`Self::missing_bytes`].
     pub fn reserve(&mut self, path: &[usize], more: usize) {
         for (number, bytes) in self.grown(path, more).collect::<Vec<_>>() {
             if self.by_number.get(&number).is_some_and(|segment| segment.reserved < bytes) {
@@ -249,7 +247,7 @@ impl Segments {
     }
 
     /// Drops a segment's keys and values. Its tokens wait to be recomputed.
-    pub fn give_up(&mut self, number: usize) {
+    pub fn evict(&mut self, number: usize) {
         let empty = self.empty();
         if let Some(segment) = self.by_number.get_mut(&number) {
             segment.cache = empty;
@@ -257,9 +255,9 @@ impl Segments {
         }
     }
 
-    pub fn give_up_all(&mut self) {
+    pub fn evict_all(&mut self) {
         for number in self.by_number.keys().copied().collect::<Vec<_>>() {
-            self.give_up(number);
+            self.evict(number);
         }
     }
 
@@ -269,7 +267,8 @@ impl Segments {
         self.reserved = self.reserved - before + bytes;
         let parent = segment.parent;
         if let Some(parent) = parent.and_then(|parent| self.by_number.get_mut(&parent)) {
-            parent.holding = parent.holding + usize::from(bytes > 0) - usize::from(before > 0);
+            parent.reserving_users =
+                parent.reserving_users + usize::from(bytes > 0) - usize::from(before > 0);
         }
     }
 
@@ -305,14 +304,14 @@ impl Segments {
         };
         // A segment that stays keeps its ancestors. Numbers decrease from children to parents.
         let mut kept = BTreeSet::new();
-        let mut staying = 0;
+        let mut staying_bytes = 0;
         for (number, segment) in self.by_number.iter().rev().filter(|(_, segment)| segment.reserved > 0) {
             if stays(segment) || kept.contains(number) {
-                staying += segment.reserved;
+                staying_bytes += segment.reserved;
                 kept.extend(segment.parent);
             }
         }
-        if staying + bytes > self.bound {
+        if staying_bytes + bytes > self.bound {
             return false;
         }
         while self.reserved + bytes > self.bound {
@@ -320,15 +319,15 @@ impl Segments {
                 let rank = match (segment.conversation, segment.users) {
                     (Some(_), _) => of_conversation(segment)?,
                     (None, 0) => EvictionOrder::Idle(segment.used),
-                    (None, _) => EvictionOrder::Dormant(segment.used),
+                    (None, _) => EvictionOrder::Unused(segment.used),
                 };
                 Some((rank, *number))
             };
             let leaves = self.by_number.iter().filter(|(_, segment)| segment.is_leaf());
             let Some((rank, number)) = leaves.filter_map(ranked).min() else { return false };
             match rank {
-                EvictionOrder::Idle(_) => self.forget(number),
-                _ => self.give_up(number),
+                EvictionOrder::Idle(_) => self.remove_piece(number),
+                _ => self.evict(number),
             }
         }
         true

@@ -1,8 +1,8 @@
 //! Tests the engine's guarantees on small random decoders.
 
-mod bases;
 mod cache;
 mod memory;
+mod model_cache;
 mod several;
 
 use std::sync::Arc;
@@ -10,25 +10,10 @@ use std::sync::Arc;
 use futures::future::join_all;
 
 use super::*;
-use crate::model::{
-    Adapter, AdapterConfig, Decoder, Design, Init, ModelConfig,
-    kernels::{Format, Heads},
-    ops,
-};
+use crate::model::{Adapter, AdapterConfig, Decoder, Init, ModelConfig, kernels::Format, ops};
 
 fn config() -> ModelConfig {
-    ModelConfig {
-        vocabulary: 90,
-        hidden: 48,
-        intermediate: 80,
-        layers: 2,
-        heads: Heads { query: 4, kv: 2, dim: 16 },
-        context: 128,
-        rope_theta: 10_000.0,
-        norm_epsilon: 1e-6,
-        tied: true,
-        design: Design::default(),
-    }
+    ModelConfig::small()
 }
 
 fn decoder() -> Decoder {
@@ -91,20 +76,33 @@ fn close(a: &[f32], b: &[f32], tolerance: f32) -> bool {
     a.iter().zip(b).all(|(a, b)| (a - b).abs() <= tolerance * size)
 }
 
+const MUON: Rule = Rule::Muon { rate: 1.0, momentum: 0.9 };
+
+/// A trainer with one rule for all parameters.
+fn trainer(decoder: Decoder, rule: Rule, threads: usize) -> Trainer {
+    Trainer::new(decoder, |parameters| vec![rule; parameters.len()], threads)
+}
+
+fn values_of(slots: &[candle_core::Tensor]) -> Vec<Vec<f32>> {
+    slots.iter().map(|slot| ops::values(slot).unwrap().to_vec()).collect()
+}
+
 fn gradients_of(
     decoder: Decoder,
     sequences: &[(Vec<u32>, Vec<bool>)],
     weights: &[f32],
 ) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
-    let mut trainer = Trainer::new(decoder, |p| vec![Rule::Muon { rate: 1.0, momentum: 0.9 }; p.len()], 1);
+    let mut trainer = trainer(decoder, MUON, 1);
     let (batch, indices) = Microbatch::new(sequences);
-    let mut logit_gradients = vec![0.0; batch.targets.len()];
+    let mut target_weights = vec![0.0; batch.targets.len()];
     for (sequence, weight) in indices.iter().zip(weights) {
-        sequence.iter().for_each(|target| logit_gradients[*target] += weight);
+        sequence.iter().for_each(|target| target_weights[*target] += weight);
     }
-    let (gradients, logprobs) = trainer.gradients(&[batch], &|_, target, _| logit_gradients[target]).unwrap();
-    let gradients = gradients.slots.iter().map(|slot| ops::values(slot).unwrap().to_vec()).collect();
-    (gradients, indices.iter().map(|of| of.iter().map(|target| logprobs[0][*target]).collect()).collect())
+    let (gradients, logprobs) = trainer.gradients(&[batch], &|_, target, _| target_weights[target]).unwrap();
+    (
+        values_of(&gradients.slots),
+        indices.iter().map(|of| of.iter().map(|target| logprobs[0][*target]).collect()).collect(),
+    )
 }
 
 #[test]
@@ -114,11 +112,12 @@ fn a_shared_prefix_gives_the_gradients_of_the_unshared_sequences() {
         let (together, logprobs) = gradients_of(make(), &sequences, &weights);
         let mut apart: Vec<Vec<f32>> = together.iter().map(|slot| vec![0.0; slot.len()]).collect();
         for (index, sequence) in sequences.iter().enumerate() {
-            let (alone, of) = gradients_of(make(), std::slice::from_ref(sequence), &weights[index..=index]);
+            let (separate, of) =
+                gradients_of(make(), std::slice::from_ref(sequence), &weights[index..=index]);
             assert_eq!(of[0], logprobs[index], "log-probabilities are the same bits");
             apart
                 .iter_mut()
-                .zip(alone)
+                .zip(separate)
                 .for_each(|(sum, of)| sum.iter_mut().zip(of).for_each(|(s, g)| *s += g));
         }
         for (slot, (together, apart)) in together.iter().zip(&apart).enumerate() {
@@ -153,12 +152,12 @@ fn gradients_agree_with_finite_differences() {
                 loss(decoder)
             };
             let step = 4e-3;
-            let dloss_dlogp = (nudged(step) - nudged(-step)) / f64::from(2.0 * step);
+            let numeric = (nudged(step) - nudged(-step)) / f64::from(2.0 * step);
             let size = gradient.iter().fold(0.0f32, |m, g| m.max(g.abs()));
-            let error = (dloss_dlogp - f64::from(gradient[at])).abs();
+            let error = (numeric - f64::from(gradient[at])).abs();
             assert!(
                 error < 0.02 * f64::from(size) + 2e-2,
-                "slot {slot}[{at}]: {dloss_dlogp} against {}",
+                "slot {slot}[{at}]: {numeric} against {}",
                 gradient[at]
             );
         }
@@ -186,7 +185,7 @@ fn every_adapter_gets_a_gradient_and_reaches_the_sampler() {
 
 fn outputs(decoder: &Decoder, mut x: candle_core::Tensor) -> Vec<f32> {
     for layer in 0..decoder.config.layers {
-        // A query and a value: with one key alone, the scores would not matter.
+        // A query and a value: with a single key, the scores would not matter.
         let mix = |q: &candle_core::Tensor, k: &candle_core::Tensor, v: &candle_core::Tensor| {
             q.add(&candle_core::Tensor::cat(&[k, v], 1)?)
         };
@@ -224,19 +223,19 @@ const MAKES: [fn() -> Decoder; 5] =
     [decoder, adapted, || frozen(Format::F16), || frozen(Format::Bf16), || frozen(Format::Nf4)];
 
 #[tokio::test]
-async fn what_is_sampled_depends_neither_on_threads_nor_on_company() {
+async fn samples_depend_neither_on_threads_nor_on_other_conversations() {
     for make in MAKES {
-        let many = play(&Sampler::new(make(), 3), 24).await;
-        let few = play(&Sampler::new(make(), 1), 5).await;
+        let many = play(&Sampler::on_threads(make(), 3), 24).await;
+        let few = play(&Sampler::on_threads(make(), 1), 5).await;
         assert_eq!(many[..5], few);
         assert!(many.iter().any(|(tokens, ..)| *tokens != many[0].0), "seeds differ, so should samples");
     }
 }
 
 #[tokio::test]
-async fn scoring_gives_the_bits_that_sampling_gave() {
+async fn scoring_and_sampling_give_the_same_bits() {
     for make in MAKES {
-        let episodes = play(&Sampler::new(make(), 2), 16).await;
+        let episodes = play(&Sampler::on_threads(make(), 2), 16).await;
         let sequences: Vec<_> =
             episodes.iter().map(|(tokens, sampled, _)| (tokens.clone(), sampled.clone())).collect();
         let (_, scored) = gradients_of(make(), &sequences, &[1.0; 16]);
@@ -252,7 +251,7 @@ async fn scoring_gives_the_bits_that_sampling_gave() {
 fn a_step_is_the_same_bits_on_any_number_of_threads() {
     let stepped = |threads| {
         let rule = Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
-        let mut trainer = Trainer::new(adapted(), |p| vec![rule; p.len()], threads);
+        let mut trainer = trainer(adapted(), rule, threads);
         let batches: Vec<_> =
             branching().iter().map(|one| Microbatch::new(std::slice::from_ref(one)).0).collect();
         for _ in 0..3 {
@@ -265,33 +264,31 @@ fn a_step_is_the_same_bits_on_any_number_of_threads() {
 }
 
 #[test]
-fn activations_computed_again_give_the_same_bits() {
+fn recomputed_activations_give_the_same_bits() {
     for make in [decoder, adapted] {
         let gradients = |recompute| {
-            let rule = Rule::Muon { rate: 1.0, momentum: 0.9 };
-            let mut trainer = Trainer::new(make(), |p| vec![rule; p.len()], 1);
+            let mut trainer = trainer(make(), MUON, 1);
             trainer.recompute = recompute;
             let (batch, _) = Microbatch::new(&branching());
             let (gradients, logprobs) = trainer.gradients(&[batch], &|_, _, p| 0.3 * p).unwrap();
-            let slots = gradients.slots.iter().map(|slot| ops::values(slot).unwrap().to_vec());
-            (slots.collect::<Vec<_>>(), logprobs)
+            (values_of(&gradients.slots), logprobs)
         };
         assert_eq!(gradients(Recompute::Always), gradients(Recompute::Never));
     }
 }
 
 #[test]
-fn activations_are_computed_again_only_beyond_the_budget() {
-    let decoder = adapted();
-    let row = kept_bytes(&decoder, 1);
+fn activations_are_recomputed_only_beyond_the_budget() {
+    let ranks = Adapter::size(&adapted()).unwrap().ranks;
+    let row = size::activation_bytes(&config(), ranks, 1);
     // Two layers of hidden 48, queries 64, keys 32, feed-forward 80, and seven adapters of rank 4 each.
     assert_eq!(row, 2 * (4 * 48 + 3 * 64 + 3 * 32 + 3 * 80 + 7 * 4) * 4);
-    assert!(!Recompute::Auto.decide(&decoder, (2 << 30) / row));
-    assert!(Recompute::Auto.decide(&decoder, (2 << 30) / row + 1));
+    assert!(!Recompute::Auto.decide((2 << 30) / row * row));
+    assert!(Recompute::Auto.decide(((2 << 30) / row + 1) * row));
 }
 
 #[test]
-fn the_gradient_of_a_step_does_not_depend_on_how_it_is_cut() {
+fn the_gradient_of_a_step_does_not_depend_on_its_microbatches() {
     let sequences = branching();
     let groups: Vec<Vec<&[u32]>> = sequences
         .chunks(2)
@@ -306,11 +303,9 @@ fn the_gradient_of_a_step_does_not_depend_on_how_it_is_cut() {
             (batch, weights)
         });
         let (batches, weights): (Vec<_>, Vec<_>) = cut.unzip();
-        let rule = Rule::Muon { rate: 1.0, momentum: 0.9 };
-        let mut trainer = Trainer::new(adapted(), |p| vec![rule; p.len()], 2);
+        let mut trainer = trainer(adapted(), MUON, 2);
         let (gradients, _) = trainer.gradients(&batches, &|batch, target, _| weights[batch][target]).unwrap();
-        let slots = gradients.slots.iter().map(|slot| ops::values(slot).unwrap().to_vec());
-        (batches.len(), slots.collect::<Vec<_>>())
+        (batches.len(), values_of(&gradients.slots))
     };
     let (whole, expected) = gradients(1000);
     assert_eq!(whole, 1);
@@ -324,12 +319,12 @@ fn the_gradient_of_a_step_does_not_depend_on_how_it_is_cut() {
 }
 
 #[test]
-fn a_training_taken_up_again_goes_on_in_the_same_bits() {
+fn resumed_training_gives_the_same_bits() {
     let (beta1, beta2, weight_decay) = (0.9, 0.95, 0.1);
     let rules = [
         Rule::AdamW { rate: 1.0, beta1, beta2, weight_decay },
         Rule::AdamW8Bit { rate: 1.0, beta1, beta2, weight_decay },
-        Rule::Muon { rate: 1.0, momentum: 0.9 },
+        MUON,
     ];
     let trainer = |rule| {
         let adamw = rules[0];
@@ -363,10 +358,9 @@ fn a_training_taken_up_again_goes_on_in_the_same_bits() {
 }
 
 #[test]
-fn dropout_masks_alike_however_a_step_is_cut_and_whatever_is_computed_again() {
+fn dropout_masks_do_not_depend_on_microbatches_or_recomputation() {
     let gradients = |cut: usize, recompute, seed| {
-        let rule = Rule::Muon { rate: 1.0, momentum: 0.9 };
-        let mut trainer = Trainer::new(adapted(), |p| vec![rule; p.len()], 2);
+        let mut trainer = trainer(adapted(), MUON, 2);
         (trainer.recompute, trainer.dropout) = (recompute, Some((0.3, seed)));
         // Two devices that share the frozen weights. Separately, no prediction is counted twice.
         let sequences = [branching()[0].clone(), branching()[2].clone()];
@@ -375,7 +369,7 @@ fn dropout_masks_alike_however_a_step_is_cut_and_whatever_is_computed_again() {
         let (gradients, logprobs) = trainer.gradients(&batches, &|_, _, p| 0.3 * p).unwrap();
         assert_eq!(trainer.score(&batches).unwrap(), before, "scoring drops nothing");
         assert_ne!(logprobs, before);
-        gradients.slots.iter().map(|slot| ops::values(slot).unwrap().to_vec()).collect::<Vec<_>>()
+        values_of(&gradients.slots)
     };
     let whole = gradients(2, Recompute::Never, 5);
     assert_eq!(whole, gradients(2, Recompute::Always, 5));
@@ -387,9 +381,8 @@ fn dropout_masks_alike_however_a_step_is_cut_and_whatever_is_computed_again() {
 
 #[test]
 fn a_failing_microbatch_ends_the_step_with_its_error() {
-    let rule = Rule::Muon { rate: 1.0, momentum: 0.9 };
     for threads in [1, 3] {
-        let mut trainer = Trainer::new(decoder(), |p| vec![rule; p.len()], threads);
+        let mut trainer = trainer(decoder(), MUON, threads);
         let sequence = |token| [(vec![1, 2, token], vec![true; 3])];
         let batches: Vec<_> =
             [3, 4, 9000, 5, 6, 7].map(|token| Microbatch::new(&sequence(token)).0).into_iter().collect();
@@ -399,9 +392,9 @@ fn a_failing_microbatch_ends_the_step_with_its_error() {
 }
 
 #[test]
-fn training_raises_the_probability_of_what_it_is_asked_to() {
+fn training_raises_the_probability_of_its_targets() {
     let rule = Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
-    let mut trainer = Trainer::new(decoder(), |p| vec![rule; p.len()], 2);
+    let mut trainer = trainer(decoder(), rule, 2);
     let (batch, _) = Microbatch::new(&branching());
     let mean = |report: &StepReport| report.logprobs[0].iter().sum::<f32>() / report.logprobs[0].len() as f32;
     let mut step = || trainer.step(std::slice::from_ref(&batch), &|_, _, _| -0.01, 3e-3, 1.0).unwrap();
@@ -411,8 +404,8 @@ fn training_raises_the_probability_of_what_it_is_asked_to() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_does_not_fit_is_refused_and_others_go_on() {
-    let sampler = Sampler::new(decoder(), 1);
+async fn an_invalid_prompt_is_refused_and_others_continue() {
+    let sampler = Sampler::on_threads(decoder(), 1);
     let mut long = sampler.open(vec![tokens(200, 1).into()], WARM, 1);
     let mut foreign = sampler.open(vec![vec![1, 9000].into()], WARM, 1);
     let mut empty = sampler.open(vec![], WARM, 1);
@@ -426,13 +419,13 @@ async fn a_prompt_that_does_not_fit_is_refused_and_others_go_on() {
 }
 
 #[tokio::test]
-async fn logits_that_are_no_numbers_end_the_turn_that_asked_for_them() {
+async fn logits_that_are_not_finite_end_the_turn() {
     let mut decoder = adapted();
     for parameter in &mut decoder.trained() {
         let huge = (parameter.tensor().ones_like().unwrap() * 1e30).unwrap();
         parameter.set(huge);
     }
-    let sampler = Sampler::new(decoder, 1);
+    let sampler = Sampler::on_threads(decoder, 1);
     for sampling in [WARM, Sampling::GREEDY] {
         let turn = sampler.open(vec![tokens(9, 1).into()], sampling, 1).turn(&[], &[], 3).await;
         assert!(matches!(turn, Err(EngineError::Logits)), "{sampling:?}");

@@ -1,39 +1,41 @@
 //! How threads share the engine's work.
 
-use std::sync::Arc;
+use std::{panic::resume_unwind, sync::Arc, thread::ScopedJoinHandle};
 
-use super::memory::held;
+use super::size::weight_bytes;
+#[cfg(test)]
+use crate::model::ops::composed;
 use crate::model::{Decoder, ModelConfig, kernels::Format};
 
 /// Weights beyond this many bytes do not stay in the CPU caches. Rereading them in each thread then costs
 /// more than sharing every operation.
 const LARGE: usize = 32 << 20;
 
-/// Shares of a step for models whose threads work separately. A constant, so that bits do not depend on the
+/// Microbatches of a step for models whose threads work separately. A constant, so that bits do not depend on the
 /// machine.
-const SHARES: usize = 4;
+const MICROBATCHES: usize = 4;
 
 /// Whether several threads share each operation of this decoder.
 fn is_large(decoder: &Decoder) -> bool {
     decoder.bytes() > LARGE
 }
 
-/// The minimum number of shares of a step over this decoder, as far as it can be split. On the CPU it does
-/// not depend on the number of devices, so neither do the bits. Elsewhere each device has one share.
-pub fn shares(decoder: &Decoder, devices: usize) -> usize {
+/// The minimum number of microbatches of a step over this decoder, as far as the step can be split. On the CPU it
+/// does not depend on the number of devices, so neither do the bits. Elsewhere each device has one.
+pub fn min_microbatches(decoder: &Decoder, devices: usize) -> usize {
     match (decoder.by_kernels(), is_large(decoder)) {
         (false, _) => devices,
         (true, true) => 1,
-        (true, false) => SHARES,
+        (true, false) => MICROBATCHES,
     }
 }
 
-/// [`shares`] on the CPU for a decoder of this shape with weights frozen in this format.
-pub fn shares_of_shape(config: &ModelConfig, format: Format) -> usize {
-    if held(config, format) > LARGE { 1 } else { SHARES }
+/// [`min_microbatches`] on the CPU for a decoder of this shape with weights frozen in this format.
+pub fn min_microbatches_of(config: &ModelConfig, format: Format) -> usize {
+    if weight_bytes(config, format) > LARGE { 1 } else { MICROBATCHES }
 }
 
-/// How [`ThreadPlan::new`] splits the CPU's threads.
+/// How the CPU's threads are split, as [`ThreadPlan::new`] does.
 pub struct Split {
     /// Microbatches or batches of conversations that run at once.
     pub workers: usize,
@@ -56,38 +58,58 @@ impl Split {
 #[derive(Clone)]
 pub enum ThreadPlan {
     /// Each computes its own microbatches or conversations: for a model that fits the CPU caches.
-    Apart(usize),
+    Separate(usize),
     /// All share each operation.
-    Together(Arc<rayon::ThreadPool>),
+    Shared(Arc<rayon::ThreadPool>),
 }
 
 impl ThreadPlan {
     pub fn new(decoder: &Decoder, threads: usize) -> Self {
         if !decoder.by_kernels() {
             // One thread issues the operations of a device.
-            return Self::Apart(1);
+            return Self::Separate(1);
         }
         if threads > 1 && is_large(decoder) {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
             let pool = pool.thread_name(|index| format!("engine-{index}")).build();
-            return Self::Together(Arc::new(pool.expect("the system can start a thread")));
+            return Self::Shared(Arc::new(pool.expect("the system can start a thread")));
         }
-        Self::Apart(threads.max(1))
+        Self::Separate(threads.max(1))
     }
 
     /// Microbatches or batches of conversations that run at once.
     pub fn workers(&self) -> usize {
         match self {
-            Self::Apart(threads) => *threads,
-            Self::Together(_) => 1,
+            Self::Separate(threads) => *threads,
+            Self::Shared(_) => 1,
         }
     }
 
     /// Runs `work` in the thread pool that its operations share.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         match self {
-            Self::Apart(_) => work(),
-            Self::Together(pool) => pool.install(work),
+            Self::Separate(_) => work(),
+            Self::Shared(pool) => pool.install(work),
         }
     }
+}
+
+/// Runs `work(0)`, `work(1)`, … each on a thread, the first on the current one. Returns the results in order.
+pub fn run_workers<T: Send>(workers: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let work = &work;
+    #[cfg(test)]
+    let forced = composed::forced();
+    std::thread::scope(|scope| {
+        let spawn = |worker| {
+            scope.spawn(move || {
+                #[cfg(test)]
+                let _forced = forced.then(composed::force);
+                work(worker)
+            })
+        };
+        let others: Vec<_> = (1..workers).map(spawn).collect();
+        let first = work(0);
+        let join = |other: ScopedJoinHandle<'_, T>| other.join().unwrap_or_else(|panic| resume_unwind(panic));
+        std::iter::once(first).chain(others.into_iter().map(join)).collect()
+    })
 }

@@ -1,15 +1,17 @@
-//! One thread that decodes every turn that is ready.
+//! The thread that decodes all turns of a device's conversations.
 //!
 //! Prompt pieces and conversations are segments of one tree, each with its keys and values. A step takes the
 //! turns with reserved cache memory and runs their waiting tokens through the decoder as one ragged batch. It
 //! then samples where a turn needs a token. Conversations that wait for their tools are not in the batch.
+
+mod schedule;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
     sync::{
         Arc,
-        atomic::Ordering,
+        atomic::{AtomicU64, Ordering},
         mpsc::{Receiver, RecvError},
     },
 };
@@ -20,23 +22,69 @@ use rayon::prelude::*;
 use tokio::sync::oneshot;
 
 use super::{
-    EngineError, Sampled, Sampling, Stop, Usage,
+    EngineError, Sampling,
     segments::{Segment, Segments},
-    trainer::logit_rows,
+    size::{STEP_ROWS, logit_rows},
 };
 use crate::model::{
     Decoder, ModelError,
     ops::{self, AttentionMask, CachedSegment},
 };
 
-/// Rows of one step. Longer prompts take several steps.
-pub const STEP_ROWS: usize = 512;
-/// The minimum share of these rows for waiting prompts, and for decoding turns if there are that many.
+/// The minimum share of a step's rows for waiting prompts, and for decoding turns if there are that many.
 const PROMPT_ROWS: usize = STEP_ROWS / 4;
 /// A step of one row takes about as long as one of this many rows: the time to read the weights.
 const FEW_ROWS: usize = 64;
 /// Number of logits from which threads share the drawing of tokens.
 const WORTH_SHARING: usize = 1 << 18;
+
+/// Why a turn's sampling ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// A stop token, the last of `tokens`.
+    Token,
+    /// `max_new` tokens were sampled.
+    Length,
+    /// The context is full.
+    Context,
+}
+
+/// One sampled turn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampled {
+    pub tokens: Vec<u32>,
+    /// Natural log-probabilities at temperature 1, one per token.
+    pub logprobs: Vec<f32>,
+    pub stop: Stop,
+}
+
+/// Counters of a policy's tokens.
+#[derive(Debug, Default)]
+pub struct Usage {
+    /// Tokens sampled.
+    pub sampled: AtomicU64,
+    /// Tokens that went through the decoder, sampled or given. A shared token counts once.
+    pub computed: AtomicU64,
+    /// Tokens that were recomputed because their keys and values were evicted.
+    pub recomputed: AtomicU64,
+    /// The most bytes that one worker reserved for keys and values.
+    #[cfg(test)]
+    pub max_cached: AtomicU64,
+}
+
+impl Usage {
+    fn count(&self, computed: usize, recomputed: usize) {
+        self.computed.fetch_add(computed as u64, Ordering::Relaxed);
+        self.recomputed.fetch_add(recomputed as u64, Ordering::Relaxed);
+    }
+
+    /// Records the bytes that a worker reserved for keys and values.
+    #[cfg(test)]
+    fn record_cache(&self, reserved: usize, bound: usize) {
+        assert!(reserved <= bound, "{reserved} bytes are reserved, the bound is {bound}");
+        self.max_cached.fetch_max(reserved as u64, Ordering::Relaxed);
+    }
+}
 
 pub enum Command {
     Open {
@@ -45,13 +93,13 @@ pub enum Command {
         sampling: Sampling,
         seed: u64,
     },
-    /// With `given_up`, the caller did not read the result of the previous turn.
+    /// With `undo_previous`, the caller did not read the result of the previous turn.
     Turn {
         id: u64,
         append: Vec<u32>,
         stop: Vec<u32>,
         max_new: usize,
-        given_up: bool,
+        undo_previous: bool,
         reply: Reply,
     },
     Close {
@@ -61,31 +109,31 @@ pub enum Command {
 
 type Reply = oneshot::Sender<Result<Sampled, EngineError>>;
 
-pub(super) struct Conversation {
-    pub segment: usize,
+struct Conversation {
+    segment: usize,
     /// Its segment and the ancestors of that segment, root first.
-    pub path: Arc<[usize]>,
+    path: Arc<[usize]>,
     sampling: Sampling,
     rng: ChaCha8Rng,
-    pub turn: Option<Turn>,
+    turn: Option<Turn>,
     /// Its number of tokens and its random generator before the last turn.
     before: (usize, ChaCha8Rng),
     /// [`Worker::work`] at the end of its last turn.
-    pub away_since: u64,
+    inactive_since: u64,
     /// The last step that computed a token of it.
-    stepped: u64,
+    last_step: u64,
 }
 
-pub(super) struct Turn {
+struct Turn {
     stop: Vec<u32>,
     max_new: usize,
     sampled: Sampled,
-    pub reply: Reply,
+    reply: Reply,
 }
 
 impl Turn {
     /// Tokens it may still sample.
-    pub fn left(&self) -> usize {
+    fn remaining(&self) -> usize {
         self.max_new.saturating_sub(self.sampled.tokens.len())
     }
 }
@@ -93,15 +141,15 @@ impl Turn {
 pub struct Worker {
     decoder: Arc<Decoder>,
     usage: Arc<Usage>,
-    pub(super) segments: Segments,
+    segments: Segments,
     /// By number: older conversations have smaller numbers.
-    pub(super) conversations: BTreeMap<u64, Conversation>,
+    conversations: BTreeMap<u64, Conversation>,
     /// Conversations with a turn that has no reserved memory.
-    pub(super) asking: BTreeSet<u64>,
+    waiting: BTreeSet<u64>,
     /// Conversations with a turn that has reserved memory.
-    pub(super) running: BTreeSet<u64>,
+    running: BTreeSet<u64>,
     /// Work done so far, in tokens. A step of fewer than [`FEW_ROWS`] counts as that many.
-    pub(super) work: u64,
+    work: u64,
     steps: u64,
 }
 
@@ -134,7 +182,7 @@ impl Worker {
             decoder,
             usage,
             conversations: BTreeMap::new(),
-            asking: BTreeSet::new(),
+            waiting: BTreeSet::new(),
             running: BTreeSet::new(),
             work: 0,
             steps: 0,
@@ -143,33 +191,31 @@ impl Worker {
 
     /// Runs until every handle is dropped.
     pub fn run(mut self, commands: Receiver<Command>) {
-        let mut noted = 0;
         loop {
-            if self.running.is_empty() && self.asking.is_empty() {
+            if self.running.is_empty() && self.waiting.is_empty() {
                 match commands.recv() {
-                    Ok(command) => self.obey(command),
+                    Ok(command) => self.handle(command),
                     Err(RecvError) => return,
                 }
             }
             while let Ok(command) = commands.try_recv() {
-                self.obey(command);
+                self.handle(command);
             }
-            self.give_places();
-            let reserved = self.segments.reserved() as u64;
-            self.usage.note_cache(noted, reserved);
-            noted = reserved;
+            self.schedule();
+            #[cfg(test)]
+            self.usage.record_cache(self.segments.reserved(), self.segments.bound);
             if let Err(error) = self.step() {
                 self.fail(&error);
             }
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn handle(&mut self, command: Command) {
         match command {
             Command::Open { id, prompt, sampling, seed } => {
                 let mut pieces: Vec<&[u32]> =
                     prompt.iter().map(AsRef::as_ref).filter(|p| !p.is_empty()).collect();
-                // The last token belongs to the conversation alone: its successor is sampled for it alone.
+                // The last token is not shared: its successor is sampled for this conversation only.
                 let mut own = Vec::new();
                 if !self.fits(&pieces) {
                     // Only the first turn fails.
@@ -186,14 +232,14 @@ impl Worker {
                 let before = (own.len(), rng.clone());
                 let segment = self.segments.add(parent, own, Some(id));
                 let path = self.segments.path(segment);
-                let (turn, away_since, stepped) = (None, self.work, 0);
+                let (turn, inactive_since, last_step) = (None, self.work, 0);
                 let conversation =
-                    Conversation { segment, path, sampling, rng, turn, before, away_since, stepped };
+                    Conversation { segment, path, sampling, rng, turn, before, inactive_since, last_step };
                 self.conversations.insert(id, conversation);
-                self.segments.forget_idle();
+                self.segments.remove_idle();
             }
-            Command::Turn { id, append, stop, max_new, given_up, reply } => {
-                if given_up {
+            Command::Turn { id, append, stop, max_new, undo_previous, reply } => {
+                if undo_previous {
                     self.cancel(id);
                 }
                 match self.queue(id, append) {
@@ -201,7 +247,7 @@ impl Worker {
                         let sampled =
                             Sampled { tokens: Vec::new(), logprobs: Vec::new(), stop: Stop::Length };
                         conversation.turn = Some(Turn { stop, max_new, sampled, reply });
-                        self.asking.insert(id);
+                        self.waiting.insert(id);
                     }
                     // The receiver is gone if the episode was cancelled.
                     Err(error) => _ = reply.send(Err(error)),
@@ -245,19 +291,20 @@ impl Worker {
     }
 
     /// Releases a turn's reserved memory when the turn ends or is cancelled.
-    fn leave(&mut self, id: u64) {
-        let (asked, ran) = (self.asking.remove(&id), self.running.remove(&id));
-        let Some(conversation) = self.conversations.get_mut(&id).filter(|_| asked || ran) else { return };
-        conversation.away_since = self.work;
-        if ran {
+    fn release(&mut self, id: u64) {
+        let (was_waiting, was_running) = (self.waiting.remove(&id), self.running.remove(&id));
+        let conversation = self.conversations.get_mut(&id).filter(|_| was_waiting || was_running);
+        let Some(conversation) = conversation else { return };
+        conversation.inactive_since = self.work;
+        if was_running {
             self.segments.unpin(&conversation.path);
             self.segments.shrink(conversation.segment);
         }
     }
 
     /// Undoes a conversation's last turn, ended or not. Returns the turn if it had not ended.
-    pub(super) fn cancel(&mut self, id: u64) -> Option<Turn> {
-        self.leave(id);
+    fn cancel(&mut self, id: u64) -> Option<Turn> {
+        self.release(id);
         let conversation = self.conversations.get_mut(&id)?;
         let segment = self.segments.get_mut(conversation.segment)?;
         let (tokens, rng) = &conversation.before;
@@ -266,19 +313,19 @@ impl Worker {
         segment.reached = segment.reached.min(*tokens);
         // Keys and values are never truncated, and the next turn needs a token to continue from.
         if segment.computed() >= segment.tokens.len() {
-            self.segments.give_up(conversation.segment);
+            self.segments.evict(conversation.segment);
         }
         conversation.turn.take()
     }
 
     /// Reports the failure to every conversation that waits.
     fn fail(&mut self, error: &EngineError) {
-        let ids: Vec<u64> = self.running.iter().chain(&self.asking).copied().collect();
+        let ids: Vec<u64> = self.running.iter().chain(&self.waiting).copied().collect();
         for turn in ids.into_iter().filter_map(|id| self.cancel(id)).collect::<Vec<_>>() {
             _ = turn.reply.send(Err(EngineError::Worker { reason: error.to_string() }));
         }
         // Some layers may have computed more than others.
-        self.segments.give_up_all();
+        self.segments.evict_all();
     }
 
     /// The segments of the next step in depth-first order, with the number of rows of each.
@@ -287,31 +334,31 @@ impl Worker {
     /// therefore delays others by at most one step. If less than [`PROMPT_ROWS`] would remain, turns
     /// alternate.
     fn parts(&mut self) -> Vec<Part> {
-        let (mut going_on, mut prompts) = (Vec::new(), Vec::new());
+        let (mut decoding, mut prompts) = (Vec::new(), Vec::new());
         for id in &self.running {
             let Some(conversation) = self.conversations.get(id) else { continue };
             let mut waiting =
                 conversation.path.iter().map(|number| self.segments.get(*number).map_or(0, Segment::waiting));
             let own = waiting.next_back();
             match own == Some(1) && waiting.all(|tokens| tokens == 0) {
-                true => going_on.push((conversation.stepped, *id)),
+                true => decoding.push((conversation.last_step, *id)),
                 false => prompts.push(*id),
             }
         }
         let most = STEP_ROWS - if prompts.is_empty() { 0 } else { PROMPT_ROWS };
-        if going_on.len() > most {
-            going_on.sort_unstable();
-            going_on.truncate(most);
+        if decoding.len() > most {
+            decoding.sort_unstable();
+            decoding.truncate(most);
         }
         self.steps += 1;
-        let mut parts = Vec::with_capacity(going_on.len() + 2 * prompts.len());
-        for (_, id) in &going_on {
+        let mut parts = Vec::with_capacity(decoding.len() + 2 * prompts.len());
+        for (_, id) in &decoding {
             let Some(conversation) = self.conversations.get_mut(id) else { continue };
-            conversation.stepped = self.steps;
+            conversation.last_step = self.steps;
             let path = conversation.path.clone();
             parts.push(Part { depth: path.len() - 1, path, conversation: Some(*id), rows: 0..1 });
         }
-        let mut left = STEP_ROWS - parts.len();
+        let mut free = STEP_ROWS - parts.len();
         let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
         for id in prompts {
             let Some(conversation) = self.conversations.get(&id) else { continue };
@@ -320,13 +367,13 @@ impl Worker {
                 let rows = match taken.get(number) {
                     Some(rows) => *rows,
                     None => {
-                        let rows = waiting.min(left);
+                        let rows = waiting.min(free);
                         if rows > 0 {
                             let path = conversation.path.clone();
                             let conversation = (depth + 1 == path.len()).then_some(id);
                             parts.push(Part { path, depth, conversation, rows: 0..rows });
                             taken.insert(*number, rows);
-                            left -= rows;
+                            free -= rows;
                         }
                         rows
                     }
@@ -351,11 +398,11 @@ impl Worker {
         let (mut tokens, mut positions) = (Vec::new(), Vec::new());
         // Every segment on a path, with the rows below it, by depth: parents precede their children.
         let mut covered: Vec<Vec<(usize, Range<usize>)>> = Vec::new();
-        let mut again = 0;
+        let mut recomputed = 0;
         for part in &parts {
             let Some(segment) = self.segments.get_mut(part.segment()) else { continue };
             let (start, end) = (segment.computed(), segment.computed() + part.rows.len());
-            again += segment.reached.min(end) - segment.reached.min(start);
+            recomputed += segment.reached.min(end) - segment.reached.min(start);
             segment.reached = segment.reached.max(end);
             positions.extend((start..end).map(|at| (segment.first + at) as u32));
             tokens.extend(&segment.tokens[start..end]);
@@ -374,7 +421,7 @@ impl Worker {
         }
         let decoder = self.decoder.clone();
         let heads = decoder.config.heads;
-        let mask = AttentionMask::new(decoder.half());
+        let mask = AttentionMask::new(decoder.kv_format());
         let mut x = decoder.embed(&tokens, &positions)?;
         for layer in 0..decoder.config.layers {
             let segments = &mut self.segments;
@@ -399,9 +446,9 @@ impl Worker {
             x = saved.output;
         }
         self.work += tokens.len().max(FEW_ROWS) as u64;
-        self.usage.count(tokens.len() - again, again);
+        self.usage.count(tokens.len() - recomputed, recomputed);
         #[cfg(test)]
-        assert!(self.segments.held() <= self.segments.reserved(), "more is held than was set aside");
+        assert!(self.segments.cached_bytes() <= self.segments.reserved(), "more is cached than reserved");
         self.sample(&parts, &x)
     }
 
@@ -409,15 +456,15 @@ impl Worker {
     fn sample(&mut self, parts: &[Part], x: &Tensor) -> Result<(), EngineError> {
         let complete =
             |part: &&Part| self.segments.get(part.segment()).is_some_and(|segment| segment.waiting() == 0);
-        let asks = |part: &Part| Some((part.conversation?, part.rows.end - 1));
-        let asking: Vec<(u64, usize)> = parts.iter().filter(complete).filter_map(asks).collect();
-        for block in asking.chunks(logit_rows(&self.decoder.config)) {
+        let last_row = |part: &Part| Some((part.conversation?, part.rows.end - 1));
+        let sampled: Vec<(u64, usize)> = parts.iter().filter(complete).filter_map(last_row).collect();
+        for block in sampled.chunks(logit_rows(&self.decoder.config)) {
             let rows: Vec<usize> = block.iter().map(|(_, row)| *row).collect();
             let (_, logits) = self.decoder.logits(&ops::gather(x, &rows)?)?;
             let logits = logits.to_device(&Device::Cpu)?;
             let logits = ops::values(&logits)?;
             for ((id, _), (token, logprob)) in block.iter().zip(self.draw(block, &logits)) {
-                self.take(*id, token, logprob);
+                self.add_token(*id, token, logprob);
             }
         }
         Ok(())
@@ -446,7 +493,7 @@ impl Worker {
     }
 
     /// Adds a token to this conversation's turn. Ends the turn if the token ends it.
-    fn take(&mut self, id: u64, token: u32, logprob: f32) {
+    fn add_token(&mut self, id: u64, token: u32, logprob: f32) {
         let Some(conversation) = self.conversations.get_mut(&id) else { return };
         let Some(segment) = self.segments.get_mut(conversation.segment) else { return };
         let Some(turn) = &mut conversation.turn else { return };
@@ -454,7 +501,7 @@ impl Worker {
             if let Some(turn) = conversation.turn.take() {
                 _ = turn.reply.send(Err(EngineError::Logits));
             }
-            return self.leave(id);
+            return self.release(id);
         }
         turn.sampled.tokens.push(token);
         turn.sampled.logprobs.push(logprob);
@@ -473,6 +520,6 @@ impl Worker {
         if let Some(turn) = conversation.turn.take() {
             _ = turn.reply.send(Ok(turn.sampled));
         }
-        self.leave(id);
+        self.release(id);
     }
 }

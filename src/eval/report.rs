@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, fmt::Write};
 
-use super::verdict::{Finding, splits, spoken_mode};
+use super::verdict::{Finding, reported_mode, splits};
 use crate::data::VerdictRow;
 
 /// Styles a text by its finding, with colour or not at all. It must not change the text's width.
@@ -24,7 +24,7 @@ const POLICY: usize = 7;
 
 /// The tables by split, followed by the verdict: a sentence for each compared policy.
 pub fn summary(rows: &[VerdictRow], paint: Paint) -> String {
-    let mode = spoken_mode(rows);
+    let mode = reported_mode(rows);
     let tables = comparisons(rows).into_iter().map(|(policy, baseline)| {
         let pairs = pairs(rows, "split", mode, policy, baseline);
         format!(
@@ -54,7 +54,7 @@ pub fn report(rows: &[VerdictRow], notes: &[String]) -> String {
         for mode in names(rows, |row| Some(&row.mode)) {
             for cut in ["split", "family", "tool"] {
                 let pairs = pairs(rows, cut, mode, policy, baseline);
-                if pairs.is_empty() || (cut != "split" && mode != spoken_mode(rows)) {
+                if pairs.is_empty() || (cut != "split" && mode != reported_mode(rows)) {
                     continue;
                 }
                 let (table, below) = match cut {
@@ -78,8 +78,8 @@ Gain is the difference in success on the same tasks, in points, with its
 95 % interval. Questions of one family tend to be right or wrong
 together, so the interval resamples whole families. Where a table's row
 has fewer than 10 families, it resamples entities, then questions that
-are one but for their phrasing, then single tasks. Such a row speaks of
-its own families alone. p is the sign-flip test of the same clusters,
+are one but for their phrasing, then single tasks. Such a row applies
+to its own families only. p is the sign-flip test of the same clusters,
 adjusted by Holm's method for the rows of its table. A gain is
 measurable (*) where its interval is clear of zero and p is below 0.05.
 ";
@@ -103,7 +103,7 @@ fn title(policy: &str, baseline: &str, cut: &str, mode: &str) -> String {
 
 /// The verdict, a line for each compared policy.
 pub(super) fn sentences(rows: &[VerdictRow], paint: Paint) -> String {
-    let mode = spoken_mode(rows);
+    let mode = reported_mode(rows);
     let Some(all) = rows.iter().find(|row| row.scope == "all" && row.mode == mode) else {
         return "nothing to compare".to_owned();
     };
@@ -152,7 +152,7 @@ fn sentence<'a>(
     }
     let others = others
         .iter()
-        .map(|(finding, slices)| paint(*finding, &format!("; {} on {}", finding.words(), slices.join(", "))));
+        .map(|(finding, slices)| paint(*finding, &format!("; {} on {}", finding.label(), slices.join(", "))));
     Some(paint(finding, &format!("{claim}: {figures}")) + &others.collect::<String>())
 }
 

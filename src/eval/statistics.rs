@@ -2,7 +2,7 @@
 //!
 //! Questions of one family, or about one entity, tend to be right or wrong together. Treating them as
 //! independent makes intervals too narrow (Miller 2024, "Adding Error Bars to Evals"). So values are grouped
-//! in [`Clusters`]; resampling and sign flips apply to whole clusters. This module does not know what a
+//! in [`Clusters`]; resampling and sign flips apply to whole clusters. This module is independent of what a
 //! cluster represents.
 
 use rand_chacha::{
@@ -231,20 +231,20 @@ mod tests {
     }
 
     /// Every value in its own cluster.
-    fn alone(values: &[f64]) -> Clusters {
+    fn unclustered(values: &[f64]) -> Clusters {
         Clusters::new(values, &(0..values.len()).collect::<Vec<_>>())
     }
 
     #[test]
-    fn of_single_questions_the_sign_flip_test_is_the_sign_test_of_scipy() {
+    fn the_sign_flip_test_of_single_questions_matches_the_sign_test_of_scipy() {
         for Signs { better, worse, p } in reference().sign_test {
-            let ours = sign_flip(&alone(&[vec![1.0; better], vec![-1.0; worse]].concat()));
+            let ours = sign_flip(&unclustered(&[vec![1.0; better], vec![-1.0; worse]].concat()));
             assert!((ours - p).abs() <= 1e-9 * p, "{better} to {worse}: {ours} against {p}");
         }
     }
 
     #[test]
-    fn the_sign_flip_test_of_clusters_is_the_permutation_test_of_scipy() {
+    fn the_sign_flip_test_of_clusters_matches_the_permutation_test_of_scipy() {
         let samples: Vec<_> = reference().clustered;
         assert!(samples.iter().any(|sample| sample.sign_flip.is_some()));
         for Sample { values, clusters, sign_flip: p, .. } in samples {
@@ -257,21 +257,21 @@ mod tests {
     fn the_sign_flip_test_takes_shares_of_any_size() {
         let shares: Vec<f64> =
             (0..1000).map(|i| f64::from(i % 17) / 16.0 - f64::from(i % 13) / 12.0).collect();
-        let p = sign_flip(&alone(&shares));
+        let p = sign_flip(&unclustered(&shares));
         assert!((0.0..=1.0).contains(&p), "{p}");
     }
 
     #[test]
-    fn wilsons_interval_is_that_of_scipy() {
+    fn wilsons_interval_matches_scipy() {
         for Rate { successes, trials, low, high } in reference().wilson {
-            let ours = wilson(&alone(&[vec![1.0; successes], vec![0.0; trials - successes]].concat()));
+            let ours = wilson(&unclustered(&[vec![1.0; successes], vec![0.0; trials - successes]].concat()));
             let close = (ours.low - low).abs() < 1e-12 && (ours.high - high).abs() < 1e-12;
             assert!(close, "{successes} of {trials}: {ours:?} against {low} … {high}");
         }
     }
 
     #[test]
-    fn the_standard_error_between_clusters_is_that_of_statsmodels() {
+    fn the_standard_error_between_clusters_matches_statsmodels() {
         for Sample { values, clusters, standard_error, .. } in reference().clustered {
             let ours = Clusters::new(&values, &clusters).variance().sqrt();
             assert!((ours - standard_error).abs() < 1e-12, "{ours} against {standard_error}");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bootstrap_of_clusters_is_that_of_scipy_within_resampling_error() {
+    fn the_bootstrap_of_clusters_matches_scipy_within_resampling_error() {
         for Sample { values, clusters, bootstrap: [low, high], .. } in reference().clustered {
             let ours = bootstrap_mean(&Clusters::new(&values, &clusters), 20_000, 1);
             let tolerance = 0.03 * (high - low);
@@ -298,10 +298,10 @@ mod tests {
     }
 
     #[test]
-    fn questions_that_go_together_widen_the_interval_and_raise_p() {
+    fn correlated_questions_widen_the_interval_and_raise_p() {
         let values: Vec<f64> = (0..120).map(|i| f64::from(u8::from(i / 10 % 3 != 0))).collect();
         let families: Vec<usize> = (0..120).map(|i| i / 10).collect();
-        let (together, apart) = (Clusters::new(&values, &families), alone(&values));
+        let (together, apart) = (Clusters::new(&values, &families), unclustered(&values));
         let wide = |interval: Interval| interval.high - interval.low;
         assert!(wide(bootstrap_mean(&together, 2000, 1)) > 2.5 * wide(bootstrap_mean(&apart, 2000, 1)));
         assert!(wide(wilson(&together)) > 2.5 * wide(wilson(&apart)));
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn holms_adjustment_is_that_of_statsmodels() {
+    fn holms_adjustment_matches_statsmodels() {
         for Adjusted { p, adjusted } in reference().holm {
             let ours = holm(&p);
             let close = ours.iter().zip(&adjusted).all(|(ours, theirs)| (ours - theirs).abs() < 1e-12);
@@ -319,18 +319,18 @@ mod tests {
 
     #[test]
     fn the_seed_decides_the_resamples() {
-        let values = alone(&[0.013, 0.31, 1.07, 0.73, 0.29, 0.57, 0.11, 0.83, 0.97, 0.41, 0.19]);
+        let values = unclustered(&[0.013, 0.31, 1.07, 0.73, 0.29, 0.57, 0.11, 0.83, 0.97, 0.41, 0.19]);
         assert_eq!(bootstrap_mean(&values, 500, 1), bootstrap_mean(&values, 500, 1));
         assert_ne!(bootstrap_mean(&values, 500, 1), bootstrap_mean(&values, 500, 2));
     }
 
     #[test]
-    fn one_cluster_says_nothing_about_its_spread() {
+    fn one_cluster_has_an_unbounded_interval() {
         let unbounded = Interval { low: f64::NEG_INFINITY, high: f64::INFINITY };
         for values in [&[][..], &[1.0]] {
-            assert_eq!(bootstrap_mean(&alone(values), 100, 1), unbounded);
+            assert_eq!(bootstrap_mean(&unclustered(values), 100, 1), unbounded);
         }
-        assert_eq!(wilson(&alone(&[])), Interval { low: 0.0, high: 1.0 });
-        assert_eq!(sign_flip(&alone(&[])), 1.0);
+        assert_eq!(wilson(&unclustered(&[])), Interval { low: 0.0, high: 1.0 });
+        assert_eq!(sign_flip(&unclustered(&[])), 1.0);
     }
 }

@@ -34,7 +34,7 @@ fn episode(scenario: &str, policy: &str, right: bool) -> Episode {
 fn rows_of(policies: &[&str], scenarios: &[Scenario], episodes: &[Episode]) -> Vec<VerdictRow> {
     let policies: Vec<String> = policies.iter().map(|policy| (*policy).to_owned()).collect();
     let tools = ["run_query".to_owned(), "list_tables".to_owned()];
-    verdict(&Exam { policies: &policies, scenarios, tools: &tools, resamples: 1000, seed: 7 }, episodes)
+    verdict(&Comparison { policies: &policies, scenarios, tools: &tools, resamples: 1000, seed: 7 }, episodes)
 }
 
 fn row<'a>(rows: &'a [VerdictRow], slice: &str, policy: &str) -> &'a VerdictRow {
@@ -44,7 +44,7 @@ fn row<'a>(rows: &'a [VerdictRow], slice: &str, policy: &str) -> &'a VerdictRow 
 /// Whether base is right, whether trained is right, and the number of such scenarios.
 type Outcome = (bool, bool, usize);
 
-/// An exam with these outcomes for each split.
+/// Scenarios and episodes with these outcomes for each split.
 fn exam(splits: &[(&str, &[Outcome])]) -> (Vec<Scenario>, Vec<Episode>) {
     let (mut scenarios, mut episodes) = (Vec::new(), Vec::new());
     for (split, outcomes) in splits {
@@ -99,7 +99,7 @@ fn the_order_of_episodes_changes_nothing() {
 }
 
 #[test]
-fn a_comparison_counts_what_came_out_differently() {
+fn a_comparison_counts_scenarios_with_different_results() {
     let (scenarios, episodes) = mixed();
     let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
     let a = row(&rows, "a", "trained");
@@ -110,7 +110,7 @@ fn a_comparison_counts_what_came_out_differently() {
 }
 
 #[test]
-fn a_handful_of_scenarios_proves_nothing_even_if_all_improved() {
+fn few_scenarios_give_no_measurable_gain_even_if_all_improved() {
     let (scenarios, episodes) = exam(&[("a", &[(false, true, 3)])]);
     let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
     let a = row(&rows, "a", "trained");
@@ -154,7 +154,7 @@ fn the_verdict_is_one_sentence_with_the_splits_that_differ() {
 }
 
 #[test]
-fn what_goes_together_is_resampled_together() {
+fn correlated_scenarios_are_resampled_together() {
     /// Number of families, entities per family, and phrasings per entity.
     fn grouping(families: usize, entities: usize, phrasings: usize) -> String {
         let mut scenarios = Vec::new();
@@ -212,7 +212,7 @@ fn p_values_are_adjusted_over_the_rows_of_a_table() {
 }
 
 #[test]
-fn one_policy_alone_is_compared_with_nothing() {
+fn a_single_policy_has_no_comparison() {
     let rows = rows_of(&["base"], &[scenario("s", "a", "f")], &[episode("s", "base", true)]);
     assert_eq!(summary(&rows, plain), "base alone, nothing to compare: success 100.0 % [21, 100]");
     assert_eq!(summary(&[], plain), "nothing to compare");
@@ -222,9 +222,9 @@ fn one_policy_alone_is_compared_with_nothing() {
 #[test]
 fn a_tools_slice_is_one_set_of_scenarios_for_all_policies() {
     let scenarios = [scenario("s", "a", "f"), scenario("t", "a", "f")];
-    let looked = Episode { tools: vec!["list_tables".into()], ..episode("s", "trained", true) };
+    let listed = Episode { tools: vec!["list_tables".into()], ..episode("s", "trained", true) };
     let episodes =
-        [episode("s", "base", false), episode("t", "base", true), looked, episode("t", "trained", true)];
+        [episode("s", "base", false), episode("t", "base", true), listed, episode("t", "trained", true)];
     let rows = rows_of(&["base", "trained"], &scenarios, &episodes);
     for policy in ["base", "trained"] {
         assert_eq!(row(&rows, "list_tables", policy).scenarios, 1);
@@ -233,10 +233,10 @@ fn a_tools_slice_is_one_set_of_scenarios_for_all_policies() {
 }
 
 #[test]
-fn recovery_is_measured_on_the_episodes_that_met_an_error() {
+fn recovery_is_measured_on_episodes_with_a_tool_error() {
     let scenarios = [scenario("s", "a", "f"), scenario("t", "b", "f")];
-    let stumbling = |right| Episode { tool_errors: 2, ..episode("s", "base", right) };
-    let episodes = [stumbling(true), stumbling(false), stumbling(false), episode("t", "base", true)];
+    let with_errors = |right| Episode { tool_errors: 2, ..episode("s", "base", right) };
+    let episodes = [with_errors(true), with_errors(false), with_errors(false), episode("t", "base", true)];
     let rows = rows_of(&["base"], &scenarios, &episodes);
     assert_eq!(row(&rows, "all", "base").error_recovery, Some(1.0 / 3.0));
     assert_eq!(row(&rows, "b", "base").error_recovery, None);
@@ -311,8 +311,8 @@ fn the_report_reads_as_plain_text() {
     95 % interval. Questions of one family tend to be right or wrong
     together, so the interval resamples whole families. Where a table's row
     has fewer than 10 families, it resamples entities, then questions that
-    are one but for their phrasing, then single tasks. Such a row speaks of
-    its own families alone. p is the sign-flip test of the same clusters,
+    are one but for their phrasing, then single tasks. Such a row applies
+    to its own families only. p is the sign-flip test of the same clusters,
     adjusted by Holm's method for the rows of its table. A gain is
     measurable (*) where its interval is clear of zero and p is below 0.05.
 
@@ -348,7 +348,7 @@ fn a_run_ends_with_the_table_of_splits_and_the_verdict() {
 }
 
 #[test]
-fn tables_are_at_most_sixty_columns_wide_whatever_things_are_called() {
+fn tables_are_at_most_sixty_columns_wide() {
     let long = "a_family_name_that_its_author_did_not_keep_short";
     let scenarios: Vec<_> =
         (0..1000).map(|i| scenario(&format!("s{i}"), &format!("{long}{}", i % 2), long)).collect();

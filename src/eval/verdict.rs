@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Clusters, bootstrap_mean, holm, sign_flip, wilson};
 use crate::data::{Scenario, VerdictRow};
 
-/// How the episodes of an exam were sampled.
+/// How the episodes of a comparison were sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// Always the most likely token; one episode per scenario.
@@ -45,9 +45,9 @@ pub struct Episode {
     pub tools: Vec<String>,
 }
 
-/// The exam to evaluate.
+/// What is compared.
 #[derive(Debug, Clone, Copy)]
-pub struct Exam<'a> {
+pub struct Comparison<'a> {
     /// The first policy is the baseline.
     pub policies: &'a [String],
     pub scenarios: &'a [Scenario],
@@ -61,29 +61,28 @@ pub struct Exam<'a> {
 }
 
 /// Rows ordered by scope, slice, mode and policy; slices by name.
-pub fn verdict(exam: &Exam<'_>, episodes: &[Episode]) -> Vec<VerdictRow> {
-    let attempts: Vec<(Mode, EpisodeCounts<'_>)> = [Mode::Greedy, Mode::Sampled]
-        .map(|mode| (mode, EpisodeCounts::of(exam, episodes.iter().filter(|episode| episode.mode == mode))))
-        .into();
+pub fn verdict(comparison: &Comparison<'_>, episodes: &[Episode]) -> Vec<VerdictRow> {
+    let modes = [Mode::Greedy, Mode::Sampled]
+        .map(|mode| (mode, by_scenario(comparison, episodes.iter().filter(|episode| episode.mode == mode))));
     let mut rows = Vec::new();
-    for (scope, slice, scenarios) in slices(exam, episodes) {
-        for (mode, attempts) in &attempts {
-            let of_scenario = |scenario: &&Scenario| attempts.by_scenario.get(scenario.id.as_str());
+    for (scope, slice, scenarios) in slices(comparison, episodes) {
+        for (mode, by_scenario) in &modes {
+            let of_scenario = |scenario: &&Scenario| by_scenario.get(scenario.id.as_str());
             let (scenarios, paired): (Vec<&Scenario>, Vec<&Vec<Vec<&Episode>>>) =
                 scenarios.iter().filter_map(|scenario| Some((*scenario, of_scenario(scenario)?))).unzip();
             if paired.is_empty() {
                 continue;
             }
             let grouping = Grouping::of(&scenarios);
-            let shares: Vec<Vec<f64>> = (0..exam.policies.len())
-                .map(|policy| paired.iter().map(|attempts| share(&attempts[policy])).collect())
+            let shares: Vec<Vec<f64>> = (0..comparison.policies.len())
+                .map(|policy| paired.iter().map(|episodes| share(&episodes[policy])).collect())
                 .collect();
-            for (index, policy) in exam.policies.iter().enumerate() {
+            for (index, policy) in comparison.policies.iter().enumerate() {
                 let episodes: Vec<&Episode> =
-                    paired.iter().flat_map(|attempts| &attempts[index]).copied().collect();
-                let mut row = alone(&shares[index], &episodes, &grouping);
+                    paired.iter().flat_map(|episodes| &episodes[index]).copied().collect();
+                let mut row = policy_row(&shares[index], &episodes, &grouping);
                 if index > 0 {
-                    compare(&mut row, &shares[0], &shares[index], &grouping, exam);
+                    compare(&mut row, &shares[0], &shares[index], &grouping, comparison);
                 }
                 rows.push(VerdictRow {
                     scope: scope.to_owned(),
@@ -101,7 +100,7 @@ pub fn verdict(exam: &Exam<'_>, episodes: &[Episode]) -> Vec<VerdictRow> {
 
 /// Scenarios to resample together, because their outcomes may depend on each other.
 ///
-/// Groups by family if there are at least ten families. Resampling fewer says little about other families
+/// Groups by family if there are at least ten families. Resampling fewer gives little information about other families
 /// (Cameron, Gelbach and Miller 2008), so the row then applies only to these families and groups by entity:
 /// questions about one entity are correlated too. Next come the phrasings of one question, then single
 /// scenarios.
@@ -166,29 +165,30 @@ pub(super) fn splits(rows: &[VerdictRow]) -> BTreeSet<&str> {
     rows.iter().filter(|row| row.scope == "split").map(|row| row.slice.as_str()).collect()
 }
 
-/// The episodes of one mode.
-struct EpisodeCounts<'a> {
-    /// By scenario, then by policy in the exam's order. Scenarios without episodes of some policy are left
-    /// out.
-    by_scenario: BTreeMap<&'a str, Vec<Vec<&'a Episode>>>,
-}
+/// Episodes by scenario, then by policy in the given order. Scenarios without episodes of some policy are left
+/// out.
+type ByScenario<'a> = BTreeMap<&'a str, Vec<Vec<&'a Episode>>>;
 
-impl<'a> EpisodeCounts<'a> {
-    fn of(exam: &Exam<'a>, episodes: impl Iterator<Item = &'a Episode>) -> Self {
-        let mut by_scenario: BTreeMap<&str, Vec<Vec<&Episode>>> = BTreeMap::new();
-        for episode in episodes {
-            if let Some(policy) = exam.policies.iter().position(|policy| *policy == episode.policy) {
-                let of_scenario = by_scenario.entry(&episode.scenario);
-                of_scenario.or_insert_with(|| vec![Vec::new(); exam.policies.len()])[policy].push(episode);
-            }
+fn by_scenario<'a>(
+    comparison: &Comparison<'_>,
+    episodes: impl Iterator<Item = &'a Episode>,
+) -> ByScenario<'a> {
+    let mut by_scenario = ByScenario::new();
+    for episode in episodes {
+        if let Some(policy) = comparison.policies.iter().position(|policy| *policy == episode.policy) {
+            let of_scenario = by_scenario.entry(&episode.scenario);
+            of_scenario.or_insert_with(|| vec![Vec::new(); comparison.policies.len()])[policy].push(episode);
         }
-        by_scenario.retain(|_, attempts| attempts.iter().all(|of_policy| !of_policy.is_empty()));
-        Self { by_scenario }
     }
+    by_scenario.retain(|_, episodes| episodes.iter().all(|of_policy| !of_policy.is_empty()));
+    by_scenario
 }
 
-/// Every slice with its distinct scenarios, in the exam's order.
-fn slices<'a>(exam: &Exam<'a>, episodes: &[Episode]) -> Vec<(&'static str, String, Vec<&'a Scenario>)> {
+/// Every slice with its distinct scenarios, in the given order.
+fn slices<'a>(
+    comparison: &Comparison<'a>,
+    episodes: &[Episode],
+) -> Vec<(&'static str, String, Vec<&'a Scenario>)> {
     let mut called: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for episode in episodes {
         called.entry(&episode.scenario).or_default().extend(episode.tools.iter().map(String::as_str));
@@ -196,13 +196,13 @@ fn slices<'a>(exam: &Exam<'a>, episodes: &[Episode]) -> Vec<(&'static str, Strin
     const SCOPES: [&str; 4] = ["all", "split", "family", "tool"];
     let mut slices: BTreeMap<(usize, String), Vec<&Scenario>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
-    for scenario in exam.scenarios.iter().filter(|scenario| seen.insert(&scenario.id)) {
-        let referred = referred(scenario);
+    for scenario in comparison.scenarios.iter().filter(|scenario| seen.insert(&scenario.id)) {
+        let reference_tools = reference_tools(scenario);
         let uses = |tool: &&String| {
-            referred.contains(*tool)
+            reference_tools.contains(*tool)
                 || called.get(scenario.id.as_str()).is_some_and(|called| called.contains(tool.as_str()))
         };
-        let tools = exam.tools.iter().filter(uses).map(|tool| (3, tool.clone()));
+        let tools = comparison.tools.iter().filter(uses).map(|tool| (3, tool.clone()));
         let own = [(0, "all".to_owned()), (1, scenario.split.clone()), (2, scenario.family.clone())];
         for key in own.into_iter().chain(tools) {
             slices.entry(key).or_default().push(scenario);
@@ -212,7 +212,7 @@ fn slices<'a>(exam: &Exam<'a>, episodes: &[Episode]) -> Vec<(&'static str, Strin
 }
 
 /// Tools that the reference solution calls.
-fn referred(scenario: &Scenario) -> BTreeSet<String> {
+fn reference_tools(scenario: &Scenario) -> BTreeSet<String> {
     let calls = scenario.reference.as_deref().and_then(|text| serde_json::from_str::<Vec<Value>>(text).ok());
     calls.iter().flatten().filter_map(|call| call["name"].as_str().map(str::to_owned)).collect()
 }
@@ -223,47 +223,43 @@ fn share(episodes: &[&Episode]) -> f64 {
 }
 
 /// A policy's results, without comparison.
-fn alone(shares: &[f64], episodes: &[&Episode], grouping: &Grouping) -> VerdictRow {
+fn policy_row(shares: &[f64], episodes: &[&Episode], grouping: &Grouping) -> VerdictRow {
     let interval = wilson(&Clusters::new(shares, &grouping.members));
     let per_episode = |count: fn(&Episode) -> u32| {
         episodes.iter().map(|episode| u64::from(count(episode))).sum::<u64>() as f64 / episodes.len() as f64
     };
-    let (stumbled, recovered) = episodes
+    let (with_errors, recovered) = episodes
         .iter()
         .filter(|episode| episode.tool_errors > 0)
-        .fold((0_u32, 0_u32), |(stumbled, right), episode| (stumbled + 1, right + u32::from(episode.right)));
+        .fold((0_u32, 0_u32), |(count, right), episode| (count + 1, right + u32::from(episode.right)));
     VerdictRow {
-        scope: String::new(),
-        slice: String::new(),
-        mode: String::new(),
-        policy: String::new(),
         scenarios: shares.len() as u32,
         episodes: episodes.len() as u32,
         success: shares.iter().sum::<f64>() / shares.len() as f64,
         success_all: shares.iter().filter(|share| **share == 1.0).count() as f64 / shares.len() as f64,
         success_low: interval.low,
         success_high: interval.high,
-        gain: None,
-        gain_low: None,
-        gain_high: None,
-        better: None,
-        worse: None,
-        p_value: None,
-        p_adjusted: None,
         clustered_by: grouping.by.to_owned(),
         clusters: grouping.clusters as u32,
         calls: per_episode(|episode| episode.calls),
         turns: per_episode(|episode| episode.turns),
         tokens: per_episode(|episode| episode.tokens),
-        error_recovery: (stumbled > 0).then(|| f64::from(recovered) / f64::from(stumbled)),
+        error_recovery: (with_errors > 0).then(|| f64::from(recovered) / f64::from(with_errors)),
+        ..VerdictRow::default()
     }
 }
 
 /// Adds the comparison with the baseline. Both have one share per scenario, in the same order.
-fn compare(row: &mut VerdictRow, baseline: &[f64], shares: &[f64], grouping: &Grouping, exam: &Exam<'_>) {
+fn compare(
+    row: &mut VerdictRow,
+    baseline: &[f64],
+    shares: &[f64],
+    grouping: &Grouping,
+    comparison: &Comparison<'_>,
+) {
     let differences: Vec<f64> = shares.iter().zip(baseline).map(|(share, base)| share - base).collect();
     let clusters = Clusters::new(&differences, &grouping.members);
-    let interval = bootstrap_mean(&clusters, exam.resamples, exam.seed);
+    let interval = bootstrap_mean(&clusters, comparison.resamples, comparison.seed);
     row.gain = Some(differences.iter().sum::<f64>() / differences.len() as f64);
     row.gain_low = Some(interval.low.max(-1.0));
     row.gain_high = Some(interval.high.min(1.0));
@@ -295,7 +291,7 @@ impl Finding {
         })
     }
 
-    pub(super) fn words(self) -> &'static str {
+    pub(super) fn label(self) -> &'static str {
         match self {
             Self::Gain => "better",
             Self::NoMeasurableGain => "no measurable gain",
@@ -305,7 +301,7 @@ impl Finding {
 }
 
 /// The mode that the verdict reports: greedy if there is one, because agents are deployed that way.
-pub(super) fn spoken_mode(rows: &[VerdictRow]) -> &'static str {
+pub(super) fn reported_mode(rows: &[VerdictRow]) -> &'static str {
     let greedy = rows.iter().any(|row| row.mode == Mode::Greedy.name());
     if greedy { Mode::Greedy.name() } else { Mode::Sampled.name() }
 }
@@ -314,7 +310,7 @@ pub(super) fn spoken_mode(rows: &[VerdictRow]) -> &'static str {
 /// rate; `a.trained.gain`, the gain over the baseline, in greedy mode if there is one; and `a.gain`, that of
 /// the last policy.
 pub fn metrics(rows: &[VerdictRow]) -> BTreeMap<String, f64> {
-    let mode = spoken_mode(rows);
+    let mode = reported_mode(rows);
     let mut metrics = BTreeMap::new();
     for row in rows.iter().filter(|row| row.scope == "all" || row.scope == "split") {
         metrics.insert(format!("{}.{}.{}", row.slice, row.policy, row.mode), row.success);

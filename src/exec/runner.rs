@@ -441,7 +441,7 @@ impl Runner {
     }
 
     fn cost(&self, job: &Job, meter: &UsageMeter, began: Instant) -> Cost {
-        let spent = meter.spent();
+        let spent = meter.total();
         let prices = self.plan.node(job.index).stage.prices.filter(|_| spent.is_billed());
         let dollars = prices.map(|prices| prices.of(&spent));
         Cost { seconds: began.elapsed().as_secs_f64(), spent, dollars }

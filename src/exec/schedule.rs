@@ -189,7 +189,7 @@ impl<'w> Run<'w> {
         for index in self.open() {
             if self.runner.computes(index) && is_sure(index) {
                 let at = || format!("stage \"{}\"", self.id(index));
-                return self.runner.shared_models.bases.places(&plan.engine).map(drop).at(at);
+                return self.runner.shared_models.bases.open_devices(&plan.engine).map(drop).at(at);
             }
         }
         Ok(())
@@ -291,7 +291,7 @@ impl<'w> Run<'w> {
             let uses = runner.uses(index);
             let models = self.models.digests(&runner.plan, &self.ledger, index);
             let bases = &runner.shared_models.bases;
-            let loaded = |device: &str| models.iter().filter(|model| bases.holds(model, device)).count();
+            let loaded = |device: &str| models.iter().filter(|model| bases.contains(model, device)).count();
             let share = self.slots.take(uses, loaded, waiters);
             waiters.engine -= usize::from(uses.contains(&Section::Engine));
             waiters.server -= usize::from(uses.contains(&Section::Server));

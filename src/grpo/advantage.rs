@@ -67,8 +67,8 @@ impl ZeroVariance {
     ///
     /// A rollout at the mean of a group that varies always counts. A rollout without others to compare with
     /// is treated as a group without variance.
-    pub fn counted(self, credit: Advantage) -> Option<f64> {
-        match credit {
+    pub fn counted(self, advantage: Advantage) -> Option<f64> {
+        match advantage {
             Ok(advantage) => Some(advantage),
             Err(NoSignal::AtMean) => Some(0.0),
             Err(NoSignal::ZeroVariance | NoSignal::Alone) => (self == Self::Count).then_some(0.0),
@@ -78,39 +78,38 @@ impl ZeroVariance {
 }
 
 /// The advantage of each rollout, in the given order, and their counts. Rollouts may be in any order.
-pub fn advantages(attempts: &[ScoredRollout<'_>], scale: Scale) -> (Vec<Advantage>, Signal) {
-    let mut credits: Vec<Advantage> = attempts.iter().map(exclusion).collect();
-    let groups = groups(attempts.iter().map(|attempt| attempt.group));
+pub fn advantages(rollouts: &[ScoredRollout<'_>], scale: Scale) -> (Vec<Advantage>, Signal) {
+    let mut advantages: Vec<Advantage> = rollouts.iter().map(exclusion).collect();
+    let groups = groups(rollouts.iter().map(|rollout| rollout.group));
     let mut signal = Signal { groups: groups.len() as u64, ..Signal::default() };
     for members in groups.values() {
-        let members: Vec<usize> = members.iter().copied().filter(|index| credits[*index].is_ok()).collect();
-        let rewards: Vec<f64> = members.iter().map(|index| f64::from(attempts[*index].reward)).collect();
-        for (index, credit) in members.iter().zip(within_group(&rewards, scale)) {
-            credits[*index] = credit;
+        let members: Vec<usize> =
+            members.iter().copied().filter(|index| advantages[*index].is_ok()).collect();
+        let rewards: Vec<f64> = members.iter().map(|index| f64::from(rollouts[*index].reward)).collect();
+        for (index, advantage) in members.iter().zip(within_group(&rewards, scale)) {
+            advantages[*index] = advantage;
         }
-        signal.groups_with_gradient += u64::from(members.iter().any(|index| credits[*index].is_ok()));
+        signal.groups_with_gradient += u64::from(members.iter().any(|index| advantages[*index].is_ok()));
     }
-    for credit in &credits {
-        signal.count(credit);
-    }
-    (credits, signal)
+    advantages.iter().for_each(|advantage| signal.count(advantage));
+    (advantages, signal)
 }
 
-fn exclusion(attempt: &ScoredRollout<'_>) -> Advantage {
-    match attempt.excluded {
+fn exclusion(rollout: &ScoredRollout<'_>) -> Advantage {
+    match rollout.excluded {
         Some(reason) => Err(reason),
-        None if attempt.reward.is_finite() => Ok(0.0),
+        None if rollout.reward.is_finite() => Ok(0.0),
         None => Err(NoSignal::Unjudged),
     }
 }
 
 fn within_group(rewards: &[f64], scale: Scale) -> Vec<Advantage> {
-    let silent = |reason| vec![Err(reason); rewards.len()];
+    let none = |reason| vec![Err(reason); rewards.len()];
     if rewards.len() < 2 {
-        return silent(NoSignal::Alone);
+        return none(NoSignal::Alone);
     }
     if rewards.iter().all(|reward| *reward == rewards[0]) {
-        return silent(NoSignal::ZeroVariance);
+        return none(NoSignal::ZeroVariance);
     }
     let count = rewards.len() as f64;
     let mean = rewards.iter().sum::<f64>() / count;
@@ -121,11 +120,11 @@ fn within_group(rewards: &[f64], scale: Scale) -> Vec<Advantage> {
             (squares / (count - 1.0)).sqrt() + DEVIATION_FLOOR
         }
     };
-    let credit = |reward: &f64| match (reward - mean) / divisor {
+    let advantage = |reward: &f64| match (reward - mean) / divisor {
         0.0 => Err(NoSignal::AtMean),
         advantage => Ok(advantage),
     };
-    rewards.iter().map(credit).collect()
+    rewards.iter().map(advantage).collect()
 }
 
 /// The number of rollouts that carry gradient, and of the others by reason.
@@ -136,15 +135,16 @@ pub struct Signal {
     pub groups: u64,
     pub groups_with_gradient: u64,
     /// Rollouts without gradient, by reason.
-    pub silent: BTreeMap<NoSignal, u64>,
+    #[serde(rename = "silent")]
+    pub without_gradient: BTreeMap<NoSignal, u64>,
 }
 
 impl Signal {
-    fn count(&mut self, credit: &Advantage) {
+    fn count(&mut self, advantage: &Advantage) {
         self.rollouts += 1;
-        match credit {
+        match advantage {
             Ok(_) => self.with_gradient += 1,
-            Err(reason) => *self.silent.entry(*reason).or_default() += 1,
+            Err(reason) => *self.without_gradient.entry(*reason).or_default() += 1,
         }
     }
 
@@ -166,8 +166,8 @@ impl AddAssign<&Signal> for Signal {
         self.with_gradient += other.with_gradient;
         self.groups += other.groups;
         self.groups_with_gradient += other.groups_with_gradient;
-        for (reason, count) in &other.silent {
-            *self.silent.entry(*reason).or_default() += count;
+        for (reason, count) in &other.without_gradient {
+            *self.without_gradient.entry(*reason).or_default() += count;
         }
     }
 }
@@ -184,65 +184,65 @@ mod tests {
 
     #[test]
     fn a_group_is_centred_on_its_mean() {
-        let (credits, signal) = advantages(&group(&[1.0, 0.0, 0.0, 0.0]), Scale::Mean);
-        assert_eq!(credits, [Ok(0.75), Ok(-0.25), Ok(-0.25), Ok(-0.25)]);
+        let (found, signal) = advantages(&group(&[1.0, 0.0, 0.0, 0.0]), Scale::Mean);
+        assert_eq!(found, [Ok(0.75), Ok(-0.25), Ok(-0.25), Ok(-0.25)]);
         assert_eq!(signal.share(), 1.0);
     }
 
     #[test]
     fn the_deviation_has_one_degree_of_freedom_less() {
-        let (credits, _) = advantages(&group(&[1.0, 0.0]), Scale::MeanStd);
-        assert_eq!(credits[0], Ok(0.5 / (0.5_f64.sqrt() + 1e-4)));
+        let (found, _) = advantages(&group(&[1.0, 0.0]), Scale::MeanStd);
+        assert_eq!(found[0], Ok(0.5 / (0.5_f64.sqrt() + 1e-4)));
     }
 
     #[test]
-    fn equal_rewards_are_silent_and_nearly_equal_ones_are_not() {
+    fn only_exactly_equal_rewards_have_no_variance() {
         // In floating point the mean of three times 0.1 is not 0.1. A threshold on the deviation would be a
         // guess.
-        let (credits, _) = advantages(&group(&[0.1; 3]), Scale::MeanStd);
-        assert_eq!(credits, [Err(NoSignal::ZeroVariance); 3]);
-        let (credits, _) = advantages(&group(&[0.1, 0.1, 0.1 + 1e-6]), Scale::Mean);
-        assert!(credits.iter().all(Result::is_ok));
+        let (found, _) = advantages(&group(&[0.1; 3]), Scale::MeanStd);
+        assert_eq!(found, [Err(NoSignal::ZeroVariance); 3]);
+        let (found, _) = advantages(&group(&[0.1, 0.1, 0.1 + 1e-6]), Scale::Mean);
+        assert!(found.iter().all(Result::is_ok));
     }
 
     #[test]
-    fn what_is_excluded_does_not_move_the_mean() {
-        let mut attempts = group(&[1.0, 0.0, 7.0, f32::NAN]);
-        attempts[2].excluded = Some(NoSignal::Truncated);
-        let (credits, _) = advantages(&attempts, Scale::Mean);
-        assert_eq!(credits, [Ok(0.5), Ok(-0.5), Err(NoSignal::Truncated), Err(NoSignal::Unjudged)]);
+    fn excluded_rollouts_do_not_change_the_mean() {
+        let mut rollouts = group(&[1.0, 0.0, 7.0, f32::NAN]);
+        rollouts[2].excluded = Some(NoSignal::Truncated);
+        let (found, _) = advantages(&rollouts, Scale::Mean);
+        assert_eq!(found, [Ok(0.5), Ok(-0.5), Err(NoSignal::Truncated), Err(NoSignal::Unjudged)]);
     }
 
     #[test]
-    fn a_reward_at_the_mean_and_a_lone_survivor_are_silent() {
+    fn a_reward_at_the_mean_and_a_rollout_alone_have_no_advantage() {
         assert_eq!(advantages(&group(&[0.0, 0.5, 1.0]), Scale::Mean).0[1], Err(NoSignal::AtMean));
-        let mut attempts = group(&[1.0, 0.0]);
-        attempts[1].excluded = Some(NoSignal::Truncated);
-        assert_eq!(advantages(&attempts, Scale::Mean).0, [Err(NoSignal::Alone), Err(NoSignal::Truncated)]);
+        let mut rollouts = group(&[1.0, 0.0]);
+        rollouts[1].excluded = Some(NoSignal::Truncated);
+        assert_eq!(advantages(&rollouts, Scale::Mean).0, [Err(NoSignal::Alone), Err(NoSignal::Truncated)]);
     }
 
     #[test]
-    fn groups_may_lie_interleaved() {
-        let attempt =
+    fn rollouts_may_be_in_any_order() {
+        let rollout =
             |scenario, reward| ScoredRollout { group: GroupKey { scenario, ..G }, reward, excluded: None };
-        let attempts = [attempt("a", 1.0), attempt("b", 1.0), attempt("a", 0.0), attempt("b", 1.0)];
-        let (credits, signal) = advantages(&attempts, Scale::Mean);
-        assert_eq!(credits, [Ok(0.5), Err(NoSignal::ZeroVariance), Ok(-0.5), Err(NoSignal::ZeroVariance)]);
+        let rollouts = [rollout("a", 1.0), rollout("b", 1.0), rollout("a", 0.0), rollout("b", 1.0)];
+        let (found, signal) = advantages(&rollouts, Scale::Mean);
+        assert_eq!(found, [Ok(0.5), Err(NoSignal::ZeroVariance), Ok(-0.5), Err(NoSignal::ZeroVariance)]);
         assert_eq!((signal.groups, signal.groups_with_gradient), (2, 1));
     }
 
     #[test]
-    fn attempts_of_another_policy_at_the_same_scenario_are_another_group() {
-        let attempt =
+    fn rollouts_of_another_policy_are_another_group() {
+        let rollout =
             |policy, reward| ScoredRollout { group: GroupKey { policy, ..G }, reward, excluded: None };
-        let attempts = [attempt("base", 0.0), attempt("trained", 1.0), attempt("base", 0.0)];
-        let (credits, signal) = advantages(&attempts, Scale::Mean);
-        let silent = [NoSignal::ZeroVariance, NoSignal::Alone, NoSignal::ZeroVariance];
-        assert_eq!((credits, signal.groups), (silent.map(Err).to_vec(), 2));
+        let rollouts = [rollout("base", 0.0), rollout("trained", 1.0), rollout("base", 0.0)];
+        let (found, signal) = advantages(&rollouts, Scale::Mean);
+        let expected = [NoSignal::ZeroVariance, NoSignal::Alone, NoSignal::ZeroVariance];
+        assert_eq!((found, signal.groups), (expected.map(Err).to_vec(), 2));
     }
 
     #[test]
-    fn the_account_is_json_that_adds_up() {
+    fn the_counts_add_up_and_round_trip_as_json() {
         let (_, mut signal) = advantages(&group(&[1.0, 0.0]), Scale::Mean);
         let (_, silent) = advantages(&group(&[1.0, 1.0, f32::NAN]), Scale::Mean);
         signal += &silent;
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_gives_nothing() {
+    fn no_rollouts_have_no_advantages() {
         assert_eq!(advantages(&[], Scale::Mean), (vec![], Signal::default()));
     }
 }

@@ -25,7 +25,7 @@
 //! |---|---|---|
 //! | `Grpo`, `DrGrpo`, `Gspo` | count | the mean over all rollouts of the batch, in each paper's objective |
 //! | `Dapo` | excluded | dynamic sampling: Yu et al. 2025, §3.2, equation 11 |
-//! | `Cispo` | excluded | dynamic sampling, taken over from DAPO: MiniMax 2025, §3.1 |
+//! | `Cispo` | excluded | dynamic sampling, as in DAPO: MiniMax 2025, §3.1 |
 //!
 //! TRL counts them for every kind. Rollouts without a reward, masked, or without
 //! sampled tokens are not part of any loss.
@@ -149,9 +149,14 @@ impl Objective {
             Term { loss: dloss_dlogp * f64::from(token.new), dloss_dlogp, clipped: ratio > high, kl: 0.0 }
         } else {
             let clipped = if advantage > 0.0 { ratio > high } else { advantage < 0.0 && ratio < low };
-            let open = -ratio * advantage;
-            let shut = -ratio.max(low).min(high) * advantage;
-            Term { loss: open.max(shut), dloss_dlogp: if clipped { 0.0 } else { open }, clipped, kl: 0.0 }
+            let unclipped = -ratio * advantage;
+            let bounded = -ratio.max(low).min(high) * advantage;
+            Term {
+                loss: unclipped.max(bounded),
+                dloss_dlogp: if clipped { 0.0 } else { unclipped },
+                clipped,
+                kl: 0.0,
+            }
         };
         if let Some(reference) = token.reference {
             // k3 of Schulman, "Approximating KL divergence" (2020).
@@ -241,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn on_policy_every_kind_pushes_by_the_advantage_alone() {
+    fn on_policy_the_gradient_is_the_advantage_for_every_kind() {
         for kind in [LossKind::Dapo, LossKind::Grpo, LossKind::DrGrpo, LossKind::Gspo, LossKind::Cispo] {
             for advantage in [-0.5, 0.75] {
                 let term = Objective::new(kind).term(&token(advantage, 1.0));
@@ -251,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_clipped_only_where_the_advantage_would_push_it_further_out() {
+    fn a_ratio_is_clipped_only_if_the_gradient_moves_it_away_from_one() {
         let clipped =
             |advantage, ratio| Objective::new(LossKind::Dapo).term(&token(advantage, ratio)).clipped;
         let table = [(1.0, 1.5), (1.0, 0.5), (-1.0, 1.5), (-1.0, 0.5)].map(|(a, r)| clipped(a, r));
@@ -259,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_upper_bound_is_higher_than_the_lower_is_low() {
+    fn the_clip_range_is_asymmetric() {
         let clipped =
             |advantage, ratio| Objective::new(LossKind::Dapo).term(&token(advantage, ratio)).clipped;
         assert!(!clipped(1.0, 1.27) && clipped(1.0, 1.29));
@@ -267,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slope_is_the_derivative_of_its_term() {
+    fn dloss_dlogp_is_the_derivative_of_the_term() {
         let step = 1e-3_f32;
         for kind in [LossKind::Dapo, LossKind::Cispo] {
             let objective = Objective { kl: 0.3, ..Objective::new(kind) };
@@ -278,8 +283,8 @@ mod tests {
                 let mut expected = objective.term(&at).dloss_dlogp;
                 if kind == LossKind::Cispo {
                     // The ratio is a constant in the gradient; a finite difference sees it change.
-                    let open = ratio.min(5.0);
-                    expected -= open * advantage * f64::from(at.new);
+                    let capped = ratio.min(5.0);
+                    expected -= capped * advantage * f64::from(at.new);
                 }
                 assert!(
                     (numeric - expected).abs() < 2e-3,
@@ -290,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_of_a_step_add_up_to_one_however_long_its_rollouts() {
+    fn weights_of_a_step_add_up_to_one_for_rollouts_of_any_length() {
         let lengths = [3, 5, 12];
         let step = StepSize { rollouts: 3, tokens: 20, token_budget: 12 };
         let total = |kind| {

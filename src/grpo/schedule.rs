@@ -40,12 +40,12 @@ impl Schedule {
         let first = total as f64 * self.decay_from;
         let length = (total as f64 - first).max(1.0);
         let done = ((step as f64 - first) / length).clamp(0.0, 1.0);
-        let left = match self.shape {
+        let remaining = match self.shape {
             Shape::Constant => 1.0,
             Shape::Linear => 1.0 - done,
             Shape::Cosine => 0.5 * (1.0 + (std::f64::consts::PI * done).cos()),
         };
-        self.floor + (1.0 - self.floor) * left
+        self.floor + (1.0 - self.floor) * remaining
     }
 }
 
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_ramps_up_holds_and_comes_down_to_its_floor() {
+    fn a_rate_warms_up_stays_and_decays_to_its_floor() {
         assert_eq!(rates(Shape::Linear, &[0, 1, 3, 10, 15, 20, 99]), [2.0, 4.0, 8.0, 8.0, 5.0, 2.0, 2.0]);
         let cosine = rates(Shape::Cosine, &[10, 15, 20]);
         for (rate, expected) in cosine.iter().zip([8.0, 5.0, 2.0]) {
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_rate_only_ramps() {
+    fn a_constant_rate_only_warms_up() {
         assert_eq!(rates(Shape::Constant, &[0, 3, 99]), [2.0, 8.0, 8.0]);
     }
 
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_of_transformers_without_its_step_of_rate_zero() {
+    fn rates_match_transformers_without_its_first_step_of_zero() {
         let text = include_str!("../../tests/reference/fixtures/optimizer.json");
         for Reference { shape, warmup, total, peak, rates } in
             serde_json::from_str::<Fixture>(text).unwrap().schedules

@@ -1,4 +1,4 @@
-//! Compares with TRL: the fixture holds losses and gradients of its trainer (`tests/reference/grpo_loss.py`).
+//! Compares with TRL: the fixture contains losses and gradients of its trainer (`tests/reference/grpo_loss.py`).
 
 use serde::Deserialize;
 
@@ -92,7 +92,7 @@ fn check(case: &Case, advantages: &[Option<f64>]) {
 }
 
 #[test]
-fn losses_and_gradients_are_those_of_trl() {
+fn losses_and_gradients_match_trl() {
     for case in fixture().cases {
         let advantages: Vec<_> = case.rollouts.iter().map(|rollout| rollout.advantage).collect();
         check(&case, &advantages);
@@ -100,9 +100,9 @@ fn losses_and_gradients_are_those_of_trl() {
 }
 
 #[test]
-fn groups_with_equal_rewards_count_as_in_trl_or_are_left_out_before_its_loss() {
+fn groups_with_equal_rewards_count_as_in_trl_or_are_excluded() {
     for case in fixture().half_flat {
-        let attempts: Vec<_> = case
+        let rollouts: Vec<_> = case
             .rollouts
             .iter()
             .map(|rollout| ScoredRollout {
@@ -111,17 +111,17 @@ fn groups_with_equal_rewards_count_as_in_trl_or_are_left_out_before_its_loss() {
                 excluded: None,
             })
             .collect();
-        let (credits, _) = advantages(&attempts, Scale::Mean);
+        let (found, _) = advantages(&rollouts, Scale::Mean);
         let zero_variance = case.zero_variance.unwrap();
-        let counted: Vec<_> = credits.into_iter().map(|credit| zero_variance.counted(credit)).collect();
+        let counted: Vec<_> = found.into_iter().map(|advantage| zero_variance.counted(advantage)).collect();
         check(&case, &counted);
     }
 }
 
 #[test]
-fn advantages_are_those_of_trl() {
+fn advantages_match_trl() {
     for group in fixture().advantages {
-        let attempts: Vec<_> = group
+        let rollouts: Vec<_> = group
             .rewards
             .iter()
             .map(|reward| ScoredRollout {
@@ -131,8 +131,8 @@ fn advantages_are_those_of_trl() {
             })
             .collect();
         for (scale, expected) in [(Scale::Mean, &group.mean), (Scale::MeanStd, &group.mean_std)] {
-            for (credit, expected) in advantages(&attempts, scale).0.into_iter().zip(expected) {
-                assert_close(credit.unwrap(), *expected, &format!("{scale:?}"));
+            for (advantage, expected) in advantages(&rollouts, scale).0.into_iter().zip(expected) {
+                assert_close(advantage.unwrap(), *expected, &format!("{scale:?}"));
             }
         }
     }

@@ -7,8 +7,8 @@ pub enum JudgeError {
     Llm(#[from] LlmError),
     #[error("the judge's prompt cannot be rendered")]
     Prompt(#[source] minijinja::Error),
-    #[error("the judge's reply cannot be used after {asked} attempts: {problem}")]
-    Reply { asked: u32, problem: String },
+    #[error("the judge's reply cannot be used after {attempts} attempts: {problem}")]
+    Reply { attempts: u32, problem: String },
 }
 
 impl Diagnostic for JudgeError {

@@ -9,5 +9,5 @@ mod reward;
 pub mod truth;
 
 pub use error::JudgeError;
-pub use relative::{Memory, Relative, RelativeSpec, Verdict};
+pub use relative::{Relative, RelativeScore, RelativeSpec, ReplyCache};
 pub use reward::{JudgedTrajectory, Shaping, rewards};

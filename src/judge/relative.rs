@@ -31,16 +31,16 @@ pub struct RelativeSpec {
 
 /// The judge's score of one attempt.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub struct RelativeScore {
     /// From 0 to 1.
     pub score: f64,
     pub explanation: Option<String>,
 }
 
 /// A cache of replies by the digest of the question, so that no question is billed twice.
-pub trait Memory: Sync {
-    fn recall(&self, question: &Digest) -> Option<String>;
-    fn keep(&self, question: &Digest, reply: &str) -> crate::error::Result<()>;
+pub trait ReplyCache: Sync {
+    fn get(&self, question: &Digest) -> Option<String>;
+    fn put(&self, question: &Digest, reply: &str) -> crate::error::Result<()>;
 }
 
 /// The relative judge.
@@ -58,17 +58,17 @@ impl Relative {
         &self.client
     }
 
-    /// Judges one group. Returns verdicts in the group's order.
+    /// Judges one group. Returns scores in the group's order.
     pub async fn judge(
         &self,
         group: &[JudgedTrajectory<'_>],
-        memory: &impl Memory,
-    ) -> crate::error::Result<Vec<Verdict>> {
+        cache: &impl ReplyCache,
+    ) -> crate::error::Result<Vec<RelativeScore>> {
         // Equal conversations count as one attempt.
-        let mut distinct: Vec<&str> = Vec::new();
+        let mut distinct: Vec<String> = Vec::new();
         let mut which = Vec::with_capacity(group.len());
         for attempt in group {
-            let conversation = attempt.trajectory.messages.as_str();
+            let conversation = transcript(&attempt.trajectory.messages);
             which.push(distinct.iter().position(|known| *known == conversation).unwrap_or_else(|| {
                 distinct.push(conversation);
                 distinct.len() - 1
@@ -81,32 +81,22 @@ impl Relative {
         for order in 0..orders {
             let order = shuffled(distinct.len(), &first.scenario.id, self.spec.seed, order);
             let question = self.question(&first.scenario.task, &distinct, &order)?;
-            let scores = self.ask(question, order.len(), memory).await?;
+            let scores = self.ask(question, order.len(), cache).await?;
             for (place, (score, explanation)) in order.into_iter().zip(scores) {
                 sums[place] += score;
                 explanations[place] = explanations[place].take().or(explanation);
             }
         }
-        let verdict = |place: usize| Verdict {
+        let score = |place: usize| RelativeScore {
             score: sums[place] / f64::from(orders),
             explanation: explanations[place].clone(),
         };
-        Ok(which.into_iter().map(verdict).collect())
+        Ok(which.into_iter().map(score).collect())
     }
 
-    fn question(&self, task: &str, conversations: &[&str], order: &[usize]) -> Result<String, JudgeError> {
-        let conversation = |place: &usize| {
-            let messages: Vec<Value> = serde_json::from_str(conversations[*place]).unwrap_or_default();
-            // The system message is the same in all attempts.
-            messages.into_iter().filter(|message| message["role"] != "system").collect::<Vec<_>>()
-        };
-        let attempts: Vec<Value> = order
-            .iter()
-            .enumerate()
-            .map(|(index, place)| {
-                json!({"id": name(index), "conversation": Value::from(conversation(place)).to_string()})
-            })
-            .collect();
+    fn question(&self, task: &str, conversations: &[String], order: &[usize]) -> Result<String, JudgeError> {
+        let attempt = |(index, place): (usize, &usize)| json!({"id": name(index), "conversation": conversations[*place]});
+        let attempts: Vec<Value> = order.iter().enumerate().map(attempt).collect();
         let mut environment = Environment::new();
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment
@@ -119,13 +109,13 @@ impl Relative {
         &self,
         question: String,
         names: usize,
-        memory: &impl Memory,
+        cache: &impl ReplyCache,
     ) -> crate::error::Result<Vec<(f64, Option<String>)>> {
         let endpoint = self.client.endpoint();
         let mut encoder = Encoder::new("mcprl judge question v1");
         encoder.text(&endpoint.base_url).text(&endpoint.model).text(&endpoint.temperature.to_string());
         let key = encoder.text(&question).finish();
-        if let Some(scores) = memory.recall(&key).and_then(|reply| scores(&reply, names).ok()) {
+        if let Some(scores) = cache.get(&key).and_then(|reply| scores(&reply, names).ok()) {
             return Ok(scores);
         }
         let mut messages = vec![Message::user(question)];
@@ -134,7 +124,7 @@ impl Relative {
             let reply = self.client.complete(&messages).await.map_err(JudgeError::from)?;
             match scores(&reply, names) {
                 Ok(scores) => {
-                    memory.keep(&key, &reply)?;
+                    cache.put(&key, &reply)?;
                     return Ok(scores);
                 }
                 Err(why) => {
@@ -147,8 +137,26 @@ impl Relative {
                 }
             }
         }
-        Err(JudgeError::Reply { asked: self.spec.attempts.max(1), problem }.into())
+        Err(JudgeError::Reply { attempts: self.spec.attempts.max(1), problem }.into())
     }
+}
+
+/// The messages of an episode as the judge sees them, as JSON: without the system message, which is the same in all
+/// attempts, and without the ids of calls, which differ between equal attempts.
+fn transcript(messages: &str) -> String {
+    let messages: Vec<Value> = serde_json::from_str(messages).unwrap_or_default();
+    let shown = messages.into_iter().filter(|message| message["role"] != "system").map(|mut message| {
+        if let Some(fields) = message.as_object_mut() {
+            fields.shift_remove("tool_call_id");
+        }
+        for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(fields) = call.as_object_mut() {
+                fields.shift_remove("id");
+            }
+        }
+        message
+    });
+    Value::from_iter(shown).to_string()
 }
 
 /// The name of the attempt at this position.
@@ -171,7 +179,7 @@ fn shuffled(length: usize, scenario: &str, seed: u64, round: u32) -> Vec<usize> 
 
 /// Parses a reply: one score for each of the names `1` to `names`. The JSON may be anywhere in the text.
 fn scores(reply: &str, names: usize) -> Result<Vec<(f64, Option<String>)>, String> {
-    let entries = entries(reply).ok_or("it holds no JSON with \"scores\"")?;
+    let entries = entries(reply).ok_or("it contains no JSON with \"scores\"")?;
     let mut found = BTreeMap::new();
     for entry in &entries {
         let id = match entry.get("id").or_else(|| entry.get("trajectory_id")) {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Verdict, truth};
+use super::{RelativeScore, truth};
 use crate::data::{End, Reward, Scenario, Trajectory};
 
 /// Weights of a reward's components.
@@ -32,13 +32,13 @@ pub struct JudgedTrajectory<'a> {
     pub trajectory: &'a Trajectory,
 }
 
-/// Rewards of one group, in its order. `verdicts` are those of the relative judge, one per attempt, if it is used.
+/// Rewards of one group, in its order. `scores` are those of the relative judge, one per attempt, if it is used.
 ///
 /// Efficiency counts only in a group that also has wrong answers. If all are right, the small differences would be the
 /// only signal, and a normalized advantage would amplify them.
 pub fn rewards(
     group: &[JudgedTrajectory<'_>],
-    verdicts: Option<&[Verdict]>,
+    scores: Option<&[RelativeScore]>,
     shaping: &Shaping,
 ) -> Vec<Reward> {
     // A table that another program wrote may lack it.
@@ -54,8 +54,8 @@ pub fn rewards(
         .min()
         .filter(|_| right.contains(&Some(false)));
     let reward = |(index, attempt): (usize, &JudgedTrajectory<'_>)| {
-        let verdict = verdicts.and_then(|verdicts| verdicts.get(index));
-        reward(attempt.trajectory, right[index], fewest_turns, verdict, shaping)
+        let score = scores.and_then(|scores| scores.get(index));
+        reward(attempt.trajectory, right[index], fewest_turns, score, shaping)
     };
     group.iter().enumerate().map(reward).collect()
 }
@@ -64,7 +64,7 @@ fn reward(
     trajectory: &Trajectory,
     correct: Option<bool>,
     fewest_turns: Option<u32>,
-    verdict: Option<&Verdict>,
+    relative: Option<&RelativeScore>,
     shaping: &Shaping,
 ) -> Reward {
     let mut parts: Vec<(&str, f64)> = Vec::new();
@@ -80,8 +80,8 @@ fn reward(
         parts.push(("unfinished", -shaping.unfinished_cost));
     }
     // Ground truth overrules the judge, which may be persuaded to like a wrong answer.
-    if let Some(verdict) = verdict.filter(|_| correct != Some(false)) {
-        parts.push(("relative", shaping.relative * verdict.score));
+    if let Some(relative) = relative.filter(|_| correct != Some(false)) {
+        parts.push(("relative", shaping.relative * relative.score));
     }
     let component = |(name, part): &(&str, f64)| (name.to_string(), Value::from(*part));
     Reward {
@@ -90,7 +90,7 @@ fn reward(
         reward: parts.iter().fold(0.0, |sum, (_, part)| sum + part) as f32,
         correct,
         components: Value::Object(parts.iter().map(component).collect::<Map<_, _>>()).to_string(),
-        explanation: verdict.and_then(|verdict| verdict.explanation.clone()),
+        explanation: relative.and_then(|relative| relative.explanation.clone()),
     }
 }
 
@@ -102,23 +102,11 @@ mod tests {
         Shaping { truth: 1.0, turn_cost: 0.02, tool_error_cost: 0.01, unfinished_cost: 0.1, relative: 0.5 };
 
     fn scenario(check: &str) -> Scenario {
-        Scenario {
-            id: "s".into(),
-            split: "train".into(),
-            family: "f".into(),
-            task: "t".into(),
-            answer: Some("7".into()),
-            check: check.into(),
-            entity: None,
-            reference: None,
-        }
+        Scenario { answer: Some("7".into()), check: check.into(), ..Scenario::default() }
     }
 
     fn trajectory(answer: Option<&str>, turns: u32, tool_errors: u32) -> Trajectory {
         Trajectory {
-            id: "t".into(),
-            scenario_id: "s".into(),
-            messages: "[]".into(),
             turns,
             tool_errors,
             end: if answer.is_some() { "completed" } else { "no_call" }.into(),
@@ -136,14 +124,15 @@ mod tests {
             .iter()
             .map(|trajectory| JudgedTrajectory { scenario: &scenario, trajectory })
             .collect();
-        let verdicts: Option<Vec<Verdict>> = scores
-            .map(|scores| scores.iter().map(|score| Verdict { score: *score, explanation: None }).collect());
-        let rewards = rewards(&attempts, verdicts.as_deref(), &SHAPING);
+        let scores: Option<Vec<RelativeScore>> = scores.map(|scores| {
+            scores.iter().map(|score| RelativeScore { score: *score, explanation: None }).collect()
+        });
+        let rewards = rewards(&attempts, scores.as_deref(), &SHAPING);
         rewards.iter().map(|reward| format!("{:.3} {}", reward.reward, reward.components)).collect()
     }
 
     #[test]
-    fn a_right_answer_earns_most_and_a_detour_costs_a_little() {
+    fn a_right_answer_gets_the_highest_reward_and_extra_turns_cost_a_little() {
         let group = [(Some("7"), 3, 0), (Some("7"), 5, 1), (Some("8"), 2, 0), (None, 6, 0)];
         assert_eq!(
             judged("number", &group, None),

@@ -100,16 +100,7 @@ mod tests {
     use super::*;
 
     fn scenario(check: &str, answer: Option<&str>) -> Scenario {
-        Scenario {
-            id: "s".into(),
-            split: "train".into(),
-            family: "f".into(),
-            task: "t".into(),
-            answer: answer.map(str::to_owned),
-            check: check.into(),
-            entity: None,
-            reference: None,
-        }
+        Scenario { answer: answer.map(str::to_owned), check: check.into(), ..Scenario::default() }
     }
 
     #[test]

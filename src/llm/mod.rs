@@ -7,14 +7,11 @@
 mod error;
 
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -54,16 +51,12 @@ pub struct Endpoint {
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// `system`, `user` or `assistant`.
+    /// `user` or `assistant`.
     pub role: String,
     pub content: String,
 }
 
 impl Message {
-    pub fn system(content: impl Into<String>) -> Self {
-        Self { role: "system".into(), content: content.into() }
-    }
-
     pub fn user(content: impl Into<String>) -> Self {
         Self { role: "user".into(), content: content.into() }
     }
@@ -88,9 +81,7 @@ pub struct Client {
     key: Option<HeaderValue>,
     http: reqwest::Client,
     permits: Arc<Semaphore>,
-    requests: AtomicU64,
-    prompt_tokens: AtomicU64,
-    completion_tokens: AtomicU64,
+    usage: Mutex<Usage>,
 }
 
 /// Why an attempt failed.
@@ -106,16 +97,7 @@ impl Client {
         let key = endpoint.api_key_env.as_deref().map(key).transpose()?;
         let http = http(endpoint.timeout)?;
         let permits = permits(&endpoint);
-        Ok(Self {
-            endpoint,
-            url,
-            key,
-            http,
-            permits,
-            requests: AtomicU64::new(0),
-            prompt_tokens: AtomicU64::new(0),
-            completion_tokens: AtomicU64::new(0),
-        })
+        Ok(Self { endpoint, url, key, http, permits, usage: Mutex::default() })
     }
 
     pub fn endpoint(&self) -> &Endpoint {
@@ -123,11 +105,11 @@ impl Client {
     }
 
     pub fn usage(&self) -> Usage {
-        Usage {
-            requests: self.requests.load(Ordering::Relaxed),
-            prompt_tokens: self.prompt_tokens.load(Ordering::Relaxed),
-            completion_tokens: self.completion_tokens.load(Ordering::Relaxed),
-        }
+        *self.counters()
+    }
+
+    fn counters(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The model's reply to a conversation.
@@ -140,14 +122,14 @@ impl Client {
         });
         // The semaphore is never closed, so this cannot fail.
         let _permit = self.permits.acquire().await;
-        let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT, self.requests.load(Ordering::Relaxed));
-        let mut left = self.endpoint.retries;
+        let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT, self.usage().requests);
+        let mut retries = self.endpoint.retries;
         loop {
             match self.attempt(&body).await {
                 Ok(reply) => return Ok(reply),
-                Err(Failed { retry_after: Some(retry_after), .. }) if left > 0 => {
+                Err(Failed { retry_after: Some(retry_after), .. }) if retries > 0 => {
                     tokio::time::sleep(backoff.wait(retry_after)).await;
-                    left -= 1;
+                    retries -= 1;
                 }
                 Err(Failed { error, .. }) => return Err(error),
             }
@@ -155,7 +137,7 @@ impl Client {
     }
 
     async fn attempt(&self, body: &Value) -> Result<String, Failed> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.counters().requests += 1;
         let mut request = self.http.post(self.url.clone()).json(body);
         if let Some(key) = &self.key {
             request = request.header(reqwest::header::AUTHORIZATION, key.clone());
@@ -185,8 +167,8 @@ impl Client {
         };
         let reply: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
         let count = |name: &str| reply.pointer(name).and_then(Value::as_u64).unwrap_or(0);
-        self.prompt_tokens.fetch_add(count("/usage/prompt_tokens"), Ordering::Relaxed);
-        self.completion_tokens.fetch_add(count("/usage/completion_tokens"), Ordering::Relaxed);
+        self.counters().prompt_tokens += count("/usage/prompt_tokens");
+        self.counters().completion_tokens += count("/usage/completion_tokens");
         let content = reply.pointer("/choices/0/message/content").and_then(Value::as_str);
         content.map(str::to_owned).ok_or_else(|| wrong("it has no choices[0].message.content".into()))
     }

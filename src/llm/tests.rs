@@ -9,7 +9,7 @@ use crate::error::Diagnostic;
 type Replies = std::sync::Arc<Mutex<VecDeque<(u16, String)>>>;
 
 async fn reply(State(replies): State<Replies>, headers: HeaderMap, body: String) -> impl IntoResponse {
-    assert!(headers.get("authorization").is_none(), "no key was asked for");
+    assert!(headers.get("authorization").is_none(), "no key is configured");
     assert!(body.contains("\"model\":\"judge\""), "{body}");
     let mut replies = replies.lock().unwrap();
     let (status, body) = match replies.len() {
@@ -30,7 +30,8 @@ async fn client(replies: &[(u16, &str)]) -> Client {
     Client::new(endpoint(&format!("http://{address}/v1/"))).unwrap()
 }
 
-fn endpoint(base_url: &str) -> Endpoint {
+/// An endpoint without a key.
+pub fn endpoint(base_url: &str) -> Endpoint {
     Endpoint {
         base_url: base_url.into(),
         model: "judge".into(),

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_dropped_the_rest_makes_up_for_it_and_rows_do_not_see_each_other() {
+    fn dropped_values_are_compensated_and_each_row_has_its_own_mask() {
         let width = 50;
         let x: Vec<f32> = (0..200 * width).map(|i| (i as f32 * 0.37).sin()).collect();
         let mask = |seed, x: &[f32]| {

@@ -28,21 +28,21 @@ pub enum ModelError {
     Quantised { path: PathBuf, method: String },
     #[error("{path}: tensor `{name}` is stored as {found}, which is not supported")]
     Stored { path: PathBuf, name: String, found: String },
-    #[error("{path} names `{shard}`, which is not in the folder")]
+    #[error("{path} lists `{shard}`, which is not in the folder")]
     MissingShard { path: PathBuf, shard: String },
-    #[error("{path}: the model has no place for tensor `{name}`")]
+    #[error("{path}: the model does not have the tensor `{name}`")]
     UnknownTensor { path: PathBuf, name: String },
-    #[error("{folder} holds no weights: neither model.safetensors nor model.safetensors.index.json")]
+    #[error("{folder} has no weights: neither model.safetensors nor model.safetensors.index.json")]
     NoWeights { folder: PathBuf },
     #[error("{path} has no tensor `{name}`")]
     MissingTensor { path: PathBuf, name: String },
     #[error("{path}: tensor `{name}` has shape {found:?}, the configuration says {expected:?}")]
     Shape { path: PathBuf, name: String, found: Vec<usize>, expected: Vec<usize> },
-    #[error("{path}: tensor `{name}` holds values that are not finite")]
+    #[error("{path}: tensor `{name}` has values that are not finite")]
     NotFinite { path: PathBuf, name: String },
     #[error("{path}: the adapter does not fit the model: {reason}")]
     Adapter { path: PathBuf, reason: String },
-    #[error("no adapter can be made: {reason}")]
+    #[error("the adapter cannot be created: {reason}")]
     Targets { reason: String },
     #[error("token {token} is outside the vocabulary of {vocabulary}")]
     Token { token: u32, vocabulary: usize },
@@ -77,36 +77,35 @@ impl Diagnostic for ModelError {
     }
 
     fn hint(&self) -> Option<String> {
-        match self {
+        let hint = match self {
             Self::Architecture { found, .. } => {
                 let families = Family::ALL.map(|f| format!("{} ({})", f.model_type(), f.known_as()));
                 let why = match found.to_lowercase().contains("gemma") {
-                    true => "layers of a Gemma see a window that is shorter than many a prompt with tools; ",
+                    true => "Gemma's sliding window is shorter than many prompts with tools; ",
                     false => "",
                 };
-                Some(format!("{why}supported: {}", families.join(", ")))
+                return Some(format!("{why}supported: {}", families.join(", ")));
             }
             Self::Quantised { .. } | Self::Stored { .. } => {
-                Some("take the checkpoint that is not quantised: F32, F16 and BF16 are read".into())
+                "use an unquantised checkpoint, in F32, F16 or BF16"
             }
-            Self::MissingShard { .. } => Some("the download is not complete; fetch the missing files".into()),
-            Self::NoWeights { .. } => Some(
-                "weights are read as safetensors; convert older formats with Transformers' save_pretrained"
-                    .into(),
-            ),
+            Self::MissingShard { .. } => "the download is incomplete; download the missing files",
+            Self::NoWeights { .. } => {
+                "only safetensors are read; convert older formats with Transformers' save_pretrained"
+            }
             Self::Safetensors { .. } => {
-                Some("the file is truncated or not safetensors; fetch or make it again".into())
+                "the file is truncated or not safetensors; download or create it again"
             }
             Self::MissingTensor { .. } | Self::UnknownTensor { .. } | Self::Shape { .. } => {
-                Some("config.json and the weights must come from the same model".into())
+                "config.json and the weights must come from the same model"
             }
-            Self::Adapter { .. } => Some("load it with the base model it was trained on".into()),
-            Self::Targets { .. } => Some(
-                "targets are names of linear layers (`q_proj`), `all-linear`, or `regex:` and a pattern"
-                    .into(),
-            ),
-            Self::Context { .. } => Some("lower max_turns, max_tokens or result_tokens of the stage".into()),
-            _ => None,
-        }
+            Self::Adapter { .. } => "load it with the base model it was trained on",
+            Self::Targets { .. } => {
+                "targets are names of linear layers (`q_proj`), `all-linear`, or `regex:` followed by a pattern"
+            }
+            Self::Context { .. } => "lower max_turns, max_tokens or result_tokens of the stage",
+            _ => return None,
+        };
+        Some(hint.into())
     }
 }

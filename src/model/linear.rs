@@ -12,7 +12,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use super::{
     Dropout,
     kernels::{self, Format, Frozen, Left, Packed, Right, add_assign, gemm},
-    ops::{self, Gradients, by_kernels, composed, filled, update, values},
+    ops::{self, Gradients, by_kernels, composed, filled, try_filled, update, values},
 };
 
 /// A weight `[out, in]`: plain and trainable, or frozen in the layout of its product.
@@ -29,8 +29,8 @@ enum Weight {
     Plain(Tensor, OnceLock<Packed>),
     /// Shared with replicas on the CPU.
     Frozen(Arc<Frozen>),
-    /// Frozen on a device, in the type of its product.
-    UnsyncedArtifact(Tensor),
+    /// Frozen on a device without our kernels, in the type of its product.
+    OnDevice(Tensor),
 }
 
 /// A weight `[n]`, as in normalisation.
@@ -60,9 +60,9 @@ impl Matrix {
                 Format::F32 => DType::F32,
                 Format::F16 => DType::F16,
                 Format::Bf16 => DType::BF16,
-                Format::Nf4 => candle_core::bail!("weights of 4 bits are held on the CPU alone"),
+                Format::Nf4 => candle_core::bail!("4-bit weights are supported on the CPU only"),
             };
-            return Ok(Self { weight: Weight::UnsyncedArtifact(tensor.to_dtype(dtype)?), slot: None });
+            return Ok(Self { weight: Weight::OnDevice(tensor.to_dtype(dtype)?), slot: None });
         }
         let mut result = Ok(());
         let frozen = Frozen::new(format, n, k, |row, out| {
@@ -81,33 +81,12 @@ impl Matrix {
             return;
         }
         // A copy, because parameters change in place and a frozen weight may be shared.
-        let own = match &self.weight {
-            Weight::UnsyncedArtifact(tensor) => tensor.to_dtype(DType::F32).and_then(|tensor| tensor.copy()),
+        let copy = match &self.weight {
+            Weight::OnDevice(tensor) => tensor.to_dtype(DType::F32).and_then(|tensor| tensor.copy()),
             _ => self.tensor(),
         };
-        if let Ok(plain) = own.and_then(Self::new) {
+        if let Ok(plain) = copy.and_then(Self::new) {
             *self = plain;
-        }
-    }
-
-    /// Moves the weight to a device, or back.
-    pub fn place(&mut self, device: &Device) -> Result<()> {
-        let weight = match &self.weight {
-            Weight::Plain(tensor, _) => Self::new(tensor.to_device(device)?)?,
-            Weight::UnsyncedArtifact(tensor) => {
-                Self::frozen(&tensor.to_device(device)?, format_of(tensor.dtype()))?
-            }
-            Weight::Frozen(frozen) => Self::frozen(&self.tensor()?.to_device(device)?, frozen.format())?,
-        };
-        self.weight = weight.weight;
-        Ok(())
-    }
-
-    /// The 16-bit type of a weight on a device, if it has one.
-    pub fn half(&self) -> Option<DType> {
-        match &self.weight {
-            Weight::UnsyncedArtifact(tensor) => Some(tensor.dtype()).filter(|dtype| *dtype != DType::F32),
-            Weight::Plain(..) | Weight::Frozen(_) => None,
         }
     }
 
@@ -115,7 +94,7 @@ impl Matrix {
     pub fn tensor(&self) -> Result<Tensor> {
         match &self.weight {
             Weight::Plain(tensor, _) => Ok(tensor.clone()),
-            Weight::UnsyncedArtifact(tensor) => tensor.to_dtype(DType::F32),
+            Weight::OnDevice(tensor) => tensor.to_dtype(DType::F32),
             Weight::Frozen(frozen) => {
                 let k = frozen.inputs();
                 filled(frozen.outputs(), k, |out| {
@@ -129,7 +108,7 @@ impl Matrix {
     pub fn plain(&self) -> Option<&Tensor> {
         match &self.weight {
             Weight::Plain(tensor, _) => Some(tensor),
-            Weight::Frozen(_) | Weight::UnsyncedArtifact(_) => None,
+            Weight::Frozen(_) | Weight::OnDevice(_) => None,
         }
     }
 
@@ -140,14 +119,14 @@ impl Matrix {
 
     pub fn outputs(&self) -> usize {
         match &self.weight {
-            Weight::Plain(tensor, _) | Weight::UnsyncedArtifact(tensor) => tensor.dims()[0],
+            Weight::Plain(tensor, _) | Weight::OnDevice(tensor) => tensor.dims()[0],
             Weight::Frozen(frozen) => frozen.outputs(),
         }
     }
 
     pub fn inputs(&self) -> usize {
         match &self.weight {
-            Weight::Plain(tensor, _) | Weight::UnsyncedArtifact(tensor) => tensor.dims()[1],
+            Weight::Plain(tensor, _) | Weight::OnDevice(tensor) => tensor.dims()[1],
             Weight::Frozen(frozen) => frozen.inputs(),
         }
     }
@@ -155,7 +134,7 @@ impl Matrix {
     /// The format of its products.
     pub fn format(&self) -> Format {
         match &self.weight {
-            Weight::Plain(tensor, _) | Weight::UnsyncedArtifact(tensor) => format_of(tensor.dtype()),
+            Weight::Plain(tensor, _) | Weight::OnDevice(tensor) => format_of(tensor.dtype()),
             Weight::Frozen(frozen) => frozen.format(),
         }
     }
@@ -164,7 +143,7 @@ impl Matrix {
     pub fn bytes(&self) -> usize {
         match &self.weight {
             Weight::Plain(tensor, _) if by_kernels(tensor) => 2 * tensor.elem_count() * size_of::<f32>(),
-            Weight::Plain(tensor, _) | Weight::UnsyncedArtifact(tensor) => {
+            Weight::Plain(tensor, _) | Weight::OnDevice(tensor) => {
                 tensor.elem_count() * tensor.dtype().size_in_bytes()
             }
             Weight::Frozen(frozen) => frozen.bytes(),
@@ -175,20 +154,17 @@ impl Matrix {
     pub fn packed_bytes(&self) -> usize {
         match &self.weight {
             Weight::Plain(_, packed) => packed.get().map_or(0, Packed::bytes),
-            Weight::Frozen(_) | Weight::UnsyncedArtifact(_) => 0,
+            Weight::Frozen(_) | Weight::OnDevice(_) => 0,
         }
     }
 
     /// Its rows with these indices, as in an embedding lookup: `[rows, in]`.
     pub fn rows(&self, rows: &[u32]) -> Result<Tensor> {
-        let width = self.inputs();
+        let (width, rows) = (self.inputs(), rows.iter().map(|row| *row as usize).collect::<Vec<_>>());
         match &self.weight {
-            Weight::Plain(tensor, _) => ops::embed(tensor, rows),
-            Weight::UnsyncedArtifact(tensor) => composed::embed(tensor, rows),
+            Weight::Plain(tensor, _) | Weight::OnDevice(tensor) => ops::gather(tensor, &rows),
             Weight::Frozen(frozen) => filled(rows.len(), width, |out| {
-                for (out, row) in out.chunks_exact_mut(width).zip(rows) {
-                    frozen.row(*row as usize, out);
-                }
+                out.chunks_exact_mut(width).zip(&rows).for_each(|(out, row)| frozen.row(*row, out));
             }),
         }
     }
@@ -203,7 +179,7 @@ impl Matrix {
                 gemm(x.len() / k, Left::rows(x, k), packed.right(), y, n, accumulate);
             }
             Weight::Frozen(frozen) => frozen.forward(x, y, accumulate),
-            Weight::UnsyncedArtifact(_) => return Err(misplaced()),
+            Weight::OnDevice(_) => return Err(device_mismatch()),
         }
         Ok(())
     }
@@ -211,8 +187,8 @@ impl Matrix {
     /// `x·Wᵀ` for a weight without a kernel.
     fn product(&self, x: &Tensor) -> Result<Tensor> {
         match &self.weight {
-            Weight::Plain(tensor, _) | Weight::UnsyncedArtifact(tensor) => composed::product(x, tensor),
-            Weight::Frozen(_) => Err(misplaced()),
+            Weight::Plain(tensor, _) | Weight::OnDevice(tensor) => composed::product(x, tensor),
+            Weight::Frozen(_) => Err(device_mismatch()),
         }
     }
 
@@ -223,8 +199,8 @@ impl Matrix {
                 gradients.add_tensor(self.slot, || dy.t()?.matmul(x))?;
                 composed::product_backward(dy, tensor)
             }
-            Weight::UnsyncedArtifact(tensor) => composed::product_backward(dy, tensor),
-            Weight::Frozen(_) => Err(misplaced()),
+            Weight::OnDevice(tensor) => composed::product_backward(dy, tensor),
+            Weight::Frozen(_) => Err(device_mismatch()),
         }
     }
 
@@ -235,9 +211,7 @@ impl Matrix {
         }
         let (rows, _) = x.dims2()?;
         let x = values(x)?;
-        let mut result = Ok(());
-        let y = filled(rows, self.outputs(), |y| result = self.apply(&x, y, false))?;
-        result.map(|()| y)
+        try_filled(rows, self.outputs(), |y| self.apply(&x, y, false))
     }
 
     /// The gradient of the input of [`Self::forward`]. Adds the weight's gradient to its slot.
@@ -247,9 +221,7 @@ impl Matrix {
         }
         let (rows, columns) = x.dims2()?;
         let (x, dy) = (values(x)?, values(dy)?);
-        let mut result = Ok(());
-        let dx = filled(rows, columns, |dx| result = self.backward(&x, &dy, dx, false, gradients))?;
-        result.map(|()| dx)
+        try_filled(rows, columns, |dx| self.backward(&x, &dy, dx, false, gradients))
     }
 
     /// `dx = dy·W`, or `dx += dy·W`. Adds the weight's gradient `dyᵀ·x` to its slot.
@@ -272,13 +244,13 @@ impl Matrix {
                 gemm(m, Left::rows(dy, n), Right::rows(&weight, n, k), dx, k, accumulate);
             }
             Weight::Frozen(frozen) => frozen.backward(dy, dx, accumulate),
-            Weight::UnsyncedArtifact(_) => return Err(misplaced()),
+            Weight::OnDevice(_) => return Err(device_mismatch()),
         }
         Ok(())
     }
 }
 
-fn misplaced() -> candle_core::Error {
+fn device_mismatch() -> candle_core::Error {
     candle_core::Error::msg("a weight and what it multiplies are on different devices")
 }
 
@@ -367,25 +339,21 @@ impl Linear {
         let (rows, _) = x.dims2()?;
         let x = values(x)?;
         let mut low = Vec::new();
-        let mut result: Result<()> = Ok(());
-        let y = filled(rows, self.weight.outputs(), |y| {
-            result = (|| {
-                if let Some(residual) = residual {
-                    y.copy_from_slice(&values(residual)?);
-                }
-                self.weight.apply(&x, y, residual.is_some())?;
-                if let Some(lora) = &self.lora {
-                    low = lora.low(&x)?;
-                    lora.b.apply(&low, y, true)?;
-                }
-                if let Some(bias) = &self.bias {
-                    let bias = values(&bias.tensor)?;
-                    y.chunks_exact_mut(bias.len()).for_each(|row| kernels::add_assign(row, &bias));
-                }
-                Ok(())
-            })();
+        let y = try_filled(rows, self.weight.outputs(), |y| {
+            if let Some(residual) = residual {
+                y.copy_from_slice(&values(residual)?);
+            }
+            self.weight.apply(&x, y, residual.is_some())?;
+            if let Some(lora) = &self.lora {
+                low = lora.low(&x)?;
+                lora.b.apply(&low, y, true)?;
+            }
+            if let Some(bias) = &self.bias {
+                let bias = values(&bias.tensor)?;
+                y.chunks_exact_mut(bias.len()).for_each(|row| kernels::add_assign(row, &bias));
+            }
+            Ok(())
         })?;
-        result?;
         let low = match &self.lora {
             Some(lora) => Some(Tensor::from_vec(low, (rows, lora.a.outputs()), &Device::Cpu)?),
             None => None,
@@ -503,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn under_dropout_the_adapter_alone_sees_the_dropped_input_and_gradients_follow_it() {
+    fn dropout_affects_only_the_input_of_the_adapter_and_its_gradients() {
         let (x, dy, dropout) = (tensor(4, 12, 4), tensor(4, 5, 5), Dropout::new(0.4, 9));
         let run = |linear: &Linear, x: &Tensor| {
             let gradients = Gradients { slots: vec![tensor(3, 12, 0), tensor(5, 3, 0)] };

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     kernels::{self, by_rows},
-    ops::{Direction, by_kernels, composed, update},
+    ops::{self, Direction, by_kernels, composed, update},
 };
 
 /// How the frequencies `theta^(-2i / dim)` are scaled: the names and keys of `rope_scaling` in `config.json`.
@@ -133,37 +133,31 @@ impl Scaling {
         magnitude as f32
     }
 
-    /// Why these parameters are invalid. `dim` is the rotated width.
-    pub fn objection(&self, dim: usize) -> Option<String> {
-        let positive = |name: &str, value: f64| {
-            (!(value.is_finite() && value > 0.0))
-                .then(|| format!("{name} of the rotary embedding is {value}"))
-        };
+    /// Why these parameters are invalid, if they are. `dim` is the rotated width.
+    pub fn problem(&self, dim: usize) -> Option<String> {
+        let mut positive: Vec<(&str, f64)> = Vec::new();
         match self {
-            Self::Default => None,
-            Self::Linear { factor } => positive("factor", *factor),
+            Self::Default => {}
+            Self::Linear { factor } => positive.push(("factor", *factor)),
             Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
-                positive("factor", *factor)
-                    .or_else(|| {
-                        positive("high_freq_factor - low_freq_factor", high_freq_factor - low_freq_factor)
-                    })
-                    .or_else(|| {
-                        positive("original_max_position_embeddings", *original_max_position_embeddings)
-                    })
+                positive.push(("factor", *factor));
+                positive.push(("high_freq_factor - low_freq_factor", high_freq_factor - low_freq_factor));
+                positive.push(("original_max_position_embeddings", *original_max_position_embeddings));
             }
-            Self::Yarn { factor, original_max_position_embeddings, .. } => positive("factor", *factor)
-                .or_else(|| positive("original_max_position_embeddings", *original_max_position_embeddings)),
-            Self::LongRope { short_factor, factor, original_max_position_embeddings, .. } => {
-                let wrong = short_factor.len() != dim / 2;
-                wrong
-                    .then(|| format!("short_factor has {} numbers, not {}", short_factor.len(), dim / 2))
-                    .or_else(|| short_factor.iter().find_map(|value| positive("short_factor", *value)))
-                    .or_else(|| positive("factor", *factor))
-                    .or_else(|| {
-                        positive("original_max_position_embeddings", *original_max_position_embeddings)
-                    })
+            Self::LongRope { short_factor, .. } if short_factor.len() != dim / 2 => {
+                return Some(format!("short_factor has {} numbers, not {}", short_factor.len(), dim / 2));
+            }
+            Self::Yarn { factor, original_max_position_embeddings, .. }
+            | Self::LongRope { factor, original_max_position_embeddings, .. } => {
+                if let Self::LongRope { short_factor, .. } = self {
+                    positive.extend(short_factor.iter().map(|value| ("short_factor", *value)));
+                }
+                positive.push(("factor", *factor));
+                positive.push(("original_max_position_embeddings", *original_max_position_embeddings));
             }
         }
+        let (name, value) = positive.into_iter().find(|(_, value)| !(value.is_finite() && *value > 0.0))?;
+        Some(format!("{name} of the rotary embedding is {value}"))
     }
 
     /// The longest context that these frequencies support, if shorter than the model's.
@@ -186,7 +180,7 @@ pub struct Rope {
     cos: Arc<[f32]>,
     sin: Arc<[f32]>,
     /// Both as tensors on the first device that requested them.
-    placed: Arc<OnceLock<[Tensor; 2]>>,
+    on_device: Arc<OnceLock<[Tensor; 2]>>,
 }
 
 impl Rope {
@@ -197,12 +191,12 @@ impl Rope {
         let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f));
         let (cos, sin): (Vec<_>, Vec<_>) =
             angles.map(|angle| (angle.cos() * magnitude, angle.sin() * magnitude)).unzip();
-        Self { head, half: dim / 2, cos: cos.into(), sin: sin.into(), placed: Arc::default() }
+        Self { head, half: dim / 2, cos: cos.into(), sin: sin.into(), on_device: Arc::default() }
     }
 
     /// The same angles for another device.
     pub fn replica(&self) -> Self {
-        Self { placed: Arc::default(), ..self.clone() }
+        Self { on_device: Arc::default(), ..self.clone() }
     }
 
     /// Rotates `x` (`[tokens, heads · head dim]`) in place. The backward of a rotation is its inverse.
@@ -225,8 +219,9 @@ impl Rope {
     }
 
     fn composed(&self, x: &Tensor, positions: &[u32], direction: Direction) -> Result<()> {
-        let [cos, sin] = self.placed(x.device())?;
-        let (cos, sin) = (composed::embed(cos, positions)?, composed::embed(sin, positions)?);
+        let [cos, sin] = self.tables(x.device())?;
+        let positions: Vec<usize> = positions.iter().map(|position| *position as usize).collect();
+        let (cos, sin) = (ops::gather(cos, &positions)?, ops::gather(sin, &positions)?);
         let sin = match direction {
             Direction::Forward => sin,
             Direction::Backward => sin.neg()?,
@@ -234,14 +229,14 @@ impl Rope {
         composed::rotate(x, (self.head, self.half), &cos, &sin)
     }
 
-    fn placed(&self, device: &Device) -> Result<&[Tensor; 2]> {
-        if let Some(placed) = self.placed.get() {
-            return Ok(placed);
+    fn tables(&self, device: &Device) -> Result<&[Tensor; 2]> {
+        if let Some(tables) = self.on_device.get() {
+            return Ok(tables);
         }
         let table =
             |values: &[f32]| Tensor::from_slice(values, (values.len() / self.half, self.half), device);
         let tables = [table(&self.cos)?, table(&self.sin)?];
-        Ok(self.placed.get_or_init(|| tables))
+        Ok(self.on_device.get_or_init(|| tables))
     }
 }
 

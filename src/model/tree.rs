@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shared_prefix_is_held_once_and_every_sequence_reads_back_along_its_path() {
+    fn a_shared_prefix_is_stored_once_and_every_sequence_is_found_along_its_path() {
         let sequences = [vec![1, 2, 3, 4], vec![1, 2, 5], vec![7], vec![1, 2], vec![1, 2, 3, 4], vec![]];
         let tree = TokenTree::new(&sequences);
         assert_eq!(tree.tokens, [1, 2, 3, 4, 5, 7]);
@@ -73,7 +73,7 @@ mod tests {
             assert_eq!(&read, sequence);
             assert!(path.iter().enumerate().all(|(position, row)| tree.positions[*row] as usize == position));
         }
-        let trunk = &tree.segments[0];
-        assert_eq!((trunk.rows.clone(), trunk.subtree.clone(), trunk.first), (0..2, 0..5, 0));
+        let root = &tree.segments[0];
+        assert_eq!((root.rows.clone(), root.subtree.clone(), root.first), (0..2, 0..5, 0));
     }
 }

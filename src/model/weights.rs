@@ -1,7 +1,7 @@
 //! Named tensors on disk.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     io::Write,
     ops::Range,
@@ -14,7 +14,7 @@ use safetensors::{
     Dtype, SafeTensors, View,
     tensor::{Metadata, TensorInfo},
 };
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{ModelConfig, ModelError};
 
@@ -45,7 +45,7 @@ impl Shard {
         self.metadata.tensors().into_iter()
     }
 
-    /// A tensor's bytes, memory-mapped. Pages that were read stay in memory while this exists.
+    /// A tensor's bytes, memory-mapped. Pages that were read count as process memory until this is dropped.
     pub(super) fn bytes(&self, info: &TensorInfo) -> Result<Mmap, ModelError> {
         let (from, to) = info.data_offsets;
         mapped(&self.file, Some(self.start + from..self.start + to))
@@ -53,7 +53,7 @@ impl Shard {
     }
 
     /// The header's entry for a tensor. Checks its shape, and that its type is supported.
-    fn described(&self, name: &str, shape: &[usize]) -> Result<&TensorInfo, ModelError> {
+    fn info(&self, name: &str, shape: &[usize]) -> Result<&TensorInfo, ModelError> {
         let (path, name) = (self.path.clone(), name.to_owned());
         let Some(info) = self.metadata.info(&name) else {
             return Err(ModelError::MissingTensor { path, name });
@@ -74,12 +74,8 @@ impl Shard {
 
     /// The tensor as stored. Its values are finite.
     fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
-        let info = self.described(name, shape)?;
-        let (path, name) = (self.path.clone(), name.to_owned());
-        let (from, to) = info.data_offsets;
-        // Maps this tensor only: pages that were read count as process memory until they are unmapped.
-        let read = |source| ModelError::Read { path: path.clone(), source };
-        let bytes = mapped(&self.file, Some(self.start + from..self.start + to)).map_err(read)?;
+        let info = self.info(name, shape)?;
+        let bytes = self.bytes(info)?;
         let half = |infinite: u16| {
             bytes.chunks_exact(2).all(|b| u16::from_le_bytes([b[0], b[1]]) & infinite != infinite)
         };
@@ -92,7 +88,7 @@ impl Shard {
             _ => (DType::F16, half(0x7c00)),
         };
         if !finite {
-            return Err(ModelError::NotFinite { path, name });
+            return Err(ModelError::NotFinite { path: self.path.clone(), name: name.to_owned() });
         }
         Ok(Tensor::from_raw_buffer(&bytes, dtype, shape, &Device::Cpu)?)
     }
@@ -117,13 +113,41 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
+/// Reads a JSON file of a model folder.
+pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ModelError> {
+    let text = std::fs::read(path).map_err(|source| ModelError::Read { path: path.to_owned(), source })?;
+    serde_json::from_slice(&text)
+        .map_err(|error| ModelError::Config { path: path.to_owned(), reason: error.to_string() })
+}
+
+/// The names of the files that contain a model's weights.
+///
+/// # Errors
+/// Fails if the index is unreadable, or lists a file that is not in its folder by name.
+pub(super) fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>, ModelError> {
+    let path = folder.join(INDEX);
+    if !path.is_file() {
+        return Ok(BTreeSet::from([ONE_FILE.into()]));
+    }
+    let Index { weight_map } = read_json(&path)?;
+    match weight_map.values().find(|file| !is_file_name(file)) {
+        Some(shard) => Err(ModelError::MissingShard { path, shard: shard.clone() }),
+        None => Ok(weight_map.into_values().map(PathBuf::from).collect()),
+    }
+}
+
+/// Whether this is a name and not a path: a file elsewhere is not part of the model.
+fn is_file_name(file: &str) -> bool {
+    Path::new(file).file_name().is_some_and(|name| name == file)
+}
+
 /// The weights of a model folder, in one file or several, read tensor by tensor.
 pub struct Weights {
     /// The file with the tensor names: the index, or the single file.
     path: PathBuf,
     shards: Vec<Shard>,
     /// The shard of each tensor that is not yet taken.
-    left: BTreeMap<String, usize>,
+    remaining: BTreeMap<String, usize>,
 }
 
 impl Weights {
@@ -138,26 +162,22 @@ impl Weights {
                 return Err(ModelError::NoWeights { folder: folder.to_owned() });
             }
             let shard = Shard::open(one.clone())?;
-            let left = shard.metadata.tensors().into_keys().map(|name| (name, 0)).collect();
-            return Ok(Self { path: one, shards: vec![shard], left });
+            let remaining = shard.metadata.tensors().into_keys().map(|name| (name, 0)).collect();
+            return Ok(Self { path: one, shards: vec![shard], remaining });
         }
-        let text =
-            std::fs::read(&index).map_err(|source| ModelError::Read { path: index.clone(), source })?;
-        let Index { weight_map } = serde_json::from_slice(&text)
-            .map_err(|error| ModelError::Config { path: index.clone(), reason: error.to_string() })?;
+        let Index { weight_map } = read_json(&index)?;
         let mut files: Vec<&String> = weight_map.values().collect();
         files.sort();
         files.dedup();
         let mut shards = Vec::with_capacity(files.len());
         for file in &files {
             let path = folder.join(file);
-            // A shard is in the folder of its index, whatever path the index gives.
-            if Path::new(file).components().count() != 1 || !path.is_file() {
+            if !is_file_name(file) || !path.is_file() {
                 return Err(ModelError::MissingShard { path: index, shard: (*file).clone() });
             }
             shards.push(Shard::open(path)?);
         }
-        let mut left = BTreeMap::new();
+        let mut remaining = BTreeMap::new();
         for (name, file) in &weight_map {
             let shard = files.binary_search(&file).unwrap_or_default();
             if shards[shard].metadata.info(name).is_none() {
@@ -166,19 +186,19 @@ impl Weights {
                     name: name.clone(),
                 });
             }
-            left.insert(name.clone(), shard);
+            remaining.insert(name.clone(), shard);
         }
-        Ok(Self { path: index, shards, left })
+        Ok(Self { path: index, shards, remaining })
     }
 
     /// Checks from the headers that the files contain exactly the tensors of this configuration.
     ///
     /// # Errors
     /// Like [`Weights::take`] and [`Weights::finish`], except for values that are not finite.
-    pub fn fit(mut self, config: &ModelConfig) -> Result<(), ModelError> {
+    pub fn check(mut self, config: &ModelConfig) -> Result<(), ModelError> {
         for (name, shape) in config.tensors() {
-            match self.left.remove(&name) {
-                Some(shard) => _ = self.shards[shard].described(&name, &shape)?,
+            match self.remaining.remove(&name) {
+                Some(shard) => _ = self.shards[shard].info(&name, &shape)?,
                 None => return Err(ModelError::MissingTensor { path: self.path, name }),
             }
         }
@@ -190,7 +210,7 @@ impl Weights {
     /// # Errors
     /// Fails if it is missing, has another shape or an unsupported type, or is not finite.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor, ModelError> {
-        match self.left.remove(name) {
+        match self.remaining.remove(name) {
             Some(shard) => self.shards[shard].tensor(name, shape),
             None => Err(ModelError::MissingTensor { path: self.path.clone(), name: name.to_owned() }),
         }
@@ -200,10 +220,10 @@ impl Weights {
     ///
     /// Ignores the frequencies that old releases saved and, with `tied`, the copy of the embedding.
     pub fn finish(&self, tied: bool) -> Result<(), ModelError> {
-        let needless = |name: &&String| {
+        let ignored = |name: &&String| {
             name.ends_with(".rotary_emb.inv_freq") || (tied && name.as_str() == "lm_head.weight")
         };
-        match self.left.keys().find(|name| !needless(name)) {
+        match self.remaining.keys().find(|name| !ignored(name)) {
             None => Ok(()),
             Some(name) => Err(ModelError::UnknownTensor { path: self.path.clone(), name: name.clone() }),
         }
@@ -211,7 +231,7 @@ impl Weights {
 }
 
 /// Converts a stored tensor to the decoder's type.
-pub fn widened(tensor: Tensor) -> Result<Tensor, ModelError> {
+pub fn to_f32(tensor: Tensor) -> Result<Tensor, ModelError> {
     Ok(tensor.to_dtype(DType::F32)?)
 }
 
@@ -271,8 +291,8 @@ pub(super) fn write_entries(path: &Path, entries: BTreeMap<String, Entry<'_>>) -
     }
     let lengths: Vec<usize> =
         infos.iter().map(|(_, info)| info.data_offsets.1 - info.data_offsets.0).collect();
-    let notes = std::collections::HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let metadata = Metadata::new(Some(notes), infos).map_err(|error| other(error.to_string()))?;
+    let format = std::collections::HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let metadata = Metadata::new(Some(format), infos).map_err(|error| other(error.to_string()))?;
     let mut header = serde_json::to_vec(&metadata).map_err(|error| other(error.to_string()))?;
     header.resize(header.len().next_multiple_of(size_of::<u64>()), b' ');
 
@@ -283,7 +303,7 @@ pub(super) fn write_entries(path: &Path, entries: BTreeMap<String, Entry<'_>>) -
         let bytes = (entry.bytes)()?;
         let bytes = (*bytes).as_ref();
         if bytes.len() != length {
-            return Err(other(format!("`{name}` has {} bytes, and should have {length}", bytes.len())));
+            return Err(other(format!("`{name}` has {} bytes instead of {length}", bytes.len())));
         }
         file.write_all(bytes).map_err(write)?;
     }
@@ -297,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_written_as_the_format_s_own_library_writes_it() {
+    fn files_equal_those_of_the_safetensors_library() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("some.safetensors");
         let tensor = |count: usize, shape: &[usize], dtype| {
@@ -318,29 +338,29 @@ mod tests {
     }
 
     /// Bytes that are counted while they exist.
-    struct Held(Vec<u8>, Rc<Cell<usize>>);
+    struct Counted(Vec<u8>, Rc<Cell<usize>>);
 
-    impl AsRef<[u8]> for Held {
+    impl AsRef<[u8]> for Counted {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
 
-    impl Drop for Held {
+    impl Drop for Counted {
         fn drop(&mut self) {
             self.1.set(self.1.get() - 1);
         }
     }
 
     #[test]
-    fn of_what_is_written_one_tensor_is_in_memory_at_a_time() {
+    fn one_tensor_is_in_memory_at_a_time_while_a_file_is_written() {
         let folder = tempfile::tempdir().unwrap();
-        let held = Rc::new(Cell::new(0));
+        let count = Rc::new(Cell::new(0));
         let entry = |index: usize| {
-            let held = held.clone();
+            let count = count.clone();
             let bytes = move || {
-                assert_eq!(held.replace(1), 0);
-                Ok(Box::new(Held(vec![index as u8; 8], held)) as Bytes)
+                assert_eq!(count.replace(1), 0);
+                Ok(Box::new(Counted(vec![index as u8; 8], count)) as Bytes)
             };
             let entry = Entry { dtype: Dtype::F32, shape: vec![2], bytes: Box::new(bytes) };
             (format!("t{index}"), entry)

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{Estimate, Ledger, Models, Plan, PlanPreflight};
 use crate::{
-    engine::{Footprint, weights},
+    engine::{Footprint, model_bytes},
     model::kernels::Format,
     stage::{card::Section, memory::Load, preflight::ExpectedOutput},
 };
@@ -97,7 +97,7 @@ pub fn held(
     let mut held = vec![0; worked.len()];
     for (maker, [first, last]) in spans {
         let Some(policy) = preflight.policy_of(maker) else { continue };
-        let bytes = weights(&policy.config, plan.engine.dtype.unwrap_or(Format::F32));
+        let bytes = model_bytes(&policy.config, plan.engine.dtype.unwrap_or(Format::F32));
         held[first..=last].iter_mut().for_each(|held| *held += bytes);
     }
     held

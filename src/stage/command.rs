@@ -105,7 +105,7 @@ impl StageKind for CommandStage {
     fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
         // A program that uses the engine's devices manages them itself, so free their memory.
         if self.0.uses.contains(&Section::Engine) {
-            context.models.bases.leave(&context.engine.devices);
+            context.models.bases.evict_devices(&context.engine.devices);
         }
         Box::pin(self.start(context))
     }

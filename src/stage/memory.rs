@@ -6,7 +6,7 @@
 use super::preflight::{ExpectedEpisodes, ExpectedInputs, ExpectedOutput, ExpectedPolicy};
 use crate::{
     engine::{
-        EngineSpec, Footprint, Recompute, SamplingLoad, TrainingLoad, available, training_load, weights,
+        EngineSpec, Footprint, Recompute, SamplingLoad, TrainingLoad, available, model_bytes, training_load,
     },
     model::{ModelConfig, kernels::Format},
     usage::Usage,
@@ -73,7 +73,7 @@ impl<'a> Load<'a> {
             tokens: computed.filter(|computed| *computed > 0).map_or(most, |computed| computed.min(most)),
             bound: match self.engine.kv_cache_mib {
                 Some(mib) => Some(mib.saturating_mul(1 << 20)),
-                None => self.half(weights(&policy.config, format)),
+                None => self.half(model_bytes(&policy.config, format)),
             },
             threads: self.threads(),
             devices: self.engine.devices.len(),

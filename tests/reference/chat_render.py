@@ -152,7 +152,7 @@ WRITTEN_CONVERSATIONS["typed_result"] = with_ids(
 
 
 def attempt(render, **arguments):
-    """The text on the day that templates are told it is, or nothing where the template refuses."""
+    """The rendered text at the fixed date, or None if the template refuses."""
     try:
         text = render.apply_chat_template(tokenize=False, **arguments)
     except Exception:
@@ -164,7 +164,7 @@ def attempt(render, **arguments):
 
 
 def written():
-    """Cases of the templates of this repository, and of what they are told about thinking."""
+    """Cases of the templates of this repository, with each value of `enable_thinking`."""
     families, cases = [], []
     for path, tokens in WRITTEN.items():
         name = ("own_" if "own" in path else "") + Path(path).stem
@@ -174,14 +174,14 @@ def written():
         for conversation, messages in WRITTEN_CONVERSATIONS.items():
             for tools in (True, False) if conversation == "opening" else (True,):
                 for thinking in (None, False) if "enable_thinking" in source else (None,):
-                    told = {} if thinking is None else {"enable_thinking": thinking}
+                    options = {} if thinking is None else {"enable_thinking": thinking}
                     text = attempt(
                         fast,
                         conversation=messages,
                         tools=TOOLS if tools else None,
                         chat_template=source,
                         add_generation_prompt=messages[-1]["role"] != "assistant",
-                        **told,
+                        **options,
                     )
                     case = {"family": name, "conversation": conversation, "tools": tools, "thinking": thinking}
                     cases.append({**case, "text": text})
@@ -219,7 +219,7 @@ def every(path, folder=TEMPLATES):
     Path(path).write_text(json.dumps(cases))
 
 
-# What the snippets are told beside messages and tools.
+# The variable `v` of the snippets.
 SNIPPET = {
     "text": "Zoë's <b>",
     "list": ["a", "b", 1],
@@ -234,7 +234,7 @@ SNIPPET = {
 
 
 def snippets():
-    """What Transformers makes of the snippets in `snippets.txt`, one a line, `⏎` for a line break; null where it refuses."""
+    """Renders the snippets in `snippets.txt` with Transformers: one per line, `⏎` for a line break; null if it refuses."""
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), eos_token="</s>")
     messages = with_ids(CONVERSATIONS["one_result"])
     lines = [line for line in (HERE / "snippets.txt").read_text().split("\n") if line and not line.startswith("# ")]
@@ -245,8 +245,8 @@ def snippets():
             fast, conversation=messages, tools=TOOLS, chat_template=source, add_generation_prompt=True, v=SNIPPET
         )
         cases.append(json.dumps([source, text], ensure_ascii=False))
-    told = json.dumps({"messages": messages, "tools": TOOLS, "v": SNIPPET}, ensure_ascii=False)
-    text = '{"told": ' + told + ',\n"renders": [\n' + ",\n".join(cases) + "\n]}\n"
+    context = json.dumps({"messages": messages, "tools": TOOLS, "v": SNIPPET}, ensure_ascii=False)
+    text = '{"context": ' + context + ',\n"renders": [\n' + ",\n".join(cases) + "\n]}\n"
     (HERE / "snippets.json").write_text(text)
 
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     chat::{
         ChatError,
-        tests::{self as written, families::Family as Manner},
+        tests::{self as written, families::Family as ChatFamily},
     },
     data::End,
     error::Diagnostic,
@@ -55,20 +55,20 @@ impl Template {
     fn chat(&self) -> Result<Chat, ChatError> {
         match self {
             Original(name) => Chat::load(&written::path(name)),
-            Written(name) => Ok(Manner::named(name).chat(None)),
+            Written(name) => Ok(ChatFamily::named(name).chat(None)),
             Toolless(name) => {
-                let manner = Manner::named(name);
-                let [blind, _] = manner.toolless();
-                Chat::load(manner.folder(&blind).path())
+                let family = ChatFamily::named(name);
+                let [blind, _] = family.toolless();
+                Chat::load(family.folder(&blind).path())
             }
             Unknown => {
                 let plain = "{% for m in messages %}{{ '[INST] ' + m.content + ' [/INST]' }}{% endfor %}";
-                Chat::load(Manner::named("own_chatml").folder(plain).path())
+                Chat::load(ChatFamily::named("own_chatml").folder(plain).path())
             }
         }
     }
 
-    fn whose(&self) -> &'static str {
+    fn origin(&self) -> &'static str {
         match self {
             Original(_) | Written(_) => "its own",
             Toolless(_) => "ours, with a note",
@@ -81,18 +81,18 @@ fn table() -> String {
     let mut table = "| `model_type` | models | calls | chat template |\n|---|---|---|---|\n".to_owned();
     for (family, models, calls, template) in &ROWS {
         let model_type = family.model_type();
-        table += &format!("| `{model_type}` | {models} | {calls} | {} |\n", template.whose());
+        table += &format!("| `{model_type}` | {models} | {calls} | {} |\n", template.origin());
     }
     table
 }
 
 /// Runs an episode with these turns.
 async fn played(chat: &Chat, turns: Vec<Vec<u32>>) -> Episode {
-    let desk = Desk::default();
+    let server = ScriptedServer::default();
     let prompt_tokens = PromptTokens::new(chat, "Where is it?").unwrap();
     let lines = turns.into_iter().map(|tokens| (tokens, Stop::Token)).collect();
-    let mut script = Script { lines, heard: Vec::new(), reopened: Vec::new() };
-    episode(&mut script, &desk, chat, &toolbox(), &prompt_tokens, &limits()).await.unwrap()
+    let mut script = Script { lines, appended: Vec::new(), reopened: Vec::new() };
+    episode(&mut script, &server, chat, &toolbox(), &prompt_tokens, &limits()).await.unwrap()
 }
 
 fn tool_call(name: &str, arguments: Value) -> ToolCall {
@@ -100,18 +100,18 @@ fn tool_call(name: &str, arguments: Value) -> ToolCall {
 }
 
 #[tokio::test]
-async fn every_model_of_the_table_plays_an_episode_that_its_template_renders_alike() {
+async fn an_episode_of_every_model_in_the_table_equals_its_rendered_template() {
     for (family, models, calls, template) in &ROWS {
-        let whom = format!("{} {models}", family.model_type());
+        let label = format!("{} {models}", family.model_type());
         let chat = match template.chat() {
-            Ok(chat) => chat.brief("Be brief.", toolbox().functions()).unwrap(),
+            Ok(chat) => chat.with_tools("Be brief.", toolbox().functions()).unwrap(),
             Err(error) => {
-                assert_eq!((*calls, error.code()), (NONE, "chat::template_without_tools"), "{whom}");
+                assert_eq!((*calls, error.code()), (NONE, "chat::template_without_tools"), "{label}");
                 continue;
             }
         };
-        assert_eq!(chat.own_template().is_some(), matches!(template, Toolless(_)), "{whom}");
-        assert!(chat.own_template().is_none() || chat.notice().is_some(), "{whom}");
+        assert_eq!(chat.own_template().is_some(), matches!(template, Toolless(_)), "{label}");
+        assert!(chat.own_template().is_none() || chat.notice().is_some(), "{label}");
         let look = |at: &str| tool_call("look", json!({ "at": at }));
         let mut turns = vec![chat.assistant("", &[look("the shelf")])];
         if chat.has_parallel_calls() {
@@ -119,8 +119,8 @@ async fn every_model_of_the_table_plays_an_episode_that_its_template_renders_ali
         }
         turns.push(chat.assistant("", &[tool_call("complete_task", json!({"answer": "there"}))]));
         let episode = played(&chat, turns).await;
-        assert_eq!((episode.end, episode.answer.as_deref()), (End::Completed, Some("there")), "{whom}");
-        assert_eq!((episode.parse_failures, episode.tool_errors), (0, 0), "{whom}");
+        assert_eq!((episode.end, episode.answer.as_deref()), (End::Completed, Some("there")), "{label}");
+        assert_eq!((episode.parse_failures, episode.tool_errors), (0, 0), "{label}");
 
         // A template may write the last turn differently, so another message follows.
         let mut messages = episode.messages.clone();
@@ -134,10 +134,10 @@ async fn every_model_of_the_table_plays_an_episode_that_its_template_renders_ali
             let behind = |text: &str| text.split_once("Where is it?").unwrap().1.to_owned();
             assert!(
                 behind(&rendered).starts_with(&behind(&tokens)),
-                "{whom}: {rendered}\nin place of\n{tokens}"
+                "{label}: {rendered}\ninstead of\n{tokens}"
             );
         } else {
-            assert!(rendered.starts_with(&tokens), "{whom}: {rendered}\nin place of\n{tokens}");
+            assert!(rendered.starts_with(&tokens), "{label}: {rendered}\ninstead of\n{tokens}");
         }
     }
     let missing: Vec<&Family> =
@@ -147,7 +147,7 @@ async fn every_model_of_the_table_plays_an_episode_that_its_template_renders_ali
 
 #[tokio::test]
 async fn text_reasoning_and_malformed_calls_are_rendered_as_written() {
-    let chat = chat().brief("Be brief.", toolbox().functions()).unwrap();
+    let chat = chat().with_tools("Be brief.", toolbox().functions()).unwrap();
     let ended = |text: &str| [chat.encode_text(text), chat.stop()[..1].to_vec()].concat();
     let look = r#"<tool_call>
 {"name": "look", "arguments": {"at": "x"}}
@@ -165,7 +165,7 @@ async fn text_reasoning_and_malformed_calls_are_rendered_as_written() {
 
 /// Checks the table between two marks in the documentation.
 #[test]
-fn the_table_of_models_is_the_one_that_plays() {
+fn the_table_of_models_in_the_documentation_is_current() {
     const MARKS: [&str; 2] = ["<!-- models -->\n", "<!-- /models -->"];
     for (file, is_there) in [("docs/models.md", true), ("README.md", false)] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);

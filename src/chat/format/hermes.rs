@@ -1,15 +1,13 @@
 //! `<tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>`, any number of them after the text of a turn: Hermes,
 //! Qwen2.5, Qwen3.
 
-use serde_json::Value;
-
 use super::{
+    Parsed, after_call,
     json::{self, Read},
-    reasoning,
 };
-use crate::chat::{ToolCall, Turn, python};
+use crate::chat::ToolCall;
 
-const OPEN: &str = "<tool_call>";
+pub const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
 pub(super) fn assistant(text: &str, calls: &[ToolCall]) -> String {
@@ -18,37 +16,28 @@ pub(super) fn assistant(text: &str, calls: &[ToolCall]) -> String {
         if !out.is_empty() {
             out.push('\n');
         }
-        let name = Value::from(call.name.as_str());
-        let arguments = python::line(&Value::Object(call.arguments.clone()));
-        out.push_str(&format!("{OPEN}\n{{\"name\": {name}, \"arguments\": {arguments}}}\n{CLOSE}"));
+        out.push_str(&format!("{OPEN}\n{}\n{CLOSE}", json::object(call, "arguments")));
     }
     out
 }
 
-/// Splits a turn into its reasoning and the rest.
-pub(super) fn split(text: &str) -> (Option<String>, &str) {
-    reasoning::split(text, reasoning::THINK, OPEN)
-}
-
-pub(super) fn parse(text: &str) -> Turn {
-    let (reasoning, mut rest) = split(text);
-    let mut spoken = String::new();
-    let mut calls = Vec::new();
+pub(super) fn parse(mut rest: &str) -> Parsed {
+    let mut parsed = Parsed::default();
     while let Some((before, body)) = rest.split_once(OPEN) {
-        spoken.push_str(before);
+        parsed.text.push_str(before);
         let (call, after) = read_call(body);
-        calls.push(call);
+        parsed.calls.push(call);
         rest = after;
     }
-    spoken.push_str(rest);
-    Turn { text: spoken.trim().to_owned(), reasoning, calls, ids: Vec::new() }
+    parsed.text.push_str(rest);
+    parsed
 }
 
 /// Parses what follows an opening tag: the call and the text after it. The closing tag may be missing.
 fn read_call(body: &str) -> (Result<ToolCall, String>, &str) {
     let (value, end) = match json::value(body) {
         Read::Value(value, end) => (value, end),
-        Read::Wrong(why, end) => return (Err(why), after_call(&body[end..])),
+        Read::Wrong(why, end) => return (Err(why), after_call(&body[end..], OPEN, CLOSE)),
     };
     let rest = body[end..].trim_start();
     if let Some(after) = rest.strip_prefix(CLOSE) {
@@ -56,30 +45,17 @@ fn read_call(body: &str) -> (Result<ToolCall, String>, &str) {
     } else if rest.is_empty() || rest.starts_with(OPEN) {
         (json::call(value), rest)
     } else {
-        (Err("text behind the JSON object".into()), after_call(rest))
-    }
-}
-
-/// The text after the call that `body` is in.
-fn after_call(body: &str) -> &str {
-    let close = body.find(CLOSE);
-    let open = body.find(OPEN);
-    match (close, open) {
-        (Some(close), Some(open)) if open < close => &body[open..],
-        (Some(close), _) => &body[close + CLOSE.len()..],
-        (None, Some(open)) => &body[open..],
-        (None, None) => "",
+        (Err("text behind the JSON object".into()), after_call(rest, OPEN, CLOSE))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::chat::format::tests::shown;
+    use crate::chat::format::{Format, Schemas, tests::shown};
 
     /// A turn on one line: text | reasoning | calls.
     fn read(text: &str) -> String {
-        let turn = parse(text);
+        let turn = Format::Hermes.parse(text, &Schemas::default());
         format!("{} | {} | {}", turn.text, turn.reasoning.unwrap_or_default(), shown(&turn.calls))
     }
 
@@ -141,6 +117,6 @@ mod tests {
     #[test]
     fn a_call_nested_too_deeply_is_an_error() {
         let text = format!("<tool_call>{{\"name\":\"f\",\"arguments\":{}", "{\"a\":".repeat(100_000));
-        assert!(parse(&text).calls[0].is_err());
+        assert!(Format::Hermes.parse(&text, &Schemas::default()).calls[0].is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use crate::chat::ToolCall;
+use crate::chat::{ToolCall, python};
 
 /// Longest call, in bytes. `serde_json` limits its depth to 128 levels.
 const LONGEST: usize = 64 * 1024;
@@ -14,6 +14,16 @@ const LONGEST: usize = 64 * 1024;
 const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
 /// Other keys that a call may have.
 const OTHER_KEYS: [&str; 4] = ["name", "id", "type", "index"];
+
+/// A call as templates write it: `{"name": …, "arguments": {…}}`, with this key for the arguments.
+pub fn object(call: &ToolCall, key: &str) -> String {
+    format!("{{\"name\": {}, \"{key}\": {}}}", Value::from(call.name.as_str()), arguments(call))
+}
+
+/// The arguments of a call on one line.
+pub fn arguments(call: &ToolCall) -> String {
+    python::line(&Value::Object(call.arguments.clone()))
+}
 
 /// The result of parsing the start of a text.
 pub enum Read {
@@ -74,6 +84,14 @@ impl<'de> Deserialize<'de> for Unambiguous {
 
 struct Reader;
 
+macro_rules! scalars {
+    ($($visit:ident: $type:ty),*) => {$(
+        fn $visit<E>(self, value: $type) -> Result<Value, E> {
+            Ok(value.into())
+        }
+    )*};
+}
+
 impl<'de> Visitor<'de> for Reader {
     type Value = Value;
 
@@ -85,25 +103,7 @@ impl<'de> Visitor<'de> for Reader {
         Ok(Value::Null)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
+    scalars!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut values = Vec::new();

@@ -3,51 +3,29 @@
 //! The templates write one call per turn and no other text. Models also write `<|python_tag|>` before a call,
 //! `"type": "function"` in it, and several calls separated by `;`. All are parsed.
 
-use serde_json::Value;
-
 use super::{
+    Parsed,
     json::{self, Read},
-    reasoning,
 };
-use crate::chat::{ToolCall, Turn, python};
+use crate::chat::ToolCall;
 
 const TAG: &str = "<|python_tag|>";
 
-pub(super) fn assistant(text: &str, calls: &[ToolCall]) -> String {
-    if calls.is_empty() {
-        return text.to_owned();
-    }
-    let call = |call: &ToolCall| {
-        let name = Value::from(call.name.as_str());
-        format!(
-            "{{\"name\": {name}, \"parameters\": {}}}",
-            python::line(&Value::Object(call.arguments.clone()))
-        )
-    };
-    calls.iter().map(call).collect::<Vec<_>>().join("; ")
+pub(super) fn assistant(calls: &[ToolCall]) -> String {
+    calls.iter().map(|call| json::object(call, "parameters")).collect::<Vec<_>>().join("; ")
 }
 
-/// Splits a turn into its reasoning and the rest.
-pub(super) fn split(text: &str) -> (Option<String>, &str) {
-    reasoning::split(text, reasoning::THINK, "{")
-}
-
-pub(super) fn parse(text: &str) -> Turn {
-    let (reasoning, rest) = split(text);
-    let (spoken, body) = match rest.split_once(TAG) {
-        _ if rest.trim_start().starts_with('{') => ("", rest),
-        Some((spoken, body)) => (spoken, body),
-        None => (rest, ""),
+pub(super) fn parse(turn: &str) -> Parsed {
+    let (text, body) = match turn.split_once(TAG) {
+        _ if turn.trim_start().starts_with('{') => ("", turn),
+        Some((text, body)) => (text, body),
+        None => (turn, ""),
     };
     // After the tag there must be a call. An object without the tag may be an answer.
-    let is_tagged = rest.len() > spoken.len() + body.len();
-    let spoken = spoken.trim().to_owned();
+    let is_tagged = turn.len() > text.len() + body.len();
     let calls = read_calls(body, is_tagged);
-    if calls.is_empty() {
-        let text = if body.is_empty() { spoken } else { rest.trim().to_owned() };
-        return Turn { text, reasoning, calls, ids: Vec::new() };
-    }
-    Turn { text: spoken, reasoning, calls, ids: Vec::new() }
+    let text = if calls.is_empty() && !body.is_empty() { turn } else { text };
+    Parsed { text: text.to_owned(), calls, ..Parsed::default() }
 }
 
 /// Consecutive calls. Empty if the text is an object that is not a call.
@@ -79,12 +57,10 @@ fn read_calls(body: &str, is_tagged: bool) -> Vec<Result<ToolCall, String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::chat::format::tests::shown;
+    use crate::chat::format::{Format, tests::shown_turn};
 
     fn read(text: &str) -> String {
-        let turn = parse(text);
-        format!("{} | {}", turn.text, shown(&turn.calls))
+        shown_turn(Format::Llama, text)
     }
 
     #[test]

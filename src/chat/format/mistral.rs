@@ -12,16 +12,15 @@
 use serde_json::Value;
 
 use super::{
+    Parsed,
     json::{self, Read},
-    reasoning,
 };
 use crate::chat::{
-    ToolCall, Turn,
+    ToolCall,
     ids::{call_id, generated_id},
-    python,
 };
 
-const OPEN: &str = "[TOOL_CALLS]";
+pub const OPEN: &str = "[TOOL_CALLS]";
 const CALL_ID: &str = "[CALL_ID]";
 const ARGUMENTS: &str = "[ARGS]";
 const MARKS: [&str; 3] = [OPEN, CALL_ID, ARGUMENTS];
@@ -35,68 +34,41 @@ pub enum Version {
 }
 
 pub(super) fn assistant(version: Version, text: &str, calls: &[ToolCall]) -> String {
-    if calls.is_empty() {
-        return text.to_owned();
-    }
-    let arguments = |call: &ToolCall| python::line(&Value::Object(call.arguments.clone()));
-    let object = |(index, call): (usize, &ToolCall)| {
-        let (name, id) = (Value::from(call.name.as_str()), call_id(index, call));
-        format!("{{\"name\": {name}, \"arguments\": {}, \"id\": \"{id}\"}}", arguments(call))
-    };
-    let list = || calls.iter().enumerate().map(object).collect::<Vec<_>>().join(", ");
-    let written: Vec<String> = match version {
-        Version::V3 => vec![format!("{OPEN} [{}]", list())],
-        Version::V7 => vec![format!("{OPEN}[{}]", list())],
-        Version::V11 => calls
-            .iter()
-            .enumerate()
-            .map(|(index, call)| {
-                let id = call_id(index, call);
-                format!("{OPEN}{}{CALL_ID}{id}{ARGUMENTS}{}", call.name, arguments(call))
-            })
-            .collect(),
-        Version::V13 => {
-            calls.iter().map(|call| format!("{OPEN}{}{ARGUMENTS}{}", call.name, arguments(call))).collect()
+    let written = |(index, call): (usize, &ToolCall)| {
+        let (name, id, arguments) = (&call.name, call_id(index, call), json::arguments(call));
+        match version {
+            Version::V3 | Version::V7 => {
+                let name = Value::from(name.as_str());
+                format!("{{\"name\": {name}, \"arguments\": {arguments}, \"id\": \"{id}\"}}")
+            }
+            Version::V11 => format!("{OPEN}{name}{CALL_ID}{id}{ARGUMENTS}{arguments}"),
+            Version::V13 => format!("{OPEN}{name}{ARGUMENTS}{arguments}"),
         }
     };
-    format!("{text}{}", written.concat())
-}
-
-/// Splits a turn into its reasoning and the rest.
-pub(super) fn split(text: &str) -> (Option<String>, &str) {
-    match reasoning::split(text, reasoning::BRACKETS, OPEN) {
-        (None, rest) => reasoning::split(rest, reasoning::THINK, OPEN),
-        found => found,
+    let written: Vec<String> = calls.iter().enumerate().map(written).collect();
+    match version {
+        Version::V3 => format!("{text}{OPEN} [{}]", written.join(", ")),
+        Version::V7 => format!("{text}{OPEN}[{}]", written.join(", ")),
+        Version::V11 | Version::V13 => format!("{text}{}", written.concat()),
     }
 }
 
-pub(super) fn parse(text: &str) -> Turn {
-    let (reasoning, rest) = split(text);
-    let mut turn = Turn { text: String::new(), reasoning, calls: Vec::new(), ids: Vec::new() };
-    let (spoken, mut body) = match rest.split_once(OPEN) {
-        Some((spoken, body)) => (spoken, Some(body)),
-        None => (rest, None),
-    };
-    turn.text.push_str(spoken);
-    while let Some(calls) = body {
-        let after = read(calls.trim_start(), &mut turn);
-        let (spoken, next) = match after.split_once(OPEN) {
-            Some((spoken, next)) => (spoken, Some(next)),
-            None => (after, None),
-        };
-        turn.text.push_str(spoken);
-        body = next;
+pub(super) fn parse(mut rest: &str) -> Parsed {
+    let mut parsed = Parsed::default();
+    while let Some((before, body)) = rest.split_once(OPEN) {
+        parsed.text.push_str(before);
+        rest = read(body.trim_start(), &mut parsed);
     }
-    turn.text = turn.text.trim().to_owned();
-    turn
+    parsed.text.push_str(rest);
+    parsed
 }
 
-/// Parses what follows an opening token into the turn, and returns the text after it.
-fn read<'a>(body: &'a str, turn: &mut Turn) -> &'a str {
+/// Parses what follows an opening token, and returns the text after it.
+fn read<'a>(body: &'a str, parsed: &mut Parsed) -> &'a str {
     let mut add = |call: Result<ToolCall, String>, id: Option<String>| {
-        let index = turn.calls.len();
-        turn.ids.push(id.filter(|id| !id.is_empty()).unwrap_or_else(|| generated_id(index, &call)));
-        turn.calls.push(call);
+        let index = parsed.calls.len();
+        parsed.ids.push(id.filter(|id| !id.is_empty()).unwrap_or_else(|| generated_id(index, &call)));
+        parsed.calls.push(call);
     };
     let is_list = !MARKS.iter().any(|mark| body.starts_with(mark));
     if is_list && body.starts_with(['[', '{']) {
@@ -155,6 +127,14 @@ fn after_call(body: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::{
+        Turn,
+        format::{Format, Schemas},
+    };
+
+    fn parse(text: &str) -> Turn {
+        Format::Mistral(Version::V3).parse(text, &Schemas::default())
+    }
 
     fn read(text: &str) -> String {
         let turn = parse(text);

@@ -25,6 +25,14 @@ use super::{
 #[cfg(test)]
 pub(super) use tests::tool_call;
 
+/// A turn without its reasoning, as a format parses it. Calls without an id get one later.
+#[derive(Default)]
+struct Parsed {
+    text: String,
+    calls: Vec<Result<ToolCall, String>>,
+    ids: Vec<String>,
+}
+
 /// A tool-call format: how calls are written by the model, and read back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
@@ -60,15 +68,15 @@ impl Format {
     /// The format in which a template wrote this call, with this id, as a whole turn. If several formats can parse it, the
     /// one whose own text matches best.
     pub fn detect(text: &str, call: &ToolCall, id: &str, tools: &Schemas) -> Option<Self> {
-        let reads = |format: &Self| format.parse(text, tools).calls == [Ok(call.clone())];
-        let alike = |format: &Self| {
+        let parses = |format: &Self| format.parse(text, tools).calls == [Ok(call.clone())];
+        let similarity = |format: &Self| {
             let written = format.assistant("", std::slice::from_ref(call)).replace(&call_id(0, call), id);
             let same = written.chars().zip(text.trim_start().chars()).take_while(|(a, b)| a == b);
             (text.contains(&written), same.count())
         };
         let mut best: Option<Self> = None;
-        for format in Self::ALL.into_iter().filter(reads) {
-            if best.is_none_or(|best| alike(&format) > alike(&best)) {
+        for format in Self::ALL.into_iter().filter(parses) {
+            if best.is_none_or(|best| similarity(&format) > similarity(&best)) {
                 best = Some(format);
             }
         }
@@ -78,43 +86,54 @@ impl Format {
     /// A turn as the model writes it, without the end-of-turn token. If a format does not allow text with calls, only the
     /// calls.
     pub fn assistant(self, text: &str, calls: &[ToolCall]) -> String {
+        if calls.is_empty() {
+            return text.to_owned();
+        }
         match self {
             Self::Hermes => hermes::assistant(text, calls),
             Self::Xml => xml::assistant(text, calls),
             Self::Mistral(version) => mistral::assistant(version, text, calls),
             Self::Phi(style) => phi::assistant(style, text, calls),
-            Self::Llama => llama::assistant(text, calls),
-            Self::Pythonic => python_call::assistant(text, calls),
+            Self::Llama => llama::assistant(calls),
+            Self::Pythonic => python_call::assistant(calls),
         }
     }
 
     /// Parses a turn. Any text gives a turn.
     pub fn parse(self, text: &str, tools: &Schemas) -> Turn {
-        let mut turn = match self {
-            Self::Hermes => hermes::parse(text),
-            Self::Xml => xml::parse(text, tools),
-            Self::Mistral(_) => mistral::parse(text),
-            Self::Phi(_) => phi::parse(text),
-            Self::Llama => llama::parse(text),
-            Self::Pythonic => python_call::parse(text),
+        let (reasoning, rest) = self.split(text);
+        let Parsed { text, calls, mut ids } = match self {
+            Self::Hermes => hermes::parse(rest),
+            Self::Xml => xml::parse(rest, tools),
+            Self::Mistral(_) => mistral::parse(rest),
+            Self::Phi(_) => phi::parse(rest),
+            Self::Llama => llama::parse(rest),
+            Self::Pythonic => python_call::parse(rest),
         };
-        let missing = turn.calls.iter().enumerate().skip(turn.ids.len());
-        let missing: Vec<String> = missing.map(|(index, call)| generated_id(index, call)).collect();
-        turn.ids.extend(missing);
-        turn
+        for (index, call) in calls.iter().enumerate().skip(ids.len()) {
+            ids.push(generated_id(index, call));
+        }
+        Turn { text: text.trim().to_owned(), reasoning, calls, ids }
+    }
+
+    /// Splits a turn into its reasoning and the rest.
+    fn split(self, text: &str) -> (Option<String>, &str) {
+        let call = match self {
+            Self::Hermes => hermes::OPEN,
+            Self::Xml => xml::OPEN,
+            Self::Mistral(_) => match reasoning::split(text, reasoning::BRACKETS, mistral::OPEN) {
+                (None, rest) => return reasoning::split(rest, reasoning::THINK, mistral::OPEN),
+                found => return found,
+            },
+            Self::Phi(_) | Self::Llama => "{",
+            Self::Pythonic => "[",
+        };
+        reasoning::split(text, reasoning::THINK, call)
     }
 
     /// The part of a turn after its reasoning, or all of it if there is none.
     pub fn after_reasoning(self, text: &str) -> &str {
-        let (_, rest) = match self {
-            Self::Hermes => hermes::split(text),
-            Self::Xml => xml::split(text),
-            Self::Mistral(_) => mistral::split(text),
-            Self::Phi(_) => phi::split(text),
-            Self::Llama => llama::split(text),
-            Self::Pythonic => python_call::split(text),
-        };
-        rest
+        self.split(text).1
     }
 
     /// Further end-of-turn tokens of this format, used if the tokenizer has them.
@@ -124,5 +143,13 @@ impl Format {
             Self::Phi(_) => &["<|end|>", "<|endoftext|>"],
             Self::Hermes | Self::Xml | Self::Mistral(_) => &[],
         }
+    }
+}
+
+/// The text after a call that could not be parsed: after its closing tag, or from the next opening tag on.
+fn after_call<'a>(body: &'a str, open: &str, close: &str) -> &'a str {
+    match [open, close].into_iter().filter_map(|tag| body.find(tag)).min() {
+        Some(at) => body[at..].strip_prefix(close).unwrap_or(&body[at..]),
+        None => "",
     }
 }

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::{
+    Parsed, after_call,
     json::{self, Read},
-    reasoning,
 };
-use crate::chat::{ToolCall, Turn, python};
+use crate::chat::ToolCall;
 
 const OPEN: &str = "<|tool_call|>";
 const CLOSE: &str = "<|/tool_call|>";
@@ -23,17 +23,7 @@ pub enum Style {
 }
 
 pub(super) fn assistant(style: Style, text: &str, calls: &[ToolCall]) -> String {
-    if calls.is_empty() {
-        return text.to_owned();
-    }
-    let object = |call: &ToolCall| {
-        let name = Value::from(call.name.as_str());
-        format!(
-            "{{\"name\": {name}, \"arguments\": {}}}",
-            python::line(&Value::Object(call.arguments.clone()))
-        )
-    };
-    let objects: Vec<String> = calls.iter().map(object).collect();
+    let objects: Vec<String> = calls.iter().map(|call| json::object(call, "arguments")).collect();
     let written = match style {
         Style::List => format!("{OPEN}[{}]{CLOSE}", objects.join(", ")),
         Style::Each => objects.iter().map(|object| format!("{OPEN}{object}{CLOSE}")).collect(),
@@ -42,35 +32,28 @@ pub(super) fn assistant(style: Style, text: &str, calls: &[ToolCall]) -> String 
     format!("{text}{written}")
 }
 
-/// Splits a turn into its reasoning and the rest.
-pub(super) fn split(text: &str) -> (Option<String>, &str) {
-    reasoning::split(text, reasoning::THINK, "{")
-}
-
-pub(super) fn parse(text: &str) -> Turn {
-    let (reasoning, mut rest) = split(text);
-    let mut spoken = String::new();
-    let mut calls = Vec::new();
+pub(super) fn parse(mut rest: &str) -> Parsed {
+    let mut parsed = Parsed::default();
     while let Some((before, body)) = next(rest) {
-        spoken.push_str(before);
+        parsed.text.push_str(before);
         rest = match json::value(body) {
             Read::Value(value, end) => {
                 let values = match value {
                     Value::Array(values) => values,
                     value => vec![value],
                 };
-                calls.extend(values.into_iter().map(json::call));
+                parsed.calls.extend(values.into_iter().map(json::call));
                 let after = body[end..].trim_start();
                 after.strip_prefix(CLOSE).unwrap_or(after)
             }
             Read::Wrong(why, end) => {
-                calls.push(Err(why));
-                after_call(&body[end..])
+                parsed.calls.push(Err(why));
+                after_call(&body[end..], OPEN, CLOSE)
             }
         };
     }
-    spoken.push_str(rest);
-    Turn { text: spoken.trim().to_owned(), reasoning, calls, ids: Vec::new() }
+    parsed.text.push_str(rest);
+    parsed
 }
 
 /// The text before the next call, and the text after the call's opening.
@@ -84,22 +67,13 @@ fn next(text: &str) -> Option<(&str, &str)> {
     Some((&text[..at], &text[after..]))
 }
 
-/// The text after a call that could not be parsed.
-fn after_call(body: &str) -> &str {
-    match [OPEN, CLOSE].iter().filter_map(|tag| body.find(tag)).min() {
-        Some(at) => body[at..].strip_prefix(CLOSE).unwrap_or(&body[at..]),
-        None => "",
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::chat::format::tests::shown;
+    use super::Style;
+    use crate::chat::format::{Format, tests::shown_turn};
 
     fn read(text: &str) -> String {
-        let turn = parse(text);
-        format!("{} | {}", turn.text, shown(&turn.calls))
+        shown_turn(Format::Phi(Style::List), text)
     }
 
     #[test]

@@ -5,17 +5,14 @@
 
 use serde_json::{Map, Value};
 
-use super::reasoning;
-use crate::chat::{ToolCall, Turn, python};
+use super::Parsed;
+use crate::chat::{ToolCall, python};
 
 /// Maximum nesting of a value.
 const DEEPEST: usize = 64;
 const TAG: &str = "<|python_tag|>";
 
-pub(super) fn assistant(text: &str, calls: &[ToolCall]) -> String {
-    if calls.is_empty() {
-        return text.to_owned();
-    }
+pub(super) fn assistant(calls: &[ToolCall]) -> String {
     let argument = |(name, value): (&String, &Value)| {
         if is_identifier(name) {
             format!("{name}={}", python::literal(value))
@@ -35,18 +32,12 @@ fn is_identifier(name: &str) -> bool {
     name.starts_with(letter) && name.chars().all(|c| letter(c) || c.is_ascii_digit())
 }
 
-/// Splits a turn into its reasoning and the rest.
-pub(super) fn split(text: &str) -> (Option<String>, &str) {
-    reasoning::split(text, reasoning::THINK, "[")
-}
-
-pub(super) fn parse(text: &str) -> Turn {
-    let (reasoning, rest) = split(text);
-    let body = rest.trim();
+pub(super) fn parse(turn: &str) -> Parsed {
+    let body = turn.trim();
     let body = body.strip_prefix(TAG).unwrap_or(body).trim_start();
     let mut reader = Reader { rest: body };
     if !reader.opens() {
-        return Turn { text: rest.trim().to_owned(), reasoning, calls: Vec::new(), ids: Vec::new() };
+        return Parsed { text: turn.to_owned(), ..Parsed::default() };
     }
     let mut calls = Vec::new();
     loop {
@@ -68,7 +59,7 @@ pub(super) fn parse(text: &str) -> Turn {
             break;
         }
     }
-    Turn { text: reader.rest.trim().to_owned(), reasoning, calls, ids: Vec::new() }
+    Parsed { text: reader.rest.to_owned(), calls, ..Parsed::default() }
 }
 
 /// Parses a whole text as one Python or JSON value.
@@ -263,12 +254,10 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::chat::format::tests::shown;
+    use crate::chat::format::{Format, tests::shown_turn};
 
     fn read(text: &str) -> String {
-        let turn = parse(text);
-        format!("{} | {}", turn.text, shown(&turn.calls))
+        shown_turn(Format::Pythonic, text)
     }
 
     #[test]

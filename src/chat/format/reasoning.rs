@@ -6,9 +6,6 @@ pub const THINK: Tags = ["<think>", "</think>"];
 /// Mistral's tags, which are control tokens.
 pub const BRACKETS: Tags = ["[THINK]", "[/THINK]"];
 
-/// Seed-OSS's tags.
-pub const SEED: Tags = ["<seed:think>", "</seed:think>"];
-
 /// Splits a turn into its reasoning and the rest. If the opening tag was part of the prompt, the closing tag counts
 /// unless a `call` starts before it.
 pub fn split<'a>(text: &'a str, tags: Tags, call: &str) -> (Option<String>, &'a str) {

@@ -1,6 +1,6 @@
 //! The JSON types that tool parameters may have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -11,15 +11,22 @@ const MOST: usize = 64;
 #[derive(Debug, Clone, Default)]
 pub struct Schemas(BTreeMap<String, Map<String, Value>>);
 
-/// JSON types a parameter may have; unknown if all are false.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Types {
-    string: bool,
-    number: bool,
-    boolean: bool,
-    null: bool,
-    array: bool,
-    object: bool,
+/// JSON types a parameter may have; unknown if empty. `integer` counts as `number`.
+#[derive(Debug, Clone, Default)]
+pub struct Types(BTreeSet<&'static str>);
+
+const TYPES: [&str; 6] = ["string", "number", "boolean", "null", "array", "object"];
+
+/// The JSON type of a value.
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
 }
 
 impl Schemas {
@@ -56,18 +63,8 @@ impl Types {
             }
             _ => {}
         }
-        for value in
-            schema.get("enum").and_then(Value::as_array).into_iter().flatten().chain(schema.get("const"))
-        {
-            self.add_name(match value {
-                Value::Null => "null",
-                Value::Bool(_) => "boolean",
-                Value::Number(_) => "number",
-                Value::String(_) => "string",
-                Value::Array(_) => "array",
-                Value::Object(_) => "object",
-            });
-        }
+        let values = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
+        self.0.extend(values.chain(schema.get("const")).map(type_of));
         for key in ["anyOf", "oneOf", "allOf"] {
             for part in schema.get(key).and_then(Value::as_array).into_iter().flatten() {
                 self.add(part, root, left);
@@ -86,29 +83,18 @@ impl Types {
     }
 
     fn add_name(&mut self, name: &str) {
-        match name {
-            "string" => self.string = true,
-            "number" | "integer" => self.number = true,
-            "boolean" => self.boolean = true,
-            "null" => self.null = true,
-            "array" => self.array = true,
-            "object" => self.object = true,
-            _ => {}
-        }
+        let name = if name == "integer" { "number" } else { name };
+        self.0.extend(TYPES.into_iter().find(|known| *known == name));
     }
 
     /// Whether a text that parses as this value means the value and not the text. If text is allowed, only null, lists and
     /// objects are read as values, and only if they are allowed too.
-    pub fn prefers(self, value: &Value) -> bool {
-        let known = self != Self::default();
+    pub fn prefers(&self, value: &Value) -> bool {
         match value {
-            _ if !known => !value.is_string(),
-            Value::Null => self.null,
-            Value::Array(_) => self.array,
-            Value::Object(_) => self.object,
-            Value::Bool(_) => self.boolean && !self.string,
-            Value::Number(_) => self.number && !self.string,
             Value::String(_) => false,
+            _ if self.0.is_empty() => true,
+            Value::Bool(_) | Value::Number(_) if self.0.contains("string") => false,
+            value => self.0.contains(type_of(value)),
         }
     }
 }

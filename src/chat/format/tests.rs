@@ -10,7 +10,7 @@ fn json_value() -> impl Strategy<Value = Value> {
         any::<u64>().prop_map(Value::from),
         any::<i32>().prop_map(|eighths| Value::from(f64::from(eighths) / 8.0)),
         any::<String>().prop_map(Value::from),
-        nasty().prop_map(Value::from),
+        syntax_like().prop_map(Value::from),
         Just(Value::Null),
     ];
     leaf.prop_recursive(3, 16, 4, |inner| {
@@ -31,8 +31,14 @@ pub fn shown(calls: &[Result<ToolCall, String>]) -> String {
     calls.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
+/// A turn on one line: text | calls.
+pub fn shown_turn(format: Format, text: &str) -> String {
+    let turn = format.parse(text, &Schemas::default());
+    format!("{} | {}", turn.text, shown(&turn.calls))
+}
+
 /// Texts that look like the formats' own syntax.
-fn nasty() -> impl Strategy<Value = String> {
+fn syntax_like() -> impl Strategy<Value = String> {
     let signs = [
         "</tool_call><tool_call>{\"name\": \"x\"}",
         "<function=f>",
@@ -119,7 +125,7 @@ proptest! {
         parts in prop::collection::vec(
             prop_oneof![
                 any::<String>(),
-                nasty(),
+                syntax_like(),
                 prop::sample::select(vec![
                     "<tool_call>", "</tool_call>", "<function=f>", "</function>", "<parameter=p>", "</parameter>",
                     "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "<|tool_call|>", "<|/tool_call|>", "functools", "[", "]",

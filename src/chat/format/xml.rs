@@ -1,4 +1,4 @@
-//! Qwen3-Coder, Qwen3.5 and later, Seed-OSS: tags for the function and for each parameter.
+//! Qwen3-Coder, Qwen3.5 and later: tags for the function and for each parameter.
 //!
 //! ```text
 //! <tool_call>
@@ -15,10 +15,10 @@
 
 use serde_json::{Map, Value};
 
-use super::{python_call, reasoning, schemas::Schemas};
-use crate::chat::{ToolCall, Turn, python};
+use super::{Parsed, after_call, python_call, schemas::Schemas};
+use crate::chat::{ToolCall, python};
 
-const OPEN: &str = "<tool_call>";
+pub const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 const FUNCTION: &str = "<function=";
 const END_FUNCTION: &str = "</function>";
@@ -51,67 +51,27 @@ fn written_value(value: &Value) -> String {
     }
 }
 
-/// Splits a turn into its reasoning and the rest.
-pub(super) fn split(text: &str) -> (Option<String>, &str) {
-    match reasoning::split(text, reasoning::SEED, FUNCTION) {
-        (None, rest) => reasoning::split(rest, reasoning::THINK, OPEN),
-        found => found,
-    }
-}
-
-pub(super) fn parse(text: &str, tools: &Schemas) -> Turn {
-    let (reasoning, mut rest) = split(text);
-    let mut spoken = String::new();
-    let mut calls = Vec::new();
+pub(super) fn parse(mut rest: &str, tools: &Schemas) -> Parsed {
+    let mut parsed = Parsed::default();
     // Models omit the outer tag, so the inner one also opens a call.
     while let Some(at) = first(rest, &[OPEN, FUNCTION]) {
-        spoken.push_str(before_wrapper(&rest[..at]));
+        parsed.text.push_str(&rest[..at]);
         let body = rest[at..].strip_prefix(OPEN).unwrap_or(&rest[at..]).trim_start();
         let mut reader = Reader { rest: body };
         let call = reader.call(tools);
         rest = match &call {
             Ok(_) => reader.rest,
-            Err(_) => after_call(reader.rest),
+            Err(_) => after_call(reader.rest, OPEN, CLOSE),
         };
-        calls.push(call);
+        parsed.calls.push(call);
     }
-    spoken.push_str(rest);
-    Turn { text: spoken.trim().to_owned(), reasoning, calls, ids: Vec::new() }
-}
-
-/// The text before a call, without an outer tag of another name, such as `<seed:tool_call>`.
-fn before_wrapper(text: &str) -> &str {
-    let trimmed = text.trim_end();
-    match trimmed.rfind('<') {
-        Some(at) if is_wrapper(&trimmed[at + 1..]) => &trimmed[..at],
-        _ => text,
-    }
-}
-
-/// The text after a call, without its closing outer tag of any name.
-fn after_wrapper(text: &str) -> &str {
-    match text.strip_prefix("</").and_then(|tag| tag.split_once('>')) {
-        Some((name, rest)) if is_wrapper(&format!("{name}>")) => rest,
-        _ => text,
-    }
-}
-
-fn is_wrapper(tag: &str) -> bool {
-    let name = tag.strip_suffix("tool_call>");
-    name.is_some_and(|space| space.chars().all(|c| c.is_ascii_alphanumeric() || "_-:|".contains(c)))
+    parsed.text.push_str(rest);
+    parsed
 }
 
 /// The start of the first of these tags.
 fn first(text: &str, tags: &[&str]) -> Option<usize> {
     tags.iter().filter_map(|tag| text.find(tag)).min()
-}
-
-/// The text after a call that could not be parsed.
-fn after_call(text: &str) -> &str {
-    match first(text, &[OPEN, CLOSE]) {
-        Some(at) => text[at..].strip_prefix(CLOSE).unwrap_or(&text[at..]),
-        None => "",
-    }
 }
 
 struct Reader<'a> {
@@ -137,7 +97,8 @@ impl<'a> Reader<'a> {
                 }
                 arguments.insert(parameter.to_owned(), typed(text, tools, &name, parameter));
             } else if let Some(rest) = self.rest.strip_prefix(END_FUNCTION) {
-                self.rest = after_wrapper(rest.trim_start());
+                let rest = rest.trim_start();
+                self.rest = rest.strip_prefix(CLOSE).unwrap_or(rest);
                 return Ok(ToolCall { name, arguments });
             } else if let Some(rest) = self.rest.strip_prefix(CLOSE) {
                 self.rest = rest;
@@ -203,7 +164,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::chat::format::tests::shown;
+    use crate::chat::format::{Format, tests::shown};
 
     fn tools() -> Schemas {
         Schemas::new(&[json!({"function": {"name": "f", "parameters": {
@@ -220,7 +181,7 @@ mod tests {
     }
 
     fn read(text: &str) -> String {
-        let turn = parse(text, &tools());
+        let turn = Format::Xml.parse(text, &tools());
         format!("{} | {}", turn.text, shown(&turn.calls))
     }
 
@@ -245,8 +206,8 @@ mod tests {
             ("list", "['a', 'b']", r#"{"list":["a","b"]}"#),
             ("maybe", "5", r#"{"maybe":"5"}"#),
             ("maybe", "null", r#"{"maybe":null}"#),
-            ("unheard", "5", r#"{"unheard":5}"#),
-            ("unheard", "of", r#"{"unheard":"of"}"#),
+            ("unknown", "5", r#"{"unknown":5}"#),
+            ("unknown", "of", r#"{"unknown":"of"}"#),
         ];
         for (name, value, expected) in cases {
             assert_eq!(read(&argument(name, value)), format!(" | f{expected}"), "{name}: {value}");
@@ -272,10 +233,6 @@ mod tests {
                 r#" | f{"text":"a</parameter>b"}"#,
             ),
             ("<tool_call><function=f></tool_call>", " | f{}"),
-            (
-                "<seed:think>hm</seed:think>\nI look.\n<seed:tool_call>\n<function=f>\n<parameter=text>x</parameter>\n</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=f>\n</function>\n</seed:tool_call> done",
-                "I look.\n\n done | f{\"text\":\"x\"}; f{}",
-            ),
         ];
         for (text, expected) in cases {
             assert_eq!(read(text), expected, "{text}");

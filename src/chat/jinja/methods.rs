@@ -7,7 +7,7 @@ use minijinja::{
     value::{Object, ObjectRepr, Tuple, ValueKind},
 };
 
-use super::{arguments::bound, invalid, is_namespace, pairs, python, text, tuples};
+use super::{arguments::bound, invalid, is_namespace, pairs, text, tuples};
 
 /// Prefixes of the names with which [`super::source`] accesses a method that is not called.
 pub const ATTRIBUTE: &str = "attribute_of_mapping_";
@@ -21,7 +21,7 @@ pub fn is_mapping_method(name: &str) -> bool {
     READING.contains(&name) || WRITING.contains(&name)
 }
 
-/// Calls a method that minijinja does not know.
+/// Calls a method that minijinja does not have.
 pub fn call(state: &mut State<'_, '_>, value: &Value, method: &str, given: &[Value]) -> Result<Value, Error> {
     if let Some(name) = method.strip_prefix(ATTRIBUTE) {
         return match is_mapping(value) {
@@ -75,15 +75,6 @@ fn integer(value: Option<Value>, otherwise: i64) -> Result<i64, Error> {
     value.map_or(Ok(otherwise), i64::try_from)
 }
 
-fn fill(value: Option<&Value>) -> Result<char, Error> {
-    let Some(value) = value else { return Ok(' ') };
-    let mut letters = string(Some(value))?.chars();
-    match (letters.next(), letters.next()) {
-        (Some(fill), None) => Ok(fill),
-        _ => Err(invalid("the fill is one character")),
-    }
-}
-
 fn list(parts: Vec<&str>) -> Value {
     parts.into_iter().map(Value::from).collect()
 }
@@ -110,49 +101,40 @@ fn any_of(value: Option<&Value>, is_there: impl Fn(&str) -> bool) -> Result<Valu
 }
 
 fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
-    let said = value.as_str().unwrap_or_default();
+    let this = value.as_str().unwrap_or_default();
     let every = |is: fn(char) -> bool| -> Result<Value, Error> {
         let [] = bound(args, [])?;
-        Ok((!said.is_empty() && said.chars().all(is)).into())
+        Ok((!this.is_empty() && this.chars().all(is)).into())
     };
     let changed = |text: String| -> Result<Value, Error> {
         let [] = bound(args, [])?;
         Ok(text.into())
     };
     match method {
-        "upper" => changed(said.to_uppercase()),
-        "lower" => changed(said.to_lowercase()),
-        "casefold" => changed(said.to_lowercase().replace('ß', "ss").replace('ς', "σ")),
-        "swapcase" => changed(text::swapped(said)),
-        "title" => changed(text::titled(said)),
-        "capitalize" => changed(text::capitalized(said)),
+        "upper" => changed(this.to_uppercase()),
+        "lower" => changed(this.to_lowercase()),
+        "title" => changed(text::titled(this)),
+        "capitalize" => changed(text::capitalized(this)),
         "isalpha" => every(char::is_alphabetic),
         "isalnum" => every(char::is_alphanumeric),
-        "isdecimal" => every(|c| c.is_numeric() && c.is_alphanumeric() && !is_special_number(c)),
         "isdigit" => every(|c| c.is_numeric() && !is_fraction(c)),
         "isnumeric" => every(char::is_numeric),
         "isspace" => every(text::is_space),
-        "isascii" => Ok(said.is_ascii().into()),
-        "istitle" => Ok(text::is_titled(said).into()),
+        "isascii" => Ok(this.is_ascii().into()),
         "islower" => {
-            Ok((said.chars().any(char::is_lowercase) && !said.chars().any(char::is_uppercase)).into())
+            Ok((this.chars().any(char::is_lowercase) && !this.chars().any(char::is_uppercase)).into())
         }
         "isupper" => {
-            Ok((said.chars().any(char::is_uppercase) && !said.chars().any(char::is_lowercase)).into())
+            Ok((this.chars().any(char::is_uppercase) && !this.chars().any(char::is_lowercase)).into())
         }
-        "isidentifier" => {
-            let begins = said.starts_with(|c: char| c.is_alphabetic() || c == '_');
-            Ok((begins && said.chars().all(|c| c.is_alphanumeric() || c == '_')).into())
-        }
-        "isprintable" => Ok(said.chars().all(python::is_printable).into()),
         "strip" | "lstrip" | "rstrip" => {
             let [chars] = bound(args, ["chars"])?;
             let chars = given(chars);
             let of = text::stripped(chars.as_ref().map(|chars| string(Some(chars))).transpose()?);
             Ok(Value::from(match method {
-                "strip" => said.trim_matches(of),
-                "lstrip" => said.trim_start_matches(of),
-                _ => said.trim_end_matches(of),
+                "strip" => this.trim_matches(of),
+                "lstrip" => this.trim_start_matches(of),
+                _ => this.trim_end_matches(of),
             }))
         }
         "split" | "rsplit" => {
@@ -164,20 +146,20 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
             }
             let most = integer(most, -1)?;
             Ok(list(match method {
-                "split" => text::split(said, separator, most),
-                _ => text::split_from_end(said, separator, most),
+                "split" => text::split(this, separator, most),
+                _ => text::split_from_end(this, separator, most),
             }))
         }
         "partition" | "rpartition" => {
             let [separator] = bound(args, ["sep"])?;
             let separator = string(separator.as_ref())?;
             let found =
-                if method == "partition" { said.split_once(separator) } else { said.rsplit_once(separator) };
+                if method == "partition" { this.split_once(separator) } else { this.rsplit_once(separator) };
             Ok(triple(match found {
                 _ if separator.is_empty() => return Err(invalid("an empty separator")),
                 Some((before, after)) => [before, separator, after],
-                None if method == "partition" => [said, "", ""],
-                None => ["", "", said],
+                None if method == "partition" => [this, "", ""],
+                None => ["", "", this],
             }))
         }
         "splitlines" => {
@@ -185,48 +167,31 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
             let keep = keep.is_some_and(|keep| keep.is_true());
             let line =
                 |(line, end): (&str, &str)| if keep { format!("{line}{end}") } else { line.to_owned() };
-            Ok(text::lines(said).into_iter().map(line).map(Value::from).collect())
+            Ok(text::lines(this).into_iter().map(line).map(Value::from).collect())
         }
         "replace" => {
             let [old, new, count] = bound(args, ["old", "new", "count"])?;
             let most = integer(count, -1)?;
-            Ok(text::replaced(said, string(old.as_ref())?, string(new.as_ref())?, most).into())
+            Ok(text::replaced(this, string(old.as_ref())?, string(new.as_ref())?, most).into())
         }
         "removeprefix" | "removesuffix" => {
             let [end] = bound(args, ["end"])?;
             let end = string(end.as_ref())?;
-            let cut = if method == "removeprefix" { said.strip_prefix(end) } else { said.strip_suffix(end) };
-            Ok(cut.unwrap_or(said).into())
-        }
-        "ljust" | "rjust" | "center" => {
-            let [width, filled] = bound(args, ["width", "fillchar"])?;
-            let (width, fill) = (i64::try_from(width.ok_or_else(missing)?)?, fill(filled.as_ref())?);
-            Ok(Value::from(match method {
-                "ljust" => text::padded_right(said, width, fill),
-                "rjust" => text::padded_left(said, width, fill),
-                _ => text::centered(said, width, fill),
-            }))
-        }
-        "zfill" => {
-            let [width] = bound(args, ["width"])?;
-            Ok(text::zero_filled(said, i64::try_from(width.ok_or_else(missing)?)?).into())
-        }
-        "expandtabs" => {
-            let [size] = bound(args, ["tabsize"])?;
-            Ok(text::with_spaces(said, usize::try_from(integer(size, 8)?.min(256)).unwrap_or(0)).into())
+            let cut = if method == "removeprefix" { this.strip_prefix(end) } else { this.strip_suffix(end) };
+            Ok(cut.unwrap_or(this).into())
         }
         "find" | "rfind" | "index" | "rindex" | "count" => {
             let [what, start, end] = bound(args, ["sub", "start", "end"])?;
             let what = string(what.as_ref())?;
             let within =
-                text::range(said, integer(given(start), 0)?, given(end).map(i64::try_from).transpose()?);
+                text::range(this, integer(given(start), 0)?, given(end).map(i64::try_from).transpose()?);
             if method == "count" {
-                return Ok(within.map_or(0, |(from, to)| said[from..to].matches(what).count()).into());
+                return Ok(within.map_or(0, |(from, to)| this[from..to].matches(what).count()).into());
             }
             let found = within.and_then(|(from, to)| {
-                let part = &said[from..to];
+                let part = &this[from..to];
                 let at = if method.starts_with('r') { part.rfind(what) } else { part.find(what) };
-                Some(said[..from + at?].chars().count())
+                Some(this[..from + at?].chars().count())
             });
             match found {
                 Some(at) => Ok(at.into()),
@@ -237,8 +202,8 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
         "startswith" | "endswith" => {
             let [what, start, end] = bound(args, ["prefix", "start", "end"])?;
             let within =
-                text::range(said, integer(given(start), 0)?, given(end).map(i64::try_from).transpose()?);
-            let part = within.map(|(from, to)| &said[from..to]);
+                text::range(this, integer(given(start), 0)?, given(end).map(i64::try_from).transpose()?);
+            let part = within.map(|(from, to)| &this[from..to]);
             any_of(what.as_ref(), |what| {
                 part.is_some_and(|part| match method {
                     "startswith" => part.starts_with(what),
@@ -250,7 +215,7 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
             let [items] = bound(args, ["iterable"])?;
             let mut out = String::new();
             for (index, item) in items.ok_or_else(missing)?.try_iter()?.enumerate() {
-                out.push_str(if index > 0 { said } else { "" });
+                out.push_str(if index > 0 { this } else { "" });
                 out.push_str(string(Some(&item))?);
             }
             Ok(out.into())
@@ -262,11 +227,6 @@ fn of_text(state: &mut State<'_, '_>, value: &Value, method: &str, args: &[Value
 
 fn is_fraction(letter: char) -> bool {
     matches!(letter, '¼'..='¾' | '\u{2150}'..='\u{218f}')
-}
-
-fn is_special_number(letter: char) -> bool {
-    is_fraction(letter)
-        || matches!(letter, '²' | '³' | '¹' | '\u{2070}'..='\u{209f}' | '\u{2460}'..='\u{24ff}')
 }
 
 fn of_mapping(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {

@@ -1,11 +1,13 @@
 //! Jinja as Transformers provides it to a chat template: an immutable sandbox with Python's methods of strings, lists and
 //! mappings. minijinja renders it; this module adds what minijinja lacks or does differently.
 //!
-//! As in Transformers, nothing modifies a value (`append`, `pop`, `update`). Not supported, with an error that names it:
-//! the filters `wordwrap`, `wordcount`, `truncate`, `urlize`, `xmlattr`, `filesizeformat`, `forceescape` and `random`;
-//! `varargs` and `kwargs` of macros; `cycler`; `%` on strings. Known differences: `loop.last` and `loop.length` over the
-//! characters of a string, a string joined to one marked `safe` (it is not escaped), and values that Transformers refuses,
-//! such as iterating over `none`.
+//! As in Transformers, nothing modifies a value (`append`, `pop`, `update`). Not supported, because chat templates do not
+//! use it: the filters `center`, `striptags`, `wordwrap`, `wordcount`, `truncate`, `urlize`, `xmlattr`, `filesizeformat`,
+//! `forceescape` and `random`; the arguments of `dictsort` and the base of `int`; the methods of strings for padding, other
+//! cases (`swapcase`, `casefold`) and rare classes of characters; `dict.fromkeys`; `varargs` and `kwargs` of macros;
+//! `cycler` and `joiner`; `%` on strings. The error names what is missing. Known differences: `loop.last` and `loop.length`
+//! over the characters of a string, a string joined to one marked `safe` (it is not escaped), and values that Transformers
+//! refuses, such as iterating over `none`.
 
 mod arguments;
 mod methods;
@@ -48,17 +50,15 @@ pub(super) fn environment(name: &'static str, source: &str) -> Result<Environmen
     environment.add_filter("default", filter(default));
     environment.add_filter("d", filter(default));
     environment.add_filter("items", items);
-    environment.add_filter("dictsort", filter(sorted_items));
+    environment.add_filter("dictsort", sorted_items);
     environment.add_filter("indent", filter(indent));
     environment.add_filter("trim", filter(trim));
-    environment.add_filter("center", filter(center));
     environment.add_filter("float", filter(float));
     environment.add_filter("int", filter(integer));
     environment.add_filter("replace", filter(replace));
     environment.add_filter("capitalize", |value: Value| text::capitalized(&python::text(&value)));
     environment.add_filter("escape", escape);
     environment.add_filter("e", escape);
-    environment.add_filter("striptags", minijinja_contrib::filters::striptags);
 
     environment.add_test("iterable", is_iterable);
     environment.add_test("sequence", is_sequence);
@@ -66,7 +66,6 @@ pub(super) fn environment(name: &'static str, source: &str) -> Result<Environmen
     environment.add_test("callable", is_callable);
 
     environment.add_global("dict", Value::from_object(Dict));
-    environment.add_function("joiner", minijinja_contrib::globals::joiner);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
     environment.add_template_owned(name, source::rewritten(source))?;
@@ -144,27 +143,10 @@ fn items(value: Value) -> Result<Value, Error> {
     pairs(&value).map(tuples).map(Value::from).ok_or_else(|| invalid("only a mapping has items"))
 }
 
-fn sorted_items(value: Value, arguments: &[Value]) -> Result<Value, Error> {
-    let [case_sensitive, by, reverse] = bound(arguments, ["case_sensitive", "by", "reverse"])?;
+/// The pairs of a mapping, sorted by key whatever its case.
+fn sorted_items(value: Value) -> Result<Value, Error> {
     let mut pairs = pairs(&value).ok_or_else(|| invalid("only a mapping has items"))?;
-    let is_true = |value: &Option<Value>| value.as_ref().is_some_and(Value::is_true);
-    let by_value = match by.as_ref().map(|by| by.as_str()) {
-        None | Some(Some("key")) => false,
-        Some(Some("value")) => true,
-        Some(_) => return Err(invalid("dictsort sorts by \"key\" or by \"value\"")),
-    };
-    let key = |(key, value): &(Value, Value)| {
-        let sorted = if by_value { value } else { key };
-        match sorted.as_str().filter(|_| !is_true(&case_sensitive)) {
-            Some(text) => Value::from(text.to_lowercase()),
-            None => sorted.clone(),
-        }
-    };
-    // The sort is stable in both directions, as in Python.
-    match is_true(&reverse) {
-        false => pairs.sort_by_key(key),
-        true => pairs.sort_by_key(|pair| std::cmp::Reverse(key(pair))),
-    }
+    pairs.sort_by_key(|(key, _)| key.as_str().map_or_else(|| key.clone(), |text| text.to_lowercase().into()));
     Ok(tuples(pairs).into())
 }
 
@@ -179,8 +161,8 @@ fn indent(value: Value, arguments: &[Value]) -> Result<String, Error> {
         },
     };
     let (first, blank) = (is_true(first), is_true(blank));
-    let said = python::text(&value) + "\n";
-    let lines = text::lines(&said);
+    let text = python::text(&value) + "\n";
+    let lines = text::lines(&text);
     let mut out = if first { by.clone() } else { String::new() };
     for (index, (line, _)) in lines.iter().enumerate() {
         if index > 0 {
@@ -207,12 +189,6 @@ fn escape(value: Value) -> String {
         .fold(python::text(&value).into_owned(), |text, (sign, entity)| text.replace(sign, entity))
 }
 
-fn center(value: Value, arguments: &[Value]) -> Result<String, Error> {
-    let [width] = bound(arguments, ["width"])?;
-    let width = width.map_or(Ok(80), i64::try_from)?;
-    Ok(text::centered(&python::text(&value), width, ' '))
-}
-
 fn float(value: Value, arguments: &[Value]) -> Result<Value, Error> {
     let [default] = bound(arguments, ["default"])?;
     let parsed = match value.as_str() {
@@ -224,10 +200,9 @@ fn float(value: Value, arguments: &[Value]) -> Result<Value, Error> {
 }
 
 fn integer(value: Value, arguments: &[Value]) -> Result<Value, Error> {
-    let [default, base] = bound(arguments, ["default", "base"])?;
-    let base = base.map_or(Ok(10), u32::try_from)?;
+    let [default] = bound(arguments, ["default"])?;
     let parsed = match value.as_str() {
-        Some(text) => text::integer(text, base),
+        Some(text) => text::integer(text),
         None if value.kind() == ValueKind::Bool => Some(i128::from(value.is_true())),
         None if value.is_integer() => return Ok(value),
         // Truncates, and saturates for huge numbers.
@@ -266,7 +241,7 @@ fn is_callable(value: Value) -> bool {
     value.as_object().is_some_and(|object| object.repr() == ObjectRepr::Plain)
 }
 
-/// The global `dict`, with `fromkeys`.
+/// The global `dict`.
 #[derive(Debug)]
 struct Dict;
 
@@ -293,21 +268,6 @@ impl Object for Dict {
         };
         fields.extend(named.into_iter().map(|(name, value)| (Value::from(name), value)));
         Ok(Value::from_pairs(fields))
-    }
-
-    fn call_method(
-        self: &Arc<Self>,
-        _: &mut State<'_, '_>,
-        method: &str,
-        arguments: &[Value],
-    ) -> Result<Value, Error> {
-        if method != "fromkeys" {
-            return Err(Error::from(ErrorKind::UnknownMethod));
-        }
-        let [keys, value] = bound(arguments, ["iterable", "value"])?;
-        let keys = keys.ok_or_else(|| Error::from(ErrorKind::MissingArgument))?;
-        let value = value.unwrap_or(Value::from(()));
-        Ok(Value::from_pairs(keys.try_iter()?.map(|key| (key, value.clone()))))
     }
 }
 

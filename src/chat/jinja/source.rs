@@ -2,7 +2,7 @@
 //!
 //! | in the template | in Jinja2 | rewritten to |
 //! |---|---|---|
-//! | `{% generation %}` | marks what a model says, for training | a condition that is always true |
+//! | `{% generation %}` | marks model output, for training | a condition that is always true |
 //! | `x.items`, not called | the method of a mapping, whatever its keys | a call that returns it |
 //! | `x['items']` | the key, otherwise the method | a call that returns it |
 //! | `a ~ b` | joins `str(a)` and `str(b)` | `a \| string ~ b \| string` |

@@ -80,36 +80,6 @@ pub fn replaced(text: &str, old: &str, new: &str, most: i64) -> String {
     }
 }
 
-fn padding(text: &str, width: i64) -> usize {
-    usize::try_from(width).unwrap_or(0).saturating_sub(text.chars().count())
-}
-
-/// Maximum width of one padding call, because templates are untrusted.
-const WIDEST: i64 = 1 << 16;
-
-pub fn padded_left(text: &str, width: i64, fill: char) -> String {
-    String::from_iter(std::iter::repeat_n(fill, padding(text, width.min(WIDEST)))) + text
-}
-
-pub fn padded_right(text: &str, width: i64, fill: char) -> String {
-    text.chars().chain(std::iter::repeat_n(fill, padding(text, width.min(WIDEST)))).collect()
-}
-
-/// `center`: an odd fill character goes to the left if the width is odd, otherwise to the right.
-pub fn centered(text: &str, width: i64, fill: char) -> String {
-    let padding = padding(text, width.min(WIDEST));
-    let left = padding / 2 + (padding & usize::try_from(width.min(WIDEST)).unwrap_or(0) & 1);
-    let fills = |count| std::iter::repeat_n(fill, count);
-    fills(left).chain(text.chars()).chain(fills(padding - left)).collect()
-}
-
-pub fn zero_filled(text: &str, width: i64) -> String {
-    match text.strip_prefix(['+', '-']) {
-        Some(digits) => format!("{}{}", &text[..1], padded_left(digits, width - 1, '0')),
-        None => padded_left(text, width, '0'),
-    }
-}
-
 pub fn capitalized(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| {
@@ -117,24 +87,11 @@ pub fn capitalized(text: &str) -> String {
     })
 }
 
-/// `int(text, base)`, or the whole part of `float(text)`.
-pub fn integer(text: &str, base: u32) -> Option<i128> {
+/// `int(text)`, or the whole part of `float(text)`.
+pub fn integer(text: &str) -> Option<i128> {
     let plain = text.trim_matches(is_space).replace('_', "");
-    let (sign, digits) = match plain.strip_prefix('-') {
-        Some(digits) => (-1, digits),
-        None => (1, plain.strip_prefix('+').unwrap_or(&plain)),
-    };
-    let prefix = match base {
-        2 => "0b",
-        8 => "0o",
-        16 => "0x",
-        _ => "",
-    };
-    let lower = digits.to_ascii_lowercase();
-    let bare = lower.strip_prefix(prefix).unwrap_or(&lower);
-    let whole = (2..=36).contains(&base).then(|| i128::from_str_radix(bare, base).ok()).flatten();
     let float = || plain.parse::<f64>().ok().filter(|float| float.is_finite());
-    whole.map(|whole| sign * whole).or_else(|| float().map(|float| float as i128))
+    plain.parse().ok().or_else(|| float().map(|float| float as i128))
 }
 
 /// `title`: a capital after every non-letter.
@@ -148,39 +105,6 @@ pub fn titled(text: &str) -> String {
             out.extend(letter.to_uppercase())
         }
         within = letter.is_uppercase() || letter.is_lowercase();
-    }
-    out
-}
-
-pub fn is_titled(text: &str) -> bool {
-    let cased = |letter: char| letter.is_uppercase() || letter.is_lowercase();
-    text.chars().any(cased) && titled(text) == text
-}
-
-pub fn swapped(text: &str) -> String {
-    let swap = |letter: char| -> String {
-        if letter.is_uppercase() { letter.to_lowercase().collect() } else { letter.to_uppercase().collect() }
-    };
-    text.chars().map(swap).collect()
-}
-
-/// `expandtabs`: columns restart after a line break.
-pub fn with_spaces(text: &str, size: usize) -> String {
-    let mut out = String::new();
-    let mut column = 0;
-    for letter in text.chars() {
-        match letter {
-            '\t' if size > 0 => {
-                let spaces = size - column % size;
-                out.extend(std::iter::repeat_n(' ', spaces));
-                column += spaces;
-            }
-            '\t' => {}
-            _ => {
-                column = if matches!(letter, '\n' | '\r') { 0 } else { column + 1 };
-                out.push(letter);
-            }
-        }
     }
     out
 }

@@ -19,7 +19,7 @@ fn qwen3(drops: bool) -> tempfile::TempDir {
 
 fn load(folder: &Path, thinking: Thinking, history: HistoryThinking) -> Chat {
     let chat = Chat::load_with(folder, thinking).unwrap().with_history(history).unwrap();
-    chat.brief("Be brief.", &render_of("qwen3", "opening").tools).unwrap()
+    chat.with_tools("Be brief.", &render_of("qwen3", "opening").tools).unwrap()
 }
 
 fn call() -> ToolCall {
@@ -30,8 +30,8 @@ fn call() -> ToolCall {
 fn rewritten(chat: &Chat, thought: &str) -> (Vec<u32>, Option<RewrittenHistory>) {
     let prompt = chat.prompt(TASK).unwrap();
     let before = [prompt.shared, prompt.task].concat();
-    let said = chat.format.assistant("Let me see.", &[call()]);
-    let mut sampled = chat.vocabulary.encode(&format!("{thought}{said}"));
+    let text = chat.format.assistant("Let me see.", &[call()]);
+    let mut sampled = chat.vocabulary.encode(&format!("{thought}{text}"));
     sampled.push(chat.stop()[0]);
     let rewritten = chat.rewritten(&before, &sampled, &chat.results(&[], &["no tables".into()]));
     (before, rewritten)
@@ -39,13 +39,13 @@ fn rewritten(chat: &Chat, thought: &str) -> (Vec<u32>, Option<RewrittenHistory>)
 
 /// The tokens that a server renders for a client that returns only text and calls.
 fn served(chat: &Chat) -> Vec<u32> {
-    let mut messages = chat.briefing.messages.clone();
+    let mut messages = chat.setup.messages.clone();
     messages.extend([
         message::user(TASK),
         message::assistant("Let me see.", &[("", &call())]),
         message::tool("", "list_tables", "no tables"),
     ]);
-    let text = chat.template.render(&messages, &chat.briefing.tools, true).unwrap();
+    let text = chat.template.render(&messages, &chat.setup.tools, true).unwrap();
     chat.vocabulary.encode(&text)
 }
 

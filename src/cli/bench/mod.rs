@@ -142,7 +142,7 @@ impl Bench {
             kv_cache_mib: None,
         };
         if let Some(folder) = &self.parity {
-            let written = parity::write(folder, self.dtype.into(), &spec.places()?)?;
+            let written = parity::write(folder, self.dtype.into(), &spec.open_devices()?)?;
             printer.data(&written.display().to_string());
             return Ok(Outcome::Success);
         }
@@ -155,7 +155,7 @@ impl Bench {
     }
 
     async fn measure(&self, spec: &EngineSpec) -> Result<Report> {
-        let places = spec.places()?;
+        let places = spec.open_devices()?;
         let (threads, device) = (places.threads(), &places.first.device);
         let wanted = |part| self.only.is_none_or(|only| only == part);
         let format = self.dtype.into();

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     engine::{
         DeviceSet, EngineError, Footprint, Microbatch, Rule, Sampler, Sampling, SamplingLoad, Trainer,
-        TrainingLoad, give_back, load_frozen,
+        TrainingLoad, load_frozen, trim_allocator,
     },
     error::Result,
     model::{
@@ -104,7 +104,7 @@ fn decoder(model: Model<'_>, rank: usize, device: &Device) -> Result<Decoder> {
         Some(folder) => load_frozen(folder, Some(model.format), device)?,
         None => Decoder::random_on(config(model.shape)?, 0.05, model.format, device)?,
     };
-    give_back();
+    trim_allocator();
     Adapter::fresh(&mut decoder, &AdapterConfig::new(rank, 2.0 * rank as f32), 1)?;
     Ok(decoder)
 }

@@ -39,7 +39,7 @@ fn overview(plan: &Plan) -> Finding {
 
 fn devices(plan: &Plan) -> Finding {
     let names = plan.engine.devices.join(", ");
-    match plan.engine.places() {
+    match plan.engine.open_devices() {
         Ok(_) => Finding::good("devices", names),
         Err(cause) => Finding::bad("devices", &cause.into()),
     }

@@ -124,7 +124,7 @@ fn a_truncated_file_is_refused() {
 }
 
 #[test]
-fn tables_of_polars_pyarrow_and_duckdb_are_read_whatever_widths_and_layouts_they_use() {
+fn tables_of_polars_pyarrow_and_duckdb_are_read_in_any_width_and_layout() {
     for writer in ["polars", "pyarrow", "duckdb"] {
         let path = fixture(&format!("{writer}.parquet"));
         assert_eq!(read::<Sample>(&path).unwrap(), rows(), "{writer}");
@@ -132,7 +132,7 @@ fn tables_of_polars_pyarrow_and_duckdb_are_read_whatever_widths_and_layouts_they
 }
 
 #[test]
-fn a_number_that_does_not_fit_its_column_is_refused_and_not_cut() {
+fn a_number_that_does_not_fit_its_column_is_refused() {
     let error = read::<Sample>(&fixture("negative_token.parquet")).unwrap_err();
     assert_eq!(error.code(), "data::column");
     assert!(error.to_string().contains("column `tokens`"), "{error}");
@@ -167,7 +167,7 @@ fn a_reward_that_is_not_finite_is_reported_with_its_row() {
         crate::data::check("rewards", &path).map_err(|wrong| wrong.to_string())
     };
     assert_eq!(check(&[0.0, -1.5]), Ok(()));
-    for (value, said) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf")] {
-        assert_eq!(check(&[0.0, value]), Err(format!("{}: `reward` of row 1 is {said}", path.display())));
+    for (value, shown) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf")] {
+        assert_eq!(check(&[0.0, value]), Err(format!("{}: `reward` of row 1 is {shown}", path.display())));
     }
 }

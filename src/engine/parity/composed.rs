@@ -12,13 +12,13 @@ use crate::{
 };
 
 #[test]
-fn composed_logits_are_those_of_transformers_and_peft() {
+fn composed_logits_match_transformers_and_peft() {
     let _forced = force();
     check_logits(&Device::Cpu, 2e-5);
 }
 
 #[test]
-fn composed_gradients_are_those_of_autograd() {
+fn composed_gradients_match_autograd() {
     let _forced = force();
     check_gradients(&Device::Cpu);
 }
@@ -42,13 +42,17 @@ const FAMILIES: [&str; 8] = [
 
 /// A decoder of the family. Every linear layer has an adapter that changes the output.
 fn adapted(family: &str, format: Option<Format>) -> Decoder {
-    let mut decoder = Decoder::load_on(&fixtures().join(family), format, &Device::Cpu).unwrap();
+    adapted_on(&Device::Cpu, family, format)
+}
+
+fn adapted_on(device: &Device, family: &str, format: Option<Format>) -> Decoder {
+    let mut decoder = Decoder::load_on(&fixtures().join(family), format, device).unwrap();
     let config = AdapterConfig { targets: Targets::AllLinear, ..AdapterConfig::new(4, 8.0) };
     Adapter::fresh(&mut decoder, &config, 5).unwrap();
     for (index, parameter) in decoder.trained().iter_mut().enumerate() {
         let count = parameter.tensor().elem_count();
         let values: Vec<f32> = (0..count).map(|i| ((i * 31 + index * 7) as f32 * 0.37).sin() * 0.1).collect();
-        let tensor = Tensor::from_vec(values, parameter.tensor().shape(), &Device::Cpu).unwrap();
+        let tensor = Tensor::from_vec(values, parameter.tensor().shape(), device).unwrap();
         parameter.set(tensor);
     }
     decoder
@@ -101,7 +105,7 @@ fn assert_close(what: &str, ours: &[Vec<f32>], theirs: &[Vec<f32>], worst: f32) 
 const ADAMW: Rule = Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.99, weight_decay: 0.1 };
 
 #[test]
-fn composed_training_of_adapters_goes_where_that_of_the_kernels_goes() {
+fn composed_training_of_adapters_matches_the_kernels() {
     for family in FAMILIES {
         let kernels = steps(adapted(family, Some(Format::F32)), ADAMW);
         let _forced = force();
@@ -127,7 +131,7 @@ fn composed_products_round_to_16_bits_as_the_kernels_do() {
 }
 
 #[test]
-fn composed_training_of_a_whole_model_goes_where_that_of_the_kernels_goes() {
+fn composed_training_of_a_whole_model_matches_the_kernels() {
     for family in ["qwen3-tiny", "families/moe", "families/qwen2"] {
         let whole = || Decoder::load_on(&fixtures().join(family), None, &Device::Cpu).unwrap();
         let kernels = steps(whole(), ADAMW);
@@ -139,7 +143,7 @@ fn composed_training_of_a_whole_model_goes_where_that_of_the_kernels_goes() {
 }
 
 #[test]
-fn composed_dropout_drops_what_the_kernels_drop() {
+fn composed_dropout_matches_the_kernels() {
     // The mask depends on the bits of the input. One linear layer gets the same input on both paths.
     let decoder = || {
         let mut decoder = adapted("qwen3-tiny", Some(Format::F32));
@@ -166,7 +170,7 @@ fn composed_dropout_drops_what_the_kernels_drop() {
 }
 
 #[test]
-fn what_other_optimisers_do_on_the_cpu_they_do_for_a_device() {
+fn optimisers_without_a_composed_step_match_the_kernels() {
     let (beta1, beta2, weight_decay) = (0.9, 0.95, 0.0);
     let coded = Rule::AdamW8Bit { rate: 1.0, beta1, beta2, weight_decay };
     for rule in [coded, Rule::Muon { rate: 1.0, momentum: 0.9 }] {
@@ -178,7 +182,7 @@ fn what_other_optimisers_do_on_the_cpu_they_do_for_a_device() {
 }
 
 #[test]
-fn training_resumes_from_moments_that_stood_beside_their_parameters() {
+fn training_resumes_from_moments_on_the_device() {
     let _forced = force();
     let examples = examples();
     let supervised = Supervised::new(&examples.iter().collect::<Vec<_>>(), 1);
@@ -220,7 +224,7 @@ mod on_a_device {
 
     #[test]
     #[ignore = "needs a build with CUDA, and an NVIDIA device"]
-    fn logits_and_gradients_are_those_of_transformers_and_autograd() {
+    fn logits_and_gradients_match_transformers_and_autograd() {
         let (device, _forced) = device();
         check_logits(&device, 1e-4);
         check_gradients(&device);
@@ -235,7 +239,7 @@ mod on_a_device {
 
     #[test]
     #[ignore = "needs a build with CUDA, and an NVIDIA device"]
-    fn training_goes_where_that_of_the_kernels_goes() {
+    fn training_matches_the_kernels() {
         for family in FAMILIES {
             for (format, worst) in [(Format::F32, 1e-3), (Format::Bf16, 0.1)] {
                 // In 16 bits a token near a tie may choose another expert.
@@ -243,10 +247,8 @@ mod on_a_device {
                     continue;
                 }
                 let kernels = steps(adapted(family, Some(format)), ADAMW);
-                let mut placed = adapted(family, Some(format));
                 let (device, _forced) = device();
-                placed.place(&device).unwrap();
-                let found = steps(placed, ADAMW);
+                let found = steps(adapted_on(&device, family, Some(format)), ADAMW);
                 let family = format!("{family} in {format:?}");
                 assert_close(&family, &found.0, &kernels.0, worst);
                 assert_close(&family, &[found.1], &[kernels.1], worst);

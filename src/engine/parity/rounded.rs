@@ -53,9 +53,9 @@ fn exact(reference: &Reference) -> Found {
 }
 
 /// In `f32`, with the weights as stored in this format.
-fn held(reference: &Reference, format: Format) -> Found {
+fn stored(reference: &Reference, format: Format) -> Found {
     let folder = tempfile::tempdir().unwrap();
-    let frozen = Decoder::load_frozen(&reference.case.model, format).unwrap();
+    let frozen = Decoder::load_on(&reference.case.model, Some(format), &Device::Cpu).unwrap();
     frozen.save(folder.path()).unwrap();
     let mut decoder = Decoder::load(folder.path()).unwrap();
     if reference.of == "adapted" {
@@ -92,17 +92,17 @@ fn check(format: Format, what: &str, theirs: impl Fn(&Reference) -> Found, bound
 }
 
 #[test]
-fn in_bf16_it_is_near_the_reference() {
+fn bf16_is_near_the_reference() {
     check(Format::Bf16, "float64", exact, [0.025, 0.12, 0.45]);
 }
 
 /// With 4-bit weights, a model this small has entirely different gradients, so there is no bound for them.
 #[test]
-fn in_4_bits_it_is_as_far_from_the_reference_as_its_weights() {
+fn the_error_of_4_bit_weights_is_bounded() {
     check(Format::Nf4, "float64", exact, [0.55, 0.55, f64::INFINITY]);
 }
 
 #[test]
-fn in_4_bits_it_is_near_what_these_weights_give_in_f32() {
-    check(Format::Nf4, "the weights held", |reference| held(reference, Format::Nf4), [0.04, 0.2, 0.2]);
+fn four_bit_products_are_near_those_of_the_same_weights_in_f32() {
+    check(Format::Nf4, "the stored weights", |reference| stored(reference, Format::Nf4), [0.04, 0.2, 0.2]);
 }

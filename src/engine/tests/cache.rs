@@ -26,15 +26,15 @@ struct Talk {
 struct Exchange {
     append: usize,
     new: usize,
-    /// How often other models are evicted first.
+    /// How often other tasks run first.
     pause: usize,
     /// The turn is first cancelled after this many polls.
-    give_up: Option<usize>,
+    cancel_after: Option<usize>,
 }
 
 fn talks() -> impl Strategy<Value = Vec<Talk>> {
     let exchange = (0usize..12, 1usize..20, 0usize..6, prop::option::weighted(0.2, 0usize..4))
-        .prop_map(|(append, new, pause, give_up)| Exchange { append, new, pause, give_up });
+        .prop_map(|(append, new, pause, cancel_after)| Exchange { append, new, pause, cancel_after });
     let talk = (0usize..3, 0usize..4, any::<u64>(), prop::collection::vec(exchange, 1..4))
         .prop_map(|(prefix, task, seed, turns)| Talk { prefix, task, seed, turns });
     prop::collection::vec(talk, 1..14)
@@ -44,30 +44,30 @@ async fn play_all(sampler: &Sampler, talks: &[Talk]) -> Vec<Vec<(Vec<u32>, Vec<u
     let one = |talk: Talk| async move {
         let prompt = vec![tokens(40, talk.prefix).into(), tokens(5 + talk.task, talk.task).into()];
         let mut sequence = sampler.open(prompt, WARM, talk.seed);
-        let mut said = Vec::new();
+        let mut replies = Vec::new();
         for (index, exchange) in talk.turns.iter().enumerate() {
             for _ in 0..exchange.pause {
                 tokio::task::yield_now().await;
             }
             let append = tokens(exchange.append, index);
-            if let Some(looks) = exchange.give_up {
+            if let Some(polls) = exchange.cancel_after {
                 let turn = sequence.turn(&append, &[5], exchange.new);
                 let mut turn = Box::pin(turn);
                 let mut done = None;
-                for _ in 0..looks {
+                for _ in 0..polls {
                     done = done.or_else(|| (&mut turn).now_or_never());
                     tokio::time::sleep(Duration::from_micros(100)).await;
                 }
                 if let Some(done) = done {
                     let done = done.unwrap();
-                    said.push((done.tokens, done.logprobs.iter().map(|p| p.to_bits()).collect()));
+                    replies.push((done.tokens, done.logprobs.iter().map(|p| p.to_bits()).collect()));
                     continue;
                 }
             }
             let turn = sequence.turn(&append, &[5], exchange.new).await.unwrap();
-            said.push((turn.tokens, turn.logprobs.iter().map(|p| p.to_bits()).collect()));
+            replies.push((turn.tokens, turn.logprobs.iter().map(|p| p.to_bits()).collect()));
         }
-        said
+        replies
     };
     join_all(talks.iter().cloned().map(one)).await
 }
@@ -76,7 +76,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn a_bound_on_keys_and_values_changes_no_token_and_is_kept(talks in talks(), tenths in 10usize..30, threads in 1usize..3) {
+    fn a_bound_on_keys_and_values_changes_no_token(talks in talks(), tenths in 10usize..30, threads in 1usize..3) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let bound = threads * ALONE * tenths / 10;
         let bounded = Sampler::bounded(adapted(), threads, bound);
@@ -85,17 +85,16 @@ proptest! {
             (play_all(&bounded, &talks).await, play_all(&free, &talks).await)
         });
         prop_assert_eq!(found, expected);
-        prop_assert!(bounded.usage().most_cached() <= bound as u64);
     }
 }
 
 #[tokio::test]
-async fn a_bound_holds_twice_as_many_tokens_in_bf16() {
+async fn keys_and_values_take_half_in_bf16() {
     let most = async |decoder| {
         let sampler = Sampler::bounded(decoder, 1, usize::MAX);
         let mut sequence = sampler.open(vec![tokens(60, 1).into()], WARM, 1);
         sequence.turn(&[], &[], 1).await.unwrap();
-        sampler.usage().most_cached()
+        sampler.usage().max_cached.load(Ordering::Relaxed)
     };
     assert_eq!(most(frozen(Format::Nf4)).await, most(decoder()).await / 2);
 }
@@ -105,41 +104,39 @@ fn counts(sampler: &Sampler) -> [u64; 2] {
     [&usage.computed, &usage.recomputed].map(|count| count.load(Ordering::Relaxed))
 }
 
-fn roomy() -> Decoder {
+fn long_context() -> Decoder {
     let mut config = config();
     config.context = 8192;
     Decoder::random(config, Init { seed: 3, deviation: 0.15 }).unwrap()
 }
 
 #[tokio::test]
-async fn a_conversation_that_is_away_makes_room_and_is_computed_again_when_it_returns() {
+async fn an_inactive_conversation_is_evicted_and_recomputed_when_it_continues() {
     let talk = async |bound| {
         let sampler = Sampler::bounded(decoder(), 1, bound);
         let mut open = [1, 2].map(|seed| sampler.open(vec![tokens(60, seed).into()], WARM, seed as u64));
-        let mut said = Vec::new();
+        let mut replies = Vec::new();
         for _ in 0..2 {
             for sequence in &mut open {
-                said.push(sequence.turn(&[3, 4], &[], 20).await.unwrap());
+                replies.push(sequence.turn(&[3, 4], &[], 20).await.unwrap());
             }
         }
-        assert!(sampler.usage().most_cached() <= bound as u64);
-        (said, counts(&sampler))
+        (replies, counts(&sampler))
     };
     let (found, [computed, again]) = talk(6 * PANELS).await;
     let (expected, [all, none]) = talk(usize::MAX).await;
     assert_eq!(found, expected);
-    assert_eq!((computed, none), (all, 0), "what is computed again is counted apart");
+    assert_eq!((computed, none), (all, 0), "recomputed tokens are counted separately");
     assert!(again > 0);
 }
 
 #[tokio::test]
-async fn the_youngest_turn_waits_where_running_ones_outgrow_the_bound() {
+async fn the_youngest_turn_waits_if_running_turns_exceed_the_bound() {
     let talk = async |bound| {
-        let sampler = Sampler::bounded(roomy(), 1, bound);
+        let sampler = Sampler::bounded(long_context(), 1, bound);
         let mut open = [1, 2].map(|seed| sampler.open(vec![tokens(20, seed).into()], WARM, seed as u64));
-        let said = join_all(open.iter_mut().map(|sequence| sequence.turn(&[], &[], 200))).await;
-        assert!(sampler.usage().most_cached() <= bound as u64);
-        (said.into_iter().map(Result::unwrap).collect::<Vec<_>>(), counts(&sampler))
+        let replies = join_all(open.iter_mut().map(|sequence| sequence.turn(&[], &[], 200))).await;
+        (replies.into_iter().map(Result::unwrap).collect::<Vec<_>>(), counts(&sampler))
     };
     let (expected, [all, _]) = talk(usize::MAX).await;
     // On a busy machine one turn may end before the other starts. Then there is nothing to wait for.
@@ -157,7 +154,7 @@ async fn the_youngest_turn_waits_where_running_ones_outgrow_the_bound() {
 }
 
 #[tokio::test]
-async fn what_is_foretold_for_keys_and_values_is_what_is_set_aside_at_most() {
+async fn the_estimate_of_keys_and_values_is_an_upper_bound() {
     let sampler = Sampler::bounded(decoder(), 1, usize::MAX);
     let mut open: Vec<_> = (0..8).map(|seed| sampler.open(vec![tokens(60, 1).into()], WARM, seed)).collect();
     join_all(open.iter_mut().map(|sequence| sequence.turn(&[], &[], 30))).await;
@@ -170,21 +167,21 @@ async fn what_is_foretold_for_keys_and_values_is_what_is_set_aside_at_most() {
         devices: 1,
         adapter: None,
     };
-    let foretold = Footprint::sampling(&config(), Format::F32, &load);
-    assert!(sampler.usage().most_cached() <= foretold.cache as u64);
+    let estimate = Footprint::sampling(&config(), Format::F32, &load);
+    assert!(sampler.usage().max_cached.load(Ordering::Relaxed) <= estimate.cache as u64);
     let bounded = SamplingLoad { bound: Some(PANELS), ..load };
     assert_eq!(Footprint::sampling(&config(), Format::F32, &bounded).cache, PANELS);
 }
 
 #[tokio::test]
-async fn a_conversation_that_does_not_fit_alone_is_refused_with_the_setting_and_others_go_on() {
+async fn a_conversation_that_does_not_fit_alone_is_refused_and_others_continue() {
     let sampler = Sampler::bounded(decoder(), 1, 2 * PANELS);
     let mut long = sampler.open(vec![tokens(100, 1).into()], WARM, 1);
     let mut short = sampler.open(vec![tokens(5, 1).into()], WARM, 1);
     let refused = long.turn(&[], &[], 5).await.unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "a conversation of 100 tokens needs 0.078 MiB for its keys and values, a worker may hold 0.031 MiB"
+        "a conversation of 100 tokens needs 0.078 MiB for its keys and values, the limit per worker is 0.031 MiB"
     );
     assert!(refused.hint().unwrap().contains("kv_cache_mib"));
     assert_eq!(short.turn(&[], &[], 5).await.unwrap().tokens.len(), 5);
@@ -194,28 +191,28 @@ async fn a_conversation_that_does_not_fit_alone_is_refused_with_the_setting_and_
 }
 
 #[tokio::test]
-async fn a_conversation_without_room_is_told_before_it_is_begun() {
+async fn a_conversation_that_cannot_fit_is_refused_before_it_starts() {
     let spec = |threads| EngineSpec {
         devices: vec!["cpu".into()],
         threads: Some(threads),
         dtype: None,
         kv_cache_mib: Some(1),
     };
-    let config = roomy().config;
+    let config = long_context().config;
     let panels = (1 << 20) / PANELS;
     for (threads, most) in [(1, 32 * panels), (4, 8 * panels)] {
         assert!(spec(threads).check_conversation(&config, most).is_ok());
-        let told = spec(threads).check_conversation(&config, most + 1);
-        assert!(matches!(told, Err(EngineError::Cache { .. })), "{threads} workers share the bound");
+        let refused = spec(threads).check_conversation(&config, most + 1);
+        assert!(matches!(refused, Err(EngineError::Cache { .. })), "{threads} workers share the bound");
     }
-    let sampler = Sampler::bounded(roomy(), 1, 1 << 20);
+    let sampler = Sampler::bounded(long_context(), 1, 1 << 20);
     let mut long = sampler.open(vec![tokens(32 * panels + 1, 1).into()], WARM, 1);
     assert!(matches!(long.turn(&[], &[], 1).await, Err(EngineError::Cache { .. })));
 }
 
 #[tokio::test]
-async fn a_long_prompt_does_not_hold_up_turns_that_go_on() {
-    let sampler = Sampler::bounded(roomy(), 1, usize::MAX);
+async fn a_long_prompt_does_not_delay_decoding() {
+    let sampler = Sampler::bounded(long_context(), 1, usize::MAX);
     let mut quick = sampler.open(vec![tokens(5, 1).into()], WARM, 1);
     quick.turn(&[], &[], 1).await.unwrap();
     let mut long = sampler.open(vec![tokens(6000, 2).into()], WARM, 2);
@@ -225,8 +222,8 @@ async fn a_long_prompt_does_not_hold_up_turns_that_go_on() {
 }
 
 #[tokio::test]
-async fn a_sequence_that_is_dropped_in_the_midst_of_a_turn_makes_room_at_once() {
-    let sampler = Sampler::bounded(roomy(), 1, 96 * PANELS);
+async fn a_sequence_that_is_dropped_during_a_turn_releases_its_memory() {
+    let sampler = Sampler::bounded(long_context(), 1, 96 * PANELS);
     let mut holder = sampler.open(vec![tokens(60, 1).into()], WARM, 1);
     // Far more than can be sampled before the first poll.
     assert!(holder.turn(&[], &[], 2900).now_or_never().is_none());
@@ -237,7 +234,7 @@ async fn a_sequence_that_is_dropped_in_the_midst_of_a_turn_makes_room_at_once() 
 }
 
 #[tokio::test]
-async fn a_turn_whose_end_nobody_read_is_taken_back() {
+async fn a_turn_whose_result_was_not_read_is_undone() {
     let sampler = Sampler::bounded(decoder(), 1, usize::MAX);
     let (mut first, mut second) = loop {
         let open = || sampler.open(vec![tokens(20, 1).into()], WARM, 1);
@@ -253,7 +250,7 @@ async fn a_turn_whose_end_nobody_read_is_taken_back() {
         }
         break (first, second);
     };
-    let (said, expected) =
+    let (found, expected) =
         (first.turn(&[8], &[], 5).await.unwrap(), second.turn(&[8], &[], 5).await.unwrap());
-    assert_eq!(said, expected);
+    assert_eq!(found, expected);
 }

@@ -4,12 +4,13 @@ use super::*;
 use crate::error::Diagnostic;
 
 /// A trainer of an adapter on two threads that sees this many available bytes.
-fn trainer(rank: usize, left: usize) -> Trainer {
+fn trainer(rank: usize, available: usize) -> Trainer {
     let mut decoder = decoder();
     Adapter::fresh(&mut decoder, &AdapterConfig::new(rank, 8.0), 5).unwrap();
-    let places = DeviceSet { bases: Some(ModelCache::with_left(left)), ..DeviceSet::cpu(1, 2) };
+    let devices =
+        DeviceSet { model_cache: Some(ModelCache::with_available(available)), ..DeviceSet::cpu(1, 2) };
     let rule = Rule::AdamW { rate: 1e-2, beta1: 0.9, beta2: 0.95, weight_decay: 0.1 };
-    Trainer::across(decoder, |all| vec![rule; all.len()], &places).unwrap()
+    Trainer::across(decoder, |all| vec![rule; all.len()], &devices).unwrap()
 }
 
 fn step(trainer: &mut Trainer, microbatches: usize) -> Result<StepReport, EngineError> {
@@ -20,11 +21,11 @@ fn step(trainer: &mut Trainer, microbatches: usize) -> Result<StepReport, Engine
 /// The least memory, to 16 KiB, in which the first step of one microbatch is accepted.
 fn least(rank: usize) -> usize {
     let mut sizes = (1..).map(|size: usize| size << 14);
-    sizes.find(|left| step(&mut trainer(rank, *left), 1).is_ok()).unwrap()
+    sizes.find(|available| step(&mut trainer(rank, *available), 1).is_ok()).unwrap()
 }
 
 #[test]
-fn more_microbatches_at_once_are_refused_where_they_do_not_fit() {
+fn concurrent_microbatches_that_do_not_fit_are_refused() {
     let mut trainer = trainer(4, least(4));
     for _ in 0..2 {
         step(&mut trainer, 1).unwrap();
@@ -38,7 +39,7 @@ fn more_microbatches_at_once_are_refused_where_they_do_not_fit() {
 }
 
 #[test]
-fn gradients_and_moments_of_what_is_trained_count() {
+fn gradients_and_moments_of_trained_parameters_count() {
     let values = |rank| AdapterConfig::new(rank, 8.0).size(&config()).unwrap().values;
     let more = values(512) - values(32);
     // Its packed copy, the gradients, one worker's set of gradients, and two moments.

@@ -27,7 +27,7 @@ fn walk(trainer: &mut Trainer, steps: std::ops::Range<u32>) -> Vec<StepReport> {
     steps.map(step).collect()
 }
 
-fn values_of(decoder: &mut Decoder) -> Vec<Vec<f32>> {
+fn parameters_of(decoder: &mut Decoder) -> Vec<Vec<f32>> {
     decoder.trained().iter().map(|p| ops::read(p.tensor()).unwrap()).collect()
 }
 
@@ -45,7 +45,7 @@ fn large() -> Decoder {
 }
 
 #[tokio::test]
-async fn what_is_sampled_is_the_same_on_any_number_of_devices() {
+async fn samples_are_the_same_on_any_number_of_devices() {
     for make in [decoder, adapted, large] {
         let on = |devices| Sampler::across(make(), &DeviceSet::cpu(devices, 4), None).unwrap();
         let expected = play(&on(1), 10).await;
@@ -55,15 +55,15 @@ async fn what_is_sampled_is_the_same_on_any_number_of_devices() {
 }
 
 #[tokio::test]
-async fn every_device_has_prompts_of_its_own() {
+async fn prompts_are_distributed_over_the_devices() {
     let sampler = Sampler::across(decoder(), &DeviceSet::cpu(3, 3), None).unwrap();
-    let homes: Vec<usize> = (0..6).map(|seed| sampler.home(&[tokens(8, seed).into()])).collect();
-    assert_eq!(homes, [0, 1, 2, 0, 1, 2]);
-    assert_eq!(sampler.home(&[tokens(8, 4).into()]), 1, "a prompt that is known stays");
+    let workers: Vec<usize> = (0..6).map(|seed| sampler.worker_of(&[tokens(8, seed).into()])).collect();
+    assert_eq!(workers, [0, 1, 2, 0, 1, 2]);
+    assert_eq!(sampler.worker_of(&[tokens(8, 4).into()]), 1, "a known prompt keeps its worker");
 }
 
 #[test]
-fn a_training_is_the_same_bytes_on_any_number_of_devices() {
+fn training_gives_the_same_bytes_on_any_number_of_devices() {
     let eight = Rule::AdamW8Bit { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.1 };
     let muon = Rule::Muon { rate: 1.0, momentum: 0.9 };
     // The embedding of the whole decoder has 8-bit moments: it has 4,320 values.
@@ -83,7 +83,7 @@ fn a_training_is_the_same_bytes_on_any_number_of_devices() {
 }
 
 #[test]
-fn a_large_model_is_trained_to_the_same_bytes_on_any_number_of_devices() {
+fn training_a_large_model_gives_the_same_bytes_on_any_number_of_devices() {
     let trained = |devices| {
         let mut trainer = Trainer::across(large(), rules(ADAMW), &DeviceSet::cpu(devices, 4)).unwrap();
         let dloss_dlogp = |_, _, p: f32| 0.01 * p;
@@ -94,7 +94,7 @@ fn a_large_model_is_trained_to_the_same_bytes_on_any_number_of_devices() {
 }
 
 #[test]
-fn a_training_goes_on_in_the_same_bytes_on_another_number_of_devices() {
+fn training_resumes_with_the_same_bytes_on_another_number_of_devices() {
     for make in [decoder, adapted] {
         let on = |devices| Trainer::across(make(), rules(ADAMW), &DeviceSet::cpu(devices, 3)).unwrap();
         let mut straight = on(1);
@@ -110,27 +110,27 @@ fn a_training_goes_on_in_the_same_bytes_on_another_number_of_devices() {
 }
 
 #[test]
-fn the_copies_have_the_first_ones_parameters_after_every_step() {
+fn replicas_have_the_same_parameters_after_every_step() {
     for forced in [false, true] {
         let _forced = forced.then(composed::force);
         for make in [decoder, adapted] {
             let mut trainer = Trainer::across(make(), rules(ADAMW), &DeviceSet::cpu(3, 3)).unwrap();
-            let before = values_of(&mut trainer.decoder);
+            let before = parameters_of(&mut trainer.decoder);
             walk(&mut trainer, 0..2);
-            let first = values_of(&mut trainer.decoder);
+            let first = parameters_of(&mut trainer.decoder);
             assert_ne!(before, first);
             for replica in &mut trainer.others {
-                assert_eq!(values_of(&mut replica.decoder), first);
+                assert_eq!(parameters_of(&mut replica.decoder), first);
             }
         }
     }
 }
 
 #[test]
-fn replicas_on_the_cpu_share_what_is_not_trained() {
+fn replicas_on_the_cpu_share_frozen_weights() {
     let decoder = large();
     let replica = decoder.replica(&candle_core::Device::Cpu).unwrap();
-    assert!(decoder.embedding.is_one_with(&replica.embedding));
+    assert!(decoder.embedding.shares_memory_with(&replica.embedding));
     let adapter = |decoder: &Decoder| decoder.layers[0].linears[0].lora.as_ref().unwrap().a.tensor().unwrap();
     let (own, other) = (adapter(&decoder), adapter(&replica));
     ops::update(&own, |values| values.fill(7.0)).unwrap();
@@ -138,7 +138,7 @@ fn replicas_on_the_cpu_share_what_is_not_trained() {
 }
 
 #[test]
-fn where_each_device_sums_its_own_the_sum_is_that_of_one_device() {
+fn gradients_summed_per_device_match_those_of_one_device() {
     let _forced = composed::force();
     for (make, dropout) in [(decoder as fn() -> Decoder, None), (adapted, Some((0.3, 9)))] {
         let gradients = |devices| {

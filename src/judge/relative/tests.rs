@@ -1,47 +1,35 @@
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
 
 use axum::{Json, Router, extract::State, routing::post};
 
 use super::*;
 use crate::{
     data::{Scenario, Trajectory},
-    llm::Endpoint,
+    llm::tests::endpoint,
 };
 
 const PROMPT: &str = "{{ task }}{% for a in attempts %}\n<{{ a.id }}>{{ a.conversation }}{% endfor %}";
 
-/// The questions asked so far.
-type Asked = Arc<Mutex<Vec<String>>>;
+/// The requests so far.
+type Requests = Arc<Mutex<Vec<String>>>;
 type Answer = fn(usize, &str) -> String;
 
 /// A judge that answers the n-th question with `answer`.
-async fn judge(answer: Answer, orders: u32) -> (Relative, Asked) {
-    let asked = Asked::default();
-    let reply = move |State(asked): State<Asked>, Json(body): Json<Value>| async move {
+async fn judge(answer: Answer, orders: u32) -> (Relative, Requests) {
+    let requests = Requests::default();
+    let reply = move |State(requests): State<Requests>, Json(body): Json<Value>| async move {
         let question = body["messages"][0]["content"].as_str().unwrap().to_owned();
-        let mut asked = asked.lock().unwrap();
-        asked.push(question.clone());
-        Json(json!({"choices": [{"message": {"content": answer(asked.len(), &question)}}]}))
+        let mut requests = requests.lock().unwrap();
+        requests.push(question.clone());
+        Json(json!({"choices": [{"message": {"content": answer(requests.len(), &question)}}]}))
     };
-    let app = Router::new().route("/chat/completions", post(reply)).with_state(asked.clone());
+    let app = Router::new().route("/chat/completions", post(reply)).with_state(requests.clone());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base_url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async { axum::serve(listener, app).await });
-    let client = Client::new(Endpoint {
-        base_url,
-        model: "judge".into(),
-        api_key_env: None,
-        temperature: 0.0,
-        max_tokens: 100,
-        timeout: Duration::from_secs(5),
-        retries: 0,
-        concurrency: 1,
-    });
+    let client = Client::new(endpoint(&base_url));
     let spec = RelativeSpec { prompt: PROMPT.into(), orders, attempts: 2, seed: 7 };
-    (Relative::new(client.unwrap(), spec), asked)
+    (Relative::new(client.unwrap(), spec), requests)
 }
 
 /// Scores each attempt by the digit in its conversation, in reverse order of the names.
@@ -49,78 +37,73 @@ fn fair(_: usize, question: &str) -> String {
     let score = |line: &str| {
         let (id, conversation) = line.strip_prefix('<')?.split_once('>')?;
         let digit: f64 = conversation.chars().find(char::is_ascii_digit)?.to_digit(10)?.into();
-        Some(json!({"id": id, "score": digit / 10.0, "explanation": format!("it says {digit}")}))
+        Some(json!({"id": id, "score": digit / 10.0, "explanation": format!("the digit is {digit}")}))
     };
     let scores: Vec<Value> = question.lines().filter_map(score).rev().collect();
     format!("Here:\n```json\n{}\n```", json!({"scores": scores}))
 }
 
 #[derive(Default)]
-struct Notebook(Mutex<BTreeMap<Digest, String>>);
+struct MemoryCache(Mutex<BTreeMap<Digest, String>>);
 
-impl Memory for Notebook {
-    fn recall(&self, question: &Digest) -> Option<String> {
+impl ReplyCache for MemoryCache {
+    fn get(&self, question: &Digest) -> Option<String> {
         self.0.lock().unwrap().get(question).cloned()
     }
 
-    fn keep(&self, question: &Digest, reply: &str) -> crate::error::Result<()> {
+    fn put(&self, question: &Digest, reply: &str) -> crate::error::Result<()> {
         self.0.lock().unwrap().insert(*question, reply.to_owned());
         Ok(())
     }
 }
 
-async fn judged(judge: &Relative, memory: &Notebook, digits: &[u32]) -> crate::error::Result<Vec<f64>> {
-    let scenario = Scenario {
-        id: "s".into(),
-        split: "file".into(),
-        family: "f".into(),
-        task: "Do it.".into(),
-        answer: None,
-        check: "none".into(),
-        entity: None,
-        reference: None,
-    };
-    let trajectory = |digit: &u32| Trajectory {
-        id: "t".into(),
-        scenario_id: "s".into(),
-        messages:
-            json!([{"role": "system", "content": "s"}, {"role": "assistant", "content": digit.to_string()}])
-                .to_string(),
-        turns: 1,
-        end: "no_call".into(),
+async fn judged(judge: &Relative, cache: &MemoryCache, digits: &[u32]) -> crate::error::Result<Vec<f64>> {
+    let scenario =
+        Scenario { id: "s".into(), task: "Do it.".into(), check: "none".into(), ..Scenario::default() };
+    let trajectory = |(index, digit): (usize, &u32)| {
+        Trajectory {
+        messages: json!([
+            {"role": "system", "content": "s"},
+            {"role": "assistant", "content": digit.to_string(), "tool_calls": [{"id": format!("id-{index}")}]},
+            {"role": "tool", "tool_call_id": format!("id-{index}"), "content": "ok"},
+        ])
+        .to_string(),
         ..Trajectory::default()
+    }
     };
-    let trajectories: Vec<_> = digits.iter().map(trajectory).collect();
+    let trajectories: Vec<_> = digits.iter().enumerate().map(trajectory).collect();
     let group: Vec<_> =
         trajectories.iter().map(|trajectory| JudgedTrajectory { scenario: &scenario, trajectory }).collect();
-    let verdicts = judge.judge(&group, memory).await?;
-    Ok(verdicts.into_iter().map(|verdict| verdict.score).collect())
+    let scores = judge.judge(&group, cache).await?;
+    Ok(scores.into_iter().map(|score| score.score).collect())
 }
 
 #[tokio::test]
-async fn scores_find_their_attempts_whatever_the_order() {
-    let (judge, asked) = judge(fair, 2).await;
-    let scores = judged(&judge, &Notebook::default(), &[1, 9, 4, 6]).await.unwrap();
+async fn scores_are_assigned_to_their_attempts_in_any_order() {
+    let (judge, requests) = judge(fair, 2).await;
+    let scores = judged(&judge, &MemoryCache::default(), &[1, 9, 4, 6]).await.unwrap();
     assert_eq!(scores, [0.1, 0.9, 0.4, 0.6]);
-    let asked = asked.lock().unwrap();
-    assert!(asked.len() == 2 && asked[0] != asked[1], "every order is another question");
-    assert!(!asked[0].contains("system"));
+    let requests = requests.lock().unwrap();
+    assert!(requests.len() == 2 && requests[0] != requests[1], "each order is a separate request");
+    assert!(!requests[0].contains("system"));
 }
 
 #[tokio::test]
-async fn equal_attempts_are_shown_once_and_scored_alike() {
-    let (judge, asked) = judge(fair, 1).await;
-    assert_eq!(judged(&judge, &Notebook::default(), &[5, 3, 5]).await.unwrap(), [0.5, 0.3, 0.5]);
-    assert_eq!(asked.lock().unwrap()[0].matches("assistant").count(), 2);
+async fn attempts_that_differ_only_in_call_ids_are_shown_once_and_get_the_same_score() {
+    let (judge, requests) = judge(fair, 1).await;
+    assert_eq!(judged(&judge, &MemoryCache::default(), &[5, 3, 5]).await.unwrap(), [0.5, 0.3, 0.5]);
+    let requests = requests.lock().unwrap();
+    assert_eq!(requests[0].matches("assistant").count(), 2);
+    assert!(!requests[0].contains("id-"), "{}", requests[0]);
 }
 
 #[tokio::test]
 async fn a_question_is_asked_only_once() {
-    let (judge, asked) = judge(fair, 2).await;
-    let memory = Notebook::default();
-    let first = judged(&judge, &memory, &[2, 8]).await.unwrap();
-    assert_eq!(judged(&judge, &memory, &[2, 8]).await.unwrap(), first);
-    assert_eq!(asked.lock().unwrap().len(), 2);
+    let (judge, requests) = judge(fair, 2).await;
+    let cache = MemoryCache::default();
+    let first = judged(&judge, &cache, &[2, 8]).await.unwrap();
+    assert_eq!(judged(&judge, &cache, &[2, 8]).await.unwrap(), first);
+    assert_eq!(requests.lock().unwrap().len(), 2);
 }
 
 #[tokio::test]
@@ -130,17 +113,17 @@ async fn an_unusable_reply_is_retried_up_to_the_limit() {
         _ => fair(time, question),
     };
     let (judge, _) = self::judge(second_time, 1).await;
-    assert_eq!(judged(&judge, &Notebook::default(), &[2, 8]).await.unwrap(), [0.2, 0.8]);
+    assert_eq!(judged(&judge, &MemoryCache::default(), &[2, 8]).await.unwrap(), [0.2, 0.8]);
 
-    let (judge, asked) = self::judge(|_, _| "{\"scores\": [{\"id\": 1, \"score\": 1}]}".into(), 1).await;
-    let error = judged(&judge, &Notebook::default(), &[2, 8]).await.unwrap_err();
+    let (judge, requests) = self::judge(|_, _| "{\"scores\": [{\"id\": 1, \"score\": 1}]}".into(), 1).await;
+    let error = judged(&judge, &MemoryCache::default(), &[2, 8]).await.unwrap_err();
     assert_eq!(error.code(), "judge::reply");
     assert!(error.to_string().ends_with("after 2 attempts: 2 is not scored"), "{error}");
-    assert_eq!(asked.lock().unwrap().len(), 2);
+    assert_eq!(requests.lock().unwrap().len(), 2);
 }
 
 #[test]
-fn replies_are_parsed_in_any_form_and_never_guessed() {
+fn replies_are_parsed_in_any_form() {
     let cases = [
         (r#"{"scores": [{"id": "1", "score": 0.5}, {"id": 2, "score": "1"}]}"#, "0.5 1"),
         (r#"[{"trajectory_id": "2", "score": 0}, {"trajectory_id": "1", "score": 1}]"#, "1 0"),
@@ -154,8 +137,8 @@ fn replies_are_parsed_in_any_form_and_never_guessed() {
         ),
         (r#"{"scores": [{"id": 1, "score": 0}, {"id": 1, "score": 0}]}"#, "1 is scored twice"),
         (r#"{"scores": [{"score": 0}]}"#, "a score has no \"id\""),
-        (r#"{"scores": [0.1, 0.2]}"#, "it holds no JSON with \"scores\""),
-        ("", "it holds no JSON with \"scores\""),
+        (r#"{"scores": [0.1, 0.2]}"#, "it contains no JSON with \"scores\""),
+        ("", "it contains no JSON with \"scores\""),
     ];
     for (reply, expected) in cases {
         let read = match scores(reply, 2) {

@@ -37,42 +37,31 @@ pub enum Family {
     Qwen3Moe,
 }
 
+/// By family: its `model_type`, its class in Transformers, and the common name of its models.
+const NAMES: [[&str; 3]; 6] = [
+    ["llama", "LlamaForCausalLM", "Llama 2 and 3"],
+    ["mistral", "MistralForCausalLM", "Mistral, Ministral 8B, Mistral Nemo"],
+    ["phi3", "Phi3ForCausalLM", "Phi-3, Phi-3.5, Phi-4, Phi-4-mini"],
+    ["qwen2", "Qwen2ForCausalLM", "Qwen2, Qwen2.5"],
+    ["qwen3", "Qwen3ForCausalLM", "Qwen3"],
+    ["qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3 mixtures of experts"],
+];
+
 impl Family {
     pub const ALL: [Self; 6] =
         [Self::Llama, Self::Mistral, Self::Phi3, Self::Qwen2, Self::Qwen3, Self::Qwen3Moe];
 
     pub fn model_type(self) -> &'static str {
-        match self {
-            Self::Llama => "llama",
-            Self::Mistral => "mistral",
-            Self::Phi3 => "phi3",
-            Self::Qwen2 => "qwen2",
-            Self::Qwen3 => "qwen3",
-            Self::Qwen3Moe => "qwen3_moe",
-        }
+        NAMES[self as usize][0]
     }
 
     fn class(self) -> &'static str {
-        match self {
-            Self::Llama => "LlamaForCausalLM",
-            Self::Mistral => "MistralForCausalLM",
-            Self::Phi3 => "Phi3ForCausalLM",
-            Self::Qwen2 => "Qwen2ForCausalLM",
-            Self::Qwen3 => "Qwen3ForCausalLM",
-            Self::Qwen3Moe => "Qwen3MoeForCausalLM",
-        }
+        NAMES[self as usize][1]
     }
 
     /// The common name of the models of this family.
     pub fn known_as(self) -> &'static str {
-        match self {
-            Self::Llama => "Llama 2 and 3",
-            Self::Mistral => "Mistral, Ministral 8B, Mistral Nemo",
-            Self::Phi3 => "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
-            Self::Qwen2 => "Qwen2, Qwen2.5",
-            Self::Qwen3 => "Qwen3",
-            Self::Qwen3Moe => "Qwen3 mixtures of experts",
-        }
+        NAMES[self as usize][2]
     }
 }
 
@@ -271,7 +260,7 @@ impl ModelConfig {
         }
         if !self.heads.query.is_multiple_of(self.heads.kv) || !self.rotary().is_multiple_of(2) {
             return Err(
-                "query heads must be a multiple of kv heads, and what is rotated of a head even".into()
+                "query heads must be a multiple of kv heads, and the rotary width must be even".into()
             );
         }
         if self.rotary() > self.heads.dim {
@@ -280,7 +269,7 @@ impl ModelConfig {
         if !(self.rope_theta.is_finite() && self.rope_theta > 0.0 && self.norm_epsilon.is_finite()) {
             return Err("rope_theta and rms_norm_eps must be finite numbers".into());
         }
-        self.design.scaling.objection(self.rotary()).map_or(Ok(()), Err)
+        self.design.scaling.problem(self.rotary()).map_or(Ok(()), Err)
     }
 
     /// `config.json` as Transformers reads it.

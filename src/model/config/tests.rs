@@ -3,6 +3,24 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{error::Diagnostic, model::ModelError};
 
+impl ModelConfig {
+    /// The shape of a small model.
+    pub fn small() -> Self {
+        Self {
+            vocabulary: 90,
+            hidden: 48,
+            intermediate: 80,
+            layers: 2,
+            heads: Heads { query: 4, kv: 2, dim: 16 },
+            context: 128,
+            rope_theta: 10_000.0,
+            norm_epsilon: 1e-6,
+            tied: true,
+            design: Design::default(),
+        }
+    }
+}
+
 fn load(file: &Value) -> Result<ModelConfig, ModelError> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), file.to_string()).unwrap();
@@ -56,7 +74,7 @@ fn each_family_has_the_linear_layers_of_its_files() {
 }
 
 #[test]
-fn both_spellings_of_the_rotary_embedding_say_the_same() {
+fn both_spellings_of_the_rotary_embedding_are_equal() {
     let llama3 = json!({
         "factor": 8.0,
         "low_freq_factor": 1.0,
@@ -107,7 +125,7 @@ fn a_sliding_window_bounds_the_context_where_it_is_used() {
 }
 
 #[test]
-fn what_is_written_is_read_back_the_same() {
+fn a_written_configuration_is_read_back_equal() {
     for family in Family::ALL {
         let mixture = json!({"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16});
         let config = load(&file(family.model_type(), &mixture)).unwrap();
@@ -116,7 +134,7 @@ fn what_is_written_is_read_back_the_same() {
 }
 
 #[test]
-fn what_the_decoder_does_not_do_is_refused_by_name() {
+fn unsupported_features_are_refused_by_name() {
     let mixture = |key: &str, value: Value| {
         let mut keys = json!({"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16});
         keys[key] = value;
@@ -158,14 +176,14 @@ fn what_the_decoder_does_not_do_is_refused_by_name() {
         (mixture("num_experts_per_tok", json!(3)), "model::config", "larger than num_experts"),
         (mixture("num_experts", json!(4_000_000_000_u64)), "model::config", "num_experts is 4000000000"),
     ];
-    for (file, code, says) in refused {
+    for (file, code, expected) in refused {
         let error = load(&file).unwrap_err();
         assert_eq!(error.code(), code, "{file}");
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
     let hint = load(&file("gemma3_text", &json!({}))).unwrap_err().hint().unwrap();
     for family in Family::ALL {
         assert!(hint.contains(family.model_type()), "{hint}");
     }
-    assert!(hint.starts_with("layers of a Gemma see a window"), "{hint}");
+    assert!(hint.starts_with("Gemma's sliding window"), "{hint}");
 }

@@ -26,7 +26,7 @@ pub(super) fn project_backward(
         }
         return Ok(());
     }
-    linears[0].backward(x, low[0].as_ref(), &ops::join(outputs)?, dx, gradients)
+    linears[0].backward(x, low[0].as_ref(), &Tensor::cat(outputs, 1)?, dx, gradients)
 }
 
 /// Rows per block of a recomputed feed-forward.
@@ -34,7 +34,7 @@ const BLOCK: usize = 1024;
 
 impl Decoder {
     /// The forward and backward of a gated feed-forward over `x`, a block of rows at a time. Sets `dx`.
-    fn feed_backward_again(
+    fn recomputed_feed_backward(
         &self,
         (into, down): (&[Linear], &Linear),
         x: &Tensor,
@@ -108,10 +108,10 @@ impl Decoder {
                 let outputs = [&dgate, &dup];
                 project_backward(into, &middle_normed, low_feed, &outputs, &dnormed, gradients)?;
             }
-            (Feed::Later, [into @ .., down]) => {
-                self.feed_backward_again((into, down), &middle_normed, dy, &dnormed, gradients)?;
+            (Feed::Dropped, [into @ .., down]) => {
+                self.recomputed_feed_backward((into, down), &middle_normed, dy, &dnormed, gradients)?;
             }
-            (Feed::Dense { .. } | Feed::Later, []) => {}
+            (Feed::Dense { .. } | Feed::Dropped, []) => {}
         }
         norm(&layer.middle_norm, &middle, &dnormed, dy)?;
         drop((kept, middle, middle_normed, after, dnormed));
@@ -121,8 +121,8 @@ impl Decoder {
         let (mut dquery, mut dkey, dvalue) =
             layout.attend_backward((&query, &key, &value), &attention, &dattention)?;
         drop((query, key, value, attention, dattention));
-        self.rope.rotate(&dquery, layout.positions, Direction::Backward)?;
-        self.rope.rotate(&dkey, layout.positions, Direction::Backward)?;
+        self.rope.rotate(&dquery, &layout.tree.positions, Direction::Backward)?;
+        self.rope.rotate(&dkey, &layout.tree.positions, Direction::Backward)?;
         if let (Some([of_query, of_key]), Some([raw_query, raw_key])) = (&layer.head_norms, &raw) {
             for (of, raw, d) in [(of_query, raw_query, &mut dquery), (of_key, raw_key, &mut dkey)] {
                 let draw = raw.zeros_like()?;

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use candle_core::Device;
 
 use super::Decoder;
-use crate::model::{Matrix, ModelError, kernels::Format};
+use crate::model::{ModelError, kernels::Format};
 
 /// A model whose weight matrices are frozen, on one device.
 ///
@@ -34,8 +34,8 @@ impl Base {
 
     /// A decoder with these weights and no adapter.
     pub fn decoder(&self) -> Result<Decoder, ModelError> {
-        let decoder = self.decoder.copied(self.device(), &Matrix::beside)?;
-        Ok(Decoder { shares: Some(self.users.clone()), ..decoder })
+        let decoder = self.decoder.replica(self.device())?;
+        Ok(Decoder { base_user: Some(self.users.clone()), ..decoder })
     }
 
     /// The replica, on this base's device, of a decoder that shares the same model's weights, including its

@@ -31,9 +31,9 @@ pub struct Saved {
 
 impl Saved {
     /// Drops the feed-forward's activations, if the backward can recompute them.
-    pub fn forget_feed(&mut self) {
+    pub fn drop_feed_forward(&mut self) {
         if let Feed::Dense { .. } = self.feed {
-            self.feed = Feed::Later;
+            self.feed = Feed::Dropped;
         }
     }
 }
@@ -46,8 +46,8 @@ pub enum Feed {
         active: Tensor,
     },
     Experts(Routed),
-    /// Recomputed by the backward, a block of rows at a time.
-    Later,
+    /// The backward recomputes it, a block of rows at a time.
+    Dropped,
 }
 
 /// Projects `x` to tensors of these widths, by one linear layer each or by one layer with concatenated
@@ -102,9 +102,9 @@ impl Decoder {
         Ok(saved)
     }
 
-    /// [`Self::layer`] for the backward alone, when its output is already known. The backward computes the
+    /// [`Self::layer`] for the backward only, when its output is already known. The backward computes the
     /// feed-forward, so at most a block of its rows is in memory. The gradients are the same bits.
-    pub fn layer_again(
+    pub fn recompute_layer(
         &self,
         index: usize,
         x: Tensor,
@@ -151,7 +151,7 @@ impl Decoder {
             key,
             value,
             attention,
-            feed: Feed::Later,
+            feed: Feed::Dropped,
             low,
             output: middle.clone(),
             middle,

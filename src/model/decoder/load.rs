@@ -13,32 +13,24 @@ use crate::model::{
     Linear, Matrix, ModelConfig, ModelError, Role, Vector,
     kernels::Format,
     rope::Rope,
-    weights::{Weights, widened, write_safetensors},
+    weights::{Weights, to_f32, write_safetensors},
 };
 
 /// Returns the tensor of this name and shape.
 type Source<'a> = &'a mut dyn FnMut(&str, &[usize]) -> Result<Tensor, ModelError>;
 
 impl Decoder {
-    /// Loads `config.json` and the safetensors of a Hugging Face folder.
+    /// Loads a Hugging Face folder for training on the CPU.
+    #[cfg(test)]
+    pub fn load(folder: &Path) -> Result<Self, ModelError> {
+        Self::load_on(folder, None, &Device::Cpu)
+    }
+
+    /// Loads `config.json` and the safetensors of a Hugging Face folder to this device, frozen in this format or
+    /// trainable.
     ///
     /// Tensors are read one by one from the mapped files: at most one is in memory besides the decoder.
-    pub fn load(folder: &Path) -> Result<Self, ModelError> {
-        Self::read(folder, None, &Device::Cpu)
-    }
-
-    /// Like [`Self::load`] and then [`Self::freeze`], but never stores all weights in two formats at once.
-    pub fn load_frozen(folder: &Path, format: Format) -> Result<Self, ModelError> {
-        Self::read(folder, Some(format), &Device::Cpu)
-    }
-
-    /// Like [`Self::load`], or [`Self::load_frozen`] with a format. Loads each weight straight to this
-    /// device.
     pub fn load_on(folder: &Path, format: Option<Format>, device: &Device) -> Result<Self, ModelError> {
-        Self::read(folder, format, device)
-    }
-
-    fn read(folder: &Path, format: Option<Format>, device: &Device) -> Result<Self, ModelError> {
         let config = ModelConfig::load(folder)?;
         let mut weights = Weights::open(folder)?;
         let decoder = Self::build(config, format, &mut |name, shape| {
@@ -86,12 +78,12 @@ impl Decoder {
 
     fn build(config: ModelConfig, format: Option<Format>, tensor: Source<'_>) -> Result<Self, ModelError> {
         let (hidden, heads) = (config.hidden, config.heads);
-        let held = |tensor: Tensor, format: Option<Format>| match format {
+        let matrix = |tensor: Tensor, format: Option<Format>| match format {
             Some(format) => Matrix::frozen(&tensor, format),
             None => Matrix::new(tensor),
         };
         let ends = format.map(Format::at_the_ends);
-        let embedding = held(tensor("model.embed_tokens.weight", &[config.vocabulary, hidden])?, ends)?;
+        let embedding = matrix(tensor("model.embed_tokens.weight", &[config.vocabulary, hidden])?, ends)?;
         let shapes = config.linears();
         // Not the declared number: the files may contain fewer.
         let mut layers = Vec::new();
@@ -99,7 +91,7 @@ impl Decoder {
             let mut take =
                 |name: &str, shape: &[usize]| tensor(&format!("model.layers.{index}.{name}"), shape);
             let mut vector = |name: &str, width| {
-                Ok::<_, ModelError>(Vector { tensor: widened(take(name, &[width])?)?, slot: None })
+                Ok::<_, ModelError>(Vector { tensor: to_f32(take(name, &[width])?)?, slot: None })
             };
             let input_norm = vector("input_layernorm.weight", hidden)?;
             let head_norms = match config.design.head_norms {
@@ -113,24 +105,24 @@ impl Decoder {
             let mut linears = Vec::with_capacity(shapes.len());
             for shape in &shapes {
                 let weight = take(&format!("{}.weight", shape.name), &[shape.outputs, shape.inputs])?;
-                let mut linear =
-                    Linear::new(held(weight, if shape.role == Role::Router { ends } else { format })?);
+                let format = if shape.role == Role::Router { ends } else { format };
+                let mut linear = Linear::new(matrix(weight, format)?);
                 if shape.bias {
-                    let tensor = widened(take(&format!("{}.bias", shape.name), &[shape.outputs])?)?;
+                    let tensor = to_f32(take(&format!("{}.bias", shape.name), &[shape.outputs])?)?;
                     linear.bias = Some(Vector { tensor, slot: None });
                 }
                 linears.push(linear);
             }
             layers.push(Layer { input_norm, head_norms, middle_norm, linears });
         }
-        let norm = Vector { tensor: widened(tensor("model.norm.weight", &[hidden])?)?, slot: None };
+        let norm = Vector { tensor: to_f32(tensor("model.norm.weight", &[hidden])?)?, slot: None };
         let head = match config.tied {
             true => None,
-            false => Some(held(tensor("lm_head.weight", &[config.vocabulary, hidden])?, ends)?),
+            false => Some(matrix(tensor("lm_head.weight", &[config.vocabulary, hidden])?, ends)?),
         };
         let rotary = (config.rotary(), heads.dim);
         let rope = Rope::new(config.rope_theta, rotary, &config.design.scaling, config.context);
-        Ok(Self { config, embedding, layers, norm, head, rope, shares: None })
+        Ok(Self { config, embedding, layers, norm, head, rope, base_user: None })
     }
 
     /// Writes `config.json` and `model.safetensors`, without adapters.

@@ -15,13 +15,13 @@ mod tests;
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 
 pub use base::Base;
 pub use layer::Saved;
 
 use super::{
-    Linear, Matrix, ModelConfig, ModelError, Role, Vector,
+    Linear, Matrix, ModelConfig, ModelError, Vector,
     kernels::Format,
     ops::{self, Gradients, KvFormat},
     rope::Rope,
@@ -46,8 +46,8 @@ pub struct Decoder {
     /// None if the embedding is also the output projection.
     pub head: Option<Matrix>,
     rope: Rope,
-    /// If it shares the weights of a [`Base`]: its reference to it.
-    shares: Option<Arc<()>>,
+    /// If it shares the weights of a [`Base`]: the base's reference count.
+    base_user: Option<Arc<()>>,
 }
 
 /// Initialisation of a new decoder: normal weights of this deviation, drawn from this seed.
@@ -121,72 +121,45 @@ impl Decoder {
     }
 
     /// The format of its keys and values.
-    pub fn holding(&self) -> KvFormat {
+    pub fn kv_format(&self) -> KvFormat {
         let first = self.layers.first().and_then(|layer| layer.linears.first());
         let format = first.map_or(Format::F32, |linear| linear.weight.format());
         KvFormat { heads: self.config.heads, format, by_kernels: self.by_kernels() }
     }
 
-    /// The 16-bit type of its linear layers and products on a device; none if they are wider or trained.
-    pub fn half(&self) -> Option<DType> {
-        self.layers.first()?.linears.first()?.weight.half()
-    }
-
-    /// Moves every weight to this device, including adapters.
-    pub fn place(&mut self, device: &Device) -> Result<(), ModelError> {
-        for parameter in self.slots() {
-            match parameter {
-                Parameter::Matrix(matrix) => matrix.place(device)?,
-                Parameter::Vector(vector) => vector.tensor = vector.tensor.to_device(device)?,
-            }
-        }
-        for parameter in self.adapter_slots() {
-            if let Parameter::Matrix(matrix) = parameter {
-                matrix.place(device)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The same decoder on a device, which may be its own, with separate parameters. On the CPU all replicas
-    /// share the frozen weights.
+    /// The same decoder on a device, which may be its own, with separate parameters. Frozen weights that are already
+    /// there are shared.
     pub fn replica(&self, device: &Device) -> Result<Self, ModelError> {
-        let replica = self.copied(device, &|matrix| matrix.replica(device))?;
-        Ok(Self { rope: self.rope.replica(), ..replica })
-    }
-
-    /// A copy on this device with these weight matrices.
-    fn copied(
-        &self,
-        device: &Device,
-        weight: &dyn Fn(&Matrix) -> candle_core::Result<Matrix>,
-    ) -> Result<Self, ModelError> {
         let layer = |layer: &Layer| -> candle_core::Result<Layer> {
             let head_norms = match &layer.head_norms {
                 Some([query, key]) => Some([query.replica(device)?, key.replica(device)?]),
                 None => None,
             };
-            let linear = |linear: &Linear| linear.replica(weight(&linear.weight)?, device);
             Ok(Layer {
                 input_norm: layer.input_norm.replica(device)?,
                 head_norms,
                 middle_norm: layer.middle_norm.replica(device)?,
-                linears: layer.linears.iter().map(linear).collect::<Result<_, _>>()?,
+                linears: layer
+                    .linears
+                    .iter()
+                    .map(|linear| linear.replica(device))
+                    .collect::<Result<_, _>>()?,
             })
         };
         Ok(Self {
             config: self.config.clone(),
-            embedding: weight(&self.embedding)?,
+            embedding: self.embedding.replica(device)?,
             layers: self.layers.iter().map(layer).collect::<Result<_, _>>()?,
             norm: self.norm.replica(device)?,
-            head: self.head.as_ref().map(weight).transpose()?,
-            rope: self.rope.clone(),
-            shares: self.shares.clone(),
+            head: self.head.as_ref().map(|head| head.replica(device)).transpose()?,
+            rope: if self.device().same_device(device) { self.rope.clone() } else { self.rope.replica() },
+            base_user: self.base_user.clone(),
         })
     }
 
     /// Freezes every weight matrix in this format. If it is narrower than 16 bits, the embedding, the output
     /// projection and the experts' router are stored in bf16.
+    #[cfg(test)]
     pub fn freeze(&mut self, format: Format) -> Result<(), ModelError> {
         let ends = format.at_the_ends();
         for matrix in std::iter::once(&mut self.embedding).chain(&mut self.head) {
@@ -195,7 +168,7 @@ impl Decoder {
         let shapes = self.config.linears();
         for layer in &mut self.layers {
             for (shape, linear) in shapes.iter().zip(&mut layer.linears) {
-                let format = if shape.role == Role::Router { ends } else { format };
+                let format = if shape.role == super::Role::Router { ends } else { format };
                 linear.weight = Matrix::frozen(&linear.weight.tensor()?, format)?;
             }
         }
@@ -281,7 +254,7 @@ pub enum Parameter<'a> {
 impl Parameter<'_> {
     pub fn tensor(&self) -> &Tensor {
         match self {
-            Self::Matrix(matrix) => matrix.plain().expect("`Decoder::trained` thaws what it gives"),
+            Self::Matrix(matrix) => matrix.plain().expect("`Decoder::trained` thaws the matrices"),
             Self::Vector(vector) => &vector.tensor,
         }
     }

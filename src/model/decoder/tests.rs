@@ -36,10 +36,10 @@ fn refusal(folder: &Path) -> (&'static str, String) {
     (error.code(), error.to_string())
 }
 
-fn assert_refused(folder: &Path, code: &str, says: &str) {
+fn assert_refused(folder: &Path, code: &str, expected: &str) {
     let (found, message) = refusal(folder);
     assert_eq!(found, code, "{message}");
-    assert!(message.contains(says), "{message}");
+    assert!(message.contains(expected), "{message}");
 }
 
 fn configured(folder: &Path, key: &str, value: Value) {
@@ -58,7 +58,7 @@ fn rewritten(folder: &Path, change: impl FnOnce(&mut BTreeMap<String, Tensor>)) 
 }
 
 #[test]
-fn a_model_in_shards_is_refused_where_a_shard_is_not_whole() {
+fn a_sharded_model_with_an_incomplete_shard_is_refused() {
     let one = "model-00002-of-00004.safetensors";
     let folder = copy("families/yarn");
     Decoder::load(folder.path()).unwrap();
@@ -107,7 +107,7 @@ fn weights_that_do_not_fit_the_configuration_are_refused() {
 }
 
 #[test]
-fn weights_that_are_not_numbers_are_refused_in_every_type() {
+fn weights_that_are_not_finite_are_refused_in_every_type() {
     let name = "model.layers.1.mlp.up_proj.weight";
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -124,7 +124,7 @@ fn weights_that_are_not_numbers_are_refused_in_every_type() {
 }
 
 #[test]
-fn weights_of_a_type_that_is_not_read_are_refused() {
+fn weights_of_an_unsupported_type_are_refused() {
     let folder = copy("qwen3-tiny");
     rewritten(folder.path(), |tensors| {
         let tensor = tensors["model.norm.weight"].to_dtype(DType::U8).unwrap();
@@ -151,7 +151,7 @@ fn half_precision_is_widened_without_loss() {
 }
 
 #[test]
-fn what_needs_no_place_is_passed_over() {
+fn redundant_tensors_are_ignored() {
     let folder = copy("qwen3-tiny");
     rewritten(folder.path(), |tensors| {
         tensors.insert("lm_head.weight".into(), tensors["model.embed_tokens.weight"].clone());

@@ -3,7 +3,7 @@
 //! Each element of `C` is a sum of chains of fused multiply-adds, one for each 256 of ascending `k`, added in
 //! order, whatever the number of rows. The rounding error of a single chain over all of `k` grows faster
 //! (Higham, "The Accuracy of Floating Point Summation", 1993; figures in docs/log.md). Parts of an operation
-//! that may be split anywhere along `k` are one chain ([`alone`]).
+//! that may be split anywhere along `k` are one chain ([`local_gemm`]).
 
 use std::{
     ops::Range,
@@ -36,19 +36,6 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// From `[k, n]`, row-major.
-    pub fn from_rows(b: &[f32], k: usize, n: usize) -> Self {
-        assert!(reach([(k, n)], 0) <= b.len(), "B has {} values, needs {k}x{n}", b.len());
-        let mut data = vec![0.0; n.div_ceil(PANEL) * k * PANEL];
-        for (panel, columns) in data.chunks_exact_mut(k.max(1) * PANEL).zip((0..n).step_by(PANEL)) {
-            let width = PANEL.min(n - columns);
-            for (row, into) in panel.chunks_exact_mut(PANEL).enumerate() {
-                into[..width].copy_from_slice(&b[row * n + columns..][..width]);
-            }
-        }
-        Self { k, n, data }
-    }
-
     /// From the transpose: `b` is `[n, k]`, row-major, as weights are stored.
     pub fn from_columns(b: &[f32], k: usize, n: usize) -> Self {
         assert!(reach([(n, k)], 0) <= b.len(), "B has {} values, needs {n}x{k}", b.len());
@@ -207,12 +194,12 @@ pub fn gemm(m: usize, a: Left<'_>, b: Right<'_>, c: &mut [f32], stride: usize, a
     on(threads, m, a, b, (team::Shared::new(c), 0), stride, Accumulate::Sum.blocks(accumulate));
 }
 
-/// [`gemm`] on this thread alone, into `c` from an index on: for parts of an operation that is already
+/// [`gemm`] on the current thread, into `c` from an index on: for parts of an operation that is already
 /// divided. Each element is one chain, which continues from `c` if `accumulate`.
 ///
 /// Panics like [`gemm`], and on pairs of bf16 if the machine does not multiply them
 /// ([`super::multiplies_bf16`]).
-pub(super) fn alone<W: Word>(
+pub(super) fn local_gemm<W: Word>(
     m: usize,
     a: Left<'_, W>,
     b: Right<'_, W>,
@@ -341,9 +328,9 @@ pub(super) mod tests {
             let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
             let expected = naive(m, k, n, &a, &b);
             let (at, bt) = (transpose(m, k, &a), transpose(k, n, &b));
-            let (rows, columns) = (Packed::from_rows(&b, k, n), Packed::from_columns(&bt, k, n));
+            let packed = Packed::from_columns(&bt, k, n);
             for left in [Left::rows(&a, k), Left::transposed(&at, m)] {
-                for right in [Right::rows(&b, k, n), rows.right(), columns.right()] {
+                for right in [Right::rows(&b, k, n), packed.right()] {
                     let mut c = vec![1.0; m * n];
                     gemm(m, left, right, &mut c, n, true);
                     for (got, want) in c.iter().zip(&expected) {
@@ -357,7 +344,7 @@ pub(super) mod tests {
     #[test]
     fn a_row_is_the_same_bits_however_many_rows_are_computed_with_it() {
         let (k, n) = (300, 150);
-        let (a, b) = (numbers(40 * k, 3), Packed::from_rows(&numbers(k * n, 4), k, n));
+        let (a, b) = (numbers(40 * k, 3), Packed::from_columns(&numbers(k * n, 4), k, n));
         let mut together = vec![0.0; 40 * n];
         gemm(40, Left::rows(&a, k), b.right(), &mut together, n, false);
         for rows in [1, 2, 3, 5, 7, 11, 13] {
@@ -368,7 +355,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_product_whose_rows_overlap_or_reach_beyond_their_slices_is_refused() {
+    fn a_product_with_overlapping_rows_or_extents_beyond_its_slices_panics() {
         let values = vec![1.0; 64];
         let panics = |work: &dyn Fn()| catch_unwind(AssertUnwindSafe(work)).is_err();
         let refused = |m, left: Left<'_>, stride| {
@@ -384,7 +371,7 @@ pub(super) mod tests {
         assert!(refused(3, Left { row: wraps, ..left }, 8) && refused(8, Left { row: 9, ..left }, 8));
         assert!(panics(&|| _ = Right::strided(&values, 3, 8, wraps)));
         assert!(panics(&|| _ = Right::packed(&values, wraps, 33)));
-        assert!(panics(&|| _ = Packed::from_rows(&values, wraps, 2)));
+        assert!(panics(&|| _ = Packed::from_columns(&values, wraps, 2)));
     }
 
     #[test]
@@ -392,7 +379,7 @@ pub(super) mod tests {
         let (m, k, n) = (5, 100, 40);
         let (a, b) = (numbers(m * k, 5), numbers(k * n, 6));
         let product = |left: Left<'_>, right: Right<'_>, c: &mut [f32], accumulate| {
-            alone(m, left, right, (team::Shared::new(c), 0), n, accumulate);
+            local_gemm(m, left, right, (team::Shared::new(c), 0), n, accumulate);
         };
         let mut whole = vec![0.0; m * n];
         product(Left::rows(&a, k), Right::rows(&b, k, n), &mut whole, false);
@@ -404,7 +391,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn long_sums_are_nearer_to_the_truth_than_one_chain() {
+    fn long_sums_have_a_smaller_error_than_one_chain() {
         let (m, k, n) = (8, 6000, 64);
         let (a, b) = (numbers(m * k, 7), numbers(k * n, 8));
         let expected = naive(m, k, n, &a, &b);
@@ -412,7 +399,7 @@ pub(super) mod tests {
             |c: &[f32]| c.iter().zip(&expected).map(|(c, want)| (f64::from(*c) - want).abs()).sum::<f64>();
         let (mut parts, mut chain) = (vec![0.0; m * n], vec![0.0; m * n]);
         gemm(m, Left::rows(&a, k), Right::rows(&b, k, n), &mut parts, n, false);
-        alone(m, Left::rows(&a, k), Right::rows(&b, k, n), (team::Shared::new(&mut chain), 0), n, false);
+        local_gemm(m, Left::rows(&a, k), Right::rows(&b, k, n), (team::Shared::new(&mut chain), 0), n, false);
         assert!(error(&parts) < 0.5 * error(&chain), "{} {}", error(&parts), error(&chain));
     }
 }

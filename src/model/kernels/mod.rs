@@ -88,10 +88,10 @@ pub fn multiplies_bf16() -> bool {
     {
         static FOUND: OnceLock<bool> = OnceLock::new();
         *FOUND.get_or_init(|| {
-            let asked = std::env::var("MCPRL_KERNELS").as_deref() != Ok("avx512");
+            let enabled = std::env::var("MCPRL_KERNELS").as_deref() != Ok("avx512");
             let found = Level::get() == Level::Avx512 && is_x86_feature_detected!("avx512bf16");
             // SAFETY: the feature was detected.
-            asked && found && unsafe { tile::adds_pairs_in_order() }
+            enabled && found && unsafe { tile::adds_pairs_in_order() }
         })
     }
     #[cfg(not(target_arch = "x86_64"))]

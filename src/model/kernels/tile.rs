@@ -146,16 +146,27 @@ mod lanes {
                 // A copy: with indices unknown to the compiler, the sums would stay in memory throughout.
                 let mut sum = *sum;
                 if block.accumulate == Accumulate::Sum {
-                    let mut held = [0.0f32; LANES];
-                    std::ptr::copy_nonoverlapping(to, held.as_mut_ptr(), width);
-                    for (sum, held) in sum.iter_mut().zip(held) {
-                        *sum += held;
+                    let mut old = [0.0f32; LANES];
+                    std::ptr::copy_nonoverlapping(to, old.as_mut_ptr(), width);
+                    for (sum, old) in sum.iter_mut().zip(old) {
+                        *sum += old;
                     }
                 }
                 std::ptr::copy_nonoverlapping(sum.as_ptr(), to, width);
             }
         }
     }
+}
+
+/// Tiles of these heights, each for as long as that many rows are left.
+#[cfg(target_arch = "x86_64")]
+macro_rules! tiles {
+    ($block:ident, $row:ident, $column:ident, $tail:ident, [$($height:literal)+]) => {$(
+        while $row + $height <= $block.rows {
+            tile::<$height, NV, FULL>($block, $row, $column, $tail);
+            $row += $height;
+        }
+    )+};
 }
 
 /// The kernel in AVX-512 for words that `$multiply_add` multiplies.
@@ -217,41 +228,9 @@ macro_rules! wide {
             // SAFETY: as in `block`.
             unsafe {
                 if NV <= 2 {
-                    while row + 12 <= block.rows {
-                        tile::<12, NV, FULL>(block, row, column, tail);
-                        row += 12;
-                    }
+                    tiles!(block, row, column, tail, [12]);
                 }
-                while row < block.rows {
-                    let left = block.rows - row;
-                    let done = match left {
-                        1 => {
-                            tile::<1, NV, FULL>(block, row, column, tail);
-                            1
-                        }
-                        2 => {
-                            tile::<2, NV, FULL>(block, row, column, tail);
-                            2
-                        }
-                        3 => {
-                            tile::<3, NV, FULL>(block, row, column, tail);
-                            3
-                        }
-                        4 | 5 => {
-                            tile::<4, NV, FULL>(block, row, column, tail);
-                            4
-                        }
-                        6 | 7 => {
-                            tile::<6, NV, FULL>(block, row, column, tail);
-                            6
-                        }
-                        _ => {
-                            tile::<8, NV, FULL>(block, row, column, tail);
-                            8
-                        }
-                    };
-                    row += done;
-                }
+                tiles!(block, row, column, tail, [8 6 4 3 2 1]);
             }
         }
 
@@ -271,7 +250,7 @@ macro_rules! wide {
                 let b = block.b.add((column / PANEL) * block.b_panel + column % PANEL);
                 let c = block.c.add(row * block.c_row + column);
                 let at = |v: usize| (v / 2) * block.b_panel + (v % 2) * LANES;
-                let held = |i: usize, v: usize| {
+                let old = |i: usize, v: usize| {
                     let from = c.add(i * block.c_row + v * LANES);
                     if FULL { _mm512_loadu_ps(from) } else { _mm512_maskz_loadu_ps(mask(v), from) }
                 };
@@ -279,7 +258,7 @@ macro_rules! wide {
                 if block.accumulate == Accumulate::Chain {
                     for i in 0..MR {
                         for v in 0..NV {
-                            sums[i][v] = held(i, v);
+                            sums[i][v] = old(i, v);
                         }
                     }
                 }
@@ -314,7 +293,7 @@ macro_rules! wide {
                 if block.accumulate == Accumulate::Sum {
                     for i in 0..MR {
                         for v in 0..NV {
-                            sums[i][v] = _mm512_add_ps(held(i, v), sums[i][v]);
+                            sums[i][v] = _mm512_add_ps(old(i, v), sums[i][v]);
                         }
                     }
                 }

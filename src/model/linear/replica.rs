@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use candle_core::{Device, Result, Tensor};
 
-use super::{Linear, Lora, Matrix, Vector, Weight, misplaced};
+use super::{Linear, Lora, Matrix, Vector, Weight, device_mismatch};
 
 /// A separate copy of the tensor on this device, even if it is already there.
 fn copy_to(tensor: &Tensor, device: &Device) -> Result<Tensor> {
@@ -17,30 +17,20 @@ fn copy_to(tensor: &Tensor, device: &Device) -> Result<Tensor> {
 }
 
 impl Matrix {
-    /// The same weight on a device: a copy, except that frozen weights are shared on the CPU.
+    /// The same weight on a device: a copy, except that a frozen weight that is already there is shared.
     pub fn replica(&self, device: &Device) -> Result<Self> {
         let weight = match &self.weight {
             Weight::Plain(tensor, _) => Weight::Plain(copy_to(tensor, device)?, OnceLock::new()),
-            Weight::UnsyncedArtifact(tensor) => Weight::UnsyncedArtifact(copy_to(tensor, device)?),
+            Weight::OnDevice(tensor) => Weight::OnDevice(tensor.to_device(device)?),
             Weight::Frozen(frozen) if device.is_cpu() => Weight::Frozen(frozen.clone()),
-            Weight::Frozen(_) => return Err(misplaced()),
-        };
-        Ok(Self { weight, slot: self.slot })
-    }
-
-    /// The same weight on its own device: shared if it is frozen, else a copy.
-    pub fn beside(&self) -> Result<Self> {
-        let weight = match &self.weight {
-            Weight::Plain(tensor, _) => Weight::Plain(tensor.copy()?, OnceLock::new()),
-            Weight::UnsyncedArtifact(tensor) => Weight::UnsyncedArtifact(tensor.clone()),
-            Weight::Frozen(frozen) => Weight::Frozen(frozen.clone()),
+            Weight::Frozen(_) => return Err(device_mismatch()),
         };
         Ok(Self { weight, slot: self.slot })
     }
 
     /// Whether both are frozen and share memory.
     #[cfg(test)]
-    pub fn is_one_with(&self, other: &Self) -> bool {
+    pub fn shares_memory_with(&self, other: &Self) -> bool {
         matches!((&self.weight, &other.weight), (Weight::Frozen(a), Weight::Frozen(b)) if Arc::ptr_eq(a, b))
     }
 }
@@ -59,10 +49,9 @@ impl Lora {
 }
 
 impl Linear {
-    /// The same layer on a device, with its weight there.
-    pub fn replica(&self, weight: Matrix, device: &Device) -> Result<Self> {
+    pub fn replica(&self, device: &Device) -> Result<Self> {
         Ok(Self {
-            weight,
+            weight: self.weight.replica(device)?,
             bias: self.bias.as_ref().map(|bias| bias.replica(device)).transpose()?,
             lora: self.lora.as_ref().map(|lora| lora.replica(device)).transpose()?,
         })

@@ -10,7 +10,8 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 use tokenizers::utils::SysRegex;
 
-use super::{ModelError, Role, ordinary};
+use super::{ModelError, Role, is_plain_linear};
+use crate::model::weights::read_json;
 
 /// Which linear layers get an adapter: PEFT's `target_modules`.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,7 +64,7 @@ const UNSUPPORTED: [&str; 19] = [
 ];
 
 /// Initialisations that change the base's weights, so the adapter does not fit the plain base.
-const MOVES_BASE: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
+const CHANGES_BASE: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
 
 impl AdapterConfig {
     /// On every linear layer, scaled by alpha / rank.
@@ -82,12 +83,8 @@ impl AdapterConfig {
     /// Reads `adapter_config.json` of a folder.
     pub fn load(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join("adapter_config.json");
-        let text = std::fs::read_to_string(&path)
-            .map_err(|source| ModelError::Read { path: path.clone(), source })?;
-        let wrong = |reason: String| ModelError::Config { path: path.clone(), reason };
-        let map: Map<String, Value> =
-            serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        Self::from_json(&map).map_err(wrong)
+        let map: Map<String, Value> = read_json(&path)?;
+        Self::from_json(&map).map_err(|reason| ModelError::Config { path, reason })
     }
 
     fn from_json(map: &Map<String, Value>) -> Result<Self, String> {
@@ -95,19 +92,19 @@ impl AdapterConfig {
         match get("peft_type").and_then(Value::as_str) {
             Some("LORA") => {}
             Some(other) => return Err(format!("peft_type {other} is not supported, only LORA")),
-            None => return Err("it has no peft_type: it is not PEFT's".into()),
+            None => return Err("peft_type is missing".into()),
         }
-        if let Some(key) = UNSUPPORTED.into_iter().find(|key| get(key).is_some_and(says_something)) {
+        if let Some(key) = UNSUPPORTED.into_iter().find(|key| get(key).is_some_and(is_set)) {
             return Err(format!("{key} {} is not supported", map[key]));
         }
         if let Some(bias) = get("bias").filter(|bias| *bias != "none") {
             return Err(format!("bias {bias} is not supported, only \"none\""));
         }
         if let Some(init) = get("init_lora_weights").and_then(Value::as_str)
-            && MOVES_BASE.iter().any(|name| init.starts_with(name))
+            && CHANGES_BASE.iter().any(|name| init.starts_with(name))
         {
             return Err(format!(
-                "init_lora_weights \"{init}\" changes the base's weights: have PEFT convert the adapter to plain LoRA"
+                "init_lora_weights \"{init}\" changes the base's weights: convert the adapter to plain LoRA with PEFT"
             ));
         }
         let number = |key: &str| get(key).and_then(Value::as_f64).ok_or(format!("{key} should be a number"));
@@ -181,7 +178,7 @@ impl AdapterConfig {
         module: &str,
         targeted: &impl Fn(&str) -> bool,
     ) -> Result<Option<(usize, f32)>, String> {
-        match self.targets.mean(role) && targeted(module) {
+        match self.targets.include(role) && targeted(module) {
             true => self.of(module).map(Some),
             false => Ok(None),
         }
@@ -196,7 +193,7 @@ impl AdapterConfig {
     }
 }
 
-fn says_something(value: &Value) -> bool {
+fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,
         Value::Bool(value) => *value,
@@ -210,20 +207,14 @@ fn says_something(value: &Value) -> bool {
 impl Targets {
     fn from_json(value: &Value) -> Result<Self, String> {
         match value {
-            Value::String(text) => Ok(Self::from_text(text)),
+            Value::String(text) if text == "all-linear" => Ok(Self::AllLinear),
+            Value::String(pattern) => Ok(Self::Pattern(pattern.clone())),
             Value::Array(items) => {
                 let names: Option<Vec<String>> =
                     items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
-                names.map(Self::Names).ok_or("target_modules should hold names".into())
+                names.map(Self::Names).ok_or("target_modules should be names".into())
             }
             _ => Err("target_modules should be a list of names or a pattern".into()),
-        }
-    }
-
-    fn from_text(text: &str) -> Self {
-        match text {
-            "all-linear" => Self::AllLinear,
-            pattern => Self::Pattern(pattern.to_owned()),
         }
     }
 
@@ -238,8 +229,8 @@ impl Targets {
 
     /// Whether layers of this role can be targets. PEFT does not treat routers and experts as linear layers,
     /// unless they are named.
-    pub(super) fn mean(&self, role: Role) -> bool {
-        *self != Self::AllLinear || ordinary(role)
+    pub(super) fn include(&self, role: Role) -> bool {
+        *self != Self::AllLinear || is_plain_linear(role)
     }
 
     /// Returns a function that decides by full name which modules get an adapter.
@@ -259,7 +250,7 @@ impl Targets {
     }
 
     /// Whether a linear layer of this name may have an adapter in one decoder layer and none in another.
-    pub(super) fn tell_layers_apart(&self, linear: &str) -> bool {
+    pub(super) fn depend_on_layer(&self, linear: &str) -> bool {
         match self {
             Self::AllLinear => false,
             Self::Names(names) => names.iter().any(|name| name != linear && ends_with_name(name, linear)),
@@ -276,15 +267,12 @@ fn ends_with_name(module: &str, name: &str) -> bool {
 
 fn first_match<T: Copy>(patterns: &[(String, T)], module: &str) -> Result<Option<T>, String> {
     for (pattern, value) in patterns {
-        if whole_match(&format!("^(?:.*\\.)?(?:{pattern})$"), module)? {
+        let pattern = compiled(&format!("^(?:.*\\.)?(?:{pattern})$"))?;
+        if pattern.find_iter(module).next().is_some() {
             return Ok(Some(*value));
         }
     }
     Ok(None)
-}
-
-fn whole_match(pattern: &str, text: &str) -> Result<bool, String> {
-    Ok(compiled(pattern)?.find_iter(text).next().is_some())
 }
 
 fn compiled(pattern: &str) -> Result<SysRegex, String> {
@@ -320,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_file_says_targets_as_names_or_one_pattern() {
+    fn targets_of_a_run_file_are_names_or_one_pattern() {
         let from =
             |names: &[&str]| Targets::from_names(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
         assert_eq!(from(&["all-linear"]), Targets::AllLinear);
@@ -329,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_may_have_a_rank_and_an_alpha_of_its_own() {
+    fn a_module_may_have_its_own_rank_and_alpha() {
         let config =
             read(json!({"rank_pattern": {"q_proj": 2}, "alpha_pattern": {r"layers\.0\..*": 4}})).unwrap();
         assert_eq!(config.of(Q).unwrap(), (2, 8.0));
@@ -339,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_done_here_is_refused_by_name() {
+    fn unsupported_keys_are_refused_by_name() {
         for (more, name) in [
             (json!({"peft_type": "VERA"}), "peft_type VERA"),
             (json!({"use_dora": true}), "use_dora"),

@@ -1,14 +1,11 @@
 //! Merges an adapter into a base's weights: `W + scale · B·A`, file by file.
 //!
-//! Works on names alone, so it supports every architecture that PEFT supports. Every file keeps its name and
+//! Uses only names, so it supports every architecture that PEFT supports. Every file keeps its name and
 //! every tensor its type. The sum is computed in `f32` and rounded once. Files are read and written tensor by
 //! tensor, so at most one of the model's tensors is in memory. The other files of the base's folder
 //! (configuration, tokenizer, chat template) are copied.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
 
 use candle_core::{DType, Device, Tensor};
 use safetensors::{View, tensor::TensorInfo};
@@ -18,7 +15,7 @@ use super::{AdapterConfig, ModelError, name, read_safetensors};
 use crate::model::{
     kernels::{Left, Right, gemm},
     ops,
-    weights::{Bytes, Entry, Shard, write_entries},
+    weights::{Bytes, Entry, Shard, read_json, weight_files, write_entries},
 };
 
 /// Writes the model of `base`, with the adapter of `adapter` merged in, to the empty folder `out`.
@@ -98,11 +95,7 @@ pub fn copy_model(from: &Path, to: &Path) -> Result<(), ModelError> {
 pub fn copy_adapter(from: &Path, base: Option<(&str, Option<&str>)>, to: &Path) -> Result<(), ModelError> {
     AdapterConfig::load(from)?;
     copy(&from.join("adapter_model.safetensors"), &to.join("adapter_model.safetensors"))?;
-    let path = from.join("adapter_config.json");
-    let text =
-        std::fs::read_to_string(&path).map_err(|source| ModelError::Read { path: path.clone(), source })?;
-    let mut config: Value = serde_json::from_str(&text)
-        .map_err(|error| ModelError::Config { path, reason: error.to_string() })?;
+    let mut config: Value = read_json(&from.join("adapter_config.json"))?;
     if let Some((name, revision)) = base {
         config["base_model_name_or_path"] = name.into();
         config["revision"] = revision.into();
@@ -137,28 +130,6 @@ fn added(
     gemm(outputs, Left::rows(&b, rank), Right::rows(&a, rank, inputs), &mut delta, inputs, false);
     ops::update(&sum, |sum| sum.iter_mut().zip(&delta).for_each(|(sum, delta)| *sum += scale * delta))?;
     Ok(View::data(&sum.to_dtype(w.dtype())?).into_owned())
-}
-
-/// The names of the files that contain the weights.
-pub fn weight_files(folder: &Path) -> Result<BTreeSet<PathBuf>, ModelError> {
-    let path = folder.join("model.safetensors.index.json");
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(BTreeSet::from(["model.safetensors".into()]));
-        }
-        Err(source) => return Err(ModelError::Read { path, source }),
-    };
-    let wrong = |reason: String| ModelError::Config { path: path.clone(), reason };
-    let index: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    let map = index["weight_map"].as_object().ok_or_else(|| wrong("it has no weight_map".into()))?;
-    let file = |value: &Value| {
-        let file = Path::new(value.as_str()?);
-        // Names, not paths: a file elsewhere is not part of this model.
-        (file.file_name() == Some(file.as_os_str())).then(|| file.to_owned())
-    };
-    let files: Option<BTreeSet<PathBuf>> = map.values().map(file).collect();
-    files.ok_or_else(|| wrong("its weight_map should name files of this folder".into()))
 }
 
 /// The folder of a model's named chat templates.

@@ -55,7 +55,7 @@ fn linears(decoder: &mut Decoder) -> Vec<(String, Role, &mut Linear)> {
 }
 
 /// Whether `all-linear` includes this layer. PEFT does not treat routers and experts as linear layers.
-fn ordinary(role: Role) -> bool {
+fn is_plain_linear(role: Role) -> bool {
     matches!(role, Role::Attention | Role::FeedForward)
 }
 
@@ -63,7 +63,8 @@ impl Adapter {
     /// Attaches a new adapter to the targeted layers: A uniform within ±1/√in as in PEFT, B zero.
     pub fn fresh(decoder: &mut Decoder, config: &AdapterConfig, seed: u64) -> Result<(), ModelError> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let put = Self::put(decoder, config, &mut |_, shape, part| {
+        let wrong = |reason| ModelError::Targets { reason };
+        Self::put(decoder, config, &wrong, &mut |_, shape, part| {
             let data: Vec<f32> = match part {
                 "A" => {
                     let bound = 1.0 / (shape[1] as f32).sqrt();
@@ -73,18 +74,16 @@ impl Adapter {
                 _ => vec![0.0; shape[0] * shape[1]],
             };
             Ok(Tensor::from_vec(data, shape, &Device::Cpu)?)
-        });
-        put?.map_err(|reason| ModelError::Targets { reason })
+        })
     }
 
     /// Loads `adapter_config.json` and `adapter_model.safetensors` onto the decoder.
     pub fn load(decoder: &mut Decoder, folder: &Path) -> Result<AdapterConfig, ModelError> {
         let (config, mut tensors) = read(&decoder.config, folder)?;
         let wrong = |reason: String| ModelError::Adapter { path: folder.join(WEIGHTS), reason };
-        let put = Self::put(decoder, &config, &mut |name, _, _| {
+        Self::put(decoder, &config, &wrong, &mut |name, _, _| {
             tensors.remove(name).ok_or_else(|| wrong(absent(name)))
-        });
-        put?.map_err(wrong)?;
+        })?;
         Ok(config)
     }
 
@@ -108,31 +107,25 @@ impl Adapter {
         }
     }
 
-    /// The inner result describes a problem in the configuration.
+    /// Attaches matrices to the targeted layers. `wrong` is the error for a problem in the configuration.
     fn put(
         decoder: &mut Decoder,
         config: &AdapterConfig,
+        wrong: &dyn Fn(String) -> ModelError,
         tensor: Source<'_>,
-    ) -> Result<Result<(), String>, ModelError> {
+    ) -> Result<(), ModelError> {
         let mut any = false;
         let device = decoder.device().clone();
-        let targeted = match config.targets.matcher() {
-            Ok(targeted) => targeted,
-            Err(reason) => return Ok(Err(reason)),
-        };
+        let targeted = config.targets.matcher().map_err(wrong)?;
         for (module, role, linear) in linears(decoder) {
-            let (rank, scale) = match config.at(role, &module, &targeted) {
-                Ok(Some(found)) => found,
-                Ok(None) => continue,
-                Err(reason) => return Ok(Err(reason)),
-            };
+            let Some((rank, scale)) = config.at(role, &module, &targeted).map_err(wrong)? else { continue };
             any = true;
             let (outputs, inputs) = (linear.weight.outputs(), linear.weight.inputs());
             let a = tensor(&name(&module, "A"), &[rank, inputs], "A")?.to_device(&device)?;
             let b = tensor(&name(&module, "B"), &[outputs, rank], "B")?.to_device(&device)?;
             linear.lora = Some(Lora { a: Matrix::new(a)?, b: Matrix::new(b)?, scale, dropout: None });
         }
-        Ok(if any { Ok(()) } else { Err(nothing_targeted(&decoder.config)) })
+        if any { Ok(()) } else { Err(wrong(nothing_targeted(&decoder.config))) }
     }
 
     /// Saves the decoder's adapter in PEFT's format. `base` names the base model for readers and for PEFT.
@@ -154,8 +147,8 @@ impl Adapter {
             }
         }
         write_safetensors(&folder.join(WEIGHTS), &tensors)?;
-        let ordinary = shapes.iter().filter(|shape| ordinary(shape.role));
-        let modules: Vec<&str> = ordinary.map(|shape| last_part(&shape.name)).collect();
+        let plain = shapes.iter().filter(|shape| is_plain_linear(shape.role));
+        let modules: Vec<&str> = plain.map(|shape| last_part(&shape.name)).collect();
         let path = folder.join("adapter_config.json");
         std::fs::write(&path, format!("{:#}\n", config.to_json(base, &modules)))
             .map_err(|source| ModelError::Write { path, source })
@@ -169,7 +162,7 @@ fn read(model: &ModelConfig, folder: &Path) -> Result<(AdapterConfig, BTreeMap<S
     let path = folder.join(WEIGHTS);
     let wrong = |reason: String| ModelError::Adapter { path: path.clone(), reason };
     let tensors = read_safetensors(&path)?;
-    let mut left: BTreeSet<&String> = tensors.keys().collect();
+    let mut unused: BTreeSet<&String> = tensors.keys().collect();
     let targeted = config.targets.matcher().map_err(wrong)?;
     let shapes = model.linears();
     for (layer, shape) in (0..model.layers).flat_map(|layer| shapes.iter().map(move |shape| (layer, shape))) {
@@ -184,12 +177,12 @@ fn read(model: &ModelConfig, folder: &Path) -> Result<(AdapterConfig, BTreeMap<S
                     "its tensor `{name}` has shape {found:?}, here it is {expected:?}"
                 )));
             }
-            left.remove(&name);
+            unused.remove(&name);
         }
     }
     drop(targeted);
-    if let Some(name) = left.first() {
-        let reason = format!("it has a tensor `{name}` that no targeted linear layer of the model takes");
+    if let Some(name) = unused.first() {
+        let reason = format!("its tensor `{name}` belongs to no targeted linear layer of the model");
         return Err(wrong(reason));
     }
     match tensors.is_empty() {
@@ -199,7 +192,7 @@ fn read(model: &ModelConfig, folder: &Path) -> Result<(AdapterConfig, BTreeMap<S
 }
 
 fn absent(name: &str) -> String {
-    format!("it has no tensor `{name}`, which its targets ask for")
+    format!("it has no tensor `{name}`, which its targets require")
 }
 
 fn last_part(name: &str) -> &str {
@@ -219,12 +212,12 @@ impl Targets {
     ///
     /// # Errors
     /// The error that attaching the adapter would give.
-    pub fn fit(&self, config: &ModelConfig) -> Result<(), ModelError> {
+    pub fn check(&self, config: &ModelConfig) -> Result<(), ModelError> {
         let wrong = |reason| ModelError::Targets { reason };
         let targeted = self.matcher().map_err(wrong)?;
         let is_targeted = |shape: &LinearShape| {
-            let layers = if self.tell_layers_apart(&shape.name) { config.layers } else { 1 };
-            self.mean(shape.role) && (0..layers).any(|layer| targeted(&module(layer, &shape.name)))
+            let layers = if self.depend_on_layer(&shape.name) { config.layers } else { 1 };
+            self.include(shape.role) && (0..layers).any(|layer| targeted(&module(layer, &shape.name)))
         };
         if config.linears().iter().any(is_targeted) {
             return Ok(());

@@ -53,7 +53,7 @@ impl AdapterConfig {
         let shapes = config.linears();
         let mut adapters = Vec::new();
         for shape in &shapes {
-            if self.ranks.is_empty() && !self.targets.tell_layers_apart(&shape.name) {
+            if self.ranks.is_empty() && !self.targets.depend_on_layer(&shape.name) {
                 let rank = self.at(shape.role, &module(0, &shape.name), &targeted)?;
                 adapters.extend(rank.map(|(rank, _)| (shape, rank, config.layers)));
                 continue;
@@ -82,35 +82,25 @@ impl Adapter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Design, Experts, Family, Init, Targets, kernels::Heads};
+    use crate::model::{Design, Experts, Family, Init, Targets};
 
     fn mixture() -> ModelConfig {
         let experts = Some(Experts { count: 8, per_token: 2, normalised: true });
-        ModelConfig {
-            vocabulary: 50,
-            hidden: 32,
-            intermediate: 48,
-            layers: 3,
-            heads: Heads { query: 4, kv: 2, dim: 8 },
-            context: 32,
-            rope_theta: 10_000.0,
-            norm_epsilon: 1e-6,
-            tied: true,
-            design: Design { experts, ..Design::of(Family::Qwen3Moe) },
-        }
+        let design = Design { experts, ..Design::of(Family::Qwen3Moe) };
+        ModelConfig { layers: 3, design, ..ModelConfig::small() }
     }
 
     #[test]
-    fn an_adapter_is_as_large_as_foretold_wherever_it_sits() {
+    fn the_estimated_size_of_an_adapter_is_its_size() {
         let names = |names: &[&str]| Targets::Names(names.iter().map(|name| (*name).to_owned()).collect());
-        let (q, kv) = (32 + 32, 32 + 16);
+        let (q, kv) = (48 + 64, 48 + 32);
         // Ranks that a token uses, and values per rank.
         for (targets, ranks, values) in [
             (Targets::AllLinear, 3 * 4, 3 * (2 * q + 2 * kv)),
             (names(&["q_proj", "v_proj"]), 3 * 2, 3 * (q + kv)),
             (names(&["layers.1.self_attn.q_proj"]), 1, q),
             (Targets::Pattern(r".*layers\.[02]\..*\.q_proj".into()), 2, 2 * q),
-            (names(&["up_proj"]), 3 * 2, 3 * 8 * (32 + 48)),
+            (names(&["up_proj"]), 3 * 2, 3 * 8 * (48 + 80)),
         ] {
             for mut config in [AdapterConfig::new(5, 10.0), AdapterConfig::new(64, 10.0)] {
                 config.targets = targets.clone();
@@ -127,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_with_a_rank_of_its_own_counts_with_that() {
+    fn a_module_with_its_own_rank_counts_with_it() {
         let mut config = AdapterConfig::new(4, 8.0);
         config.targets = Targets::Names(vec!["q_proj".into()]);
         config.ranks = vec![(r"layers\.0\..*".into(), 9)];

@@ -10,7 +10,10 @@ use super::{
     composed::{self, Level, MaskSpans, Piece, Rows, Seen, TileSize, flash},
     filled, values,
 };
-use crate::model::kernels::{self, Format, Heads, KeyValues, Span};
+use crate::model::{
+    kernels::{self, Format, Heads, KeyValues, Span},
+    tree::{Segment, TokenTree},
+};
 
 /// Keys and values of one segment in one layer. New ones are appended.
 #[derive(Debug)]
@@ -31,9 +34,13 @@ pub struct KvFormat {
 }
 
 impl KvFormat {
-    /// The type of keys and values on a device.
-    fn dtype(self) -> DType {
-        dtype(self.format)
+    /// The type of keys and values on a device, to which queries are rounded too.
+    pub fn dtype(self) -> DType {
+        match self.format {
+            Format::F32 => DType::F32,
+            Format::F16 => DType::F16,
+            Format::Bf16 | Format::Nf4 => DType::BF16,
+        }
     }
 
     pub fn empty(self) -> Cache {
@@ -53,32 +60,19 @@ impl KvFormat {
     }
 }
 
-/// The type of keys and values on a device, to which queries are rounded too.
-fn dtype(format: Format) -> DType {
-    match format {
-        Format::F32 => DType::F32,
-        Format::F16 => DType::F16,
-        Format::Bf16 | Format::Nf4 => DType::BF16,
-    }
-}
-
 impl Cache {
-    pub fn len(&self) -> usize {
+    pub fn tokens(&self) -> usize {
         match self {
-            Self::Kernels(held) => held.len(),
+            Self::Kernels(kv) => kv.tokens(),
             Self::Composed([keys, _]) => keys.count(),
         }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Bytes in memory.
     pub fn bytes(&self) -> usize {
         match self {
-            Self::Kernels(held) => held.bytes(),
-            Self::Composed(held) => held.iter().map(Rows::bytes).sum(),
+            Self::Kernels(kv) => kv.bytes(),
+            Self::Composed(rows) => rows.iter().map(Rows::bytes).sum(),
         }
     }
 
@@ -86,10 +80,10 @@ impl Cache {
     /// `expected` or more.
     pub fn extend(&mut self, k: &Tensor, v: &Tensor, rows: Range<usize>, expected: usize) -> Result<()> {
         match self {
-            Self::Kernels(held) => {
+            Self::Kernels(kv) => {
                 let (_, width) = k.dims2()?;
                 let flat = rows.start * width..rows.end * width;
-                held.extend(&values(k)?[flat.clone()], &values(v)?[flat], expected);
+                kv.extend(&values(k)?[flat.clone()], &values(v)?[flat], expected);
                 Ok(())
             }
             Self::Composed([keys, values]) => {
@@ -118,8 +112,8 @@ pub struct AttentionMask {
 }
 
 impl AttentionMask {
-    /// `half`: see [`crate::model::Decoder::half`].
-    pub fn new(half: Option<DType>) -> Self {
+    pub fn new(kv_format: KvFormat) -> Self {
+        let half = (!kv_format.by_kernels).then(|| kv_format.dtype()).filter(|dtype| *dtype != DType::F32);
         Self { half, ..Self::default() }
     }
 
@@ -161,29 +155,29 @@ pub fn attend(
         return attend_spans(q, positions, &spans, heads);
     }
     let spans = || -> Vec<Seen> {
-        past.iter().map(|past| (past.rows.clone(), past.first, past.cache.len())).collect()
+        past.iter().map(|past| (past.rows.clone(), past.first, past.cache.tokens())).collect()
     };
     let keys = |pieces: &[Piece], which: usize| {
         let of = |(index, keys): &Piece| match past[*index].cache {
-            Cache::Composed(held) => held[which].range(keys),
+            Cache::Composed(rows) => rows[which].range(keys),
             Cache::Kernels(_) => candle_core::bail!("keys of the kernels for a tensor on {:?}", q.device()),
         };
         Tensor::cat(&pieces.iter().map(of).collect::<Result<Vec<_>>>()?, 0)
     };
     if let Some((levels, half)) = mask.levels(q, heads, || composed::levels(positions, &spans())) {
         let whole = |span: usize| {
-            let all = [(span, 0..past[span].cache.len())];
+            let all = [(span, 0..past[span].cache.tokens())];
             Ok((keys(&all, 0)?, keys(&all, 1)?))
         };
         return composed::attend_runs(q, levels, whole, (heads, half), &flash::attend);
     }
     let mask = mask.tiles(|| composed::mask(positions, &spans(), TileSize::STEP, q.device()))?;
-    let held = past.iter().find_map(|past| match past.cache {
+    let dtype = past.iter().find_map(|past| match past.cache {
         Cache::Composed([keys, _]) => Some(keys.dtype()),
         Cache::Kernels(_) => None,
     });
-    let like = (heads, held.unwrap_or(DType::F32));
-    composed::attend(q, mask, |pieces| Ok((keys(pieces, 0)?, keys(pieces, 1)?)), like)
+    let layout = (heads, dtype.unwrap_or(DType::F32));
+    composed::attend(q, mask, |pieces| Ok((keys(pieces, 0)?, keys(pieces, 1)?)), layout)
 }
 
 fn attend_spans(q: &Tensor, positions: &[u32], spans: &[Span<'_>], heads: Heads) -> Result<Tensor> {
@@ -192,42 +186,34 @@ fn attend_spans(q: &Tensor, positions: &[u32], spans: &[Span<'_>], heads: Heads)
     filled(rows, columns, |out| kernels::attend(&q, positions, spans, heads, out))
 }
 
-/// A tree of segments whose keys and values are rows of the same batch, as in training.
+/// A tree whose keys and values are rows of the same batch, as in training.
 pub struct TreeLayout<'a> {
-    pub positions: &'a [u32],
-    /// Per segment: its own rows, the rows that attend to it, and its first position.
-    pub segments: &'a [(Range<usize>, Range<usize>, usize)],
-    pub heads: Heads,
-    /// See [`KvFormat`].
-    pub format: Format,
+    pub tree: &'a TokenTree,
+    kv_format: KvFormat,
     /// For attention without a kernel.
     pub tile: TileSize,
-    pub mask: AttentionMask,
+    mask: AttentionMask,
 }
 
 impl<'a> TreeLayout<'a> {
-    pub fn new(
-        positions: &'a [u32],
-        segments: &'a [(Range<usize>, Range<usize>, usize)],
-        heads: Heads,
-        format: Format,
-    ) -> Self {
-        Self { positions, segments, heads, format, tile: TileSize::TREE, mask: AttentionMask::default() }
+    pub fn new(tree: &'a TokenTree, kv_format: KvFormat) -> Self {
+        Self { tree, kv_format, tile: TileSize::TREE, mask: AttentionMask::new(kv_format) }
     }
 
     fn spans_seen(&self) -> Vec<Seen> {
-        self.segments.iter().map(|(own, rows, first)| (rows.clone(), *first, own.len())).collect()
+        let seen = |segment: &Segment| (segment.subtree.clone(), segment.first, segment.rows.len());
+        self.tree.segments.iter().map(seen).collect()
     }
 
     fn tiles(&self, device: &Device) -> Result<&[MaskSpans]> {
-        self.mask.tiles(|| composed::mask(self.positions, &self.spans_seen(), self.tile, device))
+        self.mask.tiles(|| composed::mask(&self.tree.positions, &self.spans_seen(), self.tile, device))
     }
 
     /// Pieces of segments as ranges of the batch's rows. Neighbours are merged.
     fn keys(&self, pieces: &[Piece]) -> Vec<Range<usize>> {
         let mut ranges: Vec<Range<usize>> = Vec::with_capacity(pieces.len());
         for (index, keys) in pieces {
-            let start = self.segments[*index].0.start + keys.start;
+            let start = self.tree.segments[*index].rows.start + keys.start;
             match ranges.last_mut() {
                 Some(last) if last.end == start => last.end += keys.len(),
                 _ => ranges.push(start..start + keys.len()),
@@ -237,46 +223,42 @@ impl<'a> TreeLayout<'a> {
     }
 
     fn key_values(&self, k: &[f32], v: &[f32]) -> Vec<KeyValues> {
-        let step = self.heads.kv * self.heads.dim;
-        let own = |rows: &Range<usize>| rows.start * step..rows.end * step;
-        self.segments
-            .iter()
-            .map(|(rows, ..)| {
-                let mut kv = KeyValues::new(self.heads, self.format);
-                kv.extend(&k[own(rows)], &v[own(rows)], 0);
-                kv
-            })
-            .collect()
+        let KvFormat { heads, format, .. } = self.kv_format;
+        let step = heads.kv * heads.dim;
+        let of_segment = |segment: &Segment| {
+            let own = segment.rows.start * step..segment.rows.end * step;
+            let mut kv = KeyValues::new(heads, format);
+            kv.extend(&k[own.clone()], &v[own], 0);
+            kv
+        };
+        self.tree.segments.iter().map(of_segment).collect()
     }
 
     fn spans<'k>(&self, kv: &'k [KeyValues]) -> Vec<Span<'k>> {
-        let span = |((_, rows, first), kv): (&(_, Range<usize>, usize), &'k KeyValues)| Span {
-            rows: rows.clone(),
-            first: *first,
-            kv,
-        };
-        self.segments.iter().zip(kv).map(span).collect()
+        let segments = self.tree.segments.iter().zip(kv);
+        segments.map(|(of, kv)| Span { rows: of.subtree.clone(), first: of.first, kv }).collect()
     }
 
     pub fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        let heads = self.kv_format.heads;
         if !by_kernels(q) {
-            let find = || composed::levels(self.positions, &self.spans_seen());
-            if let Some((levels, half)) = self.mask.levels(q, self.heads, find) {
+            let find = || composed::levels(&self.tree.positions, &self.spans_seen());
+            if let Some((levels, half)) = self.mask.levels(q, heads, find) {
                 let own = |x: &Tensor, span: usize| {
-                    let rows = &self.segments[span].0;
+                    let rows = &self.tree.segments[span].rows;
                     x.narrow(0, rows.start, rows.len())
                 };
                 let keys = |span| Ok((own(k, span)?, own(v, span)?));
-                return composed::attend_runs(q, levels, keys, (self.heads, half), &flash::attend);
+                return composed::attend_runs(q, levels, keys, (heads, half), &flash::attend);
             }
             let keys = |pieces: &[Piece]| {
                 let ranges = self.keys(pieces);
                 Ok((composed::rows(k, &ranges)?, composed::rows(v, &ranges)?))
             };
-            return composed::attend(q, self.tiles(q.device())?, keys, (self.heads, dtype(self.format)));
+            return composed::attend(q, self.tiles(q.device())?, keys, (heads, self.kv_format.dtype()));
         }
         let kv = self.key_values(&values(k)?, &values(v)?);
-        attend_spans(q, self.positions, &self.spans(&kv), self.heads)
+        attend_spans(q, &self.tree.positions, &self.spans(&kv), heads)
     }
 
     /// Gradients of q, k and v. A rounded value passes its gradient through unchanged.
@@ -286,13 +268,14 @@ impl<'a> TreeLayout<'a> {
         out: &Tensor,
         dout: &Tensor,
     ) -> Result<(Tensor, Tensor, Tensor)> {
+        let heads = self.kv_format.heads;
         if !by_kernels(q) {
             let mask = self.tiles(q.device())?;
             return composed::attend_backward(
                 (q, k, v),
                 mask,
                 |pieces| self.keys(pieces),
-                (self.heads, dtype(self.format)),
+                (heads, self.kv_format.dtype()),
                 out,
                 dout,
             );
@@ -300,15 +283,15 @@ impl<'a> TreeLayout<'a> {
         let ((rows, q_width), (_, kv_width)) = (q.dims2()?, k.dims2()?);
         let (q, k, v, out, dout) = (values(q)?, values(k)?, values(v)?, values(out)?, values(dout)?);
         let kv = self.key_values(&k, &v);
-        let starts: Vec<usize> = self.segments.iter().map(|(own, ..)| own.start).collect();
+        let starts: Vec<usize> = self.tree.segments.iter().map(|segment| segment.rows.start).collect();
         let (mut dk, mut dv) = (vec![0.0; rows * kv_width], vec![0.0; rows * kv_width]);
         let dq = filled(rows, q_width, |dq| {
             kernels::attend_backward(
                 (&q, &k, &v),
-                self.positions,
+                &self.tree.positions,
                 &self.spans(&kv),
                 &starts,
-                self.heads,
+                heads,
                 &out,
                 &dout,
                 (dq, &mut dk, &mut dv),

@@ -9,7 +9,7 @@ pub mod composed;
 
 use std::{cell::Cell, ops::Deref, ops::Range};
 
-use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Storage, Tensor, bail};
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Result, Storage, Tensor, bail};
 
 use super::kernels::{self, by_rows};
 pub use attention::{AttentionMask, Cache, CachedSegment, KvFormat, TreeLayout, attend};
@@ -75,9 +75,21 @@ pub fn update(tensor: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
 
 /// A new tensor whose values `fill` writes. They start as zeros.
 pub fn filled(rows: usize, columns: usize, fill: impl FnOnce(&mut [f32])) -> Result<Tensor> {
-    let mut data = vec![0.0; rows * columns];
-    fill(&mut data);
-    Tensor::from_vec(data, (rows, columns), &Device::Cpu)
+    try_filled(rows, columns, |values| {
+        fill(values);
+        Ok(())
+    })
+}
+
+/// Like [`filled`], if writing can fail.
+pub fn try_filled(
+    rows: usize,
+    columns: usize,
+    fill: impl FnOnce(&mut [f32]) -> Result<()>,
+) -> Result<Tensor> {
+    let mut values = vec![0.0; rows * columns];
+    fill(&mut values)?;
+    Tensor::from_vec(values, (rows, columns), &Device::Cpu)
 }
 
 /// One gradient per trained parameter, in the order of the decoder's slots.
@@ -145,20 +157,6 @@ fn flat(rows: &Range<usize>, columns: usize) -> Range<usize> {
     rows.start * columns..rows.end * columns
 }
 
-/// Rows of a table: `[tokens, hidden]`.
-pub fn embed(table: &Tensor, tokens: &[u32]) -> Result<Tensor> {
-    if !by_kernels(table) {
-        return composed::embed(table, tokens);
-    }
-    let (_, width) = table.dims2()?;
-    let table = values(table)?;
-    filled(tokens.len(), width, |out| {
-        for (out, token) in out.chunks_exact_mut(width).zip(tokens) {
-            out.copy_from_slice(&table[*token as usize * width..][..width]);
-        }
-    })
-}
-
 /// Adds rows of `dy` to the gradient rows of their tokens.
 pub fn embed_backward(tokens: &[u32], dy: &Tensor, slot: Option<usize>, gradients: &Gradients) -> Result<()> {
     if !by_kernels(dy) {
@@ -173,18 +171,9 @@ pub fn embed_backward(tokens: &[u32], dy: &Tensor, slot: Option<usize>, gradient
     })
 }
 
-/// The rows of `x` with these indices.
+/// The rows of `x` with these indices, in `f32`.
 pub fn gather(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
-    if !by_kernels(x) {
-        return composed::gather(x, rows);
-    }
-    let (_, width) = x.dims2()?;
-    let x = values(x)?;
-    filled(rows.len(), width, |out| {
-        for (out, row) in out.chunks_exact_mut(width).zip(rows) {
-            out.copy_from_slice(&x[row * width..][..width]);
-        }
-    })
+    x.index_select(&composed::indices(rows, x.device())?, 0)?.to_dtype(DType::F32)
 }
 
 /// RMS normalisation over rows of the weight's length (a row of `x` may contain several, as with heads).
@@ -317,39 +306,10 @@ pub fn dot_and_scale_rows(x: &Tensor, y: &Tensor, weights: &[f32]) -> Result<Vec
 
 /// Splits the columns of `x` (`[rows, Σ widths]`) into tensors of these widths.
 pub fn split(x: &Tensor, widths: &[usize]) -> Result<Vec<Tensor>> {
-    let (rows, columns) = x.dims2()?;
-    if !by_kernels(x) {
-        return composed::split(x, widths);
-    }
-    let x = values(x)?;
     let mut start = 0;
-    let mut parts = Vec::with_capacity(widths.len());
-    for width in widths {
-        let mut part = Vec::with_capacity(rows * width);
-        for row in x.chunks_exact(columns) {
-            part.extend_from_slice(&row[start..start + width]);
-        }
-        parts.push(Tensor::from_vec(part, (rows, *width), &Device::Cpu)?);
+    let mut part = |width: &usize| {
         start += width;
-    }
-    Ok(parts)
-}
-
-/// The inverse of [`split`].
-pub fn join(parts: &[&Tensor]) -> Result<Tensor> {
-    if !by_kernels(parts[0]) {
-        return Tensor::cat(parts, 1);
-    }
-    let rows = parts[0].dims2()?.0;
-    let parts = parts.iter().map(|part| Ok((values(part)?, part.dims2()?.1))).collect::<Result<Vec<_>>>()?;
-    let columns = parts.iter().map(|(_, width)| width).sum();
-    filled(rows, columns, |out| {
-        for (row, out) in out.chunks_exact_mut(columns).enumerate() {
-            let mut start = 0;
-            for (part, width) in &parts {
-                out[start..start + width].copy_from_slice(&part[row * width..][..*width]);
-                start += width;
-            }
-        }
-    })
+        x.narrow(1, start - width, *width)?.contiguous()
+    };
+    widths.iter().map(&mut part).collect()
 }

@@ -127,7 +127,7 @@ impl StageKind for AdapterStage {
             preflight.error("base", AdapterStageError::OnAdapter);
             return preflight;
         }
-        preflight.check("from", adapter.targets.fit(&config));
+        preflight.check("from", adapter.targets.check(&config));
         let adapter = Some(adapter.size(&config).unwrap_or_default());
         preflight.with("policy", ExpectedPolicy { config, adapter, folder })
     }

@@ -27,7 +27,7 @@ use crate::{
     data::{self, Scenario, Tool, Trajectory},
     engine::{Footprint, Sampling},
     error::{Diagnostic, Result},
-    eval::{Episode, Exam, Mode, metrics, report, verdict},
+    eval::{Comparison, Episode, Mode, metrics, report, verdict},
     hash::Encoder,
     judge::truth,
 };
@@ -126,7 +126,7 @@ impl Eval {
         let tools: Vec<Tool> = data::read(tools_path)?;
         let tools: Vec<String> =
             tools.into_iter().filter(|tool| !tool.synthetic).map(|tool| tool.name).collect();
-        let exam = Exam {
+        let exam = Comparison {
             policies: &names,
             scenarios: &scenarios,
             tools: &tools,

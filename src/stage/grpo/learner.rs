@@ -9,7 +9,7 @@ use super::{
     step::{Rollout, cut, microbatch},
 };
 use crate::{
-    engine::{Microbatch, Resumed, Rule, Trainer, check_trained, score_across, shares},
+    engine::{Microbatch, Resumed, Rule, Trainer, check_trained, min_microbatches, score_across},
     error::Result,
     model::{
         Adapter, AdapterConfig, Decoder, ModelConfig, ModelError, Parameter, copy_companions,
@@ -62,8 +62,8 @@ impl Learner {
         let (mut decoder, places) = match params.lora {
             true => policy.load(&context.models, &context.engine, workspace)?,
             false => {
-                let places = context.models.bases.places(&context.engine)?;
-                context.models.bases.clear(&places, workspace);
+                let places = context.models.bases.open_devices(&context.engine)?;
+                context.models.bases.make_room(&places, workspace);
                 check_trained(&config, None, &places, moments)?;
                 (Decoder::load_on(policy.model(), None, &places.first.device)?, places)
             }
@@ -97,11 +97,11 @@ impl Learner {
         let continues = path.is_file() && (policy.base.is_some() || adapter.is_none());
         if continues {
             match trainer.resume_optimizer(&read_safetensors(&path)?)? {
-                Resumed::GoesOn => {}
-                Resumed::Foreign => context.observer.note(
+                Resumed::Restored => {}
+                Resumed::Mismatch => context.observer.note(
                     "the policy was trained with another optimizer; the state of this one starts from zero",
                 ),
-                Resumed::Damaged => {
+                Resumed::Incomplete => {
                     let reason = "the optimizer state does not fit the policy".into();
                     return Err(ModelError::Adapter { path, reason }.into());
                 }
@@ -170,7 +170,7 @@ pub fn score_reference(
         Adapter::load(&mut decoder, &reference.folder)?;
     }
     let slices: Vec<&[Rollout<'_>]> = groups.iter().map(Vec::as_slice).collect();
-    let cut = cut(&slices, params.tokens_per_microbatch, shares(&decoder, places.count()));
+    let cut = cut(&slices, params.tokens_per_microbatch, min_microbatches(&decoder, places.count()));
     let (batches, indices): (Vec<Microbatch>, Vec<_>) = cut.iter().map(|rows| microbatch(rows)).unzip();
     let scored = score_across(&decoder, &places, &batches)?;
     let mut found: BTreeMap<String, Vec<f32>> = BTreeMap::new();

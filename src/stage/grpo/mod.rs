@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     data::{End, Reward, Step, Trajectory, groups},
-    engine::{Footprint, Recompute, TrainingLoad, shares_of_shape},
+    engine::{Footprint, Recompute, TrainingLoad, min_microbatches_of},
     error::{Class, Diagnostic, Interrupted, Result},
     grpo::{
         Clip, LossKind, NoSignal, Objective, Scale, Schedule, ScoredRollout, Shape, ZeroVariance, advantages,
@@ -109,7 +109,7 @@ impl Params {
             }
             (None, None) => usize::MAX,
         };
-        let workers = shares_of_shape(config, format);
+        let workers = min_microbatches_of(config, format);
         let training = TrainingLoad {
             rows: step.div_ceil(workers).min(self.tokens_per_microbatch),
             longest,
@@ -381,7 +381,7 @@ fn attempt<'a>(
     if tokens != sampled || tokens != logprobs {
         return Err(GrpoError::Ragged { id: trajectory.id.clone(), tokens, sampled, logprobs });
     }
-    if !trajectory.is_sound() {
+    if !trajectory.is_consistent() {
         return Err(GrpoError::Rows { id: trajectory.id.clone(), tokens });
     }
     let is_truncated = trajectory.end().is_some_and(End::is_truncated);

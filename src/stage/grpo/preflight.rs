@@ -29,7 +29,7 @@ pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
         }
         (true, None) => {
             let adapter = params.adapter();
-            preflight.check("targets", adapter.targets.fit(&policy.config));
+            preflight.check("targets", adapter.targets.check(&policy.config));
             adapter.size(&policy.config).ok()
         }
         (true, Some(size)) => Some(size),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Params;
 use crate::{
     data::{self, Trajectory},
-    engine::{EngineError, Microbatch, Trainer, pack, shares},
+    engine::{EngineError, Microbatch, Trainer, min_microbatches, pack},
     grpo::{Objective, StepSize, Tally, Token, mean_log_ratio},
 };
 
@@ -69,7 +69,7 @@ pub fn update(
     params: &Params,
     learning_rate: f64,
 ) -> Result<Update, EngineError> {
-    let cut = cut(groups, params.tokens_per_microbatch, shares(&trainer.decoder, trainer.devices()));
+    let cut = cut(groups, params.tokens_per_microbatch, min_microbatches(&trainer.decoder, trainer.devices()));
     let mut shares: Vec<Share> = cut.iter().map(|rows| Share::new(rows)).collect();
     let objective = params.objective();
     let rollouts = || groups.iter().copied().flatten();

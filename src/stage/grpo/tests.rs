@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     data::{self, Step},
-    engine::{Microbatch, score},
+    engine::{DeviceSet, Microbatch, score_across},
     hash::Digest,
     model::{Decoder, Init, ModelConfig, kernels::Heads, read_safetensors},
     stage::{Artifacts, SharedModels, testing},
@@ -59,7 +59,7 @@ impl Hall {
             let tokens: Vec<u32> = prompt.chain((0..4 + sample).map(|i| draw(i, index + 10))).collect();
             let sampled: Vec<bool> = (0..tokens.len()).map(|at| at >= 11).collect();
             let (batch, targets) = Microbatch::new(&[(&tokens, &sampled)]);
-            let scored = score(&model(3), &[batch], 1).unwrap();
+            let scored = score_across(&model(3), &DeviceSet::cpu(1, 1), &[batch]).unwrap();
             let mut logprobs = vec![0.0; 11];
             logprobs.extend(targets[0].iter().map(|target| scored[0][*target]));
             let id = format!("t{index:02}");

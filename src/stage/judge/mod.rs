@@ -20,7 +20,7 @@ use crate::{
     data::{self, Reward, Scenario, Trajectory},
     error::{At, Class, Diagnostic, Interrupted, Result},
     hash::Digest,
-    judge::{JudgedTrajectory, Memory, Relative, RelativeSpec, Shaping, Verdict, rewards},
+    judge::{JudgedTrajectory, Relative, RelativeScore, RelativeSpec, ReplyCache, Shaping, rewards},
     llm::{self, Client, Endpoint},
     usage::Usage,
 };
@@ -246,7 +246,7 @@ async fn verdicts(
     context: &Context,
     relative: &Relative,
     groups: &[Group<'_>],
-) -> Result<Vec<Option<Vec<Verdict>>>> {
+) -> Result<Vec<Option<Vec<RelativeScore>>>> {
     let memory = Recorded { known: context.rows.finished()?, context };
     // Collected, not mapped lazily: the compiler cannot prove that a stream of a borrowing closure is Send.
     let mut judged = Vec::with_capacity(groups.len());
@@ -268,7 +268,7 @@ async fn verdict(
     relative: &Relative,
     members: &Group<'_>,
     memory: &Recorded<'_>,
-) -> Result<Option<Vec<Verdict>>> {
+) -> Result<Option<Vec<RelativeScore>>> {
     let attempts: Vec<JudgedTrajectory<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
     let scenario = attempts.first().map_or("", |attempt| attempt.scenario.id.as_str());
     let verdicts = match relative.judge(&attempts, memory).await {
@@ -289,17 +289,17 @@ struct Recorded<'a> {
     context: &'a Context,
 }
 
-impl Memory for Recorded<'_> {
-    fn recall(&self, question: &Digest) -> Option<String> {
+impl ReplyCache for Recorded<'_> {
+    fn get(&self, question: &Digest) -> Option<String> {
         String::from_utf8(self.known.get(&question.to_string())?.clone()).ok()
     }
 
-    fn keep(&self, question: &Digest, reply: &str) -> Result<()> {
+    fn put(&self, question: &Digest, reply: &str) -> Result<()> {
         self.context.rows.record(&question.to_string(), reply.as_bytes()).at(|| "the judge's reply".into())
     }
 }
 
-fn metrics(rewards: &[Reward], relative: Option<&Relative>, verdicts: &[Option<Vec<Verdict>>]) -> Metrics {
+fn metrics(rewards: &[Reward], relative: Option<&Relative>, verdicts: &[Option<Vec<RelativeScore>>]) -> Metrics {
     let mut metrics = Metrics::new();
     let mean =
         |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);

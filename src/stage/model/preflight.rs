@@ -80,8 +80,8 @@ fn look_into(folder: &Path, preflight: &mut Preflight) -> Option<ModelConfig> {
         return None;
     }
     let config = preflight.check("from", ModelConfig::load(folder))?;
-    let fits = preflight.check("from", Weights::open(folder).and_then(|weights| weights.fit(&config)));
-    preflight.check("from", Chat::glance(folder));
+    let fits = preflight.check("from", Weights::open(folder).and_then(|weights| weights.check(&config)));
+    preflight.check("from", Chat::preflight(folder));
     // Weights that do not fit may claim any size, so make no estimate.
     fits.map(|()| config)
 }

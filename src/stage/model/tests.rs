@@ -91,7 +91,7 @@ async fn a_tool_template_is_imported_and_used_as_transformers_does() {
     let folder = tempfile::tempdir().unwrap();
     model(folder.path());
     let prompt = |folder: &Path| {
-        let prompt = Chat::load(folder).unwrap().brief("", &[]).unwrap().prompt("task").unwrap();
+        let prompt = Chat::load(folder).unwrap().with_tools("", &[]).unwrap().prompt("task").unwrap();
         [prompt.shared, prompt.task].concat()
     };
     let plain = prompt(folder.path());

@@ -280,7 +280,7 @@ impl Player {
             .vocabulary(folder.model_digest(), folder.model())
             .and_then(|vocabulary| Chat::load_over(vocabulary, folder.model(), budget.thinking))
             .and_then(|chat| chat.with_history(budget.history_thinking))
-            .and_then(|chat| chat.brief(&system, toolbox.functions()))
+            .and_then(|chat| chat.with_tools(&system, toolbox.functions()))
             .at(|| format!("policy \"{}\"", policy.name))?;
         if let Some(notice) = chat.notice() {
             // By name if a stage has several policies.
@@ -297,7 +297,7 @@ impl Player {
             if folder.base.is_some() {
                 Adapter::load(&mut decoder, &folder.folder)?;
             }
-            Ok(Sampler::attached(decoder, &places, &engine)?)
+            Ok(Sampler::new(decoder, &places, &engine)?)
         };
         let sampler = tokio::task::spawn_blocking(load)
             .await

@@ -193,7 +193,7 @@ async fn rows_without_earlier_reasoning_are_scored_in_training_as_they_were_samp
     testing::run(&context).await.unwrap();
     let played = std::fs::read(bench.path("out/trajectories.parquet")).unwrap();
     let trajectories = bench.trajectories();
-    assert!(trajectories.iter().all(Trajectory::is_sound));
+    assert!(trajectories.iter().all(Trajectory::is_consistent));
     let several = trajectories.iter().filter(|trajectory| trajectory.row_starts.is_some()).count();
     assert!(several > 1, "episodes of several turns, among {}", trajectories.len());
     for trajectory in &trajectories {

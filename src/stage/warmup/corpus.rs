@@ -45,7 +45,7 @@ pub fn write_chat(folder: &Path, traces: &[Trace], dialect: &Dialect<'_>) -> Res
     let phrases = phrases(&texts.said, &texts.read, dialect.phrases).map_err(unusable)?;
     let tokenizer = tokenizer::train(&texts.weighted(), dialect.vocabulary, &phrases).map_err(unusable)?;
     folder::write(folder, &tokenizer, dialect.template, dialect.context)?;
-    Ok(Chat::load(folder)?.brief(dialect.system, dialect.tools)?)
+    Ok(Chat::load(folder)?.with_tools(dialect.system, dialect.tools)?)
 }
 
 /// The traces as tokens, with the assistant's tokens marked.
@@ -132,7 +132,7 @@ impl Texts {
         let size = tokenizer::SPECIAL.len() + tokenizer::MARKS.len() + 256;
         let bytes = tokenizer::train(&[], size, &[]).map_err(unusable)?;
         folder::write(scratch.path(), &bytes, dialect.template, dialect.context)?;
-        let chat = Chat::load(scratch.path())?.brief(dialect.system, dialect.tools)?;
+        let chat = Chat::load(scratch.path())?.with_tools(dialect.system, dialect.tools)?;
 
         let mut turns: BTreeMap<String, (u64, &TraceTurn)> = BTreeMap::new();
         let mut read: Counted = Counted::new();

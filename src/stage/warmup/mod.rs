@@ -169,13 +169,14 @@ impl Warmup {
         let chat = corpus::write_chat(&folder, &traces, &dialect)?;
         let examples = corpus::examples(&traces, &chat)?;
 
-        let places = context.models.bases.places(&context.engine)?;
+        let places = context.models.bases.open_devices(&context.engine)?;
         let peak = self.footprint(&Load::of(&context.engine));
-        context.models.bases.clear(&places, workspace_bytes(&peak, &context.engine));
+        context.models.bases.make_room(&places, workspace_bytes(&peak, &context.engine));
         let config = shape.model();
         check_trained(&config, None, &places, MOMENTS)?;
-        let mut decoder = Decoder::random(config, Init { seed: context.seed, deviation: 0.02 })?;
-        decoder.place(&places.first.device)?;
+        let decoder = Decoder::random(config, Init { seed: context.seed, deviation: 0.02 })?;
+        let device = &places.first.device;
+        let decoder = if device.is_cpu() { decoder } else { decoder.replica(device)? };
         let mut trainer = Trainer::across(decoder, |all| train.rules(all), &places)?;
         let steps = train::train(&mut trainer, &examples, train, context)?;
         trainer.decoder.save(&folder)?;

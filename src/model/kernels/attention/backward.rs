@@ -1,8 +1,8 @@
 //! The gradients of attention.
 //!
 //! Probabilities equal those of the forward, bit for bit. If keys and values are in bf16, the four products
-//! of the gradients use bf16 too, with sums in `f32`. As in FlashAttention (Dao 2023), probabilities and
-//! dloss_dlogp are rounded. A rounded value passes its gradient through unchanged.
+//! of the gradients use bf16 too, with sums in `f32`. As in FlashAttention (Dao 2023), probabilities and the gradients
+//! of scores are rounded. A rounded value passes its gradient through unchanged.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::{
     super::{
         Left, PANEL, Right,
         frozen::convert::{round_to_bf16, rows_to_pairs, to_pairs},
-        gemm::alone,
+        gemm::local_gemm,
         multiplies_bf16, team,
     },
     Heads, Scratch, Span, blocks, format, gather, scatter, work,
@@ -35,13 +35,13 @@ pub fn attend_backward(
     let (dq, dk, dv) = (team::Shared::new(dq), team::Shared::new(dk), team::Shared::new(dv));
     let rounded = format(spans).is_multiplied_in_bf16();
     let pairs = rounded && multiplies_bf16();
-    let as_held = |of: &[f32]| {
+    let as_bf16 = |of: &[f32]| {
         let mut of = of.to_vec();
         round_to_bf16(&mut of);
         of
     };
     // Products of pairs round their inputs.
-    let copies = (rounded && !pairs).then(|| [as_held(k), as_held(v)]);
+    let copies = (rounded && !pairs).then(|| [as_bf16(k), as_bf16(v)]);
     let (k, v) = copies.as_ref().map_or((k, v), |[k, v]| (k, v));
     // A head's keys and values receive gradients from all rows in order, so each head has one thread.
     team::share(team::threads(2 * work(positions, heads)), heads.kv, |head| {
@@ -49,29 +49,25 @@ pub fn attend_backward(
             start * step + head * heads.dim..*start * step + span.kv.len * step
         };
         let rows: Vec<Range<usize>> = spans.iter().zip(starts).map(of_span).collect();
-        let given = Given { positions, spans, rows: &rows, heads, k, dk, dv };
-        let mut products: Box<dyn Products> = match pairs {
-            true => Box::new(InPairs::new(&given, v)),
-            false => Box::new(InWords::new(&given, v)),
-        };
+        let inputs = Inputs { positions, spans, rows: &rows, heads, k, dk, dv };
+        let mut products = Products::new(&inputs, v, pairs);
         let mut scratch = Scratch::default();
-        let (mut outs, mut douts, mut dloss_dlogp, mut dquery) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut outs, mut douts, mut dscores, mut dquery) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for block in blocks(positions.len()) {
             scratch.probabilities(q, positions, spans, &block, head, heads);
             gather(out, &block, head, heads, 1.0, &mut outs);
             gather(dout, &block, head, heads, 1.0, &mut douts);
-            dloss_dlogp.clear();
-            dloss_dlogp.resize(scratch.scores.len(), 0.0);
-            let parts = given.parts(&block, scratch.columns);
+            dscores.clear();
+            dscores.resize(scratch.scores.len(), 0.0);
+            let parts = inputs.parts(&block, scratch.columns);
             for part in &parts {
-                products.values(&given, part, &scratch, &douts, &mut dloss_dlogp);
+                products.values(&inputs, part, &scratch, &douts, &mut dscores);
             }
-            turn(&scratch, &outs, &douts, heads.dim, &mut dloss_dlogp);
+            softmax_backward(&scratch, &outs, &douts, heads.dim, &mut dscores);
             dquery.clear();
             dquery.resize(block.len() * heads.group() * heads.dim, 0.0);
             for part in &parts {
-                products.keys(&given, part, &scratch, &dloss_dlogp, &mut dquery);
+                products.keys(&inputs, part, &scratch, &dscores, &mut dquery);
             }
             dquery.iter_mut().for_each(|value| *value *= heads.scale());
             scatter(&dquery, &block, head, heads, dq);
@@ -79,20 +75,20 @@ pub fn attend_backward(
     });
 }
 
-/// Turns the gradients of probabilities, in `dloss_dlogp`, into those of scores.
-fn turn(scratch: &Scratch, outs: &[f32], douts: &[f32], dim: usize, dloss_dlogp: &mut [f32]) {
+/// Turns the gradients of probabilities into those of scores, in place.
+fn softmax_backward(scratch: &Scratch, outs: &[f32], douts: &[f32], dim: usize, gradients: &mut [f32]) {
     let columns = scratch.columns;
     for (row, (out, dout)) in outs.chunks_exact(dim).zip(douts.chunks_exact(dim)).enumerate() {
         let mean: f32 = out.iter().zip(dout).map(|(out, dout)| out * dout).sum();
         let cells = row * columns..(row + 1) * columns;
-        for (slope, probability) in dloss_dlogp[cells.clone()].iter_mut().zip(&scratch.scores[cells]) {
-            *slope = probability * (*slope - mean);
+        for (gradient, probability) in gradients[cells.clone()].iter_mut().zip(&scratch.scores[cells]) {
+            *gradient = probability * (*gradient - mean);
         }
     }
 }
 
 /// The data that all blocks of one kv head share.
-struct Given<'a> {
+struct Inputs<'a> {
     positions: &'a [u32],
     spans: &'a [Span<'a>],
     /// Per span, the range of this head's keys and values, from the start of the first to the end of the
@@ -116,7 +112,7 @@ struct Part {
     columns: usize,
 }
 
-impl Given<'_> {
+impl Inputs<'_> {
     /// Floats from one token's key to the next.
     fn step(&self) -> usize {
         self.heads.kv * self.heads.dim
@@ -133,29 +129,6 @@ impl Given<'_> {
     }
 }
 
-/// The products of one part, for one kind of word.
-trait Products {
-    /// Adds `probabilitiesᵀ · dout` to the values' gradient; sets `dloss_dlogp` to `dout · valuesᵀ`.
-    fn values(
-        &mut self,
-        given: &Given<'_>,
-        part: &Part,
-        scratch: &Scratch,
-        douts: &[f32],
-        dloss_dlogp: &mut [f32],
-    );
-
-    /// Adds `dloss_dlogp · keys` to the query's gradient and `dloss_dlogpᵀ · query` to that of the keys.
-    fn keys(
-        &mut self,
-        given: &Given<'_>,
-        part: &Part,
-        scratch: &Scratch,
-        dloss_dlogp: &[f32],
-        dquery: &mut [f32],
-    );
-}
-
 /// Rows of `k` words as panels `[rows / 32][k][32]`: the right factor of a product with their transpose.
 fn panels<'a, W: Copy + Default + 'a>(rows: impl ExactSizeIterator<Item = &'a [W]>, k: usize) -> Vec<W> {
     let mut panels = vec![W::default(); rows.len().div_ceil(PANEL) * k * PANEL];
@@ -168,71 +141,28 @@ fn panels<'a, W: Copy + Default + 'a>(rows: impl ExactSizeIterator<Item = &'a [W
     panels
 }
 
-/// Products of `f32`.
-struct InWords {
+/// The matrix products of parts, in one of two kinds of words.
+enum Products {
     /// Per span, panels of values.
-    values: Vec<Vec<f32>>,
+    Floats(Vec<Vec<f32>>),
+    /// Pairs of bf16.
+    Pairs {
+        /// Per span, panels of values, pairs along the head.
+        values: Vec<Vec<u32>>,
+        /// Per span, keys in pairs of neighbours.
+        keys: Vec<Vec<u32>>,
+        left: Vec<u32>,
+        right: Vec<u32>,
+    },
 }
 
-impl InWords {
-    fn new(given: &Given<'_>, v: &[f32]) -> Self {
-        let of = |rows: &Range<usize>| panels(v[rows.clone()].chunks(given.step()), given.heads.dim);
-        Self { values: given.rows.iter().map(of).collect() }
-    }
-}
-
-impl Products for InWords {
-    fn values(
-        &mut self,
-        given: &Given<'_>,
-        part: &Part,
-        scratch: &Scratch,
-        douts: &[f32],
-        dloss_dlogp: &mut [f32],
-    ) {
-        let dim = given.heads.dim;
-        let Part { first, count, keys, at, columns, .. } = *part;
-        let douts = &douts[first * dim..];
-        let seen = Left { data: &scratch.scores[at..], row: 1, column: columns };
-        let to = (given.dv, given.rows[part.span].start);
-        alone(keys, seen, Right::rows(douts, count, dim), to, given.step(), true);
-        let values = Right::packed(&self.values[part.span], dim, keys);
-        alone(count, Left::rows(douts, dim), values, (team::Shared::new(dloss_dlogp), at), columns, false);
-    }
-
-    fn keys(
-        &mut self,
-        given: &Given<'_>,
-        part: &Part,
-        scratch: &Scratch,
-        dloss_dlogp: &[f32],
-        dquery: &mut [f32],
-    ) {
-        let dim = given.heads.dim;
-        let Part { first, count, keys, at, columns, .. } = *part;
-        let (rows, dloss_dlogp) = (&given.rows[part.span], &dloss_dlogp[at..]);
-        let along = Left { data: dloss_dlogp, row: columns, column: 1 };
-        let right = Right::strided(&given.k[rows.clone()], keys, dim, given.step());
-        alone(count, along, right, (team::Shared::new(dquery), first * dim), dim, true);
-        let across = Left { data: dloss_dlogp, row: 1, column: columns };
-        let query = Right::rows(&scratch.queries.words[first * dim..], count, dim);
-        alone(keys, across, query, (given.dk, rows.start), given.step(), true);
-    }
-}
-
-/// Products of pairs of bf16.
-struct InPairs {
-    /// Per span, panels of values, pairs along the head.
-    values: Vec<Vec<u32>>,
-    /// Per span, keys in pairs of neighbours.
-    keys: Vec<Vec<u32>>,
-    left: Vec<u32>,
-    right: Vec<u32>,
-}
-
-impl InPairs {
-    fn new(given: &Given<'_>, v: &[f32]) -> Self {
-        let (dim, step) = (given.heads.dim, given.step());
+impl Products {
+    fn new(inputs: &Inputs<'_>, v: &[f32], pairs: bool) -> Self {
+        let (dim, step) = (inputs.heads.dim, inputs.step());
+        if !pairs {
+            let values = |rows: &Range<usize>| panels(v[rows.clone()].chunks(step), dim);
+            return Self::Floats(inputs.rows.iter().map(values).collect());
+        }
         let half = dim.div_ceil(2);
         let values = |rows: &Range<usize>| {
             let mut pairs = vec![0; rows.len().div_ceil(step) * half];
@@ -241,62 +171,83 @@ impl InPairs {
         };
         let keys = |rows: &Range<usize>| {
             let mut pairs = Vec::new();
-            rows_to_pairs(&given.k[rows.clone()], step, rows.len().div_ceil(step), dim, &mut pairs);
+            rows_to_pairs(&inputs.k[rows.clone()], step, rows.len().div_ceil(step), dim, &mut pairs);
             pairs
         };
-        Self {
-            values: given.rows.iter().map(values).collect(),
-            keys: given.rows.iter().map(keys).collect(),
-            left: Vec::new(),
-            right: Vec::new(),
-        }
+        let (values, keys) =
+            (inputs.rows.iter().map(values).collect(), inputs.rows.iter().map(keys).collect());
+        Self::Pairs { values, keys, left: Vec::new(), right: Vec::new() }
     }
-}
 
-impl Products for InPairs {
+    /// Adds `probabilitiesᵀ · dout` to the values' gradient; sets `dscores` to `dout · valuesᵀ`, the gradients of the
+    /// probabilities.
     fn values(
         &mut self,
-        given: &Given<'_>,
+        inputs: &Inputs<'_>,
         part: &Part,
         scratch: &Scratch,
         douts: &[f32],
-        dloss_dlogp: &mut [f32],
+        dscores: &mut [f32],
     ) {
-        let (dim, half) = (given.heads.dim, given.heads.dim.div_ceil(2));
+        let (dim, half) = (inputs.heads.dim, inputs.heads.dim.div_ceil(2));
         let Part { first, count, keys, at, columns, .. } = *part;
-        let douts = &douts[first * dim..][..count * dim];
-        rows_to_pairs(&scratch.scores[at..], columns, count, keys, &mut self.left);
-        rows_to_pairs(douts, dim, count, dim, &mut self.right);
-        let right = Right::rows(&self.right, count.div_ceil(2), dim);
-        let to = (given.dv, given.rows[part.span].start);
-        alone(keys, Left::transposed(&self.left, keys), right, to, given.step(), true);
-        self.left.resize(count * half, 0);
-        to_pairs(douts, dim, dim, &mut self.left);
-        let values = Right::packed(&self.values[part.span], half, keys);
-        let to = (team::Shared::new(dloss_dlogp), at);
-        alone(count, Left::rows(&self.left, half), values, to, columns, false);
+        let dvalues = (inputs.dv, inputs.rows[part.span].start);
+        let dscores = (team::Shared::new(dscores), at);
+        match self {
+            Self::Floats(values) => {
+                let douts = &douts[first * dim..];
+                let seen = Left { data: &scratch.scores[at..], row: 1, column: columns };
+                local_gemm(keys, seen, Right::rows(douts, count, dim), dvalues, inputs.step(), true);
+                let values = Right::packed(&values[part.span], dim, keys);
+                local_gemm(count, Left::rows(douts, dim), values, dscores, columns, false);
+            }
+            Self::Pairs { values, left, right, .. } => {
+                let douts = &douts[first * dim..][..count * dim];
+                rows_to_pairs(&scratch.scores[at..], columns, count, keys, left);
+                rows_to_pairs(douts, dim, count, dim, right);
+                let factor = Right::rows(right, count.div_ceil(2), dim);
+                local_gemm(keys, Left::transposed(left, keys), factor, dvalues, inputs.step(), true);
+                left.resize(count * half, 0);
+                to_pairs(douts, dim, dim, left);
+                let values = Right::packed(&values[part.span], half, keys);
+                local_gemm(count, Left::rows(left, half), values, dscores, columns, false);
+            }
+        }
     }
 
+    /// Adds `dscores · keys` to the query's gradient and `dscoresᵀ · query` to that of the keys.
     fn keys(
         &mut self,
-        given: &Given<'_>,
+        inputs: &Inputs<'_>,
         part: &Part,
         scratch: &Scratch,
-        dloss_dlogp: &[f32],
+        dscores: &[f32],
         dquery: &mut [f32],
     ) {
-        let dim = given.heads.dim;
+        let dim = inputs.heads.dim;
         let Part { first, count, keys, at, columns, .. } = *part;
-        let half = keys.div_ceil(2);
-        self.left.resize(count * half, 0);
-        to_pairs(&dloss_dlogp[at..], columns, keys, &mut self.left);
-        let right = Right::rows(&self.keys[part.span], half, dim);
-        let to = (team::Shared::new(dquery), first * dim);
-        alone(count, Left::rows(&self.left, half), right, to, dim, true);
-        rows_to_pairs(&dloss_dlogp[at..], columns, count, keys, &mut self.left);
-        rows_to_pairs(&scratch.queries.words[first * dim..], dim, count, dim, &mut self.right);
-        let query = Right::rows(&self.right, count.div_ceil(2), dim);
-        let to = (given.dk, given.rows[part.span].start);
-        alone(keys, Left::transposed(&self.left, keys), query, to, given.step(), true);
+        let (rows, dscores) = (&inputs.rows[part.span], &dscores[at..]);
+        let (dquery, dkeys) = ((team::Shared::new(dquery), first * dim), (inputs.dk, rows.start));
+        let queries = &scratch.queries.words[first * dim..];
+        match self {
+            Self::Floats(_) => {
+                let along = Left { data: dscores, row: columns, column: 1 };
+                let factor = Right::strided(&inputs.k[rows.clone()], keys, dim, inputs.step());
+                local_gemm(count, along, factor, dquery, dim, true);
+                let across = Left { data: dscores, row: 1, column: columns };
+                local_gemm(keys, across, Right::rows(queries, count, dim), dkeys, inputs.step(), true);
+            }
+            Self::Pairs { keys: key_pairs, left, right, .. } => {
+                let half = keys.div_ceil(2);
+                left.resize(count * half, 0);
+                to_pairs(dscores, columns, keys, left);
+                let factor = Right::rows(&key_pairs[part.span], half, dim);
+                local_gemm(count, Left::rows(left, half), factor, dquery, dim, true);
+                rows_to_pairs(dscores, columns, count, keys, left);
+                rows_to_pairs(queries, dim, count, dim, right);
+                let factor = Right::rows(right, count.div_ceil(2), dim);
+                local_gemm(keys, Left::transposed(left, keys), factor, dkeys, inputs.step(), true);
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::{
     super::{
         Format, Left, PANEL, Right,
         frozen::convert::{round_to_bf16, rounded, to_pairs, widen_bf16},
-        gemm::alone,
+        gemm::local_gemm,
         multiplies_bf16, team,
     },
     Heads,
@@ -20,7 +20,7 @@ use super::{
 pub struct KeyValues {
     pub(super) len: usize,
     dim: usize,
-    pub(super) held: KvData,
+    pub(super) data: KvData,
 }
 
 /// Per kv head.
@@ -112,7 +112,7 @@ impl Queries {
 
 /// Some rows of a product, and their destination.
 #[derive(Clone, Copy)]
-pub(super) struct Into {
+pub(super) struct Target {
     pub rows: usize,
     pub to: (team::Shared, usize),
     pub stride: usize,
@@ -121,23 +121,19 @@ pub(super) struct Into {
 impl KeyValues {
     /// For a decoder whose linear layers have this format.
     pub fn new(heads: Heads, format: Format) -> Self {
-        let held = match format.is_multiplied_in_bf16() {
+        let data = match format.is_multiplied_in_bf16() {
             true => KvData::Pairs(vec![Head::default(); heads.kv]),
             false => KvData::Words(vec![Head::default(); heads.kv]),
         };
-        Self { len: 0, dim: heads.dim, held }
+        Self { len: 0, dim: heads.dim, data }
     }
 
-    pub fn len(&self) -> usize {
+    pub fn tokens(&self) -> usize {
         self.len
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     fn heads(&self) -> usize {
-        match &self.held {
+        match &self.data {
             KvData::Words(heads) => heads.len(),
             KvData::Pairs(heads) => heads.len(),
         }
@@ -145,14 +141,14 @@ impl KeyValues {
 
     /// The type they are rounded to.
     pub fn format(&self) -> Format {
-        match self.held {
+        match self.data {
             KvData::Words(_) => Format::F32,
             KvData::Pairs(_) => Format::Bf16,
         }
     }
 
     pub fn bytes(&self) -> usize {
-        match &self.held {
+        match &self.data {
             KvData::Words(heads) => heads.iter().map(Head::bytes).sum(),
             KvData::Pairs(heads) => heads.iter().map(Head::bytes).sum(),
         }
@@ -175,20 +171,20 @@ impl KeyValues {
         let (start, len) = (self.len, self.len + keys.len() / width);
         let size = (len, room(len.max(expected)));
         let tokens = || (start..len).zip(keys.chunks_exact(width).zip(values.chunks_exact(width)));
-        match &mut self.held {
+        match &mut self.data {
             KvData::Words(heads) => {
-                for (head, held) in heads.iter_mut().enumerate() {
-                    held.grow(size, dim, dim, 1);
+                for (index, head) in heads.iter_mut().enumerate() {
+                    head.grow(size, dim, dim, 1);
                     for (token, (key, value)) in tokens() {
-                        held.put(token, &key[head * dim..][..dim], &value[head * dim..][..dim]);
+                        head.put(token, &key[index * dim..][..dim], &value[index * dim..][..dim]);
                     }
                 }
             }
             KvData::Pairs(heads) => {
-                for (head, held) in heads.iter_mut().enumerate() {
-                    held.grow(size, half, dim, 2);
+                for (index, head) in heads.iter_mut().enumerate() {
+                    head.grow(size, half, dim, 2);
                     for (token, (key, value)) in tokens() {
-                        held.put(token, &key[head * dim..][..dim], &value[head * dim..][..dim]);
+                        head.put(token, &key[index * dim..][..dim], &value[index * dim..][..dim]);
                     }
                 }
             }
@@ -197,17 +193,30 @@ impl KeyValues {
     }
 
     /// Scores of queries from row `first` on with the first `keys` keys of a head.
-    pub(super) fn scores(&self, (head, keys): (usize, usize), queries: &Queries, first: usize, into: Into) {
+    pub(super) fn scores(
+        &self,
+        (head, keys): (usize, usize),
+        queries: &Queries,
+        first: usize,
+        target: Target,
+    ) {
         let (dim, half) = (self.dim, self.dim.div_ceil(2));
-        let Into { rows, to: (to, at), stride } = into;
+        let Target { rows, to: (to, at), stride } = target;
         let words = Left::rows(&queries.words[first * dim..], dim);
-        match &self.held {
+        match &self.data {
             KvData::Words(heads) => {
-                alone(rows, words, Right::packed(&heads[head].keys, dim, keys), (to, at), stride, false);
+                local_gemm(rows, words, Right::packed(&heads[head].keys, dim, keys), (to, at), stride, false);
             }
             KvData::Pairs(heads) if multiplies_bf16() => {
                 let pairs = Left::rows(&queries.pairs[first * half..], half);
-                alone(rows, pairs, Right::packed(&heads[head].keys, half, keys), (to, at), stride, false);
+                local_gemm(
+                    rows,
+                    pairs,
+                    Right::packed(&heads[head].keys, half, keys),
+                    (to, at),
+                    stride,
+                    false,
+                );
             }
             KvData::Pairs(heads) => {
                 let mut panel = vec![0.0; 2 * half * PANEL];
@@ -215,7 +224,7 @@ impl KeyValues {
                 for (start, pairs) in (0..keys).step_by(PANEL).zip(panels) {
                     widen_bf16(pairs, PANEL, &mut panel);
                     let right = Right::packed(&panel, dim, PANEL.min(keys - start));
-                    alone(rows, words, right, (to, at + start), stride, false);
+                    local_gemm(rows, words, right, (to, at + start), stride, false);
                 }
             }
         }
@@ -229,21 +238,21 @@ impl KeyValues {
         (head, keys): (usize, usize),
         (probabilities, columns): (&[f32], usize),
         scratch: &mut Vec<u32>,
-        into: Into,
+        target: Target,
     ) {
         let dim = self.dim;
-        let Into { rows, to, stride } = into;
-        match &self.held {
+        let Target { rows, to, stride } = target;
+        match &self.data {
             KvData::Words(heads) => {
                 let left = Left { data: probabilities, row: columns, column: 1 };
-                alone(rows, left, Right::rows(&heads[head].values, keys, dim), to, stride, true);
+                local_gemm(rows, left, Right::rows(&heads[head].values, keys, dim), to, stride, true);
             }
             KvData::Pairs(heads) if multiplies_bf16() => {
                 let half = keys.div_ceil(2);
                 scratch.resize(rows * half, 0);
                 to_pairs(probabilities, columns, keys, scratch);
                 let right = Right::rows(&heads[head].values, half, dim);
-                alone(rows, Left::rows(scratch, half), right, to, stride, true);
+                local_gemm(rows, Left::rows(scratch, half), right, to, stride, true);
             }
             KvData::Pairs(heads) => {
                 let (mut left, mut values) = (vec![0.0; rows * PANEL], vec![0.0; PANEL * dim]);
@@ -256,7 +265,7 @@ impl KeyValues {
                     round_to_bf16(&mut left);
                     widen_bf16(pairs, dim, &mut values);
                     let right = Right::rows(&values, count, dim);
-                    alone(rows, Left::rows(&left, PANEL), right, to, stride, true);
+                    local_gemm(rows, Left::rows(&left, PANEL), right, to, stride, true);
                 }
             }
         }

@@ -15,7 +15,7 @@ use std::{cell::RefCell, ops::Range};
 use super::{Format, softmax, team};
 pub use backward::attend_backward;
 pub use key_values::KeyValues;
-use key_values::{Into, Queries};
+use key_values::{Queries, Target};
 
 /// Query tokens per block, so that their scores stay in cache.
 const BLOCK: usize = 32;
@@ -117,8 +117,8 @@ impl Scratch {
             let Some((rows, keys)) = span.within(block, positions) else { continue };
             let start = (rows.start - block.start) * group;
             let to = (scores, start * self.columns + span.first);
-            let into = Into { rows: rows.len() * group, to, stride: self.columns };
-            span.kv.scores((head, keys), &self.queries, start, into);
+            let target = Target { rows: rows.len() * group, to, stride: self.columns };
+            span.kv.scores((head, keys), &self.queries, start, target);
         }
         for (row, scores) in self.scores.chunks_exact_mut(self.columns).enumerate() {
             let seen = positions[block.start + row / group] as usize + 1;
@@ -178,8 +178,9 @@ fn attend_block(
         let Some((rows, keys)) = span.within(block, positions) else { continue };
         let start = (rows.start - block.start) * group;
         let probabilities = &scratch.scores[start * scratch.columns + span.first..];
-        let into = Into { rows: rows.len() * group, to: (into, start * heads.dim), stride: heads.dim };
-        span.kv.add_values((head, keys), (probabilities, scratch.columns), &mut scratch.pairs, into);
+        let to = (into, start * heads.dim);
+        let target = Target { rows: rows.len() * group, to, stride: heads.dim };
+        span.kv.add_values((head, keys), (probabilities, scratch.columns), &mut scratch.pairs, target);
     }
     scatter(&sums, block, head, heads, out);
     scratch.sums = sums;

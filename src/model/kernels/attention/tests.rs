@@ -81,9 +81,9 @@ fn attention_in_bf16_and_its_gradients_are_those_of_autograd_through_rounded_key
     let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]);
     let into = (&mut dq[..], &mut dk[..], &mut dv[..]);
     attend_backward((&q, &k, &v), &positions, &spans, &[0], heads, &out, &dout, into);
-    // Autograd subtracts the mean of dloss_dlogp by unrounded probabilities. The kernels use the rounded ones
-    // that made `out`. If the machine multiplies pairs, probabilities, dloss_dlogp and `dout` are rounded
-    // too.
+    // Autograd subtracts the mean of the scores' gradients by unrounded probabilities. The kernels use the rounded
+    // ones that made `out`. If the machine multiplies pairs, probabilities, scores' gradients and `dout` are
+    // rounded too.
     let bound = if multiplies_bf16() { 6e-3 } else { 2e-3 };
     for (name, found) in [("dq", dq), ("dk", dk), ("dv", dv)] {
         let error = error(&found, &of(name));
@@ -137,7 +137,7 @@ fn a_path_cut_anywhere_and_a_row_alone_give_the_same_bits() {
 }
 
 #[test]
-fn a_segment_grown_token_by_token_holds_what_one_grown_at_once_holds() {
+fn a_segment_grown_token_by_token_equals_one_grown_at_once() {
     let (k, v) = (numbers(200 * 64, 1), numbers(200 * 64, 2));
     for (format, bytes) in [(Format::F32, 4), (Format::Bf16, 2)] {
         let (mut once, mut grown) = (KeyValues::new(HEADS, format), KeyValues::new(HEADS, format));
@@ -145,7 +145,7 @@ fn a_segment_grown_token_by_token_holds_what_one_grown_at_once_holds() {
         for (k, v) in k.chunks(64).zip(v.chunks(64)) {
             grown.extend(k, v, 150);
         }
-        assert_eq!((once.len, &once.held), (grown.len, &grown.held));
+        assert_eq!((once.len, &once.data), (grown.len, &grown.data));
         assert_eq!(grown.bytes(), KeyValues::bytes_for(HEADS, format, 200));
         assert!(grown.bytes() <= bytes * 2 * (200 + PANEL) * 64, "{} bytes", grown.bytes());
     }

@@ -176,10 +176,10 @@ mod avx512 {
     use super::{LANES, PANEL, QUANTILES};
 
     /// # Safety
-    /// Each holds 32 values, and the machine has AVX-512F.
+    /// Each has 32 values, and the machine has AVX-512F.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn decode_pair(codes: *const u8, scales: *const f32, out: *mut u32) {
-        // SAFETY: within the extents the caller promised.
+        // SAFETY: within the extents that the caller guarantees.
         unsafe {
             let table = _mm512_loadu_ps(QUANTILES.as_ptr());
             for at in (0..PANEL).step_by(LANES) {
@@ -207,10 +207,10 @@ mod avx512 {
     }
 
     /// # Safety
-    /// Both hold 16 rows of 16 words at their strides, and the machine has AVX-512F.
+    /// Both have 16 rows of 16 words at their strides, and the machine has AVX-512F.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn transpose(from: *const f32, from_row: usize, to: *mut f32, to_row: usize) {
-        // SAFETY: within the extents the caller promised.
+        // SAFETY: within the extents that the caller guarantees.
         unsafe {
             let mut r = [_mm512_setzero_ps(); 16];
             for (i, r) in r.iter_mut().enumerate() {

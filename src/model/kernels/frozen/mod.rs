@@ -72,7 +72,7 @@ impl Format {
 }
 
 /// Rows per block of a backward product: more than forward, since each block transposes the weight again.
-const TURNED_ROWS: usize = 4 * ROWS;
+const BACKWARD_ROWS: usize = 4 * ROWS;
 /// Values of a row that share a scale in [`Format::Nf4`].
 const BLOCK: usize = 64;
 
@@ -97,7 +97,7 @@ enum Data {
 
 /// A factor of a product in the words of the kernel.
 enum Words<'a> {
-    Given(&'a [f32]),
+    Floats(&'a [f32]),
     /// Rounded to bf16, for kernels that multiply `f32`.
     Rounded(Vec<f32>),
     /// `[m, k / 2]`
@@ -107,7 +107,7 @@ enum Words<'a> {
 impl Words<'_> {
     fn as_ptr(&self) -> *const f32 {
         match self {
-            Self::Given(words) => words.as_ptr(),
+            Self::Floats(words) => words.as_ptr(),
             Self::Rounded(words) => words.as_ptr(),
             Self::Pairs(words) => words.as_ptr().cast(),
         }
@@ -117,7 +117,7 @@ impl Words<'_> {
     /// or one, and the chain's rounding is negligible compared with theirs.
     fn accumulate(&self, accumulate: bool) -> [Accumulate; 2] {
         match self {
-            Self::Given(_) => Accumulate::Sum.blocks(accumulate),
+            Self::Floats(_) => Accumulate::Sum.blocks(accumulate),
             Self::Rounded(_) | Self::Pairs(_) => Accumulate::Chain.blocks(accumulate),
         }
     }
@@ -205,7 +205,7 @@ impl Frozen {
         let mut words = [0u32; PANEL];
         for (pair, out) in out.chunks_mut(2).enumerate().take(pairs) {
             let word = match &self.data {
-                Data::Pairs(held) => held[(panel * pairs + pair) * PANEL + lane],
+                Data::Pairs(stored) => stored[(panel * pairs + pair) * PANEL + lane],
                 _ => {
                     self.pairs(panel, pair..pair + 1, &mut words);
                     words[lane]
@@ -223,21 +223,41 @@ impl Frozen {
 
     /// `y = x·Wᵀ`, or `y += x·Wᵀ`; `x`: `[m, k]`, `y`: `[m, n]`.
     pub fn forward(&self, x: &[f32], y: &mut [f32], accumulate: bool) {
-        let (n, k) = (self.n, self.k);
-        let m = x.len() / k;
+        self.product(x, self.k, y, self.n, |m, words, run, y| self.forward_run(m, words, run, y, accumulate));
+    }
+
+    /// `dx = dy·W`, or `dx += dy·W`; `dy`: `[m, n]`, `dx`: `[m, k]`.
+    pub fn backward(&self, dy: &[f32], dx: &mut [f32], accumulate: bool) {
+        self.product(dy, self.n, dx, self.k, |m, words, run, dx| {
+            self.backward_run(m, words, run, dx, accumulate);
+        });
+    }
+
+    /// Calls `compute` for runs of columns of the result, with the number of rows and the other factor.
+    fn product(
+        &self,
+        x: &[f32],
+        width: usize,
+        out: &mut [f32],
+        columns: usize,
+        compute: impl Fn(usize, &Words<'_>, Range<usize>, team::Shared) + Sync,
+    ) {
+        let m = x.len() / width;
         assert!(
-            x.len() == m * k && Some(y.len()) == m.checked_mul(n),
-            "x has {} values and y {} for a weight {n}x{k}",
+            x.len() == m * width && Some(out.len()) == m.checked_mul(columns),
+            "a factor has {} values and the result {} for a weight {}x{}",
             x.len(),
-            y.len()
+            out.len(),
+            self.n,
+            self.k
         );
-        let words = self.words(x, m, k);
-        let y = team::Shared::new(y);
-        let threads = team::threads(m * n * k);
-        let runs = team::runs(n, PANEL, threads);
+        let words = self.words(x, m, width);
+        let out = team::Shared::new(out);
+        let threads = team::threads(m * self.n * self.k);
+        let runs = team::runs(columns, PANEL, threads);
         team::share(threads, runs.len(), |index| {
             let run = runs[index].clone();
-            meter(m * run.len() * k, || self.forward_run(m, &words, run, y, accumulate));
+            meter(m * run.len() * width, || compute(m, &words, run, out));
         });
     }
 
@@ -264,14 +284,14 @@ impl Frozen {
                     accumulate: accumulate[usize::from(start > 0)],
                 };
                 let at = (run.start / PANEL * depth + start) * PANEL;
-                let held = match (&self.data, a) {
-                    (Data::Words(words), Words::Given(_)) => Some(words[at..].as_ptr()),
+                let stored = match (&self.data, a) {
+                    (Data::Words(words), Words::Floats(_)) => Some(words[at..].as_ptr()),
                     (Data::Pairs(words), Words::Pairs(_)) => Some(words[at..].as_ptr().cast()),
                     _ => None,
                 };
-                if let Some(b) = held {
+                if let Some(b) = stored {
                     let block = block(run.len(), b, depth * PANEL, y.at(row * self.n + run.start));
-                    // SAFETY: panels as the weight holds them, of these rows and columns.
+                    // SAFETY: panels as the weight stores them, of these rows and columns.
                     unsafe { run_block(&block, a) };
                     continue;
                 }
@@ -296,32 +316,12 @@ impl Frozen {
         }
     }
 
-    /// `dx = dy·W`, or `dx += dy·W`; `dy`: `[m, n]`, `dx`: `[m, k]`.
-    pub fn backward(&self, dy: &[f32], dx: &mut [f32], accumulate: bool) {
-        let (n, k) = (self.n, self.k);
-        let m = dy.len() / n;
-        assert!(
-            dy.len() == m * n && Some(dx.len()) == m.checked_mul(k),
-            "dy has {} values and dx {} for a weight {n}x{k}",
-            dy.len(),
-            dx.len()
-        );
-        let words = self.words(dy, m, n);
-        let dx = team::Shared::new(dx);
-        let threads = team::threads(m * n * k);
-        let runs = team::runs(k, PANEL, threads);
-        team::share(threads, runs.len(), |index| {
-            let run = runs[index].clone();
-            meter(m * run.len() * n, || self.backward_run(m, &words, run, dx, accumulate));
-        });
-    }
-
     fn backward_run(&self, m: usize, a: &Words<'_>, run: Range<usize>, dx: team::Shared, accumulate: bool) {
         let (depth, accumulate) = (self.depth(a, self.n), a.accumulate(accumulate));
         // Outputs per word.
         let span = if matches!(a, Words::Pairs(_)) { 2 } else { 1 };
         let mut scratch = vec![0.0f32; DEPTH * PANEL];
-        for row in (0..m).step_by(TURNED_ROWS) {
+        for row in (0..m).step_by(BACKWARD_ROWS) {
             for start in (0..depth).step_by(DEPTH) {
                 let words = DEPTH.min(depth - start);
                 for columns in run.clone().step_by(PANEL) {
@@ -331,7 +331,7 @@ impl Frozen {
                         self.tile(output / PANEL, columns, span == 2, tile);
                     }
                     let block = Block {
-                        rows: TURNED_ROWS.min(m - row),
+                        rows: BACKWARD_ROWS.min(m - row),
                         depth: words,
                         columns: PANEL.min(run.end - columns),
                         // SAFETY: `a` is `[m, depth]`.
@@ -361,7 +361,7 @@ impl Frozen {
     /// A factor `[m, k]` in the form for this format's product.
     fn words<'a>(&self, x: &'a [f32], m: usize, k: usize) -> Words<'a> {
         match self.format {
-            Format::F32 | Format::F16 => Words::Given(x),
+            Format::F32 | Format::F16 => Words::Floats(x),
             Format::Bf16 | Format::Nf4 if multiplies_bf16() => {
                 let half = k.div_ceil(2);
                 let mut pairs = vec![0; m * half];
@@ -386,9 +386,9 @@ impl Frozen {
     /// Pairs of 4-bit codes (`pairs` of the inputs, 32 outputs) as bf16: `[pairs, 32]`.
     fn pairs(&self, panel: usize, pairs: Range<usize>, out: &mut [u32]) {
         let Data::Codes(codes, scales) = &self.data else { return };
-        let (held, blocks) = (self.k.div_ceil(2), self.k.div_ceil(BLOCK));
+        let (pairs_of_row, blocks) = (self.k.div_ceil(2), self.k.div_ceil(BLOCK));
         for (pair, out) in pairs.zip(out.chunks_exact_mut(PANEL)) {
-            let codes = &codes[(panel * held + pair) * PANEL..][..PANEL];
+            let codes = &codes[(panel * pairs_of_row + pair) * PANEL..][..PANEL];
             let scales = &scales[(panel * blocks + pair * 2 / BLOCK) * PANEL..][..PANEL];
             decode_pair(codes, scales, out);
         }
@@ -397,11 +397,11 @@ impl Frozen {
     /// Values `span` of the inputs for 32 outputs, as `f32`: `[span, 32]`. The span starts at an even input.
     fn widened(&self, panel: usize, span: Range<usize>, pairs: &mut Vec<u32>, out: &mut [f32]) {
         let range = span.start / 2..span.end.div_ceil(2);
-        let held = self.k.div_ceil(2);
+        let pairs_of_row = self.k.div_ceil(2);
         match (&self.data, self.format) {
             (Data::Words(_), _) => {}
             (Data::Pairs(words), format) => {
-                let words = &words[(panel * held + range.start) * PANEL..][..range.len() * PANEL];
+                let words = &words[(panel * pairs_of_row + range.start) * PANEL..][..range.len() * PANEL];
                 match format {
                     Format::F16 => widen_f16(words, PANEL, out),
                     _ => widen_bf16(words, PANEL, out),
@@ -416,7 +416,7 @@ impl Frozen {
     }
 
     /// Prefetches the tile that is transposed next.
-    fn fetch(&self, panel: usize, column: usize) {
+    fn prefetch(&self, panel: usize, column: usize) {
         #[cfg(target_arch = "x86_64")]
         if column < self.k {
             use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
@@ -438,8 +438,8 @@ impl Frozen {
     /// The tile of 32 outputs (those of `panel`) and 32 inputs from `column` on, outputs first: `[32, 32]`
     /// values, or `[16, 32]` pairs of outputs. Padded with 0 beyond the weight.
     fn tile(&self, panel: usize, column: usize, pairs: bool, out: &mut [f32]) {
-        let held = self.k.div_ceil(2);
-        self.fetch(panel, column + PANEL);
+        let pairs_of_row = self.k.div_ceil(2);
+        self.prefetch(panel, column + PANEL);
         if let Data::Words(words) = &self.data {
             let inputs = PANEL.min(self.k - column);
             let from = &words[(panel * self.k + column) * PANEL..][..inputs * PANEL];
@@ -455,14 +455,14 @@ impl Frozen {
             }
             return;
         }
-        let range = column / 2..held.min(column / 2 + LANES);
+        let range = column / 2..pairs_of_row.min(column / 2 + LANES);
         let mut whole = [0u32; LANES * PANEL];
         let from = match &self.data {
             Data::Pairs(words) if range.len() == LANES => {
-                &words[(panel * held + range.start) * PANEL..][..LANES * PANEL]
+                &words[(panel * pairs_of_row + range.start) * PANEL..][..LANES * PANEL]
             }
             Data::Pairs(words) => {
-                let from = &words[(panel * held + range.start) * PANEL..][..range.len() * PANEL];
+                let from = &words[(panel * pairs_of_row + range.start) * PANEL..][..range.len() * PANEL];
                 whole[..from.len()].copy_from_slice(from);
                 &whole
             }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::model::kernels::{
     Left, Packed, Right, gemm,
-    gemm::{alone, tests::numbers},
+    gemm::{local_gemm, tests::numbers},
 };
 
 const FORMATS: [Format; 4] = [Format::F32, Format::F16, Format::Bf16, Format::Nf4];
@@ -15,7 +15,7 @@ fn frozen(format: Format, n: usize, k: usize, weight: &[f32]) -> Frozen {
     Frozen::new(format, n, k, |row, out| out.copy_from_slice(&weight[row * k..][..k]))
 }
 
-fn held(frozen: &Frozen) -> Vec<f32> {
+fn values(frozen: &Frozen) -> Vec<f32> {
     let mut weight = vec![0.0; frozen.n * frozen.k];
     weight.chunks_exact_mut(frozen.k).enumerate().for_each(|(row, out)| frozen.row(row, out));
     weight
@@ -39,19 +39,19 @@ fn product(
     accumulate: bool,
 ) {
     match format.is_multiplied_in_bf16() {
-        true => alone(m, left, right, (team::Shared::new(c), 0), n, accumulate),
+        true => local_gemm(m, left, right, (team::Shared::new(c), 0), n, accumulate),
         false => gemm(m, left, right, c, n, accumulate),
     }
 }
 
 /// In bf16 too: the machine's product of pairs adds one after the other.
 #[test]
-fn products_both_ways_are_those_of_the_values_held_to_the_bit() {
+fn products_both_ways_are_those_of_the_stored_values_to_the_bit() {
     for (m, n, k) in [(1, 1, 1), (3, 33, 31), (13, 70, 300), (2, 600, 65), (260, 40, 32), (5, 128, 530)] {
         let (x, dy) = (numbers(m * k, 1), numbers(m * n, 2));
         for format in FORMATS {
             let frozen = frozen(format, n, k, &numbers(n * k, 3));
-            let weight = held(&frozen);
+            let weight = values(&frozen);
             let (mut y, mut want) = (vec![1.0; m * n], vec![1.0; m * n]);
             frozen.forward(&x, &mut y, true);
             let packed = Packed::from_columns(&weight, k, n);
@@ -73,7 +73,7 @@ fn f32_gives_the_bits_of_an_unfrozen_product() {
     let (m, n, k) = (29, 150, 300);
     let (x, dy, weight) = (numbers(m * k, 1), numbers(m * n, 2), numbers(n * k, 3));
     let frozen = frozen(Format::F32, n, k, &weight);
-    assert_eq!(held(&frozen), weight);
+    assert_eq!(values(&frozen), weight);
     let (mut y, mut want) = (vec![0.0; m * n], vec![0.0; m * n]);
     frozen.forward(&x, &mut y, false);
     gemm(m, Left::rows(&x, k), Packed::from_columns(&weight, k, n).right(), &mut want, n, false);
@@ -106,7 +106,7 @@ fn a_row_is_the_same_bits_alone_in_a_batch_and_on_any_number_of_threads() {
 }
 
 #[test]
-fn every_format_holds_values_to_its_precision() {
+fn every_format_stores_values_to_its_precision() {
     let weight = numbers(64 * 256, 7);
     let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| f64::from(v * v)).sum::<f64>().sqrt();
     for (format, bound, bytes) in [
@@ -116,7 +116,7 @@ fn every_format_holds_values_to_its_precision() {
         (Format::Nf4, 0.11, 0.5625),
     ] {
         let frozen = frozen(format, 64, 256, &weight);
-        let error = norm(&mut held(&frozen).iter().zip(&weight).map(|(a, b)| a - b));
+        let error = norm(&mut values(&frozen).iter().zip(&weight).map(|(a, b)| a - b));
         let relative = error / norm(&mut weight.iter().copied());
         assert!(relative <= bound, "{format:?}: {relative}");
         assert_eq!(frozen.bytes() as f64, bytes * weight.len() as f64, "{format:?}");

@@ -84,8 +84,8 @@ impl Part {
 }
 
 /// Rounded to the type of keys and values.
-fn rounded(x: &Tensor, held: DType) -> Result<Tensor> {
-    x.to_dtype(held)?.to_dtype(DType::F32)
+fn rounded(x: &Tensor, dtype: DType) -> Result<Tensor> {
+    x.to_dtype(dtype)?.to_dtype(DType::F32)
 }
 
 /// `keys` returns keys and values of pieces of spans, concatenated: `[keys, kv · dim]`. Queries, keys and
@@ -94,14 +94,14 @@ pub fn attend(
     q: &Tensor,
     mask: &[MaskSpans],
     keys: impl Fn(&[Piece]) -> Result<(Tensor, Tensor)>,
-    (heads, held): (Heads, DType),
+    (heads, kv_dtype): (Heads, DType),
 ) -> Result<Tensor> {
     let block = |spans: &MaskSpans| {
         let q = (by_head(&rows(q, std::slice::from_ref(&spans.rows))?, heads)? * scale(heads))?;
-        let q = rounded(&q, held)?;
+        let q = rounded(&q, kv_dtype)?;
         let seen = |tile: &Tile| -> Result<(Tensor, Tensor)> {
             let (k, v) = keys(&tile.pieces)?;
-            let (k, v) = (rounded(&k, held)?, rounded(&v, held)?);
+            let (k, v) = (rounded(&k, kv_dtype)?, rounded(&v, kv_dtype)?);
             Ok((scores(&q, &by_head(&k, heads)?, tile.mask.as_ref())?, by_head(&v, heads)?))
         };
         let out = match spans.tiles.as_slice() {
@@ -135,16 +135,16 @@ pub fn attend_backward(
     (q, k, v): (&Tensor, &Tensor, &Tensor),
     mask: &[MaskSpans],
     keys: impl Fn(&[Piece]) -> Vec<Range<usize>>,
-    (heads, held): (Heads, DType),
+    (heads, kv_dtype): (Heads, DType),
     out: &Tensor,
     dout: &Tensor,
 ) -> Result<(Tensor, Tensor, Tensor)> {
     let (dk, dv) = (k.zeros_like()?, v.zeros_like()?);
-    let (k, v) = (&rounded(k, held)?, &rounded(v, held)?);
+    let (k, v) = (&rounded(k, kv_dtype)?, &rounded(v, kv_dtype)?);
     let mut dq = Vec::with_capacity(mask.len());
     for spans in mask {
         let own = |x: &Tensor| by_head(&rows(x, std::slice::from_ref(&spans.rows))?, heads);
-        let scaled = rounded(&(own(q)? * scale(heads))?, held)?;
+        let scaled = rounded(&(own(q)? * scale(heads))?, kv_dtype)?;
         let (out, dout) = (own(out)?, own(dout)?);
         // Σ p · dp of a row is the dot product of its result with that result's gradient (Dao et al. 2022,
         // appendix B).
@@ -214,7 +214,7 @@ mod tests {
         TokenTree,
         kernels::Format,
         ops::{
-            TreeLayout,
+            KvFormat, TreeLayout,
             composed::{TileSize, force},
             read,
         },
@@ -245,9 +245,8 @@ mod tests {
     /// Attention over the tree and its gradients.
     fn over_tree(tile: TileSize, format: Format) -> [Vec<f32>; 4] {
         let tree = tree();
-        let segments: Vec<_> =
-            tree.segments.iter().map(|s| (s.rows.clone(), s.subtree.clone(), s.first)).collect();
-        let layout = TreeLayout { tile, ..TreeLayout::new(&tree.positions, &segments, HEADS, format) };
+        let kv_format = KvFormat { heads: HEADS, format, by_kernels: true };
+        let layout = TreeLayout { tile, ..TreeLayout::new(&tree, kv_format) };
         let rows = tree.tokens.len();
         let [q, k, v, dout] = [(4, 1), (2, 2), (2, 3), (4, 4)].map(|(heads, seed)| tensor(rows, heads, seed));
         let out = layout.attend(&q, &k, &v).unwrap();
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_merged_are_the_attention_of_the_kernels_forward_and_backward() {
+    fn tiled_attention_equals_that_of_the_kernels_forward_and_backward() {
         // In bf16 the kernels also round probabilities and the inputs of the gradients.
         for (format, bound) in [(Format::F32, 1e-5), (Format::Bf16, 1e-2)] {
             let expected = over_tree(TileSize::TREE, format);

@@ -112,9 +112,9 @@ fn typed<T: CudaDType + DeviceRepr + ValidAsZeroBits>(of: &Sequences, is_bf16: c
     let mut out = device.alloc_zeros::<T>(rows * width)?;
     // `[heads, rows]`
     let mut lse = device.alloc_zeros::<f32>(heads.query * rows)?;
-    let held = [&of.q, &of.k, &of.v, &starts_q, &starts_k].map(Tensor::storage_and_layout);
-    let [q, k, v] = [&held[0], &held[1], &held[2]].map(view::<T>);
-    let [starts_q, starts_k] = [&held[3], &held[4]].map(view::<u32>);
+    let tensors = [&of.q, &of.k, &of.v, &starts_q, &starts_k].map(Tensor::storage_and_layout);
+    let [q, k, v] = [&tensors[0], &tensors[1], &tensors[2]].map(view::<T>);
+    let [starts_q, starts_k] = [&tensors[3], &tensors[4]].map(view::<u32>);
     let (q, k, v, starts_q, starts_k) = (q?, k?, v?, starts_q?, starts_k?);
     {
         let ((q, _q), (k, _k), (v, _v)) =

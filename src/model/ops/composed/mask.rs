@@ -11,7 +11,7 @@ const FIRST_ROWS: usize = 32;
 #[derive(Debug)]
 pub struct Rows {
     /// `[capacity, width]`
-    held: Option<Tensor>,
+    tensor: Option<Tensor>,
     dtype: DType,
     len: usize,
 }
@@ -19,7 +19,7 @@ pub struct Rows {
 impl Rows {
     /// Added rows are rounded to this type.
     pub fn new(dtype: DType) -> Self {
-        Self { held: None, dtype, len: 0 }
+        Self { tensor: None, dtype, len: 0 }
     }
 
     pub fn dtype(&self) -> DType {
@@ -32,7 +32,7 @@ impl Rows {
 
     /// Bytes in memory.
     pub fn bytes(&self) -> usize {
-        self.held.as_ref().map_or(0, |held| held.elem_count() * held.dtype().size_in_bytes())
+        self.tensor.as_ref().map_or(0, |rows| rows.elem_count() * rows.dtype().size_in_bytes())
     }
 
     /// The value of [`Self::bytes`] with this many rows of this width.
@@ -47,16 +47,16 @@ impl Rows {
     pub fn extend(&mut self, rows: &Tensor) -> Result<()> {
         let (count, width) = rows.dims2()?;
         let needed = self.len + count;
-        if self.held.as_ref().is_none_or(|held| held.dims()[0] < needed) {
+        if self.tensor.as_ref().is_none_or(|tensor| tensor.dims()[0] < needed) {
             let capacity = needed.next_power_of_two().max(FIRST_ROWS);
             let larger = Tensor::zeros((capacity, width), self.dtype, rows.device())?;
-            if let Some(held) = &self.held {
-                larger.slice_set(&held.narrow(0, 0, self.len)?.contiguous()?, 0, 0)?;
+            if let Some(tensor) = &self.tensor {
+                larger.slice_set(&tensor.narrow(0, 0, self.len)?.contiguous()?, 0, 0)?;
             }
-            self.held = Some(larger);
+            self.tensor = Some(larger);
         }
-        if let Some(held) = &self.held {
-            held.slice_set(&rows.to_dtype(self.dtype)?.contiguous()?, 0, self.len)?;
+        if let Some(tensor) = &self.tensor {
+            tensor.slice_set(&rows.to_dtype(self.dtype)?.contiguous()?, 0, self.len)?;
         }
         self.len = needed;
         Ok(())
@@ -64,9 +64,9 @@ impl Rows {
 
     /// These of its rows.
     pub fn range(&self, range: &Range<usize>) -> Result<Tensor> {
-        match &self.held {
-            Some(held) => held.narrow(0, range.start, range.len()),
-            None => candle_core::bail!("rows {range:?} of a cache that holds none"),
+        match &self.tensor {
+            Some(tensor) => tensor.narrow(0, range.start, range.len()),
+            None => candle_core::bail!("rows {range:?} of an empty cache"),
         }
     }
 }
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_every_row_sees_has_no_mask_and_no_tile_is_wider_than_asked() {
+    fn keys_that_every_row_sees_have_no_mask_and_tiles_have_at_most_the_given_width() {
         // 40 rows in a line: blocks of 8 rows, tiles of 10 keys.
         let positions: Vec<u32> = (0..40).collect();
         let size = TileSize { rows: 8, keys: 10 };

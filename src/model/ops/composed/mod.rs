@@ -63,26 +63,18 @@ pub fn add(into: &Tensor, x: &Tensor) -> Result<()> {
 }
 
 /// Indices as a tensor.
-fn indices<T: Copy + TryInto<u32>>(values: &[T], device: &Device) -> Result<Tensor> {
+pub fn indices(values: &[usize], device: &Device) -> Result<Tensor> {
     let narrow =
-        |value: &T| (*value).try_into().map_err(|_| candle_core::Error::msg("an index beyond 32 bits"));
+        |value: &usize| u32::try_from(*value).map_err(|_| candle_core::Error::msg("an index beyond 32 bits"));
     let values = values.iter().map(narrow).collect::<Result<Vec<u32>>>()?;
     let count = values.len();
     Tensor::from_vec(values, count, device)
 }
 
-pub fn embed(table: &Tensor, tokens: &[u32]) -> Result<Tensor> {
-    table.index_select(&indices(tokens, table.device())?, 0)?.to_dtype(DType::F32)
-}
-
 pub fn embed_backward(tokens: &[u32], dy: &Tensor, slot: Option<usize>, gradients: &Gradients) -> Result<()> {
     let Some(slot) = slot else { return Ok(()) };
     let table = &gradients.slots[slot];
-    assign(table, &table.index_add(&indices(tokens, dy.device())?, dy, 0)?)
-}
-
-pub fn gather(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
-    x.index_select(&indices(rows, x.device())?, 0)
+    assign(table, &table.index_add(&Tensor::new(tokens, dy.device())?, dy, 0)?)
 }
 
 pub fn add_rows(into: &Tensor, rows: &[usize], weights: Option<&[f32]>, y: &Tensor) -> Result<()> {
@@ -102,15 +94,6 @@ pub fn dot_and_scale_rows(x: &Tensor, y: &Tensor, weights: &[f32]) -> Result<Vec
 /// `[values, 1]`
 fn column(values: &[f32], device: &Device) -> Result<Tensor> {
     Tensor::from_slice(values, (values.len(), 1), device)
-}
-
-pub fn split(x: &Tensor, widths: &[usize]) -> Result<Vec<Tensor>> {
-    let mut start = 0;
-    let mut part = |width: &usize| {
-        start += width;
-        x.narrow(1, start - width, *width)?.contiguous()
-    };
-    widths.iter().map(&mut part).collect()
 }
 
 /// Rows of the length of a norm's weight, divided by the root of their mean square, and that root: `[n,
@@ -151,8 +134,8 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 pub fn silu_mul_backward(gate: &Tensor, up: &Tensor, dout: &Tensor) -> Result<(Tensor, Tensor)> {
     let sigmoid = (gate.neg()?.exp()? + 1.0)?.recip()?;
     let silu = (gate * &sigmoid)?;
-    let slope = (&sigmoid + (&silu * (1.0 - &sigmoid)?)?)?;
-    Ok((((dout * up)? * slope)?, (dout * silu)?))
+    let derivative = (&sigmoid + (&silu * (1.0 - &sigmoid)?)?)?;
+    Ok((((dout * up)? * derivative)?, (dout * silu)?))
 }
 
 /// Rotates the first `2 · half` values of each head of `x` (`[tokens, heads · head]`) in place. Cosines and
@@ -213,7 +196,7 @@ pub fn log_probabilities(logits: &Tensor, tokens: &[Vec<u32>]) -> Result<Vec<Vec
     Ok(found.into_iter().zip(tokens).map(|(row, tokens)| row[..tokens.len()].to_vec()).collect())
 }
 
-/// Overwrites logits with Σ slope · (1\[token\] − p) over each row's tokens.
+/// Overwrites logits with Σ dloss_dlogp · (1\[token\] − p) over each row's tokens.
 pub fn log_probabilities_backward(
     logits: &Tensor,
     tokens: &[Vec<u32>],

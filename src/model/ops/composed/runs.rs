@@ -140,7 +140,11 @@ mod tests {
     use candle_core::{D, Device};
 
     use super::*;
-    use crate::model::kernels::Format;
+    use crate::model::{
+        Segment, TokenTree,
+        kernels::Format,
+        ops::{KvFormat, TreeLayout},
+    };
 
     /// Sequence by sequence and head by head, with a mask.
     fn plain(of: &Sequences) -> Result<Part> {
@@ -176,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_see_their_own_segment_causally_and_those_above_as_a_whole() {
+    fn rows_see_their_own_segment_causally_and_parent_segments_in_full() {
         // A stem of 3, below it a branch of 2 with a leaf of 1, and a branch of 2.
         let positions = [0, 1, 2, 3, 4, 5, 3, 4];
         let spans = [(0..8, 0, 3), (3..6, 3, 2), (5..6, 5, 1), (6..8, 3, 2)];
@@ -195,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_merged_are_the_attention_over_tiles() {
+    fn attention_by_levels_equals_attention_by_tiles() {
         let heads = Heads { query: 4, kv: 2, dim: 8 };
         let positions: Vec<u32> = (0..9).chain(9..14).chain(14..20).chain(14..17).chain(9..12).collect();
         // A stem, a branch with two leaves, and another branch.
@@ -206,16 +210,18 @@ mod tests {
             (20..23, 20..23, 14),
             (23..26, 23..26, 9),
         ];
+        let segments = segments.map(|(rows, subtree, first)| Segment { rows, subtree, first });
         let spans: Vec<Seen> =
-            segments.iter().map(|(own, rows, first)| (rows.clone(), *first, own.len())).collect();
+            segments.iter().map(|of| (of.subtree.clone(), of.first, of.rows.len())).collect();
         let [q, k, v] = [(32, 1), (16, 2), (16, 3)].map(|(width, seed)| tensor(26, width, seed));
         let levels = levels(&positions, &spans).unwrap();
         let keys = |span: usize| {
-            let own: &Range<usize> = &segments[span].0;
+            let own = &segments[span].rows;
             Ok((k.narrow(0, own.start, own.len())?, v.narrow(0, own.start, own.len())?))
         };
         let found = attend_runs(&q, &levels, keys, (heads, DType::F32), &plain).unwrap();
-        let layout = crate::model::ops::TreeLayout::new(&positions, &segments, heads, Format::F32);
+        let tree = TokenTree { positions, segments: segments.to_vec(), ..TokenTree::default() };
+        let layout = TreeLayout::new(&tree, KvFormat { heads, format: Format::F32, by_kernels: true });
         let expected = layout.attend(&q, &k, &v).unwrap();
         let off = (found - expected).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
         assert!(off < 1e-5, "{off}");
