@@ -129,6 +129,7 @@ impl Segments {
     }
 
     /// Reserved bytes; never less than the cached bytes.
+    #[cfg(test)]
     pub fn reserved(&self) -> usize {
         self.reserved
     }

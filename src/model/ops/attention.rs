@@ -189,10 +189,10 @@ fn attend_spans(q: &Tensor, positions: &[u32], spans: &[Span<'_>], heads: Heads)
 /// A tree whose keys and values are rows of the same batch, as in training.
 pub struct TreeLayout<'a> {
     pub tree: &'a TokenTree,
-    kv_format: KvFormat,
+    pub kv_format: KvFormat,
     /// For attention without a kernel.
     pub tile: TileSize,
-    mask: AttentionMask,
+    pub mask: AttentionMask,
 }
 
 impl<'a> TreeLayout<'a> {
