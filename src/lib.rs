@@ -1,45 +1,70 @@
 //! `mcprl` trains a LoRA adapter that makes a base language model measurably better at the tools of an MCP server.
 //!
-//! A module imports only from floors below its own (`tests/layering.rs` checks it):
+//! The program is `mcprl`; this library is what other Rust programs can use of it:
 //!
-//! | floor | modules |
+//! | module | for |
 //! |---|---|
-//! | 0 | [`hash`], [`error`], [`progress`], [`random`], [`net`], [`usage`], [`child`], [`data`] |
-//! | 1 | [`store`], [`mcp`], [`chat`], [`model`] |
-//! | 2 | [`engine`], [`llm`] |
-//! | 3 | [`agent`], [`judge`], [`grpo`], [`eval`] |
-//! | 4 | [`stage`] |
-//! | 5 | [`plan`] |
-//! | 6 | [`exec`] |
-//! | 7 | [`cli`], [`ui`] |
+//! | [`data`] | reading and writing the tables of a run: scenarios, trajectories, rewards, verdicts |
+//! | [`mcp`] | connecting to any MCP server: [`mcp::Session`], pools of sessions, the demo server |
+//! | [`model`] | decoders of the supported families, and adapters in PEFT's format |
+//! | [`eval`] | comparing policies on common scenarios, with intervals and tests |
+//! | [`error`] | the error trait of all of these: code, hint, class |
+//!
+//! Count the right answers of an evaluation:
+//!
+//! ```no_run
+//! use mcprl::data::{self, Trajectory};
+//!
+//! # fn main() -> Result<(), data::DataError> {
+//! let run = std::path::Path::new("cache/runs/20260101-120000-sqlite");
+//! let episodes: Vec<Trajectory> = data::read(&run.join("exam/episodes.parquet"))?;
+//! let right = episodes.iter().filter(|episode| episode.correct == Some(true)).count();
+//! println!("{right} of {} episodes have the right answer", episodes.len());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Call a tool:
+//!
+//! ```no_run
+//! use mcprl::mcp::{Limits, McpError, ServerSpec, Session, State, Transport};
+//!
+//! # async fn call() -> Result<(), McpError> {
+//! let command = ["uvx", "my-server"].map(String::from).to_vec();
+//! let transport = Transport::Stdio { command, env: Default::default(), cwd: None };
+//! let spec = ServerSpec { transport, state: State::ReadOnly, limits: Limits::default() };
+//! let session = Session::connect(&spec).await?;
+//! println!("{}", session.call("list_tables", serde_json::Map::new()).await?.text);
+//! session.close().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A module imports only from floors below its own (`tests/layering.rs` checks it); ARCHITECTURE.md has the floors.
 
-pub mod child;
 pub mod data;
 pub mod error;
-pub mod hash;
-pub mod net;
-pub mod progress;
-pub mod random;
-pub mod usage;
-
-pub mod chat;
+pub mod eval;
 pub mod mcp;
 pub mod model;
-pub mod store;
 
-pub mod engine;
-pub mod llm;
-
-pub mod agent;
-pub mod eval;
-pub mod grpo;
-pub mod judge;
-
-pub mod stage;
-
-pub mod plan;
-
-pub mod exec;
-
+#[doc(hidden)]
 pub mod cli;
-pub mod ui;
+
+mod agent;
+mod chat;
+mod child;
+mod engine;
+mod exec;
+mod grpo;
+mod hash;
+mod judge;
+mod llm;
+mod net;
+mod plan;
+mod progress;
+mod random;
+mod stage;
+mod store;
+mod ui;
+mod usage;

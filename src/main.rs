@@ -27,7 +27,5 @@ fn trim() {
 fn main() -> ExitCode {
     // SAFETY: an option that exists; `MIMALLOC_PURGE_DELAY` overrides it.
     unsafe { mi_option_set_default(PURGE_DELAY, TEN_SECONDS) };
-    mcprl::engine::set_allocator_trim(trim);
-    mcprl::child::use_small_pages();
-    mcprl::cli::main()
+    mcprl::cli::main(trim)
 }

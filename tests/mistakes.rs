@@ -321,7 +321,7 @@ fn doctor_checks_everything_a_run_file_needs() {
         "ok    devices    cpu",
         "demo-server sqlite answers in ",
         "ok    stage      base: llama: Llama 2 and 3, 2 layers, context of 4096 tokens",
-        "ok    stage      base: its own chat template is used",
+        "ok    stage      base: its own chat template is used, with several calls per turn",
         "note  stage      tasks: tasks.jsonl: 8 to train on, 2 held out",
         "hint: that is few: a gain is measurable where at least 6 held-out tasks come out better",
         "ok    memory     ",

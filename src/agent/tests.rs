@@ -7,7 +7,10 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
-use super::*;
+use super::{
+    episode::{PolicyHandle, Server},
+    *,
+};
 use crate::{
     chat::{Chat, HistoryThinking, ToolCall},
     data::{End, Tool},

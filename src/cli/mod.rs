@@ -26,6 +26,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
+    child, engine,
     error::{Class, Diagnostic, Result},
     ui::{OutputFormat, Printer},
 };
@@ -87,8 +88,10 @@ enum Outcome {
     Interrupted,
 }
 
-/// Runs the command that the process's arguments name.
-pub fn main() -> ExitCode {
+/// Runs the command that the process's arguments name. `trim` returns the allocator's unused memory to the system.
+pub fn main(trim: fn()) -> ExitCode {
+    engine::set_allocator_trim(trim);
+    child::use_small_pages();
     let arguments = Arguments::parse();
     let format = if arguments.json { OutputFormat::Json } else { OutputFormat::Human };
     let printer = Printer { format };

@@ -29,9 +29,9 @@ use tokio_util::sync::CancellationToken;
 
 pub use error::ExecError;
 pub use folder::{RunFolder, RunSpec};
-pub use journal::{Entry, RunState, TimedEntry};
+pub use journal::RunState;
 pub use schedule::run;
-pub use up_to_date::{UpToDate, up_to_date};
+pub use up_to_date::up_to_date;
 pub use upload::push_queued;
 
 use crate::{

@@ -11,6 +11,6 @@ mod schedule;
 #[cfg(test)]
 mod trl;
 
-pub use advantage::{Advantage, NoSignal, Scale, ScoredRollout, Signal, ZeroVariance, advantages};
-pub use loss::{Clip, LossKind, Objective, StepSize, Tally, Term, Token, mean_log_ratio};
+pub use advantage::{NoSignal, Scale, ScoredRollout, ZeroVariance, advantages};
+pub use loss::{Clip, LossKind, Objective, StepSize, Tally, Token, mean_log_ratio};
 pub use schedule::{Schedule, Shape};

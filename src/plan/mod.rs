@@ -37,14 +37,13 @@ mod source;
 mod tool_list;
 mod upkeep;
 
-pub use error::{Location, Mistake, PlanError, Problem, Subject};
+pub use error::{Location, PlanError, Problem, Subject};
 pub use estimate::{Estimate, NoEstimate, Reused, Unknown, stage_name};
 pub use graph::{Iteration, Node};
 pub use identity::ServerName;
 pub use key::{KeyFields, KeyInput};
 pub use layers::Overrides;
 pub use ledger::{Completion, Job, Ledger, Readiness, ReadyInputs, Resolution, ResolvedInput};
-pub use memory::Memory;
 pub use models::Models;
 pub use name::NodeName;
 pub use parse::Stage;

@@ -50,17 +50,17 @@ pub use cas::{Condition, UnsyncedArtifact};
 pub use error::StoreError;
 pub use failpoint::{die, failpoint, reached};
 pub use files::FileDigests;
-pub use gc::{GcReport, LiveSet, Stored, Unreferenced, Young};
+pub use gc::{GcReport, LiveSet};
 pub use last::KeyIndex;
 pub use lease::{HeartbeatWatch, Holder, Lease, LeaseAttempt};
 pub use record::{ActionRecord, CachedResult, Cost, Lookup, Output, Recorded, SERVER_NAME};
 pub use remote::{
     DrainReport, Fetched, NotAPlace, Pushed, Remote, RemotePlace, RemoteSpec, Traffic, UploadQueue,
 };
-pub use rows::{FamilyRows, Remainder, RowLog};
+pub use rows::{Remainder, RowLog};
 pub use sync::Syncer;
 pub use transfer::CopyReport;
-pub use verify::{Damage, VerifyReport};
+pub use verify::Damage;
 pub use write::aside;
 
 /// Version of the folder layout. A store with a higher number is not opened.

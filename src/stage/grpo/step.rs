@@ -69,7 +69,8 @@ pub fn update(
     params: &Params,
     learning_rate: f64,
 ) -> Result<Update, EngineError> {
-    let cut = cut(groups, params.tokens_per_microbatch, min_microbatches(&trainer.decoder, trainer.devices()));
+    let cut =
+        cut(groups, params.tokens_per_microbatch, min_microbatches(&trainer.decoder, trainer.devices()));
     let mut shares: Vec<Share> = cut.iter().map(|rows| Share::new(rows)).collect();
     let objective = params.objective();
     let rollouts = || groups.iter().copied().flatten();

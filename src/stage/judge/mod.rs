@@ -299,7 +299,11 @@ impl ReplyCache for Recorded<'_> {
     }
 }
 
-fn metrics(rewards: &[Reward], relative: Option<&Relative>, verdicts: &[Option<Vec<RelativeScore>>]) -> Metrics {
+fn metrics(
+    rewards: &[Reward],
+    relative: Option<&Relative>,
+    verdicts: &[Option<Vec<RelativeScore>>],
+) -> Metrics {
     let mut metrics = Metrics::new();
     let mean =
         |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);

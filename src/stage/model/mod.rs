@@ -152,7 +152,10 @@ fn template(folder: &Path) -> Requirement {
                 text: notice.to_owned(),
                 hint: "`mcprl export --merge` writes that template beside the trained model".into(),
             },
-            None => Requirement::Met("its own chat template is used".into()),
+            None => {
+                let calls = if chat.has_parallel_calls() { "several calls" } else { "one call" };
+                Requirement::Met(format!("its own chat template is used, with {calls} per turn"))
+            }
         },
     }
 }

@@ -79,7 +79,8 @@ fn prompts(
         return None;
     }
     let vocabulary = context.vocabulary(folder).ok()?;
-    let chat = Chat::load_over(vocabulary, folder, budget.thinking).ok()?.with_tools(&system, functions).ok()?;
+    let chat =
+        Chat::load_over(vocabulary, folder, budget.thinking).ok()?.with_tools(&system, functions).ok()?;
     let tokens = |task: &str| chat.prompt(task).map_or(0, |prompt| prompt.shared.len() + prompt.task.len());
     let least = tokens("a");
     let lengths: Vec<usize> =

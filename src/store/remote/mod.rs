@@ -171,10 +171,6 @@ impl Remote {
         Self { spec, objects: OnceLock::new(), state: Mutex::default() }
     }
 
-    pub fn place(&self) -> &RemotePlace {
-        &self.spec.place
-    }
-
     pub fn traffic(&self) -> Traffic {
         self.state().traffic
     }
