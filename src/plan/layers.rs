@@ -183,17 +183,16 @@ impl Layers {
 
     /// Adds the defaults of the cards, by kind, to the stages.
     pub fn add_defaults(&mut self, kinds: &BTreeMap<String, Arc<Card>>) {
-        let mut figment = Figment::new();
+        let mut values = Dict::new();
         for stage in self.stages() {
             let Some(card) = stage.kind().and_then(|kind| kinds.get(kind)) else { continue };
             let defaults = card.params.iter().filter_map(|(name, param)| {
                 Some((name.clone(), Value::serialize(param.default.as_ref()?).ok()?))
             });
             let path = if stage.path == MODEL { format!("stages.{BASE}") } else { stage.path };
-            let values = nest(&path, Value::from(defaults.collect::<Dict>()));
-            figment = figment.join(Layer { metadata: Metadata::named("card"), values });
+            insert(&mut values, &path, defaults.collect::<Dict>().into());
         }
-        self.join(figment);
+        self.join(Layer { metadata: Metadata::named("card"), values });
     }
 
     fn join(&mut self, layer: impl Provider) {
@@ -318,8 +317,23 @@ fn layer(name: String, path: &str, text: &str) -> Result<Layer, Mistake> {
     Ok(Layer { metadata: Metadata::from("override", name), values: nest(path, value) })
 }
 
+/// Inserts a value at a dotted path.
+fn insert(table: &mut Dict, path: &str, value: Value) {
+    match path.split_once('.') {
+        None => _ = table.insert(path.to_owned(), value),
+        Some((head, rest)) => {
+            let inner = table.entry(head.to_owned()).or_insert_with(|| Dict::new().into());
+            if let Value::Dict(_, inner) = inner {
+                insert(inner, rest, value);
+            }
+        }
+    }
+}
+
 fn nest(path: &str, value: Value) -> Dict {
-    figment::util::nest(path, value).into_dict().unwrap_or_default()
+    let mut table = Dict::new();
+    insert(&mut table, path, value);
+    table
 }
 
 fn wrong_set(text: &str, message: &str) -> Mistake {

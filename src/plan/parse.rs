@@ -244,7 +244,7 @@ impl<'a> RunFileParser<'_, 'a> {
     /// Entries of a table, in file order.
     fn ordered(&self, table: &Entry<'a>) -> Vec<(&'a str, Entry<'a>)> {
         let mut entries: Vec<_> = self.reader.table(table).into_iter().flatten().collect();
-        entries.sort_by_key(|(_, entry)| match entry.origin() {
+        entries.sort_by_cached_key(|(_, entry)| match entry.origin() {
             Origin::File(span) => span.key.start,
             _ => usize::MAX,
         });
