@@ -62,12 +62,15 @@ struct Server {
     state: Option<State>,
     /// Tool to call before each episode if `state` is `reset-tool`.
     reset_tool: Option<String>,
-    /// Environment variables for `command`, in addition to PATH, HOME, LANG and TMPDIR. `${NAME}` in a value
-    /// is the environment variable NAME, and `$$` is a `$`. A literal secret is rejected. The value of NAME
-    /// is not part of any key.
+    /// Environment variables for `command`, in addition to PATH, HOME, LANG, TMPDIR and those for proxies and
+    /// certificates. `${NAME}` in a value is the environment variable NAME, and `$$` is a `$`. A literal
+    /// secret is rejected. The value of NAME is not part of any key.
     env: Option<BTreeMap<String, String>>,
     /// Working directory of `command`, relative to the run file's folder.
     cwd: Option<String>,
+    /// Files and folders whose content identifies the server, such as the modules that its script imports;
+    /// relative to the run file's folder.
+    files: Option<Vec<String>>,
     /// Number of concurrent sessions.
     #[schemars(range(min = 1), extend("default" = 4))]
     sessions: Option<u64>,

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -17,7 +18,7 @@ use crate::{
     model::kernels::Format,
 };
 
-const SERVER_KEYS: [&str; 12] = [
+const SERVER_KEYS: [&str; 13] = [
     "command",
     "url",
     "bearer_env",
@@ -26,6 +27,7 @@ const SERVER_KEYS: [&str; 12] = [
     "reset_tool",
     "env",
     "cwd",
+    "files",
     "sessions",
     "start_timeout_s",
     "call_timeout_s",
@@ -65,14 +67,18 @@ fn transport(reader: &Reader<'_>, entry: &Entry, fields: &Fields, source: &Sourc
                 return reader.wrong(command, Part::Value, "`server.command` is empty".into(), None);
             }
             let folder = super::absolute(source.folder());
+            let files = match fields.get("files") {
+                Some(entry) => files(reader, entry, &folder)?,
+                None => Vec::new(),
+            };
             let cwd = match fields.get("cwd") {
                 Some(cwd) => folder.join(reader.text(cwd)?),
                 None => folder,
             };
-            Some(Transport::Stdio { command: words, env: map("env")?, cwd: Some(cwd) })
+            Some(Transport::Stdio { command: words, env: map("env")?, cwd: Some(cwd), files })
         }
         (None, Some(url)) => {
-            for key in ["env", "cwd"] {
+            for key in ["env", "cwd", "files"] {
                 needs(key, "command");
             }
             let text = reader.text(url)?;
@@ -104,6 +110,16 @@ fn transport(reader: &Reader<'_>, entry: &Entry, fields: &Fields, source: &Sourc
             reader.wrong(entry, Part::Key, "`server` needs a `command` or a `url`".into(), Some(hint))
         }
     }
+}
+
+/// The files and folders that identify the server, besides its command.
+fn files(reader: &Reader<'_>, entry: &Entry, folder: &Path) -> Option<Vec<PathBuf>> {
+    let names = reader.strings(entry)?;
+    if let Some(missing) = names.iter().find(|name| !folder.join(name).exists()) {
+        let message = format!("`server.files` names \"{missing}\", which does not exist");
+        return reader.wrong(entry, Part::Value, message, None);
+    }
+    Some(names.iter().map(|name| folder.join(name)).collect())
 }
 
 /// Notes values of `env` or `headers` that hold a secret or have an invalid variable reference.
