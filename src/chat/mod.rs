@@ -79,6 +79,8 @@ pub enum Thinking {
 /// system text and tools of a run.
 pub struct Chat {
     vocabulary: Arc<Vocabulary>,
+    /// Tags of the template that are ordinary tokens. In a result they are text.
+    tags: Vec<String>,
     template: Template,
     format: Format,
     result_text: ResultText,
@@ -151,7 +153,8 @@ impl Chat {
             Thinking::On => _ = constants.insert("enable_thinking".into(), true.into()),
             Thinking::Off => _ = constants.insert("enable_thinking".into(), false.into()),
         }
-        let mut template = Template::new(&folder::template_source(folder, &config)?, constants.clone())?;
+        let source = folder::template_source(folder, &config)?;
+        let mut template = Template::new(&source, constants.clone())?;
         let (mut notice, mut own_template) = (None, None);
         let learned = match learn(&template, eos) {
             Err(why @ (ChatError::HidesTools { .. } | ChatError::Refused { .. })) => {
@@ -180,8 +183,10 @@ impl Chat {
             }
         }
         let briefing = Briefing::default();
+        let tags = vocabulary.tags_in(own_template.unwrap_or(&source));
         Ok(Self {
             vocabulary,
+            tags,
             template,
             format,
             result_text,
@@ -312,7 +317,7 @@ impl Chat {
     /// The tokens between one sampled turn's end-of-turn token and the next sampled token: results and assistant
     /// header. `ids` are [those of the turn](Turn::ids).
     pub fn results(&self, ids: &[String], results: &[String]) -> Vec<u32> {
-        let mask = |text: &str| self.vocabulary.mask(text).into_owned();
+        let mask = |text: &str| self.vocabulary.mask_with(text, &self.tags).into_owned();
         self.vocabulary.encode(&self.result_text.text(ids, results, mask))
     }
 
