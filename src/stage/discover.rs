@@ -11,7 +11,7 @@ use super::{
 use crate::{
     data::{self, Tool},
     error::{self, Class, Diagnostic, Interrupted, did_you_mean},
-    mcp::{Session, tools_digest},
+    mcp::{Session, State, tools_digest},
 };
 
 #[derive(Deserialize)]
@@ -32,6 +32,8 @@ pub enum DiscoverError {
     UnknownTool { list: &'static str, name: String, meant: Option<String> },
     #[error("`{name}` is in both `allow` and `deny`")]
     Both { name: String },
+    #[error("`reset_tool` names `{name}`, which is no tool of the server")]
+    NoResetTool { name: String, meant: Option<String> },
     #[error("no tool is left: the server lists {listed}")]
     NoTools { listed: usize },
 }
@@ -42,6 +44,7 @@ impl Diagnostic for DiscoverError {
             Self::NoServer => "discover::no_server",
             Self::UnknownTool { .. } => "discover::unknown_tool",
             Self::Both { .. } => "discover::allowed_and_denied",
+            Self::NoResetTool { .. } => "discover::no_reset_tool",
             Self::NoTools { .. } => "discover::no_tools",
         }
     }
@@ -50,7 +53,9 @@ impl Diagnostic for DiscoverError {
         match self {
             Self::Both { .. } => Some("take it out of one of them".into()),
             Self::NoServer => Some("add a [server] table with a `command` or a `url`".into()),
-            Self::UnknownTool { meant, .. } => meant.as_ref().map(|name| format!("did you mean `{name}`?")),
+            Self::UnknownTool { meant, .. } | Self::NoResetTool { meant, .. } => {
+                meant.as_ref().map(|name| format!("did you mean `{name}`?"))
+            }
             Self::NoTools { listed: 0 } => {
                 Some("an agent is trained on tools; a server without any has none to learn".into())
             }
@@ -82,7 +87,11 @@ pub async fn run(context: &Context) -> error::Result<Metrics> {
     };
     notes.iter().for_each(|note| context.observer.note(note));
 
-    let tools = params.filter(tools)?;
+    let reset_tool = match &spec.state {
+        State::ResetTool(name) => Some(name.as_str()),
+        State::ReadOnly | State::FreshProcess => None,
+    };
+    let tools = params.filter(tools, reset_tool)?;
     server.tools_digest = tools_digest(&tools).to_string();
     let offered = tools.iter().filter(|tool| !tool.synthetic).count();
     let metrics = Metrics::from([
@@ -109,18 +118,29 @@ pub fn look(prospect: &Prospect<'_>) -> Outlook {
 }
 
 impl Params {
-    fn filter(&self, tools: Vec<Tool>) -> Result<Vec<Tool>, DiscoverError> {
+    /// The tools that the agent sees. The reset tool is none of them, unless `allow` names it.
+    fn filter(&self, tools: Vec<Tool>, reset_tool: Option<&str>) -> Result<Vec<Tool>, DiscoverError> {
+        let meant = |name: &str| {
+            let known = tools.iter().filter(|tool| !tool.synthetic).map(|tool| &*tool.name);
+            did_you_mean(name, known).map(str::to_owned)
+        };
         for (list, names) in [("allow", &self.allow), ("deny", &self.deny)] {
             for name in names {
                 if !tools.iter().any(|tool| is_named(tool, name)) {
-                    let known = tools.iter().filter(|tool| !tool.synthetic).map(|tool| &*tool.name);
-                    let meant = did_you_mean(name, known).map(str::to_owned);
-                    return Err(DiscoverError::UnknownTool { list, name: name.clone(), meant });
+                    return Err(DiscoverError::UnknownTool { list, name: name.clone(), meant: meant(name) });
                 }
             }
         }
+        if let Some(name) = reset_tool.filter(|name| !tools.iter().any(|tool| tool.server_name == *name)) {
+            return Err(DiscoverError::NoResetTool { name: name.to_owned(), meant: meant(name) });
+        }
         let listed = tools.iter().filter(|tool| !tool.synthetic).count();
-        let kept: Vec<Tool> = tools.into_iter().filter(|tool| tool.synthetic || self.keeps(tool)).collect();
+        let is_hidden = |tool: &Tool| {
+            let is_allowed = self.allow.iter().any(|name| is_named(tool, name));
+            reset_tool == Some(&*tool.server_name) && !is_allowed
+        };
+        let keeps = |tool: &Tool| tool.synthetic || self.keeps(tool) && !is_hidden(tool);
+        let kept: Vec<Tool> = tools.into_iter().filter(keeps).collect();
         if kept.iter().all(|tool| tool.synthetic) {
             return Err(DiscoverError::NoTools { listed });
         }
@@ -160,7 +180,7 @@ mod tests {
         engine::EngineSpec,
         error::Result,
         hash::Digest,
-        mcp::{Limits, ServerSpec, State, Transport, demo::HttpServer},
+        mcp::{Limits, ServerSpec, Transport, demo::HttpServer},
         progress::NoProgress,
         stage::{Artifacts, Rows},
     };
@@ -247,6 +267,15 @@ mod tests {
     }
 
     fn check(read_only: bool, allow: &[&str], deny: &[&str]) -> Result<String, String> {
+        check_with(None, read_only, allow, deny)
+    }
+
+    fn check_with(
+        reset_tool: Option<&str>,
+        read_only: bool,
+        allow: &[&str],
+        deny: &[&str],
+    ) -> Result<String, String> {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let tools = vec![
             tool("db.read", Some(r#"{"readOnlyHint": true}"#), false),
@@ -254,7 +283,7 @@ mod tests {
             tool("db.drop", None, false),
             tool("complete_task", None, true),
         ];
-        let kept = Params { read_only, allow: owned(allow), deny: owned(deny) }.filter(tools);
+        let kept = Params { read_only, allow: owned(allow), deny: owned(deny) }.filter(tools, reset_tool);
         let names = |tools: Vec<Tool>| tools.into_iter().map(|tool| tool.name).collect::<Vec<_>>().join(" ");
         kept.map(names).map_err(|error| format!("{error}; {}", error.hint().unwrap_or_default()))
     }
@@ -266,6 +295,15 @@ mod tests {
         assert_eq!(kept(true, &[], &[]), "db_read complete_task");
         assert_eq!(kept(false, &["db.write", "db_read"], &[]), "db_read db_write complete_task");
         assert_eq!(kept(false, &[], &["db_drop"]), "db_read db_write complete_task");
+    }
+
+    #[test]
+    fn the_reset_tool_is_kept_only_if_it_is_allowed_by_name() {
+        let kept = |allow: &[&str]| check_with(Some("db.drop"), false, allow, &[]);
+        assert_eq!(kept(&[]).unwrap(), "db_read db_write complete_task");
+        assert_eq!(kept(&["db_drop", "db_read"]).unwrap(), "db_read db_drop complete_task");
+        let refused = check_with(Some("db_drop"), false, &[], &[]).unwrap_err();
+        insta::assert_snapshot!(refused, @"`reset_tool` names `db_drop`, which is no tool of the server; did you mean `db_drop`?");
     }
 
     #[test]
