@@ -1,7 +1,8 @@
 //! Child processes that never outlive this process.
 //!
 //! A child leads its own process group, and the group is killed when it is no longer needed, with everything the child
-//! started in it. On Linux the parent-death signal ends the child even if this process is killed. That signal does not
+//! started in it. On Linux a child also adopts what its children leave behind, so that it can be found while the child runs
+//! (`mcp/descendants.rs`), and the parent-death signal ends the child even if this process is killed. That signal does not
 //! reach the child's own children.
 
 use std::{
@@ -84,6 +85,8 @@ fn kill_with_parent(command: &mut Command) {
         if HUGE_PAGES_DISABLED.load(Ordering::Relaxed) {
             rustix::thread::disable_transparent_huge_pages(false)?;
         }
+        // Without it, less is found later.
+        let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
     };
     #[expect(unsafe_code, reason = "the only way to run code in the child before exec")]

@@ -31,7 +31,7 @@
 //!
 //! # async fn call() -> Result<(), McpError> {
 //! let command = ["uvx", "my-server"].map(String::from).to_vec();
-//! let transport = Transport::Stdio { command, env: Default::default(), cwd: None };
+//! let transport = Transport::Stdio { command, env: Default::default(), cwd: None, files: Vec::new() };
 //! let spec = ServerSpec { transport, state: State::ReadOnly, limits: Limits::default() };
 //! let session = Session::connect(&spec).await?;
 //! println!("{}", session.call("list_tables", serde_json::Map::new()).await?.text);

@@ -2,6 +2,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
+use chrono::{DateTime, Utc};
 use rand_chacha::{
     ChaCha8Rng,
     rand_core::{Rng, SeedableRng},
@@ -16,9 +17,13 @@ pub fn is_confidential(url: &Url) -> bool {
     url.scheme() == "https" || is_loopback
 }
 
-/// The wait that a `Retry-After` header in seconds asks for. Dates are not supported.
-pub fn retry_after(header: &str) -> Option<Duration> {
-    header.trim().parse().ok().map(Duration::from_secs)
+/// The wait that a `Retry-After` header asks for, in seconds or by a date. A date in the past asks for none.
+pub fn retry_after(header: &str, now: DateTime<Utc>) -> Option<Duration> {
+    let header = header.trim();
+    header.parse().map(Duration::from_secs).ok().or_else(|| {
+        let until = DateTime::parse_from_rfc2822(header).ok()?;
+        Some((until.to_utc() - now).to_std().unwrap_or_default())
+    })
 }
 
 /// Exponential backoff: waits double up to a limit. Jitter shortens each wait by up to half, so that clients that failed
@@ -78,8 +83,11 @@ mod tests {
     #[test]
     fn retry_after_is_respected_up_to_the_limit() {
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60), 1);
-        let mut wait = |header| backoff.wait(retry_after(header)).as_secs_f64();
+        let now = "2026-10-21T07:27:50Z".parse().unwrap();
+        let mut wait = |header| backoff.wait(retry_after(header, now)).as_secs_f64();
         assert_eq!([wait("0"), wait(" 7 "), wait("3600")], [0.0, 7.0, 60.0]);
-        assert!(wait("Wed, 21 Oct 2026 07:28:00 GMT") > 0.0);
+        let dates = [wait("Wed, 21 Oct 2026 07:28:00 GMT"), wait("Wed, 21 Oct 2026 07:27:00 GMT")];
+        assert_eq!(dates, [10.0, 0.0]);
+        assert!(wait("soon") > 0.0);
     }
 }

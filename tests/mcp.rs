@@ -17,7 +17,7 @@ const MCPRL: &str = env!("CARGO_BIN_EXE_mcprl");
 fn spec(command: &[&str]) -> ServerSpec {
     let command = command.iter().map(|word| (*word).to_owned()).collect();
     ServerSpec {
-        transport: Transport::Stdio { command, env: BTreeMap::new(), cwd: None },
+        transport: Transport::Stdio { command, env: BTreeMap::new(), cwd: None, files: Vec::new() },
         state: State::ReadOnly,
         limits: Limits {
             start_timeout: Duration::from_secs(20),
@@ -275,6 +275,118 @@ async fn a_protocol_error_is_shown_to_the_model() {
     assert_eq!(call(&session).await, Outcome { text: "no such tool".into(), is_error: true });
 }
 
+/// Commands of a shell that answer the request `$id` with what cannot be read, and why.
+const UNREADABLE: [(&str, &str); 9] = [
+    (r#"reply '{"content":"x","structuredContent":{"mean":NaN}}'"#, "it has `NaN`"),
+    (
+        r#"reply '{"content":[{"type":"text","text":"x","n":[1e999]}]}'"#,
+        "it has a number out of range, `1e999`",
+    ),
+    (r#"reply '{"content":"\ud800"}'"#, "a text has half of a surrogate pair"),
+    (r#"printf '{"jsonrpc":"2.0","id":%s,"result":{"content":"\377"}}\n' "$id""#, "a text is not UTF-8"),
+    (
+        r#"deep=$(printf '%0200d' 0 | tr 0 '['); reply "{\"content\":$deep$(echo "$deep" | tr '[' ']')}""#,
+        "it is nested more than 127 levels deep",
+    ),
+    (
+        r#"printf '{"jsonrpc":"2.0","id":%s,"result":{"content":\n' "$id""#,
+        "it is not JSON: it ends in the middle at byte 44",
+    ),
+    (
+        r#"printf '{"result":{oops},"jsonrpc":"2.0","id":%s}\n' "$id""#,
+        "it is not JSON: a key without quotes at byte 11",
+    ),
+    (
+        r#"printf '{"jsonrpc":"2.0","id":%s,"result":{"content":"' "$id"; head -c 17000000 /dev/zero | tr '\0' x; echo '"}}'"#,
+        "it is longer than 16 MiB",
+    ),
+    (
+        r#"printf '{"result":{"content":"'; head -c 17000000 /dev/zero | tr '\0' x; printf '"},"jsonrpc":"2.0","id":%s}\n' "$id""#,
+        "it is longer than 16 MiB",
+    ),
+];
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_is_reported_at_once() {
+    for (commands, reason) in UNREADABLE {
+        let mut server = scripted(&format!(r#"*'"tools/call"'*) {commands};;"#));
+        server.limits.call_timeout = Duration::from_secs(120);
+        let session = Session::connect(&server).await.unwrap();
+        let text = format!("the server's answer cannot be read: {reason}");
+        let outcome = tokio::time::timeout(Duration::from_secs(30), call(&session)).await.expect(commands);
+        assert_eq!(outcome, Outcome { text, is_error: true }, "{commands}");
+        assert!(session.is_alive());
+    }
+}
+
+#[tokio::test]
+async fn an_error_with_a_code_of_the_wrong_type_is_an_answer() {
+    let server = scripted(
+        r#"*'"tools/call"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":"E_NO","message":"no such city"}}\n' "$id";;"#,
+    );
+    let session = Session::connect(&server).await.unwrap();
+    assert_eq!(call(&session).await, Outcome { text: "no such city".into(), is_error: true });
+}
+
+#[tokio::test]
+async fn a_tool_that_cannot_be_read_is_dropped_and_the_others_stay() {
+    let tool = |name: &str, value: &str| {
+        format!(r#"{{\"name\":\"{name}\",\"inputSchema\":{{\"type\":\"object\",\"default\":{value}}}}}"#)
+    };
+    let tools = [
+        tool("fine", "1"),
+        tool("infinite", "Infinity"),
+        tool("deep", "$deep$(echo \"$deep\" | tr '[' ']')"),
+        tool("also_fine", "2"),
+    ];
+    let server = scripted(&format!(
+        r#"*'"tools/list"'*) deep=$(printf '%0200d' 0 | tr 0 '['); reply "{{\"tools\":[{}]}}";;"#,
+        tools.join(",")
+    ));
+    let session = Session::connect(&server).await.unwrap();
+    let (_, tools, _) = session.describe().await.unwrap();
+    assert_eq!(names(&tools), ["fine", "also_fine", "complete_task"]);
+    insta::assert_snapshot!(session.take_notes().join("\n"), @r"
+    ignored the tool `infinite`, which cannot be read: it has `Infinity`
+    ignored the tool `deep`, which cannot be read: it is nested more than 127 levels deep
+    ");
+}
+
+#[tokio::test]
+async fn the_text_of_a_protocol_error_is_cut_like_a_result() {
+    let server = scripted(
+        r#"*'"tools/call"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"<' "$id"; head -c 15000000 /dev/zero | tr '\0' x; echo '>"}}';;"#,
+    );
+    let session = Session::connect(&server).await.unwrap();
+    let outcome = call(&session).await;
+    assert!(outcome.is_error);
+    let text = outcome.text;
+    assert!(text.len() <= 16_384 && text.starts_with('<') && text.ends_with('>'), "{} bytes", text.len());
+}
+
+/// Answers to `initialize`, and the error of each.
+#[tokio::test]
+async fn a_handshake_that_cannot_be_used_is_quoted() {
+    for (commands, error) in [
+        (r#"reply '{"hello":[1]}'"#, r#"failed: the server's answer is not a handshake: {"hello":[1]}"#),
+        (r#"reply '{"protocolVersion":NaN}'"#, "failed: the server's answer cannot be read: it has `NaN`"),
+        (r#"id=7; reply '{}'"#, "failed: the server answered the request 7 instead of 0"),
+        (
+            r#"printf '{"jsonrpc":"2.0","id":%s,"result":{\n' "$id""#,
+            "failed: the server's answer cannot be read: it is not JSON: it ends in the middle at byte 34",
+        ),
+        (
+            r#"echo 'no licence' >&2; exit 0"#,
+            "ended before it was ready (exit status: 0); stderr: no licence",
+        ),
+    ] {
+        let mut server = scripted(&format!(r#"*'"initialize"'*) {commands};;"#));
+        server.limits.start_timeout = Duration::from_secs(60);
+        let found = tokio::time::timeout(Duration::from_secs(20), refused(&server)).await.expect(commands);
+        assert!(found.to_string().ends_with(error), "{commands}: {found}");
+    }
+}
+
 #[tokio::test]
 async fn a_huge_result_is_cut_in_the_middle() {
     let server = scripted(
@@ -301,11 +413,11 @@ async fn an_unanswered_call_is_an_error_outcome_and_three_lose_the_session() {
 async fn a_server_that_dies_in_a_call_is_replaced_and_its_stderr_quoted() {
     let server = scripted(r#"*'"tools/call"'*'"die"'*) echo 'out of cheese' >&2; exit 7;;"#);
     let pool = Pool::new(server);
-    let lent = pool.session().await.unwrap();
-    let error = lent.call("t", arguments(json!({ "how": "die" }))).await.unwrap_err();
+    let session = pool.session().await.unwrap();
+    let error = session.call("t", arguments(json!({ "how": "die" }))).await.unwrap_err();
     assert_eq!(error.code(), "mcp::lost");
     assert!(error.to_string().ends_with("(exit status: 7); stderr: out of cheese"), "{error}");
-    assert!(!lent.is_alive());
+    assert!(!session.is_alive());
     assert_eq!(call(&pool.session().await.unwrap()).await.text, "fine");
 }
 
@@ -332,6 +444,26 @@ async fn a_server_sees_only_the_environment_it_is_given() {
     let Transport::Stdio { env, .. } = &mut server.transport else { unreachable!() };
     env.insert("TAKEN".into(), "${NO_SUCH_VARIABLE}".into());
     assert_eq!(refused(&server).await.code(), "mcp::unset_variable");
+}
+
+#[test]
+fn a_server_inherits_proxies_and_certificates() {
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "proxies_and_certificates"])
+        .envs([("HTTPS_PROXY", "http://proxy:1"), ("SSL_CERT_FILE", "/ca.pem"), ("OTHER", "secret")])
+        .stdout(std::process::Stdio::null())
+        .status();
+    assert!(status.unwrap().success());
+}
+
+#[tokio::test]
+#[ignore = "needs variables, which the test above sets"]
+async fn proxies_and_certificates() {
+    let server = scripted(
+        r#"*'"tools/call"'*) reply "{\"content\":\"$HTTPS_PROXY $SSL_CERT_FILE ${OTHER-unset}\"}";;"#,
+    );
+    let session = Session::connect(&server).await.unwrap();
+    assert_eq!(call(&session).await.text, "http://proxy:1 /ca.pem unset");
 }
 
 fn is_running(process: &str) -> bool {
@@ -366,6 +498,45 @@ async fn nothing_a_server_started_outlives_it() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn what_a_server_detached_ends_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid").display().to_string();
+    // A daemon: in its own session, its parent has ended, it ignores signals and keeps no pipe open.
+    let daemon = format!(
+        r#"(setsid sh -c 'trap "" TERM HUP; echo $$ > {file}; exec sleep 600' < /dev/null > /dev/null 2>&1 &)
+           while ! [ -s {file} ]; do sleep 0.02; done"#
+    );
+    let other = std::process::Command::new("setsid").args(["sleep", "600"]).spawn();
+    let mut other = other.unwrap();
+    for (way, arms) in [
+        ("closed", format!(r#"*'"tools/call"'*) {daemon}; reply '{{}}';;"#)),
+        ("dropped", format!(r#"*'"tools/call"'*) {daemon}; reply '{{}}';;"#)),
+        ("refused", format!(r#"*'"initialize"'*) {daemon}; reply '{{}}';;"#)),
+    ] {
+        let _ = std::fs::remove_file(&file);
+        let server = scripted(&arms);
+        match way {
+            "refused" => _ = refused(&server).await,
+            _ => {
+                let session = Session::connect(&server).await.unwrap();
+                call(&session).await;
+                let daemon = std::fs::read_to_string(&file).unwrap();
+                assert!(is_running(daemon.trim()));
+                if way == "closed" {
+                    session.close().await;
+                    assert!(!is_running(daemon.trim()));
+                }
+            }
+        }
+        assert!(ends(std::fs::read_to_string(&file).unwrap().trim()).await, "{way}");
+    }
+    assert!(is_running(&other.id().to_string()), "only what the server started may end");
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
 /// A server that answers with its process id and the number of `reset` calls.
 fn counting(state: State, sessions: usize) -> ServerSpec {
     let mut server = scripted(
@@ -377,22 +548,22 @@ fn counting(state: State, sessions: usize) -> ServerSpec {
     ServerSpec { state, ..server }
 }
 
-async fn whose(session: &Session) -> String {
+async fn process_id(session: &Session) -> String {
     call(session).await.text.split(' ').next().unwrap().to_owned()
 }
 
 #[tokio::test]
 async fn a_read_only_server_is_shared_by_as_few_processes_as_allowed() {
     let pool = Pool::new(counting(State::ReadOnly, 2));
-    let mut lent = Vec::new();
+    let mut sessions = Vec::new();
     let mut processes = std::collections::BTreeSet::new();
     for _ in 0..6 {
         let session = pool.session().await.unwrap();
-        processes.insert(whose(&session).await);
-        lent.push(session);
+        processes.insert(process_id(&session).await);
+        sessions.push(session);
     }
     assert_eq!(processes.len(), 2);
-    drop(lent);
+    drop(sessions);
     pool.close().await;
     for process in processes {
         assert!(!is_running(&process));
@@ -403,14 +574,14 @@ async fn a_read_only_server_is_shared_by_as_few_processes_as_allowed() {
 async fn a_fresh_process_is_exclusive_to_one_episode_and_ends_with_it() {
     let pool = Arc::new(Pool::new(counting(State::FreshProcess, 2)));
     let (one, two) = (pool.session().await.unwrap(), pool.session().await.unwrap());
-    let (first, second) = (whose(&one).await, whose(&two).await);
+    let (first, second) = (process_id(&one).await, process_id(&two).await);
     assert_ne!(first, second);
     let waiting = tokio::time::timeout(Duration::from_millis(200), pool.session()).await;
-    assert!(waiting.is_err(), "a third session was lent");
+    assert!(waiting.is_err(), "a third session was handed out");
     drop(one);
     let three = pool.session().await.unwrap();
     assert!(!is_running(&first), "a new process was started before the old one ended");
-    assert_ne!(whose(&three).await, second);
+    assert_ne!(process_id(&three).await, second);
 }
 
 #[tokio::test]
@@ -437,7 +608,7 @@ async fn restarts_of_a_server_that_keeps_dying_are_limited() {
     let pool = Pool::new(counting(State::ReadOnly, 1));
     let error = loop {
         match pool.session().await {
-            Ok(lent) => assert!(lent.call("die", Map::new()).await.is_err()),
+            Ok(session) => assert!(session.call("die", Map::new()).await.is_err()),
             Err(error) => break error,
         }
     };
@@ -486,22 +657,39 @@ async fn an_address_where_nobody_listens_is_an_error() {
     assert!(error.to_string().contains("Connection refused"), "{error}");
 }
 
-/// An HTTP server that gives these answers to calls, in order; the last one repeats.
-async fn answering(answers: Vec<(u16, &'static str, &'static str)>) -> ServerSpec {
+type Answers = Vec<(u16, &'static str, &'static str)>;
+
+async fn answering(answers: Answers) -> ServerSpec {
+    answering_to("tools/call", answers).await
+}
+
+#[tokio::test]
+async fn a_variable_in_a_header_is_replaced() {
+    let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
+    let url = http(axum::Router::new().fallback(move |headers: axum::http::HeaderMap| async move {
+        let _ = sender.send(headers);
+    }))
+    .await;
+    let headers = BTreeMap::from([("x-key".to_owned(), "Bearer ${CARGO_PKG_NAME}".to_owned())]);
+    let transport = Transport::Http { url, bearer_env: None, headers };
+    refused(&ServerSpec { transport, ..demo() }).await;
+    assert_eq!(received.recv().await.unwrap()["x-key"], "Bearer mcprl");
+}
+
+/// An HTTP server that gives these answers to requests of one method, in order; the last one repeats. A status of 0 stands
+/// for the usual answer.
+async fn answering_to(method: &'static str, answers: Answers) -> ServerSpec {
     use axum::{http::StatusCode, response::IntoResponse, routing::post};
     let sent = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let answer = move |body: String| {
         let (answers, sent) = (answers.clone(), sent.clone());
         async move {
             let request: Value = serde_json::from_str(&body).unwrap();
-            let result = match request["method"].as_str().unwrap() {
-                "initialize" => json!({
-                    "protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
-                    "serverInfo": {"name": "s", "version": "1"},
-                }),
-                "tools/call" => {
-                    let number = sent.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                    let (status, headers, body) = answers[number.min(answers.len() - 1)];
+            let asked = request["method"].as_str().unwrap();
+            if asked == method {
+                let number = sent.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                let (status, headers, body) = answers[number.min(answers.len() - 1)];
+                if status > 0 {
                     let mut response = axum::http::Response::builder().status(status);
                     for header in headers.lines() {
                         let (name, value) = header.split_once(": ").unwrap();
@@ -510,6 +698,14 @@ async fn answering(answers: Vec<(u16, &'static str, &'static str)>) -> ServerSpe
                     let body = body.replace("ID", &request["id"].to_string());
                     return response.body(axum::body::Body::from(body)).unwrap();
                 }
+            }
+            let result = match asked {
+                "initialize" => json!({
+                    "protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "s", "version": "1"},
+                }),
+                "tools/list" => json!({"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}),
+                "tools/call" => json!({"content": "fine"}),
                 _ => return StatusCode::ACCEPTED.into_response(),
             };
             let reply = json!({"jsonrpc": "2.0", "id": request["id"], "result": result});
@@ -533,13 +729,15 @@ async fn a_failed_connection_is_never_shown_as_an_answer() {
         (403, challenge, "", "mcp::refused"),
         (403, "", "no", "mcp::refused"),
         (502, "", "<html>", "mcp::refused"),
-        (503, "retry-after: 9", "", "mcp::refused"),
+        (503, "retry-after: 90", "", "mcp::refused"),
         (504, "", "", "mcp::refused"),
         (500, "", "", "mcp::lost"),
         (400, "", "what?", "mcp::lost"),
         (404, "", "", "mcp::lost"),
         (200, "content-type: text/html", "<html>", "mcp::lost"),
         (200, JSON, "<html>", "mcp::lost"),
+        (200, EVENTS, "", "mcp::lost"),
+        (200, EVENTS, ": wait\n\ndata: {\"jsonrpc\":", "mcp::lost"),
     ] {
         let mut server = answering(vec![(status, headers, body)]).await;
         server.state = State::FreshProcess;
@@ -556,12 +754,76 @@ async fn a_failed_connection_is_never_shown_as_an_answer() {
     }
 }
 
+const EVENTS: &str = "content-type: text/event-stream";
+
 #[tokio::test]
-async fn a_rate_limited_call_is_retried() {
+async fn an_answer_over_http_that_cannot_be_read_is_reported_at_once() {
+    for (headers, body, reason) in [
+        (JSON, r#"{"jsonrpc":"2.0","id":ID,"result":{"mean":NaN}}"#, "it has `NaN`"),
+        (JSON, r#"{"jsonrpc":"2.0","id":77,"result":{}}"#, "it answers the request 77 instead of "),
+        (JSON, r#"{"jsonrpc":"2.0","id":ID,"result":{"#, "it is not JSON: it ends in the middle"),
+        (EVENTS, "data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"mean\":NaN}}\n\n", "it has `NaN`"),
+        (EVENTS, "data: {\"jsonrpc\":\"2.0\",\"result\":{\n\n", "it is not JSON: it ends in the middle"),
+    ] {
+        let mut server = answering(vec![(200, headers, body)]).await;
+        server.limits.call_timeout = Duration::from_secs(60);
+        let session = Session::connect(&server).await.unwrap();
+        let outcome = tokio::time::timeout(Duration::from_secs(20), call(&session)).await.expect(body);
+        let expected = format!("the server's answer cannot be read: {reason}");
+        assert!(outcome.is_error && outcome.text.starts_with(&expected), "{body}: {}", outcome.text);
+    }
+}
+
+#[tokio::test]
+async fn a_tool_over_http_that_cannot_be_read_is_dropped_and_the_others_stay() {
+    const LIST: &str = r#"{"jsonrpc":"2.0","id":ID,"result":{"tools":[{"name":"a","inputSchema":{"maximum":Infinity}},{"name":"b","inputSchema":{}}]}}"#;
+    let server = answering_to("tools/list", vec![(200, JSON, LIST)]).await;
+    let session = Session::connect(&server).await.unwrap();
+    assert_eq!(names(&session.describe().await.unwrap().1), ["b", "complete_task"]);
+}
+
+#[tokio::test]
+async fn a_rate_limited_request_is_sent_again_after_the_time_that_the_server_asks_for() {
     let limited = (429, "retry-after: 0", "");
-    let session =
-        Session::connect(&answering(vec![limited, limited, (200, JSON, FINE)]).await).await.unwrap();
-    assert_eq!(call(&session).await.text, "fine");
+    for method in ["initialize", "tools/list", "tools/call"] {
+        let usual = (0, "", "");
+        let busy = (503, "retry-after: Wed, 21 Oct 2015 07:28:00 GMT", "");
+        let server = answering_to(method, vec![limited, busy, usual]).await;
+        let session = Session::connect(&server).await.unwrap();
+        assert_eq!(names(&session.describe().await.unwrap().1), ["t", "complete_task"], "{method}");
+        assert_eq!(call(&session).await.text, "fine", "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_too_long_a_wait_is_not_asked_again() {
+    let limited = (429, "retry-after: 3600", "");
+    let refused = refused(&answering_to("initialize", vec![limited]).await).await;
+    assert_eq!(refused.code(), "mcp::refused");
+    let session = Session::connect(&answering(vec![limited]).await).await.unwrap();
+    let error = session.call("t", Map::new()).await.unwrap_err();
+    insta::assert_snapshot!(error.hint().unwrap(), @"the server limits the rate of calls; lower `sessions` or `concurrency`");
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_the_handshake_is_quoted_and_the_older_transport_is_mentioned() {
+    let server = answering_to("initialize", vec![(405, "allow: GET", "use GET /sse")]).await;
+    let error = refused(&server).await;
+    assert!(error.to_string().ends_with("failed: HTTP 405 Method Not Allowed: use GET /sse"), "{error}");
+    assert!(error.hint().unwrap().contains("HTTP+SSE"));
+    let server = answering_to("initialize", vec![(200, "content-type: text/html", "<html>hello")]).await;
+    let error = refused(&server).await;
+    assert!(error.to_string().ends_with("failed: the answer is text/html, not JSON: <html>hello"), "{error}");
+}
+
+#[tokio::test]
+async fn a_session_without_an_id_does_not_keep_episodes_apart() {
+    const HELLO: &str = r#"{"jsonrpc":"2.0","id":ID,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}}"#;
+    let mut server = answering_to("initialize", vec![(200, JSON, HELLO)]).await;
+    assert!(Session::connect(&server).await.is_ok());
+    server.state = State::FreshProcess;
+    let error = refused(&server).await;
+    assert_eq!((error.code(), error.class()), ("mcp::no_session", mcprl::error::Class::Usage));
 }
 
 #[tokio::test]
@@ -576,5 +838,5 @@ async fn a_server_over_http_that_goes_away_is_lost() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     let error = session.call("list_tables", Map::new()).await.unwrap_err();
     assert_eq!(error.code(), "mcp::lost");
-    assert!(!session.is_alive(), "it would be lent to the next episode");
+    assert!(!session.is_alive(), "the next episode would get it");
 }

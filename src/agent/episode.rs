@@ -41,6 +41,11 @@ impl PolicyHandle for Sequence {
 
 /// Answers tool calls: an MCP session, or a script in tests.
 pub trait Server: Sync {
+    /// Prepares the first call. Its time does not count against the episode.
+    fn ready(&self) -> impl Future<Output = Result<(), McpError>> + Send {
+        async { Ok(()) }
+    }
+
     /// Calls a tool by the server's name for it. An error means that there is no answer, and ends the episode.
     fn call(
         &self,
@@ -319,6 +324,12 @@ impl<S: Server> EpisodeRun<'_, S> {
         if self.episode.tools.len() >= self.limits.calls as usize {
             return Ok(self.refuse("no calls are left; complete the task"));
         }
+        let began = Instant::now();
+        if let Err(cause) = self.server.ready().await {
+            self.episode.lost = Some(LostCall { call, cause });
+            return Err(End::ServerDown);
+        }
+        self.deadline += began.elapsed();
         let answer = self.server.call(wire_name, call.arguments.clone());
         let outcome = match timeout_at(self.deadline, answer).await {
             Ok(Ok(outcome)) => outcome,

@@ -14,5 +14,5 @@ mod toolbox;
 #[cfg(test)]
 mod tests;
 
-pub use episode::{Episode, Limits, LostCall, PromptTokens, episode};
+pub use episode::{Episode, Limits, LostCall, PromptTokens, Server, episode};
 pub use toolbox::Toolbox;

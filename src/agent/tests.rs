@@ -7,10 +7,7 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
-use super::{
-    episode::{PolicyHandle, Server},
-    *,
-};
+use super::{episode::PolicyHandle, *};
 use crate::{
     chat::{Chat, HistoryThinking, ToolCall},
     data::{End, Tool},

@@ -79,6 +79,8 @@ pub enum Thinking {
 /// [`with_tools`](Self::with_tools), also the system text and tools of a run.
 pub struct Chat {
     vocabulary: Arc<Vocabulary>,
+    /// Tags of the template that are ordinary tokens. In a result they are text.
+    tags: Vec<String>,
     template: Template,
     format: Format,
     result_text: ResultText,
@@ -149,7 +151,8 @@ impl Chat {
         if thinking != Thinking::Template {
             constants.insert("enable_thinking".into(), (thinking == Thinking::On).into());
         }
-        let mut template = Template::new(&folder::template_source(folder, &config)?, constants.clone())?;
+        let source = folder::template_source(folder, &config)?;
+        let mut template = Template::new(&source, constants.clone())?;
         let (mut notice, mut own_template) = (None, None);
         let learned = match learn(&template, eos) {
             Err(why @ (ChatError::HidesTools { .. } | ChatError::Refused { .. })) => {
@@ -178,8 +181,10 @@ impl Chat {
             }
         }
         let setup = Setup::default();
+        let tags = vocabulary.tags_in(own_template.unwrap_or(&source));
         Ok(Self {
             vocabulary,
+            tags,
             template,
             format,
             result_text,
@@ -310,7 +315,7 @@ impl Chat {
     /// The tokens between one sampled turn's end-of-turn token and the next sampled token: results and assistant
     /// header. `ids` are [those of the turn](Turn::ids).
     pub fn results(&self, ids: &[String], results: &[String]) -> Vec<u32> {
-        let mask = |text: &str| self.vocabulary.mask(text).into_owned();
+        let mask = |text: &str| self.vocabulary.mask_with(text, &self.tags).into_owned();
         self.vocabulary.encode(&self.result_text.text(ids, results, mask))
     }
 

@@ -23,11 +23,13 @@ pub(super) const MASK: char = '\u{FDD0}';
 pub struct Vocabulary {
     /// Recognizes control tokens.
     tokenizer: Tokenizer,
-    /// Reads control tokens as plain characters.
+    /// Reads control tokens and tags as plain characters.
     literal: Tokenizer,
     /// Ids of the control tokens by their text.
     controls: BTreeMap<String, u32>,
     control_ids: BTreeSet<u32>,
+    /// Ids of the tags by their text: other added tokens in angle or square brackets, such as `<tool_call>`.
+    tags: BTreeMap<String, u32>,
 }
 
 impl Vocabulary {
@@ -50,19 +52,22 @@ impl Vocabulary {
         let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(wrong)?;
         tokenizer.with_truncation(None).map_err(wrong)?;
         tokenizer.with_padding(None);
-        let controls: BTreeMap<String, u32> = tokenizer
-            .get_added_tokens_decoder()
-            .into_iter()
-            .filter(|(_, token)| !token.content.is_empty() && is_control(token, named))
-            .map(|(id, token)| (token.content, id))
-            .collect();
+        let (mut controls, mut tags) = (BTreeMap::new(), BTreeMap::new());
+        for (id, token) in tokenizer.get_added_tokens_decoder() {
+            if is_control(&token, named) && !token.content.is_empty() {
+                controls.insert(token.content, id);
+            } else if is_tag(&token) {
+                tags.insert(token.content, id);
+            }
+        }
         let mut literal = tokenizer.clone();
+        let recognized = controls.keys().chain(tags.keys());
         literal
-            .add_special_tokens(controls.keys().map(|content| AddedToken::from(content.as_str(), true)))
+            .add_special_tokens(recognized.map(|content| AddedToken::from(content.as_str(), true)))
             .map_err(wrong)?;
         literal.set_encode_special_tokens(true);
         let control_ids = controls.values().copied().collect();
-        Ok(Self { tokenizer, literal, controls, control_ids })
+        Ok(Self { tokenizer, literal, controls, control_ids, tags })
     }
 
     #[cfg(test)]
@@ -83,16 +88,27 @@ impl Vocabulary {
         self.control_ids.contains(&id)
     }
 
+    /// The tags that this template source writes.
+    pub fn tags_in(&self, template: &str) -> Vec<String> {
+        self.tags.keys().filter(|tag| template.contains(tag.as_str())).cloned().collect()
+    }
+
     /// Untrusted text, made safe for use in a template.
     pub fn mask<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        if !text.contains(MASK) && !self.controls.keys().any(|control| text.contains(control.as_str())) {
+        self.mask_with(text, &[])
+    }
+
+    /// The same, for text in which tags are text too.
+    pub fn mask_with<'a>(&self, text: &'a str, tags: &[String]) -> Cow<'a, str> {
+        let tokens = || self.controls.keys().chain(tags);
+        if !text.contains(MASK) && !tokens().any(|token| text.contains(token.as_str())) {
             return Cow::Borrowed(text);
         }
         let mut masked = text.replace(MASK, "");
-        for control in self.controls.keys() {
-            let mut characters = control.chars();
+        for token in tokens() {
+            let mut characters = token.chars();
             if let Some(first) = characters.next() {
-                masked = masked.replace(control, &format!("{first}{MASK}{}", characters.as_str()));
+                masked = masked.replace(token, &format!("{first}{MASK}{}", characters.as_str()));
             }
         }
         Cow::Owned(masked)
@@ -105,10 +121,10 @@ impl Vocabulary {
         }
         let mut tokens = Vec::new();
         let mut rest = rendered;
-        while let Some((start, control, id)) = self.next_control(rest) {
+        while let Some((start, token, id)) = self.next_token(rest) {
             tokens.extend(self.encode_text(&rest[..start].replace(MASK, "")));
             tokens.push(id);
-            rest = &rest[start + control.len()..];
+            rest = &rest[start + token.len()..];
         }
         tokens.extend(self.encode_text(&rest.replace(MASK, "")));
         tokens
@@ -160,12 +176,12 @@ impl Vocabulary {
         ends.max().unwrap_or(0)
     }
 
-    /// The first control token in a text; the longest if several start at the same place.
-    fn next_control<'a>(&'a self, text: &str) -> Option<(usize, &'a str, u32)> {
-        self.controls
-            .iter()
-            .filter_map(|(control, id)| text.find(control.as_str()).map(|at| (at, control.as_str(), *id)))
-            .min_by_key(|(at, control, _)| (*at, std::cmp::Reverse(control.len())))
+    /// The first control token or tag in a text; the longest if several start at the same place.
+    fn next_token<'a>(&'a self, text: &str) -> Option<(usize, &'a str, u32)> {
+        let tokens = self.controls.iter().chain(&self.tags);
+        tokens
+            .filter_map(|(token, id)| text.find(token.as_str()).map(|at| (at, token.as_str(), *id)))
+            .min_by_key(|(at, token, _)| (*at, std::cmp::Reverse(token.len())))
     }
 }
 
@@ -183,6 +199,15 @@ fn is_control(token: &AddedToken, named: &[String]) -> bool {
     token.special
         || named.iter().any(|name| name == content)
         || (content.starts_with("<|") && content.ends_with("|>"))
+}
+
+/// Whether an added token is a tag: in brackets, and without spaces around it that the tokenizer takes with it.
+fn is_tag(token: &AddedToken) -> bool {
+    let content = token.content.as_str();
+    let is_bracketed = [('<', '>'), ('[', ']')]
+        .into_iter()
+        .any(|(open, close)| content.starts_with(open) && content.ends_with(close));
+    is_bracketed && content.len() > 2 && !(token.lstrip || token.rstrip || token.single_word)
 }
 
 /// Tokenizers with byte-level or unknown tokens never fail. For other tokenizers, text they cannot represent gives no

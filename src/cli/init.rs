@@ -125,7 +125,7 @@ fn run_file(server: NamedServer, model: &str, tasks: &Path, folder: &Path) -> St
     _ = writeln!(text, "model = {}    # a folder, or an id on the hub; the stages' \"base\"", quoted(model));
     text += "\n[server]\n";
     let state = match &server.transport {
-        Transport::Stdio { command, env, cwd } => {
+        Transport::Stdio { command, env, cwd, .. } => {
             let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
             _ = writeln!(text, "command = [{}]", words.join(", "));
             if !env.is_empty() {

@@ -154,7 +154,12 @@ impl ServerArgs {
                 let name = command.iter().rev().find(|word| !word.starts_with('-'));
                 let name = name.and_then(|word| Path::new(word).file_stem()?.to_str());
                 let name = slug(name.unwrap_or("server"));
-                let transport = Transport::Stdio { command: command.to_vec(), env, cwd: self.cwd.clone() };
+                let transport = Transport::Stdio {
+                    command: command.to_vec(),
+                    env,
+                    cwd: self.cwd.clone(),
+                    files: Vec::new(),
+                };
                 Ok(NamedServer { name, transport, exports: Vec::new() })
             }
         }
@@ -235,6 +240,7 @@ fn from_config(
             command: std::iter::once(program).chain(entry.args).collect(),
             env: values(entry.env),
             cwd: entry.cwd,
+            files: Vec::new(),
         },
         (None, Some(url)) => Transport::Http { url, bearer_env: None, headers: values(entry.headers) },
         (None, None) => {
@@ -312,7 +318,7 @@ mod tests {
         assert_eq!(git.name, "git-tools");
         let env = BTreeMap::from([("N".to_owned(), "3".to_owned())]);
         let command = vec!["uvx".to_owned(), "mcp-git".to_owned()];
-        assert_eq!(git.transport, Transport::Stdio { command, env, cwd: None });
+        assert_eq!(git.transport, Transport::Stdio { command, env, cwd: None, files: Vec::new() });
         assert_eq!(check(two, Some("web")).unwrap().exports, ["X_API_KEY"]);
         let code = |text: &str, wanted| check(text, wanted).err().unwrap().code();
         assert_eq!(code(two, None), "server_args::name");

@@ -147,7 +147,7 @@ impl Client {
         let retry_after = response
             .headers()
             .get(reqwest::header::RETRY_AFTER)
-            .and_then(|value| net::retry_after(value.to_str().ok()?));
+            .and_then(|value| net::retry_after(value.to_str().ok()?, chrono::Utc::now()));
         let text = response.text().await.map_err(|source| self.unreachable(source))?;
         if !status.is_success() {
             let busy = status.is_server_error()

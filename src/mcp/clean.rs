@@ -11,6 +11,18 @@ pub(super) fn clean(text: &str) -> String {
     text.chars().filter(|letter| !is_hidden(*letter)).collect()
 }
 
+/// The beginning of a text, cleaned and on one line, for an error message.
+pub(super) fn shorten(text: &str) -> String {
+    const CHARS: usize = 300;
+    let letters = text.trim().chars().map(|letter| if letter == '\n' { ' ' } else { letter });
+    let mut short: String = letters.filter(|letter| !is_hidden(*letter)).take(CHARS + 1).collect();
+    if let Some((end, _)) = short.char_indices().nth(CHARS) {
+        short.truncate(end);
+        short.push('…');
+    }
+    short
+}
+
 fn is_hidden(letter: char) -> bool {
     match letter {
         '\t' | '\n' => false,

@@ -35,17 +35,27 @@ pub enum McpError {
     #[error("the server `{server}` requires authorization")]
     Unauthorized { server: String },
     #[error("the MCP handshake with the server `{server}` failed: {reason}{output}")]
-    Handshake { server: String, reason: String, output: ServerOutput },
+    Handshake {
+        server: String,
+        reason: String,
+        /// The HTTP status of the refusal.
+        status: Option<u16>,
+        output: ServerOutput,
+    },
+    #[error("the server `{server}` gives sessions no id, so a new session cannot keep episodes apart")]
+    NoSession { server: String },
     #[error("the server `{server}` uses MCP revision `{revision}`, which mcprl does not support")]
     Revision { server: String, revision: String },
     #[error("cannot list the {what} of the server `{server}`: {reason}")]
     List { server: String, what: &'static str, reason: String },
     #[error("lost the connection to the server `{server}`: {reason}{output}")]
     Lost { server: String, reason: String, output: ServerOutput },
-    #[error("the server `{server}` refused a call with HTTP status {status}")]
+    #[error("the server `{server}` refused a request with HTTP status {status}")]
     Refused { server: String, status: u16 },
     #[error("the reset tool `{tool}` failed: {reason}")]
     Reset { tool: String, reason: String },
+    #[error("the tool `{tool}` of the server `{server}` is no longer as it was listed")]
+    ToolChanged { server: String, tool: String },
     #[error("the server `{server}` needed more than {limit} restarts within a minute")]
     Restarts { server: String, limit: usize },
     #[error("the session pool is closed")]
@@ -80,11 +90,13 @@ impl Diagnostic for McpError {
             Self::StartTimeout { .. } => "mcp::start_timeout",
             Self::Unauthorized { .. } => "mcp::unauthorized",
             Self::Handshake { .. } => "mcp::handshake",
+            Self::NoSession { .. } => "mcp::no_session",
             Self::Revision { .. } => "mcp::revision",
             Self::List { .. } => "mcp::list",
             Self::Lost { .. } => "mcp::lost",
             Self::Refused { .. } => "mcp::refused",
             Self::Reset { .. } => "mcp::reset",
+            Self::ToolChanged { .. } => "mcp::tool_changed",
             Self::Restarts { .. } => "mcp::restarts",
             Self::PoolClosed => "mcp::pool_closed",
             Self::UnknownDemo(_) => "mcp::unknown_demo",
@@ -121,6 +133,14 @@ impl Diagnostic for McpError {
             Self::Unauthorized { .. } => {
                 "put a token in an environment variable and name it: bearer_env = \"MY_TOKEN\""
             }
+            Self::Handshake { status: Some(404 | 405), .. } => {
+                "check the path of the URL; if the server offers only the older HTTP+SSE transport, which mcprl does not \
+                 support, start it with streamable HTTP (often `--transport streamable-http`, path /mcp)"
+            }
+            Self::NoSession { .. } => {
+                "write state = \"read-only\" if calls change nothing, or name a tool that restores the initial state: \
+                 reset_tool = \"…\""
+            }
             Self::Handshake { .. } => "check that it is an MCP server and that the path of its URL is right",
             Self::Revision { .. } => "update mcprl, or configure the server for an older revision",
             Self::Lost { .. } => "`mcprl resume` continues after the last finished episode",
@@ -132,6 +152,10 @@ impl Diagnostic for McpError {
             }
             Self::Refused { .. } => "check that the server, and any proxy in front of it, is up",
             Self::Reset { .. } => "a reset tool must accept a call without arguments and return no error",
+            Self::ToolChanged { .. } => {
+                "list the tools again with --resample and the name of the `discover` stage; with `files` under [server], \
+                 changed code does that by itself"
+            }
             Self::Restarts { .. } => "the server keeps crashing; lower `sessions`",
             Self::UnknownDemo(kind) => return Some(known_demos(kind)),
             Self::NotLoopback(address) => return Some(format!("--http 127.0.0.1:{}", address.port())),
@@ -164,6 +188,7 @@ impl Diagnostic for McpError {
             | Self::Reference(_)
             | Self::Url { .. }
             | Self::Header { .. }
+            | Self::NoSession { .. }
             | Self::UnknownDemo(_)
             | Self::NotLoopback(_) => Class::Usage,
             Self::Spawn { source, .. } if is_mistaken(source) => Class::Usage,

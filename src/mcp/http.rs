@@ -3,8 +3,14 @@
 //! A secret (token or header) is sent unencrypted only to this machine, never follows a redirect to another origin, and
 //! is never logged. Proxy environment variables are ignored.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    error::Error,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
+use chrono::Utc;
 use reqwest::{
     Url,
     header::{HeaderName, HeaderValue},
@@ -18,6 +24,7 @@ use rmcp::transport::{
 
 use super::{
     McpError,
+    http_client::HttpClient,
     reference::{expand_text, has_reference},
 };
 use crate::net;
@@ -29,21 +36,24 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 const STREAM_RETRIES: usize = 5;
 const STREAM_RETRY_DELAY: Duration = Duration::from_secs(10);
 
-pub(super) type HttpTransport = StreamableHttpClientTransport<reqwest::Client>;
+/// Headers that MCP itself uses.
+const RESERVED: [&str; 4] = ["accept", "last-event-id", "mcp-protocol-version", "mcp-session-id"];
 
-/// What a server is reached with, its variables replaced.
-pub(super) struct Reached {
+pub(super) type HttpTransport = StreamableHttpClientTransport<HttpClient>;
+
+/// How to reach a server, with variables replaced.
+pub(super) struct Endpoint {
     url: String,
     token: Option<String>,
     headers: HashMap<HeaderName, HeaderValue>,
 }
 
-/// Address, token and headers, once it is known that they can be sent there.
-pub(super) fn secrets(
+/// The address, token and headers, checked: they may be sent there.
+pub(super) fn endpoint(
     url: &str,
     bearer_env: Option<&str>,
     headers: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
-) -> Result<Reached, McpError> {
+) -> Result<Endpoint, McpError> {
     let token = match bearer_env {
         Some(variable) => Some(
             std::env::var(variable).map_err(|_| McpError::UnsetVariable { variable: variable.to_owned() })?,
@@ -55,12 +65,12 @@ pub(super) fn secrets(
         .map(|(name, value)| header(name.as_ref(), value.as_ref()))
         .collect::<Result<HashMap<_, _>, _>>()?;
     let has_reference = has_reference(url)?;
-    let there = expand_text(url)?.unwrap_or_default();
-    check_address(url, &there, has_reference || token.is_some() || !headers.is_empty())?;
-    Ok(Reached { url: there, token, headers })
+    let expanded = expand_text(url)?.unwrap_or_default();
+    check_address(url, &expanded, has_reference || token.is_some() || !headers.is_empty())?;
+    Ok(Endpoint { url: expanded, token, headers })
 }
 
-/// What to do with a session that the server no longer knows.
+/// How to treat a session that the server has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExpiredSession {
     /// Replace it silently: it had no state.
@@ -69,14 +79,14 @@ pub(super) enum ExpiredSession {
     Lose,
 }
 
-/// A transport. Nothing is sent yet.
+/// A transport, and whether the server has given its session an id. Nothing is sent yet.
 pub(super) fn transport(
     url: &str,
     bearer_env: Option<&str>,
     headers: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
     expired: ExpiredSession,
-) -> Result<HttpTransport, McpError> {
-    let Reached { url, token, headers } = secrets(url, bearer_env, headers)?;
+) -> Result<(HttpTransport, Arc<AtomicBool>), McpError> {
+    let Endpoint { url, token, headers } = endpoint(url, bearer_env, headers)?;
     // Fails where one is installed already, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder()
@@ -98,19 +108,36 @@ pub(super) fn transport(
     if let Some(token) = token {
         config = config.auth_header(token);
     }
-    Ok(StreamableHttpClientTransport::with_client(client, config))
+    let has_session_id = Arc::<AtomicBool>::default();
+    let client = HttpClient { client, has_session_id: Arc::clone(&has_session_id) };
+    Ok((StreamableHttpClientTransport::with_client(client, config), has_session_id))
 }
 
-/// The HTTP status of an error.
-pub(super) fn status(error: &StreamableHttpError<reqwest::Error>) -> Option<u16> {
-    match error {
+/// The HTTP status that caused an error.
+pub(super) fn status(error: &(dyn Error + 'static)) -> Option<u16> {
+    match error.downcast_ref::<StreamableHttpError<reqwest::Error>>()? {
         StreamableHttpError::AuthRequired(_) => Some(401),
         StreamableHttpError::InsufficientScope(_) => Some(403),
         StreamableHttpError::HttpStatus(error) => Some(error.status),
-        // `HTTP 401 Unauthorized: …`: rmcp keeps only this text.
-        StreamableHttpError::UnexpectedServerResponse(words) => {
-            words.strip_prefix("HTTP ")?.get(..3)?.parse().ok()
+        // `HTTP 401 Unauthorized: …`
+        StreamableHttpError::UnexpectedServerResponse(text) => {
+            text.strip_prefix("HTTP ")?.get(..3)?.parse().ok()
         }
+        _ => None,
+    }
+}
+
+/// Whether the server limits the rate of requests, with the wait that it asks for.
+pub(super) fn rate_limited(error: &(dyn Error + 'static)) -> Option<Option<Duration>> {
+    let Some(StreamableHttpError::HttpStatus(error)) =
+        error.downcast_ref::<StreamableHttpError<reqwest::Error>>()
+    else {
+        return None;
+    };
+    let asked = error.retry_after.as_deref().and_then(|header| net::retry_after(header, Utc::now()));
+    match error.status {
+        429 => Some(asked),
+        503 => asked.map(Some),
         _ => None,
     }
 }
@@ -118,16 +145,19 @@ pub(super) fn status(error: &StreamableHttpError<reqwest::Error>) -> Option<u16>
 fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), McpError> {
     let wrong = || McpError::Header { name: name.to_owned() };
     let parsed: HeaderName = name.parse().map_err(|_| wrong())?;
+    if RESERVED.contains(&parsed.as_str()) {
+        return Err(wrong());
+    }
     let value = expand_text(value)?.ok_or_else(wrong)?;
     let mut value: HeaderValue = value.parse().map_err(|_| wrong())?;
     value.set_sensitive(true);
     Ok((parsed, value))
 }
 
-/// `url` is the address as the run file has it, which messages show.
-fn check_address(url: &str, there: &str, secret: bool) -> Result<(), McpError> {
+/// Checks the `expanded` address. Messages show `url`, as it is in the run file.
+fn check_address(url: &str, expanded: &str, secret: bool) -> Result<(), McpError> {
     let wrong = |reason: String| McpError::Url { url: url.to_owned(), reason };
-    let parsed: Url = there.parse().map_err(|error| wrong(format!("{error}")))?;
+    let parsed: Url = expanded.parse().map_err(|error| wrong(format!("{error}")))?;
     if !parsed.username().is_empty() || parsed.password().is_some() {
         return Err(wrong("it contains a user name or password; use bearer_env".into()));
     }
@@ -172,12 +202,12 @@ mod tests {
         let (_, sent) = header("x-key", "Bearer ${PATH}").unwrap();
         assert_eq!(sent.to_str().unwrap(), format!("Bearer {path}"));
         let none: [(&str, &str); 0] = [];
-        let reached = secrets("https://example.com/mcp?key=${PATH}", None, none).unwrap();
+        let reached = endpoint("https://example.com/mcp?key=${PATH}", None, none).unwrap();
         assert_eq!(reached.url, format!("https://example.com/mcp?key={path}"));
-        let refused = secrets("http://example.com/mcp?key=${PATH}", None, none).err().unwrap();
-        assert_eq!(refused.code(), "mcp::url", "it would travel unencrypted");
+        let refused = endpoint("http://example.com/mcp?key=${PATH}", None, none).err().unwrap();
+        assert_eq!(refused.code(), "mcp::url", "it would be sent unencrypted");
         assert!(refused.to_string().contains("${PATH}"), "{refused}");
-        let unset = secrets("https://example.com/mcp", None, [("x-key", "${NO_SUCH_KEY}")]).err().unwrap();
+        let unset = endpoint("https://example.com/mcp", None, [("x-key", "${NO_SUCH_KEY}")]).err().unwrap();
         assert_eq!(unset.code(), "mcp::unset_variable");
     }
 
@@ -186,6 +216,7 @@ mod tests {
         let error = header("x y", "1").unwrap_err();
         assert_eq!(error.to_string(), "the header `x y` cannot be sent");
         assert!(header("x-key", "secret\n").is_err());
+        assert!(header("Mcp-Session-Id", "1").is_err());
         assert!(header("x-key", "secret").unwrap().1.is_sensitive());
     }
 }

@@ -11,9 +11,14 @@
 
 mod clean;
 pub mod demo;
+mod descendants;
 mod error;
+mod events;
 mod http;
+mod http_client;
+mod json;
 mod listing;
+mod message;
 mod names;
 mod outcome;
 mod pool;
@@ -22,6 +27,7 @@ mod program;
 mod reference;
 pub mod secret;
 mod session;
+mod stdio;
 mod tools;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
@@ -32,6 +38,7 @@ pub use self::{
     error::{McpError, ServerOutput},
     outcome::Outcome,
     pool::{Pool, PooledSession},
+    process::INHERITED,
     program::find_program,
     reference::{BadReference, has_reference},
     session::Session,
@@ -50,9 +57,16 @@ pub struct ServerSpec {
 pub enum Transport {
     /// A child process that uses its stdin and stdout. `{mcprl}` in the command is replaced by the path of this binary.
     ///
-    /// The child sees `PATH`, `HOME`, `LANG`, `TMPDIR` and what `env` lists, nothing else. `${NAME}` in a value of `env` is
-    /// taken from this process's environment, so that secrets stay out of run files (`reference.rs`).
-    Stdio { command: Vec<String>, env: BTreeMap<String, String>, cwd: Option<PathBuf> },
+    /// The child sees the variables that every program needs ([`INHERITED`]) and what `env` lists, nothing else. `${NAME}`
+    /// in a value of `env` is taken from this process's environment, so that secrets stay out of run files
+    /// (`reference.rs`). `files` are further files and folders whose content identifies the server.
+    Stdio {
+        command: Vec<String>,
+        env: BTreeMap<String, String>,
+        cwd: Option<PathBuf>,
+        #[serde(default)]
+        files: Vec<PathBuf>,
+    },
     /// Streamable HTTP. The token is read from the named environment variable, never from the run file; `${NAME}` in the URL
     /// or in a header's value likewise.
     Http { url: String, bearer_env: Option<String>, headers: BTreeMap<String, String> },

@@ -6,7 +6,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::clean::{clean, truncate_middle};
+use super::{
+    clean::{clean, truncate_middle},
+    message::UNREADABLE,
+};
 
 /// The result of a tool call. A failed call is an outcome that the model sees, not an error.
 ///
@@ -19,13 +22,16 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// An error outcome with mcprl's own text.
-    pub(super) fn error(text: impl Into<String>) -> Self {
-        Self { text: text.into(), is_error: true }
+    /// An error outcome; its text is cleaned and cut to `limit` bytes.
+    pub(super) fn failed(text: &str, limit: usize) -> Self {
+        Self { text: truncate_middle(clean(text), limit), is_error: true }
     }
 
     /// Reads a result of any shape; its text is cleaned and cut to `limit` bytes.
     pub(super) fn from_result(result: &Value, limit: usize) -> Self {
+        if let Some(reason) = result.get(UNREADABLE).and_then(Value::as_str) {
+            return Self::failed(&format!("the server's answer cannot be read: {reason}"), limit);
+        }
         let (text, is_error) = match result.get("resultType").and_then(Value::as_str) {
             None | Some("complete") => (text_of(result), is_true(result.get("isError"))),
             Some("input_required") => ("the server asked for input, which is not given here".into(), true),

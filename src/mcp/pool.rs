@@ -6,12 +6,15 @@
 //! | fresh process | exclusive to one episode | is started | is ended |
 //! | reset tool | exclusive to one episode | the tool is called | is reused |
 //!
+//! The first session of a pool is asked for its tools, which must be those that the pool [expects](Pool::expecting).
+//!
 //! A session that is dead or has lost a call is replaced, up to a number of restarts per minute.
 //! An episode may also request an exclusive session, whatever the state. A read-only server may have as many exclusive
 //! sessions open as shared ones.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
+    num::NonZero,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -19,16 +22,17 @@ use std::{
 use serde_json::Map;
 use tokio::{
     runtime::Handle,
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
 };
 use tokio_util::task::TaskTracker;
 
-use super::{McpError, ServerSpec, Session, State};
+use super::{McpError, ServerSpec, Session, State, clean::clean, tools_digest};
+use crate::{data, hash::Digest};
 
 /// Maximum number of dead sessions replaced within a minute. After that the pool reports an error.
 const RESTARTS: usize = 20;
 const RESTART_WINDOW: Duration = Duration::from_secs(60);
-/// Maximum number of servers that start at once. Starting is expensive, and too many at once time each other out.
+/// Servers that start at once, if there are no more cores. Starting is expensive, and too many at once time each other out.
 const SPAWNS: usize = 4;
 
 /// A pool of sessions, isolated as [`State`] requires; dead ones are replaced.
@@ -38,6 +42,10 @@ pub struct Pool {
 
 struct Shared {
     spec: ServerSpec,
+    /// The tools that the server must have.
+    expected: Vec<data::Tool>,
+    /// Set once the server has them.
+    checked: OnceCell<()>,
     spawns: Semaphore,
     /// One permit per exclusive session, held until its process has ended.
     own: Arc<Semaphore>,
@@ -56,9 +64,12 @@ impl Pool {
     /// A pool that opens sessions on demand, up to `limits.sessions`.
     pub fn new(spec: ServerSpec) -> Self {
         let sessions = spec.limits.sessions.max(1);
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let shared = Shared {
             spec,
-            spawns: Semaphore::new(SPAWNS),
+            expected: Vec::new(),
+            checked: OnceCell::new(),
+            spawns: Semaphore::new(SPAWNS.max(cores)),
             own: Arc::new(Semaphore::new(sessions)),
             idle: Mutex::default(),
             slots: (0..sessions).map(|_| tokio::sync::Mutex::default()).collect(),
@@ -67,6 +78,14 @@ impl Pool {
             closing: TaskTracker::new(),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Refuses a server that has not all of these tools, as they are here.
+    pub fn expecting(mut self, tools: &[data::Tool]) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.expected = tools.iter().filter(|tool| !tool.synthetic).cloned().collect();
+        }
+        self
     }
 
     /// Hands out a session. Waits if all sessions are in exclusive use.
@@ -136,7 +155,27 @@ impl Pool {
 impl Shared {
     async fn connect(&self) -> Result<Session, McpError> {
         let _permit = self.spawns.acquire().await.map_err(|_| McpError::PoolClosed)?;
-        Session::connect(&self.spec).await
+        let session = Session::connect(&self.spec).await?;
+        self.checked.get_or_try_init(|| self.check_tools(&session)).await?;
+        Ok(session)
+    }
+
+    async fn check_tools(&self, session: &Session) -> Result<(), McpError> {
+        if self.expected.is_empty() {
+            return Ok(());
+        }
+        let tools = session.tools().await?;
+        let digest = |tool: &data::Tool| tools_digest(std::slice::from_ref(tool));
+        let now: BTreeMap<&str, Digest> =
+            tools.iter().map(|tool| (tool.server_name.as_str(), digest(tool))).collect();
+        let is_changed = |tool: &&data::Tool| now.get(tool.server_name.as_str()) != Some(&digest(tool));
+        match self.expected.iter().find(is_changed) {
+            None => Ok(()),
+            Some(tool) => Err(McpError::ToolChanged {
+                server: self.spec.transport.to_string(),
+                tool: clean(&tool.server_name),
+            }),
+        }
     }
 
     /// A session on which the reset tool has just succeeded.

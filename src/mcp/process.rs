@@ -1,7 +1,8 @@
 //! A server as a child process.
 //!
 //! The command is a list of arguments, never a shell line. The child gets a short list of environment variables.
-//! When it ends, or is no longer needed, its whole process group is killed (`crate::child`).
+//! When it ends, or is no longer needed, its whole process group is killed (`crate::child`), and so is what left the group
+//! (`descendants.rs`).
 
 use std::{
     collections::VecDeque,
@@ -19,11 +20,29 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{McpError, ServerOutput, Transport, clean::clean, reference};
+use super::{McpError, ServerOutput, Transport, clean::clean, descendants::Descendants, reference, secret};
 use crate::child::{self, Group};
 
-/// Variables that every server inherits.
-const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
+/// Variables that every server inherits: what programs need to run, and to reach the network from here.
+pub const INHERITED: [&str; 17] = [
+    "PATH",
+    "HOME",
+    "LANG",
+    "TMPDIR",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+];
 /// How long a server may take to exit after its stdin is closed.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long to wait for stderr and the exit status before an error is reported.
@@ -39,6 +58,7 @@ const NPM_ADVICE: [&str; 2] =
 /// A running server process. When it is dropped and its stdin is closed, it ends within [`GRACE`].
 pub(super) struct Process {
     stderr: Arc<Stderr>,
+    descendants: Descendants,
     /// Its exit status, once it has ended.
     ended: watch::Receiver<Option<String>>,
     _stop: DropGuard,
@@ -59,15 +79,26 @@ impl Process {
         };
         let stop = CancellationToken::new();
         let (report, ended) = watch::channel(None);
-        tokio::spawn(supervise(child, group, stop.clone(), report));
+        let descendants = Descendants::of(child.id());
+        tokio::spawn(supervise(child, group, descendants.clone(), stop.clone(), report));
         let (done, closed) = watch::channel(());
         let secrets = match transport {
-            Transport::Stdio { env, .. } => reference::secrets(env.values()),
+            Transport::Stdio { env, .. } => {
+                let inherited = INHERITED.iter().filter_map(|name| Some((*name, std::env::var(name).ok()?)));
+                let inherited = inherited.filter(|(name, value)| secret::is_secret(name, value));
+                let secrets = reference::secrets(env.values()).into_iter();
+                secrets.chain(inherited.map(|(_, value)| value)).collect()
+            }
             Transport::Http { .. } => Vec::new(),
         };
         let stderr = Arc::new(Stderr { tail: Mutex::default(), secrets, closed });
         tokio::spawn(listen(errors, Arc::clone(&stderr), done));
-        Ok((Self { stderr, ended, _stop: stop.drop_guard() }, (stdout, stdin)))
+        Ok((Self { stderr, descendants, ended, _stop: stop.drop_guard() }, (stdout, stdin)))
+    }
+
+    /// To be marked before stdin is closed.
+    pub(super) fn descendants(&self) -> Descendants {
+        self.descendants.clone()
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -96,7 +127,7 @@ impl Process {
 
 /// The command of a transport, ready to spawn.
 pub(super) fn command(transport: &Transport) -> Result<Command, McpError> {
-    let Transport::Stdio { command, env, cwd } = transport else { return Err(McpError::EmptyCommand) };
+    let Transport::Stdio { command, env, cwd, .. } = transport else { return Err(McpError::EmptyCommand) };
     let mut words = Vec::with_capacity(command.len());
     for word in command {
         words.push(if word.contains("{mcprl}") {
@@ -127,6 +158,7 @@ pub(super) fn command(transport: &Transport) -> Result<Command, McpError> {
 async fn supervise(
     mut child: Child,
     group: Group,
+    descendants: Descendants,
     stop: CancellationToken,
     report: watch::Sender<Option<String>>,
 ) {
@@ -141,6 +173,7 @@ async fn supervise(
         },
     };
     drop(group);
+    descendants.kill().await;
     report.send_replace(Some(
         status.map_or_else(|error| error.to_string(), |status: ExitStatus| status.to_string()),
     ));
@@ -149,7 +182,7 @@ async fn supervise(
 /// The end of a server's stderr.
 struct Stderr {
     tail: Mutex<VecDeque<u8>>,
-    /// What is not quoted: the server was handed it.
+    /// Secrets that the server received. They are not quoted.
     secrets: Vec<String>,
     closed: watch::Receiver<()>,
 }
@@ -195,8 +228,8 @@ fn is_padding(line: &str) -> bool {
 
 /// Whether a line is a stack frame, such as `at run (/srv/index.js:3:14)`.
 fn is_frame(line: &str) -> bool {
-    let place = line.strip_prefix("at ").map(|place| place.trim_end_matches([')', ' ', '{']));
-    let column = place.and_then(|place| place.rsplit_once(':')).map(|(_, column)| column);
+    let frame = line.strip_prefix("at ").map(|frame| frame.trim_end_matches([')', ' ', '{']));
+    let column = frame.and_then(|frame| frame.rsplit_once(':')).map(|(_, column)| column);
     column.is_some_and(|column| !column.is_empty() && column.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
@@ -212,10 +245,10 @@ async fn listen(mut errors: ChildStderr, stderr: Arc<Stderr>, _done: watch::Send
 mod tests {
     use super::*;
 
-    fn quoted(said: &str) -> String {
+    fn quoted(stderr_text: &str) -> String {
         let secrets = vec!["hunter2".to_owned()];
         let stderr = Stderr { tail: Mutex::default(), secrets, closed: watch::channel(()).1 };
-        stderr.push(said.as_bytes());
+        stderr.push(stderr_text.as_bytes());
         stderr.quote()
     }
 
@@ -250,12 +283,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_was_handed_as_a_secret_is_not_quoted() {
+    fn a_secret_that_a_server_received_is_not_quoted() {
         assert_eq!(quoted("no user for hunter2: denied\n"), "no user for …: denied");
     }
 
     #[test]
-    fn the_last_lines_of_what_a_server_said_are_quoted() {
+    fn the_last_lines_of_stderr_are_quoted() {
         assert_eq!(quoted("one\ntwo\n\nthree\nfour\nat last: five\n"), "two / three / four / at last: five");
     }
 }

@@ -17,13 +17,13 @@ use super::{McpError, ServerSpec, Transport, http, process};
 /// # Errors
 /// The same as starting it gives: it does not exist or is not executable.
 pub fn find_program(program: &str, cwd: Option<&Path>) -> io::Result<()> {
-    let places: Vec<PathBuf> = if program.contains('/') {
+    let candidates: Vec<PathBuf> = if program.contains('/') {
         vec![cwd.unwrap_or(Path::new(".")).join(program)]
     } else {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path).map(|folder| folder.join(program)).collect()
     };
-    let mut found = places.iter().filter(|place| place.is_file()).map(|place| access(place, Access::EXEC_OK));
+    let mut found = candidates.iter().filter(|path| path.is_file()).map(|path| access(path, Access::EXEC_OK));
     match (found.next(), found.any(|other| other.is_ok())) {
         (Some(Ok(())), _) | (_, true) => Ok(()),
         (Some(Err(_)), false) => Err(Errno::ACCESS.into()),
@@ -48,7 +48,7 @@ impl ServerSpec {
                 found.map_err(|source| McpError::Spawn { server: self.transport.to_string(), source })
             }
             Transport::Http { url, bearer_env, headers } => {
-                http::secrets(url, bearer_env.as_deref(), headers).map(drop)
+                http::endpoint(url, bearer_env.as_deref(), headers).map(drop)
             }
         }
     }

@@ -1,11 +1,11 @@
-//! References to environment variables in what the run file says of a server, so that secrets stay out of run files,
+//! References to environment variables in the run file's `[server]`, so that secrets stay out of run files,
 //! keys and records.
 //!
 //! | in a value of `env`, of `headers`, or in `url` | is |
 //! |---|---|
 //! | `${NAME}`, anywhere in it (`Bearer ${TOKEN}`) | the value of the variable `NAME` of this process |
 //! | `$$` | `$` |
-//! | `$NAME`, and nothing else | refused: it was likely meant as a reference |
+//! | `$NAME`, and nothing else | refused: it is probably meant as a reference |
 //! | any other `$` | `$` |
 //!
 //! Words of `command` are passed as they are.
@@ -14,14 +14,14 @@ use std::ffi::{OsStr, OsString};
 
 use super::McpError;
 
-/// Why a value is not understood.
+/// Why a value is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadReference {
     #[error("has a `${{` without a `}}`")]
     Open,
-    #[error("has `${{…}}` around what is no variable's name")]
+    #[error("has `${{…}}` around something that is no variable's name")]
     Name,
-    #[error("is `${name}`, which stands for itself here")]
+    #[error("is `${name}`, which is not replaced")]
     Bare { name: String },
 }
 
@@ -82,25 +82,25 @@ fn pieces(value: &str) -> Result<Vec<Piece<'_>>, BadReference> {
 /// Whether the value refers to a variable.
 ///
 /// # Errors
-/// If it is not understood.
+/// If it is not valid.
 pub fn has_reference(value: &str) -> Result<bool, BadReference> {
     Ok(pieces(value)?.iter().any(|piece| matches!(piece, Piece::Variable(_))))
 }
 
-/// What the variables hold that the values refer to, where it is long enough to be a secret.
+/// The values of the variables that these texts refer to, if they are long enough to be secrets.
 pub(super) fn secrets<'v>(values: impl Iterator<Item = &'v String>) -> Vec<String> {
     const SHORTEST: usize = 6;
-    let held = |piece: Piece<'_>| match piece {
-        Piece::Variable(name) => std::env::var(name).ok().filter(|held| held.len() >= SHORTEST),
+    let secret = |piece: Piece<'_>| match piece {
+        Piece::Variable(name) => std::env::var(name).ok().filter(|value| value.len() >= SHORTEST),
         Piece::Text(_) => None,
     };
-    values.flat_map(|value| pieces(value).unwrap_or_default()).filter_map(held).collect()
+    values.flat_map(|value| pieces(value).unwrap_or_default()).filter_map(secret).collect()
 }
 
-/// The value with every variable replaced by what this process's environment has for it.
+/// The value with every variable replaced by its value in this process's environment.
 ///
 /// # Errors
-/// If it is not understood, or names a variable that is not set.
+/// If it is not valid, or names a variable that is not set.
 pub(super) fn expand(value: &str) -> Result<OsString, McpError> {
     expand_from(value, |name| std::env::var_os(name))
 }
@@ -157,11 +157,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_likely_meant_as_a_reference_is_refused() {
-        check("$TOKEN", Err("a value is `$TOKEN`, which stands for itself here"));
+    fn a_value_that_is_probably_meant_as_a_reference_is_refused() {
+        check("$TOKEN", Err("a value is `$TOKEN`, which is not replaced"));
         check("${TOKEN", Err("a value has a `${` without a `}`"));
-        check("${}", Err("a value has `${…}` around what is no variable's name"));
-        check("${TOKEN:-x}", Err("a value has `${…}` around what is no variable's name"));
+        check("${}", Err("a value has `${…}` around something that is no variable's name"));
+        check("${TOKEN:-x}", Err("a value has `${…}` around something that is no variable's name"));
         check("${OTHER}", Err("the server needs the environment variable `OTHER`, which is not set"));
     }
 }

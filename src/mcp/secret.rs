@@ -1,4 +1,4 @@
-//! What in a server's command, variables, headers and address is likely a secret, by its name or its shape.
+//! Recognizes likely secrets in a server's command, variables, headers and address, by name or by form.
 
 use std::borrow::Cow;
 
@@ -6,17 +6,17 @@ use std::borrow::Cow;
 const ENDS: [&str; 7] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIALS"];
 const HEADERS: [&str; 4] = ["AUTHORIZATION", "PROXY-AUTHORIZATION", "COOKIE", "X-AUTH"];
 
-/// Whether what has this name, a variable, a header or a parameter, mostly holds a secret.
+/// Whether a variable, header or parameter of this name usually holds a secret.
 pub fn names_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     let bare = name.trim_end_matches(|last: char| last.is_ascii_digit() || last == '_' || last == '-');
     HEADERS.contains(&bare) || ENDS.iter().any(|end| bare.ends_with(end))
 }
 
-/// Whether it is likely a secret itself: the value of something that names one, or an address with a password.
+/// Whether a value is likely a secret: its name says so, or it is an address with a password.
 pub fn is_secret(name: &str, value: &str) -> bool {
-    let says_nothing = ["", "true", "false"].contains(&value);
-    !says_nothing && (names_secret(name) || has_password(value))
+    let is_trivial = ["", "true", "false"].contains(&value);
+    !is_trivial && (names_secret(name) || has_password(value))
 }
 
 /// `postgres://user:password@host/…`
@@ -33,8 +33,8 @@ pub fn query(url: &str) -> impl Iterator<Item = (&str, &str)> {
     query.split('&').filter_map(|pair| pair.split_once('='))
 }
 
-/// A command with `hide` put in place of each secret: of the word behind `--api-key`, of what follows the `=` in
-/// `--api-key=…`, of an address with a password.
+/// A command with `hide` applied to each secret: the word after `--api-key`, the value in `--api-key=…`, an address with
+/// a password.
 pub fn hidden<'w>(command: &'w [String], hide: impl Fn(&str) -> String) -> Vec<Cow<'w, str>> {
     let mut words = Vec::with_capacity(command.len());
     let mut is_value = false;
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_what_holds_a_secret() {
+    fn a_secret_is_recognized_by_its_name() {
         let secrets = [
             "API_KEY",
             "apiKey",
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_its_parameters_by_name() {
+    fn parameters_of_an_address_are_found_by_name() {
         assert_eq!(query("https://h/p?a=1&key=2#end").collect::<Vec<_>>(), [("a", "1"), ("key", "2")]);
         assert_eq!(query("https://h/p").count(), 0);
     }

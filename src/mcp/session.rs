@@ -6,10 +6,13 @@
 //! | response | treated as |
 //! |---|---|
 //! | a JSON-RPC result or error | an answer |
-//! | a result over the size limit | an answer with our text |
+//! | an answer that cannot be read, or is over the size limit | an answer with our text |
 //! | nothing within `call_timeout`, and the server is still reachable | an answer with our text; after the third in a row the session is lost |
-//! | HTTP 401, 403, 407, 408, 429, 502, 503, 504 | [`McpError::Refused`]: the call reached no tool. After 429 it is retried as `Retry-After` says, for up to a minute |
+//! | HTTP 401, 403, 407, 408, 429, 502, 503, 504 | [`McpError::Refused`]: the call reached no tool |
 //! | any other HTTP status, a body that is not JSON-RPC, a connection that broke, a process that ended | [`McpError::Lost`] |
+//!
+//! Any request that gets HTTP 429, or 503 with `Retry-After`, is sent again after the time that the server asks for, if
+//! that takes no more than a minute in all.
 
 use std::{
     sync::{
@@ -22,7 +25,7 @@ use std::{
 use rmcp::{
     ClientHandler, RoleClient, ServiceError,
     model::{
-        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest,
+        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, ErrorData,
         Implementation, ListResourcesRequest, ListToolsRequest, PaginatedRequestParams, ProtocolVersion,
         ServerPeerInfo,
     },
@@ -30,33 +33,30 @@ use rmcp::{
         ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext,
         PeerRequestOptions, RunningService,
     },
-    transport::{IntoTransport, async_rw::AsyncRwTransport, streamable_http_client::StreamableHttpError},
+    transport::{IntoTransport, streamable_http_client::StreamableHttpError},
 };
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     Limits, McpError, Outcome, ServerOutput, ServerSpec, State, Transport,
-    clean::{clean, clean_json},
+    clean::{clean, clean_json, shorten},
     error::chain,
     http, listing,
+    message::{self, BROKEN_OFF_CODE, UNREADABLE},
     process::Process,
+    stdio::Lines,
     tools,
 };
-use crate::{
-    data,
-    net::{self, Backoff},
-};
+use crate::{data, net::Backoff};
 
 /// Consecutive unanswered calls after which a session is lost.
 const UNANSWERED: u32 = 3;
-/// Longest line a server may send over stdout.
-const LINE_BYTES: usize = 16 << 20;
 /// Added to a request's timeout, in case the server does not read its stdin.
 const STUCK: Duration = Duration::from_secs(2);
-/// First wait before a rate-limited call is retried if the server names none, and the maximum total wait.
+/// First wait before a rate-limited request is sent again if the server names none, and the maximum total wait.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-const LIMITED: Duration = Duration::from_secs(60);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// How often a list is read again if it changes while it is read.
 const LIST_READS: usize = 3;
 
@@ -81,26 +81,64 @@ impl Session {
     /// answers with an error, `server/discover` is tried over a new connection.
     pub async fn connect(spec: &ServerSpec) -> Result<Self, McpError> {
         let deadline = Instant::now() + spec.limits.start_timeout;
-        let mut refusal = None;
-        for lifecycle in [
-            ClientLifecycleMode::Initialize,
+        let mut rate_limit = RateLimit::new();
+        let mut lifecycles = vec![
             ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
-        ] {
-            match open(spec, lifecycle, deadline).await {
+            ClientLifecycleMode::Initialize,
+        ];
+        let mut first_error = None;
+        while let Some(lifecycle) = lifecycles.pop() {
+            let ConnectError { error, remedy } = match open(spec, lifecycle.clone(), deadline).await {
                 Ok(session) => return Ok(session),
-                Err(ConnectError { error, speaks_other: true }) if refusal.is_none() => refusal = Some(error),
-                // The first error is more informative than the second.
-                Err(ConnectError { error, .. }) => return Err(refusal.unwrap_or(error)),
+                Err(error) => error,
+            };
+            let wait = match remedy {
+                Some(Remedy::Wait(asked)) => rate_limit.wait(asked, Some(deadline)),
+                _ => None,
+            };
+            if let Some(wait) = wait {
+                tokio::time::sleep(wait).await;
+                lifecycles.push(lifecycle);
+                continue;
+            }
+            // The first error is more informative than the second.
+            match (remedy, first_error.take()) {
+                (Some(Remedy::OtherHandshake), None) => first_error = Some(error),
+                (_, first) => return Err(first.unwrap_or(error)),
             }
         }
-        Err(refusal.unwrap_or(McpError::EmptyCommand))
+        Err(first_error.unwrap_or(McpError::EmptyCommand))
     }
 
     /// The server, its tools (with mcprl's `complete_task`) and its resources, as of now.
     pub async fn describe(&self) -> Result<(data::Server, Vec<data::Tool>, Vec<data::Resource>), McpError> {
         let info = self.info();
-        let has_tools = info.as_ref().is_none_or(|info| info.capabilities.tools.is_some());
+        let tools = self.tools().await?;
         let has_resources = info.as_ref().is_some_and(|info| info.capabilities.resources.is_some());
+        let mut notes = Vec::new();
+        let mut resources = Vec::new();
+        if has_resources {
+            let ask = |params| {
+                let request = ListResourcesRequest {
+                    method: Default::default(),
+                    params,
+                    extensions: Default::default(),
+                };
+                self.ask(ClientRequest::ListResourcesRequest(request), self.limits.start_timeout)
+            };
+            match listing::all_pages("resources", &mut notes, ask).await {
+                Ok(listed) => resources = listing::resources(&listed),
+                Err(error) => return Err(self.list_error("resources", &error).await),
+            }
+        }
+        self.add_notes(notes);
+        let server = server_row(info.as_deref(), self.process.is_some(), &tools);
+        Ok((server, tools, resources))
+    }
+
+    /// The server's tools and mcprl's `complete_task`, as of now.
+    pub async fn tools(&self) -> Result<Vec<data::Tool>, McpError> {
+        let has_tools = self.info().is_none_or(|info| info.capabilities.tools.is_some());
         let mut notes = Vec::new();
         let mut listed = Vec::new();
         for _ in 0..if has_tools { LIST_READS } else { 0 } {
@@ -117,24 +155,12 @@ impl Session {
         }
         let (tools, repairs) = tools::from_list(&listed);
         notes.extend(repairs);
-        let mut resources = Vec::new();
-        if has_resources {
-            let ask = |params| {
-                let request = ListResourcesRequest {
-                    method: Default::default(),
-                    params,
-                    extensions: Default::default(),
-                };
-                self.ask(ClientRequest::ListResourcesRequest(request), self.limits.start_timeout)
-            };
-            match listing::all_pages("resources", &mut notes, ask).await {
-                Ok(listed) => resources = listing::resources(&listed),
-                Err(error) => return Err(self.list_error("resources", &error).await),
-            }
-        }
+        self.add_notes(notes);
+        Ok(tools)
+    }
+
+    fn add_notes(&self, notes: Vec<String>) {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).extend(notes);
-        let server = server_row(info.as_deref(), self.process.is_some(), &tools);
-        Ok((server, tools, resources))
     }
 
     /// Notes on what [`Session::describe`] repaired or dropped. Each note is returned once.
@@ -149,43 +175,38 @@ impl Session {
     pub async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
         let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-        let mut backoff = Backoff::new(FIRST_WAIT, LIMITED, 0);
-        let mut waited = Duration::ZERO;
-        let answer = loop {
-            let answer = self.ask(request.clone(), self.limits.call_timeout).await;
-            let Some(asked) = rate_limited(&answer) else { break answer };
-            let wait = backoff.wait(asked).max(FIRST_WAIT);
-            waited += wait;
-            if waited > LIMITED {
-                break answer;
-            }
-            tokio::time::sleep(wait).await;
-        };
+        let answer = self.ask(request, self.limits.call_timeout).await;
         if !matches!(answer, Err(ServiceError::Timeout { .. })) {
             self.unanswered.store(0, Ordering::Relaxed);
         }
         match answer {
             Ok(result) => Ok(Outcome::from_result(&result, self.limits.result_bytes)),
-            Err(ServiceError::McpError(error)) => Ok(Outcome::error(clean(&error.message))),
+            Err(ServiceError::McpError(error)) if error.code != BROKEN_OFF_CODE => {
+                Ok(Outcome::failed(&error.message, self.limits.result_bytes))
+            }
             Err(ServiceError::Timeout { .. }) => {
                 let unanswered = self.unanswered.fetch_add(1, Ordering::Relaxed) + 1;
                 if unanswered >= UNANSWERED {
                     return Err(self.lost(format!("{unanswered} calls in a row got no answer")).await);
                 }
                 // Over HTTP, an answer that broke off looks like a slow one. A cheap request shows whether the server is lost.
-                if let Err(error) = self.ask(list_tools(None), STUCK).await
+                if let Err(error) = self.ask_once(list_tools(None), STUCK).await
                     && let Some(Failed::Lost | Failed::Refused(_)) = self.failed(&error)
                 {
                     return Err(self.lost(request_reason(&error)).await);
                 }
-                Ok(Outcome::error(format!("the tool did not answer within {:?}", self.limits.call_timeout)))
+                let text = format!("the tool did not answer within {:?}", self.limits.call_timeout);
+                Ok(Outcome::failed(&text, self.limits.result_bytes))
             }
             Err(error) => match self.failed(&error) {
                 Some(Failed::Refused(status)) => {
                     Err(McpError::Refused { server: self.server.clone(), status })
                 }
                 Some(Failed::Lost) => Err(self.lost(request_reason(&error)).await),
-                None => Ok(Outcome::error(format!("the call failed: {}", clean(&request_reason(&error))))),
+                None => {
+                    let text = format!("the call failed: {}", request_reason(&error));
+                    Ok(Outcome::failed(&text, self.limits.result_bytes))
+                }
             },
         }
     }
@@ -213,8 +234,21 @@ impl Session {
         self.service.peer_info()
     }
 
-    /// Sends a request and returns the result as JSON of any shape.
+    /// Sends a request, again where the server limits their rate, and returns the result as JSON of any shape.
     async fn ask(&self, request: ClientRequest, limit: Duration) -> Result<Value, ServiceError> {
+        let mut rate_limit = RateLimit::new();
+        loop {
+            let answer = self.ask_once(request.clone(), limit).await;
+            let asked = match &answer {
+                Err(ServiceError::TransportSend(error)) => http::rate_limited(&*error.error),
+                _ => None,
+            };
+            let Some(wait) = asked.and_then(|asked| rate_limit.wait(asked, None)) else { return answer };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn ask_once(&self, request: ClientRequest, limit: Duration) -> Result<Value, ServiceError> {
         let exchange = async {
             let options = PeerRequestOptions::with_timeout(limit);
             let handle = self.service.send_request_with_option(request, options).await?;
@@ -230,18 +264,13 @@ impl Session {
     /// The kind of connection failure; `None` if the error is an answer.
     fn failed(&self, error: &ServiceError) -> Option<Failed> {
         match error {
+            ServiceError::McpError(error) if error.code == BROKEN_OFF_CODE => Some(Failed::Lost),
             ServiceError::McpError(_) | ServiceError::Timeout { .. } => None,
             ServiceError::TransportClosed => Some(Failed::Lost),
-            ServiceError::TransportSend(error) => {
-                match error.error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
-                    Some(StreamableHttpError::ResponseBodyTooLarge { .. }) => None,
-                    Some(error) => Some(match http::status(error) {
-                        Some(status @ (401 | 403 | 407 | 408 | 429 | 502..=504)) => Failed::Refused(status),
-                        _ => Failed::Lost,
-                    }),
-                    None => Some(Failed::Lost),
-                }
-            }
+            ServiceError::TransportSend(error) => Some(match http::status(&*error.error) {
+                Some(status @ (401 | 403 | 407 | 408 | 429 | 502..=504)) => Failed::Refused(status),
+                _ => Failed::Lost,
+            }),
             _ => (!self.is_alive()).then_some(Failed::Lost),
         }
     }
@@ -258,7 +287,7 @@ impl Session {
     async fn list_error(&self, what: &'static str, error: &ServiceError) -> McpError {
         match error {
             ServiceError::TransportClosed => self.lost(request_reason(error)).await,
-            _ => McpError::List { server: self.server.clone(), what, reason: clean(&request_reason(error)) },
+            _ => McpError::List { server: self.server.clone(), what, reason: request_reason(error) },
         }
     }
 }
@@ -275,14 +304,23 @@ fn list_tools(params: Option<PaginatedRequestParams>) -> ClientRequest {
     ClientRequest::ListToolsRequest(request)
 }
 
-/// Whether the server limits the rate of calls, with the wait it asks for.
-fn rate_limited(answer: &Result<Value, ServiceError>) -> Option<Option<Duration>> {
-    let Err(ServiceError::TransportSend(error)) = answer else { return None };
-    match error.error.downcast_ref::<StreamableHttpError<reqwest::Error>>()? {
-        StreamableHttpError::HttpStatus(error) if error.status == 429 => {
-            Some(error.retry_after.as_deref().and_then(net::retry_after))
-        }
-        _ => None,
+/// Waits of one request to a server that limits their rate.
+struct RateLimit {
+    backoff: Backoff,
+    left: Duration,
+}
+
+impl RateLimit {
+    fn new() -> Self {
+        Self { backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT, 0), left: LONGEST_WAIT }
+    }
+
+    /// The next wait; `None` if it is longer than what is left, in all or until the deadline.
+    fn wait(&mut self, asked: Option<Duration>, deadline: Option<Instant>) -> Option<Duration> {
+        let wait = asked.unwrap_or_else(|| self.backoff.wait(None)).max(FIRST_WAIT);
+        self.left = self.left.checked_sub(wait)?;
+        let is_late = deadline.is_some_and(|deadline| Instant::now() + wait >= deadline);
+        (!is_late).then_some(wait)
     }
 }
 
@@ -296,13 +334,20 @@ async fn server_output(process: Option<&Process>) -> ServerOutput {
 /// Why a connection failed.
 struct ConnectError {
     error: McpError,
+    remedy: Option<Remedy>,
+}
+
+/// What may help.
+enum Remedy {
     /// The server runs but refuses this handshake; it may accept the other one.
-    speaks_other: bool,
+    OtherHandshake,
+    /// The server limits the rate of requests, and may ask for this wait.
+    Wait(Option<Duration>),
 }
 
 impl From<McpError> for ConnectError {
     fn from(error: McpError) -> Self {
-        Self { error, speaks_other: false }
+        Self { error, remedy: None }
     }
 }
 
@@ -312,48 +357,38 @@ async fn open(
     deadline: Instant,
 ) -> Result<Session, ConnectError> {
     let server = spec.transport.to_string();
-    let (process, greeted) = match &spec.transport {
+    let (process, connected) = match &spec.transport {
         Transport::Stdio { .. } => {
             let (process, (stdout, stdin)) = Process::spawn(&spec.transport).await?;
-            let transport = AsyncRwTransport::new(stdout, stdin).with_max_line_length(LINE_BYTES);
-            (Some(process), greet(transport, lifecycle, deadline).await)
+            let lines = Lines::new(stdout, stdin, process.descendants());
+            (Some(process), handshake(lines, lifecycle, deadline).await)
         }
         Transport::Http { url, bearer_env, headers } => {
             let expired = match spec.state {
                 State::ReadOnly => http::ExpiredSession::Replace,
                 State::FreshProcess | State::ResetTool(_) => http::ExpiredSession::Lose,
             };
-            let transport = http::transport(url, bearer_env.as_deref(), headers, expired)?;
-            (None, greet(transport, lifecycle, deadline).await)
+            let (transport, has_session_id) = http::transport(url, bearer_env.as_deref(), headers, expired)?;
+            let connected = handshake(transport, lifecycle, deadline).await;
+            let is_connected = matches!(connected, Some(Ok(_)));
+            if spec.state == State::FreshProcess && is_connected && !has_session_id.load(Ordering::Relaxed) {
+                return Err(McpError::NoSession { server }.into());
+            }
+            (None, connected)
         }
     };
-    let service = match greeted {
+    let service = match connected {
         Some(Ok(service)) => service,
         None => {
             let limit = spec.limits.start_timeout;
-            return Err(McpError::StartTimeout {
-                server,
-                limit,
-                output: server_output(process.as_ref()).await,
-            }
-            .into());
+            let output = server_output(process.as_ref()).await;
+            return Err(McpError::StartTimeout { server, limit, output }.into());
         }
-        Some(Err(error)) => {
-            let speaks_other = matches!(error, ClientInitializeError::JsonRpcError(_));
-            // A server that refuses the handshake is still running, so there is nothing to wait for.
-            let output =
-                if speaks_other { ServerOutput::default() } else { server_output(process.as_ref()).await };
-            let error = match error {
-                _ if error.is_authorization_required() => McpError::Unauthorized { server },
-                _ if output.status.is_some() => McpError::DiedAtStart { server, output },
-                error => McpError::Handshake { server, reason: clean(&handshake_reason(&error)), output },
-            };
-            return Err(ConnectError { error, speaks_other });
-        }
+        Some(Err(error)) => return Err(connect_error(error, server, process.as_ref()).await),
     };
     let revision = service.peer_info().map(|info| info.protocol_version.clone());
     if let Some(revision) = revision.filter(|revision| !ProtocolVersion::KNOWN_VERSIONS.contains(revision)) {
-        return Err(McpError::Revision { server, revision: clean(revision.as_str()) }.into());
+        return Err(McpError::Revision { server, revision: shorten(revision.as_str()) }.into());
     }
     Ok(Session {
         service,
@@ -366,16 +401,60 @@ async fn open(
     })
 }
 
+/// The cause of a failed handshake. That the process ended is the cause only if it ended before we hung up.
+async fn connect_error(
+    error: ClientInitializeError,
+    server: String,
+    process: Option<&Process>,
+) -> ConnectError {
+    let of_transport = match &error {
+        ClientInitializeError::TransportError { error, .. } => Some(&*error.error),
+        _ => None,
+    };
+    let status = of_transport.and_then(|error| http::status(error));
+    if let Some(asked) = of_transport.and_then(|error| http::rate_limited(error)) {
+        let error = McpError::Refused { server, status: status.unwrap_or(429) };
+        return ConnectError { error, remedy: Some(Remedy::Wait(asked)) };
+    }
+    if status == Some(401) || error.is_authorization_required() {
+        return McpError::Unauthorized { server }.into();
+    }
+    // A server that refuses the handshake is still running, so there is nothing to wait for.
+    let is_refusal = matches!(&error, ClientInitializeError::JsonRpcError(error) if !message::is_own(error));
+    let mut output = if is_refusal { ServerOutput::default() } else { server_output(process).await };
+    let is_closed = of_transport.is_some() || matches!(error, ClientInitializeError::ConnectionClosed(_));
+    if is_closed && output.status.is_some() {
+        return McpError::DiedAtStart { server, output }.into();
+    }
+    output.status = None;
+    let error = McpError::Handshake { server, reason: handshake_reason(&error), status, output };
+    ConnectError { error, remedy: is_refusal.then_some(Remedy::OtherHandshake) }
+}
+
 /// The reason of a failed handshake, without Rust type names.
 fn handshake_reason(error: &ClientInitializeError) -> String {
     match error {
         ClientInitializeError::TransportError { error, .. } => transport_reason(&*error.error),
         ClientInitializeError::ConnectionClosed(_) => "the server closed the connection".into(),
-        ClientInitializeError::JsonRpcError(error) => format!("{} ({})", error.message, error.code.0),
-        ClientInitializeError::ExpectedInitResult(_) | ClientInitializeError::ExpectedInitResponse(_) => {
-            "the server's answer is not a handshake response".into()
+        ClientInitializeError::JsonRpcError(error) => error_reason(error),
+        ClientInitializeError::ExpectedInitResult(Some(result)) => unexpected(serde_json::to_value(result)),
+        ClientInitializeError::ExpectedInitResponse(Some(message)) => {
+            unexpected(serde_json::to_value(message))
         }
-        other => chain(other),
+        ClientInitializeError::ConflictInitResponseId(asked, answered)
+        | ClientInitializeError::UncorrelatedErrorResponse { expected: asked, received: answered } => {
+            format!("the server answered the request {answered} instead of {asked}")
+        }
+        other => shorten(&chain(other)),
+    }
+}
+
+/// Describes an answer that is no handshake.
+fn unexpected(answer: serde_json::Result<Value>) -> String {
+    let answer = answer.unwrap_or_default();
+    match answer.get(UNREADABLE).and_then(Value::as_str) {
+        Some(reason) => format!("the server's answer cannot be read: {}", shorten(reason)),
+        None => format!("the server's answer is not a handshake: {}", shorten(&answer.to_string())),
     }
 }
 
@@ -384,31 +463,37 @@ fn request_reason(error: &ServiceError) -> String {
     match error {
         ServiceError::TransportSend(error) => transport_reason(&*error.error),
         ServiceError::TransportClosed => "the connection was closed".into(),
-        ServiceError::McpError(error) => format!("{} ({})", error.message, error.code.0),
+        ServiceError::McpError(error) => error_reason(error),
         ServiceError::Timeout { timeout } => format!("no answer within {timeout:?}"),
-        other => chain(other),
+        other => shorten(&chain(other)),
     }
+}
+
+fn error_reason(error: &ErrorData) -> String {
+    let text = shorten(&error.message);
+    if message::is_own(error) { text } else { format!("{text} ({})", error.code.0) }
 }
 
 fn transport_reason(error: &(dyn std::error::Error + 'static)) -> String {
-    match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
-        // It does not give its cause away as one.
-        Some(StreamableHttpError::Client(cause)) => without_address(&chain(cause)),
-        _ => without_address(&chain(error)),
-    }
+    let reason = match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+        // Its `source` is empty.
+        Some(StreamableHttpError::Client(cause)) => chain(cause),
+        Some(StreamableHttpError::UnexpectedServerResponse(reason)) => reason.to_string(),
+        _ => chain(error),
+    };
+    shorten(&without_address(&reason))
 }
 
-/// What reqwest says of an error, without the address: messages name the server as the run file does, where a secret is
-/// a reference.
+/// A text of reqwest without the address: messages name the server as the run file does, where a secret is a reference.
 fn without_address(reason: &str) -> String {
     const BEFORE: &str = " for url (";
     let Some((before, rest)) = reason.split_once(BEFORE) else { return reason.to_owned() };
-    let behind = rest.split_once(')').map_or("", |(_, behind)| behind);
-    format!("{before}{}", without_address(behind))
+    let after = rest.split_once(')').map_or("", |(_, after)| after);
+    format!("{before}{}", without_address(after))
 }
 
-/// Introduces us; `None` where the deadline came first.
-async fn greet<T, E, A>(
+/// Performs the handshake; `None` if the deadline came first.
+async fn handshake<T, E, A>(
     transport: T,
     lifecycle: ClientLifecycleMode,
     deadline: Instant,

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     clean::{clean, clean_json, truncate_middle},
+    message::UNREADABLE,
     names::Names,
 };
 use crate::{
@@ -39,6 +40,10 @@ pub(super) fn from_list(listed: &[Value]) -> (Vec<data::Tool>, Vec<String>) {
         let shown = clean(server_name);
         if !seen.insert(server_name) {
             notes.push(format!("ignored a second tool named `{shown}`"));
+            continue;
+        }
+        if let Some(reason) = raw.get(UNREADABLE).and_then(Value::as_str) {
+            notes.push(format!("ignored the tool `{shown}`, which cannot be read: {reason}"));
             continue;
         }
         let Some(schema) = input_schema(raw.get("inputSchema").or_else(|| raw.get("input_schema"))) else {

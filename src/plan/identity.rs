@@ -53,7 +53,7 @@ impl ServerIdentity {
     pub fn new(spec: &ServerSpec, folder: &Path, files: &FileDigests) -> Result<Self> {
         let mut by_content = BTreeMap::new();
         let reached = match &spec.transport {
-            Transport::Stdio { command, env, cwd } => {
+            Transport::Stdio { command, env, cwd, files: listed } => {
                 let cwd = cwd.as_deref().unwrap_or(folder);
                 let (mut words, mut contents) = (Vec::new(), BTreeMap::new());
                 let shown = secret::hidden(command, |value| format!("hidden {}", digest(value)));
@@ -71,6 +71,12 @@ impl ServerIdentity {
                     }
                     contents.insert(label.clone(), digest);
                     words.push(label);
+                    by_content.insert(path, digest);
+                }
+                for path in listed.iter().flat_map(|listed| files_in(listed)) {
+                    let digest = files.digest(&path)?;
+                    let label = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
+                    contents.insert(label, digest);
                     by_content.insert(path, digest);
                 }
                 let mut reached = json!({ "command": words, "env": hidden(env), "files": contents });
@@ -95,6 +101,18 @@ impl ServerIdentity {
         let is_known = matches!(spec.transport, Transport::Stdio { .. });
         Ok(Self { reached, conduct, files: by_content, is_known })
     }
+}
+
+/// The file, or every file in the folder. Hidden files and caches do not count, and links to folders are not followed.
+fn files_in(path: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(path) else { return vec![path.to_owned()] };
+    let is_code = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name();
+        !name.as_encoded_bytes().starts_with(b".") && name != "__pycache__" && name != "node_modules"
+    };
+    let inner = entries.flatten().filter(is_code).map(|entry| entry.path());
+    let inner = inner.filter(|path| path.is_file() || path.is_dir() && !path.is_symlink());
+    inner.flat_map(|path| files_in(&path)).collect()
 }
 
 /// Whether the file is a SQLite or DuckDB database.
@@ -143,14 +161,19 @@ mod tests {
     fn reached(folder: &Path, state: State, command: &[&str]) -> Value {
         let files = FileDigests::load(&Store::open(folder.join("cache")).unwrap());
         let command = command.iter().map(|word| (*word).to_owned()).collect();
-        let transport = Transport::Stdio { command, env: BTreeMap::new(), cwd: Some(folder.join("server")) };
+        let transport = Transport::Stdio {
+            command,
+            env: BTreeMap::new(),
+            cwd: Some(folder.join("server")),
+            files: vec![folder.join("server/lib")],
+        };
         let spec = ServerSpec { transport, state, limits: crate::mcp::Limits::default() };
         ServerIdentity::new(&spec, folder, &files).unwrap().reached
     }
 
     fn project(script: &str, database: &str) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("server")).unwrap();
+        std::fs::create_dir_all(folder.path().join("server/lib/__pycache__")).unwrap();
         std::fs::write(folder.path().join("server/main.py"), script).unwrap();
         let database = format!("SQLite format 3\0{database}");
         std::fs::write(folder.path().join("server/data.db"), database).unwrap();
@@ -169,6 +192,19 @@ mod tests {
         let version = concat!("mcprl ", env!("CARGO_PKG_VERSION"));
         assert_eq!(of(&one)["command"], json!(["python3", "main.py", version]));
         assert_eq!(of(&one)["cwd"], "server");
+    }
+
+    #[test]
+    fn a_file_in_a_listed_folder_counts_by_its_content() {
+        let project = project("a", "");
+        let of = |name: &str, content: &str| {
+            std::fs::write(project.path().join("server/lib").join(name), content).unwrap();
+            reached(project.path(), State::ReadOnly, &["serve"])
+        };
+        let one = of("helper.py", "1");
+        assert_eq!(one["files"].as_object().unwrap().keys().collect::<Vec<_>>(), ["server/lib/helper.py"]);
+        assert_eq!(of("__pycache__/helper.pyc", "2"), one);
+        assert_ne!(of("helper.py", "22"), one);
     }
 
     #[test]

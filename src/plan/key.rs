@@ -22,6 +22,7 @@
 //!
 //! How a server is reached includes:
 //! - the words of its command; a word that names a file counts by the file's name and content
+//! - the names and contents of the files in `files`
 //! - the names of environment variables and headers, and digests of their values
 //! - the URL
 //! - `cwd` as written in the run file

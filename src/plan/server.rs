@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -41,12 +42,15 @@ pub struct Server {
     state: Option<String>,
     /// Tool to call before each episode if `state` is `reset-tool`.
     reset_tool: Option<String>,
-    /// Environment variables for `command`, in addition to PATH, HOME, LANG and TMPDIR. `${NAME}` in a value
-    /// is the environment variable NAME, and `$$` is a `$`. A literal secret is rejected. The value of NAME
-    /// is not part of any key.
+    /// Environment variables for `command`, in addition to PATH, HOME, LANG, TMPDIR and those for proxies and
+    /// certificates. `${NAME}` in a value is the environment variable NAME, and `$$` is a `$`. A literal
+    /// secret is rejected. The value of NAME is not part of any key.
     env: Option<BTreeMap<String, String>>,
     /// Working directory of `command`, relative to the run file's folder.
     cwd: Option<String>,
+    /// Files and folders whose content identifies the server, such as the modules that its script imports;
+    /// relative to the run file's folder.
+    files: Option<Vec<String>>,
     /// Number of concurrent sessions.
     #[schemars(range(min = 1), extend("default" = Limits::default().sessions))]
     sessions: Option<usize>,
@@ -99,11 +103,12 @@ fn transport(
             }
             check_values(reader, fields.get("env"))?;
             let folder = super::absolute(source.folder());
+            let files = files(reader, fields.get("files"), server.files.unwrap_or_default(), &folder)?;
             let cwd = server.cwd.map_or(folder.clone(), |cwd| folder.join(cwd));
-            Some(Transport::Stdio { command, env: server.env.unwrap_or_default(), cwd: Some(cwd) })
+            Some(Transport::Stdio { command, env: server.env.unwrap_or_default(), cwd: Some(cwd), files })
         }
         (None, Some(entry)) => {
-            for key in ["env", "cwd"] {
+            for key in ["env", "cwd", "files"] {
                 needs(key, "command");
             }
             let url = server.url?;
@@ -133,6 +138,20 @@ fn transport(
             reader.wrong(entry, Part::Key, "`server` needs a `command` or a `url`".into(), Some(hint))
         }
     }
+}
+
+/// The files and folders that identify the server, besides its command.
+fn files(
+    reader: &Reader,
+    entry: Option<&Entry<'_>>,
+    names: Vec<String>,
+    folder: &Path,
+) -> Option<Vec<PathBuf>> {
+    if let Some(missing) = names.iter().find(|name| !folder.join(name).exists()) {
+        let message = format!("`server.files` names \"{missing}\", which does not exist");
+        return reader.wrong(entry?, Part::Value, message, None);
+    }
+    Some(names.iter().map(|name| folder.join(name)).collect())
 }
 
 /// Notes values of `env` or `headers` that hold a secret or have an invalid variable reference.

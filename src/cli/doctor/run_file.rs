@@ -12,7 +12,7 @@ use crate::{
     engine::available,
     error::Result,
     hash::Digest,
-    mcp::{McpError, ServerSpec, Session, State},
+    mcp::{McpError, ServerSpec, Session, State, Transport},
     plan::{Findings, Ledger, NodeIndex, Plan, PlanPreflight, PlanReport, Problem, Stage, Subject},
     stage::kind::Requirement,
     store::{Fetched, Remote, Store},
@@ -25,7 +25,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// All findings except mistakes in the file itself.
 pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
     let mut findings = vec![overview(plan), devices(plan)];
-    findings.extend(plan.server.as_ref().map(server));
+    if let Some(spec) = &plan.server {
+        let (server, start) = server(spec);
+        findings.push(server);
+        findings.extend(start.and_then(|start| server_starts(spec, start, rollouts(plan))));
+    }
     findings.extend(stages(plan, store));
     findings.extend(memory(plan, store)?);
     findings.extend(disk(plan, store));
@@ -45,8 +49,33 @@ fn devices(plan: &Plan) -> Finding {
     }
 }
 
-/// Starts the server or connects to it, and lists its tools.
-fn server(spec: &ServerSpec) -> Finding {
+/// Number of rollouts, with loops unrolled, where a stage's parameters say it.
+fn rollouts(plan: &Plan) -> u64 {
+    let number = |stage: &Stage, name: &str| stage.params.get(name).and_then(serde_json::Value::as_u64);
+    let stages = plan.order().iter().map(|index| &plan.node(*index).stage);
+    let groups = stages
+        .filter_map(|stage| Some(number(stage, "prompts")?.saturating_mul(number(stage, "group_size")?)));
+    groups.fold(0, u64::saturating_add)
+}
+
+/// What it may cost that each rollout with a call starts the server anew, if that is much.
+fn server_starts(spec: &ServerSpec, start: Duration, rollouts: u64) -> Option<Finding> {
+    const MUCH: Duration = Duration::from_secs(120);
+    let is_started = spec.state == State::FreshProcess && matches!(spec.transport, Transport::Stdio { .. });
+    let total = start.saturating_mul(rollouts.try_into().unwrap_or(u32::MAX));
+    let text = format!(
+        "each rollout that calls a tool starts it: {:.1} s x {rollouts} rollouts is up to {:.0} min",
+        start.as_secs_f64(),
+        total.as_secs_f64() / 60.0
+    );
+    let todo = "state = \"read-only\" or \"reset-tool\" starts it `sessions` times, where calls change nothing or a tool \
+                restores the initial state";
+    (is_started && total > MUCH)
+        .then(|| Finding { todo: Some(todo.into()), ..Finding::new("server", Verdict::Note, text) })
+}
+
+/// Starts the server or connects to it, and lists its tools. Also returns how long that took, if it went well.
+fn server(spec: &ServerSpec) -> (Finding, Option<Duration>) {
     let began = Instant::now();
     let limit = spec.limits.start_timeout.min(PATIENCE);
     let mut spec = spec.clone();
@@ -54,8 +83,9 @@ fn server(spec: &ServerSpec) -> Finding {
     let visit = async {
         let session = Session::connect(&spec).await?;
         let described = session.describe().await;
+        let took = began.elapsed();
         session.close().await;
-        described
+        described.map(|(_, tools, _)| (tools, took))
     };
     let late = || McpError::StartTimeout {
         server: spec.transport.to_string(),
@@ -67,34 +97,32 @@ fn server(spec: &ServerSpec) -> Finding {
         Ok(described.map_err(|_| late())??)
     });
     match described {
-        Err(cause) => Finding::bad("server", &cause),
-        Ok((_, tools, _)) => {
+        Err(cause) => (Finding::bad("server", &cause), None),
+        Ok((tools, took)) => {
             let names: Vec<&str> =
                 tools.iter().filter(|tool| !tool.synthetic).map(|tool| tool.name.as_str()).collect();
             if names.is_empty() {
                 let text = format!("{} lists no tools", spec.transport);
-                return Finding {
-                    todo: Some("there is nothing to learn on a server without tools".into()),
-                    ..Finding::new("server", Verdict::Bad, text)
-                };
+                let todo = "there is nothing to learn on a server without tools".to_owned();
+                let finding = Finding { todo: Some(todo), ..Finding::new("server", Verdict::Bad, text) };
+                return (finding, None);
             }
             if let State::ResetTool(tool) = &spec.state
                 && !names.contains(&tool.as_str())
             {
                 let text = format!("{} has no tool `{tool}`, which `reset_tool` names", spec.transport);
-                return Finding {
-                    todo: Some(format!("its tools: {}", names.join(", "))),
-                    ..Finding::new("server", Verdict::Bad, text)
-                };
+                let todo = format!("its tools: {}", names.join(", "));
+                let finding = Finding { todo: Some(todo), ..Finding::new("server", Verdict::Bad, text) };
+                return (finding, None);
             }
             let count = names.len();
             let more = if count > 8 { format!(" and {} more", count - 8) } else { String::new() };
             let named = names[..count.min(8)].join(", ");
-            let seconds = began.elapsed().as_secs_f64();
+            let seconds = took.as_secs_f64();
             let tools = if count == 1 { "tool" } else { "tools" };
             let text =
                 format!("{} answers in {seconds:.1} s: {count} {tools}: {named}{more}", spec.transport);
-            Finding::good("server", text)
+            (Finding::good("server", text), Some(took))
         }
     }
 }

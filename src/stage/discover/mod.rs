@@ -14,7 +14,7 @@ use super::{
 use crate::{
     data::Tool,
     error::{self, Class, Diagnostic, Interrupted, did_you_mean},
-    mcp::{Session, tools_digest},
+    mcp::{Session, State, tools_digest},
 };
 
 #[derive(Deserialize)]
@@ -35,6 +35,8 @@ pub enum DiscoverError {
     UnknownTool { list: &'static str, name: String, meant: Option<String> },
     #[error("`{name}` is in both `allow` and `deny`")]
     Both { name: String },
+    #[error("`reset_tool` names `{name}`, which is not a tool of the server")]
+    NoResetTool { name: String, meant: Option<String> },
     #[error("no tool is left: the server lists {listed}")]
     NoTools { listed: usize },
 }
@@ -45,6 +47,7 @@ impl Diagnostic for DiscoverError {
             Self::NoServer => "discover::no_server",
             Self::UnknownTool { .. } => "discover::unknown_tool",
             Self::Both { .. } => "discover::allowed_and_denied",
+            Self::NoResetTool { .. } => "discover::no_reset_tool",
             Self::NoTools { .. } => "discover::no_tools",
         }
     }
@@ -53,7 +56,9 @@ impl Diagnostic for DiscoverError {
         match self {
             Self::Both { .. } => Some("remove it from one of them".into()),
             Self::NoServer => Some("add a [server] table with a `command` or a `url`".into()),
-            Self::UnknownTool { meant, .. } => meant.as_ref().map(|name| format!("did you mean `{name}`?")),
+            Self::UnknownTool { meant, .. } | Self::NoResetTool { meant, .. } => {
+                meant.as_ref().map(|name| format!("did you mean `{name}`?"))
+            }
             Self::NoTools { listed: 0 } => Some("there is nothing to learn on a server without tools".into()),
             Self::NoTools { .. } => Some("loosen `read_only`, `allow` or `deny`".into()),
         }
@@ -89,7 +94,11 @@ impl Discover {
         };
         notes.iter().for_each(|note| context.observer.note(note));
 
-        let tools = self.0.filter(tools)?;
+        let reset_tool = match &spec.state {
+            State::ResetTool(name) => Some(name.as_str()),
+            State::ReadOnly | State::FreshProcess => None,
+        };
+        let tools = self.0.filter(tools, reset_tool)?;
         server.tools_digest = tools_digest(&tools).to_string();
         let offered = tools.iter().filter(|tool| !tool.synthetic).count();
         let metrics = Metrics::from([
@@ -123,18 +132,29 @@ impl StageKind for Discover {
 }
 
 impl Params {
-    fn filter(&self, tools: Vec<Tool>) -> Result<Vec<Tool>, DiscoverError> {
+    /// The tools that the agent sees. The reset tool is none of them, unless `allow` names it.
+    fn filter(&self, tools: Vec<Tool>, reset_tool: Option<&str>) -> Result<Vec<Tool>, DiscoverError> {
+        let meant = |name: &str| {
+            let known = tools.iter().filter(|tool| !tool.synthetic).map(|tool| &*tool.name);
+            did_you_mean(name, known).map(str::to_owned)
+        };
         for (list, names) in [("allow", &self.allow), ("deny", &self.deny)] {
             for name in names {
                 if !tools.iter().any(|tool| is_named(tool, name)) {
-                    let known = tools.iter().filter(|tool| !tool.synthetic).map(|tool| &*tool.name);
-                    let meant = did_you_mean(name, known).map(str::to_owned);
-                    return Err(DiscoverError::UnknownTool { list, name: name.clone(), meant });
+                    return Err(DiscoverError::UnknownTool { list, name: name.clone(), meant: meant(name) });
                 }
             }
         }
+        if let Some(name) = reset_tool.filter(|name| !tools.iter().any(|tool| tool.server_name == *name)) {
+            return Err(DiscoverError::NoResetTool { name: name.to_owned(), meant: meant(name) });
+        }
         let listed = tools.iter().filter(|tool| !tool.synthetic).count();
-        let kept: Vec<Tool> = tools.into_iter().filter(|tool| tool.synthetic || self.keeps(tool)).collect();
+        let is_hidden = |tool: &Tool| {
+            let is_allowed = self.allow.iter().any(|name| is_named(tool, name));
+            reset_tool == Some(&*tool.server_name) && !is_allowed
+        };
+        let keeps = |tool: &Tool| tool.synthetic || self.keeps(tool) && !is_hidden(tool);
+        let kept: Vec<Tool> = tools.into_iter().filter(keeps).collect();
         if kept.iter().all(|tool| tool.synthetic) {
             return Err(DiscoverError::NoTools { listed });
         }
@@ -171,7 +191,7 @@ mod tests {
     use crate::{
         data::{self, Resource, Server},
         error::Result,
-        mcp::{Limits, ServerSpec, State, Transport, demo::HttpServer},
+        mcp::{Limits, ServerSpec, Transport, demo::HttpServer},
         stage::testing,
     };
 
@@ -222,6 +242,15 @@ mod tests {
     }
 
     fn check(read_only: bool, allow: &[&str], deny: &[&str]) -> Result<String, String> {
+        check_with(None, read_only, allow, deny)
+    }
+
+    fn check_with(
+        reset_tool: Option<&str>,
+        read_only: bool,
+        allow: &[&str],
+        deny: &[&str],
+    ) -> Result<String, String> {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let tools = vec![
             tool("db.read", Some(r#"{"readOnlyHint": true}"#), false),
@@ -229,7 +258,7 @@ mod tests {
             tool("db.drop", None, false),
             tool("complete_task", None, true),
         ];
-        let kept = Params { read_only, allow: owned(allow), deny: owned(deny) }.filter(tools);
+        let kept = Params { read_only, allow: owned(allow), deny: owned(deny) }.filter(tools, reset_tool);
         let names = |tools: Vec<Tool>| tools.into_iter().map(|tool| tool.name).collect::<Vec<_>>().join(" ");
         kept.map(names).map_err(|error| format!("{error}; {}", error.hint().unwrap_or_default()))
     }
@@ -241,6 +270,15 @@ mod tests {
         assert_eq!(kept(true, &[], &[]), "db_read complete_task");
         assert_eq!(kept(false, &["db.write", "db_read"], &[]), "db_read db_write complete_task");
         assert_eq!(kept(false, &[], &["db_drop"]), "db_read db_write complete_task");
+    }
+
+    #[test]
+    fn the_reset_tool_is_kept_only_if_it_is_allowed_by_name() {
+        let kept = |allow: &[&str]| check_with(Some("db.drop"), false, allow, &[]);
+        assert_eq!(kept(&[]).unwrap(), "db_read db_write complete_task");
+        assert_eq!(kept(&["db_drop", "db_read"]).unwrap(), "db_read db_drop complete_task");
+        let refused = check_with(Some("db_drop"), false, &[], &[]).unwrap_err();
+        insta::assert_snapshot!(refused, @"`reset_tool` names `db_drop`, which is not a tool of the server; did you mean `db_drop`?");
     }
 
     #[test]

@@ -5,8 +5,9 @@
 //!
 //! # When the server is lost
 //!
-//! A call without an answer (`mcp/session.rs` defines an answer) ends its episode, and so does a session that
-//! cannot be opened. Neither says anything about the policy yet: the episode is replayed from the start with
+//! An episode's session is opened by its first call, so a server that is not called is not started. A call
+//! without an answer (`mcp/session.rs` defines an answer) ends its episode, and so does a session that cannot
+//! be opened. Neither says anything about the policy yet: the episode is replayed from the start with
 //! the same seed, up to three times (see [`TRIES`]). Before each round the server must answer a probe on a
 //! new session: its list of tools, and a call that it answered in an earlier episode. The waits between
 //! probes grow.
@@ -29,18 +30,19 @@ use std::{
 
 use futures::{FutureExt, StreamExt};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    agent::{Episode, Limits, LostCall, PromptTokens, Toolbox, episode},
+    agent::{Episode, Limits, LostCall, PromptTokens, Server, Toolbox, episode},
     chat::{Chat, HistoryThinking, Thinking, ToolCall},
     data::{self, End, Scenario, Trajectory},
     engine::{Footprint, Sampler, Sampling},
     error::{At, Diagnostic, Interrupted, Result},
     hash::{Digest, Encoder},
     judge::truth,
-    mcp::{McpError, Pool, PooledSession},
+    mcp::{McpError, Outcome, Pool, PooledSession},
     model::Adapter,
     net::Backoff,
     stage::{
@@ -70,6 +72,8 @@ const PROBES: u32 = 5;
 const FAILURES: u32 = 8;
 const FIRST_WAIT: Duration = Duration::from_millis(if cfg!(test) { 2 } else { 1000 });
 const LONGEST_WAIT: Duration = FIRST_WAIT.saturating_mul(16);
+/// A century. A clock cannot add much more.
+const NO_LIMIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Limits of an episode as cards name them; part of the parameters of every stage that plays.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -109,8 +113,9 @@ impl Budget {
             tokens: self.max_tokens,
             calls: self.max_calls,
             result_tokens: self.result_tokens,
-            // A time too long for a duration means no limit.
-            time: Duration::try_from_secs_f64(self.episode_timeout_s).unwrap_or(Duration::MAX),
+            // A time beyond that means no limit.
+            time: Duration::try_from_secs_f64(self.episode_timeout_s)
+                .map_or(NO_LIMIT, |time| time.min(NO_LIMIT)),
         }
     }
 }
@@ -274,6 +279,7 @@ impl Player {
         let server = context.server.clone().ok_or(PlayError::NoServer)?;
         let folder = PolicyFolder::open(policy, context)?;
         let toolbox = Toolbox::load(tools)?;
+        let listed: Vec<data::Tool> = data::read(tools)?;
         let system = system_prompt(context.text("system"), toolbox.functions())?;
         let chat = context
             .models
@@ -308,7 +314,7 @@ impl Player {
             sampler,
             chat,
             toolbox,
-            pool: Pool::new(server),
+            pool: Pool::new(server).expecting(&listed),
             budget,
             episodes: 0,
             lost: 0,
@@ -537,31 +543,60 @@ impl Player {
         prompt_tokens: &PromptTokens,
         outage: &Outage,
     ) -> Result<Tried> {
+        if outage.is_known.is_cancelled() {
+            return Ok(Tried::Skipped);
+        }
+        let server = LazySession { pool: &self.pool, how, outage, session: OnceCell::new() };
+        let mut sequence = self.sampler.open(prompt_tokens.pieces.clone(), attempt.sampling, attempt.seed);
+        let limits = self.budget.limits();
+        let mut episode =
+            episode(&mut sequence, &server, &self.chat, &self.toolbox, prompt_tokens, &limits).await?;
+        Ok(match episode.lost.take() {
+            None => Tried::Ended(episode),
+            Some(LostCall { call, cause }) if server.session.initialized() => {
+                Tried::Lost { cause, call: Some((call, episode)) }
+            }
+            Some(LostCall { cause: McpError::PoolClosed, .. }) => Tried::Skipped,
+            Some(LostCall { cause, .. }) if cause.is_transient() => Tried::Lost { cause, call: None },
+            Some(LostCall { cause, .. }) => return Err(cause.into()),
+        })
+    }
+}
+
+/// A session that the first call opens.
+struct LazySession<'a> {
+    pool: &'a Pool,
+    how: Try,
+    outage: &'a Outage,
+    session: OnceCell<PooledSession>,
+}
+
+impl LazySession<'_> {
+    /// [`McpError::PoolClosed`] if other tries found the server down meanwhile.
+    async fn open(&self) -> Result<PooledSession, McpError> {
         let session = async {
-            match how {
+            match self.how {
                 Try::Pooled => self.pool.session().await,
                 Try::OwnSession | Try::Alone => self.pool.own_session().await,
             }
         };
         let session = tokio::select! {
             biased;
-            () = outage.is_known.cancelled() => return Ok(Tried::Skipped),
+            () = self.outage.is_known.cancelled() => return Err(McpError::PoolClosed),
             session = session => session,
         };
-        outage.count(&session);
-        let session = match session {
-            Ok(session) => session,
-            Err(cause) if cause.is_transient() => return Ok(Tried::Lost { cause, call: None }),
-            Err(cause) => return Err(cause.into()),
-        };
-        let mut sequence = self.sampler.open(prompt_tokens.pieces.clone(), attempt.sampling, attempt.seed);
-        let limits = self.budget.limits();
-        let mut episode =
-            episode(&mut sequence, &*session, &self.chat, &self.toolbox, prompt_tokens, &limits).await?;
-        Ok(match episode.lost.take() {
-            Some(LostCall { call, cause }) => Tried::Lost { cause, call: Some((call, episode)) },
-            None => Tried::Ended(episode),
-        })
+        self.outage.count(&session);
+        session
+    }
+}
+
+impl Server for LazySession<'_> {
+    async fn ready(&self) -> Result<(), McpError> {
+        self.session.get_or_try_init(|| self.open()).await.map(|_| ())
+    }
+
+    async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
+        self.session.get_or_try_init(|| self.open()).await?.call(name, arguments).await
     }
 }
 

@@ -258,7 +258,7 @@ async fn a_rollout_needs_a_server_and_scenarios() {
 
 #[tokio::test]
 async fn a_server_that_cannot_be_reached_fails_the_stage() {
-    let bench = Bench::new().await;
+    let bench = Bench::calling(server().await, &[json!({"name": "list_tables", "arguments": {}})]).await;
     let (mut context, _) = bench.context(json!({"group_size": 12}));
     let url = "http://127.0.0.1:1/mcp".to_owned();
     let transport = Transport::Http { url, bearer_env: None, headers: BTreeMap::new() };
@@ -267,6 +267,41 @@ async fn a_server_that_cannot_be_reached_fails_the_stage() {
     assert_eq!(failure.code(), "play::server_lost");
     assert!(failure.to_string().starts_with("the server was lost in 24 of 24 episodes: "), "{failure}");
     assert!(failure.to_string().contains("Connection refused"), "{failure}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_called_is_not_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let starts = folder.path().join("starts");
+    let mut server = tool_process();
+    let Transport::Stdio { command, .. } = &mut server.transport else { unreachable!() };
+    command[2].insert_str(0, &format!("echo >> {}\n", starts.display()));
+    server.state = State::FreshProcess;
+    server.limits.sessions = 2;
+    let count = || std::fs::read_to_string(&starts).unwrap().lines().count();
+
+    let bench = Bench::on(server.clone()).await;
+    babbler(&bench.path("policy"));
+    let before = count();
+    testing::run(&bench.context(json!({"group_size": 64})).0).await.unwrap();
+    assert!(bench.trajectories().len() >= 128 && bench.trajectories().iter().all(|played| played.calls == 0));
+    assert_eq!(count(), before);
+
+    let bench = Bench::calling(server, &[call("x")]).await;
+    let before = count();
+    testing::run(&bench.context(json!({"concurrency": 8})).0).await.unwrap();
+    let callers = bench.trajectories().iter().filter(|played| played.calls > 0).count();
+    assert!(callers > 0);
+    assert_eq!(count() - before, callers);
+}
+
+#[tokio::test]
+async fn a_tool_that_changed_since_it_was_listed_fails_the_stage() {
+    let bench = Bench::calling(tool_process(), &[call("x")]).await;
+    let mut tools: Vec<data::Tool> = data::read(&bench.path("tools.parquet")).unwrap();
+    tools[0].function = tools[0].function.replace("\"description\":\"\"", "\"description\":\"Adds.\"");
+    data::write(&bench.path("tools.parquet"), &tools).unwrap();
+    assert_eq!(testing::run(&bench.context(json!({})).0).await.unwrap_err().code(), "mcp::tool_changed");
 }
 
 /// A process with a tool `t` that exits on a call that says `crash`.
@@ -284,7 +319,7 @@ fn tool_process() -> mcp::ServerSpec {
         done"#;
     let command = ["sh", "-c", script].map(str::to_owned).to_vec();
     mcp::ServerSpec {
-        transport: Transport::Stdio { command, env: BTreeMap::new(), cwd: None },
+        transport: Transport::Stdio { command, env: BTreeMap::new(), cwd: None, files: Vec::new() },
         state: State::ReadOnly,
         limits: mcp::Limits::default(),
     }
@@ -304,9 +339,9 @@ async fn a_server_that_answers_no_call_fails_the_stage_and_what_it_lost_is_playe
     testing::run(&bench.context(json!({})).0).await.unwrap();
     let untroubled = bench.trajectories();
     for (failing, said) in [
-        (401, "refused a call with HTTP status 401"),
-        (403, "refused a call with HTTP status 403"),
-        (503, "refused a call with HTTP status 503"),
+        (401, "refused a request with HTTP status 401"),
+        (403, "refused a request with HTTP status 403"),
+        (503, "refused a request with HTTP status 503"),
         (500, "lost the connection to the server"),
     ] {
         status.store(failing, Ordering::SeqCst);

@@ -157,6 +157,7 @@ pub async fn generate(
 async fn entities(families: &Families, list: &EntityList, live: &Live) -> Result<Vec<Binding>> {
     let wrong = |problem: String| ScenarioError::Entities { name: list.name.clone(), problem };
     let mut bindings: Vec<Binding> = Vec::new();
+    let mut answer = String::new();
     for page in 0..PAGES {
         let offset = page * list.page.unwrap_or_default();
         let call = list.call.fill(&Binding::from([("offset".to_owned(), offset.to_string())]));
@@ -181,6 +182,7 @@ async fn entities(families: &Families, list: &EntityList, live: &Live) -> Result
                 bindings.push(binding);
             }
         }
+        answer = outcome.text.chars().take(200).collect();
         match list.page {
             Some(size) if rows.rows.len() >= size => {}
             None if rows.more => {
@@ -190,7 +192,7 @@ async fn entities(families: &Families, list: &EntityList, live: &Live) -> Result
         }
     }
     if bindings.is_empty() {
-        return Err(wrong("the call brings none".into()).into());
+        return Err(wrong(format!("the server's answer lists none: {answer}")).into());
     }
     Ok(bindings)
 }

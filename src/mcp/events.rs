@@ -1,0 +1,179 @@
+//! Server-sent events that carry messages, with a limit on their size.
+
+use std::collections::VecDeque;
+
+use futures::{Stream, StreamExt, stream};
+use rmcp::{
+    model::{RequestId, ServerJsonRpcMessage},
+    transport::streamable_http_client::SseError,
+};
+use sse_stream::Sse;
+
+use super::message::{self, Buffer, Incoming};
+
+/// The events of a response to the request `id`. An answer that cannot be read, or does not arrive, becomes one that says
+/// so.
+pub(super) fn of_response(
+    response: reqwest::Response,
+    id: Option<RequestId>,
+) -> impl Stream<Item = Result<Sse, SseError>> + Send + 'static {
+    let state = (response, Parser { id, ..Parser::default() });
+    let events = stream::unfold(Some(state), |state| async {
+        let (mut response, mut parser) = state?;
+        Some(match response.chunk().await {
+            Ok(Some(bytes)) => {
+                parser.push(&bytes);
+                let events = std::mem::take(&mut parser.events);
+                (events.into_iter().map(Ok).collect::<Vec<_>>(), Some((response, parser)))
+            }
+            Ok(None) => (parser.broken_off().map(Ok).into_iter().collect(), None),
+            Err(error) => match parser.broken_off() {
+                Some(event) => (vec![Ok(event)], None),
+                None => (vec![Err(SseError::Body(Box::new(error)))], None),
+            },
+        })
+    });
+    events.map(stream::iter).flatten()
+}
+
+/// See <https://html.spec.whatwg.org/multipage/server-sent-events.html>.
+#[derive(Default)]
+struct Parser {
+    /// The request that the response answers, until it has.
+    id: Option<RequestId>,
+    /// The stream can be resumed.
+    is_resumable: bool,
+    line: Buffer,
+    /// The last byte was a carriage return, which ended a line.
+    after_return: bool,
+    event: Sse,
+    data: Option<Buffer>,
+    events: VecDeque<Sse>,
+}
+
+impl Parser {
+    fn push(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if std::mem::take(&mut self.after_return) && bytes[0] == b'\n' {
+                bytes = &bytes[1..];
+                continue;
+            }
+            let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            self.line.push(&bytes[..end.unwrap_or(bytes.len())]);
+            let Some(end) = end else { return };
+            self.after_return = bytes[end] == b'\r';
+            bytes = &bytes[end + 1..];
+            let line = std::mem::take(&mut self.line);
+            self.end_line(&line);
+        }
+    }
+
+    fn end_line(&mut self, line: &Buffer) {
+        let text = line.bytes();
+        if text.is_empty() {
+            self.end_event();
+            return;
+        }
+        let colon = text.iter().position(|byte| *byte == b':').unwrap_or(text.len());
+        let start = colon + 1 + usize::from(text.get(colon + 1) == Some(&b' '));
+        let value = || String::from_utf8_lossy(text.get(start..).unwrap_or_default()).into_owned();
+        match &text[..colon] {
+            b"data" => match &mut self.data {
+                Some(data) => {
+                    data.push(b"\n");
+                    data.append(line, start);
+                }
+                None => self.data.insert(Buffer::default()).append(line, start),
+            },
+            b"event" => self.event.event = Some(value()),
+            b"id" => {
+                self.is_resumable = true;
+                self.event.id = Some(value());
+            }
+            b"retry" => self.event.retry = value().parse().ok(),
+            _ => {}
+        }
+    }
+
+    fn end_event(&mut self) {
+        let mut event = std::mem::take(&mut self.event);
+        event.data = self.data.take().and_then(|data| match event.event.as_deref() {
+            None | Some("" | "message") => self.message(&data),
+            Some(_) => None,
+        });
+        if event != Sse::default() {
+            self.events.push_back(event);
+        }
+    }
+
+    /// The message of an event, as rmcp reads it.
+    fn message(&mut self, data: &Buffer) -> Option<String> {
+        let message = match data.read() {
+            Incoming::Message(ServerJsonRpcMessage::Error(mut error)) => {
+                error.id = error.id.or_else(|| self.id.clone());
+                ServerJsonRpcMessage::Error(error)
+            }
+            Incoming::Message(message) => message,
+            Incoming::Unreadable { id, reason } => {
+                message::unreadable(id.or_else(|| self.id.clone())?, &reason)
+            }
+            Incoming::Noise => return None,
+        };
+        if matches!(message, ServerJsonRpcMessage::Response(_) | ServerJsonRpcMessage::Error(_)) {
+            self.id = None;
+        }
+        serde_json::to_string(&message).ok()
+    }
+
+    /// Takes the place of an answer that can no longer arrive.
+    fn broken_off(&mut self) -> Option<Sse> {
+        let id = self.id.take().filter(|_| !self.is_resumable)?;
+        Some(Sse::default().data(serde_json::to_string(&message::broken_off(id)).ok()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The data of each event, whatever the sizes of the pieces in which it arrives.
+    fn check(text: &[u8], expected: &[Option<&str>]) {
+        for size in [1, 2, 7, text.len()] {
+            let mut parser = Parser { id: Some(RequestId::Number(5)), ..Parser::default() };
+            text.chunks(size).for_each(|piece| parser.push(piece));
+            let found: Vec<Option<&str>> = parser.events.iter().map(|event| event.data.as_deref()).collect();
+            assert_eq!(found, expected, "{}", String::from_utf8_lossy(text));
+        }
+    }
+
+    #[test]
+    fn messages_arrive_whole_in_any_line_style() {
+        let note = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+        for end in ["\n", "\r\n", "\r"] {
+            let text = format!(": hello{end}event: message{end}data: {note}{end}{end}data:{note}{end}{end}x");
+            check(text.as_bytes(), &[Some(note), Some(note)]);
+        }
+        check(
+            b"data: {\"jsonrpc\":\"2.0\",\ndata: \"method\":\"ping\",\"id\":1}\n\n",
+            &[Some(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#)],
+        );
+        check(b"id: 7\nretry: 50\n\ndata: {\"jsonrpc\":\"2.0\"", &[None]);
+    }
+
+    #[test]
+    fn an_unreadable_answer_is_one_to_the_request() {
+        check(
+            b"data: {\"jsonrpc\":\"2.0\",\"result\":{\n\n",
+            &[Some(
+                r#"{"jsonrpc":"2.0","id":5,"error":{"code":-2147483648,"message":"the server's answer cannot be read: it is not JSON: it ends in the middle at byte 26"}}"#,
+            )],
+        );
+        check(
+            b"data: {\"jsonrpc\":\"2.0\",\"id\":5,\"result\":{\"content\":\"\xFF\"}}\n\n",
+            &[Some(
+                "{\"jsonrpc\":\"2.0\",\"id\":5,\"result\":{\"content\":\"\u{FFFD}\",\"mcprl/unreadable\":\"a text is not UTF-8\"}}",
+            )],
+        );
+        check(b"data: hello\n\n", &[]);
+    }
+}

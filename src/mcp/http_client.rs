@@ -1,0 +1,288 @@
+//! The requests of streamable HTTP.
+//!
+//! rmcp's own client forgets the body of an answer that it cannot read and the reason of a refusal, so requests that post
+//! a message are made here. What is posted, and what a status means, is as in rmcp.
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use futures::{StreamExt, stream::BoxStream};
+use reqwest::{
+    StatusCode,
+    header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
+};
+use rmcp::{
+    model::{ClientJsonRpcMessage, ClientRequest, ErrorData, RequestId, ServerJsonRpcMessage},
+    transport::{
+        common::http_header::{
+            EVENT_STREAM_MIME_TYPE, HEADER_LAST_EVENT_ID, HEADER_SESSION_ID, JSON_MIME_TYPE,
+        },
+        streamable_http_client::{
+            AuthRequiredError, HttpStatusError, InsufficientScopeError, SseError, StreamableHttpClient,
+            StreamableHttpError, StreamableHttpPostResponse,
+        },
+    },
+};
+use sse_stream::Sse;
+
+use super::{
+    clean::shorten,
+    events,
+    message::{self, Buffer, Incoming},
+};
+
+/// How much of a refusal is read.
+const REFUSAL_BYTES: usize = 64 << 10;
+const ACCEPTED_TYPES: &str = "text/event-stream, application/json";
+
+type Error = StreamableHttpError<reqwest::Error>;
+type Headers = HashMap<HeaderName, HeaderValue>;
+
+#[derive(Clone)]
+pub(super) struct HttpClient {
+    pub(super) client: reqwest::Client,
+    /// The server gave this session an id.
+    pub(super) has_session_id: Arc<AtomicBool>,
+}
+
+impl StreamableHttpClient for HttpClient {
+    type Error = reqwest::Error;
+
+    async fn post_message(
+        &self,
+        url: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session: Option<Arc<str>>,
+        token: Option<String>,
+        headers: Headers,
+    ) -> Result<StreamableHttpPostResponse, Error> {
+        let mut request = self.client.post(&*url).header(ACCEPT, ACCEPTED_TYPES);
+        if let Some(session) = &session {
+            request = request.header(HEADER_SESSION_ID, &**session);
+        }
+        let response = with(request, token, headers).json(&message).send().await?;
+        let answer = read_response(response, &message, session.is_some()).await?;
+        if matches!(&message, ClientJsonRpcMessage::Request(request) if matches!(request.request, ClientRequest::InitializeRequest(_)))
+        {
+            let has_session_id = match &answer {
+                StreamableHttpPostResponse::Json(_, session)
+                | StreamableHttpPostResponse::Sse(_, session) => session.is_some(),
+                _ => false,
+            };
+            self.has_session_id.store(has_session_id, Ordering::Relaxed);
+        }
+        Ok(answer)
+    }
+
+    async fn delete_session(
+        &self,
+        url: Arc<str>,
+        session: Arc<str>,
+        token: Option<String>,
+        headers: Headers,
+    ) -> Result<(), Error> {
+        self.client.delete_session(url, session, token, headers).await
+    }
+
+    async fn get_stream(
+        &self,
+        url: Arc<str>,
+        session: Option<Arc<str>>,
+        last_event: Option<String>,
+        token: Option<String>,
+        headers: Headers,
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Error> {
+        let mut request = self.client.get(&*url).header(ACCEPT, ACCEPTED_TYPES);
+        if let Some(session) = &session {
+            request = request.header(HEADER_SESSION_ID, &**session);
+        }
+        if let Some(last_event) = last_event {
+            request = request.header(HEADER_LAST_EVENT_ID, last_event);
+        }
+        let response = with(request, token, headers).send().await?;
+        let status = response.status();
+        if status == StatusCode::METHOD_NOT_ALLOWED {
+            return Err(StreamableHttpError::ServerDoesNotSupportSse);
+        }
+        if let Some(error) = refusal(&response) {
+            return Err(error);
+        }
+        match content_type(&response) {
+            Some(kind) if status.is_success() && kind.starts_with(EVENT_STREAM_MIME_TYPE) => {
+                Ok(events::of_response(response, None).boxed())
+            }
+            kind if status.is_success() => Err(StreamableHttpError::UnexpectedContentType(kind)),
+            _ => Err(unexpected(status, response).await),
+        }
+    }
+}
+
+fn with(
+    request: reqwest::RequestBuilder,
+    token: Option<String>,
+    headers: Headers,
+) -> reqwest::RequestBuilder {
+    let request = headers.into_iter().fold(request, |request, (name, value)| request.header(name, value));
+    match token {
+        Some(token) => request.bearer_auth(token),
+        None => request,
+    }
+}
+
+fn header(response: &reqwest::Response, name: impl reqwest::header::AsHeaderName) -> Option<String> {
+    let value = response.headers().get(name)?;
+    Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+}
+
+fn content_type(response: &reqwest::Response) -> Option<String> {
+    header(response, CONTENT_TYPE).map(|kind| kind.to_ascii_lowercase())
+}
+
+/// A refusal that its status and headers describe completely.
+fn refusal(response: &reqwest::Response) -> Option<Error> {
+    let status = response.status();
+    let is_json = content_type(response).is_some_and(|kind| kind.starts_with(JSON_MIME_TYPE));
+    match (status, header(response, WWW_AUTHENTICATE)) {
+        (StatusCode::UNAUTHORIZED, Some(challenge)) => {
+            Some(StreamableHttpError::AuthRequired(AuthRequiredError::new(challenge)))
+        }
+        (StatusCode::FORBIDDEN, Some(challenge)) => {
+            Some(StreamableHttpError::InsufficientScope(InsufficientScopeError::new(challenge, None)))
+        }
+        _ if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() && !is_json => {
+            Some(status_error(response))
+        }
+        _ => None,
+    }
+}
+
+fn status_error(response: &reqwest::Response) -> Error {
+    HttpStatusError::new(response.status().as_u16(), header(response, RETRY_AFTER)).into()
+}
+
+/// A refusal with the text that came with it.
+async fn unexpected(status: StatusCode, response: reqwest::Response) -> Error {
+    let body = beginning(response).await;
+    refused(status, &body)
+}
+
+fn refused(status: StatusCode, body: &[u8]) -> Error {
+    let text = shorten(&String::from_utf8_lossy(body));
+    let text = if text.is_empty() { format!("HTTP {status}") } else { format!("HTTP {status}: {text}") };
+    StreamableHttpError::UnexpectedServerResponse(Cow::Owned(text))
+}
+
+async fn beginning(mut response: reqwest::Response) -> Vec<u8> {
+    let mut body = Vec::new();
+    while body.len() < REFUSAL_BYTES
+        && let Ok(Some(bytes)) = response.chunk().await
+    {
+        body.extend_from_slice(&bytes);
+    }
+    body.truncate(REFUSAL_BYTES);
+    body
+}
+
+async fn read_response(
+    mut response: reqwest::Response,
+    message: &ClientJsonRpcMessage,
+    had_session: bool,
+) -> Result<StreamableHttpPostResponse, Error> {
+    let request = match message {
+        ClientJsonRpcMessage::Request(request) => Some(request),
+        _ => None,
+    };
+    let status = response.status();
+    if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
+        return Ok(StreamableHttpPostResponse::Accepted);
+    }
+    if status == StatusCode::NOT_FOUND && had_session {
+        return Err(StreamableHttpError::SessionExpired);
+    }
+    if let Some(error) = refusal(&response) {
+        return Err(error);
+    }
+    let session = header(&response, HEADER_SESSION_ID);
+    let kind = content_type(&response);
+    let is_json = kind.as_deref().is_some_and(|kind| kind.starts_with(JSON_MIME_TYPE));
+    if !status.is_success() {
+        let of_status = status.is_server_error().then(|| status_error(&response));
+        let body = beginning(response).await;
+        let is_denied = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        if let Some(request) = request.filter(|_| !is_denied) {
+            let error = is_json.then(|| json_rpc_error(&body)).flatten();
+            let is_probe = matches!(request.request, ClientRequest::DiscoverRequest(_));
+            let error = match error {
+                // Without a JSON-RPC error, it is the older revision's way to refuse the newest handshake.
+                None if is_probe && !had_session && status.is_client_error() => {
+                    Some(ErrorData::invalid_request(refused(status, &body).to_string(), None))
+                }
+                error => error,
+            };
+            if let Some(error) = error {
+                let error = ServerJsonRpcMessage::error(error, Some(request.id.clone()));
+                return Ok(StreamableHttpPostResponse::Json(error, session));
+            }
+        }
+        return Err(of_status.unwrap_or_else(|| refused(status, &body)));
+    }
+    if kind.as_deref().is_some_and(|kind| kind.starts_with(EVENT_STREAM_MIME_TYPE)) {
+        let id = request.map(|request| request.id.clone());
+        return Ok(StreamableHttpPostResponse::Sse(events::of_response(response, id).boxed(), session));
+    }
+    // Nothing is expected back for a notification.
+    let Some(request) = request else { return Ok(StreamableHttpPostResponse::Accepted) };
+    if !is_json {
+        let text = shorten(&String::from_utf8_lossy(&beginning(response).await));
+        let kind = shorten(kind.as_deref().unwrap_or("of no type"));
+        let text = format!("the answer is {kind}, not JSON: {text}");
+        return Err(StreamableHttpError::UnexpectedServerResponse(text.into()));
+    }
+    let mut body = Buffer::default();
+    while let Some(bytes) = response.chunk().await? {
+        body.push(&bytes);
+    }
+    match answer(&body, &request.id) {
+        Some(answer) => Ok(StreamableHttpPostResponse::Json(answer, session)),
+        None => {
+            let text = shorten(&String::from_utf8_lossy(body.bytes()));
+            let text = format!("the answer is not a JSON-RPC message: {text}");
+            Err(StreamableHttpError::UnexpectedServerResponse(text.into()))
+        }
+    }
+}
+
+/// The answer that a body holds; `None` if it is no JSON-RPC message.
+fn answer(body: &Buffer, asked: &RequestId) -> Option<ServerJsonRpcMessage> {
+    let is_asked = |id: &RequestId| id == asked || id.to_string() == asked.to_string();
+    let unreadable = |reason: &str| Some(message::unreadable(asked.clone(), reason));
+    match body.read() {
+        Incoming::Message(ServerJsonRpcMessage::Response(response)) if is_asked(&response.id) => {
+            Some(ServerJsonRpcMessage::Response(response))
+        }
+        Incoming::Message(ServerJsonRpcMessage::Error(error)) if error.id.as_ref().is_none_or(is_asked) => {
+            Some(ServerJsonRpcMessage::error(error.error, Some(asked.clone())))
+        }
+        Incoming::Message(ServerJsonRpcMessage::Response(response)) => {
+            unreadable(&format!("it answers the request {} instead of {asked}", response.id))
+        }
+        Incoming::Message(_) => unreadable("it is a message of another kind"),
+        Incoming::Unreadable { reason, .. } => unreadable(&reason),
+        Incoming::Noise => None,
+    }
+}
+
+fn json_rpc_error(body: &[u8]) -> Option<ErrorData> {
+    let mut buffer = Buffer::default();
+    buffer.push(body);
+    match buffer.read() {
+        Incoming::Message(ServerJsonRpcMessage::Error(error)) => Some(error.error),
+        _ => None,
+    }
+}

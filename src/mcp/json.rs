@@ -1,0 +1,367 @@
+//! Reads JSON that is not quite JSON, as servers send it, and names what is wrong with it.
+//!
+//! A fault (`NaN`, a number out of range, text that is not Unicode, too deep a nesting) does not end the reading: its value
+//! is replaced, and its place is reported. Broken syntax ends it.
+
+use serde_json::{Map, Value};
+
+/// Deepest nesting that is read. `serde_json` has the same limit.
+const DEPTH: usize = 127;
+/// Faults that are kept; further ones are as good as these.
+const FAULTS: usize = 64;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    Key(String),
+    Index(usize),
+}
+
+/// A value that JSON cannot have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// Where it is, from the outermost value.
+    pub path: Vec<Step>,
+    pub reason: String,
+}
+
+/// Broken syntax.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Broken {
+    /// Byte at which reading ended.
+    pub at: usize,
+    pub reason: &'static str,
+    /// The members of the outermost object that were read before, without objects and arrays.
+    pub read: Map<String, Value>,
+}
+
+/// The value and its faults.
+pub(super) fn parse(text: &[u8]) -> Result<(Value, Vec<Fault>), Broken> {
+    let mut reader =
+        Reader { text, at: 0, path: Vec::new(), skipped: 0, faults: Vec::new(), read: Map::new() };
+    let parsed = reader.value().and_then(|value| {
+        reader.space();
+        match reader.peek() {
+            None => Ok(value),
+            Some(_) => Err("text after the value"),
+        }
+    });
+    match parsed {
+        Ok(value) => Ok((value, reader.faults)),
+        Err(reason) => Err(Broken { at: reader.at.min(text.len()), reason, read: reader.read }),
+    }
+}
+
+struct Reader<'t> {
+    text: &'t [u8],
+    at: usize,
+    path: Vec<Step>,
+    /// Open brackets below [`DEPTH`].
+    skipped: usize,
+    faults: Vec<Fault>,
+    read: Map<String, Value>,
+}
+
+type Parsed<T> = Result<T, &'static str>;
+
+const ENDS: &str = "it ends in the middle";
+
+impl Reader<'_> {
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.at).copied()
+    }
+
+    fn space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\r' | b'\n')) {
+            self.at += 1;
+        }
+    }
+
+    /// Whether the text continues with this byte, which is then consumed.
+    fn takes(&mut self, byte: u8) -> bool {
+        self.space();
+        let is_next = self.peek() == Some(byte);
+        self.at += usize::from(is_next);
+        is_next
+    }
+
+    fn fault(&mut self, reason: impl Into<String>) -> Value {
+        let fault = Fault { path: self.path.clone(), reason: reason.into() };
+        if self.faults.len() < FAULTS && !self.faults.contains(&fault) {
+            self.faults.push(fault);
+        }
+        Value::Null
+    }
+
+    fn value(&mut self) -> Parsed<Value> {
+        self.space();
+        match self.peek() {
+            None => Err(ENDS),
+            Some(b'{' | b'[') if self.path.len() >= DEPTH => {
+                self.skip()?;
+                Ok(self.fault(format!("it is nested more than {DEPTH} levels deep")))
+            }
+            Some(b'{') => self.object(),
+            Some(b'[') => self.array(),
+            Some(b'"') => Ok(self.string()?.into()),
+            Some(_) => self.word(),
+        }
+    }
+
+    fn object(&mut self) -> Parsed<Value> {
+        self.at += 1;
+        let mut members = Map::new();
+        if self.takes(b'}') {
+            return Ok(members.into());
+        }
+        loop {
+            self.space();
+            match self.peek() {
+                Some(b'"') => {}
+                None => return Err(ENDS),
+                Some(_) => return Err("a key without quotes"),
+            }
+            let key = self.string()?;
+            if !self.takes(b':') {
+                return Err(if self.at == self.text.len() { ENDS } else { "a key without a value" });
+            }
+            self.path.push(Step::Key(key.clone()));
+            let value = self.value()?;
+            self.path.pop();
+            if self.path.is_empty() && !value.is_object() && !value.is_array() {
+                self.read.insert(key.clone(), value.clone());
+            }
+            members.insert(key, value);
+            match (self.takes(b','), self.takes(b'}')) {
+                (true, _) => {}
+                (false, true) => return Ok(members.into()),
+                (false, false) => return Err(self.unclosed()),
+            }
+        }
+    }
+
+    fn array(&mut self) -> Parsed<Value> {
+        self.at += 1;
+        let mut items = Vec::new();
+        if self.takes(b']') {
+            return Ok(items.into());
+        }
+        loop {
+            self.path.push(Step::Index(items.len()));
+            items.push(self.value()?);
+            self.path.pop();
+            match (self.takes(b','), self.takes(b']')) {
+                (true, _) => {}
+                (false, true) => return Ok(items.into()),
+                (false, false) => return Err(self.unclosed()),
+            }
+        }
+    }
+
+    fn unclosed(&self) -> &'static str {
+        if self.at == self.text.len() { ENDS } else { "a comma or a closing bracket is missing" }
+    }
+
+    /// Passes over a value that is nested too deeply.
+    fn skip(&mut self) -> Parsed<()> {
+        loop {
+            match self.peek().ok_or(ENDS)? {
+                b'{' | b'[' => self.skipped += 1,
+                b'}' | b']' => self.skipped -= 1,
+                b'"' => {
+                    self.end_of_string()?;
+                    continue;
+                }
+                _ => {}
+            }
+            self.at += 1;
+            if self.skipped == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Moves behind a string; true if it has an escape.
+    fn end_of_string(&mut self) -> Parsed<bool> {
+        self.at += 1;
+        let mut is_escaped = false;
+        loop {
+            match self.peek().ok_or(ENDS)? {
+                b'"' => {
+                    self.at += 1;
+                    return Ok(is_escaped);
+                }
+                b'\\' => {
+                    is_escaped = true;
+                    self.at += 2;
+                }
+                _ => self.at += 1,
+            }
+        }
+    }
+
+    fn string(&mut self) -> Parsed<String> {
+        let start = self.at;
+        let is_escaped = self.end_of_string()?;
+        let inner = &self.text[start + 1..self.at - 1];
+        let text = match str::from_utf8(inner) {
+            Ok(text) => text.to_owned(),
+            Err(_) => {
+                self.fault("a text is not UTF-8");
+                String::from_utf8_lossy(inner).into_owned()
+            }
+        };
+        if is_escaped { self.unescape(&text) } else { Ok(text) }
+    }
+
+    fn unescape(&mut self, text: &str) -> Parsed<String> {
+        const WRONG: &str = "an escape that JSON does not have";
+        let mut plain = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some((before, escaped)) = rest.split_once('\\') {
+            plain.push_str(before);
+            let kind = escaped.chars().next().ok_or(WRONG)?;
+            rest = &escaped[kind.len_utf8()..];
+            plain.push(match kind {
+                '"' | '\\' | '/' => kind,
+                'b' => '\u{8}',
+                'f' => '\u{c}',
+                'n' => '\n',
+                'r' => '\r',
+                't' => '\t',
+                'u' => {
+                    let unit = code_unit(rest).ok_or(WRONG)?;
+                    rest = &rest[4..];
+                    let low = rest.strip_prefix("\\u").and_then(code_unit);
+                    match (char::from_u32(unit.into()), low) {
+                        (Some(letter), _) => letter,
+                        (None, Some(low)) if unit < 0xDC00 && (0xDC00..0xE000).contains(&low) => {
+                            rest = &rest[6..];
+                            let pair = [unit, low];
+                            let letter = char::decode_utf16(pair).next().and_then(Result::ok);
+                            letter.unwrap_or(char::REPLACEMENT_CHARACTER)
+                        }
+                        (None, _) => {
+                            self.fault("a text has half of a surrogate pair");
+                            char::REPLACEMENT_CHARACTER
+                        }
+                    }
+                }
+                _ => return Err(WRONG),
+            });
+        }
+        plain.push_str(rest);
+        Ok(plain)
+    }
+
+    /// A number, `true`, `false`, `null`, or what only looks like one of them.
+    fn word(&mut self) -> Parsed<Value> {
+        let is_inner = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+        let length = self.text[self.at..].iter().take_while(|byte| is_inner(byte)).count();
+        let word = str::from_utf8(&self.text[self.at..self.at + length]).unwrap_or_default();
+        let value = match word {
+            "NaN" | "Infinity" | "-Infinity" | "nan" | "inf" | "-inf" | "-nan" => {
+                self.fault(format!("it has `{word}`"))
+            }
+            _ => match serde_json::from_str(word) {
+                Ok(value) => value,
+                Err(_) if is_number(word) => {
+                    self.fault(format!("it has a number out of range, `{}`", shortened(word)))
+                }
+                Err(_) if self.at + length == self.text.len() => return Err(ENDS),
+                Err(_) => return Err("a value is none of JSON's"),
+            },
+        };
+        self.at += length;
+        Ok(value)
+    }
+}
+
+fn code_unit(text: &str) -> Option<u16> {
+    u16::from_str_radix(
+        text.get(..4).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?,
+        16,
+    )
+    .ok()
+}
+
+/// Whether it has a number's form, so that only its size can be wrong.
+fn is_number(word: &str) -> bool {
+    word.bytes().any(|byte| byte.is_ascii_digit())
+        && word.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.' | b'e' | b'E'))
+        && !word.ends_with(['e', 'E', '+', '-', '.'])
+}
+
+fn shortened(word: &str) -> String {
+    match word.len() {
+        0..=20 => word.to_owned(),
+        _ => format!("{}…", &word[..20]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The value, and each fault as `path: reason`.
+    fn read(text: impl AsRef<[u8]>) -> (Value, Vec<String>) {
+        let (value, faults) = parse(text.as_ref()).unwrap();
+        let step = |step: &Step| match step {
+            Step::Key(key) => format!("/{key}"),
+            Step::Index(index) => format!("/{index}"),
+        };
+        let line =
+            |fault: &Fault| format!("{}: {}", fault.path.iter().map(step).collect::<String>(), fault.reason);
+        let faults = faults.iter().map(line).collect();
+        (value, faults)
+    }
+
+    #[test]
+    fn json_is_read_as_serde_json_reads_it() {
+        let texts = [
+            r#"{"b":[1,-2.5e3,true,false,null,""],"a":{"x":{}}, "c" : [ ] }"#,
+            r#""é \u00e9 \ud83d\ude00 \n\t\\\/\"""#,
+            "18446744073709551615",
+            "-0.0",
+        ];
+        for text in texts {
+            assert_eq!(read(text), (serde_json::from_str(text).unwrap(), vec![]), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_fault_is_replaced_and_its_place_reported() {
+        assert_eq!(read(r#"{"a":[1,NaN]}"#), (json!({"a": [1, null]}), vec!["/a/1: it has `NaN`".into()]));
+        assert_eq!(read("[-Infinity]").1, ["/0: it has `-Infinity`"]);
+        assert_eq!(read("[1e999]").1, ["/0: it has a number out of range, `1e999`"]);
+        assert_eq!(read(r#"{"a":"x\ud800y"}"#).0, json!({"a": "x\u{FFFD}y"}));
+        assert_eq!(read(r#"{"a":"\udc00\ud800"}"#).1, ["/a: a text has half of a surrogate pair"]);
+        assert_eq!(read(b"{\"a\":\"x\xFFy\"}").0, json!({"a": "x\u{FFFD}y"}));
+        let deep = format!(r#"{{"a":{}"]"{},"b":1}}"#, "[".repeat(200), "]".repeat(200));
+        let (value, faults) = read(deep);
+        assert_eq!(value["b"], 1);
+        assert_eq!(faults.len(), 1);
+        assert!(faults[0].ends_with("it is nested more than 127 levels deep"), "{faults:?}");
+    }
+
+    #[test]
+    fn broken_syntax_is_reported_with_what_was_read_before_it() {
+        for (text, at, reason) in [
+            (r#"{"id":7,"result":{"a":"#, 22, ENDS),
+            (r#"{"id":7,"result":{"a":tru"#, 22, ENDS),
+            (r#"{"id":7,"result":"abc"#, 21, ENDS),
+            (r#"{"id":7,"result":{a:1}}"#, 18, "a key without quotes"),
+            (r#"{"id":7,"result":oops}"#, 17, "a value is none of JSON's"),
+            (r#"{"id":7,"result":"\x"}"#, 21, "an escape that JSON does not have"),
+            (r#"{"id":7} {}"#, 9, "text after the value"),
+        ] {
+            let broken = parse(text.as_bytes()).unwrap_err();
+            assert_eq!((broken.at, broken.reason), (at, reason), "{text}");
+            assert_eq!(broken.read.get("id"), Some(&json!(7)), "{text}");
+        }
+        for text in ["", "{", "[1,", "\"\\", "{\"a\"", "nul", "-"] {
+            assert_eq!(parse(text.as_bytes()).unwrap_err().reason, ENDS, "{text}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Reads one message of a server, however it is written.
+//!
+//! rmcp drops what it cannot read, so a call whose answer has a `NaN` would wait until its timeout. Here such an answer
+//! becomes one that says what is wrong with it:
+//!
+//! | message | becomes |
+//! |---|---|
+//! | a JSON-RPC message | itself |
+//! | a result with a fault ([`json::Fault`]) | that result, marked with [`UNREADABLE`], and so is the item of a list that has the fault |
+//! | an error whose code or text has the wrong type | an error with the same text |
+//! | anything else with `"jsonrpc"` | an error with the code [`UNREADABLE_CODE`], if it is clear which request it answers |
+//! | any other line | nothing: servers print banners and logs |
+
+use rmcp::model::{CustomResult, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage, ServerResult};
+use serde_json::{Map, Value};
+
+use super::{
+    clean::shorten,
+    json::{self, Step},
+};
+
+/// Longest message that is read.
+const MESSAGE_BYTES: usize = 16 << 20;
+/// Member of a result, or of an item of its lists, that could not be read: the reason.
+pub(super) const UNREADABLE: &str = "mcprl/unreadable";
+/// Code of an error that stands for an unreadable answer. Far from the codes that servers use.
+pub(super) const UNREADABLE_CODE: ErrorCode = ErrorCode(i32::MIN);
+/// Code of an error that stands for an answer that broke off.
+pub(super) const BROKEN_OFF_CODE: ErrorCode = ErrorCode(i32::MIN + 1);
+/// How much of a longer message is kept from its beginning and from its end, where its id is.
+const HEAD_BYTES: usize = 4096;
+const TAIL_BYTES: usize = 256;
+
+/// A message, or why it cannot be read.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    Message(ServerJsonRpcMessage),
+    /// An answer, to this request where it says so.
+    Unreadable {
+        id: Option<RequestId>,
+        reason: String,
+    },
+    /// Not a message.
+    Noise,
+}
+
+/// A message as it arrives; of one that is too long, only its beginning and its end.
+#[derive(Default)]
+pub(super) struct Buffer {
+    head: Vec<u8>,
+    tail: Vec<u8>,
+    is_oversized: bool,
+}
+
+impl Buffer {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        if !self.is_oversized && self.head.len() + bytes.len() <= MESSAGE_BYTES {
+            self.head.extend_from_slice(bytes);
+            return;
+        }
+        if !self.is_oversized {
+            self.is_oversized = true;
+            self.head.extend_from_slice(&bytes[..bytes.len().min(HEAD_BYTES)]);
+            self.head.truncate(HEAD_BYTES);
+            self.head.shrink_to_fit();
+        }
+        self.tail.extend_from_slice(&bytes[bytes.len().saturating_sub(TAIL_BYTES)..]);
+        let surplus = self.tail.len().saturating_sub(TAIL_BYTES);
+        self.tail.drain(..surplus);
+    }
+
+    /// Appends a line of a longer message, without its first bytes.
+    pub(super) fn append(&mut self, line: &Self, without: usize) {
+        self.push(line.head.get(without..).unwrap_or_default());
+        self.is_oversized |= line.is_oversized;
+        self.push(&line.tail);
+    }
+
+    /// The bytes, or the first of them if there are too many.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.head
+    }
+
+    pub(super) fn read(&self) -> Incoming {
+        if self.is_oversized { read_oversized(&self.head, &self.tail) } else { read(&self.head) }
+    }
+}
+
+fn read(text: &[u8]) -> Incoming {
+    let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text).trim_ascii();
+    if text.is_empty() {
+        return Incoming::Noise;
+    }
+    if let Ok(message) = serde_json::from_slice(text) {
+        return Incoming::Message(message);
+    }
+    let is_message = text.starts_with(b"{") && contains(text, b"\"jsonrpc\"");
+    match json::parse(text) {
+        Ok((Value::Object(members), faults)) => answer(members, &faults, is_message),
+        Err(broken) if is_message => Incoming::Unreadable {
+            id: broken.read.get("id").and_then(request_id).or_else(|| id_at_end(text)),
+            reason: format!("it is not JSON: {} at byte {}", broken.reason, broken.at),
+        },
+        Ok(_) | Err(_) => Incoming::Noise,
+    }
+}
+
+/// A message of more than [`MESSAGE_BYTES`], of which only its beginning and end were kept.
+fn read_oversized(head: &[u8], tail: &[u8]) -> Incoming {
+    let of_head = match json::parse(head.trim_ascii_start()) {
+        Err(broken) => broken.read.get("id").and_then(request_id),
+        Ok(_) => None,
+    };
+    let reason = format!("it is longer than {} MiB", MESSAGE_BYTES >> 20);
+    Incoming::Unreadable { id: of_head.or_else(|| id_at_end(tail)), reason }
+}
+
+/// The answer to a request that cannot be read.
+pub(super) fn unreadable(id: RequestId, reason: &str) -> ServerJsonRpcMessage {
+    let text = format!("the server's answer cannot be read: {}", shorten(reason));
+    ServerJsonRpcMessage::error(ErrorData::new(UNREADABLE_CODE, text, None), Some(id))
+}
+
+/// In place of an answer whose connection ended first.
+pub(super) fn broken_off(id: RequestId) -> ServerJsonRpcMessage {
+    let text = "the connection ended before the answer";
+    ServerJsonRpcMessage::error(ErrorData::new(BROKEN_OFF_CODE, text, None), Some(id))
+}
+
+/// Whether an error is the client's own, not the server's.
+pub(super) fn is_own(error: &ErrorData) -> bool {
+    matches!(error.code, UNREADABLE_CODE | BROKEN_OFF_CODE)
+}
+
+fn answer(mut members: Map<String, Value>, faults: &[json::Fault], is_message: bool) -> Incoming {
+    let id = members.get("id").and_then(request_id);
+    if members.contains_key("method") || !is_message {
+        return Incoming::Noise;
+    }
+    match (members.remove("result"), members.remove("error"), id) {
+        (Some(mut result), None, Some(id)) => {
+            mark(&mut result, faults);
+            let result = ServerResult::CustomResult(CustomResult::new(result));
+            Incoming::Message(ServerJsonRpcMessage::response(result, id))
+        }
+        (None, Some(error), id) => {
+            let code = error.get("code").and_then(Value::as_i64).and_then(|code| code.try_into().ok());
+            let text = match error.get("message").unwrap_or(&error) {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let error = ErrorData::new(code.map_or(ErrorCode::INTERNAL_ERROR, ErrorCode), text, None);
+            Incoming::Message(ServerJsonRpcMessage::error(error, id))
+        }
+        (Some(_), Some(_), id) => Incoming::Unreadable { id, reason: "it has a result and an error".into() },
+        (_, None, id) => {
+            let lacks = if id.is_none() { "an id" } else { "a result" };
+            Incoming::Unreadable { id, reason: format!("it is a JSON-RPC message without {lacks}") }
+        }
+    }
+}
+
+/// Marks the result that has the first fault, and every item of its lists that has one.
+fn mark(result: &mut Value, faults: &[json::Fault]) {
+    for fault in faults {
+        let [Step::Key(outer), inner @ ..] = fault.path.as_slice() else { continue };
+        if outer != "result" {
+            continue;
+        }
+        let reason = || Value::from(fault.reason.clone());
+        if let [Step::Key(list), Step::Index(index), ..] = inner
+            && let Some(Value::Object(item)) = result.get_mut(list).and_then(|list| list.get_mut(index))
+        {
+            item.entry(UNREADABLE).or_insert_with(reason);
+        }
+        if !result.is_object() {
+            *result = Map::new().into();
+        }
+        if let Value::Object(members) = result {
+            members.entry(UNREADABLE).or_insert_with(reason);
+        }
+    }
+}
+
+fn request_id(id: &Value) -> Option<RequestId> {
+    serde_json::from_value(id.clone()).ok()
+}
+
+/// The id behind the last `"id":`, which some servers write at the end. A whole number only: those are ours.
+fn id_at_end(text: &[u8]) -> Option<RequestId> {
+    let tail = String::from_utf8_lossy(&text[text.len().saturating_sub(TAIL_BYTES)..]).into_owned();
+    let (_, id) = tail.rsplit_once("\"id\"")?;
+    let id = id.trim_start().strip_prefix(':')?.trim_start();
+    let digits = id.find(|letter: char| !letter.is_ascii_digit()).map_or(id, |end| &id[..end]);
+    digits.parse().ok().map(RequestId::Number)
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `id result`, `id error text (code)`, `id? reason` or `-`.
+    fn shown(incoming: Incoming) -> String {
+        let id = |id: Option<&RequestId>| id.map_or("?".to_owned(), ToString::to_string);
+        match incoming {
+            Incoming::Message(ServerJsonRpcMessage::Response(response)) => {
+                format!("{} {}", response.id, serde_json::to_value(&response.result).unwrap())
+            }
+            Incoming::Message(ServerJsonRpcMessage::Error(error)) => {
+                format!("{} error {} ({})", id(error.id.as_ref()), error.error.message, error.error.code.0)
+            }
+            Incoming::Message(other) => format!("{other:?}"),
+            Incoming::Unreadable { id: of, reason } => format!("{} unreadable: {reason}", id(of.as_ref())),
+            Incoming::Noise => "-".into(),
+        }
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_says_why_and_which_request_it_answers() {
+        for (line, expected) in [
+            (
+                r#"{"jsonrpc":"2.0","id":3,"result":{"content":[{"x":NaN}]}}"#,
+                r#"3 {"content":[{"x":null,"mcprl/unreadable":"it has `NaN`"}],"mcprl/unreadable":"it has `NaN`"}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":3,"result":1e999}"#,
+                r#"3 {"mcprl/unreadable":"it has a number out of range, `1e999`"}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":3,"error":{"code":"E_NO","message":"no such city"}}"#,
+                "3 error no such city (-32603)",
+            ),
+            (r#"{"jsonrpc":"2.0","id":3,"error":"no such city"}"#, "3 error no such city (-32603)"),
+            (
+                r#"{"jsonrpc":"2.0","id":null,"error":{"code":"E","message":"what?"}}"#,
+                "? error what? (-32603)",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":3,"result":{"content":["#,
+                "3 unreadable: it is not JSON: it ends in the middle at byte 45",
+            ),
+            (
+                r#"{"result":{content:[]},"jsonrpc":"2.0","id": 3}"#,
+                "3 unreadable: it is not JSON: a key without quotes at byte 11",
+            ),
+            (r#"{"jsonrpc":"2.0","id":3}"#, "3 unreadable: it is a JSON-RPC message without a result"),
+            (r#"{"jsonrpc":"2.0","result":{}}"#, "? unreadable: it is a JSON-RPC message without an id"),
+        ] {
+            assert_eq!(shown(read(line.as_bytes())), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_ignored() {
+        for line in ["", "Loading…", r#"{"level":"info"}"#, "[1,2]", "{oops", r#"{"x":NaN}"#] {
+            assert_eq!(shown(read(line.as_bytes())), "-", "{line}");
+        }
+    }
+
+    #[test]
+    fn the_id_of_a_message_that_is_too_long_is_at_either_end() {
+        let long = "x".repeat(2000);
+        let head = format!(r#"{{"jsonrpc":"2.0","id":4,"result":{{"text":"{long}"#);
+        let expected = "4 unreadable: it is longer than 16 MiB";
+        assert_eq!(shown(read_oversized(head.as_bytes(), b"xxx\"}}")), expected);
+        let head = format!(r#"{{"result":{{"text":"{long}"#);
+        assert_eq!(shown(read_oversized(head.as_bytes(), br#"xx"},"jsonrpc":"2.0","id":4}"#)), expected);
+        let neither = shown(read_oversized(head.as_bytes(), b"xx"));
+        assert_eq!(neither, "? unreadable: it is longer than 16 MiB");
+    }
+}
