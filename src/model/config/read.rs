@@ -1,11 +1,10 @@
 //! Reads `config.json` of a Hugging Face folder, as written by Transformers 4 and 5.
 //!
-//! A family's file is converted to the form of candle's Qwen3 configuration. Unsupported features are refused
-//! by name: no key that would change the arithmetic is ignored.
+//! Keys that a family or release omits get its default. Unsupported features are refused by name: no key that
+//! would change the arithmetic is ignored.
 
 use std::path::Path;
 
-use candle_transformers::models::qwen3;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
@@ -16,6 +15,21 @@ use crate::model::{ModelError, kernels::Heads, rope::Scaling};
 const ROPE_THETA: f64 = 10_000.0;
 /// Default window of a `mistral` file, as in Transformers.
 const MISTRAL_WINDOW: usize = 4096;
+
+/// The keys of every family.
+#[derive(Deserialize)]
+struct Dimensions {
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: usize,
+    head_dim: usize,
+    max_position_embeddings: usize,
+    tie_word_embeddings: bool,
+    rms_norm_eps: f64,
+}
 
 /// The additional keys of a mixture of experts.
 #[derive(Deserialize)]
@@ -107,7 +121,7 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
     }
     design.biases.feed_forward = family == Family::Llama && flag("mlp_bias");
 
-    // Keys of candle's type that files of another family or release omit.
+    // Keys that files of another family or release omit.
     let size = |key: &str| file.get(key).and_then(Value::as_u64);
     let heads = size("num_attention_heads").filter(|heads| *heads > 0);
     let head_dim = size("hidden_size").zip(heads).map(|(hidden, heads)| hidden / heads);
@@ -115,7 +129,6 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
     let defaults = [
         ("head_dim", json!(head_dim)),
         ("num_key_value_heads", json!(heads)),
-        ("max_window_layers", json!(0)),
         ("tie_word_embeddings", json!(false)),
         ("rms_norm_eps", json!(1e-6)),
         ("intermediate_size", json!(intermediate)),
@@ -125,15 +138,7 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
             file.insert(key.into(), default);
         }
     }
-    let settled = [
-        ("attention_bias", json!(biased)),
-        ("use_sliding_window", json!(false)),
-        ("sliding_window", Value::Null),
-        ("rope_theta", json!(theta)),
-        ("hidden_act", json!("silu")),
-    ];
-    file.extend(settled.map(|(key, value)| (key.to_owned(), value)));
-    let config: qwen3::Config = typed(file)?;
+    let config: Dimensions = typed(file)?;
 
     design.rotary = rotary.map(|share| (share * config.head_dim as f64) as usize);
     design.experts = mixture.map(|mixture| Experts {
@@ -156,7 +161,7 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
             dim: config.head_dim,
         },
         context,
-        rope_theta: config.rope_theta,
+        rope_theta: theta,
         norm_epsilon: config.rms_norm_eps as f32,
         tied: config.tie_word_embeddings,
         design,
