@@ -6,16 +6,14 @@ use std::{
     sync::Arc,
 };
 
-use arrow::{
-    array::{
-        Array, ArrayRef, AsArray, BooleanBuilder, ListBuilder, PrimitiveBuilder, RecordBatch, StringBuilder,
-    },
-    compute::{CastOptions, cast_with_options},
-    datatypes::{
-        ArrowPrimitiveType, DataType, Field, Float32Type, Float64Type, Int64Type, SchemaRef, UInt32Type,
-        UInt64Type,
-    },
+use arrow_array::{
+    Array, ArrayRef, ArrowPrimitiveType, RecordBatch,
+    builder::{BooleanBuilder, ListBuilder, PrimitiveBuilder, StringBuilder},
+    cast::AsArray,
+    types::{Float32Type, Float64Type, Int64Type, UInt32Type, UInt64Type},
 };
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_schema::{ArrowError, DataType, Field, SchemaRef};
 use parquet::{
     arrow::{ArrowWriter, arrow_reader::ParquetRecordBatchReaderBuilder},
     basic::Compression,
@@ -45,7 +43,7 @@ pub enum DataError {
         path: PathBuf,
         table: &'static str,
         #[source]
-        source: arrow::error::ArrowError,
+        source: ArrowError,
     },
     #[error("{path}: the {table} table needs a column `{column}` of type {expected}, found {found}")]
     Column { path: PathBuf, table: &'static str, column: &'static str, expected: String, found: String },
@@ -326,10 +324,10 @@ macro_rules! table {
             const NAME: &'static str = $table;
             const ABOUT: &'static str = concat!($($about),+);
 
-            fn schema() -> arrow::datatypes::SchemaRef {
+            fn schema() -> arrow_schema::SchemaRef {
                 use $crate::data::Column;
-                std::sync::Arc::new(arrow::datatypes::Schema::new(vec![
-                    $( arrow::datatypes::Field::new(
+                std::sync::Arc::new(arrow_schema::Schema::new(vec![
+                    $( arrow_schema::Field::new(
                         stringify!($field),
                         <$type as Column>::data_type(),
                         <$type as Column>::nullable(),
@@ -341,17 +339,17 @@ macro_rules! table {
                 ]))
             }
 
-            fn to_batch(rows: &[Self]) -> arrow::array::RecordBatch {
+            fn to_batch(rows: &[Self]) -> arrow_array::RecordBatch {
                 use $crate::data::Column;
                 let columns = vec![$( <$type as Column>::build(rows.iter().map(|row| &row.$field)), )+];
-                let batch = arrow::array::RecordBatch::try_new(Self::schema(), columns)
+                let batch = arrow_array::RecordBatch::try_new(Self::schema(), columns)
                     .expect("columns are built from the schema they are checked against");
                 let is_optional = [$( <$type as Column>::default_if_missing().is_some(), )+];
                 $crate::data::table::without_empty_optionals(batch, &is_optional)
             }
 
             fn from_batch(
-                batch: &arrow::array::RecordBatch,
+                batch: &arrow_array::RecordBatch,
                 path: &std::path::Path,
             ) -> Result<Vec<Self>, $crate::data::DataError> {
                 $( let mut $field = $crate::data::table::column::<$type>(batch, stringify!($field), $table, path)?.into_iter(); )+
