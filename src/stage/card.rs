@@ -67,7 +67,7 @@ pub struct Role {
     #[serde(default)]
     pub optional: bool,
     /// Decides which rows there are, or how they are combined, but never the content of a row: see
-    /// [`Card::family`].
+    /// `KeyFields::family`.
     #[serde(default)]
     pub rows: bool,
 }

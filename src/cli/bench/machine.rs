@@ -3,7 +3,7 @@
 use std::{hint::black_box, time::Instant};
 
 use candle_core::{DType, Device, Tensor};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::cuda;
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Peak rates, measured during the benchmark. Other load on the machine lowers them as it lowers the results.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Billions of operations per second in products that fit the caches, over all threads.
     pub f32: f64,
@@ -101,6 +101,13 @@ impl Machine {
         let memory = (REPEATS * 2 * 4 * block.elem_count()) as f64 / seconds / 1e9;
         Ok(Self { f32, bf16, memory })
     }
+}
+
+/// The name of the processor, as Linux reports it; elsewhere empty.
+pub fn cpu() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    name.map_or_else(String::new, |(_, name)| name.trim().to_owned())
 }
 
 /// The name of the device, or of the CPU kernels.

@@ -3,6 +3,7 @@
 //! It measures decoders with random weights, which need no files and no server, or a model folder.
 //! `benches/peers/` runs the same workload with other tools.
 
+mod against;
 #[cfg_attr(not(feature = "cuda"), path = "cuda_disabled.rs")]
 mod cuda;
 mod machine;
@@ -12,7 +13,7 @@ mod work;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Outcome, runtime};
 use crate::{
@@ -21,6 +22,7 @@ use crate::{
     model::{kernels::Format, ops::composed},
     ui::{OutputFormat, Printer},
 };
+use against::{Comparison, Stored};
 use machine::Machine;
 use work::{Decode, Model, Training};
 
@@ -44,6 +46,10 @@ pub struct Bench {
     /// Run only this measurement.
     #[arg(long, value_enum)]
     only: Option<Part>,
+    /// Compare with a file that `mcprl --json bench` wrote on this machine; fails if training or decoding is
+    /// slower by more than 15 %.
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
     /// Compute the values that `benches/gpu/parity.py` compares with PyTorch, reading from and writing to
     /// this folder, and measure nothing.
     #[arg(long, value_name = "FOLDER", hide = true)]
@@ -53,7 +59,7 @@ pub struct Bench {
 }
 
 /// The size of the workload, in tokens and sequences.
-#[derive(Args, Clone, Debug, Serialize)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct Load {
     /// Tokens in the prefix that all sequences share.
     #[arg(long, default_value_t = 100)]
@@ -87,7 +93,7 @@ pub struct Load {
     runs: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
     /// The decoder of the sqlite demo: 4 layers of width 128.
@@ -146,21 +152,27 @@ impl Bench {
             printer.data(&written.display().to_string());
             return Ok(Outcome::Success);
         }
-        let report = runtime()?.block_on(self.measure(&spec))?;
+        let stored = self.against.as_deref().map(Stored::read).transpose()?;
+        let report = runtime()?.block_on(self.measure(&spec, stored.as_ref()))?;
         printer.data(&match printer.format {
             OutputFormat::Json => serde_json::json!(report).to_string(),
             OutputFormat::Human => report.to_text(),
         });
+        if let Some(stored) = stored {
+            stored.check_speed(&report.against)?;
+        }
         Ok(Outcome::Success)
     }
 
-    async fn measure(&self, spec: &EngineSpec) -> Result<Report> {
+    async fn measure(&self, spec: &EngineSpec, stored: Option<&Stored>) -> Result<Report> {
         let places = spec.open_devices()?;
         let (threads, device) = (places.threads(), &places.first.device);
         let wanted = |part| self.only.is_none_or(|only| only == part);
         let format = self.dtype.into();
         let model = Model { shape: self.shape, folder: self.model.as_deref(), format };
-        let mut report = Report {
+        let setup = Setup {
+            cpu: machine::cpu(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
             kernels: machine::name(device),
             device: self.device.clone(),
             threads,
@@ -168,11 +180,18 @@ impl Bench {
             model: self.model.clone(),
             dtype: format,
             load: self.load.clone(),
+        };
+        let mut report = Report {
+            setup,
             machine: None,
             training: None,
             unshared: None,
             decode: Vec::new(),
+            against: Vec::new(),
         };
+        if let Some(stored) = stored {
+            stored.check_setup(&report)?;
+        }
         if wanted(Part::Training) {
             report.training = Some(work::training(model, &self.load, &places, true)?);
         }
@@ -187,12 +206,19 @@ impl Bench {
             true => Machine::measure(threads)?,
             false => Machine::measure_device(device)?,
         });
+        if let Some(stored) = stored {
+            report.against = stored.compare(&report)?;
+        }
         Ok(report)
     }
 }
 
-#[derive(Debug, Serialize)]
-struct Report {
+/// What the figures depend on.
+#[derive(Debug, Serialize, Deserialize)]
+struct Setup {
+    /// As the processor names itself; empty where the system does not report it.
+    cpu: String,
+    cores: usize,
     kernels: String,
     device: String,
     threads: usize,
@@ -202,16 +228,32 @@ struct Report {
     model: Option<PathBuf>,
     dtype: Format,
     load: Load,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Report {
+    #[serde(flatten)]
+    setup: Setup,
     machine: Option<Machine>,
     training: Option<Training>,
     unshared: Option<Training>,
     decode: Vec<Decode>,
+    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
+    against: Vec<Comparison>,
 }
 
 impl Report {
+    /// The measured training steps, by name.
+    fn steps(&self) -> impl Iterator<Item = (&'static str, &Training)> {
+        let steps =
+            [("training, prefixes shared", &self.training), ("training, nothing shared", &self.unshared)];
+        steps.into_iter().filter_map(|(name, training)| Some((name, training.as_ref()?)))
+    }
+
     /// The table that `mcprl bench` prints.
     fn to_text(&self) -> String {
-        let mut text = format!("kernels {}, {} threads, {}\n", self.kernels, self.threads, self.dtype.name());
+        let Setup { kernels, threads, dtype, .. } = &self.setup;
+        let mut text = format!("kernels {kernels}, {threads} threads, {}\n", dtype.name());
         let mut line = |name: &str, value: String| text += &format!("{name:<46}{value:>18}\n");
         let machine = self.machine.as_ref();
         if let Some(machine) = machine {
@@ -219,9 +261,8 @@ impl Report {
             line("matrix product, bf16", format!("{:.0} GFLOP/s", machine.bf16));
             line("memory", format!("{:.1} GB/s", machine.memory));
         }
-        for (name, training) in [("prefixes shared", &self.training), ("nothing shared", &self.unshared)] {
-            let Some(training) = training else { continue };
-            line(&format!("training, {name}"), format!("{:.0} tokens/s", training.tokens_per_second));
+        for (name, training) in self.steps() {
+            line(name, format!("{:.0} tokens/s", training.tokens_per_second));
             line("  one step", format!("{:.3} s", training.seconds));
             if let Some(products) = &training.products {
                 line("  its matrix products", format!("{:.0} % of the time", 100.0 * products.share));
@@ -236,13 +277,15 @@ impl Report {
             line("gain from sharing", format!("{:.2} ×", unshared.seconds / shared.seconds));
         }
         for decode in &self.decode {
-            let name = format!("decode, {} sequences", decode.sequences);
-            line(&name, format!("{:.0} tokens/s", decode.tokens_per_second));
+            line(&decode.name(), format!("{:.0} tokens/s", decode.tokens_per_second));
             line("  prompts of all of them", format!("{:.3} s", decode.prefill_seconds));
             line("  peak memory", format!("{:.0} MiB", decode.peak_mib));
             if let Some(planned) = decode.planned_mib {
                 line("  peak memory as planned", format!("{planned:.0} MiB"));
             }
+        }
+        for Comparison { figure, ratio } in &self.against {
+            line(&format!("against the stored run: {figure}"), format!("{ratio:.2} × the time"));
         }
         text
     }

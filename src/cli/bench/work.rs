@@ -8,7 +8,7 @@ use std::{
 
 use candle_core::Device;
 use futures::future::join_all;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Training {
     /// Tokens per second over all sequences; shared tokens count once for each sequence.
     pub tokens_per_second: f64,
@@ -47,7 +47,7 @@ pub struct Training {
 }
 
 /// The matrix products of a training step.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Products {
     /// Share of the threads' time spent in products.
     pub share: f64,
@@ -55,7 +55,7 @@ pub struct Products {
     pub gflops: f64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Decode {
     pub sequences: usize,
     /// Sampled tokens per second; prompts do not count.
@@ -68,6 +68,12 @@ pub struct Decode {
     /// The peak that the memory plan estimates; for CPU kernels only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned_mib: Option<f64>,
+}
+
+impl Decode {
+    pub fn name(&self) -> String {
+        format!("decode, {} sequences", self.sequences)
+    }
 }
 
 fn config(shape: Shape) -> Result<ModelConfig> {

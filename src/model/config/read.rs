@@ -1,35 +1,21 @@
 //! Reads `config.json` of a Hugging Face folder, as written by Transformers 4 and 5.
 //!
-//! Unsupported features are refused by name: no key that would change the arithmetic is ignored.
+//! A family's file is converted to the form of candle's Qwen3 configuration. Unsupported features are refused
+//! by name: no key that would change the arithmetic is ignored.
 
 use std::path::Path;
 
+use candle_transformers::models::qwen3;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use super::{Biases, Design, Experts, Family, ModelConfig};
-use crate::model::{ModelError, kernels::Heads, rope::Scaling, weights::read_json};
+use crate::model::{ModelError, kernels::Heads, rope::Scaling};
 
 /// Default base of the rotary embedding, as in Transformers.
 const ROPE_THETA: f64 = 10_000.0;
 /// Default window of a `mistral` file, as in Transformers.
 const MISTRAL_WINDOW: usize = 4096;
-
-/// The keys of every family. Absent ones have the defaults of Transformers.
-#[derive(Deserialize)]
-struct Keys {
-    vocab_size: usize,
-    hidden_size: usize,
-    intermediate_size: Option<usize>,
-    num_hidden_layers: usize,
-    num_attention_heads: usize,
-    num_key_value_heads: Option<usize>,
-    head_dim: Option<usize>,
-    max_position_embeddings: usize,
-    rms_norm_eps: Option<f64>,
-    #[serde(default)]
-    tie_word_embeddings: bool,
-}
 
 /// The additional keys of a mixture of experts.
 #[derive(Deserialize)]
@@ -55,8 +41,11 @@ impl ModelConfig {
     /// unsupported feature.
     pub fn load(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join("config.json");
-        let file: Map<String, Value> = read_json(&path)?;
+        let text = std::fs::read_to_string(&path)
+            .map_err(|source| ModelError::Read { path: path.clone(), source })?;
         let wrong = |reason: String| ModelError::Config { path: path.clone(), reason };
+        let file: Map<String, Value> =
+            serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         let found = match (file.get("model_type"), file.get("architectures")) {
             (Some(Value::String(name)), _) => name.clone(),
             (_, Some(architectures)) => architectures.to_string(),
@@ -112,18 +101,41 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
         Family::Mistral if !file.contains_key("sliding_window") => Some(MISTRAL_WINDOW),
         _ => given(&file, "sliding_window").and_then(Value::as_u64).map(|window| window as usize),
     };
-    if flag("attention_bias") {
+    let biased = flag("attention_bias");
+    if biased {
         design.biases = Biases { input: true, output: true, ..design.biases };
     }
     design.biases.feed_forward = family == Family::Llama && flag("mlp_bias");
 
-    let keys: Keys = typed(file)?;
-    let head_dim =
-        keys.head_dim.or(keys.hidden_size.checked_div(keys.num_attention_heads)).unwrap_or_default();
-    let intermediate =
-        mixture.as_ref().map(|mixture| mixture.moe_intermediate_size).or(keys.intermediate_size);
+    // Keys of candle's type that files of another family or release omit.
+    let size = |key: &str| file.get(key).and_then(Value::as_u64);
+    let heads = size("num_attention_heads").filter(|heads| *heads > 0);
+    let head_dim = size("hidden_size").zip(heads).map(|(hidden, heads)| hidden / heads);
+    let intermediate = mixture.as_ref().map(|mixture| mixture.moe_intermediate_size);
+    let defaults = [
+        ("head_dim", json!(head_dim)),
+        ("num_key_value_heads", json!(heads)),
+        ("max_window_layers", json!(0)),
+        ("tie_word_embeddings", json!(false)),
+        ("rms_norm_eps", json!(1e-6)),
+        ("intermediate_size", json!(intermediate)),
+    ];
+    for (key, default) in defaults {
+        if given(&file, key).is_none() {
+            file.insert(key.into(), default);
+        }
+    }
+    let settled = [
+        ("attention_bias", json!(biased)),
+        ("use_sliding_window", json!(false)),
+        ("sliding_window", Value::Null),
+        ("rope_theta", json!(theta)),
+        ("hidden_act", json!("silu")),
+    ];
+    file.extend(settled.map(|(key, value)| (key.to_owned(), value)));
+    let config: qwen3::Config = typed(file)?;
 
-    design.rotary = rotary.map(|share| (share * head_dim as f64) as usize);
+    design.rotary = rotary.map(|share| (share * config.head_dim as f64) as usize);
     design.experts = mixture.map(|mixture| Experts {
         count: mixture.num_experts,
         per_token: mixture.num_experts_per_tok,
@@ -132,21 +144,21 @@ fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, Str
     // Within the window, and within the context of its frequencies, a sequence is computed as in
     // Transformers.
     let bounds = [window, design.scaling.context()];
-    let context = bounds.into_iter().flatten().fold(keys.max_position_embeddings, usize::min);
+    let context = bounds.into_iter().flatten().fold(config.max_position_embeddings, usize::min);
     Ok(ModelConfig {
-        vocabulary: keys.vocab_size,
-        hidden: keys.hidden_size,
-        intermediate: intermediate.ok_or("missing field `intermediate_size`")?,
-        layers: keys.num_hidden_layers,
+        vocabulary: config.vocab_size,
+        hidden: config.hidden_size,
+        intermediate: intermediate.unwrap_or(config.intermediate_size),
+        layers: config.num_hidden_layers,
         heads: Heads {
-            query: keys.num_attention_heads,
-            kv: keys.num_key_value_heads.unwrap_or(keys.num_attention_heads),
-            dim: head_dim,
+            query: config.num_attention_heads,
+            kv: config.num_key_value_heads,
+            dim: config.head_dim,
         },
         context,
-        rope_theta: theta,
-        norm_epsilon: keys.rms_norm_eps.unwrap_or(1e-6) as f32,
-        tied: keys.tie_word_embeddings,
+        rope_theta: config.rope_theta,
+        norm_epsilon: config.rms_norm_eps as f32,
+        tied: config.tie_word_embeddings,
         design,
     })
 }

@@ -117,7 +117,9 @@ impl Hall {
         let mut inputs =
             vec![("policy", policy), ("trajectories", trajectories.as_path()), ("rewards", &rewards)];
         inputs.extend(reference.as_deref().map(|path| ("reference", path)));
-        let (mut context, _) = testing::context("grpo", &inputs, &self.path(out), params);
+        let mut given = json!({"learning_rate": 3e-3});
+        given.as_object_mut().unwrap().extend(params.as_object().cloned().unwrap());
+        let (mut context, _) = testing::context("grpo", &inputs, &self.path(out), given);
         context.artifacts = Arc::new(Base(self.path("base")));
         context.models = self.1.clone();
         for role in ["policy", "reference"] {

@@ -94,7 +94,8 @@ impl Bench {
         let (policy, tools, scenarios) =
             (self.path("policy"), self.path("tools.parquet"), self.path("scenarios.parquet"));
         let inputs = [("policy", policy.as_path()), ("tools", &tools), ("scenarios", &scenarios)];
-        let mut given = json!({"prompts": 2, "group_size": 3, "refill_waves": 1, "max_turn_tokens": 12});
+        let mut given =
+            json!({"prompts": 2, "group_size": 3, "refill_waves": 1, "max_turns": 6, "max_turn_tokens": 12});
         given.as_object_mut().unwrap().extend(params.as_object().cloned().unwrap());
         let (mut context, rows) = context("rollout", &inputs, &self.path("out"), given);
         context.server = Some(self.server.clone());

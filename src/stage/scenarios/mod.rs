@@ -1,7 +1,7 @@
 //! The `scenarios` stage: training tasks and held-out tasks.
 //!
 //! Tasks are generated from the live server ([`grounded`]) as declared in a families file, or read from a
-//! user's file ([`file`]). No task is in both outputs. No model is involved.
+//! user's file ([`mod@file`]). No task is in both outputs. No model is involved.
 
 mod declaration;
 mod error;
