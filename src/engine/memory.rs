@@ -30,7 +30,7 @@ const PROCESS_BYTES: usize = 40 << 20;
 pub struct Footprint {
     /// Weights in their storage format, and the tables of the rotary embedding.
     pub weights: usize,
-    /// Trained parameters with their packed copies, gradients and the optimiser's moments.
+    /// Trained parameters with their packed copies, gradients and the optimizer's moments.
     pub trained: usize,
     /// Keys and values of conversations.
     pub cache: usize,
@@ -77,7 +77,7 @@ pub struct TrainingLoad {
     pub recompute: bool,
     /// Size of the trained adapter; none if all weights are trained.
     pub adapter: Option<AdapterSize>,
-    /// Bytes of the optimiser's moments per parameter: 8 for AdamW, about 2 with 8-bit moments.
+    /// Bytes of the optimizer's moments per parameter: 8 for AdamW, about 2 with 8-bit moments.
     pub moments: usize,
 }
 
@@ -198,7 +198,7 @@ pub(super) fn check_sampling(
     })
 }
 
-/// Fails if trained parameters with their gradients and the optimiser's moments alone do not fit the memory.
+/// Fails if trained parameters with their gradients and the optimizer's moments alone do not fit the memory.
 /// Called before they are allocated. `moments`: bytes of the moments per parameter.
 pub fn check_trained(
     config: &ModelConfig,

@@ -202,7 +202,7 @@ impl Optimizer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resumed {
     Restored,
-    /// Its moments belong to another optimiser, or to parameters of other sizes.
+    /// Its moments belong to another optimizer, or to parameters of other sizes.
     Mismatch,
     /// A tensor is missing.
     Incomplete,
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_of_another_optimiser_are_not_restored() {
+    fn moments_of_another_optimizer_are_not_restored() {
         let (rate, beta1, beta2, weight_decay) = (1.0, 0.9, 0.95, 0.0);
         let rules = [
             Rule::AdamW { rate, beta1, beta2, weight_decay },

@@ -2,7 +2,7 @@
 //!
 //! The gradients of a step are reduced once. On the CPU they are added microbatch by microbatch in the step's
 //! order ([`super::reduce`]), so the sum has the same bits on any number of devices. Other devices each sum
-//! their own gradients. The sums are added on the first device, by NCCL if it is built in. The optimiser
+//! their own gradients. The sums are added on the first device, by NCCL if it is built in. The optimizer
 //! steps there, and the parameters are broadcast to the other devices. So moments are stored once and
 //! replicas cannot diverge. The traffic equals that of an all-reduce: once to the first device and once from
 //! it.

@@ -32,7 +32,7 @@ impl Supervised {
         Self { batches, weights, tokens }
     }
 
-    /// Runs one optimiser step. Also returns the loss before it, in nats per marked token.
+    /// Runs one optimizer step. Also returns the loss before it, in nats per marked token.
     pub fn step(
         &self,
         trainer: &mut Trainer,

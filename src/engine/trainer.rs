@@ -20,7 +20,7 @@ use super::{
 };
 use crate::model::{Adapter, AdapterSize, Decoder, Dropout, Gradients, Parameter, kernels::Format};
 
-/// The result of one optimiser step.
+/// The result of one optimizer step.
 #[derive(Debug, Clone)]
 pub struct StepReport {
     /// Norm of the gradient before clipping.
@@ -31,7 +31,7 @@ pub struct StepReport {
 
 /// A decoder in training, on one device or several.
 pub struct Trainer {
-    /// The decoder of the first device, where the optimiser steps.
+    /// The decoder of the first device, where the optimizer steps.
     pub decoder: Decoder,
     optimizer: Optimizer,
     /// Threads of all devices.
@@ -124,13 +124,13 @@ impl Trainer {
         &mut self.optimizer
     }
 
-    /// Restores only the optimiser's saved state.
+    /// Restores only the optimizer's saved state.
     pub fn resume_optimizer(&mut self, named: &BTreeMap<String, Tensor>) -> Result<Resumed, EngineError> {
         let values = value_counts(&self.decoder.trained());
         self.optimizer.resume(named, &values)
     }
 
-    /// Trained parameters and the optimiser's state, as named tensors. They are copies, because steps change
+    /// Trained parameters and the optimizer's state, as named tensors. They are copies, because steps change
     /// parameters in place.
     pub fn state(&mut self) -> Result<BTreeMap<String, Tensor>, EngineError> {
         let mut named = self.optimizer.state()?;
@@ -275,7 +275,7 @@ impl Trainer {
         })
     }
 
-    /// Runs one optimiser step over these microbatches. Clips the gradient to this norm; 0 disables clipping.
+    /// Runs one optimizer step over these microbatches. Clips the gradient to this norm; 0 disables clipping.
     ///
     /// # Errors
     /// Fails if the gradient is not finite. The parameters are then unchanged.

@@ -14,7 +14,7 @@
 //!
 //! clip(ρ) is ρ clamped to `[1 − low, 1 + high]`; sg stops the gradient. With a KL penalty every term adds
 //! `kl` × the k3 estimate of KL(trained ‖ reference) at its token. The loss is the sum of weight × term over
-//! every sampled token of one optimiser step, independent of microbatches.
+//! every sampled token of one optimizer step, independent of microbatches.
 //!
 //! The weights and the sum count rollouts and tokens of groups whose rewards differ. If the loss counts them
 //! ([`ZeroVariance`]), groups without variance are included: their A is 0, so they reduce the weights of the
@@ -99,7 +99,7 @@ pub struct Term {
     pub kl: f64,
 }
 
-/// The size of one optimiser step over all microbatches, including rollouts of advantage 0.
+/// The size of one optimizer step over all microbatches, including rollouts of advantage 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepSize {
     /// Number of rollouts.

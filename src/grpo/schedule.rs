@@ -1,4 +1,4 @@
-//! Learning rate by optimiser step.
+//! Learning rate by optimizer step.
 
 use serde::{Deserialize, Serialize};
 

@@ -170,7 +170,7 @@ fn composed_dropout_matches_the_kernels() {
 }
 
 #[test]
-fn optimisers_without_a_composed_step_match_the_kernels() {
+fn optimizers_without_a_composed_step_match_the_kernels() {
     let (beta1, beta2, weight_decay) = (0.9, 0.95, 0.0);
     let coded = Rule::AdamW8Bit { rate: 1.0, beta1, beta2, weight_decay };
     for rule in [coded, Rule::Muon { rate: 1.0, momentum: 0.9 }] {

@@ -57,7 +57,7 @@ fn adapt(decoder: &mut Decoder) {
     Adapter::fresh(decoder, &AdapterConfig::new(4, 8.0), 5).unwrap();
 }
 
-/// The optimiser's state and the parameters after two steps on these devices.
+/// The optimizer's state and the parameters after two steps on these devices.
 fn trained(mut decoder: Decoder, devices: &DeviceSet) -> Vec<u8> {
     adapt(&mut decoder);
     let rule = Rule::AdamW { rate: 1e-2, beta1: 0.9, beta2: 0.95, weight_decay: 0.1 };

@@ -1,7 +1,7 @@
 //! `adapter`: imports an existing LoRA adapter, on the model it was trained on.
 //!
 //! Its two files become an artifact that names the model, in the layout that `grpo` writes. Only the model's
-//! configuration is read to check that they fit. PEFT's format has no optimiser state: training starts with a
+//! configuration is read to check that they fit. PEFT's format has no optimizer state: training starts with a
 //! new one.
 
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The policy in training: loading it with its optimiser, saving it, and scoring with the reference policy.
+//! The policy in training: loading it with its optimizer, saving it, and scoring with the reference policy.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -53,7 +53,7 @@ pub struct Learner {
 const OPTIMIZER: &str = "optimizer.safetensors";
 
 impl Learner {
-    /// Training of an adapter, or of a model that was trained whole, continues with its optimiser state. A
+    /// Training of an adapter, or of a model that was trained whole, continues with its optimizer state. A
     /// model gets a new adapter if adapters are trained.
     pub fn load(policy: &PolicyFolder, params: &Params, context: &Context) -> Result<Self> {
         let workspace = workspace(policy, params, context)?;
@@ -110,7 +110,7 @@ impl Learner {
         Ok(Self { trainer, adapter })
     }
 
-    /// Writes the policy after the last step, and its optimiser state.
+    /// Writes the policy after the last step, and its optimizer state.
     pub fn save(&mut self, policy: &PolicyFolder, folder: &Path) -> Result<()> {
         let write = |path: std::path::PathBuf, source| ModelError::Write { path, source };
         std::fs::create_dir_all(folder).map_err(|source| write(folder.to_owned(), source))?;

@@ -2,7 +2,7 @@
 //!
 //! Sampling records log-probabilities with the same decoder and kernels. If the policy played all rollouts
 //! itself, the first step asserts that scoring reproduces them, within 1e-4 nats on the CPU, instead of
-//! correcting for a difference. Later steps train a policy that has moved. The optimiser state is stored with
+//! correcting for a difference. Later steps train a policy that has moved. The optimizer state is stored with
 //! the policy.
 
 mod learner;
@@ -209,7 +209,7 @@ impl Diagnostic for GrpoError {
     }
 }
 
-/// The optimiser steps of one update.
+/// The optimizer steps of one update.
 pub struct Grpo(Params);
 
 impl Grpo {
@@ -280,7 +280,7 @@ impl Grpo {
             let learning_rate = params.schedule().rate(learner.trainer.optimizer().steps());
             let rollouts: Vec<&[Rollout<'_>]> =
                 minibatch.iter().map(|group| groups[*group].as_slice()).collect();
-            // Without a gradient the optimiser must not step on its moments alone.
+            // Without a gradient the optimizer must not step on its moments alone.
             if !rollouts.iter().copied().flatten().any(has_terms) {
                 context.observer.advance(1);
                 continue;

@@ -1,4 +1,4 @@
-//! One optimiser step: rollouts to microbatches, the objective's dloss_dlogp to gradients.
+//! One optimizer step: rollouts to microbatches, the objective's dloss_dlogp to gradients.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ pub fn trained(trajectory: &Trajectory) -> usize {
     trajectory.rows().flat_map(|row| row.sampled.iter().skip(1)).filter(|sampled| **sampled).count()
 }
 
-/// What an optimiser step did.
+/// What an optimizer step did.
 pub struct Update {
     pub tally: Tally,
     /// Before clipping.
@@ -62,7 +62,7 @@ pub struct Update {
     pub max_logprob_gap: f64,
 }
 
-/// Runs one optimiser step over these groups.
+/// Runs one optimizer step over these groups.
 pub fn update(
     trainer: &mut Trainer,
     groups: &[&[Rollout<'_>]],

@@ -20,7 +20,7 @@ const NUMBERS: [fn(&mut Step) -> &mut f64; 3] =
 const COUNTS: [fn(&mut Step) -> &mut u64; 3] =
     [|step| &mut step.tokens, |step| &mut step.tokens_unshared, |step| &mut step.loss_tokens];
 
-/// Records parameters, optimiser state and the rows written so far.
+/// Records parameters, optimizer state and the rows written so far.
 pub fn save(trainer: &mut Trainer, steps: &[Step], context: &Context) -> Result<()> {
     let mut tensors = trainer.state()?;
     let mut steps = steps.to_vec();

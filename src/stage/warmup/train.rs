@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug, Clone, Deserialize)]
 pub struct TrainParams {
     pub epochs: usize,
-    /// Tokens of conversations in one optimiser step.
+    /// Tokens of conversations in one optimizer step.
     pub tokens_per_step: usize,
     /// Learning rate of Muon, for the matrices.
     pub matrix_learning_rate: f64,
