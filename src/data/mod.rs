@@ -25,7 +25,7 @@ pub use verdict::VerdictRow;
 /// # Errors
 /// If it cannot be read as this table, with the column that is missing or has another type; or if a reward is not finite.
 pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
-    const TABLES: [(&str, fn(&Path) -> Result<(), DataError>); 8] = [
+    const TABLES: [(&str, Check); 8] = [
         table_type::<Scenario>(),
         table_type::<Server>(),
         table_type::<Tool>(),
@@ -38,6 +38,8 @@ pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
     TABLES.iter().find(|(name, _)| *name == artifact).map_or(Ok(()), |(_, check)| check(path))
 }
 
-const fn table_type<T: Table>() -> (&'static str, fn(&Path) -> Result<(), DataError>) {
+type Check = fn(&Path) -> Result<(), DataError>;
+
+const fn table_type<T: Table>() -> (&'static str, Check) {
     (T::NAME, |path| read::<T>(path).map(drop))
 }

@@ -33,6 +33,7 @@ const TAIL_BYTES: usize = 256;
 
 /// A message, or why it cannot be read.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one exists at a time")]
 pub(super) enum Incoming {
     Message(ServerJsonRpcMessage),
     /// An answer, to this request where it says so.

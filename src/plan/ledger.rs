@@ -86,6 +86,7 @@ impl Job {
 }
 
 /// What a node needs, given the results in the store.
+#[expect(clippy::large_enum_variant, reason = "one exists at a time")]
 pub enum Resolution {
     Cached(Digest, CachedResult),
     /// It has no usable result, or must rerun.

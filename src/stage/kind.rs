@@ -99,8 +99,10 @@ pub struct BuiltIn {
     pub card: &'static str,
     /// Other files of its folder, by file name.
     pub files: &'static [(&'static str, &'static str)],
-    parse: fn(&Map<String, Value>) -> Result<Box<dyn StageKind>, StageError>,
+    parse: Parse,
 }
+
+type Parse = fn(&Map<String, Value>) -> Result<Box<dyn StageKind>, StageError>;
 
 impl BuiltIn {
     pub fn file(&self, name: &str) -> Option<&'static str> {

@@ -162,6 +162,7 @@ mod lanes {
 #[cfg(target_arch = "x86_64")]
 macro_rules! tiles {
     ($block:ident, $row:ident, $column:ident, $tail:ident, [$($height:literal)+]) => {$(
+        #[allow(clippy::int_plus_one, reason = "the form for every height")]
         while $row + $height <= $block.rows {
             tile::<$height, NV, FULL>($block, $row, $column, $tail);
             $row += $height;
