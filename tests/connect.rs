@@ -73,9 +73,9 @@ fn init_writes_a_run_file_that_plan_accepts() {
     assert!(output.err.contains("own/run.toml already exists"), "{}", output.err);
     again();
 
-    let (_, text) = init_and_plan(&project, &["--bearer-env", "TOKEN", "https://example.com/mcp"]);
+    let (_, text) = init_and_plan(&project, &["--bearer-env", "PATH", "https://example.com/mcp"]);
     assert!(
-        text.contains("url = \"https://example.com/mcp\"\nbearer_env = \"TOKEN\"\nstate = \"fresh-session\"")
+        text.contains("url = \"https://example.com/mcp\"\nbearer_env = \"PATH\"\nstate = \"fresh-session\"")
     );
     again();
 

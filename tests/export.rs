@@ -95,9 +95,9 @@ fn a_failed_export_names_the_cause_and_writes_nothing() {
     let adapter = adapter.to_str().unwrap();
     let patterns = fixture("qwen3-tiny-lora-patterns");
     for (arguments, expected) in [
-        (vec!["nowhere"], "there is neither a run nor a folder \"nowhere\""),
-        (vec!["."], ". holds no policy"),
-        (vec![adapter, "--merge"], "is not known here"),
+        (vec!["nowhere"], "there is no run and no folder \"nowhere\""),
+        (vec!["."], ". contains no policy"),
+        (vec![adapter, "--merge"], "is unknown"),
         (vec![adapter, "--merge", "--base", patterns.to_str().unwrap()], "cannot read"),
     ] {
         let arguments: Vec<&str> = arguments.into_iter().chain(["--out", "out"]).collect();
@@ -224,8 +224,8 @@ fn an_untrained_run_exports_its_initial_policy_only_if_named() {
     let refused = project.mcprl(&["export", "latest", "--out", "out"]);
     assert_eq!(refused.code, Some(1), "{}", refused.out);
     let expected = format!(
-        "error: run \"{run}\" has trained no policy yet: its newest is that of \"start\", which it began with\n\
-         hint: `mcprl resume {run}` goes on with the run; `mcprl export {run}/start` writes that one\n"
+        "error: run \"{run}\" has not trained a policy yet: its newest one is the initial policy of \"start\"\n\
+         hint: continue the run with `mcprl resume {run}`, or export that policy with `mcprl export {run}/start`\n"
     );
     assert_eq!(refused.err, expected);
     project.kind("first", "seeded", "[outputs.policy]\ntype = \"policy\"\npath = \"policy\"\n", "exit 1");

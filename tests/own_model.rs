@@ -228,7 +228,7 @@ fn a_hub_model_is_estimated_from_its_local_configuration_only() {
     };
     let without = plan();
     assert!(
-        without.contains("no estimate for rollout, update, exam: unknown until the model is here"),
+        without.contains("no estimate for rollout, update, exam: unknown until the model is downloaded"),
         "{without}"
     );
     assert!(without.contains("no estimate for base: earlier runs used another model"), "{without}");
@@ -238,7 +238,10 @@ fn a_hub_model_is_estimated_from_its_local_configuration_only() {
     project.write(&format!("{of}/refs/main"), "abc");
     project.write(&format!("{of}/snapshots/abc/config.json"), &project.read("llama/config.json"));
     let with = plan();
-    assert!(with.contains("no estimate for base: ") && !with.contains("until the model is here"), "{with}");
+    assert!(
+        with.contains("no estimate for base: ") && !with.contains("until the model is downloaded"),
+        "{with}"
+    );
     assert!(with.contains("estimated memory: ") && !with.contains("no memory estimate"), "{with}");
 }
 
@@ -254,7 +257,7 @@ fn reused_episodes_are_not_part_of_the_estimate() {
     assert!(fresh["reused"].is_null());
     assert!(sampled(&node).abs_diff(sampled(&fresh) / 3) <= 1, "{node} {fresh}");
     let plan = project.mcprl(&[&["plan", "run.toml"], &more[..]].concat()).out;
-    assert!(plan.contains(&format!("params.group_size 2 → 3; {rows} of {of} episodes are there")), "{plan}");
+    assert!(plan.contains(&format!("params.group_size 2 → 3; {rows} of {of} episodes are reused")), "{plan}");
     // What was drawn before the number was raised is all that is needed for fewer.
     let fewer = ["--set", "stages.rollout.refill_waves=0", "--set", "stages.rollout.prompts=2"];
     assert_eq!(sampled(&planned(&project, "rollout", &fewer)), 0);

@@ -80,7 +80,8 @@ fn without_times(plan: &str) -> String {
         let cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).filter(time);
         cells.collect::<Vec<_>>().join(" | ")
     };
-    let lines = plan.lines().filter(|line| !line.starts_with("ahead, ") && !line.starts_with("the cache "));
+    let lines =
+        plan.lines().filter(|line| !line.starts_with("estimated cost") && !line.starts_with("the cache "));
     lines.map(|line| row(&word_apart(line))).collect::<Vec<_>>().join("\n")
 }
 

@@ -51,7 +51,7 @@ fn a_stage_ends_with_its_program_whatever_that_leaves_running() {
     let output = project.run(&[]).err;
     assert!(began.elapsed() < Duration::from_secs(20));
     assert!(output.contains("the last line"), "{output}");
-    assert!(output.contains("has ended and left others running"), "{output}");
+    assert!(output.contains("left child processes running"), "{output}");
     #[cfg(target_os = "linux")]
     assert!(has_ended(&awaited(&project.path("log.left"))));
     assert_eq!(project.result("end/number.txt"), "1");
@@ -164,7 +164,7 @@ fn the_usage_of_a_failed_stage_is_reported() {
     );
     let failed = project.mcprl(&["run", "run.toml"]);
     assert!(
-        failed.err.contains("spent: 10 judge requests, 400.0k judge tokens in, $0.40\n"),
+        failed.err.contains("usage: 10 judge requests, 400.0k judge tokens in, $0.40\n"),
         "{}",
         failed.err
     );

@@ -29,7 +29,7 @@ fn episodes(project: &Project) -> Vec<u8> {
 
 /// How many episodes a run reports as reused.
 fn reused(output: &CommandOutput) -> usize {
-    let line = output.err.lines().find(|line| line.contains("taken over"));
+    let line = output.err.lines().find(|line| line.contains("are reused from"));
     line.map_or(0, |line| {
         line.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or_else(|| panic!("{line}"))
     })

@@ -111,7 +111,7 @@ fn a_server_script_edited_while_a_stage_runs_fails_it() {
     assert!(
         failed
             .err
-            .contains("server.sh, which the server's command names, changed since stage \"ask\" was planned"),
+            .contains("server.sh, named by the server's command, changed since stage \"ask\" was planned"),
         "{}",
         failed.err
     );

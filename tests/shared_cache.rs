@@ -82,7 +82,7 @@ fn results_of_one_machine_are_fetched_by_another() {
     assert!(!two.path("cache").exists(), "plan writes nothing");
     let second = two.run(&[]);
     assert!(
-        second.err.contains("3 results taken") && second.err.contains("3 cached, 0 ran"),
+        second.err.contains("3 results fetched") && second.err.contains("3 cached, 0 ran"),
         "{}",
         second.err
     );
@@ -417,7 +417,8 @@ fn a_program_missing_here_does_not_block_a_fetched_result() {
 fn an_invalid_remote_is_reported_with_its_place() {
     let shared = Shared::new();
     let one = shared.machine();
-    for (remote, word) in [("gs://bucket/x", "its kind is unknown"), ("file://host/x", "names no host")] {
+    for (remote, word) in [("gs://bucket/x", "the URL scheme is unknown"), ("file://host/x", "names no host")]
+    {
         one.write("run.toml", &CHAIN.replace("REMOTE", remote));
         let output = one.mcprl(&["plan", "run.toml"]);
         assert_eq!(output.code, Some(2), "{remote}");

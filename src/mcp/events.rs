@@ -165,7 +165,7 @@ mod tests {
         check(
             b"data: {\"jsonrpc\":\"2.0\",\"result\":{\n\n",
             &[Some(
-                r#"{"jsonrpc":"2.0","id":5,"error":{"code":-2147483648,"message":"the server's answer cannot be read: it is not JSON: it ends in the middle at byte 26"}}"#,
+                r#"{"jsonrpc":"2.0","id":5,"error":{"code":-2147483648,"message":"the server's answer cannot be read: it is not JSON: it ends in the middle at byte 27"}}"#,
             )],
         );
         check(

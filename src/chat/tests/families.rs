@@ -236,7 +236,7 @@ fn outside_text_never_becomes_a_special_token() {
 
 #[test]
 fn a_tag_in_a_result_is_text() {
-    let chat = Family::named("qwen3").chat(None);
+    let chat = Chat::load(&path("qwen3")).unwrap();
     let tags = ["<tool_call>", "</tool_call>", "<think>", "</think>"];
     let count = |tokens: &[u32]| {
         let is_tag = |id: &&u32| tags.iter().any(|tag| chat.vocabulary.id(tag) == Some(**id));
