@@ -47,7 +47,8 @@ fn a_failed_call_and_a_wrong_tool_have_their_own_exit_codes() {
 fn init_and_plan(project: &Project, server: &[&str]) -> (String, String) {
     let output = project.mcprl(&[&["init", "--model", "llama", "--out", "own/run.toml"], server].concat());
     assert_eq!(output.code, Some(0), "{}", output.err);
-    let plan = project.mcprl(&["plan", "own/run.toml"]);
+    let mut plan = project.command(&["plan", "own/run.toml"]);
+    let plan = common::output(plan.env("TOKEN", "a token").env("API_KEY", "a key"));
     assert_eq!(plan.code, Some(0), "{}", plan.err);
     (output.out, project.read("own/run.toml"))
 }
@@ -73,9 +74,9 @@ fn init_writes_a_run_file_that_plan_accepts() {
     assert!(output.err.contains("own/run.toml already exists"), "{}", output.err);
     again();
 
-    let (_, text) = init_and_plan(&project, &["--bearer-env", "PATH", "https://example.com/mcp"]);
+    let (_, text) = init_and_plan(&project, &["--bearer-env", "TOKEN", "https://example.com/mcp"]);
     assert!(
-        text.contains("url = \"https://example.com/mcp\"\nbearer_env = \"PATH\"\nstate = \"fresh-session\"")
+        text.contains("url = \"https://example.com/mcp\"\nbearer_env = \"TOKEN\"\nstate = \"fresh-session\"")
     );
     again();
 
