@@ -17,7 +17,7 @@ use crate::{
 pub struct Connect {
     #[command(flatten)]
     server: ServerArgs,
-    /// Call this tool with these arguments, a JSON object.
+    /// Call this tool with these arguments, a JSON object. Put it behind a URL or file, and before `--`.
     #[arg(long, value_names = ["TOOL", "JSON"], num_args = 1..=2)]
     call: Vec<String>,
 }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     error::{Class, Diagnostic, Result},
-    mcp::Transport,
+    mcp::{Transport, secret::hidden},
     ui::{OutputFormat, Printer},
 };
 
@@ -70,12 +70,18 @@ impl Diagnostic for InitError {
 /// The pipeline of `examples/own-model`, whose first part is replaced.
 const EXAMPLE: &str = include_str!("../../examples/own-model/run.toml");
 const TASKS: &str = "{\"task\": \"Replace this by a question that the server's tools can answer\", \"answer\": \"42\"}\n\
-{\"task\": \"One question per line, at least fifty\", \"answer\": \"red, green\", \"check\": \"set\"}\n";
+{\"task\": \"One question per line, at least a hundred\", \"answer\": \"red, green\", \"check\": \"set\"}\n";
 
 impl Init {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let server = self.server.resolve(true)?;
         let exports = server.exports.clone();
+        let secrets = match &server.transport {
+            Transport::Stdio { command, .. } => {
+                hidden(command, |_| String::new()).iter().zip(command).any(|(shown, word)| shown != word)
+            }
+            Transport::Http { .. } => false,
+        };
         let text = run_file(server, &self.model, &self.tasks, self.out.parent().unwrap_or(Path::new("")));
         create(&self.out, &text)?;
         let tasks = self.out.parent().unwrap_or(Path::new("")).join(&self.tasks);
@@ -90,7 +96,16 @@ impl Init {
             OutputFormat::Human => {
                 let out = self.out.display();
                 let mut steps = vec![format!("{out} written")];
-                steps.extend(exports.iter().map(|name| format!("export {name}=…: {out} has only its name")));
+                steps.extend(
+                    exports
+                        .iter()
+                        .map(|name| format!("export {name}=…    {out} refers to the secret by this name")),
+                );
+                if secrets {
+                    steps.push(format!(
+                        "note: the command in {out} contains a secret; variables are better, with `--env`"
+                    ));
+                }
                 if !has_tasks {
                     steps.push(format!("put your tasks into {}", tasks.display()));
                 }

@@ -15,7 +15,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Rerun this stage with a new random sample. For a loop's stage this means every iteration, or the
-    /// given one: `train/rollout@3`.
+    /// given one: `train/reward@3`.
     #[arg(long, value_name = "STAGE[@ITERATION]")]
     pub resample: Vec<String>,
     #[command(flatten)]

@@ -11,7 +11,10 @@ use serde_json::Value;
 
 use crate::{
     error::{Class, Diagnostic, did_you_mean},
-    mcp::{Limits, ServerSpec, State, Transport, has_reference, secret::is_secret},
+    mcp::{
+        Limits, ServerSpec, State, Transport, has_reference,
+        secret::{hidden, is_secret, query},
+    },
 };
 
 #[derive(Args)]
@@ -56,6 +59,8 @@ pub enum ServerArgsError {
     ManyServers { path: PathBuf, known: Vec<String> },
     #[error("server \"{name}\" of {path} has neither `command` nor `url`")]
     NoTransport { path: PathBuf, name: String },
+    #[error("server \"{name}\" of {path} uses HTTP+SSE, which is not supported")]
+    Sse { path: PathBuf, name: String },
 }
 
 impl Diagnostic for ServerArgsError {
@@ -65,7 +70,7 @@ impl Diagnostic for ServerArgsError {
             Self::Read { .. } => "server_args::read",
             Self::Config { .. } => "server_args::config",
             Self::NoServer { .. } | Self::ManyServers { .. } => "server_args::name",
-            Self::NoTransport { .. } => "server_args::transport",
+            Self::NoTransport { .. } | Self::Sse { .. } => "server_args::transport",
         }
     }
 
@@ -86,6 +91,7 @@ impl Diagnostic for ServerArgsError {
                 Some(format!("choose one with `--name`: {}", known.join(", ")))
             }
             Self::Read { .. } => Some("put `--` before a command: `-- ./my-server --stdio`".into()),
+            Self::Sse { .. } => Some("use its streamable HTTP endpoint, often `/mcp`".into()),
             Self::Stray { .. } | Self::NoTransport { .. } => None,
         }
     }
@@ -98,6 +104,7 @@ impl Diagnostic for ServerArgsError {
 /// A server of a client's configuration.
 #[derive(Deserialize)]
 struct Entry {
+    r#type: Option<String>,
     command: Option<String>,
     #[serde(default)]
     args: Vec<String>,
@@ -126,14 +133,37 @@ impl NamedServer {
 }
 
 impl ServerArgs {
-    /// `hides_secrets`: replaces literal secrets of a configuration by references to variables.
+    /// `hides_secrets`: replaces literal secrets by references to variables, except in the words of a command.
     pub fn resolve(&self, hides_secrets: bool) -> Result<NamedServer, ServerArgsError> {
+        let mut server = self.named()?;
+        if hides_secrets {
+            let NamedServer { transport, exports, .. } = &mut server;
+            let values = match transport {
+                Transport::Stdio { env, .. } => env,
+                Transport::Http { url, headers, .. } => {
+                    *url = without_secrets(url, exports);
+                    headers
+                }
+            };
+            for (name, value) in values {
+                if let Some((text, variable)) = hidden_value(name, value) {
+                    *value = text;
+                    exports.push(variable);
+                }
+            }
+        }
+        Ok(server)
+    }
+
+    fn named(&self) -> Result<NamedServer, ServerArgsError> {
         let is_url = |word: &str| word.starts_with("http://") || word.starts_with("https://");
         let (env, headers) = (pairs("--env", &self.env)?, pairs("--header", &self.headers)?);
         match self.server.as_slice() {
             [url] if is_url(url) => {
                 self.only("a command", [("--env", !env.is_empty()), ("--cwd", self.cwd.is_some())])?;
-                let host = url.split("://").nth(1).and_then(|rest| rest.split(['/', ':', '?']).next());
+                let authority = url.split("://").nth(1).and_then(|rest| rest.split(['/', '?', '#']).next());
+                let host = authority.map(|authority| authority.rsplit('@').next().unwrap_or(authority));
+                let host = host.and_then(|host| host.split(':').next());
                 let transport =
                     Transport::Http { url: url.clone(), bearer_env: self.bearer_env.clone(), headers };
                 Ok(NamedServer { name: slug(host.unwrap_or("server")), transport, exports: Vec::new() })
@@ -146,13 +176,14 @@ impl ServerArgs {
                     ("--bearer-env", self.bearer_env.is_some()),
                 ];
                 self.only("a command or URL", given)?;
-                from_config(Path::new(file), self.name.as_deref(), hides_secrets)
+                from_config(Path::new(file), self.name.as_deref())
             }
             command => {
                 let given = [("--header", !headers.is_empty()), ("--bearer-env", self.bearer_env.is_some())];
                 self.only("a URL", given)?;
-                let name = command.iter().rev().find(|word| !word.starts_with('-'));
-                let name = name.and_then(|word| Path::new(word).file_stem()?.to_str());
+                let shown = hidden(command, |_| "-".into());
+                let name = shown.iter().rev().find(|word| !word.starts_with('-'));
+                let name = name.and_then(|word| Path::new(word.as_ref()).file_stem()?.to_str());
                 let name = slug(name.unwrap_or("server"));
                 let transport = Transport::Stdio {
                     command: command.to_vec(),
@@ -200,11 +231,7 @@ fn slug(text: &str) -> String {
     if slug.is_empty() { "server".to_owned() } else { slug.to_owned() }
 }
 
-fn from_config(
-    path: &Path,
-    wanted: Option<&str>,
-    hides_secrets: bool,
-) -> Result<NamedServer, ServerArgsError> {
+fn from_config(path: &Path, wanted: Option<&str>) -> Result<NamedServer, ServerArgsError> {
     let bad = |reason: String| ServerArgsError::Config { path: path.to_owned(), reason };
     let text = std::fs::read_to_string(path)
         .map_err(|source| ServerArgsError::Read { path: path.to_owned(), source })?;
@@ -226,11 +253,14 @@ fn from_config(
         known: known(),
     })?;
     let entry = Entry::deserialize(entry).map_err(|cause| bad(format!("server \"{name}\": {cause}")))?;
+    if entry.r#type.as_deref() == Some("sse") {
+        return Err(ServerArgsError::Sse { path: path.to_owned(), name: name.to_owned() });
+    }
     let mut exports = Vec::new();
     let mut values = |given: BTreeMap<String, Value>| -> BTreeMap<String, String> {
         let value = |(name, value): (String, Value)| {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let text = reference(&name, &text, hides_secrets, &mut exports);
+            let text = reference(&text, &mut exports);
             (name, text)
         };
         given.into_iter().map(value).collect()
@@ -252,7 +282,7 @@ fn from_config(
 
 /// A value of a client's configuration as one of a run file. Clients write `${env:NAME}`, `${input:NAME}` and
 /// `${NAME:-default}` for what is `${NAME}` here, and other dollar signs as they are.
-fn reference(name: &str, value: &str, hides_secrets: bool, exports: &mut Vec<String>) -> String {
+fn reference(value: &str, exports: &mut Vec<String>) -> String {
     let mut text = String::new();
     let mut rest = value;
     while let Some((before, inner)) = rest.split_once("${") {
@@ -267,13 +297,27 @@ fn reference(name: &str, value: &str, hides_secrets: bool, exports: &mut Vec<Str
         }
         rest = behind;
     }
-    text += &rest.replace('$', "$$");
-    let is_literal = has_reference(&text) == Ok(false);
-    if hides_secrets && is_literal && is_secret(name, value) {
-        let variable = variable(if name.eq_ignore_ascii_case("authorization") { "TOKEN" } else { name });
-        let scheme = value.split_once(' ').map_or(String::new(), |(scheme, _)| format!("{scheme} "));
-        exports.push(variable.clone());
-        return format!("{scheme}${{{variable}}}");
+    text + &rest.replace('$', "$$")
+}
+
+/// A literal secret as a reference, and the variable that it names. None for any other value.
+fn hidden_value(name: &str, value: &str) -> Option<(String, String)> {
+    if has_reference(value) != Ok(false) || !is_secret(name, value) {
+        return None;
+    }
+    let variable = variable(if name.eq_ignore_ascii_case("authorization") { "TOKEN" } else { name });
+    let scheme = value.split_once(' ').map_or(String::new(), |(scheme, _)| format!("{scheme} "));
+    Some((format!("{scheme}${{{variable}}}"), variable))
+}
+
+/// The URL with references instead of literal secrets in its query.
+fn without_secrets(url: &str, exports: &mut Vec<String>) -> String {
+    let mut text = url.to_owned();
+    for (name, value) in query(url) {
+        if let Some((reference, variable)) = hidden_value(name, value) {
+            text = text.replace(&format!("{name}={value}"), &format!("{name}={reference}"));
+            exports.push(variable);
+        }
     }
     text
 }
@@ -290,7 +334,12 @@ mod tests {
     fn values_of_a_client_become_references() {
         let check = |name: &str, value: &str, expected: &str, exported: &[&str]| {
             let mut exports = Vec::new();
-            assert_eq!(reference(name, value, true, &mut exports), expected, "{name}={value}");
+            let mut text = reference(value, &mut exports);
+            if let Some((hidden, variable)) = hidden_value(name, &text) {
+                text = hidden;
+                exports.push(variable);
+            }
+            assert_eq!(text, expected, "{name}={value}");
             assert_eq!(exports, exported, "{name}={value}");
         };
         check("REGION", "eu", "eu", &[]);
@@ -301,7 +350,11 @@ mod tests {
         check("API_KEY", "sk-123", "${API_KEY}", &["API_KEY"]);
         check("Authorization", "Bearer abc", "Bearer ${TOKEN}", &["TOKEN"]);
         let mut exports = Vec::new();
-        assert_eq!(reference("API_KEY", "sk-1", false, &mut exports), "sk-1");
+        let url = without_secrets("https://h/mcp?api_key=sk-1&page=2", &mut exports);
+        assert_eq!(
+            (url.as_str(), exports),
+            ("https://h/mcp?api_key=${API_KEY}&page=2", vec!["API_KEY".into()])
+        );
     }
 
     #[test]
@@ -310,7 +363,7 @@ mod tests {
         let path = folder.path().join("mcp.json");
         let check = |text: &str, wanted: Option<&str>| {
             std::fs::write(&path, text).unwrap();
-            from_config(&path, wanted, true)
+            from_config(&path, wanted)
         };
         let two = r#"{"mcpServers": {"Git Tools": {"command": "uvx", "args": ["mcp-git"], "env": {"N": 3}},
             "web": {"type": "http", "url": "https://h/mcp", "headers": {"X-Api-Key": "k"}}}}"#;
@@ -319,12 +372,14 @@ mod tests {
         let env = BTreeMap::from([("N".to_owned(), "3".to_owned())]);
         let command = vec!["uvx".to_owned(), "mcp-git".to_owned()];
         assert_eq!(git.transport, Transport::Stdio { command, env, cwd: None, files: Vec::new() });
-        assert_eq!(check(two, Some("web")).unwrap().exports, ["X_API_KEY"]);
+        assert_eq!(check(two, Some("web")).unwrap().name, "web");
         let code = |text: &str, wanted| check(text, wanted).err().unwrap().code();
         assert_eq!(code(two, None), "server_args::name");
         assert_eq!(code(two, Some("wob")), "server_args::name");
         assert_eq!(code("[]", None), "server_args::config");
         assert_eq!(code("{\"servers\": {}}", None), "server_args::config");
         assert_eq!(code("{\"servers\": {\"a\": {}}}", None), "server_args::transport");
+        let sse = "{\"servers\": {\"a\": {\"type\": \"sse\", \"url\": \"https://h\"}}}";
+        assert_eq!(code(sse, None), "server_args::transport");
     }
 }
