@@ -69,11 +69,15 @@ impl Toolbox {
 
     /// Reads the table that `discover` wrote.
     pub fn load(path: &Path) -> crate::error::Result<Self> {
-        let tools: Vec<data::Tool> = data::read(path)?;
-        if tools.is_empty() {
-            return Err(ToolboxError::Empty { path: path.to_owned() }.into());
+        Ok(Self::of_table(path, &data::read::<data::Tool>(path)?)?)
+    }
+
+    /// The same, if the table is read already.
+    pub fn of_table(path: &Path, tools: &[data::Tool]) -> Result<Self, ToolboxError> {
+        match tools {
+            [] => Err(ToolboxError::Empty { path: path.to_owned() }),
+            tools => Self::new(tools),
         }
-        Ok(Self::new(&tools)?)
     }
 
     /// OpenAI-style function schemas, in the server's order.

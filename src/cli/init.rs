@@ -2,7 +2,7 @@
 
 use std::{
     fmt::Write as _,
-    path::{Path, PathBuf},
+    path::{Path, PathBuf, absolute},
 };
 
 use clap::Args;
@@ -82,9 +82,9 @@ impl Init {
             }
             Transport::Http { .. } => false,
         };
-        let text = run_file(server, &self.model, &self.tasks, self.out.parent().unwrap_or(Path::new("")));
-        create(&self.out, &text)?;
-        let tasks = self.out.parent().unwrap_or(Path::new("")).join(&self.tasks);
+        let folder = self.out.parent().unwrap_or(Path::new(""));
+        create(&self.out, &run_file(server, &self.model, &self.tasks, folder))?;
+        let tasks = folder.join(&self.tasks);
         let has_tasks = tasks.exists();
         if !has_tasks {
             create(&tasks, TASKS)?;
@@ -146,17 +146,11 @@ fn run_file(server: NamedServer, model: &str, tasks: &Path, folder: &Path) -> St
             if !env.is_empty() {
                 _ = writeln!(text, "env = {}", table(env));
             }
-            let here = std::path::absolute(folder).ok() != std::path::absolute("").ok();
-            match cwd {
-                Some(cwd) => {
-                    let cwd = std::path::absolute(cwd).unwrap_or_else(|_| cwd.clone());
-                    _ = writeln!(text, "cwd = {}", quoted(&cwd.to_string_lossy()));
-                }
-                None if here => {
-                    let cwd = std::path::absolute("").unwrap_or_default();
-                    _ = writeln!(text, "cwd = {}", quoted(&cwd.to_string_lossy()));
-                }
-                None => {}
+            // Without `cwd` the command would start in the run file's folder.
+            let is_elsewhere = absolute(folder).ok() != absolute("").ok();
+            if let Some(cwd) = cwd.as_deref().or(is_elsewhere.then_some(Path::new(""))) {
+                let cwd = absolute(cwd).unwrap_or_else(|_| cwd.to_owned());
+                _ = writeln!(text, "cwd = {}", quoted(&cwd.to_string_lossy()));
             }
             "state = \"fresh-process\"   # how episodes are isolated: read-only | fresh-process | reset-tool"
         }

@@ -12,8 +12,8 @@ use serde_json::Value;
 use crate::{
     error::{Class, Diagnostic, did_you_mean},
     mcp::{
-        Limits, ServerSpec, State, Transport, has_reference,
-        secret::{hidden, is_secret, query},
+        Limits, ServerSpec, State, Transport,
+        secret::{Substitute, hidden, query, substitute, variable_for},
     },
 };
 
@@ -146,7 +146,7 @@ impl ServerArgs {
                 }
             };
             for (name, value) in values {
-                if let Some((text, variable)) = hidden_value(name, value) {
+                if let Some(Substitute { text, variable }) = substitute(name, value) {
                     *value = text;
                     exports.push(variable);
                 }
@@ -160,7 +160,7 @@ impl ServerArgs {
         let (env, headers) = (pairs("--env", &self.env)?, pairs("--header", &self.headers)?);
         match self.server.as_slice() {
             [url] if is_url(url) => {
-                self.only("a command", [("--env", !env.is_empty()), ("--cwd", self.cwd.is_some())])?;
+                only("a command", [("--env", !env.is_empty()), ("--cwd", self.cwd.is_some())])?;
                 let authority = url.split("://").nth(1).and_then(|rest| rest.split(['/', '?', '#']).next());
                 let host = authority.map(|authority| authority.rsplit('@').next().unwrap_or(authority));
                 let host = host.and_then(|host| host.split(':').next());
@@ -175,12 +175,12 @@ impl ServerArgs {
                     ("--header", !headers.is_empty()),
                     ("--bearer-env", self.bearer_env.is_some()),
                 ];
-                self.only("a command or URL", given)?;
+                only("a command or URL", given)?;
                 from_config(Path::new(file), self.name.as_deref())
             }
             command => {
                 let given = [("--header", !headers.is_empty()), ("--bearer-env", self.bearer_env.is_some())];
-                self.only("a URL", given)?;
+                only("a URL", given)?;
                 let shown = hidden(command, |_| "-".into());
                 let name = shown.iter().rev().find(|word| !word.starts_with('-'));
                 let name = name.and_then(|word| Path::new(word.as_ref()).file_stem()?.to_str());
@@ -195,16 +195,13 @@ impl ServerArgs {
             }
         }
     }
+}
 
-    fn only<const N: usize>(
-        &self,
-        to: &'static str,
-        given: [(&'static str, bool); N],
-    ) -> Result<(), ServerArgsError> {
-        match given.into_iter().find(|(_, given)| *given) {
-            Some((option, _)) => Err(ServerArgsError::Stray { option, to }),
-            None => Ok(()),
-        }
+/// Refuses options that apply only to another kind of server.
+fn only<const N: usize>(to: &'static str, given: [(&'static str, bool); N]) -> Result<(), ServerArgsError> {
+    match given.into_iter().find(|(_, given)| *given) {
+        Some((option, _)) => Err(ServerArgsError::Stray { option, to }),
+        None => Ok(()),
     }
 }
 
@@ -289,7 +286,7 @@ fn reference(value: &str, exports: &mut Vec<String>) -> String {
         let Some((reference, behind)) = inner.split_once('}') else { break };
         let bare = reference.rsplit(':').next().filter(|_| !reference.contains(":-"));
         let bare = bare.unwrap_or_else(|| reference.split(":-").next().unwrap_or(reference));
-        let variable = variable(bare);
+        let variable = variable_for(bare);
         text += &before.replace('$', "$$");
         text += &format!("${{{variable}}}");
         if reference.starts_with("input:") {
@@ -300,30 +297,16 @@ fn reference(value: &str, exports: &mut Vec<String>) -> String {
     text + &rest.replace('$', "$$")
 }
 
-/// A literal secret as a reference, and the variable that it names. None for any other value.
-fn hidden_value(name: &str, value: &str) -> Option<(String, String)> {
-    if has_reference(value) != Ok(false) || !is_secret(name, value) {
-        return None;
-    }
-    let variable = variable(if name.eq_ignore_ascii_case("authorization") { "TOKEN" } else { name });
-    let scheme = value.split_once(' ').map_or(String::new(), |(scheme, _)| format!("{scheme} "));
-    Some((format!("{scheme}${{{variable}}}"), variable))
-}
-
 /// The URL with references instead of literal secrets in its query.
 fn without_secrets(url: &str, exports: &mut Vec<String>) -> String {
     let mut text = url.to_owned();
     for (name, value) in query(url) {
-        if let Some((reference, variable)) = hidden_value(name, value) {
+        if let Some(Substitute { text: reference, variable }) = substitute(name, value) {
             text = text.replace(&format!("{name}={value}"), &format!("{name}={reference}"));
             exports.push(variable);
         }
     }
     text
-}
-
-fn variable(name: &str) -> String {
-    slug(name).to_uppercase().replace('-', "_")
 }
 
 #[cfg(test)]
@@ -335,7 +318,7 @@ mod tests {
         let check = |name: &str, value: &str, expected: &str, exported: &[&str]| {
             let mut exports = Vec::new();
             let mut text = reference(value, &mut exports);
-            if let Some((hidden, variable)) = hidden_value(name, &text) {
+            if let Some(Substitute { text: hidden, variable }) = substitute(name, &text) {
                 text = hidden;
                 exports.push(variable);
             }

@@ -56,7 +56,8 @@ pub(super) fn open(index: usize) -> candle_core::Result<Device> {
 }
 
 impl EngineSpec {
-    pub(super) fn all_threads(&self) -> usize {
+    /// Threads of all `cpu` devices together: all cores, unless the run file says less.
+    pub fn all_threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         self.threads.unwrap_or_else(cores).max(1)
     }

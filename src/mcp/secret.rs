@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use super::has_reference;
+
 /// Ends of names whose values are secrets, in capitals: `API_KEY`, `x-auth-token`, `PGPASSWORD`.
 const ENDS: [&str; 7] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIALS"];
 const HEADERS: [&str; 4] = ["AUTHORIZATION", "PROXY-AUTHORIZATION", "COOKIE", "X-AUTH"];
@@ -17,6 +19,31 @@ pub fn names_secret(name: &str) -> bool {
 pub fn is_secret(name: &str, value: &str) -> bool {
     let is_trivial = ["", "true", "false"].contains(&value);
     !is_trivial && (names_secret(name) || has_password(value))
+}
+
+/// What to write in place of a literal secret.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Substitute {
+    /// The value with a reference to the variable.
+    pub text: String,
+    pub variable: String,
+}
+
+/// The reference that takes the place of a literal secret. `None` if the value is none.
+pub fn substitute(name: &str, value: &str) -> Option<Substitute> {
+    if has_reference(value) != Ok(false) || !is_secret(name, value) {
+        return None;
+    }
+    let (scheme, variable) = match value.strip_prefix("Bearer ") {
+        Some(_) => ("Bearer ", "TOKEN".to_owned()),
+        None => ("", variable_for(name)),
+    };
+    Some(Substitute { text: format!("{scheme}${{{variable}}}"), variable })
+}
+
+/// A name for the variable that holds the value of this name.
+pub fn variable_for(name: &str) -> String {
+    name.to_ascii_uppercase().replace(|letter: char| !letter.is_ascii_alphanumeric(), "_")
 }
 
 /// `postgres://user:password@host/…`
@@ -82,6 +109,20 @@ mod tests {
             assert!(!is_secret("DATABASE_URL", value), "{value}");
         }
         assert!(!is_secret("USE_TOKEN", "true"));
+    }
+
+    #[test]
+    fn nothing_of_a_literal_secret_is_in_its_substitute() {
+        let check = |name: &str, value: &str, expected: Option<(&str, &str)>| {
+            let found = substitute(name, value).map(|found| (found.text, found.variable));
+            let expected = expected.map(|(text, variable)| (text.to_owned(), variable.to_owned()));
+            assert_eq!(found, expected, "{name}={value}");
+        };
+        check("api-key", "sk-1", Some(("${API_KEY}", "API_KEY")));
+        check("Authorization", "Bearer abc", Some(("Bearer ${TOKEN}", "TOKEN")));
+        check("PASSWORD", "two words", Some(("${PASSWORD}", "PASSWORD")));
+        check("API_KEY", "${OTHER}", None);
+        check("REGION", "eu", None);
     }
 
     #[test]

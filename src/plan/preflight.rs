@@ -63,19 +63,15 @@ impl Findings {
         self.reported.insert((place, problem.cause.to_string()))
     }
 
-    fn refuse(&mut self, problems: Vec<Problem>) {
-        for problem in problems {
-            if self.is_new(&problem) {
-                self.problems.push(problem);
-            }
+    fn refuse(&mut self, problem: Problem) {
+        if self.is_new(&problem) {
+            self.problems.push(problem);
         }
     }
 
-    fn note(&mut self, notes: Vec<Problem>) {
-        for note in notes {
-            if self.is_new(&note) {
-                self.notes.push(note);
-            }
+    fn note(&mut self, note: Problem) {
+        if self.is_new(&note) {
+            self.notes.push(note);
         }
     }
 }
@@ -104,7 +100,7 @@ impl<'p> PlanPreflight<'p> {
                     Checked { inputs, finished, unavailable, outputs: Arc::new(outputs) }
                 });
             if !now.unavailable.is_empty() && is_sure(index) {
-                preflight.findings.refuse(std::mem::take(&mut now.unavailable));
+                now.unavailable.drain(..).for_each(|problem| preflight.findings.refuse(problem));
             }
             preflight.outputs.insert(index, now.outputs.clone());
             checked.insert(Arc::as_ptr(stage), now);
@@ -177,8 +173,8 @@ impl<'p> PlanPreflight<'p> {
             let severity = finding.severity;
             let problem = problem(self.plan, stage, finding);
             match severity {
-                Severity::Error => self.findings.refuse(vec![problem]),
-                Severity::Note => self.findings.note(vec![problem]),
+                Severity::Error => self.findings.refuse(problem),
+                Severity::Note => self.findings.note(problem),
                 Severity::Unavailable => unavailable.push(problem),
             }
         }

@@ -17,7 +17,10 @@ use super::{
 use crate::{
     engine::EngineSpec,
     error::did_you_mean,
-    mcp::{Limits, ServerSpec, State, Transport, has_reference, secret},
+    mcp::{
+        Limits, ServerSpec, State, Transport, has_reference,
+        secret::{self, Substitute},
+    },
 };
 
 /// The MCP server to train on: a `command` or a `url`.
@@ -116,11 +119,11 @@ fn transport(
                 let message = format!("`server.url` should start with http:// or https://, found \"{url}\"");
                 return reader.wrong(entry, Part::Value, message, None);
             }
-            let parameters = secret::query(&url).filter(|(name, value)| secret::is_secret(name, value));
-            for (name, _) in parameters.filter(|(_, value)| has_reference(value) == Ok(false)) {
-                let variable = variable_for(name);
+            let secrets = secret::query(&url)
+                .filter_map(|(name, value)| Some((name, secret::substitute(name, value)?)));
+            for (name, Substitute { text, variable }) in secrets {
                 let message = format!("`server.url` holds a secret in `{name}`");
-                let hint = format!("write `{name}=${{{variable}}}` and {}", export_it(&variable));
+                let hint = format!("write `{name}={text}` and {}", export_it(&variable));
                 reader.wrong_secret::<()>(entry, message, hint);
             }
             if let Err(cause) = has_reference(&url) {
@@ -159,22 +162,17 @@ fn check_values(reader: &Reader, table: Option<&Entry<'_>>) -> Option<()> {
     let mut all_well = Some(());
     for (name, entry) in table.and_then(Entry::fields).into_iter().flatten() {
         let Some(text) = entry.text() else { continue };
-        let found = match has_reference(text) {
-            Ok(false) if secret::is_secret(name, text) => {
-                let (scheme, variable) = match text.strip_prefix("Bearer ") {
-                    Some(_) => ("Bearer ", "TOKEN".to_owned()),
-                    None => ("", variable_for(name)),
-                };
+        let found = match (secret::substitute(name, text), has_reference(text)) {
+            (Some(Substitute { text, variable }), _) => {
                 let message = format!("`{}` holds a secret", entry.path);
-                let hint =
-                    format!("write `{name} = \"{scheme}${{{variable}}}\"` and {}", export_it(&variable));
+                let hint = format!("write `{name} = \"{text}\"` and {}", export_it(&variable));
                 reader.wrong_secret::<()>(&entry, message, hint)
             }
-            Err(cause) => {
+            (None, Err(cause)) => {
                 let message = format!("`{}` {cause}", entry.path);
                 reader.wrong_secret::<()>(&entry, message, cause.hint())
             }
-            Ok(_) => continue,
+            (None, Ok(_)) => continue,
         };
         all_well = found;
     }
@@ -183,11 +181,6 @@ fn check_values(reader: &Reader, table: Option<&Entry<'_>>) -> Option<()> {
 
 fn export_it(variable: &str) -> String {
     format!("export {variable}: every run keeps a copy of its run file")
-}
-
-/// A suggested variable name for the secret of this name.
-fn variable_for(name: &str) -> String {
-    name.to_ascii_uppercase().replace(|letter: char| !letter.is_ascii_alphanumeric(), "_")
 }
 
 const STATES: [&str; 4] = ["read-only", "fresh-process", "fresh-session", "reset-tool"];

@@ -52,11 +52,6 @@ impl<'a> Load<'a> {
         }
     }
 
-    pub fn threads(&self) -> usize {
-        let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        self.engine.threads.unwrap_or_else(cores)
-    }
-
     pub fn format(&self) -> Format {
         self.engine.dtype.unwrap_or(Format::F32)
     }
@@ -75,7 +70,7 @@ impl<'a> Load<'a> {
                 Some(mib) => Some(mib.saturating_mul(1 << 20)),
                 None => self.half(model_bytes(&policy.config, format)),
             },
-            threads: self.threads(),
+            threads: self.engine.all_threads(),
             devices: self.engine.devices.len(),
             adapter: policy.adapter,
         };

@@ -7,6 +7,7 @@ use arrow::datatypes::DataType;
 use super::{
     Cards,
     card::{Card, Determinism, Param, ParamType, Port, Role, Section},
+    kind::BUILT_IN,
 };
 use crate::data::{Resource, Reward, Scenario, Server, Step, Table, Tool, Trajectory, VerdictRow};
 
@@ -20,15 +21,11 @@ A stage is a table `[stages.NAME]` with a `kind`, its inputs (references to othe
 also takes `seed`, `cache`, `prices` and, in a loop, `yields` ([run-file.md](run-file.md)).
 ";
 
-/// Kinds in the order in which a run uses them.
-const KINDS: [&str; 9] =
-    ["discover", "scenarios", "model", "adapter", "warmup", "rollout", "judge", "grpo", "eval"];
-
 fn reference() -> String {
     let cards = Cards::new(None);
     let mut page = INTRODUCTION.to_owned();
-    for kind in KINDS {
-        page += &kind_section(&cards.get(kind).unwrap().unwrap());
+    for kind in BUILT_IN {
+        page += &kind_section(&cards.get(kind.name).unwrap().unwrap());
     }
     page += "\n# Tables\n\nParquet files, one row per item. Extra columns are ignored.\n";
     page += &table_section::<Scenario>();

@@ -79,17 +79,12 @@ fn plain_named(mut call: ToolCall) -> ToolCall {
 
 /// Schemas that match these calls.
 fn schemas(calls: &[ToolCall]) -> Schemas {
-    let kind = |value: &Value| match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
     let tool = |call: &ToolCall| {
-        let properties: Map<String, Value> =
-            call.arguments.iter().map(|(name, value)| (name.clone(), json!({"type": kind(value)}))).collect();
+        let properties: Map<String, Value> = call
+            .arguments
+            .iter()
+            .map(|(name, value)| (name.clone(), json!({"type": schemas::type_of(value)})))
+            .collect();
         json!({"name": call.name, "parameters": {"type": "object", "properties": properties}})
     };
     Schemas::new(&calls.iter().map(tool).collect::<Vec<_>>())

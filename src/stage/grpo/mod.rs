@@ -114,7 +114,7 @@ impl Params {
             rows: step.div_ceil(workers).min(self.tokens_per_microbatch),
             longest,
             workers,
-            threads: load.threads(),
+            threads: load.engine.all_threads(),
             devices: load.engine.devices.len(),
             recompute: false,
             adapter,

@@ -278,8 +278,8 @@ impl Player {
     pub async fn open(context: &Context, policy: &Input, tools: &Path, budget: Budget) -> Result<Self> {
         let server = context.server.clone().ok_or(PlayError::NoServer)?;
         let folder = PolicyFolder::open(policy, context)?;
-        let toolbox = Toolbox::load(tools)?;
         let listed: Vec<data::Tool> = data::read(tools)?;
+        let toolbox = Toolbox::of_table(tools, &listed)?;
         let system = system_prompt(context.text("system"), toolbox.functions())?;
         let chat = context
             .models

@@ -129,7 +129,7 @@ impl Warmup {
             rows,
             longest: rows.min(config.context),
             workers: SHARES,
-            threads: load.threads(),
+            threads: load.engine.all_threads(),
             devices: load.engine.devices.len(),
             recompute: false,
             adapter: None,
