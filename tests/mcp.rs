@@ -544,7 +544,7 @@ fn counting(state: State, sessions: usize) -> ServerSpec {
            *'"tools/call"'*'"die"'*) exit 1;;
            *'"tools/call"'*) reply "{\"content\":\"$$ $n\"}";;"#,
     );
-    server.limits.sessions = sessions;
+    server.limits.sessions = Some(sessions);
     ServerSpec { state, ..server }
 }
 

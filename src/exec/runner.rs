@@ -412,8 +412,8 @@ impl Runner {
             path: absolute(self.store.path(&fed.output)),
         };
         let mut server = self.plan.server.clone();
-        if let Some(server) = &mut server {
-            server.limits.sessions = share.sessions.max(1);
+        if let Some(sessions) = server.as_mut().and_then(|server| server.limits.sessions.as_mut()) {
+            *sessions = share.sessions.max(1);
         }
         let engine = match share.devices.is_empty() {
             true => self.plan.engine.clone(),

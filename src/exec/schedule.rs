@@ -127,7 +127,8 @@ struct Run<'w> {
 
 impl<'w> Run<'w> {
     fn new(runner: &'w Arc<Runner>, keep_going: bool) -> Self {
-        let sessions = runner.plan.server.as_ref().map_or(usize::MAX, |server| server.limits.sessions);
+        let sessions =
+            runner.plan.server.as_ref().and_then(|server| server.limits.sessions).unwrap_or(usize::MAX);
         Self {
             runner,
             ledger: Ledger::new(&runner.plan),

@@ -44,6 +44,14 @@ impl Descendants {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
     }
 
+    /// Bytes of memory of the process and what is below it now. Pages that several processes share count in part.
+    pub(super) fn memory(&self) -> Option<usize> {
+        let root = self.root?;
+        let below = below(&running(), [root].into());
+        let others: usize = below.iter().filter_map(|process| memory(process.id)).sum();
+        Some(memory(root)? + others)
+    }
+
     /// Kills what was listed, and what it has started since.
     pub(super) async fn kill(&self) {
         let listed = std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner));
@@ -99,6 +107,14 @@ fn read(id: i32) -> Option<(i32, Process)> {
     (!matches!(state, "Z" | "X")).then_some((parent.parse().ok()?, process))
 }
 
+/// The proportional set size of a process, in bytes.
+#[cfg(target_os = "linux")]
+fn memory(id: i32) -> Option<usize> {
+    let rollup = std::fs::read_to_string(format!("/proc/{id}/smaps_rollup")).ok()?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()? * 1024)
+}
+
 #[cfg(target_os = "linux")]
 fn kill(process: Process) {
     use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -115,6 +131,11 @@ fn kill(process: Process) {
 #[cfg(not(target_os = "linux"))]
 fn running() -> Running {
     Running::new()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn memory(_: i32) -> Option<usize> {
+    None
 }
 
 #[cfg(not(target_os = "linux"))]

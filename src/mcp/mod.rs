@@ -95,8 +95,8 @@ pub enum State {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Sessions open at once.
-    pub sessions: usize,
+    /// Sessions open at once; `None` for as many as memory allows ([`Pool`]).
+    pub sessions: Option<usize>,
     pub start_timeout: Duration,
     pub call_timeout: Duration,
     /// Maximum bytes of a result, before tokenizing.
@@ -106,7 +106,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            sessions: 4,
+            sessions: None,
             start_timeout: Duration::from_secs(60),
             call_timeout: Duration::from_secs(30),
             result_bytes: 16_384,

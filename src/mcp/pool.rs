@@ -6,6 +6,8 @@
 //! | fresh process | exclusive to one episode | is started | is ended |
 //! | reset tool | exclusive to one episode | the tool is called | is reused |
 //!
+//! The number of exclusive sessions is `limits.sessions`, or follows from the memory that the first ones use.
+//!
 //! The first session of a pool is asked for its tools, which must be those that the pool [expects](Pool::expecting).
 //!
 //! A session that is dead or has lost a call is replaced, up to a number of restarts per minute.
@@ -26,7 +28,7 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-use super::{McpError, ServerSpec, Session, State, clean::clean, tools_digest};
+use super::{McpError, ServerSpec, Session, State, Transport, clean::clean, tools_digest};
 use crate::{data, hash::Digest};
 
 /// Maximum number of dead sessions replaced within a minute. After that the pool reports an error.
@@ -34,6 +36,12 @@ const RESTARTS: usize = 20;
 const RESTART_WINDOW: Duration = Duration::from_secs(60);
 /// Servers that start at once, if there are no more cores. Starting is expensive, and too many at once time each other out.
 const SPAWNS: usize = 4;
+/// Sessions without a set number: shared ones, exclusive ones at a URL, and exclusive ones of a command whatever their memory.
+const SHARED_SESSIONS: usize = 16;
+const URL_SESSIONS: usize = 16;
+const MOST_SESSIONS: usize = 256;
+/// How many sessions' memory is measured, when they begin and when they are returned.
+const MEASURED: usize = 16;
 
 /// A pool of sessions, isolated as [`State`] requires; dead ones are replaced.
 pub struct Pool {
@@ -49,6 +57,8 @@ struct Shared {
     spawns: Semaphore,
     /// One permit per exclusive session, held until its process has ended.
     own: Arc<Semaphore>,
+    /// `None` if the number of exclusive sessions is fixed.
+    capacity: Option<Mutex<Capacity>>,
     /// Exclusive sessions that are idle.
     idle: Mutex<Vec<Session>>,
     /// Sessions that several episodes use.
@@ -60,24 +70,63 @@ struct Shared {
     closing: TaskTracker,
 }
 
+/// How many exclusive sessions fit into memory.
+struct Capacity {
+    /// For all of them, in bytes.
+    memory: usize,
+    sessions: usize,
+    least: usize,
+    /// Bytes of the largest session so far.
+    largest: usize,
+    measured: usize,
+}
+
+impl Capacity {
+    /// The number of sessions, given one more measurement.
+    fn after(&mut self, bytes: usize) -> usize {
+        self.measured += 1;
+        self.largest = self.largest.max(bytes);
+        (self.memory / self.largest.max(1)).clamp(self.least, MOST_SESSIONS.max(self.least))
+    }
+}
+
 impl Pool {
     /// A pool that opens sessions on demand, up to `limits.sessions`.
     pub fn new(spec: ServerSpec) -> Self {
-        let sessions = spec.limits.sessions.max(1);
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let least = SPAWNS.max(cores);
+        let (shared_sessions, own_sessions) = match (spec.limits.sessions, &spec.transport) {
+            (Some(sessions), _) => (sessions.max(1), sessions.max(1)),
+            (None, Transport::Stdio { .. }) => (least.min(SHARED_SESSIONS), least),
+            (None, Transport::Http { .. }) => (SPAWNS, URL_SESSIONS),
+        };
         let shared = Shared {
             spec,
             expected: Vec::new(),
             checked: OnceCell::new(),
-            spawns: Semaphore::new(SPAWNS.max(cores)),
-            own: Arc::new(Semaphore::new(sessions)),
+            spawns: Semaphore::new(least),
+            own: Arc::new(Semaphore::new(own_sessions)),
+            capacity: None,
             idle: Mutex::default(),
-            slots: (0..sessions).map(|_| tokio::sync::Mutex::default()).collect(),
-            users: Mutex::new(vec![0; sessions]),
+            slots: (0..shared_sessions).map(|_| tokio::sync::Mutex::default()).collect(),
+            users: Mutex::new(vec![0; shared_sessions]),
             restarts: Mutex::default(),
             closing: TaskTracker::new(),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// If `limits.sessions` is not set, opens as many processes at once as take this many bytes of memory.
+    pub fn within_memory(mut self, memory: Option<usize>) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared)
+            && let (Some(memory), None) = (memory, shared.spec.limits.sessions)
+            && matches!(shared.spec.transport, Transport::Stdio { .. })
+        {
+            let sessions = shared.own.available_permits();
+            shared.capacity =
+                Some(Mutex::new(Capacity { memory, sessions, least: sessions, largest: 0, measured: 0 }));
+        }
+        self
     }
 
     /// Refuses a server that has not all of these tools, as they are here.
@@ -141,6 +190,7 @@ impl Pool {
             None => self.shared.connect().await?,
             Some(tool) => self.shared.reset_session(tool).await?,
         };
+        self.shared.measure(&session);
         let own = ExclusiveSession {
             session,
             shared: Arc::clone(&self.shared),
@@ -158,6 +208,25 @@ impl Shared {
         let session = Session::connect(&self.spec).await?;
         self.checked.get_or_try_init(|| self.check_tools(&session)).await?;
         Ok(session)
+    }
+
+    /// Adjusts the number of exclusive sessions to the memory that they use.
+    fn measure(&self, session: &Session) {
+        let Some(capacity) = &self.capacity else { return };
+        if locked(capacity).measured == MEASURED {
+            return;
+        }
+        let Some(bytes) = session.memory() else { return };
+        let mut capacity = locked(capacity);
+        let fitting = capacity.after(bytes);
+        match fitting.checked_sub(capacity.sessions) {
+            Some(more) => {
+                self.own.add_permits(more);
+                capacity.sessions = fitting;
+            }
+            // Sessions in use stay.
+            None => capacity.sessions -= self.own.forget_permits(capacity.sessions - fitting),
+        }
     }
 
     async fn check_tools(&self, session: &Session) -> Result<(), McpError> {
@@ -253,6 +322,7 @@ impl Drop for PooledSession {
     fn drop(&mut self) {
         let Some(Checkout::Exclusive(own)) = self.session.take() else { return };
         let ExclusiveSession { session, shared, permit, reused, runtime } = *own;
+        shared.measure(&session);
         if reused && session.is_alive() && !shared.own.is_closed() {
             locked(&shared.idle).push(session);
             return;
@@ -283,5 +353,21 @@ impl SlotUser {
 impl Drop for SlotUser {
     fn drop(&mut self) {
         locked(&self.shared.users)[self.slot] -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_sessions_as_fit_into_memory() {
+        let mut capacity = Capacity { memory: 10_000, sessions: 4, least: 4, largest: 0, measured: 0 };
+        assert_eq!(capacity.after(100), 100);
+        assert_eq!(capacity.after(500), 20, "the largest session counts");
+        assert_eq!(capacity.after(100), 20);
+        assert_eq!(capacity.after(5_000), 4, "a few sessions are allowed in any case");
+        let mut roomy = Capacity { memory: usize::MAX, sessions: 4, least: 4, largest: 0, measured: 0 };
+        assert_eq!(roomy.after(0), MOST_SESSIONS);
     }
 }

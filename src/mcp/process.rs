@@ -101,6 +101,10 @@ impl Process {
         self.descendants.clone()
     }
 
+    pub(super) fn memory(&self) -> Option<usize> {
+        self.descendants.memory()
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.ended.borrow().is_some()
     }

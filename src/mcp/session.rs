@@ -211,6 +211,11 @@ impl Session {
         }
     }
 
+    /// Bytes of memory of a child process and everything it started, as far as the system reports them.
+    pub fn memory(&self) -> Option<usize> {
+        self.process.as_ref()?.memory()
+    }
+
     /// Whether the session can still answer calls.
     pub fn is_alive(&self) -> bool {
         !self.is_lost.load(Ordering::Relaxed)

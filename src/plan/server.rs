@@ -54,8 +54,9 @@ pub struct Server {
     /// Files and folders whose content identifies the server, such as the modules that its script imports;
     /// relative to the run file's folder.
     files: Option<Vec<String>>,
-    /// Number of concurrent sessions.
-    #[schemars(range(min = 1), extend("default" = Limits::default().sessions))]
+    /// Maximum number of concurrent sessions. By default, as many processes of `command` as fit into half of the
+    /// available memory, up to 256; at a `url`, 16.
+    #[schemars(range(min = 1))]
     sessions: Option<usize>,
     /// Timeout for starting a session, in seconds.
     #[schemars(range(min = 1), extend("default" = Limits::default().start_timeout.as_secs()))]
@@ -77,7 +78,7 @@ pub fn server(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<Ser
     let (limits, default) =
         (Limits::default(), |seconds: Option<u64>, default| seconds.map_or(default, Duration::from_secs));
     let limits = Limits {
-        sessions: server.sessions.unwrap_or(limits.sessions),
+        sessions: server.sessions,
         start_timeout: default(server.start_timeout_s, limits.start_timeout),
         call_timeout: default(server.call_timeout_s, limits.call_timeout),
         result_bytes: server.result_bytes.unwrap_or(limits.result_bytes),

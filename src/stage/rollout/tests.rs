@@ -279,7 +279,7 @@ async fn a_server_that_is_not_called_is_not_started() {
     let Transport::Stdio { command, .. } = &mut server.transport else { unreachable!() };
     command[2].insert_str(0, &format!("echo >> {}\n", starts.display()));
     server.state = State::FreshProcess;
-    server.limits.sessions = 2;
+    server.limits.sessions = Some(2);
     let count = || std::fs::read_to_string(&starts).unwrap().lines().count();
 
     let bench = Bench::on(server.clone()).await;
