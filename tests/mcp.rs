@@ -8,7 +8,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mcprl::{
     error::Diagnostic,
-    mcp::{Limits, McpError, Outcome, Pool, ServerSpec, Session, State, Transport, demo::HttpServer},
+    mcp::{
+        Limits, McpError, Outcome, Pool, Sandbox, ServerSpec, Session, State, Transport, demo::HttpServer,
+    },
 };
 use serde_json::{Map, Value, json};
 
@@ -446,6 +448,105 @@ async fn a_server_sees_only_the_environment_it_is_given() {
     assert_eq!(refused(&server).await.code(), "mcp::unset_variable");
 }
 
+#[tokio::test]
+async fn a_secret_that_a_server_repeats_is_redacted() {
+    let mut server = scripted(
+        r#"*'"initialize"'*) reply "{\"protocolVersion\":\"2025-11-25\",\"capabilities\":{\"tools\":{}},\"serverInfo\":{\"name\":\"$GIVEN\",\"version\":\"1\"},\"instructions\":\"use $GIVEN\"}";;
+           *'"tools/list"'*) reply "{\"tools\":[{\"name\":\"t\",\"description\":\"needs $GIVEN\",\"inputSchema\":{\"type\":\"object\",\"properties\":{\"$GIVEN\":{}}}}]}";;
+           *'"error"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":1,"message":"no entry with %s"}}\n' "$id" "$GIVEN";;
+           *'"tools/call"'*) reply "{\"content\":\"your key is $GIVEN\"}";;"#,
+    );
+    let Transport::Stdio { env, .. } = &mut server.transport else { unreachable!() };
+    env.insert("GIVEN".into(), "${PATH}".into());
+    let session = Session::connect(&server).await.unwrap();
+    assert_eq!(call(&session).await.text, "your key is [redacted]");
+    let failed = session.call("t", arguments(json!({"how": "error"}))).await.unwrap();
+    assert_eq!(failed.text, "no entry with [redacted]");
+    let (server, tools, _) = session.describe().await.unwrap();
+    assert_eq!((&*server.name, server.instructions.as_deref()), ("[redacted]", Some("use [redacted]")));
+    assert_eq!(tools[0].description, "needs [redacted]");
+    assert!(tools[0].input_schema.contains("[redacted]"), "{}", tools[0].input_schema);
+}
+
+/// Whether a sandbox works here: it needs bubblewrap, and a kernel that lets this user make namespaces.
+fn has_sandbox() -> bool {
+    let works =
+        std::process::Command::new("bwrap").args(["--unshare-all", "--ro-bind", "/", "/", "true"]).status();
+    let works = works.is_ok_and(|status| status.success());
+    if !works {
+        println!("skipped: no working bwrap");
+    }
+    works
+}
+
+#[tokio::test]
+async fn a_sandboxed_server_reads_but_writes_only_where_allowed_and_has_no_network() {
+    if !has_sandbox() {
+        return;
+    }
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let home = std::env::home_dir().unwrap();
+    let outside = tempfile::tempdir_in(&home).unwrap();
+    let own = tempfile::tempdir_in(&home).unwrap();
+    std::fs::write(outside.path().join("notes"), "readable").unwrap();
+    let script = format!(
+        r#"can() {{ "$@" >/dev/null 2>&1 && printf yes || printf no; }}
+           answer="read $(can cat {outside}/notes), write outside $(can touch {outside}/new), write allowed $(can touch {own}/new), write /tmp $(can touch /tmp/new), network $(can bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}')""#,
+        outside = outside.path().display(),
+        own = own.path().display(),
+    );
+    let mut server = scripted(&format!(
+        r#"*'"tools/call"'*) {script}
+            reply "{{\"content\":\"$answer\"}}";;"#
+    ));
+    let mut answer = async |sandbox| {
+        server.limits.sandbox = sandbox;
+        let session = Session::connect(&server).await.unwrap();
+        let answer = call(&session).await.text;
+        session.close().await;
+        answer
+    };
+    let write = vec![own.path().to_owned()];
+    let inside = answer(Some(Sandbox { network: false, write })).await;
+    let expected = "read yes, write outside no, write allowed yes, write /tmp yes, network no";
+    assert_eq!(inside, expected);
+    assert!(own.path().join("new").exists() && !outside.path().join("new").exists());
+    let free = answer(None).await;
+    assert_eq!(free, "read yes, write outside yes, write allowed yes, write /tmp yes, network yes");
+    let online = answer(Some(Sandbox { network: true, write: Vec::new() })).await;
+    assert_eq!(online, "read yes, write outside no, write allowed no, write /tmp yes, network yes");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn nothing_of_a_sandboxed_server_survives_its_crash() {
+    if !has_sandbox() {
+        return;
+    }
+    // It detaches a process and is then killed: nobody lists what it started.
+    let mark = format!("7{}", std::process::id());
+    let mut server = scripted(&format!(
+        "*'\"tools/call\"'*) setsid sleep {mark} >/dev/null 2>&1 & sleep 0.2; kill -9 $$;;"
+    ));
+    server.limits.sandbox = Some(Sandbox::default());
+    let session = Session::connect(&server).await.unwrap();
+    assert_eq!(session.call("t", Map::new()).await.unwrap_err().code(), "mcp::lost");
+    session.close().await;
+    let is_running = || {
+        let commands = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut commands = commands.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+        commands.any(|command| command == format!("sleep\0{mark}\0").as_bytes())
+    };
+    for _ in 0..100 {
+        if !is_running() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the detached process runs on");
+}
+
 #[test]
 fn a_server_inherits_proxies_and_certificates() {
     let status = std::process::Command::new(std::env::current_exe().unwrap())
@@ -582,6 +683,32 @@ async fn a_fresh_process_is_exclusive_to_one_episode_and_ends_with_it() {
     let three = pool.session().await.unwrap();
     assert!(!is_running(&first), "a new process was started before the old one ended");
     assert_ne!(process_id(&three).await, second);
+}
+
+#[tokio::test]
+async fn each_episode_has_a_copy_of_the_snapshot_at_the_same_path() {
+    let template = tempfile::tempdir().unwrap();
+    std::fs::write(template.path().join("notes"), "first").unwrap();
+    // Writes its argument to the file that it is given, and answers with the file's name and old content.
+    let mut server = scripted(
+        r#"*'"tools/call"'*) file=${line#*'"file":"'}; file=${file%%'"'*}
+            case $file in $0/*) old=$(cat "$file"); echo changed > "$file"; reply "{\"content\":\"$file was $old\"}";; *) reply "{\"content\":\"not in $0\",\"isError\":true}";; esac;;"#,
+    );
+    let Transport::Stdio { command, .. } = &mut server.transport else { unreachable!() };
+    command.push("{dir}".into());
+    server.state = State::SnapshotDir(template.path().to_owned());
+    let pool = Pool::new(server);
+    let sessions = [pool.session().await.unwrap(), pool.session().await.unwrap()];
+    for session in &sessions {
+        let answer =
+            async |file: &str| session.call("t", arguments(json!({ "file": file }))).await.unwrap().text;
+        assert_eq!(answer("/snapshot/notes").await, "/snapshot/notes was first");
+        assert_eq!(answer("/snapshot/notes").await, "/snapshot/notes was changed");
+        assert_eq!(answer("/snapshots/notes").await, "not in /snapshot");
+    }
+    drop(sessions);
+    pool.close().await;
+    assert_eq!(std::fs::read_to_string(template.path().join("notes")).unwrap(), "first");
 }
 
 #[tokio::test]

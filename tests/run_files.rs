@@ -93,6 +93,36 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     ("a server without an address", "seed = 1", "seed = 1\nserver = { state = \"read-only\" }"),
     ("an unknown server state", "seed = 1", "seed = 1\nserver = { url = \"http://x\", state = \"clean\" }"),
+    (
+        "a snapshot that is no folder",
+        "seed = 1",
+        "seed = 1\nserver = { command = [\"x\", \"{dir}\"], state = \"snapshot-dir\", snapshot = \"none\" }",
+    ),
+    (
+        "a snapshot that the server does not get",
+        "seed = 1",
+        "seed = 1\nserver = { command = [\"x\"], state = \"snapshot-dir\", snapshot = \".\" }",
+    ),
+    (
+        "a state with snapshots and none given",
+        "seed = 1",
+        "seed = 1\nserver = { command = [\"x\"], state = \"snapshot-dir\" }",
+    ),
+    (
+        "a setting of a sandbox without one",
+        "seed = 1",
+        "seed = 1\nserver = { command = [\"x\"], sandbox_network = true }",
+    ),
+    (
+        "an unknown sandbox",
+        "seed = 1",
+        "seed = 1\nserver = { command = [\"x\"], sandbox = \"docker\" }",
+    ),
+    (
+        "a sandbox that may write what does not exist",
+        "seed = 1",
+        "seed = 1\nserver = { command = [\"x\"], sandbox = \"bwrap\", sandbox_write = [\"none\"] }",
+    ),
     ("a url of another kind", "seed = 1", "seed = 1\nserver = { url = \"ftp://x\" }"),
     (
         "a model beside a stage of that name",

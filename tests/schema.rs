@@ -176,7 +176,7 @@ fn the_schema_rejects_unknown_keys_and_wrong_types() {
     let states = &schema["properties"]["server"]["properties"]["state"]["enum"];
     assert_eq!(
         *states,
-        json!(["read-only", "fresh-process", "fresh-session", "reset-tool"]),
+        json!(["read-only", "fresh-process", "fresh-session", "reset-tool", "snapshot-dir"]),
         "TOML has no null"
     );
     for (from, to, objection) in [

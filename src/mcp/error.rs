@@ -1,6 +1,6 @@
 //! Errors of MCP servers, with hints.
 
-use std::{fmt, io, net::SocketAddr, time::Duration};
+use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use super::{
     demo::{DatabaseError, KINDS},
@@ -15,6 +15,14 @@ pub enum McpError {
     #[error("cannot start the server `{server}`")]
     Spawn {
         server: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("there is no program `bwrap` to run the server in a sandbox")]
+    NoSandbox,
+    #[error("cannot copy the snapshot {template}")]
+    Snapshot {
+        template: PathBuf,
         #[source]
         source: io::Error,
     },
@@ -81,6 +89,8 @@ impl Diagnostic for McpError {
         match self {
             Self::EmptyCommand => "mcp::empty_command",
             Self::Spawn { .. } => "mcp::spawn",
+            Self::NoSandbox => "mcp::no_sandbox",
+            Self::Snapshot { .. } => "mcp::snapshot",
             Self::UnsetVariable { .. } => "mcp::unset_variable",
             Self::Reference(_) => "mcp::reference",
             Self::Url { .. } => "mcp::url",
@@ -111,6 +121,12 @@ impl Diagnostic for McpError {
         let hint = match self {
             Self::EmptyCommand => {
                 "write the program and its arguments: command = [\"my-server\", \"--stdio\"]"
+            }
+            Self::Snapshot { .. } => {
+                "check that every file in it can be read, that its links stay inside it, and that the temporary folder (TMPDIR) has room"
+            }
+            Self::NoSandbox => {
+                "install bubblewrap (`apt install bubblewrap`), or remove `sandbox` from [server]"
             }
             Self::Spawn { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 "check that the program is installed and on PATH, and that `cwd` exists; write each argument as a separate list item"

@@ -24,9 +24,12 @@ mod outcome;
 mod pool;
 mod process;
 mod program;
+mod redact;
 mod reference;
+mod sandbox;
 pub mod secret;
 mod session;
+mod snapshot;
 mod stdio;
 mod tools;
 
@@ -41,7 +44,9 @@ pub use self::{
     process::INHERITED,
     program::find_program,
     reference::{BadReference, has_reference},
+    sandbox::{BWRAP, Sandbox},
     session::Session,
+    snapshot::PLACEHOLDER,
     tools::{COMPLETE_TASK, tools_digest},
 };
 
@@ -89,6 +94,8 @@ pub enum State {
     ReadOnly,
     /// Every episode gets its own server process; over HTTP, its own session (`fresh-session` in the run file).
     FreshProcess,
+    /// Every episode gets its own server process, and a copy of this folder for its files (`{dir}`).
+    SnapshotDir(PathBuf),
     /// This tool is called without arguments before every episode.
     ResetTool(String),
 }
@@ -101,6 +108,9 @@ pub struct Limits {
     pub call_timeout: Duration,
     /// Maximum bytes of a result, before tokenizing.
     pub result_bytes: usize,
+    /// Where a child process runs; `None` for outside a sandbox.
+    #[serde(default)]
+    pub sandbox: Option<Sandbox>,
 }
 
 impl Default for Limits {
@@ -110,6 +120,7 @@ impl Default for Limits {
             start_timeout: Duration::from_secs(60),
             call_timeout: Duration::from_secs(30),
             result_bytes: 16_384,
+            sandbox: None,
         }
     }
 }

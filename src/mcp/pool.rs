@@ -3,7 +3,7 @@
 //! | state | a session is | before it is handed out | when it is returned |
 //! |---|---|---|---|
 //! | read-only | shared; the least used one is handed out | – | stays open |
-//! | fresh process | exclusive to one episode | is started | is ended |
+//! | fresh process, snapshot | exclusive to one episode | is started | is ended |
 //! | reset tool | exclusive to one episode | the tool is called | is reused |
 //!
 //! The number of exclusive sessions is `limits.sessions`, or follows from the memory that the first ones use.
@@ -141,14 +141,16 @@ impl Pool {
     pub async fn session(&self) -> Result<PooledSession, McpError> {
         match &self.shared.spec.state {
             State::ReadOnly => self.acquire_shared().await,
-            State::FreshProcess | State::ResetTool(_) => self.own_session().await,
+            State::FreshProcess | State::SnapshotDir(_) | State::ResetTool(_) => self.own_session().await,
         }
     }
 
     /// Hands out an exclusive session; for a read-only server, a new one.
     pub async fn own_session(&self) -> Result<PooledSession, McpError> {
         match &self.shared.spec.state {
-            State::ReadOnly | State::FreshProcess => self.acquire_exclusive(None).await,
+            State::ReadOnly | State::FreshProcess | State::SnapshotDir(_) => {
+                self.acquire_exclusive(None).await
+            }
             State::ResetTool(tool) => self.acquire_exclusive(Some(tool)).await,
         }
     }

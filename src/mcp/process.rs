@@ -7,6 +7,7 @@
 use std::{
     collections::VecDeque,
     io,
+    path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -20,7 +21,10 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{McpError, ServerOutput, Transport, clean::clean, descendants::Descendants, reference, secret};
+use super::{
+    BWRAP, McpError, Sandbox, ServerOutput, Transport, clean::clean, descendants::Descendants, find_program,
+    redact::Redaction, reference, snapshot::PLACEHOLDER,
+};
 use crate::child::{self, Group};
 
 /// Variables that every server inherits: what programs need to run, and to reach the network from here.
@@ -68,10 +72,22 @@ pub(super) struct Process {
 pub(super) type Pipes = (ChildStdout, ChildStdin);
 
 impl Process {
-    pub(super) async fn spawn(transport: &Transport) -> Result<(Self, Pipes), McpError> {
+    pub(super) async fn spawn(
+        transport: &Transport,
+        sandbox: Option<&Sandbox>,
+        folder: Option<&Path>,
+        redaction: Redaction,
+    ) -> Result<(Self, Pipes), McpError> {
         let server = transport.to_string();
         let failed = |source| McpError::Spawn { server: server.clone(), source };
-        let (mut child, group) = child::spawn(command(transport)?).await.map_err(failed)?;
+        let failed_to_spawn = |source: io::Error| match sandbox {
+            Some(_) if source.kind() == io::ErrorKind::NotFound && find_program(BWRAP, None).is_err() => {
+                McpError::NoSandbox
+            }
+            _ => failed(source),
+        };
+        let (mut child, group) =
+            child::spawn(command(transport, sandbox, folder)?).await.map_err(failed_to_spawn)?;
         let (Some(stdin), Some(stdout), Some(errors)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
@@ -82,16 +98,7 @@ impl Process {
         let descendants = Descendants::of(child.id());
         tokio::spawn(supervise(child, group, descendants.clone(), stop.clone(), report));
         let (done, closed) = watch::channel(());
-        let secrets = match transport {
-            Transport::Stdio { env, .. } => {
-                let inherited = INHERITED.iter().filter_map(|name| Some((*name, std::env::var(name).ok()?)));
-                let inherited = inherited.filter(|(name, value)| secret::is_secret(name, value));
-                let secrets = reference::secrets(env.values()).into_iter();
-                secrets.chain(inherited.map(|(_, value)| value)).collect()
-            }
-            Transport::Http { .. } => Vec::new(),
-        };
-        let stderr = Arc::new(Stderr { tail: Mutex::default(), secrets, closed });
+        let stderr = Arc::new(Stderr { tail: Mutex::default(), redaction, closed });
         tokio::spawn(listen(errors, Arc::clone(&stderr), done));
         Ok((Self { stderr, descendants, ended, _stop: stop.drop_guard() }, (stdout, stdin)))
     }
@@ -130,27 +137,55 @@ impl Process {
 }
 
 /// The command of a transport, ready to spawn.
-pub(super) fn command(transport: &Transport) -> Result<Command, McpError> {
-    let Transport::Stdio { command, env, cwd, .. } = transport else { return Err(McpError::EmptyCommand) };
-    let mut words = Vec::with_capacity(command.len());
-    for word in command {
-        words.push(if word.contains("{mcprl}") {
-            let this = std::env::current_exe()
-                .map_err(|source| McpError::Spawn { server: transport.to_string(), source })?;
-            word.replace("{mcprl}", &this.to_string_lossy())
-        } else {
-            word.clone()
-        });
-    }
+/// `folder` takes the place of [`PLACEHOLDER`].
+pub(super) fn command(
+    transport: &Transport,
+    sandbox: Option<&Sandbox>,
+    folder: Option<&Path>,
+) -> Result<Command, McpError> {
+    let Transport::Stdio { command, env, cwd, files } = transport else {
+        return Err(McpError::EmptyCommand);
+    };
+    let this = match command.iter().any(|word| word.contains("{mcprl}")) {
+        true => std::env::current_exe()
+            .map_err(|source| McpError::Spawn { server: transport.to_string(), source })?,
+        false => PathBuf::new(),
+    };
+    let with_folder = |text: &str| match folder {
+        Some(folder) => text.replace(PLACEHOLDER, &folder.to_string_lossy()),
+        None => text.to_owned(),
+    };
+    let words: Vec<String> =
+        command.iter().map(|word| with_folder(word).replace("{mcprl}", &this.to_string_lossy())).collect();
+    let cwd = match (cwd, folder) {
+        (Some(cwd), Some(folder)) if cwd == Path::new(PLACEHOLDER) => Some(folder),
+        _ => cwd.as_deref(),
+    };
     let [program, arguments @ ..] = &words[..] else { return Err(McpError::EmptyCommand) };
     if program.is_empty() {
         return Err(McpError::EmptyCommand);
     }
-    let mut command = Command::new(program);
+    let mut command = match sandbox {
+        None => Command::new(program),
+        Some(sandbox) => {
+            let cwd = std::path::absolute(cwd.unwrap_or(Path::new(".")))
+                .map_err(|source| McpError::Spawn { server: transport.to_string(), source })?;
+            let named =
+                words.iter().map(|word| cwd.join(word)).filter(|path| path.is_absolute() && path.exists());
+            let needed: Vec<PathBuf> = named.chain(files.iter().cloned()).chain([cwd.clone()]).collect();
+            let home = std::env::var_os("HOME").map(PathBuf::from);
+            let mut sandbox = sandbox.clone();
+            sandbox.write.extend(folder.map(Path::to_owned));
+            let before = sandbox.words(home.as_deref(), &cwd, &needed);
+            let mut command = Command::new(&before[0]);
+            command.args(&before[1..]).arg(program);
+            command
+        }
+    };
     command.args(arguments).env_clear().stdin(Stdio::piped());
     command.envs(INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     for (name, value) in env {
-        command.env(name, reference::expand(value)?);
+        command.env(name, reference::expand(&with_folder(value))?);
     }
     if let Some(cwd) = cwd {
         command.current_dir(cwd);
@@ -186,8 +221,8 @@ async fn supervise(
 /// The end of a server's stderr.
 struct Stderr {
     tail: Mutex<VecDeque<u8>>,
-    /// Secrets that the server received. They are not quoted.
-    secrets: Vec<String>,
+    /// Redaction that the server received. They are not quoted.
+    redaction: Redaction,
     closed: watch::Receiver<()>,
 }
 
@@ -203,10 +238,8 @@ impl Stderr {
     fn quote(&self) -> String {
         let tail: Vec<u8> =
             self.tail.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect();
-        let mut text = clean(&String::from_utf8_lossy(&tail));
-        for secret in &self.secrets {
-            text = text.replace(secret, "…");
-        }
+        let text = clean(&String::from_utf8_lossy(&tail));
+        let text = self.redaction.hide(&text);
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !is_padding(line)).collect();
         let quoted = lines[lines.len().saturating_sub(QUOTED_LINES)..].join(" / ");
         match quoted.char_indices().nth_back(QUOTED_CHARS) {
@@ -250,8 +283,8 @@ mod tests {
     use super::*;
 
     fn quoted(stderr_text: &str) -> String {
-        let secrets = vec!["hunter2".to_owned()];
-        let stderr = Stderr { tail: Mutex::default(), secrets, closed: watch::channel(()).1 };
+        let redaction = Redaction::new(["hunter2".to_owned()], None);
+        let stderr = Stderr { tail: Mutex::default(), redaction, closed: watch::channel(()).1 };
         stderr.push(stderr_text.as_bytes());
         stderr.quote()
     }
@@ -288,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_secret_that_a_server_received_is_not_quoted() {
-        assert_eq!(quoted("no user for hunter2: denied\n"), "no user for …: denied");
+        assert_eq!(quoted("no user for hunter2: denied\n"), "no user for [redacted]: denied");
     }
 
     #[test]

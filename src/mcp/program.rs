@@ -10,7 +10,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{McpError, ServerSpec, Transport, http, process};
+use super::{BWRAP, McpError, ServerSpec, Transport, http, process, snapshot::PLACEHOLDER};
 
 /// Finds a program by its path, relative to `cwd`, or by its name on `PATH`.
 ///
@@ -39,13 +39,18 @@ impl ServerSpec {
     pub fn check(&self) -> Result<(), McpError> {
         match &self.transport {
             Transport::Stdio { cwd, .. } => {
-                let command = process::command(&self.transport)?;
+                let command = process::command(&self.transport, None, None)?;
                 let program = command.as_std().get_program().to_string_lossy().into_owned();
-                let found = match cwd.as_ref().is_none_or(|cwd| cwd.is_dir()) {
+                let found = match cwd.as_ref().is_none_or(|cwd| cwd.is_dir() || cwd == Path::new(PLACEHOLDER))
+                {
                     true => find_program(&program, cwd.as_deref()),
                     false => Err(Errno::NOENT.into()),
                 };
-                found.map_err(|source| McpError::Spawn { server: self.transport.to_string(), source })
+                found.map_err(|source| McpError::Spawn { server: self.transport.to_string(), source })?;
+                match self.limits.sandbox {
+                    Some(_) => find_program(BWRAP, None).map_err(|_| McpError::NoSandbox),
+                    None => Ok(()),
+                }
             }
             Transport::Http { url, bearer_env, headers } => {
                 http::endpoint(url, bearer_env.as_deref(), headers).map(drop)

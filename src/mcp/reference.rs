@@ -87,14 +87,13 @@ pub fn has_reference(value: &str) -> Result<bool, BadReference> {
     Ok(pieces(value)?.iter().any(|piece| matches!(piece, Piece::Variable(_))))
 }
 
-/// The values of the variables that these texts refer to, if they are long enough to be secrets.
-pub(super) fn secrets<'v>(values: impl Iterator<Item = &'v String>) -> Vec<String> {
-    const SHORTEST: usize = 6;
-    let secret = |piece: Piece<'_>| match piece {
-        Piece::Variable(name) => std::env::var(name).ok().filter(|value| value.len() >= SHORTEST),
+/// The values of the variables that this text refers to.
+pub(super) fn values(text: &str) -> Vec<String> {
+    let value = |piece: Piece<'_>| match piece {
+        Piece::Variable(name) => std::env::var(name).ok(),
         Piece::Text(_) => None,
     };
-    values.flat_map(|value| pieces(value).unwrap_or_default()).filter_map(secret).collect()
+    pieces(text).unwrap_or_default().into_iter().filter_map(value).collect()
 }
 
 /// The value with every variable replaced by its value in this process's environment.

@@ -45,6 +45,8 @@ use super::{
     http, listing,
     message::{self, BROKEN_OFF_CODE, UNREADABLE},
     process::Process,
+    redact::Redaction,
+    snapshot::Snapshot,
     stdio::Lines,
     tools,
 };
@@ -67,6 +69,9 @@ pub struct Session {
     process: Option<Process>,
     server: String,
     limits: Limits,
+    redaction: Redaction,
+    /// Declared after the process, which uses it.
+    snapshot: Option<Snapshot>,
     /// Consecutive calls that were not answered in time.
     unanswered: AtomicU32,
     /// A call was lost; no further call is sent.
@@ -132,7 +137,7 @@ impl Session {
             }
         }
         self.add_notes(notes);
-        let server = server_row(info.as_deref(), self.process.is_some(), &tools);
+        let server = server_row(info.as_deref(), self.process.is_some(), &tools, &self.redaction);
         Ok((server, tools, resources))
     }
 
@@ -173,6 +178,10 @@ impl Session {
     /// # Errors
     /// If there is no answer: [`McpError::Refused`] or [`McpError::Lost`], see the module documentation.
     pub async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
+        let arguments = match &self.snapshot {
+            Some(snapshot) => snapshot.real_arguments(arguments),
+            None => arguments,
+        };
         let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let answer = self.ask(request, self.limits.call_timeout).await;
@@ -204,7 +213,7 @@ impl Session {
                 }
                 Some(Failed::Lost) => Err(self.lost(request_reason(&error)).await),
                 None => {
-                    let text = format!("the call failed: {}", request_reason(&error));
+                    let text = format!("the call failed: {}", self.redaction.hide(&request_reason(&error)));
                     Ok(Outcome::failed(&text, self.limits.result_bytes))
                 }
             },
@@ -227,11 +236,14 @@ impl Session {
 
     /// Closes the connection. Returns when a child process and everything it started has ended.
     pub async fn close(self) {
-        let Self { mut service, process, .. } = self;
+        let Self { mut service, process, snapshot, .. } = self;
         let _ = service.close_with_timeout(STUCK).await;
         drop(service);
         if let Some(process) = process {
             process.end().await;
+        }
+        if let Some(snapshot) = snapshot {
+            snapshot.delete().await;
         }
     }
 
@@ -257,8 +269,15 @@ impl Session {
         let exchange = async {
             let options = PeerRequestOptions::with_timeout(limit);
             let handle = self.service.send_request_with_option(request, options).await?;
-            let result = handle.await_response().await?;
-            serde_json::to_value(result).map_err(|_| ServiceError::UnexpectedResponse)
+            let mut result = match handle.await_response().await {
+                Err(ServiceError::McpError(mut error)) => {
+                    error.message = self.redaction.hide(&error.message).into_owned().into();
+                    return Err(ServiceError::McpError(error));
+                }
+                answer => serde_json::to_value(answer?).map_err(|_| ServiceError::UnexpectedResponse)?,
+            };
+            self.redaction.hide_json(&mut result);
+            Ok(result)
         };
         match timeout(limit + STUCK, exchange).await {
             Ok(answer) => answer,
@@ -284,7 +303,7 @@ impl Session {
         self.is_lost.store(true, Ordering::Relaxed);
         McpError::Lost {
             server: self.server.clone(),
-            reason,
+            reason: self.redaction.hide(&reason).into_owned(),
             output: server_output(self.process.as_ref()).await,
         }
     }
@@ -292,7 +311,10 @@ impl Session {
     async fn list_error(&self, what: &'static str, error: &ServiceError) -> McpError {
         match error {
             ServiceError::TransportClosed => self.lost(request_reason(error)).await,
-            _ => McpError::List { server: self.server.clone(), what, reason: request_reason(error) },
+            _ => {
+                let reason = self.redaction.hide(&request_reason(error)).into_owned();
+                McpError::List { server: self.server.clone(), what, reason }
+            }
         }
     }
 }
@@ -362,16 +384,26 @@ async fn open(
     deadline: Instant,
 ) -> Result<Session, ConnectError> {
     let server = spec.transport.to_string();
+    let snapshot = match &spec.state {
+        State::SnapshotDir(template) => Some(Snapshot::of(template).await?),
+        _ => None,
+    };
+    let folder = snapshot.as_ref().map(Snapshot::path);
+    let redaction = Redaction::of(&spec.transport, folder);
     let (process, connected) = match &spec.transport {
         Transport::Stdio { .. } => {
-            let (process, (stdout, stdin)) = Process::spawn(&spec.transport).await?;
+            let (process, (stdout, stdin)) =
+                Process::spawn(&spec.transport, spec.limits.sandbox.as_ref(), folder, redaction.clone())
+                    .await?;
             let lines = Lines::new(stdout, stdin, process.descendants());
             (Some(process), handshake(lines, lifecycle, deadline).await)
         }
         Transport::Http { url, bearer_env, headers } => {
             let expired = match spec.state {
                 State::ReadOnly => http::ExpiredSession::Replace,
-                State::FreshProcess | State::ResetTool(_) => http::ExpiredSession::Lose,
+                State::FreshProcess | State::SnapshotDir(_) | State::ResetTool(_) => {
+                    http::ExpiredSession::Lose
+                }
             };
             let (transport, has_session_id) = http::transport(url, bearer_env.as_deref(), headers, expired)?;
             let connected = handshake(transport, lifecycle, deadline).await;
@@ -389,7 +421,7 @@ async fn open(
             let output = server_output(process.as_ref()).await;
             return Err(McpError::StartTimeout { server, limit, output }.into());
         }
-        Some(Err(error)) => return Err(connect_error(error, server, process.as_ref()).await),
+        Some(Err(error)) => return Err(connect_error(error, server, &redaction, process.as_ref()).await),
     };
     let revision = service.peer_info().map(|info| info.protocol_version.clone());
     if let Some(revision) = revision.filter(|revision| !ProtocolVersion::KNOWN_VERSIONS.contains(revision)) {
@@ -400,6 +432,8 @@ async fn open(
         process,
         server,
         limits: spec.limits.clone(),
+        redaction,
+        snapshot,
         unanswered: AtomicU32::new(0),
         is_lost: AtomicBool::new(false),
         notes: Mutex::default(),
@@ -410,6 +444,7 @@ async fn open(
 async fn connect_error(
     error: ClientInitializeError,
     server: String,
+    redaction: &Redaction,
     process: Option<&Process>,
 ) -> ConnectError {
     let of_transport = match &error {
@@ -432,7 +467,8 @@ async fn connect_error(
         return McpError::DiedAtStart { server, output }.into();
     }
     output.status = None;
-    let error = McpError::Handshake { server, reason: handshake_reason(&error), status, output };
+    let reason = redaction.hide(&handshake_reason(&error)).into_owned();
+    let error = McpError::Handshake { server, reason, status, output };
     ConnectError { error, remedy: is_refusal.then_some(Remedy::OtherHandshake) }
 }
 
@@ -511,15 +547,25 @@ where
 }
 
 /// The server's row for the `server` table.
-fn server_row(info: Option<&ServerPeerInfo>, stdio: bool, tools: &[data::Tool]) -> data::Server {
+fn server_row(
+    info: Option<&ServerPeerInfo>,
+    stdio: bool,
+    tools: &[data::Tool],
+    redaction: &Redaction,
+) -> data::Server {
+    let shown = |text: &str| clean(&redaction.hide(text));
     let identity = info.and_then(|info| info.server_info.as_ref());
     let capabilities = info.and_then(|info| serde_json::to_value(&info.capabilities).ok());
+    let capabilities = capabilities.map(|mut value| {
+        redaction.hide_json(&mut value);
+        value
+    });
     data::Server {
-        name: identity.map(|server| clean(&server.name)).unwrap_or_default(),
-        version: identity.map(|server| clean(&server.version)).unwrap_or_default(),
+        name: identity.map(|server| shown(&server.name)).unwrap_or_default(),
+        version: identity.map(|server| shown(&server.version)).unwrap_or_default(),
         protocol: info.map(|info| info.protocol_version.as_str().to_owned()).unwrap_or_default(),
         transport: if stdio { "stdio" } else { "http" }.into(),
-        instructions: info.and_then(|info| info.instructions.as_deref()).map(clean),
+        instructions: info.and_then(|info| info.instructions.as_deref()).map(shown),
         capabilities: capabilities.as_ref().map(clean_json).unwrap_or_default().to_string(),
         tools_digest: tools::tools_digest(tools).to_string(),
     }

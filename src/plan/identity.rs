@@ -15,7 +15,7 @@ use crate::{
     engine::EngineSpec,
     error::Result,
     hash::{Digest, Encoder},
-    mcp::{ServerSpec, State, Transport, secret},
+    mcp::{PLACEHOLDER, Sandbox, ServerSpec, State, Transport, secret},
     model::kernels::Format,
     store::FileDigests,
 };
@@ -79,6 +79,14 @@ impl ServerIdentity {
                     contents.insert(label, digest);
                     by_content.insert(path, digest);
                 }
+                if let State::SnapshotDir(template) = &spec.state {
+                    for path in all_files_in(template) {
+                        let digest = files.digest(&path)?;
+                        let inner = path.strip_prefix(template).unwrap_or(&path);
+                        contents.insert(format!("{PLACEHOLDER}/{}", inner.display()), digest);
+                        by_content.insert(path, digest);
+                    }
+                }
                 let mut reached = json!({ "command": words, "env": hidden(env), "files": contents });
                 // Outside the run file's folder, `cwd` is a path of this machine only.
                 if let Some(inner) = cwd.strip_prefix(folder).ok().filter(|inner| *inner != Path::new("")) {
@@ -91,13 +99,18 @@ impl ServerIdentity {
         let state = match &spec.state {
             State::ReadOnly => "read-only".to_owned(),
             State::FreshProcess => "fresh-process".to_owned(),
+            State::SnapshotDir(_) => "snapshot-dir".to_owned(),
             State::ResetTool(tool) => format!("reset-tool {tool}"),
         };
-        let conduct = json!({
+        let mut conduct = json!({
             "state": state,
             "call_timeout_s": spec.limits.call_timeout.as_secs(),
             "result_bytes": spec.limits.result_bytes,
         });
+        if let Some(Sandbox { network, write }) = &spec.limits.sandbox {
+            let write: Vec<_> = write.iter().map(|path| path.strip_prefix(folder).unwrap_or(path)).collect();
+            conduct["sandbox"] = json!({ "network": network, "write": write });
+        }
         let is_known = matches!(spec.transport, Transport::Stdio { .. });
         Ok(Self { reached, conduct, files: by_content, is_known })
     }
@@ -113,6 +126,17 @@ fn files_in(path: &Path) -> Vec<PathBuf> {
     let inner = entries.flatten().filter(is_code).map(|entry| entry.path());
     let inner = inner.filter(|path| path.is_file() || path.is_dir() && !path.is_symlink());
     inner.flat_map(|path| files_in(&path)).collect()
+}
+
+/// Every file below the folder. Links are not followed: what they lead to is below it too.
+fn all_files_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let below = entries.flat_map(|entry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => all_files_in(&entry.path()),
+        Ok(kind) if kind.is_file() => vec![entry.path()],
+        _ => Vec::new(),
+    });
+    below.collect()
 }
 
 /// Whether the file is a SQLite or DuckDB database.

@@ -18,7 +18,7 @@ use crate::{
     engine::EngineSpec,
     error::did_you_mean,
     mcp::{
-        Limits, ServerSpec, State, Transport, has_reference,
+        BWRAP, Limits, PLACEHOLDER, Sandbox, ServerSpec, State, Transport, has_reference,
         secret::{self, Substitute},
     },
 };
@@ -43,6 +43,9 @@ pub struct Server {
     /// `fresh-session` needs a `url`.
     #[schemars(extend("enum" = STATES))]
     state: Option<String>,
+    /// Folder that is copied for each episode if `state` is `snapshot-dir`, relative to the run file's folder. `{dir}` in
+    /// `command`, `env` or `cwd` is the copy.
+    snapshot: Option<String>,
     /// Tool to call before each episode if `state` is `reset-tool`.
     reset_tool: Option<String>,
     /// Environment variables for `command`, in addition to PATH, HOME, LANG, TMPDIR and those for proxies and
@@ -54,6 +57,14 @@ pub struct Server {
     /// Files and folders whose content identifies the server, such as the modules that its script imports;
     /// relative to the run file's folder.
     files: Option<Vec<String>>,
+    /// Runs `command` in a sandbox (Linux): it reads files except credentials, writes only its own /tmp and
+    /// `sandbox_write`, and has no network.
+    #[schemars(extend("enum" = [BWRAP]))]
+    sandbox: Option<String>,
+    /// Gives a sandboxed server the network.
+    sandbox_network: Option<bool>,
+    /// Files and folders that a sandboxed server may write, relative to the run file's folder; `~` is the home folder.
+    sandbox_write: Option<Vec<String>>,
     /// Maximum number of concurrent sessions. By default, as many processes of `command` as fit into half of the
     /// available memory, up to 256; at a `url`, 16.
     #[schemars(range(min = 1))]
@@ -74,7 +85,7 @@ type Fields<'a> = BTreeMap<&'a str, Entry<'a>>;
 /// Parses `[server]`. A relative `cwd` starts at the run file's folder, which is also the default.
 pub fn server(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<ServerSpec> {
     let (fields, server) = (reader.table(entry)?, reader.read::<Server>(entry)?);
-    let state = state(reader, entry, &fields, &server);
+    let state = state(reader, entry, &fields, &server, source);
     let (limits, default) =
         (Limits::default(), |seconds: Option<u64>, default| seconds.map_or(default, Duration::from_secs));
     let limits = Limits {
@@ -82,6 +93,7 @@ pub fn server(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<Ser
         start_timeout: default(server.start_timeout_s, limits.start_timeout),
         call_timeout: default(server.call_timeout_s, limits.call_timeout),
         result_bytes: server.result_bytes.unwrap_or(limits.result_bytes),
+        sandbox: sandbox(reader, &fields, &server, source),
     };
     Some(ServerSpec { transport: transport(reader, entry, &fields, server, source)?, state: state?, limits })
 }
@@ -108,7 +120,11 @@ fn transport(
             check_values(reader, fields.get("env"))?;
             let folder = super::absolute(source.folder());
             let files = files(reader, fields.get("files"), server.files.unwrap_or_default(), &folder)?;
-            let cwd = server.cwd.map_or(folder.clone(), |cwd| folder.join(cwd));
+            let cwd = match server.cwd {
+                Some(cwd) if cwd == PLACEHOLDER => PathBuf::from(cwd),
+                Some(cwd) => folder.join(cwd),
+                None => folder,
+            };
             Some(Transport::Stdio { command, env: server.env.unwrap_or_default(), cwd: Some(cwd), files })
         }
         (None, Some(entry)) => {
@@ -140,6 +156,43 @@ fn transport(
         (None, None) => {
             let hint = "for example `command = [\"./your-server\", \"--stdio\"]`".to_owned();
             reader.wrong(entry, Part::Key, "`server` needs a `command` or a `url`".into(), Some(hint))
+        }
+    }
+}
+
+fn sandbox(reader: &Reader, fields: &Fields<'_>, server: &Server, source: &Source) -> Option<Sandbox> {
+    let Some(entry) = fields.get("sandbox") else {
+        for key in ["sandbox_network", "sandbox_write"] {
+            if let Some(stray) = fields.get(key) {
+                let hint = format!("add `sandbox = \"{BWRAP}\"`");
+                reader.wrong::<()>(stray, Part::Key, format!("`{key}` needs `sandbox`"), Some(hint));
+            }
+        }
+        return None;
+    };
+    match server.sandbox.as_deref() {
+        Some(BWRAP) if fields.contains_key("url") => {
+            reader.wrong(entry, Part::Key, "`sandbox` needs `command`".into(), None)
+        }
+        Some(BWRAP) => {
+            let folder = super::absolute(source.folder());
+            let home = std::env::home_dir();
+            let path = |name: &String| match (name.strip_prefix("~/"), &home) {
+                (Some(inner), Some(home)) => home.join(inner),
+                _ => folder.join(name),
+            };
+            let write: Vec<PathBuf> = server.sandbox_write.iter().flatten().map(path).collect();
+            if let Some(missing) = write.iter().find(|path| !path.exists()) {
+                let message =
+                    format!("`server.sandbox_write` names {}, which does not exist", missing.display());
+                return reader.wrong(fields.get("sandbox_write")?, Part::Value, message, None);
+            }
+            Some(Sandbox { network: server.sandbox_network.unwrap_or_default(), write })
+        }
+        other => {
+            let found = other.unwrap_or_default();
+            let message = format!("`server.sandbox` should be \"{BWRAP}\", found \"{found}\"");
+            reader.wrong(entry, Part::Value, message, None)
         }
     }
 }
@@ -184,17 +237,28 @@ fn export_it(variable: &str) -> String {
     format!("export {variable}: every run keeps a copy of its run file")
 }
 
-const STATES: [&str; 4] = ["read-only", "fresh-process", "fresh-session", "reset-tool"];
+const STATES: [&str; 5] = ["read-only", "fresh-process", "fresh-session", "reset-tool", "snapshot-dir"];
 
-fn state(reader: &Reader, entry: &Entry<'_>, fields: &Fields<'_>, server: &Server) -> Option<State> {
+fn state(
+    reader: &Reader,
+    entry: &Entry<'_>,
+    fields: &Fields<'_>,
+    server: &Server,
+    source: &Source,
+) -> Option<State> {
     let (given, reset_tool) = (fields.get("state"), fields.get("reset_tool"));
     let url = fields.get("url").filter(|_| !fields.contains_key("command"));
     let named = match given {
         Some(_) => server.state.as_deref()?,
         None if reset_tool.is_some() => "reset-tool",
+        None if fields.contains_key("snapshot") => "snapshot-dir",
         None => "fresh-process",
     };
+    if let Some(snapshot) = fields.get("snapshot").filter(|_| named != "snapshot-dir") {
+        return reader.wrong(snapshot, Part::Key, "`snapshot` needs state \"snapshot-dir\"".into(), None);
+    }
     match (named, reset_tool) {
+        ("snapshot-dir", None) => snapshot(reader, given.unwrap_or(entry), fields, server, source),
         ("reset-tool", Some(_)) => Some(State::ResetTool(server.reset_tool.clone()?)),
         ("reset-tool", None) => reader.wrong(
             given.unwrap_or(entry),
@@ -232,6 +296,34 @@ fn state(reader: &Reader, entry: &Entry<'_>, fields: &Fields<'_>, server: &Serve
             reader.wrong(given?, Part::Value, message, hint)
         }
     }
+}
+
+fn snapshot(
+    reader: &Reader,
+    place: &Entry<'_>,
+    fields: &Fields<'_>,
+    server: &Server,
+    source: &Source,
+) -> Option<State> {
+    let (Some(entry), Some(name)) = (fields.get("snapshot"), &server.snapshot) else {
+        let hint = "snapshot = \"folder\" names the folder to copy".to_owned();
+        return reader.wrong(place, Part::Key, "state \"snapshot-dir\" needs `snapshot`".into(), Some(hint));
+    };
+    if let Some(url) = fields.get("url") {
+        return reader.wrong(url, Part::Key, "state \"snapshot-dir\" needs a `command`".into(), None);
+    }
+    let template = super::absolute(source.folder()).join(name);
+    if !template.is_dir() {
+        let message = format!("`server.snapshot` names \"{name}\", which is not a folder");
+        return reader.wrong(entry, Part::Value, message, None);
+    }
+    let words = server.command.iter().flatten().chain(server.env.iter().flat_map(BTreeMap::values));
+    if !words.chain(&server.cwd).any(|word| word.contains(PLACEHOLDER)) {
+        let hint =
+            format!("write `{PLACEHOLDER}` in `command`, `env` or `cwd` where the server takes the folder");
+        return reader.wrong(entry, Part::Key, "no setting uses the copy of `snapshot`".into(), Some(hint));
+    }
+    Some(State::SnapshotDir(template))
 }
 
 /// Ways to isolate episodes on a server that mcprl does not start.

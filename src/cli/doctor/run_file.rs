@@ -61,7 +61,8 @@ fn rollouts(plan: &Plan) -> u64 {
 /// What it may cost that each rollout with a call starts the server anew, if that is much.
 fn server_starts(spec: &ServerSpec, start: Duration, rollouts: u64) -> Option<Finding> {
     const MUCH: Duration = Duration::from_secs(120);
-    let is_started = spec.state == State::FreshProcess && matches!(spec.transport, Transport::Stdio { .. });
+    let is_fresh = matches!(spec.state, State::FreshProcess | State::SnapshotDir(_));
+    let is_started = is_fresh && matches!(spec.transport, Transport::Stdio { .. });
     let total = start.saturating_mul(rollouts.try_into().unwrap_or(u32::MAX));
     let text = format!(
         "each rollout that calls a tool starts it: {:.1} s x {rollouts} rollouts is up to {:.0} min",

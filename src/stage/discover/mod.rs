@@ -96,7 +96,7 @@ impl Discover {
 
         let reset_tool = match &spec.state {
             State::ResetTool(name) => Some(name.as_str()),
-            State::ReadOnly | State::FreshProcess => None,
+            State::ReadOnly | State::FreshProcess | State::SnapshotDir(_) => None,
         };
         let tools = self.0.filter(tools, reset_tool)?;
         server.tools_digest = tools_digest(&tools).to_string();

@@ -1,0 +1,112 @@
+//! Keeps secrets that a server echoes out of results, messages and records.
+//!
+//! A secret is the value of a variable that `[server]` refers to, or of an inherited variable that looks like a secret
+//! (a proxy's address with a password). Values that are short, or paths of existing files, are not: `${HOME}`. The path of
+//! a scratch folder ([`snapshot`]) is replaced as well.
+
+use std::{borrow::Cow, collections::BTreeSet, path::Path, sync::Arc};
+
+use serde_json::Value;
+
+use super::{INHERITED, Transport, reference, secret, snapshot::SHOWN};
+
+/// Values of fewer bytes are not replaced: they occur by chance.
+const SHORTEST: usize = 6;
+const REDACTED: &str = "[redacted]";
+
+/// What is replaced in a server's texts, and by what. Has no `Debug`, so that secrets cannot be logged.
+#[derive(Clone)]
+pub(super) struct Redaction(Arc<[(String, &'static str)]>);
+
+impl Redaction {
+    /// `folder` is the session's scratch folder.
+    pub(super) fn of(transport: &Transport, folder: Option<&Path>) -> Self {
+        let variable = |name: &str| std::env::var(name).ok();
+        let mut values: BTreeSet<String> = BTreeSet::new();
+        match transport {
+            Transport::Stdio { env, .. } => {
+                values.extend(env.values().flat_map(|value| reference::values(value)));
+                values.extend(
+                    env.iter()
+                        .filter(|(name, value)| secret::is_secret(name, value))
+                        .map(|(_, value)| value.clone()),
+                );
+                let inherited = INHERITED.iter().filter_map(|name| Some((*name, variable(name)?)));
+                values.extend(
+                    inherited.filter(|(name, value)| secret::is_secret(name, value)).map(|(_, value)| value),
+                );
+            }
+            Transport::Http { url, bearer_env, headers } => {
+                values.extend(bearer_env.as_deref().and_then(variable));
+                values.extend(headers.values().chain([url]).flat_map(|value| reference::values(value)));
+            }
+        }
+        Self::new(values, folder)
+    }
+
+    pub(super) fn new(values: impl IntoIterator<Item = String>, folder: Option<&Path>) -> Self {
+        let is_secret = |value: &String| value.len() >= SHORTEST && !Path::new(value).exists();
+        let secrets = values.into_iter().filter(is_secret).map(|value| (value, REDACTED));
+        let folder = folder.map(|folder| (folder.to_string_lossy().into_owned(), SHOWN));
+        let mut replaced: Vec<(String, &str)> = secrets.chain(folder).collect();
+        // One may contain another.
+        replaced.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
+        Self(replaced.into())
+    }
+
+    /// The text without the secrets.
+    pub(super) fn hide<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        self.0.iter().fold(Cow::Borrowed(text), |text, (value, shown)| match text.contains(value.as_str()) {
+            true => Cow::Owned(text.replace(value.as_str(), shown)),
+            false => text,
+        })
+    }
+
+    /// The same for every text and key of a JSON value.
+    pub(super) fn hide_json(&self, value: &mut Value) {
+        if self.0.is_empty() {
+            return;
+        }
+        match value {
+            Value::String(text) => {
+                if let Cow::Owned(hidden) = self.hide(text) {
+                    *text = hidden;
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.hide_json(item)),
+            Value::Object(fields) => {
+                fields.values_mut().for_each(|item| self.hide_json(item));
+                if fields.keys().any(|name| matches!(self.hide(name), Cow::Owned(_))) {
+                    let named = std::mem::take(fields).into_iter();
+                    *fields = named.map(|(name, item)| (self.hide(&name).into_owned(), item)).collect();
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn secrets(values: &[&str]) -> Redaction {
+        Redaction::new(values.iter().map(|value| (*value).to_owned()), None)
+    }
+
+    #[test]
+    fn a_secret_is_hidden_wherever_it_stands() {
+        let secrets = secrets(&["s3cr3t", "s3cr3t-key"]);
+        assert_eq!(secrets.hide("a s3cr3t-key, a s3cr3t"), "a [redacted], a [redacted]");
+        let mut value = json!({"a": ["is s3cr3t"], "s3cr3t": {"b": 7}});
+        secrets.hide_json(&mut value);
+        assert_eq!(value.to_string(), r#"{"a":["is [redacted]"],"[redacted]":{"b":7}}"#);
+    }
+
+    #[test]
+    fn short_values_and_existing_paths_are_no_secrets() {
+        assert_eq!(secrets(&["eu", "", "/usr/bin"]).hide("eu in /usr/bin"), "eu in /usr/bin");
+    }
+}
