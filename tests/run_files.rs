@@ -113,15 +113,27 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "seed = 1",
         "seed = 1\nserver = { command = [\"x\"], sandbox_network = true }",
     ),
-    (
-        "an unknown sandbox",
-        "seed = 1",
-        "seed = 1\nserver = { command = [\"x\"], sandbox = \"docker\" }",
-    ),
+    ("an unknown sandbox", "seed = 1", "seed = 1\nserver = { command = [\"x\"], sandbox = \"docker\" }"),
     (
         "a sandbox that may write what does not exist",
         "seed = 1",
         "seed = 1\nserver = { command = [\"x\"], sandbox = \"bwrap\", sandbox_write = [\"none\"] }",
+    ),
+    ("no servers", "seed = 1", "seed = 1\nservers = {}"),
+    (
+        "one server and several",
+        "seed = 1",
+        "seed = 1\nserver = { command = [\"x\"] }\nservers.crm = { command = [\"x\"] }",
+    ),
+    (
+        "servers whose tools could have the same name",
+        "seed = 1",
+        "seed = 1\nservers.crm = { command = [\"x\"] }\nservers.crm_old = { command = [\"x\"] }",
+    ),
+    (
+        "a secret of one of several servers",
+        "seed = 1",
+        "seed = 1\nservers.crm = { command = [\"x\"], env = { API_KEY = \"s3cr3t\" }, stat = 1 }",
     ),
     ("a url of another kind", "seed = 1", "seed = 1\nserver = { url = \"ftp://x\" }"),
     (

@@ -41,8 +41,8 @@ impl PolicyHandle for Sequence {
 
 /// Answers tool calls: an MCP session, or a script in tests.
 pub trait Server: Sync {
-    /// Prepares the first call. Its time does not count against the episode.
-    fn ready(&self) -> impl Future<Output = Result<(), McpError>> + Send {
+    /// Prepares a call of a tool. Its time does not count against the episode.
+    fn ready(&self, _name: &str) -> impl Future<Output = Result<(), McpError>> + Send {
         async { Ok(()) }
     }
 
@@ -325,7 +325,7 @@ impl<S: Server> EpisodeRun<'_, S> {
             return Ok(self.refuse("no calls are left; complete the task"));
         }
         let began = Instant::now();
-        if let Err(cause) = self.server.ready().await {
+        if let Err(cause) = self.server.ready(wire_name).await {
             self.episode.lost = Some(LostCall { call, cause });
             return Err(End::ServerDown);
         }

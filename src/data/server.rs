@@ -27,7 +27,7 @@ table! {
     Tool in "tools" {
         /// Name used by the agent: the server's name, unless that is not a valid function name.
         name: String,
-        /// Name used in calls to the server; empty for a tool that mcprl adds.
+        /// Name used in calls to the server; empty for a tool that mcprl adds. `server/tool` if the servers have names.
         server_name: String,
         /// What the tool does, cleaned of control characters.
         description: String,

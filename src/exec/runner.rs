@@ -30,6 +30,7 @@ use crate::{
     data,
     error::{At, Class, Diagnostic, Interrupted, Result},
     hash::Digest,
+    mcp::Servers,
     plan::{
         self, CacheMode, Job, KeyMetadata, NodeIndex, Plan, RerunReason, Resample, ResolvedInput, ServerName,
     },
@@ -411,9 +412,10 @@ impl Runner {
             digest: fed.output.digest,
             path: absolute(self.store.path(&fed.output)),
         };
-        let mut server = self.plan.server.clone();
-        if let Some(sessions) = server.as_mut().and_then(|server| server.limits.sessions.as_mut()) {
-            *sessions = share.sessions.max(1);
+        let mut servers = self.plan.servers.clone();
+        let limits = servers.iter_mut().flat_map(Servers::iter_mut).map(|server| &mut server.limits);
+        for sessions in limits.filter_map(|limits| limits.sessions.as_mut()) {
+            *sessions = (*sessions).min(share.sessions.max(1));
         }
         let engine = match share.devices.is_empty() {
             true => self.plan.engine.clone(),
@@ -428,7 +430,7 @@ impl Runner {
             output_folder: work_dir.out(),
             scratch: work_dir.scratch(),
             seed: job.fields.stage_seed(self.draw(job)),
-            server: server.filter(|_| card.uses.contains(&Section::Server)),
+            servers: servers.filter(|_| card.uses.contains(&Section::Server)),
             engine,
             artifacts: Arc::new(StageArtifacts(self.store.clone())),
             rows,

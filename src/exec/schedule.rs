@@ -23,6 +23,7 @@ use super::{
 use crate::{
     error::{At, Class, Failure, Result},
     hash::Digest,
+    mcp::Servers,
     plan::{
         Completion, Job, Ledger, Models, NodeIndex, PlanError, PlanPreflight, Readiness, Resolution, will_run,
     },
@@ -127,8 +128,9 @@ struct Run<'w> {
 
 impl<'w> Run<'w> {
     fn new(runner: &'w Arc<Runner>, keep_going: bool) -> Self {
-        let sessions =
-            runner.plan.server.as_ref().and_then(|server| server.limits.sessions).unwrap_or(usize::MAX);
+        let of_each = runner.plan.servers.iter().flat_map(Servers::iter);
+        let of_each = of_each.map(|(_, server)| server.limits.sessions.unwrap_or(usize::MAX));
+        let sessions = of_each.max().unwrap_or(usize::MAX);
         Self {
             runner,
             ledger: Ledger::new(&runner.plan),

@@ -66,6 +66,8 @@ pub enum McpError {
     ToolChanged { server: String, tool: String },
     #[error("the server `{server}` needed more than {limit} restarts within a minute")]
     Restarts { server: String, limit: usize },
+    #[error("the tool `{tool}` belongs to no server of this run")]
+    NoServerOfTool { tool: String },
     #[error("the session pool is closed")]
     PoolClosed,
     #[error("there is no demo server `{0}`")]
@@ -108,6 +110,7 @@ impl Diagnostic for McpError {
             Self::Reset { .. } => "mcp::reset",
             Self::ToolChanged { .. } => "mcp::tool_changed",
             Self::Restarts { .. } => "mcp::restarts",
+            Self::NoServerOfTool { .. } => "mcp::no_server_of_tool",
             Self::PoolClosed => "mcp::pool_closed",
             Self::UnknownDemo(_) => "mcp::unknown_demo",
             Self::NotLoopback(_) => "mcp::not_loopback",
@@ -124,6 +127,9 @@ impl Diagnostic for McpError {
             }
             Self::Snapshot { .. } => {
                 "check that every file in it can be read, that its links stay inside it, and that the temporary folder (TMPDIR) has room"
+            }
+            Self::NoServerOfTool { .. } => {
+                "the list of tools is of other servers: use the `tools` of a `discover` stage of this run"
             }
             Self::NoSandbox => {
                 "install bubblewrap (`apt install bubblewrap`), or remove `sandbox` from [server]"

@@ -28,6 +28,7 @@ mod redact;
 mod reference;
 mod sandbox;
 pub mod secret;
+mod servers;
 mod session;
 mod snapshot;
 mod stdio;
@@ -45,6 +46,7 @@ pub use self::{
     program::find_program,
     reference::{BadReference, has_reference},
     sandbox::{BWRAP, Sandbox},
+    servers::{Place, Pools, Servers, Visit, merged},
     session::Session,
     snapshot::PLACEHOLDER,
     tools::{COMPLETE_TASK, tools_digest},

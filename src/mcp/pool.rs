@@ -8,7 +8,8 @@
 //!
 //! The number of exclusive sessions is `limits.sessions`, or follows from the memory that the first ones use.
 //!
-//! The first session of a pool is asked for its tools, which must be those that the pool [expects](Pool::expecting).
+//! The first session of a pool is asked for its tools, and any session whose server announces a change of the list. They
+//! must be those that the pool [expects](Pool::expecting).
 //!
 //! A session that is dead or has lost a call is replaced, up to a number of restarts per minute.
 //! An episode may also request an exclusive session, whatever the state. A read-only server may have as many exclusive
@@ -28,7 +29,7 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-use super::{McpError, ServerSpec, Session, State, Transport, clean::clean, tools_digest};
+use super::{McpError, ServerSpec, Session, State, Transport, clean::clean, tools, tools_digest};
 use crate::{data, hash::Digest};
 
 /// Maximum number of dead sessions replaced within a minute. After that the pool reports an error.
@@ -49,6 +50,8 @@ pub struct Pool {
 }
 
 struct Shared {
+    /// Empty for the only server of a run.
+    name: String,
     spec: ServerSpec,
     /// The tools that the server must have.
     expected: Vec<data::Tool>,
@@ -93,6 +96,11 @@ impl Capacity {
 impl Pool {
     /// A pool that opens sessions on demand, up to `limits.sessions`.
     pub fn new(spec: ServerSpec) -> Self {
+        Self::named("", spec)
+    }
+
+    /// A pool of one of several servers.
+    pub(super) fn named(name: &str, spec: ServerSpec) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let least = SPAWNS.max(cores);
         let (shared_sessions, own_sessions) = match (spec.limits.sessions, &spec.transport) {
@@ -101,6 +109,7 @@ impl Pool {
             (None, Transport::Http { .. }) => (SPAWNS, URL_SESSIONS),
         };
         let shared = Shared {
+            name: name.to_owned(),
             spec,
             expected: Vec::new(),
             checked: OnceCell::new(),
@@ -175,6 +184,7 @@ impl Pool {
         let user = SlotUser::of_least_used(&self.shared);
         let mut slot = self.shared.slots[user.slot].lock().await;
         if let Some(session) = slot.as_ref().filter(|session| session.is_alive()) {
+            self.shared.check_change(session).await?;
             return Ok(PooledSession { session: Some(Checkout::Shared(Arc::clone(session), user)) });
         }
         if slot.take().is_some() {
@@ -209,7 +219,13 @@ impl Shared {
         let _permit = self.spawns.acquire().await.map_err(|_| McpError::PoolClosed)?;
         let session = Session::connect(&self.spec).await?;
         self.checked.get_or_try_init(|| self.check_tools(&session)).await?;
+        self.check_change(&session).await?;
         Ok(session)
+    }
+
+    /// Checks the tools again if the server has announced a change.
+    async fn check_change(&self, session: &Session) -> Result<(), McpError> {
+        if session.has_changed_tools() { self.check_tools(session).await } else { Ok(()) }
     }
 
     /// Adjusts the number of exclusive sessions to the memory that they use.
@@ -235,7 +251,7 @@ impl Shared {
         if self.expected.is_empty() {
             return Ok(());
         }
-        let tools = session.tools().await?;
+        let tools = tools::prefixed(&self.name, session.tools().await?);
         let digest = |tool: &data::Tool| tools_digest(std::slice::from_ref(tool));
         let now: BTreeMap<&str, Digest> =
             tools.iter().map(|tool| (tool.server_name.as_str(), digest(tool))).collect();
@@ -254,7 +270,10 @@ impl Shared {
         loop {
             let idle = locked(&self.idle).pop();
             let (session, is_new) = match idle {
-                Some(session) => (session, false),
+                Some(session) => {
+                    self.check_change(&session).await?;
+                    (session, false)
+                }
                 None => (self.connect().await?, true),
             };
             match session.call(tool, Map::new()).await {

@@ -164,6 +164,11 @@ impl Session {
         Ok(tools)
     }
 
+    /// Whether the server has announced a change of its tools since they were last listed.
+    pub(super) fn has_changed_tools(&self) -> bool {
+        self.service.service().tools_changed.load(Ordering::Relaxed)
+    }
+
     fn add_notes(&self, notes: Vec<String>) {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).extend(notes);
     }

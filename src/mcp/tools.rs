@@ -106,6 +106,23 @@ fn function(name: &str, description: &str, schema: &Map<String, Value>) -> Strin
     json!({ "name": name, "description": description, "parameters": parameters }).to_string()
 }
 
+/// The tools as an agent with several servers sees them. Unchanged if the server has no name.
+pub(super) fn prefixed(server: &str, mut tools: Vec<data::Tool>) -> Vec<data::Tool> {
+    if server.is_empty() {
+        return tools;
+    }
+    let mut names = Names::default();
+    for tool in tools.iter_mut().filter(|tool| !tool.synthetic) {
+        tool.name = names.give(&format!("{server}_{}", tool.name));
+        tool.server_name = format!("{server}/{}", tool.server_name);
+        if let Ok(Value::Object(mut function)) = serde_json::from_str(&tool.function) {
+            function.insert("name".into(), tool.name.clone().into());
+            tool.function = Value::Object(function).to_string();
+        }
+    }
+    tools
+}
+
 fn complete_task() -> data::Tool {
     let description = "Ends the task with the answer.".to_owned();
     let mut schema = Map::new();
@@ -203,6 +220,18 @@ mod tests {
         let listed =
             json!([{"name": "t", "inputSchema": {"type": "object", "description": "x".repeat(2 << 20)}}]);
         assert_eq!(named(listed), pairs(&[("complete_task", "")]));
+    }
+
+    #[test]
+    fn tools_of_a_named_server_are_prefixed() {
+        let listed = json!([{"name": "search", "description": "Finds."}, {"name": "n".repeat(64)}]);
+        let (tools, _) = from_list(listed.as_array().unwrap());
+        let prefixed = prefixed("crm", tools.clone());
+        insta::assert_snapshot!(prefixed[0].function, @r#"{"name":"crm_search","description":"Finds.","parameters":{"type":"object","properties":{}}}"#);
+        assert_eq!((&*prefixed[0].name, &*prefixed[0].server_name), ("crm_search", "crm/search"));
+        assert_eq!(prefixed[1].name.len(), 64);
+        assert_eq!(prefixed[2], tools[2], "complete_task belongs to no server");
+        assert_eq!(super::prefixed("", tools.clone()), tools);
     }
 
     #[test]

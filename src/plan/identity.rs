@@ -8,14 +8,14 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     data,
     engine::EngineSpec,
     error::Result,
     hash::{Digest, Encoder},
-    mcp::{PLACEHOLDER, Sandbox, ServerSpec, State, Transport, secret},
+    mcp::{PLACEHOLDER, Sandbox, ServerSpec, Servers, State, Transport, secret},
     model::kernels::Format,
     store::FileDigests,
 };
@@ -33,7 +33,7 @@ pub struct ServerIdentity {
     pub is_known: bool,
 }
 
-/// The name and version that a server reports.
+/// The name and version that a server reports; of several servers, joined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerName {
     pub name: String,
@@ -43,12 +43,31 @@ pub struct ServerName {
 impl ServerName {
     /// Reads an artifact of type `server`.
     pub fn read(path: &Path) -> Option<Self> {
-        let data::Server { name, version, .. } = data::read(path).ok()?.pop()?;
-        Some(Self { name, version })
+        let rows: Vec<data::Server> = data::read(path).ok().filter(|rows: &Vec<_>| !rows.is_empty())?;
+        let all = |text: fn(&data::Server) -> &str| rows.iter().map(text).collect::<Vec<_>>().join(", ");
+        Some(Self { name: all(|row| &row.name), version: all(|row| &row.version) })
     }
 }
 
 impl ServerIdentity {
+    /// The identity of all servers of a run.
+    pub fn of_all(servers: &Servers, folder: &Path, files: &FileDigests) -> Result<Self> {
+        if let Some(spec) = servers.single() {
+            return Self::new(spec, folder, files);
+        }
+        let (mut reached, mut conduct) = (Map::new(), Map::new());
+        let (mut by_content, mut all_known) = (BTreeMap::new(), true);
+        for (name, spec) in servers.iter() {
+            let one = Self::new(spec, folder, files)?;
+            reached.insert(name.to_owned(), one.reached);
+            conduct.insert(name.to_owned(), one.conduct);
+            by_content.extend(one.files);
+            all_known &= one.is_known;
+        }
+        let (reached, conduct) = (reached.into(), conduct.into());
+        Ok(Self { reached, conduct, files: by_content, is_known: all_known })
+    }
+
     /// `folder` is the run file's. `{mcprl}` counts as this version of mcprl.
     pub fn new(spec: &ServerSpec, folder: &Path, files: &FileDigests) -> Result<Self> {
         let mut by_content = BTreeMap::new();

@@ -35,7 +35,7 @@ pub struct Overrides {
 /// Keys of a run file that an environment variable can set, and tables whose keys it can set. Other variables
 /// that start with `MCPRL_` are not overrides.
 const KEYS: [&str; 3] = ["name", "seed", MODEL];
-const TABLES: [&str; 5] = ["server", "engine", "cache", "stages", "loop"];
+const TABLES: [&str; 6] = ["server", "servers", "engine", "cache", "stages", "loop"];
 
 /// All top-level keys of a run file.
 pub fn top_level() -> Vec<&'static str> {
@@ -64,20 +64,29 @@ impl Overrides {
     }
 }
 
-/// Tables of the run file whose values may be secrets, with a trailing dot.
-const SECRET_TABLES: [&str; 2] = ["server.env.", "server.headers."];
+/// The setting of a server that a path leads to: `env.TOKEN` of `server.env.TOKEN` or `servers.crm.env.TOKEN`.
+fn server_setting(path: &str) -> Option<&str> {
+    let of_one_of_several = || path.strip_prefix("servers.")?.split_once('.').map(|(_, setting)| setting);
+    path.strip_prefix("server.").or_else(of_one_of_several)
+}
+
+/// The name of a variable or header of a server, whose value may be a secret. Empty for the whole table.
+fn server_variable(path: &str) -> Option<&str> {
+    let setting = server_setting(path)?;
+    let named = ["env", "headers"].iter().find_map(|table| setting.strip_prefix(table))?;
+    if named.is_empty() { Some("") } else { named.strip_prefix('.') }
+}
 
 /// Whether the value is literal and likely a secret of the server.
 fn is_secret_at(path: &str, value: &str) -> bool {
-    let name = SECRET_TABLES.iter().find_map(|table| path.strip_prefix(table));
-    name.is_some_and(|name| is_secret(name, value)) && has_reference(value) != Ok(true)
+    server_variable(path).is_some_and(|name| is_secret(name, value)) && has_reference(value) != Ok(true)
 }
 
 /// An override's value as shown in messages.
 fn shown<'t>(path: &str, text: &'t str) -> &'t str {
-    let of_server = SECRET_TABLES.iter().any(|table| path.starts_with(table.trim_end_matches('.')));
+    let of_server = server_variable(path).is_some();
     let name = path.rsplit('.').next().unwrap_or_default();
-    if of_server || is_secret(name, text) || path == "server.url" && text.contains('?') {
+    if of_server || is_secret(name, text) || server_setting(path) == Some("url") && text.contains('?') {
         "…"
     } else {
         text
@@ -90,6 +99,11 @@ fn variable_path(name: &str) -> Option<String> {
     let name = name.strip_prefix("MCPRL_")?;
     if let Some(variable) = name.strip_prefix("SERVER__ENV__") {
         return Some(format!("server.env.{variable}"));
+    }
+    if let Some((server, variable)) =
+        name.strip_prefix("SERVERS__").and_then(|rest| rest.split_once("__ENV__"))
+    {
+        return Some(format!("servers.{}.env.{variable}", server.to_lowercase()));
     }
     let path = name.to_lowercase().replace("__", ".");
     let known = match path.split_once('.') {

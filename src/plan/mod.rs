@@ -50,7 +50,9 @@ pub use parse::Stage;
 pub use petgraph::graph::NodeIndex;
 pub use preflight::{Findings, PlanPreflight};
 pub use reason::{KeyMetadata, RerunReason, differences, stored, stored_draw, stored_parts};
-pub use report::{NodeStatus, PlanReport, Rerun, Status, forced, rerun_reasons, will_run};
+pub use report::{
+    NodeStatus, PlanReport, Rerun, ServerStarts, Status, forced, rerun_reasons, rollouts, will_run,
+};
 pub use resample::Resample;
 pub use schema::schema;
 pub use source::Source;
@@ -68,7 +70,7 @@ use crate::{
     engine::EngineSpec,
     error::Result,
     hash::Digest,
-    mcp::ServerSpec,
+    mcp::Servers,
     stage::{Cards, card::Section},
     store::{FileDigests, RemoteSpec},
 };
@@ -80,7 +82,7 @@ fn absolute(path: &Path) -> PathBuf {
 /// A fully resolved run.
 pub struct Plan {
     pub name: String,
-    pub server: Option<ServerSpec>,
+    pub servers: Option<Servers>,
     pub engine: EngineSpec,
     /// Where results are shared with other machines. Not part of any key.
     pub remote: Option<RemoteSpec>,
@@ -100,13 +102,13 @@ impl Plan {
         // Runs even if parsing found mistakes, so that all of them are reported at once.
         let graph = parsed.as_ref().and_then(|parsed| graph::graph(&reader, parsed));
         let (parsed, graph) = reader.finish(parsed.zip(graph))?;
-        let identity = match &parsed.server {
-            Some(server) => Some(ServerIdentity::new(server, &absolute(source.folder()), files)?),
+        let identity = match &parsed.servers {
+            Some(servers) => Some(ServerIdentity::of_all(servers, &absolute(source.folder()), files)?),
             None => None,
         };
         let numerics = identity::numerics(&parsed.engine);
-        let parse::ParsedRun { name, server, engine, remote, .. } = parsed;
-        Ok(Self { name, server, engine, remote, graph, identity, numerics, layers })
+        let parse::ParsedRun { name, servers, engine, remote, .. } = parsed;
+        Ok(Self { name, servers, engine, remote, graph, identity, numerics, layers })
     }
 
     /// The location of a stage's parameter or input in the run file; of the stage itself if `about` is empty.
@@ -114,9 +116,9 @@ impl Plan {
         self.layers.location(&if about.is_empty() { stage.path.clone() } else { join(&stage.path, about) })
     }
 
-    /// The location of `[server]` or `[engine]`, or of a key in it.
+    /// The location of `[server]`, `[servers]` or `[engine]`, or of a key in it.
     fn section(&self, path: &str) -> Option<Location> {
-        let is_section = ["server", "engine"].contains(&path.split('.').next()?);
+        let is_section = ["server", "servers", "engine"].contains(&path.split('.').next()?);
         is_section.then(|| self.layers.location(path))?
     }
 

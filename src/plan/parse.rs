@@ -22,7 +22,7 @@ use crate::{
     engine::EngineSpec,
     error::{Result, did_you_mean},
     hash::Digest,
-    mcp::ServerSpec,
+    mcp::{ServerSpec, Servers},
     stage::{
         Card, Cards, StageKind,
         card::{ParamType, RESERVED, Section},
@@ -35,7 +35,7 @@ use crate::{
 /// A run file before its references are resolved.
 pub struct ParsedRun<'a> {
     pub name: String,
-    pub server: Option<ServerSpec>,
+    pub servers: Option<Servers>,
     pub engine: EngineSpec,
     pub remote: Option<RemoteSpec>,
     /// In file order.
@@ -182,7 +182,15 @@ impl<'a> RunFileParser<'_, 'a> {
         };
         self.seed = sections.get("seed").and_then(|seed| self.reader.read(seed)).unwrap_or_default();
         let source = self.layers.source();
-        let server = sections.get("server").map(|entry| server::server(self.reader, entry, source));
+        let servers = match (sections.get("server"), sections.get("servers")) {
+            (Some(entry), None) => Some(server::server(self.reader, entry, source).map(Servers::from)),
+            (None, Some(entry)) => Some(self.servers(entry)),
+            (Some(_), Some(entry)) => {
+                let message = "a run file has [server] or [servers.NAME], not both".to_owned();
+                Some(self.reader.wrong(entry, Part::Key, message, None))
+            }
+            (None, None) => None,
+        };
         let engine = sections.get("engine").and_then(|entry| server::engine(self.reader, entry));
         let remote = sections.get("cache").and_then(|entry| upkeep::remote(self.reader, entry, source));
         let stages = sections.get("stages").map_or(Vec::new(), |entry| self.stages(entry, ""));
@@ -203,7 +211,7 @@ impl<'a> RunFileParser<'_, 'a> {
             return self.reader.wrong(top, Part::Key, "the run file has no stages".into(), None);
         }
         for stage in stages.iter().chain(inner()) {
-            if stage.stage.card.uses.contains(&Section::Server) && server.is_none() {
+            if stage.stage.card.uses.contains(&Section::Server) && servers.is_none() {
                 let message =
                     format!("stage \"{}\" needs a server, but the run file has no [server]", stage.name);
                 let hint = "add one: [server] with command = [\"./your-server\", \"--stdio\"], or with a url"
@@ -212,8 +220,34 @@ impl<'a> RunFileParser<'_, 'a> {
             }
         }
         let (broken, is_whole) = (self.broken.take(), self.reader.clean());
-        let (server, engine) = (server.flatten(), engine.unwrap_or_default());
-        Some(ParsedRun { name, server, engine, remote, stages, loops, broken, is_whole })
+        let (servers, engine) = (servers.flatten(), engine.unwrap_or_default());
+        Some(ParsedRun { name, servers, engine, remote, stages, loops, broken, is_whole })
+    }
+
+    fn servers(&self, entry: &Entry<'a>) -> Option<Servers> {
+        let source = self.layers.source();
+        let mut by_name: BTreeMap<String, Option<ServerSpec>> = BTreeMap::new();
+        for (name, entry) in self.ordered(entry) {
+            self.check_name(&entry, name, Part::Key);
+            let ambiguous = |other: &&String| {
+                name.starts_with(&format!("{other}_")) || other.starts_with(&format!("{name}_"))
+            };
+            if let Some(other) = by_name.keys().find(ambiguous) {
+                let message = format!(
+                    "the names of the servers \"{other}\" and \"{name}\" give tools of both the same prefix"
+                );
+                self.reader.wrong::<()>(&entry, Part::Key, message, Some("rename one of them".into()));
+            }
+            by_name.insert(name.to_owned(), server::server(self.reader, &entry, source));
+        }
+        if by_name.is_empty() {
+            let message = "[servers] is empty".to_owned();
+            let hint = "add [servers.NAME] with a `command` or a `url`".to_owned();
+            return self.reader.wrong(entry, Part::Key, message, Some(hint));
+        }
+        let by_name: Option<BTreeMap<_, _>> =
+            by_name.into_iter().map(|(name, spec)| Some((name, spec?))).collect();
+        by_name.map(Servers::named)
     }
 
     /// Notes unknown keys of a table that holds stages. Their contents may be stages.

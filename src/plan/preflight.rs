@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     error::Failure,
+    mcp::Servers,
     stage::{
         card::Section,
         kind::{self, ExpectedOutputs},
@@ -179,7 +180,7 @@ impl<'p> PlanPreflight<'p> {
             }
         }
         let uses = |section| stage.card.uses.contains(&section);
-        let mut lack = |path, cause: Failure| {
+        let mut lack = |path: &str, cause: Failure| {
             let place = self.plan.section(path);
             let stage = Some(stage.name.clone());
             unavailable.push(Problem { stage, subject: Subject::Section, place, cause });
@@ -190,10 +191,12 @@ impl<'p> PlanPreflight<'p> {
         {
             lack("engine.devices", cause.into());
         }
-        if let Some(server) = self.plan.server.as_ref().filter(|_| uses(Section::Server))
-            && let Err(cause) = server.check()
-        {
-            lack("server", cause.into());
+        let servers = self.plan.servers.iter().filter(|_| uses(Section::Server)).flat_map(Servers::iter);
+        for (name, server) in servers {
+            if let Err(cause) = server.check() {
+                let path = if name.is_empty() { "server".to_owned() } else { format!("servers.{name}") };
+                lack(&path, cause.into());
+            }
         }
         unavailable
     }

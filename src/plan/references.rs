@@ -1,7 +1,7 @@
 //! Resolves references: `stage`, `stage.output`, `@carried`, `@carried~lag`, `loop.carried`.
 
 use super::{
-    layers::{Entry, Part},
+    layers::{BASE, Entry, Part},
     parse::{ParsedLoop, ParsedRun, ParsedStage},
     reader::Reader,
 };
@@ -88,6 +88,9 @@ impl<'a> Resolver<'a> {
                 parsed_loop.name
             ),
             (None, Some(near)) => format!("did you mean \"{near}\"?"),
+            (None, None) if head == BASE => {
+                "name a base model at the top, `model = \"Qwen/Qwen3-0.6B\"` for example".into()
+            }
             (None, None) => format!("stages: {}", names.join(", ")),
         };
         let message = format!("`{}` names \"{head}\", which is not a stage", entry.path);

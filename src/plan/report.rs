@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use super::{
     CacheMode, Estimate, Findings, Job, KeyFields, Ledger, NodeIndex, Plan, PlanPreflight, Problem,
-    Readiness, ReadyInputs, RerunReason, Resample, Resolution, ResolvedInput, Reused, Subject, Unknown,
+    Readiness, ReadyInputs, RerunReason, Resample, Resolution, ResolvedInput, Reused, Stage, Subject,
+    Unknown,
     estimate::CostHistory,
     memory::{Memory, held, memory},
     reason,
@@ -17,6 +18,7 @@ use crate::{
     engine::available,
     error::Result,
     hash::Digest,
+    mcp::{ServerSpec, Servers, State, Transport},
     stage::{Input, card::Section},
     store::{Cost, KeyIndex, Lookup, Store},
 };
@@ -90,10 +92,57 @@ pub struct PlanReport {
     /// missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unqueried: Option<String>,
+    /// What it may cost that rollouts start the server anew, if that is much.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_starts: Option<ServerStarts>,
     /// Why stages that will run would fail.
     pub problems: Vec<Problem>,
     /// Warnings about stages that can run.
     pub notes: Vec<Problem>,
+}
+
+/// The cost of a server that starts in each rollout that calls a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ServerStarts {
+    /// Seconds of one start.
+    pub seconds: f64,
+    pub rollouts: u64,
+}
+
+impl ServerStarts {
+    /// `None` if no server starts anew, or the whole takes less than two minutes.
+    pub fn new(plan: &Plan, seconds: f64, rollouts: u64) -> Option<Self> {
+        const MUCH: f64 = 120.0;
+        let is_started = |spec: &ServerSpec| {
+            matches!(spec.state, State::FreshProcess | State::SnapshotDir(_))
+                && matches!(spec.transport, Transport::Stdio { .. })
+        };
+        let starts = Self { seconds, rollouts };
+        let any_started = plan.servers.iter().flat_map(Servers::iter).any(|(_, spec)| is_started(spec));
+        (any_started && starts.total() > MUCH).then_some(starts)
+    }
+
+    /// Seconds of all starts, one after the other.
+    pub fn total(self) -> f64 {
+        self.seconds * self.rollouts as f64
+    }
+}
+
+impl std::fmt::Display for ServerStarts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { seconds, rollouts } = self;
+        write!(
+            f,
+            "each rollout that calls a tool starts the server: {seconds:.1} s x {rollouts} rollouts is up to {:.0} min",
+            self.total() / 60.0
+        )
+    }
+}
+
+/// Number of rollouts of a stage, where its parameters give it.
+pub fn rollouts(stage: &Stage) -> u64 {
+    let number = |name: &str| stage.params.get(name).and_then(serde_json::Value::as_u64);
+    number("prompts").zip(number("group_size")).map_or(0, |(prompts, size)| prompts.saturating_mul(size))
 }
 
 impl PlanReport {
@@ -117,9 +166,17 @@ impl PlanReport {
         let unqueried = plan.remote.as_ref().map(|remote| remote.place.to_string());
         let mut report = Self { name: plan.name.clone(), unqueried, ..Self::default() };
         let mut clock = Clock::new(plan);
+        let (mut start, mut rollouts_ahead) = (None, 0_u64);
         for (index, Found { status, cached, reused }) in plan.order().iter().zip(found) {
             let node = plan.node(*index);
             let is_ahead = status.is_ahead();
+            // A stage that lists the tools does little but start the server.
+            if node.stage.card.output_of_type("server").is_some() {
+                start = cached.map(|cost| cost.seconds);
+            }
+            if is_ahead {
+                rollouts_ahead = rollouts_ahead.saturating_add(rollouts(&node.stage));
+            }
             let estimate = history.as_ref().filter(|_| is_ahead);
             let estimate = estimate.map(|known| known.estimate(&node.stage, preflight.uses(*index), reused));
             if let Some(Err(why)) = estimate {
@@ -148,6 +205,7 @@ impl PlanReport {
             });
         }
         report.clock = clock.last();
+        report.server_starts = start.and_then(|seconds| ServerStarts::new(plan, seconds, rollouts_ahead));
         let nodes = plan.order().iter().copied().zip(&mut report.nodes);
         let (running, memories): (Vec<_>, Vec<_>) =
             nodes.filter_map(|(index, node)| Some((index, node.memory.as_mut()?))).unzip();

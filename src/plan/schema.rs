@@ -79,6 +79,14 @@ pub fn schema(cards: &Cards) -> Result<Value> {
                                 optionally followed by `@REVISION`. Short for a stage named `base` of kind `model`.",
             },
             "server": schema_of::<Server>(),
+            "servers": {
+                "type": "object",
+                "minProperties": 1,
+                "propertyNames": { "pattern": NAME },
+                "additionalProperties": schema_of::<Server>(),
+                "description": "Several servers by name, instead of `server`. The agent sees a tool `search` of the server \
+                                `crm` as `crm_search`.",
+            },
             "engine": schema_of::<EngineSpec>(),
             "cache": schema_of::<Cache>(),
             "stages": stages("Stages by name. They run once."),

@@ -264,7 +264,7 @@ fn state(
             given.unwrap_or(entry),
             Part::Key,
             "state \"reset-tool\" needs `reset_tool`".into(),
-            None,
+            Some("reset_tool = \"reset\" names the tool that restores the initial state".into()),
         ),
         (known, Some(tool)) if STATES.contains(&known) => {
             reader.wrong(tool, Part::Key, "`reset_tool` needs state \"reset-tool\"".into(), None)

@@ -40,7 +40,7 @@ use super::{
 use crate::{
     child::{self, Group},
     error::{Interrupted, Result},
-    mcp::find_program,
+    mcp::{Servers, find_program},
 };
 
 /// Script extensions of these interpreters, versions omitted: `python` for `python3.12`.
@@ -224,7 +224,8 @@ fn describe(card: &Card, context: &Context) -> Value {
         "outputs": outputs,
         "files": card.texts,
         "seed": context.seed,
-        "server": context.server,
+        "server": context.servers.as_ref().and_then(Servers::single),
+        "servers": context.servers.as_ref().filter(|servers| servers.single().is_none()),
         "engine": card.uses.contains(&Section::Engine).then_some(&context.engine),
     })
 }

@@ -49,7 +49,7 @@ use crate::{
     engine::EngineSpec,
     error::Result,
     hash::Digest,
-    mcp::ServerSpec,
+    mcp::Servers,
     progress::Observer,
     usage::UsageMeter,
 };
@@ -107,7 +107,7 @@ pub struct Context {
     /// Another folder, for temporary files.
     pub scratch: PathBuf,
     pub seed: u64,
-    pub server: Option<ServerSpec>,
+    pub servers: Option<Servers>,
     pub engine: EngineSpec,
     pub artifacts: Arc<dyn Artifacts>,
     pub rows: Arc<dyn Rows>,

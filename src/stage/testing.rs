@@ -157,7 +157,7 @@ pub fn context(kind: &str, inputs: &[(&str, &Path)], output: &Path, params: Valu
         output_folder: output.into(),
         scratch: output.join("scratch"),
         seed: 7,
-        server: None,
+        servers: None,
         engine: EngineSpec { devices: vec!["cpu".into()], threads: Some(2), dtype: None, kv_cache_mib: None },
         artifacts: Arc::new(NoArtifacts),
         rows: rows.clone(),

@@ -60,6 +60,9 @@ fn ahead_text(report: &PlanReport) -> String {
         }
         text.push('\n');
     }
+    if let Some(starts) = &report.server_starts {
+        text += &format!("{starts} of CPU time ([server] `state`)\n");
+    }
     for (why, because) in [
         (NoEstimate::NoRecord, "no earlier run"),
         (NoEstimate::OtherModel, "earlier runs used another model"),

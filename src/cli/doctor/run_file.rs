@@ -12,8 +12,11 @@ use crate::{
     engine::available,
     error::Result,
     hash::Digest,
-    mcp::{McpError, ServerSpec, Session, State, Transport},
-    plan::{Findings, Ledger, NodeIndex, Plan, PlanPreflight, PlanReport, Problem, Stage, Subject},
+    mcp::{McpError, ServerSpec, Servers, Session, State},
+    plan::{
+        Findings, Ledger, NodeIndex, Plan, PlanPreflight, PlanReport, Problem, ServerStarts, Stage, Subject,
+        rollouts,
+    },
     stage::kind::Requirement,
     store::{Fetched, Remote, Store},
     ui::bytes,
@@ -25,10 +28,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// All findings except mistakes in the file itself.
 pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
     let mut findings = vec![overview(plan), devices(plan)];
-    if let Some(spec) = &plan.server {
-        let (server, start) = server(spec);
+    for (name, spec) in plan.servers.iter().flat_map(Servers::iter) {
+        let (mut server, start) = server(spec);
+        if !name.is_empty() {
+            server.text = format!("{name}: {}", server.text);
+        }
         findings.push(server);
-        findings.extend(start.and_then(|start| server_starts(spec, start, rollouts(plan))));
+        findings.extend(start.and_then(|start| server_starts(plan, start)));
     }
     findings.extend(stages(plan, store));
     findings.extend(memory(plan, store)?);
@@ -49,30 +55,14 @@ fn devices(plan: &Plan) -> Finding {
     }
 }
 
-/// Number of rollouts, with loops unrolled, where a stage's parameters say it.
-fn rollouts(plan: &Plan) -> u64 {
-    let number = |stage: &Stage, name: &str| stage.params.get(name).and_then(serde_json::Value::as_u64);
-    let stages = plan.order().iter().map(|index| &plan.node(*index).stage);
-    let groups = stages
-        .filter_map(|stage| Some(number(stage, "prompts")?.saturating_mul(number(stage, "group_size")?)));
-    groups.fold(0, u64::saturating_add)
-}
-
 /// What it may cost that each rollout with a call starts the server anew, if that is much.
-fn server_starts(spec: &ServerSpec, start: Duration, rollouts: u64) -> Option<Finding> {
-    const MUCH: Duration = Duration::from_secs(120);
-    let is_fresh = matches!(spec.state, State::FreshProcess | State::SnapshotDir(_));
-    let is_started = is_fresh && matches!(spec.transport, Transport::Stdio { .. });
-    let total = start.saturating_mul(rollouts.try_into().unwrap_or(u32::MAX));
-    let text = format!(
-        "each rollout that calls a tool starts it: {:.1} s x {rollouts} rollouts is up to {:.0} min",
-        start.as_secs_f64(),
-        total.as_secs_f64() / 60.0
-    );
+fn server_starts(plan: &Plan, start: Duration) -> Option<Finding> {
+    let rollouts = plan.order().iter().map(|index| rollouts(&plan.node(*index).stage));
+    let rollouts = rollouts.fold(0, u64::saturating_add);
+    let starts = ServerStarts::new(plan, start.as_secs_f64(), rollouts)?;
     let todo = "state = \"read-only\" or \"reset-tool\" starts it `sessions` times, where calls change nothing or a tool \
                 restores the initial state";
-    (is_started && total > MUCH)
-        .then(|| Finding { todo: Some(todo.into()), ..Finding::new("server", Verdict::Note, text) })
+    Some(Finding { todo: Some(todo.into()), ..Finding::new("server", Verdict::Note, starts.to_string()) })
 }
 
 /// Starts the server or connects to it, and lists its tools. Also returns how long that took, if it went well.

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     data::Tool,
-    error::{self, Class, Diagnostic, Interrupted, did_you_mean},
-    mcp::{Session, State, tools_digest},
+    error::{self, At, Class, Diagnostic, Interrupted, did_you_mean},
+    mcp::{ServerSpec, Session, State, merged, tools_digest},
 };
 
 #[derive(Deserialize)]
@@ -80,32 +80,43 @@ impl Discover {
     }
 
     async fn list(&self, context: &Context) -> error::Result<Metrics> {
-        let spec = context.server.as_ref().ok_or(DiscoverError::NoServer)?;
-        let visit = async {
+        let servers = context.servers.as_ref().ok_or(DiscoverError::NoServer)?;
+        let visit = async |spec: &ServerSpec| {
             let session = Session::connect(spec).await?;
             let described = session.describe().await;
             let notes = session.take_notes();
             session.close().await;
             described.map(|description| (description, notes))
         };
-        let ((mut server, tools, resources), notes) = tokio::select! {
-            described = visit => described?,
+        let visits = servers.iter().map(async |(name, spec)| {
+            visit(spec).await.map(|described| (name.to_owned(), described)).at(|| of_server(name))
+        });
+        let visited = tokio::select! {
+            visited = futures::future::try_join_all(visits) => visited?,
             () = context.cancel.cancelled() => return Err(Interrupted.into()),
         };
-        notes.iter().for_each(|note| context.observer.note(note));
-
-        let reset_tool = match &spec.state {
-            State::ResetTool(name) => Some(name.as_str()),
+        let (mut rows, mut lists, mut resources) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, ((server, tools, listed), notes)) in visited {
+            let prefix = if name.is_empty() { String::new() } else { format!("{}: ", of_server(&name)) };
+            notes.iter().for_each(|note| context.observer.note(&format!("{prefix}{note}")));
+            rows.push(server);
+            lists.push((name, tools));
+            resources.extend(listed);
+        }
+        let reset_tools = servers.iter().filter_map(|(name, spec)| match &spec.state {
+            State::ResetTool(tool) if name.is_empty() => Some(tool.clone()),
+            State::ResetTool(tool) => Some(format!("{name}/{tool}")),
             State::ReadOnly | State::FreshProcess | State::SnapshotDir(_) => None,
-        };
-        let tools = self.0.filter(tools, reset_tool)?;
-        server.tools_digest = tools_digest(&tools).to_string();
+        });
+        let tools = self.0.filter(merged(lists), &reset_tools.collect::<Vec<_>>())?;
+        let digest = tools_digest(&tools).to_string();
+        rows.iter_mut().for_each(|row| row.tools_digest.clone_from(&digest));
         let offered = tools.iter().filter(|tool| !tool.synthetic).count();
         let metrics = Metrics::from([
             ("tools".to_owned(), offered as f64),
             ("resources".to_owned(), resources.len() as f64),
         ]);
-        context.write("server", &[server])?;
+        context.write("server", &rows)?;
         context.write("tools", &tools)?;
         context.write("resources", &resources)?;
         Ok(metrics)
@@ -133,7 +144,7 @@ impl StageKind for Discover {
 
 impl Params {
     /// The tools that the agent sees. The reset tool is none of them, unless `allow` names it.
-    fn filter(&self, tools: Vec<Tool>, reset_tool: Option<&str>) -> Result<Vec<Tool>, DiscoverError> {
+    fn filter(&self, tools: Vec<Tool>, reset_tools: &[String]) -> Result<Vec<Tool>, DiscoverError> {
         let meant = |name: &str| {
             let known = tools.iter().filter(|tool| !tool.synthetic).map(|tool| &*tool.name);
             did_you_mean(name, known).map(str::to_owned)
@@ -145,13 +156,15 @@ impl Params {
                 }
             }
         }
-        if let Some(name) = reset_tool.filter(|name| !tools.iter().any(|tool| tool.server_name == *name)) {
+        if let Some(name) =
+            reset_tools.iter().find(|name| !tools.iter().any(|tool| tool.server_name == **name))
+        {
             return Err(DiscoverError::NoResetTool { name: name.to_owned(), meant: meant(name) });
         }
         let listed = tools.iter().filter(|tool| !tool.synthetic).count();
         let is_hidden = |tool: &Tool| {
             let is_allowed = self.allow.iter().any(|name| is_named(tool, name));
-            reset_tool == Some(&*tool.server_name) && !is_allowed
+            reset_tools.contains(&tool.server_name) && !is_allowed
         };
         let keeps = |tool: &Tool| tool.synthetic || self.keeps(tool) && !is_hidden(tool);
         let kept: Vec<Tool> = tools.into_iter().filter(keeps).collect();
@@ -167,6 +180,10 @@ impl Params {
             && !among(&self.deny)
             && (!self.read_only || says_read_only(tool))
     }
+}
+
+fn of_server(name: &str) -> String {
+    if name.is_empty() { "the server".into() } else { format!("server \"{name}\"") }
 }
 
 /// Matches the agent's name or the server's.
@@ -198,7 +215,7 @@ mod tests {
     async fn discover(server: Option<ServerSpec>, output: &Path) -> Result<Metrics> {
         let params = json!({"read_only": true, "deny": ["list_tables"]});
         let (mut context, _) = testing::context("discover", &[], output, params);
-        context.server = server;
+        context.servers = server.map(Into::into);
         testing::run(&context).await
     }
 
@@ -258,7 +275,9 @@ mod tests {
             tool("db.drop", None, false),
             tool("complete_task", None, true),
         ];
-        let kept = Params { read_only, allow: owned(allow), deny: owned(deny) }.filter(tools, reset_tool);
+        let params = Params { read_only, allow: owned(allow), deny: owned(deny) };
+        let reset_tools: Vec<String> = reset_tool.map(str::to_owned).into_iter().collect();
+        let kept = params.filter(tools, &reset_tools);
         let names = |tools: Vec<Tool>| tools.into_iter().map(|tool| tool.name).collect::<Vec<_>>().join(" ");
         kept.map(names).map_err(|error| format!("{error}; {}", error.hint().unwrap_or_default()))
     }

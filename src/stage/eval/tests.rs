@@ -183,7 +183,7 @@ impl Hall {
             ("tools".into(), vec![input("tools", "tools.parquet")]),
             ("scenarios".into(), vec![input("scenarios", "scenarios.parquet")]),
         ]);
-        context.server = Some(self.server.clone());
+        context.servers = Some(self.server.clone().into());
         context.engine.threads = Some(threads);
         context.artifacts = Arc::new(BaseAlone(self.path("base")));
         context.rows = self.recorded.clone();

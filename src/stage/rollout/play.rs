@@ -31,7 +31,6 @@ use std::{
 use futures::{FutureExt, StreamExt};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -42,7 +41,7 @@ use crate::{
     error::{At, Diagnostic, Interrupted, Result},
     hash::{Digest, Encoder},
     judge::truth,
-    mcp::{McpError, Outcome, Pool, PooledSession},
+    mcp::{McpError, Outcome, Place, Pool, PooledSession, Pools, Visit},
     model::Adapter,
     net::Backoff,
     stage::{
@@ -229,7 +228,7 @@ pub struct Player {
     sampler: Sampler,
     chat: Chat,
     toolbox: Toolbox,
-    pool: Pool,
+    pools: Pools,
     budget: Budget,
     /// Episodes so far, and how many were lost.
     episodes: usize,
@@ -276,7 +275,8 @@ impl Outage {
 impl Player {
     /// Loads the policy and reads the tools. Does not call the server before the first episode.
     pub async fn open(context: &Context, policy: &Input, tools: &Path, budget: Budget) -> Result<Self> {
-        let server = context.server.clone().ok_or(PlayError::NoServer)?;
+        let servers = context.servers.as_ref().ok_or(PlayError::NoServer)?;
+        let pools = Pools::new(servers);
         let folder = PolicyFolder::open(policy, context)?;
         let listed: Vec<data::Tool> = data::read(tools)?;
         let toolbox = Toolbox::of_table(tools, &listed)?;
@@ -314,7 +314,7 @@ impl Player {
             sampler,
             chat,
             toolbox,
-            pool: Pool::new(server).expecting(&listed).within_memory(available().map(|bytes| bytes / 2)),
+            pools: pools.expecting(&listed).within_memory(available().map(|bytes| bytes / 2)),
             budget,
             episodes: 0,
             lost: 0,
@@ -505,12 +505,14 @@ impl Player {
     }
 
     async fn ask(&self, answered: Option<&ToolCall>) -> Result<(), McpError> {
-        let session = self.pool.own_session().await?;
-        session.describe().await?;
+        for pool in self.pools.iter() {
+            pool.own_session().await?.describe().await?;
+        }
         if let Some(call) = answered
             && let Some(wire_name) = self.toolbox.wire_name(call)
         {
-            session.call(wire_name, call.arguments.clone()).await?;
+            let (pool, tool) = self.pools.route(wire_name)?;
+            pool.own_session().await?.call(tool, call.arguments.clone()).await?;
         }
         Ok(())
     }
@@ -518,7 +520,7 @@ impl Player {
     /// Closes the server's sessions and ends the policy's threads, which frees their memory for the next
     /// stage.
     pub async fn close(self) {
-        self.pool.close().await;
+        self.pools.close().await;
         self.sampler.close().await;
     }
 
@@ -546,14 +548,14 @@ impl Player {
         if outage.is_known.is_cancelled() {
             return Ok(Tried::Skipped);
         }
-        let server = LazySession { pool: &self.pool, how, outage, session: OnceCell::new() };
+        let server = LazySessions { sessions: self.pools.visit(), how, outage };
         let mut sequence = self.sampler.open(prompt_tokens.pieces.clone(), attempt.sampling, attempt.seed);
         let limits = self.budget.limits();
         let mut episode =
             episode(&mut sequence, &server, &self.chat, &self.toolbox, prompt_tokens, &limits).await?;
         Ok(match episode.lost.take() {
             None => Tried::Ended(episode),
-            Some(LostCall { call, cause }) if server.session.initialized() => {
+            Some(LostCall { call, cause }) if server.is_open(&self.toolbox, &call) => {
                 Tried::Lost { cause, call: Some((call, episode)) }
             }
             Some(LostCall { cause: McpError::PoolClosed, .. }) => Tried::Skipped,
@@ -563,21 +565,24 @@ impl Player {
     }
 }
 
-/// A session that the first call opens.
-struct LazySession<'a> {
-    pool: &'a Pool,
+/// The sessions of an episode, which the first calls open.
+struct LazySessions<'a> {
+    sessions: Visit<'a>,
     how: Try,
     outage: &'a Outage,
-    session: OnceCell<PooledSession>,
 }
 
-impl LazySession<'_> {
+impl LazySessions<'_> {
+    fn is_open(&self, toolbox: &Toolbox, call: &ToolCall) -> bool {
+        toolbox.wire_name(call).is_some_and(|wire_name| self.sessions.is_open(wire_name))
+    }
+
     /// [`McpError::PoolClosed`] if other tries found the server down meanwhile.
-    async fn open(&self) -> Result<PooledSession, McpError> {
+    async fn open(&self, pool: &Pool) -> Result<PooledSession, McpError> {
         let session = async {
             match self.how {
-                Try::Pooled => self.pool.session().await,
-                Try::OwnSession | Try::Alone => self.pool.own_session().await,
+                Try::Pooled => pool.session().await,
+                Try::OwnSession | Try::Alone => pool.own_session().await,
             }
         };
         let session = tokio::select! {
@@ -590,13 +595,15 @@ impl LazySession<'_> {
     }
 }
 
-impl Server for LazySession<'_> {
-    async fn ready(&self) -> Result<(), McpError> {
-        self.session.get_or_try_init(|| self.open()).await.map(|_| ())
+impl Server for LazySessions<'_> {
+    async fn ready(&self, name: &str) -> Result<(), McpError> {
+        let Place { pool, session, .. } = self.sessions.place(name)?;
+        session.get_or_try_init(|| self.open(pool)).await.map(|_| ())
     }
 
     async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
-        self.session.get_or_try_init(|| self.open()).await?.call(name, arguments).await
+        let Place { pool, session, tool } = self.sessions.place(name)?;
+        session.get_or_try_init(|| self.open(pool)).await?.call(tool, arguments).await
     }
 }
 

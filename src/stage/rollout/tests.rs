@@ -46,7 +46,7 @@ fn babbler(folder: &Path) {
 /// A folder with all inputs of a rollout.
 struct Bench {
     folder: tempfile::TempDir,
-    server: mcp::ServerSpec,
+    servers: mcp::Servers,
 }
 
 impl Bench {
@@ -57,19 +57,24 @@ impl Bench {
     }
 
     /// With a policy that makes these calls and answers some tasks right.
-    async fn calling(server: mcp::ServerSpec, calls: &[Value]) -> Self {
-        let bench = Self::on(server).await;
+    async fn calling(servers: impl Into<mcp::Servers>, calls: &[Value]) -> Self {
+        let bench = Self::on(servers).await;
         let mut calls = calls.to_vec();
         calls.push(json!({"name": "complete_task", "arguments": {"answer": "7"}}));
         caller(&bench.path("policy"), &calls);
         bench
     }
 
-    async fn on(server: mcp::ServerSpec) -> Self {
+    async fn on(servers: impl Into<mcp::Servers>) -> Self {
+        let servers = servers.into();
         let folder = tempfile::tempdir().unwrap();
-        let session = Session::connect(&server).await.unwrap();
-        let (_, tools, _) = session.describe().await.unwrap();
-        session.close().await;
+        let mut lists = Vec::new();
+        for (name, server) in servers.iter() {
+            let session = Session::connect(server).await.unwrap();
+            lists.push((name.to_owned(), session.tools().await.unwrap()));
+            session.close().await;
+        }
+        let tools = mcp::merged(lists);
         data::write(&folder.path().join("tools.parquet"), &tools).unwrap();
         let scenario = |index: usize| Scenario {
             id: format!("scenario {index}"),
@@ -83,7 +88,7 @@ impl Bench {
         };
         let scenarios: Vec<Scenario> = (0..6).map(scenario).collect();
         data::write(&folder.path().join("scenarios.parquet"), &scenarios).unwrap();
-        Self { folder, server }
+        Self { folder, servers }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -98,7 +103,7 @@ impl Bench {
             json!({"prompts": 2, "group_size": 3, "refill_waves": 1, "max_turns": 6, "max_turn_tokens": 12});
         given.as_object_mut().unwrap().extend(params.as_object().cloned().unwrap());
         let (mut context, rows) = context("rollout", &inputs, &self.path("out"), given);
-        context.server = Some(self.server.clone());
+        context.servers = Some(self.servers.clone());
         (context, rows)
     }
 
@@ -250,7 +255,7 @@ async fn prompts_without_room_for_an_answer_are_an_error() {
 async fn a_rollout_needs_a_server_and_scenarios() {
     let bench = Bench::new().await;
     let (mut context, _) = bench.context(json!({}));
-    context.server = None;
+    context.servers = None;
     assert_eq!(testing::run(&context).await.unwrap_err().code(), "play::no_server");
 
     data::write::<Scenario>(&bench.path("scenarios.parquet"), &[]).unwrap();
@@ -263,12 +268,47 @@ async fn a_server_that_cannot_be_reached_fails_the_stage() {
     let (mut context, _) = bench.context(json!({"group_size": 12}));
     let url = "http://127.0.0.1:1/mcp".to_owned();
     let transport = Transport::Http { url, bearer_env: None, headers: BTreeMap::new() };
-    context.server = Some(mcp::ServerSpec { transport, ..bench.server.clone() });
+    context.servers = Some(mcp::ServerSpec { transport, ..bench.servers.single().unwrap().clone() }.into());
     let failure = testing::run(&context).await.unwrap_err();
     assert_eq!(failure.code(), "play::server_lost");
     // Episodes that call no tool need no server.
     assert!(failure.to_string().contains(" of 24 episodes: "), "{failure}");
     assert!(failure.to_string().contains("Connection refused"), "{failure}");
+}
+
+#[tokio::test]
+async fn a_call_goes_to_the_server_of_its_tool() {
+    let servers = [("db".to_owned(), server().await), ("sh".to_owned(), tool_process())];
+    let servers = mcp::Servers::named(servers.into());
+    let calls = ["db_list_tables", "sh_t", "t"].map(|name| json!({"name": name, "arguments": {}}));
+    let bench = Bench::calling(servers, &calls).await;
+    testing::run(&bench.context(json!({"group_size": 12})).0).await.unwrap();
+    let played = bench.trajectories();
+    let messages: Vec<Value> = played
+        .iter()
+        .flat_map(|played| serde_json::from_str::<Vec<Value>>(&played.messages).unwrap())
+        .collect();
+    let answers = |name: &str| -> std::collections::BTreeSet<&str> {
+        let of_tool = messages.iter().filter(|message| message["name"] == name);
+        of_tool.map(|message| message["content"].as_str().unwrap()).collect()
+    };
+    assert!(
+        answers("db_list_tables").iter().all(|answer| answer.contains("employees")),
+        "{:?}",
+        answers("db_list_tables")
+    );
+    assert_eq!(answers("sh_t"), ["fine"].into());
+    assert!(answers("t").iter().all(|answer| answer.contains("no tool named t")), "{:?}", answers("t"));
+    assert_eq!(answers("db_list_tables").len(), 1);
+}
+
+#[tokio::test]
+async fn a_list_of_tools_of_other_servers_is_refused() {
+    let bench = Bench::calling(tool_process(), &[call("x")]).await;
+    let (mut context, _) = bench.context(json!({"group_size": 12}));
+    context.servers = Some(mcp::Servers::named([("sh".to_owned(), tool_process())].into()));
+    let failure = testing::run(&context).await.unwrap_err();
+    assert_eq!(failure.code(), "mcp::no_server_of_tool", "{failure}");
 }
 
 #[tokio::test]

@@ -219,7 +219,7 @@ enum Found {
 /// The reference expert: makes the family's calls and reads the answer.
 async fn solve(families: &Families, family: &Family, binding: &Binding, live: &Live) -> Result<Found> {
     let mut known = binding.clone();
-    let mut visit = live.visit();
+    let visit = live.visit();
     let mut calls = Vec::new();
     let mut text = String::new();
     for step in &family.solve {

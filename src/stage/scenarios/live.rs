@@ -14,13 +14,13 @@ use crate::{
     chat::ToolCall,
     data::Tool,
     error::Result,
-    mcp::{Outcome, Pool, PooledSession, ServerSpec, State},
+    mcp::{Outcome, Place, Pools, Servers, Visit},
 };
 
 type Answers = BTreeMap<String, Arc<OnceCell<Outcome>>>;
 
 pub struct Live {
-    pool: Pool,
+    pools: Pools,
     /// The server's own name of each tool.
     wire_names: BTreeMap<String, String>,
     answers: Option<Mutex<Answers>>,
@@ -29,22 +29,22 @@ pub struct Live {
 /// A sequence of calls that may build on each other.
 pub struct CallSequence<'a> {
     live: &'a Live,
-    session: Option<PooledSession>,
+    sessions: Visit<'a>,
 }
 
 impl Live {
-    pub fn new(server: &ServerSpec, tools: &[Tool]) -> Self {
+    pub fn new(servers: &Servers, tools: &[Tool]) -> Self {
         let wire_names = tools
             .iter()
             .filter(|tool| !tool.synthetic)
             .map(|tool| (tool.name.clone(), tool.server_name.clone()))
             .collect();
-        let answers = (server.state == State::ReadOnly).then(Mutex::default);
-        Self { pool: Pool::new(server.clone()), wire_names, answers }
+        let answers = servers.is_read_only().then(Mutex::default);
+        Self { pools: Pools::new(servers), wire_names, answers }
     }
 
     pub fn visit(&self) -> CallSequence<'_> {
-        CallSequence { live: self, session: None }
+        CallSequence { live: self, sessions: self.pools.visit() }
     }
 
     /// Distinct calls so far, if they are counted.
@@ -55,7 +55,7 @@ impl Live {
     }
 
     pub async fn close(self) {
-        self.pool.close().await;
+        self.pools.close().await;
     }
 
     fn wire_name<'a>(&'a self, name: &'a str) -> &'a str {
@@ -64,23 +64,22 @@ impl Live {
 }
 
 impl CallSequence<'_> {
-    pub async fn call(&mut self, call: &ToolCall) -> Result<Outcome> {
+    pub async fn call(&self, call: &ToolCall) -> Result<Outcome> {
         let name = self.live.wire_name(&call.name);
         let Some(answers) = &self.live.answers else {
-            let session = match self.session.take() {
-                Some(session) => session,
-                None => self.live.pool.session().await?,
-            };
-            let outcome = session.call(name, call.arguments.clone()).await?;
-            self.session = Some(session);
-            return Ok(outcome);
+            let Place { pool, session, tool } = self.sessions.place(name)?;
+            let session = session.get_or_try_init(|| pool.session()).await?;
+            return Ok(session.call(tool, call.arguments.clone()).await?);
         };
         let key = format!("{name} {}", serde_json::Value::Object(call.arguments.clone()));
         let answer = {
             let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(answers.entry(key).or_default())
         };
-        let ask = || async { self.live.pool.session().await?.call(name, call.arguments.clone()).await };
+        let ask = || async {
+            let (pool, tool) = self.live.pools.route(name)?;
+            pool.session().await?.call(tool, call.arguments.clone()).await
+        };
         Ok(answer.get_or_try_init(ask).await?.clone())
     }
 }

@@ -141,8 +141,8 @@ async fn from_server(context: &Context, params: &Params) -> Result<Grounded> {
     let families =
         Families::load(path.ok_or(ScenarioError::NoParam { origin: "grounded", param: "families" })?)?;
     let tools: Vec<Tool> = context.read("tools")?;
-    let server = context.server.as_ref().ok_or_else(|| StageError::NoInput { role: "server".into() })?;
-    let live = Live::new(server, &tools);
+    let servers = context.servers.as_ref().ok_or_else(|| StageError::NoInput { role: "server".into() })?;
+    let live = Live::new(servers, &tools);
     let quota =
         QuestionCounts { per_family: params.questions_per_family, per_split: params.heldout_per_split };
     let made = grounded::generate(

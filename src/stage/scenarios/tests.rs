@@ -33,7 +33,7 @@ impl Demo {
         let session = Session::connect(&server).await.unwrap();
         let (_, tools, _) = session.describe().await.unwrap();
         session.close().await;
-        let live = Live::new(&server, &tools);
+        let live = Live::new(&server.clone().into(), &tools);
         Self { server, tools, live }
     }
 
@@ -500,7 +500,7 @@ async fn the_stage_writes_both_tables_and_counts_what_it_dropped() {
     let families = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines/sqlite.families.toml");
     let params = json!({"families": families, "questions_per_family": 20, "heldout_per_split": 40});
     let (mut context, _) = testing::context("scenarios", &[("tools", &tools)], &output, params);
-    context.server = Some(demo.server.clone());
+    context.servers = Some(demo.server.clone().into());
     let metrics = testing::run(&context).await.unwrap();
     let train: Vec<Scenario> = data::read(&output.join("train.parquet")).unwrap();
     let heldout: Vec<Scenario> = data::read(&output.join("heldout.parquet")).unwrap();

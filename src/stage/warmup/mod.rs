@@ -143,9 +143,10 @@ impl Warmup {
         let families = Families::load(&params.families)?;
         let tools: Vec<Tool> = context.read("tools")?;
         let scenarios: Vec<Scenario> = context.read("scenarios")?;
-        let server = context.server.as_ref().ok_or_else(|| StageError::NoInput { role: "server".into() })?;
+        let servers =
+            context.servers.as_ref().ok_or_else(|| StageError::NoInput { role: "server".into() })?;
 
-        let live = Live::new(server, &tools);
+        let live = Live::new(servers, &tools);
         let (observer, cancel) = (&*context.observer, &context.cancel);
         let traces =
             traces::traces(&families, &scenarios, &live, params.traces, context.seed, observer, cancel).await;

@@ -1,0 +1,161 @@
+//! The servers of a run: one (`[server]`), or several by name (`[servers.NAME]`).
+//!
+//! With one server, the agent sees its tools under their own names. With several, a tool `search` of the server `crm` is
+//! `crm_search` to the agent and `crm/search` in the column `server_name`. Each server keeps its own sessions, contract
+//! and limits.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
+
+use super::{McpError, Pool, PooledSession, ServerSpec, State, tools};
+use crate::data;
+
+/// One server, or several by name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Servers {
+    /// A single server has the name "".
+    by_name: BTreeMap<String, ServerSpec>,
+}
+
+impl From<ServerSpec> for Servers {
+    fn from(spec: ServerSpec) -> Self {
+        Self { by_name: [(String::new(), spec)].into() }
+    }
+}
+
+impl Servers {
+    /// Servers by name, whose tools are prefixed even if there is only one.
+    pub fn named(by_name: BTreeMap<String, ServerSpec>) -> Self {
+        Self { by_name }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &ServerSpec)> {
+        self.by_name.iter().map(|(name, spec)| (name.as_str(), spec))
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut ServerSpec> {
+        self.by_name.values_mut()
+    }
+
+    /// The server without a name, if there is only that one.
+    pub fn single(&self) -> Option<&ServerSpec> {
+        self.by_name.get("")
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.by_name.values().all(|spec| spec.state == State::ReadOnly)
+    }
+}
+
+/// The server's name and its own name for a tool, from the column `server_name`.
+fn split(wire_name: &str, is_single: bool) -> Option<(&str, &str)> {
+    if is_single { Some(("", wire_name)) } else { wire_name.split_once('/') }
+}
+
+/// A pool of sessions for each server.
+pub struct Pools {
+    by_name: BTreeMap<String, Pool>,
+}
+
+impl Pools {
+    pub fn new(servers: &Servers) -> Self {
+        let pool = |(name, spec): (&str, &ServerSpec)| (name.to_owned(), Pool::named(name, spec.clone()));
+        Self { by_name: servers.iter().map(pool).collect() }
+    }
+
+    /// Refuses a server that has not all of its tools among these, as they are here.
+    pub fn expecting(self, tools: &[data::Tool]) -> Self {
+        let of = |name: &str| -> Vec<data::Tool> {
+            let is_of = |tool: &&data::Tool| {
+                split(&tool.server_name, name.is_empty()).is_some_and(|(server, _)| server == name)
+            };
+            tools.iter().filter(is_of).cloned().collect()
+        };
+        let expecting = |(name, pool): (String, Pool)| {
+            let expected = of(&name);
+            (name, pool.expecting(&expected))
+        };
+        Self { by_name: self.by_name.into_iter().map(expecting).collect() }
+    }
+
+    /// Divides this many bytes of memory among the servers' processes ([`Pool::within_memory`]).
+    pub fn within_memory(self, memory: Option<usize>) -> Self {
+        let share = memory.map(|memory| memory / self.by_name.len().max(1));
+        let by_name = self.by_name.into_iter().map(|(name, pool)| (name, pool.within_memory(share)));
+        Self { by_name: by_name.collect() }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Pool> {
+        self.by_name.values()
+    }
+
+    /// The sessions of one episode, each opened by the first call to its server.
+    pub fn visit(&self) -> Visit<'_> {
+        let cells = self.by_name.iter().map(|(name, pool)| (name.as_str(), (pool, OnceCell::new())));
+        Visit { sessions: cells.collect() }
+    }
+
+    /// The pool of a tool's server, and the server's own name for the tool.
+    ///
+    /// # Errors
+    /// If there is no such server.
+    pub fn route<'t>(&self, wire_name: &'t str) -> Result<(&Pool, &'t str), McpError> {
+        let found = split(wire_name, self.by_name.contains_key(""));
+        let found = found.and_then(|(server, tool)| Some((self.by_name.get(server)?, tool)));
+        found.ok_or_else(|| McpError::NoServerOfTool { tool: wire_name.to_owned() })
+    }
+
+    pub async fn close(self) {
+        futures::future::join_all(self.by_name.into_values().map(Pool::close)).await;
+    }
+}
+
+/// The sessions of one episode.
+pub struct Visit<'p> {
+    sessions: BTreeMap<&'p str, (&'p Pool, OnceCell<PooledSession>)>,
+}
+
+impl<'p> Visit<'p> {
+    /// Whether the session for a tool is open.
+    pub fn is_open(&self, wire_name: &str) -> bool {
+        self.place(wire_name).is_ok_and(|place| place.session.initialized())
+    }
+
+    /// The pool of a tool's server, the session for it, which the first call opens, and the server's own name for the
+    /// tool.
+    ///
+    /// # Errors
+    /// If there is no such server.
+    pub fn place<'t>(&self, wire_name: &'t str) -> Result<Place<'_, 'p, 't>, McpError> {
+        let found = split(wire_name, self.sessions.contains_key(""));
+        let found = found.and_then(|(server, tool)| {
+            let (pool, session) = self.sessions.get(server)?;
+            Some(Place { pool, session, tool })
+        });
+        found.ok_or_else(|| McpError::NoServerOfTool { tool: wire_name.to_owned() })
+    }
+}
+
+/// Where a call of an episode goes.
+pub struct Place<'v, 'p, 't> {
+    pub pool: &'p Pool,
+    pub session: &'v OnceCell<PooledSession>,
+    /// The server's own name for the tool.
+    pub tool: &'t str,
+}
+
+/// The tools of all servers, each list with its server's name: prefixed, and `complete_task` once.
+pub fn merged(lists: impl IntoIterator<Item = (String, Vec<data::Tool>)>) -> Vec<data::Tool> {
+    let mut merged: Vec<data::Tool> = Vec::new();
+    let mut last = Vec::new();
+    for (server, listed) in lists {
+        let (own, added): (Vec<_>, Vec<_>) =
+            tools::prefixed(&server, listed).into_iter().partition(|tool| !tool.synthetic);
+        merged.extend(own);
+        last = added;
+    }
+    merged.extend(last);
+    merged
+}
