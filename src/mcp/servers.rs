@@ -44,6 +44,12 @@ impl Servers {
         self.by_name.get("")
     }
 
+    /// The server of a tool, from its `server_name`.
+    pub fn of_tool(&self, wire_name: &str) -> Option<&ServerSpec> {
+        let (server, _) = split(wire_name, self.single().is_some())?;
+        self.by_name.get(server)
+    }
+
     pub fn is_read_only(&self) -> bool {
         self.by_name.values().all(|spec| spec.state == State::ReadOnly)
     }

@@ -2,6 +2,8 @@
 //!
 //! Calls no tools. It only reads, cleans and filters the lists.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -14,13 +16,15 @@ use super::{
 use crate::{
     data::Tool,
     error::{self, At, Class, Diagnostic, Interrupted, did_you_mean},
-    mcp::{ServerSpec, Session, State, merged, tools_digest},
+    mcp::{ServerSpec, Servers, Session, State, merged, tools_digest},
 };
 
 #[derive(Deserialize)]
 pub(super) struct Params {
     /// Leave out tools that the server does not declare read-only.
     read_only: bool,
+    /// Keep tools that declare themselves destructive, although what they do outlives an episode.
+    destructive: bool,
     /// Names of the tools to keep; empty keeps all.
     allow: Vec<String>,
     /// Names of tools to leave out.
@@ -109,6 +113,10 @@ impl Discover {
             State::ReadOnly | State::FreshProcess | State::SnapshotDir(_) => None,
         });
         let tools = self.0.filter(merged(lists), &reset_tools.collect::<Vec<_>>())?;
+        let (tools, unsafe_tools) = self.0.without_unsafe(tools, servers)?;
+        for (why, names) in unsafe_tools {
+            context.observer.note(&format!("left out {}, which {why}", names.join(", ")));
+        }
         let digest = tools_digest(&tools).to_string();
         rows.iter_mut().for_each(|row| row.tools_digest.clone_from(&digest));
         let offered = tools.iter().filter(|tool| !tool.synthetic).count();
@@ -162,10 +170,7 @@ impl Params {
             return Err(DiscoverError::NoResetTool { name: name.to_owned(), meant: meant(name) });
         }
         let listed = tools.iter().filter(|tool| !tool.synthetic).count();
-        let is_hidden = |tool: &Tool| {
-            let is_allowed = self.allow.iter().any(|name| is_named(tool, name));
-            reset_tools.contains(&tool.server_name) && !is_allowed
-        };
+        let is_hidden = |tool: &Tool| reset_tools.contains(&tool.server_name) && !self.allows(tool);
         let keeps = |tool: &Tool| tool.synthetic || self.keeps(tool) && !is_hidden(tool);
         let kept: Vec<Tool> = tools.into_iter().filter(keeps).collect();
         if kept.iter().all(|tool| tool.synthetic) {
@@ -174,11 +179,50 @@ impl Params {
         Ok(kept)
     }
 
+    /// Without the tools whose declared effects outlive an episode, and those by reason.
+    fn without_unsafe(
+        &self,
+        tools: Vec<Tool>,
+        servers: &Servers,
+    ) -> Result<(Vec<Tool>, BTreeMap<&'static str, Vec<String>>), DiscoverError> {
+        let listed = tools.iter().filter(|tool| !tool.synthetic).count();
+        let (mut kept, mut left_out) = (Vec::new(), BTreeMap::<_, Vec<String>>::new());
+        for tool in tools {
+            let spec = servers.of_tool(&tool.server_name).filter(|_| !tool.synthetic && !self.allows(&tool));
+            match spec.and_then(|spec| self.objection(&tool, spec)) {
+                Some(why) => left_out.entry(why).or_default().push(tool.name),
+                None => kept.push(tool),
+            }
+        }
+        match kept.iter().all(|tool| tool.synthetic) {
+            true => Err(DiscoverError::NoTools { listed }),
+            false => Ok((kept, left_out)),
+        }
+    }
+
+    /// Why a tool should not be called freely.
+    fn objection(&self, tool: &Tool, spec: &ServerSpec) -> Option<&'static str> {
+        let is_contained = spec.limits.sandbox.is_some() || matches!(spec.state, State::SnapshotDir(_));
+        match (hint(tool, "readOnlyHint"), hint(tool, "destructiveHint")) {
+            (Some(false), _) | (_, Some(true)) if spec.state == State::ReadOnly => Some(
+                "contradict state = \"read-only\": the server says that they change something; `allow` keeps them by name",
+            ),
+            (_, Some(true)) if !self.destructive && !is_contained => Some(
+                "the server declares destructive; a sandbox, state = \"snapshot-dir\" or `destructive = true` keeps them",
+            ),
+            _ => None,
+        }
+    }
+
+    fn allows(&self, tool: &Tool) -> bool {
+        self.allow.iter().any(|name| is_named(tool, name))
+    }
+
     fn keeps(&self, tool: &Tool) -> bool {
         let among = |names: &[String]| names.iter().any(|name| is_named(tool, name));
-        (self.allow.is_empty() || among(&self.allow))
+        (self.allow.is_empty() || self.allows(tool))
             && !among(&self.deny)
-            && (!self.read_only || says_read_only(tool))
+            && (!self.read_only || hint(tool, "readOnlyHint") == Some(true))
     }
 }
 
@@ -191,11 +235,10 @@ fn is_named(tool: &Tool, name: &str) -> bool {
     !tool.synthetic && (tool.name == name || tool.server_name == name)
 }
 
-fn says_read_only(tool: &Tool) -> bool {
-    let annotations = tool.annotations.as_deref().and_then(|text| serde_json::from_str(text).ok());
-    let hint =
-        annotations.as_ref().and_then(|annotations: &serde_json::Value| annotations.get("readOnlyHint"));
-    hint.and_then(serde_json::Value::as_bool).unwrap_or(false)
+/// An annotation of the tool. The server's word; it is not verified.
+fn hint(tool: &Tool, name: &str) -> Option<bool> {
+    let annotations: Value = serde_json::from_str(tool.annotations.as_deref()?).ok()?;
+    annotations.get(name)?.as_bool()
 }
 
 #[cfg(test)]
@@ -208,7 +251,7 @@ mod tests {
     use crate::{
         data::{self, Resource, Server},
         error::Result,
-        mcp::{Limits, ServerSpec, Transport, demo::HttpServer},
+        mcp::{Limits, Sandbox, ServerSpec, Transport, demo::HttpServer},
         stage::testing,
     };
 
@@ -275,7 +318,7 @@ mod tests {
             tool("db.drop", None, false),
             tool("complete_task", None, true),
         ];
-        let params = Params { read_only, allow: owned(allow), deny: owned(deny) };
+        let params = Params { read_only, destructive: false, allow: owned(allow), deny: owned(deny) };
         let reset_tools: Vec<String> = reset_tool.map(str::to_owned).into_iter().collect();
         let kept = params.filter(tools, &reset_tools);
         let names = |tools: Vec<Tool>| tools.into_iter().map(|tool| tool.name).collect::<Vec<_>>().join(" ");
@@ -298,6 +341,44 @@ mod tests {
         assert_eq!(kept(&["db_drop", "db_read"]).unwrap(), "db_read db_drop complete_task");
         let refused = check_with(Some("db_drop"), false, &[], &[]).unwrap_err();
         insta::assert_snapshot!(refused, @"`reset_tool` names `db_drop`, which is not a tool of the server; did you mean `db_drop`?");
+    }
+
+    #[test]
+    fn tools_whose_effects_outlive_an_episode_are_left_out() {
+        let kept = |state: State, sandbox: Option<Sandbox>, destructive: bool, allow: &[&str]| {
+            let tools = vec![
+                tool("read", Some(r#"{"readOnlyHint": true}"#), false),
+                tool("write", Some(r#"{"readOnlyHint": false, "destructiveHint": false}"#), false),
+                tool("drop", Some(r#"{"destructiveHint": true}"#), false),
+                tool("odd", None, false),
+                tool("complete_task", None, true),
+            ];
+            let limits = Limits { sandbox, ..Limits::default() };
+            let servers = ServerSpec {
+                transport: Transport::Http {
+                    url: "http://x".into(),
+                    bearer_env: None,
+                    headers: BTreeMap::new(),
+                },
+                state,
+                limits,
+            }
+            .into();
+            let allow = allow.iter().map(|name| (*name).to_owned()).collect();
+            let params = Params { read_only: false, destructive, allow, deny: Vec::new() };
+            let (kept, left_out) = params.without_unsafe(tools, &servers).unwrap();
+            let kept: Vec<String> = kept.into_iter().map(|tool| tool.name).collect();
+            (kept.join(" "), left_out.into_values().flatten().collect::<Vec<_>>().join(" "))
+        };
+        let pair = |kept: &str, left_out: &str| (kept.to_owned(), left_out.to_owned());
+        let (read_only, fresh) = (|| State::ReadOnly, || State::FreshProcess);
+        assert_eq!(kept(read_only(), None, false, &[]), pair("read odd complete_task", "write drop"));
+        assert_eq!(kept(read_only(), None, false, &["drop"]), pair("read drop odd complete_task", "write"));
+        assert_eq!(kept(fresh(), None, false, &[]), pair("read write odd complete_task", "drop"));
+        let all = pair("read write drop odd complete_task", "");
+        assert_eq!(kept(fresh(), None, true, &[]), all);
+        assert_eq!(kept(fresh(), Some(Sandbox::default()), false, &[]), all);
+        assert_eq!(kept(State::SnapshotDir("x".into()), None, false, &[]), all);
     }
 
     #[test]
