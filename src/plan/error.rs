@@ -69,6 +69,14 @@ impl fmt::Display for Problem {
 }
 
 impl Location {
+    /// The line of the file that it quotes.
+    pub fn line(&self) -> Option<usize> {
+        match self {
+            Self::File { line, .. } => Some(*line),
+            Self::Override(_) => None,
+        }
+    }
+
     /// Replaces quoted text with stars.
     pub fn without_texts(self) -> Self {
         let Self::File { path, line, column, excerpt } = self else { return self };

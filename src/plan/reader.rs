@@ -2,7 +2,10 @@
 //!
 //! A table that is a struct is checked against the struct's JSON Schema, the one that `mcprl schema` prints.
 
-use std::{cell::RefCell, collections::BTreeMap};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -17,12 +20,14 @@ use crate::{error::did_you_mean, stage::card::json_type};
 
 pub struct Reader {
     mistakes: RefCell<Vec<Mistake>>,
+    /// Lines of the file that hold a secret.
+    secret_lines: RefCell<BTreeSet<usize>>,
 }
 
 impl Reader {
     /// Starts with these mistakes.
     pub fn new(mistakes: Vec<Mistake>) -> Self {
-        Self { mistakes: mistakes.into() }
+        Self { mistakes: mistakes.into(), secret_lines: RefCell::default() }
     }
 
     /// Returns the value, or all mistakes if there are any.
@@ -35,6 +40,15 @@ impl Reader {
                     Some(Location::File { line, column, .. }) => (*line, *column),
                     _ => (usize::MAX, 0),
                 });
+                let secret_lines = self.secret_lines.borrow();
+                for mistake in &mut mistakes {
+                    let is_secret =
+                        |place: &Location| place.line().is_some_and(|line| secret_lines.contains(&line));
+                    mistake.place = mistake.place.take().map(|place| match is_secret(&place) {
+                        true => place.without_texts(),
+                        false => place,
+                    });
+                }
                 Err(PlanError::Mistakes(mistakes))
             }
         }
@@ -56,9 +70,10 @@ impl Reader {
     }
 
     /// Like `wrong`, for a value that must not be shown: points at the key and masks the quoted text of its
-    /// line.
+    /// line, in every mistake of that line.
     pub fn wrong_secret<T>(&self, entry: &Entry<'_>, message: String, hint: String) -> Option<T> {
         let place = entry.place(Part::Key).map(Location::without_texts);
+        self.secret_lines.borrow_mut().extend(place.as_ref().and_then(Location::line));
         self.note(Mistake { message, place, hint: Some(hint) })
     }
 

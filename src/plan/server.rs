@@ -181,12 +181,12 @@ fn sandbox(reader: &Reader, fields: &Fields<'_>, server: &Server, source: &Sourc
                 (Some(inner), Some(home)) => home.join(inner),
                 _ => folder.join(name),
             };
-            let write: Vec<PathBuf> = server.sandbox_write.iter().flatten().map(path).collect();
-            if let Some(missing) = write.iter().find(|path| !path.exists()) {
-                let message =
-                    format!("`server.sandbox_write` names {}, which does not exist", missing.display());
+            let names = || server.sandbox_write.iter().flatten();
+            if let Some(missing) = names().find(|name| !path(name).exists()) {
+                let message = format!("`server.sandbox_write` names \"{missing}\", which does not exist");
                 return reader.wrong(fields.get("sandbox_write")?, Part::Value, message, None);
             }
+            let write = names().map(path).collect();
             Some(Sandbox { network: server.sandbox_network.unwrap_or_default(), write })
         }
         other => {
