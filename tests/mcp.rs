@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mcprl::{
     error::Diagnostic,
-    mcp::{Limits, McpError, Outcome, Pool, ServerSpec, Session, State, Transport, demo::HttpServer},
+    mcp::{Limits, McpError, Outcome, Pool, Quirks, ServerSpec, Session, State, Transport, demo::HttpServer},
 };
 use serde_json::{Map, Value, json};
 
@@ -24,6 +24,7 @@ fn spec(command: &[&str]) -> ServerSpec {
             call_timeout: Duration::from_secs(10),
             ..Limits::default()
         },
+        quirks: Quirks::default(),
     }
 }
 

@@ -93,6 +93,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     ("a server without an address", "seed = 1", "seed = 1\nserver = { state = \"read-only\" }"),
     ("an unknown server state", "seed = 1", "seed = 1\nserver = { url = \"http://x\", state = \"clean\" }"),
+    (
+        "error patterns that are none",
+        "seed = 1",
+        "seed = 1\n[server]\ncommand = [\"x\"]\nerror_patterns = [\n  \"^Error:\",\n  \"(\",\n  \"a{1000}{1000}{1000}\",\n]",
+    ),
     ("a url of another kind", "seed = 1", "seed = 1\nserver = { url = \"ftp://x\" }"),
     (
         "a model beside a stage of that name",

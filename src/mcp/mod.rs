@@ -24,6 +24,7 @@ mod outcome;
 mod pool;
 mod process;
 mod program;
+mod quirks;
 mod reference;
 pub mod secret;
 mod session;
@@ -40,6 +41,7 @@ pub use self::{
     pool::{Pool, PooledSession},
     process::INHERITED,
     program::find_program,
+    quirks::{BadPattern, ErrorPatterns, Quirks},
     reference::{BadReference, has_reference},
     session::Session,
     tools::{COMPLETE_TASK, tools_digest},
@@ -51,6 +53,8 @@ pub struct ServerSpec {
     pub transport: Transport,
     pub state: State,
     pub limits: Limits,
+    #[serde(default)]
+    pub quirks: Quirks,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
