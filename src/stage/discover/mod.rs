@@ -12,6 +12,7 @@ use super::{
     typed,
 };
 use crate::{
+    agent::Toolbox,
     data::Tool,
     error::{self, Class, Diagnostic, Interrupted, did_you_mean},
     mcp::{Session, State, tools_digest},
@@ -99,6 +100,7 @@ impl Discover {
             State::ReadOnly | State::FreshProcess => None,
         };
         let tools = self.0.filter(tools, reset_tool)?;
+        Toolbox::new(&tools)?.notes().for_each(|note| context.observer.note(&note));
         server.tools_digest = tools_digest(&tools).to_string();
         let offered = tools.iter().filter(|tool| !tool.synthetic).count();
         let metrics = Metrics::from([
@@ -191,7 +193,7 @@ mod tests {
     use crate::{
         data::{self, Resource, Server},
         error::Result,
-        mcp::{Limits, ServerSpec, Transport, demo::HttpServer},
+        mcp::{Limits, Quirks, ServerSpec, Transport, demo::HttpServer},
         stage::testing,
     };
 
@@ -208,7 +210,12 @@ mod tests {
         let transport =
             Transport::Http { url: server.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
         tokio::spawn(server.serve());
-        let spec = ServerSpec { transport, state: State::ReadOnly, limits: Limits::default() };
+        let spec = ServerSpec {
+            transport,
+            state: State::ReadOnly,
+            limits: Limits::default(),
+            quirks: Quirks::default(),
+        };
         let folder = tempfile::tempdir().unwrap();
         let metrics = discover(Some(spec), folder.path()).await.unwrap();
 

@@ -279,7 +279,7 @@ impl Player {
         let server = context.server.clone().ok_or(PlayError::NoServer)?;
         let folder = PolicyFolder::open(policy, context)?;
         let listed: Vec<data::Tool> = data::read(tools)?;
-        let toolbox = Toolbox::of_table(tools, &listed)?;
+        let toolbox = Toolbox::of_table(tools, &listed)?.coercing(server.quirks.coerce_arguments);
         let system = system_prompt(context.text("system"), toolbox.functions())?;
         let chat = context
             .models
@@ -485,7 +485,7 @@ impl Player {
             let messages: Vec<Value> = serde_json::from_str(&trajectory.messages).ok()?;
             let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
             let mut calls = calls.filter_map(|call| ToolCall::deserialize(&call["function"]).ok());
-            calls.find(|call| self.toolbox.wire_name(call).is_some())
+            calls.find(|call| self.toolbox.request(call).is_some())
         })
     }
 
@@ -508,9 +508,9 @@ impl Player {
         let session = self.pool.own_session().await?;
         session.describe().await?;
         if let Some(call) = answered
-            && let Some(wire_name) = self.toolbox.wire_name(call)
+            && let Some((wire_name, arguments)) = self.toolbox.request(call)
         {
-            session.call(wire_name, call.arguments.clone()).await?;
+            session.call(wire_name, arguments.into_owned()).await?;
         }
         Ok(())
     }
