@@ -27,12 +27,13 @@
 //! Call a tool:
 //!
 //! ```no_run
-//! use mcprl::mcp::{Limits, McpError, ServerSpec, Session, State, Transport};
+//! use mcprl::mcp::{Limits, McpError, Quirks, ServerSpec, Session, State, Transport};
 //!
 //! # async fn call() -> Result<(), McpError> {
 //! let command = ["uvx", "my-server"].map(String::from).to_vec();
 //! let transport = Transport::Stdio { command, env: Default::default(), cwd: None, files: Vec::new() };
-//! let spec = ServerSpec { transport, state: State::ReadOnly, limits: Limits::default() };
+//! let (limits, quirks) = (Limits::default(), Quirks::default());
+//! let spec = ServerSpec { transport, state: State::ReadOnly, limits, quirks };
 //! let session = Session::connect(&spec).await?;
 //! println!("{}", session.call("list_tables", serde_json::Map::new()).await?.text);
 //! session.close().await;

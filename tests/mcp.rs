@@ -9,7 +9,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use mcprl::{
     error::Diagnostic,
     mcp::{
-        Limits, McpError, Outcome, Pool, Sandbox, ServerSpec, Session, State, Transport, demo::HttpServer,
+        Limits, McpError, Outcome, Pool, Quirks, Sandbox, ServerSpec, Session, State, Transport,
+        demo::HttpServer,
     },
 };
 use serde_json::{Map, Value, json};
@@ -26,6 +27,7 @@ fn spec(command: &[&str]) -> ServerSpec {
             call_timeout: Duration::from_secs(10),
             ..Limits::default()
         },
+        quirks: Quirks::default(),
     }
 }
 

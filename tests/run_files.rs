@@ -135,6 +135,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "seed = 1",
         "seed = 1\nservers.crm = { command = [\"x\"], env = { API_KEY = \"s3cr3t\" }, stat = 1 }",
     ),
+    (
+        "error patterns that are none",
+        "seed = 1",
+        "seed = 1\n[server]\ncommand = [\"x\"]\nerror_patterns = [\n  \"^Error:\",\n  \"(\",\n  \"a{1000}{1000}{1000}\",\n]",
+    ),
     ("a url of another kind", "seed = 1", "seed = 1\nserver = { url = \"ftp://x\" }"),
     (
         "a model beside a stage of that name",

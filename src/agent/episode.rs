@@ -313,13 +313,13 @@ impl<S: Server> EpisodeRun<'_, S> {
     }
 
     async fn answer_call(&mut self, call: ToolCall) -> Result<String, End> {
-        let wire_name = match self.toolbox.action(&call) {
+        let (wire_name, arguments) = match self.toolbox.action(&call) {
             Action::Complete { answer } => {
                 self.episode.answer = Some(answer);
                 return Err(End::Completed);
             }
             Action::Refuse(why) => return Ok(self.refuse(&why)),
-            Action::Call { wire_name } => wire_name,
+            Action::Call { wire_name, arguments } => (wire_name, arguments.into_owned()),
         };
         if self.episode.tools.len() >= self.limits.calls as usize {
             return Ok(self.refuse("no calls are left; complete the task"));
@@ -330,7 +330,7 @@ impl<S: Server> EpisodeRun<'_, S> {
             return Err(End::ServerDown);
         }
         self.deadline += began.elapsed();
-        let answer = self.server.call(wire_name, call.arguments.clone());
+        let answer = self.server.call(wire_name, arguments);
         let outcome = match timeout_at(self.deadline, answer).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(cause)) => {

@@ -3,12 +3,13 @@
 //! Sampled tokens are kept, and only tool results and template text are appended, so the tokens of an episode are exactly
 //! those the policy saw. If earlier turns lose their reasoning, the context changes and the episode continues in a new
 //! row. Every episode ends with a reason. Every output of the policy gets an answer: a malformed call, an unknown tool and
-//! wrong arguments give an error that the policy sees. A call that the server does not answer ends the episode.
+//! wrong arguments give an error that the policy sees, and do not reach the server. A call that the server does not answer ends the episode.
 //!
 //! This module does not depend on rewards or training. Except for the time limit, nothing depends on how long a tool took.
 
 mod clip;
 mod episode;
+mod schema;
 mod toolbox;
 
 #[cfg(test)]

@@ -74,8 +74,8 @@ fn chat() -> Chat {
     Chat::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/chat/qwen3")).unwrap()
 }
 
-fn toolbox() -> Toolbox {
-    let tool = |name: &str, synthetic| Tool {
+fn tool(name: &str, synthetic: bool) -> Tool {
+    Tool {
         name: name.into(),
         server_name: if synthetic { String::new() } else { format!("wire-{name}") },
         description: String::new(),
@@ -84,10 +84,17 @@ fn toolbox() -> Toolbox {
         annotations: None,
         function: json!({"type": "function", "function": {"name": name}}).to_string(),
         synthetic,
-    };
+    }
+}
+
+/// `find` has a schema; the others accept any arguments.
+fn toolbox() -> Toolbox {
     let names = ["look", "count", "fail", "crash", "hang"];
-    let tools: Vec<Tool> =
-        names.iter().map(|name| tool(name, false)).chain([tool("complete_task", true)]).collect();
+    let mut tools: Vec<Tool> = names.iter().map(|name| tool(name, false)).collect();
+    let properties = json!({"text": {"type": "string"}, "limit": {"type": "integer"}});
+    let schema = json!({"type": "object", "properties": properties, "required": ["text"]});
+    tools.push(Tool { input_schema: schema.to_string(), ..tool("find", false) });
+    tools.push(tool("complete_task", true));
     Toolbox::new(&tools).unwrap()
 }
 
@@ -104,7 +111,11 @@ fn limits() -> Limits {
 
 /// Runs an episode whose turns are these lines, without their end-of-turn tokens.
 async fn play(lines: &[&str], limits: Limits) -> Played {
-    let (toolbox, server) = (toolbox(), ScriptedServer::default());
+    play_with(toolbox(), lines, limits).await
+}
+
+async fn play_with(toolbox: Toolbox, lines: &[&str], limits: Limits) -> Played {
+    let server = ScriptedServer::default();
     let chat = chat().with_tools("Be brief.", toolbox.functions()).unwrap();
     let prompt_tokens = PromptTokens::new(&chat, "Where is it?").unwrap();
     let line = |line: &&str| {
@@ -250,6 +261,45 @@ async fn invalid_calls_get_an_error_and_are_counted() {
 }
 
 #[tokio::test]
+async fn arguments_that_do_not_fit_the_schema_do_not_reach_the_server() {
+    let lines = [
+        &call("find", json!({"limit": "many"})) as &str,
+        &call("find", json!({"text": "x", "limit": "3"})),
+        "Done.",
+    ];
+    let played = play(&lines, limits()).await;
+    assert_eq!((played.episode.tool_errors, played.episode.tools.len()), (2, 0));
+    assert!(played.calls.is_empty());
+    let missing = "error: wrong arguments of find: `text` is missing; it should be a string; \
+                   `limit` should be an integer, found the string \"many\"";
+    assert!(played.appended[1].contains(missing), "{}", played.appended[1]);
+    assert!(played.appended[2].contains("found the string \"3\""), "{}", played.appended[2]);
+}
+
+#[tokio::test]
+async fn arguments_are_converted_if_the_toolbox_says_so() {
+    let lines = [&call("find", json!({"text": 7, "limit": "3"})) as &str, "Done."];
+    let played = play_with(toolbox().coercing(|_| true), &lines, limits()).await;
+    assert_eq!(played.calls, [r#"wire-find{"text":"7","limit":3}"#]);
+    // The conversation keeps what was sampled.
+    assert!(played.episode.messages[2].to_string().contains(r#""limit":"3""#));
+}
+
+#[test]
+fn a_tool_that_cannot_be_checked_is_noted() {
+    let tool = |name: &str, schema: &str| Tool { input_schema: schema.into(), ..tool(name, false) };
+    let tools = [tool("fine", "{}"), tool("far", r#"{"$ref": "http://x/y"}"#), tool("cut", "{")];
+    let notes: Vec<String> = Toolbox::new(&tools).unwrap().notes().collect();
+    assert_eq!(
+        notes,
+        [
+            "the arguments of `cut` are not checked against its schema: it is not JSON",
+            "the arguments of `far` are not checked against its schema: `$ref` \"http://x/y\" is not in the schema",
+        ]
+    );
+}
+
+#[tokio::test]
 async fn several_calls_of_one_turn_are_answered_in_order_up_to_the_limit() {
     let calls: Vec<String> = ["1", "2", "3", "4"].map(|at| call("look", json!({"at": at}))).into();
     let played = play(&[&calls.join("\n"), "Done."], limits()).await;
@@ -309,7 +359,12 @@ async fn a_policy_and_a_live_server_solve_a_task() {
     let transport =
         Transport::Http { url: server.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
     tokio::spawn(server.serve());
-    let spec = ServerSpec { transport, state: State::ReadOnly, limits: mcp::Limits::default() };
+    let spec = ServerSpec {
+        transport,
+        state: State::ReadOnly,
+        limits: mcp::Limits::default(),
+        quirks: mcp::Quirks::default(),
+    };
     let session = Session::connect(&spec).await.unwrap();
     let (_, tools, _) = session.describe().await.unwrap();
 

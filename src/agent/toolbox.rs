@@ -1,20 +1,31 @@
 //! The tools of an agent, and how its calls are handled.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
 
 use serde_json::{Map, Value};
 
+use super::schema::Schema;
 use crate::{chat::ToolCall, data, error::Diagnostic};
 
 /// The tools of a server by the agent's names for them.
 #[derive(Debug, Clone)]
 pub struct Toolbox {
     functions: Vec<Value>,
-    /// The server's names by the agent's names; `None` for `complete_task`.
-    names: BTreeMap<String, Option<String>>,
+    /// By the agent's names; `None` for `complete_task`.
+    tools: BTreeMap<String, Option<ServerTool>>,
+}
+
+#[derive(Debug, Clone)]
+struct ServerTool {
+    wire_name: String,
+    /// Or why arguments are not checked.
+    schema: Result<Schema, String>,
+    /// Whether arguments are converted to the types that the schema wants.
+    coerces: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +57,7 @@ impl Diagnostic for ToolboxError {
 #[derive(Debug, PartialEq)]
 pub(super) enum Action<'a> {
     /// Sent to the server under its own name for the tool.
-    Call { wire_name: &'a str },
+    Call { wire_name: &'a str, arguments: Cow<'a, Map<String, Value>> },
     /// Ends the episode.
     Complete { answer: String },
     /// Answered by mcprl with this error.
@@ -59,11 +70,35 @@ impl Toolbox {
             serde_json::from_str(&tool.function)
                 .map_err(|source| ToolboxError::Schema { tool: tool.name.clone(), source })
         };
-        let name =
-            |tool: &data::Tool| (tool.name.clone(), (!tool.synthetic).then(|| tool.server_name.clone()));
+        let tool = |tool: &data::Tool| {
+            let server_tool = || ServerTool {
+                wire_name: tool.server_name.clone(),
+                schema: serde_json::from_str(&tool.input_schema)
+                    .map_err(|_| "it is not JSON".to_owned())
+                    .and_then(Schema::compile),
+                coerces: false,
+            };
+            (tool.name.clone(), (!tool.synthetic).then(server_tool))
+        };
         Ok(Self {
             functions: tools.iter().map(function).collect::<Result<_, _>>()?,
-            names: tools.iter().map(name).collect(),
+            tools: tools.iter().map(tool).collect(),
+        })
+    }
+
+    /// Converts arguments to the types that the schema wants, for tools whose `server_name` says so.
+    pub fn coercing(mut self, coerces: impl Fn(&str) -> bool) -> Self {
+        for tool in self.tools.values_mut().flatten() {
+            tool.coerces = coerces(&tool.wire_name);
+        }
+        self
+    }
+
+    /// A note for each tool whose schema cannot be used to check arguments.
+    pub fn notes(&self) -> impl Iterator<Item = String> {
+        self.tools.iter().filter_map(|(name, tool)| {
+            let reason = tool.as_ref()?.schema.as_ref().err()?;
+            Some(format!("the arguments of `{name}` are not checked against its schema: {reason}"))
         })
     }
 
@@ -85,23 +120,44 @@ impl Toolbox {
         &self.functions
     }
 
-    /// The server's name of the called tool; `None` if mcprl answers the call.
-    pub fn wire_name(&self, call: &ToolCall) -> Option<&str> {
-        self.names.get(&call.name)?.as_deref()
+    /// The server's name of the called tool, and the arguments that are sent; `None` if mcprl answers the call.
+    pub fn request<'a>(&'a self, call: &'a ToolCall) -> Option<(&'a str, Cow<'a, Map<String, Value>>)> {
+        match self.action(call) {
+            Action::Call { wire_name, arguments } => Some((wire_name, arguments)),
+            Action::Complete { .. } | Action::Refuse(_) => None,
+        }
     }
 
-    pub(super) fn action(&self, call: &ToolCall) -> Action<'_> {
-        match self.names.get(&call.name) {
-            Some(Some(wire_name)) => Action::Call { wire_name },
+    pub(super) fn action<'a>(&'a self, call: &'a ToolCall) -> Action<'a> {
+        match self.tools.get(&call.name) {
+            Some(Some(tool)) => self.checked(tool, call),
             Some(None) => match answer(&call.arguments) {
                 Some(answer) => Action::Complete { answer },
                 None => Action::Refuse(format!("{} needs the argument `answer`", call.name)),
             },
             None => {
-                let known: Vec<&str> = self.names.keys().map(String::as_str).collect();
+                let known: Vec<&str> = self.tools.keys().map(String::as_str).collect();
                 Action::Refuse(format!("no tool named {}; there is {}", call.name, known.join(", ")))
             }
         }
+    }
+
+    fn checked<'a>(&self, tool: &'a ServerTool, call: &'a ToolCall) -> Action<'a> {
+        let mut arguments = Cow::Borrowed(&call.arguments);
+        if let Ok(schema) = &tool.schema {
+            if tool.coerces {
+                schema.coerce(arguments.to_mut());
+            }
+            let violations = schema.violations(&arguments).unwrap_or_default();
+            if !violations.is_empty() {
+                return Action::Refuse(format!(
+                    "wrong arguments of {}: {}",
+                    call.name,
+                    violations.join("; ")
+                ));
+            }
+        }
+        Action::Call { wire_name: &tool.wire_name, arguments }
     }
 }
 

@@ -15,6 +15,7 @@ mod history;
 mod ids;
 mod jinja;
 mod learn;
+mod literal;
 mod python;
 mod template;
 mod vocabulary;
@@ -33,6 +34,7 @@ use format::{Format, Schemas};
 use history::Stripping;
 pub use history::{HistoryThinking, RewrittenHistory};
 use learn::{Learned, RenderedTurn, ResultText, learn};
+pub use literal::python_repr;
 use template::{Template, message};
 pub use vocabulary::Vocabulary;
 

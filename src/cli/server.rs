@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::{
     error::{Class, Diagnostic, did_you_mean},
     mcp::{
-        Limits, ServerSpec, State, Transport,
+        Limits, Quirks, ServerSpec, State, Transport,
         secret::{Substitute, hidden, query, substitute, variable_for},
     },
 };
@@ -128,7 +128,12 @@ pub struct NamedServer {
 
 impl NamedServer {
     pub fn spec(self) -> ServerSpec {
-        ServerSpec { transport: self.transport, state: State::FreshProcess, limits: Limits::default() }
+        ServerSpec {
+            transport: self.transport,
+            state: State::FreshProcess,
+            limits: Limits::default(),
+            quirks: Quirks::default(),
+        }
     }
 }
 

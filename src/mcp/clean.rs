@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 /// Maximum nesting of a schema.
-const SCHEMA_DEPTH: usize = 48;
+pub(super) const SCHEMA_DEPTH: usize = 48;
 
 /// The text without invisible characters: controls (except tab and newline), bidirectional overrides, zero-width
 /// characters, and the tag block. All of them can hide instructions.
@@ -56,6 +56,19 @@ fn clean_at(value: &Value, depth: usize) -> Value {
     }
 }
 
+/// Whether [`clean_json`] leaves something out.
+pub(super) fn is_too_deep(value: &Value) -> bool {
+    fn exceeds(value: &Value, depth: usize) -> bool {
+        let Some(below) = depth.checked_sub(1) else { return true };
+        match value {
+            Value::Array(items) => items.iter().any(|item| exceeds(item, below)),
+            Value::Object(fields) => fields.values().any(|item| exceeds(item, below)),
+            _ => false,
+        }
+    }
+    exceeds(value, SCHEMA_DEPTH)
+}
+
 /// Shortens a text to `limit` bytes: its beginning, a note of how much is missing, and its end.
 pub(super) fn truncate_middle(text: String, limit: usize) -> String {
     if text.len() <= limit {
@@ -98,6 +111,11 @@ mod tests {
         assert_eq!(clean_json(&schema).to_string(), r#"{"z":{"b":["x"]},"a":1}"#);
         let deep = (0..200).fold(json!("end"), |inner, _| json!([inner]));
         assert!(!clean_json(&deep).to_string().contains("end"));
+        assert!(is_too_deep(&deep));
+        let kept = (1..SCHEMA_DEPTH).fold(json!("end"), |inner, _| json!([inner]));
+        assert_eq!(clean_json(&kept), kept);
+        assert!(!is_too_deep(&kept));
+        assert!(is_too_deep(&json!([kept])));
     }
 
     #[test]

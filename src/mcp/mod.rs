@@ -24,6 +24,7 @@ mod outcome;
 mod pool;
 mod process;
 mod program;
+mod quirks;
 mod redact;
 mod reference;
 mod sandbox;
@@ -44,6 +45,7 @@ pub use self::{
     pool::{Pool, PooledSession},
     process::INHERITED,
     program::find_program,
+    quirks::{BadPattern, ErrorPatterns, Quirks},
     reference::{BadReference, has_reference},
     sandbox::{BWRAP, Sandbox},
     servers::{Place, Pools, Servers, Visit, merged},
@@ -58,6 +60,8 @@ pub struct ServerSpec {
     pub transport: Transport,
     pub state: State,
     pub limits: Limits,
+    #[serde(default)]
+    pub quirks: Quirks,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

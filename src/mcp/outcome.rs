@@ -1,19 +1,21 @@
 //! The result of a tool call, as text for a model.
 //!
-//! Servers differ in what they send; every answer becomes an [`Outcome`]. The model sees the texts, or the structured
-//! result if there are none, but never both.
+//! Servers differ in what they send; every answer becomes an [`Outcome`]. The model sees the texts. If there are none, it
+//! sees the structured result, with a description of what else there is.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{
     clean::{clean, truncate_middle},
     message::UNREADABLE,
+    quirks::ErrorPatterns,
 };
 
 /// The result of a tool call. A failed call is an outcome that the model sees, not an error.
 ///
-/// `is_error` is set by the server, and some servers report errors without it. Do not rely on it alone.
+/// `is_error` is set by the server, or by the run file's `error_patterns`. Servers without either report errors that
+/// look like results, so do not rely on it alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The result as text for the model.
@@ -27,8 +29,8 @@ impl Outcome {
         Self { text: truncate_middle(clean(text), limit), is_error: true }
     }
 
-    /// Reads a result of any shape; its text is cleaned and cut to `limit` bytes.
-    pub(super) fn from_result(result: &Value, limit: usize) -> Self {
+    /// Reads a result of any shape; its text is cleaned and cut to `limit` bytes. A text that matches a pattern is an error.
+    pub(super) fn from_result(result: &Value, limit: usize, errors: &ErrorPatterns) -> Self {
         if let Some(reason) = result.get(UNREADABLE).and_then(Value::as_str) {
             return Self::failed(&format!("the server's answer cannot be read: {reason}"), limit);
         }
@@ -37,7 +39,9 @@ impl Outcome {
             Some("input_required") => ("the server asked for input, which is not given here".into(), true),
             Some(other) => (format!("the server answered with `{other}` instead of a result"), true),
         };
-        Self { text: truncate_middle(clean(&text), limit), is_error }
+        let text = clean(&text);
+        let is_error = is_error || errors.matches(&text);
+        Self { text: truncate_middle(text, limit), is_error }
     }
 }
 
@@ -49,16 +53,57 @@ fn is_true(flag: Option<&Value>) -> bool {
     }
 }
 
+/// Members of a result that are not the tool's answer.
+const ENVELOPE: [&str; 6] = ["content", "contents", "structuredContent", "isError", "resultType", "_meta"];
+
 fn text_of(result: &Value) -> String {
-    let texts: Vec<String> = match result.get("content") {
-        Some(Value::Array(blocks)) => blocks.iter().map(block_text).collect(),
-        None | Some(Value::Null) => Vec::new(),
-        Some(block) => vec![block_text(block)],
+    let Value::Object(members) = result else { return plain(result) };
+    let in_list = |value: &Value, text: fn(&Value) -> String| match value {
+        Value::Array(items) => items.iter().map(text).collect(),
+        Value::Null => Vec::new(),
+        other => vec![text(other)],
     };
-    let text = texts.join("\n");
-    match result.get("structuredContent") {
-        Some(structured) if text.is_empty() && !structured.is_null() => structured.to_string(),
-        _ => text,
+    let blocks = match (members.get("content"), members.get("contents")) {
+        (Some(content), _) => in_list(content, block_text),
+        // A resource in place of a tool's result.
+        (None, Some(contents)) => in_list(contents, embedded_text),
+        (None, None) => Vec::new(),
+    };
+    let has_text = match members.get("content") {
+        Some(Value::Array(blocks)) => blocks.iter().any(is_text),
+        _ => true,
+    };
+    let text = blocks.join("\n");
+    let rest = match members.get("structuredContent") {
+        Some(structured) if (text.is_empty() || !has_text) && !structured.is_null() => structured.to_string(),
+        // A server that sends its answer without the envelope.
+        None if !members.contains_key("content") && !members.contains_key("contents") => {
+            let answer = members.iter().filter(|(name, _)| !ENVELOPE.contains(&name.as_str()));
+            let answer: Map<String, Value> =
+                answer.map(|(name, value)| (name.clone(), value.clone())).collect();
+            if answer.is_empty() { String::new() } else { Value::Object(answer).to_string() }
+        }
+        _ => String::new(),
+    };
+    if text.is_empty() || rest.is_empty() { text + &rest } else { format!("{text}\n{rest}") }
+}
+
+/// Whether a model reads the block itself instead of a description.
+fn is_text(block: &Value) -> bool {
+    match block.get("type").and_then(Value::as_str) {
+        Some("image" | "audio" | "resource_link") => false,
+        Some("resource") => block.get("resource").is_some_and(|resource| resource.get("text").is_some()),
+        Some("text") => block.get("text").is_some_and(|text| text != ""),
+        _ => block.is_string() || block.get("text").is_some(),
+    }
+}
+
+/// A text as it is, and other values as JSON.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
     }
 }
 
@@ -69,7 +114,7 @@ fn block_text(block: &Value) -> String {
     }
     let field = |name: &str| block.get(name).and_then(Value::as_str);
     match field("type").unwrap_or("unknown") {
-        "text" => field("text").unwrap_or_default().to_owned(),
+        "text" => block.get("text").map(plain).unwrap_or_default(),
         kind @ ("image" | "audio") => {
             let bytes = base64_bytes(field("data").unwrap_or_default());
             format!("[{kind}, {}, {bytes} bytes]", field("mimeType").unwrap_or("unknown type"))
@@ -80,14 +125,21 @@ fn block_text(block: &Value) -> String {
                 .map_or_else(|| format!("[resource {uri}]"), |name| format!("[resource {name}: {uri}]"))
         }
         "resource" => embedded_text(block.get("resource").unwrap_or(&Value::Null)),
-        other => match field("text") {
-            Some(text) => text.to_owned(),
-            None => format!("[content of type {other}]"),
+        other => match (field("text"), block.get("json").or_else(|| block.get("data"))) {
+            (Some(text), _) => text.to_owned(),
+            (None, Some(value @ (Value::Object(_) | Value::Array(_)))) => value.to_string(),
+            (None, _) => format!("[content of type {other}]"),
         },
     }
 }
 
+/// The text of a resource, of its `contents` if it has them, or a description.
 fn embedded_text(resource: &Value) -> String {
+    if let Some(Value::Array(contents)) = resource.get("contents") {
+        // One level, as `resources/read` answers.
+        let inner = contents.iter().filter(|inner| inner.get("contents").is_none());
+        return inner.map(embedded_text).collect::<Vec<_>>().join("\n");
+    }
     let field = |name: &str| resource.get(name).and_then(Value::as_str);
     match (field("text"), field("blob")) {
         (Some(text), _) => text.to_owned(),
@@ -111,7 +163,7 @@ mod tests {
 
     fn check(result: Value, text: &str, is_error: bool) {
         let expected = Outcome { text: text.into(), is_error };
-        assert_eq!(Outcome::from_result(&result, 1000), expected, "{result}");
+        assert_eq!(Outcome::from_result(&result, 1000, &ErrorPatterns::default()), expected, "{result}");
     }
 
     #[test]
@@ -140,7 +192,15 @@ mod tests {
             "[content of type hologram]\n[content of type unknown]\node",
             false,
         );
-        check(json!("a bare string"), "", false);
+        check(json!("a bare string"), "a bare string", false);
+        check(json!({"rows": [1], "isError": false, "_meta": {}}), r#"{"rows":[1]}"#, false);
+        check(json!({"content": [], "rows": [1]}), "", false);
+        check(
+            json!({"content": [{"type": "text", "text": 7}, {"type": "text", "text": null}]}),
+            "7\n",
+            false,
+        );
+        check(json!({"content": [{"type": "json", "json": {"a": 1}}]}), r#"{"a":1}"#, false);
         check(json!({"content": [{"type": "text", "text": "no"}], "isError": true}), "no", true);
         check(json!({"content": "no", "isError": "true"}), "no", true);
     }
@@ -155,6 +215,49 @@ mod tests {
                 {"type": "resource", "resource": {"uri": "file:///c", "mimeType": "a/b", "blob": "aGk="}},
             ]}),
             "[image, image/png, 5 bytes]\n[resource a: file:///a]\ninside\n[resource file:///c, a/b, 2 bytes]",
+            false,
+        );
+    }
+
+    #[test]
+    fn a_result_that_matches_an_error_pattern_is_an_error() {
+        let patterns = ErrorPatterns::new(&["^Error:".into(), "failed$".into()]).unwrap();
+        let long = format!("{}failed", "x".repeat(2000));
+        for (text, is_error) in [("Error: no", true), ("no Error:", false), (&*long, true)] {
+            let result = json!({"content": [{"type": "text", "text": text}], "isError": false});
+            assert_eq!(Outcome::from_result(&result, 100, &patterns).is_error, is_error, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_structured_result_is_shown_beside_what_is_not_text() {
+        let image = json!({"type": "image", "mimeType": "image/png", "data": "aGVsbG8="});
+        let structured = json!({"n": 1});
+        for (content, text) in [
+            (json!([image]), "[image, image/png, 5 bytes]\n{\"n\":1}"),
+            (json!([image, {"type": "text", "text": "one"}]), "[image, image/png, 5 bytes]\none"),
+            (json!([{"type": "text", "text": ""}]), "{\"n\":1}"),
+            (
+                json!([{"type": "resource", "resource": {"uri": "a:b", "blob": "aGk="}}]),
+                "[resource a:b, unknown type, 2 bytes]\n{\"n\":1}",
+            ),
+            (json!([{"type": "resource", "resource": {"uri": "a:b", "text": "x"}}]), "x"),
+            (json!(null), "{\"n\":1}"),
+        ] {
+            check(json!({"content": content, "structuredContent": structured}), text, false);
+        }
+    }
+
+    #[test]
+    fn resources_are_read_from_contents() {
+        let contents =
+            json!([{"uri": "a:b", "text": "one"}, {"uri": "a:c", "mimeType": "a/b", "blob": "aGk="}]);
+        let text = "one\n[resource a:c, a/b, 2 bytes]";
+        check(json!({"contents": contents}), text, false);
+        check(json!({"content": [{"type": "resource", "resource": {"contents": contents}}]}), text, false);
+        check(
+            json!({"content": [{"type": "resource", "resource": {"contents": [{"contents": contents}]}}]}),
+            "",
             false,
         );
     }

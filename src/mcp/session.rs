@@ -39,7 +39,7 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    Limits, McpError, Outcome, ServerOutput, ServerSpec, State, Transport,
+    Limits, McpError, Outcome, Quirks, ServerOutput, ServerSpec, State, Transport,
     clean::{clean, clean_json, shorten},
     error::chain,
     http, listing,
@@ -72,6 +72,7 @@ pub struct Session {
     redaction: Redaction,
     /// Declared after the process, which uses it.
     snapshot: Option<Snapshot>,
+    quirks: Quirks,
     /// Consecutive calls that were not answered in time.
     unanswered: AtomicU32,
     /// A call was lost; no further call is sent.
@@ -194,7 +195,9 @@ impl Session {
             self.unanswered.store(0, Ordering::Relaxed);
         }
         match answer {
-            Ok(result) => Ok(Outcome::from_result(&result, self.limits.result_bytes)),
+            Ok(result) => {
+                Ok(Outcome::from_result(&result, self.limits.result_bytes, &self.quirks.error_patterns))
+            }
             Err(ServiceError::McpError(error)) if error.code != BROKEN_OFF_CODE => {
                 Ok(Outcome::failed(&error.message, self.limits.result_bytes))
             }
@@ -439,6 +442,7 @@ async fn open(
         limits: spec.limits.clone(),
         redaction,
         snapshot,
+        quirks: spec.quirks.clone(),
         unanswered: AtomicU32::new(0),
         is_lost: AtomicBool::new(false),
         notes: Mutex::default(),

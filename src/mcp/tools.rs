@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::{
-    clean::{clean, clean_json, truncate_middle},
+    clean::{SCHEMA_DEPTH, clean, clean_json, is_too_deep, truncate_middle},
     message::UNREADABLE,
     names::Names,
 };
@@ -52,6 +52,12 @@ pub(super) fn from_list(listed: &[Value]) -> (Vec<data::Tool>, Vec<String>) {
         };
         if schema.repaired {
             notes.push(format!("the tool `{shown}` declares no argument schema; any arguments are accepted"));
+        }
+        let schemas = ["inputSchema", "input_schema", "outputSchema"].map(|field| raw.get(field));
+        if schemas.into_iter().flatten().any(is_too_deep) {
+            notes.push(format!(
+                "the schema of the tool `{shown}` is nested more than {SCHEMA_DEPTH} levels deep; what is deeper is left out"
+            ));
         }
         let name = names.give(server_name);
         if name != server_name {
@@ -201,6 +207,18 @@ mod tests {
             assert_eq!(tools[0].input_schema, r#"{"type":"object","properties":{}}"#);
             assert_eq!(notes.len(), 1);
         }
+    }
+
+    #[test]
+    fn a_schema_that_is_nested_too_deeply_is_cut_and_noted() {
+        let deep = (0..60).fold(json!({"type": "string"}), |inner, _| json!({"items": inner}));
+        let shallow = json!({"name": "a", "inputSchema": {"type": "object", "properties": {}}});
+        let (tools, notes) = from_list(&[json!({"name": "t", "inputSchema": deep}), shallow]);
+        assert!(!tools[0].input_schema.contains("string"));
+        assert_eq!(
+            notes,
+            ["the schema of the tool `t` is nested more than 48 levels deep; what is deeper is left out"]
+        );
     }
 
     #[test]

@@ -130,6 +130,13 @@ impl ServerIdentity {
             let write: Vec<_> = write.iter().map(|path| path.strip_prefix(folder).unwrap_or(path)).collect();
             conduct["sandbox"] = json!({ "network": network, "write": write });
         }
+        // Left out where they are not set, so that keys of servers without them stay as they were.
+        if !spec.quirks.error_patterns.is_empty() {
+            conduct["error_patterns"] = json!(spec.quirks.error_patterns.texts());
+        }
+        if spec.quirks.coerce_arguments {
+            conduct["coerce_arguments"] = true.into();
+        }
         let is_known = matches!(spec.transport, Transport::Stdio { .. });
         Ok(Self { reached, conduct, files: by_content, is_known })
     }
@@ -198,7 +205,10 @@ pub fn numerics(spec: &EngineSpec) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Store;
+    use crate::{
+        mcp::{ErrorPatterns, Quirks},
+        store::Store,
+    };
 
     /// The `reached` value for this command, in a project at `folder`.
     fn reached(folder: &Path, state: State, command: &[&str]) -> Value {
@@ -210,7 +220,8 @@ mod tests {
             cwd: Some(folder.join("server")),
             files: vec![folder.join("server/lib")],
         };
-        let spec = ServerSpec { transport, state, limits: crate::mcp::Limits::default() };
+        let spec =
+            ServerSpec { transport, state, limits: crate::mcp::Limits::default(), quirks: Quirks::default() };
         ServerIdentity::new(&spec, folder, &files).unwrap().reached
     }
 
@@ -248,6 +259,24 @@ mod tests {
         assert_eq!(one["files"].as_object().unwrap().keys().collect::<Vec<_>>(), ["server/lib/helper.py"]);
         assert_eq!(of("__pycache__/helper.pyc", "2"), one);
         assert_ne!(of("helper.py", "22"), one);
+    }
+
+    #[test]
+    fn settings_for_a_sloppy_server_count_only_where_they_are_set() {
+        let folder = project("a", "");
+        let files = FileDigests::load(&Store::open(folder.path().join("cache")).unwrap());
+        let conduct = |quirks| {
+            let transport =
+                Transport::Http { url: "http://x".into(), bearer_env: None, headers: BTreeMap::new() };
+            let limits = crate::mcp::Limits::default();
+            let spec = ServerSpec { transport, state: State::ReadOnly, limits, quirks };
+            ServerIdentity::new(&spec, folder.path(), &files).unwrap().conduct
+        };
+        let plain = json!({"state": "read-only", "call_timeout_s": 30, "result_bytes": 16_384});
+        assert_eq!(conduct(Quirks::default()), plain);
+        let error_patterns = ErrorPatterns::new(&["^Error:".into()]).unwrap();
+        let set = conduct(Quirks { error_patterns, coerce_arguments: true });
+        assert_eq!((&set["error_patterns"], &set["coerce_arguments"]), (&json!(["^Error:"]), &json!(true)));
     }
 
     #[test]

@@ -18,7 +18,8 @@ use crate::{
     engine::EngineSpec,
     error::did_you_mean,
     mcp::{
-        BWRAP, Limits, PLACEHOLDER, Sandbox, ServerSpec, State, Transport, has_reference,
+        BWRAP, ErrorPatterns, Limits, PLACEHOLDER, Quirks, Sandbox, ServerSpec, State, Transport,
+        has_reference,
         secret::{self, Substitute},
     },
 };
@@ -78,6 +79,12 @@ pub struct Server {
     /// Maximum number of bytes of a tool result shown to the model.
     #[schemars(range(min = 1), extend("default" = Limits::default().result_bytes))]
     result_bytes: Option<usize>,
+    /// Regular expressions for texts that are errors although the server does not mark them, such as `"^Error:"`.
+    error_patterns: Option<Vec<String>>,
+    /// Whether an argument is converted to the type that the tool's schema wants: `"7"` to 7, `"true"` to true, and 7
+    /// to `"7"`.
+    #[schemars(extend("default" = false))]
+    coerce_arguments: Option<bool>,
 }
 
 type Fields<'a> = BTreeMap<&'a str, Entry<'a>>;
@@ -95,7 +102,24 @@ pub fn server(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<Ser
         result_bytes: server.result_bytes.unwrap_or(limits.result_bytes),
         sandbox: sandbox(reader, &fields, &server, source),
     };
-    Some(ServerSpec { transport: transport(reader, entry, &fields, server, source)?, state: state?, limits })
+    let quirks = quirks(reader, &fields, &server);
+    let transport = transport(reader, entry, &fields, server, source)?;
+    Some(ServerSpec { transport, state: state?, limits, quirks: quirks? })
+}
+
+/// Compiles the patterns, and notes each that is invalid at its place.
+fn quirks(reader: &Reader, fields: &Fields<'_>, server: &Server) -> Option<Quirks> {
+    let mut patterns = Some(ErrorPatterns::default());
+    if let (Some(list), Some(texts)) = (fields.get("error_patterns"), &server.error_patterns) {
+        for (item, text) in list.items().zip(texts) {
+            if let Err(bad) = ErrorPatterns::new(std::slice::from_ref(text)) {
+                patterns =
+                    reader.wrong(&item, Part::Value, format!("in `server.error_patterns`, {bad}"), None);
+            }
+        }
+        patterns = patterns.and_then(|_| ErrorPatterns::new(texts).ok());
+    }
+    Some(Quirks { error_patterns: patterns?, coerce_arguments: server.coerce_arguments.unwrap_or_default() })
 }
 
 fn transport(

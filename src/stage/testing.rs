@@ -14,7 +14,7 @@ use crate::{
     engine::EngineSpec,
     error::Result,
     hash::Digest,
-    mcp::{Limits, ServerSpec, State, Transport},
+    mcp::{Limits, Quirks, ServerSpec, State, Transport},
     model::{Decoder, Init, ModelConfig, kernels::Heads, read_safetensors, write_safetensors},
     progress::NoProgress,
 };
@@ -121,6 +121,7 @@ pub async fn tool_server(status: impl Fn(&Value) -> u16 + Clone + Send + Sync + 
         transport: Transport::Http { url, bearer_env: None, headers: BTreeMap::new() },
         state: State::ReadOnly,
         limits: Limits::default(),
+        quirks: Quirks::default(),
     }
 }
 

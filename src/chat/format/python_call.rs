@@ -6,10 +6,12 @@
 use serde_json::{Map, Value};
 
 use super::Parsed;
-use crate::chat::{ToolCall, python};
+use crate::chat::{
+    ToolCall,
+    literal::{Reader, once},
+    python,
+};
 
-/// Maximum nesting of a value.
-const DEEPEST: usize = 64;
 const TAG: &str = "<|python_tag|>";
 
 pub(super) fn assistant(calls: &[ToolCall]) -> String {
@@ -35,7 +37,7 @@ fn is_identifier(name: &str) -> bool {
 pub(super) fn parse(turn: &str) -> Parsed {
     let body = turn.trim();
     let body = body.strip_prefix(TAG).unwrap_or(body).trim_start();
-    let mut reader = Reader { rest: body };
+    let mut reader = Reader::new(body);
     if !reader.opens() {
         return Parsed { text: turn.to_owned(), ..Parsed::default() };
     }
@@ -62,42 +64,7 @@ pub(super) fn parse(turn: &str) -> Parsed {
     Parsed { text: reader.rest.to_owned(), calls, ..Parsed::default() }
 }
 
-/// Parses a whole text as one Python or JSON value.
-pub(super) fn literal(text: &str) -> Option<Value> {
-    let mut reader = Reader { rest: text.trim() };
-    let value = reader.value(0).ok()?;
-    reader.rest.trim().is_empty().then_some(value)
-}
-
-/// Inserts a value and refuses a duplicate name.
-fn once(fields: &mut Map<String, Value>, name: String, value: Value) -> Result<(), String> {
-    if fields.contains_key(&name) {
-        return Err(format!("{name} is given twice"));
-    }
-    fields.insert(name, value);
-    Ok(())
-}
-
-struct Reader<'a> {
-    rest: &'a str,
-}
-
 impl<'a> Reader<'a> {
-    fn take(&mut self, sign: &str) -> bool {
-        let rest = self.rest.trim_start();
-        let taken = rest.strip_prefix(sign);
-        self.rest = taken.unwrap_or(rest);
-        taken.is_some()
-    }
-
-    /// Takes the following characters that satisfy `of`.
-    fn word(&mut self, of: impl Fn(char) -> bool) -> &'a str {
-        let text = self.rest;
-        let end = text.find(|c| !of(c)).unwrap_or(text.len());
-        self.rest = &text[end..];
-        &text[..end]
-    }
-
     fn name(&mut self) -> &'a str {
         self.rest = self.rest.trim_start();
         self.word(|c| c.is_alphanumeric() || "_.-".contains(c))
@@ -144,111 +111,6 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(ToolCall { name, arguments })
-    }
-
-    fn value(&mut self, depth: usize) -> Result<Value, String> {
-        if depth > DEEPEST {
-            return Err(format!("nested deeper than {DEEPEST} levels"));
-        }
-        self.rest = self.rest.trim_start();
-        match self.rest.chars().next() {
-            None => Err("incomplete".into()),
-            Some(quote @ ('"' | '\'')) => self.string(quote).map(Value::from),
-            Some('[') => self.items("[", "]", depth).map(Value::from),
-            Some('(') => self.items("(", ")", depth).map(Value::from),
-            Some('{') => self.fields(depth).map(Value::from),
-            Some(c) if c.is_ascii_digit() || "+-.".contains(c) => {
-                let text = self.word(|c| c.is_ascii_alphanumeric() || "+-._".contains(c));
-                let number = text.trim_start_matches('+').replace('_', "");
-                serde_json::from_str(&number).map_err(|_| format!("{text} is not a number"))
-            }
-            Some(_) => match self.word(|c| c.is_alphanumeric() || c == '_') {
-                "True" | "true" => Ok(true.into()),
-                "False" | "false" => Ok(false.into()),
-                "None" | "null" => Ok(Value::Null),
-                "" => Err("a value is missing".into()),
-                word => Err(format!("{word} is no value; text stands in quotes")),
-            },
-        }
-    }
-
-    fn items(&mut self, open: &str, close: &str, depth: usize) -> Result<Vec<Value>, String> {
-        self.take(open);
-        let mut items = Vec::new();
-        while !self.take(close) {
-            items.push(self.value(depth + 1)?);
-            if !self.take(",") && !self.rest.starts_with(close) {
-                return Err(format!("`,` or `{close}` is missing in a list"));
-            }
-        }
-        Ok(items)
-    }
-
-    fn fields(&mut self, depth: usize) -> Result<Map<String, Value>, String> {
-        self.take("{");
-        let mut fields = Map::new();
-        while !self.take("}") {
-            let key = match self.value(depth + 1)? {
-                Value::String(key) => key,
-                other => other.to_string(),
-            };
-            if !self.take(":") {
-                return Err("`:` is missing in a dictionary".into());
-            }
-            let value = self.value(depth + 1)?;
-            once(&mut fields, key, value)?;
-            if !self.take(",") && !self.rest.starts_with('}') {
-                return Err("`,` or `}` is missing in a dictionary".into());
-            }
-        }
-        Ok(fields)
-    }
-
-    fn string(&mut self, quote: char) -> Result<String, String> {
-        let mut characters = self.rest.char_indices().skip(1);
-        let mut text = String::new();
-        // UTF-16 surrogates, escaped one by one.
-        let mut high: Option<u32> = None;
-        while let Some((at, c)) = characters.next() {
-            if c == quote {
-                self.rest = &self.rest[at + c.len_utf8()..];
-                return Ok(text);
-            }
-            if c != '\\' {
-                text.push(c);
-                continue;
-            }
-            let Some((_, escape)) = characters.next() else { break };
-            let mut code = |digits: usize| {
-                let hex: String = characters.by_ref().take(digits).map(|(_, digit)| digit).collect();
-                u32::from_str_radix(&hex, 16).map_err(|_| format!("\\{escape}{hex} is no character"))
-            };
-            match escape {
-                'n' => text.push('\n'),
-                't' => text.push('\t'),
-                'r' => text.push('\r'),
-                'b' => text.push('\u{8}'),
-                'f' => text.push('\u{c}'),
-                '0' => text.push('\0'),
-                '\\' | '\'' | '"' | '/' => text.push(escape),
-                '\n' => {}
-                'x' => text.push(char::from_u32(code(2)?).unwrap_or(char::REPLACEMENT_CHARACTER)),
-                'u' => {
-                    let unit = code(4)?;
-                    match (high.take(), unit) {
-                        (_, 0xD800..=0xDBFF) => high = Some(unit),
-                        (Some(high), 0xDC00..=0xDFFF) => {
-                            let joined = 0x10000 + ((high - 0xD800) << 10) + (unit - 0xDC00);
-                            text.push(char::from_u32(joined).unwrap_or(char::REPLACEMENT_CHARACTER));
-                        }
-                        _ => text.push(char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER)),
-                    }
-                }
-                // As in Python, an unknown escape is kept literally.
-                other => text.extend(['\\', other]),
-            }
-        }
-        Err("incomplete: a text is not closed".into())
     }
 }
 

@@ -15,8 +15,8 @@
 
 use serde_json::{Map, Value};
 
-use super::{Parsed, after_call, python_call, schemas::Schemas};
-use crate::chat::{ToolCall, python};
+use super::{Parsed, after_call, schemas::Schemas};
+use crate::chat::{ToolCall, literal, python};
 
 pub const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
@@ -149,7 +149,7 @@ impl<'a> Reader<'a> {
 fn typed(text: &str, tools: &Schemas, tool: &str, parameter: &str) -> Value {
     let allowed = tools.allowed(tool, parameter);
     let trimmed = text.trim();
-    let parsed = serde_json::from_str(trimmed).ok().or_else(|| python_call::literal(trimmed)).or_else(|| {
+    let parsed = serde_json::from_str(trimmed).ok().or_else(|| literal::of_text(trimmed)).or_else(|| {
         let words = [("true", Value::Bool(true)), ("false", Value::Bool(false)), ("none", Value::Null)];
         words.into_iter().find(|(word, _)| trimmed.eq_ignore_ascii_case(word)).map(|(_, value)| value)
     });

@@ -14,6 +14,7 @@ use super::{
     typed,
 };
 use crate::{
+    agent::Toolbox,
     data::Tool,
     error::{self, At, Class, Diagnostic, Interrupted, did_you_mean},
     mcp::{ServerSpec, Servers, Session, State, merged, tools_digest},
@@ -117,6 +118,7 @@ impl Discover {
         for (why, names) in unsafe_tools {
             context.observer.note(&format!("left out {}, which {why}", names.join(", ")));
         }
+        Toolbox::new(&tools)?.notes().for_each(|note| context.observer.note(&note));
         let digest = tools_digest(&tools).to_string();
         rows.iter_mut().for_each(|row| row.tools_digest.clone_from(&digest));
         let offered = tools.iter().filter(|tool| !tool.synthetic).count();
@@ -251,7 +253,7 @@ mod tests {
     use crate::{
         data::{self, Resource, Server},
         error::Result,
-        mcp::{Limits, Sandbox, ServerSpec, Transport, demo::HttpServer},
+        mcp::{Limits, Quirks, Sandbox, ServerSpec, Transport, demo::HttpServer},
         stage::testing,
     };
 
@@ -268,7 +270,12 @@ mod tests {
         let transport =
             Transport::Http { url: server.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
         tokio::spawn(server.serve());
-        let spec = ServerSpec { transport, state: State::ReadOnly, limits: Limits::default() };
+        let spec = ServerSpec {
+            transport,
+            state: State::ReadOnly,
+            limits: Limits::default(),
+            quirks: Quirks::default(),
+        };
         let folder = tempfile::tempdir().unwrap();
         let metrics = discover(Some(spec), folder.path()).await.unwrap();
 
@@ -362,6 +369,7 @@ mod tests {
                 },
                 state,
                 limits,
+                quirks: Quirks::default(),
             }
             .into();
             let allow = allow.iter().map(|name| (*name).to_owned()).collect();

@@ -12,7 +12,7 @@ use crate::{
     data::VerdictRow,
     error::Failure,
     hash::Digest,
-    mcp::{Limits, ServerSpec, Session, State, Transport, demo::HttpServer},
+    mcp::{Limits, Quirks, ServerSpec, Session, State, Transport, demo::HttpServer},
     model::{Adapter, AdapterConfig, Decoder, Design, Init, ModelConfig, kernels::Heads},
     stage::{
         Artifacts, Rows,
@@ -150,7 +150,12 @@ impl Hall {
         let transport =
             Transport::Http { url: listening.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
         tokio::spawn(listening.serve());
-        let server = ServerSpec { transport, state: State::ReadOnly, limits: Limits::default() };
+        let server = ServerSpec {
+            transport,
+            state: State::ReadOnly,
+            limits: Limits::default(),
+            quirks: Quirks::default(),
+        };
         let hall = Self { folder: tempfile::tempdir().unwrap(), server, recorded: Arc::default() };
         let (_, tools, _) = Session::connect(&hall.server).await.unwrap().describe().await.unwrap();
         data::write(&hall.path("tools.parquet"), &tools).unwrap();

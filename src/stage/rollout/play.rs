@@ -279,7 +279,9 @@ impl Player {
         let pools = Pools::new(servers);
         let folder = PolicyFolder::open(policy, context)?;
         let listed: Vec<data::Tool> = data::read(tools)?;
-        let toolbox = Toolbox::of_table(tools, &listed)?;
+        let toolbox = Toolbox::of_table(tools, &listed)?.coercing(|wire_name| {
+            servers.of_tool(wire_name).is_some_and(|spec| spec.quirks.coerce_arguments)
+        });
         let system = system_prompt(context.text("system"), toolbox.functions())?;
         let chat = context
             .models
@@ -485,7 +487,7 @@ impl Player {
             let messages: Vec<Value> = serde_json::from_str(&trajectory.messages).ok()?;
             let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
             let mut calls = calls.filter_map(|call| ToolCall::deserialize(&call["function"]).ok());
-            calls.find(|call| self.toolbox.wire_name(call).is_some())
+            calls.find(|call| self.toolbox.request(call).is_some())
         })
     }
 
@@ -509,10 +511,10 @@ impl Player {
             pool.own_session().await?.describe().await?;
         }
         if let Some(call) = answered
-            && let Some(wire_name) = self.toolbox.wire_name(call)
+            && let Some((wire_name, arguments)) = self.toolbox.request(call)
         {
             let (pool, tool) = self.pools.route(wire_name)?;
-            pool.own_session().await?.call(tool, call.arguments.clone()).await?;
+            pool.own_session().await?.call(tool, arguments.into_owned()).await?;
         }
         Ok(())
     }
@@ -574,7 +576,7 @@ struct LazySessions<'a> {
 
 impl LazySessions<'_> {
     fn is_open(&self, toolbox: &Toolbox, call: &ToolCall) -> bool {
-        toolbox.wire_name(call).is_some_and(|wire_name| self.sessions.is_open(wire_name))
+        toolbox.request(call).is_some_and(|(wire_name, _)| self.sessions.is_open(wire_name))
     }
 
     /// [`McpError::PoolClosed`] if other tries found the server down meanwhile.

@@ -24,6 +24,7 @@ async fn server() -> mcp::ServerSpec {
         transport: Transport::Http { url, bearer_env: None, headers: BTreeMap::new() },
         state: State::ReadOnly,
         limits: mcp::Limits::default(),
+        quirks: mcp::Quirks::default(),
     }
 }
 
@@ -364,6 +365,7 @@ fn tool_process() -> mcp::ServerSpec {
         transport: Transport::Stdio { command, env: BTreeMap::new(), cwd: None, files: Vec::new() },
         state: State::ReadOnly,
         limits: mcp::Limits::default(),
+        quirks: mcp::Quirks::default(),
     }
 }
 

@@ -3,6 +3,8 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::chat::python_repr;
+
 /// This server's result format, from the families file.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(tag = "format", rename_all = "lowercase", deny_unknown_fields)]
@@ -18,7 +20,31 @@ pub enum Results {
         #[serde(default)]
         at: String,
     },
+    /// One JSON value per line.
+    Jsonl,
+    /// The same as `Json`, as Python prints it.
+    Python {
+        #[serde(default)]
+        at: String,
+    },
+    /// A line of column names, then rows. Fields may be in double quotes (RFC 4180).
+    Csv {
+        #[serde(default = "comma")]
+        separator: char,
+    },
+    /// The first pipe table.
+    Markdown,
+    /// The first of these that the result is: JSON, JSON lines, Python, a Markdown table, CSV with one of
+    /// [`SEPARATORS`], lines.
+    Auto,
 }
+
+fn comma() -> char {
+    ','
+}
+
+/// Separators of columns that `auto` tries, in this order.
+const SEPARATORS: [char; 4] = ['\t', '|', ';', ','];
 
 /// A result as rows.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -40,46 +66,50 @@ impl Results {
                 let fields =
                     |line: &str| line.split(separator.as_str()).map(str::to_owned).collect::<Vec<_>>();
                 let (remarks, lines): (Vec<&str>, Vec<&str>) = text.lines().partition(is_remark);
-                let mut lines = lines.into_iter();
-                let names = lines.next().map(fields).unwrap_or_default();
-                let rows: Vec<_> = lines.map(fields).collect();
-                Rows { names, more: !remarks.is_empty() && !rows.is_empty(), rows }
+                let rows = Rows::with_header(lines.into_iter().map(fields));
+                Rows { more: !remarks.is_empty() && !rows.rows.is_empty(), ..rows }
             }
             Self::Lines => Rows {
-                rows: text
-                    .lines()
-                    .filter(|line| !line.is_empty())
-                    .map(|line| vec![line.to_owned()])
-                    .collect(),
+                rows: filled_lines(text).map(|line| vec![line.to_owned()]).collect(),
                 ..Rows::default()
             },
-            Self::Json { at } => {
-                let value: Value = serde_json::from_str(text).unwrap_or_default();
-                let items = match value.pointer(at) {
-                    Some(Value::Array(items)) => items.clone(),
-                    Some(Value::Null) | None => Vec::new(),
-                    Some(other) => vec![other.clone()],
-                };
-                let names = match items.first() {
-                    Some(Value::Object(fields)) => fields.keys().cloned().collect(),
-                    _ => Vec::new(),
-                };
-                let row = |item: &Value| match item {
-                    Value::Object(fields) => names
-                        .iter()
-                        .map(|name: &String| fields.get(name).map(plain).unwrap_or_default())
-                        .collect(),
-                    Value::Array(fields) => fields.iter().map(plain).collect(),
-                    value => vec![plain(value)],
-                };
-                let rows = items.iter().map(row).collect();
-                Rows { names, rows, more: false }
-            }
+            Self::Json { at } => Rows::of_value(serde_json::from_str(text).unwrap_or_default(), at),
+            Self::Jsonl => json_lines(text).map(|items| Rows::of_value(items, "")).unwrap_or_default(),
+            Self::Python { at } => Rows::of_value(python_repr(text).unwrap_or_default(), at),
+            Self::Csv { separator } => Rows::with_header(records(text, *separator).into_iter()),
+            Self::Markdown => markdown(text).unwrap_or_default(),
+            Self::Auto => auto(text),
         }
     }
 }
 
 impl Rows {
+    /// The first record has the names.
+    fn with_header(mut records: impl Iterator<Item = Vec<String>>) -> Self {
+        let names = records.next().unwrap_or_default();
+        Self { names, rows: records.collect(), more: false }
+    }
+
+    fn of_value(value: Value, at: &str) -> Self {
+        let items = match value.pointer(at) {
+            Some(Value::Array(items)) => items.as_slice(),
+            Some(Value::Null) | None => &[],
+            Some(other) => std::slice::from_ref(other),
+        };
+        let names: Vec<String> = match items.first() {
+            Some(Value::Object(fields)) => fields.keys().cloned().collect(),
+            _ => Vec::new(),
+        };
+        let row = |item: &Value| match item {
+            Value::Object(fields) => {
+                names.iter().map(|name| fields.get(name).map(plain).unwrap_or_default()).collect()
+            }
+            Value::Array(fields) => fields.iter().map(plain).collect(),
+            value => vec![plain(value)],
+        };
+        Self { rows: items.iter().map(row).collect(), names, more: false }
+    }
+
     /// The index of a field: by name, or the first if none is given.
     pub fn position(&self, field: Option<&str>) -> Option<usize> {
         match field {
@@ -102,12 +132,130 @@ pub(super) fn plain(value: &Value) -> String {
     }
 }
 
+fn filled_lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| !line.is_empty())
+}
+
+fn auto(text: &str) -> Rows {
+    let trimmed = text.trim();
+    let value = serde_json::from_str(trimmed).ok().or_else(|| json_lines(trimmed));
+    if let Some(value) = value.or_else(|| python_repr(trimmed)) {
+        return Rows::of_value(only_list(value), "");
+    }
+    // JSON or Python that was cut off; its lines are no rows.
+    if trimmed.starts_with(['{', '[', '(']) {
+        return Rows::default();
+    }
+    let table = || SEPARATORS.into_iter().find_map(|separator| table(trimmed, separator));
+    markdown(trimmed).or_else(table).unwrap_or_else(|| Results::Lines.read(text))
+}
+
+/// The list, if it is the only member of an object, as in `{"result": […]}`.
+fn only_list(value: Value) -> Value {
+    match value {
+        Value::Object(fields) if fields.len() == 1 && fields.values().all(Value::is_array) => {
+            fields.into_iter().next().map(|(_, list)| list).unwrap_or_default()
+        }
+        value => value,
+    }
+}
+
+/// Rows that all have as many fields as the header, at least two.
+fn table(text: &str, separator: char) -> Option<Rows> {
+    let trimmed = |record: Vec<String>| record.iter().map(|field| field.trim().to_owned()).collect();
+    let rows = Rows::with_header(records(text, separator).into_iter().map(trimmed));
+    let is_even = rows.names.len() > 1 && rows.rows.iter().all(|row| row.len() == rows.names.len());
+    (is_even && !rows.rows.is_empty()).then_some(rows)
+}
+
+fn json_lines(text: &str) -> Option<Value> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let items: Vec<Value> = lines.map(serde_json::from_str).collect::<Result<_, _>>().ok()?;
+    (!items.is_empty()).then_some(items.into())
+}
+
+/// Records of CSV. An empty line is none; a quote that is not closed extends to the end.
+fn records(text: &str, separator: char) -> Vec<Vec<String>> {
+    let (mut records, mut record, mut field) = (Vec::new(), Vec::new(), String::new());
+    let mut is_quoted = false;
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' if is_quoted && letters.next_if_eq(&'"').is_some() => field.push('"'),
+            '"' if is_quoted => is_quoted = false,
+            '"' if field.is_empty() => is_quoted = true,
+            _ if is_quoted => field.push(letter),
+            _ if letter == separator => record.push(std::mem::take(&mut field)),
+            '\r' if letters.peek() == Some(&'\n') => {}
+            '\n' => {
+                if !record.is_empty() || !field.is_empty() {
+                    record.push(std::mem::take(&mut field));
+                    records.push(std::mem::take(&mut record));
+                }
+            }
+            _ => field.push(letter),
+        }
+    }
+    if !record.is_empty() || !field.is_empty() {
+        record.push(field);
+        records.push(record);
+    }
+    records
+}
+
+/// The first table: a header, a row of dashes, and rows until a line without a pipe.
+fn markdown(text: &str) -> Option<Rows> {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let header = lines.windows(2).position(|pair| pair[0].contains('|') && is_separator(pair[1]))?;
+    let names = cells(lines[header]);
+    let rows = lines[header + 2..].iter().take_while(|line| line.contains('|')).map(|line| cells(line));
+    Some(Rows { rows: rows.collect(), names, more: false })
+}
+
+fn is_separator(line: &str) -> bool {
+    let is_dashes = |cell: &String| {
+        let dashes = cell.trim_start_matches(':').trim_end_matches(':');
+        !dashes.is_empty() && dashes.bytes().all(|byte| byte == b'-')
+    };
+    line.contains('|') && cells(line).iter().all(is_dashes)
+}
+
+/// The cells of a row. `\|` is a pipe.
+fn cells(line: &str) -> Vec<String> {
+    let line = line.strip_prefix('|').unwrap_or(line);
+    let mut cells = vec![String::new()];
+    let mut letters = line.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' if letters.next_if_eq(&'|').is_some() => {
+                cells.last_mut().into_iter().for_each(|cell| cell.push('|'))
+            }
+            '|' if letters.peek().is_none() => {}
+            '|' => cells.push(String::new()),
+            _ => cells.last_mut().into_iter().for_each(|cell| cell.push(letter)),
+        }
+    }
+    cells.iter().map(|cell| cell.trim().to_owned()).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn rows(rows: &[&[&str]]) -> Vec<Vec<String>> {
         rows.iter().map(|row| row.iter().map(|field| (*field).to_owned()).collect()).collect()
+    }
+
+    fn format(table: &str) -> Results {
+        toml::from_str(table).unwrap()
+    }
+
+    /// Names and rows, as `a,b: 1,2; 3,4`.
+    fn shown(rows: &Rows) -> String {
+        let records: Vec<String> = rows.rows.iter().map(|row| row.join(",")).collect();
+        format!("{}: {}", rows.names.join(","), records.join("; "))
     }
 
     #[test]
@@ -133,5 +281,92 @@ mod tests {
     #[test]
     fn lines_are_rows_of_one_field() {
         assert_eq!(Results::Lines.read("a\n\nb\n").rows, rows(&[&["a"], &["b"]]));
+    }
+
+    #[test]
+    fn every_format_reads_its_own() {
+        let (python, csv, markdown) = ("format = \"python\"", "format = \"csv\"", "format = \"markdown\"");
+        let jsonl = "format = \"jsonl\"";
+        for (declared, text, read) in [
+            (python, "[{'id': 1, 'name': 'it\\'s'}, {'id': 2, 'name': None}]", "id,name: 1,it's; 2,"),
+            (python, "[(1, Decimal('2.50')), (3, True)]", ": 1,2.50; 3,true"),
+            (python, "['a', 'b']", ": a; b"),
+            (python, "7", ": 7"),
+            (python, "[]", ": "),
+            (python, "Error: no", ": "),
+            (python, "[1, 2\n[… 9 bytes left out …]\n8]", ": "),
+            ("format = \"python\"\nat = \"/rows\"", "{'rows': [(1,)]}", ": 1"),
+            (csv, "a,b\r\n1,\"x, \"\"y\"\"\"\r\n\r\n2,\n", "a,b: 1,x, \"y\"; 2,"),
+            (csv, "a,b\n1,\"two\nlines\"", "a,b: 1,two\nlines"),
+            ("format = \"csv\"\nseparator = \";\"", "a;b\n1;2,5", "a,b: 1,2,5"),
+            (csv, "", ": "),
+            (
+                markdown,
+                "Found:\n\n| a | b \\| c |\n|:--|--:|\n| 1 | |\n| 2 | 3 |\n\n| x |",
+                "a,b | c: 1,; 2,3",
+            ),
+            (markdown, "a | b\n--- | ---\n1 | 2", "a,b: 1,2"),
+            (markdown, "| a |\n|---|", "a: "),
+            (markdown, "no | table", ": "),
+            (jsonl, "{\"a\": 1}\n\n{\"a\": 2}\n", "a: 1; 2"),
+            (jsonl, "{\"a\": 1}\n{cut", ": "),
+            (jsonl, "", ": "),
+        ] {
+            assert_eq!(shown(&format(declared).read(text)), read, "{declared} {text}");
+        }
+    }
+
+    #[test]
+    fn the_format_is_recognised() {
+        for (text, read) in [
+            (r#"[{"a": 1}]"#, "a: 1"),
+            (r#"{"result": [1, 2]}"#, ": 1; 2"),
+            (r#"{"a": 1, "b": [2]}"#, "a,b: 1,[2]"),
+            ("{\"a\": 1}\n{\"a\": 2}", "a: 1; 2"),
+            ("[{'a': None, 'b': 'x'}]", "a,b: ,x"),
+            ("[('x', 1)]", ": x,1"),
+            ("| a | b |\n|---|---|\n| 1 | 2 |", "a,b: 1,2"),
+            ("a | b\n1 | 2", "a,b: 1,2"),
+            ("a\tb\n1\t2,5", "a,b: 1,2,5"),
+            ("a,b\n\"1,5\",2", "a,b: 1,5,2"),
+            ("a;b\n1,5;2", "a,b: 1,5,2"),
+            ("one\ntwo", ": one; two"),
+            ("Paris, France", ": Paris, France"),
+            ("one, two\nthree", ": one, two; three"),
+            ("7", ": 7"),
+            ("None", ": "),
+            ("", ": "),
+            ("[{'a': 1\n[… 9 bytes left out …]\n}]", ": "),
+        ] {
+            assert_eq!(shown(&Results::Auto.read(text)), read, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_of_a_format_is_an_error() {
+        for declared in
+            ["format = \"python\"\nform = 1", "format = \"csv\"\nseparator = \"::\"", "format = \"yaml\""]
+        {
+            assert!(toml::from_str::<Results>(declared).is_err(), "{declared}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_without_a_panic(text in r#"([\[\](){},:'"|\\ ;\t\n\r-]|None|1|é|\|-|\n\|){0,60}"#) {
+            for declared in ["json", "jsonl", "python", "csv", "markdown", "auto", "lines"] {
+                format(&format!("format = \"{declared}\"")).read(&text);
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_nesting_has_no_rows() {
+        for open in ["[", "{'a':", "(", "{\"a\":"] {
+            let text = open.repeat(200_000);
+            for results in [Results::Auto, format("format = \"python\""), format("format = \"json\"")] {
+                assert_eq!(results.read(&text), Rows::default(), "{open} {results:?}");
+            }
+        }
     }
 }

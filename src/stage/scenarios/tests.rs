@@ -11,7 +11,7 @@ use super::*;
 use crate::{
     chat::ToolCall,
     data,
-    mcp::{Limits, ServerSpec, Session, State, Transport, demo},
+    mcp::{Limits, Quirks, ServerSpec, Session, State, Transport, demo},
     progress::NoProgress,
     stage::testing,
 };
@@ -29,7 +29,12 @@ impl Demo {
         let transport =
             Transport::Http { url: http.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
         tokio::spawn(http.serve());
-        let server = ServerSpec { transport, state: State::ReadOnly, limits: Limits::default() };
+        let server = ServerSpec {
+            transport,
+            state: State::ReadOnly,
+            limits: Limits::default(),
+            quirks: Quirks::default(),
+        };
         let session = Session::connect(&server).await.unwrap();
         let (_, tools, _) = session.describe().await.unwrap();
         session.close().await;

@@ -1,0 +1,324 @@
+//! Checks a call's arguments against the JSON Schema of its tool, in the dialects 2020-12 and draft-07.
+//!
+//! Schemas come from servers, so nothing of them is trusted: references are never fetched, patterns match in linear time
+//! (`regex`), and a check ends after a number of steps. A schema that cannot be used ([`Schema::compile`]) or takes too long
+//! refuses no call. `format` and `content…` are annotations, as the specification has them by default.
+
+mod check;
+mod coerce;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use regex::{Regex, RegexBuilder};
+use serde_json::{Map, Value};
+
+/// Maximum bytes of a compiled pattern.
+const PATTERN_BYTES: usize = 1 << 20;
+/// Maximum number of patterns of one schema.
+const PATTERNS: usize = 100;
+
+/// A schema whose keywords, references and patterns are known to be valid.
+#[derive(Debug, Clone)]
+pub(super) struct Schema {
+    root: Value,
+    /// JSON pointers by reference as written.
+    targets: BTreeMap<String, String>,
+    patterns: BTreeMap<String, Regex>,
+    /// Before 2019-09, a `$ref` hides the keywords beside it.
+    is_old: bool,
+}
+
+/// What a keyword has as its value.
+#[derive(Clone, Copy, PartialEq)]
+enum Holds {
+    Schema,
+    List,
+    SchemaOrList,
+    Named,
+    /// By name, a schema or a list of names (`dependencies`).
+    NamedOrNames,
+    Type,
+    Names,
+    NamedNames,
+    Size,
+    Number,
+    /// A number; in draft 4, a boolean.
+    Bound,
+    Values,
+    Flag,
+    Pattern,
+}
+
+const KEYWORDS: [(&str, Holds); 42] = [
+    ("$defs", Holds::Named),
+    ("definitions", Holds::Named),
+    ("type", Holds::Type),
+    ("enum", Holds::Values),
+    ("required", Holds::Names),
+    ("properties", Holds::Named),
+    ("patternProperties", Holds::Named),
+    ("additionalProperties", Holds::Schema),
+    ("unevaluatedProperties", Holds::Schema),
+    ("propertyNames", Holds::Schema),
+    ("minProperties", Holds::Size),
+    ("maxProperties", Holds::Size),
+    ("dependentRequired", Holds::NamedNames),
+    ("dependentSchemas", Holds::Named),
+    ("dependencies", Holds::NamedOrNames),
+    ("items", Holds::SchemaOrList),
+    ("prefixItems", Holds::List),
+    ("additionalItems", Holds::Schema),
+    ("unevaluatedItems", Holds::Schema),
+    ("contains", Holds::Schema),
+    ("minContains", Holds::Size),
+    ("maxContains", Holds::Size),
+    ("minItems", Holds::Size),
+    ("maxItems", Holds::Size),
+    ("uniqueItems", Holds::Flag),
+    ("minLength", Holds::Size),
+    ("maxLength", Holds::Size),
+    ("pattern", Holds::Pattern),
+    ("minimum", Holds::Number),
+    ("maximum", Holds::Number),
+    ("exclusiveMinimum", Holds::Bound),
+    ("exclusiveMaximum", Holds::Bound),
+    ("multipleOf", Holds::Number),
+    ("allOf", Holds::List),
+    ("anyOf", Holds::List),
+    ("oneOf", Holds::List),
+    ("not", Holds::Schema),
+    ("if", Holds::Schema),
+    ("then", Holds::Schema),
+    ("else", Holds::Schema),
+    ("$dynamicRef", Holds::Flag),
+    ("$recursiveRef", Holds::Flag),
+];
+
+const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
+
+impl Schema {
+    /// Checks the schema and compiles its patterns.
+    ///
+    /// # Errors
+    /// The reason, if arguments cannot be checked against it.
+    pub(super) fn compile(root: Value) -> Result<Self, String> {
+        let dialect = root.get("$schema").and_then(Value::as_str).unwrap_or_default();
+        let is_old = ["draft-07", "draft-06", "draft-04"].iter().any(|old| dialect.contains(old));
+        let mut compiler = Compiler { root: &root, is_old, ..Compiler::new(&root) };
+        compiler.anchors(&root, "");
+        compiler.schema(&root, String::new())?;
+        while let Some(pointer) = compiler.pending.pop() {
+            let target = root.pointer(&pointer).unwrap_or(&Value::Null);
+            compiler.schema(target, pointer)?;
+        }
+        let Compiler { targets, patterns, .. } = compiler;
+        let schema = Self { targets, patterns, is_old, root };
+        match schema.violations(&Map::new()) {
+            Some(_) => Ok(schema),
+            None => Err("checking against it takes too long".into()),
+        }
+    }
+}
+
+struct Compiler<'a> {
+    root: &'a Value,
+    is_old: bool,
+    /// Pointers to the subschemas with an anchor.
+    anchors: BTreeMap<&'a str, String>,
+    targets: BTreeMap<String, String>,
+    patterns: BTreeMap<String, Regex>,
+    /// Pointers to schemas that were or will be compiled.
+    seen: BTreeSet<String>,
+    pending: Vec<String>,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(root: &'a Value) -> Self {
+        Self {
+            root,
+            is_old: false,
+            anchors: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            patterns: BTreeMap::new(),
+            seen: BTreeSet::new(),
+            pending: Vec::new(),
+        }
+    }
+
+    /// Finds anchors. Those in examples and defaults are found too; nothing refers to them.
+    fn anchors(&mut self, value: &'a Value, pointer: &str) {
+        match value {
+            Value::Object(fields) => {
+                let id = fields.get("$id").and_then(Value::as_str).and_then(|id| id.strip_prefix('#'));
+                let anchor = fields.get("$anchor").and_then(Value::as_str).or(id);
+                anchor.into_iter().for_each(|anchor| _ = self.anchors.insert(anchor, pointer.to_owned()));
+                for (name, value) in fields {
+                    self.anchors(value, &below(pointer, name));
+                }
+            }
+            Value::Array(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    self.anchors(item, &below(pointer, &index.to_string()));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn schema(&mut self, schema: &Value, pointer: String) -> Result<(), String> {
+        let place = pointer.clone();
+        if !self.seen.insert(pointer) {
+            return Ok(());
+        }
+        let fields = match schema {
+            Value::Bool(_) => return Ok(()),
+            Value::Object(fields) => fields,
+            _ => return Err(format!("{} is no schema", shown(&place))),
+        };
+        let id = fields.get("$id").and_then(Value::as_str);
+        if !place.is_empty() && id.is_some_and(|id| !id.starts_with('#')) {
+            return Err(format!("{} has an `$id` of its own", shown(&place)));
+        }
+        match fields.get("$ref") {
+            Some(Value::String(reference)) => {
+                self.reference(reference)?;
+                if self.is_old {
+                    return Ok(());
+                }
+            }
+            Some(_) => return Err(format!("`$ref` in {} is no text", shown(&place))),
+            None => {}
+        }
+        for (keyword, holds) in KEYWORDS {
+            if let Some(value) = fields.get(keyword) {
+                self.keyword(keyword, holds, value, &below(&place, keyword))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn keyword(&mut self, keyword: &str, holds: Holds, value: &Value, place: &str) -> Result<(), String> {
+        let wrong = || Err(format!("the value of {} is invalid", shown(place)));
+        let is_size = |value: &Value| value.as_f64().is_some_and(|size| size >= 0.0 && size.fract() == 0.0);
+        let is_names =
+            |value: &Value| value.as_array().is_some_and(|names| names.iter().all(Value::is_string));
+        let is_type = |value: &Value| value.as_str().is_some_and(|name| TYPES.contains(&name));
+        let is_right = match holds {
+            Holds::Schema => return self.schema(value, place.to_owned()),
+            Holds::List | Holds::SchemaOrList => match value {
+                Value::Array(items) if !items.is_empty() || holds == Holds::SchemaOrList => {
+                    for (index, item) in items.iter().enumerate() {
+                        self.schema(item, below(place, &index.to_string()))?;
+                    }
+                    true
+                }
+                _ if holds == Holds::SchemaOrList => return self.schema(value, place.to_owned()),
+                _ => false,
+            },
+            Holds::Named | Holds::NamedOrNames => {
+                let Value::Object(named) = value else { return wrong() };
+                for (name, value) in named {
+                    if keyword == "patternProperties" {
+                        self.pattern(name)?;
+                    }
+                    if !(holds == Holds::NamedOrNames && is_names(value)) {
+                        self.schema(value, below(place, name))?;
+                    }
+                }
+                true
+            }
+            Holds::Type => match value {
+                Value::Array(types) => types.iter().all(is_type),
+                value => is_type(value),
+            },
+            Holds::Names => is_names(value),
+            Holds::NamedNames => value.as_object().is_some_and(|named| named.values().all(is_names)),
+            Holds::Size => is_size(value),
+            Holds::Number => value.is_number() && (keyword != "multipleOf" || value.as_f64() > Some(0.0)),
+            Holds::Bound => value.is_number() || value.is_boolean(),
+            Holds::Values => value.is_array(),
+            Holds::Flag if keyword.starts_with('$') => return Err(format!("it uses `{keyword}`")),
+            Holds::Flag => value.is_boolean(),
+            Holds::Pattern => match value {
+                Value::String(pattern) => return self.pattern(pattern),
+                _ => false,
+            },
+        };
+        if is_right { Ok(()) } else { wrong() }
+    }
+
+    fn reference(&mut self, reference: &str) -> Result<(), String> {
+        let id = self.root.get("$id").and_then(Value::as_str).filter(|id| !id.is_empty());
+        let local = reference.strip_prefix(id.unwrap_or_default()).unwrap_or(reference);
+        let pointer = match local.strip_prefix('#').map(decoded) {
+            Some(fragment) if fragment.is_empty() || fragment.starts_with('/') => Some(fragment),
+            Some(anchor) => self.anchors.get(&*anchor).cloned(),
+            None if local.is_empty() => Some(String::new()),
+            None => return Err(format!("`$ref` \"{}\" is not in the schema", cut(reference))),
+        };
+        let Some(pointer) = pointer.filter(|pointer| self.root.pointer(pointer).is_some()) else {
+            return Err(format!("`$ref` \"{}\" has no target", cut(reference)));
+        };
+        if !self.seen.contains(&pointer) {
+            self.pending.push(pointer.clone());
+        }
+        self.targets.insert(reference.to_owned(), pointer);
+        Ok(())
+    }
+
+    fn pattern(&mut self, pattern: &str) -> Result<(), String> {
+        if self.patterns.contains_key(pattern) {
+            return Ok(());
+        }
+        if self.patterns.len() == PATTERNS {
+            return Err(format!("it has more than {PATTERNS} patterns"));
+        }
+        let mut builder = RegexBuilder::new(pattern);
+        builder.size_limit(PATTERN_BYTES).dfa_size_limit(PATTERN_BYTES);
+        let regex =
+            builder.build().map_err(|_| format!("the pattern \"{}\" is not supported", cut(pattern)))?;
+        self.patterns.insert(pattern.to_owned(), regex);
+        Ok(())
+    }
+}
+
+/// The pointer to a member.
+fn below(pointer: &str, name: &str) -> String {
+    format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"))
+}
+
+fn shown(pointer: &str) -> String {
+    if pointer.is_empty() { "the schema".into() } else { format!("`{}`", cut(pointer)) }
+}
+
+/// The beginning of a long text.
+fn cut(text: &str) -> String {
+    const CHARS: usize = 80;
+    match text.char_indices().nth(CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// Percent-decoded.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let code = tail.get(..2).filter(|_| *first == b'%').and_then(|digits| str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
