@@ -40,7 +40,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     Limits, McpError, Outcome, ServerOutput, ServerSpec, State, Transport,
-    clean::{clean, clean_json, shorten},
+    clean::{bounded, clean_json, shorten},
     error::chain,
     http, listing,
     message::{self, BROKEN_OFF_CODE, UNREADABLE},
@@ -118,13 +118,14 @@ impl Session {
         let mut notes = Vec::new();
         let mut resources = Vec::new();
         if has_resources {
+            let deadline = Instant::now() + self.limits.start_timeout;
             let ask = |params| {
                 let request = ListResourcesRequest {
                     method: Default::default(),
                     params,
                     extensions: Default::default(),
                 };
-                self.ask(ClientRequest::ListResourcesRequest(request), self.limits.start_timeout)
+                self.ask(ClientRequest::ListResourcesRequest(request), deadline - Instant::now())
             };
             match listing::all_pages("resources", &mut notes, ask).await {
                 Ok(listed) => resources = listing::resources(&listed),
@@ -144,7 +145,8 @@ impl Session {
         for _ in 0..if has_tools { LIST_READS } else { 0 } {
             self.service.service().tools_changed.store(false, Ordering::Relaxed);
             notes.clear();
-            let ask = |params| self.ask(list_tools(params), self.limits.start_timeout);
+            let deadline = Instant::now() + self.limits.start_timeout;
+            let ask = |params| self.ask(list_tools(params), deadline - Instant::now());
             listed = match listing::all_pages("tools", &mut notes, ask).await {
                 Ok(listed) => listed,
                 Err(error) => return Err(self.list_error("tools", &error).await),
@@ -287,6 +289,11 @@ impl Session {
     async fn list_error(&self, what: &'static str, error: &ServiceError) -> McpError {
         match error {
             ServiceError::TransportClosed => self.lost(request_reason(error)).await,
+            ServiceError::Timeout { .. } => McpError::List {
+                server: self.server.clone(),
+                what,
+                reason: format!("not complete within {:?}", self.limits.start_timeout),
+            },
             _ => McpError::List { server: self.server.clone(), what, reason: request_reason(error) },
         }
     }
@@ -360,7 +367,7 @@ async fn open(
     let (process, connected) = match &spec.transport {
         Transport::Stdio { .. } => {
             let (process, (stdout, stdin)) = Process::spawn(&spec.transport).await?;
-            let lines = Lines::new(stdout, stdin, process.descendants());
+            let lines = Lines::new(stdout, stdin, &process);
             (Some(process), handshake(lines, lifecycle, deadline).await)
         }
         Transport::Http { url, bearer_env, headers } => {
@@ -510,11 +517,11 @@ fn server_row(info: Option<&ServerPeerInfo>, stdio: bool, tools: &[data::Tool]) 
     let identity = info.and_then(|info| info.server_info.as_ref());
     let capabilities = info.and_then(|info| serde_json::to_value(&info.capabilities).ok());
     data::Server {
-        name: identity.map(|server| clean(&server.name)).unwrap_or_default(),
-        version: identity.map(|server| clean(&server.version)).unwrap_or_default(),
+        name: identity.map(|server| bounded(&server.name)).unwrap_or_default(),
+        version: identity.map(|server| bounded(&server.version)).unwrap_or_default(),
         protocol: info.map(|info| info.protocol_version.as_str().to_owned()).unwrap_or_default(),
         transport: if stdio { "stdio" } else { "http" }.into(),
-        instructions: info.and_then(|info| info.instructions.as_deref()).map(clean),
+        instructions: info.and_then(|info| info.instructions.as_deref()).map(bounded),
         capabilities: capabilities.as_ref().map(clean_json).unwrap_or_default().to_string(),
         tools_digest: tools::tools_digest(tools).to_string(),
     }
