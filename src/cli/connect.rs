@@ -1,6 +1,6 @@
 //! `mcprl connect`: what a server offers, and optionally the result of one call.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -9,7 +9,7 @@ use super::{Outcome, runtime, server::ServerArgs};
 use crate::{
     data::{Resource, Server, Tool},
     error::{At, Class, Diagnostic, Result, did_you_mean},
-    mcp::{self, Session},
+    mcp::{self, Limits, Session},
     ui::{OutputFormat, Printer, plural},
 };
 
@@ -20,6 +20,12 @@ pub struct Connect {
     /// Call this tool with these arguments, a JSON object. Put it behind a URL or file, and before `--`.
     #[arg(long, value_names = ["TOOL", "JSON"], num_args = 1..=2)]
     call: Vec<String>,
+    /// Seconds until the server must be ready.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    start_timeout_s: Option<u64>,
+    /// Seconds until the call must be answered.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    call_timeout_s: Option<u64>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +80,10 @@ impl Connect {
         };
         let server = self.server.resolve(false)?;
         let transport = server.transport.to_string();
-        let spec = server.spec();
+        let mut spec = server.spec();
+        let Limits { start_timeout, call_timeout, .. } = &mut spec.limits;
+        *start_timeout = self.start_timeout_s.map_or(*start_timeout, Duration::from_secs);
+        *call_timeout = self.call_timeout_s.map_or(*call_timeout, Duration::from_secs);
         let visit = runtime()?.block_on(visit(&spec, call)).at(|| transport)?;
         match printer.format {
             OutputFormat::Json => printer.json(&visit.json()),

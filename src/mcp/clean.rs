@@ -11,6 +11,14 @@ pub(super) fn clean(text: &str) -> String {
     text.chars().filter(|letter| !is_hidden(*letter)).collect()
 }
 
+/// Maximum bytes of a description, or of any other text about a server, tool or resource.
+pub(super) const TEXT_BYTES: usize = 16_384;
+
+/// The text, cleaned and cut in the middle to [`TEXT_BYTES`].
+pub(super) fn bounded(text: &str) -> String {
+    truncate_middle(clean(text).trim().to_owned(), TEXT_BYTES)
+}
+
 /// The beginning of a text, cleaned and on one line, for an error message.
 pub(super) fn shorten(text: &str) -> String {
     const CHARS: usize = 300;

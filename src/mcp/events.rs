@@ -1,6 +1,9 @@
 //! Server-sent events that carry messages, with a limit on their size.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use futures::{Stream, StreamExt, stream};
 use rmcp::{
@@ -10,6 +13,11 @@ use rmcp::{
 use sse_stream::Sse;
 
 use super::message::{self, Buffer, Incoming};
+
+/// Requests of the server that are passed on within a second; more could not be replied to in time.
+const REQUESTS_PER_SECOND: u32 = 100;
+/// Bounds of the time after which a server wants its stream to be resumed, in milliseconds.
+const RETRY_MS: (u64, u64) = (100, 10_000);
 
 /// The events of a response to the request `id`. An answer that cannot be read, or does not arrive, becomes one that says
 /// so.
@@ -49,6 +57,9 @@ struct Parser {
     event: Sse,
     data: Option<Buffer>,
     events: VecDeque<Sse>,
+    requests: u32,
+    /// Since when they are counted.
+    counted_since: Option<Instant>,
 }
 
 impl Parser {
@@ -90,7 +101,10 @@ impl Parser {
                 self.is_resumable = true;
                 self.event.id = Some(value());
             }
-            b"retry" => self.event.retry = value().parse().ok(),
+            b"retry" => {
+                let asked = value().parse::<u64>().ok();
+                self.event.retry = asked.map(|retry| retry.clamp(RETRY_MS.0, RETRY_MS.1));
+            }
             _ => {}
         }
     }
@@ -109,6 +123,17 @@ impl Parser {
     /// The message of an event, as rmcp reads it.
     fn message(&mut self, data: &Buffer) -> Option<String> {
         let message = match data.read() {
+            Incoming::Message(ServerJsonRpcMessage::Request(_)) if !self.may_request() => return None,
+            Incoming::Message(ServerJsonRpcMessage::Response(response))
+                if self.is_of_another(&response.id) =>
+            {
+                return None;
+            }
+            Incoming::Message(ServerJsonRpcMessage::Error(error))
+                if error.id.as_ref().is_some_and(|id| self.is_of_another(id)) =>
+            {
+                return None;
+            }
             Incoming::Message(ServerJsonRpcMessage::Error(mut error)) => {
                 error.id = error.id.or_else(|| self.id.clone());
                 ServerJsonRpcMessage::Error(error)
@@ -123,6 +148,20 @@ impl Parser {
             self.id = None;
         }
         serde_json::to_string(&message).ok()
+    }
+
+    /// Whether an answer is not the one that the response is for.
+    fn is_of_another(&self, id: &RequestId) -> bool {
+        self.id.as_ref().is_some_and(|asked| asked.to_string() != id.to_string())
+    }
+
+    fn may_request(&mut self) -> bool {
+        let is_over = |since: Instant| since.elapsed() >= Duration::from_secs(1);
+        if self.counted_since.is_none_or(is_over) {
+            (self.counted_since, self.requests) = (Some(Instant::now()), 0);
+        }
+        self.requests += 1;
+        self.requests <= REQUESTS_PER_SECOND
     }
 
     /// Takes the place of an answer that can no longer arrive.
@@ -161,6 +200,23 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_is_not_resumed_at_once_or_hours_later() {
+        let mut parser = Parser::default();
+        parser.push(b"retry: 0\n\nretry: 99999999\n\nretry: 3000\n\n");
+        let waits: Vec<_> = parser.events.iter().map(|event| event.retry.unwrap()).collect();
+        assert_eq!(waits, [100, 10_000, 3000]);
+    }
+
+    #[test]
+    fn requests_of_a_server_that_never_stops_asking_are_dropped() {
+        let mut parser = Parser { id: Some(RequestId::Number(5)), ..Parser::default() };
+        let ping = b"data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n";
+        (0..10_000).for_each(|_| parser.push(ping));
+        assert!(parser.events.len() < 10_000, "{}", parser.events.len());
+        assert!(parser.events.len() >= REQUESTS_PER_SECOND as usize);
+    }
+
+    #[test]
     fn an_unreadable_answer_is_one_to_the_request() {
         check(
             b"data: {\"jsonrpc\":\"2.0\",\"result\":{\n\n",
@@ -175,5 +231,6 @@ mod tests {
             )],
         );
         check(b"data: hello\n\n", &[]);
+        check(b"data: {\"jsonrpc\":\"2.0\",\"id\":6,\"result\":{}}\n\n", &[]);
     }
 }

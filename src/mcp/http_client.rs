@@ -66,8 +66,10 @@ impl StreamableHttpClient for HttpClient {
         if let Some(session) = &session {
             request = request.header(HEADER_SESSION_ID, &**session);
         }
+        let secrets = secrets(token.as_deref(), &headers);
         let response = with(request, token, headers).json(&message).send().await?;
-        let answer = read_response(response, &message, session.is_some()).await?;
+        let answer = read_response(response, &message, session.is_some()).await;
+        let answer = answer.map_err(|error| without(&secrets, error))?;
         if matches!(&message, ClientJsonRpcMessage::Request(request) if matches!(request.request, ClientRequest::InitializeRequest(_)))
         {
             let has_session_id = match &answer {
@@ -121,6 +123,19 @@ impl StreamableHttpClient for HttpClient {
             _ => Err(unexpected(status, response).await),
         }
     }
+}
+
+/// The token, and the headers that the run file sets.
+fn secrets(token: Option<&str>, headers: &Headers) -> Vec<String> {
+    let set = headers.values().filter(|value| value.is_sensitive()).filter_map(|value| value.to_str().ok());
+    token.into_iter().chain(set).filter(|secret| !secret.is_empty()).map(str::to_owned).collect()
+}
+
+/// An error whose text, which the server wrote, quotes no secret.
+fn without(secrets: &[String], error: Error) -> Error {
+    let StreamableHttpError::UnexpectedServerResponse(text) = error else { return error };
+    let text = secrets.iter().fold(text.into_owned(), |text, secret| text.replace(secret, "…"));
+    StreamableHttpError::UnexpectedServerResponse(text.into())
 }
 
 fn with(

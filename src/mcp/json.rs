@@ -3,23 +3,38 @@
 //! A fault (`NaN`, a number out of range, text that is not Unicode, too deep a nesting) does not end the reading: its value
 //! is replaced, and its place is reported. Broken syntax ends it.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 /// Deepest nesting that is read. `serde_json` has the same limit.
 const DEPTH: usize = 127;
-/// Faults that are kept; further ones are as good as these.
-const FAULTS: usize = 64;
+/// Faults that are kept, more than a list of tools may have items.
+const FAULTS: usize = 1024;
+/// Steps of a fault's path that are kept: a result, its list, and the item.
+const STEPS: usize = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    Key(String),
+    Key(Arc<str>),
     Index(usize),
+}
+
+impl Step {
+    /// Whether both are the same step of one text; compares no long keys.
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Key(one), Self::Key(other)) => Arc::ptr_eq(one, other),
+            (Self::Index(one), Self::Index(other)) => one == other,
+            _ => false,
+        }
+    }
 }
 
 /// A value that JSON cannot have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// Where it is, from the outermost value.
+    /// Where it is, from the outermost value: at most [`STEPS`].
     pub path: Vec<Step>,
     pub reason: String,
 }
@@ -85,9 +100,13 @@ impl Reader<'_> {
     }
 
     fn fault(&mut self, reason: impl Into<String>) -> Value {
-        let fault = Fault { path: self.path.clone(), reason: reason.into() };
-        if self.faults.len() < FAULTS && !self.faults.contains(&fault) {
-            self.faults.push(fault);
+        let path = &self.path[..self.path.len().min(STEPS)];
+        let is_same = |fault: &Fault| {
+            fault.path.len() == path.len() && fault.path.iter().zip(path).all(|(one, other)| one.is(other))
+        };
+        // One fault is enough for each place.
+        if self.faults.len() < FAULTS && !self.faults.last().is_some_and(is_same) {
+            self.faults.push(Fault { path: path.to_vec(), reason: reason.into() });
         }
         Value::Null
     }
@@ -124,7 +143,7 @@ impl Reader<'_> {
             if !self.takes(b':') {
                 return Err(if self.at == self.text.len() { ENDS } else { "a key without a value" });
             }
-            self.path.push(Step::Key(key.clone()));
+            self.path.push(Step::Key(key.as_str().into()));
             let value = self.value()?;
             self.path.pop();
             if self.path.is_empty() && !value.is_object() && !value.is_array() {
@@ -336,6 +355,7 @@ mod tests {
         assert_eq!(read("[-Infinity]").1, ["/0: it has `-Infinity`"]);
         assert_eq!(read("[1e999]").1, ["/0: it has a number out of range, `1e999`"]);
         assert_eq!(read(r#"{"a":"x\ud800y"}"#).0, json!({"a": "x\u{FFFD}y"}));
+        assert_eq!(read(r#"{"a":[[[NaN,NaN]],NaN]}"#).1, ["/a/0/0: it has `NaN`", "/a/1: it has `NaN`"]);
         assert_eq!(read(r#"{"a":"\udc00\ud800"}"#).1, ["/a: a text has half of a surrogate pair"]);
         assert_eq!(read(b"{\"a\":\"x\xFFy\"}").0, json!({"a": "x\u{FFFD}y"}));
         let deep = format!(r#"{{"a":{}"]"{},"b":1}}"#, "[".repeat(200), "]".repeat(200));

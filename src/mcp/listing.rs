@@ -8,13 +8,13 @@ use rmcp::{
 };
 use serde_json::Value;
 
-use super::clean::clean;
+use super::clean::bounded;
 use crate::data;
 
 const PAGES: usize = 100;
 /// Maximum items of one list.
 const ITEMS: usize = 1000;
-/// Maximum bytes of one list as JSON.
+/// Maximum bytes of one list as JSON, with its cursors.
 const BYTES: usize = 16 << 20;
 
 /// Collects `result[field]` over all pages. A repeated cursor or a limit ends the list with a note.
@@ -48,6 +48,14 @@ where
         match page.get("nextCursor").and_then(Value::as_str) {
             None | Some("") => return Ok(items),
             Some(next) => {
+                bytes += next.len();
+                if bytes > BYTES {
+                    notes.push(format!(
+                        "the list of {field} is too long; used only the first {}",
+                        items.len()
+                    ));
+                    return Ok(items);
+                }
                 if !cursors.insert(next.to_owned()) {
                     notes.push(format!("the list of {field} repeats a page and was cut there"));
                     return Ok(items);
@@ -63,7 +71,7 @@ where
 /// The resources that have a URI, with cleaned texts.
 pub(super) fn resources(listed: &[Value]) -> Vec<data::Resource> {
     let resource = |raw: &Value| {
-        let text = |field: &str| raw.get(field).and_then(Value::as_str).map(clean);
+        let text = |field: &str| raw.get(field).and_then(Value::as_str).map(bounded);
         Some(data::Resource {
             uri: text("uri")?,
             name: text("name").unwrap_or_default(),

@@ -6,6 +6,7 @@
 //! | message | becomes |
 //! |---|---|
 //! | a JSON-RPC message | itself |
+//! | a message of more than [`VALUES`] values, or a batch of messages | an error with the code [`UNREADABLE_CODE`] |
 //! | a result with a fault ([`json::Fault`]) | that result, marked with [`UNREADABLE`], and so is the item of a list that has the fault |
 //! | an error whose code or text has the wrong type | an error with the same text |
 //! | anything else with `"jsonrpc"` | an error with the code [`UNREADABLE_CODE`], if it is clear which request it answers |
@@ -21,12 +22,16 @@ use super::{
 
 /// Longest message that is read.
 const MESSAGE_BYTES: usize = 16 << 20;
+/// Most values of one message. A value of three bytes takes a hundred in memory.
+const VALUES: usize = 500_000;
 /// Member of a result, or of an item of its lists, that could not be read: the reason.
 pub(super) const UNREADABLE: &str = "mcprl/unreadable";
 /// Code of an error that stands for an unreadable answer. Far from the codes that servers use.
 pub(super) const UNREADABLE_CODE: ErrorCode = ErrorCode(i32::MIN);
 /// Code of an error that stands for an answer that broke off.
 pub(super) const BROKEN_OFF_CODE: ErrorCode = ErrorCode(i32::MIN + 1);
+/// Longest name of a list whose items are marked.
+const LIST_NAME_BYTES: usize = 64;
 /// How much of a longer message is kept from its beginning and from its end, where its id is.
 const HEAD_BYTES: usize = 4096;
 const TAIL_BYTES: usize = 256;
@@ -92,28 +97,72 @@ fn read(text: &[u8]) -> Incoming {
     if text.is_empty() {
         return Incoming::Noise;
     }
+    if has_more_values(text, VALUES) {
+        if !is_message(text, text) {
+            return Incoming::Noise;
+        }
+        return read_ends(text, text, format!("it has more than {VALUES} values"));
+    }
     if let Ok(message) = serde_json::from_slice(text) {
         return Incoming::Message(message);
     }
-    let is_message = text.starts_with(b"{") && contains(text, b"\"jsonrpc\"");
+    let is_message = is_message(text, &[]);
     match json::parse(text) {
         Ok((Value::Object(members), faults)) => answer(members, &faults, is_message),
         Err(broken) if is_message => Incoming::Unreadable {
             id: broken.read.get("id").and_then(request_id).or_else(|| id_at_end(text)),
             reason: format!("it is not JSON: {} at byte {}", broken.reason, broken.at),
         },
+        Ok((Value::Array(messages), _))
+            if messages.iter().any(|message| message.get("jsonrpc").is_some()) =>
+        {
+            let id = messages.iter().find_map(|message| message.get("id").and_then(request_id));
+            Incoming::Unreadable { id, reason: "it is a batch of messages, which MCP does not have".into() }
+        }
         Ok(_) | Err(_) => Incoming::Noise,
     }
 }
 
 /// A message of more than [`MESSAGE_BYTES`], of which only its beginning and end were kept.
 fn read_oversized(head: &[u8], tail: &[u8]) -> Incoming {
+    if !is_message(head, tail) {
+        return Incoming::Noise;
+    }
+    read_ends(head, tail, format!("it is longer than {} MiB", MESSAGE_BYTES >> 20))
+}
+
+/// Whether a text with this beginning and end is meant as a message.
+fn is_message(head: &[u8], tail: &[u8]) -> bool {
+    let has_version = |text| contains(text, b"\"jsonrpc\"");
+    head.trim_ascii_start().starts_with(b"{") && (has_version(head) || has_version(tail))
+}
+
+/// An answer of which only the id is read, at its beginning or end.
+fn read_ends(head: &[u8], tail: &[u8], reason: String) -> Incoming {
+    let head = &head[..head.len().min(HEAD_BYTES)];
     let of_head = match json::parse(head.trim_ascii_start()) {
         Err(broken) => broken.read.get("id").and_then(request_id),
         Ok(_) => None,
     };
-    let reason = format!("it is longer than {} MiB", MESSAGE_BYTES >> 20);
     Incoming::Unreadable { id: of_head.or_else(|| id_at_end(tail)), reason }
+}
+
+/// Whether there are more values than `limit`, by the commas and brackets outside of texts.
+fn has_more_values(text: &[u8], limit: usize) -> bool {
+    if text.len() / 2 <= limit {
+        return false;
+    }
+    let (mut values, mut in_text, mut is_escaped) = (0, false, false);
+    for byte in text {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = in_text,
+            b'"' => in_text = !in_text,
+            b',' | b'[' | b'{' if !in_text => values += 1,
+            _ => {}
+        }
+    }
+    values > limit
 }
 
 /// The answer to a request that cannot be read.
@@ -165,12 +214,13 @@ fn answer(mut members: Map<String, Value>, faults: &[json::Fault], is_message: b
 fn mark(result: &mut Value, faults: &[json::Fault]) {
     for fault in faults {
         let [Step::Key(outer), inner @ ..] = fault.path.as_slice() else { continue };
-        if outer != "result" {
+        if &**outer != "result" {
             continue;
         }
         let reason = || Value::from(fault.reason.clone());
         if let [Step::Key(list), Step::Index(index), ..] = inner
-            && let Some(Value::Object(item)) = result.get_mut(list).and_then(|list| list.get_mut(index))
+            && list.len() <= LIST_NAME_BYTES
+            && let Some(Value::Object(item)) = result.get_mut(&**list).and_then(|list| list.get_mut(index))
         {
             item.entry(UNREADABLE).or_insert_with(reason);
         }
@@ -249,10 +299,31 @@ mod tests {
                 "3 unreadable: it is not JSON: a key without quotes at byte 11",
             ),
             (r#"{"jsonrpc":"2.0","id":3}"#, "3 unreadable: it is a JSON-RPC message without a result"),
+            (
+                r#"[{"jsonrpc":"2.0","id":3,"result":{}}]"#,
+                "3 unreadable: it is a batch of messages, which MCP does not have",
+            ),
             (r#"{"jsonrpc":"2.0","result":{}}"#, "? unreadable: it is a JSON-RPC message without an id"),
         ] {
             assert_eq!(shown(read(line.as_bytes())), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn values_outside_of_texts_are_counted() {
+        for (text, values) in [(r#"{"a,[":["x\"",1,"{"]}"#, 4), ("[[],[],[]]", 6)] {
+            assert!(has_more_values(text.as_bytes(), values - 1), "{text}");
+            assert!(!has_more_values(text.as_bytes(), values), "{text}");
+        }
+        let many = format!(r#"{{"jsonrpc":"2.0","result":[{}1],"id":3}}"#, "1,".repeat(VALUES));
+        assert_eq!(shown(read(many.as_bytes())), "3 unreadable: it has more than 500000 values");
+    }
+
+    #[test]
+    fn what_is_no_message_is_ignored_however_long_it_is() {
+        let mut noise = Buffer::default();
+        noise.push(&vec![b'{'; MESSAGE_BYTES + 1]);
+        assert_eq!(shown(noise.read()), "-");
     }
 
     #[test]

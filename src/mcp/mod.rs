@@ -64,6 +64,13 @@ pub struct ServerSpec {
     pub quirks: Quirks,
 }
 
+impl ServerSpec {
+    /// With default limits.
+    pub fn new(transport: Transport, state: State) -> Self {
+        Self { transport, state, limits: Limits::default(), quirks: Quirks::default() }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Transport {
     /// A child process that uses its stdin and stdout. `{mcprl}` in the command is replaced by the path of this binary.

@@ -112,6 +112,14 @@ impl Process {
         self.descendants.memory()
     }
 
+    /// Resolves when the process has ended.
+    pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut ended = self.ended.clone();
+        async move {
+            let _ = ended.wait_for(Option::is_some).await;
+        }
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.ended.borrow().is_some()
     }

@@ -40,7 +40,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     Limits, McpError, Outcome, Quirks, ServerOutput, ServerSpec, State, Transport,
-    clean::{clean, clean_json, shorten},
+    clean::{bounded, clean_json, shorten},
     error::chain,
     http, listing,
     message::{self, BROKEN_OFF_CODE, UNREADABLE},
@@ -124,13 +124,14 @@ impl Session {
         let mut notes = Vec::new();
         let mut resources = Vec::new();
         if has_resources {
+            let deadline = Instant::now() + self.limits.start_timeout;
             let ask = |params| {
                 let request = ListResourcesRequest {
                     method: Default::default(),
                     params,
                     extensions: Default::default(),
                 };
-                self.ask(ClientRequest::ListResourcesRequest(request), self.limits.start_timeout)
+                self.ask(ClientRequest::ListResourcesRequest(request), deadline - Instant::now())
             };
             match listing::all_pages("resources", &mut notes, ask).await {
                 Ok(listed) => resources = listing::resources(&listed),
@@ -150,7 +151,8 @@ impl Session {
         for _ in 0..if has_tools { LIST_READS } else { 0 } {
             self.service.service().tools_changed.store(false, Ordering::Relaxed);
             notes.clear();
-            let ask = |params| self.ask(list_tools(params), self.limits.start_timeout);
+            let deadline = Instant::now() + self.limits.start_timeout;
+            let ask = |params| self.ask(list_tools(params), deadline - Instant::now());
             listed = match listing::all_pages("tools", &mut notes, ask).await {
                 Ok(listed) => listed,
                 Err(error) => return Err(self.list_error("tools", &error).await),
@@ -319,6 +321,11 @@ impl Session {
     async fn list_error(&self, what: &'static str, error: &ServiceError) -> McpError {
         match error {
             ServiceError::TransportClosed => self.lost(request_reason(error)).await,
+            ServiceError::Timeout { .. } => McpError::List {
+                server: self.server.clone(),
+                what,
+                reason: format!("not complete within {:?}", self.limits.start_timeout),
+            },
             _ => {
                 let reason = self.redaction.hide(&request_reason(error)).into_owned();
                 McpError::List { server: self.server.clone(), what, reason }
@@ -403,7 +410,7 @@ async fn open(
             let (process, (stdout, stdin)) =
                 Process::spawn(&spec.transport, spec.limits.sandbox.as_ref(), folder, redaction.clone())
                     .await?;
-            let lines = Lines::new(stdout, stdin, process.descendants());
+            let lines = Lines::new(stdout, stdin, &process);
             (Some(process), handshake(lines, lifecycle, deadline).await)
         }
         Transport::Http { url, bearer_env, headers } => {
@@ -562,7 +569,7 @@ fn server_row(
     tools: &[data::Tool],
     redaction: &Redaction,
 ) -> data::Server {
-    let shown = |text: &str| clean(&redaction.hide(text));
+    let shown = |text: &str| bounded(&redaction.hide(text));
     let identity = info.and_then(|info| info.server_info.as_ref());
     let capabilities = info.and_then(|info| serde_json::to_value(&info.capabilities).ok());
     let capabilities = capabilities.map(|mut value| {

@@ -1,31 +1,42 @@
 //! Messages over a child process's stdin and stdout, one per line.
 //!
 //! An answer that cannot be read ([`message`]) goes to the request that it names, or to the only one under way.
+//! While [`UNREAD_REPLIES`] replies wait for the server to read them, its further requests are ignored.
 
 use std::{
     collections::HashSet,
     future::Future,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use rmcp::{
     RoleClient,
-    model::{ClientJsonRpcMessage, RequestId, ServerJsonRpcMessage},
+    model::{ClientJsonRpcMessage, ClientNotification, RequestId, ServerJsonRpcMessage},
     transport::Transport,
 };
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
     sync::{mpsc, oneshot},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{
     descendants::Descendants,
     message::{self, Buffer, Incoming},
+    process::Process,
 };
 
 /// Lines that wait to be written.
 const WAITING_LINES: usize = 16;
+/// Replies to the server that may wait to be written; its further requests are ignored.
+const UNREAD_REPLIES: usize = 256;
+/// How long a server's stdout is read after its process has ended: something that it started may keep it open.
+const LAST_LINES: Duration = Duration::from_millis(500);
 
 /// A transport over two byte streams. Dropping it closes the child's stdin.
 pub(super) struct Lines<R> {
@@ -36,6 +47,9 @@ pub(super) struct Lines<R> {
     /// `None` once closed.
     input: Option<mpsc::Sender<Outgoing>>,
     pending: Arc<Mutex<HashSet<RequestId>>>,
+    replies: Arc<AtomicUsize>,
+    /// Cancelled [`LAST_LINES`] after the process has ended.
+    over: CancellationToken,
 }
 
 struct MarkOnDrop(Descendants);
@@ -52,19 +66,24 @@ struct Outgoing {
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
-    pub(super) fn new(
-        output: R,
-        input: impl AsyncWrite + Unpin + Send + 'static,
-        descendants: Descendants,
-    ) -> Self {
+    pub(super) fn new(output: R, input: impl AsyncWrite + Unpin + Send + 'static, process: &Process) -> Self {
         let (sender, lines) = mpsc::channel(WAITING_LINES);
         tokio::spawn(write(input, lines));
+        let over = CancellationToken::new();
+        let (ended, end) = (process.ended(), over.clone());
+        tokio::spawn(async move {
+            ended.await;
+            tokio::time::sleep(LAST_LINES).await;
+            end.cancel();
+        });
         Self {
-            mark: Some(MarkOnDrop(descendants)),
+            mark: Some(MarkOnDrop(process.descendants())),
             output: BufReader::new(output),
             line: Buffer::default(),
             input: Some(sender),
             pending: Arc::default(),
+            replies: Arc::default(),
+            over,
         }
     }
 
@@ -118,24 +137,51 @@ impl<R: AsyncRead + Unpin + Send + 'static> Transport<RoleClient> for Lines<R> {
         &mut self,
         message: ClientJsonRpcMessage,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
-        let (input, pending) = (self.input.clone(), Arc::clone(&self.pending));
-        async move {
+        let (input, pending, replies) =
+            (self.input.clone(), Arc::clone(&self.pending), Arc::clone(&self.replies));
+        let is_reply = matches!(&message, ClientJsonRpcMessage::Response(_) | ClientJsonRpcMessage::Error(_));
+        if is_reply {
+            replies.fetch_add(1, Ordering::Relaxed);
+        }
+        let sent = async move {
             let closed = || io::Error::new(io::ErrorKind::BrokenPipe, "the connection is closed");
             let mut line = serde_json::to_vec(&message)?;
             line.push(b'\n');
-            if let ClientJsonRpcMessage::Request(request) = &message {
-                locked(&pending).insert(request.id.clone());
+            match &message {
+                ClientJsonRpcMessage::Request(request) => {
+                    locked(&pending).insert(request.id.clone());
+                }
+                ClientJsonRpcMessage::Notification(notification) => {
+                    if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+                        && let Some(id) = &cancelled.params.request_id
+                    {
+                        locked(&pending).remove(id);
+                    }
+                }
+                _ => {}
             }
             let (written, result) = oneshot::channel();
             let input = input.ok_or_else(closed)?;
             input.send(Outgoing { line, written }).await.map_err(|_| closed())?;
             result.await.map_err(|_| closed())?
+        };
+        async move {
+            let result = sent.await;
+            if is_reply {
+                replies.fetch_sub(1, Ordering::Relaxed);
+            }
+            result
         }
     }
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         loop {
-            self.read_line().await?;
+            let over = self.over.clone();
+            tokio::select! {
+                biased;
+                line = self.read_line() => line?,
+                () = over.cancelled() => return None,
+            }
             let incoming = std::mem::take(&mut self.line).read();
             let mut pending = locked(&self.pending);
             match incoming {
@@ -148,6 +194,8 @@ impl<R: AsyncRead + Unpin + Send + 'static> Transport<RoleClient> for Lines<R> {
                     error.id = error.id.or(id);
                     return Some(ServerJsonRpcMessage::Error(error));
                 }
+                Incoming::Message(ServerJsonRpcMessage::Request(_))
+                    if self.replies.load(Ordering::Relaxed) >= UNREAD_REPLIES => {}
                 Incoming::Message(message) => return Some(message),
                 Incoming::Unreadable { id, reason } => {
                     if let Some(id) = answered(&mut pending, id.as_ref()) {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::{
-    clean::{SCHEMA_DEPTH, clean, clean_json, is_too_deep, truncate_middle},
+    clean::{SCHEMA_DEPTH, bounded, clean_json, is_too_deep, shorten},
     message::UNREADABLE,
     names::Names,
 };
@@ -20,7 +20,6 @@ use crate::{
 /// The tool that ends an episode. mcprl answers it; it is never sent to a server.
 pub const COMPLETE_TASK: &str = "complete_task";
 
-const DESCRIPTION_BYTES: usize = 16_384;
 /// Maximum length of one tool's schema as JSON.
 const SCHEMA_BYTES: usize = 1 << 20;
 
@@ -37,7 +36,7 @@ pub(super) fn from_list(listed: &[Value]) -> (Vec<data::Tool>, Vec<String>) {
             notes.push("ignored a tool without a name".to_owned());
             continue;
         };
-        let shown = clean(server_name);
+        let shown = shorten(server_name);
         if !seen.insert(server_name) {
             notes.push(format!("ignored a second tool named `{shown}`"));
             continue;
@@ -64,7 +63,7 @@ pub(super) fn from_list(listed: &[Value]) -> (Vec<data::Tool>, Vec<String>) {
             notes.push(format!("renamed the tool `{shown}` to `{name}`"));
         }
         let description = raw.get("description").and_then(Value::as_str).unwrap_or_default();
-        let description = truncate_middle(clean(description).trim().to_owned(), DESCRIPTION_BYTES);
+        let description = bounded(description);
         let as_json = |field: &str| match raw.get(field) {
             Some(value @ Value::Object(_)) => Some(clean_json(value).to_string()),
             _ => None,

@@ -1,0 +1,41 @@
+#!/bin/sh
+# Installs the servers of tests/real_servers.rs, at fixed versions:
+#
+#     tests/reference/servers.sh [FOLDER]
+#
+# FOLDER is target/servers by default. What is there already stays. A server that cannot be installed, for want of npm or
+# of a newer Python, is left out with a message: its test is skipped.
+set -u
+cd "$(dirname "$0")/../.."
+folder=${1:-target/servers}
+mkdir -p "$folder"
+
+# python NAME PROGRAM PACKAGE…: a virtual environment of its own.
+python() {
+    name=$1 program=$2
+    shift 2
+    [ -x "$folder/$name/bin/$program" ] && return
+    rm -rf "$folder/$name"
+    if ! { python3 -m venv "$folder/$name" && "$folder/$name/bin/pip" install --quiet --disable-pip-version-check "$@"; }; then
+        rm -rf "$folder/$name"
+        echo "not installed: $name" >&2
+    fi
+}
+
+# node PACKAGE VERSION
+node() {
+    [ -f "$folder/node/node_modules/@modelcontextprotocol/$1/dist/index.js" ] && return
+    npm install --silent --no-audit --no-fund --prefix "$folder/node" "@modelcontextprotocol/$1@$2" \
+        || echo "not installed: $1" >&2
+}
+
+# Its package does not say that it needs the older SDK.
+python sqlite mcp-server-sqlite 'mcp-server-sqlite==2025.4.25' 'mcp<2'
+python time mcp-server-time 'mcp-server-time==2026.10.19'
+python git mcp-server-git 'mcp-server-git==2026.10.19'
+python fetch mcp-server-fetch 'mcp-server-fetch==2026.10.19'
+python fastmcp fastmcp 'fastmcp==4.1.2'
+node server-everything 2026.8.31
+node server-filesystem 2026.8.31
+node server-memory 2026.8.31
+node server-sequential-thinking 2026.8.31
