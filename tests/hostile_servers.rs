@@ -5,6 +5,7 @@
 //! with the lines that the test harness prints; over HTTP it is a thread that writes raw bytes.
 
 #![expect(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
+#![expect(clippy::print_stdout, reason = "`HOSTILE_SHOW=1` prints time and memory of each run")]
 
 #[path = "hostile/run.rs"]
 mod run;

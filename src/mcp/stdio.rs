@@ -21,7 +21,7 @@ use rmcp::{
 };
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
-    sync::{mpsc, oneshot},
+    sync::Mutex as AsyncMutex,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -31,21 +31,19 @@ use super::{
     process::Process,
 };
 
-/// Lines that wait to be written.
-const WAITING_LINES: usize = 16;
 /// Replies to the server that may wait to be written; its further requests are ignored.
 const UNREAD_REPLIES: usize = 256;
 /// How long a server's stdout is read after its process has ended: something that it started may keep it open.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
 /// A transport over two byte streams. Dropping it closes the child's stdin.
-pub(super) struct Lines<R> {
+pub(super) struct Lines<R, W> {
     /// Declared first: what the server started is listed before its stdin is closed.
     mark: Option<MarkOnDrop>,
     output: BufReader<R>,
     line: Buffer,
-    /// `None` once closed.
-    input: Option<mpsc::Sender<Outgoing>>,
+    /// `None` once closed. rmcp drops an unfinished write only when it closes the connection, so no line is broken off before.
+    input: Option<Arc<AsyncMutex<W>>>,
     pending: Arc<Mutex<HashSet<RequestId>>>,
     replies: Arc<AtomicUsize>,
     /// Cancelled [`LAST_LINES`] after the process has ended.
@@ -60,15 +58,8 @@ impl Drop for MarkOnDrop {
     }
 }
 
-struct Outgoing {
-    line: Vec<u8>,
-    written: oneshot::Sender<io::Result<()>>,
-}
-
-impl<R: AsyncRead + Unpin> Lines<R> {
-    pub(super) fn new(output: R, input: impl AsyncWrite + Unpin + Send + 'static, process: &Process) -> Self {
-        let (sender, lines) = mpsc::channel(WAITING_LINES);
-        tokio::spawn(write(input, lines));
+impl<R: AsyncRead + Unpin, W> Lines<R, W> {
+    pub(super) fn new(output: R, input: W, process: &Process) -> Self {
         let over = CancellationToken::new();
         let (ended, end) = (process.ended(), over.clone());
         tokio::spawn(async move {
@@ -80,7 +71,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             mark: Some(MarkOnDrop(process.descendants())),
             output: BufReader::new(output),
             line: Buffer::default(),
-            input: Some(sender),
+            input: Some(Arc::new(AsyncMutex::new(input))),
             pending: Arc::default(),
             replies: Arc::default(),
             over,
@@ -102,17 +93,6 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     }
 }
 
-/// Writes whole lines, whether or not their senders still wait. A task of its own, so that no line is written in part.
-async fn write(mut input: impl AsyncWrite + Unpin, mut lines: mpsc::Receiver<Outgoing>) {
-    while let Some(Outgoing { line, written }) = lines.recv().await {
-        let result = async {
-            input.write_all(&line).await?;
-            input.flush().await
-        };
-        let _ = written.send(result.await);
-    }
-}
-
 fn locked(pending: &Mutex<HashSet<RequestId>>) -> MutexGuard<'_, HashSet<RequestId>> {
     pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -130,7 +110,11 @@ fn answered(pending: &mut HashSet<RequestId>, named: Option<&RequestId>) -> Opti
     pending.remove(&id).then_some(id)
 }
 
-impl<R: AsyncRead + Unpin + Send + 'static> Transport<RoleClient> for Lines<R> {
+impl<R, W> Transport<RoleClient> for Lines<R, W>
+where
+    R: AsyncRead + Unpin + Send + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
     type Error = io::Error;
 
     fn send(
@@ -160,10 +144,10 @@ impl<R: AsyncRead + Unpin + Send + 'static> Transport<RoleClient> for Lines<R> {
                 }
                 _ => {}
             }
-            let (written, result) = oneshot::channel();
             let input = input.ok_or_else(closed)?;
-            input.send(Outgoing { line, written }).await.map_err(|_| closed())?;
-            result.await.map_err(|_| closed())?
+            let mut input = input.lock().await;
+            input.write_all(&line).await?;
+            input.flush().await
         };
         async move {
             let result = sent.await;
