@@ -3,6 +3,7 @@
 //! ```console
 //! $ cargo bench --bench mcp                    # both clients in turn, and their ratio
 //! $ cargo bench --bench mcp -- soak 1000000    # the pool's resident memory over a million calls
+//! $ cargo bench --bench mcp -- starts 256 COMMAND…    # episodes with a process each, and what the starts alone cost
 //! ```
 //!
 //! A thousand episodes at once share four sessions, each of them a process. An episode makes ten calls, one after the
@@ -20,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mcprl::mcp::{Limits, Pool, ServerSpec, State, Transport};
+use mcprl::mcp::{Limits, Pool, ServerSpec, Session, State, Transport};
 use rmcp::{ServiceExt, model::CallToolRequestParams, transport::TokioChildProcess};
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
@@ -38,6 +39,7 @@ async fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["soak", calls] => soak(calls.parse().unwrap()).await,
+        ["starts", episodes, ref command @ ..] => starts(episodes.parse().unwrap(), command).await,
         _ => compare().await,
     }
 }
@@ -154,6 +156,43 @@ async fn soak(calls: usize) {
     Arc::into_inner(pool).unwrap().close().await;
 }
 
+/// Plays episodes with one request each on a process of their own. The floor is the processor time of one start, times the
+/// episodes, over the cores.
+async fn starts(episodes: usize, command: &[&str]) {
+    let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+    let transport = Transport::Stdio { command, env: BTreeMap::new(), cwd: None, files: Vec::new() };
+    let spec = ServerSpec::new(transport, State::FreshProcess);
+    let mut alone = Vec::new();
+    for _ in 0..5 {
+        let before = children_time();
+        let session = Session::connect(&spec).await.unwrap();
+        session.tools().await.unwrap();
+        session.close().await;
+        alone.push((children_time() - before).as_secs_f64());
+    }
+    let alone = median(alone.into_iter());
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let floor = alone * episodes as f64 / cores as f64;
+    let pool = Arc::new(Pool::new(spec).within_memory(Some(available_bytes() / 2)));
+    let began = Instant::now();
+    let mut running = JoinSet::new();
+    for _ in 0..episodes {
+        let pool = Arc::clone(&pool);
+        running.spawn(async move { pool.session().await.unwrap().tools().await.unwrap().len() });
+    }
+    running.join_all().await;
+    Arc::into_inner(pool).unwrap().close().await;
+    let took = began.elapsed().as_secs_f64();
+    println!("one start: {alone:.2} s of CPU; {episodes} on {cores} cores at least {floor:.1} s");
+    println!("{episodes} episodes: {took:.1} s, {:.2} x", took / floor);
+}
+
+fn available_bytes() -> usize {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() * 1024
+}
+
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -162,9 +201,19 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 /// The processor time of this process so far.
 fn cpu_time() -> Duration {
+    processor_time(11)
+}
+
+/// The processor time of all children that have ended.
+fn children_time() -> Duration {
+    processor_time(13)
+}
+
+/// Two neighbouring fields of `/proc/self/stat`, counted from the third.
+fn processor_time(first: usize) -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    let ticks: u64 = fields[first..first + 2].iter().map(|field| field.parse::<u64>().unwrap()).sum();
     Duration::from_millis(ticks * 10)
 }
 
