@@ -149,7 +149,7 @@ fn read_ends(head: &[u8], tail: &[u8], reason: String) -> Incoming {
 
 /// Whether there are more values than `limit`, by the commas and brackets outside of texts.
 fn has_more_values(text: &[u8], limit: usize) -> bool {
-    if text.len() / 2 <= limit {
+    if text.len() <= limit {
         return false;
     }
     let (mut values, mut in_text, mut is_escaped) = (0, false, false);
@@ -341,7 +341,8 @@ mod tests {
         assert_eq!(shown(read_oversized(head.as_bytes(), b"xxx\"}}")), expected);
         let head = format!(r#"{{"result":{{"text":"{long}"#);
         assert_eq!(shown(read_oversized(head.as_bytes(), br#"xx"},"jsonrpc":"2.0","id":4}"#)), expected);
-        let neither = shown(read_oversized(head.as_bytes(), b"xx"));
+        let neither = shown(read_oversized(head.as_bytes(), br#"xx"},"jsonrpc":"2.0"}"#));
         assert_eq!(neither, "? unreadable: it is longer than 16 MiB");
+        assert_eq!(shown(read_oversized(head.as_bytes(), b"xx")), "-");
     }
 }
