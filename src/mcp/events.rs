@@ -1,8 +1,8 @@
 //! Server-sent events that carry messages, with a limit on their size.
 
-use std::collections::VecDeque;
+use std::borrow::Cow;
 
-use futures::{Stream, StreamExt, stream};
+use futures::{Stream, StreamExt, future, stream};
 use rmcp::{
     model::{RequestId, ServerJsonRpcMessage},
     transport::streamable_http_client::SseError,
@@ -17,38 +17,111 @@ pub(super) fn of_response(
     response: reqwest::Response,
     id: Option<RequestId>,
 ) -> impl Stream<Item = Result<Sse, SseError>> + Send + 'static {
-    let state = (response, Parser { id, ..Parser::default() });
+    let state = (Box::pin(of(response)), Answers { id, is_resumable: false });
     let events = stream::unfold(Some(state), |state| async {
+        let (mut events, mut answers) = state?;
+        Some(match events.next().await {
+            Some(Ok(event)) => (answers.read(event).map(Ok), Some((events, answers))),
+            None => (answers.broken_off().map(Ok), None),
+            Some(Err(error)) => match answers.broken_off() {
+                Some(event) => (Some(Ok(event)), None),
+                None => (Some(Err(SseError::Body(Box::new(error)))), None),
+            },
+        })
+    });
+    events.filter_map(future::ready)
+}
+
+/// The events of a response.
+pub(super) fn of(
+    response: reqwest::Response,
+) -> impl Stream<Item = Result<Event, reqwest::Error>> + Send + 'static {
+    let events = stream::unfold(Some((response, Parser::default())), |state| async {
         let (mut response, mut parser) = state?;
         Some(match response.chunk().await {
             Ok(Some(bytes)) => {
                 parser.push(&bytes);
                 let events = std::mem::take(&mut parser.events);
-                (events.into_iter().map(Ok).collect::<Vec<_>>(), Some((response, parser)))
+                (events.into_iter().map(Ok).collect(), Some((response, parser)))
             }
-            Ok(None) => (parser.broken_off().map(Ok).into_iter().collect(), None),
-            Err(error) => match parser.broken_off() {
-                Some(event) => (vec![Ok(event)], None),
-                None => (vec![Err(SseError::Body(Box::new(error)))], None),
-            },
+            Ok(None) => (Vec::new(), None),
+            Err(error) => (vec![Err(error)], None),
         })
     });
     events.map(stream::iter).flatten()
 }
 
+#[derive(Default)]
+pub(super) struct Event {
+    /// All but the data.
+    fields: Sse,
+    data: Option<Buffer>,
+}
+
+impl Event {
+    /// The data, if the event is of another kind than `message`.
+    pub(super) fn other(&self, kind: &str) -> Option<Cow<'_, str>> {
+        let data = self.data.as_ref().filter(|_| self.fields.event.as_deref() == Some(kind))?;
+        Some(String::from_utf8_lossy(data.bytes()))
+    }
+
+    pub(super) fn message(&self) -> Incoming {
+        match (&self.data, self.fields.event.as_deref()) {
+            (Some(data), None | Some("" | "message")) => data.read(),
+            _ => Incoming::Noise,
+        }
+    }
+}
+
+/// What the response to one request has told.
+struct Answers {
+    /// The request, until it is answered.
+    id: Option<RequestId>,
+    is_resumable: bool,
+}
+
+impl Answers {
+    /// The event as rmcp reads it.
+    fn read(&mut self, event: Event) -> Option<Sse> {
+        self.is_resumable |= event.fields.id.is_some();
+        let data = self.data(event.message());
+        let event = Sse { data, ..event.fields };
+        (event != Sse::default()).then_some(event)
+    }
+
+    fn data(&mut self, message: Incoming) -> Option<String> {
+        let message = match message {
+            Incoming::Message(ServerJsonRpcMessage::Error(mut error)) => {
+                error.id = error.id.or_else(|| self.id.clone());
+                ServerJsonRpcMessage::Error(error)
+            }
+            Incoming::Message(message) => message,
+            Incoming::Unreadable { id, reason } => {
+                message::unreadable(id.or_else(|| self.id.clone())?, &reason)
+            }
+            Incoming::Noise => return None,
+        };
+        if matches!(message, ServerJsonRpcMessage::Response(_) | ServerJsonRpcMessage::Error(_)) {
+            self.id = None;
+        }
+        serde_json::to_string(&message).ok()
+    }
+
+    /// Takes the place of an answer that can no longer arrive.
+    fn broken_off(&mut self) -> Option<Sse> {
+        let id = self.id.take().filter(|_| !self.is_resumable)?;
+        Some(Sse::default().data(serde_json::to_string(&message::broken_off(id)).ok()?))
+    }
+}
+
 /// See <https://html.spec.whatwg.org/multipage/server-sent-events.html>.
 #[derive(Default)]
 struct Parser {
-    /// The request that the response answers, until it has.
-    id: Option<RequestId>,
-    /// The stream can be resumed.
-    is_resumable: bool,
     line: Buffer,
     /// The last byte was a carriage return, which ended a line.
     after_return: bool,
-    event: Sse,
-    data: Option<Buffer>,
-    events: VecDeque<Sse>,
+    event: Event,
+    events: Vec<Event>,
 }
 
 impl Parser {
@@ -78,57 +151,25 @@ impl Parser {
         let start = colon + 1 + usize::from(text.get(colon + 1) == Some(&b' '));
         let value = || String::from_utf8_lossy(text.get(start..).unwrap_or_default()).into_owned();
         match &text[..colon] {
-            b"data" => match &mut self.data {
+            b"data" => match &mut self.event.data {
                 Some(data) => {
                     data.push(b"\n");
                     data.append(line, start);
                 }
-                None => self.data.insert(Buffer::default()).append(line, start),
+                None => self.event.data.insert(Buffer::default()).append(line, start),
             },
-            b"event" => self.event.event = Some(value()),
-            b"id" => {
-                self.is_resumable = true;
-                self.event.id = Some(value());
-            }
-            b"retry" => self.event.retry = value().parse().ok(),
+            b"event" => self.event.fields.event = Some(value()),
+            b"id" => self.event.fields.id = Some(value()),
+            b"retry" => self.event.fields.retry = value().parse().ok(),
             _ => {}
         }
     }
 
     fn end_event(&mut self) {
-        let mut event = std::mem::take(&mut self.event);
-        event.data = self.data.take().and_then(|data| match event.event.as_deref() {
-            None | Some("" | "message") => self.message(&data),
-            Some(_) => None,
-        });
-        if event != Sse::default() {
-            self.events.push_back(event);
+        let event = std::mem::take(&mut self.event);
+        if event.data.is_some() || event.fields != Sse::default() {
+            self.events.push(event);
         }
-    }
-
-    /// The message of an event, as rmcp reads it.
-    fn message(&mut self, data: &Buffer) -> Option<String> {
-        let message = match data.read() {
-            Incoming::Message(ServerJsonRpcMessage::Error(mut error)) => {
-                error.id = error.id.or_else(|| self.id.clone());
-                ServerJsonRpcMessage::Error(error)
-            }
-            Incoming::Message(message) => message,
-            Incoming::Unreadable { id, reason } => {
-                message::unreadable(id.or_else(|| self.id.clone())?, &reason)
-            }
-            Incoming::Noise => return None,
-        };
-        if matches!(message, ServerJsonRpcMessage::Response(_) | ServerJsonRpcMessage::Error(_)) {
-            self.id = None;
-        }
-        serde_json::to_string(&message).ok()
-    }
-
-    /// Takes the place of an answer that can no longer arrive.
-    fn broken_off(&mut self) -> Option<Sse> {
-        let id = self.id.take().filter(|_| !self.is_resumable)?;
-        Some(Sse::default().data(serde_json::to_string(&message::broken_off(id)).ok()?))
     }
 }
 
@@ -139,9 +180,11 @@ mod tests {
     /// The data of each event, whatever the sizes of the pieces in which it arrives.
     fn check(text: &[u8], expected: &[Option<&str>]) {
         for size in [1, 2, 7, text.len()] {
-            let mut parser = Parser { id: Some(RequestId::Number(5)), ..Parser::default() };
+            let mut parser = Parser::default();
             text.chunks(size).for_each(|piece| parser.push(piece));
-            let found: Vec<Option<&str>> = parser.events.iter().map(|event| event.data.as_deref()).collect();
+            let mut answers = Answers { id: Some(RequestId::Number(5)), is_resumable: false };
+            let found: Vec<Sse> = parser.events.into_iter().filter_map(|event| answers.read(event)).collect();
+            let found: Vec<Option<&str>> = found.iter().map(|event| event.data.as_deref()).collect();
             assert_eq!(found, expected, "{}", String::from_utf8_lossy(text));
         }
     }

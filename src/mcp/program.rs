@@ -47,9 +47,7 @@ impl ServerSpec {
                 };
                 found.map_err(|source| McpError::Spawn { server: self.transport.to_string(), source })
             }
-            Transport::Http { url, bearer_env, headers } => {
-                http::endpoint(url, bearer_env.as_deref(), headers).map(drop)
-            }
+            Transport::Http { url, token, headers } => http::endpoint(url, token, headers).map(drop),
         }
     }
 }

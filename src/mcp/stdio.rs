@@ -1,27 +1,22 @@
 //! Messages over a child process's stdin and stdout, one per line.
 //!
-//! An answer that cannot be read ([`message`]) goes to the request that it names, or to the only one under way.
+//! An answer that cannot be read goes to the request that it names, or to the only one under way ([`Pending`]).
 
-use std::{
-    collections::HashSet,
-    future::Future,
-    io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{future::Future, io, sync::Arc};
 
 use rmcp::{
     RoleClient,
-    model::{ClientJsonRpcMessage, RequestId, ServerJsonRpcMessage},
+    model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
     transport::Transport,
 };
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
-    sync::{mpsc, oneshot},
+    sync::{Mutex, mpsc, oneshot},
 };
 
 use super::{
     descendants::Descendants,
-    message::{self, Buffer, Incoming},
+    message::{Buffer, Pending},
 };
 
 /// Lines that wait to be written.
@@ -30,12 +25,16 @@ const WAITING_LINES: usize = 16;
 /// A transport over two byte streams. Dropping it closes the child's stdin.
 pub(super) struct Lines<R> {
     /// Declared first: what the server started is listed before its stdin is closed.
-    mark: Option<MarkOnDrop>,
-    output: BufReader<R>,
-    line: Buffer,
+    mark: Option<Arc<MarkOnDrop>>,
+    output: Arc<Mutex<Output<R>>>,
     /// `None` once closed.
     input: Option<mpsc::Sender<Outgoing>>,
-    pending: Arc<Mutex<HashSet<RequestId>>>,
+    pending: Pending,
+}
+
+struct Output<R> {
+    reader: BufReader<R>,
+    line: Buffer,
 }
 
 struct MarkOnDrop(Descendants);
@@ -60,22 +59,29 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         let (sender, lines) = mpsc::channel(WAITING_LINES);
         tokio::spawn(write(input, lines));
         Self {
-            mark: Some(MarkOnDrop(descendants)),
-            output: BufReader::new(output),
-            line: Buffer::default(),
+            mark: Some(Arc::new(MarkOnDrop(descendants))),
+            output: Arc::new(Mutex::new(Output { reader: BufReader::new(output), line: Buffer::default() })),
             input: Some(sender),
-            pending: Arc::default(),
+            pending: Pending::default(),
         }
     }
 
+    /// The same streams for another handshake, after this one has failed.
+    pub(super) fn again(&self) -> Self {
+        let Self { mark, output, input, pending } = self;
+        Self { mark: mark.clone(), output: output.clone(), input: input.clone(), pending: pending.clone() }
+    }
+}
+
+impl<R: AsyncRead + Unpin> Output<R> {
     /// Reads to the end of a line; `None` at the end of the stream. Continues where a dropped call ended.
     async fn read_line(&mut self) -> Option<()> {
         loop {
-            let available = self.output.fill_buf().await.ok().filter(|available| !available.is_empty())?;
+            let available = self.reader.fill_buf().await.ok().filter(|available| !available.is_empty())?;
             let end = available.iter().position(|byte| *byte == b'\n');
             let taken = end.map_or(available.len(), |end| end + 1);
             self.line.push(&available[..taken]);
-            self.output.consume(taken);
+            self.reader.consume(taken);
             if end.is_some() {
                 return Some(());
             }
@@ -94,23 +100,6 @@ async fn write(mut input: impl AsyncWrite + Unpin, mut lines: mpsc::Receiver<Out
     }
 }
 
-fn locked(pending: &Mutex<HashSet<RequestId>>) -> MutexGuard<'_, HashSet<RequestId>> {
-    pending.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The request that an answer is for: the one it names, or the only one under way.
-fn answered(pending: &mut HashSet<RequestId>, named: Option<&RequestId>) -> Option<RequestId> {
-    let id = match named {
-        None if pending.len() == 1 => pending.iter().next().cloned()?,
-        None => return None,
-        Some(RequestId::String(text)) => {
-            text.parse().map_or_else(|_| RequestId::String(text.clone()), RequestId::Number)
-        }
-        Some(id) => id.clone(),
-    };
-    pending.remove(&id).then_some(id)
-}
-
 impl<R: AsyncRead + Unpin + Send + 'static> Transport<RoleClient> for Lines<R> {
     type Error = io::Error;
 
@@ -118,14 +107,12 @@ impl<R: AsyncRead + Unpin + Send + 'static> Transport<RoleClient> for Lines<R> {
         &mut self,
         message: ClientJsonRpcMessage,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
-        let (input, pending) = (self.input.clone(), Arc::clone(&self.pending));
+        let (input, pending) = (self.input.clone(), self.pending.clone());
         async move {
             let closed = || io::Error::new(io::ErrorKind::BrokenPipe, "the connection is closed");
             let mut line = serde_json::to_vec(&message)?;
             line.push(b'\n');
-            if let ClientJsonRpcMessage::Request(request) = &message {
-                locked(&pending).insert(request.id.clone());
-            }
+            pending.sent(&message);
             let (written, result) = oneshot::channel();
             let input = input.ok_or_else(closed)?;
             input.send(Outgoing { line, written }).await.map_err(|_| closed())?;
@@ -134,27 +121,11 @@ impl<R: AsyncRead + Unpin + Send + 'static> Transport<RoleClient> for Lines<R> {
     }
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        let mut output = self.output.lock().await;
         loop {
-            self.read_line().await?;
-            let incoming = std::mem::take(&mut self.line).read();
-            let mut pending = locked(&self.pending);
-            match incoming {
-                Incoming::Message(ServerJsonRpcMessage::Response(response)) => {
-                    answered(&mut pending, Some(&response.id));
-                    return Some(ServerJsonRpcMessage::Response(response));
-                }
-                Incoming::Message(ServerJsonRpcMessage::Error(mut error)) => {
-                    let id = answered(&mut pending, error.id.as_ref());
-                    error.id = error.id.or(id);
-                    return Some(ServerJsonRpcMessage::Error(error));
-                }
-                Incoming::Message(message) => return Some(message),
-                Incoming::Unreadable { id, reason } => {
-                    if let Some(id) = answered(&mut pending, id.as_ref()) {
-                        return Some(message::unreadable(id, &reason));
-                    }
-                }
-                Incoming::Noise => {}
+            output.read_line().await?;
+            if let Some(message) = self.pending.received(std::mem::take(&mut output.line).read()) {
+                return Some(message);
             }
         }
     }

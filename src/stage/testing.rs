@@ -117,11 +117,7 @@ pub async fn tool_server(status: impl Fn(&Value) -> u16 + Clone + Send + Sync + 
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     tokio::spawn(async { axum::serve(listener, axum::Router::new().route("/mcp", post(answer))).await });
-    ServerSpec {
-        transport: Transport::Http { url, bearer_env: None, headers: BTreeMap::new() },
-        state: State::ReadOnly,
-        limits: Limits::default(),
-    }
+    ServerSpec { transport: Transport::http(url), state: State::ReadOnly, limits: Limits::default() }
 }
 
 /// Runs the stage that a context belongs to.

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     data::Tool,
     error::{self, Class, Diagnostic, Interrupted, did_you_mean},
-    mcp::{Session, State, tools_digest},
+    mcp::{Description, Session, State, tools_digest},
 };
 
 #[derive(Deserialize)]
@@ -88,12 +88,13 @@ impl Discover {
             session.close().await;
             described.map(|description| (description, notes))
         };
-        let ((mut server, tools, resources), notes) = tokio::select! {
+        let (description, notes) = tokio::select! {
             described = visit => described?,
             () = context.cancel.cancelled() => return Err(Interrupted.into()),
         };
         notes.iter().for_each(|note| context.observer.note(note));
 
+        let Description { mut server, tools, resources, resource_templates, prompts } = description;
         let reset_tool = match &spec.state {
             State::ResetTool(name) => Some(name.as_str()),
             State::ReadOnly | State::FreshProcess => None,
@@ -104,10 +105,13 @@ impl Discover {
         let metrics = Metrics::from([
             ("tools".to_owned(), offered as f64),
             ("resources".to_owned(), resources.len() as f64),
+            ("prompts".to_owned(), prompts.len() as f64),
         ]);
         context.write("server", &[server])?;
         context.write("tools", &tools)?;
         context.write("resources", &resources)?;
+        context.write("resource_templates", &resource_templates)?;
+        context.write("prompts", &prompts)?;
         Ok(metrics)
     }
 }
@@ -183,13 +187,13 @@ fn says_read_only(tool: &Tool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, path::Path};
+    use std::path::Path;
 
     use serde_json::json;
 
     use super::*;
     use crate::{
-        data::{self, Resource, Server},
+        data::{self, Prompt, Resource, ResourceTemplate, Server},
         error::Result,
         mcp::{Limits, ServerSpec, Transport, demo::HttpServer},
         stage::testing,
@@ -203,22 +207,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tools_and_resources_of_the_server_are_written() {
+    async fn what_the_server_offers_is_written() {
         let server = HttpServer::bind("sqlite", "127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let transport =
-            Transport::Http { url: server.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
+        let transport = Transport::http(server.url().unwrap());
         tokio::spawn(server.serve());
         let spec = ServerSpec { transport, state: State::ReadOnly, limits: Limits::default() };
         let folder = tempfile::tempdir().unwrap();
         let metrics = discover(Some(spec), folder.path()).await.unwrap();
 
-        assert_eq!(metrics, Metrics::from([("tools".into(), 2.0), ("resources".into(), 0.0)]));
+        assert_eq!(
+            metrics,
+            Metrics::from([("tools".into(), 2.0), ("resources".into(), 0.0), ("prompts".into(), 0.0)])
+        );
         let tools: Vec<Tool> = data::read(&folder.path().join("tools.parquet")).unwrap();
         let names: Vec<&str> = tools.iter().map(|tool| &*tool.name).collect();
         assert_eq!(names, ["describe_table", "run_query", "complete_task"]);
         let servers: Vec<Server> = data::read(&folder.path().join("server.parquet")).unwrap();
         assert_eq!(servers[0].tools_digest, tools_digest(&tools).to_string());
         assert_eq!(data::read::<Resource>(&folder.path().join("resources.parquet")).unwrap(), []);
+        let templates = folder.path().join("resource_templates.parquet");
+        assert_eq!(data::read::<ResourceTemplate>(&templates).unwrap(), []);
+        assert_eq!(data::read::<Prompt>(&folder.path().join("prompts.parquet")).unwrap(), []);
     }
 
     #[tokio::test]

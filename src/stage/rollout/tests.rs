@@ -21,7 +21,7 @@ async fn server() -> mcp::ServerSpec {
     let url = server.url().unwrap();
     tokio::spawn(server.serve());
     mcp::ServerSpec {
-        transport: Transport::Http { url, bearer_env: None, headers: BTreeMap::new() },
+        transport: Transport::http(url),
         state: State::ReadOnly,
         limits: mcp::Limits::default(),
     }
@@ -68,7 +68,7 @@ impl Bench {
     async fn on(server: mcp::ServerSpec) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let session = Session::connect(&server).await.unwrap();
-        let (_, tools, _) = session.describe().await.unwrap();
+        let tools = session.describe().await.unwrap().tools;
         session.close().await;
         data::write(&folder.path().join("tools.parquet"), &tools).unwrap();
         let scenario = |index: usize| Scenario {
@@ -262,7 +262,7 @@ async fn a_server_that_cannot_be_reached_fails_the_stage() {
     let bench = Bench::calling(server().await, &[json!({"name": "list_tables", "arguments": {}})]).await;
     let (mut context, _) = bench.context(json!({"group_size": 12}));
     let url = "http://127.0.0.1:1/mcp".to_owned();
-    let transport = Transport::Http { url, bearer_env: None, headers: BTreeMap::new() };
+    let transport = Transport::http(url);
     context.server = Some(mcp::ServerSpec { transport, ..bench.server.clone() });
     let failure = testing::run(&context).await.unwrap_err();
     assert_eq!(failure.code(), "play::server_lost");
