@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
 use common::Project;
 use serde_json::Value;
 
@@ -89,4 +91,42 @@ fn init_writes_a_run_file_that_plan_accepts() {
     let (output, text) = init_and_plan(&project, &["mcp.json"]);
     assert!(text.contains("env = { \"API_KEY\" = \"${API_KEY}\" }") && !text.contains("sk-12345"), "{text}");
     assert!(output.contains("export API_KEY="), "{output}");
+}
+
+#[test]
+fn a_server_has_one_source_of_its_token() {
+    let project = Project::new("");
+    let plan = |keys: &str| {
+        let server = format!("[server]\nurl = \"https://example.com/mcp\"\nstate = \"read-only\"\n{keys}\n");
+        project.write("run.toml", &format!("name = \"r\"\n{server}[stages.tools]\nkind = \"discover\"\n"));
+        let mut plan = project.command(&["plan", "run.toml"]);
+        let output = common::output(plan.env("SECRET", "a secret"));
+        (output.code, output.err)
+    };
+    project.write("token", "a token");
+    let mode = |mode| std::fs::set_permissions(project.path("token"), Permissions::from_mode(mode)).unwrap();
+    mode(0o600);
+    for keys in [
+        "bearer_env = \"SECRET\"",
+        "bearer_file = \"token\"",
+        "oauth = { client_id = \"c\", client_secret_env = \"SECRET\", scopes = [\"read\"] }",
+    ] {
+        let (code, text) = plan(keys);
+        assert_eq!(code, Some(0), "{keys}: {text}");
+    }
+    for (keys, message) in [
+        (
+            "bearer_env = \"SECRET\"\nbearer_file = \"token\"",
+            "one of `bearer_env`, `bearer_file` and `oauth`",
+        ),
+        ("bearer_file = \"none\"", "cannot be read"),
+        ("oauth = { client_id = \"c\", client_secret_env = \"NO_SUCH_SECRET\" }", "NO_SUCH_SECRET"),
+        ("oauth = { client_id = \"c\", client_secret = \"s3cret\" }", "client_secret"),
+    ] {
+        let (code, text) = plan(keys);
+        assert_eq!(code, Some(2), "{keys}: {text}");
+        assert!(text.contains(message) && !text.contains("s3cret"), "{text}");
+    }
+    mode(0o644);
+    assert!(plan("bearer_file = \"token\"").1.contains("can be read by other users"));
 }

@@ -9,8 +9,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use mcprl::{
     error::Diagnostic,
     mcp::{
-        Limits, McpError, Outcome, Pool, Quirks, Sandbox, ServerSpec, Session, State, Transport,
-        demo::HttpServer,
+        Description, Limits, McpError, Outcome, Pool, Quirks, Sandbox, ServerSpec, Session, State, Token,
+        Transport, demo::HttpServer,
     },
 };
 use serde_json::{Map, Value, json};
@@ -77,7 +77,7 @@ fn names(tools: &[mcprl::data::Tool]) -> Vec<&str> {
 }
 
 async fn check_demo(session: &Session, transport: &str) {
-    let (server, tools, resources) = session.describe().await.unwrap();
+    let Description { server, tools, resources, .. } = session.describe().await.unwrap();
     assert_eq!((&*server.name, &*server.transport), ("mcprl-demo-sqlite", transport));
     assert_eq!(server.protocol, "2025-11-25");
     assert_eq!(names(&tools), ["list_tables", "describe_table", "run_query", "complete_task"]);
@@ -97,8 +97,7 @@ async fn the_demo_server_answers_over_stdio() {
 #[tokio::test]
 async fn the_demo_server_answers_over_http() {
     let server = HttpServer::bind("sqlite", "127.0.0.1:0".parse().unwrap()).await.unwrap();
-    let transport =
-        Transport::Http { url: server.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
+    let transport = Transport::http(server.url().unwrap());
     let serving = tokio::spawn(server.serve());
     let session = Session::connect(&ServerSpec { transport, ..demo() }).await.unwrap();
     check_demo(&session, "http").await;
@@ -214,7 +213,7 @@ async fn a_server_with_only_the_newest_handshake_is_supported() {
            *'"server/discover"'*) reply '{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"ttlMs":0,"cacheScope":"private"}';;"#,
     );
     let session = Session::connect(&server).await.unwrap();
-    assert_eq!(session.describe().await.unwrap().0.protocol, "2026-07-28");
+    assert_eq!(session.describe().await.unwrap().server.protocol, "2026-07-28");
     assert_eq!(call(&session).await.text, "fine");
 }
 
@@ -224,7 +223,7 @@ async fn a_faulty_tool_list_is_repaired_with_notes() {
         r#"*'"tools/list"'*) reply '{"tools":[{"name":"a"},{"name":"b","inputSchema":null},{"name":"c","inputSchema":true},{"name":"a"},{"name":"get time","inputSchema":{"type":"object"}},{"inputSchema":{}}]}';;"#,
     );
     let session = Session::connect(&server).await.unwrap();
-    let (_, tools, _) = session.describe().await.unwrap();
+    let tools = session.describe().await.unwrap().tools;
     assert_eq!(names(&tools), ["a", "b", "c", "get_time", "complete_task"]);
     insta::assert_snapshot!(session.take_notes().join("\n"), @r"
     the tool `a` declares no argument schema; any arguments are accepted
@@ -249,7 +248,7 @@ async fn an_endless_list_is_cut() {
     );
     for (server, count) in [(circle, 2), (endless, 101), (empty, 2)] {
         let session = Session::connect(&server).await.unwrap();
-        let (_, tools, _) = session.describe().await.unwrap();
+        let tools = session.describe().await.unwrap().tools;
         assert_eq!(tools.len(), count, "{:?}", session.take_notes());
     }
 }
@@ -348,7 +347,7 @@ async fn a_tool_that_cannot_be_read_is_dropped_and_the_others_stay() {
         tools.join(",")
     ));
     let session = Session::connect(&server).await.unwrap();
-    let (_, tools, _) = session.describe().await.unwrap();
+    let tools = session.describe().await.unwrap().tools;
     assert_eq!(names(&tools), ["fine", "also_fine", "complete_task"]);
     insta::assert_snapshot!(session.take_notes().join("\n"), @r"
     ignored the tool `infinite`, which cannot be read: it has `Infinity`
@@ -436,6 +435,104 @@ async fn a_request_of_the_server_to_the_client_is_declined() {
 }
 
 #[tokio::test]
+async fn a_sampling_request_of_the_server_ends_the_call_with_its_answer() {
+    let server = scripted(
+        r#"*'"tools/call"'*) call=$id; echo '{"jsonrpc":"2.0","id":99,"method":"sampling/createMessage","params":{"messages":[{"role":"user","content":{"type":"text","text":"hi"}}],"maxTokens":5}}';;
+           *'"id":99'*'"error"'*) id=$call; reply '{"content":"no model"}';;"#,
+    );
+    let session = Session::connect(&server).await.unwrap();
+    assert_eq!(call(&session).await.text, "no model");
+}
+
+const TOOLS: &str = r#"{"tools":{}}"#;
+
+/// A server that speaks 2026-07-28 only, with further arms.
+fn newest(capabilities: &str, arms: &str) -> ServerSpec {
+    scripted(&format!(
+        r#"*'"initialize"'*) printf '{{"jsonrpc":"2.0","id":%s,"error":{{"code":-32601,"message":"no"}}}}\n' "$id";;
+           *'"server/discover"'*) reply '{{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{capabilities},"ttlMs":0,"cacheScope":"private"}}';;
+           {arms}"#
+    ))
+}
+
+#[tokio::test]
+async fn a_result_that_asks_for_input_is_refused_and_the_call_ends() {
+    let ask = r#"reply '{"resultType":"input_required","requestState":"s1","inputRequests":{"c":{"method":"elicitation/create","params":{"message":"sure?","requestedSchema":{"type":"object","properties":{}}}}}}'"#;
+    let declines = newest(
+        TOOLS,
+        &format!(
+            r#"*'"tools/call"'*'"decline"'*'"s1"'*|*'"tools/call"'*'"s1"'*'"decline"'*) reply '{{"resultType":"complete","content":[{{"type":"text","text":"declined"}}]}}';;
+           *'"tools/call"'*) {ask};;"#
+        ),
+    );
+    let insists = newest(TOOLS, &format!(r#"*'"tools/call"'*) {ask};;"#));
+    let samples = newest(
+        TOOLS,
+        r#"*'"tools/call"'*) reply '{"resultType":"input_required","inputRequests":{"c":{"method":"sampling/createMessage","params":{"messages":[],"maxTokens":1}}}}';;"#,
+    );
+    for (server, text, is_error) in [
+        (declines, "declined", false),
+        (insists, "the server asked for input 10 times, which is not given here", true),
+        (samples, "the server asked for input, which is not given here", true),
+    ] {
+        let session = Session::connect(&server).await.unwrap();
+        assert_eq!(call(&session).await, Outcome { text: text.into(), is_error });
+    }
+}
+
+#[tokio::test]
+async fn prompts_and_resource_templates_are_listed_with_cleaned_texts() {
+    let server = newest(
+        r#"{"tools":{},"prompts":{},"resources":{}}"#,
+        r#"*'"prompts/list"'*) reply '{"resultType":"complete","ttlMs":0,"cacheScope":"private","prompts":[{"name":"p","description":"d\u0007","arguments":[{"name":"a","required":true}]},{"description":"no name"}]}';;
+           *'"resources/templates/list"'*) reply '{"resultType":"complete","ttlMs":0,"cacheScope":"private","resourceTemplates":[{"uriTemplate":"file:///{x}","name":"f"}]}';;
+           *'"resources/list"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}\n' "$id";;"#,
+    );
+    let session = Session::connect(&server).await.unwrap();
+    let found = session.describe().await.unwrap();
+    assert_eq!(found.resources, []);
+    assert_eq!(
+        (&*found.resource_templates[0].uri_template, found.resource_templates.len()),
+        ("file:///{x}", 1)
+    );
+    assert_eq!((&*found.prompts[0].name, found.prompts.len()), ("p", 1));
+    assert_eq!(found.prompts[0].description.as_deref(), Some("d"));
+    assert_eq!(found.prompts[0].arguments, r#"[{"name":"a","required":true}]"#);
+}
+
+#[tokio::test]
+async fn servers_of_every_revision_connect_with_one_process_however_slowly_they_start() {
+    let revision = |revision: &str, wait: u64| {
+        scripted(&format!(
+            r#"*'"initialize"'*) sleep {wait}; reply '{{"protocolVersion":"{revision}","capabilities":{{"tools":{{}}}},"serverInfo":{{"name":"s","version":"1"}}}}';;"#
+        ))
+    };
+    let mut newest = newest(TOOLS, "");
+    let Transport::Stdio { command, .. } = &mut newest.transport else { unreachable!() };
+    command[2] = format!("sleep 12; {}", command[2]);
+    let servers = [
+        (newest, "2026-07-28"),
+        (revision("2025-11-25", 12), "2025-11-25"),
+        (revision("2025-06-18", 12), "2025-06-18"),
+        (revision("2025-03-26", 12), "2025-03-26"),
+        (revision("2024-11-05", 12), "2024-11-05"),
+    ];
+    let starts = tempfile::tempdir().unwrap();
+    let connects = servers.into_iter().map(|(mut spec, revision)| {
+        let log = starts.path().join(revision);
+        async move {
+            let Transport::Stdio { command, .. } = &mut spec.transport else { unreachable!() };
+            command[2] = format!("echo start >> '{}'; {}", log.display(), command[2]);
+            let session = Session::connect(&spec).await.unwrap();
+            assert_eq!(session.describe().await.unwrap().server.protocol, revision);
+            assert_eq!(call(&session).await.text, "fine");
+            assert_eq!(std::fs::read_to_string(log).unwrap(), "start\n", "{revision}: started once");
+        }
+    });
+    futures::future::join_all(connects).await;
+}
+
+#[tokio::test]
 async fn a_server_sees_only_the_environment_it_is_given() {
     let mut server =
         scripted(r#"*'"tools/call"'*) reply "{\"content\":\"${CARGO_PKG_NAME-unset} $GIVEN $TAKEN\"}";;"#);
@@ -464,7 +561,7 @@ async fn a_secret_that_a_server_repeats_is_redacted() {
     assert_eq!(call(&session).await.text, "your key is [redacted]");
     let failed = session.call("t", arguments(json!({"how": "error"}))).await.unwrap();
     assert_eq!(failed.text, "no entry with [redacted]");
-    let (server, tools, _) = session.describe().await.unwrap();
+    let Description { server, tools, .. } = session.describe().await.unwrap();
     assert_eq!((&*server.name, server.instructions.as_deref()), ("[redacted]", Some("use [redacted]")));
     assert_eq!(tools[0].description, "needs [redacted]");
     assert!(tools[0].input_schema.contains("[redacted]"), "{}", tools[0].input_schema);
@@ -776,7 +873,7 @@ async fn http(router: axum::Router) -> String {
 
 fn at(url: String) -> ServerSpec {
     let headers = BTreeMap::from([("x-key".to_owned(), "secret".to_owned())]);
-    ServerSpec { transport: Transport::Http { url, bearer_env: None, headers }, ..demo() }
+    ServerSpec { transport: Transport::Http { url, token: Token::Stored, headers }, ..demo() }
 }
 
 #[tokio::test]
@@ -822,7 +919,7 @@ async fn a_variable_in_a_header_is_replaced() {
     }))
     .await;
     let headers = BTreeMap::from([("x-key".to_owned(), "Bearer ${CARGO_PKG_NAME}".to_owned())]);
-    let transport = Transport::Http { url, bearer_env: None, headers };
+    let transport = Transport::Http { url, token: Token::Stored, headers };
     refused(&ServerSpec { transport, ..demo() }).await;
     assert_eq!(received.recv().await.unwrap()["x-key"], "Bearer mcprl");
 }
@@ -930,7 +1027,7 @@ async fn a_tool_over_http_that_cannot_be_read_is_dropped_and_the_others_stay() {
     const LIST: &str = r#"{"jsonrpc":"2.0","id":ID,"result":{"tools":[{"name":"a","inputSchema":{"maximum":Infinity}},{"name":"b","inputSchema":{}}]}}"#;
     let server = answering_to("tools/list", vec![(200, JSON, LIST)]).await;
     let session = Session::connect(&server).await.unwrap();
-    assert_eq!(names(&session.describe().await.unwrap().1), ["b", "complete_task"]);
+    assert_eq!(names(&session.describe().await.unwrap().tools), ["b", "complete_task"]);
 }
 
 #[tokio::test]
@@ -941,7 +1038,7 @@ async fn a_rate_limited_request_is_sent_again_after_the_time_that_the_server_ask
         let busy = (503, "retry-after: Wed, 21 Oct 2015 07:28:00 GMT", "");
         let server = answering_to(method, vec![limited, busy, usual]).await;
         let session = Session::connect(&server).await.unwrap();
-        assert_eq!(names(&session.describe().await.unwrap().1), ["t", "complete_task"], "{method}");
+        assert_eq!(names(&session.describe().await.unwrap().tools), ["t", "complete_task"], "{method}");
         assert_eq!(call(&session).await.text, "fine", "{method}");
     }
 }

@@ -15,7 +15,9 @@ use std::{
     time::Duration,
 };
 
-use mcprl::mcp::{Limits, McpError, Outcome, Quirks, ServerSpec, Session, State, Transport, tools_digest};
+use mcprl::mcp::{
+    Limits, McpError, Outcome, Quirks, ServerSpec, Session, State, Token, Transport, tools_digest,
+};
 use serde_json::{Map, Value};
 
 /// A server and its episode. In its words, `{servers}`, `{reference}` and `{scratch}` are folders.
@@ -553,7 +555,7 @@ fn at(port: u16, authorization: Option<&str>) -> ServerSpec {
     ServerSpec {
         transport: Transport::Http {
             url: format!("http://127.0.0.1:{port}/mcp"),
-            bearer_env: None,
+            token: Token::Stored,
             headers: headers.into_iter().collect(),
         },
         state: State::FreshProcess,

@@ -1,9 +1,4 @@
-use std::{
-    collections::{BTreeMap, VecDeque},
-    path::Path,
-    sync::Mutex,
-    time::Duration,
-};
+use std::{collections::VecDeque, path::Path, sync::Mutex, time::Duration};
 
 use serde_json::{Map, Value, json};
 
@@ -356,8 +351,7 @@ async fn a_result_that_spells_control_tokens_does_not_end_the_turn() {
 #[tokio::test]
 async fn a_policy_and_a_live_server_solve_a_task() {
     let server = HttpServer::bind("sqlite", ([127, 0, 0, 1], 0).into()).await.unwrap();
-    let transport =
-        Transport::Http { url: server.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
+    let transport = Transport::http(server.url().unwrap());
     tokio::spawn(server.serve());
     let spec = ServerSpec {
         transport,
@@ -366,7 +360,7 @@ async fn a_policy_and_a_live_server_solve_a_task() {
         quirks: mcp::Quirks::default(),
     };
     let session = Session::connect(&spec).await.unwrap();
-    let (_, tools, _) = session.describe().await.unwrap();
+    let tools = session.describe().await.unwrap().tools;
 
     let toolbox = Toolbox::new(&tools).unwrap();
     let chat = chat().with_tools("", toolbox.functions()).unwrap();

@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 
 use super::{Outcome, runtime, server::ServerArgs};
 use crate::{
-    data::{Resource, Server, Tool},
-    error::{At, Class, Diagnostic, Result, did_you_mean},
-    mcp::{self, Limits, Session},
+    data::{Prompt, Resource, ResourceTemplate, Server, Tool},
+    error::{At, Class, Diagnostic, Failure, Result, did_you_mean},
+    mcp::{self, Description, Limits, Login, McpError, Session, Transport},
     ui::{OutputFormat, Printer, plural},
 };
 
@@ -26,6 +26,26 @@ pub struct Connect {
     /// Seconds until the call must be answered.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     call_timeout_s: Option<u64>,
+    /// If the server asks for it, log in and store the tokens for later runs. Prints the address to open in a browser.
+    #[arg(long, conflicts_with = "bearer_env")]
+    login: bool,
+    #[command(flatten)]
+    client: LoginArgs,
+}
+
+/// How to log in.
+#[derive(Args, Clone, Default)]
+#[command(next_help_heading = "Login")]
+pub struct LoginArgs {
+    /// Client that is registered with the authorization server; by default one is registered.
+    #[arg(long, value_name = "ID", requires = "login")]
+    pub client_id: Option<String>,
+    /// Environment variable that holds the client's secret.
+    #[arg(long, value_name = "VARIABLE", requires = "client_id")]
+    pub client_secret_env: Option<String>,
+    /// Scope to ask for; by default those that the server names.
+    #[arg(long = "scope", value_name = "SCOPE", requires = "login")]
+    pub scopes: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -56,11 +76,13 @@ impl Diagnostic for ConnectError {
     }
 }
 
+/// Logins of one command: a server may ask for more scopes than before.
+const LOGINS: usize = 3;
+
 /// What a visit found, with times in seconds.
 struct Visit {
-    server: Server,
-    tools: Vec<Tool>,
-    resources: Vec<Resource>,
+    /// Its tools are the server's own.
+    found: Description,
     notes: Vec<String>,
     connected: f64,
     listed: f64,
@@ -78,19 +100,64 @@ impl Connect {
                 Some((tool.clone(), arguments))
             }
         };
-        let server = self.server.resolve(false)?;
-        let transport = server.transport.to_string();
-        let mut spec = server.spec();
+        let mut spec = self.server.resolve(false)?.spec();
         let Limits { start_timeout, call_timeout, .. } = &mut spec.limits;
         *start_timeout = self.start_timeout_s.map_or(*start_timeout, Duration::from_secs);
         *call_timeout = self.call_timeout_s.map_or(*call_timeout, Duration::from_secs);
-        let visit = runtime()?.block_on(visit(&spec, call)).at(|| transport)?;
+        let visits = || visit(&spec, call.clone());
+        let show = |address: &str| printer.say(&format!("open this address to log in:\n\n{address}\n"));
+        let visit = match self.login {
+            true => runtime()?.block_on(with_logins(&spec.transport, &self.client, show, visits)),
+            false => runtime()?.block_on(visits()),
+        };
+        let visit = visit.at(|| spec.transport.to_string())?;
         match printer.format {
             OutputFormat::Json => printer.json(&visit.json()),
             OutputFormat::Human => printer.data(&visit.text()),
         }
         let failed = visit.called.is_some_and(|(outcome, _)| outcome.is_error);
         Ok(if failed { Outcome::Failed } else { Outcome::Success })
+    }
+}
+
+/// Does the work, with a login and another try where the server asks for one.
+pub async fn with_logins<T>(
+    transport: &Transport,
+    client: &LoginArgs,
+    show: impl Fn(&str),
+    mut work: impl AsyncFnMut() -> Result<T>,
+) -> Result<T> {
+    for _ in 0..LOGINS {
+        let failure = match work().await {
+            Ok(done) => return Ok(done),
+            Err(failure) => failure,
+        };
+        let Some(challenge) = asked_login(&failure) else { return Err(failure) };
+        let client_secret = match &client.client_secret_env {
+            Some(variable) => {
+                let unset = |_| McpError::UnsetVariable { variable: variable.clone() };
+                Some(std::env::var(variable).map_err(unset)?)
+            }
+            None => None,
+        };
+        let (client_id, scopes) = (client.client_id.clone(), client.scopes.clone());
+        Login { client_id, client_secret, scopes, challenge }.run(transport, &show).await?;
+    }
+    work().await
+}
+
+/// What the server says about the login that it asks for: it knows no token, or one with too few scopes.
+fn asked_login(failure: &Failure) -> Option<Option<String>> {
+    let cause: &dyn std::error::Error = failure.cause();
+    let error: &McpError = cause.downcast_ref()?;
+    match error {
+        McpError::Unauthorized { .. } | McpError::Refused { status: 401, .. } => {
+            Some(error.challenge().map(str::to_owned))
+        }
+        McpError::Refused { status: 403, challenge: Some(challenge), .. } => {
+            challenge.contains("insufficient_scope").then(|| Some(challenge.clone()))
+        }
+        _ => None,
     }
 }
 
@@ -101,17 +168,18 @@ async fn visit(spec: &mcp::ServerSpec, call: Option<(String, Map<String, Value>)
     let found = ask(&session, call).await;
     let notes = session.take_notes();
     session.close().await;
-    let (server, tools, resources, listed, called) = found?;
-    Ok(Visit { server, tools, resources, notes, connected, listed, called })
+    let (found, listed, called) = found?;
+    Ok(Visit { found, notes, connected, listed, called })
 }
 
-type Found = (Server, Vec<Tool>, Vec<Resource>, f64, Option<(mcp::Outcome, f64)>);
+type Found = (Description, f64, Option<(mcp::Outcome, f64)>);
 
 async fn ask(session: &Session, call: Option<(String, Map<String, Value>)>) -> Result<Found> {
     let began = Instant::now();
-    let (server, mut tools, resources) = session.describe().await?;
+    let mut found = session.describe().await?;
     let listed = began.elapsed().as_secs_f64();
-    tools.retain(|tool| !tool.synthetic);
+    found.tools.retain(|tool| !tool.synthetic);
+    let tools = &found.tools;
     let called = match call {
         None => None,
         Some((name, arguments)) => {
@@ -125,7 +193,7 @@ async fn ask(session: &Session, call: Option<(String, Map<String, Value>)>) -> R
             Some((outcome, began.elapsed().as_secs_f64()))
         }
     };
-    Ok((server, tools, resources, listed, called))
+    Ok((found, listed, called))
 }
 
 impl Visit {
@@ -138,14 +206,22 @@ impl Visit {
                 "annotations": tool.annotations.as_deref().map(parsed),
             })
         };
+        let prompt = |prompt: &Prompt| {
+            json!({
+                "name": prompt.name, "description": prompt.description, "arguments": parsed(&prompt.arguments),
+            })
+        };
+        let Description { server, tools, resources, resource_templates, prompts } = &self.found;
         json!({
             "server": {
-                "name": self.server.name, "version": self.server.version, "protocol": self.server.protocol,
-                "transport": self.server.transport, "instructions": self.server.instructions,
-                "capabilities": parsed(&self.server.capabilities),
+                "name": server.name, "version": server.version, "protocol": server.protocol,
+                "transport": server.transport, "instructions": server.instructions,
+                "capabilities": parsed(&server.capabilities),
             },
-            "tools": self.tools.iter().map(tool).collect::<Vec<_>>(),
-            "resources": self.resources,
+            "tools": tools.iter().map(tool).collect::<Vec<_>>(),
+            "resources": resources,
+            "resource_templates": resource_templates,
+            "prompts": prompts.iter().map(prompt).collect::<Vec<_>>(),
             "notes": self.notes,
             "seconds": { "connect": self.connected, "list": self.listed, "call": self.called.as_ref().map(|call| call.1) },
             "result": self.called.as_ref().map(|(outcome, _)| json!({ "text": outcome.text, "is_error": outcome.is_error })),
@@ -153,7 +229,8 @@ impl Visit {
     }
 
     fn text(&self) -> String {
-        let Server { name, version, protocol, transport, instructions, .. } = &self.server;
+        let Description { server, tools, resources, resource_templates, prompts } = &self.found;
+        let Server { name, version, protocol, transport, instructions, .. } = server;
         let mut text = format!(
             "{name} {version}: MCP {protocol} over {transport}, connected in {:.2} s\n",
             self.connected
@@ -161,20 +238,24 @@ impl Visit {
         if let Some(instructions) = instructions {
             text += &format!("\n{instructions}\n");
         }
-        text += &format!("\n{} in {:.2} s\n", plural(self.tools.len(), "tool"), self.listed);
-        for tool in &self.tools {
+        text += &format!("\n{} in {:.2} s\n", plural(tools.len(), "tool"), self.listed);
+        for tool in tools {
             let hints = if says_read_only(tool) { "  [read-only]" } else { "" };
             text += &format!("  {}{hints}\n", signature(tool));
             if let Some(line) = tool.description.lines().find(|line| !line.trim().is_empty()) {
                 text += &format!("      {}\n", line.trim());
             }
         }
-        if !self.resources.is_empty() {
-            text += &format!("\n{}\n", plural(self.resources.len(), "resource"));
-            for resource in &self.resources {
-                text += &format!("  {}  {}\n", resource.uri, resource.name);
+        let mut list = |what: &str, lines: Vec<String>| {
+            if !lines.is_empty() {
+                text += &format!("\n{}\n  {}\n", plural(lines.len(), what), lines.join("\n  "));
             }
-        }
+        };
+        let resource = |resource: &Resource| format!("{}  {}", resource.uri, resource.name);
+        let template = |template: &ResourceTemplate| format!("{}  {}", template.uri_template, template.name);
+        list("resource", resources.iter().map(resource).collect());
+        list("resource template", resource_templates.iter().map(template).collect());
+        list("prompt", prompts.iter().map(|prompt| prompt.name.clone()).collect());
         for note in &self.notes {
             text += &format!("\nnote: {note}\n");
         }

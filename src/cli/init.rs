@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     error::{Class, Diagnostic, Result},
-    mcp::{Transport, secret::hidden},
+    mcp::{Token, Transport, secret::hidden},
     ui::{OutputFormat, Printer},
 };
 
@@ -154,9 +154,9 @@ fn run_file(server: NamedServer, model: &str, tasks: &Path, folder: &Path) -> St
             }
             "state = \"fresh-process\"   # how episodes are isolated: read-only | fresh-process | reset-tool"
         }
-        Transport::Http { url, bearer_env, headers } => {
+        Transport::Http { url, token, headers } => {
             _ = writeln!(text, "url = {}", quoted(url));
-            if let Some(variable) = bearer_env {
+            if let Token::Env(variable) = token {
                 _ = writeln!(text, "bearer_env = {}", quoted(variable));
             }
             if !headers.is_empty() {

@@ -6,6 +6,7 @@
 mod bench;
 mod cache;
 mod completions;
+mod conformance;
 mod connect;
 mod demo_server;
 mod doctor;
@@ -76,6 +77,9 @@ enum Command {
     Stage(stage::Stage),
     /// Serve a demo MCP server.
     DemoServer(demo_server::DemoServer),
+    /// Be a client under test of the MCP conformance suite.
+    #[command(hide = true)]
+    McpConformance(conformance::McpConformance),
     /// Measure how fast this machine samples and trains.
     Bench(bench::Bench),
 }
@@ -128,6 +132,7 @@ impl Command {
             Self::Init(command) => command.execute(printer),
             Self::Stage(command) => command.execute(printer),
             Self::DemoServer(command) => command.execute(printer),
+            Self::McpConformance(command) => command.execute(printer),
             Self::Bench(command) => command.execute(printer),
         }
     }

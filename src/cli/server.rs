@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::{
     error::{Class, Diagnostic, did_you_mean},
     mcp::{
-        Limits, Quirks, ServerSpec, State, Transport,
+        Limits, Quirks, ServerSpec, State, Token, Transport,
         secret::{Substitute, hidden, query, substitute, variable_for},
     },
 };
@@ -59,8 +59,6 @@ pub enum ServerArgsError {
     ManyServers { path: PathBuf, known: Vec<String> },
     #[error("server \"{name}\" of {path} has neither `command` nor `url`")]
     NoTransport { path: PathBuf, name: String },
-    #[error("server \"{name}\" of {path} uses HTTP+SSE, which is not supported")]
-    Sse { path: PathBuf, name: String },
 }
 
 impl Diagnostic for ServerArgsError {
@@ -70,7 +68,7 @@ impl Diagnostic for ServerArgsError {
             Self::Read { .. } => "server_args::read",
             Self::Config { .. } => "server_args::config",
             Self::NoServer { .. } | Self::ManyServers { .. } => "server_args::name",
-            Self::NoTransport { .. } | Self::Sse { .. } => "server_args::transport",
+            Self::NoTransport { .. } => "server_args::transport",
         }
     }
 
@@ -91,7 +89,6 @@ impl Diagnostic for ServerArgsError {
                 Some(format!("choose one with `--name`: {}", known.join(", ")))
             }
             Self::Read { .. } => Some("put `--` before a command: `-- ./my-server --stdio`".into()),
-            Self::Sse { .. } => Some("use its streamable HTTP endpoint, often `/mcp`".into()),
             Self::Stray { .. } | Self::NoTransport { .. } => None,
         }
     }
@@ -104,7 +101,6 @@ impl Diagnostic for ServerArgsError {
 /// A server of a client's configuration.
 #[derive(Deserialize)]
 struct Entry {
-    r#type: Option<String>,
     command: Option<String>,
     #[serde(default)]
     args: Vec<String>,
@@ -169,8 +165,8 @@ impl ServerArgs {
                 let authority = url.split("://").nth(1).and_then(|rest| rest.split(['/', '?', '#']).next());
                 let host = authority.map(|authority| authority.rsplit('@').next().unwrap_or(authority));
                 let host = host.and_then(|host| host.split(':').next());
-                let transport =
-                    Transport::Http { url: url.clone(), bearer_env: self.bearer_env.clone(), headers };
+                let token = self.bearer_env.clone().map_or(Token::Stored, Token::Env);
+                let transport = Transport::Http { url: url.clone(), token, headers };
                 Ok(NamedServer { name: slug(host.unwrap_or("server")), transport, exports: Vec::new() })
             }
             [file] if is_config(file) => {
@@ -255,9 +251,6 @@ fn from_config(path: &Path, wanted: Option<&str>) -> Result<NamedServer, ServerA
         known: known(),
     })?;
     let entry = Entry::deserialize(entry).map_err(|cause| bad(format!("server \"{name}\": {cause}")))?;
-    if entry.r#type.as_deref() == Some("sse") {
-        return Err(ServerArgsError::Sse { path: path.to_owned(), name: name.to_owned() });
-    }
     let mut exports = Vec::new();
     let mut values = |given: BTreeMap<String, Value>| -> BTreeMap<String, String> {
         let value = |(name, value): (String, Value)| {
@@ -274,7 +267,7 @@ fn from_config(path: &Path, wanted: Option<&str>) -> Result<NamedServer, ServerA
             cwd: entry.cwd,
             files: Vec::new(),
         },
-        (None, Some(url)) => Transport::Http { url, bearer_env: None, headers: values(entry.headers) },
+        (None, Some(url)) => Transport::Http { url, token: Token::Stored, headers: values(entry.headers) },
         (None, None) => {
             return Err(ServerArgsError::NoTransport { path: path.to_owned(), name: name.to_owned() });
         }
@@ -367,7 +360,7 @@ mod tests {
         assert_eq!(code("[]", None), "server_args::config");
         assert_eq!(code("{\"servers\": {}}", None), "server_args::config");
         assert_eq!(code("{\"servers\": {\"a\": {}}}", None), "server_args::transport");
-        let sse = "{\"servers\": {\"a\": {\"type\": \"sse\", \"url\": \"https://h\"}}}";
-        assert_eq!(code(sse, None), "server_args::transport");
+        let sse = "{\"servers\": {\"a\": {\"type\": \"sse\", \"url\": \"https://h/sse\"}}}";
+        assert_eq!(check(sse, None).unwrap().transport, Transport::http("https://h/sse"));
     }
 }

@@ -14,7 +14,7 @@ pub mod verdict;
 use std::path::Path;
 
 pub use scenarios::Scenario;
-pub use server::{Resource, Server, Tool};
+pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
 pub use steps::Step;
 pub use table::{Column, DataError, Table, read, write};
 pub use trajectories::{End, GroupKey, Reward, Row, Trajectory, groups};
@@ -25,11 +25,13 @@ pub use verdict::VerdictRow;
 /// # Errors
 /// If it cannot be read as this table, with the column that is missing or has another type; or if a reward is not finite.
 pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
-    const TABLES: [(&str, Check); 8] = [
+    const TABLES: [(&str, Check); 10] = [
         table_type::<Scenario>(),
         table_type::<Server>(),
         table_type::<Tool>(),
         table_type::<Resource>(),
+        table_type::<ResourceTemplate>(),
+        table_type::<Prompt>(),
         table_type::<Step>(),
         table_type::<Trajectory>(),
         table_type::<VerdictRow>(),

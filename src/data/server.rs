@@ -1,4 +1,4 @@
-//! Tables that `discover` writes: the server, its tools and its resources.
+//! Tables that `discover` writes: the server, and what it offers.
 
 use super::table::table;
 
@@ -11,7 +11,7 @@ table! {
         version: String,
         /// Negotiated MCP revision, e.g. 2025-11-25.
         protocol: String,
-        /// `stdio` or `http`.
+        /// `stdio`, `http`, or `sse` for HTTP+SSE.
         transport: String,
         /// Instructions that the server provides for models.
         instructions: Option<String>,
@@ -55,5 +55,31 @@ table! {
         description: Option<String>,
         /// MIME type.
         mime_type: Option<String>,
+    }
+}
+
+table! {
+    /// One template of resources that the server lists.
+    ResourceTemplate in "resource_templates" {
+        /// URI template (RFC 6570).
+        uri_template: String,
+        /// Name.
+        name: String,
+        /// Description.
+        description: Option<String>,
+        /// MIME type of all its resources.
+        mime_type: Option<String>,
+    }
+}
+
+table! {
+    /// One prompt that the server lists.
+    Prompt in "prompts" {
+        /// Name.
+        name: String,
+        /// Description.
+        description: Option<String>,
+        /// Arguments as a JSON array of objects with `name`, `description` and `required`.
+        arguments: String,
     }
 }

@@ -41,7 +41,15 @@ pub enum McpError {
     #[error("the server `{server}` was not ready within {limit:?}{output}")]
     StartTimeout { server: String, limit: Duration, output: ServerOutput },
     #[error("the server `{server}` requires authorization")]
-    Unauthorized { server: String },
+    Unauthorized {
+        server: String,
+        /// `WWW-Authenticate` of its answer.
+        challenge: Option<String>,
+    },
+    #[error("cannot log in to the server `{server}`: {reason}")]
+    Login { server: String, reason: String },
+    #[error("the token file `{}` {reason}", path.display())]
+    TokenFile { path: PathBuf, reason: String },
     #[error("the MCP handshake with the server `{server}` failed: {reason}{output}")]
     Handshake {
         server: String,
@@ -59,7 +67,12 @@ pub enum McpError {
     #[error("lost the connection to the server `{server}`: {reason}{output}")]
     Lost { server: String, reason: String, output: ServerOutput },
     #[error("the server `{server}` refused a request with HTTP status {status}")]
-    Refused { server: String, status: u16 },
+    Refused {
+        server: String,
+        status: u16,
+        /// `WWW-Authenticate` of its answer.
+        challenge: Option<String>,
+    },
     #[error("the reset tool `{tool}` failed: {reason}")]
     Reset { tool: String, reason: String },
     #[error("the tool `{tool}` of the server `{server}` is no longer as it was listed")]
@@ -86,6 +99,16 @@ pub enum McpError {
     DemoDatabase(#[source] DatabaseError),
 }
 
+impl McpError {
+    /// The `WWW-Authenticate` of a server that asks for a token, or for one with more scopes.
+    pub fn challenge(&self) -> Option<&str> {
+        match self {
+            Self::Unauthorized { challenge, .. } | Self::Refused { challenge, .. } => challenge.as_deref(),
+            _ => None,
+        }
+    }
+}
+
 impl Diagnostic for McpError {
     fn code(&self) -> &'static str {
         match self {
@@ -101,6 +124,8 @@ impl Diagnostic for McpError {
             Self::DiedAtStart { .. } => "mcp::died_at_start",
             Self::StartTimeout { .. } => "mcp::start_timeout",
             Self::Unauthorized { .. } => "mcp::unauthorized",
+            Self::Login { .. } => "mcp::login",
+            Self::TokenFile { .. } => "mcp::token_file",
             Self::Handshake { .. } => "mcp::handshake",
             Self::NoSession { .. } => "mcp::no_session",
             Self::Revision { .. } => "mcp::revision",
@@ -152,12 +177,21 @@ impl Diagnostic for McpError {
             Self::StartTimeout { .. } => {
                 "check that it is an MCP server on stdin and stdout; raise start_timeout_s if it starts slowly"
             }
-            Self::Unauthorized { .. } => {
-                "put a token in an environment variable and name it: bearer_env = \"MY_TOKEN\""
+            Self::Unauthorized { server, .. } => {
+                return Some(format!(
+                    "run `mcprl connect {server} --login`, or put a token in an environment variable and name it: \
+                     bearer_env = \"MY_TOKEN\""
+                ));
+            }
+            Self::Login { .. } => {
+                "if the server registers no clients, name one that is registered with `--client-id`; without logins, use \
+                 bearer_env or oauth"
+            }
+            Self::TokenFile { path, .. } => {
+                return Some(format!("write the token to the file, and run `chmod 600 {}`", path.display()));
             }
             Self::Handshake { status: Some(404 | 405), .. } => {
-                "check the path of the URL; if the server offers only the older HTTP+SSE transport, which mcprl does not \
-                 support, start it with streamable HTTP (often `--transport streamable-http`, path /mcp)"
+                "check the path of the URL: often /mcp, or /sse for the older HTTP+SSE transport"
             }
             Self::NoSession { .. } => {
                 "write state = \"read-only\" if calls change nothing, or name a tool that restores the initial state: \
@@ -166,8 +200,11 @@ impl Diagnostic for McpError {
             Self::Handshake { .. } => "check that it is an MCP server and that the path of its URL is right",
             Self::Revision { .. } => "update mcprl, or configure the server for an older revision",
             Self::Lost { .. } => "`mcprl resume` continues after the last finished episode",
-            Self::Refused { status: 401 | 403 | 407, .. } => {
-                "check that the token in the variable named by bearer_env is valid and may call tools"
+            Self::Refused { server, status: 401 | 403 | 407, .. } => {
+                return Some(format!(
+                    "check that the token is valid and may call tools; `mcprl connect {server} --login` gets a new one \
+                     where the server supports it"
+                ));
             }
             Self::Refused { status: 429, .. } => {
                 "the server limits the rate of calls; lower `sessions` or `concurrency`"
@@ -211,6 +248,7 @@ impl Diagnostic for McpError {
             | Self::Url { .. }
             | Self::Header { .. }
             | Self::NoSession { .. }
+            | Self::TokenFile { .. }
             | Self::UnknownDemo(_)
             | Self::NotLoopback(_) => Class::Usage,
             Self::Spawn { source, .. } if is_mistaken(source) => Class::Usage,

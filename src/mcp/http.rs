@@ -1,19 +1,18 @@
-//! Connections to servers over streamable HTTP.
+//! Connections to servers over streamable HTTP, and to those that offer only the older HTTP+SSE.
 //!
 //! A secret (token or header) is sent unencrypted only to this machine, never follows a redirect to another origin, and
 //! is never logged. Proxy environment variables are ignored.
 
 use std::{
-    collections::HashMap,
-    error::Error,
-    sync::{Arc, atomic::AtomicBool},
+    error::Error as StdError,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use chrono::Utc;
 use reqwest::{
     Url,
-    header::{HeaderName, HeaderValue},
+    header::{AUTHORIZATION, HeaderName, HeaderValue},
     redirect::Policy,
 };
 use rmcp::transport::{
@@ -23,9 +22,11 @@ use rmcp::transport::{
 };
 
 use super::{
-    McpError,
-    http_client::HttpClient,
+    McpError, Token,
+    http_client::{Error, Headers, HttpClient},
+    oauth::Access,
     reference::{expand_text, has_reference},
+    sse::SseTransport,
 };
 use crate::net;
 
@@ -43,31 +44,28 @@ pub(super) type HttpTransport = StreamableHttpClientTransport<HttpClient>;
 
 /// How to reach a server, with variables replaced.
 pub(super) struct Endpoint {
-    url: String,
-    token: Option<String>,
-    headers: HashMap<HeaderName, HeaderValue>,
+    pub(super) url: Url,
+    headers: Headers,
+    access: Access,
 }
 
 /// The address, token and headers, checked: they may be sent there.
 pub(super) fn endpoint(
     url: &str,
-    bearer_env: Option<&str>,
+    token: &Token,
     headers: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
 ) -> Result<Endpoint, McpError> {
-    let token = match bearer_env {
-        Some(variable) => Some(
-            std::env::var(variable).map_err(|_| McpError::UnsetVariable { variable: variable.to_owned() })?,
-        ),
-        None => None,
-    };
     let headers = headers
         .into_iter()
         .map(|(name, value)| header(name.as_ref(), value.as_ref()))
-        .collect::<Result<HashMap<_, _>, _>>()?;
+        .collect::<Result<Headers, _>>()?;
     let has_reference = has_reference(url)?;
-    let expanded = expand_text(url)?.unwrap_or_default();
-    check_address(url, &expanded, has_reference || token.is_some() || !headers.is_empty())?;
-    Ok(Endpoint { url: expanded, token, headers })
+    let parsed = address(url)?;
+    let access = Access::new(token, &parsed, headers.contains_key(&AUTHORIZATION))?;
+    if has_reference || access.is_secret() || !headers.is_empty() {
+        check_secrecy(url, &parsed)?;
+    }
+    Ok(Endpoint { url: parsed, headers, access })
 }
 
 /// How to treat a session that the server has ended.
@@ -79,43 +77,70 @@ pub(super) enum ExpiredSession {
     Lose,
 }
 
-/// A transport, and whether the server has given its session an id. Nothing is sent yet.
-pub(super) fn transport(
-    url: &str,
-    bearer_env: Option<&str>,
-    headers: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
-    expired: ExpiredSession,
-) -> Result<(HttpTransport, Arc<AtomicBool>), McpError> {
-    let Endpoint { url, token, headers } = endpoint(url, bearer_env, headers)?;
-    // Fails where one is installed already, which serves as well.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder()
-        .redirect(Policy::none())
-        .no_proxy()
-        .connect_timeout(CONNECT_TIMEOUT)
-        // Reusing a connection whose last body was not read to the end delays the next request (delayed ACK).
-        .pool_max_idle_per_host(0)
-        .build()
-        .map_err(McpError::Client)?;
-    let mut config = StreamableHttpClientTransportConfig::with_uri(url)
-        .custom_headers(headers)
-        .max_concurrent_requests(CONCURRENT_REQUESTS)
-        .reinit_on_expired_session(expired == ExpiredSession::Replace);
-    let mut retry = ExponentialBackoff::default();
-    retry.max_times = Some(STREAM_RETRIES);
-    retry.max_delay = Some(STREAM_RETRY_DELAY);
-    config.retry_config = Arc::new(retry);
-    if let Some(token) = token {
-        config = config.auth_header(token);
+/// What connects to one server. Nothing is sent yet.
+pub(super) struct Connector {
+    url: Url,
+    headers: Headers,
+    client: HttpClient,
+}
+
+impl Connector {
+    pub(super) fn new(endpoint: Endpoint) -> Result<Self, McpError> {
+        let Endpoint { url, headers, access } = endpoint;
+        use_ring();
+        let client = reqwest::Client::builder()
+            .redirect(Policy::none())
+            .no_proxy()
+            .connect_timeout(CONNECT_TIMEOUT)
+            // Reusing a connection whose last body was not read to the end delays the next request (delayed ACK).
+            .pool_max_idle_per_host(0)
+            .build()
+            .map_err(McpError::Client)?;
+        let client = HttpClient { client, access: Arc::new(access), has_session_id: Arc::default() };
+        Ok(Self { url, headers, client })
     }
-    let has_session_id = Arc::<AtomicBool>::default();
-    let client = HttpClient { client, has_session_id: Arc::clone(&has_session_id) };
-    Ok((StreamableHttpClientTransport::with_client(client, config), has_session_id))
+
+    pub(super) fn streamable(&self, expired: ExpiredSession) -> HttpTransport {
+        let mut config = StreamableHttpClientTransportConfig::with_uri(self.url.as_str())
+            .custom_headers(self.headers.clone())
+            .max_concurrent_requests(CONCURRENT_REQUESTS)
+            .reinit_on_expired_session(expired == ExpiredSession::Replace);
+        let mut retry = ExponentialBackoff::default();
+        retry.max_times = Some(STREAM_RETRIES);
+        retry.max_delay = Some(STREAM_RETRY_DELAY);
+        config.retry_config = Arc::new(retry);
+        StreamableHttpClientTransport::with_client(self.client.clone(), config)
+    }
+
+    /// The older transport; `None` if the server does not offer it.
+    pub(super) async fn sse(&self) -> Result<Option<SseTransport>, Error> {
+        SseTransport::open(&self.client, &self.url, &self.headers).await
+    }
+
+    /// The bearer token, if there is one by now.
+    pub(super) fn token(&self) -> Option<String> {
+        self.client.access.token()
+    }
+
+    /// The server has given the session an id.
+    pub(super) fn has_session_id(&self) -> bool {
+        self.client.has_session_id.load(Ordering::Relaxed)
+    }
+}
+
+/// TLS comes from `ring`. Fails where a provider is installed already, which serves as well.
+pub(super) fn use_ring() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// Whether a server that refused a handshake so may offer the older transport.
+pub(super) fn may_be_sse(error: &(dyn StdError + 'static)) -> bool {
+    matches!(status(error), Some(400 | 404 | 405))
 }
 
 /// The HTTP status that caused an error.
-pub(super) fn status(error: &(dyn Error + 'static)) -> Option<u16> {
-    match error.downcast_ref::<StreamableHttpError<reqwest::Error>>()? {
+pub(super) fn status(error: &(dyn StdError + 'static)) -> Option<u16> {
+    match error.downcast_ref::<Error>()? {
         StreamableHttpError::AuthRequired(_) => Some(401),
         StreamableHttpError::InsufficientScope(_) => Some(403),
         StreamableHttpError::HttpStatus(error) => Some(error.status),
@@ -127,11 +152,14 @@ pub(super) fn status(error: &(dyn Error + 'static)) -> Option<u16> {
     }
 }
 
+/// The `WWW-Authenticate` of a refusal.
+pub(super) fn challenge(error: &(dyn StdError + 'static)) -> Option<String> {
+    error.downcast_ref::<Error>()?.auth_challenge().map(str::to_owned)
+}
+
 /// Whether the server limits the rate of requests, with the wait that it asks for.
-pub(super) fn rate_limited(error: &(dyn Error + 'static)) -> Option<Option<Duration>> {
-    let Some(StreamableHttpError::HttpStatus(error)) =
-        error.downcast_ref::<StreamableHttpError<reqwest::Error>>()
-    else {
+pub(super) fn rate_limited(error: &(dyn StdError + 'static)) -> Option<Option<Duration>> {
+    let Some(StreamableHttpError::HttpStatus(error)) = error.downcast_ref::<Error>() else {
         return None;
     };
     let asked = error.retry_after.as_deref().and_then(|header| net::retry_after(header, Utc::now()));
@@ -154,18 +182,28 @@ fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), McpError
     Ok((parsed, value))
 }
 
-/// Checks the `expanded` address. Messages show `url`, as it is in the run file.
-fn check_address(url: &str, expanded: &str, secret: bool) -> Result<(), McpError> {
+/// The address with variables replaced. Messages show `url`, as it is in the run file.
+pub(super) fn address(url: &str) -> Result<Url, McpError> {
     let wrong = |reason: String| McpError::Url { url: url.to_owned(), reason };
+    let expanded = expand_text(url)?.unwrap_or_default();
     let parsed: Url = expanded.parse().map_err(|error| wrong(format!("{error}")))?;
     if !parsed.username().is_empty() || parsed.password().is_some() {
         return Err(wrong("it contains a user name or password; use bearer_env".into()));
     }
     match parsed.scheme() {
-        "https" => Ok(()),
-        "http" if !secret || net::is_confidential(&parsed) => Ok(()),
-        "http" => Err(wrong("a token or header would be sent unencrypted".into())),
+        "https" | "http" => Ok(parsed),
         other => Err(wrong(format!("its scheme is `{other}`, not http or https"))),
+    }
+}
+
+/// Whether a secret may be sent to the address.
+pub(super) fn check_secrecy(url: &str, parsed: &Url) -> Result<(), McpError> {
+    match net::is_confidential(parsed) {
+        true => Ok(()),
+        false => Err(McpError::Url {
+            url: url.to_owned(),
+            reason: "a token or header would be sent unencrypted".into(),
+        }),
     }
 }
 
@@ -175,7 +213,9 @@ mod tests {
     use crate::error::Diagnostic;
 
     fn check(url: &str, secret: bool, expected: Option<&str>) {
-        let code = check_address(url, url, secret).err().map(|error| error.code());
+        let checked =
+            address(url).and_then(|parsed| if secret { check_secrecy(url, &parsed) } else { Ok(()) });
+        let code = checked.err().map(|error| error.code());
         assert_eq!(code, expected, "{url}");
     }
 
@@ -202,12 +242,13 @@ mod tests {
         let (_, sent) = header("x-key", "Bearer ${PATH}").unwrap();
         assert_eq!(sent.to_str().unwrap(), format!("Bearer {path}"));
         let none: [(&str, &str); 0] = [];
-        let reached = endpoint("https://example.com/mcp?key=${PATH}", None, none).unwrap();
-        assert_eq!(reached.url, format!("https://example.com/mcp?key={path}"));
-        let refused = endpoint("http://example.com/mcp?key=${PATH}", None, none).err().unwrap();
+        let reached = endpoint("https://example.com/mcp?key=${PATH}", &Token::Stored, none).unwrap();
+        assert_eq!(reached.url.query_pairs().next().unwrap().1, path);
+        let refused = endpoint("http://example.com/mcp?key=${PATH}", &Token::Stored, none).err().unwrap();
         assert_eq!(refused.code(), "mcp::url", "it would be sent unencrypted");
         assert!(refused.to_string().contains("${PATH}"), "{refused}");
-        let unset = endpoint("https://example.com/mcp", None, [("x-key", "${NO_SUCH_KEY}")]).err().unwrap();
+        let unset =
+            endpoint("https://example.com/mcp", &Token::Stored, [("x-key", "${NO_SUCH_KEY}")]).err().unwrap();
         assert_eq!(unset.code(), "mcp::unset_variable");
     }
 

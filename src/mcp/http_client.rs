@@ -1,7 +1,8 @@
 //! The requests of streamable HTTP.
 //!
-//! rmcp's own client forgets the body of an answer that it cannot read and the reason of a refusal, so requests that post
-//! a message are made here. What is posted, and what a status means, is as in rmcp.
+//! Every request carries the token, which is renewed once if the server rejects it. rmcp's own client forgets the body of
+//! an answer that it cannot read and the reason of a refusal, so requests that post a message are made here. What is
+//! posted, and what a status means, is as in rmcp.
 
 use std::{
     borrow::Cow,
@@ -14,7 +15,7 @@ use std::{
 
 use futures::{StreamExt, stream::BoxStream};
 use reqwest::{
-    StatusCode,
+    RequestBuilder, Response, StatusCode,
     header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use rmcp::{
@@ -35,18 +36,20 @@ use super::{
     clean::shorten,
     events,
     message::{self, Buffer, Incoming},
+    oauth::Access,
 };
 
 /// How much of a refusal is read.
 const REFUSAL_BYTES: usize = 64 << 10;
 const ACCEPTED_TYPES: &str = "text/event-stream, application/json";
 
-type Error = StreamableHttpError<reqwest::Error>;
-type Headers = HashMap<HeaderName, HeaderValue>;
+pub(super) type Error = StreamableHttpError<reqwest::Error>;
+pub(super) type Headers = HashMap<HeaderName, HeaderValue>;
 
 #[derive(Clone)]
 pub(super) struct HttpClient {
     pub(super) client: reqwest::Client,
+    pub(super) access: Arc<Access>,
     /// The server gave this session an id.
     pub(super) has_session_id: Arc<AtomicBool>,
 }
@@ -59,17 +62,15 @@ impl StreamableHttpClient for HttpClient {
         url: Arc<str>,
         message: ClientJsonRpcMessage,
         session: Option<Arc<str>>,
-        token: Option<String>,
+        _: Option<String>,
         headers: Headers,
     ) -> Result<StreamableHttpPostResponse, Error> {
         let mut request = self.client.post(&*url).header(ACCEPT, ACCEPTED_TYPES);
         if let Some(session) = &session {
             request = request.header(HEADER_SESSION_ID, &**session);
         }
-        let secrets = secrets(token.as_deref(), &headers);
-        let response = with(request, token, headers).json(&message).send().await?;
-        let answer = read_response(response, &message, session.is_some()).await;
-        let answer = answer.map_err(|error| without(&secrets, error))?;
+        let response = self.send(with(request, headers).json(&message)).await?;
+        let answer = read_response(response, &message, session.is_some()).await?;
         if matches!(&message, ClientJsonRpcMessage::Request(request) if matches!(request.request, ClientRequest::InitializeRequest(_)))
         {
             let has_session_id = match &answer {
@@ -86,10 +87,10 @@ impl StreamableHttpClient for HttpClient {
         &self,
         url: Arc<str>,
         session: Arc<str>,
-        token: Option<String>,
+        _: Option<String>,
         headers: Headers,
     ) -> Result<(), Error> {
-        self.client.delete_session(url, session, token, headers).await
+        self.client.delete_session(url, session, self.access.token(), headers).await
     }
 
     async fn get_stream(
@@ -97,7 +98,7 @@ impl StreamableHttpClient for HttpClient {
         url: Arc<str>,
         session: Option<Arc<str>>,
         last_event: Option<String>,
-        token: Option<String>,
+        _: Option<String>,
         headers: Headers,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Error> {
         let mut request = self.client.get(&*url).header(ACCEPT, ACCEPTED_TYPES);
@@ -107,7 +108,7 @@ impl StreamableHttpClient for HttpClient {
         if let Some(last_event) = last_event {
             request = request.header(HEADER_LAST_EVENT_ID, last_event);
         }
-        let response = with(request, token, headers).send().await?;
+        let response = self.send(with(request, headers)).await?;
         let status = response.status();
         if status == StatusCode::METHOD_NOT_ALLOWED {
             return Err(StreamableHttpError::ServerDoesNotSupportSse);
@@ -125,42 +126,47 @@ impl StreamableHttpClient for HttpClient {
     }
 }
 
-/// The token, and the headers that the run file sets.
-fn secrets(token: Option<&str>, headers: &Headers) -> Vec<String> {
-    let set = headers.values().filter(|value| value.is_sensitive()).filter_map(|value| value.to_str().ok());
-    token.into_iter().chain(set).filter(|secret| !secret.is_empty()).map(str::to_owned).collect()
+impl HttpClient {
+    /// Sends a request with the token. A token that the server rejects is renewed once, where that is possible.
+    pub(super) async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {
+        let again = request.try_clone();
+        let token = self.access.token();
+        let response = authorized(request, token.as_deref()).send().await?;
+        let Some(again) = again.filter(|_| response.status() == StatusCode::UNAUTHORIZED) else {
+            return Ok(response);
+        };
+        let challenge = header(&response, WWW_AUTHENTICATE);
+        match self.access.renewed(token, challenge).await.map_err(|reason| {
+            StreamableHttpError::UnexpectedServerResponse(format!("cannot get a token: {reason}").into())
+        })? {
+            Some(token) => Ok(authorized(again, Some(&token)).send().await?),
+            None => Ok(response),
+        }
+    }
 }
 
-/// An error whose text, which the server wrote, quotes no secret.
-fn without(secrets: &[String], error: Error) -> Error {
-    let StreamableHttpError::UnexpectedServerResponse(text) = error else { return error };
-    let text = secrets.iter().fold(text.into_owned(), |text, secret| text.replace(secret, "…"));
-    StreamableHttpError::UnexpectedServerResponse(text.into())
-}
-
-fn with(
-    request: reqwest::RequestBuilder,
-    token: Option<String>,
-    headers: Headers,
-) -> reqwest::RequestBuilder {
-    let request = headers.into_iter().fold(request, |request, (name, value)| request.header(name, value));
+fn authorized(request: RequestBuilder, token: Option<&str>) -> RequestBuilder {
     match token {
         Some(token) => request.bearer_auth(token),
         None => request,
     }
 }
 
-fn header(response: &reqwest::Response, name: impl reqwest::header::AsHeaderName) -> Option<String> {
+pub(super) fn with(request: RequestBuilder, headers: Headers) -> RequestBuilder {
+    headers.into_iter().fold(request, |request, (name, value)| request.header(name, value))
+}
+
+fn header(response: &Response, name: impl reqwest::header::AsHeaderName) -> Option<String> {
     let value = response.headers().get(name)?;
     Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
-fn content_type(response: &reqwest::Response) -> Option<String> {
+pub(super) fn content_type(response: &Response) -> Option<String> {
     header(response, CONTENT_TYPE).map(|kind| kind.to_ascii_lowercase())
 }
 
 /// A refusal that its status and headers describe completely.
-fn refusal(response: &reqwest::Response) -> Option<Error> {
+pub(super) fn refusal(response: &Response) -> Option<Error> {
     let status = response.status();
     let is_json = content_type(response).is_some_and(|kind| kind.starts_with(JSON_MIME_TYPE));
     match (status, header(response, WWW_AUTHENTICATE)) {
@@ -177,12 +183,12 @@ fn refusal(response: &reqwest::Response) -> Option<Error> {
     }
 }
 
-fn status_error(response: &reqwest::Response) -> Error {
+fn status_error(response: &Response) -> Error {
     HttpStatusError::new(response.status().as_u16(), header(response, RETRY_AFTER)).into()
 }
 
 /// A refusal with the text that came with it.
-async fn unexpected(status: StatusCode, response: reqwest::Response) -> Error {
+pub(super) async fn unexpected(status: StatusCode, response: Response) -> Error {
     let body = beginning(response).await;
     refused(status, &body)
 }
@@ -193,7 +199,7 @@ fn refused(status: StatusCode, body: &[u8]) -> Error {
     StreamableHttpError::UnexpectedServerResponse(Cow::Owned(text))
 }
 
-async fn beginning(mut response: reqwest::Response) -> Vec<u8> {
+async fn beginning(mut response: Response) -> Vec<u8> {
     let mut body = Vec::new();
     while body.len() < REFUSAL_BYTES
         && let Ok(Some(bytes)) = response.chunk().await
@@ -205,7 +211,7 @@ async fn beginning(mut response: reqwest::Response) -> Vec<u8> {
 }
 
 async fn read_response(
-    mut response: reqwest::Response,
+    mut response: Response,
     message: &ClientJsonRpcMessage,
     had_session: bool,
 ) -> Result<StreamableHttpPostResponse, Error> {

@@ -8,7 +8,7 @@ use rmcp::{
 };
 use serde_json::Value;
 
-use super::clean::bounded;
+use super::clean::{bounded, clean_json};
 use crate::data;
 
 const PAGES: usize = 100;
@@ -71,13 +71,43 @@ where
 /// The resources that have a URI, with cleaned texts.
 pub(super) fn resources(listed: &[Value]) -> Vec<data::Resource> {
     let resource = |raw: &Value| {
-        let text = |field: &str| raw.get(field).and_then(Value::as_str).map(bounded);
         Some(data::Resource {
-            uri: text("uri")?,
-            name: text("name").unwrap_or_default(),
-            description: text("description"),
-            mime_type: text("mimeType"),
+            uri: text(raw, "uri")?,
+            name: text(raw, "name").unwrap_or_default(),
+            description: text(raw, "description"),
+            mime_type: text(raw, "mimeType"),
         })
     };
     listed.iter().filter_map(resource).collect()
+}
+
+/// The templates that have a URI template, with cleaned texts.
+pub(super) fn resource_templates(listed: &[Value]) -> Vec<data::ResourceTemplate> {
+    let template = |raw: &Value| {
+        Some(data::ResourceTemplate {
+            uri_template: text(raw, "uriTemplate")?,
+            name: text(raw, "name").unwrap_or_default(),
+            description: text(raw, "description"),
+            mime_type: text(raw, "mimeType"),
+        })
+    };
+    listed.iter().filter_map(template).collect()
+}
+
+/// The prompts that have a name, with cleaned texts.
+pub(super) fn prompts(listed: &[Value]) -> Vec<data::Prompt> {
+    let prompt = |raw: &Value| {
+        let arguments = raw.get("arguments").filter(|arguments| arguments.is_array());
+        Some(data::Prompt {
+            name: text(raw, "name")?,
+            description: text(raw, "description"),
+            arguments: arguments
+                .map_or_else(|| "[]".to_owned(), |arguments| clean_json(arguments).to_string()),
+        })
+    };
+    listed.iter().filter_map(prompt).collect()
+}
+
+fn text(raw: &Value, field: &str) -> Option<String> {
+    raw.get(field).and_then(Value::as_str).map(bounded)
 }

@@ -12,7 +12,15 @@
 //! | anything else with `"jsonrpc"` | an error with the code [`UNREADABLE_CODE`], if it is clear which request it answers |
 //! | any other line | nothing: servers print banners and logs |
 
-use rmcp::model::{CustomResult, ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage, ServerResult};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientNotification, CustomResult, ErrorCode, ErrorData, RequestId,
+    ServerJsonRpcMessage, ServerResult,
+};
 use serde_json::{Map, Value};
 
 use super::{
@@ -90,6 +98,66 @@ impl Buffer {
     pub(super) fn read(&self) -> Incoming {
         if self.is_oversized { read_oversized(&self.head, &self.tail) } else { read(&self.head) }
     }
+}
+
+/// The requests under way on a connection that carries the answers to all of them.
+#[derive(Clone, Default)]
+pub(super) struct Pending(Arc<Mutex<HashSet<RequestId>>>);
+
+impl Pending {
+    pub(super) fn sent(&self, message: &ClientJsonRpcMessage) {
+        match message {
+            ClientJsonRpcMessage::Request(request) => {
+                self.locked().insert(request.id.clone());
+            }
+            ClientJsonRpcMessage::Notification(notification) => {
+                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+                    && let Some(id) = &cancelled.params.request_id
+                {
+                    self.locked().remove(id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The message for the client. An answer without an id is one to the only request under way.
+    pub(super) fn received(&self, incoming: Incoming) -> Option<ServerJsonRpcMessage> {
+        let mut pending = self.locked();
+        match incoming {
+            Incoming::Message(ServerJsonRpcMessage::Response(response)) => {
+                answered(&mut pending, Some(&response.id));
+                Some(ServerJsonRpcMessage::Response(response))
+            }
+            Incoming::Message(ServerJsonRpcMessage::Error(mut error)) => {
+                let id = answered(&mut pending, error.id.as_ref());
+                error.id = error.id.or(id);
+                Some(ServerJsonRpcMessage::Error(error))
+            }
+            Incoming::Message(message) => Some(message),
+            Incoming::Unreadable { id, reason } => {
+                answered(&mut pending, id.as_ref()).map(|id| unreadable(id, &reason))
+            }
+            Incoming::Noise => None,
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashSet<RequestId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The request that an answer is for: the one it names, or the only one under way.
+fn answered(pending: &mut HashSet<RequestId>, named: Option<&RequestId>) -> Option<RequestId> {
+    let id = match named {
+        None if pending.len() == 1 => pending.iter().next().cloned()?,
+        None => return None,
+        Some(RequestId::String(text)) => {
+            text.parse().map_or_else(|_| RequestId::String(text.clone()), RequestId::Number)
+        }
+        Some(id) => id.clone(),
+    };
+    pending.remove(&id).then_some(id)
 }
 
 fn read(text: &[u8]) -> Incoming {

@@ -1,6 +1,6 @@
 //! A client for any MCP server, and the demo server.
 //!
-//! A [`Session`] is one live connection, over a child process's stdin and stdout or over streamable HTTP. A
+//! A [`Session`] is one live connection, over a child process's stdin and stdout or over HTTP. A
 //! [`Pool`] hands out sessions so that episodes do not see each other's effects. Servers are not trusted: every
 //! wait has a timeout, every list and text has a maximum size, invisible characters are removed from texts, and errors
 //! in a list or result are repaired or dropped.
@@ -16,10 +16,12 @@ mod error;
 mod events;
 mod http;
 mod http_client;
+mod input;
 mod json;
 mod listing;
 mod message;
 mod names;
+mod oauth;
 mod outcome;
 mod pool;
 mod process;
@@ -32,6 +34,7 @@ pub mod secret;
 mod servers;
 mod session;
 mod snapshot;
+mod sse;
 mod stdio;
 mod tools;
 
@@ -41,6 +44,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     error::{McpError, ServerOutput},
+    oauth::Login,
     outcome::Outcome,
     pool::{Pool, PooledSession},
     process::INHERITED,
@@ -49,7 +53,7 @@ pub use self::{
     reference::{BadReference, has_reference},
     sandbox::{BWRAP, Sandbox},
     servers::{Place, Pools, Servers, Visit, merged},
-    session::Session,
+    session::{Description, Session},
     snapshot::PLACEHOLDER,
     tools::{COMPLETE_TASK, tools_digest},
 };
@@ -85,9 +89,30 @@ pub enum Transport {
         #[serde(default)]
         files: Vec<PathBuf>,
     },
-    /// Streamable HTTP. The token is read from the named environment variable, never from the run file; `${NAME}` in the URL
-    /// or in a header's value likewise.
-    Http { url: String, bearer_env: Option<String>, headers: BTreeMap<String, String> },
+    /// Streamable HTTP, or the older HTTP+SSE if the server offers nothing else. `${NAME}` in the URL or in a header's value
+    /// is taken from this process's environment.
+    Http { url: String, token: Token, headers: BTreeMap<String, String> },
+}
+
+/// Where the bearer token of a server comes from. Never from the run file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Token {
+    /// What [`Login`] stored for the address, if anything.
+    #[default]
+    Stored,
+    /// The value of this environment variable.
+    Env(String),
+    /// The content of this file, read for each connection.
+    File(PathBuf),
+    /// An authorization server gives it to this client, whose secret is the value of `secret_env`.
+    Client { id: String, secret_env: String, scopes: Vec<String> },
+}
+
+impl Transport {
+    /// HTTP without further settings.
+    pub fn http(url: impl Into<String>) -> Self {
+        Self::Http { url: url.into(), token: Token::default(), headers: BTreeMap::new() }
+    }
 }
 
 impl std::fmt::Display for Transport {

@@ -52,9 +52,7 @@ impl ServerSpec {
                     None => Ok(()),
                 }
             }
-            Transport::Http { url, bearer_env, headers } => {
-                http::endpoint(url, bearer_env.as_deref(), headers).map(drop)
-            }
+            Transport::Http { url, token, headers } => http::endpoint(url, token, headers).map(drop),
         }
     }
 }

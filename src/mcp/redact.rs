@@ -36,8 +36,7 @@ impl Redaction {
                     inherited.filter(|(name, value)| secret::is_secret(name, value)).map(|(_, value)| value),
                 );
             }
-            Transport::Http { url, bearer_env, headers } => {
-                values.extend(bearer_env.as_deref().and_then(variable));
+            Transport::Http { url, headers, .. } => {
                 values.extend(headers.values().chain([url]).flat_map(|value| reference::values(value)));
             }
         }
@@ -54,11 +53,22 @@ impl Redaction {
         Self(replaced.into())
     }
 
+    /// Also replaces this token.
+    pub(super) fn and(mut self, token: Option<String>) -> Self {
+        if let Some(token) = token.filter(|token| token.len() >= SHORTEST) {
+            self.0 = std::iter::once((token, REDACTED)).chain(self.0.iter().cloned()).collect();
+        }
+        self
+    }
+
     /// The text without the secrets.
     pub(super) fn hide<'t>(&self, text: &'t str) -> Cow<'t, str> {
         self.0.iter().fold(Cow::Borrowed(text), |text, (value, shown)| match text.contains(value.as_str()) {
             true => Cow::Owned(text.replace(value.as_str(), shown)),
-            false => text,
+            false => match beginning_at_end(&text, value) {
+                Some(start) => Cow::Owned(format!("{}{shown}…", &text[..start])),
+                None => text,
+            },
         })
     }
 
@@ -86,6 +96,16 @@ impl Redaction {
     }
 }
 
+/// Where the beginning of a secret stands at the end of a text that was cut there.
+fn beginning_at_end(text: &str, secret: &str) -> Option<usize> {
+    let text = text.strip_suffix('…')?;
+    let lengths = secret.char_indices().map(|(length, _)| length).rev().filter(|length| *length >= SHORTEST);
+    lengths
+        .map(|length| &secret[..length])
+        .find(|part| text.ends_with(part))
+        .map(|part| text.len() - part.len())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -100,6 +120,7 @@ mod tests {
     fn a_secret_is_hidden_wherever_it_stands() {
         let secrets = secrets(&["s3cr3t", "s3cr3t-key"]);
         assert_eq!(secrets.hide("a s3cr3t-key, a s3cr3t"), "a [redacted], a [redacted]");
+        assert_eq!(secrets.hide("no entry for s3cr3t-k…"), "no entry for [redacted]…");
         let mut value = json!({"a": ["is s3cr3t"], "s3cr3t": {"b": 7}});
         secrets.hide_json(&mut value);
         assert_eq!(value.to_string(), r#"{"a":["is [redacted]"],"[redacted]":{"b":7}}"#);

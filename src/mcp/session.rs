@@ -6,6 +6,7 @@
 //! | response | treated as |
 //! |---|---|
 //! | a JSON-RPC result or error | an answer |
+//! | a result that asks for input (elicitation, sampling) | refused, and the call sent again; an answer after ten rounds, or where a refusal cannot be expressed |
 //! | an answer that cannot be read, or is over the size limit | an answer with our text |
 //! | nothing within `call_timeout`, and the server is still reachable | an answer with our text; after the third in a row the session is lost |
 //! | HTTP 401, 403, 407, 408, 429, 502, 503, 504 | [`McpError::Refused`]: the call reached no tool |
@@ -26,14 +27,14 @@ use rmcp::{
     ClientHandler, RoleClient, ServiceError,
     model::{
         CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, ErrorData,
-        Implementation, ListResourcesRequest, ListToolsRequest, PaginatedRequestParams, ProtocolVersion,
-        ServerPeerInfo,
+        Implementation, ListPromptsRequest, ListResourceTemplatesRequest, ListResourcesRequest,
+        ListToolsRequest, PaginatedRequestParams, ProtocolVersion, ServerPeerInfo,
     },
     service::{
         ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext,
         PeerRequestOptions, RunningService,
     },
-    transport::{IntoTransport, streamable_http_client::StreamableHttpError},
+    transport::{DynamicTransportError, IntoTransport, streamable_http_client::StreamableHttpError},
 };
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -42,11 +43,12 @@ use super::{
     Limits, McpError, Outcome, Quirks, ServerOutput, ServerSpec, State, Transport,
     clean::{bounded, clean_json, shorten},
     error::chain,
-    http, listing,
+    http, input, listing,
     message::{self, BROKEN_OFF_CODE, UNREADABLE},
     process::Process,
     redact::Redaction,
     snapshot::Snapshot,
+    sse::SseTransport,
     stdio::Lines,
     tools,
 };
@@ -59,6 +61,8 @@ const STUCK: Duration = Duration::from_secs(2);
 /// First wait before a rate-limited request is sent again if the server names none, and the maximum total wait.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// How often a server may ask for input in the results of one call.
+const INPUT_ROUNDS: usize = 10;
 /// How often a list is read again if it changes while it is read.
 const LIST_READS: usize = 3;
 
@@ -68,6 +72,8 @@ pub struct Session {
     service: RunningService<RoleClient, Client>,
     process: Option<Process>,
     server: String,
+    /// As in [`data::Server`].
+    transport: &'static str,
     limits: Limits,
     redaction: Redaction,
     /// Declared after the process, which uses it.
@@ -80,18 +86,39 @@ pub struct Session {
     notes: Mutex<Vec<String>>,
 }
 
+/// What a server offers.
+#[derive(Debug)]
+pub struct Description {
+    pub server: data::Server,
+    /// With mcprl's `complete_task`.
+    pub tools: Vec<data::Tool>,
+    pub resources: Vec<data::Resource>,
+    pub resource_templates: Vec<data::ResourceTemplate>,
+    pub prompts: Vec<data::Prompt>,
+}
+
 impl Session {
     /// Starts the server or connects to it, and performs the handshake.
     ///
     /// `initialize` is tried first; only servers that support nothing but the newest revision reject it. If a server
-    /// answers with an error, `server/discover` is tried over a new connection.
+    /// answers with an error, `server/discover` is tried: by the same process, and if that fails over a new connection.
+    /// Servers that have sessions keep them this way: the newest revision has none.
     pub async fn connect(spec: &ServerSpec) -> Result<Self, McpError> {
+        Self::connect_by(spec, vec![discover(), ClientLifecycleMode::Initialize]).await
+    }
+
+    /// Connects by the newest revision's handshake only.
+    pub async fn connect_newest(spec: &ServerSpec) -> Result<Self, McpError> {
+        Self::connect_by(spec, vec![discover()]).await
+    }
+
+    /// Tries the last handshake first.
+    async fn connect_by(
+        spec: &ServerSpec,
+        mut lifecycles: Vec<ClientLifecycleMode>,
+    ) -> Result<Self, McpError> {
         let deadline = Instant::now() + spec.limits.start_timeout;
         let mut rate_limit = RateLimit::new();
-        let mut lifecycles = vec![
-            ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
-            ClientLifecycleMode::Initialize,
-        ];
         let mut first_error = None;
         while let Some(lifecycle) = lifecycles.pop() {
             let ConnectError { error, remedy } = match open(spec, lifecycle.clone(), deadline).await {
@@ -116,31 +143,39 @@ impl Session {
         Err(first_error.unwrap_or(McpError::EmptyCommand))
     }
 
-    /// The server, its tools (with mcprl's `complete_task`) and its resources, as of now.
-    pub async fn describe(&self) -> Result<(data::Server, Vec<data::Tool>, Vec<data::Resource>), McpError> {
+    /// Everything that the server offers, as of now.
+    pub async fn describe(&self) -> Result<Description, McpError> {
         let info = self.info();
         let tools = self.tools().await?;
-        let has_resources = info.as_ref().is_some_and(|info| info.capabilities.resources.is_some());
-        let mut notes = Vec::new();
-        let mut resources = Vec::new();
-        if has_resources {
-            let deadline = Instant::now() + self.limits.start_timeout;
-            let ask = |params| {
-                let request = ListResourcesRequest {
-                    method: Default::default(),
-                    params,
-                    extensions: Default::default(),
-                };
-                self.ask(ClientRequest::ListResourcesRequest(request), deadline - Instant::now())
-            };
-            match listing::all_pages("resources", &mut notes, ask).await {
-                Ok(listed) => resources = listing::resources(&listed),
-                Err(error) => return Err(self.list_error("resources", &error).await),
-            }
+        let offers = info.as_ref().map(|info| info.capabilities.clone()).unwrap_or_default();
+        let (mut resources, mut resource_templates, mut prompts) = (Vec::new(), Vec::new(), Vec::new());
+        if offers.resources.is_some() {
+            let listed = self.list("resources", list_resources).await?;
+            resources = listing::resources(&listed);
+            let listed = self.list("resourceTemplates", list_resource_templates).await?;
+            resource_templates = listing::resource_templates(&listed);
         }
+        if offers.prompts.is_some() {
+            prompts = listing::prompts(&self.list("prompts", list_prompts).await?);
+        }
+        let server = server_row(info.as_deref(), self.transport, &tools, &self.redaction);
+        Ok(Description { server, tools, resources, resource_templates, prompts })
+    }
+
+    /// All pages of a list, with notes.
+    async fn list(
+        &self,
+        field: &'static str,
+        request: fn(Option<PaginatedRequestParams>) -> ClientRequest,
+    ) -> Result<Vec<Value>, McpError> {
+        let mut notes = Vec::new();
+        let ask = |params| self.ask(request(params), self.limits.start_timeout);
+        let listed = listing::all_pages(field, &mut notes, ask).await;
         self.add_notes(notes);
-        let server = server_row(info.as_deref(), self.process.is_some(), &tools, &self.redaction);
-        Ok((server, tools, resources))
+        match listed {
+            Ok(listed) => Ok(listed),
+            Err(error) => Err(self.list_error(field, &error).await),
+        }
     }
 
     /// The server's tools and mcprl's `complete_task`, as of now.
@@ -191,8 +226,7 @@ impl Session {
             None => arguments,
         };
         let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
-        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-        let answer = self.ask(request, self.limits.call_timeout).await;
+        let answer = self.ask_tool(params).await;
         if !matches!(answer, Err(ServiceError::Timeout { .. })) {
             self.unanswered.store(0, Ordering::Relaxed);
         }
@@ -218,9 +252,11 @@ impl Session {
                 Ok(Outcome::failed(&text, self.limits.result_bytes))
             }
             Err(error) => match self.failed(&error) {
-                Some(Failed::Refused(status)) => {
-                    Err(McpError::Refused { server: self.server.clone(), status })
-                }
+                Some(Failed::Refused(status)) => Err(McpError::Refused {
+                    server: self.server.clone(),
+                    status,
+                    challenge: challenge(&error),
+                }),
                 Some(Failed::Lost) => Err(self.lost(request_reason(&error)).await),
                 None => {
                     let text = format!("the call failed: {}", self.redaction.hide(&request_reason(&error)));
@@ -255,6 +291,23 @@ impl Session {
         if let Some(snapshot) = snapshot {
             snapshot.delete().await;
         }
+    }
+
+    /// Sends a call, again with a refusal where the server asks for input in its result.
+    async fn ask_tool(&self, params: CallToolRequestParams) -> Result<Value, ServiceError> {
+        let deadline = Instant::now() + self.limits.call_timeout;
+        let mut next = params.clone();
+        for _ in 0..INPUT_ROUNDS {
+            let request = ClientRequest::CallToolRequest(CallToolRequest::new(next));
+            let left = deadline.saturating_duration_since(Instant::now());
+            let result = self.ask(request, left).await?;
+            let Some(answers) = input::refusals(&result) else { return Ok(result) };
+            next = params.clone();
+            next.input_responses = Some(answers).filter(|answers| !answers.is_empty());
+            next.request_state = result.get("requestState").and_then(Value::as_str).map(str::to_owned);
+        }
+        let text = format!("the server asked for input {INPUT_ROUNDS} times, which is not given here");
+        Err(ServiceError::McpError(ErrorData::internal_error(text, None)))
     }
 
     fn info(&self) -> Option<Arc<ServerPeerInfo>> {
@@ -319,18 +372,33 @@ impl Session {
     }
 
     async fn list_error(&self, what: &'static str, error: &ServiceError) -> McpError {
+        let status = match error {
+            ServiceError::TransportSend(error) => http::status(&*error.error),
+            _ => None,
+        };
+        let (server, challenge) = (self.server.clone(), challenge(error));
         match error {
             ServiceError::TransportClosed => self.lost(request_reason(error)).await,
             ServiceError::Timeout { .. } => McpError::List {
-                server: self.server.clone(),
+                server,
                 what,
                 reason: format!("not complete within {:?}", self.limits.start_timeout),
             },
+            _ if status == Some(401) => McpError::Unauthorized { server, challenge },
+            _ if challenge.is_some() => McpError::Refused { server, status: 403, challenge },
             _ => {
                 let reason = self.redaction.hide(&request_reason(error)).into_owned();
-                McpError::List { server: self.server.clone(), what, reason }
+                McpError::List { server, what, reason }
             }
         }
+    }
+}
+
+/// The `WWW-Authenticate` of a refused request.
+fn challenge(error: &ServiceError) -> Option<String> {
+    match error {
+        ServiceError::TransportSend(error) => http::challenge(&*error.error),
+        _ => None,
     }
 }
 
@@ -344,6 +412,22 @@ enum Failed {
 fn list_tools(params: Option<PaginatedRequestParams>) -> ClientRequest {
     let request = ListToolsRequest { method: Default::default(), params, extensions: Default::default() };
     ClientRequest::ListToolsRequest(request)
+}
+
+fn list_resources(params: Option<PaginatedRequestParams>) -> ClientRequest {
+    let request = ListResourcesRequest { method: Default::default(), params, extensions: Default::default() };
+    ClientRequest::ListResourcesRequest(request)
+}
+
+fn list_resource_templates(params: Option<PaginatedRequestParams>) -> ClientRequest {
+    let request =
+        ListResourceTemplatesRequest { method: Default::default(), params, extensions: Default::default() };
+    ClientRequest::ListResourceTemplatesRequest(request)
+}
+
+fn list_prompts(params: Option<PaginatedRequestParams>) -> ClientRequest {
+    let request = ListPromptsRequest { method: Default::default(), params, extensions: Default::default() };
+    ClientRequest::ListPromptsRequest(request)
 }
 
 /// Waits of one request to a server that limits their rate.
@@ -404,26 +488,50 @@ async fn open(
         _ => None,
     };
     let folder = snapshot.as_ref().map(Snapshot::path);
-    let redaction = Redaction::of(&spec.transport, folder);
+    let mut redaction = Redaction::of(&spec.transport, folder);
+    let mut transport = if matches!(spec.transport, Transport::Stdio { .. }) { "stdio" } else { "http" };
     let (process, connected) = match &spec.transport {
         Transport::Stdio { .. } => {
             let (process, (stdout, stdin)) =
                 Process::spawn(&spec.transport, spec.limits.sandbox.as_ref(), folder, redaction.clone())
                     .await?;
             let lines = Lines::new(stdout, stdin, &process);
-            (Some(process), handshake(lines, lifecycle, deadline).await)
+            let spare = lines.again();
+            let is_oldest = matches!(lifecycle, ClientLifecycleMode::Initialize);
+            let mut connected = handshake(lines, lifecycle, deadline).await;
+            // A process that rejects `initialize` but goes on need not be started again.
+            if is_oldest
+                && matches!(&connected, Some(Err(error)) if is_refusal(error))
+                && let Some(Ok(service)) = handshake(spare, discover(), deadline).await
+            {
+                connected = Some(Ok(service));
+            }
+            (Some(process), connected)
         }
-        Transport::Http { url, bearer_env, headers } => {
+        Transport::Http { url, token, headers } => {
             let expired = match spec.state {
                 State::ReadOnly => http::ExpiredSession::Replace,
                 State::FreshProcess | State::SnapshotDir(_) | State::ResetTool(_) => {
                     http::ExpiredSession::Lose
                 }
             };
-            let (transport, has_session_id) = http::transport(url, bearer_env.as_deref(), headers, expired)?;
-            let connected = handshake(transport, lifecycle, deadline).await;
+            let connector = http::Connector::new(http::endpoint(url, token, headers)?)?;
+            redaction = redaction.and(connector.token());
+            let mut connected = handshake(connector.streamable(expired), lifecycle.clone(), deadline).await;
+            if let Some(Err(ClientInitializeError::TransportError { error, .. })) = &connected
+                && matches!(lifecycle, ClientLifecycleMode::Initialize)
+                && http::may_be_sse(&*error.error)
+                && let Some(over_sse) = handshake_over_sse(&connector, lifecycle, deadline).await
+            {
+                connected = Some(over_sse);
+                transport = "sse";
+            }
             let is_connected = matches!(connected, Some(Ok(_)));
-            if spec.state == State::FreshProcess && is_connected && !has_session_id.load(Ordering::Relaxed) {
+            if spec.state == State::FreshProcess
+                && is_connected
+                && transport != "sse"
+                && !connector.has_session_id()
+            {
                 return Err(McpError::NoSession { server }.into());
             }
             (None, connected)
@@ -446,6 +554,7 @@ async fn open(
         service,
         process,
         server,
+        transport,
         limits: spec.limits.clone(),
         redaction,
         snapshot,
@@ -454,6 +563,15 @@ async fn open(
         is_lost: AtomicBool::new(false),
         notes: Mutex::default(),
     })
+}
+
+fn discover() -> ClientLifecycleMode {
+    ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] }
+}
+
+/// Whether the server rejected the handshake with an error of its own.
+fn is_refusal(error: &ClientInitializeError) -> bool {
+    matches!(error, ClientInitializeError::JsonRpcError(error) if !message::is_own(error))
 }
 
 /// The cause of a failed handshake. That the process ended is the cause only if it ended before we hung up.
@@ -469,14 +587,18 @@ async fn connect_error(
     };
     let status = of_transport.and_then(|error| http::status(error));
     if let Some(asked) = of_transport.and_then(|error| http::rate_limited(error)) {
-        let error = McpError::Refused { server, status: status.unwrap_or(429) };
+        let error = McpError::Refused { server, status: status.unwrap_or(429), challenge: None };
         return ConnectError { error, remedy: Some(Remedy::Wait(asked)) };
     }
+    let challenge = of_transport.and_then(|error| http::challenge(error));
     if status == Some(401) || error.is_authorization_required() {
-        return McpError::Unauthorized { server }.into();
+        return McpError::Unauthorized { server, challenge }.into();
+    }
+    if challenge.is_some() {
+        return McpError::Refused { server, status: 403, challenge }.into();
     }
     // A server that refuses the handshake is still running, so there is nothing to wait for.
-    let is_refusal = matches!(&error, ClientInitializeError::JsonRpcError(error) if !message::is_own(error));
+    let is_refusal = is_refusal(&error);
     let mut output = if is_refusal { ServerOutput::default() } else { server_output(process).await };
     let is_closed = of_transport.is_some() || matches!(error, ClientInitializeError::ConnectionClosed(_));
     if is_closed && output.status.is_some() {
@@ -562,10 +684,26 @@ where
     timeout_at(deadline, Client::default().serve_with_lifecycle(transport, lifecycle)).await.ok()
 }
 
+/// The handshake over the older transport; `None` if the server does not offer it.
+async fn handshake_over_sse(
+    connector: &http::Connector,
+    lifecycle: ClientLifecycleMode,
+    deadline: Instant,
+) -> Option<Result<RunningService<RoleClient, Client>, ClientInitializeError>> {
+    match timeout_at(deadline, connector.sse()).await.ok()? {
+        Ok(transport) => handshake(transport?, lifecycle, deadline).await,
+        Err(error) => {
+            let context = "open the event stream".into();
+            let error = DynamicTransportError::new::<SseTransport, RoleClient>(error);
+            Some(Err(ClientInitializeError::TransportError { error, context }))
+        }
+    }
+}
+
 /// The server's row for the `server` table.
 fn server_row(
     info: Option<&ServerPeerInfo>,
-    stdio: bool,
+    transport: &str,
     tools: &[data::Tool],
     redaction: &Redaction,
 ) -> data::Server {
@@ -580,7 +718,7 @@ fn server_row(
         name: identity.map(|server| shown(&server.name)).unwrap_or_default(),
         version: identity.map(|server| shown(&server.version)).unwrap_or_default(),
         protocol: info.map(|info| info.protocol_version.as_str().to_owned()).unwrap_or_default(),
-        transport: if stdio { "stdio" } else { "http" }.into(),
+        transport: transport.into(),
         instructions: info.and_then(|info| info.instructions.as_deref()).map(shown),
         capabilities: capabilities.as_ref().map(clean_json).unwrap_or_default().to_string(),
         tools_digest: tools::tools_digest(tools).to_string(),

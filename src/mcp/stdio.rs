@@ -1,14 +1,13 @@
 //! Messages over a child process's stdin and stdout, one per line.
 //!
-//! An answer that cannot be read ([`message`]) goes to the request that it names, or to the only one under way.
+//! An answer that cannot be read goes to the request that it names, or to the only one under way ([`Pending`]).
 //! While [`UNREAD_REPLIES`] replies wait for the server to read them, its further requests are ignored.
 
 use std::{
-    collections::HashSet,
     future::Future,
     io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -16,18 +15,18 @@ use std::{
 
 use rmcp::{
     RoleClient,
-    model::{ClientJsonRpcMessage, ClientNotification, RequestId, ServerJsonRpcMessage},
+    model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
     transport::Transport,
 };
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
-    sync::Mutex as AsyncMutex,
+    sync::Mutex,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     descendants::Descendants,
-    message::{self, Buffer, Incoming},
+    message::{Buffer, Incoming, Pending},
     process::Process,
 };
 
@@ -39,15 +38,19 @@ const LAST_LINES: Duration = Duration::from_millis(500);
 /// A transport over two byte streams. Dropping it closes the child's stdin.
 pub(super) struct Lines<R, W> {
     /// Declared first: what the server started is listed before its stdin is closed.
-    mark: Option<MarkOnDrop>,
-    output: BufReader<R>,
-    line: Buffer,
+    mark: Option<Arc<MarkOnDrop>>,
+    output: Arc<Mutex<Output<R>>>,
     /// `None` once closed. rmcp drops an unfinished write only when it closes the connection, so no line is broken off before.
-    input: Option<Arc<AsyncMutex<W>>>,
-    pending: Arc<Mutex<HashSet<RequestId>>>,
+    input: Option<Arc<Mutex<W>>>,
+    pending: Pending,
     replies: Arc<AtomicUsize>,
     /// Cancelled [`LAST_LINES`] after the process has ended.
     over: CancellationToken,
+}
+
+struct Output<R> {
+    reader: BufReader<R>,
+    line: Buffer,
 }
 
 struct MarkOnDrop(Descendants);
@@ -68,46 +71,43 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
             end.cancel();
         });
         Self {
-            mark: Some(MarkOnDrop(process.descendants())),
-            output: BufReader::new(output),
-            line: Buffer::default(),
-            input: Some(Arc::new(AsyncMutex::new(input))),
-            pending: Arc::default(),
+            mark: Some(Arc::new(MarkOnDrop(process.descendants()))),
+            output: Arc::new(Mutex::new(Output { reader: BufReader::new(output), line: Buffer::default() })),
+            input: Some(Arc::new(Mutex::new(input))),
+            pending: Pending::default(),
             replies: Arc::default(),
             over,
         }
     }
 
+    /// The same streams for another handshake, after this one has failed.
+    pub(super) fn again(&self) -> Self {
+        let Self { mark, output, input, pending, replies, over } = self;
+        Self {
+            mark: mark.clone(),
+            output: Arc::clone(output),
+            input: input.clone(),
+            pending: pending.clone(),
+            replies: Arc::clone(replies),
+            over: over.clone(),
+        }
+    }
+}
+
+impl<R: AsyncRead + Unpin> Output<R> {
     /// Reads to the end of a line; `None` at the end of the stream. Continues where a dropped call ended.
     async fn read_line(&mut self) -> Option<()> {
         loop {
-            let available = self.output.fill_buf().await.ok().filter(|available| !available.is_empty())?;
+            let available = self.reader.fill_buf().await.ok().filter(|available| !available.is_empty())?;
             let end = available.iter().position(|byte| *byte == b'\n');
             let taken = end.map_or(available.len(), |end| end + 1);
             self.line.push(&available[..taken]);
-            self.output.consume(taken);
+            self.reader.consume(taken);
             if end.is_some() {
                 return Some(());
             }
         }
     }
-}
-
-fn locked(pending: &Mutex<HashSet<RequestId>>) -> MutexGuard<'_, HashSet<RequestId>> {
-    pending.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The request that an answer is for: the one it names, or the only one under way.
-fn answered(pending: &mut HashSet<RequestId>, named: Option<&RequestId>) -> Option<RequestId> {
-    let id = match named {
-        None if pending.len() == 1 => pending.iter().next().cloned()?,
-        None => return None,
-        Some(RequestId::String(text)) => {
-            text.parse().map_or_else(|_| RequestId::String(text.clone()), RequestId::Number)
-        }
-        Some(id) => id.clone(),
-    };
-    pending.remove(&id).then_some(id)
 }
 
 impl<R, W> Transport<RoleClient> for Lines<R, W>
@@ -121,8 +121,7 @@ where
         &mut self,
         message: ClientJsonRpcMessage,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
-        let (input, pending, replies) =
-            (self.input.clone(), Arc::clone(&self.pending), Arc::clone(&self.replies));
+        let (input, pending, replies) = (self.input.clone(), self.pending.clone(), Arc::clone(&self.replies));
         let is_reply = matches!(&message, ClientJsonRpcMessage::Response(_) | ClientJsonRpcMessage::Error(_));
         if is_reply {
             replies.fetch_add(1, Ordering::Relaxed);
@@ -131,19 +130,7 @@ where
             let closed = || io::Error::new(io::ErrorKind::BrokenPipe, "the connection is closed");
             let mut line = serde_json::to_vec(&message)?;
             line.push(b'\n');
-            match &message {
-                ClientJsonRpcMessage::Request(request) => {
-                    locked(&pending).insert(request.id.clone());
-                }
-                ClientJsonRpcMessage::Notification(notification) => {
-                    if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
-                        && let Some(id) = &cancelled.params.request_id
-                    {
-                        locked(&pending).remove(id);
-                    }
-                }
-                _ => {}
-            }
+            pending.sent(&message);
             let input = input.ok_or_else(closed)?;
             let mut input = input.lock().await;
             input.write_all(&line).await?;
@@ -159,34 +146,20 @@ where
     }
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        let mut output = self.output.lock().await;
         loop {
-            let over = self.over.clone();
             tokio::select! {
                 biased;
-                line = self.read_line() => line?,
-                () = over.cancelled() => return None,
+                line = output.read_line() => line?,
+                () = self.over.cancelled() => return None,
             }
-            let incoming = std::mem::take(&mut self.line).read();
-            let mut pending = locked(&self.pending);
-            match incoming {
-                Incoming::Message(ServerJsonRpcMessage::Response(response)) => {
-                    answered(&mut pending, Some(&response.id));
-                    return Some(ServerJsonRpcMessage::Response(response));
-                }
-                Incoming::Message(ServerJsonRpcMessage::Error(mut error)) => {
-                    let id = answered(&mut pending, error.id.as_ref());
-                    error.id = error.id.or(id);
-                    return Some(ServerJsonRpcMessage::Error(error));
-                }
-                Incoming::Message(ServerJsonRpcMessage::Request(_))
-                    if self.replies.load(Ordering::Relaxed) >= UNREAD_REPLIES => {}
-                Incoming::Message(message) => return Some(message),
-                Incoming::Unreadable { id, reason } => {
-                    if let Some(id) = answered(&mut pending, id.as_ref()) {
-                        return Some(message::unreadable(id, &reason));
-                    }
-                }
-                Incoming::Noise => {}
+            let incoming = std::mem::take(&mut output.line).read();
+            let is_request = matches!(incoming, Incoming::Message(ServerJsonRpcMessage::Request(_)));
+            if is_request && self.replies.load(Ordering::Relaxed) >= UNREAD_REPLIES {
+                continue;
+            }
+            if let Some(message) = self.pending.received(incoming) {
+                return Some(message);
             }
         }
     }

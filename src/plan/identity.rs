@@ -266,8 +266,7 @@ mod tests {
         let folder = project("a", "");
         let files = FileDigests::load(&Store::open(folder.path().join("cache")).unwrap());
         let conduct = |quirks| {
-            let transport =
-                Transport::Http { url: "http://x".into(), bearer_env: None, headers: BTreeMap::new() };
+            let transport = Transport::http("http://x");
             let limits = crate::mcp::Limits::default();
             let spec = ServerSpec { transport, state: State::ReadOnly, limits, quirks };
             ServerIdentity::new(&spec, folder.path(), &files).unwrap().conduct

@@ -18,7 +18,7 @@ use crate::{
     engine::EngineSpec,
     error::did_you_mean,
     mcp::{
-        BWRAP, ErrorPatterns, Limits, PLACEHOLDER, Quirks, Sandbox, ServerSpec, State, Transport,
+        BWRAP, ErrorPatterns, Limits, PLACEHOLDER, Quirks, Sandbox, ServerSpec, State, Token, Transport,
         has_reference,
         secret::{self, Substitute},
     },
@@ -32,11 +32,17 @@ pub struct Server {
     /// put secrets into `env`.
     #[schemars(length(min = 1))]
     command: Option<Vec<String>>,
-    /// URL to connect to over streamable HTTP. `${NAME}` in it is the environment variable NAME.
+    /// URL to connect to over streamable HTTP, or HTTP+SSE. `${NAME}` in it is the environment variable NAME.
     #[schemars(regex(pattern = "^https?://"))]
     url: Option<String>,
     /// Environment variable that holds the bearer token for `url`.
     bearer_env: Option<String>,
+    /// File that holds the bearer token for `url`, relative to the run file's folder. It is read at each
+    /// connection, and refused if other users can read it.
+    bearer_file: Option<String>,
+    /// Client that gets the bearer token for `url` from the server's authorization server, by its own
+    /// credentials. A user's login is `mcprl connect URL --login` instead and needs no key.
+    oauth: Option<OAuth>,
     /// Headers of every request to `url`. `${NAME}` in a value is the environment variable NAME, as in
     /// `"Bearer ${TOKEN}"`, and `$$` is a `$`. A literal secret is rejected.
     headers: Option<BTreeMap<String, String>>,
@@ -87,6 +93,18 @@ pub struct Server {
     coerce_arguments: Option<bool>,
 }
 
+/// Client credentials (OAuth 2.1).
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct OAuth {
+    client_id: String,
+    /// Environment variable that holds the client's secret.
+    client_secret_env: String,
+    /// Scopes to ask for; by default those that the server names.
+    #[serde(default)]
+    scopes: Vec<String>,
+}
+
 type Fields<'a> = BTreeMap<&'a str, Entry<'a>>;
 
 /// Parses `[server]`. A relative `cwd` starts at the run file's folder, which is also the default.
@@ -126,7 +144,7 @@ fn transport(
     reader: &Reader,
     entry: &Entry<'_>,
     fields: &Fields<'_>,
-    server: Server,
+    mut server: Server,
     source: &Source,
 ) -> Option<Transport> {
     let needs = |key: &str, with: &str| {
@@ -135,8 +153,9 @@ fn transport(
     };
     match (fields.get("command"), fields.get("url")) {
         (Some(entry), None) => {
-            needs("bearer_env", "url");
-            needs("headers", "url");
+            for key in ["bearer_env", "bearer_file", "oauth", "headers"] {
+                needs(key, "url");
+            }
             let command = server.command?;
             if command.first().is_none_or(String::is_empty) {
                 return reader.wrong(entry, Part::Value, "`server.command` is empty".into(), None);
@@ -155,7 +174,7 @@ fn transport(
             for key in ["env", "cwd", "files"] {
                 needs(key, "command");
             }
-            let url = server.url?;
+            let url = server.url.take()?;
             if !url.starts_with("http://") && !url.starts_with("https://") {
                 let message = format!("`server.url` should start with http:// or https://, found \"{url}\"");
                 return reader.wrong(entry, Part::Value, message, None);
@@ -171,8 +190,8 @@ fn transport(
                 return reader.wrong_secret(entry, format!("`server.url` {cause}"), cause.hint());
             }
             check_values(reader, fields.get("headers"))?;
-            let headers = server.headers.unwrap_or_default();
-            Some(Transport::Http { url, bearer_env: server.bearer_env, headers })
+            let token = token(reader, fields, &mut server, source)?;
+            Some(Transport::Http { url, token, headers: server.headers.unwrap_or_default() })
         }
         (Some(_), Some(url)) => {
             reader.wrong(url, Part::Key, "a server has a `command` or a `url`, not both".into(), None)
@@ -219,6 +238,22 @@ fn sandbox(reader: &Reader, fields: &Fields<'_>, server: &Server, source: &Sourc
             reader.wrong(entry, Part::Value, message, None)
         }
     }
+}
+
+/// Where the bearer token comes from.
+fn token(reader: &Reader, fields: &Fields<'_>, server: &mut Server, source: &Source) -> Option<Token> {
+    let mut given = ["bearer_env", "bearer_file", "oauth"].into_iter().filter_map(|key| fields.get(key));
+    if let (Some(_), Some(second)) = (given.next(), given.next()) {
+        let message = "a server has one of `bearer_env`, `bearer_file` and `oauth`".to_owned();
+        return reader.wrong(second, Part::Key, message, None);
+    }
+    let file = server.bearer_file.take().map(|name| Token::File(super::absolute(source.folder()).join(name)));
+    let client = server.oauth.take().map(|OAuth { client_id, client_secret_env, scopes }| Token::Client {
+        id: client_id,
+        secret_env: client_secret_env,
+        scopes,
+    });
+    Some(server.bearer_env.take().map(Token::Env).or(file).or(client).unwrap_or_default())
 }
 
 /// The files and folders that identify the server, besides its command.

@@ -9,7 +9,9 @@ use super::{
     card::{Card, Determinism, Param, ParamType, Port, Role, Section},
     kind::BUILT_IN,
 };
-use crate::data::{Resource, Reward, Scenario, Server, Step, Table, Tool, Trajectory, VerdictRow};
+use crate::data::{
+    Prompt, Resource, ResourceTemplate, Reward, Scenario, Server, Step, Table, Tool, Trajectory, VerdictRow,
+};
 
 const INTRODUCTION: &str = "\
 # Stage kinds and tables
@@ -31,6 +33,8 @@ fn reference() -> String {
     page += &table_section::<Scenario>();
     page += &table_section::<Tool>();
     page += &table_section::<Resource>();
+    page += &table_section::<ResourceTemplate>();
+    page += &table_section::<Prompt>();
     page += &table_section::<Server>();
     page += &table_section::<Trajectory>();
     page += &table_section::<Reward>();

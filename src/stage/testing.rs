@@ -14,7 +14,7 @@ use crate::{
     engine::EngineSpec,
     error::Result,
     hash::Digest,
-    mcp::{Limits, Quirks, ServerSpec, State, Transport},
+    mcp::{ServerSpec, State, Transport},
     model::{Decoder, Init, ModelConfig, kernels::Heads, read_safetensors, write_safetensors},
     progress::NoProgress,
 };
@@ -117,12 +117,7 @@ pub async fn tool_server(status: impl Fn(&Value) -> u16 + Clone + Send + Sync + 
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     tokio::spawn(async { axum::serve(listener, axum::Router::new().route("/mcp", post(answer))).await });
-    ServerSpec {
-        transport: Transport::Http { url, bearer_env: None, headers: BTreeMap::new() },
-        state: State::ReadOnly,
-        limits: Limits::default(),
-        quirks: Quirks::default(),
-    }
+    ServerSpec::new(Transport::http(url), State::ReadOnly)
 }
 
 /// Runs the stage that a context belongs to.

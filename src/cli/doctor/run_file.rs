@@ -76,7 +76,7 @@ fn server(spec: &ServerSpec) -> (Finding, Option<Duration>) {
         let described = session.describe().await;
         let took = began.elapsed();
         session.close().await;
-        described.map(|(_, tools, _)| (tools, took))
+        described.map(|found| (found.tools, took))
     };
     let late = || McpError::StartTimeout {
         server: spec.transport.to_string(),

@@ -2,7 +2,7 @@
 //!
 //! It is an ordinary MCP server, independent of the rest of mcprl. The database is read-only at every level that SQLite
 //! offers. Over HTTP it listens on loopback only, and refuses requests whose `Host` is not loopback or that come from a
-//! web page (an `Origin` header).
+//! web page (an `Origin` header other than its own).
 
 mod company;
 mod database;
@@ -73,11 +73,13 @@ impl HttpServer {
     }
 
     pub async fn serve(self) -> Result<(), McpError> {
+        let address = self.listener.local_addr().map_err(|error| McpError::Serve(error.into()))?;
+        let own = ["127.0.0.1", "localhost", "[::1]"].map(|host| format!("http://{host}:{}", address.port()));
         let server = self.server;
         let service = StreamableHttpService::new(
             move || Ok(server.clone()),
             LocalSessionManager::default().into(),
-            StreamableHttpServerConfig::default().enforce_origin_validation(),
+            StreamableHttpServerConfig::default().with_allowed_origins(own),
         );
         let router = axum::Router::new().route_service(HTTP_PATH, service);
         axum::serve(self.listener, router).await.map_err(|error| McpError::Serve(error.into()))

@@ -100,13 +100,16 @@ impl Discover {
             visited = futures::future::try_join_all(visits) => visited?,
             () = context.cancel.cancelled() => return Err(Interrupted.into()),
         };
-        let (mut rows, mut lists, mut resources) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, ((server, tools, listed), notes)) in visited {
+        let (mut rows, mut lists) = (Vec::new(), Vec::new());
+        let (mut resources, mut resource_templates, mut prompts) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, (described, notes)) in visited {
             let prefix = if name.is_empty() { String::new() } else { format!("{}: ", of_server(&name)) };
             notes.iter().for_each(|note| context.observer.note(&format!("{prefix}{note}")));
-            rows.push(server);
-            lists.push((name, tools));
-            resources.extend(listed);
+            rows.push(described.server);
+            lists.push((name, described.tools));
+            resources.extend(described.resources);
+            resource_templates.extend(described.resource_templates);
+            prompts.extend(described.prompts);
         }
         let reset_tools = servers.iter().filter_map(|(name, spec)| match &spec.state {
             State::ResetTool(tool) if name.is_empty() => Some(tool.clone()),
@@ -125,10 +128,13 @@ impl Discover {
         let metrics = Metrics::from([
             ("tools".to_owned(), offered as f64),
             ("resources".to_owned(), resources.len() as f64),
+            ("prompts".to_owned(), prompts.len() as f64),
         ]);
         context.write("server", &rows)?;
         context.write("tools", &tools)?;
         context.write("resources", &resources)?;
+        context.write("resource_templates", &resource_templates)?;
+        context.write("prompts", &prompts)?;
         Ok(metrics)
     }
 }
@@ -245,13 +251,13 @@ fn hint(tool: &Tool, name: &str) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, path::Path};
+    use std::path::Path;
 
     use serde_json::json;
 
     use super::*;
     use crate::{
-        data::{self, Resource, Server},
+        data::{self, Prompt, Resource, ResourceTemplate, Server},
         error::Result,
         mcp::{Limits, Quirks, Sandbox, ServerSpec, Transport, demo::HttpServer},
         stage::testing,
@@ -265,10 +271,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tools_and_resources_of_the_server_are_written() {
+    async fn what_the_server_offers_is_written() {
         let server = HttpServer::bind("sqlite", "127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let transport =
-            Transport::Http { url: server.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
+        let transport = Transport::http(server.url().unwrap());
         tokio::spawn(server.serve());
         let spec = ServerSpec {
             transport,
@@ -279,13 +284,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let metrics = discover(Some(spec), folder.path()).await.unwrap();
 
-        assert_eq!(metrics, Metrics::from([("tools".into(), 2.0), ("resources".into(), 0.0)]));
+        assert_eq!(
+            metrics,
+            Metrics::from([("tools".into(), 2.0), ("resources".into(), 0.0), ("prompts".into(), 0.0)])
+        );
         let tools: Vec<Tool> = data::read(&folder.path().join("tools.parquet")).unwrap();
         let names: Vec<&str> = tools.iter().map(|tool| &*tool.name).collect();
         assert_eq!(names, ["describe_table", "run_query", "complete_task"]);
         let servers: Vec<Server> = data::read(&folder.path().join("server.parquet")).unwrap();
         assert_eq!(servers[0].tools_digest, tools_digest(&tools).to_string());
         assert_eq!(data::read::<Resource>(&folder.path().join("resources.parquet")).unwrap(), []);
+        let templates = folder.path().join("resource_templates.parquet");
+        assert_eq!(data::read::<ResourceTemplate>(&templates).unwrap(), []);
+        assert_eq!(data::read::<Prompt>(&folder.path().join("prompts.parquet")).unwrap(), []);
     }
 
     #[tokio::test]
@@ -362,11 +373,7 @@ mod tests {
             ];
             let limits = Limits { sandbox, ..Limits::default() };
             let servers = ServerSpec {
-                transport: Transport::Http {
-                    url: "http://x".into(),
-                    bearer_env: None,
-                    headers: BTreeMap::new(),
-                },
+                transport: Transport::http("http://x"),
                 state,
                 limits,
                 quirks: Quirks::default(),

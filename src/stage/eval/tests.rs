@@ -147,8 +147,7 @@ impl Artifacts for BaseAlone {
 impl Hall {
     async fn open() -> Self {
         let listening = HttpServer::bind("sqlite", "127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let transport =
-            Transport::Http { url: listening.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
+        let transport = Transport::http(listening.url().unwrap());
         tokio::spawn(listening.serve());
         let server = ServerSpec {
             transport,
@@ -157,7 +156,7 @@ impl Hall {
             quirks: Quirks::default(),
         };
         let hall = Self { folder: tempfile::tempdir().unwrap(), server, recorded: Arc::default() };
-        let (_, tools, _) = Session::connect(&hall.server).await.unwrap().describe().await.unwrap();
+        let tools = Session::connect(&hall.server).await.unwrap().describe().await.unwrap().tools;
         data::write(&hall.path("tools.parquet"), &tools).unwrap();
         let scenarios =
             [scenario("s", "a", Some("1")), scenario("t", "a", Some("2")), scenario("u", "c", Some("3"))];
@@ -292,7 +291,7 @@ async fn an_episode_lost_with_the_server_is_left_out_and_one_that_took_it_down_h
         _ => 200,
     };
     hall.server = tool_server(status).await;
-    let (_, tools, _) = Session::connect(&hall.server).await.unwrap().describe().await.unwrap();
+    let tools = Session::connect(&hall.server).await.unwrap().describe().await.unwrap().tools;
     data::write(&hall.path("tools.parquet"), &tools).unwrap();
     std::fs::remove_dir_all(hall.path("trained")).unwrap();
     let call = |how: &str| json!({"name": "t", "arguments": {"how": how}});

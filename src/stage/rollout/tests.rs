@@ -21,7 +21,7 @@ async fn server() -> mcp::ServerSpec {
     let url = server.url().unwrap();
     tokio::spawn(server.serve());
     mcp::ServerSpec {
-        transport: Transport::Http { url, bearer_env: None, headers: BTreeMap::new() },
+        transport: Transport::http(url),
         state: State::ReadOnly,
         limits: mcp::Limits::default(),
         quirks: mcp::Quirks::default(),
@@ -268,7 +268,7 @@ async fn a_server_that_cannot_be_reached_fails_the_stage() {
     let bench = Bench::calling(server().await, &[json!({"name": "list_tables", "arguments": {}})]).await;
     let (mut context, _) = bench.context(json!({"group_size": 12}));
     let url = "http://127.0.0.1:1/mcp".to_owned();
-    let transport = Transport::Http { url, bearer_env: None, headers: BTreeMap::new() };
+    let transport = Transport::http(url);
     context.servers = Some(mcp::ServerSpec { transport, ..bench.servers.single().unwrap().clone() }.into());
     let failure = testing::run(&context).await.unwrap_err();
     assert_eq!(failure.code(), "play::server_lost");

@@ -26,8 +26,7 @@ pub(in crate::stage) struct Demo {
 impl Demo {
     pub async fn start() -> Self {
         let http = demo::HttpServer::bind("sqlite", ([127, 0, 0, 1], 0).into()).await.unwrap();
-        let transport =
-            Transport::Http { url: http.url().unwrap(), bearer_env: None, headers: BTreeMap::new() };
+        let transport = Transport::http(http.url().unwrap());
         tokio::spawn(http.serve());
         let server = ServerSpec {
             transport,
@@ -36,7 +35,7 @@ impl Demo {
             quirks: Quirks::default(),
         };
         let session = Session::connect(&server).await.unwrap();
-        let (_, tools, _) = session.describe().await.unwrap();
+        let tools = session.describe().await.unwrap().tools;
         session.close().await;
         let live = Live::new(&server.clone().into(), &tools);
         Self { server, tools, live }
