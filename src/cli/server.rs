@@ -123,8 +123,9 @@ pub struct NamedServer {
 }
 
 impl NamedServer {
+    /// For one session, which needs nothing to keep it apart from others.
     pub fn spec(self) -> ServerSpec {
-        ServerSpec { transport: self.transport, state: State::FreshProcess, limits: Limits::default() }
+        ServerSpec { transport: self.transport, state: State::ReadOnly, limits: Limits::default() }
     }
 }
 
