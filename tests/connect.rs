@@ -121,7 +121,7 @@ fn a_server_has_one_source_of_its_token() {
         ),
         ("bearer_file = \"none\"", "cannot be read"),
         ("oauth = { client_id = \"c\", client_secret_env = \"NO_SUCH_SECRET\" }", "NO_SUCH_SECRET"),
-        ("oauth = { client_id = \"c\", client_secret = \"s3cret\" }", "client_secret"),
+        ("oauth = { client_id = \"c\", client_secret = \"s3cret\" }", "holds a secret"),
     ] {
         let (code, text) = plan(keys);
         assert_eq!(code, Some(2), "{keys}: {text}");

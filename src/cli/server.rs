@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::{
     error::{Class, Diagnostic, did_you_mean},
     mcp::{
-        Limits, Quirks, ServerSpec, State, Token, Transport,
+        ServerSpec, State, Token, Transport,
         secret::{Substitute, hidden, query, substitute, variable_for},
     },
 };
@@ -123,13 +123,9 @@ pub struct NamedServer {
 }
 
 impl NamedServer {
+    /// For one session, which needs nothing to keep it apart from others.
     pub fn spec(self) -> ServerSpec {
-        ServerSpec {
-            transport: self.transport,
-            state: State::FreshProcess,
-            limits: Limits::default(),
-            quirks: Quirks::default(),
-        }
+        ServerSpec::new(self.transport, State::ReadOnly)
     }
 }
 

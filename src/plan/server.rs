@@ -109,7 +109,12 @@ type Fields<'a> = BTreeMap<&'a str, Entry<'a>>;
 
 /// Parses `[server]`. A relative `cwd` starts at the run file's folder, which is also the default.
 pub fn server(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<ServerSpec> {
-    let (fields, server) = (reader.table(entry)?, reader.read::<Server>(entry)?);
+    let fields = reader.table(entry)?;
+    if let Some(secret) = fields.get("oauth").and_then(|oauth| oauth.field("client_secret")) {
+        let hint = "name the variable that holds it: `client_secret_env = \"…\"`".to_owned();
+        return reader.wrong_secret(&secret, "`server.oauth` holds a secret".into(), hint);
+    }
+    let server = reader.read::<Server>(entry)?;
     let state = state(reader, entry, &fields, &server, source);
     let (limits, default) =
         (Limits::default(), |seconds: Option<u64>, default| seconds.map_or(default, Duration::from_secs));

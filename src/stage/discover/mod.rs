@@ -77,6 +77,9 @@ impl Diagnostic for DiscoverError {
     }
 }
 
+/// Names of tools by the reason why they are left out.
+type LeftOut = BTreeMap<&'static str, Vec<String>>;
+
 pub struct Discover(Params);
 
 impl Discover {
@@ -192,9 +195,9 @@ impl Params {
         &self,
         tools: Vec<Tool>,
         servers: &Servers,
-    ) -> Result<(Vec<Tool>, BTreeMap<&'static str, Vec<String>>), DiscoverError> {
+    ) -> Result<(Vec<Tool>, LeftOut), DiscoverError> {
         let listed = tools.iter().filter(|tool| !tool.synthetic).count();
-        let (mut kept, mut left_out) = (Vec::new(), BTreeMap::<_, Vec<String>>::new());
+        let (mut kept, mut left_out) = (Vec::new(), LeftOut::new());
         for tool in tools {
             let spec = servers.of_tool(&tool.server_name).filter(|_| !tool.synthetic && !self.allows(&tool));
             match spec.and_then(|spec| self.objection(&tool, spec)) {
