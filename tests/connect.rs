@@ -28,6 +28,42 @@ fn connect_lists_what_a_server_offers_and_calls_a_tool() {
 }
 
 #[test]
+fn probing_says_whether_sessions_see_each_other() {
+    let project = Project::new("");
+    project.write("calls.jsonl", "{\"tool\": \"count\"}\n\n{\"tool\": \"count\", \"arguments\": {}}\n");
+    // Counts its calls in the file that it is given.
+    let server = r#"while IFS= read -r line; do
+        id=${line#*'"id":'}; id=${id%%[,\}]*}
+        reply() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"; }
+        case $line in
+            *'"initialize"'*) reply '{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}';;
+            *'"tools/list"'*) reply '{"tools":[{"name":"count","inputSchema":{"type":"object"}}]}';;
+            *'"tools/call"'*) n=$((n + 1)); [ -z "$1" ] || { echo x >>"$1"; n=$(wc -l <"$1"); }; [ "$0" = still ] && n=7; reply "{\"content\":\"$n\"}";;
+        esac; done"#;
+    let probe = |name: &str, file: &str| {
+        project.mcprl(&["connect", "--probe-state", "calls.jsonl", "--", "sh", "-c", server, name, file])
+    };
+    let still = probe("still", "");
+    assert_eq!(still.code, Some(0), "{}", still.err);
+    assert!(still.out.contains("state = \"read-only\" is the fastest"), "{}", still.out);
+    let own = probe("own", "");
+    assert_eq!(own.code, Some(0), "{}", own.err);
+    assert!(
+        own.out.contains("again in the same session: call 1 (count) differs\n  first: 1\n  now:   3\n"),
+        "{}",
+        own.out
+    );
+    assert!(own.out.contains("keep episodes apart"), "{}", own.out);
+    let shared = probe("shared", "counted");
+    assert_eq!(shared.code, Some(1), "{}", shared.err);
+    assert!(shared.out.contains("in a later session: call 1 (count) differs"), "{}", shared.out);
+    project.write("calls.jsonl", "{\"tool\": \"cuont\"}\n");
+    assert!(probe("own", "").err.contains("did you mean `count`?"));
+    project.write("calls.jsonl", "count\n");
+    assert!(probe("own", "").err.contains("calls.jsonl:1 is not a call"));
+}
+
+#[test]
 fn a_failed_call_and_a_wrong_tool_have_their_own_exit_codes() {
     let project = Project::new("");
     let call = |call: &[&str]| {

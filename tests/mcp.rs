@@ -3,6 +3,7 @@
 //! Faulty servers are small shell scripts that print hand-written JSON lines.
 
 #![expect(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
+#![expect(clippy::print_stderr, reason = "a skipped test says so")]
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -573,7 +574,7 @@ fn has_sandbox() -> bool {
         std::process::Command::new("bwrap").args(["--unshare-all", "--ro-bind", "/", "/", "true"]).status();
     let works = works.is_ok_and(|status| status.success());
     if !works {
-        println!("skipped: no working bwrap");
+        eprintln!("skipped: no working bwrap");
     }
     works
 }

@@ -1,7 +1,6 @@
 //! PyPI's `mcp-server-sqlite`, unmodified: it reports errors as ordinary texts and prints rows as Python does.
 //!
-//! The server is looked for in `target/servers/bin` and on PATH:
-//! `python3 -m venv target/servers && target/servers/bin/pip install mcp-server-sqlite 'mcp<2'`
+//! The server is looked for where `tests/reference/servers.sh` installs it, and on PATH.
 
 #![allow(
     clippy::unwrap_used,
@@ -27,12 +26,12 @@ const NAME: &str = "mcp-server-sqlite";
 
 /// The server's program, or a message that the test is skipped.
 fn server() -> Option<PathBuf> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/servers/bin");
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/servers/sqlite/bin");
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(own).chain(std::env::split_paths(&path));
     let found = folders.map(|folder| folder.join(NAME)).find(|program| program.is_file());
     if found.is_none() {
-        eprintln!("skipped: {NAME} is neither in target/servers/bin nor on PATH");
+        eprintln!("skipped: {NAME} is neither in target/servers/sqlite/bin nor on PATH");
     }
     found
 }

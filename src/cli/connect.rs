@@ -1,11 +1,14 @@
 //! `mcprl connect`: what a server offers, and optionally the result of one call.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::{Outcome, runtime, server::ServerArgs};
+use super::{Outcome, probe::Probe, runtime, server::ServerArgs};
 use crate::{
     data::{Prompt, Resource, ResourceTemplate, Server, Tool},
     error::{At, Class, Diagnostic, Failure, Result, did_you_mean},
@@ -20,6 +23,10 @@ pub struct Connect {
     /// Call this tool with these arguments, a JSON object. Put it behind a URL or file, and before `--`.
     #[arg(long, value_names = ["TOOL", "JSON"], num_args = 1..=2)]
     call: Vec<String>,
+    /// Play the calls of this file, one `{"tool": …, "arguments": …}` per line, in several sessions, and report whether one
+    /// session sees what another one did. Use a copy: the calls are real.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["call", "login"])]
+    probe_state: Option<PathBuf>,
     /// Seconds until the server must be ready.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     start_timeout_s: Option<u64>,
@@ -104,6 +111,14 @@ impl Connect {
         let Limits { start_timeout, call_timeout, .. } = &mut spec.limits;
         *start_timeout = self.start_timeout_s.map_or(*start_timeout, Duration::from_secs);
         *call_timeout = self.call_timeout_s.map_or(*call_timeout, Duration::from_secs);
+        if let Some(path) = &self.probe_state {
+            let probe = runtime()?.block_on(Probe::run(&spec, path)).at(|| spec.transport.to_string())?;
+            match printer.format {
+                OutputFormat::Json => printer.json(&probe.json()),
+                OutputFormat::Human => printer.data(&probe.text()),
+            }
+            return Ok(if probe.leaks() { Outcome::Failed } else { Outcome::Success });
+        }
         let visits = || visit(&spec, call.clone());
         let show = |address: &str| printer.say(&format!("open this address to log in:\n\n{address}\n"));
         let visit = match self.login {

@@ -14,6 +14,7 @@ mod export;
 mod init;
 mod locations;
 mod plan;
+mod probe;
 mod run;
 mod run_args;
 mod runs;

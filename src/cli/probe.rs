@@ -1,0 +1,210 @@
+//! `connect --probe-state`: whether episodes on a server see each other's effects.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    error::{Class, Diagnostic, Result, did_you_mean},
+    mcp::{Outcome, ServerSpec, Session},
+};
+
+/// Sessions that play the episode at the same time.
+const AT_ONCE: usize = 4;
+/// Characters of an answer that are quoted.
+const QUOTED: usize = 80;
+
+/// One call of an episode, a line of the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Call {
+    tool: String,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    #[error("cannot read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{path}:{line} is not a call: {reason}")]
+    Line { path: PathBuf, line: usize, reason: String },
+    #[error("{path} has no calls")]
+    Empty { path: PathBuf },
+    #[error("{path} calls `{tool}`, which is not a tool of the server")]
+    NoTool { path: PathBuf, tool: String, meant: Option<String> },
+}
+
+impl Diagnostic for ProbeError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Read { .. } => "probe::read",
+            Self::Line { .. } => "probe::line",
+            Self::Empty { .. } => "probe::empty",
+            Self::NoTool { .. } => "probe::no_tool",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Read { .. } => None,
+            Self::Line { .. } | Self::Empty { .. } => Some(
+                "each line is one call of an episode: {\"tool\": \"add_note\", \"arguments\": {\"text\": \"x\"}}".into(),
+            ),
+            Self::NoTool { meant, .. } => meant.as_ref().map(|name| format!("did you mean `{name}`?")),
+        }
+    }
+
+    fn class(&self) -> Class {
+        Class::Usage
+    }
+}
+
+/// What the replays of an episode showed.
+#[derive(Debug, Default, PartialEq)]
+pub struct Probe {
+    calls: usize,
+    /// The first call that was answered otherwise than in the first session, where one was:
+    /// again in the same session, in a later session, and in one of several sessions at once.
+    repeated: Option<Difference>,
+    later: Option<Difference>,
+    beside: Option<Difference>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Difference {
+    /// Counted from 1.
+    call: usize,
+    tool: String,
+    first: String,
+    other: String,
+}
+
+impl Probe {
+    /// Plays the calls of the file in a session, again in that session, in another one, and in several at once.
+    pub async fn run(spec: &ServerSpec, path: &Path) -> Result<Self> {
+        let calls = calls(path)?;
+        let session = Session::connect(spec).await?;
+        let tools = session.tools().await?;
+        let names = || tools.iter().filter(|tool| !tool.synthetic).map(|tool| tool.server_name.as_str());
+        for Call { tool, .. } in &calls {
+            if !names().any(|name| name == tool) {
+                let meant = did_you_mean(tool, names()).map(str::to_owned);
+                return Err(ProbeError::NoTool { path: path.to_owned(), tool: tool.clone(), meant }.into());
+            }
+        }
+        let first = play(&session, &calls).await;
+        let again = play(&session, &calls).await;
+        session.close().await;
+        let (first, again) = (first?, again?);
+        let in_session = async || {
+            let session = Session::connect(spec).await?;
+            let answers = play(&session, &calls).await;
+            session.close().await;
+            answers
+        };
+        let later = in_session().await?;
+        let beside = futures::future::try_join_all((0..AT_ONCE).map(|_| in_session())).await?;
+        let differs = |other: &Vec<Outcome>| difference(&calls, &first, other);
+        Ok(Self {
+            calls: calls.len(),
+            repeated: differs(&again),
+            later: differs(&later),
+            beside: beside.iter().find_map(differs),
+        })
+    }
+
+    pub fn json(&self) -> Value {
+        let difference = |found: &Option<Difference>| {
+            found.as_ref().map(|Difference { call, tool, first, other }| {
+                json!({ "call": call, "tool": tool, "first": first, "other": other })
+            })
+        };
+        json!({
+            "calls": self.calls,
+            "same_session_differs": difference(&self.repeated),
+            "later_session_differs": difference(&self.later),
+            "concurrent_session_differs": difference(&self.beside),
+            "leaks": self.leaks(),
+        })
+    }
+
+    /// Whether a session saw effects of another one.
+    pub fn leaks(&self) -> bool {
+        self.later.is_some() || self.beside.is_some()
+    }
+
+    pub fn text(&self) -> String {
+        let line = |what: &str, found: &Option<Difference>| match found {
+            None => format!("{what}: the same answers\n"),
+            Some(Difference { call, tool, first, other }) => {
+                format!("{what}: call {call} ({tool}) differs\n  first: {first}\n  now:   {other}\n")
+            }
+        };
+        let advice = match (self.leaks(), &self.repeated) {
+            (true, _) => {
+                "Sessions see each other's effects, or answers vary by themselves (times, random ids). Use state = \
+                 \"reset-tool\", \"snapshot-dir\" or a `command` that starts clean."
+            }
+            (false, Some(_)) => {
+                "Sessions do not see each other's effects: \"fresh-process\" (`command`) or \"fresh-session\" (`url`) keep \
+                 episodes apart."
+            }
+            (false, None) => {
+                "These calls change nothing that they show. If that is true of all tools, state = \"read-only\" is the fastest."
+            }
+        };
+        format!(
+            "{} calls\n{}{}{}{advice}\n",
+            self.calls,
+            line("again in the same session", &self.repeated),
+            line("in a later session", &self.later),
+            line(&format!("in {AT_ONCE} sessions at once"), &self.beside),
+        )
+    }
+}
+
+fn calls(path: &Path) -> Result<Vec<Call>, ProbeError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ProbeError::Read { path: path.to_owned(), source })?;
+    let mut calls = Vec::new();
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let wrong = |cause: serde_json::Error| ProbeError::Line {
+            path: path.to_owned(),
+            line: index + 1,
+            reason: cause.to_string(),
+        };
+        calls.push(serde_json::from_str(line).map_err(wrong)?);
+    }
+    if calls.is_empty() { Err(ProbeError::Empty { path: path.to_owned() }) } else { Ok(calls) }
+}
+
+async fn play(session: &Session, calls: &[Call]) -> Result<Vec<Outcome>> {
+    let mut answers = Vec::with_capacity(calls.len());
+    for call in calls {
+        answers.push(session.call(&call.tool, call.arguments.clone()).await?);
+    }
+    Ok(answers)
+}
+
+fn difference(calls: &[Call], first: &[Outcome], other: &[Outcome]) -> Option<Difference> {
+    let index = first.iter().zip(other).position(|(first, other)| first != other)?;
+    let quoted = |outcome: &Outcome| {
+        let line = outcome.text.replace('\n', " ");
+        match line.char_indices().nth(QUOTED) {
+            Some((end, _)) => format!("{}…", &line[..end]),
+            None => line,
+        }
+    };
+    Some(Difference {
+        call: index + 1,
+        tool: calls[index].tool.clone(),
+        first: quoted(&first[index]),
+        other: quoted(&other[index]),
+    })
+}
