@@ -36,12 +36,12 @@ for revision in 2025-11-25 2026-07-28; do
     "$node" "$suite" client --command "$mcprl mcp-conformance" --requirements "$revision" \
         --expected-failures "$expected" --output-dir "$scratch/client" > "$scratch/log" 2>&1 \
         || failed="$failed client-$revision"
-    sed -n '/^=== SUITE SUMMARY/,$p' "$scratch/log"
+    sed -n '/^=== .*SUMMARY/,$p' "$scratch/log"
     echo "demo server, $revision"
     url=$(sed -n 's/^listening on //p' "$scratch/url")
     "$node" "$suite" server --url "$url" --requirements "$revision" \
         --expected-failures "$expected" --output-dir "$scratch/server" > "$scratch/log" 2>&1 \
         || failed="$failed server-$revision"
-    sed -n '/^=== SUITE SUMMARY/,$p' "$scratch/log"
+    sed -n '/^=== .*SUMMARY/,$p' "$scratch/log"
 done
 [ -z "$failed" ] || { echo "failed:$failed" >&2; exit 1; }
