@@ -77,6 +77,8 @@ fn a_failed_call_and_a_wrong_tool_have_their_own_exit_codes() {
     assert!(output.err.contains("did you mean `run_query`?"), "{}", output.err);
     let output = call(&["run_query", "[1]"]);
     assert_eq!(output.code, Some(2), "{}", output.err);
+    let output = project.mcprl(&["connect", "127.0.0.1:8000/mcp"]);
+    assert!(output.err.contains("write `http://127.0.0.1:8000/mcp`"), "{}", output.err);
     let output = project.mcprl(&["connect", "--", "./no-such-server"]);
     assert_eq!(output.code, Some(2), "{}", output.err);
 }

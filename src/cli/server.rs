@@ -57,6 +57,8 @@ pub enum ServerArgsError {
     NoServer { path: PathBuf, name: String, known: Vec<String> },
     #[error("{path} has {} servers", known.len())]
     ManyServers { path: PathBuf, known: Vec<String> },
+    #[error("`{word}` is neither a URL nor a program")]
+    NoScheme { word: String },
     #[error("server \"{name}\" of {path} has neither `command` nor `url`")]
     NoTransport { path: PathBuf, name: String },
 }
@@ -69,6 +71,7 @@ impl Diagnostic for ServerArgsError {
             Self::Config { .. } => "server_args::config",
             Self::NoServer { .. } | Self::ManyServers { .. } => "server_args::name",
             Self::NoTransport { .. } => "server_args::transport",
+            Self::NoScheme { .. } => "server_args::scheme",
         }
     }
 
@@ -89,6 +92,7 @@ impl Diagnostic for ServerArgsError {
                 Some(format!("choose one with `--name`: {}", known.join(", ")))
             }
             Self::Read { .. } => Some("put `--` before a command: `-- ./my-server --stdio`".into()),
+            Self::NoScheme { word } => Some(format!("write `http://{word}` or `https://{word}`")),
             Self::Stray { .. } | Self::NoTransport { .. } => None,
         }
     }
@@ -175,6 +179,7 @@ impl ServerArgs {
                 only("a command or URL", given)?;
                 from_config(Path::new(file), self.name.as_deref())
             }
+            [word] if is_address(word) => Err(ServerArgsError::NoScheme { word: word.clone() }),
             command => {
                 let given = [("--header", !headers.is_empty()), ("--bearer-env", self.bearer_env.is_some())];
                 only("a URL", given)?;
@@ -200,6 +205,12 @@ fn only<const N: usize>(to: &'static str, given: [(&'static str, bool); N]) -> R
         Some((option, _)) => Err(ServerArgsError::Stray { option, to }),
         None => Ok(()),
     }
+}
+
+/// Whether a word has the form `host:port` or `host:port/path`, and is no file.
+fn is_address(word: &str) -> bool {
+    let port = word.split('/').next().and_then(|host| host.split_once(':')).map(|(_, port)| port);
+    port.is_some_and(|port| port.parse::<u16>().is_ok()) && !Path::new(word).exists()
 }
 
 fn is_config(word: &str) -> bool {

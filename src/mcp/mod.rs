@@ -14,6 +14,7 @@ pub mod demo;
 mod descendants;
 mod error;
 mod events;
+mod handshake;
 mod http;
 mod http_client;
 mod input;

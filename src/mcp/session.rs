@@ -24,32 +24,28 @@ use std::{
 };
 
 use rmcp::{
-    ClientHandler, RoleClient, ServiceError,
+    RoleClient, ServiceError,
     model::{
-        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, ErrorData,
-        Implementation, ListPromptsRequest, ListResourceTemplatesRequest, ListResourcesRequest,
-        ListToolsRequest, PaginatedRequestParams, ProtocolVersion, ServerPeerInfo,
+        CallToolRequest, CallToolRequestParams, ClientRequest, ErrorData, ListPromptsRequest,
+        ListResourceTemplatesRequest, ListResourcesRequest, ListToolsRequest, PaginatedRequestParams,
+        ServerPeerInfo,
     },
-    service::{
-        ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext,
-        PeerRequestOptions, RunningService,
-    },
-    transport::{DynamicTransportError, IntoTransport, streamable_http_client::StreamableHttpError},
+    service::{PeerRequestOptions, RunningService},
+    transport::streamable_http_client::StreamableHttpError,
 };
 use serde_json::{Map, Value};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use super::{
-    Limits, McpError, Outcome, Quirks, ServerOutput, ServerSpec, State, Transport,
+    Limits, McpError, Outcome, Quirks, ServerOutput, ServerSpec,
     clean::{bounded, clean_json, shorten},
     error::chain,
+    handshake::{self, Client, Connection},
     http, input, listing,
-    message::{self, BROKEN_OFF_CODE, UNREADABLE},
+    message::{self, BROKEN_OFF_CODE},
     process::Process,
     redact::Redaction,
     snapshot::Snapshot,
-    sse::SseTransport,
-    stdio::Lines,
     tools,
 };
 use crate::{data, net::Backoff};
@@ -104,43 +100,29 @@ impl Session {
     /// answers with an error, `server/discover` is tried: by the same process, and if that fails over a new connection.
     /// Servers that have sessions keep them this way: the newest revision has none.
     pub async fn connect(spec: &ServerSpec) -> Result<Self, McpError> {
-        Self::connect_by(spec, vec![discover(), ClientLifecycleMode::Initialize]).await
+        Ok(Self::over(handshake::connect(spec, false).await?, spec))
     }
 
     /// Connects by the newest revision's handshake only.
     pub async fn connect_newest(spec: &ServerSpec) -> Result<Self, McpError> {
-        Self::connect_by(spec, vec![discover()]).await
+        Ok(Self::over(handshake::connect(spec, true).await?, spec))
     }
 
-    /// Tries the last handshake first.
-    async fn connect_by(
-        spec: &ServerSpec,
-        mut lifecycles: Vec<ClientLifecycleMode>,
-    ) -> Result<Self, McpError> {
-        let deadline = Instant::now() + spec.limits.start_timeout;
-        let mut rate_limit = RateLimit::new();
-        let mut first_error = None;
-        while let Some(lifecycle) = lifecycles.pop() {
-            let ConnectError { error, remedy } = match open(spec, lifecycle.clone(), deadline).await {
-                Ok(session) => return Ok(session),
-                Err(error) => error,
-            };
-            let wait = match remedy {
-                Some(Remedy::Wait(asked)) => rate_limit.wait(asked, Some(deadline)),
-                _ => None,
-            };
-            if let Some(wait) = wait {
-                tokio::time::sleep(wait).await;
-                lifecycles.push(lifecycle);
-                continue;
-            }
-            // The first error is more informative than the second.
-            match (remedy, first_error.take()) {
-                (Some(Remedy::OtherHandshake), None) => first_error = Some(error),
-                (_, first) => return Err(first.unwrap_or(error)),
-            }
+    fn over(connection: Connection, spec: &ServerSpec) -> Self {
+        let Connection { service, process, transport, redaction, snapshot } = connection;
+        Self {
+            service,
+            process,
+            server: spec.transport.to_string(),
+            transport,
+            limits: spec.limits.clone(),
+            redaction,
+            snapshot,
+            quirks: spec.quirks.clone(),
+            unanswered: AtomicU32::new(0),
+            is_lost: AtomicBool::new(false),
+            notes: Mutex::default(),
         }
-        Err(first_error.unwrap_or(McpError::EmptyCommand))
     }
 
     /// Everything that the server offers, as of now.
@@ -431,18 +413,18 @@ fn list_prompts(params: Option<PaginatedRequestParams>) -> ClientRequest {
 }
 
 /// Waits of one request to a server that limits their rate.
-struct RateLimit {
+pub(super) struct RateLimit {
     backoff: Backoff,
     left: Duration,
 }
 
 impl RateLimit {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT, 0), left: LONGEST_WAIT }
     }
 
     /// The next wait; `None` if it is longer than what is left, in all or until the deadline.
-    fn wait(&mut self, asked: Option<Duration>, deadline: Option<Instant>) -> Option<Duration> {
+    pub(super) fn wait(&mut self, asked: Option<Duration>, deadline: Option<Instant>) -> Option<Duration> {
         let wait = asked.unwrap_or_else(|| self.backoff.wait(None)).max(FIRST_WAIT);
         self.left = self.left.checked_sub(wait)?;
         let is_late = deadline.is_some_and(|deadline| Instant::now() + wait >= deadline);
@@ -450,190 +432,10 @@ impl RateLimit {
     }
 }
 
-async fn server_output(process: Option<&Process>) -> ServerOutput {
+pub(super) async fn server_output(process: Option<&Process>) -> ServerOutput {
     match process {
         Some(process) => process.server_output().await,
         None => ServerOutput::default(),
-    }
-}
-
-/// Why a connection failed.
-struct ConnectError {
-    error: McpError,
-    remedy: Option<Remedy>,
-}
-
-/// What may help.
-enum Remedy {
-    /// The server runs but refuses this handshake; it may accept the other one.
-    OtherHandshake,
-    /// The server limits the rate of requests, and may ask for this wait.
-    Wait(Option<Duration>),
-}
-
-impl From<McpError> for ConnectError {
-    fn from(error: McpError) -> Self {
-        Self { error, remedy: None }
-    }
-}
-
-async fn open(
-    spec: &ServerSpec,
-    lifecycle: ClientLifecycleMode,
-    deadline: Instant,
-) -> Result<Session, ConnectError> {
-    let server = spec.transport.to_string();
-    let snapshot = match &spec.state {
-        State::SnapshotDir(template) => Some(Snapshot::of(template).await?),
-        _ => None,
-    };
-    let folder = snapshot.as_ref().map(Snapshot::path);
-    let mut redaction = Redaction::of(&spec.transport, folder);
-    let mut transport = if matches!(spec.transport, Transport::Stdio { .. }) { "stdio" } else { "http" };
-    let (process, connected) = match &spec.transport {
-        Transport::Stdio { .. } => {
-            let (process, (stdout, stdin)) =
-                Process::spawn(&spec.transport, spec.limits.sandbox.as_ref(), folder, redaction.clone())
-                    .await?;
-            let lines = Lines::new(stdout, stdin, &process);
-            let spare = lines.again();
-            let is_oldest = matches!(lifecycle, ClientLifecycleMode::Initialize);
-            let mut connected = handshake(lines, lifecycle, deadline).await;
-            // A process that rejects `initialize` but goes on need not be started again.
-            if is_oldest
-                && matches!(&connected, Some(Err(error)) if is_refusal(error))
-                && let Some(Ok(service)) = handshake(spare, discover(), deadline).await
-            {
-                connected = Some(Ok(service));
-            }
-            (Some(process), connected)
-        }
-        Transport::Http { url, token, headers } => {
-            let expired = match spec.state {
-                State::ReadOnly => http::ExpiredSession::Replace,
-                State::FreshProcess | State::SnapshotDir(_) | State::ResetTool(_) => {
-                    http::ExpiredSession::Lose
-                }
-            };
-            let connector = http::Connector::new(http::endpoint(url, token, headers)?)?;
-            redaction = redaction.and(connector.token());
-            let mut connected = handshake(connector.streamable(expired), lifecycle.clone(), deadline).await;
-            if let Some(Err(ClientInitializeError::TransportError { error, .. })) = &connected
-                && matches!(lifecycle, ClientLifecycleMode::Initialize)
-                && http::may_be_sse(&*error.error)
-                && let Some(over_sse) = handshake_over_sse(&connector, lifecycle, deadline).await
-            {
-                connected = Some(over_sse);
-                transport = "sse";
-            }
-            let is_connected = matches!(connected, Some(Ok(_)));
-            if spec.state == State::FreshProcess
-                && is_connected
-                && transport != "sse"
-                && !connector.has_session_id()
-            {
-                return Err(McpError::NoSession { server }.into());
-            }
-            (None, connected)
-        }
-    };
-    let service = match connected {
-        Some(Ok(service)) => service,
-        None => {
-            let limit = spec.limits.start_timeout;
-            let output = server_output(process.as_ref()).await;
-            return Err(McpError::StartTimeout { server, limit, output }.into());
-        }
-        Some(Err(error)) => return Err(connect_error(error, server, &redaction, process.as_ref()).await),
-    };
-    let revision = service.peer_info().map(|info| info.protocol_version.clone());
-    if let Some(revision) = revision.filter(|revision| !ProtocolVersion::KNOWN_VERSIONS.contains(revision)) {
-        return Err(McpError::Revision { server, revision: shorten(revision.as_str()) }.into());
-    }
-    Ok(Session {
-        service,
-        process,
-        server,
-        transport,
-        limits: spec.limits.clone(),
-        redaction,
-        snapshot,
-        quirks: spec.quirks.clone(),
-        unanswered: AtomicU32::new(0),
-        is_lost: AtomicBool::new(false),
-        notes: Mutex::default(),
-    })
-}
-
-fn discover() -> ClientLifecycleMode {
-    ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] }
-}
-
-/// Whether the server rejected the handshake with an error of its own.
-fn is_refusal(error: &ClientInitializeError) -> bool {
-    matches!(error, ClientInitializeError::JsonRpcError(error) if !message::is_own(error))
-}
-
-/// The cause of a failed handshake. That the process ended is the cause only if it ended before we hung up.
-async fn connect_error(
-    error: ClientInitializeError,
-    server: String,
-    redaction: &Redaction,
-    process: Option<&Process>,
-) -> ConnectError {
-    let of_transport = match &error {
-        ClientInitializeError::TransportError { error, .. } => Some(&*error.error),
-        _ => None,
-    };
-    let status = of_transport.and_then(|error| http::status(error));
-    if let Some(asked) = of_transport.and_then(|error| http::rate_limited(error)) {
-        let error = McpError::Refused { server, status: status.unwrap_or(429), challenge: None };
-        return ConnectError { error, remedy: Some(Remedy::Wait(asked)) };
-    }
-    let challenge = of_transport.and_then(|error| http::challenge(error));
-    if status == Some(401) || error.is_authorization_required() {
-        return McpError::Unauthorized { server, challenge }.into();
-    }
-    if challenge.is_some() {
-        return McpError::Refused { server, status: 403, challenge }.into();
-    }
-    // A server that refuses the handshake is still running, so there is nothing to wait for.
-    let is_refusal = is_refusal(&error);
-    let mut output = if is_refusal { ServerOutput::default() } else { server_output(process).await };
-    let is_closed = of_transport.is_some() || matches!(error, ClientInitializeError::ConnectionClosed(_));
-    if is_closed && output.status.is_some() {
-        return McpError::DiedAtStart { server, output }.into();
-    }
-    output.status = None;
-    let reason = redaction.hide(&handshake_reason(&error)).into_owned();
-    let error = McpError::Handshake { server, reason, status, output };
-    ConnectError { error, remedy: is_refusal.then_some(Remedy::OtherHandshake) }
-}
-
-/// The reason of a failed handshake, without Rust type names.
-fn handshake_reason(error: &ClientInitializeError) -> String {
-    match error {
-        ClientInitializeError::TransportError { error, .. } => transport_reason(&*error.error),
-        ClientInitializeError::ConnectionClosed(_) => "the server closed the connection".into(),
-        ClientInitializeError::JsonRpcError(error) => error_reason(error),
-        ClientInitializeError::ExpectedInitResult(Some(result)) => unexpected(serde_json::to_value(result)),
-        ClientInitializeError::ExpectedInitResponse(Some(message)) => {
-            unexpected(serde_json::to_value(message))
-        }
-        ClientInitializeError::ConflictInitResponseId(asked, answered)
-        | ClientInitializeError::UncorrelatedErrorResponse { expected: asked, received: answered } => {
-            format!("the server answered the request {answered} instead of {asked}")
-        }
-        other => shorten(&chain(other)),
-    }
-}
-
-/// Describes an answer that is no handshake.
-fn unexpected(answer: serde_json::Result<Value>) -> String {
-    let answer = answer.unwrap_or_default();
-    match answer.get(UNREADABLE).and_then(Value::as_str) {
-        Some(reason) => format!("the server's answer cannot be read: {}", shorten(reason)),
-        None => format!("the server's answer is not a handshake: {}", shorten(&answer.to_string())),
     }
 }
 
@@ -648,12 +450,12 @@ fn request_reason(error: &ServiceError) -> String {
     }
 }
 
-fn error_reason(error: &ErrorData) -> String {
+pub(super) fn error_reason(error: &ErrorData) -> String {
     let text = shorten(&error.message);
     if message::is_own(error) { text } else { format!("{text} ({})", error.code.0) }
 }
 
-fn transport_reason(error: &(dyn std::error::Error + 'static)) -> String {
+pub(super) fn transport_reason(error: &(dyn std::error::Error + 'static)) -> String {
     let reason = match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
         // Its `source` is empty.
         Some(StreamableHttpError::Client(cause)) => chain(cause),
@@ -669,35 +471,6 @@ fn without_address(reason: &str) -> String {
     let Some((before, rest)) = reason.split_once(BEFORE) else { return reason.to_owned() };
     let after = rest.split_once(')').map_or("", |(_, after)| after);
     format!("{before}{}", without_address(after))
-}
-
-/// Performs the handshake; `None` if the deadline came first.
-async fn handshake<T, E, A>(
-    transport: T,
-    lifecycle: ClientLifecycleMode,
-    deadline: Instant,
-) -> Option<Result<RunningService<RoleClient, Client>, ClientInitializeError>>
-where
-    T: IntoTransport<RoleClient, E, A>,
-    E: std::error::Error + Send + Sync + 'static,
-{
-    timeout_at(deadline, Client::default().serve_with_lifecycle(transport, lifecycle)).await.ok()
-}
-
-/// The handshake over the older transport; `None` if the server does not offer it.
-async fn handshake_over_sse(
-    connector: &http::Connector,
-    lifecycle: ClientLifecycleMode,
-    deadline: Instant,
-) -> Option<Result<RunningService<RoleClient, Client>, ClientInitializeError>> {
-    match timeout_at(deadline, connector.sse()).await.ok()? {
-        Ok(transport) => handshake(transport?, lifecycle, deadline).await,
-        Err(error) => {
-            let context = "open the event stream".into();
-            let error = DynamicTransportError::new::<SseTransport, RoleClient>(error);
-            Some(Err(ClientInitializeError::TransportError { error, context }))
-        }
-    }
 }
 
 /// The server's row for the `server` table.
@@ -722,26 +495,6 @@ fn server_row(
         instructions: info.and_then(|info| info.instructions.as_deref()).map(shown),
         capabilities: capabilities.as_ref().map(clean_json).unwrap_or_default().to_string(),
         tools_digest: tools::tools_digest(tools).to_string(),
-    }
-}
-
-/// The client's side of the protocol. It offers no capability, so it grants no request of a server.
-#[derive(Default)]
-struct Client {
-    tools_changed: AtomicBool,
-}
-
-impl ClientHandler for Client {
-    fn get_info(&self) -> ClientConfig {
-        ClientConfig::new(
-            ClientCapabilities::default(),
-            Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")),
-        )
-        .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
-    }
-
-    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.tools_changed.store(true, Ordering::Relaxed);
     }
 }
 

@@ -1,0 +1,292 @@
+//! How a connection begins: the process or the HTTP client, the handshake, and why it failed.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use rmcp::{
+    ClientHandler, RoleClient,
+    model::{ClientCapabilities, ClientConfig, Implementation, ProtocolVersion},
+    service::{
+        ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext, RunningService,
+    },
+    transport::{DynamicTransportError, IntoTransport},
+};
+use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    McpError, ServerOutput, ServerSpec, State, Transport,
+    clean::shorten,
+    error::chain,
+    http,
+    message::{self, UNREADABLE},
+    process::Process,
+    redact::Redaction,
+    session::{RateLimit, error_reason, server_output, transport_reason},
+    snapshot::Snapshot,
+    sse::SseTransport,
+    stdio::Lines,
+};
+
+/// An open connection.
+pub(super) struct Connection {
+    pub(super) service: RunningService<RoleClient, Client>,
+    pub(super) process: Option<Process>,
+    /// As in [`data::Server`](crate::data::Server).
+    pub(super) transport: &'static str,
+    pub(super) redaction: Redaction,
+    pub(super) snapshot: Option<Snapshot>,
+}
+
+/// Connects to the server. With `newest`, tries only the handshake of the newest revision.
+pub(super) async fn connect(spec: &ServerSpec, newest: bool) -> Result<Connection, McpError> {
+    // The last one is tried first.
+    let mut lifecycles = vec![discover()];
+    if !newest {
+        lifecycles.push(ClientLifecycleMode::Initialize);
+    }
+    let deadline = Instant::now() + spec.limits.start_timeout;
+    let mut rate_limit = RateLimit::new();
+    let mut first_error = None;
+    while let Some(lifecycle) = lifecycles.pop() {
+        let ConnectError { error, remedy } = match open(spec, lifecycle.clone(), deadline).await {
+            Ok(session) => return Ok(session),
+            Err(error) => error,
+        };
+        let wait = match remedy {
+            Some(Remedy::Wait(asked)) => rate_limit.wait(asked, Some(deadline)),
+            _ => None,
+        };
+        if let Some(wait) = wait {
+            tokio::time::sleep(wait).await;
+            lifecycles.push(lifecycle);
+            continue;
+        }
+        // The first error is more informative than the second.
+        match (remedy, first_error.take()) {
+            (Some(Remedy::OtherHandshake), None) => first_error = Some(error),
+            (_, first) => return Err(first.unwrap_or(error)),
+        }
+    }
+    Err(first_error.unwrap_or(McpError::EmptyCommand))
+}
+
+/// Why a connection failed.
+struct ConnectError {
+    error: McpError,
+    remedy: Option<Remedy>,
+}
+
+/// What may help.
+enum Remedy {
+    /// The server runs but refuses this handshake; it may accept the other one.
+    OtherHandshake,
+    /// The server limits the rate of requests, and may ask for this wait.
+    Wait(Option<Duration>),
+}
+
+impl From<McpError> for ConnectError {
+    fn from(error: McpError) -> Self {
+        Self { error, remedy: None }
+    }
+}
+
+async fn open(
+    spec: &ServerSpec,
+    lifecycle: ClientLifecycleMode,
+    deadline: Instant,
+) -> Result<Connection, ConnectError> {
+    let server = spec.transport.to_string();
+    let snapshot = match &spec.state {
+        State::SnapshotDir(template) => Some(Snapshot::of(template).await?),
+        _ => None,
+    };
+    let folder = snapshot.as_ref().map(Snapshot::path);
+    let mut redaction = Redaction::of(&spec.transport, folder);
+    let mut transport = if matches!(spec.transport, Transport::Stdio { .. }) { "stdio" } else { "http" };
+    let (process, connected) = match &spec.transport {
+        Transport::Stdio { .. } => {
+            let (process, (stdout, stdin)) =
+                Process::spawn(&spec.transport, spec.limits.sandbox.as_ref(), folder, redaction.clone())
+                    .await?;
+            let lines = Lines::new(stdout, stdin, &process);
+            let spare = lines.again();
+            let is_oldest = matches!(lifecycle, ClientLifecycleMode::Initialize);
+            let mut connected = handshake(lines, lifecycle, deadline).await;
+            // A process that rejects `initialize` but goes on need not be started again.
+            if is_oldest
+                && matches!(&connected, Some(Err(error)) if is_refusal(error))
+                && let Some(Ok(service)) = handshake(spare, discover(), deadline).await
+            {
+                connected = Some(Ok(service));
+            }
+            (Some(process), connected)
+        }
+        Transport::Http { url, token, headers } => {
+            let expired = match spec.state {
+                State::ReadOnly => http::ExpiredSession::Replace,
+                State::FreshProcess | State::SnapshotDir(_) | State::ResetTool(_) => {
+                    http::ExpiredSession::Lose
+                }
+            };
+            let connector = http::Connector::new(http::endpoint(url, token, headers)?)?;
+            redaction = redaction.and(connector.token());
+            let mut connected = handshake(connector.streamable(expired), lifecycle.clone(), deadline).await;
+            if let Some(Err(ClientInitializeError::TransportError { error, .. })) = &connected
+                && matches!(lifecycle, ClientLifecycleMode::Initialize)
+                && http::may_be_sse(&*error.error)
+                && let Some(over_sse) = handshake_over_sse(&connector, lifecycle, deadline).await
+            {
+                connected = Some(over_sse);
+                transport = "sse";
+            }
+            let is_connected = matches!(connected, Some(Ok(_)));
+            if spec.state == State::FreshProcess
+                && is_connected
+                && transport != "sse"
+                && !connector.has_session_id()
+            {
+                return Err(McpError::NoSession { server }.into());
+            }
+            (None, connected)
+        }
+    };
+    let service = match connected {
+        Some(Ok(service)) => service,
+        None => {
+            let limit = spec.limits.start_timeout;
+            let output = server_output(process.as_ref()).await;
+            return Err(McpError::StartTimeout { server, limit, output }.into());
+        }
+        Some(Err(error)) => return Err(connect_error(error, server, &redaction, process.as_ref()).await),
+    };
+    let revision = service.peer_info().map(|info| info.protocol_version.clone());
+    if let Some(revision) = revision.filter(|revision| !ProtocolVersion::KNOWN_VERSIONS.contains(revision)) {
+        return Err(McpError::Revision { server, revision: shorten(revision.as_str()) }.into());
+    }
+    Ok(Connection { service, process, transport, redaction, snapshot })
+}
+
+fn discover() -> ClientLifecycleMode {
+    ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] }
+}
+
+/// Whether the server rejected the handshake with an error of its own.
+fn is_refusal(error: &ClientInitializeError) -> bool {
+    matches!(error, ClientInitializeError::JsonRpcError(error) if !message::is_own(error))
+}
+
+/// The cause of a failed handshake. That the process ended is the cause only if it ended before we hung up.
+async fn connect_error(
+    error: ClientInitializeError,
+    server: String,
+    redaction: &Redaction,
+    process: Option<&Process>,
+) -> ConnectError {
+    let of_transport = match &error {
+        ClientInitializeError::TransportError { error, .. } => Some(&*error.error),
+        _ => None,
+    };
+    let status = of_transport.and_then(|error| http::status(error));
+    if let Some(asked) = of_transport.and_then(|error| http::rate_limited(error)) {
+        let error = McpError::Refused { server, status: status.unwrap_or(429), challenge: None };
+        return ConnectError { error, remedy: Some(Remedy::Wait(asked)) };
+    }
+    let challenge = of_transport.and_then(|error| http::challenge(error));
+    if status == Some(401) || error.is_authorization_required() {
+        return McpError::Unauthorized { server, challenge }.into();
+    }
+    if challenge.is_some() {
+        return McpError::Refused { server, status: 403, challenge }.into();
+    }
+    // A server that refuses the handshake is still running, so there is nothing to wait for.
+    let is_refusal = is_refusal(&error);
+    let mut output = if is_refusal { ServerOutput::default() } else { server_output(process).await };
+    let is_closed = of_transport.is_some() || matches!(error, ClientInitializeError::ConnectionClosed(_));
+    if is_closed && output.status.is_some() {
+        return McpError::DiedAtStart { server, output }.into();
+    }
+    output.status = None;
+    let reason = redaction.hide(&handshake_reason(&error)).into_owned();
+    let error = McpError::Handshake { server, reason, status, output };
+    ConnectError { error, remedy: is_refusal.then_some(Remedy::OtherHandshake) }
+}
+
+/// The reason of a failed handshake, without Rust type names.
+fn handshake_reason(error: &ClientInitializeError) -> String {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => transport_reason(&*error.error),
+        ClientInitializeError::ConnectionClosed(_) => "the server closed the connection".into(),
+        ClientInitializeError::JsonRpcError(error) => error_reason(error),
+        ClientInitializeError::ExpectedInitResult(Some(result)) => unexpected(serde_json::to_value(result)),
+        ClientInitializeError::ExpectedInitResponse(Some(message)) => {
+            unexpected(serde_json::to_value(message))
+        }
+        ClientInitializeError::ConflictInitResponseId(asked, answered)
+        | ClientInitializeError::UncorrelatedErrorResponse { expected: asked, received: answered } => {
+            format!("the server answered the request {answered} instead of {asked}")
+        }
+        other => shorten(&chain(other)),
+    }
+}
+
+/// Describes an answer that is no handshake.
+fn unexpected(answer: serde_json::Result<Value>) -> String {
+    let answer = answer.unwrap_or_default();
+    match answer.get(UNREADABLE).and_then(Value::as_str) {
+        Some(reason) => format!("the server's answer cannot be read: {}", shorten(reason)),
+        None => format!("the server's answer is not a handshake: {}", shorten(&answer.to_string())),
+    }
+}
+
+/// Performs the handshake; `None` if the deadline came first.
+async fn handshake<T, E, A>(
+    transport: T,
+    lifecycle: ClientLifecycleMode,
+    deadline: Instant,
+) -> Option<Result<RunningService<RoleClient, Client>, ClientInitializeError>>
+where
+    T: IntoTransport<RoleClient, E, A>,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    timeout_at(deadline, Client::default().serve_with_lifecycle(transport, lifecycle)).await.ok()
+}
+
+/// The handshake over the older transport; `None` if the server does not offer it.
+async fn handshake_over_sse(
+    connector: &http::Connector,
+    lifecycle: ClientLifecycleMode,
+    deadline: Instant,
+) -> Option<Result<RunningService<RoleClient, Client>, ClientInitializeError>> {
+    match timeout_at(deadline, connector.sse()).await.ok()? {
+        Ok(transport) => handshake(transport?, lifecycle, deadline).await,
+        Err(error) => {
+            let context = "open the event stream".into();
+            let error = DynamicTransportError::new::<SseTransport, RoleClient>(error);
+            Some(Err(ClientInitializeError::TransportError { error, context }))
+        }
+    }
+}
+
+/// The client's side of the protocol. It offers no capability, so it grants no request of a server.
+#[derive(Default)]
+pub(super) struct Client {
+    /// The server has announced a change since its tools were last listed.
+    pub(super) tools_changed: AtomicBool,
+}
+
+impl ClientHandler for Client {
+    fn get_info(&self) -> ClientConfig {
+        ClientConfig::new(
+            ClientCapabilities::default(),
+            Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")),
+        )
+        .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.tools_changed.store(true, Ordering::Relaxed);
+    }
+}
