@@ -206,7 +206,7 @@ fn the_server_limits_in_the_documentation_are_the_defaults_of_the_schema() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/servers.md");
     let page = std::fs::read_to_string(page).unwrap();
     let server = schema["properties"]["server"]["properties"].as_object().unwrap();
-    for (key, limit) in server.iter().filter(|(_, key)| key.get("default").is_some()) {
+    for (key, limit) in server.iter().filter(|(_, key)| key["default"].is_number()) {
         let row = format!("| `{key}` | {} |", limit["default"]);
         assert!(page.contains(&row), "{row}");
     }

@@ -55,6 +55,7 @@ tools = "tools"
 scenarios = "tasks.train"
 prompts = 6
 group_size = 2
+refill_waves = 0
 max_turns = 4
 max_turn_tokens = 120
 "#;
@@ -93,7 +94,7 @@ async fn a_failed_query_is_an_error_where_the_run_file_has_a_pattern_for_it() {
         for (query, text, fails) in [
             ("SELECT COUNT(*) AS n FROM books", "[{'n': 36}]", false),
             ("SELECT x FROM books", "Database error: no such column: x", true),
-            ("SELECT * FROM nothing", "Database error: no such table: nothing", true),
+            ("SELECT * FROM films", "Database error: no such table: films", true),
             ("DELETE FROM books", "Error: Only SELECT queries are allowed for read_query", true),
         ] {
             let arguments = json!({ "query": query }).as_object().unwrap().clone();

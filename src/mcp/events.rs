@@ -81,16 +81,33 @@ impl Event {
     }
 }
 
+/// Limits how many requests of a server are passed on.
+#[derive(Default)]
+pub(super) struct RequestRate {
+    requests: u32,
+    /// Since when they are counted.
+    since: Option<Instant>,
+}
+
+impl RequestRate {
+    /// Counts a request. Whether it is within the rate.
+    pub(super) fn allows(&mut self) -> bool {
+        let is_over = |since: Instant| since.elapsed() >= Duration::from_secs(1);
+        if self.since.is_none_or(is_over) {
+            (self.since, self.requests) = (Some(Instant::now()), 0);
+        }
+        self.requests += 1;
+        self.requests <= REQUESTS_PER_SECOND
+    }
+}
+
 /// What the response to one request has told.
 #[derive(Default)]
 struct Answers {
     /// The request, until it is answered.
     id: Option<RequestId>,
     is_resumable: bool,
-    /// Requests of the server within a second.
-    requests: u32,
-    /// Since when they are counted.
-    counted_since: Option<Instant>,
+    rate: RequestRate,
 }
 
 impl Answers {
@@ -104,7 +121,7 @@ impl Answers {
 
     fn data(&mut self, message: Incoming) -> Option<String> {
         let message = match message {
-            Incoming::Message(ServerJsonRpcMessage::Request(_)) if !self.may_request() => return None,
+            Incoming::Message(ServerJsonRpcMessage::Request(_)) if !self.rate.allows() => return None,
             Incoming::Message(ServerJsonRpcMessage::Response(response))
                 if self.is_of_another(&response.id) =>
             {
@@ -134,15 +151,6 @@ impl Answers {
     /// Whether an answer is not the one that the response is for.
     fn is_of_another(&self, id: &RequestId) -> bool {
         self.id.as_ref().is_some_and(|asked| asked.to_string() != id.to_string())
-    }
-
-    fn may_request(&mut self) -> bool {
-        let is_over = |since: Instant| since.elapsed() >= Duration::from_secs(1);
-        if self.counted_since.is_none_or(is_over) {
-            (self.counted_since, self.requests) = (Some(Instant::now()), 0);
-        }
-        self.requests += 1;
-        self.requests <= REQUESTS_PER_SECOND
     }
 
     /// Takes the place of an answer that can no longer arrive.

@@ -100,7 +100,13 @@ async fn open(
 ) -> Result<Connection, ConnectError> {
     let server = spec.transport.to_string();
     let snapshot = match &spec.state {
-        State::SnapshotDir(template) => Some(Snapshot::of(template).await?),
+        State::SnapshotDir(template) => match timeout_at(deadline, Snapshot::of(template)).await {
+            Ok(copied) => Some(copied?),
+            Err(_) => {
+                let (limit, output) = (spec.limits.start_timeout, ServerOutput::default());
+                return Err(McpError::StartTimeout { server, limit, output }.into());
+            }
+        },
         _ => None,
     };
     let folder = snapshot.as_ref().map(Snapshot::path);
@@ -132,7 +138,7 @@ async fn open(
                 }
             };
             let connector = http::Connector::new(http::endpoint(url, token, headers)?)?;
-            redaction = redaction.and(connector.token());
+            redaction = redaction.with_token_of(connector.access());
             let mut connected = handshake(connector.streamable(expired), lifecycle.clone(), deadline).await;
             if let Some(Err(ClientInitializeError::TransportError { error, .. })) = &connected
                 && matches!(lifecycle, ClientLifecycleMode::Initialize)

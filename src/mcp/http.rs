@@ -117,9 +117,8 @@ impl Connector {
         SseTransport::open(&self.client, &self.url, &self.headers).await
     }
 
-    /// The bearer token, if there is one by now.
-    pub(super) fn token(&self) -> Option<String> {
-        self.client.access.token()
+    pub(super) fn access(&self) -> Arc<Access> {
+        Arc::clone(&self.client.access)
     }
 
     /// The server has given the session an id.

@@ -47,7 +47,7 @@ pub use self::{
     error::{McpError, ServerOutput},
     oauth::Login,
     outcome::Outcome,
-    pool::{Pool, PooledSession},
+    pool::{Pool, PooledSession, Reservation},
     process::INHERITED,
     program::find_program,
     quirks::{BadPattern, ErrorPatterns, Quirks},

@@ -209,12 +209,17 @@ struct TokenFile {
     path: PathBuf,
 }
 
+/// Where tokens of logins are stored.
+pub(super) fn token_folder() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let data = variable("XDG_DATA_HOME").or_else(|| Some(variable("HOME")?.join(".local/share")))?;
+    Some(data.join("mcprl/tokens"))
+}
+
 impl TokenFile {
     /// `None` if there is no folder for it: neither `XDG_DATA_HOME` nor `HOME` is set.
     fn of(url: &Url, client: Option<&str>) -> Option<Self> {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let data = variable("XDG_DATA_HOME").or_else(|| Some(variable("HOME")?.join(".local/share")))?;
-        Some(Self { path: data.join("mcprl/tokens").join(Self::name(url, client)) })
+        Some(Self { path: token_folder()?.join(Self::name(url, client)) })
     }
 
     /// The host, for people, and a digest of the whole address, which may contain a secret.

@@ -148,20 +148,49 @@ impl Pool {
 
     /// Hands out a session. Waits if all sessions are in exclusive use.
     pub async fn session(&self) -> Result<PooledSession, McpError> {
-        match &self.shared.spec.state {
-            State::ReadOnly => self.acquire_shared().await,
-            State::FreshProcess | State::SnapshotDir(_) | State::ResetTool(_) => self.own_session().await,
+        self.session_with(None).await
+    }
+
+    /// The same, with a place that was reserved before.
+    pub async fn session_with(&self, reservation: Option<Reservation>) -> Result<PooledSession, McpError> {
+        if self.is_exclusive() {
+            self.own_session_with(reservation).await
+        } else {
+            self.acquire_shared().await
         }
     }
 
     /// Hands out an exclusive session; for a read-only server, a new one.
     pub async fn own_session(&self) -> Result<PooledSession, McpError> {
+        self.own_session_with(None).await
+    }
+
+    /// The same, with a place that was reserved before.
+    pub async fn own_session_with(
+        &self,
+        reservation: Option<Reservation>,
+    ) -> Result<PooledSession, McpError> {
+        let Reservation(permit) = match reservation {
+            Some(reservation) => reservation,
+            None => self.reserve().await?,
+        };
         match &self.shared.spec.state {
             State::ReadOnly | State::FreshProcess | State::SnapshotDir(_) => {
-                self.acquire_exclusive(None).await
+                self.acquire_exclusive(None, permit).await
             }
-            State::ResetTool(tool) => self.acquire_exclusive(Some(tool)).await,
+            State::ResetTool(tool) => self.acquire_exclusive(Some(tool), permit).await,
         }
+    }
+
+    /// Whether [`Pool::session`] is for one episode alone.
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.shared.spec.state != State::ReadOnly
+    }
+
+    /// Waits for the place of an exclusive session.
+    pub(super) async fn reserve(&self) -> Result<Reservation, McpError> {
+        let own = Arc::clone(&self.shared.own);
+        own.acquire_owned().await.map(Reservation).map_err(|_| McpError::PoolClosed)
     }
 
     /// Closes every idle session. Sessions in use close when they are returned.
@@ -195,9 +224,11 @@ impl Pool {
         Ok(PooledSession { session: Some(Checkout::Shared(session, user)) })
     }
 
-    async fn acquire_exclusive(&self, reset_tool: Option<&str>) -> Result<PooledSession, McpError> {
-        let own = Arc::clone(&self.shared.own);
-        let permit = own.acquire_owned().await.map_err(|_| McpError::PoolClosed)?;
+    async fn acquire_exclusive(
+        &self,
+        reset_tool: Option<&str>,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<PooledSession, McpError> {
         let session = match reset_tool {
             None => self.shared.connect().await?,
             Some(tool) => self.shared.reset_session(tool).await?,
@@ -231,7 +262,7 @@ impl Shared {
     /// Adjusts the number of exclusive sessions to the memory that they use.
     fn measure(&self, session: &Session) {
         let Some(capacity) = &self.capacity else { return };
-        if locked(capacity).measured == MEASURED {
+        if locked(capacity).measured >= MEASURED {
             return;
         }
         let Some(bytes) = session.memory() else { return };
@@ -305,6 +336,9 @@ impl Shared {
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// The place of an exclusive session that is not open yet.
+pub struct Reservation(OwnedSemaphorePermit);
 
 /// A session of a pool. Returned to the pool on drop.
 pub struct PooledSession {

@@ -144,8 +144,7 @@ impl Process {
     }
 }
 
-/// The command of a transport, ready to spawn.
-/// `folder` takes the place of [`PLACEHOLDER`].
+/// The command of a transport, ready to spawn. `folder` takes the place of [`PLACEHOLDER`].
 pub(super) fn command(
     transport: &Transport,
     sandbox: Option<&Sandbox>,
@@ -165,10 +164,7 @@ pub(super) fn command(
     };
     let words: Vec<String> =
         command.iter().map(|word| with_folder(word).replace("{mcprl}", &this.to_string_lossy())).collect();
-    let cwd = match (cwd, folder) {
-        (Some(cwd), Some(folder)) if cwd == Path::new(PLACEHOLDER) => Some(folder),
-        _ => cwd.as_deref(),
-    };
+    let cwd = cwd.as_ref().map(|cwd| PathBuf::from(with_folder(&cwd.to_string_lossy())));
     let [program, arguments @ ..] = &words[..] else { return Err(McpError::EmptyCommand) };
     if program.is_empty() {
         return Err(McpError::EmptyCommand);
@@ -176,7 +172,7 @@ pub(super) fn command(
     let mut command = match sandbox {
         None => Command::new(program),
         Some(sandbox) => {
-            let cwd = std::path::absolute(cwd.unwrap_or(Path::new(".")))
+            let cwd = std::path::absolute(cwd.as_deref().unwrap_or(Path::new(".")))
                 .map_err(|source| McpError::Spawn { server: transport.to_string(), source })?;
             let named =
                 words.iter().map(|word| cwd.join(word)).filter(|path| path.is_absolute() && path.exists());
@@ -229,7 +225,6 @@ async fn supervise(
 /// The end of a server's stderr.
 struct Stderr {
     tail: Mutex<VecDeque<u8>>,
-    /// Redaction that the server received. They are not quoted.
     redaction: Redaction,
     closed: watch::Receiver<()>,
 }

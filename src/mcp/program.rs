@@ -10,7 +10,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{BWRAP, McpError, ServerSpec, Transport, http, process, snapshot::PLACEHOLDER};
+use super::{BWRAP, McpError, ServerSpec, State, Transport, http, process};
 
 /// Finds a program by its path, relative to `cwd`, or by its name on `PATH`.
 ///
@@ -38,11 +38,16 @@ impl ServerSpec {
     /// The same as connecting to it gives.
     pub fn check(&self) -> Result<(), McpError> {
         match &self.transport {
-            Transport::Stdio { cwd, .. } => {
-                let command = process::command(&self.transport, None, None)?;
+            Transport::Stdio { .. } => {
+                // Its copies have the same files.
+                let folder = match &self.state {
+                    State::SnapshotDir(template) => Some(template.as_path()),
+                    _ => None,
+                };
+                let command = process::command(&self.transport, None, folder)?;
                 let program = command.as_std().get_program().to_string_lossy().into_owned();
-                let found = match cwd.as_ref().is_none_or(|cwd| cwd.is_dir() || cwd == Path::new(PLACEHOLDER))
-                {
+                let cwd = command.as_std().get_current_dir().map(Path::to_owned);
+                let found = match cwd.as_ref().is_none_or(|cwd| cwd.is_dir()) {
                     true => find_program(&program, cwd.as_deref()),
                     false => Err(Errno::NOENT.into()),
                 };

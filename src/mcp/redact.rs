@@ -8,7 +8,7 @@ use std::{borrow::Cow, collections::BTreeSet, path::Path, sync::Arc};
 
 use serde_json::Value;
 
-use super::{INHERITED, Transport, reference, secret, snapshot::SHOWN};
+use super::{INHERITED, Transport, oauth::Access, reference, secret, snapshot::SHOWN};
 
 /// Values of fewer bytes are not replaced: they occur by chance.
 const SHORTEST: usize = 6;
@@ -16,7 +16,11 @@ const REDACTED: &str = "[redacted]";
 
 /// What is replaced in a server's texts, and by what. Has no `Debug`, so that secrets cannot be logged.
 #[derive(Clone)]
-pub(super) struct Redaction(Arc<[(String, &'static str)]>);
+pub(super) struct Redaction {
+    replaced: Arc<[(String, &'static str)]>,
+    /// Gives the bearer token, which may change.
+    access: Option<Arc<Access>>,
+}
 
 impl Redaction {
     /// `folder` is the session's scratch folder.
@@ -38,6 +42,10 @@ impl Redaction {
             }
             Transport::Http { url, headers, .. } => {
                 values.extend(headers.values().chain([url]).flat_map(|value| reference::values(value)));
+                let named = headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+                let literal =
+                    named.chain(secret::query(url)).filter(|(name, value)| secret::is_secret(name, value));
+                values.extend(literal.map(|(_, value)| value.trim_start_matches("Bearer ").to_owned()));
             }
         }
         Self::new(values, folder)
@@ -50,21 +58,22 @@ impl Redaction {
         let mut replaced: Vec<(String, &str)> = secrets.chain(folder).collect();
         // One may contain another.
         replaced.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
-        Self(replaced.into())
+        Self { replaced: replaced.into(), access: None }
     }
 
-    /// Also replaces this token.
-    pub(super) fn and(mut self, token: Option<String>) -> Self {
-        if let Some(token) = token.filter(|token| token.len() >= SHORTEST) {
-            self.0 = std::iter::once((token, REDACTED)).chain(self.0.iter().cloned()).collect();
-        }
-        self
+    /// Also replaces the bearer token of that moment.
+    pub(super) fn with_token_of(self, access: Arc<Access>) -> Self {
+        Self { access: Some(access), ..self }
     }
 
     /// The text without the secrets.
     pub(super) fn hide<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        self.0.iter().fold(Cow::Borrowed(text), |text, (value, shown)| match text.contains(value.as_str()) {
-            true => Cow::Owned(text.replace(value.as_str(), shown)),
+        let token = self.access.as_ref().and_then(|access| access.token());
+        let token =
+            token.iter().filter(|token| token.len() >= SHORTEST).map(|token| (token.as_str(), REDACTED));
+        let fixed = self.replaced.iter().map(|(value, shown)| (value.as_str(), *shown));
+        token.chain(fixed).fold(Cow::Borrowed(text), |text, (value, shown)| match text.contains(value) {
+            true => Cow::Owned(text.replace(value, shown)),
             false => match beginning_at_end(&text, value) {
                 Some(start) => Cow::Owned(format!("{}{shown}…", &text[..start])),
                 None => text,
@@ -74,7 +83,7 @@ impl Redaction {
 
     /// The same for every text and key of a JSON value.
     pub(super) fn hide_json(&self, value: &mut Value) {
-        if self.0.is_empty() {
+        if self.replaced.is_empty() && self.access.is_none() {
             return;
         }
         match value {

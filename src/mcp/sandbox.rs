@@ -14,6 +14,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use super::oauth::token_folder;
+
 pub const BWRAP: &str = "bwrap";
 
 /// What a sandboxed server may do beyond reading files.
@@ -24,8 +26,10 @@ pub struct Sandbox {
     pub write: Vec<PathBuf>,
 }
 
+/// Folders that are empty in the sandbox.
+const HIDDEN: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
 /// Files and folders of the home folder that hold credentials.
-const CREDENTIALS: [&str; 20] = [
+const CREDENTIALS: [&str; 19] = [
     ".aws",
     ".azure",
     ".bash_history",
@@ -38,7 +42,6 @@ const CREDENTIALS: [&str; 20] = [
     ".gnupg",
     ".kube",
     ".local/share/keyrings",
-    ".local/share/mcprl",
     ".mozilla",
     ".netrc",
     ".npmrc",
@@ -66,18 +69,13 @@ impl Sandbox {
             "/dev",
             "--proc",
             "/proc",
-            "--tmpfs",
-            "/tmp",
-            "--tmpfs",
-            "/var/tmp",
-            "--tmpfs",
-            "/run",
             "--setenv",
             "TMPDIR",
             "/tmp",
         ]
         .map(OsString::from)
         .into();
+        words.extend(HIDDEN.iter().flat_map(|folder| ["--tmpfs", folder]).map(OsString::from));
         let mut add = |option: &str, from: &Path, to: &Path| {
             words.extend([OsString::from(option), from.into(), to.into()]);
         };
@@ -86,19 +84,22 @@ impl Sandbox {
             add("--ro-bind-try", Path::new("/run/systemd/resolve"), Path::new("/run/systemd/resolve"));
             add("--ro-bind-try", Path::new("/run/resolvconf"), Path::new("/run/resolvconf"));
         }
-        for path in CREDENTIALS.iter().filter_map(|name| Some(home?.join(name))) {
-            if path.is_file() {
-                add("--ro-bind", Path::new("/dev/null"), &path);
-            }
-        }
-        for path in needed {
+        let in_home = CREDENTIALS.iter().filter_map(|name| Some(home?.join(name)));
+        let credentials: Vec<PathBuf> = in_home.chain(token_folder()).collect();
+        // What is not in a folder that is hidden here can be read anyway.
+        let is_hidden = |path: &&PathBuf| {
+            HIDDEN.iter().any(|folder| path.starts_with(folder) && *path != Path::new(folder))
+        };
+        for path in needed.iter().filter(is_hidden) {
             add("--ro-bind-try", path, path);
         }
         for path in &self.write {
             add("--bind", path, path);
         }
-        for path in CREDENTIALS.iter().filter_map(|name| Some(home?.join(name))).filter(|path| path.is_dir())
-        {
+        for path in credentials.iter().filter(|path| path.is_file()) {
+            add("--ro-bind", Path::new("/dev/null"), path);
+        }
+        for path in credentials.iter().filter(|path| path.is_dir()) {
             words.extend([OsString::from("--tmpfs"), path.into()]);
         }
         if self.network {

@@ -4,12 +4,15 @@
 //! `crm_search` to the agent and `crm/search` in the column `server_name`. Each server keeps its own sessions, contract
 //! and limits.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
-use super::{McpError, Pool, PooledSession, ServerSpec, State, tools};
+use super::{McpError, Pool, PooledSession, Reservation, ServerSpec, State, tools};
 use crate::data;
 
 /// One server, or several by name.
@@ -100,7 +103,7 @@ impl Pools {
     /// The sessions of one episode, each opened by the first call to its server.
     pub fn visit(&self) -> Visit<'_> {
         let cells = self.by_name.iter().map(|(name, pool)| (name.as_str(), (pool, OnceCell::new())));
-        Visit { sessions: cells.collect() }
+        Visit { sessions: cells.collect(), reserves: OnceCell::new(), reserved: Mutex::default() }
     }
 
     /// The pool of a tool's server, and the server's own name for the tool.
@@ -121,12 +124,42 @@ impl Pools {
 /// The sessions of one episode.
 pub struct Visit<'p> {
     sessions: BTreeMap<&'p str, (&'p Pool, OnceCell<PooledSession>)>,
+    /// Set once the places of all servers are reserved.
+    reserves: OnceCell<()>,
+    reserved: Mutex<BTreeMap<&'p str, Reservation>>,
 }
 
 impl<'p> Visit<'p> {
     /// Whether the session for a tool is open.
     pub fn is_open(&self, wire_name: &str) -> bool {
         self.place(wire_name).is_ok_and(|place| place.session.initialized())
+    }
+
+    /// The reserved place of a server's session, if several servers need one: an episode that waited for one server while it
+    /// held another could wait forever. All are reserved at the first call, in the same order by every episode. With
+    /// `exclusive`, read-only servers count too.
+    ///
+    /// # Errors
+    /// If a pool is closed.
+    pub async fn reservation(&self, server: &str, exclusive: bool) -> Result<Option<Reservation>, McpError> {
+        let needed: Vec<(&'p str, &'p Pool)> = self
+            .sessions
+            .iter()
+            .filter(|(_, (pool, _))| exclusive || pool.is_exclusive())
+            .map(|(name, (pool, _))| (*name, *pool))
+            .collect();
+        if needed.len() < 2 {
+            return Ok(None);
+        }
+        let reserve = async || {
+            for (name, pool) in needed {
+                let reservation = pool.reserve().await?;
+                self.reserved.lock().unwrap_or_else(PoisonError::into_inner).insert(name, reservation);
+            }
+            Ok::<_, McpError>(())
+        };
+        self.reserves.get_or_try_init(reserve).await?;
+        Ok(self.reserved.lock().unwrap_or_else(PoisonError::into_inner).remove(server))
     }
 
     /// The pool of a tool's server, the session for it, which the first call opens, and the server's own name for the
@@ -137,8 +170,8 @@ impl<'p> Visit<'p> {
     pub fn place<'t>(&self, wire_name: &'t str) -> Result<Place<'_, 'p, 't>, McpError> {
         let found = split(wire_name, self.sessions.contains_key(""));
         let found = found.and_then(|(server, tool)| {
-            let (pool, session) = self.sessions.get(server)?;
-            Some(Place { pool, session, tool })
+            let (server, (pool, session)) = self.sessions.get_key_value(server)?;
+            Some(Place { server, pool, session, tool })
         });
         found.ok_or_else(|| McpError::NoServerOfTool { tool: wire_name.to_owned() })
     }
@@ -146,6 +179,7 @@ impl<'p> Visit<'p> {
 
 /// Where a call of an episode goes.
 pub struct Place<'v, 'p, 't> {
+    pub server: &'p str,
     pub pool: &'p Pool,
     pub session: &'v OnceCell<PooledSession>,
     /// The server's own name for the tool.

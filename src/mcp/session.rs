@@ -34,7 +34,7 @@ use rmcp::{
     transport::streamable_http_client::StreamableHttpError,
 };
 use serde_json::{Map, Value};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     Limits, McpError, Outcome, Quirks, ServerOutput, ServerSpec,
@@ -131,29 +131,35 @@ impl Session {
         let tools = self.tools().await?;
         let offers = info.as_ref().map(|info| info.capabilities.clone()).unwrap_or_default();
         let (mut resources, mut resource_templates, mut prompts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut notes = Vec::new();
         if offers.resources.is_some() {
-            let listed = self.list("resources", list_resources).await?;
+            let listed = self.list("resources", list_resources, &mut notes).await?;
             resources = listing::resources(&listed);
-            let listed = self.list("resourceTemplates", list_resource_templates).await?;
+            let listed = self.list("resourceTemplates", list_resource_templates, &mut notes).await?;
             resource_templates = listing::resource_templates(&listed);
         }
         if offers.prompts.is_some() {
-            prompts = listing::prompts(&self.list("prompts", list_prompts).await?);
+            prompts = listing::prompts(&self.list("prompts", list_prompts, &mut notes).await?);
         }
+        self.add_notes(notes);
         let server = server_row(info.as_deref(), self.transport, &tools, &self.redaction);
         Ok(Description { server, tools, resources, resource_templates, prompts })
     }
 
-    /// All pages of a list, with notes.
+    /// All pages of a list, within `start_timeout`.
     async fn list(
         &self,
         field: &'static str,
         request: fn(Option<PaginatedRequestParams>) -> ClientRequest,
+        notes: &mut Vec<String>,
     ) -> Result<Vec<Value>, McpError> {
-        let mut notes = Vec::new();
-        let ask = |params| self.ask(request(params), self.limits.start_timeout);
-        let listed = listing::all_pages(field, &mut notes, ask).await;
-        self.add_notes(notes);
+        let limit = self.limits.start_timeout;
+        let deadline = Instant::now() + limit;
+        let ask = |params| self.ask(request(params), deadline.saturating_duration_since(Instant::now()));
+        let listed = match timeout_at(deadline, listing::all_pages(field, notes, ask)).await {
+            Ok(listed) => listed,
+            Err(_) => Err(ServiceError::Timeout { timeout: limit }),
+        };
         match listed {
             Ok(listed) => Ok(listed),
             Err(error) => Err(self.list_error(field, &error).await),
@@ -163,18 +169,16 @@ impl Session {
     /// The server's tools and mcprl's `complete_task`, as of now.
     pub async fn tools(&self) -> Result<Vec<data::Tool>, McpError> {
         let has_tools = self.info().is_none_or(|info| info.capabilities.tools.is_some());
+        let changed = &self.service.service().tools_changed;
         let mut notes = Vec::new();
         let mut listed = Vec::new();
         for _ in 0..if has_tools { LIST_READS } else { 0 } {
-            self.service.service().tools_changed.store(false, Ordering::Relaxed);
+            changed.store(false, Ordering::Relaxed);
             notes.clear();
-            let deadline = Instant::now() + self.limits.start_timeout;
-            let ask = |params| self.ask(list_tools(params), deadline - Instant::now());
-            listed = match listing::all_pages("tools", &mut notes, ask).await {
-                Ok(listed) => listed,
-                Err(error) => return Err(self.list_error("tools", &error).await),
-            };
-            if !self.service.service().tools_changed.load(Ordering::Relaxed) {
+            // A change that could not be listed has yet to be looked at.
+            let failed = |_: &McpError| changed.store(true, Ordering::Relaxed);
+            listed = self.list("tools", list_tools, &mut notes).await.inspect_err(failed)?;
+            if !changed.load(Ordering::Relaxed) {
                 break;
             }
         }

@@ -105,13 +105,20 @@ fn copy(from: &Path, to: &Path, root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a relative link leads to something in the template.
+/// Whether a relative link leads to something in the template, on a way that does not leave it: the copy is elsewhere.
 fn stays_inside(link: &Path, leads_to: &Path, root: &Path) -> bool {
-    let inside = |path: PathBuf| path.canonicalize().is_ok_and(|path| path.starts_with(root));
-    let is_relative = leads_to
-        .components()
-        .all(|part| matches!(part, Component::Normal(_) | Component::ParentDir | Component::CurDir));
-    is_relative && link.parent().is_some_and(|folder| inside(folder.join(leads_to)))
+    let Some(folder) = link.parent().and_then(|folder| folder.canonicalize().ok()) else { return false };
+    let Ok(inner) = folder.strip_prefix(root) else { return false };
+    let mut depth = inner.components().count();
+    for part in leads_to.components() {
+        match part {
+            Component::Normal(_) => depth += 1,
+            Component::CurDir => {}
+            Component::ParentDir if depth > 0 => depth -= 1,
+            _ => return false,
+        }
+    }
+    folder.join(leads_to).canonicalize().is_ok_and(|path| path.starts_with(root))
 }
 
 #[cfg(test)]
@@ -144,8 +151,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_template_whose_link_leads_out_of_it_is_refused() {
-        for outside in ["/etc/passwd", "../..", "no-such-file"] {
+        let template = tempfile::tempdir().unwrap();
+        let back = format!("../{}/notes", template.path().file_name().unwrap().to_str().unwrap());
+        drop(template);
+        for outside in ["/etc/passwd", "../..", "no-such-file", &back] {
             let template = tempfile::tempdir().unwrap();
+            fs::write(template.path().join("notes"), "x").unwrap();
             std::os::unix::fs::symlink(outside, template.path().join("link")).unwrap();
             let error = Snapshot::of(template.path()).await.err().unwrap();
             assert!(matches!(error, McpError::Snapshot { .. }), "{outside}: {error}");

@@ -18,10 +18,10 @@ use rmcp::{
 
 use super::{
     clean::shorten,
-    events::{self, Event},
+    events::{self, Event, RequestRate},
     http,
     http_client::{self, Error, Headers, HttpClient},
-    message::Pending,
+    message::{Incoming, Pending},
 };
 
 /// Events that may come before `endpoint`.
@@ -34,6 +34,7 @@ pub(super) struct SseTransport {
     /// `None` once closed.
     events: Option<BoxStream<'static, Result<Event, reqwest::Error>>>,
     pending: Pending,
+    rate: RequestRate,
 }
 
 impl SseTransport {
@@ -66,6 +67,7 @@ impl SseTransport {
                     headers,
                     events: Some(events),
                     pending: Pending::default(),
+                    rate: RequestRate::default(),
                 }));
             }
         }
@@ -109,7 +111,11 @@ impl Transport<RoleClient> for SseTransport {
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
         loop {
             let event = self.events.as_mut()?.next().await?.ok()?;
-            if let Some(message) = self.pending.received(event.message()) {
+            let message = event.message();
+            if matches!(message, Incoming::Message(ServerJsonRpcMessage::Request(_))) && !self.rate.allows() {
+                continue;
+            }
+            if let Some(message) = self.pending.received(message) {
                 return Some(message);
             }
         }

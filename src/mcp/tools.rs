@@ -117,6 +117,7 @@ pub(super) fn prefixed(server: &str, mut tools: Vec<data::Tool>) -> Vec<data::To
         return tools;
     }
     let mut names = Names::default();
+    names.give(COMPLETE_TASK);
     for tool in tools.iter_mut().filter(|tool| !tool.synthetic) {
         tool.name = names.give(&format!("{server}_{}", tool.name));
         tool.server_name = format!("{server}/{}", tool.server_name);

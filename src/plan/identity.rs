@@ -94,19 +94,37 @@ impl ServerIdentity {
                 }
                 for path in listed.iter().flat_map(|listed| files_in(listed)) {
                     let digest = files.digest(&path)?;
-                    let label = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
+                    let mut label = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
+                    while contents.get(&label).is_some_and(|other| *other != digest) {
+                        label += "'";
+                    }
                     contents.insert(label, digest);
                     by_content.insert(path, digest);
                 }
+                let mut layout = BTreeMap::new();
                 if let State::SnapshotDir(template) = &spec.state {
-                    for path in all_files_in(template) {
-                        let digest = files.digest(&path)?;
-                        let inner = path.strip_prefix(template).unwrap_or(&path);
-                        contents.insert(format!("{PLACEHOLDER}/{}", inner.display()), digest);
-                        by_content.insert(path, digest);
+                    for path in all_in(template) {
+                        let name =
+                            path.strip_prefix(template).unwrap_or(&path).to_string_lossy().into_owned();
+                        if path.is_symlink() {
+                            let leads_to = std::fs::read_link(&path).unwrap_or_default();
+                            layout.insert(name, format!("link {}", leads_to.display()));
+                        } else if path.is_dir() {
+                            layout.insert(name, "folder".to_owned());
+                        } else {
+                            let digest = files.digest(&path)?;
+                            layout.insert(name, digest.to_string());
+                            by_content.insert(path, digest);
+                        }
                     }
                 }
                 let mut reached = json!({ "command": words, "env": hidden(env), "files": contents });
+                if !layout.is_empty() {
+                    reached["snapshot"] = json!(layout);
+                }
+                if cwd.starts_with(PLACEHOLDER) {
+                    reached["cwd"] = cwd.to_string_lossy().into();
+                }
                 // Outside the run file's folder, `cwd` is a path of this machine only.
                 if let Some(inner) = cwd.strip_prefix(folder).ok().filter(|inner| *inner != Path::new("")) {
                     reached["cwd"] = inner.to_string_lossy().into();
@@ -154,13 +172,13 @@ fn files_in(path: &Path) -> Vec<PathBuf> {
     inner.flat_map(|path| files_in(&path)).collect()
 }
 
-/// Every file below the folder. Links are not followed: what they lead to is below it too.
-fn all_files_in(folder: &Path) -> Vec<PathBuf> {
+/// Everything below the folder: files, links and folders. Links are not followed.
+fn all_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let below = entries.flat_map(|entry| match entry.file_type() {
-        Ok(kind) if kind.is_dir() => all_files_in(&entry.path()),
-        Ok(kind) if kind.is_file() => vec![entry.path()],
-        _ => Vec::new(),
+    let below = entries.flat_map(|entry| {
+        let path = entry.path();
+        let inner = if path.is_dir() && !path.is_symlink() { all_in(&path) } else { Vec::new() };
+        std::iter::once(path).chain(inner)
     });
     below.collect()
 }

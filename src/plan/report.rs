@@ -110,16 +110,13 @@ pub struct ServerStarts {
 }
 
 impl ServerStarts {
-    /// `None` if no server starts anew, or the whole takes less than two minutes.
-    pub fn new(plan: &Plan, seconds: f64, rollouts: u64) -> Option<Self> {
+    /// `None` if the server does not start anew, or all starts take less than two minutes.
+    pub fn of(spec: &ServerSpec, seconds: f64, rollouts: u64) -> Option<Self> {
         const MUCH: f64 = 120.0;
-        let is_started = |spec: &ServerSpec| {
-            matches!(spec.state, State::FreshProcess | State::SnapshotDir(_))
-                && matches!(spec.transport, Transport::Stdio { .. })
-        };
+        let is_started = matches!(spec.state, State::FreshProcess | State::SnapshotDir(_))
+            && matches!(spec.transport, Transport::Stdio { .. });
         let starts = Self { seconds, rollouts };
-        let any_started = plan.servers.iter().flat_map(Servers::iter).any(|(_, spec)| is_started(spec));
-        (any_started && starts.total() > MUCH).then_some(starts)
+        (is_started && starts.total() > MUCH).then_some(starts)
     }
 
     /// Seconds of all starts, one after the other.
@@ -205,7 +202,9 @@ impl PlanReport {
             });
         }
         report.clock = clock.last();
-        report.server_starts = start.and_then(|seconds| ServerStarts::new(plan, seconds, rollouts_ahead));
+        report.server_starts = start
+            .zip(plan.servers.as_ref().and_then(Servers::single))
+            .and_then(|(seconds, spec)| ServerStarts::of(spec, seconds, rollouts_ahead));
         let nodes = plan.order().iter().copied().zip(&mut report.nodes);
         let (running, memories): (Vec<_>, Vec<_>) =
             nodes.filter_map(|(index, node)| Some((index, node.memory.as_mut()?))).unzip();

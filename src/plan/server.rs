@@ -169,7 +169,7 @@ fn transport(
             let folder = super::absolute(source.folder());
             let files = files(reader, fields.get("files"), server.files.unwrap_or_default(), &folder)?;
             let cwd = match server.cwd {
-                Some(cwd) if cwd == PLACEHOLDER => PathBuf::from(cwd),
+                Some(cwd) if cwd.starts_with(PLACEHOLDER) => PathBuf::from(cwd),
                 Some(cwd) => folder.join(cwd),
                 None => folder,
             };

@@ -6,8 +6,10 @@ use serde_json::{Map, Value};
 
 use super::{Schema, cut};
 
-/// Applications of a schema to a value, and comparisons of values, in one check.
-const STEPS: u32 = 100_000;
+/// Work of one check: applications of a schema to a value, names and values compared, bytes of text matched.
+const STEPS: u32 = 300_000;
+/// Missing fields of one object that are collected.
+const MISSING: usize = 50;
 /// Maximum nesting of applications.
 const DEPTH: u32 = 200;
 /// Violations that are reported.
@@ -129,18 +131,21 @@ impl<'s> Check<'s> {
             return Ok(());
         }
         if let Some(Value::Array(choices)) = keywords.get("enum") {
-            self.spend(choices.len())?;
+            self.spend(choices.len().saturating_mul(weight(value)))?;
             if !choices.iter().any(|choice| equal(choice, value)) {
                 let choices = listed(choices.iter().map(short));
                 out.push(violation(path, &format!("should be one of {choices}, found {}", short(value))));
             }
         }
-        if let Some(constant) = keywords.get("const").filter(|constant| !equal(constant, value)) {
-            out.push(violation(path, &format!("should be {}, found {}", short(constant), short(value))));
+        if let Some(constant) = keywords.get("const") {
+            self.spend(weight(value))?;
+            if !equal(constant, value) {
+                out.push(violation(path, &format!("should be {}, found {}", short(constant), short(value))));
+            }
         }
         match value {
             Value::Number(_) => number(keywords, value, path, out),
-            Value::String(text) => self.text(keywords, text, path, out),
+            Value::String(text) => self.text(keywords, text, path, out)?,
             Value::Array(items) => self.items(keywords, items, path, out)?,
             Value::Object(fields) => self.fields(keywords, fields, path, out)?,
             Value::Null | Value::Bool(_) => {}
@@ -190,7 +195,14 @@ impl<'s> Check<'s> {
         Ok(())
     }
 
-    fn text(&self, keywords: &Map<String, Value>, text: &str, path: &str, out: &mut Vec<Violation>) {
+    fn text(
+        &mut self,
+        keywords: &Map<String, Value>,
+        text: &str,
+        path: &str,
+        out: &mut Vec<Violation>,
+    ) -> Checked<()> {
+        self.spend(text.len())?;
         let length = text.chars().count() as f64;
         sized(keywords, ["minLength", "maxLength"], length, "characters", path, out);
         if let Some(Value::String(pattern)) = keywords.get("pattern")
@@ -198,6 +210,7 @@ impl<'s> Check<'s> {
         {
             out.push(violation(path, &format!("should match {}", cut(pattern))));
         }
+        Ok(())
     }
 
     fn items(
@@ -215,7 +228,7 @@ impl<'s> Check<'s> {
             }
         }
         if keywords.get("uniqueItems") == Some(&Value::Bool(true)) {
-            self.spend(items.len().saturating_mul(items.len()))?;
+            self.spend(items.iter().map(weight).sum::<usize>().saturating_mul(items.len()))?;
             let is_repeated = |(index, item)| items[..index].iter().any(|earlier| equal(earlier, item));
             if items.iter().enumerate().any(is_repeated) {
                 out.push(violation(path, "should have no item twice"));
@@ -233,6 +246,7 @@ impl<'s> Check<'s> {
             }
         }
         if let Some(schema) = keywords.get("unevaluatedItems") {
+            self.spend(items.iter().map(weight).sum())?;
             let value = Value::Array(items.to_vec());
             let mut known = BTreeSet::new();
             self.evaluated_beside(keywords, &value, &mut known)?;
@@ -253,7 +267,9 @@ impl<'s> Check<'s> {
         out: &mut Vec<Violation>,
     ) -> Checked<()> {
         let properties = keywords.get("properties").and_then(Value::as_object);
-        for name in names(keywords.get("required")).filter(|name| !fields.contains_key(*name)) {
+        self.spend(names(keywords.get("required")).count())?;
+        let missing = names(keywords.get("required")).filter(|name| !fields.contains_key(*name));
+        for name in missing.take(MISSING) {
             let schema = properties.and_then(|properties| properties.get(name));
             out.push(violation(&member(path, name), &self.missing(schema)));
         }
@@ -282,11 +298,17 @@ impl<'s> Check<'s> {
         }
         let by_name = |keyword: &str| keywords.get(keyword).and_then(Value::as_object).into_iter().flatten();
         for (name, needed) in by_name("dependentRequired").chain(by_name("dependencies")) {
+            self.spend(1 + names(Some(needed)).count())?;
             let missing = names(Some(needed)).filter(|needed| !fields.contains_key(*needed));
-            for missing in missing.filter(|_| fields.contains_key(name)) {
+            for missing in missing.filter(|_| fields.contains_key(name)).take(MISSING) {
                 out.push(violation(&member(path, missing), &format!("is missing; `{}` needs it", cut(name))));
             }
         }
+        let needs_whole = ["dependentSchemas", "dependencies", "unevaluatedProperties"];
+        if !needs_whole.iter().any(|keyword| keywords.contains_key(*keyword)) {
+            return Ok(());
+        }
+        self.spend(fields.values().map(weight).sum())?;
         let value = Value::Object(fields.clone());
         for (name, schema) in by_name("dependentSchemas").chain(by_name("dependencies")) {
             if fields.contains_key(name) && !schema.is_array() {
@@ -531,6 +553,16 @@ fn equal(one: &Value, other: &Value) -> bool {
             a.len() == b.len() && a.iter().all(|(name, a)| b.get(name).is_some_and(|b| equal(a, b)))
         }
         (one, other) => one == other,
+    }
+}
+
+/// How long comparing or copying a value takes, in steps.
+fn weight(value: &Value) -> usize {
+    match value {
+        Value::String(text) => 1 + text.len() / 64,
+        Value::Array(items) => 1 + items.iter().map(weight).sum::<usize>(),
+        Value::Object(fields) => 1 + fields.values().map(weight).sum::<usize>(),
+        _ => 1,
     }
 }
 

@@ -16,7 +16,7 @@ use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
 /// Maximum bytes of a compiled pattern.
-const PATTERN_BYTES: usize = 1 << 20;
+const PATTERN_BYTES: usize = 1 << 18;
 /// Maximum number of patterns of one schema.
 const PATTERNS: usize = 100;
 

@@ -180,6 +180,15 @@ fn a_hostile_schema_takes_bounded_time_and_refuses_nothing() {
     let items: Vec<u32> = (0..10_000).collect();
     assert_eq!(violations(json!({"properties": {"a": {"uniqueItems": true}}}), json!({"a": items})), None);
 
+    let names: Vec<String> = (0..5_000).map(|number| format!("n{number}")).collect();
+    let all = vec![json!({"$ref": "#/$defs/r"}); 5_000];
+    let schema = json!({"allOf": all, "$defs": {"r": {"required": names}}});
+    assert_eq!(refused(schema), "checking against it takes too long");
+
+    let all = vec![json!({"$ref": "#/$defs/p"}); 5_000];
+    let schema = json!({"properties": {"a": {"allOf": all}}, "$defs": {"p": {"type": "string", "pattern": "(x|y)*z"}}});
+    assert_eq!(violations(schema, json!({"a": "x".repeat(4_000)})), None);
+
     // A pattern on which backtracking would never end.
     let text = format!("{}b", "a".repeat(10_000));
     let schema = json!({"properties": {"a": {"pattern": "^(a+)+$"}}});

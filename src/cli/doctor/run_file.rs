@@ -34,7 +34,7 @@ pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
             server.text = format!("{name}: {}", server.text);
         }
         findings.push(server);
-        findings.extend(start.and_then(|start| server_starts(plan, start)));
+        findings.extend(start.and_then(|start| server_starts(plan, spec, start)));
     }
     findings.extend(stages(plan, store));
     findings.extend(memory(plan, store)?);
@@ -56,10 +56,10 @@ fn devices(plan: &Plan) -> Finding {
 }
 
 /// What it may cost that each rollout with a call starts the server anew, if that is much.
-fn server_starts(plan: &Plan, start: Duration) -> Option<Finding> {
+fn server_starts(plan: &Plan, spec: &ServerSpec, start: Duration) -> Option<Finding> {
     let rollouts = plan.order().iter().map(|index| rollouts(&plan.node(*index).stage));
     let rollouts = rollouts.fold(0, u64::saturating_add);
-    let starts = ServerStarts::new(plan, start.as_secs_f64(), rollouts)?;
+    let starts = ServerStarts::of(spec, start.as_secs_f64(), rollouts)?;
     let todo = "state = \"read-only\" or \"reset-tool\" starts it `sessions` times, where calls change nothing or a tool \
                 restores the initial state";
     Some(Finding { todo: Some(todo.into()), ..Finding::new("server", Verdict::Note, starts.to_string()) })
@@ -99,7 +99,7 @@ fn server(spec: &ServerSpec) -> (Finding, Option<Duration>) {
                 return (finding, None);
             }
             if let State::ResetTool(tool) = &spec.state
-                && !names.contains(&tool.as_str())
+                && !tools.iter().any(|listed| listed.server_name == *tool)
             {
                 let text = format!("{} has no tool `{tool}`, which `reset_tool` names", spec.transport);
                 let todo = format!("its tools: {}", names.join(", "));

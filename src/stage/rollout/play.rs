@@ -24,7 +24,7 @@ use std::{
     collections::BTreeMap,
     future::Future,
     path::Path,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{Mutex, PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -257,17 +257,18 @@ enum Tried {
 /// Ends a round early, because each session to a hanging server fails only after its timeout.
 #[derive(Default)]
 struct Outage {
-    /// Consecutive sessions that failed to open.
-    failures: AtomicU32,
+    /// Consecutive sessions that failed to open, by server.
+    failures: Mutex<BTreeMap<String, u32>>,
     is_known: CancellationToken,
 }
 
 impl Outage {
-    fn count(&self, session: &Result<PooledSession, McpError>) {
-        match session {
-            Ok(_) => self.failures.store(0, Ordering::Relaxed),
-            Err(_) if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES => self.is_known.cancel(),
-            Err(_) => {}
+    fn count(&self, server: &str, session: &Result<PooledSession, McpError>) {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let failures = failures.entry(server.to_owned()).or_default();
+        *failures = if session.is_ok() { 0 } else { *failures + 1 };
+        if *failures >= FAILURES {
+            self.is_known.cancel();
         }
     }
 }
@@ -580,11 +581,13 @@ impl LazySessions<'_> {
     }
 
     /// [`McpError::PoolClosed`] if other tries found the server down meanwhile.
-    async fn open(&self, pool: &Pool) -> Result<PooledSession, McpError> {
+    async fn open(&self, server: &str, pool: &Pool) -> Result<PooledSession, McpError> {
+        let exclusive = self.how != Try::Pooled;
         let session = async {
-            match self.how {
-                Try::Pooled => pool.session().await,
-                Try::OwnSession | Try::Alone => pool.own_session().await,
+            let reservation = self.sessions.reservation(server, exclusive).await?;
+            match exclusive {
+                false => pool.session_with(reservation).await,
+                true => pool.own_session_with(reservation).await,
             }
         };
         let session = tokio::select! {
@@ -592,20 +595,20 @@ impl LazySessions<'_> {
             () = self.outage.is_known.cancelled() => return Err(McpError::PoolClosed),
             session = session => session,
         };
-        self.outage.count(&session);
+        self.outage.count(server, &session);
         session
     }
 }
 
 impl Server for LazySessions<'_> {
     async fn ready(&self, name: &str) -> Result<(), McpError> {
-        let Place { pool, session, .. } = self.sessions.place(name)?;
-        session.get_or_try_init(|| self.open(pool)).await.map(|_| ())
+        let Place { server, pool, session, .. } = self.sessions.place(name)?;
+        session.get_or_try_init(|| self.open(server, pool)).await.map(|_| ())
     }
 
     async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
-        let Place { pool, session, tool } = self.sessions.place(name)?;
-        session.get_or_try_init(|| self.open(pool)).await?.call(tool, arguments).await
+        let Place { server, pool, session, tool } = self.sessions.place(name)?;
+        session.get_or_try_init(|| self.open(server, pool)).await?.call(tool, arguments).await
     }
 }
 

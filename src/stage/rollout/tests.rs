@@ -4,6 +4,7 @@ use std::{
         Arc,
         atomic::{AtomicU16, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use serde_json::{Value, json};
@@ -301,6 +302,23 @@ async fn a_call_goes_to_the_server_of_its_tool() {
     assert_eq!(answers("sh_t"), ["fine"].into());
     assert!(answers("t").iter().all(|answer| answer.contains("no tool named t")), "{:?}", answers("t"));
     assert_eq!(answers("db_list_tables").len(), 1);
+}
+
+#[tokio::test]
+async fn episodes_on_several_servers_do_not_wait_for_each_other_forever() {
+    let one_session = || {
+        let mut server = tool_process();
+        server.state = State::FreshProcess;
+        server.limits.sessions = Some(1);
+        server
+    };
+    let servers = [("a".to_owned(), one_session()), ("b".to_owned(), one_session())];
+    let calls = ["a_t", "b_t"].map(|name| json!({"name": name, "arguments": {}}));
+    let bench = Bench::calling(mcp::Servers::named(servers.into()), &calls).await;
+    let context = bench.context(json!({"group_size": 12, "concurrency": 24})).0;
+    let played = tokio::time::timeout(Duration::from_secs(120), testing::run(&context)).await;
+    played.expect("no episode waits for another one").unwrap();
+    assert!(bench.trajectories().iter().any(|played| played.tools.windows(2).any(|two| two[0] != two[1])));
 }
 
 #[tokio::test]

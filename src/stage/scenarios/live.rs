@@ -67,8 +67,9 @@ impl CallSequence<'_> {
     pub async fn call(&self, call: &ToolCall) -> Result<Outcome> {
         let name = self.live.wire_name(&call.name);
         let Some(answers) = &self.live.answers else {
-            let Place { pool, session, tool } = self.sessions.place(name)?;
-            let session = session.get_or_try_init(|| pool.session()).await?;
+            let Place { server, pool, session, tool } = self.sessions.place(name)?;
+            let open = async || pool.session_with(self.sessions.reservation(server, false).await?).await;
+            let session = session.get_or_try_init(open).await?;
             return Ok(session.call(tool, call.arguments.clone()).await?);
         };
         let key = format!("{name} {}", serde_json::Value::Object(call.arguments.clone()));
