@@ -587,7 +587,6 @@ async fn fastmcp_over_http_with_a_token() {
 }
 
 #[tokio::test]
-#[ignore = "the client does not speak HTTP+SSE"]
 async fn fastmcp_over_sse() {
     let setup = Setup::new();
     if !is_installed(&setup, &FASTMCP) {
