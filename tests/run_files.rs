@@ -108,6 +108,8 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "seed = 1",
         "seed = 1\nserver = { command = [\"x\"], state = \"snapshot-dir\" }",
     ),
+    ("a copy of nothing", "seed = 1", "seed = 1\nserver = { command = [\"x\", \"{dir}\"] }"),
+    ("a sandbox that is no text", "seed = 1", "seed = 1\nserver = { command = [\"x\"], sandbox = true }"),
     (
         "a setting of a sandbox without one",
         "seed = 1",

@@ -255,7 +255,12 @@ impl Visit {
         }
         text += &format!("\n{} in {:.2} s\n", plural(tools.len(), "tool"), self.listed);
         for tool in tools {
-            let hints = if says_read_only(tool) { "  [read-only]" } else { "" };
+            let hints = match (says(tool, "readOnlyHint"), says(tool, "destructiveHint")) {
+                (Some(true), _) => "  [read-only]",
+                (_, Some(true)) => "  [destructive]",
+                (Some(false), _) => "  [writes]",
+                (None, _) => "",
+            };
             text += &format!("  {}{hints}\n", signature(tool));
             if let Some(line) = tool.description.lines().find(|line| !line.trim().is_empty()) {
                 text += &format!("      {}\n", line.trim());
@@ -282,9 +287,10 @@ impl Visit {
     }
 }
 
-fn says_read_only(tool: &Tool) -> bool {
-    let annotations = tool.annotations.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
-    annotations.is_some_and(|annotations| annotations["readOnlyHint"] == true)
+/// What the server declares about a tool.
+fn says(tool: &Tool, hint: &str) -> Option<bool> {
+    let annotations: Value = serde_json::from_str(tool.annotations.as_deref()?).ok()?;
+    annotations[hint].as_bool()
 }
 
 /// `run_query(sql, limit?)`.

@@ -152,7 +152,7 @@ fn run_file(server: NamedServer, model: &str, tasks: &Path, folder: &Path) -> St
                 let cwd = absolute(cwd).unwrap_or_else(|_| cwd.to_owned());
                 _ = writeln!(text, "cwd = {}", quoted(&cwd.to_string_lossy()));
             }
-            "state = \"fresh-process\"   # how episodes are isolated: read-only | fresh-process | reset-tool"
+            "state = \"fresh-process\"   # how episodes are isolated: read-only | fresh-process | snapshot-dir | reset-tool"
         }
         Transport::Http { url, token, headers } => {
             _ = writeln!(text, "url = {}", quoted(url));

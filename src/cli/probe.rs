@@ -69,6 +69,8 @@ impl Diagnostic for ProbeError {
 #[derive(Debug, Default, PartialEq)]
 pub struct Probe {
     calls: usize,
+    /// Calls that failed in the first session.
+    failed: usize,
     /// The first call that was answered otherwise than in the first session, where one was:
     /// again in the same session, in a later session, and in one of several sessions at once.
     repeated: Option<Difference>,
@@ -113,6 +115,7 @@ impl Probe {
         let differs = |other: &Vec<Outcome>| difference(&calls, &first, other);
         Ok(Self {
             calls: calls.len(),
+            failed: first.iter().filter(|outcome| outcome.is_error).count(),
             repeated: differs(&again),
             later: differs(&later),
             beside: beside.iter().find_map(differs),
@@ -127,6 +130,7 @@ impl Probe {
         };
         json!({
             "calls": self.calls,
+            "failed": self.failed,
             "same_session_differs": difference(&self.repeated),
             "later_session_differs": difference(&self.later),
             "concurrent_session_differs": difference(&self.beside),
@@ -147,6 +151,9 @@ impl Probe {
             }
         };
         let advice = match (self.leaks(), &self.repeated) {
+            (false, None) if self.failed > 0 => {
+                "Some calls failed, so this shows nothing. Use calls that succeed, some of them with an effect."
+            }
             (true, _) => {
                 "Sessions see each other's effects, or answers vary by themselves (times, random ids). Use state = \
                  \"reset-tool\", \"snapshot-dir\" or a `command` that starts clean."
@@ -160,8 +167,9 @@ impl Probe {
             }
         };
         format!(
-            "{} calls\n{}{}{}{advice}\n",
+            "{} calls, {} failed\n{}{}{}{advice}\n",
             self.calls,
+            self.failed,
             line("again in the same session", &self.repeated),
             line("in a later session", &self.later),
             line(&format!("in {AT_ONCE} sessions at once"), &self.beside),

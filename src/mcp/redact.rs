@@ -2,7 +2,7 @@
 //!
 //! A secret is the value of a variable that `[server]` refers to, or of an inherited variable that looks like a secret
 //! (a proxy's address with a password). Values that are short, or paths of existing files, are not: `${HOME}`. The path of
-//! a scratch folder ([`snapshot`]) is replaced as well.
+//! a scratch folder (`snapshot.rs`) is replaced as well.
 
 use std::{borrow::Cow, collections::BTreeSet, path::Path, sync::Arc};
 

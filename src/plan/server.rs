@@ -220,7 +220,9 @@ fn sandbox(reader: &Reader, fields: &Fields<'_>, server: &Server, source: &Sourc
     };
     match server.sandbox.as_deref() {
         Some(BWRAP) if fields.contains_key("url") => {
-            reader.wrong(entry, Part::Key, "`sandbox` needs `command`".into(), None)
+            let hint =
+                "a server at a `url` is not started by mcprl, so it runs outside the sandbox".to_owned();
+            reader.wrong(entry, Part::Key, "`sandbox` needs a `command`".into(), Some(hint))
         }
         Some(BWRAP) => {
             let folder = super::absolute(source.folder());
@@ -237,11 +239,12 @@ fn sandbox(reader: &Reader, fields: &Fields<'_>, server: &Server, source: &Sourc
             let write = names().map(path).collect();
             Some(Sandbox { network: server.sandbox_network.unwrap_or_default(), write })
         }
-        other => {
-            let found = other.unwrap_or_default();
-            let message = format!("`server.sandbox` should be \"{BWRAP}\", found \"{found}\"");
+        Some(found) => {
+            let message = format!("`{}` should be \"{BWRAP}\", found \"{found}\"", entry.path);
             reader.wrong(entry, Part::Value, message, None)
         }
+        // A value of another type is a mistake already.
+        None => None,
     }
 }
 
@@ -321,6 +324,13 @@ fn state(
     if let Some(snapshot) = fields.get("snapshot").filter(|_| named != "snapshot-dir") {
         return reader.wrong(snapshot, Part::Key, "`snapshot` needs state \"snapshot-dir\"".into(), None);
     }
+    let words = server.command.iter().flatten().chain(server.env.iter().flat_map(BTreeMap::values));
+    if named != "snapshot-dir" && words.chain(&server.cwd).any(|word| word.contains(PLACEHOLDER)) {
+        let hint =
+            "snapshot = \"folder\" copies a folder for each episode, and the copy takes its place".to_owned();
+        let message = format!("`{PLACEHOLDER}` needs state \"snapshot-dir\"");
+        return reader.wrong(given.unwrap_or(entry), Part::Key, message, Some(hint));
+    }
     match (named, reset_tool) {
         ("snapshot-dir", None) => snapshot(reader, given.unwrap_or(entry), fields, server, source),
         ("reset-tool", Some(_)) => Some(State::ResetTool(server.reset_tool.clone()?)),
@@ -374,7 +384,8 @@ fn snapshot(
         return reader.wrong(place, Part::Key, "state \"snapshot-dir\" needs `snapshot`".into(), Some(hint));
     };
     if let Some(url) = fields.get("url") {
-        return reader.wrong(url, Part::Key, "state \"snapshot-dir\" needs a `command`".into(), None);
+        let message = "state \"snapshot-dir\" needs a `command`".to_owned();
+        return reader.wrong(url, Part::Key, message, Some(ways_at_a_url()));
     }
     let template = super::absolute(source.folder()).join(name);
     if !template.is_dir() {

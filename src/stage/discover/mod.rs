@@ -17,7 +17,7 @@ use crate::{
     agent::Toolbox,
     data::Tool,
     error::{self, At, Class, Diagnostic, Interrupted, did_you_mean},
-    mcp::{ServerSpec, Servers, Session, State, merged, tools_digest},
+    mcp::{Sandbox, ServerSpec, Servers, Session, State, merged, tools_digest},
 };
 
 #[derive(Deserialize)]
@@ -213,13 +213,15 @@ impl Params {
 
     /// Why a tool should not be called freely.
     fn objection(&self, tool: &Tool, spec: &ServerSpec) -> Option<&'static str> {
-        let is_contained = spec.limits.sandbox.is_some() || matches!(spec.state, State::SnapshotDir(_));
+        let is_closed = |sandbox: &Sandbox| !sandbox.network && sandbox.write.is_empty();
+        let is_contained = spec.limits.sandbox.as_ref().is_some_and(is_closed)
+            || matches!(spec.state, State::SnapshotDir(_));
         match (hint(tool, "readOnlyHint"), hint(tool, "destructiveHint")) {
             (Some(false), _) | (_, Some(true)) if spec.state == State::ReadOnly => Some(
                 "contradict state = \"read-only\": the server says that they change something; `allow` keeps them by name",
             ),
             (_, Some(true)) if !self.destructive && !is_contained => Some(
-                "the server declares destructive; a sandbox, state = \"snapshot-dir\" or `destructive = true` keeps them",
+                "the server declares destructive; a closed sandbox, state = \"snapshot-dir\" or `destructive = true` keeps them",
             ),
             _ => None,
         }
@@ -262,7 +264,7 @@ mod tests {
     use crate::{
         data::{self, Prompt, Resource, ResourceTemplate, Server},
         error::Result,
-        mcp::{Limits, Quirks, Sandbox, ServerSpec, Transport, demo::HttpServer},
+        mcp::{Limits, Quirks, ServerSpec, Transport, demo::HttpServer},
         stage::testing,
     };
 
@@ -396,6 +398,8 @@ mod tests {
         let all = pair("read write drop odd complete_task", "");
         assert_eq!(kept(fresh(), None, true, &[]), all);
         assert_eq!(kept(fresh(), Some(Sandbox::default()), false, &[]), all);
+        let open = Sandbox { network: false, write: vec!["data".into()] };
+        assert_eq!(kept(fresh(), Some(open), false, &[]), pair("read write odd complete_task", "drop"));
         assert_eq!(kept(State::SnapshotDir("x".into()), None, false, &[]), all);
     }
 
