@@ -5,6 +5,7 @@
 //! and limits.
 
 use std::{
+    borrow::Borrow,
     collections::BTreeMap,
     sync::{Mutex, PoisonError},
 };
@@ -49,8 +50,7 @@ impl Servers {
 
     /// The server of a tool, from its `server_name`.
     pub fn of_tool(&self, wire_name: &str) -> Option<&ServerSpec> {
-        let (server, _) = split(wire_name, self.single().is_some())?;
-        self.by_name.get(server)
+        find(&self.by_name, wire_name).map(|(_, spec, _)| spec)
     }
 
     pub fn is_read_only(&self) -> bool {
@@ -61,6 +61,16 @@ impl Servers {
 /// The server's name and its own name for a tool, from the column `server_name`.
 fn split(wire_name: &str, is_single: bool) -> Option<(&str, &str)> {
     if is_single { Some(("", wire_name)) } else { wire_name.split_once('/') }
+}
+
+/// The entry of a tool's server, and the server's own name for the tool.
+fn find<'m, 't, N: Borrow<str> + Ord, V>(
+    by_name: &'m BTreeMap<N, V>,
+    wire_name: &'t str,
+) -> Option<(&'m N, &'m V, &'t str)> {
+    let (server, tool) = split(wire_name, by_name.contains_key(""))?;
+    let (name, entry) = by_name.get_key_value(server)?;
+    Some((name, entry, tool))
 }
 
 /// A pool of sessions for each server.
@@ -111,9 +121,10 @@ impl Pools {
     /// # Errors
     /// If there is no such server.
     pub fn route<'t>(&self, wire_name: &'t str) -> Result<(&Pool, &'t str), McpError> {
-        let found = split(wire_name, self.by_name.contains_key(""));
-        let found = found.and_then(|(server, tool)| Some((self.by_name.get(server)?, tool)));
-        found.ok_or_else(|| McpError::NoServerOfTool { tool: wire_name.to_owned() })
+        match find(&self.by_name, wire_name) {
+            Some((_, pool, tool)) => Ok((pool, tool)),
+            None => Err(McpError::NoServerOfTool { tool: wire_name.to_owned() }),
+        }
     }
 
     pub async fn close(self) {
@@ -168,12 +179,10 @@ impl<'p> Visit<'p> {
     /// # Errors
     /// If there is no such server.
     pub fn place<'t>(&self, wire_name: &'t str) -> Result<Place<'_, 'p, 't>, McpError> {
-        let found = split(wire_name, self.sessions.contains_key(""));
-        let found = found.and_then(|(server, tool)| {
-            let (server, (pool, session)) = self.sessions.get_key_value(server)?;
-            Some(Place { server, pool, session, tool })
-        });
-        found.ok_or_else(|| McpError::NoServerOfTool { tool: wire_name.to_owned() })
+        match find(&self.sessions, wire_name) {
+            Some((server, (pool, session), tool)) => Ok(Place { server, pool, session, tool }),
+            None => Err(McpError::NoServerOfTool { tool: wire_name.to_owned() }),
+        }
     }
 }
 
