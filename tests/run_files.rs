@@ -133,6 +133,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "seed = 1\nservers.crm = { command = [\"x\"] }\nservers.crm_old = { command = [\"x\"] }",
     ),
     (
+        "a mistake in one of several servers",
+        "seed = 1",
+        "seed = 1\nservers.crm = { command = [\"x\"], files = [\"none\"], state = \"clean\" }",
+    ),
+    (
         "a secret of one of several servers",
         "seed = 1",
         "seed = 1\nservers.crm = { command = [\"x\"], env = { API_KEY = \"s3cr3t\" }, stat = 1 }",

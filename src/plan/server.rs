@@ -112,7 +112,7 @@ pub fn server(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<Ser
     let fields = reader.table(entry)?;
     if let Some(secret) = fields.get("oauth").and_then(|oauth| oauth.field("client_secret")) {
         let hint = "name the variable that holds it: `client_secret_env = \"…\"`".to_owned();
-        return reader.wrong_secret(&secret, "`server.oauth` holds a secret".into(), hint);
+        return reader.wrong_secret(&secret, format!("`{}` holds a secret", secret.path), hint);
     }
     let server = reader.read::<Server>(entry)?;
     let state = state(reader, entry, &fields, &server, source);
@@ -136,8 +136,7 @@ fn quirks(reader: &Reader, fields: &Fields<'_>, server: &Server) -> Option<Quirk
     if let (Some(list), Some(texts)) = (fields.get("error_patterns"), &server.error_patterns) {
         for (item, text) in list.items().zip(texts) {
             if let Err(bad) = ErrorPatterns::new(std::slice::from_ref(text)) {
-                patterns =
-                    reader.wrong(&item, Part::Value, format!("in `server.error_patterns`, {bad}"), None);
+                patterns = reader.wrong(&item, Part::Value, format!("in `{}`, {bad}", list.path), None);
             }
         }
         patterns = patterns.and_then(|_| ErrorPatterns::new(texts).ok());
@@ -163,7 +162,7 @@ fn transport(
             }
             let command = server.command?;
             if command.first().is_none_or(String::is_empty) {
-                return reader.wrong(entry, Part::Value, "`server.command` is empty".into(), None);
+                return reader.wrong(entry, Part::Value, format!("`{}` is empty", entry.path), None);
             }
             check_values(reader, fields.get("env"))?;
             let folder = super::absolute(source.folder());
@@ -181,18 +180,19 @@ fn transport(
             }
             let url = server.url.take()?;
             if !url.starts_with("http://") && !url.starts_with("https://") {
-                let message = format!("`server.url` should start with http:// or https://, found \"{url}\"");
+                let message =
+                    format!("`{}` should start with http:// or https://, found \"{url}\"", entry.path);
                 return reader.wrong(entry, Part::Value, message, None);
             }
             let secrets = secret::query(&url)
                 .filter_map(|(name, value)| Some((name, secret::substitute(name, value)?)));
             for (name, Substitute { text, variable }) in secrets {
-                let message = format!("`server.url` holds a secret in `{name}`");
+                let message = format!("`{}` holds a secret in `{name}`", entry.path);
                 let hint = format!("write `{name}={text}` and {}", export_it(&variable));
                 reader.wrong_secret::<()>(entry, message, hint);
             }
             if let Err(cause) = has_reference(&url) {
-                return reader.wrong_secret(entry, format!("`server.url` {cause}"), cause.hint());
+                return reader.wrong_secret(entry, format!("`{}` {cause}", entry.path), cause.hint());
             }
             check_values(reader, fields.get("headers"))?;
             let token = token(reader, fields, &mut server, source)?;
@@ -203,7 +203,12 @@ fn transport(
         }
         (None, None) => {
             let hint = "for example `command = [\"./your-server\", \"--stdio\"]`".to_owned();
-            reader.wrong(entry, Part::Key, "`server` needs a `command` or a `url`".into(), Some(hint))
+            reader.wrong(
+                entry,
+                Part::Key,
+                format!("`{}` needs a `command` or a `url`", entry.path),
+                Some(hint),
+            )
         }
     }
 }
@@ -233,8 +238,9 @@ fn sandbox(reader: &Reader, fields: &Fields<'_>, server: &Server, source: &Sourc
             };
             let names = || server.sandbox_write.iter().flatten();
             if let Some(missing) = names().find(|name| !path(name).exists()) {
-                let message = format!("`server.sandbox_write` names \"{missing}\", which does not exist");
-                return reader.wrong(fields.get("sandbox_write")?, Part::Value, message, None);
+                let list = fields.get("sandbox_write")?;
+                let message = format!("`{}` names \"{missing}\", which does not exist", list.path);
+                return reader.wrong(list, Part::Value, message, None);
             }
             let write = names().map(path).collect();
             Some(Sandbox { network: server.sandbox_network.unwrap_or_default(), write })
@@ -272,8 +278,9 @@ fn files(
     folder: &Path,
 ) -> Option<Vec<PathBuf>> {
     if let Some(missing) = names.iter().find(|name| !folder.join(name).exists()) {
-        let message = format!("`server.files` names \"{missing}\", which does not exist");
-        return reader.wrong(entry?, Part::Value, message, None);
+        let entry = entry?;
+        let message = format!("`{}` names \"{missing}\", which does not exist", entry.path);
+        return reader.wrong(entry, Part::Value, message, None);
     }
     Some(names.iter().map(|name| folder.join(name)).collect())
 }
@@ -364,10 +371,12 @@ fn state(
             reader.wrong(given?, Part::Value, "state \"fresh-session\" needs a `url`".into(), Some(hint))
         }
         (other, _) => {
-            let message = format!("`server.state` should be one of {}, found \"{other}\"", STATES.join(", "));
+            let given = given?;
+            let states = STATES.join(", ");
+            let message = format!("`{}` should be one of {states}, found \"{other}\"", given.path);
             let meant = did_you_mean(&other.to_lowercase().replace(['_', ' '], "-"), STATES);
             let hint = meant.map(|meant| format!("did you mean \"{meant}\"?"));
-            reader.wrong(given?, Part::Value, message, hint)
+            reader.wrong(given, Part::Value, message, hint)
         }
     }
 }
@@ -389,7 +398,7 @@ fn snapshot(
     }
     let template = super::absolute(source.folder()).join(name);
     if !template.is_dir() {
-        let message = format!("`server.snapshot` names \"{name}\", which is not a folder");
+        let message = format!("`{}` names \"{name}\", which is not a folder", entry.path);
         return reader.wrong(entry, Part::Value, message, None);
     }
     let words = server.command.iter().flatten().chain(server.env.iter().flat_map(BTreeMap::values));
