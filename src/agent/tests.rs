@@ -7,7 +7,7 @@ use crate::{
     chat::{Chat, HistoryThinking, ToolCall},
     data::{End, Tool},
     engine::{EngineError, Sampled, Stop},
-    mcp::{self, McpError, Outcome, ServerSpec, Session, State, Transport, demo::HttpServer},
+    mcp::{McpError, Outcome, ServerSpec, Session, State, Transport, demo::HttpServer},
 };
 
 mod models;
@@ -353,12 +353,7 @@ async fn a_policy_and_a_live_server_solve_a_task() {
     let server = HttpServer::bind("sqlite", ([127, 0, 0, 1], 0).into()).await.unwrap();
     let transport = Transport::http(server.url().unwrap());
     tokio::spawn(server.serve());
-    let spec = ServerSpec {
-        transport,
-        state: State::ReadOnly,
-        limits: mcp::Limits::default(),
-        quirks: mcp::Quirks::default(),
-    };
+    let spec = ServerSpec::new(transport, State::ReadOnly);
     let session = Session::connect(&spec).await.unwrap();
     let tools = session.describe().await.unwrap().tools;
 

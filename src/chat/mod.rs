@@ -30,6 +30,7 @@ use serde_json::{Map, Value, json};
 
 pub use error::ChatError;
 pub use folder::TOOL_TEMPLATE;
+pub use format::type_of;
 use format::{Format, Schemas};
 use history::Stripping;
 pub use history::{HistoryThinking, RewrittenHistory};

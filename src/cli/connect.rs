@@ -255,7 +255,7 @@ impl Visit {
         }
         text += &format!("\n{} in {:.2} s\n", plural(tools.len(), "tool"), self.listed);
         for tool in tools {
-            let hints = match (says(tool, "readOnlyHint"), says(tool, "destructiveHint")) {
+            let hints = match (tool.hint("readOnlyHint"), tool.hint("destructiveHint")) {
                 (Some(true), _) => "  [read-only]",
                 (_, Some(true)) => "  [destructive]",
                 (Some(false), _) => "  [writes]",
@@ -285,12 +285,6 @@ impl Visit {
         }
         text
     }
-}
-
-/// What the server declares about a tool.
-fn says(tool: &Tool, hint: &str) -> Option<bool> {
-    let annotations: Value = serde_json::from_str(tool.annotations.as_deref()?).ok()?;
-    annotations[hint].as_bool()
 }
 
 /// `run_query(sql, limit?)`.

@@ -75,7 +75,7 @@ pub struct Probe {
     /// again in the same session, in a later session, and in one of several sessions at once.
     repeated: Option<Difference>,
     later: Option<Difference>,
-    beside: Option<Difference>,
+    concurrent: Option<Difference>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -111,14 +111,14 @@ impl Probe {
             answers
         };
         let later = in_session().await?;
-        let beside = futures::future::try_join_all((0..AT_ONCE).map(|_| in_session())).await?;
+        let concurrent = futures::future::try_join_all((0..AT_ONCE).map(|_| in_session())).await?;
         let differs = |other: &Vec<Outcome>| difference(&calls, &first, other);
         Ok(Self {
             calls: calls.len(),
             failed: first.iter().filter(|outcome| outcome.is_error).count(),
             repeated: differs(&again),
             later: differs(&later),
-            beside: beside.iter().find_map(differs),
+            concurrent: concurrent.iter().find_map(differs),
         })
     }
 
@@ -133,14 +133,14 @@ impl Probe {
             "failed": self.failed,
             "same_session_differs": difference(&self.repeated),
             "later_session_differs": difference(&self.later),
-            "concurrent_session_differs": difference(&self.beside),
+            "concurrent_session_differs": difference(&self.concurrent),
             "leaks": self.leaks(),
         })
     }
 
     /// Whether a session saw effects of another one.
     pub fn leaks(&self) -> bool {
-        self.later.is_some() || self.beside.is_some()
+        self.later.is_some() || self.concurrent.is_some()
     }
 
     pub fn text(&self) -> String {
@@ -172,7 +172,7 @@ impl Probe {
             self.failed,
             line("again in the same session", &self.repeated),
             line("in a later session", &self.later),
-            line(&format!("in {AT_ONCE} sessions at once"), &self.beside),
+            line(&format!("in {AT_ONCE} sessions at once"), &self.concurrent),
         )
     }
 }

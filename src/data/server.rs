@@ -83,3 +83,11 @@ table! {
         arguments: String,
     }
 }
+
+impl Tool {
+    /// An annotation such as `readOnlyHint`: the server's word, which is not verified.
+    pub fn hint(&self, name: &str) -> Option<bool> {
+        let annotations: serde_json::Value = serde_json::from_str(self.annotations.as_deref()?).ok()?;
+        annotations.get(name)?.as_bool()
+    }
+}

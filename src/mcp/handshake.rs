@@ -131,11 +131,9 @@ async fn open(
             (Some(process), connected)
         }
         Transport::Http { url, token, headers } => {
-            let expired = match spec.state {
-                State::ReadOnly => http::ExpiredSession::Replace,
-                State::FreshProcess | State::SnapshotDir(_) | State::ResetTool(_) => {
-                    http::ExpiredSession::Lose
-                }
+            let expired = match spec.state == State::ReadOnly {
+                true => http::ExpiredSession::Replace,
+                false => http::ExpiredSession::Lose,
             };
             let connector = http::Connector::new(http::endpoint(url, token, headers)?)?;
             redaction = redaction.with_token_of(connector.access());

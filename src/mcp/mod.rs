@@ -43,6 +43,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::outcome::plain;
 pub use self::{
     error::{McpError, ServerOutput},
     oauth::Login,
@@ -137,6 +138,16 @@ pub enum State {
     SnapshotDir(PathBuf),
     /// This tool is called without arguments before every episode.
     ResetTool(String),
+}
+
+impl State {
+    /// The tool that restores the initial state, if there is one.
+    pub fn reset_tool(&self) -> Option<&str> {
+        match self {
+            Self::ResetTool(tool) => Some(tool),
+            Self::ReadOnly | Self::FreshProcess | Self::SnapshotDir(_) => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -54,7 +54,7 @@ fn is_true(flag: Option<&Value>) -> bool {
 }
 
 /// Members of a result that are not the tool's answer.
-const ENVELOPE: [&str; 6] = ["content", "contents", "structuredContent", "isError", "resultType", "_meta"];
+const ENVELOPE: [&str; 3] = ["isError", "resultType", "_meta"];
 
 fn text_of(result: &Value) -> String {
     let Value::Object(members) = result else { return plain(result) };
@@ -98,8 +98,8 @@ fn is_text(block: &Value) -> bool {
     }
 }
 
-/// A text as it is, and other values as JSON.
-fn plain(value: &Value) -> String {
+/// A text as it is, null as nothing, and other values as JSON.
+pub(crate) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),

@@ -174,12 +174,7 @@ impl Pool {
             Some(reservation) => reservation,
             None => self.reserve().await?,
         };
-        match &self.shared.spec.state {
-            State::ReadOnly | State::FreshProcess | State::SnapshotDir(_) => {
-                self.acquire_exclusive(None, permit).await
-            }
-            State::ResetTool(tool) => self.acquire_exclusive(Some(tool), permit).await,
-        }
+        self.acquire_exclusive(permit).await
     }
 
     /// Whether [`Pool::session`] is for one episode alone.
@@ -224,11 +219,8 @@ impl Pool {
         Ok(PooledSession { session: Some(Checkout::Shared(session, user)) })
     }
 
-    async fn acquire_exclusive(
-        &self,
-        reset_tool: Option<&str>,
-        permit: OwnedSemaphorePermit,
-    ) -> Result<PooledSession, McpError> {
+    async fn acquire_exclusive(&self, permit: OwnedSemaphorePermit) -> Result<PooledSession, McpError> {
+        let reset_tool = self.shared.spec.state.reset_tool();
         let session = match reset_tool {
             None => self.shared.connect().await?,
             Some(tool) => self.shared.reset_session(tool).await?,

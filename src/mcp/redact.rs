@@ -25,20 +25,16 @@ pub(super) struct Redaction {
 impl Redaction {
     /// `folder` is the session's scratch folder.
     pub(super) fn of(transport: &Transport, folder: Option<&Path>) -> Self {
-        let variable = |name: &str| std::env::var(name).ok();
         let mut values: BTreeSet<String> = BTreeSet::new();
         match transport {
             Transport::Stdio { env, .. } => {
                 values.extend(env.values().flat_map(|value| reference::values(value)));
-                values.extend(
-                    env.iter()
-                        .filter(|(name, value)| secret::is_secret(name, value))
-                        .map(|(_, value)| value.clone()),
-                );
-                let inherited = INHERITED.iter().filter_map(|name| Some((*name, variable(name)?)));
-                values.extend(
-                    inherited.filter(|(name, value)| secret::is_secret(name, value)).map(|(_, value)| value),
-                );
+                let inherited = INHERITED.iter().map(|name| (*name).to_owned());
+                let inherited =
+                    inherited.filter_map(|name| std::env::var(&name).ok().map(|value| (name, value)));
+                let literal = env.clone().into_iter().chain(inherited);
+                let literal = literal.filter(|(name, value)| secret::is_secret(name, value));
+                values.extend(literal.map(|(_, value)| value));
             }
             Transport::Http { url, headers, .. } => {
                 values.extend(headers.values().chain([url]).flat_map(|value| reference::values(value)));
@@ -68,40 +64,54 @@ impl Redaction {
 
     /// The text without the secrets.
     pub(super) fn hide<'t>(&self, text: &'t str) -> Cow<'t, str> {
-        let token = self.access.as_ref().and_then(|access| access.token());
-        let token =
-            token.iter().filter(|token| token.len() >= SHORTEST).map(|token| (token.as_str(), REDACTED));
-        let fixed = self.replaced.iter().map(|(value, shown)| (value.as_str(), *shown));
-        token.chain(fixed).fold(Cow::Borrowed(text), |text, (value, shown)| match text.contains(value) {
-            true => Cow::Owned(text.replace(value, shown)),
-            false => match beginning_at_end(&text, value) {
-                Some(start) => Cow::Owned(format!("{}{shown}…", &text[..start])),
-                None => text,
-            },
-        })
+        replace(text, &self.replaced(self.token().as_deref()))
     }
 
     /// The same for every text and key of a JSON value.
     pub(super) fn hide_json(&self, value: &mut Value) {
-        if self.replaced.is_empty() && self.access.is_none() {
-            return;
+        let token = self.token();
+        let replaced = self.replaced(token.as_deref());
+        if !replaced.is_empty() {
+            replace_in(value, &replaced);
         }
-        match value {
-            Value::String(text) => {
-                if let Cow::Owned(hidden) = self.hide(text) {
-                    *text = hidden;
-                }
+    }
+
+    fn token(&self) -> Option<String> {
+        self.access.as_ref()?.token().filter(|token| token.len() >= SHORTEST)
+    }
+
+    fn replaced<'r>(&'r self, token: Option<&'r str>) -> Vec<(&'r str, &'static str)> {
+        let fixed = self.replaced.iter().map(|(value, shown)| (value.as_str(), *shown));
+        token.map(|token| (token, REDACTED)).into_iter().chain(fixed).collect()
+    }
+}
+
+fn replace<'t>(text: &'t str, replaced: &[(&str, &str)]) -> Cow<'t, str> {
+    replaced.iter().fold(Cow::Borrowed(text), |text, (value, shown)| match text.contains(value) {
+        true => Cow::Owned(text.replace(value, shown)),
+        false => match beginning_at_end(&text, value) {
+            Some(start) => Cow::Owned(format!("{}{shown}…", &text[..start])),
+            None => text,
+        },
+    })
+}
+
+fn replace_in(value: &mut Value, replaced: &[(&str, &str)]) {
+    match value {
+        Value::String(text) => {
+            if let Cow::Owned(hidden) = replace(text, replaced) {
+                *text = hidden;
             }
-            Value::Array(items) => items.iter_mut().for_each(|item| self.hide_json(item)),
-            Value::Object(fields) => {
-                fields.values_mut().for_each(|item| self.hide_json(item));
-                if fields.keys().any(|name| matches!(self.hide(name), Cow::Owned(_))) {
-                    let named = std::mem::take(fields).into_iter();
-                    *fields = named.map(|(name, item)| (self.hide(&name).into_owned(), item)).collect();
-                }
-            }
-            _ => {}
         }
+        Value::Array(items) => items.iter_mut().for_each(|item| replace_in(item, replaced)),
+        Value::Object(fields) => {
+            fields.values_mut().for_each(|item| replace_in(item, replaced));
+            if fields.keys().any(|name| matches!(replace(name, replaced), Cow::Owned(_))) {
+                let named = std::mem::take(fields).into_iter();
+                *fields = named.map(|(name, item)| (replace(&name, replaced).into_owned(), item)).collect();
+            }
+        }
+        _ => {}
     }
 }
 

@@ -84,21 +84,13 @@ impl ServerIdentity {
                     }
                     let digest = files.digest(&path)?;
                     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                    let mut label = name.clone();
-                    while contents.get(&label).is_some_and(|other| *other != digest) {
-                        label += "'";
-                    }
-                    contents.insert(label.clone(), digest);
-                    words.push(label);
+                    words.push(add_labelled(&mut contents, name, digest));
                     by_content.insert(path, digest);
                 }
                 for path in listed.iter().flat_map(|listed| files_in(listed)) {
                     let digest = files.digest(&path)?;
-                    let mut label = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
-                    while contents.get(&label).is_some_and(|other| *other != digest) {
-                        label += "'";
-                    }
-                    contents.insert(label, digest);
+                    let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
+                    add_labelled(&mut contents, name, digest);
                     by_content.insert(path, digest);
                 }
                 let mut layout = BTreeMap::new();
@@ -158,6 +150,16 @@ impl ServerIdentity {
         let is_known = matches!(spec.transport, Transport::Stdio { .. });
         Ok(Self { reached, conduct, files: by_content, is_known })
     }
+}
+
+/// Adds a file by its name, or a similar one if another file has it. Returns that.
+fn add_labelled(contents: &mut BTreeMap<String, Digest>, name: String, digest: Digest) -> String {
+    let mut label = name;
+    while contents.get(&label).is_some_and(|other| *other != digest) {
+        label += "'";
+    }
+    contents.insert(label.clone(), digest);
+    label
 }
 
 /// The file, or every file in the folder. Hidden files and caches do not count, and links to folders are not followed.
@@ -238,8 +240,7 @@ mod tests {
             cwd: Some(folder.join("server")),
             files: vec![folder.join("server/lib")],
         };
-        let spec =
-            ServerSpec { transport, state, limits: crate::mcp::Limits::default(), quirks: Quirks::default() };
+        let spec = ServerSpec::new(transport, state);
         ServerIdentity::new(&spec, folder, &files).unwrap().reached
     }
 

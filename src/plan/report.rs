@@ -92,7 +92,7 @@ pub struct PlanReport {
     /// missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unqueried: Option<String>,
-    /// What it may cost that rollouts start the server anew, if that is much.
+    /// The cost of restarting the server in each rollout, if it is high.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_starts: Option<ServerStarts>,
     /// Why stages that will run would fail.
@@ -110,7 +110,7 @@ pub struct ServerStarts {
 }
 
 impl ServerStarts {
-    /// `None` if the server does not start anew, or all starts take less than two minutes.
+    /// `None` if rollouts do not restart the server, or all starts take less than two minutes.
     pub fn of(spec: &ServerSpec, seconds: f64, rollouts: u64) -> Option<Self> {
         const MUCH: f64 = 120.0;
         let is_started = matches!(spec.state, State::FreshProcess | State::SnapshotDir(_))

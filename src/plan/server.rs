@@ -105,6 +105,14 @@ struct OAuth {
     scopes: Vec<String>,
 }
 
+impl Server {
+    /// Whether a setting takes the copy of `snapshot`.
+    fn uses_copy(&self) -> bool {
+        let words = self.command.iter().flatten().chain(self.env.iter().flat_map(BTreeMap::values));
+        words.chain(&self.cwd).any(|word| word.contains(PLACEHOLDER))
+    }
+}
+
 type Fields<'a> = BTreeMap<&'a str, Entry<'a>>;
 
 /// Parses `[server]`. A relative `cwd` starts at the run file's folder, which is also the default.
@@ -331,8 +339,7 @@ fn state(
     if let Some(snapshot) = fields.get("snapshot").filter(|_| named != "snapshot-dir") {
         return reader.wrong(snapshot, Part::Key, "`snapshot` needs state \"snapshot-dir\"".into(), None);
     }
-    let words = server.command.iter().flatten().chain(server.env.iter().flat_map(BTreeMap::values));
-    if named != "snapshot-dir" && words.chain(&server.cwd).any(|word| word.contains(PLACEHOLDER)) {
+    if named != "snapshot-dir" && server.uses_copy() {
         let hint =
             "snapshot = \"folder\" copies a folder for each episode, and the copy takes its place".to_owned();
         let message = format!("`{PLACEHOLDER}` needs state \"snapshot-dir\"");
@@ -401,8 +408,7 @@ fn snapshot(
         let message = format!("`{}` names \"{name}\", which is not a folder", entry.path);
         return reader.wrong(entry, Part::Value, message, None);
     }
-    let words = server.command.iter().flatten().chain(server.env.iter().flat_map(BTreeMap::values));
-    if !words.chain(&server.cwd).any(|word| word.contains(PLACEHOLDER)) {
+    if !server.uses_copy() {
         let hint =
             format!("write `{PLACEHOLDER}` in `command`, `env` or `cwd` where the server takes the folder");
         return reader.wrong(entry, Part::Key, "no setting uses the copy of `snapshot`".into(), Some(hint));

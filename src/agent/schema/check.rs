@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::{Schema, cut};
+use crate::chat::type_of;
 
 /// Work of one check: applications of a schema to a value, names and values compared, bytes of text matched.
 const STEPS: u32 = 300_000;
@@ -57,7 +58,7 @@ impl Schema {
         target.unwrap_or(&Value::Bool(true))
     }
 
-    /// The schemas that apply to the same value, beside the keywords of this one.
+    /// The schemas that apply to the same value, along with the keywords of this one.
     pub(super) fn referred<'s>(&'s self, schema: &'s Value) -> Option<&'s Value> {
         schema.get("$ref").and_then(Value::as_str).map(|reference| self.target(reference))
     }
@@ -528,17 +529,6 @@ pub(super) fn has_type(value: &Value, kind: &str) -> bool {
         }
         (Value::Number(_), "number") => true,
         (value, kind) => type_of(value) == kind,
-    }
-}
-
-fn type_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Schema {
     /// JSON pointers by reference as written.
     targets: BTreeMap<String, String>,
     patterns: BTreeMap<String, Regex>,
-    /// Before 2019-09, a `$ref` hides the keywords beside it.
+    /// Before 2019-09, a `$ref` hides the other keywords of its schema.
     is_old: bool,
 }
 

@@ -16,6 +16,7 @@ mod xml;
 mod tests;
 
 pub(super) use schemas::Schemas;
+pub use schemas::type_of;
 
 use super::{
     ToolCall, Turn,

@@ -18,7 +18,7 @@ pub struct Types(BTreeSet<&'static str>);
 const TYPES: [&str; 6] = ["string", "number", "boolean", "null", "array", "object"];
 
 /// The JSON type of a value.
-pub(super) fn type_of(value: &Value) -> &'static str {
+pub fn type_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",

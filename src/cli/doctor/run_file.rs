@@ -12,7 +12,7 @@ use crate::{
     engine::available,
     error::Result,
     hash::Digest,
-    mcp::{McpError, ServerSpec, Servers, Session, State},
+    mcp::{McpError, ServerSpec, Servers, Session},
     plan::{
         Findings, Ledger, NodeIndex, Plan, PlanPreflight, PlanReport, Problem, ServerStarts, Stage, Subject,
         rollouts,
@@ -55,7 +55,7 @@ fn devices(plan: &Plan) -> Finding {
     }
 }
 
-/// What it may cost that each rollout with a call starts the server anew, if that is much.
+/// The cost of restarting the server in each rollout that calls a tool, if it is high.
 fn server_starts(plan: &Plan, spec: &ServerSpec, start: Duration) -> Option<Finding> {
     let rollouts = plan.order().iter().map(|index| rollouts(&plan.node(*index).stage));
     let rollouts = rollouts.fold(0, u64::saturating_add);
@@ -98,8 +98,8 @@ fn server(spec: &ServerSpec) -> (Finding, Option<Duration>) {
                 let finding = Finding { todo: Some(todo), ..Finding::new("server", Verdict::Bad, text) };
                 return (finding, None);
             }
-            if let State::ResetTool(tool) = &spec.state
-                && !tools.iter().any(|listed| listed.server_name == *tool)
+            if let Some(tool) = spec.state.reset_tool()
+                && !tools.iter().any(|listed| listed.server_name == tool)
             {
                 let text = format!("{} has no tool `{tool}`, which `reset_tool` names", spec.transport);
                 let todo = format!("its tools: {}", names.join(", "));

@@ -114,10 +114,9 @@ impl Discover {
             resource_templates.extend(described.resource_templates);
             prompts.extend(described.prompts);
         }
-        let reset_tools = servers.iter().filter_map(|(name, spec)| match &spec.state {
-            State::ResetTool(tool) if name.is_empty() => Some(tool.clone()),
-            State::ResetTool(tool) => Some(format!("{name}/{tool}")),
-            State::ReadOnly | State::FreshProcess | State::SnapshotDir(_) => None,
+        let reset_tools = servers.iter().filter_map(|(name, spec)| {
+            let tool = spec.state.reset_tool()?;
+            Some(if name.is_empty() { tool.to_owned() } else { format!("{name}/{tool}") })
         });
         let tools = self.0.filter(merged(lists), &reset_tools.collect::<Vec<_>>())?;
         let (tools, unsafe_tools) = self.0.without_unsafe(tools, servers)?;
@@ -200,7 +199,7 @@ impl Params {
         let (mut kept, mut left_out) = (Vec::new(), LeftOut::new());
         for tool in tools {
             let spec = servers.of_tool(&tool.server_name).filter(|_| !tool.synthetic && !self.allows(&tool));
-            match spec.and_then(|spec| self.objection(&tool, spec)) {
+            match spec.and_then(|spec| self.why_unsafe(&tool, spec)) {
                 Some(why) => left_out.entry(why).or_default().push(tool.name),
                 None => kept.push(tool),
             }
@@ -212,11 +211,11 @@ impl Params {
     }
 
     /// Why a tool should not be called freely.
-    fn objection(&self, tool: &Tool, spec: &ServerSpec) -> Option<&'static str> {
+    fn why_unsafe(&self, tool: &Tool, spec: &ServerSpec) -> Option<&'static str> {
         let is_closed = |sandbox: &Sandbox| !sandbox.network && sandbox.write.is_empty();
         let is_contained = spec.limits.sandbox.as_ref().is_some_and(is_closed)
             || matches!(spec.state, State::SnapshotDir(_));
-        match (hint(tool, "readOnlyHint"), hint(tool, "destructiveHint")) {
+        match (tool.hint("readOnlyHint"), tool.hint("destructiveHint")) {
             (Some(false), _) | (_, Some(true)) if spec.state == State::ReadOnly => Some(
                 "contradict state = \"read-only\": the server says that they change something; `allow` keeps them by name",
             ),
@@ -235,7 +234,7 @@ impl Params {
         let among = |names: &[String]| names.iter().any(|name| is_named(tool, name));
         (self.allow.is_empty() || self.allows(tool))
             && !among(&self.deny)
-            && (!self.read_only || hint(tool, "readOnlyHint") == Some(true))
+            && (!self.read_only || tool.hint("readOnlyHint") == Some(true))
     }
 }
 
@@ -248,12 +247,6 @@ fn is_named(tool: &Tool, name: &str) -> bool {
     !tool.synthetic && (tool.name == name || tool.server_name == name)
 }
 
-/// An annotation of the tool. The server's word; it is not verified.
-fn hint(tool: &Tool, name: &str) -> Option<bool> {
-    let annotations: Value = serde_json::from_str(tool.annotations.as_deref()?).ok()?;
-    annotations.get(name)?.as_bool()
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -264,7 +257,7 @@ mod tests {
     use crate::{
         data::{self, Prompt, Resource, ResourceTemplate, Server},
         error::Result,
-        mcp::{Limits, Quirks, ServerSpec, Transport, demo::HttpServer},
+        mcp::{Limits, ServerSpec, Transport, demo::HttpServer},
         stage::testing,
     };
 
@@ -280,12 +273,7 @@ mod tests {
         let server = HttpServer::bind("sqlite", "127.0.0.1:0".parse().unwrap()).await.unwrap();
         let transport = Transport::http(server.url().unwrap());
         tokio::spawn(server.serve());
-        let spec = ServerSpec {
-            transport,
-            state: State::ReadOnly,
-            limits: Limits::default(),
-            quirks: Quirks::default(),
-        };
+        let spec = ServerSpec::new(transport, State::ReadOnly);
         let folder = tempfile::tempdir().unwrap();
         let metrics = discover(Some(spec), folder.path()).await.unwrap();
 
@@ -377,13 +365,7 @@ mod tests {
                 tool("complete_task", None, true),
             ];
             let limits = Limits { sandbox, ..Limits::default() };
-            let servers = ServerSpec {
-                transport: Transport::http("http://x"),
-                state,
-                limits,
-                quirks: Quirks::default(),
-            }
-            .into();
+            let servers = ServerSpec { limits, ..ServerSpec::new(Transport::http("http://x"), state) }.into();
             let allow = allow.iter().map(|name| (*name).to_owned()).collect();
             let params = Params { read_only: false, destructive, allow, deny: Vec::new() };
             let (kept, left_out) = params.without_unsafe(tools, &servers).unwrap();

@@ -12,7 +12,7 @@ use crate::{
     data::VerdictRow,
     error::Failure,
     hash::Digest,
-    mcp::{Limits, Quirks, ServerSpec, Session, State, Transport, demo::HttpServer},
+    mcp::{ServerSpec, Session, State, Transport, demo::HttpServer},
     model::{Adapter, AdapterConfig, Decoder, Design, Init, ModelConfig, kernels::Heads},
     stage::{
         Artifacts, Rows,
@@ -149,12 +149,7 @@ impl Hall {
         let listening = HttpServer::bind("sqlite", "127.0.0.1:0".parse().unwrap()).await.unwrap();
         let transport = Transport::http(listening.url().unwrap());
         tokio::spawn(listening.serve());
-        let server = ServerSpec {
-            transport,
-            state: State::ReadOnly,
-            limits: Limits::default(),
-            quirks: Quirks::default(),
-        };
+        let server = ServerSpec::new(transport, State::ReadOnly);
         let hall = Self { folder: tempfile::tempdir().unwrap(), server, recorded: Arc::default() };
         let tools = Session::connect(&hall.server).await.unwrap().describe().await.unwrap().tools;
         data::write(&hall.path("tools.parquet"), &tools).unwrap();

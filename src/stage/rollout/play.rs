@@ -508,14 +508,19 @@ impl Player {
     }
 
     async fn ask(&self, answered: Option<&ToolCall>) -> Result<(), McpError> {
+        let request = answered.and_then(|call| self.toolbox.request(call));
+        let request = match request {
+            Some((wire_name, arguments)) => Some((self.pools.route(wire_name)?, arguments.into_owned())),
+            None => None,
+        };
         for pool in self.pools.iter() {
-            pool.own_session().await?.describe().await?;
-        }
-        if let Some(call) = answered
-            && let Some((wire_name, arguments)) = self.toolbox.request(call)
-        {
-            let (pool, tool) = self.pools.route(wire_name)?;
-            pool.own_session().await?.call(tool, arguments.into_owned()).await?;
+            let session = pool.own_session().await?;
+            session.describe().await?;
+            if let Some(((answering, tool), arguments)) = &request
+                && std::ptr::eq(*answering, pool)
+            {
+                session.call(tool, arguments.clone()).await?;
+            }
         }
         Ok(())
     }

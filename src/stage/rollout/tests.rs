@@ -21,12 +21,7 @@ async fn server() -> mcp::ServerSpec {
     let server = HttpServer::bind("sqlite", ([127, 0, 0, 1], 0).into()).await.unwrap();
     let url = server.url().unwrap();
     tokio::spawn(server.serve());
-    mcp::ServerSpec {
-        transport: Transport::http(url),
-        state: State::ReadOnly,
-        limits: mcp::Limits::default(),
-        quirks: mcp::Quirks::default(),
-    }
+    mcp::ServerSpec::new(Transport::http(url), State::ReadOnly)
 }
 
 /// A policy that says random tokens.
@@ -379,12 +374,10 @@ fn tool_process() -> mcp::ServerSpec {
             esac
         done"#;
     let command = ["sh", "-c", script].map(str::to_owned).to_vec();
-    mcp::ServerSpec {
-        transport: Transport::Stdio { command, env: BTreeMap::new(), cwd: None, files: Vec::new() },
-        state: State::ReadOnly,
-        limits: mcp::Limits::default(),
-        quirks: mcp::Quirks::default(),
-    }
+    mcp::ServerSpec::new(
+        Transport::Stdio { command, env: BTreeMap::new(), cwd: None, files: Vec::new() },
+        State::ReadOnly,
+    )
 }
 
 fn call(how: &str) -> Value {

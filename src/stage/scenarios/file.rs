@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, path::Path};
 
 use serde_json::{Map, Value};
 
-use super::{error::ScenarioError, results::plain};
-use crate::{data::Scenario, error::did_you_mean, hash::Encoder};
+use super::error::ScenarioError;
+use crate::{data::Scenario, error::did_you_mean, hash::Encoder, mcp::plain};
 
 /// Keys of a task.
 const KEYS: [&str; 6] = ["task", "answer", "check", "split", "family", "entity"];

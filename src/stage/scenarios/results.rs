@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::chat::python_repr;
+use crate::{chat::python_repr, mcp::plain};
 
 /// This server's result format, from the families file.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
@@ -120,15 +120,6 @@ impl Rows {
 
     pub fn field(&self, row: usize, position: usize) -> Option<&str> {
         self.rows.get(row)?.get(position).map(String::as_str)
-    }
-}
-
-/// A value as a person would write it.
-pub(super) fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => String::new(),
-        other => other.to_string(),
     }
 }
 

@@ -11,7 +11,7 @@ use super::*;
 use crate::{
     chat::ToolCall,
     data,
-    mcp::{Limits, Quirks, ServerSpec, Session, State, Transport, demo},
+    mcp::{ServerSpec, Session, State, Transport, demo},
     progress::NoProgress,
     stage::testing,
 };
@@ -28,12 +28,7 @@ impl Demo {
         let http = demo::HttpServer::bind("sqlite", ([127, 0, 0, 1], 0).into()).await.unwrap();
         let transport = Transport::http(http.url().unwrap());
         tokio::spawn(http.serve());
-        let server = ServerSpec {
-            transport,
-            state: State::ReadOnly,
-            limits: Limits::default(),
-            quirks: Quirks::default(),
-        };
+        let server = ServerSpec::new(transport, State::ReadOnly);
         let session = Session::connect(&server).await.unwrap();
         let tools = session.describe().await.unwrap().tools;
         session.close().await;
