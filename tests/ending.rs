@@ -177,6 +177,7 @@ fn examined() -> Project {
         check: "number".into(),
         entity: None,
         reference: None,
+        checks: None,
     };
     let scenarios: Vec<_> = (0..20).map(scenario).collect();
     let episode = |scenario: &data::Scenario, policy: &String| eval::Episode {

@@ -301,11 +301,15 @@ impl<S: Server> EpisodeRun<'_, S> {
         }
         let mut results = Vec::with_capacity(calls.len());
         for (call, id) in calls.into_iter().zip(ids) {
+            let errors = self.episode.tool_errors;
             let (name, result) = match call {
                 Ok(call) => (call.name.clone(), self.answer_call(call).await?),
                 Err(why) => (String::new(), format!("error: the tool call is malformed: {why}")),
             };
-            let message = json!({"role": "tool", "tool_call_id": id, "name": name, "content": result});
+            let mut message = json!({"role": "tool", "tool_call_id": id, "name": name, "content": result});
+            if name.is_empty() || self.episode.tool_errors > errors {
+                message["is_error"] = true.into();
+            }
             self.episode.messages.push(message);
             results.push(result);
         }

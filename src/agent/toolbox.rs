@@ -128,6 +128,11 @@ impl Toolbox {
         }
     }
 
+    /// The server's name of a tool. A tool that the agent does not have is returned as it is.
+    pub fn wire_name<'a>(&'a self, name: &'a str) -> &'a str {
+        self.tools.get(name).and_then(Option::as_ref).map_or(name, |tool| &tool.wire_name)
+    }
+
     pub(super) fn action<'a>(&'a self, call: &'a ToolCall) -> Action<'a> {
         match self.tools.get(&call.name) {
             Some(Some(tool)) => self.checked(tool, call),

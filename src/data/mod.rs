@@ -5,6 +5,7 @@
 
 mod table;
 
+pub mod checks;
 pub mod scenarios;
 pub mod server;
 pub mod steps;
@@ -13,20 +14,22 @@ pub mod verdict;
 
 use std::path::Path;
 
+pub use checks::{CallChecks, CallPattern, Checks, StateCheck, TextCheck};
 pub use scenarios::Scenario;
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
 pub use steps::Step;
-pub use table::{Column, DataError, Table, read, write};
+pub use table::{Column, DataError, Json, Table, read, write};
 pub use trajectories::{End, GroupKey, Reward, Row, Trajectory, groups};
 pub use verdict::VerdictRow;
 
 /// Checks that a file is a valid artifact of this type. Types other than tables are not checked.
 ///
 /// # Errors
-/// If it cannot be read as this table, with the column that is missing or has another type; or if a reward is not finite.
+/// If it cannot be read as this table, with the column that is missing or has another type; if a reward is not
+/// finite; or if the checks of a scenario are not [`Checks`].
 pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
     const TABLES: [(&str, Check); 10] = [
-        table_type::<Scenario>(),
+        (Scenario::NAME, scenarios::check_scenarios),
         table_type::<Server>(),
         table_type::<Tool>(),
         table_type::<Resource>(),

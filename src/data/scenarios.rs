@@ -1,6 +1,11 @@
 //! Tables that `scenarios` writes: tasks for the agent.
 
-use super::table::table;
+use std::path::Path;
+
+use super::{
+    Checks, DataError,
+    table::{Json, table},
+};
 
 table! {
     /// One task.
@@ -21,5 +26,17 @@ table! {
         entity: Option<String>,
         /// The reference solution's tool calls as a JSON array of {name, arguments}, if known.
         reference: Option<String>,
+        /// Further conditions of success as JSON: `answer`, `calls` and `state` (docs/scenarios.md). The column is absent if
+        /// no scenario has any.
+        checks: Option<Json>,
     }
+}
+
+pub(super) fn check_scenarios(path: &Path) -> Result<(), DataError> {
+    for (row, scenario) in super::read::<Scenario>(path)?.iter().enumerate() {
+        if let Some(Err(problem)) = scenario.checks.as_ref().map(|checks| Checks::parse(&checks.0)) {
+            return Err(DataError::Checks { path: path.to_owned(), row, problem });
+        }
+    }
+    Ok(())
 }

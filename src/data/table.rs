@@ -49,6 +49,8 @@ pub enum DataError {
     Column { path: PathBuf, table: &'static str, column: &'static str, expected: String, found: String },
     #[error("{path}: `{column}` of row {row} is {value}")]
     Value { path: PathBuf, column: &'static str, row: usize, value: f32 },
+    #[error("{path}: `checks` of row {row} cannot be used: {problem}")]
+    Checks { path: PathBuf, row: usize, problem: String },
     #[error("cannot write {path}")]
     Write {
         path: PathBuf,
@@ -64,6 +66,7 @@ impl Diagnostic for DataError {
             Self::Read { .. } | Self::Batch { .. } => "data::unreadable",
             Self::Column { .. } => "data::column",
             Self::Value { .. } => "data::value",
+            Self::Checks { .. } => "data::checks",
             Self::Write { .. } => "data::write",
         }
     }
@@ -77,6 +80,7 @@ impl Diagnostic for DataError {
                 "the file is truncated, not Parquet, or compressed with something other than snappy or zstd"
             }
             Self::Value { .. } => "rewards must be finite numbers",
+            Self::Checks { .. } => "docs/scenarios.md describes the checks of a scenario",
             Self::Write { .. } => "check that the disk is not full and the folder is writable",
             Self::Open { .. } => return None,
         };
@@ -210,6 +214,32 @@ impl Column for Option<Vec<u32>> {
     fn values(array: &dyn Array) -> Vec<Self> {
         let lists = Vec::<u32>::values(array).into_iter().enumerate();
         lists.map(|(row, list)| array.is_valid(row).then_some(list)).collect()
+    }
+    fn default_if_missing() -> Option<Self> {
+        Some(None)
+    }
+    const OMITTED_IF_NULL: bool = true;
+}
+
+/// A text in JSON. Its column is absent if no row has one.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct Json(pub String);
+
+impl Column for Option<Json> {
+    fn data_type() -> DataType {
+        DataType::Utf8
+    }
+    fn nullable() -> bool {
+        true
+    }
+    fn build(values: &[&Self]) -> ArrayRef {
+        Arc::new(
+            values.iter().map(|value| value.as_ref().map(|json| json.0.as_str())).collect::<StringArray>(),
+        )
+    }
+    fn values(array: &dyn Array) -> Vec<Self> {
+        array.as_string::<i32>().iter().map(|text| text.map(|text| Json(text.to_owned()))).collect()
     }
     fn default_if_missing() -> Option<Self> {
         Some(None)

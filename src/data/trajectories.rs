@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, fmt, path::Path};
 
-use super::{DataError, table::table};
+use super::{
+    DataError,
+    table::{Json, table},
+};
 
 table! {
     /// One episode. `tokens`, `sampled` and `logprobs` have equal length.
@@ -50,6 +53,9 @@ table! {
         /// starts with the prompt and contains the full context of its sampled tokens. Null if an episode is one row; the
         /// column is absent if all are.
         row_starts: Option<Vec<u32>>,
+        /// Results of the calls that the scenario's `state` checks make after the episode, as a JSON array of texts, with null
+        /// for a result that is an error. The column is absent if no scenario has such checks.
+        state: Option<Json>,
     }
 }
 

@@ -14,6 +14,7 @@ fn scenario(id: &str, split: &str, family: &str) -> Scenario {
         check: "number".into(),
         entity: None,
         reference: Some(r#"[{"name": "run_query", "arguments": {}}]"#.into()),
+        checks: None,
     }
 }
 

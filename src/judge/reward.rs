@@ -43,7 +43,7 @@ pub fn rewards(
 ) -> Vec<Reward> {
     // A table that another program wrote may lack it.
     let right = |JudgedTrajectory { scenario, trajectory }: &JudgedTrajectory<'_>| {
-        trajectory.correct.or_else(|| truth::correct(scenario, trajectory.answer.as_deref()))
+        trajectory.correct.or_else(|| truth::correct(scenario, (*trajectory).into()))
     };
     let right: Vec<Option<bool>> = group.iter().map(right).collect();
     let fewest_turns = group

@@ -1,25 +1,139 @@
-//! Ground truth: whether an answer is the expected one.
+//! Ground truth: whether an episode has solved its task.
 //!
-//! The comparison ignores how an answer is written (case, spaces, quotes, thousands separators, order of a set). It does
-//! not search inside a longer text, so an answer that lists every candidate is wrong.
+//! The answer must be the expected one, and all [`Checks`] of the scenario must hold. The comparison of answers ignores how
+//! they are written (case, spaces, quotes, thousands separators, order of a set). It does not search inside a longer text,
+//! so an answer that lists every candidate is wrong.
 
-use std::collections::BTreeSet;
+use std::{borrow::Cow, collections::BTreeSet};
 
-use crate::data::Scenario;
+use regex::Regex;
+use serde_json::Value;
+
+use crate::{
+    data::{CallChecks, CallPattern, Checks, Json, Scenario, TextCheck, Trajectory},
+    mcp::COMPLETE_TASK,
+};
 
 /// Relative difference below which two numbers are equal. Allows only for rounding of decimal texts.
 const TOLERANCE: f64 = 1e-9;
 
-/// Whether the answer is right; `None` if the scenario has no ground truth.
-pub fn correct(scenario: &Scenario, answer: Option<&str>) -> Option<bool> {
-    let expected = scenario.answer.as_deref()?;
-    let compare: fn(&str, &str) -> bool = match scenario.check.as_str() {
-        "text" => same_text,
-        "number" => same_number,
-        "set" => same_set,
-        _ => return None,
+/// What an episode left behind to decide by.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Evidence<'a> {
+    pub answer: Option<&'a str>,
+    /// As in [`Trajectory::messages`].
+    pub messages: &'a str,
+    /// As in [`Trajectory::state`].
+    pub state: Option<&'a Json>,
+}
+
+impl<'a> From<&'a Trajectory> for Evidence<'a> {
+    fn from(trajectory: &'a Trajectory) -> Self {
+        let Trajectory { answer, messages, state, .. } = trajectory;
+        Self { answer: answer.as_deref(), messages, state: state.as_ref() }
+    }
+}
+
+/// Whether the scenario has ground truth.
+pub fn is_known(scenario: &Scenario) -> bool {
+    correct(scenario, Evidence::default()).is_some()
+}
+
+/// Whether the task is solved; `None` if the scenario has no ground truth. Checks that cannot be read do not hold.
+pub fn correct(scenario: &Scenario, evidence: Evidence<'_>) -> Option<bool> {
+    let answered = match (scenario.answer.as_deref(), comparison(&scenario.check)) {
+        (Some(expected), Some(compare)) => {
+            Some(evidence.answer.is_some_and(|answer| compare(expected, answer)))
+        }
+        _ => None,
     };
-    Some(answer.is_some_and(|answer| compare(expected, answer)))
+    let Some(checks) = &scenario.checks else { return answered };
+    let hold = Checks::parse(&checks.0).is_ok_and(|checks| hold(&checks, evidence));
+    Some(hold && answered != Some(false))
+}
+
+fn comparison(check: &str) -> Option<fn(&str, &str) -> bool> {
+    match check {
+        "text" => Some(same_text),
+        "number" => Some(same_number),
+        "set" => Some(same_set),
+        _ => None,
+    }
+}
+
+fn hold(checks: &Checks, evidence: Evidence<'_>) -> bool {
+    let Checks { answer, calls, state } = checks;
+    let results: Vec<Option<String>> =
+        evidence.state.and_then(|json| serde_json::from_str(&json.0).ok()).unwrap_or_default();
+    answer.iter().all(|check| evidence.answer.is_some_and(|answer| text_holds(check, answer)))
+        && calls.as_ref().is_none_or(|checks| calls_hold(checks, &calls_of(evidence.messages)))
+        && state.iter().enumerate().all(|(index, check)| {
+            results.get(index).and_then(Option::as_ref).is_some_and(|text| text_holds(&check.expect, text))
+        })
+}
+
+/// Whether the text, or the part that the check names, is as expected.
+pub fn text_holds(check: &TextCheck, text: &str) -> bool {
+    let part = match &check.json {
+        None => Cow::Borrowed(text),
+        Some(pointer) => {
+            let value = serde_json::from_str::<Value>(text).ok();
+            match value.as_ref().and_then(|value| value.pointer(pointer)) {
+                Some(Value::String(text)) => Cow::Owned(text.clone()),
+                Some(value) => Cow::Owned(value.to_string()),
+                None => return false,
+            }
+        }
+    };
+    let is_near = |expected: f64| {
+        let tolerance = check.tolerance.unwrap_or(TOLERANCE * expected.abs().max(1.0));
+        number(&part).is_some_and(|found| (found - expected).abs() <= tolerance)
+    };
+    check.equals.as_ref().is_none_or(|expected| same_text(expected, &part))
+        && check.number.is_none_or(is_near)
+        && check.set.as_ref().is_none_or(|items| same_set(&items.join(","), &part))
+        && check
+            .matches
+            .as_ref()
+            .is_none_or(|pattern| Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(&part)))
+}
+
+/// A call of an episode.
+struct Call {
+    tool: String,
+    arguments: Value,
+    is_error: bool,
+}
+
+/// The calls of an episode in order, each with whether its result was an error. A call without a result counts as failed.
+fn calls_of(messages: &str) -> Vec<Call> {
+    let messages: Vec<Value> = serde_json::from_str(messages).unwrap_or_default();
+    let result = |id: &Value| {
+        messages.iter().find(|message| message["role"] == "tool" && message["tool_call_id"] == *id)
+    };
+    let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
+    let call = |call: &Value| Call {
+        tool: call["function"]["name"].as_str().unwrap_or_default().to_owned(),
+        arguments: call["function"]["arguments"].clone(),
+        is_error: result(&call["id"]).is_none_or(|result| result["is_error"] == true),
+    };
+    calls.map(call).filter(|call| call.tool != COMPLETE_TASK).collect()
+}
+
+fn calls_hold(checks: &CallChecks, calls: &[Call]) -> bool {
+    let CallChecks { required, ordered, forbidden, at_most } = checks;
+    let matches = |pattern: &CallPattern, call: &Call| {
+        let contains = |(name, value): (&String, &Value)| call.arguments.get(name) == Some(value);
+        !call.is_error && call.tool == pattern.tool && pattern.arguments.iter().all(contains)
+    };
+    let mut rest = calls.iter();
+    let are_made = required.iter().all(|pattern| match ordered {
+        true => rest.any(|call| matches(pattern, call)),
+        false => calls.iter().any(|call| matches(pattern, call)),
+    });
+    are_made
+        && !calls.iter().any(|call| forbidden.contains(&call.tool))
+        && at_most.is_none_or(|most| calls.len() <= most as usize)
 }
 
 fn same_text(expected: &str, answer: &str) -> bool {
@@ -143,19 +257,99 @@ mod tests {
         ];
         for (check, expected, answer, right) in cases {
             let scenario = scenario(check, Some(expected));
-            assert_eq!(correct(&scenario, Some(answer)), Some(right), "{check}: {expected:?} and {answer:?}");
+            let evidence = Evidence { answer: Some(answer), ..Evidence::default() };
+            assert_eq!(correct(&scenario, evidence), Some(right), "{check}: {expected:?} and {answer:?}");
         }
     }
 
     #[test]
     fn a_missing_answer_is_wrong_if_the_truth_is_known() {
-        assert_eq!(correct(&scenario("text", Some("x")), None), Some(false));
+        assert_eq!(correct(&scenario("text", Some("x")), Evidence::default()), Some(false));
     }
 
     #[test]
     fn without_ground_truth_no_answer_is_right_or_wrong() {
-        assert_eq!(correct(&scenario("none", None), Some("x")), None);
-        assert_eq!(correct(&scenario("none", Some("x")), Some("x")), None);
-        assert_eq!(correct(&scenario("text", None), Some("x")), None);
+        let evidence = Evidence { answer: Some("x"), ..Evidence::default() };
+        for scenario in [scenario("none", None), scenario("none", Some("x")), scenario("text", None)] {
+            assert_eq!(correct(&scenario, evidence), None);
+        }
+    }
+
+    fn holds(checks: &str, evidence: Evidence<'_>) -> bool {
+        Checks::parse(checks).unwrap();
+        let scenario = Scenario { checks: Some(Json(checks.into())), ..scenario("none", None) };
+        correct(&scenario, evidence).unwrap()
+    }
+
+    #[test]
+    fn an_answer_is_checked_by_pattern_number_set_and_part() {
+        let cases = [
+            (r#"{"matches": "^INV-[0-9]+$"}"#, "INV-7", "7"),
+            (r#"{"number": 20, "tolerance": 0.5}"#, "20.4", "20.6"),
+            (r#"{"number": 20}"#, "20.0", "20.1"),
+            (r#"{"set": ["a", "b"]}"#, "B, a", "a"),
+            (
+                r#"{"json": "/items/1/id", "equals": "x"}"#,
+                r#"{"items": [{}, {"id": "X"}]}"#,
+                r#"{"items": []}"#,
+            ),
+            (r#"{"json": "/n", "number": 3}"#, r#"{"n": 3.0}"#, r#"{"n": "many"}"#),
+            (r#"{"json": "/n"}"#, r#"{"n": null}"#, "n"),
+            (r#"{"equals": "yes", "matches": "^y"}"#, "yes", "Yes"),
+        ];
+        for (check, right, wrong) in cases {
+            let checks = format!(r#"{{"answer": [{check}]}}"#);
+            let of = |answer| holds(&checks, Evidence { answer, ..Evidence::default() });
+            assert_eq!([of(Some(right)), of(Some(wrong)), of(None)], [true, false, false], "{check}");
+        }
+    }
+
+    #[test]
+    fn calls_are_checked_by_tool_arguments_order_and_number() {
+        // find(7) fails, then find(8), then close(8).
+        let messages = r#"[
+            {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "find", "arguments": {"id": 7}}}]},
+            {"role": "tool", "tool_call_id": "a", "content": "error: none", "is_error": true},
+            {"role": "assistant", "tool_calls": [
+                {"id": "b", "function": {"name": "find", "arguments": {"id": 8, "deep": true}}},
+                {"id": "c", "function": {"name": "close", "arguments": {"id": 8}}}]},
+            {"role": "tool", "tool_call_id": "b", "content": "8"},
+            {"role": "tool", "tool_call_id": "c", "content": "closed"},
+            {"role": "assistant", "tool_calls": [{"id": "d", "function": {"name": "complete_task", "arguments": {}}}]}]"#;
+        let cases = [
+            (r#"{"required": [{"tool": "find", "arguments": {"id": 8}}, {"tool": "close"}]}"#, true),
+            (r#"{"required": [{"tool": "find", "arguments": {"id": 7}}]}"#, false),
+            (r#"{"required": [{"tool": "close"}, {"tool": "find"}]}"#, true),
+            (r#"{"required": [{"tool": "close"}, {"tool": "find"}], "ordered": true}"#, false),
+            (r#"{"required": [{"tool": "find"}, {"tool": "close"}], "ordered": true}"#, true),
+            (r#"{"forbidden": ["close"]}"#, false),
+            (r#"{"forbidden": ["delete"]}"#, true),
+            (r#"{"at_most": 3}"#, true),
+            (r#"{"at_most": 2}"#, false),
+        ];
+        for (check, expected) in cases {
+            let checks = format!(r#"{{"calls": {check}}}"#);
+            let found = holds(&checks, Evidence { messages, ..Evidence::default() });
+            assert_eq!(found, expected, "{check}");
+        }
+    }
+
+    #[test]
+    fn the_state_after_the_episode_is_compared_check_by_check() {
+        let checks = r#"{"state": [{"tool": "dump", "expect": {"equals": "a"}}, {"tool": "count", "expect": {"number": 2}}]}"#;
+        let of =
+            |state: &str| holds(checks, Evidence { state: Some(&Json(state.into())), ..Evidence::default() });
+        assert!(of(r#"["a", "2"]"#));
+        for state in [r#"["b", "2"]"#, r#"["a", "3"]"#, r#"["a", null]"#, r#"["a"]"#, "[]", ""] {
+            assert!(!of(state), "{state}");
+        }
+    }
+
+    #[test]
+    fn both_the_answer_and_the_checks_must_hold() {
+        let checks = Some(Json(r#"{"calls": {"at_most": 1}}"#.into()));
+        let scenario = Scenario { checks, ..scenario("text", Some("x")) };
+        let of = |answer| correct(&scenario, Evidence { answer: Some(answer), ..Evidence::default() });
+        assert_eq!((of("x"), of("y")), (Some(true), Some(false)));
     }
 }

@@ -30,6 +30,7 @@ fn scenario(id: &str, split: &str, answer: Option<&str>) -> Scenario {
         check: if answer.is_some() { "number" } else { "none" }.into(),
         entity: None,
         reference: None,
+        checks: None,
     }
 }
 

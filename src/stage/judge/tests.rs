@@ -15,6 +15,7 @@ fn scenario(id: &str, answer: Option<&str>) -> Scenario {
         check: if answer.is_some() { "number" } else { "none" }.into(),
         entity: None,
         reference: None,
+        checks: None,
     }
 }
 

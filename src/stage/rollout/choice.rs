@@ -54,6 +54,7 @@ mod tests {
             check: "none".into(),
             entity: None,
             reference: None,
+            checks: None,
         };
         sizes
             .iter()

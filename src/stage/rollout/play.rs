@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agent::{Episode, Limits, LostCall, PromptTokens, Server, Toolbox, episode},
     chat::{Chat, HistoryThinking, Thinking, ToolCall},
-    data::{self, End, Scenario, Trajectory},
+    data::{self, Checks, End, Json, Scenario, StateCheck, Trajectory},
     engine::{Footprint, Sampler, Sampling, available},
     error::{At, Diagnostic, Interrupted, Result},
     hash::{Digest, Encoder},
@@ -143,10 +143,14 @@ impl RolloutSpec<'_> {
             .to_string()
     }
 
-    /// The row's name: the trajectory's id and the task, because scenario tables may reuse an id for another
-    /// task.
+    /// The row's name: the trajectory's id, and the task and its checks, because scenario tables may reuse an id for
+    /// another task.
     pub fn row(&self, policy: &Digest) -> String {
-        format!("{} {}", self.id(policy), Digest::of(self.scenario.task.as_bytes()).short())
+        let task = Digest::of(self.scenario.task.as_bytes()).short();
+        match &self.scenario.checks {
+            None => format!("{} {task}", self.id(policy)),
+            Some(checks) => format!("{} {task} {}", self.id(policy), Digest::of(checks.0.as_bytes()).short()),
+        }
     }
 }
 
@@ -242,9 +246,12 @@ struct Missing {
     calls: Vec<ToolCall>,
 }
 
+/// Results of the scenario's state checks; `None` for an error.
+type StateResults = Vec<Option<String>>;
+
 /// Outcome of a try.
 enum Tried {
-    Ended(Episode),
+    Ended(Episode, Option<StateResults>),
     /// The server was lost; if there was a session, in a call.
     Lost {
         cause: McpError,
@@ -422,8 +429,8 @@ impl Player {
             let mut tries = futures::stream::iter(tries).buffer_unordered(at_once);
             while let Some((mut again, tried)) = unless_cancelled(context, tries.next()).await? {
                 let (cause, call) = match tried? {
-                    Tried::Ended(episode) => {
-                        self.keep(progress, again.index, episode)?;
+                    Tried::Ended(episode, state) => {
+                        self.keep(progress, again.index, episode, state)?;
                         continue;
                     }
                     Tried::Skipped => {
@@ -446,7 +453,7 @@ impl Player {
                             "episode of scenario {id}: its call of `{}` crashes the server: {cause}",
                             call.name
                         ));
-                        self.keep(progress, again.index, episode)?;
+                        self.keep(progress, again.index, episode, None)?;
                         continue;
                     }
                     lost += 1;
@@ -467,9 +474,15 @@ impl Player {
     }
 
     /// Records an episode and stores it at its index.
-    fn keep(&self, progress: &mut Progress<'_>, index: usize, episode: Episode) -> Result<()> {
+    fn keep(
+        &self,
+        progress: &mut Progress<'_>,
+        index: usize,
+        episode: Episode,
+        state: Option<StateResults>,
+    ) -> Result<()> {
         let (context, attempt) = (progress.context, &progress.attempts[index]);
-        let trajectory = trajectory(episode, attempt, &self.policy);
+        let trajectory = trajectory(episode, state, attempt, &self.policy);
         progress.tool_calls += u64::from(trajectory.calls);
         if let Ok(row) = serde_json::to_vec(&trajectory) {
             context.rows.record(&attempt.row(&self.policy), &row)?;
@@ -562,7 +575,12 @@ impl Player {
         let mut episode =
             episode(&mut sequence, &server, &self.chat, &self.toolbox, prompt_tokens, &limits).await?;
         Ok(match episode.lost.take() {
-            None => Tried::Ended(episode),
+            None => match self.state(&server, attempt.scenario).await {
+                Ok(state) => Tried::Ended(episode, state),
+                Err(McpError::PoolClosed) => Tried::Skipped,
+                Err(cause) if cause.is_transient() => Tried::Lost { cause, call: None },
+                Err(cause) => return Err(cause.into()),
+            },
             Some(LostCall { call, cause }) if server.is_open(&self.toolbox, &call) => {
                 Tried::Lost { cause, call: Some((call, episode)) }
             }
@@ -570,6 +588,24 @@ impl Player {
             Some(LostCall { cause, .. }) if cause.is_transient() => Tried::Lost { cause, call: None },
             Some(LostCall { cause, .. }) => return Err(cause.into()),
         })
+    }
+
+    /// Makes the calls of the scenario's state checks on the sessions of its episode.
+    async fn state(
+        &self,
+        server: &LazySessions<'_>,
+        scenario: &Scenario,
+    ) -> Result<Option<StateResults>, McpError> {
+        let checks = scenario.checks.as_ref().and_then(|json| Checks::parse(&json.0).ok());
+        let Some(checks) = checks.filter(|checks| !checks.state.is_empty()) else { return Ok(None) };
+        let mut results = Vec::with_capacity(checks.state.len());
+        for StateCheck { tool, arguments, .. } in checks.state {
+            let wire_name = self.toolbox.wire_name(&tool);
+            server.ready(wire_name).await?;
+            let outcome = server.call(wire_name, arguments).await?;
+            results.push((!outcome.is_error).then_some(outcome.text));
+        }
+        Ok(Some(results))
     }
 }
 
@@ -682,7 +718,7 @@ fn known(
 /// Updates what depends on the scenario's family, split and known answer, which may have changed.
 fn as_of(attempt: &RolloutSpec<'_>, trajectory: Trajectory) -> Trajectory {
     let Scenario { family, split, .. } = attempt.scenario.clone();
-    let correct = truth::correct(attempt.scenario, trajectory.answer.as_deref());
+    let correct = truth::correct(attempt.scenario, (&trajectory).into());
     Trajectory { family, split, correct, ..trajectory }
 }
 
@@ -693,10 +729,15 @@ pub(super) fn system_prompt(template: &str, tools: &[Value]) -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-fn trajectory(episode: Episode, attempt: &RolloutSpec<'_>, policy: &Digest) -> Trajectory {
+fn trajectory(
+    episode: Episode,
+    state: Option<StateResults>,
+    attempt: &RolloutSpec<'_>,
+    policy: &Digest,
+) -> Trajectory {
     let scenario = attempt.scenario;
     let row_starts = episode.row_starts.iter().map(|start| *start as u32).collect();
-    Trajectory {
+    let trajectory = Trajectory {
         id: attempt.id(policy),
         scenario_id: scenario.id.clone(),
         family: scenario.family.clone(),
@@ -714,10 +755,12 @@ fn trajectory(episode: Episode, attempt: &RolloutSpec<'_>, policy: &Digest) -> T
         tool_errors: episode.tool_errors,
         parse_failures: episode.parse_failures,
         end: episode.end.to_string(),
-        correct: truth::correct(scenario, episode.answer.as_deref()),
         answer: episode.answer,
+        correct: None,
         row_starts: Some(row_starts).filter(|starts: &Vec<u32>| !starts.is_empty()),
-    }
+        state: state.map(|results| Json(json!(results).to_string())),
+    };
+    Trajectory { correct: truth::correct(scenario, (&trajectory).into()), ..trajectory }
 }
 
 /// Progress shown to the user while episodes are played.

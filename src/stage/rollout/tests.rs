@@ -82,6 +82,7 @@ impl Bench {
             check: "number".into(),
             entity: None,
             reference: None,
+            checks: None,
         };
         let scenarios: Vec<Scenario> = (0..6).map(scenario).collect();
         data::write(&folder.path().join("scenarios.parquet"), &scenarios).unwrap();

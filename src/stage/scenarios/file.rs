@@ -7,10 +7,15 @@ use std::{collections::BTreeMap, path::Path};
 use serde_json::{Map, Value};
 
 use super::error::ScenarioError;
-use crate::{data::Scenario, error::did_you_mean, hash::Encoder, mcp::plain};
+use crate::{
+    data::{Checks, Json, Scenario},
+    error::did_you_mean,
+    hash::Encoder,
+    mcp::plain,
+};
 
 /// Keys of a task.
-const KEYS: [&str; 6] = ["task", "answer", "check", "split", "family", "entity"];
+const KEYS: [&str; 7] = ["task", "answer", "check", "checks", "split", "family", "entity"];
 const CHECKS: [&str; 4] = ["text", "number", "set", "none"];
 /// Most bad lines that are listed individually.
 const LISTED: usize = 20;
@@ -128,6 +133,14 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
         (None, Some(answer)) if answer.trim().parse::<f64>().is_ok() => "number",
         (None, Some(_)) => "text",
     };
+    let checks = match fields.get("checks") {
+        None | Some(Value::Null) => None,
+        Some(checks) => {
+            let checks =
+                Checks::parse(&checks.to_string()).map_err(|problem| format!("`checks`: {problem}"))?;
+            Some(Json(checks.to_json()))
+        }
+    };
     let split = match text(fields, "split")? {
         Some("train") => TRAIN,
         Some("heldout") => HELD_OUT,
@@ -137,6 +150,9 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
     let family = text(fields, "family")?.unwrap_or("file");
     let mut encoder = Encoder::new("mcprl scenario v1");
     encoder.text(family).text(task).text(answer.as_deref().unwrap_or_default());
+    if let Some(checks) = &checks {
+        encoder.text(&checks.0);
+    }
     Ok(Scenario {
         id: encoder.finish().to_string(),
         split: split.into(),
@@ -146,6 +162,7 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
         answer,
         entity: text(fields, "entity")?.map(str::to_owned),
         reference: None,
+        checks,
     })
 }
 

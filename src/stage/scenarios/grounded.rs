@@ -467,6 +467,7 @@ fn scenario(family: &Family, split: &str, case: &Solved, task: String) -> Scenar
         check: family.check.name().to_owned(),
         entity: Some(entity_json(&case.binding)),
         reference: Some(calls_json(&case.calls)),
+        checks: None,
     }
 }
 

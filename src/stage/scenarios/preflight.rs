@@ -5,6 +5,7 @@ use std::{io::Read as _, path::Path};
 use super::{Params, ScenarioError, Source, file};
 use crate::{
     data::Scenario,
+    judge::truth,
     stage::preflight::{ExpectedOutput, ExpectedScenarios, Preflight, PreflightContext},
 };
 
@@ -39,7 +40,7 @@ pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
 fn expected(scenarios: &[Scenario], others: usize) -> ExpectedOutput {
     ExpectedOutput::Scenarios(ExpectedScenarios {
         texts: scenarios.iter().map(|scenario| scenario.task.clone()).collect(),
-        answered: scenarios.iter().filter(|scenario| scenario.answer.is_some()).count(),
+        answered: scenarios.iter().filter(|scenario| truth::is_known(scenario)).count(),
         solved: scenarios.iter().filter(|scenario| scenario.reference.is_some()).count(),
         others,
     })
