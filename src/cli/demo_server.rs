@@ -13,7 +13,7 @@ use crate::{
 
 #[derive(Args)]
 pub struct DemoServer {
-    /// The server: `sqlite`, a read-only company database.
+    /// The server: `sqlite`, a read-only company database, or `desk`, a service desk with tickets that can be changed.
     kind: String,
     /// Serve streamable HTTP at this address instead of standard input and output: `127.0.0.1:8123`.
     #[arg(long, value_name = "ADDRESS")]

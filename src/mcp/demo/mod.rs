@@ -1,14 +1,13 @@
-//! The demo server: a small company in SQLite behind three tools, over stdio or streamable HTTP.
+//! Demo servers, over stdio or streamable HTTP: a company in SQLite ([`sqlite`]) and a service desk ([`desk`]).
 //!
-//! It is an ordinary MCP server, independent of the rest of mcprl. The database is read-only at every level that SQLite
-//! offers. Over HTTP it listens on loopback only, and refuses requests whose `Host` is not loopback or that come from a
-//! web page (an `Origin` header other than its own).
+//! They are ordinary MCP servers, independent of the rest of mcprl. Over HTTP they listen on loopback only, and refuse
+//! requests whose `Host` is not loopback or that come from a web page (an `Origin` header other than their own).
 
-mod company;
-mod database;
+mod desk;
 mod server;
+mod sqlite;
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use rmcp::{
     ServiceExt,
@@ -19,13 +18,13 @@ use rmcp::{
 };
 use tokio::net::TcpListener;
 
-use self::{database::Database, server::CompanyServer};
+use self::{desk::Desk, server::Server, sqlite::Company};
 use super::McpError;
 
-pub use self::database::DatabaseError;
+pub use self::sqlite::DatabaseError;
 
 /// The names of the demo servers.
-pub const KINDS: [&str; 1] = ["sqlite"];
+pub const KINDS: [&str; 2] = ["sqlite", "desk"];
 
 /// The path of the HTTP endpoint.
 pub const HTTP_PATH: &str = "/mcp";
@@ -50,7 +49,7 @@ pub async fn serve_http(kind: &str, address: SocketAddr) -> Result<(), McpError>
 
 /// A demo server that is bound to its port but does not answer yet.
 pub struct HttpServer {
-    server: CompanyServer,
+    server: Server,
     listener: TcpListener,
 }
 
@@ -77,7 +76,7 @@ impl HttpServer {
         let own = ["127.0.0.1", "localhost", "[::1]"].map(|host| format!("http://{host}:{}", address.port()));
         let server = self.server;
         let service = StreamableHttpService::new(
-            move || Ok(server.clone()),
+            move || Ok(server.session()),
             LocalSessionManager::default().into(),
             StreamableHttpServerConfig::default().with_allowed_origins(own),
         );
@@ -86,10 +85,10 @@ impl HttpServer {
     }
 }
 
-fn open(kind: &str) -> Result<CompanyServer, McpError> {
-    if kind != "sqlite" {
-        return Err(McpError::UnknownDemo(kind.to_owned()));
+fn open(kind: &str) -> Result<Server, McpError> {
+    match kind {
+        "sqlite" => Ok(Server::new(Arc::new(Company::open().map_err(McpError::DemoDatabase)?))),
+        "desk" => Ok(Server::new(Arc::new(Desk::open()))),
+        unknown => Err(McpError::UnknownDemo(unknown.to_owned())),
     }
-    let database = Database::open().map_err(McpError::DemoDatabase)?;
-    Ok(CompanyServer::new(database))
 }

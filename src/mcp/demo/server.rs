@@ -1,4 +1,4 @@
-//! The three tools of the demo server. Their names and descriptions are in every prompt, so they are short.
+//! The MCP side of every demo server.
 
 use std::sync::Arc;
 
@@ -12,45 +12,116 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use super::database::{Answer, Database};
+/// The text of a result, or of an error meant for the caller.
+pub(super) type Answer = Result<String, String>;
 
-#[derive(Clone)]
-pub(super) struct CompanyServer {
-    database: Arc<Database>,
-    tools: Arc<Vec<Tool>>,
+/// The data and the tools of a demo server.
+pub(super) trait Demo: Send + Sync + 'static {
+    /// The name that the server gives itself.
+    fn name(&self) -> &'static str;
+
+    /// In the order in which they are listed. Names and descriptions are in every prompt, so they are short.
+    fn tools(&self) -> Vec<Tool>;
+
+    /// Answers a call; none if there is no such tool.
+    fn call(&self, tool: &str, arguments: Arguments<'_>) -> Option<Answer>;
+
+    /// What a new session talks to: the same data if nothing can change it.
+    fn session(self: Arc<Self>) -> Arc<dyn Demo>;
 }
 
-impl CompanyServer {
-    pub(super) fn new(database: Database) -> Self {
-        let tools = vec![
-            tool("list_tables", "Lists the tables.", None),
-            tool("describe_table", "Lists the columns of a table.", Some("table_name")),
-            tool("run_query", "Runs a SQL SELECT query.", Some("sql")),
-        ];
-        Self { database: Arc::new(database), tools: Arc::new(tools) }
+/// The arguments of a call.
+#[derive(Clone, Copy)]
+pub(super) struct Arguments<'a>(Option<&'a JsonObject>);
+
+impl<'a> Arguments<'a> {
+    #[cfg(test)]
+    pub(super) fn of(arguments: &'a JsonObject) -> Self {
+        Self(Some(arguments))
+    }
+
+    pub(super) fn text(&self, name: &str) -> Result<&'a str, String> {
+        self.optional(name)?.ok_or_else(|| format!("missing argument: {name}"))
+    }
+
+    pub(super) fn optional(&self, name: &str) -> Result<Option<&'a str>, String> {
+        match self.0.and_then(|all| all.get(name)) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(format!("argument {name} must be a string")),
+        }
     }
 }
 
-/// A read-only tool with at most one argument, a required string.
-fn tool(name: &'static str, description: &'static str, argument: Option<&str>) -> Tool {
+/// What a tool does to the data.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effect {
+    Reads,
+    Writes,
+}
+
+/// A tool whose parameters are texts. A name that ends in `?` is optional, and one with `=` lists its values:
+/// `status?=open,closed`.
+pub(super) fn tool(
+    name: &'static str,
+    description: &'static str,
+    parameters: &[&str],
+    effect: Effect,
+) -> Tool {
     let mut properties = JsonObject::new();
-    if let Some(argument) = argument {
-        properties.insert(argument.to_owned(), json!({ "type": "string" }));
+    let mut required = Vec::new();
+    for parameter in parameters {
+        let (name, values) =
+            parameter.split_once('=').map_or((*parameter, None), |(name, values)| (name, Some(values)));
+        let name = match name.strip_suffix('?') {
+            Some(name) => name,
+            None => {
+                required.push(Value::from(name));
+                name
+            }
+        };
+        let mut schema = json!({ "type": "string" });
+        if let Some(values) = values {
+            schema["enum"] = values.split(',').collect();
+        }
+        properties.insert(name.to_owned(), schema);
     }
     let mut schema = JsonObject::new();
     schema.insert("type".into(), "object".into());
     schema.insert("properties".into(), properties.into());
-    if let Some(argument) = argument {
-        schema.insert("required".into(), json!([argument]));
+    if !required.is_empty() {
+        schema.insert("required".into(), required.into());
     }
-    Tool::new(name, description, schema)
-        .annotate(ToolAnnotations::new().read_only(true).idempotent(true).open_world(false))
+    let annotations = ToolAnnotations::new().idempotent(true).open_world(false);
+    let annotations = match effect {
+        Effect::Reads => annotations.read_only(true),
+        Effect::Writes => annotations.read_only(false).destructive(false),
+    };
+    Tool::new(name, description, schema).annotate(annotations)
 }
 
-impl ServerHandler for CompanyServer {
+/// One session with a demo.
+#[derive(Clone)]
+pub(super) struct Server {
+    demo: Arc<dyn Demo>,
+    tools: Arc<Vec<Tool>>,
+}
+
+impl Server {
+    pub(super) fn new(demo: Arc<dyn Demo>) -> Self {
+        let tools = Arc::new(demo.tools());
+        Self { demo, tools }
+    }
+
+    pub(super) fn session(&self) -> Self {
+        Self { demo: self.demo.clone().session(), tools: self.tools.clone() }
+    }
+}
+
+impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
         ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-            .with_server_info(Implementation::new("mcprl-demo-sqlite", env!("CARGO_PKG_VERSION")))
+            .with_server_info(Implementation::new(self.demo.name(), env!("CARGO_PKG_VERSION")))
     }
 
     async fn list_tools(
@@ -66,29 +137,18 @@ impl ServerHandler for CompanyServer {
         request: CallToolRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let database = Arc::clone(&self.database);
+        let demo = self.demo.clone();
         // A query may take 0.1 s; other requests are answered in the meantime.
-        let answer = tokio::task::spawn_blocking(move || answer(&database, &request))
-            .await
-            .map_err(|error| ErrorData::internal_error(error.to_string(), None))??;
+        let answer = tokio::task::spawn_blocking(move || {
+            demo.call(&request.name, Arguments(request.arguments.as_ref()))
+                .ok_or_else(|| ErrorData::invalid_params(format!("no such tool: {}", request.name), None))
+        })
+        .await
+        .map_err(|error| ErrorData::internal_error(error.to_string(), None))??;
         let result = match answer {
             Ok(text) => CallToolResult::success(vec![ContentBlock::text(text)]),
             Err(text) => CallToolResult::error(vec![ContentBlock::text(text)]),
         };
         Ok(result.into())
     }
-}
-
-fn answer(database: &Database, request: &CallToolRequestParams) -> Result<Answer, ErrorData> {
-    let argument = |name: &str| match request.arguments.as_ref().and_then(|all| all.get(name)) {
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(_) => Err(format!("argument {name} must be a string")),
-        None => Err(format!("missing argument: {name}")),
-    };
-    Ok(match &*request.name {
-        "list_tables" => Ok(database.list_tables()),
-        "describe_table" => argument("table_name").and_then(|table| database.describe_table(&table)),
-        "run_query" => argument("sql").and_then(|sql| database.run_query(&sql)),
-        unknown => return Err(ErrorData::invalid_params(format!("no such tool: {unknown}"), None)),
-    })
 }

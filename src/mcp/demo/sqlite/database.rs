@@ -19,7 +19,10 @@ use rusqlite::{
     types::ValueRef,
 };
 
-use super::company::{self, TABLES};
+use super::{
+    super::server::Answer,
+    company::{self, TABLES},
+};
 
 /// Maximum rows of a result that are shown.
 const ROWS_SHOWN: usize = 5;
@@ -43,9 +46,6 @@ pub(super) struct Database {
     /// Instructions that the current query has executed.
     steps: Arc<AtomicU64>,
 }
-
-/// The text of a result, or of an error meant for the caller.
-pub(super) type Answer = Result<String, String>;
 
 impl Database {
     /// Builds the company in a temporary file, which is unlinked before this returns.

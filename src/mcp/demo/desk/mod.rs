@@ -1,0 +1,191 @@
+//! A service desk: tickets of customers, worked on by the agents of teams. Tools read and change the tickets.
+//!
+//! Over HTTP each session has tickets of its own. Over stdio the tool `reset` restores those of the start. The tool
+//! `list_changes` compares the tickets with those of the start, so a check after an episode sees what was changed and that
+//! nothing else was. Neither is meant for an agent: a run file keeps them out of its tools.
+//!
+//! Errors begin with their kind: `not_found`, `invalid_argument` or `invalid_state`.
+
+mod records;
+
+use std::{
+    fmt::Write,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use rmcp::model::Tool;
+
+use super::server::{
+    Answer, Arguments, Demo,
+    Effect::{Reads, Writes},
+    tool,
+};
+use records::{PRIORITIES, Records, STATUSES, Ticket};
+
+/// Rows of a page.
+const PAGE: usize = 6;
+
+pub(super) struct Desk {
+    records: Arc<Records>,
+    tickets: Mutex<Vec<Ticket>>,
+}
+
+impl Desk {
+    pub(super) fn open() -> Self {
+        Self::of(Arc::new(Records::new()))
+    }
+
+    fn of(records: Arc<Records>) -> Self {
+        Self { tickets: Mutex::new(records.tickets.clone()), records }
+    }
+
+    fn find_customer(&self, name: &str) -> Answer {
+        let is_named = |known: &str| known.eq_ignore_ascii_case(name.trim());
+        match self.records.customers.iter().find(|customer| is_named(&customer.name)) {
+            Some(customer) => {
+                Ok(format!("id | name | plan\n{} | {} | {}", customer.id, customer.name, customer.plan))
+            }
+            None => Err(format!("not_found: no customer named {name}; list_customers lists them")),
+        }
+    }
+
+    fn list_tickets(&self, tickets: &[Ticket], customer: &str, status: Option<&str>) -> Answer {
+        if !self.records.customers.iter().any(|known| known.id == customer) {
+            return Err(format!("not_found: no customer with id {customer}; find_customer gives the id"));
+        }
+        let status = status.map(|status| one_of("status", status, &STATUSES)).transpose()?;
+        let is_wanted = |ticket: &&Ticket| {
+            ticket.customer == customer && status.is_none_or(|status| ticket.status == status)
+        };
+        let mut text = "id | status | priority | agent".to_owned();
+        for Ticket { id, status, priority, agent, .. } in tickets.iter().filter(is_wanted) {
+            _ = write!(text, "\n{id} | {status} | {priority} | {agent}");
+        }
+        Ok(text)
+    }
+
+    fn list_agents(&self, tickets: &[Ticket], team: &str) -> Answer {
+        let team = one_of("team", team, &self.records.teams())?;
+        let open = |agent: &str| {
+            tickets.iter().filter(|ticket| ticket.agent == agent && ticket.status == "open").count()
+        };
+        let members = self.records.agents.iter().filter(|agent| agent.team == team);
+        let mut members: Vec<(usize, &str)> =
+            members.map(|agent| (open(&agent.name), &*agent.name)).collect();
+        members.sort_unstable();
+        let mut text = "agent | open".to_owned();
+        for (open, agent) in members {
+            _ = write!(text, "\n{agent} | {open}");
+        }
+        Ok(text)
+    }
+
+    fn change(&self, tickets: &mut [Ticket], id: &str, change: Change<'_>) -> Answer {
+        let ticket = tickets.iter_mut().find(|ticket| ticket.id == id);
+        let ticket =
+            ticket.ok_or_else(|| format!("not_found: no ticket with id {id}; list_tickets gives the id"))?;
+        match change {
+            Change::Status(status) => ticket.status = one_of("status", status, &STATUSES)?,
+            _ if ticket.status == "closed" => {
+                return Err(format!("invalid_state: ticket {id} is closed; set its status to open first"));
+            }
+            Change::Priority(priority) => ticket.priority = one_of("priority", priority, &PRIORITIES)?,
+            Change::Agent(name) => {
+                let agent = self.records.agents.iter().find(|agent| agent.name.eq_ignore_ascii_case(name));
+                let agent = agent
+                    .ok_or_else(|| format!("not_found: no agent named {name}; list_agents lists a team"))?;
+                ticket.agent.clone_from(&agent.name);
+            }
+        }
+        let Ticket { id, status, priority, agent, .. } = ticket;
+        Ok(format!("id | status | priority | agent\n{id} | {status} | {priority} | {agent}"))
+    }
+
+    /// The tickets that are not as they were at the start.
+    fn changes(&self, tickets: &[Ticket]) -> String {
+        let mut text = "id | status | priority | agent".to_owned();
+        for (now, before) in tickets.iter().zip(&self.records.tickets).filter(|(now, before)| now != before) {
+            let Ticket { id, status, priority, agent, .. } = now;
+            let was = |now: &str, before: &str| if now == before { "=".to_owned() } else { now.to_owned() };
+            let cells =
+                [was(status, before.status), was(priority, before.priority), was(agent, &before.agent)];
+            _ = write!(text, "\n{id} | {}", cells.join(" | "));
+        }
+        text
+    }
+}
+
+enum Change<'a> {
+    Status(&'a str),
+    Priority(&'a str),
+    Agent(&'a str),
+}
+
+/// The one of the known values that is meant.
+fn one_of<'k>(what: &str, value: &str, known: &[&'k str]) -> Result<&'k str, String> {
+    let found = known.iter().find(|known| known.eq_ignore_ascii_case(value.trim()));
+    found
+        .copied()
+        .ok_or_else(|| format!("invalid_argument: no {what} {value}; there are {}", known.join(", ")))
+}
+
+impl Demo for Desk {
+    fn name(&self) -> &'static str {
+        "mcprl-demo-desk"
+    }
+
+    fn tools(&self) -> Vec<Tool> {
+        vec![
+            tool("find_customer", "Finds a customer.", &["name"], Reads),
+            tool("list_customers", "Lists the customers.", &["page?"], Reads),
+            tool(
+                "list_tickets",
+                "Lists a customer's tickets, oldest first.",
+                &["customer_id", "status?"],
+                Reads,
+            ),
+            tool("list_teams", "Lists the teams.", &[], Reads),
+            tool("list_agents", "Lists a team's agents, least busy first.", &["team"], Reads),
+            tool("assign_ticket", "Gives a ticket to an agent.", &["ticket_id", "agent"], Writes),
+            tool("set_status", "Sets a ticket's status.", &["ticket_id", "status"], Writes),
+            tool("set_priority", "Sets a ticket's priority.", &["ticket_id", "priority"], Writes),
+            tool("list_changes", "Lists what has changed since the start.", &[], Reads),
+            tool("reset", "Restores the tickets of the start.", &[], Writes),
+        ]
+    }
+
+    fn call(&self, tool: &str, arguments: Arguments<'_>) -> Option<Answer> {
+        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = |name| arguments.text(name);
+        Some(match tool {
+            "find_customer" => text("name").and_then(|name| self.find_customer(name)),
+            "list_customers" => {
+                arguments.optional("page").and_then(|page| self.records.customer_page(page, PAGE))
+            }
+            "list_tickets" => text("customer_id")
+                .and_then(|customer| self.list_tickets(&tickets, customer, arguments.optional("status")?)),
+            "list_teams" => Ok(self.records.teams().join("\n")),
+            "list_agents" => text("team").and_then(|team| self.list_agents(&tickets, team)),
+            "assign_ticket" => {
+                text("ticket_id").and_then(|id| self.change(&mut tickets, id, Change::Agent(text("agent")?)))
+            }
+            "set_status" => text("ticket_id")
+                .and_then(|id| self.change(&mut tickets, id, Change::Status(text("status")?))),
+            "set_priority" => text("ticket_id")
+                .and_then(|id| self.change(&mut tickets, id, Change::Priority(text("priority")?))),
+            "list_changes" => Ok(self.changes(&tickets)),
+            "reset" => {
+                tickets.clone_from(&self.records.tickets);
+                Ok("reset".into())
+            }
+            _ => return None,
+        })
+    }
+
+    fn session(self: Arc<Self>) -> Arc<dyn Demo> {
+        Arc::new(Self::of(self.records.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

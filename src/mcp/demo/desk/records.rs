@@ -1,0 +1,160 @@
+//! The records of the service desk, drawn from the lists below with a fixed seed. They are the same on every machine.
+//!
+//! Every name occurs once. The least busy agent of a team is one agent. No customer has more than three tickets of a
+//! status. Nothing here reads a clock or a source of entropy.
+
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng, SeedableRng},
+};
+
+use crate::random::shuffle;
+
+pub(super) const STATUSES: [&str; 3] = ["open", "pending", "closed"];
+pub(super) const PRIORITIES: [&str; 3] = ["low", "normal", "urgent"];
+
+const SEED: u64 = 8;
+
+const TEAMS: [&str; 6] = ["Billing", "Network", "Hardware", "Access", "Mobile", "Backup"];
+const PLANS: [&str; 3] = ["basic", "plus", "gold"];
+const AGENTS: [&str; 24] = [
+    "Ada", "Ben", "Cleo", "Dev", "Eva", "Finn", "Gil", "Hana", "Ines", "Jack", "Kim", "Lee", "Mona", "Nils",
+    "Olga", "Pete", "Rosa", "Sam", "Tara", "Udo", "Vik", "Wim", "Yara", "Zoe",
+];
+/// First and second words of the customers' names.
+const CUSTOMERS: [(&str, &str); 40] = [
+    ("Acorn", "Rail"),
+    ("Amber", "Foods"),
+    ("Anchor", "Bank"),
+    ("Arrow", "Travel"),
+    ("Aspen", "Books"),
+    ("Atlas", "Motors"),
+    ("Birch", "Energy"),
+    ("Bright", "Dental"),
+    ("Canyon", "Water"),
+    ("Cedar", "Law"),
+    ("Cobalt", "Films"),
+    ("Coral", "Hotels"),
+    ("Crown", "Paper"),
+    ("Delta", "Steel"),
+    ("Dune", "Solar"),
+    ("Ember", "Glass"),
+    ("Falcon", "Post"),
+    ("Fjord", "Fish"),
+    ("Garnet", "Shoes"),
+    ("Harbor", "Grain"),
+    ("Hazel", "Optics"),
+    ("Iris", "Media"),
+    ("Ivory", "Pianos"),
+    ("Jade", "Tea"),
+    ("Kite", "Games"),
+    ("Lark", "Radio"),
+    ("Lunar", "Labs"),
+    ("Maple", "Toys"),
+    ("Meadow", "Dairy"),
+    ("Nova", "Clinic"),
+    ("Onyx", "Tools"),
+    ("Opal", "Watches"),
+    ("Pearl", "Ferries"),
+    ("Pine", "Timber"),
+    ("Quartz", "Mining"),
+    ("Raven", "Press"),
+    ("Ruby", "Bakery"),
+    ("Stone", "Roofs"),
+    ("Tulip", "Farms"),
+    ("Willow", "School"),
+];
+
+pub(super) struct Customer {
+    pub id: String,
+    pub name: String,
+    pub plan: &'static str,
+}
+
+pub(super) struct Agent {
+    pub name: String,
+    pub team: &'static str,
+}
+
+#[derive(Clone, PartialEq)]
+pub(super) struct Ticket {
+    pub id: String,
+    /// The customer's id.
+    pub customer: String,
+    pub status: &'static str,
+    pub priority: &'static str,
+    pub agent: String,
+}
+
+pub(super) struct Records {
+    pub customers: Vec<Customer>,
+    pub agents: Vec<Agent>,
+    /// By age, oldest first.
+    pub tickets: Vec<Ticket>,
+}
+
+impl Records {
+    pub(super) fn new() -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(SEED);
+        let customer = |(index, (first, second)): (usize, &(&str, &str))| Customer {
+            id: format!("C{}", index + 11),
+            name: format!("{first} {second}"),
+            plan: PLANS[index * 7 % PLANS.len()],
+        };
+        let customers: Vec<Customer> = CUSTOMERS.iter().enumerate().map(customer).collect();
+        let agent = |(index, name): (usize, &&str)| Agent {
+            name: (*name).to_owned(),
+            team: TEAMS[index % TEAMS.len()],
+        };
+        let agents: Vec<Agent> = AGENTS.iter().enumerate().map(agent).collect();
+
+        // Customer and status of each ticket: one to three open ones, up to two pending and closed ones.
+        let mut kinds = Vec::new();
+        for customer in &customers {
+            let mut add = |status, count: u64| {
+                kinds.extend((0..count).map(|_| (customer.id.clone(), status)));
+            };
+            add("open", 1 + rng.next_u64() % 3);
+            add("pending", rng.next_u64() % 3);
+            add("closed", rng.next_u64() % 3);
+        }
+        shuffle(&mut kinds, &mut rng);
+        let ticket = |(index, (customer, status)): (usize, (String, &'static str))| Ticket {
+            id: format!("T{}", index + 101),
+            customer,
+            status,
+            priority: PRIORITIES[(rng.next_u64() % 3) as usize],
+            agent: String::new(),
+        };
+        let mut tickets: Vec<Ticket> = kinds.into_iter().enumerate().map(ticket).collect();
+
+        // One agent of each team has the fewest open tickets; the others take turns.
+        let mut idle: Vec<usize> =
+            (0..TEAMS.len()).map(|team| team + TEAMS.len() * (rng.next_u64() % 4) as usize).collect();
+        idle.sort_unstable();
+        let busy: Vec<usize> = (0..agents.len()).filter(|index| !idle.contains(index)).collect();
+        for (index, ticket) in tickets.iter_mut().enumerate() {
+            ticket.agent.clone_from(&agents[busy[index % busy.len()]].name);
+        }
+        Self { customers, agents, tickets }
+    }
+
+    pub(super) fn teams(&self) -> [&'static str; TEAMS.len()] {
+        TEAMS
+    }
+
+    /// A page of customers' names, from page 1.
+    pub(super) fn customer_page(&self, page: Option<&str>, size: usize) -> Result<String, String> {
+        let pages = self.customers.len().div_ceil(size);
+        let page: usize = match page {
+            None => 1,
+            Some(page) => {
+                page.trim().parse().ok().filter(|page| (1..=pages).contains(page)).ok_or_else(|| {
+                    format!("invalid_argument: no page {page}; there are pages 1 to {pages}")
+                })?
+            }
+        };
+        let names = self.customers.iter().skip((page - 1) * size).take(size).map(|customer| &*customer.name);
+        Ok(format!("{}\n(page {page} of {pages})", names.collect::<Vec<_>>().join("\n")))
+    }
+}
