@@ -138,7 +138,7 @@ mod tests {
     fn checks_that_say_nothing_or_cannot_hold_are_refused() {
         let cases = [
             ("{}", "there is no check"),
-            ("[]", "invalid"),
+            ("7", "invalid type"),
             (r#"{"anwser": []}"#, "unknown field `anwser`"),
             (r#"{"answer": [{}]}"#, "answer: name `equals`"),
             (r#"{"answer": [{"matches": "("}]}"#, "not a regular expression"),

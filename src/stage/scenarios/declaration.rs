@@ -43,12 +43,20 @@ pub(super) struct File {
     pub entities: BTreeMap<String, EntityDeclaration>,
     #[serde(default)]
     pub tiers: BTreeMap<String, Tier>,
+    pub state: Option<StateDeclaration>,
     #[serde(default)]
     pub words: BTreeMap<String, Alternatives>,
     #[serde(default)]
     pub axes: BTreeMap<String, BTreeMap<String, Axis>>,
     #[serde(default)]
     pub families: Vec<FamilyDeclaration>,
+}
+
+/// A call whose result shows the state of the server. What the reference solution leaves is what an episode must leave.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StateDeclaration {
+    pub call: CallDeclaration,
 }
 
 /// A short name for a tool, and the argument that a plain string sets.
@@ -87,17 +95,47 @@ impl Columns {
     }
 }
 
-/// `{ tool = { argument = … } }` or `{ short = "…" }`; `take` names the first field of the result.
+/// `{ tool = { argument = … } }` or `{ short = "…" }`.
 #[derive(Debug, Deserialize)]
 pub(super) struct CallDeclaration {
-    pub take: Option<String>,
+    /// Names for fields of the result, for later calls.
+    pub take: Option<Take>,
+    /// The rows to take from: the name of a [`Rows`], which may be in a word.
+    pub rows: Option<String>,
+    /// The call is made for every value of this name, which an earlier call took from all rows.
+    pub each: Option<String>,
     #[serde(flatten)]
     pub call: Map<String, Value>,
 }
 
+/// A name for the first field, or names for fields.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "`take` should be a name, or a table from name to field")]
+pub(super) enum Take {
+    First(String),
+    Fields(BTreeMap<String, String>),
+}
+
+/// The rows of a result that values are taken from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rows {
+    /// The only row; more are an error.
+    #[default]
+    Only,
+    First,
+    Last,
+    /// Every row; the values are a list.
+    All,
+}
+
+impl Rows {
+    pub const ALL: [(&str, Self); 4] =
+        [("only", Self::Only), ("first", Self::First), ("last", Self::Last), ("all", Self::All)];
+}
+
 /// One call, or several in order.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "`solve` should be a call, or a list of calls")]
+#[serde(untagged, expecting = "it should be a call, or a list of calls")]
 pub(super) enum Solve {
     One(CallDeclaration),
     Several(Vec<CallDeclaration>),
@@ -142,7 +180,7 @@ pub(super) struct Axis {
     #[serde(default)]
     pub look: Vec<CallDeclaration>,
     #[serde(default)]
-    pub slips: Vec<CallDeclaration>,
+    pub slips: Vec<Solve>,
     #[serde(flatten)]
     pub words: BTreeMap<String, Alternatives>,
 }
@@ -165,6 +203,8 @@ pub(super) struct FamilyDeclaration {
     /// The field of the result that is the answer; the first if absent.
     pub field: Option<String>,
     pub tier: Option<String>,
+    /// The answer, from what the calls took. Without it, it is read from the last result.
+    pub answer: Option<String>,
     pub solve: Solve,
     pub phrasings: Alternatives,
     #[serde(default)]
@@ -173,7 +213,7 @@ pub(super) struct FamilyDeclaration {
     pub look: Vec<CallDeclaration>,
     pub guess: Option<CallDeclaration>,
     #[serde(default)]
-    pub slips: Vec<CallDeclaration>,
+    pub slips: Vec<Solve>,
 }
 
 /// What is held out: the family, or these of the families that its axes produce.

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::{
-    declaration::{self, Axis, CallDeclaration, FamilyDeclaration, Holdout},
+    declaration::{self, Axis, CallDeclaration, FamilyDeclaration, Holdout, Rows, Solve, Take},
     error::ScenarioError,
     phrase::{Binding, Phrase, Scope, Template, Word},
     results::Results,
@@ -24,6 +24,8 @@ pub use super::declaration::{Check, Read, Tier};
 pub struct Families {
     pub(super) results: Results,
     pub(super) entities: Vec<EntityList>,
+    /// Shows the state of the server.
+    pub(in crate::stage) state: Option<CallTemplate>,
     families: Vec<Family>,
 }
 
@@ -47,18 +49,30 @@ pub struct Family {
     pub check: Check,
     /// Indices of the entity lists of a question; all combinations are used.
     pub(super) entities: Vec<usize>,
-    pub(super) solve: Vec<Step>,
-    pub(super) read: Read,
-    pub(super) field: Option<String>,
+    pub(in crate::stage) solve: Vec<Step>,
+    pub(super) answer: Answer,
     pub(super) phrasings: Phrase,
     worker: Worker,
 }
 
-/// A call of the reference solution, and the name of its first field for later calls.
+/// A call of the reference solution, and what later calls take from its result.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Step {
-    pub call: CallTemplate,
-    pub take: Option<String>,
+pub(in crate::stage) struct Step {
+    pub(super) call: CallTemplate,
+    /// Names, and the result field bound to each; the first if unnamed.
+    pub(super) take: Vec<(String, Option<String>)>,
+    pub(super) rows: Rows,
+    /// Made for every value of this list.
+    pub(super) each: Option<String>,
+}
+
+/// Where the answer is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Answer {
+    /// In what the calls took.
+    Taken(Phrase),
+    /// In the last result.
+    Read { read: Read, field: Option<String> },
 }
 
 /// What the scripted worker may do with a question of this family.
@@ -69,8 +83,8 @@ pub(in crate::stage) struct Worker {
     pub look: Vec<CallTemplate>,
     /// The obvious call, which fails.
     pub guess: Option<CallTemplate>,
-    /// Calls that succeed and answer another question.
-    pub slips: Vec<CallTemplate>,
+    /// Calls that succeed and do another task.
+    pub slips: Vec<Vec<Step>>,
 }
 
 /// A tool call to be filled in with an entity.
@@ -177,23 +191,16 @@ impl Families {
         if families.is_empty() {
             return Err(wrong("families", "none is declared"));
         }
-        Ok(Self { results: file.results.clone(), entities, families })
+        let state =
+            file.state.as_ref().map(|state| call_template(&state.call, file, &words.scope(&[], Vec::new())));
+        let state = state.transpose().map_err(|problem| wrong("state", problem))?;
+        Ok(Self { results: file.results.clone(), entities, state, families })
     }
 }
 
 impl Family {
     pub(in crate::stage) fn worker(&self) -> &Worker {
         &self.worker
-    }
-
-    /// How the answer is read from the last result, and which field it is.
-    pub(in crate::stage) fn reading(&self) -> (Read, Option<&str>) {
-        (self.read, self.field.as_deref())
-    }
-
-    /// The reference calls in order, each with the name of its first field for later calls.
-    pub(in crate::stage) fn steps(&self) -> impl Iterator<Item = (&CallTemplate, Option<&str>)> {
-        self.solve.iter().map(|step| (&step.call, step.take.as_deref()))
     }
 }
 
@@ -331,7 +338,7 @@ impl Builder<'_> {
             let index = self.entities.iter().position(|list| list.name == *name);
             indices.push(index.ok_or_else(|| at("entities")(unknown("entity list", name, known())))?);
         }
-        let mut bound: Vec<&str> = indices
+        let bound: Vec<&str> = indices
             .iter()
             .flat_map(|index| self.entities[*index].columns.iter().map(|(column, _)| column.as_str()))
             .collect();
@@ -339,35 +346,34 @@ impl Builder<'_> {
         let scope = self.words.scope(&inner, bound.clone());
         let word = parsed(&declared.phrasings).map_err(at("phrasings"))?;
         let phrasings = scope.choice(&word).map_err(at("phrasings"))?;
-        let calls = |what: &str, of_part: fn(&Axis) -> &Vec<CallDeclaration>, own: &[CallDeclaration]| {
-            let all = own.iter().chain(parts.iter().flat_map(|part| of_part(part)));
-            let mut templates = Vec::new();
-            for call in all {
-                let template = call_template(call, self.file, &scope).map_err(at(what))?;
-                if !templates.contains(&template) {
-                    templates.push(template);
-                }
+        let mut look = Vec::new();
+        for call in declared.look.iter().chain(parts.iter().flat_map(|part| &part.look)) {
+            let template = call_template(call, self.file, &scope).map_err(at("look"))?;
+            if !look.contains(&template) {
+                look.push(template);
             }
-            Ok::<_, Wrong>(templates)
-        };
-        let look = calls("look", |part| &part.look, &declared.look)?;
-        let slips = calls("slips", |part| &part.slips, &declared.slips)?;
+        }
         let guess = declared.guess.as_ref();
         let guess =
             guess.map(|call| call_template(call, self.file, &scope).map_err(at("guess"))).transpose()?;
 
-        let mut solve = Vec::new();
-        for call in declared.solve.calls() {
-            let scope = self.words.scope(&inner, bound.clone());
-            let template = call_template(call, self.file, &scope).map_err(at("solve"))?;
-            let take = call.take.clone();
-            if let Some(name) = &call.take {
-                bound.push(name);
+        let steps = |what: &str, declared: &Solve| {
+            let mut steps: Vec<Step> = Vec::new();
+            for call in declared.calls() {
+                let taken: Vec<String> = steps.iter().flat_map(Step::names).map(str::to_owned).collect();
+                let names = bound.iter().copied().chain(taken.iter().map(String::as_str)).collect();
+                let scope = self.words.scope(&inner, names);
+                steps.push(step(call, self.file, &scope, &steps).map_err(at(what))?);
             }
-            solve.push(Step { call: template, take });
-        }
-        if solve.is_empty() {
-            return Err(at("solve")("a call is missing".into()));
+            if steps.is_empty() { Err(at(what)("a call is missing".into())) } else { Ok(steps) }
+        };
+        let solve = steps("solve", &declared.solve)?;
+        let mut slips = Vec::new();
+        for declared in declared.slips.iter().chain(parts.iter().flat_map(|part| &part.slips)) {
+            let slip = steps("slips", declared)?;
+            if !slips.contains(&slip) {
+                slips.push(slip);
+            }
         }
 
         let tier_name = parts.iter().rev().find_map(|part| part.tier.as_ref()).or(declared.tier.as_ref());
@@ -378,6 +384,19 @@ impl Builder<'_> {
             None => Tier::default(),
         };
         let read = declared.read.unwrap_or_default();
+        let answer = match &declared.answer {
+            None => Answer::Read { read, field: declared.field.clone() },
+            Some(text) => {
+                let taken = solve.iter().flat_map(Step::names);
+                let scope = self.words.scope(&inner, bound.iter().copied().chain(taken).collect());
+                let phrase = Template::parse(text).and_then(|template| scope.phrase(&template));
+                let phrase = phrase.map_err(at("answer"))?;
+                if phrase.leaves_a_choice() {
+                    return Err(at("answer")("it cannot leave a choice".into()));
+                }
+                Answer::Taken(phrase)
+            }
+        };
         let declared_check = parts.iter().find_map(|part| part.check).or(declared.check);
         let check = declared_check.unwrap_or(if read == Read::Column { Check::Set } else { Check::Text });
         let holdout = match &declared.holdout {
@@ -390,11 +409,52 @@ impl Builder<'_> {
             check,
             entities: indices,
             solve,
-            read,
-            field: declared.field.clone(),
+            answer,
             phrasings,
             worker: Worker { tier, look, guess, slips },
         })
+    }
+}
+
+fn step(
+    declared: &CallDeclaration,
+    file: &declaration::File,
+    scope: &Scope,
+    earlier: &[Step],
+) -> Result<Step, String> {
+    let rows = match &declared.rows {
+        None => Rows::default(),
+        Some(text) => {
+            let name = Template::parse(text).and_then(|template| scope.phrase(&template))?;
+            let name = name.fill(&Binding::new());
+            let known = Rows::ALL.iter().find(|(known, _)| *known == name);
+            let list = || Rows::ALL.map(|(name, _)| name).join(", ");
+            known.ok_or_else(|| format!("`rows` should be one of {}, found \"{name}\"", list()))?.1
+        }
+    };
+    if let Some(list) = &declared.each {
+        // With a word in `rows`, some families take one row where others take all.
+        if !earlier.iter().flat_map(Step::names).any(|name| name == list) {
+            return Err(format!(
+                "each: {}",
+                unknown("taken value", list, earlier.iter().flat_map(Step::names))
+            ));
+        }
+    }
+    let take = match &declared.take {
+        None => Vec::new(),
+        Some(Take::First(name)) => vec![(name.clone(), None)],
+        Some(Take::Fields(fields)) => {
+            fields.iter().map(|(name, field)| (name.clone(), Some(field.clone()))).collect()
+        }
+    };
+    Ok(Step { call: call_template(declared, file, scope)?, take, rows, each: declared.each.clone() })
+}
+
+impl Step {
+    /// The names that later calls can use.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.take.iter().map(|(name, _)| name.as_str())
     }
 }
 

@@ -20,13 +20,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     error::ScenarioError,
-    families::{EntityList, Families, Family, Read},
+    families::{EntityList, Families, Family},
     live::Live,
     phrase::Binding,
+    solution::Solution,
 };
 use crate::{
     chat::ToolCall,
-    data::{Scenario, Tool},
+    data::{Checks, Json, Scenario, StateCheck, TextCheck, Tool},
     error::{Failure, Interrupted, Result, did_you_mean},
     hash::Encoder,
     progress::Observer,
@@ -39,6 +40,14 @@ pub struct QuestionCounts {
     pub per_family: usize,
     /// Questions in each held-out split.
     pub per_split: usize,
+}
+
+impl QuestionCounts {
+    /// Most entities of a family that are solved. A quarter of them is held out, and the others can have one training question
+    /// each.
+    fn entities(self) -> usize {
+        self.per_family.saturating_mul(4).div_ceil(3)
+    }
 }
 
 /// Questions, and the counts of those dropped.
@@ -103,7 +112,8 @@ pub async fn generate(
         .iter()
         .flat_map(|family| {
             let lists = family.entities.iter().map(|index| lists[*index].as_slice());
-            combinations(lists).into_iter().map(move |binding| (family, binding))
+            let all = combinations(lists);
+            drawn(family, all, quota.entities(), seed).into_iter().map(move |binding| (family, binding))
         })
         .collect();
     observer.phase("questions", cases.len() as u64);
@@ -129,9 +139,9 @@ pub async fn generate(
     let mut failures: BTreeMap<&str, String> = BTreeMap::new();
     for ((family, binding), found) in cases.into_iter().zip(found) {
         match found {
-            Found::Answer { answer, calls } => {
+            Found::Answer { answer, calls, checks } => {
                 if let Some((_, cases)) = solved.iter_mut().find(|(other, _)| other.name == family.name) {
-                    cases.push(Solved { binding, answer, calls });
+                    cases.push(Solved { binding, answer, calls, checks });
                 }
             }
             Found::Nothing(why, text) => {
@@ -207,40 +217,61 @@ fn combinations<'a>(lists: impl Iterator<Item = &'a [Binding]>) -> Vec<Binding> 
     })
 }
 
+/// At most `count` of a family's entities, drawn by the seed.
+fn drawn(family: &Family, mut all: Vec<Binding>, count: usize, seed: u64) -> Vec<Binding> {
+    if all.len() > count {
+        let order = |binding: &Binding| {
+            let mut encoder = Encoder::new("mcprl drawn entities v1");
+            encoder.number(seed).text(&family.name).text(&entity_json(binding)).finish()
+        };
+        all.sort_by_cached_key(order);
+        all.truncate(count);
+    }
+    all
+}
+
 enum Found {
     Answer {
         answer: String,
         calls: Vec<ToolCall>,
+        checks: Option<Json>,
     },
     /// Why there is no answer, and what the server returned.
     Nothing(Dropped, String),
 }
 
-/// The reference expert: makes the family's calls and reads the answer.
+/// The reference expert: makes the family's calls, reads the answer, and looks at the state that is left.
 async fn solve(families: &Families, family: &Family, binding: &Binding, live: &Live) -> Result<Found> {
-    let mut known = binding.clone();
+    let mut solution = Solution::new(families, &family.solve, binding.clone());
     let visit = live.visit();
     let mut calls = Vec::new();
     let mut text = String::new();
-    for step in &family.solve {
-        let call = step.call.fill(&known);
+    while let Some(call) = solution.call() {
         let outcome = visit.call(&call).await?;
         calls.push(call);
         text = outcome.text;
         if outcome.is_error {
             return Ok(Found::Nothing(Dropped::Failed, text));
         }
-        if let Some(name) = &step.take {
-            match families.answer(&text, Read::Cell, None) {
-                Ok(value) => _ = known.insert(name.clone(), value),
-                Err(why) => return Ok(Found::Nothing(why, text)),
-            }
+        if let Err(why) = solution.result(text.clone()) {
+            return Ok(Found::Nothing(why, text));
         }
     }
-    Ok(match families.answer(&text, family.read, family.field.as_deref()) {
-        Ok(answer) => Found::Answer { answer, calls },
-        Err(why) => Found::Nothing(why, text),
-    })
+    let answer = match solution.answer(family) {
+        Ok(answer) => answer,
+        Err(why) => return Ok(Found::Nothing(why, text)),
+    };
+    let Some(state) = &families.state else {
+        return Ok(Found::Answer { answer, calls, checks: None });
+    };
+    let ToolCall { name: tool, arguments } = state.fill(&Binding::new());
+    let outcome = visit.call(&ToolCall { name: tool.clone(), arguments: arguments.clone() }).await?;
+    if outcome.is_error {
+        return Ok(Found::Nothing(Dropped::Failed, outcome.text));
+    }
+    let expect = TextCheck { equals: Some(outcome.text), ..TextCheck::default() };
+    let checks = Checks { state: vec![StateCheck { tool, arguments, expect }], ..Checks::default() };
+    Ok(Found::Answer { answer, calls, checks: Some(Json(checks.to_json())) })
 }
 
 impl Families {
@@ -263,44 +294,6 @@ impl Families {
         }
         Ok(())
     }
-
-    /// Reads an answer carelessly: takes the first row.
-    pub(in crate::stage) fn glance(&self, text: &str, read: Read, field: Option<&str>) -> Option<String> {
-        if read == Read::Text {
-            return Some(text.trim().to_owned());
-        }
-        let rows = self.results.read(text);
-        let position = rows.position(field).unwrap_or_default();
-        let mut fields = (0..rows.rows.len()).filter_map(|row| rows.field(row, position));
-        match read {
-            Read::Column => Some(fields.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty()),
-            _ => fields.next().map(str::to_owned),
-        }
-    }
-
-    /// Reads an answer from a result, strictly.
-    fn answer(&self, text: &str, read: Read, field: Option<&str>) -> Result<String, Dropped> {
-        if read == Read::Text {
-            let text = text.trim();
-            return if text.is_empty() { Err(Dropped::Unanswerable) } else { Ok(text.to_owned()) };
-        }
-        let rows = self.results.read(text);
-        let position = rows.position(field).ok_or(Dropped::Unanswerable)?;
-        let mut values = Vec::new();
-        for row in 0..rows.rows.len() {
-            match rows.field(row, position) {
-                Some(value) if !value.is_empty() && value != "NULL" => values.push(value),
-                _ => return Err(Dropped::Unanswerable),
-            }
-        }
-        match (read, values.as_slice()) {
-            (_, []) => Err(Dropped::Unanswerable),
-            (_, _) if rows.more && read == Read::Column => Err(Dropped::Truncated),
-            (Read::Column, values) => Ok(values.join(", ")),
-            (_, [value]) if !rows.more => Ok((*value).to_owned()),
-            _ => Err(Dropped::Ambiguous),
-        }
-    }
 }
 
 /// A question that the reference expert answered.
@@ -308,6 +301,7 @@ struct Solved {
     binding: Binding,
     answer: String,
     calls: Vec<ToolCall>,
+    checks: Option<Json>,
 }
 
 /// Family and entity.
@@ -318,8 +312,8 @@ type Asker = (String, Binding);
 struct Wording {
     seed: u64,
     dropped: BTreeMap<Dropped, usize>,
-    /// The first asker of each sentence, and the answer.
-    sentences: BTreeMap<String, (Asker, String)>,
+    /// The first asker of each sentence, and the answer with its checks.
+    sentences: BTreeMap<String, (Asker, (String, Option<Json>))>,
     /// Other askers of the same sentence.
     repeated: BTreeSet<(String, Asker)>,
     /// Sentences that turned out to have two answers.
@@ -414,9 +408,9 @@ impl Wording {
 
     fn is_new(&mut self, family: &Family, case: &Solved, task: &str) -> bool {
         let asker = (family.name.clone(), case.binding.clone());
-        let (first, answer) = match self.sentences.entry(task.to_owned()) {
+        let (first, (answer, checks)) = match self.sentences.entry(task.to_owned()) {
             Entry::Vacant(free) => {
-                free.insert((asker, case.answer.clone()));
+                free.insert((asker, (case.answer.clone(), case.checks.clone())));
                 return true;
             }
             Entry::Occupied(taken) => taken.get().clone(),
@@ -424,7 +418,7 @@ impl Wording {
         if first == asker || !self.repeated.insert((task.to_owned(), asker)) {
             return false;
         }
-        if answer == case.answer {
+        if answer == case.answer && checks == case.checks {
             self.drop(Dropped::Duplicate);
         } else {
             self.drop(Dropped::Ambiguous);
@@ -458,6 +452,9 @@ fn evenly(families: Vec<Vec<Scenario>>, limit: usize) -> Vec<Scenario> {
 fn scenario(family: &Family, split: &str, case: &Solved, task: String) -> Scenario {
     let mut encoder = Encoder::new("mcprl scenario v1");
     encoder.text(&family.name).text(&task).text(&case.answer);
+    if let Some(checks) = &case.checks {
+        encoder.text(&checks.0);
+    }
     Scenario {
         id: encoder.finish().to_string(),
         split: split.to_owned(),
@@ -467,7 +464,7 @@ fn scenario(family: &Family, split: &str, case: &Solved, task: String) -> Scenar
         check: family.check.name().to_owned(),
         entity: Some(entity_json(&case.binding)),
         reference: Some(calls_json(&case.calls)),
-        checks: None,
+        checks: case.checks.clone(),
     }
 }
 

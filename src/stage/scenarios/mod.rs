@@ -12,6 +12,7 @@ mod live;
 mod phrase;
 mod preflight;
 mod results;
+mod solution;
 
 #[cfg(test)]
 pub(in crate::stage) mod tests;
@@ -21,13 +22,13 @@ use std::{collections::BTreeSet, path::PathBuf};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-pub(in crate::stage) use self::phrase::below;
 pub use self::{
     error::ScenarioError,
-    families::{Families, Family, Read, Tier},
+    families::{Families, Family, Tier},
     live::{CallSequence, Live},
     phrase::Binding,
 };
+pub(in crate::stage) use self::{families::Step, phrase::below, solution::Solution};
 
 use super::{
     Context, Metrics, StageError, StageKind,

@@ -25,10 +25,19 @@ pub(in crate::stage) struct Demo {
 
 impl Demo {
     pub async fn start() -> Self {
-        let http = demo::HttpServer::bind("sqlite", ([127, 0, 0, 1], 0).into()).await.unwrap();
+        Self::of("sqlite", State::ReadOnly).await
+    }
+
+    /// The service desk. Each session has tickets of its own.
+    pub async fn desk() -> Self {
+        Self::of("desk", State::FreshProcess).await
+    }
+
+    async fn of(kind: &str, state: State) -> Self {
+        let http = demo::HttpServer::bind(kind, ([127, 0, 0, 1], 0).into()).await.unwrap();
         let transport = Transport::http(http.url().unwrap());
         tokio::spawn(http.serve());
-        let server = ServerSpec::new(transport, State::ReadOnly);
+        let server = ServerSpec::new(transport, state);
         let session = Session::connect(&server).await.unwrap();
         let tools = session.describe().await.unwrap().tools;
         session.close().await;
@@ -63,6 +72,11 @@ impl Demo {
 /// The families of the shipped pipeline.
 pub(in crate::stage) fn company_families() -> Families {
     Families::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines/sqlite.families.toml")).unwrap()
+}
+
+/// The families of the shipped pipeline over the service desk.
+pub(in crate::stage) fn desk_families() -> Families {
+    Families::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines/desk.families.toml")).unwrap()
 }
 
 type Row = Vec<String>;
@@ -406,6 +420,110 @@ async fn what_an_earlier_call_brought_can_be_used_by_a_later_one() {
     let calls: Vec<ToolCall> = serde_json::from_str(made.train[0].reference.as_deref().unwrap()).unwrap();
     let last = format!("SELECT location FROM departments WHERE dept_id = {}", sales[ID]);
     assert_eq!(calls[1].arguments["sql"], last.as_str());
+}
+
+/// Tasks at the service desk: what is done with tickets of one customer.
+const DESK: &str = r#"
+results = { format = "table", separator = " | ", remark = "(" }
+state = { call = { list_changes = {} } }
+entities.customer = { call = { list_customers = { offset = "{offset}" } }, page = 6, columns = ["customer"] }
+axes.which.first = { rows = "first" }
+axes.which.last = { rows = "last" }
+axes.which.all = { rows = "all" }
+
+[[families]]
+name = "close_{which}"
+over = ["which"]
+entities = ["customer"]
+answer = "{agent}: {ticket}"
+phrasings = "Close {rows} of {customer}?"
+solve = [
+  { find_customer = { name = "{customer}" }, take = "id" },
+  { list_tickets = { customer_id = "{id}", status = "open" }, take = { ticket = "id", agent = "agent" }, rows = "{rows}" },
+  { set_status = { ticket_id = "{ticket}", status = "closed" }, each = "ticket" },
+]
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_changes_something_knows_the_state_that_its_solution_leaves() {
+    let desk = Demo::desk().await;
+    let made = desk.generate(&Families::parse(DESK, "f").unwrap(), 1).await.unwrap();
+    let mut several = 0;
+    for task in made.train.iter().chain(&made.heldout) {
+        let calls: Vec<ToolCall> = serde_json::from_str(task.reference.as_deref().unwrap()).unwrap();
+        let listed = desk.live.visit().call(&calls[1]).await.unwrap().text;
+        let open: Vec<&str> = listed.lines().skip(1).map(|line| line.split(" | ").next().unwrap()).collect();
+        several += usize::from(open.len() > 1);
+        let closed = match &*task.family {
+            "close_first" => &open[..1],
+            "close_last" => &open[open.len() - 1..],
+            _ => &open[..],
+        };
+        assert_eq!(calls.len(), 2 + closed.len(), "{task:?}");
+        let changed: String = closed.iter().map(|ticket| format!("\n{ticket} | closed | = | =")).collect();
+        let checks = data::Checks::parse(&task.checks.as_ref().unwrap().0).unwrap();
+        let (expected, found) =
+            (checks.state[0].expect.equals.as_ref().unwrap(), |line| changed.contains(line));
+        assert!(expected.lines().skip(1).all(found), "{task:?}");
+        assert_eq!(expected.lines().count(), 1 + closed.len(), "{task:?}");
+        assert!(task.answer.as_ref().unwrap().ends_with(&format!(": {}", closed.join(", "))), "{task:?}");
+    }
+    assert!(several > 10, "{several}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_shipped_task_of_the_desk_is_solved_by_its_reference() {
+    let desk = Demo::desk().await;
+    let made = desk.generate(&desk_families(), 1).await.unwrap();
+    assert_eq!(made.heldout.len(), 360);
+    let families: BTreeSet<&str> = made.train.iter().map(|task| task.family.as_str()).collect();
+    assert_eq!(families.len(), 38 - 4);
+    for task in made.heldout.iter().step_by(7) {
+        let calls: Vec<ToolCall> = serde_json::from_str(task.reference.as_deref().unwrap()).unwrap();
+        let visit = desk.live.visit();
+        for call in &calls {
+            assert!(!visit.call(call).await.unwrap().is_error, "{task:?}");
+        }
+        let changes = ToolCall { name: "list_changes".into(), arguments: Map::new() };
+        let left = visit.call(&changes).await.unwrap().text;
+        let checks = data::Checks::parse(&task.checks.as_ref().unwrap().0).unwrap();
+        assert_eq!(checks.state[0].expect.equals.as_deref(), Some(&*left), "{task:?}");
+        if let Some(answer) = &task.answer {
+            assert!(!task.task.contains(answer.as_str()), "{task:?}");
+        }
+    }
+}
+
+#[test]
+fn mistakes_in_steps_name_their_place() {
+    let cases = [
+        (
+            "rows = \"{rows}\"",
+            "rows = \"second\"",
+            "solve: `rows` should be one of only, first, last, all, found \"second\"",
+        ),
+        (
+            "each = \"ticket\"",
+            "each = \"tickte\"",
+            "solve: each: there is no taken value `tickte`; did you mean `ticket`?",
+        ),
+        (
+            "{agent}: {ticket}",
+            "{agnet}",
+            "answer: there is no word or entity `{agnet}` here; did you mean `{agent}`?",
+        ),
+        (
+            "list_changes = {}",
+            "list_changes = \"now\"",
+            "state: there is no call `list_changes` under [calls]",
+        ),
+        ("take = \"id\"", "take = 7", "it should be a call, or a list of calls"),
+    ];
+    for (part, mistake, problem) in cases {
+        assert!(DESK.contains(part), "{part}");
+        let error = Families::parse(&DESK.replace(part, mistake), "f").unwrap_err().to_string();
+        assert!(error.contains(problem), "{error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

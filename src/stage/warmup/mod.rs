@@ -188,7 +188,7 @@ impl Warmup {
         let loss = last.iter().map(|step| step.loss).sum::<f64>() / last.len().max(1) as f64;
         let named = [
             ("traces", traces.len() as f64),
-            ("worker_success", traces::success(&traces, &scenarios)),
+            ("worker_success", traces::success(&traces)),
             ("tokens", steps.iter().map(|step| step.tokens as f64).sum()),
             ("tokens_per_trace", tokens as f64 / examples.len().max(1) as f64),
             ("loss", loss),

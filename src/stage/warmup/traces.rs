@@ -4,7 +4,7 @@
 //! slips or forgets to submit its answer. Results are real answers of the server. Each trace has its own
 //! random generator, so the same seed gives the same traces in whatever order answers arrive.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use futures::{StreamExt, TryStreamExt};
 use rand_chacha::{
@@ -16,13 +16,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     chat::ToolCall,
-    data::Scenario,
+    data::{Json, Scenario},
     error::{Failure, Interrupted, Result},
     hash::Encoder,
+    judge::truth,
     mcp::COMPLETE_TASK,
     progress::Observer,
     random::shuffle,
-    stage::scenarios::{Binding, CallSequence, Families, Family, Live, Read, ScenarioError, Tier, below},
+    stage::scenarios::{
+        Binding, CallSequence, Families, Family, Live, ScenarioError, Solution, Step, Tier, below,
+    },
 };
 
 /// A conversation to train on.
@@ -31,6 +34,8 @@ pub struct Trace {
     pub scenario_id: String,
     pub task: String,
     pub turns: Vec<TraceTurn>,
+    /// Whether the worker solved the task.
+    pub correct: bool,
 }
 
 /// The worker's message and the results; no results where the conversation ends.
@@ -81,9 +86,11 @@ pub async fn traces(
                     turns: Vec::new(),
                 };
                 worker.work().await?;
+                let correct = worker.is_correct(question.scenario).await?;
                 observer.advance(1);
                 let Scenario { id, task, .. } = question.scenario;
-                Ok::<_, Failure>(Trace { scenario_id: id.clone(), task: task.clone(), turns: worker.turns })
+                let (scenario_id, task) = (id.clone(), task.clone());
+                Ok::<_, Failure>(Trace { scenario_id, task, turns: worker.turns, correct })
             }
         })
         .buffered(AT_ONCE)
@@ -145,7 +152,7 @@ fn plan(questions: &[Question<'_>], count: usize, seed: u64) -> Vec<usize> {
 struct Worker<'a> {
     families: &'a Families,
     family: &'a Family,
-    /// Values available to calls: the entity, and results of earlier calls.
+    /// The entity's values, for calls.
     known: Binding,
     visit: CallSequence<'a>,
     rng: ChaCha8Rng,
@@ -175,29 +182,26 @@ impl Worker<'_> {
                 self.call(look.fill(&self.known)).await?;
             }
         }
-        let answer = if !habits.slips.is_empty() && self.chance(tier.slip) {
-            let slip = &habits.slips[below(&mut self.rng, habits.slips.len())];
-            self.call(slip.fill(&self.known)).await?.0
-        } else {
-            self.solve().await?
+        let slips = !habits.slips.is_empty() && self.chance(tier.slip);
+        let steps = match slips {
+            true => &habits.slips[below(&mut self.rng, habits.slips.len())],
+            false => &self.family.solve,
         };
-        let (read, field) = self.family.reading();
-        let answer = self.families.glance(&answer, read, field);
+        let answer = self.follow(steps).await?;
         self.finish(answer.unwrap_or_else(|| UNKNOWN.into()), tier);
         Ok(())
     }
 
-    /// Makes the reference calls and returns the last result.
-    async fn solve(&mut self) -> Result<String> {
-        let mut text = String::new();
-        for (call, take) in self.family.steps() {
-            text = self.call(call.fill(&self.known)).await?.0;
-            if let Some(name) = take {
-                let value = self.families.glance(&text, Read::Cell, None).unwrap_or_default();
-                self.known.insert(name.to_owned(), value);
+    /// Makes the calls and reads the answer. Without an answer if a result is not what later calls need.
+    async fn follow(&mut self, steps: &[Step]) -> Result<Option<String>> {
+        let mut solution = Solution::new(self.families, steps, self.known.clone());
+        while let Some(call) = solution.call() {
+            let (text, _) = self.call(call).await?;
+            if solution.result(text).is_err() {
+                return Ok(None);
             }
         }
-        Ok(text)
+        Ok(solution.careless_answer(self.family))
     }
 
     /// A call's result, and whether it failed.
@@ -222,30 +226,28 @@ impl Worker<'_> {
         self.turns.push(turn);
     }
 
+    /// Whether the task is solved by what the worker submitted and by the state it left.
+    async fn is_correct(&self, scenario: &Scenario) -> Result<bool> {
+        let state = match (&self.families.state, &scenario.checks) {
+            (Some(call), Some(_)) => {
+                let outcome = self.visit.call(&call.fill(&Binding::new())).await?;
+                Some(Json(serde_json::json!([(!outcome.is_error).then_some(outcome.text)]).to_string()))
+            }
+            _ => None,
+        };
+        let last = self.turns.last().and_then(|turn| turn.call.as_ref());
+        let completed = last.filter(|call| call.name == COMPLETE_TASK);
+        let answer = completed.and_then(|call| call.arguments.get("answer")?.as_str());
+        let evidence = truth::Evidence { answer, messages: "", state: state.as_ref() };
+        Ok(truth::correct(scenario, evidence) == Some(true))
+    }
+
     fn chance(&mut self, of: f64) -> bool {
         ((self.rng.next_u64() >> 11) as f64) < of * (1u64 << 53) as f64
     }
 }
 
-impl Trace {
-    /// Whether the worker submitted this answer.
-    pub fn handed_in(&self, answer: &str) -> bool {
-        let last = self.turns.last().and_then(|turn| turn.call.as_ref());
-        last.is_some_and(|call| {
-            call.name == COMPLETE_TASK && call.arguments.get("answer") == Some(&answer.into())
-        })
-    }
-}
-
-/// Share of traces that submit the scenario's answer: the success rate of a perfect imitator.
-pub fn success(traces: &[Trace], scenarios: &[Scenario]) -> f64 {
-    let right: BTreeSet<(&str, &str)> = scenarios
-        .iter()
-        .filter_map(|scenario| Some((scenario.id.as_str(), scenario.answer.as_deref()?)))
-        .collect();
-    let answers: BTreeMap<&str, &str> = right.into_iter().collect();
-    let is_right = |trace: &&Trace| {
-        answers.get(trace.scenario_id.as_str()).is_some_and(|answer| trace.handed_in(answer))
-    };
-    traces.iter().filter(is_right).count() as f64 / traces.len().max(1) as f64
+/// Share of traces that solve their task: the success rate of a perfect imitator.
+pub fn success(traces: &[Trace]) -> f64 {
+    traces.iter().filter(|trace| trace.correct).count() as f64 / traces.len().max(1) as f64
 }

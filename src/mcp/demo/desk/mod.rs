@@ -49,6 +49,28 @@ impl Desk {
         }
     }
 
+    fn list_customers(&self, offset: Option<&str>) -> Answer {
+        let all = &self.records.customers;
+        let start: usize = match offset {
+            None => 0,
+            Some(offset) => {
+                let start = offset.trim().parse().ok().filter(|start| *start < all.len());
+                start.ok_or_else(|| {
+                    format!("invalid_argument: no offset {offset}; there are {} customers", all.len())
+                })?
+            }
+        };
+        let end = all.len().min(start + PAGE);
+        let mut text = "name".to_owned();
+        for customer in &all[start..end] {
+            _ = write!(text, "\n{}", customer.name);
+        }
+        if end < all.len() {
+            _ = write!(text, "\n(more from offset {end})");
+        }
+        Ok(text)
+    }
+
     fn list_tickets(&self, tickets: &[Ticket], customer: &str, status: Option<&str>) -> Answer {
         if !self.records.customers.iter().any(|known| known.id == customer) {
             return Err(format!("not_found: no customer with id {customer}; find_customer gives the id"));
@@ -64,12 +86,12 @@ impl Desk {
         Ok(text)
     }
 
-    fn list_agents(&self, tickets: &[Ticket], team: &str) -> Answer {
-        let team = one_of("team", team, &self.records.teams())?;
+    fn list_agents(&self, tickets: &[Ticket], team: Option<&str>) -> Answer {
+        let team = team.map(|team| one_of("team", team, &self.records.teams())).transpose()?;
         let open = |agent: &str| {
             tickets.iter().filter(|ticket| ticket.agent == agent && ticket.status == "open").count()
         };
-        let members = self.records.agents.iter().filter(|agent| agent.team == team);
+        let members = self.records.agents.iter().filter(|agent| team.is_none_or(|team| agent.team == team));
         let mut members: Vec<(usize, &str)> =
             members.map(|agent| (open(&agent.name), &*agent.name)).collect();
         members.sort_unstable();
@@ -137,7 +159,7 @@ impl Demo for Desk {
     fn tools(&self) -> Vec<Tool> {
         vec![
             tool("find_customer", "Finds a customer.", &["name"], Reads),
-            tool("list_customers", "Lists the customers.", &["page?"], Reads),
+            tool("list_customers", "Lists the customers.", &["offset?"], Reads),
             tool(
                 "list_tickets",
                 "Lists a customer's tickets, oldest first.",
@@ -145,7 +167,7 @@ impl Demo for Desk {
                 Reads,
             ),
             tool("list_teams", "Lists the teams.", &[], Reads),
-            tool("list_agents", "Lists a team's agents, least busy first.", &["team"], Reads),
+            tool("list_agents", "Lists a team's agents, least busy first.", &["team?"], Reads),
             tool("assign_ticket", "Gives a ticket to an agent.", &["ticket_id", "agent"], Writes),
             tool("set_status", "Sets a ticket's status.", &["ticket_id", "status"], Writes),
             tool("set_priority", "Sets a ticket's priority.", &["ticket_id", "priority"], Writes),
@@ -159,13 +181,11 @@ impl Demo for Desk {
         let text = |name| arguments.text(name);
         Some(match tool {
             "find_customer" => text("name").and_then(|name| self.find_customer(name)),
-            "list_customers" => {
-                arguments.optional("page").and_then(|page| self.records.customer_page(page, PAGE))
-            }
+            "list_customers" => arguments.optional("offset").and_then(|offset| self.list_customers(offset)),
             "list_tickets" => text("customer_id")
                 .and_then(|customer| self.list_tickets(&tickets, customer, arguments.optional("status")?)),
-            "list_teams" => Ok(self.records.teams().join("\n")),
-            "list_agents" => text("team").and_then(|team| self.list_agents(&tickets, team)),
+            "list_teams" => Ok(format!("team\n{}", self.records.teams().join("\n"))),
+            "list_agents" => arguments.optional("team").and_then(|team| self.list_agents(&tickets, team)),
             "assign_ticket" => {
                 text("ticket_id").and_then(|id| self.change(&mut tickets, id, Change::Agent(text("agent")?)))
             }

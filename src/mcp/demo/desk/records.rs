@@ -15,7 +15,8 @@ pub(super) const PRIORITIES: [&str; 3] = ["low", "normal", "urgent"];
 
 const SEED: u64 = 8;
 
-const TEAMS: [&str; 6] = ["Billing", "Network", "Hardware", "Access", "Mobile", "Backup"];
+const TEAMS: [&str; 8] =
+    ["Billing", "Network", "Hardware", "Access", "Mobile", "Backup", "Printing", "Video"];
 const PLANS: [&str; 3] = ["basic", "plus", "gold"];
 const AGENTS: [&str; 24] = [
     "Ada", "Ben", "Cleo", "Dev", "Eva", "Finn", "Gil", "Hana", "Ines", "Jack", "Kim", "Lee", "Mona", "Nils",
@@ -93,6 +94,12 @@ pub(super) struct Records {
     pub tickets: Vec<Ticket>,
 }
 
+/// A letter and a digit: short ids need few tokens.
+fn ticket_id(index: usize) -> String {
+    const LETTERS: &[u8; 20] = b"ABDEFGHJKLMNPQRSTUVW";
+    format!("{}{}", char::from(LETTERS[index % LETTERS.len()]), index / LETTERS.len())
+}
+
 impl Records {
     pub(super) fn new() -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(SEED);
@@ -115,12 +122,12 @@ impl Records {
                 kinds.extend((0..count).map(|_| (customer.id.clone(), status)));
             };
             add("open", 1 + rng.next_u64() % 3);
-            add("pending", rng.next_u64() % 3);
+            add("pending", 1 + rng.next_u64() % 2);
             add("closed", rng.next_u64() % 3);
         }
         shuffle(&mut kinds, &mut rng);
         let ticket = |(index, (customer, status)): (usize, (String, &'static str))| Ticket {
-            id: format!("T{}", index + 101),
+            id: ticket_id(index),
             customer,
             status,
             priority: PRIORITIES[(rng.next_u64() % 3) as usize],
@@ -130,7 +137,7 @@ impl Records {
 
         // One agent of each team has the fewest open tickets; the others take turns.
         let mut idle: Vec<usize> =
-            (0..TEAMS.len()).map(|team| team + TEAMS.len() * (rng.next_u64() % 4) as usize).collect();
+            (0..TEAMS.len()).map(|team| team + TEAMS.len() * (rng.next_u64() % 3) as usize).collect();
         idle.sort_unstable();
         let busy: Vec<usize> = (0..agents.len()).filter(|index| !idle.contains(index)).collect();
         for (index, ticket) in tickets.iter_mut().enumerate() {
@@ -141,20 +148,5 @@ impl Records {
 
     pub(super) fn teams(&self) -> [&'static str; TEAMS.len()] {
         TEAMS
-    }
-
-    /// A page of customers' names, from page 1.
-    pub(super) fn customer_page(&self, page: Option<&str>, size: usize) -> Result<String, String> {
-        let pages = self.customers.len().div_ceil(size);
-        let page: usize = match page {
-            None => 1,
-            Some(page) => {
-                page.trim().parse().ok().filter(|page| (1..=pages).contains(page)).ok_or_else(|| {
-                    format!("invalid_argument: no page {page}; there are pages 1 to {pages}")
-                })?
-            }
-        };
-        let names = self.customers.iter().skip((page - 1) * size).take(size).map(|customer| &*customer.name);
-        Ok(format!("{}\n(page {page} of {pages})", names.collect::<Vec<_>>().join("\n")))
     }
 }
