@@ -47,6 +47,8 @@ pub struct Grounded {
     pub train: Vec<Scenario>,
     pub heldout: Vec<Scenario>,
     pub dropped: BTreeMap<Dropped, usize>,
+    /// Family, reason and detail of each dropped question, or its text.
+    pub refused: Vec<(String, Dropped, String)>,
 }
 
 /// Why a question was dropped.
@@ -123,6 +125,7 @@ pub async fn generate(
         .try_collect()
         .await?;
 
+    let mut refused: Vec<(String, Dropped, String)> = Vec::new();
     let mut wording = Wording { seed, ..Wording::default() };
     let mut solved: Vec<(&Family, Vec<Solved>)> =
         families.iter().map(|family| (family, Vec::new())).collect();
@@ -136,6 +139,7 @@ pub async fn generate(
             }
             Found::Nothing(why, text) => {
                 wording.drop(why);
+                refused.push((family.name.clone(), why, text.chars().take(300).collect()));
                 failures.entry(&family.name).or_insert_with(|| format!("{}: {text}", why.name()));
             }
         }
@@ -145,7 +149,8 @@ pub async fn generate(
             observer.note(&format!("family {} has no answerable question: {why}", family.name));
         }
     }
-    let grounded = wording.word(&solved, quota);
+    let mut grounded = wording.word(&solved, quota);
+    grounded.refused.extend(refused);
     if grounded.train.is_empty() && grounded.heldout.is_empty() {
         let account = failures.iter().map(|(family, why)| format!("{family}: {why}")).take(5);
         return Err(ScenarioError::Nothing { account: account.collect::<Vec<_>>().join("; ") }.into());
@@ -318,6 +323,7 @@ type Asker = (String, Binding);
 struct Wording {
     seed: u64,
     dropped: BTreeMap<Dropped, usize>,
+    refused: Vec<(String, Dropped, String)>,
     /// The first asker of each sentence, and the answer.
     sentences: BTreeMap<String, (Asker, String)>,
     /// Other askers of the same sentence.
@@ -364,7 +370,7 @@ impl Wording {
         for scenarios in [&mut train, &mut heldout] {
             scenarios.retain(|scenario| !self.ambiguous.contains(&scenario.task));
         }
-        Grounded { train, heldout, dropped: self.dropped }
+        Grounded { train, heldout, dropped: self.dropped, refused: self.refused }
     }
 
     /// In seeded random order, independent of the server's order of entities.
@@ -424,6 +430,8 @@ impl Wording {
         if first == asker || !self.repeated.insert((task.to_owned(), asker)) {
             return false;
         }
+        let why = if answer == case.answer { Dropped::Duplicate } else { Dropped::Ambiguous };
+        self.refused.push((family.name.clone(), why, task.to_owned()));
         if answer == case.answer {
             self.drop(Dropped::Duplicate);
         } else {
