@@ -18,6 +18,7 @@ mod probe;
 mod run;
 mod run_args;
 mod runs;
+mod scenarios;
 mod schema;
 mod server;
 mod stage;
@@ -76,6 +77,9 @@ enum Command {
     /// Show the stage kinds and their cards.
     #[command(subcommand)]
     Stage(stage::Stage),
+    /// Review the tasks of a run or file.
+    #[command(subcommand)]
+    Scenarios(scenarios::Scenarios),
     /// Serve a demo MCP server.
     DemoServer(demo_server::DemoServer),
     /// Be a client under test of the MCP conformance suite.
@@ -126,6 +130,7 @@ impl Command {
             Self::Show(command) => command.execute(printer),
             Self::Diff(command) => command.execute(printer),
             Self::Cache(command) => command.execute(printer),
+            Self::Scenarios(command) => command.execute(printer),
             Self::Schema(command) => command.execute(printer),
             Self::Completions(command) => command.execute(printer),
             Self::Doctor(command) => command.execute(printer),

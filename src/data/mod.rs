@@ -5,6 +5,7 @@
 
 mod table;
 
+pub mod admission;
 pub mod checks;
 pub mod scenarios;
 pub mod server;
@@ -14,11 +15,12 @@ pub mod verdict;
 
 use std::path::Path;
 
+pub use admission::Admission;
 pub use checks::{CallChecks, CallPattern, Checks, StateCheck, TextCheck};
 pub use scenarios::Scenario;
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
 pub use steps::Step;
-pub use table::{Column, DataError, Json, Table, read, write};
+pub use table::{Column, DataError, Json, Table, read, text_columns, write};
 pub use trajectories::{End, GroupKey, Reward, Row, Trajectory, groups};
 pub use verdict::VerdictRow;
 
@@ -28,8 +30,9 @@ pub use verdict::VerdictRow;
 /// If it cannot be read as this table, with the column that is missing or has another type; if a reward is not
 /// finite; or if the checks of a scenario are not [`Checks`].
 pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
-    const TABLES: [(&str, Check); 10] = [
+    const TABLES: [(&str, Check); 11] = [
         (Scenario::NAME, scenarios::check_scenarios),
+        table_type::<Admission>(),
         table_type::<Server>(),
         table_type::<Tool>(),
         table_type::<Resource>(),

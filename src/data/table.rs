@@ -416,5 +416,34 @@ pub fn read<T: Table>(path: &Path) -> Result<Vec<T>, DataError> {
     Ok(rows)
 }
 
+/// The columns of these names of any Parquet file, as texts; nothing for a null.
+///
+/// # Errors
+/// If the file is not readable as Parquet.
+pub fn text_columns(path: &Path, names: &[&str]) -> Result<Vec<(String, Vec<Option<String>>)>, DataError> {
+    let file = File::open(path).map_err(|source| DataError::Open { path: path.to_owned(), source })?;
+    let wrap = |source| DataError::Read { path: path.to_owned(), table: "texts", source };
+    let of_batch = |source| DataError::Batch { path: path.to_owned(), table: "texts", source };
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).map_err(wrap)?.build().map_err(wrap)?;
+    let mut columns: Vec<(String, Vec<Option<String>>)> = Vec::new();
+    for batch in reader {
+        let batch = batch.map_err(of_batch)?;
+        for name in names {
+            let Some(array) = batch.column_by_name(name) else { continue };
+            let text = |row| {
+                let shown = || arrow::util::display::array_value_to_string(array, row);
+                array.is_valid(row).then(shown).transpose()
+            };
+            let values: Vec<Option<String>> =
+                (0..batch.num_rows()).map(text).collect::<Result<_, _>>().map_err(of_batch)?;
+            match columns.iter_mut().find(|(known, _)| known == name) {
+                Some((_, all)) => all.extend(values),
+                None => columns.push(((*name).to_owned(), values)),
+            }
+        }
+    }
+    Ok(columns)
+}
+
 #[cfg(test)]
 mod tests;

@@ -25,6 +25,20 @@ pub enum ScenarioError {
     BadLines { file: String, count: usize, list: String },
     #[error("{file} contains no task")]
     Empty { file: String },
+    #[error("no candidate was admitted: {account}")]
+    NothingAdmitted { account: String },
+    #[error("the held-out set is not the frozen one: its digest is {found} instead of {expected}")]
+    HeldOutDiffers { expected: String, found: String },
+    #[error("{count} training {} held out: {task}", if *count == 1 { "task is" } else { "tasks are" })]
+    TrainsOnHeldOut { task: String, count: usize },
+    #[error("`mix`: {problem}")]
+    Mix { problem: String },
+    #[error("the prompt `generate` cannot be rendered: {problem}")]
+    Prompt { problem: String },
+    #[error("{file}: {problem}")]
+    BadTraces { file: String, problem: String },
+    #[error("{file}: {problem}")]
+    Parquet { file: String, problem: String },
     #[error("scenario {id} belongs to family \"{family}\", which the families file does not declare")]
     UnknownFamily { id: String, family: String },
     #[error("no scenario has a reference solution to learn from")]
@@ -41,6 +55,13 @@ impl Diagnostic for ScenarioError {
             Self::Nothing { .. } => "scenarios::nothing",
             Self::BadLines { .. } => "scenarios::bad_lines",
             Self::Empty { .. } => "scenarios::empty",
+            Self::NothingAdmitted { .. } => "scenarios::nothing_admitted",
+            Self::HeldOutDiffers { .. } => "scenarios::heldout_differs",
+            Self::TrainsOnHeldOut { .. } => "scenarios::trains_on_heldout",
+            Self::Mix { .. } => "scenarios::mix",
+            Self::Parquet { .. } => "scenarios::parquet",
+            Self::BadTraces { .. } => "scenarios::traces",
+            Self::Prompt { .. } => "scenarios::prompt",
             Self::UnknownFamily { .. } => "scenarios::unknown_family",
             Self::NoReference => "scenarios::no_reference",
         }
@@ -50,6 +71,11 @@ impl Diagnostic for ScenarioError {
         Some(match self {
             Self::NoParam { origin: "file", .. } => {
                 "name a JSON or JSONL file of tasks: file = \"tasks.jsonl\"".into()
+            }
+            Self::NoParam { origin: "mix", .. } => "name sources with weights: mix = { explored = 3, file = 1 }".into(),
+            Self::NoParam { origin: "traces", .. } => "name a file of conversations: traces = \"chats.jsonl\"".into(),
+            Self::NoParam { origin: "llm", .. } => {
+                "name an OpenAI-compatible endpoint and its model: base_url = \"http://127.0.0.1:8000/v1\", model = \"…\"".into()
             }
             Self::NoParam { .. } => "name the families file: families = \"my.families.toml\"".into(),
             Self::BadLines { .. } | Self::Empty { .. } => {
@@ -62,6 +88,19 @@ impl Diagnostic for ScenarioError {
             Self::UnknownFamily { .. } => {
                 "give the warm-up the families file that the scenarios were made from".into()
             }
+            Self::NothingAdmitted { .. } => {
+                "raise `explore_calls`, or give the server some state; the tools must be safe to call (docs/scenarios.md)".into()
+            }
+            Self::HeldOutDiffers { .. } => {
+                "the server's data, the seed or a parameter has changed; put the new digest into `heldout_digest` if that is meant"
+                    .into()
+            }
+            Self::TrainsOnHeldOut { .. } => "remove the task from one side; upper case and spaces do not make it another".into(),
+            Self::Mix { .. } => "name sources with weights above 0: mix = { explored = 3, file = 1 }".into(),
+            Self::BadTraces { .. } => {
+                "a conversation is {\"messages\": […]} in OpenAI's format, one per line or in one JSON array".into()
+            }
+            Self::Parquet { .. } => "a Parquet file of tasks needs a column `task` with texts".into(),
             Self::NoReference => "the warm-up needs scenarios with source = \"grounded\"".into(),
             _ => return None,
         })
@@ -75,8 +114,17 @@ impl Diagnostic for ScenarioError {
             | Self::BadLines { .. }
             | Self::Empty { .. }
             | Self::UnknownFamily { .. }
+            | Self::HeldOutDiffers { .. }
+            | Self::TrainsOnHeldOut { .. }
+            | Self::Mix { .. }
+            | Self::Parquet { .. }
+            | Self::BadTraces { .. }
+            | Self::Prompt { .. }
             | Self::NoReference => Class::Usage,
-            Self::Read { .. } | Self::Entities { .. } | Self::Nothing { .. } => Class::Work,
+            Self::Read { .. }
+            | Self::Entities { .. }
+            | Self::Nothing { .. }
+            | Self::NothingAdmitted { .. } => Class::Work,
         }
     }
 }

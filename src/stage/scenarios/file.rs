@@ -1,21 +1,27 @@
-//! A user's own tasks: a JSON array or one JSON object per line.
+//! A user's own tasks: a JSON array, one JSON object per line, or a Parquet file with a column per key.
 //!
+//! A table that a `scenarios` stage wrote is read as it is. A line that `mcprl scenarios review` marked as dropped is no task.
 //! Reports every bad line, not just the first. Never guesses, and never skips a task silently.
 
 use std::{collections::BTreeMap, path::Path};
 
 use serde_json::{Map, Value};
 
-use super::error::ScenarioError;
+use super::{
+    error::ScenarioError,
+    split::{self, SplitBy},
+};
 use crate::{
-    data::{Checks, Json, Scenario},
+    chat::ToolCall,
+    data::{self, Checks, Json, Scenario},
     error::did_you_mean,
     hash::Encoder,
     mcp::plain,
 };
 
 /// Keys of a task.
-const KEYS: [&str; 7] = ["task", "answer", "check", "checks", "split", "family", "entity"];
+const KEYS: [&str; 10] =
+    ["task", "answer", "check", "checks", "split", "family", "entity", "reference", "decision", "reviewed"];
 const CHECKS: [&str; 4] = ["text", "number", "set", "none"];
 /// Most bad lines that are listed individually.
 const LISTED: usize = 20;
@@ -28,11 +34,60 @@ const HELD_OUT: &str = "file";
 /// Marks tasks whose split is decided later.
 const UNDECIDED: &str = "";
 
-/// Reads the file. Holds out `heldout_share` of the tasks without a split, rounded up, by a seeded hash.
-pub fn load(path: &Path, heldout_share: f64, seed: u64) -> Result<Tasks, ScenarioError> {
+/// Which of the tasks without a split are held out: a share, rounded up, by a seeded hash.
+#[derive(Debug, Clone, Copy)]
+pub struct HoldOut {
+    pub share: f64,
+    pub seed: u64,
+    pub by: SplitBy,
+}
+
+impl From<(f64, u64)> for HoldOut {
+    fn from((share, seed): (f64, u64)) -> Self {
+        Self { share, seed, by: SplitBy::Task }
+    }
+}
+
+/// Reads the file.
+pub fn load(path: &Path, hold_out: HoldOut) -> Result<Tasks, ScenarioError> {
+    if is_parquet(path) {
+        return parquet(path, hold_out);
+    }
     let text = std::fs::read_to_string(path)
         .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
-    parse(&text, &name(path), heldout_share, seed)
+    parse(&text, &name(path), hold_out)
+}
+
+pub fn is_parquet(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("parquet"))
+}
+
+/// Reads a table of a `scenarios` stage, or the columns that are keys of a task; others are ignored.
+fn parquet(path: &Path, hold_out: HoldOut) -> Result<Tasks, ScenarioError> {
+    if let Ok(scenarios) = data::read::<Scenario>(path)
+        && !scenarios.is_empty()
+    {
+        return Ok(scenarios.into_iter().partition(|scenario| scenario.split == TRAIN));
+    }
+    let wrong = |problem: String| ScenarioError::Parquet { file: name(path), problem };
+    let columns =
+        data::text_columns(path, &KEYS).map_err(|cause| wrong(format!("it cannot be read: {cause}")))?;
+    let Some(rows) = columns.iter().find(|(name, _)| name == "task").map(|(_, values)| values.len()) else {
+        return Err(wrong("there is no column `task`".into()));
+    };
+    let row = |row: usize| {
+        let fields = columns.iter().filter_map(|(name, values)| {
+            let text = values[row].clone()?;
+            // Structures are texts in JSON here.
+            let value = match name.as_str() {
+                "checks" | "reference" => serde_json::from_str(&text).unwrap_or(Value::String(text)),
+                _ => Value::String(text),
+            };
+            Some((name.clone(), value))
+        });
+        (format!("row {}", row + 1), Ok(Value::Object(fields.collect())))
+    };
+    tasks((0..rows).map(row).collect(), &name(path), hold_out)
 }
 
 /// The name of a file in errors.
@@ -41,12 +96,17 @@ pub fn name(path: &Path) -> String {
 }
 
 /// `file` is the name used in errors.
-pub fn parse(text: &str, file: &str, heldout_share: f64, seed: u64) -> Result<Tasks, ScenarioError> {
+pub fn parse(text: &str, file: &str, hold_out: HoldOut) -> Result<Tasks, ScenarioError> {
     let items = items(text).map_err(|problem| ScenarioError::BadLines {
         file: file.to_owned(),
         count: 1,
         list: format!("  {problem}"),
     })?;
+    tasks(items, file, hold_out)
+}
+
+fn tasks(mut items: Vec<Item>, file: &str, hold_out: HoldOut) -> Result<Tasks, ScenarioError> {
+    items.retain(|(_, item)| !item.as_ref().is_ok_and(|item| item["decision"] == "drop"));
     let mut scenarios = Vec::new();
     let mut bad: Vec<String> = Vec::new();
     let mut first: BTreeMap<String, String> = BTreeMap::new();
@@ -73,14 +133,15 @@ pub fn parse(text: &str, file: &str, heldout_share: f64, seed: u64) -> Result<Ta
     if scenarios.is_empty() {
         return Err(ScenarioError::Empty { file: file.to_owned() });
     }
-    hold_out(&mut scenarios, heldout_share, seed);
+    self::hold_out(&mut scenarios, hold_out);
     Ok(scenarios.into_iter().partition(|scenario| scenario.split == TRAIN))
 }
 
 /// A location and the value there.
-type Item = (String, Result<Value, String>);
+pub type Item = (String, Result<Value, String>);
 
-fn items(text: &str) -> Result<Vec<Item>, String> {
+/// The items of a JSON array, or of one JSON value per line.
+pub fn items(text: &str) -> Result<Vec<Item>, String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim_start().starts_with('[') {
         let items: Vec<Value> =
@@ -161,9 +222,22 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
         check: check.into(),
         answer,
         entity: text(fields, "entity")?.map(str::to_owned),
-        reference: None,
+        reference: reference(fields)?,
         checks,
     })
+}
+
+/// The reference calls, written as a list or as its JSON.
+fn reference(fields: &Map<String, Value>) -> Result<Option<String>, String> {
+    let calls = match fields.get("reference") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(text)) => serde_json::from_str(text).unwrap_or_default(),
+        Some(calls) => calls.clone(),
+    };
+    match serde_json::from_value::<Vec<ToolCall>>(calls.clone()) {
+        Ok(_) => Ok(Some(calls.to_string())),
+        Err(_) => Err("`reference` should be a list of {name, arguments}".into()),
+    }
 }
 
 /// A text that may be missing but not empty.
@@ -177,9 +251,17 @@ fn text<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>
 }
 
 /// Decides the split of tasks that do not set one.
-fn hold_out(scenarios: &mut [Scenario], share: f64, seed: u64) {
-    let draw = |task: &str| Encoder::new("mcprl held-out tasks v1").number(seed).text(task).finish().seed();
+fn hold_out(scenarios: &mut [Scenario], HoldOut { share, seed, by }: HoldOut) {
     let mut undecided: Vec<_> = scenarios.iter_mut().filter(|scenario| scenario.split == UNDECIDED).collect();
+    if by != SplitBy::Task {
+        let tasks: Vec<(&Scenario, &str)> = undecided.iter().map(|scenario| (&**scenario, "")).collect();
+        let held = split::held_out(&tasks, by, share, seed);
+        for (scenario, held) in undecided.into_iter().zip(held) {
+            scenario.split = if held { by.letter() } else { TRAIN }.into();
+        }
+        return;
+    }
+    let draw = |task: &str| Encoder::new("mcprl held-out tasks v1").number(seed).text(task).finish().seed();
     undecided.sort_by_cached_key(|scenario| draw(&scenario.task));
     #[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "a share of a number of tasks")]
     let held_out = (share * undecided.len() as f64).ceil() as usize;
@@ -195,15 +277,15 @@ mod tests {
     use super::*;
 
     fn error(text: &str) -> String {
-        parse(text, "tasks.jsonl", 0.5, 1).unwrap_err().to_string()
+        parse(text, "tasks.jsonl", (0.5, 1).into()).unwrap_err().to_string()
     }
 
     #[test]
     fn lines_and_arrays_are_read_alike() {
         let lines = "{\"task\": \"a\", \"answer\": 3}\n\n{\"task\": \"b\", \"split\": \"heldout\", \"family\": \"f\", \"entity\": \"e\"}\n";
         let array = format!("[{}]", lines.trim().replace("\n\n", ","));
-        let (train, heldout) = parse(lines, "f", 0.0, 1).unwrap();
-        assert_eq!(parse(&array, "f", 0.0, 1).unwrap(), (train.clone(), heldout.clone()));
+        let (train, heldout) = parse(lines, "f", (0.0, 1).into()).unwrap();
+        assert_eq!(parse(&array, "f", (0.0, 1).into()).unwrap(), (train.clone(), heldout.clone()));
         let row = |scenario: &Scenario| {
             let answer = scenario.answer.clone().unwrap_or_default();
             format!("{} {} {} {} {answer}", scenario.task, scenario.split, scenario.family, scenario.check)
@@ -266,7 +348,7 @@ mod tests {
     #[test]
     fn the_held_out_share_is_the_requested_one_and_depends_on_the_seed() {
         let text: String = (0..1000).map(|task| format!("{{\"task\": \"task {task}\"}}\n")).collect();
-        let heldout = |share, seed| parse(&text, "f", share, seed).unwrap().1;
+        let heldout = |share, seed| parse(&text, "f", (share, seed).into()).unwrap().1;
         assert_eq!(heldout(0.0, 1), []);
         assert_eq!(heldout(1.0, 1).len(), 1000);
         assert_eq!(heldout(0.25, 1).len(), 250);

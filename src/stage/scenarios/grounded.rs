@@ -56,6 +56,8 @@ pub struct Grounded {
     pub train: Vec<Scenario>,
     pub heldout: Vec<Scenario>,
     pub dropped: BTreeMap<Dropped, usize>,
+    /// Family, reason and detail of each dropped question, or its text.
+    pub refused: Vec<(String, Dropped, String)>,
 }
 
 /// Why a question was dropped.
@@ -133,6 +135,7 @@ pub async fn generate(
         .try_collect()
         .await?;
 
+    let mut refused: Vec<(String, Dropped, String)> = Vec::new();
     let mut wording = Wording { seed, ..Wording::default() };
     let mut solved: Vec<(&Family, Vec<Solved>)> =
         families.iter().map(|family| (family, Vec::new())).collect();
@@ -146,6 +149,7 @@ pub async fn generate(
             }
             Found::Nothing(why, text) => {
                 wording.drop(why);
+                refused.push((family.name.clone(), why, text.chars().take(300).collect()));
                 failures.entry(&family.name).or_insert_with(|| format!("{}: {text}", why.name()));
             }
         }
@@ -155,7 +159,8 @@ pub async fn generate(
             observer.note(&format!("family {} has no answerable question: {why}", family.name));
         }
     }
-    let grounded = wording.word(&solved, quota);
+    let mut grounded = wording.word(&solved, quota);
+    grounded.refused.extend(refused);
     if grounded.train.is_empty() && grounded.heldout.is_empty() {
         let account = failures.iter().map(|(family, why)| format!("{family}: {why}")).take(5);
         return Err(ScenarioError::Nothing { account: account.collect::<Vec<_>>().join("; ") }.into());
@@ -312,6 +317,7 @@ type Asker = (String, Binding);
 struct Wording {
     seed: u64,
     dropped: BTreeMap<Dropped, usize>,
+    refused: Vec<(String, Dropped, String)>,
     /// The first asker of each sentence, and the answer with its checks.
     sentences: BTreeMap<String, (Asker, (String, Option<Json>))>,
     /// Other askers of the same sentence.
@@ -358,7 +364,7 @@ impl Wording {
         for scenarios in [&mut train, &mut heldout] {
             scenarios.retain(|scenario| !self.ambiguous.contains(&scenario.task));
         }
-        Grounded { train, heldout, dropped: self.dropped }
+        Grounded { train, heldout, dropped: self.dropped, refused: self.refused }
     }
 
     /// In seeded random order, independent of the server's order of entities.
@@ -418,7 +424,10 @@ impl Wording {
         if first == asker || !self.repeated.insert((task.to_owned(), asker)) {
             return false;
         }
-        if answer == case.answer && checks == case.checks {
+        let is_same = answer == case.answer && checks == case.checks;
+        let why = if is_same { Dropped::Duplicate } else { Dropped::Ambiguous };
+        self.refused.push((family.name.clone(), why, task.to_owned()));
+        if is_same {
             self.drop(Dropped::Duplicate);
         } else {
             self.drop(Dropped::Ambiguous);

@@ -14,7 +14,7 @@ use crate::{
     chat::ToolCall,
     data::Tool,
     error::Result,
-    mcp::{Outcome, Place, Pools, Servers, Visit},
+    mcp::{Description, Outcome, Place, Pools, Servers, Visit},
 };
 
 type Answers = BTreeMap<String, Arc<OnceCell<Outcome>>>;
@@ -54,11 +54,32 @@ impl Live {
             .map_or(0, |answers| answers.lock().unwrap_or_else(PoisonError::into_inner).len())
     }
 
+    /// Whether sessions are shared and equal calls are made once.
+    pub fn is_shared(&self) -> bool {
+        self.answers.is_some()
+    }
+
+    /// Makes a call without the cache, on a shared or new session.
+    pub async fn call_again(&self, call: &ToolCall) -> Result<Outcome> {
+        let (pool, tool) = self.pools.route(self.wire_name(&call.name))?;
+        Ok(pool.session().await?.call(tool, call.arguments.clone()).await?)
+    }
+
+    /// What the servers offer besides tools, with their instructions.
+    pub async fn descriptions(&self) -> Result<Vec<Description>> {
+        let mut descriptions = Vec::new();
+        for pool in self.pools.iter() {
+            descriptions.push(pool.session().await?.describe().await?);
+        }
+        Ok(descriptions)
+    }
+
     pub async fn close(self) {
         self.pools.close().await;
     }
 
-    fn wire_name<'a>(&'a self, name: &'a str) -> &'a str {
+    /// The server's own name of a tool.
+    pub fn wire_name<'a>(&'a self, name: &'a str) -> &'a str {
         self.wire_names.get(name).map_or(name, String::as_str)
     }
 }

@@ -16,6 +16,11 @@ const CHECKED_BYTES: u64 = 1 << 20;
 pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
     let mut preflight = Preflight::default();
     match (params.source, &params.families, &params.file) {
+        (Source::Explored | Source::Llm | Source::Traces | Source::Mix, ..) => {
+            if let Err(cause) = params.complete() {
+                preflight.error("source", cause);
+            }
+        }
         (Source::Grounded, None, _) => {
             preflight.error("source", ScenarioError::NoParam { origin: "grounded", param: "families" });
         }
@@ -26,7 +31,7 @@ pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
             preflight.error("source", ScenarioError::NoParam { origin: "file", param: "file" });
         }
         (Source::File, _, Some(path)) => {
-            let found = preflight.check("file", tasks(path, params.heldout_share, context.seed)).flatten();
+            let found = preflight.check("file", tasks(path, params.hold_out(context.seed))).flatten();
             if let Some((train, heldout)) = found {
                 return preflight
                     .with("train", expected(&train, heldout.len()))
@@ -47,11 +52,14 @@ fn expected(scenarios: &[Scenario], others: usize) -> ExpectedOutput {
 }
 
 /// All tasks; none if there are more than are checked.
-fn tasks(path: &Path, heldout_share: f64, seed: u64) -> Result<Option<file::Tasks>, ScenarioError> {
+fn tasks(path: &Path, hold_out: file::HoldOut) -> Result<Option<file::Tasks>, ScenarioError> {
     let reading = |source| ScenarioError::Read { path: path.to_owned(), source };
     let file = std::fs::File::open(path).map_err(reading)?;
     if file.metadata().map_err(reading)?.len() <= CHECKED_BYTES {
-        return file::load(path, heldout_share, seed).map(Some);
+        return file::load(path, hold_out).map(Some);
+    }
+    if file::is_parquet(path) {
+        return Ok(None);
     }
     let mut bytes = Vec::new();
     file.take(CHECKED_BYTES).read_to_end(&mut bytes).map_err(reading)?;
@@ -59,7 +67,7 @@ fn tasks(path: &Path, heldout_share: f64, seed: u64) -> Result<Option<file::Task
     let text = String::from_utf8_lossy(&bytes);
     // A single array is read completely or not at all.
     if !text.is_empty() && !text.trim_start_matches('\u{feff}').trim_start().starts_with('[') {
-        file::parse(&text, &file::name(path), heldout_share, seed)?;
+        file::parse(&text, &file::name(path), hold_out)?;
     }
     Ok(None)
 }

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::json;
 
-use super::*;
+use super::{grounded::Grounded, *};
 use crate::{
     chat::ToolCall,
     data,

@@ -1,0 +1,335 @@
+//! `mcprl scenarios review`: goes through tasks in the terminal and writes those that are kept.
+//!
+//! Each decision is one line of a JSONL file, appended at once, so a review goes on where it ended. A `scenarios` stage with
+//! `source = "file"` reads the file: accepted tasks as they are or as edited, dropped ones not at all.
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, IsTerminal, Write},
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{Outcome, locations::Locations, target::Target};
+use crate::{
+    data::{self, Scenario},
+    error::{Class, Diagnostic, Result},
+    exec::history::{self, Stages},
+    stage::scenarios::{ScenarioError, file},
+    ui::{OutputFormat, Printer},
+};
+
+#[derive(Subcommand)]
+pub enum Scenarios {
+    /// Accept, edit or drop tasks one by one; without a terminal, list them.
+    Review(Review),
+}
+
+#[derive(Args)]
+pub struct Review {
+    /// A run, for its latest tasks; a stage of a run, as in `RUN/tasks`; or a file of tasks.
+    #[arg(value_name = "RUN|FILE")]
+    tasks: String,
+    /// Where decisions are kept; an earlier review goes on there [default: reviewed.jsonl, or beside the file].
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    locations: Locations,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ReviewError {
+    #[error("\"{0}\" has no tasks")]
+    NoTasks(String),
+    #[error("line {line} of {path} is no decision")]
+    BadLine { path: PathBuf, line: usize },
+    #[error("cannot use {path}")]
+    File {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Diagnostic for ReviewError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoTasks(_) => "review::no_tasks",
+            Self::BadLine { .. } => "review::bad_line",
+            Self::File { .. } => "review::file",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NoTasks(_) => {
+                "name a file of tasks, or a run with a finished `scenarios` stage (`mcprl runs`)".into()
+            }
+            Self::BadLine { .. } => "choose another `--out`, or repair the line".into(),
+            Self::File { .. } => return None,
+        })
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::File { .. } => Class::Work,
+            _ => Class::Usage,
+        }
+    }
+}
+
+impl Scenarios {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
+        let Self::Review(review) = self;
+        review.execute(printer)
+    }
+}
+
+impl Review {
+    fn execute(self, printer: Printer) -> Result<Outcome> {
+        let path = Path::new(&self.tasks);
+        let (tasks, default) = if path.is_file() && Target::at(path)?.is_none() {
+            (of_file(path)?, path.with_extension("reviewed.jsonl"))
+        } else {
+            (self.of_run()?, PathBuf::from("reviewed.jsonl"))
+        };
+        if tasks.is_empty() {
+            return Err(ReviewError::NoTasks(self.tasks).into());
+        }
+        let out = self.out.unwrap_or(default);
+        let decided = decisions(&out)?;
+        if printer.format == OutputFormat::Json
+            || !std::io::stdin().is_terminal()
+            || !std::io::stdout().is_terminal()
+        {
+            list(printer, &tasks, &decided);
+            return Ok(Outcome::Success);
+        }
+        let wrong = |source| ReviewError::File { path: out.clone(), source };
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&out).map_err(wrong)?;
+        let mut save = |line: &Value| {
+            let text = format!("{line}\n");
+            file.write_all(text.as_bytes()).and_then(|()| file.sync_data()).map_err(wrong)
+        };
+        let left = review(
+            &tasks,
+            &decided,
+            &mut std::io::stdin().lock(),
+            &mut |text: &str| printer.data(text),
+            &mut save,
+        )?;
+        printer.say(&format!("{left} of {} tasks are left; decisions are in {}", tasks.len(), out.display()));
+        Ok(Outcome::Success)
+    }
+
+    /// The tasks of a stage, or of the run's last stage that wrote tasks.
+    fn of_run(&self) -> Result<Vec<Scenario>> {
+        let Target { store, run, part } = Target::new(&self.locations, &self.tasks)?;
+        let run = history::run(&store, &run)?;
+        let stages = Stages::new(&store, &run);
+        let nodes = match &part {
+            Some(part) => vec![run.node(part)?],
+            None => run.nodes.iter().rev().collect(),
+        };
+        for node in nodes {
+            let outputs = stages.stage(node).outputs;
+            let table = |name: &str| outputs.iter().find(|output| output.output == name);
+            if let (Some(train), Some(heldout)) = (table("train"), table("heldout")) {
+                let mut tasks: Vec<Scenario> = data::read(&train.path)?;
+                tasks.extend(data::read::<Scenario>(&heldout.path)?);
+                return Ok(tasks);
+            }
+        }
+        Err(ReviewError::NoTasks(self.tasks.clone()).into())
+    }
+}
+
+fn of_file(path: &Path) -> Result<Vec<Scenario>, ScenarioError> {
+    let (mut tasks, heldout) = file::load(path, (0.0, 0).into())?;
+    // Without any held-out task, the stage decides.
+    if heldout.is_empty() {
+        tasks.iter_mut().for_each(|task| task.split.clear());
+    }
+    tasks.extend(heldout);
+    Ok(tasks)
+}
+
+/// Earlier decisions by the id of the task.
+fn decisions(path: &Path) -> Result<BTreeMap<String, String>, ReviewError> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(source) => return Err(ReviewError::File { path: path.to_owned(), source }),
+    };
+    let decision = |(index, line): (usize, &str)| {
+        let value: Value = serde_json::from_str(line).unwrap_or_default();
+        match (value["reviewed"].as_str(), value["decision"].as_str()) {
+            (Some(id), Some(decision)) => Ok((id.to_owned(), decision.to_owned())),
+            _ => Err(ReviewError::BadLine { path: path.to_owned(), line: index + 1 }),
+        }
+    };
+    text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(decision).collect()
+}
+
+fn list(printer: Printer, tasks: &[Scenario], decided: &BTreeMap<String, String>) {
+    let decision = |task: &Scenario| decided.get(&task.id).map_or("open", String::as_str).to_owned();
+    if printer.format == OutputFormat::Json {
+        let row = |task: &Scenario| {
+            let mut row = json!(task);
+            row["decision"] = decision(task).into();
+            row
+        };
+        return printer.json(&tasks.iter().map(row).collect::<Vec<_>>());
+    }
+    let line = |task: &Scenario| {
+        format!(
+            "{}\t{}\t{}\t{}\n",
+            decision(task),
+            task.split,
+            task.task,
+            task.answer.as_deref().unwrap_or("-")
+        )
+    };
+    printer.data(&tasks.iter().map(line).collect::<String>());
+}
+
+/// Asks for a decision on each open task; returns how many are left.
+fn review(
+    tasks: &[Scenario],
+    decided: &BTreeMap<String, String>,
+    input: &mut impl BufRead,
+    say: &mut dyn FnMut(&str),
+    save: &mut dyn FnMut(&Value) -> Result<(), ReviewError>,
+) -> Result<usize, ReviewError> {
+    let open: Vec<&Scenario> = tasks.iter().filter(|task| !decided.contains_key(&task.id)).collect();
+    let mut answer = |say: &mut dyn FnMut(&str), question: &str| {
+        say(question);
+        let mut line = String::new();
+        match input.read_line(&mut line) {
+            Ok(1..) => Some(line.trim().to_owned()),
+            Ok(0) | Err(_) => None,
+        }
+    };
+    let mut skipped = 0;
+    for (place, task) in open.iter().enumerate() {
+        say(&card(task, place + 1, open.len()));
+        loop {
+            let key = answer(say, "[a]ccept, [e]dit, [d]rop, [s]kip, [q]uit: ");
+            match key.as_deref().map(str::to_lowercase).as_deref() {
+                Some("a") => save(&line(task, "accept"))?,
+                Some("d") => save(&line(task, "drop"))?,
+                Some("s") => skipped += 1,
+                Some("e") => {
+                    let mut edited = (*task).clone();
+                    let text = answer(say, "task (empty keeps it): ").unwrap_or_default();
+                    if !text.is_empty() {
+                        edited.task = text;
+                    }
+                    let text = answer(say, "answer (empty keeps it): ").unwrap_or_default();
+                    if !text.is_empty() {
+                        edited.check = if text.parse::<f64>().is_ok() { "number" } else { "text" }.into();
+                        edited.answer = Some(text);
+                    }
+                    save(&line(&edited, "edit"))?;
+                }
+                None | Some("q") => return Ok(open.len() - place + skipped),
+                Some(_) => continue,
+            }
+            break;
+        }
+    }
+    Ok(skipped)
+}
+
+fn card(task: &Scenario, place: usize, of: usize) -> String {
+    let mut text = format!("\n{place}/{of}  {}  {}\n{}\n", task.family, task.split, task.task);
+    text += &format!("answer: {} ({})\n", task.answer.as_deref().unwrap_or("-"), task.check);
+    if let Some(calls) = &task.reference {
+        text += &format!("calls: {}\n", calls.chars().take(600).collect::<String>());
+    }
+    text
+}
+
+/// A decision as a task of a file.
+fn line(task: &Scenario, decision: &str) -> Value {
+    let parsed =
+        |text: &Option<String>| text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let split = match task.split.as_str() {
+        "" => None,
+        "train" => Some("train"),
+        _ => Some("heldout"),
+    };
+    let fields = [
+        ("reviewed", Some(task.id.clone().into())),
+        ("decision", Some(decision.into())),
+        ("task", Some(task.task.clone().into())),
+        ("answer", task.answer.clone().map(Value::from)),
+        ("check", Some(task.check.clone().into())),
+        ("checks", task.checks.as_ref().and_then(|checks| serde_json::from_str(&checks.0).ok())),
+        ("split", split.map(Value::from)),
+        ("family", Some(task.family.clone().into())),
+        ("entity", task.entity.clone().map(Value::from)),
+        ("reference", parsed(&task.reference)),
+    ];
+    Value::Object(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tasks() -> Vec<Scenario> {
+        let task = |id: &str, split: &str| Scenario {
+            id: id.into(),
+            split: split.into(),
+            family: "f".into(),
+            task: format!("Task {id}?"),
+            answer: Some("7".into()),
+            check: "number".into(),
+            reference: Some("[{\"name\":\"get\",\"arguments\":{}}]".into()),
+            ..Scenario::default()
+        };
+        vec![task("1", "train"), task("2", "a"), task("3", "train"), task("4", "train")]
+    }
+
+    /// The decisions on these keys, as a file, and how many tasks are left.
+    fn decide(decided: &BTreeMap<String, String>, keys: &str) -> (String, usize) {
+        let mut file = String::new();
+        let mut save = |line: &Value| {
+            file += &format!("{line}\n");
+            Ok(())
+        };
+        let left = review(&tasks(), decided, &mut keys.as_bytes(), &mut |_| {}, &mut save).unwrap();
+        (file, left)
+    }
+
+    #[test]
+    fn decisions_are_kept_and_read_as_tasks() {
+        let (file, left) = decide(&BTreeMap::new(), "a\nd\nx\ne\nHow many?\nmany\ns\n");
+        assert_eq!(left, 1);
+        let (train, heldout) = file::parse(&file, "f", (0.5, 1).into()).unwrap();
+        let found: Vec<_> = train
+            .iter()
+            .map(|one| (one.task.as_str(), one.answer.as_deref().unwrap(), &*one.check))
+            .collect();
+        assert_eq!(found, [("Task 1?", "7", "number"), ("How many?", "many", "text")]);
+        assert_eq!(heldout, []);
+        assert!(train[0].reference.as_ref().unwrap().contains("get"));
+    }
+
+    #[test]
+    fn a_review_goes_on_where_it_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("reviewed.jsonl");
+        assert_eq!(decisions(&path).unwrap(), BTreeMap::new());
+        let (file, left) = decide(&BTreeMap::new(), "a\nd\nq\n");
+        assert_eq!(left, 2);
+        std::fs::write(&path, &file).unwrap();
+        let (rest, left) = decide(&decisions(&path).unwrap(), "d\n");
+        assert_eq!((rest.contains("Task 3?"), left), (true, 1), "the end of input is like q");
+        std::fs::write(&path, "nonsense\n").unwrap();
+        assert_eq!(decisions(&path).unwrap_err().code(), "review::bad_line");
+    }
+}

@@ -1,0 +1,375 @@
+//! Admission: what a candidate must be before it counts as a scenario.
+//!
+//! Its calls are executed on two separate sets of sessions. The reason why a candidate is left out is kept in the table
+//! `admission`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    candidate::{Candidate, Check, Pick, normal, states},
+    runner::Runner,
+};
+use crate::{
+    chat::ToolCall,
+    data::{Admission, Scenario},
+    error::Result,
+    mcp::Outcome,
+};
+
+/// Why a candidate is no scenario.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// A reference call fails, or its result has no answer.
+    Unsolvable,
+    /// Two executions differ, or the answer is the clock's.
+    Unstable,
+    /// One sentence with two answers.
+    Ambiguous,
+    /// The task says the answer, or it is always the same.
+    Trivial,
+    /// The sentence already exists.
+    Duplicate,
+    /// The task names a tool.
+    Leaking,
+    /// A call changes the state of a server that should not change.
+    StateBreaking,
+}
+
+impl Reason {
+    pub const ALL: [Self; 7] = [
+        Self::Unsolvable,
+        Self::Unstable,
+        Self::Ambiguous,
+        Self::Trivial,
+        Self::Duplicate,
+        Self::Leaking,
+        Self::StateBreaking,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unsolvable => "unsolvable",
+            Self::Unstable => "unstable",
+            Self::Ambiguous => "ambiguous",
+            Self::Trivial => "trivial",
+            Self::Duplicate => "duplicate",
+            Self::Leaking => "leaking",
+            Self::StateBreaking => "state-breaking",
+        }
+    }
+}
+
+/// What is left out, and why.
+pub type Refusal = (Reason, String);
+
+/// An admitted candidate and its answer.
+#[derive(Debug, Clone)]
+pub struct Admitted {
+    pub candidate: Candidate,
+    pub answer: Option<String>,
+}
+
+impl Admitted {
+    pub fn scenario(&self) -> Scenario {
+        self.candidate.scenario(self.answer.clone())
+    }
+}
+
+/// Results of candidates in their order, and the table.
+#[derive(Debug, Default)]
+pub struct Judged {
+    pub admitted: Vec<Admitted>,
+    pub rows: Vec<Admission>,
+}
+
+impl Judged {
+    /// Keeps as many tasks as are wanted; the others are not in the table either.
+    pub fn trim(&mut self, most: usize) {
+        let id = |admitted: &Admitted| admitted.candidate.id(admitted.answer.as_deref());
+        let surplus: BTreeSet<String> = self.admitted.iter().skip(most).map(id).collect();
+        self.admitted.truncate(most);
+        self.rows.retain(|row| row.reason.is_some() || !surplus.contains(&row.id));
+    }
+
+    /// Refuses admitted candidates for a reason found later.
+    pub fn refuse(&mut self, why: impl Fn(&Admitted) -> Option<Refusal>) {
+        let mut refused = BTreeMap::new();
+        self.admitted.retain(|admitted| match why(admitted) {
+            Some((reason, detail)) => {
+                refused.insert(admitted.candidate.id(admitted.answer.as_deref()), (reason, detail));
+                false
+            }
+            None => true,
+        });
+        for row in &mut self.rows {
+            if let Some((reason, detail)) = refused.get(&row.id).filter(|_| row.reason.is_none()) {
+                row.verdict = "refused".into();
+                row.reason = Some(reason.name().to_owned());
+                row.detail = Some(detail.clone());
+            }
+        }
+    }
+}
+
+/// Admits candidates. `tools` are the names that no task may say; `breaking` are those that changed a server's state.
+///
+/// # Errors
+/// If the stage is cancelled, or the server is lost.
+pub async fn admit(
+    candidates: Vec<Candidate>,
+    tools: &BTreeSet<String>,
+    breaking: &BTreeSet<String>,
+    runners: [&Runner<'_>; 2],
+) -> Result<Judged> {
+    let names: Vec<String> = tools.iter().filter_map(|tool| forbidden(tool)).collect();
+    let mut first: BTreeSet<String> = BTreeSet::new();
+    let mut verdicts: Vec<Result<Option<String>, Refusal>> = Vec::new();
+    for candidate in &candidates {
+        let task = normal(&candidate.task);
+        let named = names.iter().find(|name| task.contains(name.as_str()));
+        let breaks = candidate.calls.iter().find(|call| breaking.contains(&call.name));
+        verdicts.push(match (named, breaks) {
+            (Some(name), _) => Err((Reason::Leaking, format!("the task says `{}`", name.trim()))),
+            (None, Some(call)) => {
+                Err((Reason::StateBreaking, format!("`{}` changes the server's state", call.name)))
+            }
+            _ => Ok(None),
+        });
+    }
+
+    let mut sequences: Vec<Vec<ToolCall>> = Vec::new();
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    let mut of_candidate = Vec::new();
+    for (candidate, verdict) in candidates.iter().zip(&verdicts) {
+        of_candidate.push(verdict.is_ok().then(|| {
+            let mut calls = candidate.calls.clone();
+            calls.extend(candidate.checks.iter().flat_map(state_calls));
+            let key = serde_json::json!(calls).to_string();
+            *places.entry(key).or_insert_with(|| {
+                sequences.push(calls);
+                sequences.len() - 1
+            })
+        }));
+    }
+    let observer = runners[0].observer;
+    observer.phase("reference chains", 2 * sequences.len() as u64);
+    let outcomes = [runners[0].run(&sequences).await?, runners[1].run(&sequences).await?];
+
+    let today = Today::now();
+    for ((candidate, verdict), place) in candidates.iter().zip(&mut verdicts).zip(&of_candidate) {
+        let Some(place) = *place else { continue };
+        *verdict = answer(candidate, [&outcomes[0][place], &outcomes[1][place]], &today);
+    }
+    sentences(&candidates, &mut verdicts, &mut first);
+    constants(&candidates, &mut verdicts);
+
+    let mut judged = Judged::default();
+    for (candidate, verdict) in candidates.into_iter().zip(verdicts) {
+        judged.rows.push(row(&candidate, &verdict));
+        if let Ok(answer) = verdict {
+            judged.admitted.push(Admitted { candidate, answer });
+        }
+    }
+    Ok(judged)
+}
+
+/// The calls of state checks, which are executed behind the reference calls.
+fn state_calls(checks: &crate::data::Checks) -> Vec<ToolCall> {
+    let call = |check: &crate::data::StateCheck| ToolCall {
+        name: check.tool.clone(),
+        arguments: check.arguments.clone(),
+    };
+    checks.state.iter().map(call).collect()
+}
+
+pub fn row(candidate: &Candidate, verdict: &Result<Option<String>, Refusal>) -> Admission {
+    let (reason, detail, answer) = match verdict {
+        Ok(answer) => (None, None, answer.as_deref()),
+        Err((reason, detail)) => {
+            (Some(reason.name().to_owned()), Some(detail.chars().take(300).collect()), None)
+        }
+    };
+    Admission {
+        id: candidate.id(answer),
+        family: candidate.family.clone(),
+        task: candidate.task.clone(),
+        verdict: if reason.is_none() { "admitted" } else { "refused" }.into(),
+        reason,
+        detail,
+        calls: u32::try_from(candidate.calls.len()).unwrap_or(u32::MAX),
+    }
+}
+
+/// The name as [`normal`] text, if a sentence could not contain it by chance: several words, or one that is no English
+/// word by its looks.
+fn forbidden(tool: &str) -> Option<String> {
+    let name = normal(tool);
+    let is_word = name.trim().chars().all(|letter| letter.is_ascii_alphabetic());
+    (!is_word || name.len() > 12).then_some(name)
+}
+
+fn answer(
+    candidate: &Candidate,
+    outcomes: [&Vec<Outcome>; 2],
+    today: &Today,
+) -> Result<Option<String>, Refusal> {
+    let state = candidate.checks.as_ref().map_or(0, |checks| checks.state.len());
+    let wanted = candidate.calls.len() + state;
+    for outcomes in outcomes {
+        let counts = |(place, outcome): &(usize, &Outcome)| {
+            let is_last = place + 1 >= candidate.calls.len();
+            (outcome.is_error || looks_failed(&outcome.text)) && (is_last || !candidate.may_fail)
+        };
+        if let Some((_, failed)) = outcomes.iter().enumerate().find(counts) {
+            return Err((Reason::Unsolvable, format!("a call fails: {}", failed.text)));
+        }
+        if outcomes.len() < wanted {
+            return Err((Reason::Unsolvable, "a call was lost, or there was no time for it".into()));
+        }
+    }
+    let texts = |outcomes: &Vec<Outcome>| -> Vec<String> {
+        outcomes[..candidate.calls.len()].iter().map(|outcome| outcome.text.clone()).collect()
+    };
+    let (one, other) = (texts(outcomes[0]), texts(outcomes[1]));
+    let read = |texts: &[String]| {
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        candidate.pick.answer(&texts).map_err(|why| (Reason::Unsolvable, why.to_owned()))
+    };
+    let (first, second) = (read(&one)?, read(&other)?);
+    if first != second {
+        return Err((Reason::Unstable, format!("two executions answer \"{first}\" and \"{second}\"")));
+    }
+    // A check of the state is a call like any other.
+    for place in candidate.calls.len()..wanted {
+        let check =
+            candidate.checks.as_ref().and_then(|checks| checks.state.get(place - candidate.calls.len()));
+        let holds = |outcomes: &Vec<Outcome>| {
+            check.is_none_or(|check| {
+                check.expect.equals.as_ref().is_none_or(|text| normal(text) == normal(&outcomes[place].text))
+            })
+        };
+        if !holds(outcomes[0]) || !holds(outcomes[1]) {
+            return Err((Reason::Unstable, "the state afterwards differs between two executions".into()));
+        }
+    }
+    if candidate.pick == Pick::Nothing {
+        return Ok(None);
+    }
+    let arguments: String =
+        candidate.calls.iter().map(|call| serde_json::json!(call.arguments).to_string()).collect();
+    if today.is_in(one.last().map_or("", String::as_str))
+        && !today.is_in(&arguments)
+        && today.is_clock(&first)
+    {
+        return Err((Reason::Unstable, format!("\"{first}\" depends on today's date")));
+    }
+    let says = match candidate.check {
+        Check::Set => first.split(", ").all(|item| states(&candidate.task, item)),
+        _ => states(&candidate.task, &first),
+    };
+    if says {
+        return Err((Reason::Trivial, format!("the task says the answer \"{first}\"")));
+    }
+    Ok(Some(first))
+}
+
+/// Texts that servers give for failures without marking them.
+pub fn looks_failed(text: &str) -> bool {
+    let line = text.trim_start().lines().next().unwrap_or_default();
+    let head = normal(line.split(':').next().unwrap_or_default());
+    let is_short = head.split_whitespace().count() <= 4;
+    is_short
+        && [" error ", " exception ", " traceback ", " failed ", " invalid "]
+            .iter()
+            .any(|word| head.contains(word))
+}
+
+/// Refuses sentences that exist already, and all that have two answers.
+fn sentences(
+    candidates: &[Candidate],
+    verdicts: &mut [Result<Option<String>, Refusal>],
+    seen: &mut BTreeSet<String>,
+) {
+    let mut answers: BTreeMap<String, BTreeSet<Option<String>>> = BTreeMap::new();
+    for (candidate, verdict) in candidates.iter().zip(&*verdicts) {
+        if let Ok(answer) = verdict {
+            answers.entry(normal(&candidate.task)).or_default().insert(answer.as_deref().map(normal));
+        }
+    }
+    for (candidate, verdict) in candidates.iter().zip(verdicts).filter(|(_, verdict)| verdict.is_ok()) {
+        let task = normal(&candidate.task);
+        if answers.get(&task).is_some_and(|answers| answers.len() > 1) {
+            *verdict = Err((Reason::Ambiguous, "the same sentence has another answer elsewhere".into()));
+        } else if !seen.insert(task) {
+            *verdict = Err((Reason::Duplicate, "the same sentence exists".into()));
+        }
+    }
+}
+
+/// Fewer tasks of a family with one and the same answer are chance.
+const CONSTANT: usize = 3;
+
+/// Refuses families whose answer is always the same, and yes-or-no answers that are hardly ever different.
+fn constants(candidates: &[Candidate], verdicts: &mut [Result<Option<String>, Refusal>]) {
+    let mut answers: BTreeMap<&str, BTreeMap<String, BTreeSet<&BTreeMap<String, String>>>> = BTreeMap::new();
+    for (candidate, verdict) in candidates.iter().zip(&*verdicts) {
+        if let Ok(Some(answer)) = verdict {
+            let of_family = answers.entry(&candidate.family).or_default();
+            of_family.entry(normal(answer)).or_default().insert(&candidate.entity);
+        }
+    }
+    let is_flag = |answer: &str| ["true", "false", "yes", "no", "0", "1"].contains(&answer.trim());
+    for (candidate, verdict) in candidates.iter().zip(verdicts) {
+        let (Ok(Some(answer)), Some(of_family)) = (&*verdict, answers.get(candidate.family.as_str())) else {
+            continue;
+        };
+        let entities: BTreeSet<_> = of_family.values().flatten().collect();
+        let is_constant = of_family.len() == 1 && (entities.len() >= CONSTANT || is_flag(&normal(answer)));
+        let flags = of_family.keys().all(|answer| is_flag(answer));
+        let most = of_family.values().map(BTreeSet::len).max().unwrap_or_default();
+        let is_lopsided = flags && most * 10 > entities.len() * 9;
+        if is_constant || is_lopsided {
+            let detail = format!("\"{answer}\" answers (nearly) every task of the family");
+            *verdict = Err((Reason::Trivial, detail));
+        }
+    }
+}
+
+/// Today's date, to recognise answers that a clock gave.
+struct Today {
+    dates: Vec<String>,
+    days: Vec<String>,
+}
+
+impl Today {
+    fn now() -> Self {
+        let now = chrono::Utc::now();
+        let days = [-1, 0, 1].map(|days| now + chrono::Duration::days(days));
+        let formats = [
+            "%Y-%m-%d",
+            "%a %b %e %Y",
+            "%a %b %d %Y",
+            "%a %b %e",
+            "%d/%m/%Y",
+            "%m/%d/%Y",
+            "%d %b %Y",
+            "%B %d, %Y",
+        ];
+        Self {
+            dates: days.iter().flat_map(|day| formats.map(|format| day.format(format).to_string())).collect(),
+            days: days.iter().map(|day| day.format("%A").to_string().to_lowercase()).collect(),
+        }
+    }
+
+    fn is_in(&self, text: &str) -> bool {
+        self.dates.iter().any(|date| text.contains(date.as_str()))
+    }
+
+    /// Whether an answer can be that of a clock: a date, a time of day, or a day of the week.
+    fn is_clock(&self, answer: &str) -> bool {
+        let has_time = answer.split(|letter: char| !letter.is_ascii_digit() && letter != ':').any(|part| {
+            matches!(part.split(':').collect::<Vec<_>>()[..], [hour, minute, ..] if hour.len() == 2 && minute.len() == 2)
+        });
+        has_time || self.is_in(answer) || self.days.contains(&answer.to_lowercase())
+    }
+}

@@ -1,0 +1,319 @@
+//! A task before it is admitted: its text, the calls that answer it, and how the answer is read.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::explored::harvest::{self, List, Reading};
+use crate::{
+    chat::ToolCall,
+    data::{Checks, Json, Scenario},
+    hash::Encoder,
+};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    pub family: String,
+    /// The values that the task is about, by name.
+    pub entity: BTreeMap<String, String>,
+    pub task: String,
+    /// Which wording it is, for splits.
+    pub phrasing: String,
+    pub calls: Vec<ToolCall>,
+    pub pick: Pick,
+    pub check: Check,
+    pub checks: Option<Checks>,
+    /// The calls fail on the way, on purpose.
+    pub may_fail: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    Text,
+    Number,
+    Set,
+    /// There is no answer; `checks` decide.
+    None,
+}
+
+impl Check {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Number => "number",
+            Self::Set => "set",
+            Self::None => "none",
+        }
+    }
+
+    /// As a number if it is one.
+    pub fn of(answer: &str) -> Self {
+        if answer.trim().parse::<f64>().is_ok_and(f64::is_finite) { Self::Number } else { Self::Text }
+    }
+}
+
+/// How the answer is read from the last result.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Pick {
+    /// A field of the record whose field `key.0` is `key.1`, or of the only record.
+    Field { list: String, key: Option<(String, String)>, field: String },
+    /// The number of records.
+    Count { list: String },
+    /// A field of every record, as a set.
+    Column { list: String, field: String },
+    /// The field `key` of the record with the largest number in `field`.
+    Largest { list: String, field: String, key: String },
+    /// The only value of the result.
+    Only,
+    /// The number in the line that is none of these.
+    Number { not: Vec<String> },
+    /// This text, which the last result, or one of those before, contains.
+    Stated(String),
+    /// The value of the last result that this answer names and the task does not.
+    Told { answer: String, task: String },
+    /// The task is a change; there is no answer.
+    Nothing,
+}
+
+/// Longest answer.
+const ANSWER_BYTES: usize = 80;
+/// Most items of an answer that is a set.
+const SET: usize = 8;
+
+impl Pick {
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Field { key: Some(_), .. } => "field of one",
+            Self::Field { key: None, .. } => "field",
+            Self::Count { .. } => "count",
+            Self::Column { .. } => "column",
+            Self::Largest { .. } => "largest",
+            Self::Only => "value",
+            Self::Number { .. } => "number",
+            Self::Stated(_) => "stated",
+            Self::Told { .. } => "told",
+            Self::Nothing => "change",
+        }
+    }
+
+    /// The answer, if there is exactly one; else why not.
+    pub fn answer(&self, texts: &[&str]) -> Result<String, &'static str> {
+        let last = texts.last().copied().unwrap_or_default();
+        if let Self::Stated(answer) = self {
+            return texts
+                .iter()
+                .any(|text| states(text, answer))
+                .then(|| answer.clone())
+                .ok_or("no result states the answer");
+        }
+        let reading = harvest::read(last);
+        let answer = self.read(&reading)?;
+        match answer.trim() {
+            "" | "None" | "null" | "NULL" => Err("the answer is empty"),
+            answer if answer.len() > ANSWER_BYTES || answer.contains('\n') => Err("the answer is long"),
+            answer => Ok(answer.to_owned()),
+        }
+    }
+
+    fn read(&self, reading: &Reading) -> Result<String, &'static str> {
+        match self {
+            Self::Field { list, key, field } => {
+                let list = named(reading, list)?;
+                let mut found = list.records.iter().filter(|record| match key {
+                    Some((name, value)) => value_of(record, name) == Some(value),
+                    None => true,
+                });
+                let record = found.next().ok_or("there is no such record")?;
+                if found.next().is_some() {
+                    return Err("there are several such records");
+                }
+                Ok(value_of(record, field).ok_or("the record lacks the field")?.to_owned())
+            }
+            Self::Count { list } => Ok(whole(named(reading, list)?)?.records.len().to_string()),
+            Self::Column { list, field } => {
+                let list = whole(named(reading, list)?)?;
+                let mut values: Vec<&str> =
+                    list.records.iter().filter_map(|record| value_of(record, field)).collect();
+                if values.len() < list.records.len()
+                    || values.iter().any(|value| value.is_empty() || value.contains(','))
+                {
+                    return Err("not every record has the field");
+                }
+                values.sort_unstable();
+                values.dedup();
+                if values.len() > SET { Err("the answer is long") } else { Ok(values.join(", ")) }
+            }
+            Self::Largest { list, field, key } => {
+                let list = whole(named(reading, list)?)?;
+                let number = |record: &harvest::Record| {
+                    value_of(record, field)?.parse::<f64>().ok().filter(|n| n.is_finite())
+                };
+                let numbers: Option<Vec<f64>> = list.records.iter().map(number).collect();
+                let numbers = numbers.ok_or("not every record has a number")?;
+                let most = numbers.iter().copied().fold(f64::MIN, f64::max);
+                #[expect(clippy::float_cmp, reason = "the same parsed number")]
+                let mut places = (0..numbers.len()).filter(|place| numbers[*place] == most);
+                match (places.next(), places.next()) {
+                    (Some(place), None) => Ok(value_of(&list.records[place], key)
+                        .ok_or("the record lacks the field")?
+                        .to_owned()),
+                    _ => Err("several are the largest"),
+                }
+            }
+            Self::Only => match (&reading.line, reading.lists.as_slice()) {
+                (_, [list]) if list.records.len() == 1 && list.records[0].len() == 1 => {
+                    Ok(list.records[0][0].value.clone())
+                }
+                (Some(line), _) => Ok(line.clone()),
+                _ => Err("there are several values"),
+            },
+            Self::Number { not } => {
+                let line = reading.line.as_deref().ok_or("the result is no line")?;
+                match numbers(line)
+                    .into_iter()
+                    .filter(|number| !not.contains(number))
+                    .collect::<Vec<_>>()
+                    .as_slice()
+                {
+                    [number] => Ok(number.clone()),
+                    _ => Err("the line has not one new number"),
+                }
+            }
+            Self::Stated(answer) => Ok(answer.clone()),
+            Self::Told { answer, task } => told(reading, answer, task),
+            Self::Nothing => Ok("-".into()),
+        }
+    }
+}
+
+fn told(reading: &Reading, answer: &str, task: &str) -> Result<String, &'static str> {
+    let values =
+        reading.lists.iter().flat_map(|list| &list.records).flatten().map(|field| field.value.clone());
+    let lines = reading.line.iter().flat_map(|line| numbers(line).into_iter().chain([line.clone()]));
+    let is_told = |value: &String| states(answer, value) && !states(task, value);
+    let mut found: Vec<String> = values.chain(lines).filter(is_told).collect();
+    found.sort_by_key(|value| std::cmp::Reverse(value.len()));
+    found.dedup();
+    let longest = found.first().cloned().ok_or("the results do not have the answer")?;
+    match found.iter().find(|value| !states(&longest, value)) {
+        Some(_) => Err("the answer names several values of the result"),
+        None => Ok(longest),
+    }
+}
+
+/// The numbers in a line, without those that are parts of words.
+pub fn numbers(line: &str) -> Vec<String> {
+    let words = line.split(|letter: char| letter.is_whitespace() || ",;:()[]\"'=".contains(letter));
+    let number = |word: &str| {
+        let word = word.trim_end_matches(['.', '!', '?', '%', '°']);
+        word.parse::<f64>().is_ok_and(f64::is_finite).then(|| word.to_owned())
+    };
+    words.filter_map(number).collect()
+}
+
+fn named<'r>(reading: &'r Reading, name: &str) -> Result<&'r List, &'static str> {
+    reading.lists.iter().find(|list| list.name == name && !list.is_nested).ok_or("the result lacks the list")
+}
+
+fn whole(list: &List) -> Result<&List, &'static str> {
+    if list.is_list { Ok(list) } else { Err("the list is not complete") }
+}
+
+pub fn value_of<'r>(record: &'r harvest::Record, name: &str) -> Option<&'r str> {
+    record.iter().find(|field| field.name == name).map(|field| field.value.as_str())
+}
+
+/// Letters and digits in lower case, other characters as single spaces, with a space at both ends.
+pub fn normal(text: &str) -> String {
+    let mut normal = String::from(" ");
+    for letter in text.chars() {
+        if letter.is_alphanumeric() {
+            normal.extend(letter.to_lowercase());
+        } else if !normal.ends_with(' ') {
+            normal.push(' ');
+        }
+    }
+    if !normal.ends_with(' ') {
+        normal.push(' ');
+    }
+    normal
+}
+
+/// Whether a text has the answer as whole words.
+pub fn states(text: &str, answer: &str) -> bool {
+    let answer = normal(answer);
+    answer.trim() != "" && normal(text).contains(&answer)
+}
+
+impl Candidate {
+    /// The scenario with its answer, not in any split yet.
+    pub fn scenario(&self, answer: Option<String>) -> Scenario {
+        let entity = Value::Object(
+            self.entity.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect(),
+        );
+        let calls: Vec<Value> =
+            self.calls.iter().map(|call| json!({"name": call.name, "arguments": call.arguments})).collect();
+        let checks = self.checks.as_ref().map(|checks| Json(checks.to_json()));
+        let check = match (self.check, &answer) {
+            (Check::Text, Some(answer)) => Check::of(answer),
+            (check, _) => check,
+        };
+        Scenario {
+            id: self.id(answer.as_deref()),
+            split: String::new(),
+            family: self.family.clone(),
+            task: self.task.clone(),
+            answer,
+            check: check.name().to_owned(),
+            entity: (!self.entity.is_empty()).then(|| entity.to_string()),
+            reference: Some(Value::Array(calls).to_string()),
+            checks,
+        }
+    }
+
+    pub fn id(&self, answer: Option<&str>) -> String {
+        let mut encoder = Encoder::new("mcprl scenario v1");
+        encoder.text(&self.family).text(&self.task).text(answer.unwrap_or_default());
+        if let Some(checks) = &self.checks {
+            encoder.text(&checks.to_json());
+        }
+        encoder.finish().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(key: Option<(&str, &str)>, field: &str) -> Pick {
+        let key = key.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Pick::Field { list: String::new(), key, field: field.into() }
+    }
+
+    #[test]
+    fn answers_are_read_as_the_task_asks() {
+        let rows = r#"[{"n": "a", "v": 1}, {"n": "b", "v": 3}, {"n": "b", "v": 2}]"#;
+        let list = String::new;
+        for (pick, text, expected) in [
+            (field(Some(("n", "a")), "v"), rows, Ok("1")),
+            (field(Some(("n", "b")), "v"), rows, Err("there are several such records")),
+            (field(Some(("n", "c")), "v"), rows, Err("there is no such record")),
+            (field(None, "v"), r#"[{"v": null}]"#, Err("the answer is empty")),
+            (Pick::Count { list: list() }, rows, Ok("3")),
+            (Pick::Column { list: list(), field: "n".into() }, rows, Ok("a, b")),
+            (Pick::Largest { list: list(), field: "v".into(), key: "n".into() }, rows, Ok("b")),
+            (
+                Pick::Largest { list: list(), field: "n".into(), key: "v".into() },
+                rows,
+                Err("not every record has a number"),
+            ),
+            (Pick::Number { not: vec!["40".into(), "2".into()] }, "The sum of 40 and 2 is 42.", Ok("42")),
+            (Pick::Number { not: vec![] }, "1 and 2", Err("the line has not one new number")),
+            (Pick::Only, "[{'n': 7}]", Ok("7")),
+            (Pick::Stated("Low Tide".into()), "the book low tide!", Ok("Low Tide")),
+            (Pick::Stated("Low".into()), "below", Err("no result states the answer")),
+        ] {
+            assert_eq!(pick.answer(&[text]), expected.map(str::to_owned), "{pick:?}");
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Chains of calls and what to ask about their results.
+//!
+//! A later call may use a value that an earlier one gave. The task then does not say that value but describes it: by another
+//! field of its record, or as the only one there is.
+
+use std::collections::BTreeMap;
+
+use super::{
+    graph::{self, Arg, Graph, Origin},
+    harvest::{List, Record},
+    tools::Subject,
+    wording::{self, Scene},
+    words,
+};
+use crate::stage::scenarios::candidate::{Candidate, Check, Pick, numbers};
+
+/// Most calls of a chain.
+pub const CALLS: usize = 5;
+/// Ways to describe the arguments of a call.
+const VARIANTS: usize = 8;
+/// Questions about one result.
+const PICKS: usize = 40;
+/// Longest value that a task says.
+const SAID: usize = 150;
+
+/// One way to describe a call in a task.
+#[derive(Debug, Clone)]
+struct Variant {
+    /// Indices of the calls, the described one last.
+    calls: Vec<usize>,
+    /// What the task says, by name.
+    entity: BTreeMap<String, String>,
+    /// The call's result in words.
+    place: String,
+}
+
+/// Candidates about every result that was seen.
+pub fn candidates(graph: &Graph, subjects: &[Subject], seed: u64) -> Vec<Candidate> {
+    let mut candidates = Vec::new();
+    for index in 0..graph.seen.len() {
+        if super::sql::is_sql(graph, subjects, index) {
+            continue;
+        }
+        let variants = variants(graph, subjects, index, CALLS);
+        if variants.is_empty() {
+            continue;
+        }
+        for (number, pick) in picks(graph, index, seed).into_iter().enumerate() {
+            let variant = &variants[number % variants.len()];
+            candidates.extend(candidate(graph, subjects, index, variant, pick, seed));
+        }
+    }
+    candidates
+}
+
+fn candidate(
+    graph: &Graph,
+    subjects: &[Subject],
+    index: usize,
+    variant: &Variant,
+    pick: Pick,
+    seed: u64,
+) -> Option<Candidate> {
+    let seen = &graph.seen[index];
+    let answer = pick.answer(&[&seen.text]).ok()?;
+    let list = match &pick {
+        Pick::Field { list, .. }
+        | Pick::Count { list }
+        | Pick::Column { list, .. }
+        | Pick::Largest { list, .. } => list,
+        _ => "",
+    };
+    let thing = subjects[seen.tool].thing(list);
+    let asked = wording::ask(&pick, &Scene { place: &variant.place, thing: &thing });
+    let mut entity = variant.entity.clone();
+    let about = match &pick {
+        Pick::Field { key: Some((key, value)), field, .. } => {
+            entity.insert(key.clone(), value.clone());
+            format!("{field} by {key}")
+        }
+        Pick::Field { field, .. } | Pick::Column { field, .. } | Pick::Largest { field, .. } => field.clone(),
+        _ => String::new(),
+    };
+    let tools: Vec<&str> =
+        variant.calls.iter().map(|call| subjects[graph.seen[*call].tool].name.as_str()).collect();
+    let family = format!("{}: {} {list} {about}", tools.join(" > "), pick.kind());
+    let place = graph::rank(seed, &family, &format!("{entity:?}"));
+    let (phrasing, task) = asked.get(usize::try_from(place % asked.len().max(1) as u64).ok()?)?.clone();
+    let check = match &pick {
+        Pick::Column { .. } => Check::Set,
+        Pick::Field { field, .. } if is_set(graph, index, field) => Check::Set,
+        _ => Check::of(&answer),
+    };
+    Some(Candidate {
+        family: family.split_whitespace().collect::<Vec<_>>().join(" "),
+        entity,
+        task,
+        phrasing,
+        calls: variant.calls.iter().map(|call| graph.seen[*call].call.clone()).collect(),
+        pick,
+        check,
+        checks: None,
+        may_fail: false,
+    })
+}
+
+fn is_set(graph: &Graph, index: usize, field: &str) -> bool {
+    let lists = &graph.seen[index].reading.lists;
+    lists.iter().flat_map(|list| &list.records).flatten().any(|found| found.name == field && found.is_set)
+}
+
+fn variants(graph: &Graph, subjects: &[Subject], index: usize, most: usize) -> Vec<Variant> {
+    let seen = &graph.seen[index];
+    let subject = &subjects[seen.tool];
+    let mut variants = Vec::new();
+    if seen.args.iter().any(|arg| arg.shown.len() > 2 * SAID) {
+        return variants;
+    }
+    let plain = place(subject, &seen.args.iter().map(said).collect::<Vec<_>>());
+    let given = |args: &[Arg]| -> BTreeMap<String, String> {
+        args.iter()
+            .map(|arg| (arg.name.clone(), arg.leaf.clone().unwrap_or_else(|| arg.shown.clone())))
+            .collect()
+    };
+    let entity = given(&seen.args);
+    variants.push(Variant { calls: vec![index], entity: entity.clone(), place: plain });
+    if most < 2 {
+        return variants;
+    }
+    for (position, arg) in seen.args.iter().enumerate() {
+        let Some(known) = arg.leaf.as_ref().and_then(|leaf| graph.known.get(leaf)) else { continue };
+        for origin in known.origins.iter().filter(|origin| origin.call < index) {
+            for described in descriptions(graph, subjects, origin, &entity, most - 1) {
+                let mut phrases: Vec<String> = Vec::new();
+                for (other, arg) in seen.args.iter().enumerate() {
+                    phrases.push(if other == position { described.place.clone() } else { said(arg) });
+                }
+                let mut entity = described.entity;
+                let others = seen.args.iter().enumerate().filter(|(other, _)| *other != position);
+                entity.extend(given(&others.map(|(_, arg)| arg.clone()).collect::<Vec<_>>()));
+                let mut calls = described.calls;
+                calls.push(index);
+                if calls.len() <= CALLS && variants.len() < VARIANTS {
+                    variants.push(Variant { calls, entity, place: place(subject, &phrases) });
+                }
+            }
+        }
+    }
+    // Longer chains first: most results can also be asked about directly.
+    variants.reverse();
+    variants
+}
+
+/// Ways to describe a value without saying it. `entity` is what the task says anyway.
+fn descriptions(
+    graph: &Graph,
+    subjects: &[Subject],
+    origin: &Origin,
+    entity: &BTreeMap<String, String>,
+    most: usize,
+) -> Vec<Variant> {
+    let seen = &graph.seen[origin.call];
+    let subject = &subjects[seen.tool];
+    let list = &seen.reading.lists[origin.list];
+    let record = &list.records[origin.record];
+    let thing = subject.thing(&list.name);
+    let value = &record[origin.field];
+    let mut found = Vec::new();
+    for source in variants(graph, subjects, origin.call, most).into_iter().take(2) {
+        // What the calls of the source say is said unless the rest of the task says it.
+        let is_said = source.entity.values().all(|said| entity.values().any(|other| other == said));
+        let behind = if is_said { String::new() } else { format!(" in the {}", source.place) };
+        let of = |words: String, said: Option<(String, String)>| {
+            let mut entity = if is_said { BTreeMap::new() } else { source.entity.clone() };
+            entity.extend(said);
+            Variant { calls: source.calls.clone(), entity, place: format!("{words}{behind}") }
+        };
+        if let Some(folder) = &origin.folder {
+            let is_unique =
+                graph.known.keys().filter(|path| path.ends_with(&format!("/{}", value.value))).count() == 1;
+            if is_unique && !value.value.is_empty() && !entity.values().any(|said| said == folder) {
+                let words = format!("the {thing} named {}", words::shown(&value.value));
+                found.push(of(words, Some(("name".into(), value.value.clone()))));
+            }
+            continue;
+        }
+        if list.is_nested {
+            continue;
+        }
+        if list.records.len() == 1 && record.len() == 1 {
+            found.push(of(format!("the only {thing}"), None));
+            continue;
+        }
+        for (key, said) in keys(list, record, &value.name).into_iter().take(2) {
+            let words = format!("the {thing} whose {} is {}", words::spoken(&key), words::shown(&said));
+            found.push(of(words, Some((key, said))));
+        }
+    }
+    found
+}
+
+/// Fields that single out a record of a list: names first, then texts, then numbers.
+fn keys(list: &List, record: &Record, without: &str) -> Vec<(String, String)> {
+    let is_unique = |name: &str, value: &str| {
+        let same = list.records.iter().filter(|other| {
+            other.iter().any(|field| field.name == name && field.value.eq_ignore_ascii_case(value))
+        });
+        same.count() == 1
+    };
+    let rank = |name: &str, value: &str| {
+        let is_name = ["name", "title", "message", "label", "id"]
+            .iter()
+            .position(|best| words::tokens(name).contains(*best));
+        (is_name.unwrap_or(9), value.parse::<f64>().is_ok(), value.len())
+    };
+    let mut keys: Vec<(String, String)> = record
+        .iter()
+        .filter(|field| field.name != without && !field.is_set && !field.name.is_empty())
+        .filter(|field| !field.value.trim().is_empty() && field.value.len() <= SAID / 2)
+        .filter(|field| !["true", "false", "null", "None"].contains(&field.value.as_str()))
+        .filter(|field| is_unique(&field.name, &field.value))
+        .map(|field| (field.name.clone(), field.value.clone()))
+        .collect();
+    keys.sort_by_key(|(name, value)| rank(name, value));
+    keys
+}
+
+fn said(arg: &Arg) -> String {
+    format!("{} {}", words::spoken(&arg.name), arg.shown)
+}
+
+fn place(subject: &Subject, phrases: &[String]) -> String {
+    if phrases.is_empty() {
+        subject.phrase.clone()
+    } else {
+        format!("{} for {}", subject.phrase, wording::joined(phrases))
+    }
+}
+
+/// What can be asked about a result, in seeded order.
+fn picks(graph: &Graph, index: usize, seed: u64) -> Vec<Pick> {
+    let seen = &graph.seen[index];
+    let mut picks = Vec::new();
+    for list in seen.reading.lists.iter().filter(|list| !list.is_nested) {
+        let name = || list.name.clone();
+        if let ([record], false) = (list.records.as_slice(), list.is_list) {
+            let named = record.iter().filter(|field| !field.name.is_empty() || record.len() == 1);
+            picks.extend(named.map(|field| match field.name.as_str() {
+                "" => Pick::Only,
+                field => Pick::Field { list: name(), key: None, field: field.to_owned() },
+            }));
+            continue;
+        }
+        for record in &list.records {
+            for (key, value) in keys(list, record, "\n").into_iter().take(1) {
+                let others = record.iter().filter(|field| field.name != key && !field.name.is_empty());
+                picks.extend(others.map(|field| Pick::Field {
+                    list: name(),
+                    key: Some((key.clone(), value.clone())),
+                    field: field.name.clone(),
+                }));
+            }
+        }
+        if list.is_list && list.records.len() > 1 {
+            picks.push(Pick::Count { list: name() });
+            let first = &list.records[0];
+            for field in first.iter().filter(|field| !field.is_set) {
+                picks.push(Pick::Column { list: name(), field: field.name.clone() });
+                if field.value.parse::<f64>().is_ok() && !words::tokens(&field.name).contains("id") {
+                    let key = keys(list, first, &field.name).into_iter().next();
+                    picks.extend(key.map(|(key, _)| Pick::Largest {
+                        list: name(),
+                        field: field.name.clone(),
+                        key,
+                    }));
+                }
+            }
+        } else if let ([record], true) = (list.records.as_slice(), list.is_list) {
+            let fields = record.iter().filter(|field| !field.name.is_empty());
+            picks.extend(fields.map(|field| Pick::Field {
+                list: name(),
+                key: None,
+                field: field.name.clone(),
+            }));
+            if record.len() == 1 && record[0].name.is_empty() {
+                picks.push(Pick::Only);
+            }
+        }
+    }
+    if let Some(line) = seen.reading.line.as_ref().filter(|_| seen.reading.lists.is_empty()) {
+        let arguments: Vec<String> =
+            seen.args.iter().filter_map(|arg| arg.leaf.as_deref()).flat_map(numbers).collect();
+        let found = numbers(line).into_iter().filter(|number| !arguments.contains(number)).count();
+        picks.push(match found {
+            1 => Pick::Number { not: arguments },
+            _ => Pick::Only,
+        });
+    }
+    picks.sort_by_cached_key(|pick| graph::rank(seed, "picks", &format!("{pick:?}")));
+    picks.truncate(PICKS);
+    picks
+}

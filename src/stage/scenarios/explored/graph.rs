@@ -1,0 +1,260 @@
+//! What exploration found: calls, the values in their results, and which values fit which parameters.
+//!
+//! A value fits a parameter by name (words in singular, where `id` of a book fits `book_id`), by type, and by trial: an edge
+//! that failed several times and never worked is not tried again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::{
+    harvest::{self, Reading},
+    seeds::{Kind, Param},
+    tools::Subject,
+    words,
+};
+use crate::{chat::ToolCall, hash::Encoder};
+
+/// Most values that are remembered, and of one call.
+const KNOWN: usize = 4000;
+const OF_CALL: usize = 120;
+/// Failures after which an edge that never worked is dropped.
+const FAILURES: usize = 4;
+/// Places that a value is remembered from.
+const ORIGINS: usize = 4;
+
+/// A successful call and what it gave.
+#[derive(Debug)]
+pub struct Seen {
+    pub tool: usize,
+    pub call: ToolCall,
+    pub args: Vec<Arg>,
+    pub text: String,
+    pub reading: Reading,
+}
+
+/// An argument as it is named in a task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Arg {
+    pub name: String,
+    /// The text of its value, or of its only item; none for a structure.
+    pub leaf: Option<String>,
+    pub shown: String,
+}
+
+/// A value that a result has.
+#[derive(Debug, Default)]
+pub struct Known {
+    pub words: BTreeSet<String>,
+    pub origins: Vec<Origin>,
+    /// The tools and fields that it came from, for edges.
+    sources: BTreeSet<String>,
+}
+
+/// Where a value stands.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Origin {
+    /// Index of the call.
+    pub call: usize,
+    pub list: usize,
+    pub record: usize,
+    pub field: usize,
+    /// The value is this path with the name that stands there.
+    pub folder: Option<String>,
+}
+
+#[derive(Debug, Default)]
+pub struct Graph {
+    pub seen: Vec<Seen>,
+    /// By text.
+    pub known: BTreeMap<String, Known>,
+    /// Values to try that no result has: URIs of resources, words of instructions and of the server's command.
+    pub given: Vec<String>,
+    /// Successes and failures by source and parameter.
+    pub edges: BTreeMap<(String, String), (usize, usize)>,
+    pub keys: BTreeSet<String>,
+}
+
+impl Graph {
+    /// Whether a call is new; remembers it.
+    pub fn is_new(&mut self, call: &ToolCall) -> bool {
+        self.keys.insert(json!(call).to_string())
+    }
+
+    /// Edges that worked at least once.
+    pub fn working_edges(&self) -> usize {
+        self.edges.values().filter(|(worked, _)| *worked > 0).count()
+    }
+
+    /// Remembers whether the values of a call worked.
+    pub fn learn(&mut self, subject: &Subject, args: &[Arg], worked: bool) {
+        for arg in args {
+            let Some(known) = arg.leaf.as_ref().and_then(|leaf| self.known.get(leaf)) else { continue };
+            for source in &known.sources {
+                let edge =
+                    self.edges.entry((source.clone(), format!("{}.{}", subject.name, arg.name))).or_default();
+                if worked { edge.0 += 1 } else { edge.1 += 1 }
+            }
+        }
+    }
+
+    /// Remembers a successful call and the values of its result.
+    pub fn add(&mut self, subjects: &[Subject], tool: usize, call: ToolCall, args: Vec<Arg>, text: String) {
+        let reading = harvest::read(&text);
+        let subject = &subjects[tool];
+        let index = self.seen.len();
+        let folders: Vec<String> =
+            args.iter().filter_map(|arg| arg.leaf.clone()).filter(|leaf| is_path(leaf)).collect();
+        let mut count = 0;
+        for (list_index, list) in reading.lists.iter().enumerate() {
+            let list_words = words::tokens(&list.name);
+            let tool_words: BTreeSet<String> =
+                subject.nouns.iter().map(|noun| words::singular(noun)).collect();
+            for (record_index, record) in list.records.iter().enumerate() {
+                for (field_index, field) in record.iter().enumerate().filter(|(_, field)| !field.is_set) {
+                    count += 1;
+                    if count > OF_CALL || field.value.trim().is_empty() || field.value.len() > 200 {
+                        continue;
+                    }
+                    let origin = Origin {
+                        call: index,
+                        list: list_index,
+                        record: record_index,
+                        field: field_index,
+                        folder: None,
+                    };
+                    let mut words = words::tokens(&field.name);
+                    words.extend(list_words.iter().chain(&tool_words).cloned());
+                    let source = format!("{}/{}/{}", subject.name, list.name, field.name);
+                    if is_name(&field.value) && field.name.is_empty() | field.name.ends_with("name") {
+                        for folder in &folders {
+                            let joined = format!("{}/{}", folder.trim_end_matches('/'), field.value);
+                            let origin = Origin { folder: Some(folder.clone()), ..origin.clone() };
+                            self.know(joined, words.clone(), origin, format!("{source}+"));
+                        }
+                    }
+                    self.know(field.value.clone(), words, origin, source);
+                }
+            }
+        }
+        self.seen.push(Seen { tool, call, args, text, reading });
+    }
+
+    fn know(&mut self, text: String, words: BTreeSet<String>, origin: Origin, source: String) {
+        if self.known.len() >= KNOWN && !self.known.contains_key(&text) {
+            return;
+        }
+        let known = self.known.entry(text).or_default();
+        known.words.extend(words);
+        known.sources.insert(source);
+        if known.origins.len() < ORIGINS && known.origins.iter().all(|other| other.call != origin.call) {
+            known.origins.push(origin);
+        }
+    }
+
+    /// Values for a parameter, the best first, at most `most`; what is equally good is in seeded order.
+    pub fn candidates(&self, subject: &Subject, param: &Param, seed: u64, most: usize) -> Vec<Value> {
+        let mut found: Vec<(i64, u64, Value)> = Vec::new();
+        for (place, value) in param.seeds.iter().enumerate() {
+            found.push((if param.is_closed { 100 } else { 20 }, place as u64, value.clone()));
+        }
+        if !param.is_closed {
+            let mut others: Vec<(i64, u64, Value)> = Vec::new();
+            for (text, known) in &self.known {
+                let Some(value) = typed(&param.kind, text) else { continue };
+                let score = self.score(subject, param, text, known);
+                others.push((score, rank(seed, &param.name, text), value));
+            }
+            for text in &self.given {
+                let Some(value) = typed(&param.kind, text) else { continue };
+                let fits_path = param.kind == Kind::Path && is_path(text)
+                    || param.words.contains("uri") && text.contains("://");
+                others.push((if fits_path { 25 } else { 1 }, rank(seed, &param.name, text), value));
+            }
+            others.sort_by_key(|(score, rank, _)| (-score, *rank));
+            // What fits by nothing is tried only where nothing else is there, a few of it.
+            let has_fit = !found.is_empty() || others.iter().any(|(score, ..)| *score > 4);
+            let least = if has_fit { 5 } else { 0 };
+            others.retain(|(score, ..)| *score >= least);
+            others.truncate(if has_fit { most } else { 4 });
+            found.extend(others);
+        }
+        found.sort_by_key(|(score, rank, _)| (-score, *rank));
+        let mut values: Vec<Value> = Vec::new();
+        for (_, _, value) in found {
+            if !values.contains(&value) && values.len() < most {
+                values.push(value);
+            }
+        }
+        values
+    }
+
+    fn score(&self, subject: &Subject, param: &Param, text: &str, known: &Known) -> i64 {
+        let target = format!("{}.{}", subject.name, param.name);
+        let records: Vec<(usize, usize)> = known
+            .sources
+            .iter()
+            .filter_map(|source| self.edges.get(&(source.clone(), target.clone())).copied())
+            .collect();
+        let worked: usize = records.iter().map(|(worked, _)| worked).sum();
+        let failed: usize = records.iter().map(|(_, failed)| failed).sum();
+        if worked == 0 && failed >= FAILURES {
+            return -1;
+        }
+        let tool_words: BTreeSet<String> = subject.nouns.iter().map(|noun| words::singular(noun)).collect();
+        let mut score = 0;
+        for word in &param.words {
+            if known.words.contains(word) {
+                score += if words::is_weak(word) { 4 } else { 20 };
+            }
+        }
+        let is_generic = param.words.iter().all(|word| words::is_weak(word));
+        if is_generic {
+            let shared = tool_words.intersection(&known.words).filter(|word| !words::is_weak(word)).count();
+            score += if shared > 0 { 12 } else { 0 };
+        }
+        if param.kind == Kind::Path {
+            score += if is_path(text) { 25 } else { -10 };
+        } else if is_path(text) {
+            score -= 6;
+        }
+        if worked > 0 {
+            score += 15;
+        } else if failed > 0 {
+            score -= 5;
+        }
+        score
+    }
+}
+
+/// A seeded order of values.
+pub fn rank(seed: u64, name: &str, text: &str) -> u64 {
+    Encoder::new("mcprl exploration v1").number(seed).text(name).text(text).finish().seed()
+}
+
+/// A harvested text as a value of this kind.
+fn typed(kind: &Kind, text: &str) -> Option<Value> {
+    match kind {
+        Kind::Text | Kind::Path => Some(text.into()),
+        Kind::Integer => text.parse::<i64>().ok().map(Value::from),
+        Kind::Number => {
+            text.parse::<f64>().ok().filter(|number| number.is_finite()).map(super::seeds::number)
+        }
+        Kind::Boolean | Kind::Sql | Kind::List(_) | Kind::Object(_) => None,
+    }
+}
+
+pub fn is_path(text: &str) -> bool {
+    (text.starts_with('/') || text.starts_with("./") || text.contains(":\\"))
+        && !text.contains('\n')
+        && !text.contains("  ")
+}
+
+/// The name of a file or folder within another.
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= 120
+        && !text.contains(['/', '\\', '\n', ':'])
+        && text != "."
+        && text != ".."
+}

@@ -1,0 +1,341 @@
+//! What a result says, read without knowing the server: records with named fields.
+//!
+//! JSON, Python, tables, `key: value` lines and plain lines are recognised. Everything has a bound, and a result whose
+//! middle was cut says nothing.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use super::super::results::Results;
+use crate::{chat::python_repr, mcp::plain};
+
+/// Most records of a list; a longer list is known in part.
+const RECORDS: usize = 200;
+const FIELDS: usize = 24;
+const LISTS: usize = 16;
+const DEPTH: usize = 5;
+/// Longest value that is kept.
+const VALUE_BYTES: usize = 400;
+/// Most items of a field that is a list.
+const ITEMS: usize = 8;
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Field {
+    /// Empty for a value without a name.
+    pub name: String,
+    pub value: String,
+    /// Several values, joined by `, `.
+    pub is_set: bool,
+}
+
+pub type Record = Vec<Field>;
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct List {
+    pub name: String,
+    pub records: Vec<Record>,
+    /// Several records by nature, and all of them are here.
+    pub is_list: bool,
+    /// Within a record of another list: good for values, not for answers.
+    pub is_nested: bool,
+}
+
+/// A result as lists of records.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Reading {
+    pub lists: Vec<List>,
+    /// The whole result, if it is one short line.
+    pub line: Option<String>,
+}
+
+static KEY_VALUE: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"^\s*[-*]?\s*([A-Za-z][A-Za-z0-9 _./()-]{0,40}?)\s*(?::|=)\s+(\S.*)$").ok());
+static MARK: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"^\s*(?:\[([A-Za-z]{1,12})\]|[*+•-]|\d{1,3}[.)])\s+(.*)$").ok());
+
+/// Reads any text; what is not understood gives nothing.
+pub fn read(text: &str) -> Reading {
+    let trimmed = text.trim();
+    if trimmed.is_empty() || trimmed.contains(" bytes left out …]") {
+        return Reading::default();
+    }
+    let mut reading = Reading::default();
+    let value = serde_json::from_str(trimmed)
+        .ok()
+        .or_else(|| json_lines(trimmed))
+        .or_else(|| trimmed.starts_with(['[', '{', '(']).then(|| python_repr(trimmed)).flatten());
+    match value {
+        Some(value @ (Value::Object(_) | Value::Array(_))) => reading.add(&value, "", 0, false),
+        Some(scalar) => reading.line = Some(plain(&scalar)),
+        None => reading.add_text(trimmed),
+    }
+    if reading.line.is_none() && !trimmed.contains('\n') && trimmed.len() <= VALUE_BYTES {
+        reading.line = Some(trimmed.to_owned());
+    }
+    reading
+}
+
+fn json_lines(text: &str) -> Option<Value> {
+    let is_objects =
+        text.lines().filter(|line| !line.trim().is_empty()).all(|line| line.trim().starts_with('{'));
+    let lines = || text.lines().filter(|line| !line.trim().is_empty());
+    let items: Option<Vec<Value>> =
+        is_objects.then(|| lines().map(|line| serde_json::from_str(line).ok()).collect()).flatten();
+    items.filter(|items| !items.is_empty()).map(Value::Array)
+}
+
+fn is_scalar(value: &Value) -> bool {
+    !value.is_object() && !value.is_array()
+}
+
+impl Reading {
+    fn add(&mut self, value: &Value, name: &str, depth: usize, is_nested: bool) {
+        if depth > DEPTH || self.lists.len() >= LISTS {
+            return;
+        }
+        match value {
+            Value::Array(items) => {
+                let is_list = items.len() <= RECORDS;
+                let place = self.lists.len();
+                self.lists.push(List { name: name.to_owned(), records: Vec::new(), is_list, is_nested });
+                for item in items.iter().take(RECORDS) {
+                    let record = self.record(item, depth + 1);
+                    self.lists[place].records.push(record);
+                }
+            }
+            Value::Object(fields) => {
+                // `{"result": …}` is what it contains.
+                if let [(only, inner)] = fields.iter().collect::<Vec<_>>()[..]
+                    && !is_scalar(inner)
+                {
+                    let name =
+                        if ["result", "data", "content"].contains(&only.as_str()) { name } else { only };
+                    return self.add(inner, name, depth + 1, is_nested);
+                }
+                let place = self.lists.len();
+                self.lists.push(List { name: name.to_owned(), is_nested, ..List::default() });
+                let mut record = Record::new();
+                for (key, value) in fields {
+                    match value {
+                        Value::Array(items) if !items.iter().all(is_scalar) || items.is_empty() => {
+                            self.add(value, key, depth + 1, is_nested);
+                        }
+                        Value::Array(items) => {
+                            record.extend(set(key, items));
+                            self.add(value, key, depth + 1, is_nested);
+                        }
+                        _ => self.field(&mut record, key, value, depth + 1),
+                    }
+                }
+                record.truncate(FIELDS);
+                self.lists[place].records = if record.is_empty() { Vec::new() } else { vec![record] };
+            }
+            _ => {}
+        }
+    }
+
+    /// A record of a list.
+    fn record(&mut self, item: &Value, depth: usize) -> Record {
+        let mut record = Record::new();
+        match item {
+            Value::Object(fields) => {
+                for (key, value) in fields {
+                    self.field(&mut record, key, value, depth);
+                }
+            }
+            Value::Array(items) => {
+                for item in items.iter().filter(|item| is_scalar(item)) {
+                    push(&mut record, "", item);
+                }
+            }
+            scalar => push(&mut record, "", scalar),
+        }
+        record.truncate(FIELDS);
+        record
+    }
+
+    fn field(&mut self, record: &mut Record, key: &str, value: &Value, depth: usize) {
+        match value {
+            Value::Object(inner) if depth <= DEPTH => {
+                for (name, value) in inner.iter().filter(|(_, value)| is_scalar(value)) {
+                    push(record, &format!("{key} {name}"), value);
+                }
+            }
+            Value::Array(items) if !items.is_empty() && items.iter().all(is_scalar) => {
+                record.extend(set(key, items));
+                self.add(value, key, depth + 1, true);
+            }
+            Value::Array(items) if !items.is_empty() => self.add(value, key, depth + 1, true),
+            _ => push(record, key, value),
+        }
+    }
+
+    fn add_text(&mut self, text: &str) {
+        let rows = Results::Auto.read(text);
+        let is_identifier = |name: &String| {
+            name.len() <= 40
+                && !name.is_empty()
+                && name.chars().all(|letter| letter.is_alphanumeric() || "_ -./".contains(letter))
+        };
+        // One row under names that only commas separate is probably a sentence.
+        let is_table = rows.rows.len() > 1 || rows.rows.len() == 1 && text.contains(['|', '\t']);
+        if rows.names.len() > 1 && is_table && rows.names.iter().all(is_identifier) {
+            let record = |row: &Vec<String>| {
+                let fields = rows
+                    .names
+                    .iter()
+                    .zip(row)
+                    .map(|(name, value)| (name.clone(), Value::from(value.as_str())));
+                self::record(&fields.collect())
+            };
+            let records: Vec<Record> = rows.rows.iter().take(RECORDS).map(record).collect();
+            let is_list = rows.rows.len() <= RECORDS && !rows.more;
+            return self.lists.push(List { records, is_list, ..List::default() });
+        }
+        self.add_lines(text);
+    }
+
+    fn add_lines(&mut self, text: &str) {
+        let (Some(key_value), Some(mark)) = (&*KEY_VALUE, &*MARK) else { return };
+        let mut name = String::new();
+        let mut blocks: Vec<Record> = vec![Record::new()];
+        let mut items: Vec<Record> = Vec::new();
+        let mut is_prose = false;
+        for line in text.lines().filter(|line| !line.trim().is_empty()).take(4 * RECORDS) {
+            if let Some(heading) = line.trim().strip_suffix(':') {
+                if name.is_empty() && heading.split_whitespace().count() <= 4 {
+                    name = heading.to_lowercase();
+                }
+                continue;
+            }
+            if let Some(found) = key_value.captures(line).filter(|_| !mark.is_match(line)) {
+                let (key, value) = (found[1].trim().to_owned(), unquoted(found[2].trim()));
+                let is_next = blocks.last().is_some_and(|block| block.iter().any(|field| field.name == key));
+                if is_next {
+                    blocks.push(Record::new());
+                }
+                if let Some(block) = blocks.last_mut().filter(|_| value.len() <= VALUE_BYTES) {
+                    block.push(Field { name: key, value, is_set: false });
+                }
+                continue;
+            }
+            let marked = mark.captures(line);
+            let (tag, rest) = match &marked {
+                Some(found) => (found.get(1).map(|tag| tag.as_str().to_owned()), found[2].to_owned()),
+                None => (None, line.to_owned()),
+            };
+            // What is behind a gap is another column.
+            let value = rest.trim().split("   ").next().unwrap_or_default().trim().to_owned();
+            is_prose |= value.split_whitespace().count() > 10 || value.len() > VALUE_BYTES;
+            let kind = tag.map(|tag| Field { name: "kind".into(), value: tag, is_set: false });
+            items.push(std::iter::once(Field { value, ..Field::default() }).chain(kind).collect());
+        }
+        blocks.retain(|block| !block.is_empty());
+        if !blocks.is_empty() && blocks.len() <= RECORDS {
+            let is_list = blocks.len() > 1;
+            let name = if items.is_empty() { name.clone() } else { String::new() };
+            self.lists.push(List { name, records: blocks, is_list, is_nested: false });
+        }
+        if !items.is_empty() && !is_prose && items.len() <= RECORDS {
+            let is_whole = self.lists.is_empty() && text.lines().count() > 1;
+            self.lists.push(List { name, records: items, is_list: is_whole, is_nested: false });
+        }
+    }
+}
+
+fn record(fields: &Map<String, Value>) -> Record {
+    let mut record = Record::new();
+    fields.iter().for_each(|(name, value)| push(&mut record, name, value));
+    record.truncate(FIELDS);
+    record
+}
+
+fn push(record: &mut Record, name: &str, value: &Value) {
+    let value = plain(value);
+    if value.len() <= VALUE_BYTES {
+        record.push(Field { name: name.to_owned(), value, is_set: false });
+    }
+}
+
+fn set(name: &str, items: &[Value]) -> Option<Field> {
+    let items: Vec<String> = items.iter().map(plain).collect();
+    let fits = items.len() <= ITEMS && items.iter().all(|item| item.len() <= 60 && !item.contains(','));
+    fits.then(|| Field { name: name.to_owned(), value: items.join(", "), is_set: true })
+}
+
+fn unquoted(text: &str) -> String {
+    ['"', '\'', '`']
+        .into_iter()
+        .find_map(|quote| text.strip_prefix(quote)?.strip_suffix(quote))
+        .unwrap_or(text)
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Lists as `name[a=1 b=2; …]`; a list that is complete has brackets.
+    fn shown(text: &str) -> String {
+        let record = |record: &Record| {
+            let fields = record.iter().map(|field| format!("{}={}", field.name, field.value));
+            fields.collect::<Vec<_>>().join(" ")
+        };
+        let list = |list: &List| {
+            let records = list.records.iter().map(record).collect::<Vec<_>>().join("; ");
+            if list.is_list {
+                format!("{}[{records}]", list.name)
+            } else {
+                format!("{}({records})", list.name)
+            }
+        };
+        let reading = read(text);
+        let line = reading.line.map(|line| format!("<{line}>"));
+        reading.lists.iter().map(list).chain(line).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn results_of_any_format_become_records() {
+        for (text, expected) in [
+            (r#"[{"a": 1, "b": {"c": "x"}}]"#, r#"[a=1 b c=x] <[{"a": 1, "b": {"c": "x"}}]>"#),
+            ("[{'name': 'books'},\n {'name': 'authors'}]", "[name=books; name=authors]"),
+            (
+                "{\"entities\": [\n{\"name\": \"Ada\", \"notes\": [\"x\", \"y\"]}]}",
+                "entities[name=Ada notes=x, y] notes[=x; =y]",
+            ),
+            ("a | b\n1 | 2\n3 | 4", "[a=1 b=2; a=3 b=4]"),
+            (
+                "Commit: 'f1'\nAuthor: Ada\nCommit: 'f2'\nAuthor: Bob",
+                "[Commit=f1 Author=Ada; Commit=f2 Author=Bob]",
+            ),
+            ("[FILE] a.txt\n[DIR] sub", "[=a.txt kind=FILE; =sub kind=DIR]"),
+            ("Allowed directories:\n/snapshot", "allowed directories[=/snapshot]"),
+            ("size: 10\nisFile: true", "(size=10 isFile=true)"),
+            ("7", "<7>"),
+            ("", ""),
+            ("a\n[… 9 bytes left out …]\nb", ""),
+        ] {
+            assert_eq!(shown(text), expected, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_within_bounds(text in r#"([\[\](){},:'"|\\ ;\t\n\r-]|None|1|é|a: b|\[X\] |\|-|\n){0,60}"#) {
+            for list in read(&text).lists {
+                prop_assert!(list.records.len() <= RECORDS);
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_nesting_gives_nothing() {
+        for open in ["[", "{\"a\":", "{'a':"] {
+            assert_eq!(read(&open.repeat(100_000)).lists, []);
+        }
+    }
+}

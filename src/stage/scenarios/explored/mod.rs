@@ -1,0 +1,388 @@
+//! `source = "explored"`: tasks about a server that nothing is known of, without a language model.
+//!
+//! Calls the server's safe tools with values from their schemas, and then with values that results brought, in rounds.
+//! From what it saw it composes chains of calls with a question about the last result. [`super::admission`] executes each
+//! chain again before it counts.
+//!
+//! The same seed and the same state of the server give the same tasks: the order in which answers arrive decides nothing.
+
+mod chains;
+mod changes;
+mod graph;
+pub mod harvest;
+mod seeds;
+mod sql;
+mod tools;
+mod trials;
+mod wording;
+mod words;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use self::{graph::Graph, tools::Subject};
+use super::{
+    admission::{self, Judged, looks_failed},
+    candidate::Candidate,
+    live::Live,
+    runner::Runner,
+};
+use crate::{
+    chat::ToolCall,
+    data::Tool,
+    error::Result,
+    mcp::{Description, PLACEHOLDER, Servers, State, Transport},
+    progress::Observer,
+};
+
+/// Rounds of exploration: each uses what the earlier ones found.
+const ROUNDS: usize = 4;
+/// Reading calls that are watched on a read-only server.
+const WATCHED: usize = 8;
+/// Candidates for each wanted task: some are refused.
+const SPARE: f64 = 1.6;
+
+/// Bounds of exploration.
+#[derive(Debug, Clone, Copy)]
+pub struct Budget {
+    /// Most calls before chains are composed.
+    pub calls: usize,
+    /// Most seconds in all.
+    pub seconds: u64,
+    /// Most tasks.
+    pub tasks: usize,
+    pub per_family: usize,
+}
+
+/// The tasks, and how much of the server they use.
+#[derive(Debug, Default)]
+pub struct Explored {
+    pub judged: Judged,
+    pub coverage: Coverage,
+    /// Calls made.
+    pub calls: usize,
+}
+
+/// Tools and parameters in admitted reference calls, of those that are not declared destructive.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    pub tools: usize,
+    pub covered_tools: usize,
+    pub params: usize,
+    pub covered_params: usize,
+    pub uncovered: Vec<String>,
+}
+
+impl Coverage {
+    pub fn of(tools: &[Tool], calls: &[Vec<ToolCall>]) -> Self {
+        let mut coverage = Self::default();
+        for tool in tools.iter().filter(|tool| !tool.synthetic && !tools::is_destructive(tool)) {
+            let schema: Value = serde_json::from_str(&tool.input_schema).unwrap_or_default();
+            let params: Vec<String> = seeds::params(&schema).into_iter().map(|param| param.name).collect();
+            let own = || calls.iter().flatten().filter(|call| call.name == tool.name);
+            coverage.tools += 1;
+            coverage.params += params.len();
+            coverage.covered_params +=
+                params.iter().filter(|param| own().any(|call| call.arguments.contains_key(*param))).count();
+            if own().next().is_some() {
+                coverage.covered_tools += 1;
+            } else {
+                coverage.uncovered.push(tool.name.clone());
+            }
+        }
+        coverage
+    }
+}
+
+/// What a stage gives to exploration.
+pub struct Task<'a> {
+    pub servers: &'a Servers,
+    pub tools: &'a [Tool],
+    pub seed: u64,
+    pub budget: Budget,
+    pub observer: &'a dyn Observer,
+    pub cancel: &'a CancellationToken,
+}
+
+/// What was sampled from a server.
+pub struct Sampled {
+    graph: Graph,
+    subjects: Vec<Subject>,
+    /// Tools that changed the state of a read-only server.
+    pub breaking: BTreeSet<String>,
+    watch: Watch,
+}
+
+/// Explores the servers and admits tasks about them.
+///
+/// # Errors
+/// If no server can be reached, the stage is cancelled, or too many calls are lost.
+pub async fn explore(task: &Task<'_>) -> Result<Explored> {
+    let [first, second] = [(); 2].map(|()| Live::new(task.servers, task.tools));
+    let explored = explore_with(task, [&first, &second]).await;
+    first.close().await;
+    second.close().await;
+    explored
+}
+
+async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
+    let deadline = Instant::now() + Duration::from_secs(task.budget.seconds);
+    let runners = live.map(|live| task.runner(live, deadline));
+    let mut sampled = sample(task, &runners[0]).await?;
+    let Sampled { graph, subjects, .. } = &sampled;
+    let mut candidates = sql::candidates(graph, subjects, task.seed);
+    candidates.extend(chains::candidates(graph, subjects, task.seed));
+    if !task.servers.is_read_only() {
+        candidates.extend(changes::candidates(graph, subjects, &runners[0]).await?);
+    }
+    let candidates = chosen(candidates, task.budget, task.seed);
+    let names = task.tool_names();
+    let mut judged =
+        admission::admit(candidates, &names, &sampled.breaking, [&runners[0], &runners[1]]).await?;
+    if sampled.watch.changed(runners[0].live()).await? {
+        sampled.refuse_unannotated(&mut judged);
+        task.observer.note("the server's state changed while the reference calls were executed, although state = \"read-only\"");
+    }
+    if runners.iter().any(Runner::is_late) {
+        task.observer.note("the time of explore_seconds was over before all was tried");
+    }
+    judged.trim(task.budget.tasks);
+    let chains: Vec<Vec<ToolCall>> =
+        judged.admitted.iter().map(|admitted| admitted.candidate.calls.clone()).collect();
+    let coverage = Coverage::of(task.tools, &chains);
+    if !coverage.uncovered.is_empty() {
+        task.observer.note(&format!("no task uses {}", coverage.uncovered.join(", ")));
+    }
+    Ok(Explored { judged, coverage, calls: runners.iter().map(Runner::calls).sum() })
+}
+
+impl Task<'_> {
+    pub fn runner<'r>(&'r self, live: &'r Live, deadline: Instant) -> Runner<'r> {
+        let subjects = tools::subjects(self.tools, self.servers);
+        let readers =
+            subjects.iter().filter(|subject| subject.reads).map(|subject| subject.name.clone()).collect();
+        Runner::new(live, readers, deadline, self.observer, self.cancel)
+    }
+
+    pub fn tool_names(&self) -> BTreeSet<String> {
+        let names = self.tools.iter().filter(|tool| !tool.synthetic);
+        names.flat_map(|tool| [tool.name.clone(), tool.server_name.clone()]).collect()
+    }
+}
+
+/// Agent's names of the tools that are safe to call.
+pub fn callable(tools: &[Tool], servers: &Servers) -> BTreeSet<String> {
+    tools::subjects(tools, servers).into_iter().map(|subject| subject.name).collect()
+}
+
+/// Calls the safe tools in rounds.
+pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
+    let subjects = tools::subjects(task.tools, task.servers);
+    let mut graph =
+        Graph { given: given(task.servers, &runner.live().descriptions().await?), ..Graph::default() };
+    let mut watch = Watch::default();
+    let mut breaking: BTreeSet<String> = BTreeSet::new();
+    let watches = task.servers.is_read_only();
+    for round in 0..ROUNDS {
+        let left = task.budget.calls.saturating_sub(runner.calls());
+        let most = left.div_ceil((ROUNDS - round) * subjects.len().max(1));
+        if left == 0 || runner.is_late() {
+            break;
+        }
+        task.observer.phase("exploration", 0);
+        // Tool by tool where each must show that it changes nothing; all tools at once elsewhere.
+        let batches: Vec<Vec<usize>> = if watches {
+            (0..subjects.len()).map(|tool| vec![tool]).collect()
+        } else {
+            vec![(0..subjects.len()).collect()]
+        };
+        for batch in batches {
+            let mut trials = Vec::new();
+            for tool in batch.iter().filter(|tool| !breaking.contains(&subjects[**tool].name)) {
+                let made = trials::trials(&mut graph, &subjects[*tool], round, task.seed, most);
+                trials.extend(made.into_iter().map(|trial| (*tool, trial)));
+            }
+            let sequences: Vec<Vec<ToolCall>> =
+                trials.iter().map(|(_, trial)| vec![trial.call.clone()]).collect();
+            let outcomes = runner.run(&sequences).await?;
+            let mut worked = Vec::new();
+            for ((tool, trial), outcomes) in trials.into_iter().zip(outcomes) {
+                let outcome = outcomes.into_iter().next();
+                let good = outcome.filter(|outcome| !outcome.is_error && !looks_failed(&outcome.text));
+                graph.learn(&subjects[tool], &trial.args, good.is_some());
+                if let Some(outcome) = good {
+                    worked.push(trial.call.clone());
+                    graph.add(&subjects, tool, trial.call, trial.args, outcome.text);
+                }
+            }
+            let [tool] = batch[..] else { continue };
+            let subject = &subjects[tool];
+            if watches && !subject.is_annotated && watch.changed(runner.live()).await? {
+                task.observer.note(&format!(
+                    "`{}` changes the server's state, although state = \"read-only\": it is not called again",
+                    subject.name
+                ));
+                breaking.insert(subject.name.clone());
+            } else if watches && watch.calls.len() < WATCHED && round == 0 {
+                watch.add(worked.into_iter().next(), runner.live()).await?;
+            }
+        }
+        task.observer.status(&format!(
+            "{} calls worked, {} values, {} edges",
+            graph.seen.len(),
+            graph.known.len(),
+            graph.working_edges()
+        ));
+    }
+    Ok(Sampled { graph, subjects, breaking, watch })
+}
+
+impl Sampled {
+    /// Calls that worked and their results, for a generator; each result is cut.
+    pub fn examples(&self, most: usize, bytes: usize) -> Vec<(ToolCall, String)> {
+        let mut of_tool: BTreeMap<usize, usize> = BTreeMap::new();
+        let each = most.div_ceil(self.subjects.len().max(1));
+        let calls = self.graph.seen.iter().filter(|seen| {
+            let count = of_tool.entry(seen.tool).or_default();
+            *count += 1;
+            *count <= each
+        });
+        let cut = |text: &str| {
+            text.char_indices().take_while(|(at, _)| *at < bytes).map(|(_, letter)| letter).collect()
+        };
+        calls.take(most).map(|seen| (seen.call.clone(), cut(&seen.text))).collect()
+    }
+
+    /// Tools that may be called.
+    pub fn callable(&self) -> BTreeSet<String> {
+        self.subjects
+            .iter()
+            .map(|subject| subject.name.clone())
+            .filter(|name| !self.breaking.contains(name))
+            .collect()
+    }
+
+    fn refuse_unannotated(&self, judged: &mut Judged) {
+        let suspects: BTreeSet<&str> = self
+            .subjects
+            .iter()
+            .filter(|subject| !subject.is_annotated)
+            .map(|subject| subject.name.as_str())
+            .collect();
+        judged.refuse(|admitted| {
+            let call = admitted.candidate.calls.iter().find(|call| suspects.contains(call.name.as_str()))?;
+            let detail =
+                format!("the state changed, and `{}` does not declare that it only reads", call.name);
+            Some((admission::Reason::StateBreaking, detail))
+        });
+    }
+}
+
+/// Reading calls whose results show whether a read-only server's state has changed.
+#[derive(Default)]
+pub struct Watch {
+    calls: Vec<(ToolCall, String)>,
+}
+
+impl Watch {
+    /// Watches a call if its result is the same twice.
+    async fn add(&mut self, call: Option<ToolCall>, live: &Live) -> Result<()> {
+        let Some(call) = call else { return Ok(()) };
+        let (Ok(one), Ok(two)) = (live.call_again(&call).await, live.call_again(&call).await) else {
+            return Ok(());
+        };
+        if one == two && !one.is_error {
+            self.calls.push((call, one.text));
+        }
+        Ok(())
+    }
+
+    /// Whether a result differs from the last one.
+    async fn changed(&mut self, live: &Live) -> Result<bool> {
+        let mut changed = false;
+        for (call, text) in &mut self.calls {
+            let Ok(now) = live.call_again(call).await else { continue };
+            if !now.is_error && now.text != *text {
+                changed = true;
+                *text = now.text;
+            }
+        }
+        Ok(changed)
+    }
+}
+
+/// Values that no result has: from resources, prompts, instructions, and paths in the server's command.
+fn given(servers: &Servers, descriptions: &[Description]) -> Vec<String> {
+    let mut given = Vec::new();
+    for (_, spec) in servers.iter() {
+        if matches!(spec.state, State::SnapshotDir(_)) {
+            given.push("/snapshot".to_owned());
+        }
+        if let Transport::Stdio { command, env, .. } = &spec.transport {
+            let paths = command
+                .iter()
+                .skip(1)
+                .chain(env.values())
+                .filter(|word| word.starts_with('/') || word.starts_with(PLACEHOLDER));
+            given.extend(
+                paths.filter(|word| !word.contains("${")).map(|word| word.replace(PLACEHOLDER, "/snapshot")),
+            );
+        }
+    }
+    for description in descriptions {
+        let resources = description.resources.iter();
+        given.extend(resources.flat_map(|resource| [resource.uri.clone(), resource.name.clone()]).take(40));
+        let instructions = description.server.instructions.as_deref().unwrap_or_default();
+        let prompts = description.prompts.iter().filter_map(|prompt| prompt.description.as_deref());
+        given.extend(std::iter::once(instructions).chain(prompts).flat_map(seeds::quoted).take(40));
+    }
+    let mut seen = BTreeSet::new();
+    given.retain(|text| !text.trim().is_empty() && text.len() <= 200 && seen.insert(text.clone()));
+    given
+}
+
+/// Takes candidates from the tools and families in turn, in seeded order.
+fn chosen(candidates: Vec<Candidate>, budget: Budget, seed: u64) -> Vec<Candidate> {
+    let mut by_tool: BTreeMap<String, BTreeMap<String, Vec<Candidate>>> = BTreeMap::new();
+    for candidate in candidates {
+        let tool = candidate.calls.last().map(|call| call.name.clone()).unwrap_or_default();
+        by_tool.entry(tool).or_default().entry(candidate.family.clone()).or_default().push(candidate);
+    }
+    let order =
+        |candidate: &Candidate| graph::rank(seed, &candidate.task, &format!("{:?}", candidate.entity));
+    let lists = by_tool.into_values().map(|families| {
+        let families = families.into_values().map(|mut family| {
+            family.sort_by_cached_key(order);
+            family.truncate(budget.per_family);
+            family
+        });
+        in_turn(families.collect())
+    });
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        clippy::cast_possible_truncation,
+        reason = "a number of tasks"
+    )]
+    let most = (budget.tasks as f64 * SPARE) as usize;
+    let mut chosen = in_turn(lists.collect());
+    chosen.truncate(most);
+    chosen
+}
+
+fn in_turn<T>(lists: Vec<Vec<T>>) -> Vec<T> {
+    let mut lists: Vec<_> = lists.into_iter().map(Vec::into_iter).collect();
+    let mut taken = Vec::new();
+    loop {
+        let before = taken.len();
+        lists.iter_mut().for_each(|list| taken.extend(list.next()));
+        if taken.len() == before {
+            return taken;
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The tools that exploration may call, and how they are called in tasks.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{
+    seeds::{self, Param},
+    words,
+};
+use crate::{
+    data::Tool,
+    mcp::{Servers, State},
+};
+
+/// What exploration knows of a tool before it calls it.
+#[derive(Debug)]
+pub struct Subject {
+    /// The agent's name.
+    pub name: String,
+    /// The server's own name.
+    pub server_name: String,
+    pub description: String,
+    pub params: Vec<Param>,
+    /// The words of its name that are no verbs, as written.
+    pub nouns: Vec<String>,
+    /// What it gives, as a noun phrase.
+    pub phrase: String,
+    /// It changes nothing, by the server's contract or its own annotation.
+    pub reads: bool,
+    /// The server says itself that it changes nothing.
+    pub is_annotated: bool,
+}
+
+/// Tools that are safe to call, in the server's order.
+///
+/// On a server whose contract is `read-only`, these are the tools that do not contradict it. Elsewhere a call cannot outlive
+/// its session, so tools that write are safe too. Tools that the server declares destructive are never called.
+pub fn subjects(tools: &[Tool], servers: &Servers) -> Vec<Subject> {
+    tools.iter().filter(|tool| !tool.synthetic).filter_map(|tool| subject(tool, servers)).collect()
+}
+
+/// Whether the server declares that a tool destroys something.
+pub fn is_destructive(tool: &Tool) -> bool {
+    tool.hint("destructiveHint") == Some(true) && tool.hint("readOnlyHint") != Some(true)
+}
+
+fn subject(tool: &Tool, servers: &Servers) -> Option<Subject> {
+    let is_read_only = servers.of_tool(&tool.server_name)?.state == State::ReadOnly;
+    let is_annotated = tool.hint("readOnlyHint") == Some(true);
+    let is_safe = !is_destructive(tool) && !(is_read_only && tool.hint("readOnlyHint") == Some(false));
+    if !is_safe {
+        return None;
+    }
+    let schema: Value = serde_json::from_str(&tool.input_schema).unwrap_or_default();
+    let params = seeds::params(&schema);
+    let param_words: BTreeSet<String> = params.iter().flat_map(|param| param.words.iter().cloned()).collect();
+    Some(Subject {
+        name: tool.name.clone(),
+        server_name: tool.server_name.clone(),
+        description: tool.description.clone(),
+        nouns: words::nouns(&tool.name),
+        phrase: words::phrase(&tool.name, &tool.description, &param_words),
+        params,
+        reads: is_read_only || is_annotated,
+        is_annotated,
+    })
+}
+
+impl Subject {
+    /// What one record of an unnamed list is: the last noun of the name, if it is in plural.
+    pub fn thing(&self, list: &str) -> String {
+        if !list.is_empty() {
+            let mut words = words::split(list);
+            if let Some(last) = words.last_mut() {
+                *last = words::singular(last);
+            }
+            return words.join(" ");
+        }
+        match self.nouns.last() {
+            Some(noun) if words::singular(noun) != *noun => words::singular(noun),
+            _ => "entry".into(),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The calls that exploration tries: combinations of values that fit the parameters, in rounds.
+
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng, SeedableRng},
+};
+use serde_json::{Map, Value};
+
+use super::{
+    graph::{Arg, Graph},
+    seeds::{self, Kind, Param},
+    sql,
+    tools::Subject,
+};
+use crate::{chat::ToolCall, hash::Encoder, mcp::plain};
+
+/// Values of a parameter that are combined.
+const VALUES: usize = 40;
+
+/// A call to try.
+pub struct Trial {
+    pub call: ToolCall,
+    pub args: Vec<Arg>,
+}
+
+/// Up to `most` new calls of a tool. Later rounds also set optional parameters.
+pub fn trials(graph: &mut Graph, subject: &Subject, round: usize, seed: u64, most: usize) -> Vec<Trial> {
+    let required: Vec<&Param> = subject.params.iter().filter(|param| param.is_required).collect();
+    let optional: Vec<&Param> = subject.params.iter().filter(|param| !param.is_required).collect();
+    let mut encoder = Encoder::new("mcprl trials v1");
+    encoder.number(seed).text(&subject.name).number(round as u64);
+    let mut rng = ChaCha8Rng::from_seed(*encoder.finish().as_bytes());
+    let values: Vec<Vec<Value>> =
+        required.iter().map(|param| values(graph, subject, param, seed, &mut rng)).collect();
+    if values.iter().any(Vec::is_empty) {
+        return Vec::new();
+    }
+    let product = values.iter().map(Vec::len).fold(1_usize, usize::saturating_mul);
+    let mut trials = Vec::new();
+    for attempt in 0..(most * 4).min(product.saturating_mul(1 + optional.len() * 2)).max(1) {
+        if trials.len() >= most {
+            break;
+        }
+        // In order where few combinations exist; else the best of each first, then by chance.
+        let mut index = attempt % product;
+        let pick = |values: &Vec<Value>, rng: &mut ChaCha8Rng, index: &mut usize| {
+            let place = if product <= most {
+                let place = *index % values.len();
+                *index /= values.len();
+                place
+            } else if attempt == 0 {
+                0
+            } else {
+                usize::try_from(rng.next_u64() % values.len() as u64).unwrap_or_default()
+            };
+            values[place].clone()
+        };
+        let mut chosen: Vec<(&Param, Value)> = required
+            .iter()
+            .zip(&values)
+            .map(|(param, values)| (*param, pick(values, &mut rng, &mut index)))
+            .collect();
+        let sets_optional = !optional.is_empty() && (attempt >= product || attempt % 3 == 2 && round > 0);
+        if sets_optional {
+            let param = optional[usize::try_from(rng.next_u64() % optional.len() as u64).unwrap_or_default()];
+            let values = self::values(graph, subject, param, seed, &mut rng);
+            if !values.is_empty() {
+                let place = usize::try_from(rng.next_u64() % values.len() as u64).unwrap_or_default();
+                chosen.push((param, values[place].clone()));
+            }
+        }
+        let arguments: Map<String, Value> =
+            chosen.iter().map(|(param, value)| (param.name.clone(), value.clone())).collect();
+        let call = ToolCall { name: subject.name.clone(), arguments };
+        if graph.is_new(&call) {
+            trials
+                .push(Trial { call, args: chosen.iter().map(|(param, value)| arg(param, value)).collect() });
+        }
+    }
+    trials
+}
+
+/// Values to try for a parameter of any kind; never none for a text.
+fn values(graph: &Graph, subject: &Subject, param: &Param, seed: u64, rng: &mut ChaCha8Rng) -> Vec<Value> {
+    match &param.kind {
+        _ if param.is_closed => param.seeds.clone(),
+        Kind::Sql => sql::queries(graph).into_iter().map(Value::from).collect(),
+        Kind::List(item) => {
+            let items = values(graph, subject, item, seed, rng);
+            let mut lists: Vec<Value> = param.seeds.clone();
+            lists.extend(items.iter().take(VALUES / 2).map(|item| Value::from(vec![item.clone()])));
+            lists.extend(items.windows(2).take(2).map(|pair| Value::from(pair.to_vec())));
+            lists
+        }
+        Kind::Object(fields) => {
+            let mut objects = param.seeds.clone();
+            for attempt in 0..6 {
+                let mut pick = |field: &Param| {
+                    let values = values(graph, subject, field, seed, rng);
+                    let known = values.first().cloned();
+                    // New words for what may be new, known values for what refers to something.
+                    match field.kind {
+                        Kind::Text if attempt % 2 == 0 && known.is_some() => {
+                            values.get(attempt / 2 % values.len()).cloned()
+                        }
+                        Kind::Text => {
+                            Some(seeds::neutral(usize::try_from(rng.next_u64() % 12).unwrap_or_default()))
+                        }
+                        _ => known,
+                    }
+                };
+                objects.extend(seeds::object(fields, &mut pick));
+            }
+            objects
+        }
+        _ => {
+            let mut found = graph.candidates(subject, param, seed, VALUES);
+            if !subject.reads || found.is_empty() {
+                let start = usize::try_from(rng.next_u64() % 12).unwrap_or_default();
+                if matches!(param.kind, Kind::Text) {
+                    found.extend((start..start + 3).map(seeds::neutral));
+                }
+            }
+            found
+        }
+    }
+}
+
+fn arg(param: &Param, value: &Value) -> Arg {
+    let leaf = match value {
+        Value::Array(items) => match items.as_slice() {
+            [only] if !only.is_object() && !only.is_array() => Some(plain(only)),
+            _ => None,
+        },
+        Value::Object(_) => None,
+        scalar => Some(plain(scalar)),
+    };
+    let shown = leaf.as_deref().map_or_else(|| structure(value), super::words::shown);
+    Arg { name: param.name.clone(), leaf, shown }
+}
+
+/// A structure in words: `name amber, kind "big"`.
+fn structure(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let field = |(name, value): (&String, &Value)| {
+                format!("{} {}", super::words::spoken(name), structure(value))
+            };
+            fields.iter().map(field).collect::<Vec<_>>().join(", ")
+        }
+        Value::Array(items) => items.iter().map(structure).collect::<Vec<_>>().join(" and "),
+        scalar => super::words::shown(&plain(scalar)),
+    }
+}

@@ -1,0 +1,92 @@
+//! The wording of explored tasks: a small grammar over the names of fields and parameters and the descriptions of tools.
+
+use super::words;
+use crate::stage::scenarios::candidate::Pick;
+
+/// Where the answer is: the phrase of a tool's result, with its arguments, and the word for one record.
+pub struct Scene<'a> {
+    pub place: &'a str,
+    pub thing: &'a str,
+}
+
+/// Ways to ask, by name. The names decide splits by phrasing.
+pub fn ask(pick: &Pick, scene: &Scene<'_>) -> Vec<(String, String)> {
+    let Scene { place, thing } = scene;
+    let things = words::plural(thing);
+    let field = |name: &str| if name.is_empty() { "name".to_owned() } else { words::spoken(name) };
+    let texts = match pick {
+        Pick::Field { key: Some((key, value)), field: wanted, .. } => {
+            let (f, k, v) = (field(wanted), field(key), words::shown(value));
+            vec![
+                format!("What is the {f} of the {thing} whose {k} is {v} in the {place}?"),
+                format!("Look at the {place}. What is the {f} of the {thing} with {k} {v}?"),
+                format!("Tell me the {f} of the {thing} whose {k} is {v} in the {place}."),
+                format!("In the {place}, find the {thing} whose {k} is {v} and report its {f}."),
+                format!("I need the {f} that the {thing} with {k} {v} has in the {place}."),
+            ]
+        }
+        Pick::Field { key: None, field: wanted, .. } => {
+            let f = field(wanted);
+            vec![
+                format!("What is the {f} in the {place}?"),
+                format!("Look at the {place}. What is the {f}?"),
+                format!("Tell me the {f} in the {place}."),
+                format!("Report the {f} that the {place} shows."),
+                format!("According to the {place}, what is the {f}?"),
+            ]
+        }
+        Pick::Count { .. } => vec![
+            format!("How many {things} are there in the {place}?"),
+            format!("Count the {things} in the {place}."),
+            format!("Look at the {place}. How many {things} are there?"),
+            format!("Report the number of {things} in the {place}."),
+        ],
+        Pick::Column { field: wanted, .. } => {
+            let all = "Give all of them, separated by commas.";
+            let f = if wanted.is_empty() {
+                things.clone()
+            } else {
+                format!("values of {} of the {things}", field(wanted))
+            };
+            vec![
+                format!("Which {f} are there in the {place}? {all}"),
+                format!("List the {f} in the {place}. {all}"),
+                format!("Look at the {place}. Which {f} are there? {all}"),
+                format!("Report the {f} in the {place}, each once. {all}"),
+            ]
+        }
+        Pick::Largest { field: wanted, key, .. } => {
+            let (f, k) = (field(wanted), field(key));
+            vec![
+                format!("Which {thing} in the {place} has the largest {f}? Give its {k}."),
+                format!("Look at the {place}. What is the {k} of the {thing} with the largest {f}?"),
+                format!("Find the {thing} with the largest {f} in the {place} and report its {k}."),
+            ]
+        }
+        Pick::Only | Pick::Number { .. } => vec![
+            format!("What is the {place}?"),
+            format!("Tell me the {place}."),
+            format!("Find out the {place}."),
+            format!("I need to know the {place}."),
+        ],
+        Pick::Stated(_) | Pick::Told { .. } | Pick::Nothing => Vec::new(),
+    };
+    let name = |(index, text): (usize, String)| (format!("{} {}", pick.kind(), index + 1), sentence(&text));
+    texts.into_iter().enumerate().map(name).collect()
+}
+
+/// Capital first letter, single spaces, no article twice.
+pub fn sentence(text: &str) -> String {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ").replace("the the ", "the ");
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// Phrases joined as `a, b and c`.
+pub fn joined(phrases: &[String]) -> String {
+    match phrases {
+        [] => String::new(),
+        [only] => only.clone(),
+        [rest @ .., last] => format!("{} and {last}", rest.join(", ")),
+    }
+}

@@ -1,0 +1,262 @@
+//! `source = "llm"`: a language model writes tasks with their calls, grounded in sampled results.
+//!
+//! It is not believed: every call is executed, and the answer it states must be in the results. Its replies are read
+//! tolerantly; what cannot be used is refused with its reason.
+
+use std::collections::BTreeSet;
+
+use futures::{StreamExt, TryStreamExt};
+use minijinja::{AutoEscape, Environment, context, value::Serde};
+use serde_json::{Map, Value, json};
+
+use super::{
+    admission::{Reason, Refusal},
+    candidate::{Candidate, Check, Pick},
+    error::ScenarioError,
+};
+use crate::{
+    chat::ToolCall,
+    data::{CallChecks, Checks, TextCheck, Tool},
+    error::{Failure, Interrupted, Result},
+    hash::Encoder,
+    llm::{Client, Message},
+    mcp::plain,
+    progress::Observer,
+};
+
+/// Tasks asked for in one request.
+const BATCH: usize = 8;
+/// Requests for each wanted batch: many tasks are refused.
+const SPARE: usize = 3;
+const TASK_BYTES: usize = 2000;
+const ANSWER_BYTES: usize = 200;
+const CALLS: usize = 8;
+/// Tasks read of one reply.
+const OF_REPLY: usize = 64;
+/// Instructions that a template may execute.
+const FUEL: u64 = 2_000_000;
+/// An answer that says that something cannot be done.
+const REFUSAL: &str = r"(?i)\b(cannot|can't|can not|unable|impossible|not (possible|available|supported|able)|no tool|do(es)? not have|don't have|doesn't have)\b";
+
+/// What a generator is asked for, and what it may use.
+pub struct Request<'a> {
+    pub prompt: &'a str,
+    pub tools: &'a [Tool],
+    /// Tools that may be called.
+    pub callable: &'a BTreeSet<String>,
+    pub examples: &'a [(ToolCall, String)],
+    pub tasks: usize,
+    pub seed: u64,
+}
+
+/// Asks for tasks until there are enough, in a fixed number of requests.
+///
+/// # Errors
+/// If the prompt cannot be rendered, the endpoint fails, or the stage is cancelled.
+pub async fn generate(
+    client: &Client,
+    request: &Request<'_>,
+    observer: &dyn Observer,
+    cancel: &tokio_util::sync::CancellationToken,
+) -> Result<Vec<Result<Candidate, (String, Refusal)>>> {
+    let batches = request.tasks.div_ceil(BATCH).saturating_mul(SPARE).clamp(1, 500);
+    observer.phase("requests", batches as u64);
+    let prompts: Vec<String> =
+        (0..batches).map(|batch| request.render(batch)).collect::<Result<_, ScenarioError>>()?;
+    let ask = async |prompt: &String| {
+        if cancel.is_cancelled() {
+            return Err(Interrupted.into());
+        }
+        let reply = client.complete(&[Message::user(prompt.as_str())]).await?;
+        observer.advance(1);
+        Ok::<_, Failure>(reply)
+    };
+    let replies: Vec<String> = futures::stream::iter(&prompts)
+        .map(ask)
+        .buffered(client.endpoint().concurrency.max(1))
+        .try_collect()
+        .await?;
+    let mut found = Vec::new();
+    for reply in &replies {
+        let objects = objects(reply);
+        if objects.is_empty() {
+            found.push(Err((String::new(), (Reason::Unsolvable, "a reply has no task in JSON".into()))));
+        }
+        found.extend(objects.iter().map(|object| candidate(object, request.callable)));
+    }
+    Ok(found)
+}
+
+impl Request<'_> {
+    fn render(&self, batch: usize) -> Result<String, ScenarioError> {
+        let kinds = ["single-tool", "multi-tool", "multi-tool", "error-recovery", "no-call"];
+        let tool = |tool: &&Tool| {
+            let schema: Value = serde_json::from_str(&tool.input_schema).unwrap_or_default();
+            json!({"name": tool.name, "description": tool.description, "parameters": schema.to_string()})
+        };
+        let tools: Vec<Value> = self
+            .tools
+            .iter()
+            .filter(|tool| self.callable.contains(&tool.name))
+            .map(|one| tool(&one))
+            .collect();
+        // Each request sees other examples.
+        let mut order: Vec<&(ToolCall, String)> = self.examples.iter().collect();
+        order.sort_by_cached_key(|(call, _)| {
+            let mut encoder = Encoder::new("mcprl generator examples v1");
+            encoder.number(self.seed).number(batch as u64).json(&json!(call));
+            encoder.finish()
+        });
+        let example = |(call, result): &&(ToolCall, String)| json!({"tool": call.name, "arguments": Value::Object(call.arguments.clone()).to_string(), "result": result});
+        let examples: Vec<Value> = order.iter().take(12).map(example).collect();
+        let mut environment = Environment::new();
+        environment.set_fuel(Some(FUEL));
+        environment.set_auto_escape_callback(|_| AutoEscape::None);
+        let values = context! {
+            tools => Serde(tools), examples => Serde(examples), count => BATCH, kind => kinds[batch % kinds.len()],
+            difficulty => 1 + batch % 5,
+        };
+        environment
+            .render_str(self.prompt, values)
+            .map_err(|cause| ScenarioError::Prompt { problem: cause.to_string() })
+    }
+}
+
+/// The JSON objects with a `task` in a reply, whatever is around them.
+fn objects(reply: &str) -> Vec<Value> {
+    let reply = reply.rsplit_once("</think>").map_or(reply, |(_, rest)| rest);
+    let mut found = Vec::new();
+    let mut rest = reply;
+    while let Some(start) = rest.find('{') {
+        if found.len() >= OF_REPLY {
+            break;
+        }
+        rest = &rest[start..];
+        let mut stream = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+        match stream.next() {
+            Some(Ok(Value::Object(fields))) => {
+                let end = stream.byte_offset();
+                match fields.values().find_map(Value::as_array).filter(|_| !fields.contains_key("task")) {
+                    Some(inner) => {
+                        found.extend(inner.iter().filter(|item| item.get("task").is_some()).cloned())
+                    }
+                    None if fields.contains_key("task") => found.push(Value::Object(fields)),
+                    None => {}
+                }
+                rest = &rest[end.max(1)..];
+            }
+            _ => rest = &rest[1..],
+        }
+    }
+    found.truncate(OF_REPLY);
+    found
+}
+
+fn candidate(object: &Value, callable: &BTreeSet<String>) -> Result<Candidate, (String, Refusal)> {
+    let task = object["task"].as_str().unwrap_or_default().trim().to_owned();
+    let refused = |why: String| (task.clone(), (Reason::Unsolvable, why));
+    if task.is_empty() || task.len() > TASK_BYTES {
+        return Err(refused("`task` is no text, or too long".into()));
+    }
+    let kind = object["kind"].as_str().unwrap_or("multi-tool");
+    let listed = object.get("calls").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    if listed.len() > CALLS {
+        return Err(refused(format!("it has {} calls; at most {CALLS} are allowed", listed.len())));
+    }
+    let calls: Vec<ToolCall> = listed
+        .iter()
+        .map(call)
+        .collect::<Option<_>>()
+        .ok_or_else(|| refused("a call is not {tool, arguments}".into()))?;
+    if let Some(call) = calls.iter().find(|call| !callable.contains(&call.name)) {
+        return Err(refused(format!("`{}` is no tool that is safe to call here", call.name)));
+    }
+    let difficulty = object["difficulty"].as_u64().unwrap_or(0).min(5);
+    let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
+    let answer = plain(object.get("answer").unwrap_or(&Value::Null)).trim().to_owned();
+    let is_refusal = kind == "no-call";
+    if is_refusal != calls.is_empty() {
+        return Err(refused(format!("its kind is {kind}, but it has {} calls", calls.len())));
+    }
+    if !is_refusal && (answer.is_empty() || answer.len() > ANSWER_BYTES || answer.contains('\n')) {
+        return Err(refused("`answer` is empty or long".into()));
+    }
+    let checks = is_refusal.then(|| Checks {
+        answer: vec![TextCheck { matches: Some(REFUSAL.into()), ..TextCheck::default() }],
+        calls: Some(CallChecks { at_most: Some(0), ..CallChecks::default() }),
+        ..Checks::default()
+    });
+    Ok(Candidate {
+        family: format!("llm: {kind}: {} (difficulty {difficulty})", names.join(" > ")),
+        entity: [("task".to_owned(), task.clone())].into(),
+        task,
+        phrasing: kind.to_owned(),
+        check: if is_refusal { Check::None } else { Check::of(&answer) },
+        pick: if is_refusal { Pick::Nothing } else { Pick::Stated(answer) },
+        calls,
+        checks,
+        may_fail: kind == "error-recovery",
+    })
+}
+
+fn call(value: &Value) -> Option<ToolCall> {
+    let name = value["tool"].as_str().or_else(|| value["name"].as_str())?.to_owned();
+    let arguments = match value.get("arguments") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(arguments)) => arguments.clone(),
+        Some(Value::String(text)) => serde_json::from_str(text).ok()?,
+        Some(_) => return None,
+    };
+    Some(ToolCall { name, arguments })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_found_in_replies_of_any_shape() {
+        let task = r#"{"task": "a {b}", "calls": []}"#;
+        for reply in [
+            task.to_owned(),
+            format!("[{task}]"),
+            format!("```json\n[{task}]\n```"),
+            format!("<think>{{\"task\": \"no\"}}</think>Sure! {task} Done {{"),
+            format!("{{\"tasks\": [{task}]}}"),
+            format!("{{ broken {task}"),
+            format!("[{task}, {{\"task\": \"cut"),
+        ] {
+            let found = objects(&reply);
+            assert_eq!(
+                found.iter().map(|one| one["task"].as_str().unwrap()).collect::<Vec<_>>(),
+                ["a {b}"],
+                "{reply}"
+            );
+        }
+        for reply in ["", "no", "{{{{", "{\"x\": 1}"] {
+            assert_eq!(objects(reply), Vec::<Value>::new(), "{reply}");
+        }
+        assert!(objects(&"{".repeat(5000)).is_empty());
+        assert_eq!(objects(&task.repeat(200)).len(), OF_REPLY);
+    }
+
+    #[test]
+    fn adversarial_tasks_are_refused_with_a_reason() {
+        let callable = BTreeSet::from(["get".to_owned()]);
+        for (object, why) in [
+            (json!({"task": 7}), "`task` is no text"),
+            (json!({"task": "x".repeat(3000)}), "too long"),
+            (json!({"task": "x", "calls": [7], "answer": "y"}), "a call is not"),
+            (json!({"task": "x", "calls": [{"tool": "rm"}], "answer": "y"}), "`rm` is no tool"),
+            (json!({"task": "x", "calls": [], "answer": "y"}), "but it has 0 calls"),
+            (json!({"task": "x", "kind": "no-call", "calls": [{"tool": "get"}]}), "but it has 1 calls"),
+            (json!({"task": "x", "calls": [{"tool": "get"}]}), "`answer` is empty"),
+            (json!({"task": "x", "calls": vec![json!({"tool": "get"}); 9], "answer": "y"}), "at most 8"),
+        ] {
+            let (_, (_, detail)) = candidate(&object, &callable).unwrap_err();
+            assert!(detail.contains(why), "{object}: {detail}");
+        }
+        let refusal = candidate(&json!({"task": "Book a flight.", "kind": "no-call"}), &callable).unwrap();
+        assert_eq!((refusal.check, refusal.pick), (Check::None, Pick::Nothing));
+    }
+}

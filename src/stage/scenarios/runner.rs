@@ -1,0 +1,120 @@
+//! Runs many short sequences of calls on the live server, with bounds on losses and time.
+//!
+//! Sequences of tools that only read share visits; any other sequence has a visit of its own. Which lane runs a sequence
+//! depends on its index alone, and results come back in the order of the sequences.
+
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Instant,
+};
+
+use futures::future::try_join_all;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::live::{CallSequence, Live};
+use crate::{
+    chat::ToolCall,
+    error::{Interrupted, Result},
+    mcp::Outcome,
+    progress::Observer,
+};
+
+/// Calls that a server may lose before it counts as broken.
+const LOSSES: usize = 40;
+/// Lanes on a server whose sessions are shared, and on one where each is a process.
+const SHARED_LANES: usize = 16;
+const OWN_LANES: usize = 4;
+
+pub struct Runner<'a> {
+    live: &'a Live,
+    /// The visit that a lane's reading sequences share.
+    lanes: Vec<Mutex<Option<CallSequence<'a>>>>,
+    /// Agent's names of tools that change nothing.
+    readers: BTreeSet<String>,
+    deadline: Instant,
+    losses: AtomicUsize,
+    calls: AtomicUsize,
+    pub observer: &'a dyn Observer,
+    cancel: &'a CancellationToken,
+}
+
+impl<'a> Runner<'a> {
+    pub fn new(
+        live: &'a Live,
+        readers: BTreeSet<String>,
+        deadline: Instant,
+        observer: &'a dyn Observer,
+        cancel: &'a CancellationToken,
+    ) -> Self {
+        let lanes = if live.is_shared() { SHARED_LANES } else { OWN_LANES };
+        let (losses, calls) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let lanes = (0..lanes).map(|_| Mutex::default()).collect();
+        Self { live, lanes, readers, deadline, losses, calls, observer, cancel }
+    }
+
+    pub fn live(&self) -> &'a Live {
+        self.live
+    }
+
+    pub fn is_late(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+
+    /// Calls made so far.
+    pub fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// The outcomes of each sequence, up to a call that is lost. A sequence that there was no time for has none.
+    ///
+    /// # Errors
+    /// If the stage is cancelled, or the server loses too many calls.
+    pub async fn run(&self, sequences: &[Vec<ToolCall>]) -> Result<Vec<Vec<Outcome>>> {
+        let lanes = self.lanes.iter().enumerate().map(|(lane, shared)| async move {
+            let mut shared = shared.lock().await;
+            let mut done = Vec::new();
+            for index in (lane..sequences.len()).step_by(self.lanes.len()) {
+                if self.cancel.is_cancelled() {
+                    return Err(Interrupted.into());
+                }
+                let outcomes = if self.is_late() {
+                    Vec::new()
+                } else {
+                    self.one(&sequences[index], &mut shared).await?
+                };
+                self.observer.advance(1);
+                done.push((index, outcomes));
+            }
+            Ok::<_, crate::error::Failure>(done)
+        });
+        let mut done: Vec<_> = try_join_all(lanes).await?.into_iter().flatten().collect();
+        done.sort_by_key(|(index, _)| *index);
+        Ok(done.into_iter().map(|(_, outcomes)| outcomes).collect())
+    }
+
+    async fn one(&self, calls: &[ToolCall], shared: &mut Option<CallSequence<'a>>) -> Result<Vec<Outcome>> {
+        let reads = calls.iter().all(|call| self.readers.contains(&call.name));
+        let own = (!reads).then(|| self.live.visit());
+        let mut outcomes = Vec::new();
+        for call in calls {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            let visit = match &own {
+                Some(own) => own,
+                None => &*shared.get_or_insert_with(|| self.live.visit()),
+            };
+            let outcome = match visit.call(call).await {
+                Ok(outcome) => outcome,
+                Err(lost) if self.losses.fetch_add(1, Ordering::Relaxed) >= LOSSES => return Err(lost),
+                Err(lost) => {
+                    *shared = None;
+                    outcomes.push(Outcome { text: format!("the call was lost: {lost}"), is_error: true });
+                    break;
+                }
+            };
+            outcomes.push(outcome);
+        }
+        Ok(outcomes)
+    }
+}

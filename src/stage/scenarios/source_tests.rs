@@ -1,0 +1,386 @@
+//! The sources that make scenarios from a live server: exploration, a language model, conversations, and their mix.
+
+use std::{collections::BTreeSet, path::Path};
+
+use axum::{Json, Router, extract::State as Shared, http::StatusCode, response::IntoResponse, routing::post};
+use serde_json::{Value, json};
+
+use super::{tests::Demo, *};
+use crate::{
+    data,
+    mcp::{ServerSpec, State, Transport},
+    stage::testing,
+};
+
+struct Output {
+    metrics: Metrics,
+    train: Vec<Scenario>,
+    heldout: Vec<Scenario>,
+    admission: Vec<Admission>,
+}
+
+impl Output {
+    fn all(&self) -> impl Iterator<Item = &Scenario> {
+        self.train.iter().chain(&self.heldout)
+    }
+
+    fn reasons(&self) -> BTreeSet<&str> {
+        self.admission.iter().filter_map(|row| row.reason.as_deref()).collect()
+    }
+}
+
+async fn stage(demo: &Demo, params: Value) -> Result<Output> {
+    stage_with(&demo.server, &demo.tools, params).await
+}
+
+async fn stage_with(server: &ServerSpec, tools: &[Tool], params: Value) -> Result<Output> {
+    let folder = tempfile::tempdir().unwrap();
+    let (table, output) = (folder.path().join("tools.parquet"), folder.path().join("out"));
+    data::write(&table, tools).unwrap();
+    let (mut context, _) = testing::context("scenarios", &[("tools", &table)], &output, params);
+    context.servers = Some(server.clone().into());
+    let metrics = testing::run(&context).await?;
+    Ok(Output {
+        metrics,
+        train: data::read(&output.join("train.parquet")).unwrap(),
+        heldout: data::read(&output.join("heldout.parquet")).unwrap(),
+        admission: data::read(&output.join("admission.parquet")).unwrap(),
+    })
+}
+
+fn explored() -> Value {
+    json!({"source": "explored", "explore_calls": 120, "tasks": 150})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_server_is_explored_without_a_model() {
+    let demo = Demo::start().await;
+    let output = stage(&demo, explored()).await.unwrap();
+    assert!(output.metrics["admitted"] >= 100.0, "{:?}", output.metrics);
+    assert_eq!(output.metrics["tools_covered"], output.metrics["tools"], "{:?}", output.metrics);
+    assert_eq!(output.metrics["admitted"] as usize, output.all().count());
+    let names: Vec<&str> = demo.tools.iter().map(|tool| tool.name.as_str()).collect();
+    let mut tasks = BTreeSet::new();
+    for scenario in output.all() {
+        assert!(tasks.insert(&scenario.task), "twice: {}", scenario.task);
+        assert!(!names.iter().any(|name| scenario.task.contains(name)), "names a tool: {}", scenario.task);
+        let answer = scenario.answer.as_deref().unwrap();
+        assert!(
+            scenario.check == "set" || !candidate::states(&scenario.task, answer),
+            "{} → {answer}",
+            scenario.task
+        );
+    }
+    assert!(
+        output.metrics["calls_2"] + output.metrics["calls_3"] + output.metrics["calls_4"] > 20.0,
+        "{:?}",
+        output.metrics
+    );
+    let entities = |scenarios: &[Scenario]| -> BTreeSet<String> {
+        scenarios.iter().filter_map(|scenario| scenario.entity.clone()).collect()
+    };
+    assert!(entities(&output.train).is_disjoint(&entities(&output.heldout)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exploration_depends_on_the_seed_and_the_state_alone() {
+    let (one, other) = (Demo::start().await, Demo::start().await);
+    let first = stage(&one, explored()).await.unwrap();
+    let again = stage(&other, explored()).await.unwrap();
+    assert_eq!((first.train, first.heldout, first.admission), (again.train, again.heldout, again.admission));
+}
+
+/// A server whose tools behave badly: a clock, a counter that calls change, errors, and a tool that is declared destructive.
+async fn odd_server(calls: std::sync::Arc<std::sync::Mutex<Vec<String>>>) -> ServerSpec {
+    let answer = move |Shared(calls): Shared<std::sync::Arc<std::sync::Mutex<Vec<String>>>>, body: String| async move {
+        let request: Value = serde_json::from_str(&body).unwrap();
+        let tool = |name: &str, description: &str, annotations: Value| json!({"name": name, "description": description, "inputSchema": {"type": "object"}, "annotations": annotations});
+        let result = match request["method"].as_str().unwrap() {
+            "initialize" => json!({
+                "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"},
+            }),
+            "tools/list" => json!({"tools": [
+                tool("list_pets", "Lists the pets", json!({"readOnlyHint": true})),
+                tool("tick", "Gives the number of ticks so far", json!({"readOnlyHint": true})),
+                tool("adopt", "Adopts a pet", json!({})),
+                tool("broken", "Gives the state of the shelter", json!({})),
+                tool("wipe", "Deletes all pets", json!({"destructiveHint": true})),
+            ]}),
+            "tools/call" => {
+                let name = request["params"]["name"].as_str().unwrap().to_owned();
+                let mut calls = calls.lock().unwrap();
+                calls.push(name.clone());
+                let adopted = calls.iter().filter(|call| *call == "adopt").count();
+                let (text, is_error) = match name.as_str() {
+                    "list_pets" => (json!([{"name": "Rex", "age": 3}, {"name": "Tom", "age": 5}, {"name": "Ada", "age": 7 + adopted}]).to_string(), false),
+                    "tick" => (calls.len().to_string(), false),
+                    "adopt" => ("Adopted.".into(), false),
+                    "broken" => ("Error: no such shelter".into(), false),
+                    _ => ("gone".into(), true),
+                };
+                json!({"content": [{"type": "text", "text": text}], "isError": is_error})
+            }
+            _ => return StatusCode::ACCEPTED.into_response(),
+        };
+        let reply = json!({"jsonrpc": "2.0", "id": request["id"], "result": result});
+        ([("mcp-session-id", "s")], Json(reply)).into_response()
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    let app = Router::new().route("/mcp", post(answer)).with_state(calls);
+    tokio::spawn(async { axum::serve(listener, app).await });
+    ServerSpec::new(Transport::http(url), State::ReadOnly)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_task_is_refused_with_its_reason_and_destructive_tools_are_not_called() {
+    let calls = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let server = odd_server(calls.clone()).await;
+    let session = crate::mcp::Session::connect(&server).await.unwrap();
+    let tools = session.describe().await.unwrap().tools;
+    session.close().await;
+    let output =
+        stage_with(&server, &tools, json!({"source": "explored", "explore_calls": 40})).await.unwrap();
+    assert!(!calls.lock().unwrap().iter().any(|call| call == "wipe"));
+    let reasons = output.reasons();
+    assert!(reasons.contains("unstable") && reasons.contains("state-breaking"), "{:?}", output.admission);
+    assert!(output.all().any(|scenario| scenario.task.contains("Rex")), "{:?}", output.admission);
+    for scenario in output.all() {
+        let reference = scenario.reference.as_deref().unwrap();
+        assert!(!["adopt", "tick", "broken"].iter().any(|name| reference.contains(name)), "{reference}");
+    }
+    // Two nouns of coverage: what is declared destructive does not count.
+    assert_eq!((output.metrics["tools"], output.metrics["tools_covered"]), (4.0, 1.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_a_safe_tool_gives_no_task() {
+    let demo = Demo::start().await;
+    let Err(error) = stage_with(&demo.server, &[], explored()).await else {
+        panic!("no task is possible");
+    };
+    assert_eq!(error.cause().code(), "scenarios::nothing_admitted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_held_out_set_is_the_same_or_refused() {
+    let demo = Demo::start().await;
+    let output = stage(&demo, explored()).await.unwrap();
+    let digest = split::digest(&output.heldout).to_string();
+    let mut params = explored();
+    params["heldout_digest"] = digest.into();
+    stage(&demo, params.clone()).await.unwrap();
+    params["split_by"] = "family".into();
+    let Err(error) = stage(&demo, params).await else { panic!("another set") };
+    assert_eq!(error.cause().code(), "scenarios::heldout_differs");
+}
+
+#[tokio::test]
+async fn a_task_in_both_splits_of_a_file_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tasks.jsonl");
+    let lines = "{\"task\": \"How old is Ada?\", \"split\": \"train\"}\n{\"task\": \"how old is  ADA?\", \"split\": \"heldout\"}\n";
+    std::fs::write(&file, lines).unwrap();
+    let (context, _) = testing::context(
+        "scenarios",
+        &[],
+        &folder.path().join("out"),
+        json!({"source": "file", "file": file}),
+    );
+    let error = testing::run(&context).await.unwrap_err();
+    assert_eq!(error.cause().code(), "scenarios::trains_on_heldout");
+    assert!(error.to_string().contains("How old is Ada?"), "{error}");
+}
+
+fn chat(task: &str, call: Value, answer: &str) -> Value {
+    json!({"messages": [
+        {"role": "user", "content": task},
+        {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": call}]},
+        {"role": "tool", "tool_call_id": "1", "content": "whatever it said then"},
+        {"role": "assistant", "content": answer},
+    ]})
+}
+
+fn query(sql: &str) -> Value {
+    json!({"name": "run_query", "arguments": json!({"sql": sql}).to_string()})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_become_tasks_if_they_reproduce() {
+    let demo = Demo::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("chats.json");
+    let chats = json!([
+        chat("How many departments are there?", query("SELECT COUNT(*) AS n, 1 AS one FROM departments"), "There are 8 departments."),
+        chat("How many people work here?", query("SELECT COUNT(*) FROM employees"), "There are 51."),
+        chat("Which tables are there?", query("SELECT nonsense"), "None."),
+        chat("Drop it.", json!({"name": "drop_table", "arguments": {}}), "Done."),
+        {"messages": "broken"},
+    ]);
+    std::fs::write(&file, chats.to_string()).unwrap();
+    let output =
+        stage(&demo, json!({"source": "traces", "traces": file, "heldout_share": 0.0})).await.unwrap();
+    let found: Vec<_> = output
+        .train
+        .iter()
+        .map(|one| (one.task.as_str(), one.answer.as_deref().unwrap(), one.check.as_str()))
+        .collect();
+    assert_eq!(found, [("How many departments are there?", "8", "number")]);
+    assert_eq!((output.admission.len(), output.metrics["refused_unsolvable"]), (5, 4.0));
+}
+
+/// An endpoint that gives these replies in turn.
+async fn generator(replies: &[Value]) -> String {
+    let replies: Vec<String> =
+        replies.iter().map(|reply| reply.as_str().map_or_else(|| reply.to_string(), str::to_owned)).collect();
+    let state = std::sync::Arc::new((std::sync::atomic::AtomicUsize::new(0), replies));
+    let reply = |Shared(state): Shared<std::sync::Arc<(std::sync::atomic::AtomicUsize, Vec<String>)>>,
+                 body: String| async move {
+        assert!(body.contains("departments"), "the prompt is grounded in sampled results");
+        let turn = state.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst) % state.1.len();
+        Json(
+            json!({"choices": [{"message": {"role": "assistant", "content": state.1[turn]}}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}),
+        )
+    };
+    let app = Router::new().route("/v1/chat/completions", post(reply)).with_state(state);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    tokio::spawn(async { axum::serve(listener, app).await });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_language_models_tasks_count_once_their_calls_solve_them() {
+    let demo = Demo::start().await;
+    let task = |task: &str, kind: &str, calls: Value, answer: &str| json!({"task": task, "kind": kind, "calls": calls, "answer": answer});
+    let call = |sql: &str| json!({"tool": "run_query", "arguments": {"sql": sql}});
+    let url = generator(&[
+        json!([
+            task(
+                "How many departments does the company have?",
+                "single-tool",
+                json!([call("SELECT COUNT(*) FROM departments")]),
+                "8"
+            ),
+            task(
+                "How many projects are there?",
+                "error-recovery",
+                json!([call("SELECT COUNT(*) FROM project"), call("SELECT COUNT(*) FROM projects")]),
+                "24"
+            ),
+            task("Book a table for two.", "no-call", json!([]), ""),
+        ]),
+        "no JSON at all".into(),
+        "{\"task\": \"cut off".into(),
+        json!([
+            task(
+                "How many people work here?",
+                "single-tool",
+                json!([call("SELECT COUNT(*) FROM employees")]),
+                "51"
+            ),
+            task("What is 8?", "single-tool", json!([call("SELECT COUNT(*) FROM departments")]), "8"),
+            task(
+                "Use run_query to count the projects.",
+                "single-tool",
+                json!([call("SELECT COUNT(*) FROM projects")]),
+                "24"
+            ),
+            task("Erase all.", "single-tool", json!([{"tool": "erase"}]), "done"),
+            task(
+                "How many departments does the company have?",
+                "single-tool",
+                json!([call("SELECT COUNT(*) FROM departments")]),
+                "8"
+            ),
+        ]),
+    ])
+    .await;
+    let params = json!({"source": "llm", "base_url": url, "model": "m", "tasks": 16, "explore_calls": 40, "heldout_share": 0.0, "concurrency": 1});
+    let output = stage(&demo, params).await.unwrap();
+    let found: BTreeSet<&str> = output.train.iter().map(|one| one.task.as_str()).collect();
+    assert_eq!(
+        found,
+        [
+            "Book a table for two.",
+            "How many departments does the company have?",
+            "How many projects are there?"
+        ]
+        .into()
+    );
+    let expected = ["duplicate", "leaking", "trivial", "unsolvable"];
+    assert_eq!(output.reasons(), expected.into(), "{:?}", output.admission);
+    let refusal = output.train.iter().find(|one| one.answer.is_none()).unwrap();
+    assert!(refusal.checks.as_ref().unwrap().0.contains("\"at_most\":0"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mix_takes_of_each_source_by_weight() {
+    let demo = Demo::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tasks.jsonl");
+    let lines: String = (0..40)
+        .map(|n| {
+            format!(
+                "{{\"task\": \"task {n}\", \"answer\": \"{n}!\", \"split\": \"{}\"}}\n",
+                if n < 30 { "train" } else { "heldout" }
+            )
+        })
+        .collect();
+    std::fs::write(&file, lines).unwrap();
+    let mut params = explored();
+    params["source"] = "mix".into();
+    params["file"] = json!(file);
+    params["mix"] = json!({"explored": 2, "file": 1});
+    let output = stage(&demo, params.clone()).await.unwrap();
+    let of_file = |scenarios: &[Scenario]| scenarios.iter().filter(|one| one.family == "file").count();
+    let (train, own) = (output.train.len(), of_file(&output.train));
+    assert!((own * 3).abs_diff(train) <= 3, "{own} of {train}");
+    for (mix, problem) in [
+        (json!({}), "it is empty"),
+        (json!({"explored": 0}), "0 is no weight"),
+        (json!({"mix": 1}), "cannot contain a mix"),
+    ] {
+        params["mix"] = mix;
+        let Err(error) = stage(&demo, params.clone()).await else { panic!("{problem}") };
+        assert!(error.to_string().contains(problem), "{error}");
+    }
+}
+
+#[test]
+fn tasks_are_read_from_parquet() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tasks.parquet");
+    let row = |task: &str, split: &str| Scenario {
+        id: task.into(),
+        task: task.into(),
+        split: split.into(),
+        check: "none".into(),
+        ..Scenario::default()
+    };
+    data::write(&path, &[row("one", "train"), row("two", "a")]).unwrap();
+    let (train, heldout) = file::load(&path, (0.5, 1).into()).unwrap();
+    assert_eq!((train[0].task.as_str(), heldout[0].split.as_str()), ("one", "a"));
+    write_columns(&path, &[("task", &["three", "four"]), ("answer", &["3", "x"]), ("note", &["", ""])]);
+    let (train, _) = file::load(&path, (0.0, 1).into()).unwrap();
+    let found: Vec<_> =
+        train.iter().map(|one| (one.answer.as_deref().unwrap(), one.check.as_str())).collect();
+    assert_eq!(found, [("3", "number"), ("x", "text")]);
+    write_columns(&path, &[("question", &["three"])]);
+    let error = file::load(&path, (0.0, 1).into()).unwrap_err().to_string();
+    assert_eq!(error, "tasks.parquet: there is no column `task`");
+    std::fs::write(&path, "no Parquet").unwrap();
+    assert!(file::load(&path, (0.0, 1).into()).unwrap_err().to_string().contains("cannot be read"));
+}
+
+fn write_columns(path: &Path, columns: &[(&str, &[&str])]) {
+    use arrow::array::{ArrayRef, RecordBatch, StringArray};
+    let columns = columns.iter().map(|(name, values)| {
+        (*name, std::sync::Arc::new(StringArray::from_iter_values(values.iter())) as ArrayRef)
+    });
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let file = std::fs::File::create(path).unwrap();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}

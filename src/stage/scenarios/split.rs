@@ -1,0 +1,240 @@
+//! Which tasks are held out, and the digest that freezes them.
+//!
+//! Tasks are held out by groups: all tasks with the same entity, family, phrasing or tool are on one side. The seed orders
+//! the groups; nothing else does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+use super::error::ScenarioError;
+use crate::{
+    chat::ToolCall,
+    data::Scenario,
+    hash::{Digest, Encoder},
+};
+
+/// What no held-out task has in common with a training task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SplitBy {
+    /// The task itself.
+    Task,
+    Entity,
+    Family,
+    Phrasing,
+    /// A tool of the reference calls.
+    Tool,
+}
+
+impl SplitBy {
+    /// The value of `split` for tasks that are held out.
+    pub fn letter(self) -> &'static str {
+        match self {
+            Self::Task => "task",
+            Self::Entity => "a",
+            Self::Phrasing => "b",
+            Self::Family => "c",
+            Self::Tool => "d",
+        }
+    }
+
+    /// The groups of a task.
+    fn keys(self, scenario: &Scenario, phrasing: &str) -> Vec<String> {
+        match self {
+            Self::Task => vec![scenario.task.clone()],
+            Self::Entity => vec![scenario.entity.clone().unwrap_or_else(|| scenario.task.clone())],
+            Self::Family => vec![scenario.family.clone()],
+            Self::Phrasing => vec![phrasing.to_owned()],
+            Self::Tool => {
+                let calls: Vec<ToolCall> = scenario
+                    .reference
+                    .as_deref()
+                    .and_then(|calls| serde_json::from_str(calls).ok())
+                    .unwrap_or_default();
+                let names: BTreeSet<String> = calls.into_iter().map(|call| call.name).collect();
+                names.into_iter().collect()
+            }
+        }
+    }
+}
+
+/// Which of the tasks are held out: about this share, at least one group if there are several, never all.
+pub fn held_out(tasks: &[(&Scenario, &str)], by: SplitBy, share: f64, seed: u64) -> Vec<bool> {
+    let keys: Vec<Vec<String>> =
+        tasks.iter().map(|(scenario, phrasing)| by.keys(scenario, phrasing)).collect();
+    let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
+    for key in keys.iter().flatten() {
+        *groups.entry(key).or_default() += 1;
+    }
+    let draw = |key: &str| Encoder::new("mcprl held-out groups v1").number(seed).text(key).finish();
+    let mut order: Vec<(&str, usize)> = groups.into_iter().collect();
+    order.sort_by_key(|(key, _)| draw(key));
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        clippy::cast_possible_truncation,
+        reason = "a share of a number of tasks"
+    )]
+    let wanted = (share * tasks.len() as f64).ceil() as usize;
+    let mut held: BTreeSet<&str> = BTreeSet::new();
+    let count = |held: &BTreeSet<&str>| {
+        keys.iter().filter(|keys| keys.iter().any(|key| held.contains(key.as_str()))).count()
+    };
+    let mut sum = 0;
+    // Groups that would hold out far too much are left to training, unless there are no others.
+    for limit in [wanted + wanted / 2, tasks.len().saturating_sub(1)] {
+        for (key, _) in &order {
+            if sum >= wanted || (limit > wanted + wanted / 2 && sum > 0) {
+                break;
+            }
+            held.insert(key);
+            let now = count(&held);
+            if now > limit.min(tasks.len().saturating_sub(1)) && share < 1.0 {
+                held.remove(key);
+            } else {
+                sum = now;
+            }
+        }
+    }
+    keys.iter().map(|keys| keys.iter().any(|key| held.contains(key.as_str()))).collect()
+}
+
+/// Divides tasks, each with its phrasing, into training and held-out tasks, and sets their `split`.
+pub fn divide(
+    tasks: Vec<(Scenario, String)>,
+    by: SplitBy,
+    share: f64,
+    seed: u64,
+) -> (Vec<Scenario>, Vec<Scenario>) {
+    let held = held_out(
+        &tasks.iter().map(|(task, phrasing)| (task, phrasing.as_str())).collect::<Vec<_>>(),
+        by,
+        share,
+        seed,
+    );
+    let (mut train, mut heldout) = (Vec::new(), Vec::new());
+    for ((mut scenario, _), held) in tasks.into_iter().zip(held) {
+        scenario.split = if held { by.letter() } else { "train" }.into();
+        if held { heldout.push(scenario) } else { train.push(scenario) }
+    }
+    (train, heldout)
+}
+
+/// The digest of a held-out set: of its tasks, answers and checks, in any order.
+pub fn digest(heldout: &[Scenario]) -> Digest {
+    let one = |scenario: &Scenario| {
+        let mut encoder = Encoder::new("mcprl held-out task v1");
+        encoder
+            .text(&folded(&scenario.task))
+            .text(scenario.answer.as_deref().unwrap_or_default())
+            .text(&scenario.check);
+        encoder.text(scenario.checks.as_ref().map_or("", |checks| checks.0.as_str()));
+        encoder.finish()
+    };
+    let all: BTreeSet<Digest> = heldout.iter().map(one).collect();
+    let mut encoder = Encoder::new("mcprl held-out set v1");
+    all.iter().for_each(|digest| _ = encoder.digest(digest));
+    encoder.finish()
+}
+
+/// Refuses a held-out set that is not the frozen one, and training on a held-out task.
+///
+/// # Errors
+/// As said; names the task, or both digests.
+pub fn check_frozen(
+    train: &[Scenario],
+    heldout: &[Scenario],
+    frozen: Option<&str>,
+) -> Result<(), ScenarioError> {
+    let texts: BTreeSet<String> = heldout.iter().map(|scenario| folded(&scenario.task)).collect();
+    let ids: BTreeSet<&str> = heldout.iter().map(|scenario| scenario.id.as_str()).collect();
+    let is_held =
+        |scenario: &&Scenario| ids.contains(scenario.id.as_str()) || texts.contains(&folded(&scenario.task));
+    let mut found = train.iter().filter(is_held);
+    if let Some(first) = found.next() {
+        return Err(ScenarioError::TrainsOnHeldOut { task: first.task.clone(), count: 1 + found.count() });
+    }
+    let found = digest(heldout).to_string();
+    match frozen {
+        Some(expected) if expected != found => {
+            Err(ScenarioError::HeldOutDiffers { expected: expected.to_owned(), found })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A task's text without differences of case and spaces.
+fn folded(task: &str) -> String {
+    task.split_whitespace().map(str::to_lowercase).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(text: &str, family: &str, entity: &str, tools: &[&str]) -> Scenario {
+        let calls: Vec<_> =
+            tools.iter().map(|tool| serde_json::json!({"name": tool, "arguments": {}})).collect();
+        Scenario {
+            id: text.into(),
+            task: text.into(),
+            family: family.into(),
+            entity: Some(entity.into()),
+            reference: Some(serde_json::json!(calls).to_string()),
+            ..Scenario::default()
+        }
+    }
+
+    fn many() -> Vec<(Scenario, String)> {
+        (0..100)
+            .map(|n| {
+                let tools: &[&str] = if n % 4 == 0 { &["list", "open"] } else { &["list"] };
+                (
+                    task(&format!("t{n}"), &format!("f{}", n % 7), &format!("e{}", n % 10), tools),
+                    format!("p{}", n % 5),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_group_is_on_one_side() {
+        for by in [SplitBy::Task, SplitBy::Entity, SplitBy::Family, SplitBy::Phrasing, SplitBy::Tool] {
+            let tasks = many();
+            let phrasings: BTreeMap<String, String> =
+                tasks.iter().map(|(task, phrasing)| (task.id.clone(), phrasing.clone())).collect();
+            let (train, heldout) = divide(tasks, by, 0.2, 7);
+            assert_eq!(train.len() + heldout.len(), 100);
+            assert!((14..=30).contains(&heldout.len()), "{by:?}: {}", heldout.len());
+            let keys = |scenarios: &[Scenario]| -> BTreeSet<String> {
+                scenarios.iter().flat_map(|one| by.keys(one, &phrasings[&one.id])).collect()
+            };
+            let shared: Vec<String> = keys(&train).intersection(&keys(&heldout)).cloned().collect();
+            let expected: &[&str] = if by == SplitBy::Tool { &["list"] } else { &[] };
+            assert_eq!(shared, expected, "{by:?}");
+            assert!(heldout.iter().all(|one| one.split == by.letter()));
+        }
+    }
+
+    #[test]
+    fn one_group_is_not_held_out_and_the_seed_decides_among_several() {
+        let one = vec![(task("a", "f", "e", &[]), String::new()), (task("b", "f", "e", &[]), String::new())];
+        assert_eq!(divide(one, SplitBy::Family, 0.5, 1).1, []);
+        let heldout = |seed| divide(many(), SplitBy::Entity, 0.2, seed).1;
+        assert_eq!(heldout(1), heldout(1));
+        assert_ne!(heldout(1), heldout(2));
+    }
+
+    #[test]
+    fn a_frozen_set_is_recognised_in_any_order() {
+        let (one, two) = (task("One?", "f", "e", &[]), task("Two?", "f", "e", &[]));
+        let frozen = digest(&[one.clone(), two.clone()]).to_string();
+        check_frozen(&[], &[two.clone(), one.clone()], Some(&frozen)).unwrap();
+        let error = check_frozen(&[], &[one.clone()], Some(&frozen)).unwrap_err();
+        assert!(matches!(error, ScenarioError::HeldOutDiffers { .. }), "{error}");
+        let shouted = Scenario { id: "other".into(), ..task("ONE?  ", "f", "e", &[]) };
+        let error = check_frozen(&[two, shouted], &[one], None).unwrap_err().to_string();
+        assert!(error.contains("ONE?"), "{error}");
+    }
+}

@@ -1,0 +1,211 @@
+//! `source = "traces"`: tasks out of conversations in OpenAI's format.
+//!
+//! The first user message is the task, and the calls until the next one are its reference solution. Nothing of a
+//! conversation is believed: the calls are executed again, and the answer must be in their results.
+
+use std::{collections::BTreeSet, io::Read as _, path::Path};
+
+use serde_json::{Map, Value};
+
+use super::{
+    admission::{Reason, Refusal},
+    candidate::{Candidate, Check, Pick},
+    error::ScenarioError,
+    file,
+};
+use crate::{chat::ToolCall, mcp::COMPLETE_TASK};
+
+const FILE_BYTES: u64 = 256 << 20;
+const CALLS: usize = 20;
+/// Longest task, in bytes.
+const TASK_BYTES: usize = 8000;
+
+/// Conversations as candidates, or why they are none.
+pub type Read = Vec<(String, Result<Candidate, Refusal>)>;
+
+/// Reads JSON or JSONL: conversations as `{"messages": […]}` or as lists of messages.
+///
+/// # Errors
+/// If the file cannot be read, or a line is not JSON.
+pub fn load(path: &Path, tools: &BTreeSet<String>) -> Result<Read, ScenarioError> {
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(FILE_BYTES).read_to_string(&mut text))
+        .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
+    parse(&text, &file::name(path), tools)
+}
+
+fn parse(text: &str, file: &str, tools: &BTreeSet<String>) -> Result<Read, ScenarioError> {
+    let wrong = |problem: String| ScenarioError::BadTraces { file: file.to_owned(), problem };
+    let items = file::items(text).map_err(wrong)?;
+    if items.is_empty() {
+        return Err(wrong("there is no conversation".into()));
+    }
+    let read = |(place, item): file::Item| {
+        let item = item.map_err(|problem| wrong(format!("{place}: {problem}")))?;
+        let candidate = candidate(&item, tools).map_err(|why| (Reason::Unsolvable, why));
+        Ok((place, candidate))
+    };
+    items.into_iter().map(read).collect()
+}
+
+fn candidate(item: &Value, tools: &BTreeSet<String>) -> Result<Candidate, String> {
+    let messages = messages(item).ok_or("there are no `messages`")?;
+    let role = |message: &Value| message["role"].as_str().unwrap_or_default().to_owned();
+    let start =
+        messages.iter().position(|message| role(message) == "user").ok_or("there is no user message")?;
+    let task = text_of(&messages[start]).trim().to_owned();
+    if task.is_empty() || task.len() > TASK_BYTES {
+        return Err("the user message is empty, no text, or too long".into());
+    }
+    let own: Vec<&Value> =
+        messages[start + 1..].iter().take_while(|message| role(message) != "user").collect();
+    let mut calls = Vec::new();
+    let mut answer = None;
+    for message in own.iter().filter(|message| role(message) == "assistant") {
+        let text = text_of(message);
+        if !text.trim().is_empty() {
+            answer = Some(text);
+        }
+        for call in message["tool_calls"].as_array().into_iter().flatten() {
+            let call = tool_call(call)?;
+            if call.name == COMPLETE_TASK {
+                answer = call.arguments.get("answer").map(crate::mcp::plain).or(answer);
+            } else {
+                calls.push(call);
+            }
+        }
+    }
+    if calls.is_empty() || calls.len() > CALLS {
+        return Err(format!("it has {} calls; 1 to {CALLS} are read", calls.len()));
+    }
+    if let Some(call) = calls.iter().find(|call| !tools.contains(&call.name)) {
+        return Err(format!("`{}` is no tool that is safe to call here", call.name));
+    }
+    let answer = answer.ok_or("the conversation has no answer")?;
+    let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
+    Ok(Candidate {
+        family: format!("traces: {}", names.join(" > ")),
+        entity: [("task".to_owned(), task.clone())].into(),
+        pick: Pick::Told { answer: answer.trim().to_owned(), task: task.clone() },
+        task,
+        phrasing: "trace".into(),
+        calls,
+        check: Check::Text,
+        checks: None,
+        may_fail: true,
+    })
+}
+
+/// The messages, also where they are JSON in a text.
+fn messages(item: &Value) -> Option<Vec<Value>> {
+    match item {
+        Value::Array(messages) => Some(messages.clone()),
+        Value::Object(fields) => match fields.get("messages")? {
+            Value::Array(messages) => Some(messages.clone()),
+            Value::String(text) => serde_json::from_str(text).ok(),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn text_of(message: &Value) -> String {
+    match &message["content"] {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
+            parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
+        }
+        _ => String::new(),
+    }
+}
+
+fn tool_call(call: &Value) -> Result<ToolCall, String> {
+    let function = call.get("function").unwrap_or(call);
+    let name = function["name"].as_str().ok_or("a call has no name")?.to_owned();
+    let mut arguments = function["arguments"].clone();
+    // Arguments are a text in JSON, sometimes encoded twice.
+    for _ in 0..2 {
+        if let Value::String(text) = &arguments {
+            arguments = match text.trim() {
+                "" => Value::Object(Map::new()),
+                text => serde_json::from_str(text)
+                    .map_err(|cause| format!("the arguments of `{name}` are not JSON: {cause}"))?,
+            };
+        }
+    }
+    match arguments {
+        Value::Object(arguments) => Ok(ToolCall { name, arguments }),
+        Value::Null => Ok(ToolCall { name, arguments: Map::new() }),
+        _ => Err(format!("the arguments of `{name}` are no object")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(item: &Value) -> Result<Candidate, String> {
+        candidate(item, &BTreeSet::from(["get".to_owned()]))
+    }
+
+    fn conversation(call: &Value, end: &str) -> Value {
+        json!({"messages": [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": "How old is Ada?"},
+            {"role": "assistant", "content": null, "tool_calls": [call]},
+            {"role": "tool", "content": "36"},
+            {"role": "assistant", "content": end},
+            {"role": "user", "content": "Thanks"},
+        ]})
+    }
+
+    #[test]
+    fn a_conversation_becomes_a_task_with_its_calls() {
+        for arguments in
+            [json!({"name": "Ada"}), json!("{\"name\": \"Ada\"}"), json!("\"{\\\"name\\\": \\\"Ada\\\"}\"")]
+        {
+            let found = read(&conversation(
+                &json!({"function": {"name": "get", "arguments": arguments}}),
+                "She is 36.",
+            ))
+            .unwrap();
+            assert_eq!(found.task, "How old is Ada?");
+            assert_eq!(found.calls[0].arguments["name"], "Ada");
+            assert_eq!(found.pick.answer(&["{\"age\": 36, \"name\": \"Ada\"}"]), Ok("36".into()));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_task_has_a_reason() {
+        let call = json!({"function": {"name": "get", "arguments": "{}"}});
+        for (item, reason) in [
+            (json!(7), "there are no `messages`"),
+            (json!({"messages": "no"}), "there are no `messages`"),
+            (json!({"messages": [{"role": "assistant", "content": "x"}]}), "there is no user message"),
+            (json!([{"role": "user", "content": [{"type": "image"}]}]), "the user message is empty"),
+            (
+                json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]),
+                "it has 0 calls",
+            ),
+            (
+                conversation(&json!({"function": {"name": "drop", "arguments": "{}"}}), "x"),
+                "`drop` is no tool",
+            ),
+            (conversation(&json!({"function": {"name": "get", "arguments": "{"}}), "x"), "not JSON"),
+            (conversation(&json!({"function": {"name": "get", "arguments": [1]}}), "x"), "no object"),
+            (conversation(&call, ""), "no answer"),
+        ] {
+            let found = read(&item).unwrap_err();
+            assert!(found.contains(reason), "{item}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_json_names_the_line() {
+        let error = parse("{\"messages\": []}\n{", "chats.jsonl", &BTreeSet::new()).unwrap_err().to_string();
+        assert!(error.starts_with("chats.jsonl: line 2: "), "{error}");
+    }
+}
