@@ -5,6 +5,7 @@
 
 mod table;
 
+pub mod audit;
 pub mod checks;
 pub mod scenarios;
 pub mod server;
@@ -14,6 +15,7 @@ pub mod verdict;
 
 use std::path::Path;
 
+pub use audit::JudgeAudit;
 pub use checks::{CallChecks, CallPattern, Checks, StateCheck, TextCheck};
 pub use scenarios::Scenario;
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
@@ -28,7 +30,7 @@ pub use verdict::VerdictRow;
 /// If it cannot be read as this table, with the column that is missing or has another type; if a reward is not
 /// finite; or if the checks of a scenario are not [`Checks`].
 pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
-    const TABLES: [(&str, Check); 10] = [
+    const TABLES: [(&str, Check); 11] = [
         (Scenario::NAME, scenarios::check_scenarios),
         table_type::<Server>(),
         table_type::<Tool>(),
@@ -38,6 +40,7 @@ pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
         table_type::<Step>(),
         table_type::<Trajectory>(),
         table_type::<VerdictRow>(),
+        table_type::<JudgeAudit>(),
         (Reward::NAME, trajectories::check_rewards),
     ];
     TABLES.iter().find(|(name, _)| *name == artifact).map_or(Ok(()), |(_, check)| check(path))
