@@ -14,13 +14,17 @@ use common::Project;
 use serde_json::{Value, json};
 
 /// Stage of the run, its kind, a parameter of it that is in no key, and another value than its default.
-const OTHERS: [(&str, &str, &str, &str); 7] = [
+const OTHERS: [(&str, &str, &str, &str); 11] = [
     ("exam", "eval", "concurrency", "1"),
     ("update", "grpo", "recompute", "always"),
     ("reward", "judge", "api_key_env", "PATH"),
     ("reward", "judge", "concurrency", "1"),
+    ("reward", "judge", "max_cost", "9.0"),
+    ("reward", "judge", "program_timeout_s", "30.0"),
+    ("reward", "judge", "requests_per_minute", "60000"),
     ("reward", "judge", "retries", "2"),
     ("reward", "judge", "timeout_s", "30.0"),
+    ("reward", "judge", "tokens_per_minute", "100000000"),
     ("rollout", "rollout", "concurrency", "1"),
 ];
 
@@ -70,7 +74,8 @@ fn written(project: &Project) -> BTreeMap<String, Value> {
 #[test]
 fn an_unkeyed_parameter_changes_no_byte() {
     let judge = format!(
-        "kind = \"judge\"\nrelative = 1.0\nmodel = \"judge\"\nbase_url = \"{}\"",
+        "kind = \"judge\"\nrelative = 1.0\nmodel = \"judge\"\nbase_url = \"{}\"\n\
+         prices = {{ prompt = 0.1, completion = 0.1 }}",
         common::judge(scores)
     );
     let run = common::training_run("prompts = 4\ngroup_size = 3\nrefill_waves = 1");

@@ -15,6 +15,7 @@ mod init;
 mod locations;
 mod plan;
 mod probe;
+mod rejudge;
 mod run;
 mod run_args;
 mod runs;
@@ -61,6 +62,8 @@ enum Command {
     Show(runs::Show),
     /// Compare the keys and metrics of two runs, stage by stage.
     Diff(runs::Diff),
+    /// Score the episodes of a run with another judge, and show what would change.
+    Rejudge(rejudge::Rejudge),
     /// List, check, clean, export and import cached results.
     #[command(subcommand)]
     Cache(cache::Cache),
@@ -129,6 +132,7 @@ impl Command {
             Self::Export(command) => command.execute(printer),
             Self::Show(command) => command.execute(printer),
             Self::Diff(command) => command.execute(printer),
+            Self::Rejudge(command) => command.execute(printer),
             Self::Cache(command) => command.execute(printer),
             Self::Scenarios(command) => command.execute(printer),
             Self::Schema(command) => command.execute(printer),

@@ -6,6 +6,7 @@
 mod table;
 
 pub mod admission;
+pub mod audit;
 pub mod checks;
 pub mod scenarios;
 pub mod server;
@@ -16,6 +17,7 @@ pub mod verdict;
 use std::path::Path;
 
 pub use admission::Admission;
+pub use audit::JudgeAudit;
 pub use checks::{CallChecks, CallPattern, Checks, StateCheck, TextCheck};
 pub use scenarios::Scenario;
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
@@ -41,6 +43,7 @@ pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
         table_type::<Step>(),
         table_type::<Trajectory>(),
         table_type::<VerdictRow>(),
+        table_type::<JudgeAudit>(),
         (Reward::NAME, trajectories::check_rewards),
     ];
     TABLES.iter().find(|(name, _)| *name == artifact).map_or(Ok(()), |(_, check)| check(path))

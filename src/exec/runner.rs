@@ -436,6 +436,7 @@ impl Runner {
             rows,
             observer: reports.notes.clone(),
             models: self.shared_models.clone(),
+            prices: node.stage.prices,
             meter: reports.meter.clone(),
             cancel: self.cancel.clone(),
         };

@@ -9,6 +9,8 @@ pub enum JudgeError {
     Prompt(#[source] minijinja::Error),
     #[error("the judge's reply cannot be used after {attempts} attempts: {problem}")]
     Reply { attempts: u32, problem: String },
+    #[error("the judge's program `{program}` failed: {problem}")]
+    Program { program: String, problem: String },
 }
 
 impl Diagnostic for JudgeError {
@@ -17,15 +19,22 @@ impl Diagnostic for JudgeError {
             Self::Llm(error) => error.code(),
             Self::Prompt(_) => "judge::prompt",
             Self::Reply { .. } => "judge::reply",
+            Self::Program { .. } => "judge::program",
         }
     }
 
     fn hint(&self) -> Option<String> {
         match self {
             Self::Llm(error) => error.hint(),
-            Self::Prompt(_) => Some("relative.jinja can use `task` and `attempts` (id, conversation)".into()),
+            Self::Prompt(_) => Some(
+                "relative.jinja can use `task` and `attempts` (id, conversation); rubric.jinja `task`, `criteria` (name, about, weight) and `conversation`"
+                    .into(),
+            ),
             Self::Reply { .. } => {
                 Some("use a larger judge model, a higher max_tokens or smaller groups".into())
+            }
+            Self::Program { .. } => {
+                Some("docs/judges.md says what the program reads and prints".into())
             }
         }
     }
@@ -37,7 +46,7 @@ impl Diagnostic for JudgeError {
     fn class(&self) -> crate::error::Class {
         match self {
             Self::Llm(error) => error.class(),
-            Self::Prompt(_) | Self::Reply { .. } => crate::error::Class::Work,
+            Self::Prompt(_) | Self::Reply { .. } | Self::Program { .. } => crate::error::Class::Work,
         }
     }
 }

@@ -1,13 +1,27 @@
 //! Rewards of episodes, with their components.
 //!
 //! Ground truth has priority: neither a judge nor shaping can raise a wrong answer above a right one. Rewards depend only
-//! on the trajectories and the judge, not on the order in which episodes ran or were judged.
+//! on the trajectories and the judges, not on the order in which episodes ran or were judged.
 
 mod error;
+mod flags;
+mod model;
+mod program;
+mod rank;
 mod relative;
+mod reply;
 mod reward;
+mod rubric;
+mod score;
+mod transcript;
 pub mod truth;
 
 pub use error::JudgeError;
-pub use relative::{Relative, RelativeScore, RelativeSpec, ReplyCache};
-pub use reward::{JudgedTrajectory, Shaping, rewards};
+pub use flags::{Flag, flags};
+pub use model::{Asking, JudgeModel, ReplyCache};
+pub use program::Program;
+pub use rank::{kendall, pairs, spearman};
+pub use relative::{Relative, RelativeSpec};
+pub use reward::{JudgeKind, JudgedTrajectory, Shaping, correct, rewards};
+pub use rubric::{Criteria, Criterion, Rubric, RubricSpec, criteria};
+pub use score::{Round, Score, Scores, with_ties};

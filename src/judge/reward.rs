@@ -1,28 +1,129 @@
 //! Computes a reward from its components.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{RelativeScore, truth};
+use super::{Flag, Score, flags, truth};
 use crate::data::{End, Reward, Scenario, Trajectory};
 
-/// Weights of a reward's components.
+/// A judge besides ground truth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum JudgeKind {
+    /// A language model compares the episodes of a group.
+    Relative,
+    /// A language model scores each episode by criteria.
+    Rubric,
+    /// A user's program.
+    Command,
+}
+
+impl JudgeKind {
+    pub const ALL: [Self; 3] = [Self::Relative, Self::Rubric, Self::Command];
+
+    /// The name of its weight and of its part of a reward.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Relative => "relative",
+            Self::Rubric => "rubric",
+            Self::Command => "command",
+        }
+    }
+}
+
+/// Limits the reward of an episode whose score is low.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gate {
+    /// The gate closes below this score.
+    pub below: f64,
+    /// The most that the reward then is.
+    #[serde(default)]
+    pub at_most: f64,
+}
+
+/// Weights of a reward's components.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shaping {
     /// Reward of the right answer.
     pub truth: f64,
+    /// Whether a wrong answer gets no score of other judges.
+    pub veto: bool,
     /// Cost of each turn beyond the fewest turns of a right answer in the group.
     pub turn_cost: f64,
     /// Cost of each call that returned an error.
     pub tool_error_cost: f64,
     /// Cost of an episode that did not end with `complete_task`.
     pub unfinished_cost: f64,
+    /// Cost of each turn whose call could not be parsed.
+    pub parse_failure_cost: f64,
+    /// Cost of an episode of `overlong_tokens` sampled tokens or more.
+    pub overlong: f64,
+    pub overlong_tokens: Option<u32>,
+    /// Number of tokens before `overlong_tokens` in which the cost rises from 0.
+    pub overlong_buffer: Option<u32>,
     /// Weight of the relative judge's score, which is 0 to 1.
     pub relative: f64,
+    /// Weight of the rubric's score.
+    pub rubric: f64,
+    /// Weight of the program's score.
+    pub command: f64,
+    /// By the name of a judge, `rubric.CRITERION`, or a [`Flag`].
+    pub gates: BTreeMap<String, Gate>,
 }
 
-/// Maximum total cost of turns and errors, as a share of `truth`, so that an inefficient right answer still beats a wrong
-/// one.
+impl Shaping {
+    pub fn weight(&self, kind: JudgeKind) -> f64 {
+        match kind {
+            JudgeKind::Relative => self.relative,
+            JudgeKind::Rubric => self.rubric,
+            JudgeKind::Command => self.command,
+        }
+    }
+
+    /// Whether this judge is asked: for a part of the reward, or for a gate.
+    pub fn uses(&self, kind: JudgeKind) -> bool {
+        let is_gate = |name: &String| name.split('.').next() == Some(kind.name());
+        self.weight(kind) > 0.0 || self.gates.keys().any(is_gate)
+    }
+
+    /// What is wrong with the gates, if anything. `criteria` are those of the rubric.
+    pub fn problem(&self, criteria: &[&str]) -> Option<String> {
+        self.gates.iter().find_map(|(name, gate)| {
+            let is_known = match name.split_once('.') {
+                Some(("rubric", criterion)) => criteria.contains(&criterion),
+                Some(_) => false,
+                None => {
+                    JudgeKind::ALL.iter().any(|kind| kind.name() == name)
+                        || Flag::ALL.iter().any(|flag| flag.name() == name)
+                }
+            };
+            if !is_known {
+                return Some(format!("`{name}` is not a judge, a criterion or a flag"));
+            }
+            if !(gate.below > 0.0 && gate.below <= 1.0) {
+                return Some(format!("`below` of `{name}` should be above 0 and at most 1"));
+            }
+            // Otherwise a wrong answer could earn more than a right one.
+            (!(gate.at_most >= 0.0 && gate.at_most.is_finite()))
+                .then(|| format!("`at_most` of `{name}` should be 0 or more"))
+        })
+    }
+
+    /// DAPO's soft overlong punishment (Yu et al. 2025, eq. 13), from 0 to -1.
+    fn overlong(&self, trajectory: &Trajectory) -> f64 {
+        let Some(most) = self.overlong_tokens.map(f64::from) else { return 0.0 };
+        let buffer = self.overlong_buffer.map_or(most / 5.0, f64::from).clamp(1.0, most.max(1.0));
+        let sampled = trajectory.sampled.iter().filter(|sampled| **sampled).count();
+        #[expect(clippy::cast_precision_loss, reason = "a number of tokens")]
+        let over = sampled as f64 - (most - buffer);
+        0.0 - (over / buffer).clamp(0.0, 1.0)
+    }
+}
+
+/// Maximum total of what shaping deducts from a right answer, as a share of `truth`, so that an inefficient right answer
+/// still beats a wrong one.
 const MOST_SHAPING: f64 = 0.25;
 
 /// An episode and its scenario.
@@ -32,20 +133,21 @@ pub struct JudgedTrajectory<'a> {
     pub trajectory: &'a Trajectory,
 }
 
-/// Rewards of one group, in its order. `scores` are those of the relative judge, one per attempt, if it is used.
+/// Whether the episode solved its task. A table that another program wrote may lack it.
+pub fn correct(JudgedTrajectory { scenario, trajectory }: &JudgedTrajectory<'_>) -> Option<bool> {
+    trajectory.correct.or_else(|| truth::correct(scenario, (*trajectory).into()))
+}
+
+/// Rewards of one group, in its order. `scores` are those of the judges that are used and could judge it, one per attempt.
 ///
 /// Efficiency counts only in a group that also has wrong answers. If all are right, the small differences would be the
 /// only signal, and a normalized advantage would amplify them.
 pub fn rewards(
     group: &[JudgedTrajectory<'_>],
-    scores: Option<&[RelativeScore]>,
+    scores: &BTreeMap<JudgeKind, Vec<Score>>,
     shaping: &Shaping,
 ) -> Vec<Reward> {
-    // A table that another program wrote may lack it.
-    let right = |JudgedTrajectory { scenario, trajectory }: &JudgedTrajectory<'_>| {
-        trajectory.correct.or_else(|| truth::correct(scenario, (*trajectory).into()))
-    };
-    let right: Vec<Option<bool>> = group.iter().map(right).collect();
+    let right: Vec<Option<bool>> = group.iter().map(correct).collect();
     let fewest_turns = group
         .iter()
         .zip(&right)
@@ -54,34 +156,57 @@ pub fn rewards(
         .min()
         .filter(|_| right.contains(&Some(false)));
     let reward = |(index, attempt): (usize, &JudgedTrajectory<'_>)| {
-        let score = scores.and_then(|scores| scores.get(index));
-        reward(attempt.trajectory, right[index], fewest_turns, score, shaping)
+        let scores: Vec<(JudgeKind, &Score)> =
+            scores.iter().filter_map(|(kind, scores)| Some((*kind, scores.get(index)?))).collect();
+        reward(attempt, right[index], fewest_turns, &scores, shaping)
     };
     group.iter().enumerate().map(reward).collect()
 }
 
 fn reward(
-    trajectory: &Trajectory,
+    attempt: &JudgedTrajectory<'_>,
     correct: Option<bool>,
     fewest_turns: Option<u32>,
-    relative: Option<&RelativeScore>,
+    scores: &[(JudgeKind, &Score)],
     shaping: &Shaping,
 ) -> Reward {
+    let trajectory = attempt.trajectory;
     let mut parts: Vec<(&str, f64)> = Vec::new();
     if let Some(correct) = correct {
         parts.push(("truth", if correct { shaping.truth } else { 0.0 }));
     }
+    let most = MOST_SHAPING * shaping.truth;
+    let mut left = if correct == Some(true) { most } else { f64::INFINITY };
+    let mut deduct = |cost: f64| {
+        let cost = cost.min(left);
+        left -= cost;
+        0.0 - cost
+    };
     if let (Some(true), Some(fewest)) = (correct, fewest_turns) {
         let turns = shaping.turn_cost * f64::from(trajectory.turns.saturating_sub(fewest));
         let errors = shaping.tool_error_cost * f64::from(trajectory.tool_errors);
-        parts.push(("efficiency", 0.0 - (turns + errors).min(MOST_SHAPING * shaping.truth)));
+        parts.push(("efficiency", deduct(turns + errors)));
     }
     if trajectory.end() != Some(End::Completed) {
         parts.push(("unfinished", -shaping.unfinished_cost));
     }
-    // Ground truth overrules the judge, which may be persuaded to like a wrong answer.
-    if let Some(relative) = relative.filter(|_| correct != Some(false)) {
-        parts.push(("relative", shaping.relative * relative.score));
+    for (kind, score) in scores {
+        let weight = shaping.weight(*kind);
+        // Ground truth overrules the judge, which may be persuaded to like a wrong answer.
+        if weight > 0.0 && !(shaping.veto && correct == Some(false)) {
+            parts.push((kind.name(), weight * score.score));
+        }
+    }
+    if shaping.parse_failure_cost > 0.0 {
+        let cost = shaping.parse_failure_cost * f64::from(trajectory.parse_failures);
+        parts.push(("parse_failures", deduct(cost)));
+    }
+    if shaping.overlong > 0.0 {
+        parts.push(("overlong", deduct(-shaping.overlong * shaping.overlong(trajectory))));
+    }
+    let sum = parts.iter().fold(0.0, |sum, (_, part)| sum + part);
+    if let Some(most) = cap(attempt, correct, scores, &shaping.gates).filter(|most| *most < sum) {
+        parts.push(("gate", most - sum));
     }
     let component = |(name, part): &(&str, f64)| (name.to_string(), Value::from(*part));
     Reward {
@@ -90,7 +215,47 @@ fn reward(
         reward: parts.iter().fold(0.0, |sum, (_, part)| sum + part) as f32,
         correct,
         components: Value::Object(parts.iter().map(component).collect::<Map<_, _>>()).to_string(),
-        explanation: relative.and_then(|relative| relative.explanation.clone()),
+        explanation: explanation(scores),
+    }
+}
+
+/// The lowest limit of the gates that are closed.
+fn cap(
+    attempt: &JudgedTrajectory<'_>,
+    correct: Option<bool>,
+    scores: &[(JudgeKind, &Score)],
+    gates: &BTreeMap<String, Gate>,
+) -> Option<f64> {
+    if gates.is_empty() {
+        return None;
+    }
+    let found = flags(attempt.scenario, attempt.trajectory, correct);
+    let score = |name: &str| {
+        let (judge, criterion) =
+            name.split_once('.').map_or((name, None), |(judge, name)| (judge, Some(name)));
+        let judge = scores.iter().find(|(kind, _)| kind.name() == judge).map(|(_, score)| *score);
+        match (Flag::ALL.iter().find(|flag| flag.name() == name), criterion) {
+            (Some(flag), _) => Some(f64::from(u8::from(!found.contains(flag)))),
+            (None, Some(criterion)) => judge?.criteria.get(criterion).copied(),
+            (None, None) => judge.map(|score| score.score),
+        }
+    };
+    let closed = gates.iter().filter(|(name, gate)| score(name).is_some_and(|score| score < gate.below));
+    closed.map(|(_, gate)| gate.at_most).min_by(f64::total_cmp)
+}
+
+/// The judges' explanations, with their names if there are several.
+fn explanation(scores: &[(JudgeKind, &Score)]) -> Option<String> {
+    let all: Vec<(&str, &str)> = scores
+        .iter()
+        .filter_map(|(kind, score)| Some((kind.name(), score.explanation.as_deref()?)))
+        .collect();
+    match all.as_slice() {
+        [] => None,
+        [(_, text)] => Some((*text).to_owned()),
+        several => {
+            Some(several.iter().map(|(name, text)| format!("{name}: {text}")).collect::<Vec<_>>().join("\n"))
+        }
     }
 }
 
@@ -98,8 +263,17 @@ fn reward(
 mod tests {
     use super::*;
 
-    const SHAPING: Shaping =
-        Shaping { truth: 1.0, turn_cost: 0.02, tool_error_cost: 0.01, unfinished_cost: 0.1, relative: 0.5 };
+    fn shaping() -> Shaping {
+        Shaping {
+            truth: 1.0,
+            veto: true,
+            turn_cost: 0.02,
+            tool_error_cost: 0.01,
+            unfinished_cost: 0.1,
+            relative: 0.5,
+            ..Shaping::default()
+        }
+    }
 
     fn scenario(check: &str) -> Scenario {
         Scenario { answer: Some("7".into()), check: check.into(), ..Scenario::default() }
@@ -124,10 +298,11 @@ mod tests {
             .iter()
             .map(|trajectory| JudgedTrajectory { scenario: &scenario, trajectory })
             .collect();
-        let scores: Option<Vec<RelativeScore>> = scores.map(|scores| {
-            scores.iter().map(|score| RelativeScore { score: *score, explanation: None }).collect()
+        let scores = scores.map(|scores| {
+            scores.iter().map(|score| Score { score: *score, ..Score::default() }).collect::<Vec<_>>()
         });
-        let rewards = rewards(&attempts, scores.as_deref(), &SHAPING);
+        let scores = scores.map(|scores| (JudgeKind::Relative, scores)).into_iter().collect();
+        let rewards = rewards(&attempts, &scores, &shaping());
         rewards.iter().map(|reward| format!("{:.3} {}", reward.reward, reward.components)).collect()
     }
 
@@ -173,5 +348,102 @@ mod tests {
             judged("none", &group, Some(&[0.2, 1.0])),
             [r#"0.100 {"relative":0.1}"#, r#"0.500 {"relative":0.5}"#]
         );
+    }
+
+    /// The reward and components of one episode with this ground truth, as `reward components`.
+    fn one(
+        correct: Option<bool>,
+        trajectory: Trajectory,
+        scores: &[(JudgeKind, Score)],
+        shaping: &Shaping,
+    ) -> String {
+        let trajectory = Trajectory { correct, ..trajectory };
+        let scenario = scenario("none");
+        let attempt = JudgedTrajectory { scenario: &scenario, trajectory: &trajectory };
+        let scores = scores.iter().map(|(kind, score)| (*kind, vec![score.clone()])).collect();
+        let reward = rewards(&[attempt], &scores, shaping).remove(0);
+        format!("{:.3} {}", reward.reward, reward.components)
+    }
+
+    #[test]
+    fn parse_failures_and_length_cost_less_than_a_right_answer_earns() {
+        let shaping = Shaping {
+            parse_failure_cost: 0.1,
+            overlong: 0.5,
+            overlong_tokens: Some(100),
+            overlong_buffer: Some(20),
+            ..shaping()
+        };
+        let long = |tokens: usize, parse_failures: u32| Trajectory {
+            sampled: vec![true; tokens],
+            parse_failures,
+            ..trajectory(Some("x"), 1, 0)
+        };
+        let of = |correct, tokens, failures| one(correct, long(tokens, failures), &[], &shaping);
+        assert_eq!(of(None, 80, 0), r#"0.000 {"parse_failures":0.0,"overlong":0.0}"#);
+        assert_eq!(of(None, 90, 1), r#"-0.350 {"parse_failures":-0.1,"overlong":-0.25}"#);
+        assert_eq!(of(Some(false), 500, 5), r#"-1.000 {"truth":0.0,"parse_failures":-0.5,"overlong":-0.5}"#);
+        assert_eq!(
+            of(Some(true), 500, 2),
+            r#"0.750 {"truth":1.0,"parse_failures":-0.2,"overlong":-0.04999999999999999}"#
+        );
+    }
+
+    #[test]
+    fn gates_limit_the_reward_of_a_low_score() {
+        let gate = |name: &str, below: f64, at_most: f64| Shaping {
+            rubric: 1.0,
+            gates: BTreeMap::from([(name.to_owned(), Gate { below, at_most })]),
+            ..shaping()
+        };
+        let rubric =
+            Score { score: 0.75, criteria: BTreeMap::from([("safe".into(), 0.4)]), explanation: None };
+        let scores = [(JudgeKind::Rubric, rubric)];
+        let of =
+            |answer: &str, shaping: &Shaping| one(None, trajectory(Some(answer), 1, 0), &scores, shaping);
+        let open = r#"0.750 {"rubric":0.75}"#;
+        assert_eq!(of("7", &gate("rubric.safe", 0.4, 0.0)), open);
+        assert_eq!(of("7", &gate("rubric.safe", 0.5, 0.0)), r#"0.000 {"rubric":0.75,"gate":-0.75}"#);
+        assert_eq!(of("7", &gate("rubric", 0.8, 0.5)), r#"0.500 {"rubric":0.75,"gate":-0.25}"#);
+        assert_eq!(of("7 or 8", &gate("hedging", 1.0, 0.0)), r#"0.000 {"rubric":0.75,"gate":-0.75}"#);
+        assert_eq!(of("7", &gate("hedging", 1.0, 0.0)), open);
+        assert_eq!(of("7", &gate("command", 1.0, 0.0)), open, "a judge that gave no score");
+        let right = one(Some(true), trajectory(Some("7"), 1, 0), &scores, &gate("rubric.safe", 0.5, 0.0));
+        assert_eq!(right, r#"0.000 {"truth":1.0,"rubric":0.75,"gate":-1.75}"#);
+    }
+
+    #[test]
+    fn mistaken_gates_are_named() {
+        let problem = |name: &str, below: f64, at_most: f64| {
+            let gates = BTreeMap::from([(name.to_owned(), Gate { below, at_most })]);
+            Shaping { gates, ..shaping() }.problem(&["safe"])
+        };
+        assert_eq!(problem("rubric.safe", 0.5, 0.0), None);
+        assert_eq!(problem("injection", 1.0, 0.2), None);
+        for (name, below, at_most, expected) in [
+            ("rubric.brief", 0.5, 0.0, "`rubric.brief` is not a judge"),
+            ("truth", 0.5, 0.0, "`truth` is not a judge"),
+            ("rubric", 0.0, 0.0, "`below` of `rubric`"),
+            ("rubric", 0.5, -1.0, "`at_most` of `rubric`"),
+        ] {
+            assert!(problem(name, below, at_most).unwrap().starts_with(expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn several_judges_add_up_by_their_weights() {
+        let shaping = Shaping { relative: 0.5, rubric: 1.0, command: 2.0, ..shaping() };
+        let score = |score: f64| Score { score, ..Score::default() };
+        let scores = [
+            (JudgeKind::Relative, score(0.5)),
+            (JudgeKind::Rubric, score(0.25)),
+            (JudgeKind::Command, score(0.125)),
+        ];
+        let of = |correct| one(correct, trajectory(Some("7"), 1, 0), &scores, &shaping);
+        assert_eq!(of(None), r#"0.750 {"relative":0.25,"rubric":0.25,"command":0.25}"#);
+        assert_eq!(of(Some(false)), r#"0.000 {"truth":0.0}"#, "ground truth has a veto");
+        let alone = Shaping { veto: false, truth: 0.0, ..shaping };
+        let wrong = one(Some(false), trajectory(Some("7"), 1, 0), &scores, &alone);
+        assert_eq!(wrong, r#"0.750 {"truth":0.0,"relative":0.25,"rubric":0.25,"command":0.25}"#);
     }
 }

@@ -26,8 +26,12 @@ pub enum LlmError {
     Timeout { model: String, url: String, limit: Duration },
     #[error("{model} at {url} answered with status {status}: {body}")]
     Status { model: String, url: String, status: u16, body: String },
-    #[error("{model} at {url} sent a reply that is not a chat completion: {reason}")]
+    #[error("{model} at {url} sent a reply that cannot be read: {reason}")]
     Reply { model: String, url: String, reason: String },
+    #[error(
+        "the next request might cost more than `max_cost` = {ceiling} dollars leaves: {spent:.2} are spent"
+    )]
+    Ceiling { ceiling: f64, spent: f64 },
 }
 
 impl Diagnostic for LlmError {
@@ -42,6 +46,7 @@ impl Diagnostic for LlmError {
             Self::Timeout { .. } => "llm::timeout",
             Self::Status { .. } => "llm::status",
             Self::Reply { .. } => "llm::reply",
+            Self::Ceiling { .. } => "llm::ceiling",
         }
     }
 
@@ -62,8 +67,14 @@ impl Diagnostic for LlmError {
             Self::Status { status: 404, .. } => {
                 "check that the endpoint serves this model and that base_url ends in /v1"
             }
-            Self::Status { status: 429, .. } => "lower concurrency",
-            Self::Key { .. } | Self::Client(_) | Self::Status { .. } | Self::Reply { .. } => return None,
+            Self::Status { status: 429, .. } => {
+                "set requests_per_minute or tokens_per_minute, or lower concurrency"
+            }
+            Self::Ceiling { .. } => {
+                "raise max_cost and run again: replies that are paid for are kept and not asked for again"
+            }
+            Self::Reply { .. } => "check that `provider` is right for base_url",
+            Self::Key { .. } | Self::Client(_) | Self::Status { .. } => return None,
         };
         Some(hint.into())
     }

@@ -1,10 +1,12 @@
-//! Clients of OpenAI-compatible endpoints: judges and generators.
+//! Clients of language models behind endpoints: judges and generators.
 //!
-//! A request is retried if the endpoint is busy or failing, but not if it refuses the request. The API key is read from an
-//! environment variable. It is sent only to the endpoint, and unencrypted only to this machine ([`net::is_confidential`]).
+//! A request is retried if the endpoint is busy or failing, but not if it refuses the request. Only what an endpoint does
+//! not support (a schema, a temperature) is left out and sent again. The API key is read from an environment variable. It is sent only to the endpoint, and unencrypted only to this machine ([`net::is_confidential`]).
 //! No error, log or artifact contains it. Proxy environment variables are ignored and redirects are not followed.
 
 mod error;
+mod limits;
+mod wire;
 
 #[cfg(test)]
 pub mod tests;
@@ -15,25 +17,38 @@ use std::{
     time::Duration,
 };
 
-use reqwest::{StatusCode, Url, header::HeaderValue, redirect::Policy};
+use reqwest::{
+    Response, StatusCode, Url,
+    header::{HeaderName, HeaderValue},
+    redirect::Policy,
+};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use serde_json::Value;
+use tokio::{sync::Semaphore, time::Instant};
 
 pub use error::LlmError;
+use limits::{Ceiling, Pace, Reservation};
+pub use wire::{Provider, Reply};
+use wire::{Refused, Settings, Tokens};
 
-use crate::net::{self, Backoff};
+use crate::{
+    net::{self, Backoff},
+    usage::{self, Prices},
+};
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// Characters of an error response's body that are shown.
 const SHOWN: usize = 300;
+/// Bytes of a response that are read.
+const MOST_BYTES: usize = 8 << 20;
 
 /// A model and how to reach it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Endpoint {
-    /// Up to and including `/v1`.
+    /// Up to and including the version: `https://host/v1`.
     pub base_url: String,
+    pub provider: Provider,
     pub model: String,
     /// Environment variable that contains the API key. No key is sent if absent.
     pub api_key_env: Option<String>,
@@ -46,6 +61,17 @@ pub struct Endpoint {
     pub retries: u32,
     /// Concurrent requests, over all clients of this endpoint.
     pub concurrency: usize,
+    /// Over all clients of this endpoint, like `tokens_per_minute`.
+    pub requests_per_minute: Option<u32>,
+    pub tokens_per_minute: Option<u32>,
+    pub budget: Option<Budget>,
+}
+
+/// The most that one client may spend.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Budget {
+    pub dollars: f64,
+    pub prices: Prices,
 }
 
 /// One message of a conversation.
@@ -66,6 +92,18 @@ impl Message {
     }
 }
 
+/// What a model is asked.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Request<'a> {
+    pub messages: &'a [Message],
+    /// JSON Schema of the reply, for providers that enforce one.
+    pub schema: Option<&'a Value>,
+    /// Bytes at the beginning of the first message that other requests share.
+    pub shared: usize,
+    /// Whether the same messages are sent again soon.
+    pub is_repeated: bool,
+}
+
 /// Tokens and requests so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -78,26 +116,47 @@ pub struct Usage {
 pub struct Client {
     endpoint: Endpoint,
     url: Url,
-    key: Option<HeaderValue>,
+    key: Option<(HeaderName, HeaderValue)>,
     http: reqwest::Client,
-    permits: Arc<Semaphore>,
+    shared: Arc<Shared>,
+    ceiling: Option<(Ceiling, Prices)>,
     usage: Mutex<Usage>,
+    refused: Mutex<Refused>,
+}
+
+/// What all clients of an endpoint have in common, so that stages that judge at the same time share its limits.
+struct Shared {
+    permits: Semaphore,
+    pace: Pace,
 }
 
 /// Why an attempt failed.
 struct Failed {
     error: LlmError,
-    /// `Some` if a retry may succeed, with the endpoint's `Retry-After`.
-    retry_after: Option<Option<Duration>>,
+    next: Next,
+    /// Whether the endpoint may have worked, and bills it.
+    may_cost: bool,
+}
+
+/// What to do after a failed attempt.
+enum Next {
+    /// Try again, after the endpoint's `Retry-After` if it gave one.
+    Retry(Option<Duration>),
+    /// Send again at once, without what was refused.
+    Without(Refused),
+    GiveUp,
 }
 
 impl Client {
     pub fn new(endpoint: Endpoint) -> Result<Self, LlmError> {
-        let url = address(&endpoint.base_url, endpoint.api_key_env.as_deref())?;
-        let key = endpoint.api_key_env.as_deref().map(key).transpose()?;
+        let Endpoint { base_url, provider, model, api_key_env, .. } = &endpoint;
+        let url = address(base_url, &provider.path(model), api_key_env.as_deref())?;
+        let key = api_key_env.as_deref().map(|variable| key(variable, *provider)).transpose()?;
         let http = http(endpoint.timeout)?;
-        let permits = permits(&endpoint);
-        Ok(Self { endpoint, url, key, http, permits, usage: Mutex::default() })
+        let shared = shared(&endpoint);
+        let ceiling = endpoint.budget.map(|budget| (Ceiling::new(budget.dollars), budget.prices));
+        let (usage, refused) = (Mutex::default(), Mutex::default());
+        Ok(Self { endpoint, url, key, http, shared, ceiling, usage, refused })
     }
 
     pub fn endpoint(&self) -> &Endpoint {
@@ -112,89 +171,186 @@ impl Client {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The model's reply to a conversation.
-    pub async fn complete(&self, messages: &[Message]) -> Result<String, LlmError> {
-        let body = json!({
-            "model": self.endpoint.model,
-            "messages": messages,
-            "temperature": self.endpoint.temperature,
-            "max_tokens": self.endpoint.max_tokens,
-        });
-        // The semaphore is never closed, so this cannot fail.
-        let _permit = self.permits.acquire().await;
+    fn refused(&self) -> MutexGuard<'_, Refused> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The model's reply.
+    pub async fn complete(&self, request: &Request<'_>) -> Result<Reply, LlmError> {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT, self.usage().requests);
         let mut retries = self.endpoint.retries;
         loop {
-            match self.attempt(&body).await {
+            let Failed { error, next, .. } = match self.attempt(request).await {
                 Ok(reply) => return Ok(reply),
-                Err(Failed { retry_after: Some(retry_after), .. }) if retries > 0 => {
-                    tokio::time::sleep(backoff.wait(retry_after)).await;
+                Err(failed) => failed,
+            };
+            match next {
+                Next::Without(refused) => *self.refused() = refused,
+                Next::Retry(retry_after) if retries > 0 => {
+                    let wait = backoff.wait(retry_after);
+                    if retry_after.is_some() {
+                        self.shared.pace.pause(Instant::now() + wait);
+                    }
+                    tokio::time::sleep(wait).await;
                     retries -= 1;
                 }
-                Err(Failed { error, .. }) => return Err(error),
+                Next::Retry(_) | Next::GiveUp => return Err(error),
             }
         }
     }
 
-    async fn attempt(&self, body: &Value) -> Result<String, Failed> {
-        self.counters().requests += 1;
-        let mut request = self.http.post(self.url.clone()).json(body);
-        if let Some(key) = &self.key {
-            request = request.header(reqwest::header::AUTHORIZATION, key.clone());
+    /// Sends one request when limits and money allow it.
+    async fn attempt(&self, request: &Request<'_>) -> Result<Reply, Failed> {
+        // The semaphore is never closed, so this cannot fail.
+        let _permit = self.shared.permits.acquire().await;
+        let schema = request.schema.map_or(0, |schema| schema.to_string().len());
+        let bytes = request.messages.iter().map(|message| message.content.len()).sum::<usize>() + schema;
+        let mut reservation = self.reserve(bytes as u64).await.map_err(|error| Failed {
+            error,
+            next: Next::GiveUp,
+            may_cost: false,
+        })?;
+        let estimate = bytes as u64 / 4 + u64::from(self.endpoint.max_tokens);
+        tokio::time::sleep_until(self.shared.pace.reserve(Instant::now(), estimate)).await;
+        let outcome = self.send(request).await;
+        let tokens = match &outcome {
+            Ok(reply) => reply.tokens,
+            Err(Failed { may_cost: false, .. }) => Some(Tokens { prompt: 0, completion: 0 }),
+            Err(_) => None,
+        };
+        if let Some(tokens) = tokens {
+            self.shared.pace.correct(estimate, tokens.prompt + tokens.completion);
+            if let (Some(reservation), Some((_, prices))) = (&mut reservation, &self.ceiling) {
+                reservation.cost = dollars(*prices, tokens);
+            }
         }
-        let response = request.send().await.map_err(|source| self.unreachable(source))?;
+        outcome
+    }
+
+    /// A token has at least one byte, so this is the most that the request may cost, but for the few tokens of its frame.
+    async fn reserve(&self, bytes: u64) -> Result<Option<Reservation<'_>>, LlmError> {
+        let Some((ceiling, prices)) = &self.ceiling else { return Ok(None) };
+        let most = Tokens { prompt: bytes + FRAME, completion: self.endpoint.max_tokens.into() };
+        let prompt = match self.endpoint.provider {
+            // It bills writes to its cache at 1.25 times the price.
+            Provider::Anthropic => (most.prompt * 5).div_ceil(4),
+            Provider::Openai | Provider::Gemini => most.prompt,
+        };
+        ceiling.reserve(dollars(*prices, Tokens { prompt, ..most })).await.map(Some)
+    }
+
+    async fn send(&self, request: &Request<'_>) -> Result<Reply, Failed> {
+        let Endpoint { provider, model, temperature, max_tokens, .. } = &self.endpoint;
+        let refused = *self.refused();
+        let settings = Settings { model, temperature: *temperature, max_tokens: *max_tokens };
+        let body = provider.body(request, &settings, refused);
+        self.counters().requests += 1;
+        let mut post = self.http.post(self.url.clone()).headers(provider.headers()).json(&body);
+        if let Some((name, key)) = &self.key {
+            post = post.header(name, key);
+        }
+        let response = post.send().await.map_err(|source| self.unreachable(source))?;
         let status = response.status();
         let retry_after = response
             .headers()
             .get(reqwest::header::RETRY_AFTER)
             .and_then(|value| net::retry_after(value.to_str().ok()?, chrono::Utc::now()));
-        let text = response.text().await.map_err(|source| self.unreachable(source))?;
+        let text = self.text(response).await?;
         if !status.is_success() {
             let busy = status.is_server_error()
                 || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
+            let concession = concession(status, &text, request, refused);
             let body = text.trim().chars().take(SHOWN).collect();
             let Endpoint { model, base_url, .. } = self.endpoint.clone();
             let error = LlmError::Status { model, url: base_url, status: status.as_u16(), body };
-            return Err(Failed { error, retry_after: busy.then_some(retry_after) });
+            let next = match concession {
+                Some(without) => Next::Without(without),
+                None if busy => Next::Retry(retry_after),
+                None => Next::GiveUp,
+            };
+            return Err(Failed { error, next, may_cost: false });
         }
         self.read(&text)
     }
 
-    fn read(&self, text: &str) -> Result<String, Failed> {
-        let wrong = |reason: String| {
-            let Endpoint { model, base_url, .. } = self.endpoint.clone();
-            Failed { error: LlmError::Reply { model, url: base_url, reason }, retry_after: None }
-        };
-        let reply: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
-        let count = |name: &str| reply.pointer(name).and_then(Value::as_u64).unwrap_or(0);
-        self.counters().prompt_tokens += count("/usage/prompt_tokens");
-        self.counters().completion_tokens += count("/usage/completion_tokens");
-        let content = reply.pointer("/choices/0/message/content").and_then(Value::as_str);
-        content.map(str::to_owned).ok_or_else(|| wrong("it has no choices[0].message.content".into()))
+    /// The body, up to a limit.
+    async fn text(&self, mut response: Response) -> Result<String, Failed> {
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|source| self.unreachable(source))? {
+            if bytes.len() + chunk.len() > MOST_BYTES {
+                return Err(self.wrong(format!("it is longer than {} MiB", MOST_BYTES >> 20)));
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn read(&self, text: &str) -> Result<Reply, Failed> {
+        let reply: Value = serde_json::from_str(text).map_err(|error| self.wrong(error.to_string()))?;
+        let reply = self.endpoint.provider.read(&reply).map_err(|reason| self.wrong(reason))?;
+        if let Some(Tokens { prompt, completion }) = reply.tokens {
+            let mut usage = self.counters();
+            usage.prompt_tokens += prompt;
+            usage.completion_tokens += completion;
+        }
+        Ok(reply)
+    }
+
+    fn wrong(&self, reason: String) -> Failed {
+        let Endpoint { model, base_url, .. } = self.endpoint.clone();
+        Failed { error: LlmError::Reply { model, url: base_url, reason }, next: Next::GiveUp, may_cost: true }
     }
 
     fn unreachable(&self, source: reqwest::Error) -> Failed {
         let Endpoint { model, base_url: url, timeout: limit, .. } = self.endpoint.clone();
         let source = source.without_url();
+        let may_cost = !source.is_connect();
         let error = match source.is_timeout() {
             true => LlmError::Timeout { model, url, limit },
             false => LlmError::Unreachable { model, url, source },
         };
-        Failed { error, retry_after: Some(None) }
+        Failed { error, next: Next::Retry(None), may_cost }
     }
 }
 
-/// One semaphore for all clients of an endpoint that exist at once, so stages that judge at the same time share the
-/// limit. The first client sets it.
-fn permits(endpoint: &Endpoint) -> Arc<Semaphore> {
-    static SHARED: Mutex<BTreeMap<String, Weak<Semaphore>>> = Mutex::new(BTreeMap::new());
-    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    shared.retain(|_, permits| permits.strong_count() > 0);
-    let existing = shared.get(&endpoint.base_url).and_then(Weak::upgrade);
+/// Tokens of a request besides its messages and schema: roles, the chat template, the prompt for a schema.
+const FRAME: u64 = 1000;
+
+fn dollars(prices: Prices, tokens: Tokens) -> f64 {
+    prices.of(&usage::Usage {
+        judge_prompt_tokens: tokens.prompt,
+        judge_completion_tokens: tokens.completion,
+        ..usage::Usage::default()
+    })
+}
+
+/// What to leave out, if that is why the request was refused.
+fn concession(status: StatusCode, text: &str, request: &Request<'_>, refused: Refused) -> Option<Refused> {
+    if !matches!(status.as_u16(), 400 | 404 | 415 | 422 | 501) {
+        return None;
+    }
+    if !refused.max_tokens && text.contains("max_completion_tokens") {
+        return Some(Refused { max_tokens: true, ..refused });
+    }
+    if !refused.temperature && text.contains("temperature") {
+        return Some(Refused { temperature: true, ..refused });
+    }
+    (request.schema.is_some() && !refused.schema).then_some(Refused { schema: true, ..refused })
+}
+
+/// The first client of an endpoint sets its limits.
+fn shared(endpoint: &Endpoint) -> Arc<Shared> {
+    static ALL: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|_, shared| shared.strong_count() > 0);
+    let existing = all.get(&endpoint.base_url).and_then(Weak::upgrade);
     existing.unwrap_or_else(|| {
-        let permits = Arc::new(Semaphore::new(endpoint.concurrency.max(1)));
-        shared.insert(endpoint.base_url.clone(), Arc::downgrade(&permits));
-        permits
+        let shared = Arc::new(Shared {
+            permits: Semaphore::new(endpoint.concurrency.max(1)),
+            pace: Pace::new(endpoint.requests_per_minute, endpoint.tokens_per_minute),
+        });
+        all.insert(endpoint.base_url.clone(), Arc::downgrade(&shared));
+        shared
     })
 }
 
@@ -203,7 +359,7 @@ fn permits(endpoint: &Endpoint) -> Arc<Semaphore> {
 /// # Errors
 /// The same as [`Client::new`] gives.
 pub fn check_address(base_url: &str, api_key_env: Option<&str>) -> Result<(), LlmError> {
-    address(base_url, api_key_env).map(drop)
+    address(base_url, "chat/completions", api_key_env).map(drop)
 }
 
 /// Requests the endpoint's list of models without a key and returns the HTTP status. Any status means that the endpoint is
@@ -212,9 +368,7 @@ pub fn check_address(base_url: &str, api_key_env: Option<&str>) -> Result<(), Ll
 /// # Errors
 /// If no answer arrives within `limit`.
 pub async fn reach(base_url: &str, model: &str, limit: Duration) -> Result<u16, LlmError> {
-    let mut url = address(base_url, None)?;
-    let path = url.path().trim_end_matches("/chat/completions").to_owned();
-    url.set_path(&format!("{path}/models"));
+    let url = address(base_url, "models", None)?;
     let (model, shown) = (model.to_owned(), base_url.to_owned());
     let answer = http(limit)?.get(url).send().await.map_err(reqwest::Error::without_url);
     match answer {
@@ -236,12 +390,12 @@ fn http(timeout: Duration) -> Result<reqwest::Client, LlmError> {
 /// # Errors
 /// The same as [`Client::new`] gives.
 pub fn check_key(variable: &str) -> Result<(), LlmError> {
-    key(variable).map(drop)
+    key(variable, Provider::Openai).map(drop)
 }
 
-fn address(base_url: &str, api_key_env: Option<&str>) -> Result<Url, LlmError> {
+fn address(base_url: &str, path: &str, api_key_env: Option<&str>) -> Result<Url, LlmError> {
     let wrong = |reason: &str| LlmError::Url { url: base_url.to_owned(), reason: reason.to_owned() };
-    let url = format!("{}/chat/completions", base_url.trim_end_matches('/'));
+    let url = format!("{}/{path}", base_url.trim_end_matches('/'));
     let url: Url = url.parse().map_err(|_| wrong("it is not a URL"))?;
     match (url.scheme(), url.username(), url.password()) {
         ("http" | "https", "", None) => {}
@@ -256,10 +410,7 @@ fn address(base_url: &str, api_key_env: Option<&str>) -> Result<Url, LlmError> {
     }
 }
 
-fn key(variable: &str) -> Result<HeaderValue, LlmError> {
+fn key(variable: &str, provider: Provider) -> Result<(HeaderName, HeaderValue), LlmError> {
     let key = std::env::var(variable).map_err(|_| LlmError::NoKey { variable: variable.to_owned() })?;
-    let mut value = HeaderValue::from_str(&format!("Bearer {}", key.trim()))
-        .map_err(|_| LlmError::Key { variable: variable.to_owned() })?;
-    value.set_sensitive(true);
-    Ok(value)
+    provider.key(key.trim()).ok_or_else(|| LlmError::Key { variable: variable.to_owned() })
 }

@@ -252,5 +252,6 @@ fn check(
     let iteration = node.iteration.map(|iteration| iteration.number);
     let seed = if card.determinism.draws() { stage_seed(node.stage.seed, &card.kind, iteration) } else { 0 };
     let engine = &plan.engine;
-    kind.preflight(&PreflightContext { card, seed, inputs, engine, finished: &finished, cache })
+    let prices = node.stage.prices;
+    kind.preflight(&PreflightContext { card, seed, inputs, engine, prices, finished: &finished, cache })
 }

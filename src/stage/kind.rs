@@ -130,7 +130,7 @@ pub const BUILT_IN: &[BuiltIn] = &[
     built_in!(adapter: AdapterStage, []),
     built_in!(warmup: Warmup, ["chat_template.jinja", "system.jinja"]),
     built_in!(rollout: Rollout, ["system.jinja"]),
-    built_in!(judge: Judge, ["relative.jinja"]),
+    built_in!(judge: Judge, ["relative.jinja", "rubric.jinja"]),
     built_in!(grpo: Grpo, []),
     built_in!(eval: Eval, ["system.jinja"]),
 ];

@@ -39,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use card::{Card, Cards};
 pub use error::StageError;
+pub use judge::{RewardChange, compare_rewards};
 pub use kind::StageKind;
 pub use parts::{CardFile, CardParts};
 pub use policy::{policy_shape, shape};
@@ -51,7 +52,7 @@ use crate::{
     hash::Digest,
     mcp::Servers,
     progress::Observer,
-    usage::UsageMeter,
+    usage::{Prices, UsageMeter},
 };
 
 /// An input of a stage: a folder with one output of an earlier stage, read-only.
@@ -114,6 +115,8 @@ pub struct Context {
     pub observer: Arc<dyn Observer>,
     /// Shared in memory between the stages of a run.
     pub models: Arc<SharedModels>,
+    /// Of judge tokens, if they are known.
+    pub prices: Option<Prices>,
     /// Counts the stage's resource usage.
     pub meter: Arc<UsageMeter>,
     pub cancel: CancellationToken,

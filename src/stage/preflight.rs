@@ -24,6 +24,7 @@ use crate::{
     error::Failure,
     hash::Digest,
     model::{AdapterSize, ModelConfig},
+    usage::Prices,
 };
 
 /// What is known of an artifact that does not exist yet.
@@ -108,6 +109,8 @@ pub struct PreflightContext<'a> {
     pub seed: u64,
     pub inputs: &'a ExpectedInputs,
     pub engine: &'a EngineSpec,
+    /// Of judge tokens, if they are known.
+    pub prices: Option<Prices>,
     /// Finds an output of this stage if it is finished.
     pub finished: &'a dyn Fn(&str) -> Option<PathBuf>,
     pub cache: &'a PreflightCache,
@@ -271,6 +274,7 @@ mod tests {
             seed: 1,
             inputs: &inputs,
             engine: &engine,
+            prices: card.prices,
             finished: &|_| None,
             cache: &PreflightCache::default(),
         };

@@ -159,6 +159,7 @@ pub fn context(kind: &str, inputs: &[(&str, &Path)], output: &Path, params: Valu
         rows: rows.clone(),
         observer: Arc::new(NoProgress),
         models: Arc::default(),
+        prices: card.prices,
         meter: Arc::default(),
         cancel: CancellationToken::new(),
     };

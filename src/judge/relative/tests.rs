@@ -1,11 +1,16 @@
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
 
 use axum::{Json, Router, extract::State, routing::post};
 
 use super::*;
 use crate::{
     data::{Scenario, Trajectory},
-    llm::tests::endpoint,
+    hash::Digest,
+    judge::Asking,
+    llm::{Client, tests::endpoint},
 };
 
 const PROMPT: &str = "{{ task }}{% for a in attempts %}\n<{{ a.id }}>{{ a.conversation }}{% endfor %}";
@@ -27,9 +32,10 @@ async fn judge(answer: Answer, orders: u32) -> (Relative, Requests) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base_url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async { axum::serve(listener, app).await });
-    let client = Client::new(endpoint(&base_url));
-    let spec = RelativeSpec { prompt: PROMPT.into(), orders, attempts: 2, seed: 7 };
-    (Relative::new(client.unwrap(), spec), requests)
+    let client = Arc::new(Client::new(endpoint(&base_url)).unwrap());
+    let asking = Asking { attempts: 2, repeats: 1, structured: true, shown_bytes: 10_000 };
+    let spec = RelativeSpec { prompt: PROMPT.into(), orders, seed: 7 };
+    (Relative::new(JudgeModel { client, asking }, spec), requests)
 }
 
 /// Scores each attempt by the digit in its conversation, in reverse order of the names.
@@ -75,7 +81,7 @@ async fn judged(judge: &Relative, cache: &MemoryCache, digits: &[u32]) -> crate:
     let group: Vec<_> =
         trajectories.iter().map(|trajectory| JudgedTrajectory { scenario: &scenario, trajectory }).collect();
     let scores = judge.judge(&group, cache).await?;
-    Ok(scores.into_iter().map(|score| score.score).collect())
+    Ok(scores.scores.into_iter().map(|score| score.score).collect())
 }
 
 #[tokio::test]
@@ -120,31 +126,4 @@ async fn an_unusable_reply_is_retried_up_to_the_limit() {
     assert_eq!(error.code(), "judge::reply");
     assert!(error.to_string().ends_with("after 2 attempts: 2 is not scored"), "{error}");
     assert_eq!(requests.lock().unwrap().len(), 2);
-}
-
-#[test]
-fn replies_are_parsed_in_any_form() {
-    let cases = [
-        (r#"{"scores": [{"id": "1", "score": 0.5}, {"id": 2, "score": "1"}]}"#, "0.5 1"),
-        (r#"[{"trajectory_id": "2", "score": 0}, {"trajectory_id": "1", "score": 1}]"#, "1 0"),
-        (
-            r#"{thinking} [1] {"a": 1} {"scores": [{"id": 1, "score": 0}, {"id": 2, "score": 0.25}]} bye"#,
-            "0 0.25",
-        ),
-        (
-            r#"{"scores": [{"id": 1, "score": 2}, {"id": 2, "score": 0}]}"#,
-            "the score of 1 is not a number between 0 and 1",
-        ),
-        (r#"{"scores": [{"id": 1, "score": 0}, {"id": 1, "score": 0}]}"#, "1 is scored twice"),
-        (r#"{"scores": [{"score": 0}]}"#, "a score has no \"id\""),
-        (r#"{"scores": [0.1, 0.2]}"#, "it contains no JSON with \"scores\""),
-        ("", "it contains no JSON with \"scores\""),
-    ];
-    for (reply, expected) in cases {
-        let read = match scores(reply, 2) {
-            Ok(scores) => scores.iter().map(|(score, _)| score.to_string()).collect::<Vec<_>>().join(" "),
-            Err(why) => why,
-        };
-        assert_eq!(read, expected, "{reply}");
-    }
 }

@@ -4,9 +4,21 @@
 //! again and none is played. Replies of the language model are recorded, so that a resumed stage repeats no
 //! request.
 
-use std::{collections::BTreeMap, time::Duration};
+mod audit;
+mod change;
+mod error;
 
-use futures::{StreamExt, TryStreamExt};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::StreamExt;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -17,76 +29,46 @@ use super::{
     typed,
 };
 use crate::{
-    data::{self, Reward, Scenario, Trajectory},
-    error::{At, Class, Diagnostic, Interrupted, Result},
+    data::{self, JudgeAudit, Reward, Scenario, Trajectory},
+    error::{At, Failure, Interrupted, Result},
     hash::Digest,
-    judge::{JudgedTrajectory, Relative, RelativeScore, RelativeSpec, ReplyCache, Shaping, rewards},
-    llm::{self, Client, Endpoint},
+    judge::{
+        Asking, Criterion, JudgeKind, JudgeModel, JudgedTrajectory, Program, Relative, RelativeSpec,
+        ReplyCache, Rubric, RubricSpec, Score, Scores, Shaping, correct, criteria, flags, rewards, with_ties,
+    },
+    llm::{self, Budget, Client, Endpoint, Provider},
+    mcp::find_program,
     usage::Usage,
 };
+use audit::{AuditedGroup, audit};
+pub use change::{RewardChange, compare_rewards};
+use error::JudgeStageError;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Params {
     base_url: Option<String>,
+    provider: Option<Provider>,
     model: Option<String>,
     api_key_env: Option<String>,
     orders: u32,
     attempts: u32,
+    repeats: u32,
+    structured: bool,
+    tie_band: f64,
+    shown_bytes: usize,
+    criteria: Option<Map<String, Value>>,
+    criteria_file: Option<PathBuf>,
+    program: Option<PathBuf>,
+    interpreter: Vec<String>,
+    program_timeout_s: f64,
     temperature: f64,
     max_tokens: u32,
     timeout_s: f64,
     retries: u32,
     concurrency: usize,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum JudgeStageError {
-    #[error("trajectory {trajectory} belongs to scenario {scenario}, which is not in the scenarios table")]
-    UnknownScenario { trajectory: String, scenario: String },
-    #[error("no scenario has a known answer, and no language model judges")]
-    NothingToGoBy,
-    #[error(
-        "only {known} of the {scenarios} scenarios have a known answer: attempts at the others get the same reward, right or wrong"
-    )]
-    LittleToGoBy { known: usize, scenarios: usize },
-    #[error("`truth` and `relative` are 0, so a right answer earns no more than a wrong one")]
-    NothingEarned,
-    #[error("`relative` is above 0, but `{param}` is not set")]
-    NoModel { param: &'static str },
-}
-
-impl Diagnostic for JudgeStageError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::UnknownScenario { .. } => "judge::unknown_scenario",
-            Self::NothingToGoBy => "judge::nothing_to_go_by",
-            Self::LittleToGoBy { .. } => "judge::little_to_go_by",
-            Self::NothingEarned => "judge::nothing_earned",
-            Self::NoModel { .. } => "judge::no_model",
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::UnknownScenario { .. } => "give the judge the same scenarios as the rollout".into(),
-            Self::NothingToGoBy | Self::LittleToGoBy { .. } => {
-                "set `relative = 1.0`, `base_url` and `model` to use a language model as judge".into()
-            }
-            Self::NothingEarned => {
-                "set `truth = 1.0`, or `relative = 1.0` with `base_url` and `model`".into()
-            }
-            Self::NoModel { param } => format!("set `{param}` of the stage, or `relative = 0`"),
-        })
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::UnknownScenario { .. } => Class::Work,
-            Self::NothingToGoBy | Self::LittleToGoBy { .. } | Self::NothingEarned | Self::NoModel { .. } => {
-                Class::Usage
-            }
-        }
-    }
+    requests_per_minute: Option<u32>,
+    tokens_per_minute: Option<u32>,
+    max_cost: Option<f64>,
 }
 
 /// Longest wait of `doctor` for an endpoint.
@@ -97,79 +79,196 @@ pub struct Judge {
     shaping: Shaping,
 }
 
+/// The judges of a stage that are language models.
+struct Judges {
+    model: JudgeModel,
+    relative: Option<Relative>,
+    rubric: Option<Rubric>,
+}
+
+/// Scores of a group by judge; lacks a judge that could not score it.
+type GroupScores = BTreeMap<JudgeKind, Scores>;
+
 impl Judge {
     pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
         Ok(Self { params: typed(params)?, shaping: typed(params)? })
+    }
+
+    /// Whether a language model is asked.
+    fn asks(&self) -> bool {
+        self.shaping.uses(JudgeKind::Relative) || self.shaping.uses(JudgeKind::Rubric)
     }
 
     async fn judge(&self, context: &Context) -> Result<Metrics> {
         let trajectories: Vec<Trajectory> = context.read("trajectories")?;
         let scenarios: Vec<Scenario> = context.read("scenarios")?;
         let groups = groups(&trajectories, &scenarios)?;
-        let relative = match self.shaping.relative > 0.0 {
-            true => Some(self.relative(context)?),
+        let criteria = self.criteria()?;
+        self.check_gates(&criteria)?;
+        let judges = match self.asks() {
+            true => Some(self.judges(context, criteria)?),
+            false => None,
+        };
+        let program = match self.shaping.uses(JudgeKind::Command) {
+            true => Some(self.program(context)?),
             false => None,
         };
 
         context.observer.phase("groups", groups.len() as u64);
-        let verdicts = match &relative {
-            Some(relative) => {
-                let verdicts = verdicts(context, relative, &groups).await;
-                // Paid for, whatever the outcome.
-                let usage = relative.client().usage();
-                context.meter.add(Usage {
-                    judge_requests: usage.requests,
-                    judge_prompt_tokens: usage.prompt_tokens,
-                    judge_completion_tokens: usage.completion_tokens,
-                    ..Usage::default()
-                });
-                verdicts?
+        let mut scores: Vec<GroupScores> = vec![GroupScores::new(); groups.len()];
+        if let Some(program) = &program {
+            scores_of(program, context, &groups, &mut scores).await?;
+        }
+        let mut unjudged = 0;
+        if let Some(judges) = &judges {
+            let asked = ask(context, judges, &groups).await;
+            // Paid for, whatever the outcome.
+            let usage = judges.model.client.usage();
+            context.meter.add(Usage {
+                judge_requests: usage.requests,
+                judge_prompt_tokens: usage.prompt_tokens,
+                judge_completion_tokens: usage.completion_tokens,
+                ..Usage::default()
+            });
+            for (scores, asked) in scores.iter_mut().zip(asked?) {
+                unjudged += usize::from(asked.len() < judges.count());
+                scores.extend(asked);
             }
-            None => vec![None; groups.len()],
-        };
+        }
         let mut judged: BTreeMap<usize, Reward> = BTreeMap::new();
-        for (members, verdicts) in groups.iter().zip(&verdicts) {
+        for (members, scores) in groups.iter().zip(&scores) {
             let attempts: Vec<JudgedTrajectory<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
-            let rewards = rewards(&attempts, verdicts.as_deref(), &self.shaping);
+            let rewards = rewards(&attempts, &self.tied(scores), &self.shaping);
             judged.extend(members.iter().map(|(index, _)| *index).zip(rewards));
         }
         let rewards: Vec<Reward> = judged.into_values().collect();
-        if relative.is_none() {
-            if !rewards.is_empty() && rewards.iter().all(|reward| reward.correct.is_none()) {
+        if judges.is_none() {
+            if program.is_none()
+                && !rewards.is_empty()
+                && rewards.iter().all(|reward| reward.correct.is_none())
+            {
                 return Err(JudgeStageError::NothingToGoBy.into());
             }
             context.observer.advance(groups.len() as u64);
         }
+        let audited: Vec<AuditedGroup> =
+            groups.iter().zip(scores).map(|(members, scores)| audited(members, scores)).collect();
+        let audit = audit(&audited, self.params.tie_band, context.seed);
         context.write("rewards", &rewards)?;
-        Ok(metrics(&rewards, relative.as_ref(), &verdicts))
+        context.write("judge_audit", &audit)?;
+        Ok(metrics(&rewards, judges.as_ref(), unjudged, &audit))
     }
 
-    fn relative(&self, context: &Context) -> Result<Relative> {
+    /// The scores that enter the reward.
+    fn tied(&self, scores: &GroupScores) -> BTreeMap<JudgeKind, Vec<Score>> {
+        let tied = |(kind, judged): (&JudgeKind, &Scores)| {
+            let mut scores = judged.scores.clone();
+            with_ties(&mut scores, self.params.tie_band);
+            (*kind, scores)
+        };
+        scores.iter().map(tied).collect()
+    }
+
+    /// The criteria of the rubric; empty if there is none.
+    fn criteria(&self) -> Result<Vec<Criterion>, JudgeStageError> {
+        if !self.shaping.uses(JudgeKind::Rubric) {
+            return Ok(Vec::new());
+        }
+        let wrong = |problem: String| JudgeStageError::Criteria { problem };
+        let Params { criteria: table, criteria_file, .. } = &self.params;
+        let found = match (table, criteria_file) {
+            (Some(_), Some(_)) => Err("both `criteria` and `criteria_file` are set".into()),
+            (None, None) => Err("neither `criteria` nor `criteria_file` is set".into()),
+            (Some(table), None) => criteria(table),
+            (None, Some(file)) => read_criteria(file),
+        };
+        found.map_err(wrong)
+    }
+
+    fn check_gates(&self, criteria: &[Criterion]) -> Result<(), JudgeStageError> {
+        let names: Vec<&str> = criteria.iter().map(|criterion| criterion.name.as_str()).collect();
+        self.shaping.problem(&names).map_or(Ok(()), |problem| Err(JudgeStageError::Gates { problem }))
+    }
+
+    /// The parameter, which the judges that are used need.
+    fn needed<'p, T>(&self, value: Option<&'p T>, param: &'static str) -> Result<&'p T, JudgeStageError> {
+        let judge = match param {
+            "program" => JudgeKind::Command,
+            _ if self.shaping.uses(JudgeKind::Relative) => JudgeKind::Relative,
+            _ => JudgeKind::Rubric,
+        };
+        value.ok_or(JudgeStageError::NoModel { judge: judge.name(), param })
+    }
+
+    fn judges(&self, context: &Context, criteria: Vec<Criterion>) -> Result<Judges> {
         let params = &self.params;
+        let base_url = self.needed(params.base_url.as_ref(), "base_url")?;
+        let budget = match (params.max_cost, context.prices) {
+            (None, _) => None,
+            (Some(dollars), Some(prices)) => Some(Budget { dollars, prices }),
+            (Some(_), None) => return Err(JudgeStageError::NoPrices.into()),
+        };
         let endpoint = Endpoint {
-            base_url: params.base_url.clone().ok_or(JudgeStageError::NoModel { param: "base_url" })?,
-            model: params.model.clone().ok_or(JudgeStageError::NoModel { param: "model" })?,
+            base_url: base_url.clone(),
+            provider: params.provider.unwrap_or_else(|| Provider::of(base_url)),
+            model: self.needed(params.model.as_ref(), "model")?.clone(),
             api_key_env: params.api_key_env.clone(),
             temperature: params.temperature,
             max_tokens: params.max_tokens,
             timeout: Duration::try_from_secs_f64(params.timeout_s).unwrap_or(Duration::MAX),
             retries: params.retries,
             concurrency: params.concurrency,
+            requests_per_minute: params.requests_per_minute,
+            tokens_per_minute: params.tokens_per_minute,
+            budget,
         };
-        let spec = RelativeSpec {
+        let asking = Asking {
+            attempts: params.attempts,
+            repeats: params.repeats,
+            structured: params.structured,
+            shown_bytes: params.shown_bytes,
+        };
+        let model = JudgeModel { client: Arc::new(Client::new(endpoint)?), asking };
+        let relative = RelativeSpec {
             prompt: context.text("relative").to_owned(),
             orders: params.orders,
-            attempts: params.attempts,
             seed: context.seed,
         };
-        Ok(Relative::new(Client::new(endpoint)?, spec))
+        let rubric = RubricSpec { prompt: context.text("rubric").to_owned(), criteria };
+        let uses = |kind| self.shaping.uses(kind);
+        Ok(Judges {
+            relative: uses(JudgeKind::Relative).then(|| Relative::new(model.clone(), relative)),
+            rubric: uses(JudgeKind::Rubric).then(|| Rubric::new(model.clone(), rubric)),
+            model,
+        })
+    }
+
+    fn program(&self, context: &Context) -> Result<Program> {
+        let params = &self.params;
+        Ok(Program {
+            interpreter: params.interpreter.clone(),
+            file: self.needed(params.program.as_ref(), "program")?.clone(),
+            folder: context.scratch.join("program"),
+            seed: context.seed,
+            timeout: Duration::try_from_secs_f64(params.program_timeout_s).unwrap_or(Duration::MAX),
+        })
+    }
+
+    /// Whether the interpreter, or the program itself, can be started.
+    fn check_program(&self) -> Result<(), JudgeStageError> {
+        let file = self.needed(self.params.program.as_ref(), "program")?.display().to_string();
+        let program = self.params.interpreter.first().unwrap_or(&file);
+        find_program(program, None).map_err(|cause| JudgeStageError::NoProgram {
+            program: program.clone(),
+            problem: cause.to_string(),
+        })
     }
 
     /// Whether the endpoint answers. Sends no key and samples nothing.
     async fn requirements(&self) -> Vec<Requirement> {
         let Params { base_url, model, api_key_env, .. } = &self.params;
         let (Some(base_url), Some(model)) = (base_url, model) else { return Vec::new() };
-        if self.shaping.relative <= 0.0 {
+        if !self.asks() {
             return Vec::new();
         }
         let key = match api_key_env {
@@ -188,20 +287,38 @@ impl StageKind for Judge {
         Box::pin(self.judge(context))
     }
 
-    /// Checks that there is something to judge by: answers, or an endpoint and its key.
+    /// Checks that there is something to judge by: answers, criteria, a program, or an endpoint and its key.
     fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
         let Self { params, shaping } = self;
         let mut preflight = Preflight::default();
-        if shaping.relative > 0.0 {
+        if let Some(criteria) = preflight.check("criteria", self.criteria()) {
+            preflight.check("gates", self.check_gates(&criteria));
+        }
+        if shaping.uses(JudgeKind::Command)
+            && let Err(cause) = self.check_program()
+        {
+            match cause {
+                JudgeStageError::NoModel { .. } => preflight.error("program", cause),
+                _ => preflight.unavailable("program", cause),
+            }
+        }
+        if self.asks() {
+            preflight.check("base_url", self.needed(params.base_url.as_ref(), "base_url"));
+            preflight.check("model", self.needed(params.model.as_ref(), "model"));
             if let Some(base_url) = &params.base_url {
                 preflight.check("base_url", llm::check_address(base_url, params.api_key_env.as_deref()));
             }
             if let Some(Err(cause)) = params.api_key_env.as_deref().map(llm::check_key) {
                 preflight.unavailable("api_key_env", cause);
             }
-        } else if shaping.truth == 0.0 {
+            if params.max_cost.is_some() && context.prices.is_none() {
+                preflight.error("max_cost", JudgeStageError::NoPrices);
+            }
+        }
+        let is_judged = JudgeKind::ALL.into_iter().any(|kind| shaping.weight(kind) > 0.0);
+        if !is_judged && shaping.truth == 0.0 {
             preflight.error("truth", JudgeStageError::NothingEarned);
-        } else if let Some(tasks) = context.scenarios() {
+        } else if let Some(tasks) = context.scenarios().filter(|_| !is_judged) {
             match (tasks.answered, tasks.count()) {
                 (known, scenarios) if known == scenarios => {}
                 (0, _) => preflight.error("scenarios", JudgeStageError::NothingToGoBy),
@@ -216,6 +333,20 @@ impl StageKind for Judge {
     fn requirements<'a>(&'a self, _: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {
         Box::pin(self.requirements())
     }
+}
+
+impl Judges {
+    /// Judges that score a group.
+    fn count(&self) -> usize {
+        usize::from(self.relative.is_some()) + usize::from(self.rubric.is_some())
+    }
+}
+
+fn read_criteria(file: &Path) -> Result<Vec<Criterion>, String> {
+    let text = std::fs::read_to_string(file).map_err(|cause| format!("{}: {cause}", file.display()))?;
+    let table: Map<String, Value> =
+        toml::from_str(&text).map_err(|cause| format!("{}: {}", file.display(), cause.message()))?;
+    criteria(&table)
 }
 
 /// A group's episodes, each with its index among the trajectories.
@@ -241,46 +372,86 @@ fn groups<'a>(
     groups.map(|members| members.into_iter().map(member).collect()).collect()
 }
 
-/// The judge's verdicts by group; none for a group it could not judge.
-async fn verdicts(
+/// Adds the scores of a user's program.
+async fn scores_of(
+    program: &Program,
     context: &Context,
-    relative: &Relative,
     groups: &[Group<'_>],
-) -> Result<Vec<Option<Vec<RelativeScore>>>> {
-    let memory = Recorded { known: context.rows.finished()?, context };
-    // Collected, not mapped lazily: the compiler cannot prove that a stream of a borrowing closure is Send.
-    let mut judged = Vec::with_capacity(groups.len());
-    for members in groups {
-        judged.push(verdict(context, relative, members, &memory));
-    }
-    // As many in flight as the client allows; results come in group order.
-    let most = relative.client().endpoint().concurrency.max(1);
-    let all = futures::stream::iter(judged).buffered(most).try_collect();
-    tokio::select! {
+    scores: &mut [GroupScores],
+) -> Result<()> {
+    let episodes: Vec<(JudgedTrajectory<'_>, Option<bool>)> =
+        groups.iter().flatten().map(|(_, attempt)| (*attempt, correct(attempt))).collect();
+    let judged = tokio::select! {
         biased;
-        () = context.cancel.cancelled() => Err(Interrupted.into()),
-        verdicts = all => verdicts,
+        () = context.cancel.cancelled() => return Err(Interrupted.into()),
+        judged = program.judge(&episodes, &*context.observer) => judged?,
+    };
+    let mut judged = judged.into_iter();
+    for (members, scores) in groups.iter().zip(scores) {
+        let scores_of_group = judged.by_ref().take(members.len()).collect();
+        scores.insert(JudgeKind::Command, Scores { scores: scores_of_group, ..Scores::default() });
     }
+    Ok(())
 }
 
-async fn verdict(
+/// The language models' scores by group.
+async fn ask(context: &Context, judges: &Judges, groups: &[Group<'_>]) -> Result<Vec<GroupScores>> {
+    let memory = Recorded { known: context.rows.finished()?, context };
+    let failed = AtomicBool::new(false);
+    // Collected, not mapped lazily: the compiler cannot prove that a stream of a borrowing closure is Send.
+    let mut asked = Vec::with_capacity(groups.len());
+    for members in groups {
+        asked.push(ask_group(context, judges, members, &memory, &failed));
+    }
+    // As many in flight as the client allows; results come in group order. After a failure, requests in flight
+    // are completed, since they are paid for, and no other group is begun.
+    let most = judges.model.client.endpoint().concurrency.max(1);
+    let all = futures::stream::iter(asked).buffered(most).collect::<Vec<_>>();
+    let outcomes = tokio::select! {
+        biased;
+        () = context.cancel.cancelled() => return Err(Interrupted.into()),
+        outcomes = all => outcomes,
+    };
+    // A group that was not begun has no outcome, and then another one has failed.
+    outcomes.into_iter().filter_map(Result::transpose).collect()
+}
+
+/// `None` if another group has failed.
+async fn ask_group(
     context: &Context,
-    relative: &Relative,
+    judges: &Judges,
     members: &Group<'_>,
     memory: &Recorded<'_>,
-) -> Result<Option<Vec<RelativeScore>>> {
+    failed: &AtomicBool,
+) -> Result<Option<GroupScores>> {
+    if failed.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
     let attempts: Vec<JudgedTrajectory<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
     let scenario = attempts.first().map_or("", |attempt| attempt.scenario.id.as_str());
-    let verdicts = match relative.judge(&attempts, memory).await {
-        Ok(verdicts) => Some(verdicts),
+    let mut found = GroupScores::new();
+    let mut take = |kind: JudgeKind, scores: Result<Scores>| match scores {
+        Ok(scores) => {
+            found.insert(kind, scores);
+            Ok(())
+        }
         Err(failure) if failure.code() == "judge::reply" => {
             context.observer.note(&format!("scenario {scenario} is not judged: {failure}"));
-            None
+            Ok(())
         }
-        Err(failure) => return Err(failure.at(format!("scenario {scenario}"))),
+        Err(failure) => {
+            failed.store(true, Ordering::Relaxed);
+            Err(failure.at(format!("scenario {scenario}")))
+        }
     };
+    if let Some(relative) = &judges.relative {
+        take(JudgeKind::Relative, relative.judge(&attempts, memory).await)?;
+    }
+    if let Some(rubric) = &judges.rubric {
+        take(JudgeKind::Rubric, rubric.judge(&attempts, memory).await)?;
+    }
     context.observer.advance(1);
-    Ok(verdicts)
+    Ok::<_, Failure>(Some(found))
 }
 
 /// Replies in the stage's record of finished rows.
@@ -299,11 +470,20 @@ impl ReplyCache for Recorded<'_> {
     }
 }
 
-fn metrics(
-    rewards: &[Reward],
-    relative: Option<&Relative>,
-    verdicts: &[Option<Vec<RelativeScore>>],
-) -> Metrics {
+fn audited(members: &Group<'_>, scores: GroupScores) -> AuditedGroup {
+    let mut group = AuditedGroup { scores, ..AuditedGroup::default() };
+    for (_, attempt) in members {
+        let JudgedTrajectory { scenario, trajectory } = attempt;
+        let correct = correct(attempt);
+        group.ids.push(trajectory.id.clone());
+        group.correct.push(correct);
+        group.lengths.push(trajectory.messages.len());
+        group.flags.push(flags(scenario, trajectory, correct));
+    }
+    group
+}
+
+fn metrics(rewards: &[Reward], judges: Option<&Judges>, unjudged: usize, audit: &[JudgeAudit]) -> Metrics {
     let mut metrics = Metrics::new();
     let mean =
         |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
@@ -315,9 +495,11 @@ fn metrics(
         .collect();
     metrics.extend(mean(&totals).map(|reward| ("reward".to_owned(), reward)));
     metrics.extend(mean(&correct).map(|success| ("success".to_owned(), success)));
-    if let Some(relative) = relative {
-        let usage = relative.client().usage();
-        let unjudged = verdicts.iter().filter(|verdicts| verdicts.is_none()).count();
+    let measures = audit.iter().filter(|row| row.trajectory_id.is_none());
+    let shown = measures.filter(|row| row.judge != "episodes" || row.value > 0.0);
+    metrics.extend(shown.map(|row| (format!("audit.{}.{}", row.judge, row.measure), row.value)));
+    if let Some(judges) = judges {
+        let usage = judges.model.client.usage();
         metrics.insert("unjudged_groups".into(), unjudged as f64);
         metrics.insert("judge_requests".into(), usage.requests as f64);
         metrics.insert("judge_prompt_tokens".into(), usage.prompt_tokens as f64);
@@ -326,5 +508,7 @@ fn metrics(
     metrics
 }
 
+#[cfg(test)]
+mod gaming;
 #[cfg(test)]
 mod tests;

@@ -156,6 +156,7 @@ fn a_model_that_claims_absurdly_many_layers_is_refused_for_its_missing_tensors()
         seed: 1,
         inputs,
         engine: &engine,
+        prices: None,
         finished: &|_| None,
         cache: &PreflightCache::default(),
     };

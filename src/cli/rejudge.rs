@@ -1,0 +1,352 @@
+//! `mcprl rejudge`: scores the episodes of a run with another judge and shows what would change. Writes nothing into the run.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::{Outcome, locations::Locations, run_args::environment, runtime, target::Target};
+use crate::{
+    data::{self, JudgeAudit, Reward, Trajectory},
+    error::{At, Class, Diagnostic, Result},
+    exec::history::{self, StageHistory, Stages},
+    hash::Digest,
+    plan::{Node, Overrides, Plan, Source},
+    progress::Observer,
+    stage::{Artifacts, Cards, Context, Input, Metrics, RewardChange, Rows, compare_rewards, kind},
+    store::{FileDigests, Store, StoreError},
+    ui::{OutputFormat, Printer},
+    usage::Prices,
+};
+
+#[derive(Args)]
+pub struct Rejudge {
+    /// A run, for all its stages that write rewards, or one of them: `latest`, `latest/train[3]/reward`.
+    #[arg(value_name = "RUN[/STAGE]")]
+    run: String,
+    /// Change a parameter of the judge: `--set relative=1.0 --set model=…`. A key with a dot is one of the run file, as in
+    /// `mcprl run`.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Take the judge from another run file: its stage of the same name, or its only one that writes rewards.
+    #[arg(long, value_name = "FILE")]
+    with: Option<PathBuf>,
+    #[command(flatten)]
+    locations: Locations,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum RejudgeError {
+    #[error("run \"{run}\" has no finished stage that judges trajectories")]
+    NoRewards { run: String },
+    #[error("the run file of \"{run}\" cannot be read")]
+    NoSpec { run: String },
+    #[error("{file} has no stage \"{stage}\", and not exactly one that writes rewards")]
+    NoJudge { file: PathBuf, stage: String },
+    #[error("cannot make a temporary folder")]
+    Scratch(#[source] std::io::Error),
+}
+
+impl Diagnostic for RejudgeError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoRewards { .. } => "rejudge::no_rewards",
+            Self::NoSpec { .. } => "rejudge::no_spec",
+            Self::NoJudge { .. } => "rejudge::no_judge",
+            Self::Scratch(_) => "rejudge::scratch",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoRewards { run } => Some(format!("`mcprl show {run}` lists its stages")),
+            Self::NoSpec { .. } => Some("name a run file with `--with FILE`".into()),
+            Self::NoJudge { .. } => Some("give the stage the same name in both files".into()),
+            Self::Scratch(_) => None,
+        }
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::NoRewards { .. } | Self::NoJudge { .. } => Class::Usage,
+            Self::NoSpec { .. } | Self::Scratch(_) => Class::Work,
+        }
+    }
+}
+
+/// What another judge makes of a stage's episodes.
+#[derive(Serialize)]
+struct Rejudged {
+    stage: String,
+    change: RewardChange,
+    metrics: Metrics,
+    dollars: Option<f64>,
+    notes: Vec<String>,
+    audit: Vec<JudgeAudit>,
+    #[serde(skip)]
+    tables: Tables,
+}
+
+/// Episodes with both rewards.
+#[derive(Default)]
+struct Tables {
+    trajectories: Vec<Trajectory>,
+    before: Vec<Reward>,
+    after: Vec<Reward>,
+}
+
+impl Rejudge {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
+        let Target { store, run, part } = Target::new(&self.locations, &self.run)?;
+        let run = history::run(&store, &run)?;
+        let stages = Stages::new(&store, &run);
+        let nodes = match &part {
+            Some(part) => run.named(part)?,
+            None => run.nodes.iter().collect(),
+        };
+        let cards = self.locations.cards(self.with.as_deref());
+        let judged: Vec<StageHistory> =
+            nodes.into_iter().map(|node| stages.stage(node)).filter(|stage| judges(&cards, stage)).collect();
+        if judged.is_empty() {
+            return Err(RejudgeError::NoRewards { run: run.id }.into());
+        }
+        let (plan, shown) = self.plan(&store, &run.id, &cards, &judged)?;
+        let paths: BTreeMap<Digest, PathBuf> = run
+            .nodes
+            .iter()
+            .flat_map(|node| stages.stage(node).outputs)
+            .map(|output| (output.digest, output.path))
+            .collect();
+
+        let runtime = runtime()?;
+        let mut all = Vec::new();
+        for stage in &judged {
+            let id = &stage.node.id;
+            let node = same(&plan, id)
+                .ok_or_else(|| RejudgeError::NoJudge { file: shown.clone(), stage: id.clone() })?;
+            if printer.format == OutputFormat::Human {
+                printer.say(&format!("judging {id}"));
+            }
+            let rejudged = runtime.block_on(rejudge(&store, &plan, node, stage, &paths));
+            all.push(rejudged.at(|| format!("stage \"{id}\""))?);
+        }
+        drop(runtime);
+        let mut tables = Tables::default();
+        for rejudged in &mut all {
+            tables.trajectories.append(&mut rejudged.tables.trajectories);
+            tables.before.append(&mut rejudged.tables.before);
+            tables.after.append(&mut rejudged.tables.after);
+        }
+        let total = compare_rewards(&tables.trajectories, &tables.before, &tables.after);
+        match printer.format {
+            OutputFormat::Json => printer.json(&json!({ "run": run.id, "total": total, "stages": all })),
+            OutputFormat::Human => {
+                all.iter().flat_map(|stage| &stage.notes).for_each(|note| printer.say(note));
+                printer.data(&text(&run.id, &total, &all));
+            }
+        }
+        Ok(Outcome::Success)
+    }
+
+    /// The plan whose judges are used, and its file: that of the run, or `--with`, with the changes of `--set`.
+    fn plan(
+        &self,
+        store: &Store,
+        run: &str,
+        cards: &Cards,
+        judged: &[StageHistory],
+    ) -> Result<(Plan, PathBuf)> {
+        let spec = history::spec(store, run);
+        let (source, cards, mut set) = match (&self.with, spec) {
+            (Some(file), _) => (Source::read(file)?, cards.clone(), Vec::new()),
+            (None, Some(spec)) => {
+                let set = spec.overrides.spelled();
+                (Source::parse(&spec.file, spec.text)?, Cards::new(spec.stages), set)
+            }
+            (None, None) => return Err(RejudgeError::NoSpec { run: run.to_owned() }.into()),
+        };
+        let file = source.path().to_owned();
+        let files = FileDigests::load(store);
+        let new = |set: Vec<String>| Plan::new(&source, &Overrides::new(environment(), set), &cards, &files);
+        let of_file = self.set.iter().filter(|text| is_dotted(text));
+        set.extend(of_file.cloned());
+        let short: Vec<&String> = self.set.iter().filter(|text| !is_dotted(text)).collect();
+        if !short.is_empty() {
+            // Where in the file the judges are, which is known after a first look.
+            let plan = new(set.clone())?;
+            let mut places: Vec<String> = judged
+                .iter()
+                .filter_map(|stage| Some(same(&plan, &stage.node.id)?.stage.path.clone()))
+                .collect();
+            places.dedup();
+            set.extend(
+                places.iter().flat_map(|place| short.iter().map(move |text| format!("{place}.{text}"))),
+            );
+        }
+        Ok((new(set)?, file))
+    }
+}
+
+fn is_dotted(set: &str) -> bool {
+    set.split('=').next().is_some_and(|key| key.contains('.'))
+}
+
+/// Whether a finished stage writes rewards of trajectories.
+fn judges(cards: &Cards, stage: &StageHistory) -> bool {
+    let card = stage.fields.as_ref().and_then(|fields| cards.get(&fields.kind).ok().flatten());
+    let reads = |role: &str| stage.inputs.iter().any(|input| input.role == role);
+    card.is_some_and(|card| card.output_of_type("rewards").is_some())
+        && reads("trajectories")
+        && stage.outputs.iter().any(|output| output.output == "rewards")
+}
+
+/// The stage of this name; else the only one that writes rewards.
+fn same<'p>(plan: &'p Plan, id: &str) -> Option<&'p Node> {
+    let mut nodes: Vec<&Node> = plan.order().iter().map(|index| plan.node(*index)).collect();
+    if let Some(node) = nodes.iter().find(|node| node.id == id) {
+        return Some(node);
+    }
+    nodes.retain(|node| node.stage.card.output_of_type("rewards").is_some());
+    // The iterations of a loop share one stage.
+    let first = nodes.first()?;
+    nodes.iter().all(|node| node.stage.path == first.stage.path).then_some(first)
+}
+
+async fn rejudge(
+    store: &Store,
+    plan: &Plan,
+    node: &Node,
+    judged: &StageHistory,
+    paths: &BTreeMap<Digest, PathBuf>,
+) -> Result<Rejudged> {
+    let scratch = tempfile::tempdir().map_err(RejudgeError::Scratch)?;
+    let card = &node.stage.card;
+    let mut inputs: BTreeMap<String, Vec<Input>> = BTreeMap::new();
+    for input in &judged.inputs {
+        let path = paths.get(&input.digest).cloned();
+        let path = path.ok_or_else(|| StoreError::Absent { digest: input.digest.short() })?;
+        let path = std::path::absolute(&path).unwrap_or(path);
+        let input_of_role = Input { name: input.name.clone(), digest: input.digest, path };
+        inputs.entry(input.role.clone()).or_default().push(input_of_role);
+    }
+    let notes = Arc::new(Notes::default());
+    let output_folder = scratch.path().join("out");
+    std::fs::create_dir_all(&output_folder).map_err(RejudgeError::Scratch)?;
+    let context = Context {
+        stage: judged.node.id.clone(),
+        card: card.clone(),
+        params: node.stage.params.clone(),
+        inputs,
+        output_folder,
+        scratch: scratch.path().join("scratch"),
+        seed: judged.fields.as_ref().map_or(0, |fields| fields.stage_seed(0)),
+        servers: None,
+        engine: plan.engine.clone(),
+        artifacts: Arc::new(Stored(store.clone())),
+        rows: Arc::new(Forgotten),
+        observer: notes.clone(),
+        models: Arc::default(),
+        prices: node.stage.prices,
+        meter: Arc::default(),
+        cancel: CancellationToken::new(),
+    };
+    let metrics = kind::stage(card, &context.params)?.run(&context).await?;
+    let port = card.output_of_type("rewards").unwrap_or("rewards");
+    let before = judged.outputs.iter().find(|output| output.output == "rewards");
+    let before = before.map(|output| data::read::<Reward>(&output.path)).transpose()?.unwrap_or_default();
+    let tables = Tables {
+        trajectories: context.read("trajectories")?,
+        before,
+        after: data::read(&context.output(port, "rewards")?)?,
+    };
+    let audit = match card.output_of_type("judge_audit") {
+        Some(port) => data::read(&context.output(port, "judge_audit")?)?,
+        None => Vec::new(),
+    };
+    let spent = context.meter.total();
+    let dollars = node.stage.prices.filter(|_| spent.is_billed()).map(|prices: Prices| prices.of(&spent));
+    Ok(Rejudged {
+        stage: judged.node.id.clone(),
+        change: compare_rewards(&tables.trajectories, &tables.before, &tables.after),
+        metrics,
+        dollars,
+        notes: notes.take(),
+        audit,
+        tables,
+    })
+}
+
+/// Nothing is resumed and nothing is kept.
+struct Forgotten;
+
+impl Rows for Forgotten {
+    fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
+        Ok(BTreeMap::new())
+    }
+
+    fn record(&self, _: &str, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+}
+
+struct Stored(Store);
+
+impl Artifacts for Stored {
+    fn folder(&self, digest: &Digest) -> Result<PathBuf> {
+        Ok(self.0.artifact(digest))
+    }
+}
+
+/// The notes of a stage, for the end.
+#[derive(Default)]
+struct Notes(Mutex<Vec<String>>);
+
+impl Notes {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Observer for Notes {
+    fn note(&self, text: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
+    }
+}
+
+/// One line per figure.
+fn text(run: &str, total: &RewardChange, stages: &[Rejudged]) -> String {
+    let number = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.3}"));
+    let share =
+        |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{:.1} %", 100.0 * value));
+    let dollars: f64 = stages.iter().filter_map(|stage| stage.dollars).sum();
+    let RewardChange { trajectories, groups, unmatched, .. } = total;
+    let mut lines = vec![format!(
+        "{trajectories} episodes of run {run} in {groups} groups, judged again in {} stage{}",
+        stages.len(),
+        if stages.len() == 1 { "" } else { "s" },
+    )];
+    let mut line = |name: &str, value: String| lines.push(format!("  {name:<42} {value}"));
+    line(
+        "mean reward, before and after",
+        format!("{} {}", number(total.mean_before), number(total.mean_after)),
+    );
+    line("Spearman correlation within groups", number(total.spearman));
+    line("Kendall correlation within groups", number(total.kendall));
+    line("groups whose best attempt changes", share(total.best_changes));
+    line("advantages that change their sign", share(total.sign_flips));
+    line("mean change of an advantage", number(total.advantage_change));
+    line("groups that only vary before, only after", format!("{} {}", total.flat_after, total.flat_before));
+    if *unmatched > 0 {
+        line("episodes without a reward on one side", unmatched.to_string());
+    }
+    if dollars > 0.0 {
+        line("cost", format!("{dollars:.2} dollars"));
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,99 @@
+//! A language model that is asked for scores: what relative scores and rubrics have in common.
+
+use std::sync::Arc;
+
+use minijinja::{AutoEscape, Environment, Value as Variables};
+
+use super::{
+    JudgeError,
+    reply::{ReplyScore, schema, scores},
+};
+use crate::{
+    hash::{Digest, Encoder},
+    llm::{Client, Message, Request},
+};
+
+/// A cache of replies by the digest of the question, so that no question is billed twice.
+pub trait ReplyCache: Sync {
+    fn get(&self, question: &Digest) -> Option<String>;
+    fn put(&self, question: &Digest, reply: &str) -> crate::error::Result<()>;
+}
+
+/// How a judge is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asking {
+    /// Maximum number of replies until one is usable.
+    pub attempts: u32,
+    /// How often each question is asked; scores are averaged.
+    pub repeats: u32,
+    /// Whether the provider is asked to enforce the form of the reply.
+    pub structured: bool,
+    /// Bytes of an episode that are shown.
+    pub shown_bytes: usize,
+}
+
+/// A language model, and how it is asked.
+#[derive(Clone)]
+pub struct JudgeModel {
+    pub client: Arc<Client>,
+    pub asking: Asking,
+}
+
+impl JudgeModel {
+    /// Asks for one score for each name, the n-th time. Asks again until a reply is usable.
+    pub(super) async fn ask<N: AsRef<str> + Sync>(
+        &self,
+        question: &str,
+        names: &[N],
+        repeat: u32,
+        cache: &impl ReplyCache,
+    ) -> crate::error::Result<Vec<ReplyScore>> {
+        let endpoint = self.client.endpoint();
+        let mut encoder = Encoder::new("mcprl judge question v2");
+        encoder.text(&endpoint.base_url).text(&endpoint.model).text(&endpoint.temperature.to_string());
+        let key = encoder.text(question).number(repeat.into()).finish();
+        if let Some(scores) = cache.get(&key).and_then(|reply| scores(&reply, names).ok()) {
+            return Ok(scores);
+        }
+        let schema = self.asking.structured.then(|| schema(names));
+        let mut messages = vec![Message::user(question)];
+        let mut problem = String::new();
+        let attempts = self.asking.attempts.max(1);
+        for _ in 0..attempts {
+            let request = Request {
+                messages: &messages,
+                schema: schema.as_ref(),
+                shared: question.find(EPISODE).unwrap_or(0),
+                is_repeated: repeat + 1 < self.asking.repeats,
+            };
+            let reply = self.client.complete(&request).await.map_err(JudgeError::from)?;
+            match scores(&reply.text, names) {
+                Ok(scores) => {
+                    cache.put(&key, &reply.text)?;
+                    return Ok(scores);
+                }
+                Err(why) => {
+                    problem = if reply.is_cut { format!("it was cut at max_tokens: {why}") } else { why };
+                    messages.truncate(1);
+                    // Providers refuse an empty message.
+                    if !reply.text.trim().is_empty() {
+                        messages.push(Message::assistant(reply.text));
+                        messages.push(Message::user(format!(
+                            "That cannot be used: {problem}. Reply with the JSON object alone."
+                        )));
+                    }
+                }
+            }
+        }
+        Err(JudgeError::Reply { attempts, problem }.into())
+    }
+}
+
+/// Where the part of a prompt begins that differs between questions. Instructions stand before it.
+const EPISODE: &str = "\n<task>";
+
+pub(super) fn render(prompt: &str, variables: Variables) -> Result<String, JudgeError> {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.render_str(prompt, variables).map_err(JudgeError::Prompt)
+}

@@ -1,0 +1,153 @@
+//! A language model scores each episode alone, by named criteria with weights.
+//!
+//! The score is the weighted mean of the criteria. Equal conversations are shown once and share a score.
+
+use std::collections::BTreeMap;
+
+use minijinja::{context, value::Serde};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::{
+    JudgeModel, ReplyCache, Round, Score, Scores, model::render, relative::distinct,
+    reward::JudgedTrajectory, transcript::plain,
+};
+
+/// One criterion of a rubric.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Criterion {
+    pub name: String,
+    /// What the judge is told.
+    pub about: String,
+    pub weight: f64,
+}
+
+/// A criterion as written in a run file: its text, or a table.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ParsedCriterion {
+    Text(String),
+    Table(CriterionTable),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CriterionTable {
+    about: String,
+    weight: Option<f64>,
+}
+
+/// Reads criteria: `{ name = "text" }` or `{ name = { about = "text", weight = 2 } }`.
+///
+/// # Errors
+/// If there is none, or one has no text or a weight that is not above 0; says which.
+pub fn criteria(table: &Map<String, Value>) -> Result<Vec<Criterion>, String> {
+    let read = |(name, value): (&String, &Value)| {
+        let (about, weight) = match ParsedCriterion::deserialize(value) {
+            Ok(ParsedCriterion::Text(about)) => (about, 1.0),
+            Ok(ParsedCriterion::Table(CriterionTable { about, weight })) => (about, weight.unwrap_or(1.0)),
+            Err(_) => return Err(format!("`{name}` should be a text, or a table of `about` and `weight`")),
+        };
+        if about.trim().is_empty() {
+            return Err(format!("`{name}` says nothing"));
+        }
+        if !(weight.is_finite() && weight > 0.0) {
+            return Err(format!("the weight of `{name}` should be above 0"));
+        }
+        Ok(Criterion { name: name.clone(), about, weight })
+    };
+    match table.is_empty() {
+        true => Err("there is no criterion".into()),
+        false => table.iter().map(read).collect(),
+    }
+}
+
+/// Settings of the rubric judge.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RubricSpec {
+    /// The prompt, a jinja template of `task`, `criteria` (name, about, weight) and `conversation`.
+    pub prompt: String,
+    pub criteria: Vec<Criterion>,
+}
+
+/// The rubric judge.
+pub struct Rubric {
+    model: JudgeModel,
+    spec: RubricSpec,
+}
+
+impl Rubric {
+    pub fn new(model: JudgeModel, spec: RubricSpec) -> Self {
+        Self { model, spec }
+    }
+
+    /// Judges the episodes of one group, each alone. Returns scores in the group's order.
+    pub async fn judge(
+        &self,
+        group: &[JudgedTrajectory<'_>],
+        cache: &impl ReplyCache,
+    ) -> crate::error::Result<Scores> {
+        let (distinct, which) = distinct(group, self.model.asking.shown_bytes);
+        let Some(first) = group.first() else { return Ok(Scores::default()) };
+        let names: Vec<&str> = self.spec.criteria.iter().map(|criterion| criterion.name.as_str()).collect();
+        let repeats = self.model.asking.repeats.max(1);
+        let empty = |repeat| Round { order: 0, repeat, places: Vec::new(), scores: Vec::new() };
+        let mut rounds: Vec<Round> = (0..repeats).map(empty).collect();
+        let mut judged = Vec::with_capacity(distinct.len());
+        for conversation in &distinct {
+            let variables = context! {
+                task => plain(&first.scenario.task), criteria => Serde(json!(self.spec.criteria)), conversation,
+            };
+            let question = render(&self.spec.prompt, variables)?;
+            let mut score = Score::default();
+            for round in &mut rounds {
+                let replied = self.model.ask(&question, &names, round.repeat, cache).await?;
+                let (mut sum, mut weights) = (0.0, 0.0);
+                for (criterion, (value, explanation)) in self.spec.criteria.iter().zip(replied) {
+                    sum += criterion.weight * value;
+                    weights += criterion.weight;
+                    *score.criteria.entry(criterion.name.clone()).or_default() += value / f64::from(repeats);
+                    if let Some(text) = explanation.filter(|text| round.repeat == 0 && !text.is_empty()) {
+                        let all = score.explanation.get_or_insert_default();
+                        *all +=
+                            &format!("{}{}: {text}", if all.is_empty() { "" } else { "\n" }, criterion.name);
+                    }
+                }
+                round.scores.push(sum / weights);
+                score.score += sum / weights / f64::from(repeats);
+            }
+            judged.push(score);
+        }
+        let scores = which.iter().map(|place| judged[*place].clone()).collect();
+        Ok(Scores { scores, which, rounds })
+    }
+}
+
+/// Scores by criterion.
+pub type Criteria = BTreeMap<String, f64>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn criteria_are_texts_or_tables_and_mistakes_are_named() {
+        let read = |value: Value| criteria(value.as_object().unwrap());
+        let found = read(json!({"b": "is brief", "a": {"about": "is right", "weight": 3}})).unwrap();
+        let found: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.weight)).collect();
+        assert_eq!(found, [("b", 1.0), ("a", 3.0)]);
+        let cases = [
+            (json!({}), "there is no criterion"),
+            (json!({"a": " "}), "`a` says nothing"),
+            (json!({"a": 1}), "`a` should be a text, or a table of `about` and `weight`"),
+            (
+                json!({"a": {"about": "x", "wieght": 1}}),
+                "`a` should be a text, or a table of `about` and `weight`",
+            ),
+            (json!({"a": {"about": "x", "weight": 0}}), "the weight of `a` should be above 0"),
+        ];
+        for (value, problem) in cases {
+            assert_eq!(read(value.clone()).unwrap_err(), problem, "{value}");
+        }
+    }
+}

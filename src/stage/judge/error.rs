@@ -1,0 +1,70 @@
+use crate::error::{Class, Diagnostic};
+
+/// Errors of the stage `judge`.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum JudgeStageError {
+    #[error("trajectory {trajectory} belongs to scenario {scenario}, which is not in the scenarios table")]
+    UnknownScenario { trajectory: String, scenario: String },
+    #[error("no scenario has a known answer, and no language model judges")]
+    NothingToGoBy,
+    #[error(
+        "only {known} of the {scenarios} scenarios have a known answer: attempts at the others get the same reward, right or wrong"
+    )]
+    LittleToGoBy { known: usize, scenarios: usize },
+    #[error("`truth` and `relative` are 0, so a right answer earns no more than a wrong one")]
+    NothingEarned,
+    #[error("`{judge}` is used, but `{param}` is not set")]
+    NoModel { judge: &'static str, param: &'static str },
+    #[error("the criteria of the rubric cannot be used: {problem}")]
+    Criteria { problem: String },
+    #[error("the gates cannot be used: {problem}")]
+    Gates { problem: String },
+    #[error("`max_cost` is set, but the prices of the judge's tokens are not")]
+    NoPrices,
+    #[error("the judge's program `{program}` cannot be started: {problem}")]
+    NoProgram { program: String, problem: String },
+}
+
+impl Diagnostic for JudgeStageError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::UnknownScenario { .. } => "judge::unknown_scenario",
+            Self::NothingToGoBy => "judge::nothing_to_go_by",
+            Self::LittleToGoBy { .. } => "judge::little_to_go_by",
+            Self::NothingEarned => "judge::nothing_earned",
+            Self::NoModel { .. } => "judge::no_model",
+            Self::Criteria { .. } => "judge::criteria",
+            Self::Gates { .. } => "judge::gates",
+            Self::NoPrices => "judge::no_prices",
+            Self::NoProgram { .. } => "judge::no_program",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::UnknownScenario { .. } => "give the judge the same scenarios as the rollout".into(),
+            Self::NothingToGoBy | Self::LittleToGoBy { .. } => {
+                "set `relative = 1.0`, `base_url` and `model` to use a language model as judge".into()
+            }
+            Self::NothingEarned => {
+                "set `truth = 1.0`, or `relative = 1.0` with `base_url` and `model`".into()
+            }
+            Self::NoModel { judge, param } => format!("set `{param}` of the stage, or `{judge} = 0`"),
+            Self::Criteria { .. } => {
+                "write criteria = { NAME = \"what is good\" }, or { NAME = { about = \"…\", weight = 2 } }".into()
+            }
+            Self::Gates { .. } => {
+                "write gates = { \"rubric.NAME\" = { below = 0.5 } }; other names are relative, rubric, command, empty, hedging, copied and injection".into()
+            }
+            Self::NoPrices => "set prices = { prompt = …, completion = … } of the stage, in dollars per million tokens".into(),
+            Self::NoProgram { .. } => "set `interpreter`, such as [\"python3\"], or make the file executable".into(),
+        })
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::UnknownScenario { .. } => Class::Work,
+            _ => Class::Usage,
+        }
+    }
+}
