@@ -6,6 +6,7 @@
 mod table;
 
 pub mod checks;
+pub mod pass_rates;
 pub mod scenarios;
 pub mod server;
 pub mod steps;
@@ -15,6 +16,7 @@ pub mod verdict;
 use std::path::Path;
 
 pub use checks::{CallChecks, CallPattern, Checks, StateCheck, TextCheck};
+pub use pass_rates::PassRate;
 pub use scenarios::Scenario;
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
 pub use steps::Step;
@@ -28,7 +30,7 @@ pub use verdict::VerdictRow;
 /// If it cannot be read as this table, with the column that is missing or has another type; if a reward is not
 /// finite; or if the checks of a scenario are not [`Checks`].
 pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
-    const TABLES: [(&str, Check); 10] = [
+    const TABLES: [(&str, Check); 11] = [
         (Scenario::NAME, scenarios::check_scenarios),
         table_type::<Server>(),
         table_type::<Tool>(),
@@ -36,6 +38,7 @@ pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
         table_type::<ResourceTemplate>(),
         table_type::<Prompt>(),
         table_type::<Step>(),
+        table_type::<PassRate>(),
         table_type::<Trajectory>(),
         table_type::<VerdictRow>(),
         (Reward::NAME, trajectories::check_rewards),

@@ -10,7 +10,8 @@ use super::{
     kind::BUILT_IN,
 };
 use crate::data::{
-    Prompt, Resource, ResourceTemplate, Reward, Scenario, Server, Step, Table, Tool, Trajectory, VerdictRow,
+    PassRate, Prompt, Resource, ResourceTemplate, Reward, Scenario, Server, Step, Table, Tool, Trajectory,
+    VerdictRow,
 };
 
 const INTRODUCTION: &str = "\
@@ -39,6 +40,7 @@ fn reference() -> String {
     page += &table_section::<Trajectory>();
     page += &table_section::<Reward>();
     page += &table_section::<Step>();
+    page += &table_section::<PassRate>();
     page += &table_section::<VerdictRow>();
     page
 }
