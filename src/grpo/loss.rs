@@ -152,6 +152,16 @@ impl Objective {
         self.kind == LossKind::Gspo
     }
 
+    /// Importance weights as the terms use them. Where all terms of a rollout have its ratio, they have the mean of
+    /// its weights, because the gradient of each term reaches all of its tokens.
+    pub fn weights(&self, importance: Vec<f64>) -> Vec<f64> {
+        if !self.needs_rollout_ratio() {
+            return importance;
+        }
+        let mean = importance.iter().sum::<f64>() / importance.len().max(1) as f64;
+        vec![mean; importance.len()]
+    }
+
     /// Whether a rollout with this advantage has nonzero terms. Others count only in [`StepSize`].
     pub fn has_terms(&self, advantage: f64) -> bool {
         advantage != 0.0 || self.kl > 0.0

@@ -101,6 +101,7 @@ fn check(case: &Case, advantages: &[Option<f64>]) {
         for (ours, theirs) in importance.iter().zip(&rollout.weights) {
             assert_close(*ours, *theirs, &place);
         }
+        let importance = objective.weights(importance);
         for at in 0..rollout.new.len() {
             let token = Token {
                 advantage,

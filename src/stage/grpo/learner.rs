@@ -186,7 +186,7 @@ pub fn weigh(groups: &mut [Vec<Rollout<'_>>], trainer: &Trainer, params: &Params
     let mut found = scored(groups, params, shares, |batches| trainer.score(batches))?;
     for rollout in groups.iter_mut().flatten() {
         rollout.proximal = found.remove(&rollout.trajectory.id).unwrap_or_default();
-        rollout.weigh(params.importance, params.importance_cap);
+        rollout.weigh(params);
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use super::Params;
 use crate::{
     data::{self, Trajectory},
     engine::{EngineError, Microbatch, Trainer, min_microbatches, pack},
-    grpo::{Importance, StepSize, Tally, Token, ToolTokens, mean_log_ratio},
+    grpo::{StepSize, Tally, Token, ToolTokens, mean_log_ratio},
 };
 
 /// One trajectory in the loss. Advantage and weight are those of the whole episode, however many rows it has.
@@ -56,12 +56,13 @@ impl<'a> Rollout<'a> {
     }
 
     /// Sets the importance weights from [`Self::proximal`].
-    pub fn weigh(&mut self, importance: Importance, cap: f64) {
+    pub fn weigh(&mut self, params: &Params) {
         let rows = self.trajectory.rows();
         let tokens = rows.flat_map(|row| row.sampled.iter().zip(row.logprobs).skip(1));
         let sampled: Vec<f32> =
             tokens.filter(|(sampled, _)| **sampled).map(|(_, logprob)| *logprob).collect();
-        self.importance = importance.weights(cap, &self.proximal, &sampled);
+        let weights = params.importance.weights(params.importance_cap, &self.proximal, &sampled);
+        self.importance = params.objective().weights(weights);
     }
 
     fn rows(&self) -> impl Iterator<Item = Row<'_, 'a>> {
