@@ -230,7 +230,7 @@ fn a_rollout_one_iteration_behind_is_trained_on_and_its_lag_is_reported() {
         let journal = project.journal();
         let finished =
             journal.iter().find(|entry| entry["event"] == "finished" && entry["node"] == node.as_str());
-        finished.unwrap()["metrics"].clone()
+        finished.unwrap()["result"]["metrics"].clone()
     };
     for (iteration, off_policy, known) in [(1, 0.0, false), (2, 1.0, true)] {
         let update = metrics(iteration, "update");
