@@ -185,6 +185,75 @@ fn a_model_that_is_neither_folder_nor_hub_id_is_reported_with_its_place() {
     assert!(output.err.contains("`model = \"Qwen/Qwen3-4B\"` at the top of the file"), "{}", output.err);
 }
 
+/// A loop whose rollout is one iteration behind and draws by pass rates.
+const LAGGED: &str = r#"
+[loop.train]
+iterations = 3
+carry = { policy = "base", pass_rates = "" }
+
+[loop.train.stages.rollout]
+kind = "rollout"
+policy = "@policy~1"
+tools = "tools"
+scenarios = "tasks.train"
+pass_rates = "@pass_rates"
+yields = "pass_rates"
+draw = "pass_rate"
+group_size = 2
+max_turns = 2
+max_turn_tokens = 6
+
+[loop.train.stages.reward]
+kind = "judge"
+trajectories = "rollout"
+scenarios = "tasks.train"
+
+[loop.train.stages.update]
+kind = "grpo"
+policy = "@policy"
+trajectories = "rollout"
+rewards = "reward"
+yields = "policy"
+learning_rate = 1e-2
+importance = "token_truncate"
+"#;
+
+#[test]
+fn a_rollout_one_iteration_behind_is_trained_on_and_its_lag_is_reported() {
+    let rollout = common::training_run("");
+    let head = rollout.split("[stages.rollout]").next().unwrap();
+    let run = format!("{head}{LAGGED}");
+    let project = Project::with_model(&run);
+    project.run(&[]);
+    let metrics = |iteration: u32, stage: &str| {
+        let node = format!("train[{iteration:04}]/{stage}");
+        let journal = project.journal();
+        let finished =
+            journal.iter().find(|entry| entry["event"] == "finished" && entry["node"] == node.as_str());
+        finished.unwrap()["result"]["metrics"].clone()
+    };
+    for (iteration, off_policy, known) in [(1, 0.0, false), (2, 1.0, true)] {
+        let update = metrics(iteration, "update");
+        assert_eq!(update["off_policy"], off_policy, "{iteration}: {update}");
+        assert_eq!(metrics(iteration, "rollout")["known_pass_rates"].as_f64().unwrap() > 0.0, known);
+    }
+}
+
+#[test]
+fn a_carried_value_that_a_stage_needs_cannot_start_empty() {
+    let rollout = common::training_run("");
+    let head = rollout.split("[stages.rollout]").next().unwrap();
+    let project =
+        Project::with_model(&format!("{head}{}", LAGGED.replace("policy = \"base\"", "policy = \"\"")));
+    let output = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(output.code, Some(2), "{}", output.out);
+    assert!(
+        output.err.contains("\"policy\" starts empty, and `policy` of stage \"rollout\" is not optional"),
+        "{}",
+        output.err
+    );
+}
+
 /// A node of the plan, with these arguments.
 fn planned(project: &Project, stage: &str, more: &[&str]) -> Value {
     let output = project.mcprl(&[&["plan", "run.toml", "--json"], more].concat());

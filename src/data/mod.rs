@@ -8,6 +8,7 @@ mod table;
 pub mod admission;
 pub mod audit;
 pub mod checks;
+pub mod pass_rates;
 pub mod scenarios;
 pub mod server;
 pub mod steps;
@@ -19,6 +20,7 @@ use std::path::Path;
 pub use admission::Admission;
 pub use audit::JudgeAudit;
 pub use checks::{CallChecks, CallPattern, Checks, StateCheck, TextCheck};
+pub use pass_rates::PassRate;
 pub use scenarios::Scenario;
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
 pub use steps::Step;
@@ -32,7 +34,7 @@ pub use verdict::VerdictRow;
 /// If it cannot be read as this table, with the column that is missing or has another type; if a reward is not
 /// finite; or if the checks of a scenario are not [`Checks`].
 pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
-    const TABLES: [(&str, Check); 11] = [
+    const TABLES: [(&str, Check); 13] = [
         (Scenario::NAME, scenarios::check_scenarios),
         table_type::<Admission>(),
         table_type::<Server>(),
@@ -41,6 +43,7 @@ pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
         table_type::<ResourceTemplate>(),
         table_type::<Prompt>(),
         table_type::<Step>(),
+        table_type::<PassRate>(),
         table_type::<Trajectory>(),
         table_type::<VerdictRow>(),
         table_type::<JudgeAudit>(),

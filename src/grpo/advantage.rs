@@ -15,6 +15,13 @@ pub enum Scale {
     /// `(r − mean) / (deviation + 1e-4)`, the deviation with n − 1 (Shao et al. 2024, §4.1): every group has
     /// the same weight, however small its differences.
     MeanStd,
+    /// `r − mean of the others`: an unbiased baseline (RLOO; Ahmadian et al. 2024, §3.2). It is `Mean` times
+    /// n / (n − 1), so groups of different sizes have the same scale.
+    LeaveOneOut,
+    /// `(r − mean of the group) / (deviation of all rollouts + 1e-4)`, the deviation with n − 1 (REINFORCE++,
+    /// Hu et al. 2025; TRL's `scale_rewards="batch"`): the scale does not depend on the rewards' unit, and
+    /// groups keep their relative weights.
+    BatchStd,
 }
 
 /// Prevents huge advantages in a nearly uniform group; the value in TRL and the DeepSeekMath code.
@@ -43,6 +50,8 @@ pub enum NoSignal {
 pub struct ScoredRollout<'a> {
     pub group: GroupKey<'a>,
     pub reward: f32,
+    /// Whether its answer is right, if known.
+    pub correct: Option<bool>,
     /// The reason to exclude it, if the caller has one. It then does not enter its group's mean either.
     pub excluded: Option<NoSignal>,
 }
@@ -81,15 +90,28 @@ impl ZeroVariance {
 pub fn advantages(rollouts: &[ScoredRollout<'_>], scale: Scale) -> (Vec<Advantage>, Signal) {
     let mut advantages: Vec<Advantage> = rollouts.iter().map(exclusion).collect();
     let groups = groups(rollouts.iter().map(|rollout| rollout.group));
+    let compared = rollouts.iter().zip(&advantages).filter(|(_, advantage)| advantage.is_ok());
+    let compared: Vec<f64> = compared.map(|(rollout, _)| f64::from(rollout.reward)).collect();
+    let of_all = deviation(&compared);
     let mut signal = Signal { groups: groups.len() as u64, ..Signal::default() };
     for members in groups.values() {
         let members: Vec<usize> =
             members.iter().copied().filter(|index| advantages[*index].is_ok()).collect();
         let rewards: Vec<f64> = members.iter().map(|index| f64::from(rollouts[*index].reward)).collect();
-        for (index, advantage) in members.iter().zip(within_group(&rewards, scale)) {
+        for (index, advantage) in members.iter().zip(within_group(&rewards, scale, of_all)) {
             advantages[*index] = advantage;
         }
-        signal.groups_with_gradient += u64::from(members.iter().any(|index| advantages[*index].is_ok()));
+        if members.iter().any(|index| advantages[*index].is_ok()) {
+            signal.groups_with_gradient += 1;
+        } else if members.len() > 1 {
+            let all = |correct| members.iter().all(|index| rollouts[*index].correct == Some(correct));
+            let counter = match (all(true), all(false)) {
+                (true, _) => &mut signal.all_right,
+                (_, true) => &mut signal.all_wrong,
+                _ => &mut signal.all_equal,
+            };
+            *counter += 1;
+        }
     }
     advantages.iter().for_each(|advantage| signal.count(advantage));
     (advantages, signal)
@@ -103,7 +125,8 @@ fn exclusion(rollout: &ScoredRollout<'_>) -> Advantage {
     }
 }
 
-fn within_group(rewards: &[f64], scale: Scale) -> Vec<Advantage> {
+/// `of_all` is the deviation over all rollouts.
+fn within_group(rewards: &[f64], scale: Scale, of_all: f64) -> Vec<Advantage> {
     let none = |reason| vec![Err(reason); rewards.len()];
     if rewards.len() < 2 {
         return none(NoSignal::Alone);
@@ -111,20 +134,29 @@ fn within_group(rewards: &[f64], scale: Scale) -> Vec<Advantage> {
     if rewards.iter().all(|reward| *reward == rewards[0]) {
         return none(NoSignal::ZeroVariance);
     }
-    let count = rewards.len() as f64;
-    let mean = rewards.iter().sum::<f64>() / count;
+    let (count, mean) = (rewards.len() as f64, mean(rewards));
     let divisor = match scale {
         Scale::Mean => 1.0,
-        Scale::MeanStd => {
-            let squares: f64 = rewards.iter().map(|reward| (reward - mean).powi(2)).sum();
-            (squares / (count - 1.0)).sqrt() + DEVIATION_FLOOR
-        }
+        Scale::MeanStd => deviation(rewards) + DEVIATION_FLOOR,
+        Scale::LeaveOneOut => (count - 1.0) / count,
+        Scale::BatchStd => of_all + DEVIATION_FLOOR,
     };
     let advantage = |reward: &f64| match (reward - mean) / divisor {
         0.0 => Err(NoSignal::AtMean),
         advantage => Ok(advantage),
     };
     rewards.iter().map(advantage).collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// With n − 1; 0 for fewer than two values.
+fn deviation(values: &[f64]) -> f64 {
+    let mean = mean(values);
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (squares / values.len().saturating_sub(1).max(1) as f64).sqrt()
 }
 
 /// The number of rollouts that carry gradient, and of the others by reason.
@@ -134,6 +166,10 @@ pub struct Signal {
     pub with_gradient: u64,
     pub groups: u64,
     pub groups_with_gradient: u64,
+    /// Groups of equal rewards: all answers right, all wrong, and otherwise.
+    pub all_right: u64,
+    pub all_wrong: u64,
+    pub all_equal: u64,
     /// Rollouts without gradient, by reason.
     #[serde(rename = "silent")]
     pub without_gradient: BTreeMap<NoSignal, u64>,
@@ -166,6 +202,9 @@ impl AddAssign<&Signal> for Signal {
         self.with_gradient += other.with_gradient;
         self.groups += other.groups;
         self.groups_with_gradient += other.groups_with_gradient;
+        self.all_right += other.all_right;
+        self.all_wrong += other.all_wrong;
+        self.all_equal += other.all_equal;
         for (reason, count) in &other.without_gradient {
             *self.without_gradient.entry(*reason).or_default() += count;
         }
@@ -179,7 +218,10 @@ mod tests {
     const G: GroupKey<'static> = GroupKey { scenario: "g", policy: "p" };
 
     fn group(rewards: &[f32]) -> Vec<ScoredRollout<'static>> {
-        rewards.iter().map(|reward| ScoredRollout { group: G, reward: *reward, excluded: None }).collect()
+        rewards
+            .iter()
+            .map(|reward| ScoredRollout { group: G, reward: *reward, correct: None, excluded: None })
+            .collect()
     }
 
     #[test]
@@ -193,6 +235,28 @@ mod tests {
     fn the_deviation_has_one_degree_of_freedom_less() {
         let (found, _) = advantages(&group(&[1.0, 0.0]), Scale::MeanStd);
         assert_eq!(found[0], Ok(0.5 / (0.5_f64.sqrt() + 1e-4)));
+    }
+
+    #[test]
+    fn left_out_of_its_own_baseline_a_rollout_is_compared_with_the_others() {
+        let (found, _) = advantages(&group(&[1.0, 0.0, 0.5]), Scale::LeaveOneOut);
+        assert_eq!(found, [Ok(0.75), Ok(-0.75), Err(NoSignal::AtMean)]);
+    }
+
+    #[test]
+    fn the_deviation_of_the_batch_counts_groups_without_variance_and_no_excluded_rollouts() {
+        let rollout = |scenario, reward| ScoredRollout {
+            group: GroupKey { scenario, ..G },
+            reward,
+            correct: None,
+            excluded: None,
+        };
+        let mut rollouts =
+            [("a", 1.0), ("a", 0.0), ("b", 1.0), ("b", 1.0), ("c", 9.0)].map(|(s, r)| rollout(s, r));
+        rollouts[4].excluded = Some(NoSignal::Truncated);
+        let (found, _) = advantages(&rollouts, Scale::BatchStd);
+        assert_eq!(found[0], Ok(0.5 / (0.5 + 1e-4)));
+        assert_eq!(found[2], Err(NoSignal::ZeroVariance));
     }
 
     #[test]
@@ -223,8 +287,12 @@ mod tests {
 
     #[test]
     fn rollouts_may_be_in_any_order() {
-        let rollout =
-            |scenario, reward| ScoredRollout { group: GroupKey { scenario, ..G }, reward, excluded: None };
+        let rollout = |scenario, reward| ScoredRollout {
+            group: GroupKey { scenario, ..G },
+            reward,
+            correct: None,
+            excluded: None,
+        };
         let rollouts = [rollout("a", 1.0), rollout("b", 1.0), rollout("a", 0.0), rollout("b", 1.0)];
         let (found, signal) = advantages(&rollouts, Scale::Mean);
         assert_eq!(found, [Ok(0.5), Err(NoSignal::ZeroVariance), Ok(-0.5), Err(NoSignal::ZeroVariance)]);
@@ -233,8 +301,12 @@ mod tests {
 
     #[test]
     fn rollouts_of_another_policy_are_another_group() {
-        let rollout =
-            |policy, reward| ScoredRollout { group: GroupKey { policy, ..G }, reward, excluded: None };
+        let rollout = |policy, reward| ScoredRollout {
+            group: GroupKey { policy, ..G },
+            reward,
+            correct: None,
+            excluded: None,
+        };
         let rollouts = [rollout("base", 0.0), rollout("trained", 1.0), rollout("base", 0.0)];
         let (found, signal) = advantages(&rollouts, Scale::Mean);
         let expected = [NoSignal::ZeroVariance, NoSignal::Alone, NoSignal::ZeroVariance];
@@ -246,8 +318,26 @@ mod tests {
         let (_, mut signal) = advantages(&group(&[1.0, 0.0]), Scale::Mean);
         let (_, silent) = advantages(&group(&[1.0, 1.0, f32::NAN]), Scale::Mean);
         signal += &silent;
-        insta::assert_snapshot!(signal.to_json(), @r#"{"rollouts":5,"with_gradient":2,"groups":2,"groups_with_gradient":1,"silent":{"zero_variance":2,"unjudged":1}}"#);
+        insta::assert_snapshot!(signal.to_json(), @r#"{"rollouts":5,"with_gradient":2,"groups":2,"groups_with_gradient":1,"all_right":0,"all_wrong":0,"all_equal":1,"silent":{"zero_variance":2,"unjudged":1}}"#);
         assert_eq!(serde_json::from_str::<Signal>(&signal.to_json()).unwrap(), signal);
+    }
+
+    #[test]
+    fn groups_of_equal_rewards_are_counted_by_their_answers() {
+        let rollout = |scenario, correct| ScoredRollout {
+            group: GroupKey { scenario, ..G },
+            reward: 0.5,
+            correct,
+            excluded: None,
+        };
+        let (yes, no) = (Some(true), Some(false));
+        let pairs = [("a", yes, yes), ("b", no, no), ("c", no, no), ("d", yes, no), ("e", None, None)];
+        let rollouts: Vec<_> = pairs
+            .into_iter()
+            .flat_map(|(group, one, two)| [rollout(group, one), rollout(group, two)])
+            .collect();
+        let (_, signal) = advantages(&rollouts, Scale::Mean);
+        assert_eq!((signal.all_right, signal.all_wrong, signal.all_equal), (1, 2, 2));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! log-probability.
 //!
 //! ρ is the ratio of the token's probability under the policy being trained to that under the sampling policy
-//! (GSPO: the geometric mean of these ratios over the rollout). A is the rollout's advantage:
+//! (GSPO: the geometric mean of these ratios over the rollout); with importance weights, to that under the
+//! policy before the first step ([`super::Importance`]). A is the rollout's advantage:
 //!
 //! | kind | term of a token | weight of a token | source |
 //! |---|---|---|---|
@@ -78,13 +79,33 @@ pub struct Token {
     pub advantage: f64,
     /// Under the policy being trained.
     pub new: f32,
-    /// Under the sampling policy.
+    /// Under the policy that the ratio compares with: the sampling policy, or with importance weights the
+    /// one before the first step.
     pub old: f32,
+    /// Under the sampling policy.
+    pub sampled: f32,
+    /// Importance weight of the term without its KL penalty; 1 for none.
+    pub importance: f64,
     /// [`mean_log_ratio`] of its rollout, used if [`Objective::needs_rollout_ratio`]. 0 on the first step
     /// after sampling.
     pub rollout_log_ratio: f64,
     /// Under the reference policy. If given, KL is measured; it is part of the loss if `kl` is above 0.
     pub reference: Option<f32>,
+}
+
+impl Token {
+    /// A token with the log-probability that was recorded when it was sampled.
+    pub fn recorded(advantage: f64, logprob: f32) -> Self {
+        Self {
+            advantage,
+            new: logprob,
+            old: logprob,
+            sampled: logprob,
+            importance: 1.0,
+            rollout_log_ratio: 0.0,
+            reference: None,
+        }
+    }
 }
 
 /// The loss term of a token, before its weight.
@@ -131,6 +152,16 @@ impl Objective {
         self.kind == LossKind::Gspo
     }
 
+    /// Importance weights as the terms use them. Where all terms of a rollout have its ratio, they have the mean of
+    /// its weights, because the gradient of each term reaches all of its tokens.
+    pub fn weights(&self, importance: Vec<f64>) -> Vec<f64> {
+        if !self.needs_rollout_ratio() {
+            return importance;
+        }
+        let mean = importance.iter().sum::<f64>() / importance.len().max(1) as f64;
+        vec![mean; importance.len()]
+    }
+
     /// Whether a rollout with this advantage has nonzero terms. Others count only in [`StepSize`].
     pub fn has_terms(&self, advantage: f64) -> bool {
         advantage != 0.0 || self.kl > 0.0
@@ -158,10 +189,12 @@ impl Objective {
                 kl: 0.0,
             }
         };
+        term.loss *= token.importance;
+        term.dloss_dlogp *= token.importance;
         if let Some(reference) = token.reference {
             // k3 of Schulman, "Approximating KL divergence" (2020).
             let gap = f64::from(reference) - f64::from(token.new);
-            term.kl = gap.exp_m1() - gap;
+            term.kl = k3(gap);
             if self.kl > 0.0 {
                 term.loss += self.kl * term.kl;
                 term.dloss_dlogp -= self.kl * gap.exp_m1();
@@ -181,6 +214,32 @@ impl Objective {
     }
 }
 
+/// An auxiliary loss on the tokens of tool results, which the policy read and did not sample: a weight times
+/// their mean −log p over the step. The policy learns to predict the server (ECHO; Prime Intellect's
+/// prime-rl).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ToolTokens {
+    weight: f64,
+    tokens: usize,
+}
+
+impl ToolTokens {
+    /// `tokens`: those of all rollouts of the step.
+    pub fn new(weight: f64, tokens: usize) -> Self {
+        Self { weight, tokens }
+    }
+
+    /// d loss / d log p of every such token.
+    pub fn dloss_dlogp(&self) -> f64 {
+        if self.tokens == 0 { 0.0 } else { -self.weight / self.tokens as f64 }
+    }
+}
+
+/// Schulman's estimate of KL(p ‖ q), in nats, from log q − log p of what p sampled.
+fn k3(gap: f64) -> f64 {
+    gap.exp_m1() - gap
+}
+
 /// Mean of log p(new) − log p(old) over the sampled tokens of one rollout; 0 without tokens.
 pub fn mean_log_ratio(new: &[f32], old: &[f32]) -> f64 {
     let sum: f64 = new.iter().zip(old).map(|(new, old)| f64::from(*new) - f64::from(*old)).sum();
@@ -194,10 +253,10 @@ pub struct Tally {
     pub loss: f64,
     pub tokens: u64,
     pub clipped: u64,
-    /// Largest |log p(new) − log p(old)|.
-    pub max_gap: f64,
     sum_logprobs: f64,
     sum_kl: f64,
+    sum_sampling_kl: f64,
+    sum_importance: f64,
 }
 
 impl Tally {
@@ -205,9 +264,10 @@ impl Tally {
         self.loss += weight * term.loss;
         self.tokens += 1;
         self.clipped += u64::from(term.clipped);
-        self.max_gap = self.max_gap.max((f64::from(token.new) - f64::from(token.old)).abs());
         self.sum_logprobs += f64::from(token.new);
         self.sum_kl += term.kl;
+        self.sum_sampling_kl += k3(f64::from(token.new) - f64::from(token.sampled));
+        self.sum_importance += token.importance;
     }
 
     /// Share of tokens whose ratio was clipped.
@@ -225,6 +285,16 @@ impl Tally {
         self.mean(self.sum_kl)
     }
 
+    /// Mean estimate of KL(sampling policy ‖ trained policy), in nats.
+    pub fn sampling_kl(&self) -> f64 {
+        self.mean(self.sum_sampling_kl)
+    }
+
+    /// Mean importance weight.
+    pub fn importance(&self) -> f64 {
+        self.mean(self.sum_importance)
+    }
+
     fn mean(&self, sum: f64) -> f64 {
         if self.tokens == 0 { 0.0 } else { sum / self.tokens as f64 }
     }
@@ -240,6 +310,8 @@ mod tests {
             advantage,
             new: old + ratio.ln() as f32,
             old,
+            sampled: old,
+            importance: 1.0,
             rollout_log_ratio: ratio.ln(),
             reference: Some(-1.2),
         }
@@ -253,6 +325,15 @@ mod tests {
                 assert_eq!((term.dloss_dlogp, term.clipped), (-advantage, false), "{kind:?}");
             }
         }
+    }
+
+    #[test]
+    fn an_importance_weight_scales_the_term_and_not_the_penalty() {
+        let objective = Objective { kl: 0.3, ..Objective::new(LossKind::Dapo) };
+        let at = token(0.7, 1.1);
+        let [one, half, none] =
+            [1.0, 0.5, 0.0].map(|importance| objective.term(&Token { importance, ..at }).dloss_dlogp);
+        assert!(((one - none) - 2.0 * (half - none)).abs() < 1e-12 && none != 0.0);
     }
 
     #[test]

@@ -2,15 +2,19 @@
 //! loss with respect to the log-probability of every sampled token.
 //!
 //! Works on plain numbers, without tensors, files or models. Tokens that the policy did not sample (prompts,
-//! tool results) have no term; callers pass only sampled tokens. "No variance" means equal rewards, not a
+//! tool results) have no policy term; callers pass only sampled tokens. "No variance" means equal rewards, not a
 //! threshold. Every rollout without gradient has a named reason.
 
 mod advantage;
+mod importance;
 mod loss;
+mod remedies;
 mod schedule;
 #[cfg(test)]
 mod trl;
 
-pub use advantage::{NoSignal, Scale, ScoredRollout, ZeroVariance, advantages};
-pub use loss::{Clip, LossKind, Objective, StepSize, Tally, Token, mean_log_ratio};
+pub use advantage::{NoSignal, Scale, ScoredRollout, Signal, ZeroVariance, advantages};
+pub use importance::Importance;
+pub use loss::{Clip, LossKind, Objective, StepSize, Tally, Token, ToolTokens, mean_log_ratio};
+pub use remedies::{Episodes, remedies};
 pub use schedule::{Schedule, Shape};

@@ -7,16 +7,21 @@ use crate::data::GroupKey;
 
 #[derive(Deserialize)]
 struct Fixture {
-    advantages: Vec<Group>,
+    advantages: Vec<Batch>,
     cases: Vec<Case>,
     half_flat: Vec<Case>,
+    importance: Vec<Case>,
+    tool_tokens: Vec<Case>,
 }
 
+/// Rewards of some groups of equal size, and the advantages of all their rollouts.
 #[derive(Deserialize)]
-struct Group {
-    rewards: Vec<f32>,
+struct Batch {
+    rewards: Vec<Vec<f32>>,
     mean: Vec<f64>,
     mean_std: Vec<f64>,
+    leave_one_out: Vec<f64>,
+    batch_std: Vec<f64>,
 }
 
 #[derive(Deserialize)]
@@ -27,6 +32,11 @@ struct Case {
     kl: f64,
     token_budget: usize,
     zero_variance: Option<ZeroVariance>,
+    mode: Option<Importance>,
+    #[serde(default)]
+    cap: f64,
+    #[serde(default)]
+    tool_token_loss: f64,
     rollouts: Vec<Rollout>,
     loss: f64,
 }
@@ -42,6 +52,16 @@ struct Rollout {
     new: Vec<f32>,
     old: Vec<f32>,
     reference: Vec<f32>,
+    /// Under the policy that sampled, if that is not `old`.
+    #[serde(default)]
+    sampled: Vec<f32>,
+    #[serde(default)]
+    weights: Vec<f64>,
+    /// Of the tokens of tool results.
+    #[serde(default)]
+    tool: Vec<f32>,
+    #[serde(default)]
+    tool_gradient: Vec<f64>,
     gradient: Vec<f64>,
     clipped: Option<Vec<bool>>,
 }
@@ -51,7 +71,11 @@ fn fixture() -> Fixture {
 }
 
 fn assert_close(ours: f64, theirs: f64, what: &str) {
-    assert!((ours - theirs).abs() < 1e-9, "{what}: {ours} against {theirs}");
+    assert_within(1e-9, ours, theirs, what);
+}
+
+fn assert_within(tolerance: f64, ours: f64, theirs: f64, what: &str) {
+    assert!((ours - theirs).abs() < tolerance, "{what}: {ours} against {theirs}");
 }
 
 /// Checks the loss over the rollouts with these advantages; those without one are not part of it.
@@ -72,11 +96,19 @@ fn check(case: &Case, advantages: &[Option<f64>]) {
             continue;
         };
         let weight = objective.weight(&step, rollout.new.len());
+        let sampled = if rollout.sampled.is_empty() { &rollout.old } else { &rollout.sampled };
+        let importance = case.mode.unwrap_or(Importance::None).weights(case.cap, &rollout.old, sampled);
+        for (ours, theirs) in importance.iter().zip(&rollout.weights) {
+            assert_close(*ours, *theirs, &place);
+        }
+        let importance = objective.weights(importance);
         for at in 0..rollout.new.len() {
             let token = Token {
                 advantage,
                 new: rollout.new[at],
                 old: rollout.old[at],
+                sampled: sampled[at],
+                importance: importance[at],
                 rollout_log_ratio: mean_log_ratio(&rollout.new, &rollout.old),
                 reference: Some(rollout.reference[at]),
             };
@@ -88,15 +120,38 @@ fn check(case: &Case, advantages: &[Option<f64>]) {
             tally.add(&token, &term, weight);
         }
     }
+    let tool = ToolTokens::new(case.tool_token_loss, case.rollouts.iter().map(|r| r.tool.len()).sum());
+    for rollout in &case.rollouts {
+        for (logprob, gradient) in rollout.tool.iter().zip(&rollout.tool_gradient) {
+            assert_close(tool.dloss_dlogp(), *gradient, "a tool token");
+            tally.loss += tool.dloss_dlogp() * f64::from(*logprob);
+        }
+    }
     assert_close(tally.loss, case.loss, &format!("{:?} kl {} {:?}", case.kind, case.kl, case.zero_variance));
+}
+
+fn check_all(cases: &[Case]) {
+    for case in cases {
+        let advantages: Vec<_> = case.rollouts.iter().map(|rollout| rollout.advantage).collect();
+        check(case, &advantages);
+    }
 }
 
 #[test]
 fn losses_and_gradients_match_trl() {
-    for case in fixture().cases {
-        let advantages: Vec<_> = case.rollouts.iter().map(|rollout| rollout.advantage).collect();
-        check(&case, &advantages);
-    }
+    check_all(&fixture().cases);
+}
+
+#[test]
+fn importance_weights_and_what_they_weigh_match_trl() {
+    let cases = fixture().importance;
+    assert_eq!(cases.len(), 12);
+    check_all(&cases);
+}
+
+#[test]
+fn a_loss_on_tool_tokens_adds_their_cross_entropy() {
+    check_all(&fixture().tool_tokens);
 }
 
 #[test]
@@ -108,6 +163,7 @@ fn groups_with_equal_rewards_count_as_in_trl_or_are_excluded() {
             .map(|rollout| ScoredRollout {
                 group: GroupKey { scenario: &rollout.group, policy: "p" },
                 reward: rollout.reward,
+                correct: None,
                 excluded: None,
             })
             .collect();
@@ -120,19 +176,27 @@ fn groups_with_equal_rewards_count_as_in_trl_or_are_excluded() {
 
 #[test]
 fn advantages_match_trl() {
-    for group in fixture().advantages {
-        let rollouts: Vec<_> = group
-            .rewards
-            .iter()
-            .map(|reward| ScoredRollout {
-                group: GroupKey { scenario: "g", policy: "p" },
-                reward: *reward,
-                excluded: None,
-            })
-            .collect();
-        for (scale, expected) in [(Scale::Mean, &group.mean), (Scale::MeanStd, &group.mean_std)] {
+    for batch in fixture().advantages {
+        let names: Vec<String> = (0..batch.rewards.len()).map(|group| group.to_string()).collect();
+        let groups = batch.rewards.iter().zip(&names);
+        let rollout = |reward: &f32, scenario| ScoredRollout {
+            group: GroupKey { scenario, policy: "p" },
+            reward: *reward,
+            correct: None,
+            excluded: None,
+        };
+        let rollouts: Vec<_> =
+            groups.flat_map(|(group, name)| group.iter().map(|r| rollout(r, name))).collect();
+        // TRL's deviation multiplies by n / (n − 1) in f32.
+        for (scale, expected, tolerance) in [
+            (Scale::Mean, &batch.mean, 1e-9),
+            (Scale::MeanStd, &batch.mean_std, 1e-7),
+            (Scale::LeaveOneOut, &batch.leave_one_out, 1e-9),
+            (Scale::BatchStd, &batch.batch_std, 1e-7),
+        ] {
             for (advantage, expected) in advantages(&rollouts, scale).0.into_iter().zip(expected) {
-                assert_close(advantage.unwrap(), *expected, &format!("{scale:?}"));
+                let counted = ZeroVariance::Count.counted(advantage).unwrap();
+                assert_within(tolerance, counted, *expected, &format!("{scale:?}"));
             }
         }
     }

@@ -124,8 +124,8 @@ type Targets = Vec<(String, String, Target)>;
 
 struct LoopTargets {
     stages: Vec<Targets>,
-    /// Carried name to its initial artifact, and the stage and port that renew it.
-    carry: BTreeMap<String, (Target, usize, String)>,
+    /// Carried name to its initial artifact, if there is one, and the stage and port that renew it.
+    carry: BTreeMap<String, (Option<Target>, usize, String)>,
     /// Stage and metric that end the loop.
     until: Option<(usize, String)>,
     /// The largest lag of any reader of a carried value, in iterations.
@@ -164,8 +164,11 @@ fn loop_links(
             let message = format!("no stage of loop \"{}\" reads \"@{name}\"", parsed_loop.name);
             return reader.wrong(entry, Part::Key, message, None);
         };
-        let (start, renewer) =
-            (outer.link(entry, &artifact), renewer(outer, parsed_loop, name, entry, &artifact));
+        let start = match entry.text() {
+            Some("") => starts_empty(reader, parsed_loop, name, entry).then_some(None),
+            _ => outer.link(entry, &artifact).map(Some),
+        };
+        let renewer = renewer(outer, parsed_loop, name, entry, &artifact);
         let (stage, port) = renewer?;
         Some(((*name).to_owned(), (start?, stage, port)))
     });
@@ -182,6 +185,28 @@ fn loop_links(
     });
     let lag = lags.max().unwrap_or(0);
     Some(LoopTargets { stages, carry, until, lag })
+}
+
+/// Whether every reader of a carried value that starts empty can do without it.
+fn starts_empty(reader: &Reader, parsed_loop: &ParsedLoop<'_>, name: &str, entry: &Entry<'_>) -> bool {
+    let reads = |input: &&ParsedInput<'_>| {
+        input.entry.text().and_then(|text| text.strip_prefix('@')?.split('~').next()) == Some(name)
+    };
+    for stage in &parsed_loop.stages {
+        let needs = |input: &&ParsedInput<'_>| {
+            !stage.stage.card.inputs.get(&input.role).is_some_and(|input| input.optional)
+        };
+        if let Some(input) = stage.inputs.iter().filter(reads).find(needs) {
+            let message = format!(
+                "\"{name}\" starts empty, and `{}` of stage \"{}\" is not optional",
+                input.role, stage.name
+            );
+            let hint = "start it from the output of a stage".to_owned();
+            reader.wrong::<()>(entry, Part::Value, message, Some(hint));
+            return false;
+        }
+    }
+    true
 }
 
 /// Notes a stage whose `yields` names a value that its loop does not carry.
@@ -278,15 +303,16 @@ impl<'a> Unrolled<'a> {
         NodeIndex::new(self.starts[loop_index] + (iteration as usize - 1) * per_iteration + stage)
     }
 
-    fn from(&self, link: &Target, iteration: Option<Iteration>) -> InputSource {
-        match (link, iteration) {
+    /// None for a carried value that starts empty, in the iterations before its first renewal.
+    fn from(&self, link: &Target, iteration: Option<Iteration>) -> Option<InputSource> {
+        Some(match (link, iteration) {
             (Target::Inner { stage, port }, Some(Iteration { loop_index, number })) => {
                 InputSource::Output { node: self.inner(loop_index, number, *stage), port: port.clone() }
             }
             (Target::Carried { name, lag }, Some(Iteration { loop_index, number })) => {
                 let (start, stage, port) = &self.loops[loop_index].carry[name];
                 match number.checked_sub(1 + lag) {
-                    None | Some(0) => self.from(start, None),
+                    None | Some(0) => self.from(start.as_ref()?, None)?,
                     Some(earlier) => InputSource::Output {
                         node: self.inner(loop_index, earlier, *stage),
                         port: port.clone(),
@@ -303,14 +329,12 @@ impl<'a> Unrolled<'a> {
                 InputSource::Output { node: NodeIndex::new(*stage), port: port.clone() }
             }
             (Target::Carried { .. }, None) => InputSource::Last(Vec::new()),
-        }
+        })
     }
 
     fn node(&self, stage: &ParsedStage<'_>, links: &Targets, iteration: Option<Iteration>) -> Node {
-        let edge = |(role, name, link): &(String, String, Target)| InputEdge {
-            role: role.clone(),
-            name: name.clone(),
-            from: self.from(link, iteration),
+        let edge = |(role, name, link): &(String, String, Target)| {
+            Some(InputEdge { role: role.clone(), name: name.clone(), from: self.from(link, iteration)? })
         };
         let id = match iteration {
             Some(Iteration { loop_index, number }) => {
@@ -322,7 +346,7 @@ impl<'a> Unrolled<'a> {
             id,
             stage: stage.stage.clone(),
             iteration,
-            inputs: links.iter().map(edge).collect(),
+            inputs: links.iter().filter_map(edge).collect(),
             stop_condition: iteration.and_then(|iteration| self.stop_condition(iteration)),
             awaited: iteration.and_then(|iteration| self.awaited(stage, iteration)),
         }

@@ -10,8 +10,8 @@ use super::{
     kind::BUILT_IN,
 };
 use crate::data::{
-    JudgeAudit, Prompt, Resource, ResourceTemplate, Reward, Scenario, Server, Step, Table, Tool, Trajectory,
-    VerdictRow,
+    Admission, JudgeAudit, PassRate, Prompt, Resource, ResourceTemplate, Reward, Scenario, Server, Step,
+    Table, Tool, Trajectory, VerdictRow,
 };
 
 const INTRODUCTION: &str = "\
@@ -32,6 +32,7 @@ fn reference() -> String {
     }
     page += "\n# Tables\n\nParquet files, one row per item. Extra columns are ignored.\n";
     page += &table_section::<Scenario>();
+    page += &table_section::<Admission>();
     page += &table_section::<Tool>();
     page += &table_section::<Resource>();
     page += &table_section::<ResourceTemplate>();
@@ -41,6 +42,7 @@ fn reference() -> String {
     page += &table_section::<Reward>();
     page += &table_section::<Step>();
     page += &table_section::<JudgeAudit>();
+    page += &table_section::<PassRate>();
     page += &table_section::<VerdictRow>();
     page
 }

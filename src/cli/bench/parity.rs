@@ -72,14 +72,7 @@ impl Step {
             for (sequence, targets) in (part * half..).zip(&indices) {
                 for (target, old) in targets.iter().zip(&self.old[sequence]) {
                     let advantage = f64::from(self.advantages[sequence]);
-                    let (new, old) = (*old, *old);
-                    told[*target].push(Token {
-                        advantage,
-                        new,
-                        old,
-                        rollout_log_ratio: 0.0,
-                        reference: None,
-                    });
+                    told[*target].push(Token::recorded(advantage, *old));
                 }
             }
             (batch, told)

@@ -9,7 +9,9 @@ use super::{
     step::{Rollout, cut, microbatch},
 };
 use crate::{
-    engine::{Microbatch, Resumed, Rule, Trainer, check_trained, min_microbatches, score_across},
+    engine::{
+        EngineError, Microbatch, Resumed, Rule, Trainer, check_trained, min_microbatches, score_across,
+    },
     error::Result,
     model::{
         Adapter, AdapterConfig, Decoder, ModelConfig, ModelError, Parameter, copy_companions,
@@ -169,12 +171,39 @@ pub fn score_reference(
     if reference.base.is_some() {
         Adapter::load(&mut decoder, &reference.folder)?;
     }
+    let shares = min_microbatches(&decoder, places.count());
+    let mut found = scored(groups, params, shares, |batches| score_across(&decoder, &places, batches))?;
+    for rollout in groups.iter_mut().flatten() {
+        rollout.reference = found.remove(&rollout.trajectory.id).unwrap_or_default();
+    }
+    Ok(decoder.config.vocabulary)
+}
+
+/// Fills in every rollout's importance weights, from its log-probabilities under the policy before its first
+/// step.
+pub fn weigh(groups: &mut [Vec<Rollout<'_>>], trainer: &Trainer, params: &Params) -> Result<(), EngineError> {
+    let shares = min_microbatches(&trainer.decoder, trainer.devices());
+    let mut found = scored(groups, params, shares, |batches| trainer.score(batches))?;
+    for rollout in groups.iter_mut().flatten() {
+        rollout.proximal = found.remove(&rollout.trajectory.id).unwrap_or_default();
+        rollout.weigh(params);
+    }
+    Ok(())
+}
+
+/// The log-probabilities of the sampled tokens of rollouts with terms, by trajectory.
+fn scored(
+    groups: &[Vec<Rollout<'_>>],
+    params: &Params,
+    shares: usize,
+    score: impl Fn(&[Microbatch]) -> Result<Vec<Vec<f32>>, EngineError>,
+) -> Result<BTreeMap<String, Vec<f32>>, EngineError> {
     let slices: Vec<&[Rollout<'_>]> = groups.iter().map(Vec::as_slice).collect();
-    let cut = cut(&slices, params.tokens_per_microbatch, min_microbatches(&decoder, places.count()));
-    let (batches, indices): (Vec<Microbatch>, Vec<_>) = cut.iter().map(|rows| microbatch(rows)).unzip();
-    let scored = score_across(&decoder, &places, &batches)?;
+    let cut = cut(&slices, params.tokens_per_microbatch, shares);
+    let (batches, indices): (Vec<Microbatch>, Vec<_>) =
+        cut.iter().map(|rows| microbatch(rows, false)).unzip();
     let mut found: BTreeMap<String, Vec<f32>> = BTreeMap::new();
-    for ((rows, targets), logprobs) in cut.iter().zip(&indices).zip(&scored) {
+    for ((rows, targets), logprobs) in cut.iter().zip(&indices).zip(&score(&batches)?) {
         for (row, targets) in rows.iter().zip(targets) {
             let rollout = row.rollout;
             let of_rollout =
@@ -184,8 +213,5 @@ pub fn score_reference(
             }
         }
     }
-    for rollout in groups.iter_mut().flatten() {
-        rollout.reference = found.remove(&rollout.trajectory.id).unwrap_or_default();
-    }
-    Ok(decoder.config.vocabulary)
+    Ok(found)
 }

@@ -1,9 +1,10 @@
 //! `grpo`: policy-gradient updates of an adapter, or of all weights, from judged rollouts.
 //!
-//! Sampling records log-probabilities with the same decoder and kernels. If the policy played all rollouts
-//! itself, the first step asserts that scoring reproduces them, within 1e-4 nats on the CPU, instead of
-//! correcting for a difference. Later steps train a policy that has moved. The optimizer state is stored with
-//! the policy.
+//! Sampling records log-probabilities with the same decoder and kernels. The first step asserts that scoring
+//! reproduces those of the policy's own rollouts, within 1e-4 nats on the CPU, instead of correcting for a
+//! difference. Later steps train a policy that has moved; the ratio still compares with what was recorded,
+//! however many epochs there are. Rollouts of another policy, as with a lag, are measured and may be weighted
+//! ([`Importance`]). The optimizer state is stored with the policy.
 
 mod learner;
 mod preflight;
@@ -30,7 +31,8 @@ use crate::{
     engine::{Footprint, Recompute, TrainingLoad, min_microbatches_of},
     error::{Class, Diagnostic, Interrupted, Result},
     grpo::{
-        Clip, LossKind, NoSignal, Objective, Scale, Schedule, ScoredRollout, Shape, ZeroVariance, advantages,
+        Clip, Episodes, Importance, LossKind, NoSignal, Objective, Scale, Schedule, ScoredRollout, Shape,
+        ZeroVariance, advantages, remedies,
     },
     model::{AdapterConfig, Targets, kernels::Format},
     random::permutation,
@@ -61,6 +63,9 @@ pub(super) struct Params {
     kl: f64,
     zero_variance_groups: Option<ZeroVariance>,
     mask_truncated: bool,
+    importance: Importance,
+    importance_cap: f64,
+    tool_token_loss: f64,
     epochs: usize,
     minibatches: usize,
     tokens_per_microbatch: usize,
@@ -228,10 +233,10 @@ impl Grpo {
         let attempts =
             trajectories.iter().map(|t| attempt(t, &rewards, params)).collect::<Result<Vec<_>, _>>()?;
         let (credits, signal) = advantages(&attempts, params.scale);
-        let (objective, zero_variance) = (params.objective(), params.zero_variance());
+        let (zero_variance, acting) = (params.zero_variance(), policy.digest.to_string());
         let rollout = |index: usize| {
             let advantage = zero_variance.counted(credits[index])?;
-            Some(Rollout::new(&trajectories[index], advantage, &objective))
+            Some(Rollout::new(&trajectories[index], advantage, params, &acting))
         };
         let groups = groups(trajectories.iter().map(Trajectory::group)).into_values();
         let groups = groups.map(|members| members.into_iter().filter_map(rollout).collect::<Vec<_>>());
@@ -242,6 +247,16 @@ impl Grpo {
                 "these episodes give no gradient: in all {} groups, every attempt earned the same reward",
                 signal.groups
             ));
+        }
+        for line in remedies(&signal, &episodes(&trajectories)) {
+            context.observer.note(&line);
+        }
+        let of_others = trajectories.iter().filter(|trajectory| trajectory.policy != acting).count();
+        if of_others > 0 {
+            context.observer.note(
+                "another policy played some of the episodes, as with a lag (`@policy~1`): `off_policy` is their share, \
+                 `off_policy_kl` how far it is away, and `importance` weighs them",
+            );
         }
         let reward = mean(rewards.values().map(|reward| f64::from(reward.reward)));
         let success =
@@ -261,8 +276,13 @@ impl Grpo {
         if let Some(reference) = vocabulary.filter(|reference| *reference != own) {
             return Err(GrpoError::Vocabulary { reference, policy: own }.into());
         }
-        let on_policy = trajectories.iter().all(|trajectory| trajectory.policy == policy.digest.to_string());
-        let most = match (learner.trainer.decoder.by_kernels(), context.engine.dtype) {
+        let exact = learner.trainer.decoder.by_kernels();
+        // Where scoring reproduces sampling bit by bit, every weight of the policy's own rollouts is 1.
+        let weighs = params.importance != Importance::None && (of_others > 0 || !exact);
+        if weighs {
+            learner::weigh(&mut groups, &learner.trainer, params)?;
+        }
+        let most = match (exact, context.engine.dtype) {
             (true, _) => GAP,
             (false, None | Some(Format::F32)) => DEVICE_GAPS[0],
             (false, Some(_)) => DEVICE_GAPS[1],
@@ -270,13 +290,13 @@ impl Grpo {
         let minibatches = order(groups.len(), params, context.seed);
         context.observer.phase("steps", minibatches.len() as u64);
         let mut steps: Vec<Step> = Vec::with_capacity(minibatches.len());
-        let mut kls = Vec::with_capacity(minibatches.len());
+        let mut updates = Vec::with_capacity(minibatches.len());
         for minibatch in minibatches {
             if context.cancel.is_cancelled() {
                 return Err(Interrupted.into());
             }
             // After the first update the policy differs from the one that played.
-            let comparable = on_policy && steps.is_empty();
+            let comparable = of_others < trajectories.len() && steps.is_empty();
             let learning_rate = params.schedule().rate(learner.trainer.optimizer().steps());
             let rollouts: Vec<&[Rollout<'_>]> =
                 minibatch.iter().map(|group| groups[*group].as_slice()).collect();
@@ -291,7 +311,6 @@ impl Grpo {
             if let Some(gap) = gap.filter(|gap| *gap > most) {
                 return Err(GrpoError::Mismatch { gap }.into());
             }
-            kls.push(update.tally.kl());
             let step = Step {
                 stage: context.stage.clone(),
                 step: steps.len() as u32,
@@ -313,11 +332,13 @@ impl Grpo {
                 .observer
                 .status(&format!("loss {:.4} · gradient norm {:.2}", step.loss, step.gradient_norm));
             steps.push(step);
+            updates.push(update);
         }
         learner.save(&policy, &context.output("policy", "policy")?)?;
         context.write("steps", &steps)?;
 
         let (first, last) = (steps.first(), steps.last());
+        let of_groups = |count: u64| count as f64 / signal.groups.max(1) as f64;
         let named = [
             ("reward", reward),
             ("success", success),
@@ -328,7 +349,16 @@ impl Grpo {
             ("gradient_norm", last.map(|step| step.gradient_norm)),
             ("learning_rate", last.map(|step| step.learning_rate)),
             ("clip_fraction", mean(steps.iter().filter_map(|step| step.clip_fraction))),
-            ("kl", mean(kls.into_iter()).filter(|_| vocabulary.is_some())),
+            ("all_right", Some(of_groups(signal.all_right))),
+            ("all_wrong", Some(of_groups(signal.all_wrong))),
+            ("kl", mean(updates.iter().map(|update| update.tally.kl())).filter(|_| vocabulary.is_some())),
+            ("off_policy", Some(of_others as f64 / trajectories.len().max(1) as f64)),
+            (
+                "off_policy_kl",
+                updates.first().map(|update| update.tally.sampling_kl()).filter(|_| of_others > 0),
+            ),
+            ("importance", mean(updates.iter().map(|update| update.tally.importance())).filter(|_| weighs)),
+            ("tool_token_loss", mean(updates.iter().filter_map(|update| update.tool_token_loss))),
             ("max_logprob_gap", first.and_then(|step| step.max_logprob_gap)),
             ("entropy", first.and_then(|step| step.entropy)),
             ("tokens", Some(steps.iter().map(|step| step.tokens as f64).sum())),
@@ -390,8 +420,26 @@ fn attempt<'a>(
         0 => Some(NoSignal::Empty),
         _ => None,
     };
-    let reward = rewards.get(trajectory.id.as_str()).map_or(f32::NAN, |reward| reward.reward);
-    Ok(ScoredRollout { group: trajectory.group(), reward, excluded })
+    let reward = rewards.get(trajectory.id.as_str());
+    Ok(ScoredRollout {
+        group: trajectory.group(),
+        reward: reward.map_or(f32::NAN, |reward| reward.reward),
+        correct: reward.and_then(|reward| reward.correct),
+        excluded,
+    })
+}
+
+/// Outcomes of the episodes, for remedies.
+fn episodes(trajectories: &[Trajectory]) -> Episodes {
+    let groups = groups(trajectories.iter().map(Trajectory::group)).into_values().map(|members| {
+        let known = members.into_iter().filter_map(|index| trajectories[index].correct);
+        known.fold((0, 0), |(right, of), correct| (right + u32::from(correct), of + 1))
+    });
+    let ended = |end| trajectories.iter().filter(|trajectory| trajectory.end() == Some(end)).count() as u64;
+    Episodes {
+        groups: groups.filter(|(_, of)| *of > 0).collect(),
+        truncated: [End::OutOfTurns, End::OutOfTokens, End::OutOfTime].map(ended),
+    }
 }
 
 /// The groups of every minibatch, in seeded random order.

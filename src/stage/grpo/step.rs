@@ -1,20 +1,26 @@
 //! One optimizer step: rollouts to microbatches, the objective's dloss_dlogp to gradients.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use super::Params;
 use crate::{
     data::{self, Trajectory},
     engine::{EngineError, Microbatch, Trainer, min_microbatches, pack},
-    grpo::{Objective, StepSize, Tally, Token, mean_log_ratio},
+    grpo::{StepSize, Tally, Token, ToolTokens, mean_log_ratio},
 };
 
 /// One trajectory in the loss. Advantage and weight are those of the whole episode, however many rows it has.
 pub struct Rollout<'a> {
     pub trajectory: &'a Trajectory,
     pub advantage: f64,
-    /// Whether it goes through the decoder, rather than only being counted ([`Objective::has_terms`]).
+    /// Whether it goes through the decoder, rather than only being counted ([`crate::grpo::Objective::has_terms`]).
     pub has_terms: bool,
+    /// Whether the policy that learns played it, before the first step.
+    pub is_own: bool,
+    /// Log-probability of each sampled token under the policy before the first step, and its importance
+    /// weight; empty without importance weights.
+    pub proximal: Vec<f32>,
+    importance: Vec<f64>,
     /// Log-probability of each sampled token under the reference policy; empty without one.
     pub reference: Vec<f32>,
     /// Sampled tokens in all rows.
@@ -31,9 +37,32 @@ pub struct Row<'r, 'a> {
 }
 
 impl<'a> Rollout<'a> {
-    pub fn new(trajectory: &'a Trajectory, advantage: f64, objective: &Objective) -> Self {
-        let has_terms = objective.has_terms(advantage);
-        Self { trajectory, advantage, has_terms, reference: Vec::new(), length: trained(trajectory) }
+    /// `policy` is the digest of the policy that learns.
+    pub fn new(trajectory: &'a Trajectory, advantage: f64, params: &Params, policy: &str) -> Self {
+        let has_tool_tokens = params.tool_token_loss > 0.0
+            && trajectory
+                .rows()
+                .any(|row| row.sampled.iter().skip_while(|sampled| !**sampled).any(|sampled| !sampled));
+        Self {
+            trajectory,
+            advantage,
+            has_terms: has_tool_tokens || params.objective().has_terms(advantage),
+            is_own: trajectory.policy == policy,
+            proximal: Vec::new(),
+            importance: Vec::new(),
+            reference: Vec::new(),
+            length: trained(trajectory),
+        }
+    }
+
+    /// Sets the importance weights from [`Self::proximal`].
+    pub fn weigh(&mut self, params: &Params) {
+        let rows = self.trajectory.rows();
+        let tokens = rows.flat_map(|row| row.sampled.iter().zip(row.logprobs).skip(1));
+        let sampled: Vec<f32> =
+            tokens.filter(|(sampled, _)| **sampled).map(|(_, logprob)| *logprob).collect();
+        let weights = params.importance.weights(params.importance_cap, &self.proximal, &sampled);
+        self.importance = params.objective().weights(weights);
     }
 
     fn rows(&self) -> impl Iterator<Item = Row<'_, 'a>> {
@@ -42,6 +71,18 @@ impl<'a> Rollout<'a> {
             *before += data.sampled.iter().skip(1).filter(|sampled| **sampled).count();
             Some(row)
         })
+    }
+}
+
+impl Row<'_, '_> {
+    /// Which tokens are predicted: the sampled ones, and where `tool_tokens`, all after the first of them.
+    /// What others said before it (the prompt, and earlier turns that an earlier row has) is not.
+    fn predicted(&self, tool_tokens: bool) -> Cow<'_, [bool]> {
+        let sampled = self.data.sampled;
+        match sampled.iter().position(|sampled| *sampled).filter(|_| tool_tokens) {
+            Some(first) => Cow::Owned((0..sampled.len()).map(|at| at >= first).collect()),
+            None => Cow::Borrowed(sampled),
+        }
     }
 }
 
@@ -58,8 +99,11 @@ pub struct Update {
     /// Tokens that the decoder processed; a shared token counts once.
     pub tokens: u64,
     pub tokens_unshared: u64,
-    /// Largest |log p(scored) − log p(sampled)| over the loss tokens, before the step and without dropout.
+    /// Largest |log p(scored) − log p(sampled)| over the sampled tokens of rollouts that the policy played
+    /// itself, before the step and without dropout.
     pub max_logprob_gap: f64,
+    /// Mean −log p of the tokens of tool results, if they have a loss.
+    pub tool_token_loss: Option<f64>,
 }
 
 /// Runs one optimizer step over these groups.
@@ -71,7 +115,8 @@ pub fn update(
 ) -> Result<Update, EngineError> {
     let cut =
         cut(groups, params.tokens_per_microbatch, min_microbatches(&trainer.decoder, trainer.devices()));
-    let mut shares: Vec<Share> = cut.iter().map(|rows| Share::new(rows)).collect();
+    let mut shares: Vec<Share> =
+        cut.iter().map(|rows| Share::new(rows, params.tool_token_loss > 0.0)).collect();
     let objective = params.objective();
     let rollouts = || groups.iter().copied().flatten();
     let size = StepSize {
@@ -80,6 +125,8 @@ pub fn update(
         token_budget: params.token_budget,
     };
     let batches: Vec<Microbatch> = shares.iter_mut().map(|share| std::mem::take(&mut share.batch)).collect();
+    let tool_tokens: usize = shares.iter().flat_map(|share| &share.tool).map(|count| *count as usize).sum();
+    let tool = ToolTokens::new(params.tool_token_loss, tool_tokens).dloss_dlogp();
     let mut undropped_gap = None;
     if objective.needs_rollout_ratio() || trainer.dropout.is_some() {
         let scored = trainer.score(&batches)?;
@@ -99,24 +146,31 @@ pub fn update(
             let (_, term, weight) = weigh(share, of, new);
             term.dloss_dlogp * weight
         });
-        dloss_dlogp.sum::<f64>() as f32
+        (dloss_dlogp.sum::<f64>() + tool * f64::from(share.tool[target])) as f32
     };
     let report = trainer.step(&batches, &dloss_dlogp, learning_rate, params.max_gradient_norm)?;
 
-    let mut tally = Tally::default();
+    let (mut tally, mut tool_logprobs) = (Tally::default(), 0.0);
     for (share, logprobs) in shares.iter().zip(&report.logprobs) {
-        for (terms, new) in share.terms.iter().zip(logprobs) {
+        for ((terms, count), new) in share.terms.iter().zip(&share.tool).zip(logprobs) {
             for of in terms {
                 let (token, term, weight) = weigh(share, of, *new);
                 tally.add(&token, &term, weight);
             }
+            tool_logprobs += f64::from(*count) * f64::from(*new);
         }
     }
+    tally.loss += tool * tool_logprobs;
+    let gap = || {
+        let gaps = shares.iter().zip(&report.logprobs).map(|(share, logprobs)| share.gap(logprobs));
+        gaps.fold(0.0, f64::max)
+    };
     Ok(Update {
         gradient_norm: report.gradient_norm,
         tokens: batches.iter().map(|batch| batch.tree.tokens.len() as u64).sum(),
         tokens_unshared: rollouts().filter(|r| r.has_terms).map(|r| r.trajectory.tokens.len() as u64).sum(),
-        max_logprob_gap: undropped_gap.unwrap_or(tally.max_gap),
+        max_logprob_gap: undropped_gap.unwrap_or_else(gap),
+        tool_token_loss: (tool_tokens > 0).then(|| -tool_logprobs / tool_tokens as f64),
         tally,
     })
 }
@@ -138,9 +192,10 @@ pub fn cut<'r, 'a>(groups: &[&'r [Rollout<'a>]], tokens: usize, shares: usize) -
     groups.chunks(groups.len().div_ceil(shares).max(1)).flat_map(of_share).collect()
 }
 
-/// The rows as one tree, and per row the targets of its sampled tokens.
-pub fn microbatch(rows: &[Row<'_, '_>]) -> (Microbatch, Vec<Vec<usize>>) {
-    let pairs: Vec<(&[u32], &[bool])> = rows.iter().map(|row| (row.data.tokens, row.data.sampled)).collect();
+/// The rows as one tree, and per row the targets of its predicted tokens ([`Row::predicted`]).
+pub fn microbatch(rows: &[Row<'_, '_>], tool_tokens: bool) -> (Microbatch, Vec<Vec<usize>>) {
+    let pairs: Vec<(&[u32], Cow<'_, [bool]>)> =
+        rows.iter().map(|row| (row.data.tokens, row.predicted(tool_tokens))).collect();
     Microbatch::new(&pairs)
 }
 
@@ -155,31 +210,44 @@ struct Share<'r, 'a> {
     batch: Microbatch,
     /// Per target, a term for every row that made this prediction.
     terms: Vec<Vec<Of>>,
+    /// Per target, the number of rows in which it is a token of a tool result.
+    tool: Vec<u32>,
     rows: &'r [Row<'r, 'a>],
 }
 
 impl<'r, 'a> Share<'r, 'a> {
-    fn new(rows: &'r [Row<'r, 'a>]) -> Self {
-        let (batch, indices) = microbatch(rows);
+    fn new(rows: &'r [Row<'r, 'a>], tool_tokens: bool) -> Self {
+        let (batch, indices) = microbatch(rows, tool_tokens);
         let mut terms: Vec<Vec<Of>> = batch.targets.iter().map(|_| Vec::new()).collect();
+        let mut tool = vec![0; batch.targets.len()];
         for (index, (row, targets)) in rows.iter().zip(&indices).enumerate() {
             let data::Row { sampled, logprobs, .. } = row.data;
-            let olds = sampled.iter().zip(logprobs).skip(1).filter(|(sampled, _)| **sampled);
-            for (at, (target, (_, old))) in targets.iter().zip(olds).enumerate() {
-                let advantage = row.rollout.advantage;
-                let reference = row.rollout.reference.get(row.before + at).copied();
-                let token = Token { advantage, new: *old, old: *old, rollout_log_ratio: 0.0, reference };
+            let predicted = row.predicted(tool_tokens);
+            let predicted = predicted.iter().zip(sampled).zip(logprobs).skip(1).filter(|((is, _), _)| **is);
+            let mut at = row.before;
+            for (target, ((_, is_sampled), logprob)) in targets.iter().zip(predicted) {
+                if !is_sampled {
+                    tool[*target] += 1;
+                    continue;
+                }
+                let rollout = row.rollout;
+                let mut token = Token::recorded(rollout.advantage, *logprob);
+                token.old = rollout.proximal.get(at).copied().unwrap_or(*logprob);
+                token.importance = rollout.importance.get(at).copied().unwrap_or(1.0);
+                token.reference = rollout.reference.get(at).copied();
                 terms[*target].push(Of { row: index, token });
+                at += 1;
             }
         }
-        Self { batch, terms, rows }
+        Self { batch, terms, tool, rows }
     }
 
-    /// Largest |log p − log p(sampled)| over these target log-probabilities.
+    /// Largest |log p − log p(sampled)| over these target log-probabilities, in the policy's own rollouts.
     fn gap(&self, logprobs: &[f32]) -> f64 {
         let pairs =
             self.terms.iter().zip(logprobs).flat_map(|(terms, new)| terms.iter().map(move |of| (of, new)));
-        pairs.fold(0.0, |most, (of, new)| most.max((f64::from(*new) - f64::from(of.token.old)).abs()))
+        let own = pairs.filter(|(of, _)| self.rows[of.row].rollout.is_own);
+        own.fold(0.0, |most, (of, new)| most.max((f64::from(*new) - f64::from(of.token.sampled)).abs()))
     }
 }
 

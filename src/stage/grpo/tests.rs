@@ -343,6 +343,134 @@ async fn a_gradient_norm_of_0_clips_nothing() {
     assert_eq!(unclipped.bytes(ADAPTER), high.bytes(ADAPTER));
 }
 
+/// Changes the trajectories of a hall.
+fn change(hall: &Hall, each: impl Fn(&mut Trajectory)) {
+    let path = hall.path("trajectories.parquet");
+    let mut trajectories: Vec<Trajectory> = data::read(&path).unwrap();
+    trajectories.iter_mut().for_each(each);
+    data::write(&path, &trajectories).unwrap();
+}
+
+/// As if an earlier policy had sampled every token with a log-probability lower by this.
+fn lag(hall: &Hall, by: f32) {
+    change(hall, |episode| {
+        episode.policy = "earlier".into();
+        for (logprob, sampled) in episode.logprobs.iter_mut().zip(&episode.sampled) {
+            *logprob -= if *sampled { by } else { 0.0 };
+        }
+    });
+}
+
+#[tokio::test]
+async fn episodes_of_an_earlier_policy_are_measured_and_weighted() {
+    let (own, hall) = (Hall::open(), Hall::open());
+    lag(&hall, 0.2);
+    let with = |importance: &str, cap: f64| json!({"minibatches": 1, "importance": importance, "importance_cap": cap});
+    let expected = own.fresh("own", with("none", 3.0)).await;
+    assert_eq!(
+        (expected.metrics["off_policy"], expected.metrics.contains_key("off_policy_kl")),
+        (0.0, false)
+    );
+    let norm = expected.steps[0].gradient_norm;
+    let weight = 0.2_f64.exp();
+    for (mode, cap, expected) in [
+        ("token_truncate", 3.0, weight),
+        ("token_truncate", 1.1, 1.1),
+        ("token_mask", 3.0, weight),
+        ("token_mask", 1.1, 0.0),
+        ("sequence_truncate", 1.5, 1.5),
+        ("sequence_mask", 1.5, 0.0),
+    ] {
+        let done = hall.fresh(&format!("{mode}-{cap}"), with(mode, cap)).await;
+        let found = done.steps[0].gradient_norm / norm;
+        assert!((found - expected).abs() < 1e-4, "{mode} {cap}: {found}");
+        assert!((done.metrics["importance"] - expected).abs() < 1e-6);
+        assert_eq!(done.metrics["clip_fraction"], 0.0, "the ratio starts at 1");
+        assert_eq!(done.metrics["off_policy"], 1.0);
+        assert!((done.metrics["off_policy_kl"] - (weight - 1.0 - 0.2)).abs() < 1e-6);
+        assert!(!done.metrics.contains_key("max_logprob_gap"), "there is nothing to agree with");
+    }
+    // Without weights the ratio starts at exp(0.2), within the clip range of DAPO.
+    let found = hall.fresh("none", with("none", 3.0)).await.steps[0].gradient_norm / norm;
+    assert!((found - weight).abs() < 1e-4, "{found}");
+}
+
+#[tokio::test]
+async fn weights_of_the_policys_own_episodes_change_no_byte() {
+    let hall = Hall::open();
+    let none = hall.fresh("none", json!({"epochs": 2})).await;
+    let weighted = hall.fresh("weighted", json!({"epochs": 2, "importance": "sequence_mask"})).await;
+    assert_eq!(none.bytes(ADAPTER), weighted.bytes(ADAPTER));
+    assert!(!weighted.metrics.contains_key("importance"));
+}
+
+#[tokio::test]
+async fn among_episodes_of_others_the_policys_own_are_still_checked() {
+    let hall = Hall::open();
+    change(&hall, |episode| {
+        if episode.sample < 2 {
+            episode.policy = "earlier".into();
+            episode.logprobs.iter_mut().for_each(|logprob| *logprob -= 0.5);
+        }
+    });
+    let done = hall.fresh("half", json!({})).await;
+    assert_eq!((done.metrics["max_logprob_gap"], done.metrics["off_policy"]), (0.0, 0.5));
+    change(&hall, |episode| episode.logprobs.iter_mut().for_each(|logprob| *logprob -= 0.5));
+    let refused = hall.update(&hall.path("base"), None, "refused", json!({})).await.unwrap_err();
+    assert_eq!(refused.code(), "grpo::mismatch");
+}
+
+#[tokio::test]
+async fn later_epochs_compare_with_the_policy_that_played() {
+    let hall = Hall::open();
+    let params = json!({"minibatches": 1, "epochs": 3, "clip_low": 1e-6, "clip_high": 1e-6});
+    let steps = hall.fresh("clipped", params).await.steps;
+    // The first step moves every ratio out of a range this narrow, and there is nothing left to learn.
+    assert_eq!(steps[0].clip_fraction, Some(0.0));
+    assert!(steps[1..].iter().all(|step| step.clip_fraction > Some(0.3)), "{steps:?}");
+}
+
+#[tokio::test]
+async fn a_loss_on_tool_tokens_has_the_gradient_of_their_cross_entropy() {
+    let hall = Hall::open();
+    // The policy sampled a token, read two, and sampled the rest. Equal rewards leave no policy gradient.
+    let is_tool = |at: usize| (12..14).contains(&at);
+    change(&hall, |episode| {
+        for at in (0..episode.tokens.len()).filter(|at| is_tool(*at)) {
+            (episode.sampled[at], episode.logprobs[at]) = (false, 0.0);
+        }
+    });
+    let path = hall.path("rewards.parquet");
+    let mut rewards: Vec<Reward> = data::read(&path).unwrap();
+    rewards.iter_mut().for_each(|reward| reward.reward = 1.0);
+    data::write(&path, &rewards).unwrap();
+    let params =
+        |weight: f64| json!({"lora": false, "loss": "grpo", "minibatches": 1, "tool_token_loss": weight});
+    let none = hall.fresh("none", params(0.0)).await;
+    assert!(none.steps.is_empty() && !none.metrics.contains_key("tool_token_loss"));
+    let done = hall.fresh("half", params(0.5)).await;
+
+    let trajectories: Vec<Trajectory> = data::read(&hall.path("trajectories.parquet")).unwrap();
+    let examples: Vec<_> = trajectories
+        .iter()
+        .map(|episode| (episode.tokens.clone(), (0..episode.tokens.len()).map(is_tool).collect()))
+        .collect();
+    let rule = crate::engine::Rule::AdamW { rate: 1.0, beta1: 0.9, beta2: 0.95, weight_decay: 0.0 };
+    let mut trainer = crate::engine::Trainer::new(model(3), |parameters| vec![rule; parameters.len()], 1);
+    let supervised = crate::engine::Supervised::new(&examples.iter().collect::<Vec<_>>(), 1);
+    let (loss, report) = supervised.step(&mut trainer, 1e-3, 0.0).unwrap();
+    let close = |a: f64, b: f64| (a - b).abs() < 1e-5 * a.abs().max(b.abs());
+    assert!(close(done.metrics["tool_token_loss"], loss), "{loss} {:?}", done.metrics);
+    assert!(close(done.steps[0].loss, 0.5 * loss));
+    assert!(close(done.steps[0].gradient_norm, 0.5 * report.gradient_norm));
+    assert_eq!(done.metrics["max_logprob_gap"], 0.0);
+
+    // What an earlier row has does not count again.
+    hall.split();
+    let split = hall.fresh("split", params(0.5)).await;
+    assert!(split.steps[0].gradient_norm > 0.0);
+}
+
 /// The first step of an update with one minibatch.
 async fn first_step(hall: &Hall, out: &str, params: Value, reference: Option<&str>) -> Step {
     let mut params = params;

@@ -48,7 +48,7 @@ pub fn compare_rewards(trajectories: &[Trajectory], before: &[Reward], after: &[
     let advantages_of = |reward: fn(&(GroupKey<'_>, f32, f32)) -> f32| -> Vec<f64> {
         let rollouts: Vec<ScoredRollout<'_>> = matched
             .iter()
-            .map(|row| ScoredRollout { group: row.0, reward: reward(row), excluded: None })
+            .map(|row| ScoredRollout { group: row.0, reward: reward(row), correct: None, excluded: None })
             .collect();
         let all = advantages(&rollouts, Scale::MeanStd).0;
         all.into_iter().map(Result::unwrap_or_default).collect()

@@ -2,8 +2,9 @@
 //!
 //! A group whose episodes are all right or all wrong gives no training signal, so more scenarios are drawn in
 //! waves (DAPO's dynamic sampling, arXiv 2503.14476) until enough groups vary. The scenarios of a wave depend
-//! on the outcomes of earlier waves, never on the order in which episodes finish. Every episode played is
-//! kept, except those lost to server failures (`rollout/play.rs`).
+//! on the outcomes of earlier waves, never on the order in which episodes finish. With `max_group_size` a wave
+//! first adds episodes to the groups that do not vary. Which scenarios come first may depend on the pass
+//! rates of earlier rollouts (`rollout/choice.rs`). Every episode played is kept, except those lost to server failures (`rollout/play.rs`).
 
 mod choice;
 pub mod play;
@@ -12,12 +13,15 @@ pub mod prompts;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use self::play::{Budget, Player, RolloutSpec};
+use self::{
+    choice::Draw,
+    play::{Budget, Player, RolloutSpec},
+};
 use super::{
     Context, Input, Metrics, StageError, StageKind,
     kind::StageFuture,
@@ -26,7 +30,7 @@ use super::{
     typed,
 };
 use crate::{
-    data::{self, End, Scenario, Trajectory},
+    data::{self, End, PassRate, Scenario, Trajectory},
     engine::{Footprint, Sampling},
     error::{Diagnostic, Result},
     hash::Encoder,
@@ -40,6 +44,9 @@ pub(super) struct Params {
     group_size: u32,
     /// Additional waves of scenarios.
     refill_waves: usize,
+    /// Up to how many episodes groups grow that do not vary.
+    max_group_size: Option<u32>,
+    draw: Draw,
     temperature: f32,
     top_p: f32,
     top_k: usize,
@@ -75,8 +82,13 @@ impl Diagnostic for RolloutError {
 struct Group {
     /// Index in the table of scenarios.
     index: usize,
+    /// Episodes played, lost ones included.
+    size: u32,
     trajectories: Vec<Trajectory>,
 }
+
+/// Episodes of one scenario: its index, and which samples.
+type Share = (usize, Range<u32>);
 
 impl Group {
     fn outcomes(&self) -> impl Iterator<Item = Option<bool>> {
@@ -113,13 +125,31 @@ impl Rollout {
         }
         let tools = &context.input("tools")?.path;
         let mut player = Player::open(context, context.input("policy")?, tools, budget.clone()).await?;
-        let groups = waves(context, params, &scenarios, &mut player).await;
+        let rates = pass_rates(context)?;
+        if params.draw == Draw::PassRate && rates.is_empty() {
+            context.observer.note(
+                "no pass rates yet, so scenarios are drawn uniformly; in a loop, `pass_rates = \"@pass_rates\"` and \
+                 `yields = \"pass_rates\"` pass them on",
+            );
+        }
+        let groups = waves(context, params, (&scenarios, &rates), &mut player).await;
         let lost = player.lost();
         player.close().await;
         let mut groups = groups?;
 
         let mut metrics = metrics(&groups);
         metrics.insert("lost".into(), lost as f64);
+        if params.draw == Draw::PassRate {
+            let is_known =
+                |group: &&Group| rates.iter().any(|rate| rate.scenario_id == scenarios[group.index].id);
+            let known = groups.iter().filter(is_known).count();
+            metrics.insert("known_pass_rates".into(), known as f64 / groups.len() as f64);
+        }
+        if params.max_group_size.is_some() {
+            let grown = groups.iter().filter(|group| group.size > params.group_size).count();
+            metrics.insert("grown_groups".into(), grown as f64);
+        }
+        context.write("pass_rates", &updated(rates, &scenarios, &groups))?;
         groups.sort_by_key(|group| group.index);
         let trajectories: Vec<Trajectory> = groups.into_iter().flat_map(|group| group.trajectories).collect();
         context.write("trajectories", &trajectories)?;
@@ -163,7 +193,13 @@ impl StageKind for Rollout {
     fn rows_needed(&self, seed: u64, inputs: &BTreeMap<String, Vec<Input>>) -> Option<Vec<String>> {
         let policy = inputs.get("policy")?.first()?.digest;
         let scenarios: Vec<Scenario> = data::read(&inputs.get("scenarios")?.first()?.path).ok()?;
-        let wave: Vec<usize> = choice::draw(&scenarios, seed).into_iter().take(self.params.prompts).collect();
+        let rates: Vec<PassRate> = match inputs.get("pass_rates").and_then(|inputs| inputs.first()) {
+            Some(input) => data::read(&input.path).ok()?,
+            None => Vec::new(),
+        };
+        let order = self.params.draw.order(&scenarios, &rates, seed).into_iter();
+        let wave: Vec<Share> =
+            order.take(self.params.prompts).map(|index| (index, 0..self.params.group_size)).collect();
         let attempts = attempts(&self.params, &scenarios, &wave, seed);
         Some(attempts.iter().map(|attempt| attempt.row(&policy)).collect())
     }
@@ -173,28 +209,64 @@ impl StageKind for Rollout {
     }
 }
 
+/// Pass rates of earlier rollouts, if there are any.
+fn pass_rates(context: &Context) -> Result<Vec<PassRate>> {
+    if context.inputs.contains_key("pass_rates") { context.read("pass_rates") } else { Ok(Vec::new()) }
+}
+
+/// The pass rates after these groups, by scenario.
+fn updated(rates: Vec<PassRate>, scenarios: &[Scenario], groups: &[Group]) -> Vec<PassRate> {
+    let mut rates: BTreeMap<String, PassRate> =
+        rates.into_iter().map(|rate| (rate.scenario_id.clone(), rate)).collect();
+    for group in groups {
+        let known: Vec<bool> = group.outcomes().flatten().collect();
+        if known.is_empty() {
+            continue;
+        }
+        let id = &scenarios[group.index].id;
+        let unknown = PassRate { scenario_id: id.clone(), episodes: 0.0, right: 0.0 };
+        let right = known.iter().filter(|right| **right).count();
+        let rate = rates.remove(id).unwrap_or(unknown).with_newer(known.len(), right);
+        rates.insert(id.clone(), rate);
+    }
+    rates.into_values().collect()
+}
+
 async fn waves(
     context: &Context,
     params: &Params,
-    scenarios: &[Scenario],
+    (scenarios, rates): (&[Scenario], &[PassRate]),
     player: &mut Player,
 ) -> Result<Vec<Group>> {
-    let mut order = choice::draw(scenarios, context.seed).into_iter();
+    let mut order = params.draw.order(scenarios, rates, context.seed).into_iter();
     let mut groups: Vec<Group> = Vec::new();
     for _ in 0..=params.refill_waves {
         let informative = groups.iter().filter(|group| group.is_informative()).count();
-        let wave: Vec<usize> = order.by_ref().take(params.prompts.saturating_sub(informative)).collect();
+        let missing = params.prompts.saturating_sub(informative);
+        let played: usize = groups.iter().map(|group| group.size as usize).sum();
+        let grows = |group: &&mut Group| !group.is_informative() && group.size < params.most();
+        let mut growing: Vec<&mut Group> = groups.iter_mut().filter(grows).take(missing).collect();
+        let longer = growing.iter().map(|group| {
+            (group.index, group.size..group.size.saturating_add(params.group_size).min(params.most()))
+        });
+        let mut wave: Vec<Share> = longer.collect();
+        wave.extend(order.by_ref().take(missing - growing.len()).map(|index| (index, 0..params.group_size)));
         if wave.is_empty() {
             break;
         }
         let attempts = attempts(params, scenarios, &wave, context.seed);
-        let units = groups.len() * params.group_size as usize + attempts.len();
-        context.observer.phase("episodes", units as u64);
+        context.observer.phase("episodes", (played + attempts.len()) as u64);
         let mut trajectories = player.play(context, &attempts).await?.into_iter();
-        groups.extend(wave.into_iter().map(|index| Group {
-            index,
-            trajectories: trajectories.by_ref().take(params.group_size as usize).flatten().collect(),
-        }));
+        let mut wave = wave.into_iter().map(|(index, samples)| {
+            let trajectories = trajectories.by_ref().take(samples.len()).flatten().collect();
+            Group { index, size: samples.end, trajectories }
+        });
+        for (group, more) in growing.iter_mut().zip(wave.by_ref()) {
+            group.size = more.size;
+            group.trajectories.extend(more.trajectories);
+        }
+        let new: Vec<Group> = wave.collect();
+        groups.extend(new);
     }
     Ok(groups)
 }
@@ -203,12 +275,12 @@ async fn waves(
 fn attempts<'a>(
     params: &Params,
     scenarios: &'a [Scenario],
-    wave: &[usize],
+    wave: &[Share],
     seed: u64,
 ) -> Vec<RolloutSpec<'a>> {
-    let of_group = |index: &usize| {
+    let of_group = |(index, samples): &Share| {
         let scenario = &scenarios[*index];
-        (0..params.group_size).map(move |sample| RolloutSpec {
+        samples.clone().map(move |sample| RolloutSpec {
             scenario,
             sample,
             seed: episode_seed(seed, scenario, sample),
@@ -219,6 +291,11 @@ fn attempts<'a>(
 }
 
 impl Params {
+    /// The most episodes of a group.
+    fn most(&self) -> u32 {
+        self.max_group_size.unwrap_or(0).max(self.group_size)
+    }
+
     fn sampling(&self) -> Sampling {
         let Self { temperature, top_p, top_k, min_p, .. } = *self;
         Sampling { temperature, top_p, top_k, min_p }

@@ -135,6 +135,58 @@ async fn episodes_come_in_the_order_of_scenarios_and_samples_with_a_seed_each() 
 }
 
 #[tokio::test]
+async fn groups_that_do_not_vary_grow_before_scenarios_are_drawn() {
+    let bench = Bench::new().await;
+    let metrics = testing::run(&bench.context(json!({"max_group_size": 5})).0).await.unwrap();
+    // Both groups of the first wave stay wrong and take the places of the second wave.
+    assert_eq!((metrics["episodes"], metrics["groups"], metrics["grown_groups"]), (10.0, 2.0, 2.0));
+    let grown = bench.trajectories();
+    let samples: Vec<u32> = grown.iter().map(|trajectory| trajectory.sample).collect();
+    assert_eq!(samples, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]);
+    // What they have in common with smaller groups are the same episodes.
+    testing::run(&bench.context(json!({"refill_waves": 0})).0).await.unwrap();
+    assert!(bench.trajectories().iter().all(|trajectory| grown.contains(trajectory)));
+}
+
+#[tokio::test]
+async fn pass_rates_are_passed_on_and_draw_the_next_scenarios() {
+    let bench = Bench::new().await;
+    testing::run(&bench.context(json!({"refill_waves": 0})).0).await.unwrap();
+    let first: Vec<data::PassRate> = data::read(&bench.path("out/pass_rates.parquet")).unwrap();
+    assert_eq!(first.len(), 2);
+    assert!(first.iter().all(|rate| (rate.episodes, rate.right) == (3.0, 0.0)));
+
+    // All but two scenarios are always right: these two are drawn, and what is known of the others stays.
+    let rates: Vec<data::PassRate> = (0..6)
+        .map(|index| data::PassRate {
+            scenario_id: format!("scenario {index}"),
+            episodes: 1e6,
+            right: if index == 2 || index == 5 { 5e5 } else { 1e6 },
+        })
+        .collect();
+    let path = bench.path("rates.parquet");
+    data::write(&path, &rates).unwrap();
+    let mut drawn = std::collections::BTreeMap::<String, usize>::new();
+    for seed in 0..8 {
+        let (mut context, _) =
+            bench.context(json!({"refill_waves": 0, "draw": "pass_rate", "group_size": 2}));
+        let mut input = context.inputs["scenarios"][0].clone();
+        input.path.clone_from(&path);
+        context.inputs.insert("pass_rates".into(), vec![input]);
+        context.seed = seed;
+        assert_eq!(testing::run(&context).await.unwrap()["known_pass_rates"], 1.0);
+        for trajectory in bench.trajectories() {
+            *drawn.entry(trajectory.scenario_id).or_default() += 1;
+        }
+    }
+    let likely = drawn["scenario 2"] + drawn["scenario 5"];
+    assert!(likely > 20, "of 32 episodes: {drawn:?}");
+    let after: Vec<data::PassRate> = data::read(&bench.path("out/pass_rates.parquet")).unwrap();
+    assert_eq!(after.len(), 6);
+    assert_eq!(after.iter().filter(|rate| rate.episodes == 5e5 + 2.0).count(), 2);
+}
+
+#[tokio::test]
 async fn how_many_episodes_are_played_at_once_changes_no_byte() {
     let bench = Bench::new().await;
     testing::run(&bench.context(json!({"concurrency": 1})).0).await.unwrap();

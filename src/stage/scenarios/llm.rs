@@ -19,7 +19,7 @@ use crate::{
     data::{CallChecks, Checks, TextCheck, Tool},
     error::{Failure, Interrupted, Result},
     hash::Encoder,
-    llm::{Client, Message},
+    llm::{self, Client, Message},
     mcp::plain,
     progress::Observer,
 };
@@ -67,9 +67,10 @@ pub async fn generate(
         if cancel.is_cancelled() {
             return Err(Interrupted.into());
         }
-        let reply = client.complete(&[Message::user(prompt.as_str())]).await?;
+        let messages = [Message::user(prompt.as_str())];
+        let reply = client.complete(&llm::Request { messages: &messages, ..llm::Request::default() }).await?;
         observer.advance(1);
-        Ok::<_, Failure>(reply)
+        Ok::<_, Failure>(reply.text)
     };
     let replies: Vec<String> = futures::stream::iter(&prompts)
         .map(ask)

@@ -62,7 +62,7 @@ use crate::{
     chat::ToolCall,
     data::{Admission, Scenario, Tool},
     error::Result,
-    llm::{Client, Endpoint},
+    llm::{Client, Endpoint, Provider},
     mcp::Servers,
     usage::Usage,
 };
@@ -351,8 +351,10 @@ async fn from_traces(context: &Context, params: &Params) -> Result<Made> {
 async fn from_model(context: &Context, params: &Params) -> Result<Made> {
     let tools: Vec<Tool> = context.read("tools")?;
     let missing = |param| ScenarioError::NoParam { origin: "llm", param };
+    let base_url = params.base_url.clone().ok_or(missing("base_url"))?;
     let client = Client::new(Endpoint {
-        base_url: params.base_url.clone().ok_or(missing("base_url"))?,
+        provider: Provider::of(&base_url),
+        base_url,
         model: params.model.clone().ok_or(missing("model"))?,
         api_key_env: params.api_key_env.clone(),
         temperature: params.temperature,
@@ -360,6 +362,9 @@ async fn from_model(context: &Context, params: &Params) -> Result<Made> {
         timeout: Duration::try_from_secs_f64(params.timeout_s).unwrap_or(Duration::MAX),
         retries: params.retries,
         concurrency: params.concurrency,
+        requests_per_minute: None,
+        tokens_per_minute: None,
+        budget: None,
     })?;
     let task = explored::Task {
         servers: servers(context)?,
