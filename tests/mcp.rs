@@ -10,8 +10,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use mcprl::{
     error::Diagnostic,
     mcp::{
-        Description, Limits, McpError, Outcome, Pool, Quirks, Sandbox, ServerSpec, Session, State, Token,
-        Transport, demo::HttpServer,
+        Description, Limits, McpError, Outcome, Pool, Sandbox, ServerSpec, Session, State, Token, Transport,
+        demo::HttpServer,
     },
 };
 use serde_json::{Map, Value, json};
@@ -20,16 +20,13 @@ const MCPRL: &str = env!("CARGO_BIN_EXE_mcprl");
 
 fn spec(command: &[&str]) -> ServerSpec {
     let command = command.iter().map(|word| (*word).to_owned()).collect();
-    ServerSpec {
-        transport: Transport::Stdio { command, env: BTreeMap::new(), cwd: None, files: Vec::new() },
-        state: State::ReadOnly,
-        limits: Limits {
-            start_timeout: Duration::from_secs(20),
-            call_timeout: Duration::from_secs(10),
-            ..Limits::default()
-        },
-        quirks: Quirks::default(),
-    }
+    let transport = Transport::Stdio { command, env: BTreeMap::new(), cwd: None, files: Vec::new() };
+    let limits = Limits {
+        start_timeout: Duration::from_secs(20),
+        call_timeout: Duration::from_secs(10),
+        ..Limits::default()
+    };
+    ServerSpec { limits, ..ServerSpec::new(transport, State::ReadOnly) }
 }
 
 fn demo() -> ServerSpec {

@@ -8,7 +8,13 @@ use std::{
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::{Outcome, probe::Probe, runtime, server::ServerArgs};
+use super::{
+    Outcome,
+    drift::Drift,
+    probe::Probe,
+    runtime,
+    server::{NamedServer, ServerArgs},
+};
 use crate::{
     data::{Prompt, Resource, ResourceTemplate, Server, Tool},
     error::{At, Class, Diagnostic, Failure, Result, did_you_mean},
@@ -27,6 +33,10 @@ pub struct Connect {
     /// session sees what another one did. Use a copy: the calls are real.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["call", "login"])]
     probe_state: Option<PathBuf>,
+    /// Make the calls of this cassette again, and report what the server answers otherwise than recorded. With a run file as
+    /// the server, its settings apply. Use a copy: the calls are real.
+    #[arg(long, value_name = "CASSETTE", conflicts_with_all = ["call", "login", "probe_state"])]
+    drift: Option<PathBuf>,
     /// Seconds until the server must be ready.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     start_timeout_s: Option<u64>,
@@ -107,7 +117,7 @@ impl Connect {
                 Some((tool.clone(), arguments))
             }
         };
-        let mut spec = self.server.resolve(false)?.spec();
+        let NamedServer { mut spec, is_of_run_file, .. } = self.server.resolve(false)?;
         let Limits { start_timeout, call_timeout, .. } = &mut spec.limits;
         *start_timeout = self.start_timeout_s.map_or(*start_timeout, Duration::from_secs);
         *call_timeout = self.call_timeout_s.map_or(*call_timeout, Duration::from_secs);
@@ -118,6 +128,15 @@ impl Connect {
                 OutputFormat::Human => printer.data(&probe.text()),
             }
             return Ok(if probe.leaks() { Outcome::Failed } else { Outcome::Success });
+        }
+        if let Some(path) = &self.drift {
+            let drift = runtime()?.block_on(Drift::run(&spec, path, is_of_run_file));
+            let drift = drift.at(|| spec.transport.to_string())?;
+            match printer.format {
+                OutputFormat::Json => printer.json(&drift),
+                OutputFormat::Human => printer.data(&drift.text()),
+            }
+            return Ok(if drift.is_none() { Outcome::Success } else { Outcome::Failed });
         }
         let visits = || visit(&spec, call.clone());
         let show = |address: &str| printer.say(&format!("open this address to log in:\n\n{address}\n"));

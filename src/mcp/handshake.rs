@@ -21,10 +21,10 @@ use super::{
     clean::shorten,
     error::chain,
     http,
+    live::{RateLimit, error_reason, server_output, transport_reason},
     message::{self, UNREADABLE},
     process::Process,
     redact::Redaction,
-    session::{RateLimit, error_reason, server_output, transport_reason},
     snapshot::Snapshot,
     sse::SseTransport,
     stdio::Lines,
@@ -130,6 +130,8 @@ async fn open(
             }
             (Some(process), connected)
         }
+        // Nothing is connected to: `session.rs` reads it.
+        Transport::Cassette(_) => return Err(McpError::EmptyCommand.into()),
         Transport::Http { url, token, headers } => {
             let expired = match spec.state == State::ReadOnly {
                 true => http::ExpiredSession::Replace,

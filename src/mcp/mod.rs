@@ -1,7 +1,7 @@
 //! A client for any MCP server, and the demo server.
 //!
-//! A [`Session`] is one live connection, over a child process's stdin and stdout or over HTTP. A
-//! [`Pool`] hands out sessions so that episodes do not see each other's effects. Servers are not trusted: every
+//! A [`Session`] is one live connection, over a child process's stdin and stdout or over HTTP, or plays back a
+//! [`Cassette`]. A [`Pool`] hands out sessions so that episodes do not see each other's effects. Servers are not trusted: every
 //! wait has a timeout, every list and text has a maximum size, invisible characters are removed from texts, and errors
 //! in a list or result are repaired or dropped.
 //!
@@ -9,6 +9,7 @@
 //! request of a server to the client (sampling, elicitation, roots). This module does not know episodes, policies or
 //! training.
 
+mod cassette;
 mod clean;
 pub mod demo;
 mod descendants;
@@ -20,6 +21,7 @@ mod http_client;
 mod input;
 mod json;
 mod listing;
+mod live;
 mod message;
 mod names;
 mod oauth;
@@ -45,6 +47,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::outcome::plain;
 pub use self::{
+    cassette::{Cassette, RecordedCall},
     error::{McpError, ServerOutput},
     oauth::Login,
     outcome::Outcome,
@@ -68,12 +71,15 @@ pub struct ServerSpec {
     pub limits: Limits,
     #[serde(default)]
     pub quirks: Quirks,
+    /// The cassette that answers are recorded to.
+    #[serde(default)]
+    pub record: Option<PathBuf>,
 }
 
 impl ServerSpec {
     /// With default limits.
     pub fn new(transport: Transport, state: State) -> Self {
-        Self { transport, state, limits: Limits::default(), quirks: Quirks::default() }
+        Self { transport, state, limits: Limits::default(), quirks: Quirks::default(), record: None }
     }
 }
 
@@ -94,6 +100,8 @@ pub enum Transport {
     /// Streamable HTTP, or the older HTTP+SSE if the server offers nothing else. `${NAME}` in the URL or in a header's value
     /// is taken from this process's environment.
     Http { url: String, token: Token, headers: BTreeMap<String, String> },
+    /// No server: recorded answers are played back.
+    Cassette(PathBuf),
 }
 
 /// Where the bearer token of a server comes from. Never from the run file.
@@ -123,6 +131,7 @@ impl std::fmt::Display for Transport {
         match self {
             Self::Stdio { command, .. } => f.write_str(&secret::hidden(command, |_| "…".into()).join(" ")),
             Self::Http { url, .. } => f.write_str(url),
+            Self::Cassette(path) => write!(f, "{}", path.display()),
         }
     }
 }
@@ -141,6 +150,16 @@ pub enum State {
 }
 
 impl State {
+    /// As in a key.
+    pub fn label(&self) -> String {
+        match self {
+            Self::ReadOnly => "read-only".to_owned(),
+            Self::FreshProcess => "fresh-process".to_owned(),
+            Self::SnapshotDir(_) => "snapshot-dir".to_owned(),
+            Self::ResetTool(tool) => format!("reset-tool {tool}"),
+        }
+    }
+
     /// The tool that restores the initial state, if there is one.
     pub fn reset_tool(&self) -> Option<&str> {
         match self {

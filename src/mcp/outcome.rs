@@ -23,25 +23,43 @@ pub struct Outcome {
     pub is_error: bool,
 }
 
+/// What a server answered to a call, whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) text: String,
+    /// Whether the server says so.
+    pub(super) is_error: bool,
+}
+
 impl Outcome {
     /// An error outcome; its text is cleaned and cut to `limit` bytes.
     pub(super) fn failed(text: &str, limit: usize) -> Self {
         Self { text: truncate_middle(clean(text), limit), is_error: true }
     }
+}
 
-    /// Reads a result of any shape; its text is cleaned and cut to `limit` bytes. A text that matches a pattern is an error.
-    pub(super) fn from_result(result: &Value, limit: usize, errors: &ErrorPatterns) -> Self {
+impl Answer {
+    pub(super) fn failed(text: &str) -> Self {
+        Self { text: clean(text), is_error: true }
+    }
+
+    /// Reads a result of any shape; its text is cleaned.
+    pub(super) fn from_result(result: &Value) -> Self {
         if let Some(reason) = result.get(UNREADABLE).and_then(Value::as_str) {
-            return Self::failed(&format!("the server's answer cannot be read: {reason}"), limit);
+            return Self::failed(&format!("the server's answer cannot be read: {reason}"));
         }
         let (text, is_error) = match result.get("resultType").and_then(Value::as_str) {
             None | Some("complete") => (text_of(result), is_true(result.get("isError"))),
             Some("input_required") => ("the server asked for input, which is not given here".into(), true),
             Some(other) => (format!("the server answered with `{other}` instead of a result"), true),
         };
-        let text = clean(&text);
-        let is_error = is_error || errors.matches(&text);
-        Self { text: truncate_middle(text, limit), is_error }
+        Self { text: clean(&text), is_error }
+    }
+
+    /// The text is cut to `limit` bytes. One that matches a pattern is an error.
+    pub(super) fn outcome(self, limit: usize, errors: &ErrorPatterns) -> Outcome {
+        let is_error = self.is_error || errors.matches(&self.text);
+        Outcome { text: truncate_middle(self.text, limit), is_error }
     }
 }
 
@@ -163,7 +181,11 @@ mod tests {
 
     fn check(result: Value, text: &str, is_error: bool) {
         let expected = Outcome { text: text.into(), is_error };
-        assert_eq!(Outcome::from_result(&result, 1000, &ErrorPatterns::default()), expected, "{result}");
+        assert_eq!(
+            Answer::from_result(&result).outcome(1000, &ErrorPatterns::default()),
+            expected,
+            "{result}"
+        );
     }
 
     #[test]
@@ -225,7 +247,7 @@ mod tests {
         let long = format!("{}failed", "x".repeat(2000));
         for (text, is_error) in [("Error: no", true), ("no Error:", false), (&*long, true)] {
             let result = json!({"content": [{"type": "text", "text": text}], "isError": false});
-            assert_eq!(Outcome::from_result(&result, 100, &patterns).is_error, is_error, "{text}");
+            assert_eq!(Answer::from_result(&result).outcome(100, &patterns).is_error, is_error, "{text}");
         }
     }
 

@@ -22,14 +22,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::Map;
 use tokio::{
     runtime::Handle,
     sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
 };
 use tokio_util::task::TaskTracker;
 
-use super::{McpError, ServerSpec, Session, State, Transport, clean::clean, tools, tools_digest};
+use super::{
+    McpError, ServerSpec, Session, State, Transport, cassette::Tape, clean::clean, tools, tools_digest,
+};
 use crate::{data, hash::Digest};
 
 /// Maximum number of dead sessions replaced within a minute. After that the pool reports an error.
@@ -57,6 +58,8 @@ struct Shared {
     expected: Vec<data::Tool>,
     /// Set once the server has them.
     checked: OnceCell<()>,
+    /// What its sessions record to or are played from.
+    tape: OnceCell<Tape>,
     spawns: Semaphore,
     /// One permit per exclusive session, held until its process has ended.
     own: Arc<Semaphore>,
@@ -107,12 +110,14 @@ impl Pool {
             (Some(sessions), _) => (sessions.max(1), sessions.max(1)),
             (None, Transport::Stdio { .. }) => (least.min(SHARED_SESSIONS), least),
             (None, Transport::Http { .. }) => (SPAWNS, URL_SESSIONS),
+            (None, Transport::Cassette(_)) => (SHARED_SESSIONS, MOST_SESSIONS),
         };
         let shared = Shared {
             name: name.to_owned(),
             spec,
             expected: Vec::new(),
             checked: OnceCell::new(),
+            tape: OnceCell::new(),
             spawns: Semaphore::new(least),
             own: Arc::new(Semaphore::new(own_sessions)),
             capacity: None,
@@ -240,7 +245,8 @@ impl Pool {
 impl Shared {
     async fn connect(&self) -> Result<Session, McpError> {
         let _permit = self.spawns.acquire().await.map_err(|_| McpError::PoolClosed)?;
-        let session = Session::connect(&self.spec).await?;
+        let tape = self.tape.get_or_try_init(|| Tape::open(&self.spec)).await?;
+        let session = Session::connect_with(&self.spec, tape.clone()).await?;
         self.checked.get_or_try_init(|| self.check_tools(&session)).await?;
         self.check_change(&session).await?;
         Ok(session)
@@ -299,7 +305,7 @@ impl Shared {
                 }
                 None => (self.connect().await?, true),
             };
-            match session.call(tool, Map::new()).await {
+            match session.reset(tool).await {
                 Ok(outcome) if outcome.is_error => {
                     return Err(McpError::Reset { tool: tool.to_owned(), reason: outcome.text });
                 }

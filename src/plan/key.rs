@@ -26,6 +26,9 @@
 //! - the names of environment variables and headers, and digests of their values
 //! - the URL
 //! - `cwd` as written in the run file
+//! - instead of all these, the content of the cassette that is played back (`replay`): what it answers cannot change unnoticed.
+//!   Results of a live run are not those of its cassette, because a cassette can be edited and a live server can change. That a
+//!   run is recorded is in no key.
 //!
 //! A reference to a variable (`${NAME}`) counts as written, without the variable's value: a token may be
 //! renewed. A secret in the command (`--api-key X`) counts by its digest. `{mcprl}` is this program's

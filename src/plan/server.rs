@@ -91,6 +91,11 @@ pub struct Server {
     /// to `"7"`.
     #[schemars(extend("default" = false))]
     coerce_arguments: Option<bool>,
+    /// Cassette that the server's answers are recorded to, relative to the run file's folder.
+    record: Option<String>,
+    /// Cassette whose answers take the place of the server, relative to the run file's folder. Nothing is started or
+    /// connected to.
+    replay: Option<String>,
 }
 
 /// Client credentials (OAuth 2.1).
@@ -134,8 +139,37 @@ pub fn server(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<Ser
         sandbox: sandbox(reader, &fields, &server, source),
     };
     let quirks = quirks(reader, &fields, &server);
-    let transport = transport(reader, entry, &fields, server, source)?;
-    Some(ServerSpec { transport, state: state?, limits, quirks: quirks? })
+    let record = server.record.as_ref().map(|name| super::absolute(source.folder()).join(name));
+    let transport = match fields.get("replay") {
+        Some(replay) => cassette(reader, replay, &fields, &server, source),
+        None => transport(reader, entry, &fields, server, source),
+    }?;
+    Some(ServerSpec { transport, state: state?, limits, quirks: quirks?, record })
+}
+
+/// The cassette that takes the place of the server. Settings of the server stay, so that it can be recorded again.
+fn cassette(
+    reader: &Reader,
+    entry: &Entry<'_>,
+    fields: &Fields<'_>,
+    server: &Server,
+    source: &Source,
+) -> Option<Transport> {
+    let name = server.replay.as_ref()?;
+    if let Some(record) = fields.get("record") {
+        let message = "a server has `record` or `replay`, not both".to_owned();
+        return reader.wrong(record, Part::Key, message, None);
+    }
+    for table in ["env", "headers"] {
+        check_values(reader, fields.get(table))?;
+    }
+    let path = super::absolute(source.folder()).join(name);
+    if !path.is_file() {
+        let message = format!("`{}` names \"{name}\", which does not exist", entry.path);
+        let hint = format!("`record = \"{name}\"` records it in a run on the live server");
+        return reader.wrong(entry, Part::Value, message, Some(hint));
+    }
+    Some(Transport::Cassette(path))
 }
 
 /// Compiles the patterns, and notes each that is invalid at its place.
@@ -245,7 +279,7 @@ fn sandbox(reader: &Reader, fields: &Fields<'_>, server: &Server, source: &Sourc
                 _ => folder.join(name),
             };
             let names = || server.sandbox_write.iter().flatten();
-            if let Some(missing) = names().find(|name| !path(name).exists()) {
+            if let Some(missing) = names().find(|name| !path(name).exists() && server.replay.is_none()) {
                 let list = fields.get("sandbox_write")?;
                 let message = format!("`{}` names \"{missing}\", which does not exist", list.path);
                 return reader.wrong(list, Part::Value, message, None);
@@ -329,6 +363,7 @@ fn state(
     source: &Source,
 ) -> Option<State> {
     let (given, reset_tool) = (fields.get("state"), fields.get("reset_tool"));
+    let is_played = fields.contains_key("replay");
     let url = fields.get("url").filter(|_| !fields.contains_key("command"));
     let named = match given {
         Some(_) => server.state.as_deref()?,
@@ -339,7 +374,7 @@ fn state(
     if let Some(snapshot) = fields.get("snapshot").filter(|_| named != "snapshot-dir") {
         return reader.wrong(snapshot, Part::Key, "`snapshot` needs state \"snapshot-dir\"".into(), None);
     }
-    if named != "snapshot-dir" && server.uses_copy() {
+    if named != "snapshot-dir" && server.uses_copy() && !is_played {
         let hint =
             "snapshot = \"folder\" copies a folder for each episode, and the copy takes its place".to_owned();
         let message = format!("`{PLACEHOLDER}` needs state \"snapshot-dir\"");
@@ -372,7 +407,7 @@ fn state(
                 reader.wrong(given, Part::Value, message.into(), Some(ways_at_a_url()))
             }
         },
-        ("fresh-session", None) if url.is_some() => Some(State::FreshProcess),
+        ("fresh-session", None) if url.is_some() || is_played => Some(State::FreshProcess),
         ("fresh-session", None) => {
             let hint = "state = \"fresh-process\" starts the `command` again for every episode".to_owned();
             reader.wrong(given?, Part::Value, "state \"fresh-session\" needs a `url`".into(), Some(hint))
@@ -404,6 +439,9 @@ fn snapshot(
         return reader.wrong(url, Part::Key, message, Some(ways_at_a_url()));
     }
     let template = super::absolute(source.folder()).join(name);
+    if fields.contains_key("replay") {
+        return Some(State::SnapshotDir(template));
+    }
     if !template.is_dir() {
         let message = format!("`{}` names \"{name}\", which is not a folder", entry.path);
         return reader.wrong(entry, Part::Value, message, None);

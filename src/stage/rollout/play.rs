@@ -581,6 +581,7 @@ impl Player {
                 Err(cause) if cause.is_transient() => Tried::Lost { cause, call: None },
                 Err(cause) => return Err(cause.into()),
             },
+            Some(LostCall { cause, .. }) if cause.is_of_cassette() => return Err(cause.into()),
             Some(LostCall { call, cause }) if server.is_open(&self.toolbox, &call) => {
                 Tried::Lost { cause, call: Some((call, episode)) }
             }
