@@ -13,12 +13,12 @@ use super::{
     drift::Drift,
     probe::Probe,
     runtime,
-    server::{NamedServer, ServerArgs},
+    server::{NamedServer, ServerArgs, ServerArgsError},
 };
 use crate::{
     data::{Prompt, Resource, ResourceTemplate, Server, Tool},
     error::{At, Class, Diagnostic, Failure, Result, did_you_mean},
-    mcp::{self, Description, Limits, Login, McpError, Session, Transport},
+    mcp::{self, Description, Limits, Login, McpError, Sandbox, Session, Transport},
     ui::{OutputFormat, Printer, plural},
 };
 
@@ -37,6 +37,15 @@ pub struct Connect {
     /// the server, its settings apply. Use a copy: the calls are real.
     #[arg(long, value_name = "CASSETTE", conflicts_with_all = ["call", "login", "probe_state"])]
     drift: Option<PathBuf>,
+    /// Run the command in a sandbox (`bwrap`): it writes only its own /tmp and has no network.
+    #[arg(long)]
+    sandbox: bool,
+    /// Give a sandboxed command the network.
+    #[arg(long, requires = "sandbox")]
+    sandbox_network: bool,
+    /// File or folder that a sandboxed command may write.
+    #[arg(long, value_name = "PATH", requires = "sandbox")]
+    sandbox_write: Vec<PathBuf>,
     /// Seconds until the server must be ready.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     start_timeout_s: Option<u64>,
@@ -69,6 +78,8 @@ pub struct LoginArgs {
 enum ConnectError {
     #[error("the arguments are not a JSON object: {reason}")]
     Arguments { reason: String },
+    #[error("`--sandbox-write` names no path: {reason}")]
+    Path { reason: String },
     #[error("the server has no tool `{name}`")]
     NoTool { name: String, meant: Option<String> },
 }
@@ -77,6 +88,7 @@ impl Diagnostic for ConnectError {
     fn code(&self) -> &'static str {
         match self {
             Self::Arguments { .. } => "connect::arguments",
+            Self::Path { .. } => "connect::path",
             Self::NoTool { .. } => "connect::no_tool",
         }
     }
@@ -84,6 +96,7 @@ impl Diagnostic for ConnectError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Arguments { .. } => Some("for example `--call run_query '{\"sql\": \"SELECT 1\"}'`".into()),
+            Self::Path { .. } => None,
             Self::NoTool { meant, .. } => meant.as_ref().map(|name| format!("did you mean `{name}`?")),
         }
     }
@@ -118,6 +131,18 @@ impl Connect {
             }
         };
         let NamedServer { mut spec, is_of_run_file, .. } = self.server.resolve(false)?;
+        let is_command = matches!(spec.transport, Transport::Stdio { .. });
+        if self.login && !matches!(spec.transport, Transport::Http { .. }) {
+            return Err(ServerArgsError::Stray { option: "--login", to: "a URL" }.into());
+        }
+        if self.sandbox && !is_command {
+            return Err(ServerArgsError::Stray { option: "--sandbox", to: "a command" }.into());
+        }
+        if self.sandbox {
+            let write = self.sandbox_write.iter().map(std::path::absolute).collect::<Result<_, _>>();
+            let write = write.map_err(|cause| ConnectError::Path { reason: cause.to_string() })?;
+            spec.limits.sandbox = Some(Sandbox { network: self.sandbox_network, write });
+        }
         let Limits { start_timeout, call_timeout, .. } = &mut spec.limits;
         *start_timeout = self.start_timeout_s.map_or(*start_timeout, Duration::from_secs);
         *call_timeout = self.call_timeout_s.map_or(*call_timeout, Duration::from_secs);
