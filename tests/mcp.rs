@@ -809,6 +809,22 @@ async fn each_episode_has_a_copy_of_the_snapshot_at_the_same_path() {
 }
 
 #[tokio::test]
+async fn a_process_that_is_started_again_for_its_handshake_has_the_same_copy() {
+    let mut server = scripted(
+        r#"*'"initialize"'*) echo start >> "$COPY/starts"; printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}\n' "$id"; exit;;
+           *'"server/discover"'*) reply '{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"ttlMs":0,"cacheScope":"private"}';;
+           *'"tools/call"'*) reply "{\"resultType\":\"complete\",\"content\":[{\"type\":\"text\",\"text\":\"$(cat "$COPY/starts")\"}]}";;"#,
+    );
+    let Transport::Stdio { env, .. } = &mut server.transport else { unreachable!() };
+    env.insert("COPY".into(), "{dir}".into());
+    let template = tempfile::tempdir().unwrap();
+    server.state = State::SnapshotDir(template.path().to_owned());
+    let session = Session::connect(&server).await.unwrap();
+    assert_eq!(call(&session).await.text, "start");
+    session.close().await;
+}
+
+#[tokio::test]
 async fn a_reset_tool_is_called_before_every_episode() {
     let pool = Pool::new(counting(State::ResetTool("reset".into()), 1));
     let mut answers = Vec::new();

@@ -6,7 +6,7 @@
 //! | response | treated as |
 //! |---|---|
 //! | a JSON-RPC result or error | an answer |
-//! | a result that asks for input (elicitation, sampling) | refused, and the call sent again; an answer after ten rounds, or where a refusal cannot be expressed |
+//! | a result that asks for input (elicitation, sampling) | refused or answered (`input.rs`), and the call sent again; an answer after ten rounds, or where a refusal cannot be expressed |
 //! | an answer that cannot be read, or is over the size limit | an answer with our text |
 //! | nothing within `call_timeout`, and the server is still reachable | an answer with our text; after the third in a row the session is lost |
 //! | HTTP 401, 403, 407, 408, 429, 502, 503, 504 | [`McpError::Refused`]: the call reached no tool |
@@ -26,8 +26,9 @@ use std::{
 use rmcp::{
     RoleClient, ServiceError,
     model::{
-        CallToolRequest, CallToolRequestParams, ClientRequest, ErrorData, ListPromptsRequest,
-        ListResourceTemplatesRequest, ListResourcesRequest, ListToolsRequest, PaginatedRequestParams,
+        CallToolRequest, CallToolRequestParams, ClientRequest, ErrorData, GetPromptRequest,
+        GetPromptRequestParams, ListPromptsRequest, ListResourceTemplatesRequest, ListResourcesRequest,
+        ListToolsRequest, PaginatedRequestParams, ReadResourceRequest, ReadResourceRequestParams,
         ServerPeerInfo,
     },
     service::{PeerRequestOptions, RunningService},
@@ -40,8 +41,11 @@ use super::{
     Limits, McpError, ServerOutput, ServerSpec,
     clean::{bounded, clean_json, shorten},
     error::chain,
+    exposed::{self, Expose},
     handshake::{self, Client, Connection},
-    http, input, listing,
+    http,
+    input::Inputs,
+    listing,
     message::{self, BROKEN_OFF_CODE},
     outcome::Answer,
     process::Process,
@@ -73,6 +77,8 @@ pub(super) struct LiveSession {
     /// As in [`data::Server`].
     transport: &'static str,
     limits: Limits,
+    expose: Expose,
+    inputs: Inputs,
     redaction: Redaction,
     /// Declared after the process, which uses it.
     snapshot: Option<Snapshot>,
@@ -114,6 +120,8 @@ impl LiveSession {
             server: spec.transport.to_string(),
             transport,
             limits: spec.limits.clone(),
+            expose: spec.expose,
+            inputs: spec.inputs.clone(),
             redaction,
             snapshot,
             unanswered: AtomicU32::new(0),
@@ -150,16 +158,25 @@ impl LiveSession {
         request: fn(Option<PaginatedRequestParams>) -> ClientRequest,
         notes: &mut Vec<String>,
     ) -> Result<Vec<Value>, McpError> {
-        let limit = self.limits.start_timeout;
-        let deadline = Instant::now() + limit;
-        let ask = |params| self.ask(request(params), deadline.saturating_duration_since(Instant::now()));
-        let listed = match timeout_at(deadline, listing::all_pages(field, notes, ask)).await {
-            Ok(listed) => listed,
-            Err(_) => Err(ServiceError::Timeout { timeout: limit }),
-        };
-        match listed {
+        match self.pages(field, request, self.limits.start_timeout, notes).await {
             Ok(listed) => Ok(listed),
             Err(error) => Err(self.list_error(field, &error).await),
+        }
+    }
+
+    /// All pages of a list, within `limit`.
+    async fn pages(
+        &self,
+        field: &'static str,
+        request: fn(Option<PaginatedRequestParams>) -> ClientRequest,
+        limit: Duration,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<Value>, ServiceError> {
+        let deadline = Instant::now() + limit;
+        let ask = |params| self.ask(request(params), deadline.saturating_duration_since(Instant::now()));
+        match timeout_at(deadline, listing::all_pages(field, notes, ask)).await {
+            Ok(listed) => listed,
+            Err(_) => Err(ServiceError::Timeout { timeout: limit }),
         }
     }
 
@@ -209,21 +226,78 @@ impl LiveSession {
         arguments: Map<String, Value>,
         limit: Duration,
     ) -> Result<Reply, McpError> {
+        if !self.expose.is_none()
+            && let Some(reply) = self.request(name, arguments.clone(), limit).await?
+        {
+            return Ok(reply);
+        }
         let arguments = match &self.snapshot {
             Some(snapshot) => snapshot.real_arguments(arguments),
             None => arguments,
         };
         let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
-        self.reply(self.ask_tool(params, limit).await, limit).await
+        self.reply(self.ask_tool(params, limit).await, limit, |result| Answer::from_result(&result)).await
+    }
+
+    /// Sends the request that a call of an exposed resource or prompt is.
+    pub(super) async fn request(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        limit: Duration,
+    ) -> Result<Option<Reply>, McpError> {
+        let arguments = match &self.snapshot {
+            Some(snapshot) => snapshot.real_arguments(arguments),
+            None => arguments,
+        };
+        let Some(request) = self.expose.request(tool, &arguments) else { return Ok(None) };
+        let reply = match request {
+            exposed::Request::Lacking(argument) => {
+                Reply::Answer(Answer::failed(&format!("the argument `{argument}` is missing")))
+            }
+            exposed::Request::ListResources => {
+                let listed = self.list_resources(limit).await;
+                self.reply(listed, limit, |text| Answer::of_text(&text)).await?
+            }
+            exposed::Request::ReadResource { uri } => {
+                let request = ReadResourceRequest::new(ReadResourceRequestParams::new(uri));
+                let answer = self.ask(ClientRequest::ReadResourceRequest(request), limit).await;
+                self.reply(answer, limit, |result| Answer::from_result(&result)).await?
+            }
+            exposed::Request::GetPrompt { name, arguments } => {
+                let params = GetPromptRequestParams::new(name).with_arguments(arguments);
+                let request = ClientRequest::GetPromptRequest(GetPromptRequest::new(params));
+                let answer = self.ask(request, limit).await;
+                self.reply(answer, limit, |result| Answer::from_prompt(&result)).await?
+            }
+        };
+        Ok(Some(reply))
+    }
+
+    /// The resources and their templates as text.
+    async fn list_resources(&self, limit: Duration) -> Result<String, ServiceError> {
+        let deadline = Instant::now() + limit;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let mut notes = Vec::new();
+        let resources = self.pages("resources", list_resources, left(), &mut notes).await?;
+        let templates = self.pages("resourceTemplates", list_resource_templates, left(), &mut notes).await?;
+        let (resources, templates) =
+            (listing::resources(&resources), listing::resource_templates(&templates));
+        Ok(exposed::listed(&resources, &templates))
     }
 
     /// How a request that may take this long ended.
-    async fn reply(&self, answer: Result<Value, ServiceError>, limit: Duration) -> Result<Reply, McpError> {
+    async fn reply<T>(
+        &self,
+        answer: Result<T, ServiceError>,
+        limit: Duration,
+        read: impl FnOnce(T) -> Answer,
+    ) -> Result<Reply, McpError> {
         if !matches!(answer, Err(ServiceError::Timeout { .. })) {
             self.unanswered.store(0, Ordering::Relaxed);
         }
         match answer {
-            Ok(result) => Ok(Reply::Answer(Answer::from_result(&result))),
+            Ok(result) => Ok(Reply::Answer(read(result))),
             Err(ServiceError::McpError(error)) if error.code != BROKEN_OFF_CODE => {
                 Ok(Reply::Answer(Answer::failed(&error.message)))
             }
@@ -292,7 +366,7 @@ impl LiveSession {
         }
     }
 
-    /// Sends a call, again with a refusal where the server asks for input in its result.
+    /// Sends a call, again with the answers where the server asks for input in its result.
     async fn ask_tool(&self, params: CallToolRequestParams, limit: Duration) -> Result<Value, ServiceError> {
         let deadline = Instant::now() + limit;
         let mut next = params.clone();
@@ -300,7 +374,7 @@ impl LiveSession {
             let request = ClientRequest::CallToolRequest(CallToolRequest::new(next));
             let left = deadline.saturating_duration_since(Instant::now());
             let result = self.ask(request, left).await?;
-            let Some(answers) = input::refusals(&result) else { return Ok(result) };
+            let Some(answers) = self.inputs.answers(&result) else { return Ok(result) };
             next = params.clone();
             next.input_responses = Some(answers).filter(|answers| !answers.is_empty());
             next.request_state = result.get("requestState").and_then(Value::as_str).map(str::to_owned);

@@ -6,7 +6,7 @@
 //! in a list or result are repaired or dropped.
 //!
 //! The client never runs a server's command in a shell, never follows a server's references or links, and refuses every
-//! request of a server to the client (sampling, elicitation, roots). This module does not know episodes, policies or
+//! request of a server to the client (sampling, elicitation, roots) unless the run file has a fixed answer ([`Inputs`]). This module does not know episodes, policies or
 //! training.
 
 mod cassette;
@@ -15,6 +15,7 @@ pub mod demo;
 mod descendants;
 mod error;
 mod events;
+mod exposed;
 mod handshake;
 mod http;
 mod http_client;
@@ -49,6 +50,8 @@ pub(crate) use self::outcome::plain;
 pub use self::{
     cassette::{Cassette, RecordedCall},
     error::{McpError, ServerOutput},
+    exposed::Expose,
+    input::Inputs,
     oauth::Login,
     outcome::Outcome,
     pool::{Pool, PooledSession, Reservation},
@@ -74,12 +77,22 @@ pub struct ServerSpec {
     /// The cassette that answers are recorded to.
     #[serde(default)]
     pub record: Option<PathBuf>,
+    /// What the agent gets as tools besides the server's own.
+    #[serde(default)]
+    pub expose: Expose,
+    /// What the server gets when it asks for input.
+    #[serde(default)]
+    pub inputs: Inputs,
+    #[serde(default)]
+    pub on_list_change: ListChange,
 }
 
 impl ServerSpec {
     /// With default limits.
     pub fn new(transport: Transport, state: State) -> Self {
-        Self { transport, state, limits: Limits::default(), quirks: Quirks::default(), record: None }
+        let (limits, quirks, inputs) = (Limits::default(), Quirks::default(), Inputs::default());
+        let (expose, on_list_change) = (Expose::default(), ListChange::default());
+        Self { transport, state, limits, quirks, record: None, expose, inputs, on_list_change }
     }
 }
 
@@ -115,7 +128,8 @@ pub enum Token {
     /// The content of this file, read for each connection.
     File(PathBuf),
     /// An authorization server gives it to this client, whose secret is the value of `secret_env`.
-    Client { id: String, secret_env: String, scopes: Vec<String> },
+    /// It must be `issuer`, if that is set.
+    Client { id: String, secret_env: String, scopes: Vec<String>, issuer: Option<String> },
 }
 
 impl Transport {
@@ -180,6 +194,37 @@ pub struct Limits {
     /// Where a child process runs; `None` for outside a sandbox.
     #[serde(default)]
     pub sandbox: Option<Sandbox>,
+    /// By the server's names of the tools.
+    #[serde(default)]
+    pub tools: BTreeMap<String, ToolLimits>,
+}
+
+/// Limits of one tool, in place of those of all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolLimits {
+    pub timeout: Option<Duration>,
+    pub result_bytes: Option<usize>,
+    /// Calls in one episode.
+    pub calls: Option<u32>,
+}
+
+impl Limits {
+    /// How long a call of a tool may take, and the maximum bytes of its result.
+    pub fn of_tool(&self, name: &str) -> (Duration, usize) {
+        let own = self.tools.get(name);
+        let (timeout, bytes) = (own.and_then(|own| own.timeout), own.and_then(|own| own.result_bytes));
+        (timeout.unwrap_or(self.call_timeout), bytes.unwrap_or(self.result_bytes))
+    }
+}
+
+/// What happens if the server changes a listed tool while episodes are played.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ListChange {
+    /// The stage fails.
+    #[default]
+    Stop,
+    /// The change is noted, and the episodes go on with the tools as they were listed.
+    Note,
 }
 
 impl Default for Limits {
@@ -190,6 +235,7 @@ impl Default for Limits {
             call_timeout: Duration::from_secs(30),
             result_bytes: 16_384,
             sandbox: None,
+            tools: BTreeMap::new(),
         }
     }
 }

@@ -56,6 +56,26 @@ impl Answer {
         Self { text: clean(&text), is_error }
     }
 
+    /// Reads a text of mcprl's own making.
+    pub(super) fn of_text(text: &str) -> Self {
+        Self { text: clean(text), is_error: false }
+    }
+
+    /// Reads what `prompts/get` answers: its messages, each with its role.
+    pub(super) fn from_prompt(result: &Value) -> Self {
+        let Some(Value::Array(messages)) = result.get("messages") else { return Self::from_result(result) };
+        let message = |message: &Value| {
+            let role = message.get("role").and_then(Value::as_str).unwrap_or("user");
+            let content = match message.get("content") {
+                Some(Value::Array(blocks)) => blocks.iter().map(block_text).collect::<Vec<_>>().join("\n"),
+                Some(block) => block_text(block),
+                None => String::new(),
+            };
+            format!("{role}: {content}")
+        };
+        Self::of_text(&messages.iter().map(message).collect::<Vec<_>>().join("\n\n"))
+    }
+
     /// The text is cut to `limit` bytes. One that matches a pattern is an error.
     pub(super) fn outcome(self, limit: usize, errors: &ErrorPatterns) -> Outcome {
         let is_error = self.is_error || errors.matches(&self.text);
@@ -282,6 +302,21 @@ mod tests {
             "",
             false,
         );
+    }
+
+    #[test]
+    fn a_prompt_is_its_messages() {
+        let text = |result: Value| Answer::from_prompt(&result).text;
+        let messages = json!([
+            {"role": "user", "content": {"type": "text", "text": "Review this."}},
+            {"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "image", "data": ""}]},
+            {"content": {"type": "resource", "resource": {"uri": "a:b", "text": "code"}}},
+        ]);
+        assert_eq!(
+            text(json!({"description": "d", "messages": messages})),
+            "user: Review this.\n\nassistant: a\n[image, unknown type, 0 bytes]\n\nuser: code"
+        );
+        assert_eq!(text(json!({"messages": "odd"})), r#"{"messages":"odd"}"#);
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! A session of a server: a live connection, which may be recorded, or a cassette that is played back.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
-    Limits, McpError, Outcome, Quirks, ServerSpec, State,
+    Expose, Limits, McpError, Outcome, Quirks, ServerSpec, State,
     cassette::{Cassette, History, Recorder, Tape},
     live::{LiveSession, Reply},
     outcome::Answer,
@@ -20,6 +23,7 @@ pub struct Session {
     state: State,
     limits: Limits,
     quirks: Quirks,
+    expose: Expose,
     history: Mutex<History>,
     notes: Mutex<Vec<String>>,
 }
@@ -73,6 +77,7 @@ impl Session {
             state: spec.state.clone(),
             limits: spec.limits.clone(),
             quirks: spec.quirks.clone(),
+            expose: spec.expose,
             history: Mutex::new(History::new(&spec.state)),
             notes: Mutex::default(),
         }
@@ -92,14 +97,16 @@ impl Session {
             Source::Recorded(cassette) => (cassette.described().clone(), cassette.notes().to_vec()),
         };
         locked(&self.notes).extend(notes);
-        Ok(described)
+        let tools = self.expose.with_tools(&described);
+        Ok(Description { tools, ..described })
     }
 
-    /// The server's tools and mcprl's `complete_task`, as of now.
+    /// The server's tools, those for what it exposes, and mcprl's `complete_task`, as of now.
     pub async fn tools(&self) -> Result<Vec<data::Tool>, McpError> {
         match &self.source {
-            Source::Live(live, _) => live.tools().await,
-            Source::Recorded(cassette) => Ok(cassette.described().tools.clone()),
+            Source::Live(live, _) if self.expose.is_none() => live.tools().await,
+            Source::Live(live, _) => Ok(self.expose.with_tools(&live.describe().await?)),
+            Source::Recorded(cassette) => Ok(self.expose.with_tools(cassette.described())),
         }
     }
 
@@ -117,15 +124,17 @@ impl Session {
         notes
     }
 
-    /// Calls a tool by the server's name for it.
+    /// Calls a tool by the server's name for it, within the limits of the tool.
     ///
     /// # Errors
     /// If there is no answer: [`McpError::Refused`] or [`McpError::Lost`], see `live.rs`; [`McpError::NotRecorded`].
     pub async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
-        let Limits { call_timeout, result_bytes, .. } = self.limits;
+        let (call_timeout, result_bytes) = self.limits.of_tool(name);
         let reply = match &self.source {
             Source::Live(live, None) => live.call(name, arguments, call_timeout).await?,
-            Source::Live(live, Some(recorder)) => self.call_recorded(live, recorder, name, arguments).await?,
+            Source::Live(live, Some(recorder)) => {
+                self.call_recorded(live, recorder, name, arguments, call_timeout).await?
+            }
             Source::Recorded(cassette) => {
                 Reply::Answer(cassette.answer(&mut locked(&self.history), name, &arguments)?)
             }
@@ -142,13 +151,14 @@ impl Session {
         recorder: &Recorder,
         name: &str,
         arguments: Map<String, Value>,
+        limit: Duration,
     ) -> Result<Reply, McpError> {
         if !recorder.has_begun() {
             let described = live.describe().await?;
             recorder.begin(&described, &live.take_notes())?;
         }
         let shown = live.hide(arguments.clone());
-        let reply = live.call(name, arguments, self.limits.call_timeout).await;
+        let reply = live.call(name, arguments, limit).await;
         let history = &mut *locked(&self.history);
         match &reply {
             Ok(Reply::Answer(answer)) => recorder.record(history, name, shown, answer)?,
@@ -159,15 +169,16 @@ impl Session {
 
     /// Calls the tool that restores the initial state. A cassette needs no such call, and does not have it.
     pub(super) async fn reset(&self, tool: &str) -> Result<Outcome, McpError> {
+        let (limit, result_bytes) = self.limits.of_tool(tool);
         let answer = match &self.source {
-            Source::Live(live, _) => match live.call(tool, Map::new(), self.limits.call_timeout).await? {
+            Source::Live(live, _) => match live.call(tool, Map::new(), limit).await? {
                 Reply::Answer(answer) => answer,
                 Reply::Missing(text) => Answer::failed(&text),
             },
             Source::Recorded(_) => Answer { text: String::new(), is_error: false },
         };
         *locked(&self.history) = History::new(&self.state);
-        Ok(answer.outcome(self.limits.result_bytes, &self.quirks.error_patterns))
+        Ok(answer.outcome(result_bytes, &self.quirks.error_patterns))
     }
 
     /// Bytes of memory of a child process and everything it started, as far as the system reports them.

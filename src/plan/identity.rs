@@ -15,7 +15,7 @@ use crate::{
     engine::EngineSpec,
     error::Result,
     hash::{Digest, Encoder},
-    mcp::{PLACEHOLDER, Sandbox, ServerSpec, Servers, State, Transport, secret},
+    mcp::{Expose, Inputs, PLACEHOLDER, Sandbox, ServerSpec, Servers, State, Transport, secret},
     model::kernels::Format,
     store::FileDigests,
 };
@@ -145,6 +145,19 @@ impl ServerIdentity {
         }
         if spec.quirks.coerce_arguments {
             conduct["coerce_arguments"] = true.into();
+        }
+        if spec.expose != Expose::default() {
+            conduct["expose"] = json!(spec.expose);
+        }
+        if spec.inputs != Inputs::default() {
+            conduct["inputs"] = json!(spec.inputs);
+        }
+        for (name, own) in &spec.limits.tools {
+            conduct["tools"][name] = json!({
+                "timeout_s": own.timeout.map(|time| time.as_secs()),
+                "result_bytes": own.result_bytes,
+                "calls": own.calls,
+            });
         }
         let is_known = !matches!(spec.transport, Transport::Http { .. });
         Ok(Self { reached, conduct, files: by_content, is_known })

@@ -14,7 +14,7 @@
 //! | which draw of a sample | no | mixed into the stage seed, stored as key metadata, see [`redrawn`] |
 //! | server, how it is reached | for kinds that use it | command, address, environment and scripts |
 //! | server, name and version | for kinds that use it and read its `tools` | as reported with the tools |
-//! | server, conduct | for kinds that use it | isolation, limits, `error_patterns` and `coerce_arguments` affect outcomes |
+//! | server, conduct | for kinds that use it | isolation, limits, `error_patterns`, `coerce_arguments`, `expose`, `elicitation` and `sampling` affect outcomes |
 //! | numerics | for kinds that use the engine | CPU and CUDA round differently |
 //! | stage name, run name | no | renaming changes no result |
 //! | device index, threads, sessions, start timeout | no | they change the speed, not the result |
