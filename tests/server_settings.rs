@@ -158,14 +158,27 @@ async fn a_changed_tool_stops_or_is_noted() {
         let session = pool.session().await.unwrap();
         assert_eq!(call(&session, "change", json!({})).await.0, "changed");
         drop(session);
-        let next = pool.session().await;
+        // The announcement may arrive after the answer.
+        let mut noticed = Vec::new();
+        for _ in 0..500 {
+            match pool.session().await {
+                Ok(session) => assert_eq!(call(&session, "search", json!({})).await.0.len(), 70),
+                Err(error) => {
+                    assert!(matches!(error, McpError::ToolChanged { .. }), "{error}");
+                    noticed.push("stopped".to_owned());
+                }
+            }
+            noticed.extend(pools.take_notes());
+            if !noticed.is_empty() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         match on_list_change {
-            ListChange::Stop => assert!(matches!(next, Err(McpError::ToolChanged { .. }))),
+            ListChange::Stop => assert_eq!(noticed, ["stopped"]),
             ListChange::Note => {
-                let session = next.unwrap();
-                assert_eq!(call(&session, "search", json!({})).await.0.len(), 70);
-                let notes = pools.take_notes();
-                assert!(notes[0].contains("`search`") && notes.len() == 1, "{notes:?}");
+                assert!(noticed[0].contains("the tool `search`") && noticed.len() == 1, "{noticed:?}");
+                assert!(pool.session().await.is_ok());
                 assert_eq!(pools.take_notes(), [""; 0]);
             }
         }
@@ -195,7 +208,7 @@ fn settings_are_read_from_the_run_file() {
     assert_eq!(output.code, Some(0), "{}", output.err);
     let note = "`tools.serch` sets limits of a tool that the server does not list; did you mean `search`?";
     assert!(output.err.contains(note), "{}", output.err);
-    let plan = project.mcprl(&["plan", "run.toml"]).out;
+    let plan = project.mcprl(&["plan", "run.toml", "--json"]).out;
     for setting in ["expose", "inputs", "tools"] {
         assert!(plan.contains(&format!("server.conduct.{setting}")), "{setting}: {plan}");
     }
