@@ -27,13 +27,12 @@
 //! Call a tool:
 //!
 //! ```no_run
-//! use mcprl::mcp::{Limits, McpError, Quirks, ServerSpec, Session, State, Transport};
+//! use mcprl::mcp::{McpError, ServerSpec, Session, State, Transport};
 //!
 //! # async fn call() -> Result<(), McpError> {
 //! let command = ["uvx", "my-server"].map(String::from).to_vec();
 //! let transport = Transport::Stdio { command, env: Default::default(), cwd: None, files: Vec::new() };
-//! let (limits, quirks) = (Limits::default(), Quirks::default());
-//! let spec = ServerSpec { transport, state: State::ReadOnly, limits, quirks };
+//! let spec = ServerSpec::new(transport, State::ReadOnly);
 //! let session = Session::connect(&spec).await?;
 //! println!("{}", session.call("list_tables", serde_json::Map::new()).await?.text);
 //! session.close().await;

@@ -81,6 +81,61 @@ fn a_failed_call_and_a_wrong_tool_have_their_own_exit_codes() {
     assert!(output.err.contains("write `http://127.0.0.1:8000/mcp`"), "{}", output.err);
     let output = project.mcprl(&["connect", "--", "./no-such-server"]);
     assert_eq!(output.code, Some(2), "{}", output.err);
+    for (arguments, message) in [
+        (&["--login", "--", "sh"][..], "`--login` applies only to a URL"),
+        (&["--sandbox", "http://127.0.0.1:1/mcp"], "`--sandbox` applies only to a command"),
+        (&["none.toml"], "none.toml"),
+    ] {
+        let output = project.mcprl(&[&["connect"], arguments].concat());
+        assert_eq!(output.code, Some(2), "{}", output.err);
+        assert!(output.err.contains(message), "{message}: {}", output.err);
+    }
+}
+
+#[test]
+fn connect_runs_a_command_in_a_sandbox() {
+    let bwrap = std::process::Command::new("bwrap").args(["--ro-bind", "/", "/", "true"]).status();
+    if !bwrap.is_ok_and(|status| status.success()) {
+        return;
+    }
+    let project = Project::new("");
+    let marked = project.path("marked");
+    let write = format!("echo x > {}; exec {MCPRL} demo-server sqlite", marked.display());
+    let connect = |options: &[&str]| {
+        let output = project.mcprl(&[&["connect"], options, &["--", "sh", "-c", &write]].concat());
+        assert_eq!(output.code, Some(0), "{}", output.err);
+        marked.exists()
+    };
+    assert!(!connect(&["--sandbox"]));
+    assert!(connect(&["--sandbox", "--sandbox-write", project.path(".").to_str().unwrap()]));
+}
+
+#[test]
+fn connect_takes_the_servers_of_a_run_file() {
+    let stages =
+        "[stages.tools]\nkind = \"discover\"\n[stages.again]\nkind = \"discover\"\nread_only = true\n";
+    let project = Project::new(&format!("name = \"r\"\n{stages}"));
+    let server = |name: &str| format!("[{name}]\ncommand = [\"{{mcprl}}\", \"demo-server\", \"sqlite\"]\n");
+    let stages = project.read("run.toml");
+    let connect = |servers: &str, more: &[&str]| {
+        project.write("run.toml", &format!("{stages}{servers}"));
+        project.mcprl(&[&["connect", "run.toml"], more].concat())
+    };
+    let none = connect("", &[]);
+    let message = "needs a server (and so does another one), but the run file has no [server]";
+    assert!(none.code == Some(2) && none.err.matches("no [server]").count() == 1, "{}", none.err);
+    assert!(none.err.contains(message), "{}", none.err);
+    let one = connect(&server("server"), &[]);
+    assert!(one.out.contains("run_query(sql)"), "{}{}", one.out, one.err);
+    let two = server("servers.one") + &server("servers.two");
+    assert!(connect(&two, &["--name", "two"]).out.contains("run_query(sql)"));
+    for (more, message) in
+        [(&[][..], "choose one with `--name`: one, two"), (&["--name", "tow"], "did you mean \"two\"?")]
+    {
+        let refused = connect(&two, more);
+        assert_eq!(refused.code, Some(2), "{}", refused.err);
+        assert!(refused.err.contains(message), "{message}: {}", refused.err);
+    }
 }
 
 /// The problems that `plan` reports for the run file that `init` wrote.

@@ -10,8 +10,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use mcprl::{
     error::Diagnostic,
     mcp::{
-        Description, Limits, McpError, Outcome, Pool, Quirks, Sandbox, ServerSpec, Session, State, Token,
-        Transport, demo::HttpServer,
+        Description, Limits, McpError, Outcome, Pool, Sandbox, ServerSpec, Session, State, Token, Transport,
+        demo::HttpServer,
     },
 };
 use serde_json::{Map, Value, json};
@@ -20,16 +20,13 @@ const MCPRL: &str = env!("CARGO_BIN_EXE_mcprl");
 
 fn spec(command: &[&str]) -> ServerSpec {
     let command = command.iter().map(|word| (*word).to_owned()).collect();
-    ServerSpec {
-        transport: Transport::Stdio { command, env: BTreeMap::new(), cwd: None, files: Vec::new() },
-        state: State::ReadOnly,
-        limits: Limits {
-            start_timeout: Duration::from_secs(20),
-            call_timeout: Duration::from_secs(10),
-            ..Limits::default()
-        },
-        quirks: Quirks::default(),
-    }
+    let transport = Transport::Stdio { command, env: BTreeMap::new(), cwd: None, files: Vec::new() };
+    let limits = Limits {
+        start_timeout: Duration::from_secs(20),
+        call_timeout: Duration::from_secs(10),
+        ..Limits::default()
+    };
+    ServerSpec { limits, ..ServerSpec::new(transport, State::ReadOnly) }
 }
 
 fn demo() -> ServerSpec {
@@ -809,6 +806,22 @@ async fn each_episode_has_a_copy_of_the_snapshot_at_the_same_path() {
     drop(sessions);
     pool.close().await;
     assert_eq!(std::fs::read_to_string(template.path().join("notes")).unwrap(), "first");
+}
+
+#[tokio::test]
+async fn a_process_that_is_started_again_for_its_handshake_has_the_same_copy() {
+    let mut server = scripted(
+        r#"*'"initialize"'*) echo start >> "$COPY/starts"; printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}\n' "$id"; exit;;
+           *'"server/discover"'*) reply '{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"ttlMs":0,"cacheScope":"private"}';;
+           *'"tools/call"'*) reply "{\"resultType\":\"complete\",\"content\":[{\"type\":\"text\",\"text\":\"$(cat "$COPY/starts")\"}]}";;"#,
+    );
+    let Transport::Stdio { env, .. } = &mut server.transport else { unreachable!() };
+    env.insert("COPY".into(), "{dir}".into());
+    let template = tempfile::tempdir().unwrap();
+    server.state = State::SnapshotDir(template.path().to_owned());
+    let session = Session::connect(&server).await.unwrap();
+    assert_eq!(call(&session).await.text, "start");
+    session.close().await;
 }
 
 #[tokio::test]

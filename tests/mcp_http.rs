@@ -501,10 +501,17 @@ async fn client_credentials() {
         id: "c".into(),
         secret_env: secret_env.into(),
         scopes: Vec::new(),
+        issuer: None,
     };
     *token_of(&mut spec) = client("CARGO_PKG_VERSION");
     let error = refused(&spec).await;
     assert!(error.to_string().contains("cannot get a token"), "{error}");
+    let mut elsewhere = client("CARGO_PKG_NAME");
+    let Token::Client { issuer, .. } = &mut elsewhere else { unreachable!() };
+    *issuer = Some("https://login.example.com/".into());
+    *token_of(&mut spec) = elsewhere;
+    let error = refused(&spec).await.to_string();
+    assert!(error.contains("expected https://login.example.com/"), "{error}");
     *token_of(&mut spec) = client("CARGO_PKG_NAME");
     let session = Session::connect(&spec).await.unwrap();
     assert_eq!(session.tools().await.unwrap()[0].name, "t");

@@ -15,9 +15,7 @@ use std::{
     time::Duration,
 };
 
-use mcprl::mcp::{
-    Limits, McpError, Outcome, Quirks, ServerSpec, Session, State, Token, Transport, tools_digest,
-};
+use mcprl::mcp::{Limits, McpError, Outcome, ServerSpec, Session, State, Token, Transport, tools_digest};
 use serde_json::{Map, Value};
 
 /// A server and its episode. In its words, `{servers}`, `{reference}` and `{scratch}` are folders.
@@ -410,17 +408,9 @@ async fn check(server: &Server) {
     let mut env: BTreeMap<String, String> =
         server.env.iter().map(|(name, value)| ((*name).to_owned(), setup.expand(value))).collect();
     env.insert("MCPRL_TEST_TAG".into(), tag.clone());
-    let spec = ServerSpec {
-        transport: Transport::Stdio {
-            command: server.command.iter().map(|word| setup.expand(word)).collect(),
-            env,
-            cwd: None,
-            files: Vec::new(),
-        },
-        state: State::FreshProcess,
-        limits: limits(),
-        quirks: Quirks::default(),
-    };
+    let command = server.command.iter().map(|word| setup.expand(word)).collect();
+    let transport = Transport::Stdio { command, env, cwd: None, files: Vec::new() };
+    let spec = ServerSpec { limits: limits(), ..ServerSpec::new(transport, State::FreshProcess) };
     let session = Session::connect(&spec).await.unwrap();
     let digest = check_tools(&session, server).await;
     check_calls(&session, &setup, server).await;
@@ -552,16 +542,9 @@ async fn connect(spec: &ServerSpec) -> Result<Session, McpError> {
 
 fn at(port: u16, authorization: Option<&str>) -> ServerSpec {
     let headers = authorization.map(|value| ("authorization".to_owned(), value.to_owned()));
-    ServerSpec {
-        transport: Transport::Http {
-            url: format!("http://127.0.0.1:{port}/mcp"),
-            token: Token::Stored,
-            headers: headers.into_iter().collect(),
-        },
-        state: State::FreshProcess,
-        limits: limits(),
-        quirks: Quirks::default(),
-    }
+    let url = format!("http://127.0.0.1:{port}/mcp");
+    let transport = Transport::Http { url, token: Token::Stored, headers: headers.into_iter().collect() };
+    ServerSpec { limits: limits(), ..ServerSpec::new(transport, State::FreshProcess) }
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use std::{
 use common::Project;
 use mcprl::{
     data::{self, Scenario, Tool, Trajectory},
-    mcp::{ErrorPatterns, Limits, Quirks, ServerSpec, Session, State, Transport},
+    mcp::{ErrorPatterns, Quirks, ServerSpec, Session, State, Transport},
 };
 use serde_json::json;
 
@@ -76,17 +76,9 @@ async fn a_failed_query_is_an_error_where_the_run_file_has_a_pattern_for_it() {
     let path = folder.path().join("library.db");
     database(&path);
     let command = [&server, Path::new("--db-path"), &path].map(|word| word.to_str().unwrap().to_owned());
-    let spec = ServerSpec {
-        transport: Transport::Stdio {
-            command: command.into(),
-            env: BTreeMap::new(),
-            cwd: None,
-            files: Vec::new(),
-        },
-        state: State::ReadOnly,
-        limits: Limits::default(),
-        quirks: Quirks::default(),
-    };
+    let command = command.into();
+    let transport = Transport::Stdio { command, env: BTreeMap::new(), cwd: None, files: Vec::new() };
+    let spec = ServerSpec::new(transport, State::ReadOnly);
     let error_patterns = ErrorPatterns::new(&["^Error:".into(), "^Database error".into()]).unwrap();
     let strict = ServerSpec { quirks: Quirks { error_patterns, ..Quirks::default() }, ..spec.clone() };
     for (spec, has_patterns) in [(spec, false), (strict, true)] {

@@ -54,12 +54,16 @@ impl McpConformance {
             "auth/basic-cimd" => client.client_id = Some(CLIENT_DOCUMENT.into()),
             "auth/client-credentials-basic" => {
                 let id = text("client_id").unwrap_or_default();
-                token = Token::Client { id, secret_env: secret_env.unwrap_or_default(), scopes: Vec::new() };
+                let secret_env = secret_env.unwrap_or_default();
+                token = Token::Client { id, secret_env, scopes: Vec::new(), issuer: None };
             }
             _ => (client.client_id, client.client_secret_env) = (text("client_id"), secret_env),
         }
         let transport = Transport::Http { url: self.url, token, headers: Default::default() };
-        let spec = ServerSpec::new(transport, State::ReadOnly);
+        let mut spec = ServerSpec::new(transport, State::ReadOnly);
+        if scenario.starts_with("elicitation-") {
+            spec.inputs.elicitation = Some(Map::new());
+        }
         let visits = async || visit(&spec, &scenario, &context).await;
         let outcomes = runtime()?.block_on(with_logins(&spec.transport, &client, log_in, visits))?;
         for (tool, outcome) in outcomes {

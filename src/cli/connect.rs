@@ -8,11 +8,17 @@ use std::{
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::{Outcome, probe::Probe, runtime, server::ServerArgs};
+use super::{
+    Outcome,
+    drift::Drift,
+    probe::Probe,
+    runtime,
+    server::{NamedServer, ServerArgs, ServerArgsError},
+};
 use crate::{
     data::{Prompt, Resource, ResourceTemplate, Server, Tool},
     error::{At, Class, Diagnostic, Failure, Result, did_you_mean},
-    mcp::{self, Description, Limits, Login, McpError, Session, Transport},
+    mcp::{self, Description, Limits, Login, McpError, Sandbox, Session, Transport},
     ui::{OutputFormat, Printer, plural},
 };
 
@@ -27,6 +33,19 @@ pub struct Connect {
     /// session sees what another one did. Use a copy: the calls are real.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["call", "login"])]
     probe_state: Option<PathBuf>,
+    /// Make the calls of this cassette again, and report what the server answers otherwise than recorded. With a run file as
+    /// the server, its settings apply. Use a copy: the calls are real.
+    #[arg(long, value_name = "CASSETTE", conflicts_with_all = ["call", "login", "probe_state"])]
+    drift: Option<PathBuf>,
+    /// Run the command in a sandbox (`bwrap`): it writes only its own /tmp and has no network.
+    #[arg(long)]
+    sandbox: bool,
+    /// Give a sandboxed command the network.
+    #[arg(long, requires = "sandbox")]
+    sandbox_network: bool,
+    /// File or folder that a sandboxed command may write.
+    #[arg(long, value_name = "PATH", requires = "sandbox")]
+    sandbox_write: Vec<PathBuf>,
     /// Seconds until the server must be ready.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     start_timeout_s: Option<u64>,
@@ -59,6 +78,8 @@ pub struct LoginArgs {
 enum ConnectError {
     #[error("the arguments are not a JSON object: {reason}")]
     Arguments { reason: String },
+    #[error("`--sandbox-write` names no path: {reason}")]
+    Path { reason: String },
     #[error("the server has no tool `{name}`")]
     NoTool { name: String, meant: Option<String> },
 }
@@ -67,6 +88,7 @@ impl Diagnostic for ConnectError {
     fn code(&self) -> &'static str {
         match self {
             Self::Arguments { .. } => "connect::arguments",
+            Self::Path { .. } => "connect::path",
             Self::NoTool { .. } => "connect::no_tool",
         }
     }
@@ -74,6 +96,7 @@ impl Diagnostic for ConnectError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Arguments { .. } => Some("for example `--call run_query '{\"sql\": \"SELECT 1\"}'`".into()),
+            Self::Path { .. } => None,
             Self::NoTool { meant, .. } => meant.as_ref().map(|name| format!("did you mean `{name}`?")),
         }
     }
@@ -107,7 +130,19 @@ impl Connect {
                 Some((tool.clone(), arguments))
             }
         };
-        let mut spec = self.server.resolve(false)?.spec();
+        let NamedServer { mut spec, is_of_run_file, .. } = self.server.resolve(false)?;
+        let is_command = matches!(spec.transport, Transport::Stdio { .. });
+        if self.login && !matches!(spec.transport, Transport::Http { .. }) {
+            return Err(ServerArgsError::Stray { option: "--login", to: "a URL" }.into());
+        }
+        if self.sandbox && !is_command {
+            return Err(ServerArgsError::Stray { option: "--sandbox", to: "a command" }.into());
+        }
+        if self.sandbox {
+            let write = self.sandbox_write.iter().map(std::path::absolute).collect::<Result<_, _>>();
+            let write = write.map_err(|cause| ConnectError::Path { reason: cause.to_string() })?;
+            spec.limits.sandbox = Some(Sandbox { network: self.sandbox_network, write });
+        }
         let Limits { start_timeout, call_timeout, .. } = &mut spec.limits;
         *start_timeout = self.start_timeout_s.map_or(*start_timeout, Duration::from_secs);
         *call_timeout = self.call_timeout_s.map_or(*call_timeout, Duration::from_secs);
@@ -118,6 +153,15 @@ impl Connect {
                 OutputFormat::Human => printer.data(&probe.text()),
             }
             return Ok(if probe.leaks() { Outcome::Failed } else { Outcome::Success });
+        }
+        if let Some(path) = &self.drift {
+            let drift = runtime()?.block_on(Drift::run(&spec, path, is_of_run_file));
+            let drift = drift.at(|| spec.transport.to_string())?;
+            match printer.format {
+                OutputFormat::Json => printer.json(&drift),
+                OutputFormat::Human => printer.data(&drift.text()),
+            }
+            return Ok(if drift.is_none() { Outcome::Success } else { Outcome::Failed });
         }
         let visits = || visit(&spec, call.clone());
         let show = |address: &str| printer.say(&format!("open this address to log in:\n\n{address}\n"));

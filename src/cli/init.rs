@@ -76,11 +76,11 @@ impl Init {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let server = self.server.resolve(true)?;
         let exports = server.exports.clone();
-        let secrets = match &server.transport {
+        let secrets = match &server.spec.transport {
             Transport::Stdio { command, .. } => {
                 hidden(command, |_| String::new()).iter().zip(command).any(|(shown, word)| shown != word)
             }
-            Transport::Http { .. } => false,
+            Transport::Http { .. } | Transport::Cassette(_) => false,
         };
         let folder = self.out.parent().unwrap_or(Path::new(""));
         create(&self.out, &run_file(server, &self.model, &self.tasks, folder))?;
@@ -139,7 +139,7 @@ fn run_file(server: NamedServer, model: &str, tasks: &Path, folder: &Path) -> St
     _ = writeln!(text, "name = {}", quoted(&server.name));
     _ = writeln!(text, "model = {}    # a folder, or an id on the hub; the stages' \"base\"", quoted(model));
     text += "\n[server]\n";
-    let state = match &server.transport {
+    let state = match &server.spec.transport {
         Transport::Stdio { command, env, cwd, .. } => {
             let words: Vec<String> = command.iter().map(|word| quoted(word)).collect();
             _ = writeln!(text, "command = [{}]", words.join(", "));
@@ -154,6 +154,8 @@ fn run_file(server: NamedServer, model: &str, tasks: &Path, folder: &Path) -> St
             }
             "state = \"fresh-process\"   # how episodes are isolated: read-only | fresh-process | snapshot-dir | reset-tool"
         }
+        // A command line names no cassette.
+        Transport::Cassette(_) => "",
         Transport::Http { url, token, headers } => {
             _ = writeln!(text, "url = {}", quoted(url));
             if let Token::Env(variable) = token {

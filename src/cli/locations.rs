@@ -7,7 +7,7 @@ use clap::Args;
 use crate::{error::Result, stage::Cards, store::Store};
 
 /// Options that replace the default locations.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct Locations {
     /// The cache (or `MCPRL_CACHE`) [default: `cache/` next to `.git`, `stages/` or an existing cache,
     /// searched for from the run file's folder upwards].

@@ -10,6 +10,7 @@ mod conformance;
 mod connect;
 mod demo_server;
 mod doctor;
+mod drift;
 mod export;
 mod init;
 mod locations;

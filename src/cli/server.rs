@@ -1,4 +1,4 @@
-//! A server named on the command line: an address, a program, or an entry of a client's `mcp.json`.
+//! A server named on the command line: an address, a program, an entry of a client's `mcp.json`, or the server of a run file.
 
 use std::{
     collections::BTreeMap,
@@ -9,20 +9,23 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::{locations::Locations, run_args::environment};
 use crate::{
-    error::{Class, Diagnostic, did_you_mean},
+    error::{Class, Diagnostic, Result, did_you_mean},
     mcp::{
-        ServerSpec, State, Token, Transport,
+        ServerSpec, Servers, State, Token, Transport,
         secret::{Substitute, hidden, query, substitute, variable_for},
     },
+    plan::{Overrides, Plan, Source},
+    store::FileDigests,
 };
 
 #[derive(Args)]
 pub struct ServerArgs {
-    /// The server: its URL, a client's `mcp.json`, or after `--` the command that starts it.
+    /// The server: its URL, a client's `mcp.json`, a run file, or after `--` the command that starts it.
     #[arg(required = true, value_name = "URL | FILE | -- COMMAND")]
     server: Vec<String>,
-    /// Which server of the `mcp.json`.
+    /// Which server of the file.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Environment variable that holds the bearer token.
@@ -51,7 +54,7 @@ pub enum ServerArgsError {
         #[source]
         source: std::io::Error,
     },
-    #[error("{path} is not a client configuration: {reason}")]
+    #[error("{path} names no server: {reason}")]
     Config { path: PathBuf, reason: String },
     #[error("{path} has no server \"{name}\"")]
     NoServer { path: PathBuf, name: String, known: Vec<String> },
@@ -78,9 +81,13 @@ impl Diagnostic for ServerArgsError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Pair { option, .. } => Some(format!("for example `{option} API_TOKEN='${{API_TOKEN}}'`")),
-            Self::Config { .. } => {
-                Some("it has an object `mcpServers` (or `servers`) of servers by name".into())
-            }
+            Self::Config { path, .. } => Some(match has_extension(&path.to_string_lossy(), "toml") {
+                true => "a run file has its server in [server] or [servers.NAME]".into(),
+                false => {
+                    "a client's configuration has an object `mcpServers` (or `servers`) of servers by name"
+                        .into()
+                }
+            }),
             Self::NoServer { name, known, .. } => {
                 let near = did_you_mean(name, known.iter().map(String::as_str));
                 Some(near.map_or_else(
@@ -121,32 +128,34 @@ struct Entry {
 pub struct NamedServer {
     /// Its name in the configuration, or one made from its command or address.
     pub name: String,
-    pub transport: Transport,
+    pub spec: ServerSpec,
+    /// Whether a run file has its settings. Otherwise they are those of one session, which needs nothing to keep it apart.
+    pub is_of_run_file: bool,
     /// Variables that replace literal secrets of the configuration. They must be exported.
     pub exports: Vec<String>,
 }
 
 impl NamedServer {
-    /// For one session, which needs nothing to keep it apart from others.
-    pub fn spec(self) -> ServerSpec {
-        ServerSpec::new(self.transport, State::ReadOnly)
+    fn new(name: String, transport: Transport, exports: Vec<String>) -> Self {
+        Self { name, spec: ServerSpec::new(transport, State::ReadOnly), is_of_run_file: false, exports }
     }
 }
 
 impl ServerArgs {
     /// `hides_secrets`: replaces literal secrets by references to variables, except in the words of a command.
-    pub fn resolve(&self, hides_secrets: bool) -> Result<NamedServer, ServerArgsError> {
+    pub fn resolve(&self, hides_secrets: bool) -> Result<NamedServer> {
         let mut server = self.named()?;
         if hides_secrets {
-            let NamedServer { transport, exports, .. } = &mut server;
-            let values = match transport {
-                Transport::Stdio { env, .. } => env,
+            let NamedServer { spec, exports, .. } = &mut server;
+            let values = match &mut spec.transport {
+                Transport::Stdio { env, .. } => Some(env),
                 Transport::Http { url, headers, .. } => {
                     *url = without_secrets(url, exports);
-                    headers
+                    Some(headers)
                 }
+                Transport::Cassette(_) => None,
             };
-            for (name, value) in values {
+            for (name, value) in values.into_iter().flatten() {
                 if let Some(Substitute { text, variable }) = substitute(name, value) {
                     *value = text;
                     exports.push(variable);
@@ -156,7 +165,7 @@ impl ServerArgs {
         Ok(server)
     }
 
-    fn named(&self) -> Result<NamedServer, ServerArgsError> {
+    fn named(&self) -> Result<NamedServer> {
         let is_url = |word: &str| word.starts_with("http://") || word.starts_with("https://");
         let (env, headers) = (pairs("--env", &self.env)?, pairs("--header", &self.headers)?);
         match self.server.as_slice() {
@@ -167,9 +176,9 @@ impl ServerArgs {
                 let host = host.and_then(|host| host.split(':').next());
                 let token = self.bearer_env.clone().map_or(Token::Stored, Token::Env);
                 let transport = Transport::Http { url: url.clone(), token, headers };
-                Ok(NamedServer { name: slug(host.unwrap_or("server")), transport, exports: Vec::new() })
+                Ok(NamedServer::new(slug(host.unwrap_or("server")), transport, Vec::new()))
             }
-            [file] if is_config(file) => {
+            [file] if has_extension(file, "json") || has_extension(file, "toml") => {
                 let given = [
                     ("--env", !env.is_empty()),
                     ("--cwd", self.cwd.is_some()),
@@ -177,9 +186,12 @@ impl ServerArgs {
                     ("--bearer-env", self.bearer_env.is_some()),
                 ];
                 only("a command or URL", given)?;
-                from_config(Path::new(file), self.name.as_deref())
+                match has_extension(file, "toml") {
+                    true => from_run_file(Path::new(file), self.name.as_deref()),
+                    false => Ok(from_config(Path::new(file), self.name.as_deref())?),
+                }
             }
-            [word] if is_address(word) => Err(ServerArgsError::NoScheme { word: word.clone() }),
+            [word] if is_address(word) => Err(ServerArgsError::NoScheme { word: word.clone() }.into()),
             command => {
                 let given = [("--header", !headers.is_empty()), ("--bearer-env", self.bearer_env.is_some())];
                 only("a URL", given)?;
@@ -193,7 +205,7 @@ impl ServerArgs {
                     cwd: self.cwd.clone(),
                     files: Vec::new(),
                 };
-                Ok(NamedServer { name, transport, exports: Vec::new() })
+                Ok(NamedServer::new(name, transport, Vec::new()))
             }
         }
     }
@@ -213,8 +225,33 @@ fn is_address(word: &str) -> bool {
     port.is_some_and(|port| port.parse::<u16>().is_ok()) && !Path::new(word).exists()
 }
 
-fn is_config(word: &str) -> bool {
-    Path::new(word).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
+fn has_extension(word: &str, wanted: &str) -> bool {
+    Path::new(word).extension().is_some_and(|extension| extension.eq_ignore_ascii_case(wanted))
+}
+
+/// The server of a run file, with its settings.
+fn from_run_file(path: &Path, wanted: Option<&str>) -> Result<NamedServer> {
+    let locations = Locations::default();
+    let files = FileDigests::load(&locations.store(Some(path))?);
+    let overrides = Overrides::new(environment(), Vec::new());
+    let plan = Plan::new(&Source::read(path)?, &overrides, &locations.cards(Some(path)), &files)?;
+    let servers: Vec<(&str, &ServerSpec)> = plan.servers.iter().flat_map(Servers::iter).collect();
+    let known: Vec<String> = servers.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let found = match (wanted, servers.as_slice()) {
+        (None, [only]) => Some(only),
+        (None, []) => {
+            let reason = "it has no [server]".to_owned();
+            return Err(ServerArgsError::Config { path: path.to_owned(), reason }.into());
+        }
+        (None, _) => return Err(ServerArgsError::ManyServers { path: path.to_owned(), known }.into()),
+        (Some(wanted), servers) => servers.iter().find(|(name, _)| *name == wanted),
+    };
+    let Some((name, spec)) = found else {
+        let name = wanted.unwrap_or_default().to_owned();
+        return Err(ServerArgsError::NoServer { path: path.to_owned(), name, known }.into());
+    };
+    let (name, spec) = ((*name).to_owned(), (*spec).clone());
+    Ok(NamedServer { name, spec, is_of_run_file: true, exports: Vec::new() })
 }
 
 fn pairs(option: &'static str, given: &[String]) -> Result<BTreeMap<String, String>, ServerArgsError> {
@@ -279,7 +316,7 @@ fn from_config(path: &Path, wanted: Option<&str>) -> Result<NamedServer, ServerA
             return Err(ServerArgsError::NoTransport { path: path.to_owned(), name: name.to_owned() });
         }
     };
-    Ok(NamedServer { name: slug(name), transport, exports })
+    Ok(NamedServer::new(slug(name), transport, exports))
 }
 
 /// A value of a client's configuration as one of a run file. Clients write `${env:NAME}`, `${input:NAME}` and
@@ -359,7 +396,7 @@ mod tests {
         assert_eq!(git.name, "git-tools");
         let env = BTreeMap::from([("N".to_owned(), "3".to_owned())]);
         let command = vec!["uvx".to_owned(), "mcp-git".to_owned()];
-        assert_eq!(git.transport, Transport::Stdio { command, env, cwd: None, files: Vec::new() });
+        assert_eq!(git.spec.transport, Transport::Stdio { command, env, cwd: None, files: Vec::new() });
         assert_eq!(check(two, Some("web")).unwrap().name, "web");
         let code = |text: &str, wanted| check(text, wanted).err().unwrap().code();
         assert_eq!(code(two, None), "server_args::name");
@@ -368,6 +405,6 @@ mod tests {
         assert_eq!(code("{\"servers\": {}}", None), "server_args::config");
         assert_eq!(code("{\"servers\": {\"a\": {}}}", None), "server_args::transport");
         let sse = "{\"servers\": {\"a\": {\"type\": \"sse\", \"url\": \"https://h/sse\"}}}";
-        assert_eq!(check(sse, None).unwrap().transport, Transport::http("https://h/sse"));
+        assert_eq!(check(sse, None).unwrap().spec.transport, Transport::http("https://h/sse"));
     }
 }

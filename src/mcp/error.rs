@@ -81,6 +81,19 @@ pub enum McpError {
     Restarts { server: String, limit: usize },
     #[error("the tool `{tool}` belongs to no server of this run")]
     NoServerOfTool { tool: String },
+    #[error("cannot {verb} the cassette {}", path.display())]
+    CassetteFile {
+        path: PathBuf,
+        verb: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the cassette {} cannot be used: {reason}", path.display())]
+    Cassette { path: PathBuf, reason: String },
+    #[error("the cassette {} was recorded with {recorded}, not {found}", path.display())]
+    OtherCassette { path: PathBuf, recorded: String, found: String },
+    #[error("the cassette {} has no answer to this call of `{tool}` with {arguments}", path.display())]
+    NotRecorded { tool: String, arguments: String, path: PathBuf },
     #[error("the session pool is closed")]
     PoolClosed,
     #[error("there is no demo server `{0}`")]
@@ -106,6 +119,17 @@ impl McpError {
             Self::Unauthorized { challenge, .. } | Self::Refused { challenge, .. } => challenge.as_deref(),
             _ => None,
         }
+    }
+
+    /// Whether a cassette failed, not the server.
+    pub fn is_of_cassette(&self) -> bool {
+        matches!(
+            self,
+            Self::CassetteFile { .. }
+                | Self::Cassette { .. }
+                | Self::OtherCassette { .. }
+                | Self::NotRecorded { .. }
+        )
     }
 }
 
@@ -136,6 +160,10 @@ impl Diagnostic for McpError {
             Self::ToolChanged { .. } => "mcp::tool_changed",
             Self::Restarts { .. } => "mcp::restarts",
             Self::NoServerOfTool { .. } => "mcp::no_server_of_tool",
+            Self::CassetteFile { .. } => "mcp::cassette_file",
+            Self::Cassette { .. } => "mcp::cassette",
+            Self::OtherCassette { .. } => "mcp::other_cassette",
+            Self::NotRecorded { .. } => "mcp::not_recorded",
             Self::PoolClosed => "mcp::pool_closed",
             Self::UnknownDemo(_) => "mcp::unknown_demo",
             Self::NotLoopback(_) => "mcp::not_loopback",
@@ -222,6 +250,18 @@ impl Diagnostic for McpError {
             Self::DemoDatabase(_) => {
                 "check that the folder for temporary files (TMPDIR) is writable and not full"
             }
+            Self::Cassette { .. } => "record it again: `record = \"…\"` instead of `replay` under [server]",
+            Self::OtherCassette { .. } => {
+                "use the settings that it was recorded with, or record to another file"
+            }
+            Self::NotRecorded { .. } => {
+                "record it on the live server: `record = \"…\"` instead of `replay` under [server]; unless state = \"read-only\", \
+                 the earlier calls of the session must be the same too"
+            }
+            Self::CassetteFile { verb, .. } => match *verb {
+                "read" => "record it first: `record = \"…\"` instead of `replay` under [server]",
+                _ => "check that its folder is writable and not full",
+            },
             Self::Client(_) | Self::List { .. } | Self::PoolClosed | Self::Serve(_) => return None,
         };
         Some(hint.into())
@@ -249,6 +289,9 @@ impl Diagnostic for McpError {
             | Self::Header { .. }
             | Self::NoSession { .. }
             | Self::TokenFile { .. }
+            | Self::Cassette { .. }
+            | Self::OtherCassette { .. }
+            | Self::CassetteFile { verb: "read", .. }
             | Self::UnknownDemo(_)
             | Self::NotLoopback(_) => Class::Usage,
             Self::Spawn { source, .. } if is_mistaken(source) => Class::Usage,

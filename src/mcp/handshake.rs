@@ -1,5 +1,7 @@
 //! How a connection begins: the process or the HTTP client, the handshake, and why it failed.
 
+#![expect(deprecated, reason = "servers of the revisions before 2026-07-28 may ask for samples")]
+
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -7,9 +9,13 @@ use std::{
 
 use rmcp::{
     ClientHandler, RoleClient,
-    model::{ClientCapabilities, ClientConfig, Implementation, ProtocolVersion},
+    model::{
+        ClientConfig, CreateMessageRequestMethod, CreateMessageRequestParams, CreateMessageResult,
+        ElicitRequestParams, ElicitResult, ErrorData, Implementation, ProtocolVersion,
+    },
     service::{
-        ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext, RunningService,
+        ClientInitializeError, ClientLifecycleMode, ClientServiceExt, NotificationContext, RequestContext,
+        RunningService,
     },
     transport::{DynamicTransportError, IntoTransport},
 };
@@ -21,10 +27,11 @@ use super::{
     clean::shorten,
     error::chain,
     http,
+    input::Inputs,
+    live::{RateLimit, error_reason, server_output, transport_reason},
     message::{self, UNREADABLE},
     process::Process,
     redact::Redaction,
-    session::{RateLimit, error_reason, server_output, transport_reason},
     snapshot::Snapshot,
     sse::SseTransport,
     stdio::Lines,
@@ -50,11 +57,24 @@ pub(super) async fn connect(spec: &ServerSpec, newest: bool) -> Result<Connectio
     let deadline = Instant::now() + spec.limits.start_timeout;
     let mut rate_limit = RateLimit::new();
     let mut first_error = None;
+    // One copy for all processes that are tried.
+    let mut snapshot = match &spec.state {
+        State::SnapshotDir(template) => match timeout_at(deadline, Snapshot::of(template)).await {
+            Ok(copied) => Some(copied?),
+            Err(_) => {
+                let (limit, output) = (spec.limits.start_timeout, ServerOutput::default());
+                let server = spec.transport.to_string();
+                return Err(McpError::StartTimeout { server, limit, output });
+            }
+        },
+        _ => None,
+    };
     while let Some(lifecycle) = lifecycles.pop() {
-        let ConnectError { error, remedy } = match open(spec, lifecycle.clone(), deadline).await {
-            Ok(session) => return Ok(session),
-            Err(error) => error,
-        };
+        let ConnectError { error, remedy } =
+            match open(spec, lifecycle.clone(), deadline, &mut snapshot).await {
+                Ok(session) => return Ok(session),
+                Err(error) => error,
+            };
         let wait = match remedy {
             Some(Remedy::Wait(asked)) => rate_limit.wait(asked, Some(deadline)),
             _ => None,
@@ -97,18 +117,9 @@ async fn open(
     spec: &ServerSpec,
     lifecycle: ClientLifecycleMode,
     deadline: Instant,
+    snapshot: &mut Option<Snapshot>,
 ) -> Result<Connection, ConnectError> {
     let server = spec.transport.to_string();
-    let snapshot = match &spec.state {
-        State::SnapshotDir(template) => match timeout_at(deadline, Snapshot::of(template)).await {
-            Ok(copied) => Some(copied?),
-            Err(_) => {
-                let (limit, output) = (spec.limits.start_timeout, ServerOutput::default());
-                return Err(McpError::StartTimeout { server, limit, output }.into());
-            }
-        },
-        _ => None,
-    };
     let folder = snapshot.as_ref().map(Snapshot::path);
     let mut redaction = Redaction::of(&spec.transport, folder);
     let mut transport = if matches!(spec.transport, Transport::Stdio { .. }) { "stdio" } else { "http" };
@@ -120,16 +131,18 @@ async fn open(
             let lines = Lines::new(stdout, stdin, &process);
             let spare = lines.again();
             let is_oldest = matches!(lifecycle, ClientLifecycleMode::Initialize);
-            let mut connected = handshake(lines, lifecycle, deadline).await;
+            let mut connected = handshake(lines, spec, lifecycle, deadline).await;
             // A process that rejects `initialize` but goes on need not be started again.
             if is_oldest
                 && matches!(&connected, Some(Err(error)) if is_refusal(error))
-                && let Some(Ok(service)) = handshake(spare, discover(), deadline).await
+                && let Some(Ok(service)) = handshake(spare, spec, discover(), deadline).await
             {
                 connected = Some(Ok(service));
             }
             (Some(process), connected)
         }
+        // Nothing is connected to: `session.rs` reads it.
+        Transport::Cassette(_) => return Err(McpError::EmptyCommand.into()),
         Transport::Http { url, token, headers } => {
             let expired = match spec.state == State::ReadOnly {
                 true => http::ExpiredSession::Replace,
@@ -137,11 +150,12 @@ async fn open(
             };
             let connector = http::Connector::new(http::endpoint(url, token, headers)?)?;
             redaction = redaction.with_token_of(connector.access());
-            let mut connected = handshake(connector.streamable(expired), lifecycle.clone(), deadline).await;
+            let mut connected =
+                handshake(connector.streamable(expired), spec, lifecycle.clone(), deadline).await;
             if let Some(Err(ClientInitializeError::TransportError { error, .. })) = &connected
                 && matches!(lifecycle, ClientLifecycleMode::Initialize)
                 && http::may_be_sse(&*error.error)
-                && let Some(over_sse) = handshake_over_sse(&connector, lifecycle, deadline).await
+                && let Some(over_sse) = handshake_over_sse(&connector, spec, lifecycle, deadline).await
             {
                 connected = Some(over_sse);
                 transport = "sse";
@@ -170,7 +184,7 @@ async fn open(
     if let Some(revision) = revision.filter(|revision| !ProtocolVersion::KNOWN_VERSIONS.contains(revision)) {
         return Err(McpError::Revision { server, revision: shorten(revision.as_str()) }.into());
     }
-    Ok(Connection { service, process, transport, redaction, snapshot })
+    Ok(Connection { service, process, transport, redaction, snapshot: snapshot.take() })
 }
 
 fn discover() -> ClientLifecycleMode {
@@ -248,6 +262,7 @@ fn unexpected(answer: serde_json::Result<Value>) -> String {
 /// Performs the handshake; `None` if the deadline came first.
 async fn handshake<T, E, A>(
     transport: T,
+    spec: &ServerSpec,
     lifecycle: ClientLifecycleMode,
     deadline: Instant,
 ) -> Option<Result<RunningService<RoleClient, Client>, ClientInitializeError>>
@@ -255,17 +270,19 @@ where
     T: IntoTransport<RoleClient, E, A>,
     E: std::error::Error + Send + Sync + 'static,
 {
-    timeout_at(deadline, Client::default().serve_with_lifecycle(transport, lifecycle)).await.ok()
+    let client = Client { inputs: spec.inputs.clone(), tools_changed: AtomicBool::default() };
+    timeout_at(deadline, client.serve_with_lifecycle(transport, lifecycle)).await.ok()
 }
 
 /// The handshake over the older transport; `None` if the server does not offer it.
 async fn handshake_over_sse(
     connector: &http::Connector,
+    spec: &ServerSpec,
     lifecycle: ClientLifecycleMode,
     deadline: Instant,
 ) -> Option<Result<RunningService<RoleClient, Client>, ClientInitializeError>> {
     match timeout_at(deadline, connector.sse()).await.ok()? {
-        Ok(transport) => handshake(transport?, lifecycle, deadline).await,
+        Ok(transport) => handshake(transport?, spec, lifecycle, deadline).await,
         Err(error) => {
             let context = "open the event stream".into();
             let error = DynamicTransportError::new::<SseTransport, RoleClient>(error);
@@ -274,9 +291,9 @@ async fn handshake_over_sse(
     }
 }
 
-/// The client's side of the protocol. It offers no capability, so it grants no request of a server.
-#[derive(Default)]
+/// The client's side of the protocol. It offers what it has fixed answers for, and grants no other request of a server.
 pub(super) struct Client {
+    inputs: Inputs,
     /// The server has announced a change since its tools were last listed.
     pub(super) tools_changed: AtomicBool,
 }
@@ -284,10 +301,26 @@ pub(super) struct Client {
 impl ClientHandler for Client {
     fn get_info(&self) -> ClientConfig {
         ClientConfig::new(
-            ClientCapabilities::default(),
+            self.inputs.capabilities(),
             Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")),
         )
         .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+
+    async fn create_elicitation(
+        &self,
+        request: ElicitRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        Ok(self.inputs.elicited(&request))
+    }
+
+    async fn create_message(
+        &self,
+        _: CreateMessageRequestParams,
+        _: RequestContext<RoleClient>,
+    ) -> Result<CreateMessageResult, ErrorData> {
+        self.inputs.sampled().ok_or_else(ErrorData::method_not_found::<CreateMessageRequestMethod>)
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {

@@ -1,32 +1,102 @@
-//! What a server of MCP 2026-07-28 asks for in the result of a call.
+//! What a server gets when it asks for input: in a request of its own, or since MCP 2026-07-28 in the result of a call.
 //!
-//! No input is given: elicitations are declined, and there are no roots. A server that asks nevertheless gets to answer the
-//! model, as one of an older revision does.
+//! Without settings no input is given: elicitations are declined, sampling is an error, and there are no roots. A server that
+//! asks nevertheless gets to answer the model.
 
-use rmcp::model::InputResponses;
-use serde_json::{Value, json};
+#![expect(deprecated, reason = "servers of the revisions before 2026-07-28 may ask for samples")]
+
+use rmcp::model::{
+    ClientCapabilities, CreateMessageResult, ElicitRequestParams, ElicitResult, ElicitationAction,
+    ElicitationCapability, FormElicitationCapability, InputResponses, SamplingCapability, SamplingMessage,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 /// Inputs that one result may ask for.
 const INPUTS: usize = 100;
+/// The name of the model that a fixed reply is from.
+const MODEL: &str = "fixed-reply";
 
-/// The answers to a result that asks for input. `None` if it does not, or asks for what cannot be declined (sampling).
-pub(super) fn refusals(result: &Value) -> Option<InputResponses> {
-    if result.get("resultType").and_then(Value::as_str) != Some("input_required") {
-        return None;
+/// Fixed answers to a server that asks for input.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Inputs {
+    /// Values of the fields of a form; another field gets its default. A form with a required field that has neither is
+    /// declined, and so is every form if this is `None`.
+    pub elicitation: Option<Map<String, Value>>,
+    /// The text that every sampling request is answered with. They are refused if this is `None`.
+    pub sampling: Option<String>,
+}
+
+impl Inputs {
+    /// What the client declares to answer.
+    pub(super) fn capabilities(&self) -> ClientCapabilities {
+        let mut capabilities = ClientCapabilities::default();
+        capabilities.elicitation = self
+            .elicitation
+            .as_ref()
+            .map(|_| ElicitationCapability::new().with_form(FormElicitationCapability::default()));
+        capabilities.sampling = self.sampling.as_ref().map(|_| SamplingCapability::default());
+        capabilities
     }
-    let requests = match result.get("inputRequests") {
-        None | Some(Value::Null) => return result.get("requestState").map(|_| InputResponses::new()),
-        Some(requests) => requests.as_object().filter(|requests| requests.len() <= INPUTS)?,
-    };
-    let refusal = |(key, request): (&String, &Value)| {
-        let answer = match request.get("method").and_then(Value::as_str)? {
-            "elicitation/create" => json!({"action": "decline"}),
-            "roots/list" => json!({"roots": []}),
-            _ => return None,
+
+    pub(super) fn elicited(&self, request: &ElicitRequestParams) -> ElicitResult {
+        let schema = match request {
+            ElicitRequestParams::FormElicitationParams { requested_schema, .. } => {
+                serde_json::to_value(requested_schema).unwrap_or_default()
+            }
+            _ => return ElicitResult::new(ElicitationAction::Decline),
         };
-        Some((key.clone(), answer))
-    };
-    requests.iter().map(refusal).collect()
+        match self.form(&schema) {
+            Some(content) => ElicitResult::new(ElicitationAction::Accept).with_content(content.into()),
+            None => ElicitResult::new(ElicitationAction::Decline),
+        }
+    }
+
+    pub(super) fn sampled(&self) -> Option<CreateMessageResult> {
+        let text = self.sampling.as_ref()?;
+        let message = SamplingMessage::assistant_text(text.clone());
+        let reply = CreateMessageResult::new(message, MODEL.to_owned());
+        Some(reply.with_stop_reason(CreateMessageResult::STOP_REASON_END_TURN))
+    }
+
+    /// The values of a form; `None` if it is declined.
+    fn form(&self, schema: &Value) -> Option<Map<String, Value>> {
+        let fixed = self.elicitation.as_ref()?;
+        let fields = schema.get("properties").and_then(Value::as_object);
+        let mut values = Map::new();
+        for (name, field) in fields.into_iter().flatten() {
+            if let Some(value) = fixed.get(name).or_else(|| field.get("default")) {
+                values.insert(name.clone(), value.clone());
+            }
+        }
+        let required = schema.get("required").and_then(Value::as_array);
+        let is_given = |name: &Value| name.as_str().is_some_and(|name| values.contains_key(name));
+        required.into_iter().flatten().all(is_given).then_some(values)
+    }
+
+    /// The answers to a result that asks for input. `None` if it does not, or asks for what cannot be declined (sampling).
+    pub(super) fn answers(&self, result: &Value) -> Option<InputResponses> {
+        if result.get("resultType").and_then(Value::as_str) != Some("input_required") {
+            return None;
+        }
+        let requests = match result.get("inputRequests") {
+            None | Some(Value::Null) => return result.get("requestState").map(|_| InputResponses::new()),
+            Some(requests) => requests.as_object().filter(|requests| requests.len() <= INPUTS)?,
+        };
+        let answer = |(key, request): (&String, &Value)| {
+            let answer = match request.get("method").and_then(Value::as_str)? {
+                "elicitation/create" => match self.form(&request["params"]["requestedSchema"]) {
+                    Some(values) => json!({"action": "accept", "content": values}),
+                    None => json!({"action": "decline"}),
+                },
+                "sampling/createMessage" => serde_json::to_value(self.sampled()?).ok()?,
+                "roots/list" => json!({"roots": []}),
+                _ => return None,
+            };
+            Some((key.clone(), answer))
+        };
+        requests.iter().map(answer).collect()
+    }
 }
 
 #[cfg(test)]
@@ -36,7 +106,7 @@ mod tests {
     #[test]
     fn what_can_be_declined_is_declined() {
         let check = |result: Value, expected: Option<Value>| {
-            let found = refusals(&result).map(|answers| json!(answers));
+            let found = Inputs::default().answers(&result).map(|answers| json!(answers));
             assert_eq!(found, expected, "{result}");
         };
         let elicitation = json!({"method": "elicitation/create", "params": {"message": "password?"}});
@@ -52,5 +122,29 @@ mod tests {
         check(asks(json!(["a"])), None);
         check(json!({"resultType": "input_required", "requestState": "s"}), Some(json!({})));
         check(json!({"resultType": "input_required"}), None);
+    }
+
+    #[test]
+    fn fixed_answers_are_given_where_they_are_set() {
+        let fixed = json!({"city": "Rome"}).as_object().unwrap().clone();
+        let inputs = Inputs { elicitation: Some(fixed), sampling: Some("a reply".into()) };
+        let schema = |required: Value| {
+            let properties =
+                json!({"city": {"type": "string"}, "days": {"type": "integer", "default": 3}, "note": {}});
+            json!({"type": "object", "properties": properties, "required": required})
+        };
+        let values = json!({"city": "Rome", "days": 3});
+        assert_eq!(inputs.form(&schema(json!(["city"]))), values.as_object().cloned());
+        assert_eq!(inputs.form(&schema(json!(["note"]))), None, "no value for a required field");
+        assert_eq!(Inputs::default().form(&schema(json!([]))), None);
+        let requests = json!({
+            "a": {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": schema(json!(["days"]))}},
+            "b": {"method": "sampling/createMessage", "params": {}},
+        });
+        let answers = inputs.answers(&json!({"resultType": "input_required", "inputRequests": requests}));
+        let answers = serde_json::to_value(answers.unwrap()).unwrap();
+        assert_eq!(answers["a"], json!({"action": "accept", "content": values}));
+        assert_eq!(answers["b"]["content"]["text"], "a reply");
+        assert_eq!(answers["b"]["role"], "assistant");
     }
 }

@@ -1,25 +1,28 @@
 //! A client for any MCP server, and the demo server.
 //!
-//! A [`Session`] is one live connection, over a child process's stdin and stdout or over HTTP. A
-//! [`Pool`] hands out sessions so that episodes do not see each other's effects. Servers are not trusted: every
+//! A [`Session`] is one live connection, over a child process's stdin and stdout or over HTTP, or plays back a
+//! [`Cassette`]. A [`Pool`] hands out sessions so that episodes do not see each other's effects. Servers are not trusted: every
 //! wait has a timeout, every list and text has a maximum size, invisible characters are removed from texts, and errors
 //! in a list or result are repaired or dropped.
 //!
 //! The client never runs a server's command in a shell, never follows a server's references or links, and refuses every
-//! request of a server to the client (sampling, elicitation, roots). This module does not know episodes, policies or
+//! request of a server to the client (sampling, elicitation, roots) unless the run file has a fixed answer ([`Inputs`]). This module does not know episodes, policies or
 //! training.
 
+mod cassette;
 mod clean;
 pub mod demo;
 mod descendants;
 mod error;
 mod events;
+mod exposed;
 mod handshake;
 mod http;
 mod http_client;
 mod input;
 mod json;
 mod listing;
+mod live;
 mod message;
 mod names;
 mod oauth;
@@ -45,7 +48,10 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::outcome::plain;
 pub use self::{
+    cassette::{Cassette, RecordedCall},
     error::{McpError, ServerOutput},
+    exposed::Expose,
+    input::Inputs,
     oauth::Login,
     outcome::Outcome,
     pool::{Pool, PooledSession, Reservation},
@@ -68,12 +74,25 @@ pub struct ServerSpec {
     pub limits: Limits,
     #[serde(default)]
     pub quirks: Quirks,
+    /// The cassette that answers are recorded to.
+    #[serde(default)]
+    pub record: Option<PathBuf>,
+    /// What the agent gets as tools besides the server's own.
+    #[serde(default)]
+    pub expose: Expose,
+    /// What the server gets when it asks for input.
+    #[serde(default)]
+    pub inputs: Inputs,
+    #[serde(default)]
+    pub on_list_change: ListChange,
 }
 
 impl ServerSpec {
     /// With default limits.
     pub fn new(transport: Transport, state: State) -> Self {
-        Self { transport, state, limits: Limits::default(), quirks: Quirks::default() }
+        let (limits, quirks, inputs) = (Limits::default(), Quirks::default(), Inputs::default());
+        let (expose, on_list_change) = (Expose::default(), ListChange::default());
+        Self { transport, state, limits, quirks, record: None, expose, inputs, on_list_change }
     }
 }
 
@@ -94,6 +113,8 @@ pub enum Transport {
     /// Streamable HTTP, or the older HTTP+SSE if the server offers nothing else. `${NAME}` in the URL or in a header's value
     /// is taken from this process's environment.
     Http { url: String, token: Token, headers: BTreeMap<String, String> },
+    /// No server: recorded answers are played back.
+    Cassette(PathBuf),
 }
 
 /// Where the bearer token of a server comes from. Never from the run file.
@@ -107,7 +128,8 @@ pub enum Token {
     /// The content of this file, read for each connection.
     File(PathBuf),
     /// An authorization server gives it to this client, whose secret is the value of `secret_env`.
-    Client { id: String, secret_env: String, scopes: Vec<String> },
+    /// It must be `issuer`, if that is set.
+    Client { id: String, secret_env: String, scopes: Vec<String>, issuer: Option<String> },
 }
 
 impl Transport {
@@ -123,6 +145,7 @@ impl std::fmt::Display for Transport {
         match self {
             Self::Stdio { command, .. } => f.write_str(&secret::hidden(command, |_| "…".into()).join(" ")),
             Self::Http { url, .. } => f.write_str(url),
+            Self::Cassette(path) => write!(f, "{}", path.display()),
         }
     }
 }
@@ -141,6 +164,16 @@ pub enum State {
 }
 
 impl State {
+    /// As in a key.
+    pub fn label(&self) -> String {
+        match self {
+            Self::ReadOnly => "read-only".to_owned(),
+            Self::FreshProcess => "fresh-process".to_owned(),
+            Self::SnapshotDir(_) => "snapshot-dir".to_owned(),
+            Self::ResetTool(tool) => format!("reset-tool {tool}"),
+        }
+    }
+
     /// The tool that restores the initial state, if there is one.
     pub fn reset_tool(&self) -> Option<&str> {
         match self {
@@ -161,6 +194,37 @@ pub struct Limits {
     /// Where a child process runs; `None` for outside a sandbox.
     #[serde(default)]
     pub sandbox: Option<Sandbox>,
+    /// By the server's names of the tools.
+    #[serde(default)]
+    pub tools: BTreeMap<String, ToolLimits>,
+}
+
+/// Limits of one tool, in place of those of all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolLimits {
+    pub timeout: Option<Duration>,
+    pub result_bytes: Option<usize>,
+    /// Calls in one episode.
+    pub calls: Option<u32>,
+}
+
+impl Limits {
+    /// How long a call of a tool may take, and the maximum bytes of its result.
+    pub fn of_tool(&self, name: &str) -> (Duration, usize) {
+        let own = self.tools.get(name);
+        let (timeout, bytes) = (own.and_then(|own| own.timeout), own.and_then(|own| own.result_bytes));
+        (timeout.unwrap_or(self.call_timeout), bytes.unwrap_or(self.result_bytes))
+    }
+}
+
+/// What happens if the server changes a listed tool while episodes are played.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ListChange {
+    /// The stage fails.
+    #[default]
+    Stop,
+    /// The change is noted, and the episodes go on with the tools as they were listed.
+    Note,
 }
 
 impl Default for Limits {
@@ -171,6 +235,7 @@ impl Default for Limits {
             call_timeout: Duration::from_secs(30),
             result_bytes: 16_384,
             sandbox: None,
+            tools: BTreeMap::new(),
         }
     }
 }

@@ -23,9 +23,9 @@ use axum::{
 };
 use reqwest::Url;
 use rmcp::transport::auth::{
-    AuthError, AuthorizationManager, AuthorizationRequest, AuthorizationSession, ClientCredentialsConfig,
-    CredentialStore as _, InMemoryCredentialStore, OAuthClientConfig, StoredCredentials,
-    WWWAuthenticateParams,
+    AuthError, AuthorizationManager, AuthorizationMetadata, AuthorizationRequest, AuthorizationSession,
+    ClientCredentialsConfig, CredentialStore as _, InMemoryCredentialStore, OAuthClientConfig,
+    StoredCredentials, WWWAuthenticateParams,
 };
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
@@ -58,9 +58,10 @@ impl Access {
         Ok(match token {
             Token::Env(variable) => fixed(variable_of(variable)?),
             Token::File(path) => fixed(token_in(path)?),
-            Token::Client { id, secret_env, scopes } => {
+            Token::Client { id, secret_env, scopes, issuer } => {
+                let secret = variable_of(secret_env)?;
                 let client =
-                    Client { id: id.clone(), secret: variable_of(secret_env)?, scopes: scopes.clone() };
+                    Client { id: id.clone(), secret, scopes: scopes.clone(), issuer: issuer.clone() };
                 let file = TokenFile::of(url, Some(&client.id)).ok_or_else(no_folder)?;
                 renewing(Renewal { url: url.clone(), file, client: Some(client) })
             }
@@ -121,6 +122,25 @@ struct Client {
     id: String,
     secret: String,
     scopes: Vec<String>,
+    /// The only authorization server that gets the secret.
+    issuer: Option<String>,
+}
+
+impl Client {
+    /// Refuses another authorization server than the expected one. That the metadata's issuer is the server that they come
+    /// from is checked when they are read.
+    fn check_issuer(&self, metadata: &AuthorizationMetadata) -> Result<(), AuthError> {
+        let received = metadata.issuer.as_deref().unwrap_or_default();
+        match &self.issuer {
+            Some(issuer) if issuer.trim_end_matches('/') != received.trim_end_matches('/') => {
+                Err(AuthError::AuthorizationServerMismatch {
+                    expected_issuer: issuer.clone(),
+                    received_issuer: received.to_owned(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Renewal {
@@ -156,6 +176,7 @@ impl Renewal {
             }
             (Some(client), _) => {
                 let metadata = manager.resolve_metadata_from_challenge(challenge).await?.metadata;
+                client.check_issuer(&metadata)?;
                 manager.set_metadata(metadata);
                 let scopes = match client.scopes.is_empty() {
                     true => manager.select_initial_scopes(&[]).await,

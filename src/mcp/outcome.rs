@@ -23,25 +23,63 @@ pub struct Outcome {
     pub is_error: bool,
 }
 
+/// What a server answered to a call, whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) text: String,
+    /// Whether the server says so.
+    pub(super) is_error: bool,
+}
+
 impl Outcome {
     /// An error outcome; its text is cleaned and cut to `limit` bytes.
     pub(super) fn failed(text: &str, limit: usize) -> Self {
         Self { text: truncate_middle(clean(text), limit), is_error: true }
     }
+}
 
-    /// Reads a result of any shape; its text is cleaned and cut to `limit` bytes. A text that matches a pattern is an error.
-    pub(super) fn from_result(result: &Value, limit: usize, errors: &ErrorPatterns) -> Self {
+impl Answer {
+    pub(super) fn failed(text: &str) -> Self {
+        Self { text: clean(text), is_error: true }
+    }
+
+    /// Reads a result of any shape; its text is cleaned.
+    pub(super) fn from_result(result: &Value) -> Self {
         if let Some(reason) = result.get(UNREADABLE).and_then(Value::as_str) {
-            return Self::failed(&format!("the server's answer cannot be read: {reason}"), limit);
+            return Self::failed(&format!("the server's answer cannot be read: {reason}"));
         }
         let (text, is_error) = match result.get("resultType").and_then(Value::as_str) {
             None | Some("complete") => (text_of(result), is_true(result.get("isError"))),
             Some("input_required") => ("the server asked for input, which is not given here".into(), true),
             Some(other) => (format!("the server answered with `{other}` instead of a result"), true),
         };
-        let text = clean(&text);
-        let is_error = is_error || errors.matches(&text);
-        Self { text: truncate_middle(text, limit), is_error }
+        Self { text: clean(&text), is_error }
+    }
+
+    /// Reads a text of mcprl's own making.
+    pub(super) fn of_text(text: &str) -> Self {
+        Self { text: clean(text), is_error: false }
+    }
+
+    /// Reads what `prompts/get` answers: its messages, each with its role.
+    pub(super) fn from_prompt(result: &Value) -> Self {
+        let Some(Value::Array(messages)) = result.get("messages") else { return Self::from_result(result) };
+        let message = |message: &Value| {
+            let role = message.get("role").and_then(Value::as_str).unwrap_or("user");
+            let content = match message.get("content") {
+                Some(Value::Array(blocks)) => blocks.iter().map(block_text).collect::<Vec<_>>().join("\n"),
+                Some(block) => block_text(block),
+                None => String::new(),
+            };
+            format!("{role}: {content}")
+        };
+        Self::of_text(&messages.iter().map(message).collect::<Vec<_>>().join("\n\n"))
+    }
+
+    /// The text is cut to `limit` bytes. One that matches a pattern is an error.
+    pub(super) fn outcome(self, limit: usize, errors: &ErrorPatterns) -> Outcome {
+        let is_error = self.is_error || errors.matches(&self.text);
+        Outcome { text: truncate_middle(self.text, limit), is_error }
     }
 }
 
@@ -163,7 +201,11 @@ mod tests {
 
     fn check(result: Value, text: &str, is_error: bool) {
         let expected = Outcome { text: text.into(), is_error };
-        assert_eq!(Outcome::from_result(&result, 1000, &ErrorPatterns::default()), expected, "{result}");
+        assert_eq!(
+            Answer::from_result(&result).outcome(1000, &ErrorPatterns::default()),
+            expected,
+            "{result}"
+        );
     }
 
     #[test]
@@ -225,7 +267,7 @@ mod tests {
         let long = format!("{}failed", "x".repeat(2000));
         for (text, is_error) in [("Error: no", true), ("no Error:", false), (&*long, true)] {
             let result = json!({"content": [{"type": "text", "text": text}], "isError": false});
-            assert_eq!(Outcome::from_result(&result, 100, &patterns).is_error, is_error, "{text}");
+            assert_eq!(Answer::from_result(&result).outcome(100, &patterns).is_error, is_error, "{text}");
         }
     }
 
@@ -260,6 +302,21 @@ mod tests {
             "",
             false,
         );
+    }
+
+    #[test]
+    fn a_prompt_is_its_messages() {
+        let text = |result: Value| Answer::from_prompt(&result).text;
+        let messages = json!([
+            {"role": "user", "content": {"type": "text", "text": "Review this."}},
+            {"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "image", "data": ""}]},
+            {"content": {"type": "resource", "resource": {"uri": "a:b", "text": "code"}}},
+        ]);
+        assert_eq!(
+            text(json!({"description": "d", "messages": messages})),
+            "user: Review this.\n\nassistant: a\n[image, unknown type, 0 bytes]\n\nuser: code"
+        );
+        assert_eq!(text(json!({"messages": "odd"})), r#"{"messages":"odd"}"#);
     }
 
     #[test]

@@ -9,27 +9,29 @@
 //! The number of exclusive sessions is `limits.sessions`, or follows from the memory that the first ones use.
 //!
 //! The first session of a pool is asked for its tools, and any session whose server announces a change of the list. They
-//! must be those that the pool [expects](Pool::expecting).
+//! must be those that the pool [expects](Pool::expecting). With [`ListChange::Note`], an announced change is only noted.
 //!
 //! A session that is dead or has lost a call is replaced, up to a number of restarts per minute.
 //! An episode may also request an exclusive session, whatever the state. A read-only server may have as many exclusive
 //! sessions open as shared ones.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     num::NonZero,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use serde_json::Map;
 use tokio::{
     runtime::Handle,
     sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
 };
 use tokio_util::task::TaskTracker;
 
-use super::{McpError, ServerSpec, Session, State, Transport, clean::clean, tools, tools_digest};
+use super::{
+    ListChange, McpError, ServerSpec, Session, State, Transport, cassette::Tape, clean::clean, tools,
+    tools_digest,
+};
 use crate::{data, hash::Digest};
 
 /// Maximum number of dead sessions replaced within a minute. After that the pool reports an error.
@@ -57,6 +59,8 @@ struct Shared {
     expected: Vec<data::Tool>,
     /// Set once the server has them.
     checked: OnceCell<()>,
+    /// What its sessions record to or are played from.
+    tape: OnceCell<Tape>,
     spawns: Semaphore,
     /// One permit per exclusive session, held until its process has ended.
     own: Arc<Semaphore>,
@@ -69,6 +73,8 @@ struct Shared {
     /// How many episodes use each slot.
     users: Mutex<Vec<usize>>,
     restarts: Mutex<VecDeque<Instant>>,
+    /// Changes of tools that stop nothing.
+    notes: Mutex<BTreeSet<String>>,
     /// Sessions being closed.
     closing: TaskTracker,
 }
@@ -107,12 +113,14 @@ impl Pool {
             (Some(sessions), _) => (sessions.max(1), sessions.max(1)),
             (None, Transport::Stdio { .. }) => (least.min(SHARED_SESSIONS), least),
             (None, Transport::Http { .. }) => (SPAWNS, URL_SESSIONS),
+            (None, Transport::Cassette(_)) => (SHARED_SESSIONS, MOST_SESSIONS),
         };
         let shared = Shared {
             name: name.to_owned(),
             spec,
             expected: Vec::new(),
             checked: OnceCell::new(),
+            tape: OnceCell::new(),
             spawns: Semaphore::new(least),
             own: Arc::new(Semaphore::new(own_sessions)),
             capacity: None,
@@ -120,6 +128,7 @@ impl Pool {
             slots: (0..shared_sessions).map(|_| tokio::sync::Mutex::default()).collect(),
             users: Mutex::new(vec![0; shared_sessions]),
             restarts: Mutex::default(),
+            notes: Mutex::default(),
             closing: TaskTracker::new(),
         };
         Self { shared: Arc::new(shared) }
@@ -188,6 +197,16 @@ impl Pool {
         own.acquire_owned().await.map(Reservation).map_err(|_| McpError::PoolClosed)
     }
 
+    /// Changes of tools since the last call, where they stop nothing ([`ListChange::Note`]).
+    pub(super) fn take_notes(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *locked(&self.shared.notes))
+    }
+
+    /// How often the agent may call a tool in an episode.
+    pub(super) fn most_calls(&self, tool: &str) -> Option<u32> {
+        self.shared.spec.limits.tools.get(tool)?.calls
+    }
+
     /// Closes every idle session. Sessions in use close when they are returned.
     pub async fn close(self) {
         self.shared.own.close();
@@ -240,7 +259,8 @@ impl Pool {
 impl Shared {
     async fn connect(&self) -> Result<Session, McpError> {
         let _permit = self.spawns.acquire().await.map_err(|_| McpError::PoolClosed)?;
-        let session = Session::connect(&self.spec).await?;
+        let tape = self.tape.get_or_try_init(|| Tape::open(&self.spec)).await?;
+        let session = Session::connect_with(&self.spec, tape.clone()).await?;
         self.checked.get_or_try_init(|| self.check_tools(&session)).await?;
         self.check_change(&session).await?;
         Ok(session)
@@ -248,7 +268,16 @@ impl Shared {
 
     /// Checks the tools again if the server has announced a change.
     async fn check_change(&self, session: &Session) -> Result<(), McpError> {
-        if session.has_changed_tools() { self.check_tools(session).await } else { Ok(()) }
+        if !session.has_changed_tools() {
+            return Ok(());
+        }
+        match self.check_tools(session).await {
+            Err(changed @ McpError::ToolChanged { .. }) if self.spec.on_list_change == ListChange::Note => {
+                locked(&self.notes).insert(changed.to_string());
+                Ok(())
+            }
+            checked => checked,
+        }
     }
 
     /// Adjusts the number of exclusive sessions to the memory that they use.
@@ -299,7 +328,7 @@ impl Shared {
                 }
                 None => (self.connect().await?, true),
             };
-            match session.call(tool, Map::new()).await {
+            match session.reset(tool).await {
                 Ok(outcome) if outcome.is_error => {
                     return Err(McpError::Reset { tool: tool.to_owned(), reason: outcome.text });
                 }

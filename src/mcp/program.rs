@@ -10,7 +10,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{BWRAP, McpError, ServerSpec, State, Transport, http, process};
+use super::{BWRAP, Cassette, McpError, ServerSpec, State, Transport, http, process};
 
 /// Finds a program by its path, relative to `cwd`, or by its name on `PATH`.
 ///
@@ -32,7 +32,8 @@ pub fn find_program(program: &str, cwd: Option<&Path>) -> io::Result<()> {
 }
 
 impl ServerSpec {
-    /// Checks that the program, its working directory and the variables it needs exist, or that its address is valid.
+    /// Checks that the program, its working directory and the variables it needs exist, that its address is valid, or that
+    /// its cassette can be read.
     ///
     /// # Errors
     /// The same as connecting to it gives.
@@ -58,6 +59,7 @@ impl ServerSpec {
                 }
             }
             Transport::Http { url, token, headers } => http::endpoint(url, token, headers).map(drop),
+            Transport::Cassette(path) => Cassette::load(path)?.check_state(&self.state),
         }
     }
 }

@@ -36,6 +36,7 @@ impl Redaction {
                 let literal = literal.filter(|(name, value)| secret::is_secret(name, value));
                 values.extend(literal.map(|(_, value)| value));
             }
+            Transport::Cassette(_) => {}
             Transport::Http { url, headers, .. } => {
                 values.extend(headers.values().chain([url]).flat_map(|value| reference::values(value)));
                 let named = headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));

@@ -13,7 +13,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
-use super::{McpError, Pool, PooledSession, Reservation, ServerSpec, State, tools};
+use super::{McpError, Outcome, Pool, PooledSession, Reservation, ServerSpec, State, tools};
 use crate::data;
 
 /// One server, or several by name.
@@ -113,7 +113,8 @@ impl Pools {
     /// The sessions of one episode, each opened by the first call to its server.
     pub fn visit(&self) -> Visit<'_> {
         let cells = self.by_name.iter().map(|(name, pool)| (name.as_str(), (pool, OnceCell::new())));
-        Visit { sessions: cells.collect(), reserves: OnceCell::new(), reserved: Mutex::default() }
+        let (reserved, calls) = (Mutex::default(), Mutex::default());
+        Visit { sessions: cells.collect(), reserves: OnceCell::new(), reserved, calls }
     }
 
     /// The pool of a tool's server, and the server's own name for the tool.
@@ -127,6 +128,11 @@ impl Pools {
         }
     }
 
+    /// Notes on changes of the servers' tools, each once.
+    pub fn take_notes(&self) -> Vec<String> {
+        self.by_name.values().flat_map(Pool::take_notes).collect()
+    }
+
     pub async fn close(self) {
         futures::future::join_all(self.by_name.into_values().map(Pool::close)).await;
     }
@@ -138,9 +144,22 @@ pub struct Visit<'p> {
     /// Set once the places of all servers are reserved.
     reserves: OnceCell<()>,
     reserved: Mutex<BTreeMap<&'p str, Reservation>>,
+    /// Calls of the agent, by tool.
+    calls: Mutex<BTreeMap<String, u32>>,
 }
 
 impl<'p> Visit<'p> {
+    /// Counts a call of the agent. If the tool may not be called more often in an episode, what the agent gets instead.
+    pub fn refuse(&self, wire_name: &str) -> Option<Outcome> {
+        let place = self.place(wire_name).ok()?;
+        let most = place.pool.most_calls(place.tool)?;
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let calls = calls.entry(wire_name.to_owned()).or_default();
+        *calls += 1;
+        let text = format!("error: this tool can be called {most} times in a task, and no more");
+        (*calls > most).then_some(Outcome { text, is_error: true })
+    }
+
     /// Whether the session for a tool is open.
     pub fn is_open(&self, wire_name: &str) -> bool {
         self.place(wire_name).is_ok_and(|place| place.session.initialized())

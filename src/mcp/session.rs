@@ -1,89 +1,40 @@
-//! One live connection to a server.
-//!
-//! A call ends with an answer, which the model may read, or with a failure of the connection, which is not a result of
-//! the call:
-//!
-//! | response | treated as |
-//! |---|---|
-//! | a JSON-RPC result or error | an answer |
-//! | a result that asks for input (elicitation, sampling) | refused, and the call sent again; an answer after ten rounds, or where a refusal cannot be expressed |
-//! | an answer that cannot be read, or is over the size limit | an answer with our text |
-//! | nothing within `call_timeout`, and the server is still reachable | an answer with our text; after the third in a row the session is lost |
-//! | HTTP 401, 403, 407, 408, 429, 502, 503, 504 | [`McpError::Refused`]: the call reached no tool |
-//! | any other HTTP status, a body that is not JSON-RPC, a connection that broke, a process that ended | [`McpError::Lost`] |
-//!
-//! Any request that gets HTTP 429, or 503 with `Retry-After`, is sent again after the time that the server asks for, if
-//! that takes no more than a minute in all.
+//! A session of a server: a live connection, which may be recorded, or a cassette that is played back.
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use rmcp::{
-    RoleClient, ServiceError,
-    model::{
-        CallToolRequest, CallToolRequestParams, ClientRequest, ErrorData, ListPromptsRequest,
-        ListResourceTemplatesRequest, ListResourcesRequest, ListToolsRequest, PaginatedRequestParams,
-        ServerPeerInfo,
-    },
-    service::{PeerRequestOptions, RunningService},
-    transport::streamable_http_client::StreamableHttpError,
-};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    Limits, McpError, Outcome, Quirks, ServerOutput, ServerSpec,
-    clean::{bounded, clean_json, shorten},
-    error::chain,
-    handshake::{self, Client, Connection},
-    http, input, listing,
-    message::{self, BROKEN_OFF_CODE},
-    process::Process,
-    redact::Redaction,
-    snapshot::Snapshot,
-    tools,
+    Expose, Limits, McpError, Outcome, Quirks, ServerSpec, State,
+    cassette::{Cassette, History, Recorder, Tape},
+    live::{LiveSession, Reply},
+    outcome::Answer,
 };
-use crate::{data, net::Backoff};
+use crate::data;
 
-/// Consecutive unanswered calls after which a session is lost.
-const UNANSWERED: u32 = 3;
-/// Added to a request's timeout, in case the server does not read its stdin.
-const STUCK: Duration = Duration::from_secs(2);
-/// First wait before a rate-limited request is sent again if the server names none, and the maximum total wait.
-const FIRST_WAIT: Duration = Duration::from_millis(500);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// How often a server may ask for input in the results of one call.
-const INPUT_ROUNDS: usize = 10;
-/// How often a list is read again if it changes while it is read.
-const LIST_READS: usize = 3;
-
-/// One live connection to the server. Calls may overlap. On drop the connection closes and a child process ends.
+/// One session of a server. Calls may overlap, but not where it is recorded and has state. On drop the connection closes and
+/// a child process ends.
 pub struct Session {
-    // Declared before the process: dropping it closes the process's stdin, which tells it to exit.
-    service: RunningService<RoleClient, Client>,
-    process: Option<Process>,
-    server: String,
-    /// As in [`data::Server`].
-    transport: &'static str,
+    source: Source,
+    state: State,
     limits: Limits,
-    redaction: Redaction,
-    /// Declared after the process, which uses it.
-    snapshot: Option<Snapshot>,
     quirks: Quirks,
-    /// Consecutive calls that were not answered in time.
-    unanswered: AtomicU32,
-    /// A call was lost; no further call is sent.
-    is_lost: AtomicBool,
+    expose: Expose,
+    history: Mutex<History>,
     notes: Mutex<Vec<String>>,
 }
 
+enum Source {
+    Live(Box<LiveSession>, Option<Arc<Recorder>>),
+    Recorded(Arc<Cassette>),
+}
+
 /// What a server offers.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Description {
     pub server: data::Server,
     /// With mcprl's `complete_task`.
@@ -94,423 +45,166 @@ pub struct Description {
 }
 
 impl Session {
-    /// Starts the server or connects to it, and performs the handshake.
+    /// Starts the server or connects to it, and performs the handshake. Reads a cassette instead if the server is one.
     ///
     /// `initialize` is tried first; only servers that support nothing but the newest revision reject it. If a server
     /// answers with an error, `server/discover` is tried: by the same process, and if that fails over a new connection.
     /// Servers that have sessions keep them this way: the newest revision has none.
     pub async fn connect(spec: &ServerSpec) -> Result<Self, McpError> {
-        Ok(Self::over(handshake::connect(spec, false).await?, spec))
+        Self::connect_with(spec, Tape::open(spec).await?).await
+    }
+
+    pub(super) async fn connect_with(spec: &ServerSpec, tape: Tape) -> Result<Self, McpError> {
+        let source = match tape {
+            Tape::Play(cassette) => Source::Recorded(cassette),
+            Tape::Record(recorder) => {
+                Source::Live(Box::new(LiveSession::connect(spec).await?), Some(recorder))
+            }
+            Tape::None => Source::Live(Box::new(LiveSession::connect(spec).await?), None),
+        };
+        Ok(Self::over(source, spec))
     }
 
     /// Connects by the newest revision's handshake only.
     pub async fn connect_newest(spec: &ServerSpec) -> Result<Self, McpError> {
-        Ok(Self::over(handshake::connect(spec, true).await?, spec))
+        let live = LiveSession::connect_newest(spec).await?;
+        Ok(Self::over(Source::Live(Box::new(live), None), spec))
     }
 
-    fn over(connection: Connection, spec: &ServerSpec) -> Self {
-        let Connection { service, process, transport, redaction, snapshot } = connection;
+    fn over(source: Source, spec: &ServerSpec) -> Self {
         Self {
-            service,
-            process,
-            server: spec.transport.to_string(),
-            transport,
+            source,
+            state: spec.state.clone(),
             limits: spec.limits.clone(),
-            redaction,
-            snapshot,
             quirks: spec.quirks.clone(),
-            unanswered: AtomicU32::new(0),
-            is_lost: AtomicBool::new(false),
+            expose: spec.expose,
+            history: Mutex::new(History::new(&spec.state)),
             notes: Mutex::default(),
         }
     }
 
     /// Everything that the server offers, as of now.
     pub async fn describe(&self) -> Result<Description, McpError> {
-        let info = self.info();
-        let tools = self.tools().await?;
-        let offers = info.as_ref().map(|info| info.capabilities.clone()).unwrap_or_default();
-        let (mut resources, mut resource_templates, mut prompts) = (Vec::new(), Vec::new(), Vec::new());
-        let mut notes = Vec::new();
-        if offers.resources.is_some() {
-            let listed = self.list("resources", list_resources, &mut notes).await?;
-            resources = listing::resources(&listed);
-            let listed = self.list("resourceTemplates", list_resource_templates, &mut notes).await?;
-            resource_templates = listing::resource_templates(&listed);
-        }
-        if offers.prompts.is_some() {
-            prompts = listing::prompts(&self.list("prompts", list_prompts, &mut notes).await?);
-        }
-        self.add_notes(notes);
-        let server = server_row(info.as_deref(), self.transport, &tools, &self.redaction);
-        Ok(Description { server, tools, resources, resource_templates, prompts })
-    }
-
-    /// All pages of a list, within `start_timeout`.
-    async fn list(
-        &self,
-        field: &'static str,
-        request: fn(Option<PaginatedRequestParams>) -> ClientRequest,
-        notes: &mut Vec<String>,
-    ) -> Result<Vec<Value>, McpError> {
-        let limit = self.limits.start_timeout;
-        let deadline = Instant::now() + limit;
-        let ask = |params| self.ask(request(params), deadline.saturating_duration_since(Instant::now()));
-        let listed = match timeout_at(deadline, listing::all_pages(field, notes, ask)).await {
-            Ok(listed) => listed,
-            Err(_) => Err(ServiceError::Timeout { timeout: limit }),
-        };
-        match listed {
-            Ok(listed) => Ok(listed),
-            Err(error) => Err(self.list_error(field, &error).await),
-        }
-    }
-
-    /// The server's tools and mcprl's `complete_task`, as of now.
-    pub async fn tools(&self) -> Result<Vec<data::Tool>, McpError> {
-        let has_tools = self.info().is_none_or(|info| info.capabilities.tools.is_some());
-        let changed = &self.service.service().tools_changed;
-        let mut notes = Vec::new();
-        let mut listed = Vec::new();
-        for _ in 0..if has_tools { LIST_READS } else { 0 } {
-            changed.store(false, Ordering::Relaxed);
-            notes.clear();
-            // A change that could not be listed has yet to be looked at.
-            let failed = |_: &McpError| changed.store(true, Ordering::Relaxed);
-            listed = self.list("tools", list_tools, &mut notes).await.inspect_err(failed)?;
-            if !changed.load(Ordering::Relaxed) {
-                break;
+        let (described, notes) = match &self.source {
+            Source::Live(live, recorder) => {
+                let described = live.describe().await?;
+                let notes = live.take_notes();
+                if let Some(recorder) = recorder {
+                    recorder.begin(&described, &notes)?;
+                }
+                (described, notes)
             }
+            Source::Recorded(cassette) => (cassette.described().clone(), cassette.notes().to_vec()),
+        };
+        locked(&self.notes).extend(notes);
+        let tools = self.expose.with_tools(&described);
+        Ok(Description { tools, ..described })
+    }
+
+    /// The server's tools, those for what it exposes, and mcprl's `complete_task`, as of now.
+    pub async fn tools(&self) -> Result<Vec<data::Tool>, McpError> {
+        match &self.source {
+            Source::Live(live, _) if self.expose.is_none() => live.tools().await,
+            Source::Live(live, _) => Ok(self.expose.with_tools(&live.describe().await?)),
+            Source::Recorded(cassette) => Ok(self.expose.with_tools(cassette.described())),
         }
-        let (tools, repairs) = tools::from_list(&listed);
-        notes.extend(repairs);
-        self.add_notes(notes);
-        Ok(tools)
     }
 
     /// Whether the server has announced a change of its tools since they were last listed.
     pub(super) fn has_changed_tools(&self) -> bool {
-        self.service.service().tools_changed.load(Ordering::Relaxed)
-    }
-
-    fn add_notes(&self, notes: Vec<String>) {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner).extend(notes);
+        matches!(&self.source, Source::Live(live, _) if live.has_changed_tools())
     }
 
     /// Notes on what [`Session::describe`] repaired or dropped. Each note is returned once.
     pub fn take_notes(&self) -> Vec<String> {
-        std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut notes = std::mem::take(&mut *locked(&self.notes));
+        if let Source::Live(live, _) = &self.source {
+            notes.extend(live.take_notes());
+        }
+        notes
     }
 
-    /// Calls a tool by the server's name for it.
+    /// Calls a tool by the server's name for it, within the limits of the tool.
     ///
     /// # Errors
-    /// If there is no answer: [`McpError::Refused`] or [`McpError::Lost`], see the module documentation.
+    /// If there is no answer: [`McpError::Refused`] or [`McpError::Lost`], see `live.rs`; [`McpError::NotRecorded`].
     pub async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
-        let arguments = match &self.snapshot {
-            Some(snapshot) => snapshot.real_arguments(arguments),
-            None => arguments,
+        let (call_timeout, result_bytes) = self.limits.of_tool(name);
+        let reply = match &self.source {
+            Source::Live(live, None) => live.call(name, arguments, call_timeout).await?,
+            Source::Live(live, Some(recorder)) => {
+                self.call_recorded(live, recorder, name, arguments, call_timeout).await?
+            }
+            Source::Recorded(cassette) => {
+                Reply::Answer(cassette.answer(&mut locked(&self.history), name, &arguments)?)
+            }
         };
-        let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
-        let answer = self.ask_tool(params).await;
-        if !matches!(answer, Err(ServiceError::Timeout { .. })) {
-            self.unanswered.store(0, Ordering::Relaxed);
+        Ok(match reply {
+            Reply::Answer(answer) => answer.outcome(result_bytes, &self.quirks.error_patterns),
+            Reply::Missing(text) => Outcome::failed(&text, result_bytes),
+        })
+    }
+
+    async fn call_recorded(
+        &self,
+        live: &LiveSession,
+        recorder: &Recorder,
+        name: &str,
+        arguments: Map<String, Value>,
+        limit: Duration,
+    ) -> Result<Reply, McpError> {
+        if !recorder.has_begun() {
+            let described = live.describe().await?;
+            recorder.begin(&described, &live.take_notes())?;
         }
-        match answer {
-            Ok(result) => {
-                Ok(Outcome::from_result(&result, self.limits.result_bytes, &self.quirks.error_patterns))
-            }
-            Err(ServiceError::McpError(error)) if error.code != BROKEN_OFF_CODE => {
-                Ok(Outcome::failed(&error.message, self.limits.result_bytes))
-            }
-            Err(ServiceError::Timeout { .. }) => {
-                let unanswered = self.unanswered.fetch_add(1, Ordering::Relaxed) + 1;
-                if unanswered >= UNANSWERED {
-                    return Err(self.lost(format!("{unanswered} calls in a row got no answer")).await);
-                }
-                // Over HTTP, an answer that broke off looks like a slow one. A cheap request shows whether the server is lost.
-                if let Err(error) = self.ask_once(list_tools(None), STUCK).await
-                    && let Some(Failed::Lost | Failed::Refused(_)) = self.failed(&error)
-                {
-                    return Err(self.lost(request_reason(&error)).await);
-                }
-                let text = format!("the tool did not answer within {:?}", self.limits.call_timeout);
-                Ok(Outcome::failed(&text, self.limits.result_bytes))
-            }
-            Err(error) => match self.failed(&error) {
-                Some(Failed::Refused(status)) => Err(McpError::Refused {
-                    server: self.server.clone(),
-                    status,
-                    challenge: challenge(&error),
-                }),
-                Some(Failed::Lost) => Err(self.lost(request_reason(&error)).await),
-                None => {
-                    let text = format!("the call failed: {}", self.redaction.hide(&request_reason(&error)));
-                    Ok(Outcome::failed(&text, self.limits.result_bytes))
-                }
+        let shown = live.hide(arguments.clone());
+        let reply = live.call(name, arguments, limit).await;
+        let history = &mut *locked(&self.history);
+        match &reply {
+            Ok(Reply::Answer(answer)) => recorder.record(history, name, shown, answer)?,
+            Ok(Reply::Missing(_)) | Err(_) => history.lose(),
+        }
+        reply
+    }
+
+    /// Calls the tool that restores the initial state. A cassette needs no such call, and does not have it.
+    pub(super) async fn reset(&self, tool: &str) -> Result<Outcome, McpError> {
+        let (limit, result_bytes) = self.limits.of_tool(tool);
+        let answer = match &self.source {
+            Source::Live(live, _) => match live.call(tool, Map::new(), limit).await? {
+                Reply::Answer(answer) => answer,
+                Reply::Missing(text) => Answer::failed(&text),
             },
-        }
+            Source::Recorded(_) => Answer { text: String::new(), is_error: false },
+        };
+        *locked(&self.history) = History::new(&self.state);
+        Ok(answer.outcome(result_bytes, &self.quirks.error_patterns))
     }
 
     /// Bytes of memory of a child process and everything it started, as far as the system reports them.
     pub fn memory(&self) -> Option<usize> {
-        self.process.as_ref()?.memory()
+        match &self.source {
+            Source::Live(live, _) => live.memory(),
+            Source::Recorded(_) => None,
+        }
     }
 
     /// Whether the session can still answer calls.
     pub fn is_alive(&self) -> bool {
-        !self.is_lost.load(Ordering::Relaxed)
-            && !self.service.is_closed()
-            && !self.service.is_transport_closed()
-            && self.unanswered.load(Ordering::Relaxed) < UNANSWERED
-            && !self.process.as_ref().is_some_and(Process::has_ended)
+        match &self.source {
+            Source::Live(live, _) => live.is_alive(),
+            Source::Recorded(_) => true,
+        }
     }
 
     /// Closes the connection. Returns when a child process and everything it started has ended.
     pub async fn close(self) {
-        let Self { mut service, process, snapshot, .. } = self;
-        let _ = service.close_with_timeout(STUCK).await;
-        drop(service);
-        if let Some(process) = process {
-            process.end().await;
-        }
-        if let Some(snapshot) = snapshot {
-            snapshot.delete().await;
-        }
-    }
-
-    /// Sends a call, again with a refusal where the server asks for input in its result.
-    async fn ask_tool(&self, params: CallToolRequestParams) -> Result<Value, ServiceError> {
-        let deadline = Instant::now() + self.limits.call_timeout;
-        let mut next = params.clone();
-        for _ in 0..INPUT_ROUNDS {
-            let request = ClientRequest::CallToolRequest(CallToolRequest::new(next));
-            let left = deadline.saturating_duration_since(Instant::now());
-            let result = self.ask(request, left).await?;
-            let Some(answers) = input::refusals(&result) else { return Ok(result) };
-            next = params.clone();
-            next.input_responses = Some(answers).filter(|answers| !answers.is_empty());
-            next.request_state = result.get("requestState").and_then(Value::as_str).map(str::to_owned);
-        }
-        let text = format!("the server asked for input {INPUT_ROUNDS} times, which is not given here");
-        Err(ServiceError::McpError(ErrorData::internal_error(text, None)))
-    }
-
-    fn info(&self) -> Option<Arc<ServerPeerInfo>> {
-        self.service.peer_info()
-    }
-
-    /// Sends a request, again where the server limits their rate, and returns the result as JSON of any shape.
-    async fn ask(&self, request: ClientRequest, limit: Duration) -> Result<Value, ServiceError> {
-        let mut rate_limit = RateLimit::new();
-        loop {
-            let answer = self.ask_once(request.clone(), limit).await;
-            let asked = match &answer {
-                Err(ServiceError::TransportSend(error)) => http::rate_limited(&*error.error),
-                _ => None,
-            };
-            let Some(wait) = asked.and_then(|asked| rate_limit.wait(asked, None)) else { return answer };
-            tokio::time::sleep(wait).await;
-        }
-    }
-
-    async fn ask_once(&self, request: ClientRequest, limit: Duration) -> Result<Value, ServiceError> {
-        let exchange = async {
-            let options = PeerRequestOptions::with_timeout(limit);
-            let handle = self.service.send_request_with_option(request, options).await?;
-            let mut result = match handle.await_response().await {
-                Err(ServiceError::McpError(mut error)) => {
-                    error.message = self.redaction.hide(&error.message).into_owned().into();
-                    return Err(ServiceError::McpError(error));
-                }
-                answer => serde_json::to_value(answer?).map_err(|_| ServiceError::UnexpectedResponse)?,
-            };
-            self.redaction.hide_json(&mut result);
-            Ok(result)
-        };
-        match timeout(limit + STUCK, exchange).await {
-            Ok(answer) => answer,
-            Err(_) => Err(ServiceError::Timeout { timeout: limit }),
-        }
-    }
-
-    /// The kind of connection failure; `None` if the error is an answer.
-    fn failed(&self, error: &ServiceError) -> Option<Failed> {
-        match error {
-            ServiceError::McpError(error) if error.code == BROKEN_OFF_CODE => Some(Failed::Lost),
-            ServiceError::McpError(_) | ServiceError::Timeout { .. } => None,
-            ServiceError::TransportClosed => Some(Failed::Lost),
-            ServiceError::TransportSend(error) => Some(match http::status(&*error.error) {
-                Some(status @ (401 | 403 | 407 | 408 | 429 | 502..=504)) => Failed::Refused(status),
-                _ => Failed::Lost,
-            }),
-            _ => (!self.is_alive()).then_some(Failed::Lost),
-        }
-    }
-
-    async fn lost(&self, reason: String) -> McpError {
-        self.is_lost.store(true, Ordering::Relaxed);
-        McpError::Lost {
-            server: self.server.clone(),
-            reason: self.redaction.hide(&reason).into_owned(),
-            output: server_output(self.process.as_ref()).await,
-        }
-    }
-
-    async fn list_error(&self, what: &'static str, error: &ServiceError) -> McpError {
-        let status = match error {
-            ServiceError::TransportSend(error) => http::status(&*error.error),
-            _ => None,
-        };
-        let (server, challenge) = (self.server.clone(), challenge(error));
-        match error {
-            ServiceError::TransportClosed => self.lost(request_reason(error)).await,
-            ServiceError::Timeout { .. } => McpError::List {
-                server,
-                what,
-                reason: format!("not complete within {:?}", self.limits.start_timeout),
-            },
-            _ if status == Some(401) => McpError::Unauthorized { server, challenge },
-            _ if challenge.is_some() => McpError::Refused { server, status: 403, challenge },
-            _ => {
-                let reason = self.redaction.hide(&request_reason(error)).into_owned();
-                McpError::List { server, what, reason }
-            }
+        if let Source::Live(live, _) = self.source {
+            live.close().await;
         }
     }
 }
 
-/// The `WWW-Authenticate` of a refused request.
-fn challenge(error: &ServiceError) -> Option<String> {
-    match error {
-        ServiceError::TransportSend(error) => http::challenge(&*error.error),
-        _ => None,
-    }
-}
-
-/// Why a call did not reach a tool, or its answer did not arrive.
-enum Failed {
-    /// The server or a proxy rejected the call with this HTTP status.
-    Refused(u16),
-    Lost,
-}
-
-fn list_tools(params: Option<PaginatedRequestParams>) -> ClientRequest {
-    let request = ListToolsRequest { method: Default::default(), params, extensions: Default::default() };
-    ClientRequest::ListToolsRequest(request)
-}
-
-fn list_resources(params: Option<PaginatedRequestParams>) -> ClientRequest {
-    let request = ListResourcesRequest { method: Default::default(), params, extensions: Default::default() };
-    ClientRequest::ListResourcesRequest(request)
-}
-
-fn list_resource_templates(params: Option<PaginatedRequestParams>) -> ClientRequest {
-    let request =
-        ListResourceTemplatesRequest { method: Default::default(), params, extensions: Default::default() };
-    ClientRequest::ListResourceTemplatesRequest(request)
-}
-
-fn list_prompts(params: Option<PaginatedRequestParams>) -> ClientRequest {
-    let request = ListPromptsRequest { method: Default::default(), params, extensions: Default::default() };
-    ClientRequest::ListPromptsRequest(request)
-}
-
-/// Waits of one request to a server that limits their rate.
-pub(super) struct RateLimit {
-    backoff: Backoff,
-    left: Duration,
-}
-
-impl RateLimit {
-    pub(super) fn new() -> Self {
-        Self { backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT, 0), left: LONGEST_WAIT }
-    }
-
-    /// The next wait; `None` if it is longer than what is left, in all or until the deadline.
-    pub(super) fn wait(&mut self, asked: Option<Duration>, deadline: Option<Instant>) -> Option<Duration> {
-        let wait = asked.unwrap_or_else(|| self.backoff.wait(None)).max(FIRST_WAIT);
-        self.left = self.left.checked_sub(wait)?;
-        let is_late = deadline.is_some_and(|deadline| Instant::now() + wait >= deadline);
-        (!is_late).then_some(wait)
-    }
-}
-
-pub(super) async fn server_output(process: Option<&Process>) -> ServerOutput {
-    match process {
-        Some(process) => process.server_output().await,
-        None => ServerOutput::default(),
-    }
-}
-
-/// The reason of a failed request, without Rust type names.
-fn request_reason(error: &ServiceError) -> String {
-    match error {
-        ServiceError::TransportSend(error) => transport_reason(&*error.error),
-        ServiceError::TransportClosed => "the connection was closed".into(),
-        ServiceError::McpError(error) => error_reason(error),
-        ServiceError::Timeout { timeout } => format!("no answer within {timeout:?}"),
-        other => shorten(&chain(other)),
-    }
-}
-
-pub(super) fn error_reason(error: &ErrorData) -> String {
-    let text = shorten(&error.message);
-    if message::is_own(error) { text } else { format!("{text} ({})", error.code.0) }
-}
-
-pub(super) fn transport_reason(error: &(dyn std::error::Error + 'static)) -> String {
-    let reason = match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
-        // Its `source` is empty.
-        Some(StreamableHttpError::Client(cause)) => chain(cause),
-        Some(StreamableHttpError::UnexpectedServerResponse(reason)) => reason.to_string(),
-        _ => chain(error),
-    };
-    shorten(&without_address(&reason))
-}
-
-/// A text of reqwest without the address: messages name the server as the run file does, where a secret is a reference.
-fn without_address(reason: &str) -> String {
-    const BEFORE: &str = " for url (";
-    let Some((before, rest)) = reason.split_once(BEFORE) else { return reason.to_owned() };
-    let after = rest.split_once(')').map_or("", |(_, after)| after);
-    format!("{before}{}", without_address(after))
-}
-
-/// The server's row for the `server` table.
-fn server_row(
-    info: Option<&ServerPeerInfo>,
-    transport: &str,
-    tools: &[data::Tool],
-    redaction: &Redaction,
-) -> data::Server {
-    let shown = |text: &str| bounded(&redaction.hide(text));
-    let identity = info.and_then(|info| info.server_info.as_ref());
-    let capabilities = info.and_then(|info| serde_json::to_value(&info.capabilities).ok());
-    let capabilities = capabilities.map(|mut value| {
-        redaction.hide_json(&mut value);
-        value
-    });
-    data::Server {
-        name: identity.map(|server| shown(&server.name)).unwrap_or_default(),
-        version: identity.map(|server| shown(&server.version)).unwrap_or_default(),
-        protocol: info.map(|info| info.protocol_version.as_str().to_owned()).unwrap_or_default(),
-        transport: transport.into(),
-        instructions: info.and_then(|info| info.instructions.as_deref()).map(shown),
-        capabilities: capabilities.as_ref().map(clean_json).unwrap_or_default().to_string(),
-        tools_digest: tools::tools_digest(tools).to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reason_names_no_address() {
-        let reason =
-            "error sending request for url (https://a.b/mcp?key=s3): client error (Connect): refused";
-        assert_eq!(without_address(reason), "error sending request: client error (Connect): refused");
-        assert_eq!(without_address("no answer"), "no answer");
-    }
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -83,6 +83,22 @@ pub(super) fn from_list(listed: &[Value]) -> (Vec<data::Tool>, Vec<String>) {
     (tools, notes)
 }
 
+/// The tools with further ones before `complete_task`, under names that are free, and with their function declarations.
+pub(super) fn with_added(own: &[data::Tool], added: Vec<data::Tool>) -> Vec<data::Tool> {
+    let mut names = Names::default();
+    own.iter().for_each(|tool| _ = names.give(&tool.name));
+    let added = added.into_iter().map(|tool| {
+        let name = names.give(&tool.name);
+        let schema: Map<String, Value> = serde_json::from_str(&tool.input_schema).unwrap_or_default();
+        data::Tool { function: function(&name, &tool.description, &schema), name, ..tool }
+    });
+    let added: Vec<data::Tool> = added.collect();
+    // A server's tool that has the name of one of them on the wire could not be called.
+    let is_free = |tool: &&data::Tool| !added.iter().any(|added| added.server_name == tool.server_name);
+    let (own, last): (Vec<_>, Vec<_>) = own.iter().filter(is_free).cloned().partition(|tool| !tool.synthetic);
+    own.into_iter().chain(added.iter().cloned()).chain(last).collect()
+}
+
 struct Schema {
     schema: Map<String, Value>,
     repaired: bool,

@@ -15,7 +15,7 @@ use crate::{
     engine::EngineSpec,
     error::Result,
     hash::{Digest, Encoder},
-    mcp::{PLACEHOLDER, Sandbox, ServerSpec, Servers, State, Transport, secret},
+    mcp::{Expose, Inputs, PLACEHOLDER, Sandbox, ServerSpec, Servers, State, Transport, secret},
     model::kernels::Format,
     store::FileDigests,
 };
@@ -124,15 +124,14 @@ impl ServerIdentity {
                 reached
             }
             Transport::Http { url, headers, .. } => json!({ "url": url, "headers": hidden(headers) }),
-        };
-        let state = match &spec.state {
-            State::ReadOnly => "read-only".to_owned(),
-            State::FreshProcess => "fresh-process".to_owned(),
-            State::SnapshotDir(_) => "snapshot-dir".to_owned(),
-            State::ResetTool(tool) => format!("reset-tool {tool}"),
+            Transport::Cassette(path) => {
+                let digest = files.digest(path)?;
+                by_content.insert(path.clone(), digest);
+                json!({ "replay": digest })
+            }
         };
         let mut conduct = json!({
-            "state": state,
+            "state": spec.state.label(),
             "call_timeout_s": spec.limits.call_timeout.as_secs(),
             "result_bytes": spec.limits.result_bytes,
         });
@@ -147,7 +146,20 @@ impl ServerIdentity {
         if spec.quirks.coerce_arguments {
             conduct["coerce_arguments"] = true.into();
         }
-        let is_known = matches!(spec.transport, Transport::Stdio { .. });
+        if spec.expose != Expose::default() {
+            conduct["expose"] = json!(spec.expose);
+        }
+        if spec.inputs != Inputs::default() {
+            conduct["inputs"] = json!(spec.inputs);
+        }
+        for (name, own) in &spec.limits.tools {
+            conduct["tools"][name] = json!({
+                "timeout_s": own.timeout.map(|time| time.as_secs()),
+                "result_bytes": own.result_bytes,
+                "calls": own.calls,
+            });
+        }
+        let is_known = !matches!(spec.transport, Transport::Http { .. });
         Ok(Self { reached, conduct, files: by_content, is_known })
     }
 }
@@ -286,8 +298,7 @@ mod tests {
         let files = FileDigests::load(&Store::open(folder.path().join("cache")).unwrap());
         let conduct = |quirks| {
             let transport = Transport::http("http://x");
-            let limits = crate::mcp::Limits::default();
-            let spec = ServerSpec { transport, state: State::ReadOnly, limits, quirks };
+            let spec = ServerSpec { quirks, ..ServerSpec::new(transport, State::ReadOnly) };
             ServerIdentity::new(&spec, folder.path(), &files).unwrap().conduct
         };
         let plain = json!({"state": "read-only", "call_timeout_s": 30, "result_bytes": 16_384});

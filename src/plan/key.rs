@@ -14,7 +14,7 @@
 //! | which draw of a sample | no | mixed into the stage seed, stored as key metadata, see [`redrawn`] |
 //! | server, how it is reached | for kinds that use it | command, address, environment and scripts |
 //! | server, name and version | for kinds that use it and read its `tools` | as reported with the tools |
-//! | server, conduct | for kinds that use it | isolation, limits, `error_patterns` and `coerce_arguments` affect outcomes |
+//! | server, conduct | for kinds that use it | isolation, limits, `error_patterns`, `coerce_arguments`, `expose`, `elicitation` and `sampling` affect outcomes |
 //! | numerics | for kinds that use the engine | CPU and CUDA round differently |
 //! | stage name, run name | no | renaming changes no result |
 //! | device index, threads, sessions, start timeout | no | they change the speed, not the result |
@@ -26,6 +26,9 @@
 //! - the names of environment variables and headers, and digests of their values
 //! - the URL
 //! - `cwd` as written in the run file
+//! - instead of all these, the content of the cassette that is played back (`replay`): what it answers cannot change unnoticed.
+//!   Results of a live run are not those of its cassette, because a cassette can be edited and a live server can change. That a
+//!   run is recorded is in no key.
 //!
 //! A reference to a variable (`${NAME}`) counts as written, without the variable's value: a token may be
 //! renewed. A secret in the command (`--api-key X`) counts by its digest. `{mcprl}` is this program's

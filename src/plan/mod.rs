@@ -56,6 +56,7 @@ pub use report::{
 pub use resample::Resample;
 pub use schema::schema;
 pub use source::Source;
+pub use tool_list::ToolChanges;
 pub use upkeep::CacheMode;
 
 use std::{

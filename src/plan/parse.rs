@@ -210,14 +210,21 @@ impl<'a> RunFileParser<'_, 'a> {
         if stages.is_empty() && loops.is_empty() && self.reader.clean() {
             return self.reader.wrong(top, Part::Key, "the run file has no stages".into(), None);
         }
-        for stage in stages.iter().chain(inner()) {
-            if stage.stage.card.uses.contains(&Section::Server) && servers.is_none() {
-                let message =
-                    format!("stage \"{}\" needs a server, but the run file has no [server]", stage.name);
-                let hint = "add one: [server] with command = [\"./your-server\", \"--stdio\"], or with a url"
-                    .to_owned();
-                self.reader.wrong::<()>(&stage.entry, Part::Key, message, Some(hint));
-            }
+        let mut users =
+            stages.iter().chain(inner()).filter(|stage| stage.stage.card.uses.contains(&Section::Server));
+        if servers.is_none()
+            && let Some(stage) = users.next()
+        {
+            let others = match users.count() {
+                0 => String::new(),
+                1 => " (and so does another one)".to_owned(),
+                more => format!(" (and so do {more} others)"),
+            };
+            let message =
+                format!("stage \"{}\" needs a server{others}, but the run file has no [server]", stage.name);
+            let hint =
+                "add one: [server] with command = [\"./your-server\", \"--stdio\"], or with a url".to_owned();
+            self.reader.wrong::<()>(&stage.entry, Part::Key, message, Some(hint));
         }
         let (broken, is_whole) = (self.broken.take(), self.reader.clean());
         let (servers, engine) = (servers.flatten(), engine.unwrap_or_default());

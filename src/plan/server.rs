@@ -18,8 +18,8 @@ use crate::{
     engine::EngineSpec,
     error::did_you_mean,
     mcp::{
-        BWRAP, ErrorPatterns, Limits, PLACEHOLDER, Quirks, Sandbox, ServerSpec, State, Token, Transport,
-        has_reference,
+        BWRAP, ErrorPatterns, Expose, Inputs, Limits, ListChange, PLACEHOLDER, Quirks, Sandbox, ServerSpec,
+        State, Token, ToolLimits, Transport, has_reference,
         secret::{self, Substitute},
     },
 };
@@ -91,6 +91,57 @@ pub struct Server {
     /// to `"7"`.
     #[schemars(extend("default" = false))]
     coerce_arguments: Option<bool>,
+    /// What the agent gets as tools besides the server's own: its resources (`list_resources`, `read_resource`) and its
+    /// prompts (`get_prompt`).
+    expose: Option<Vec<String>>,
+    /// Limits of single tools, by the server's name of the tool.
+    tools: Option<BTreeMap<String, ToolSettings>>,
+    /// How a form that the server shows to the user is filled in: `"defaults"`, or a table of values by field, where other
+    /// fields get their defaults. Without it, and where a required field has no value, forms are declined.
+    elicitation: Option<Elicitation>,
+    /// Fixed reply to a server that asks for a sample of a language model. Without it such a request is refused.
+    sampling: Option<Sampling>,
+    /// What happens if the server announces a change of its tools while episodes are played and a listed tool is no longer the
+    /// same: the stage fails, or the change is noted.
+    #[schemars(extend("enum" = LIST_CHANGES, "default" = LIST_CHANGES[0]))]
+    on_list_change: Option<String>,
+    /// Cassette that the server's answers are recorded to, relative to the run file's folder.
+    record: Option<String>,
+    /// Cassette whose answers take the place of the server, relative to the run file's folder. Nothing is started or
+    /// connected to.
+    replay: Option<String>,
+}
+
+const EXPOSED: [&str; 2] = ["resources", "prompts"];
+const LIST_CHANGES: [&str; 2] = ["stop", "note"];
+
+/// Limits of one tool.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ToolSettings {
+    /// Timeout of a call, in seconds, in place of `call_timeout_s`.
+    #[schemars(range(min = 1))]
+    timeout_s: Option<u64>,
+    /// Maximum number of bytes of a result shown to the model, in place of the server's.
+    #[schemars(range(min = 1))]
+    result_bytes: Option<usize>,
+    /// How often the agent may call the tool in an episode. Further calls get an error.
+    calls: Option<u32>,
+}
+
+/// `"defaults"`, or values by field.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged)]
+enum Elicitation {
+    Word(String),
+    Values(BTreeMap<String, serde_json::Value>),
+}
+
+/// A fixed reply.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Sampling {
+    text: String,
 }
 
 /// Client credentials (OAuth 2.1).
@@ -103,6 +154,8 @@ struct OAuth {
     /// Scopes to ask for; by default those that the server names.
     #[serde(default)]
     scopes: Vec<String>,
+    /// The authorization server (its issuer URL). Without it, the client's secret goes to the one that the MCP server names.
+    issuer: Option<String>,
 }
 
 impl Server {
@@ -122,7 +175,7 @@ pub fn server(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<Ser
         let hint = "name the variable that holds it: `client_secret_env = \"…\"`".to_owned();
         return reader.wrong_secret(&secret, format!("`{}` holds a secret", secret.path), hint);
     }
-    let server = reader.read::<Server>(entry)?;
+    let mut server = reader.read::<Server>(entry)?;
     let state = state(reader, entry, &fields, &server, source);
     let (limits, default) =
         (Limits::default(), |seconds: Option<u64>, default| seconds.map_or(default, Duration::from_secs));
@@ -132,10 +185,97 @@ pub fn server(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<Ser
         call_timeout: default(server.call_timeout_s, limits.call_timeout),
         result_bytes: server.result_bytes.unwrap_or(limits.result_bytes),
         sandbox: sandbox(reader, &fields, &server, source),
+        tools: server.tools.iter().flatten().map(|(name, own)| (name.clone(), own.limits())).collect(),
     };
+    let (expose, inputs) = (expose(reader, &fields, &server), inputs(reader, &fields, &mut server));
+    let on_list_change = list_change(reader, &fields, &server);
     let quirks = quirks(reader, &fields, &server);
-    let transport = transport(reader, entry, &fields, server, source)?;
-    Some(ServerSpec { transport, state: state?, limits, quirks: quirks? })
+    let record = server.record.as_ref().map(|name| super::absolute(source.folder()).join(name));
+    let transport = match fields.get("replay") {
+        Some(replay) => cassette(reader, replay, &fields, &server, source),
+        None => transport(reader, entry, &fields, server, source),
+    }?;
+    let (state, quirks, expose, inputs) = (state?, quirks?, expose?, inputs?);
+    let on_list_change = on_list_change?;
+    Some(ServerSpec { transport, state, limits, quirks, record, expose, inputs, on_list_change })
+}
+
+impl ToolSettings {
+    fn limits(&self) -> ToolLimits {
+        let Self { timeout_s, result_bytes, calls } = *self;
+        ToolLimits { timeout: timeout_s.map(Duration::from_secs), result_bytes, calls }
+    }
+}
+
+/// Notes a value that is none of these.
+fn one_of<T>(reader: &Reader, entry: &Entry<'_>, choices: &[&str], found: &str) -> Option<T> {
+    let choices = choices.iter().map(|choice| format!("\"{choice}\"")).collect::<Vec<_>>().join(" or ");
+    let message = format!("`{}` should be {choices}, found \"{found}\"", entry.path);
+    reader.wrong(entry, Part::Value, message, None)
+}
+
+fn expose(reader: &Reader, fields: &Fields<'_>, server: &Server) -> Option<Expose> {
+    let (Some(entry), Some(names)) = (fields.get("expose"), &server.expose) else {
+        return Some(Expose::default());
+    };
+    let mut expose = Expose::default();
+    for name in names {
+        match name.as_str() {
+            "resources" => expose.resources = true,
+            "prompts" => expose.prompts = true,
+            other => return one_of(reader, entry, &EXPOSED, other),
+        }
+    }
+    Some(expose)
+}
+
+fn inputs(reader: &Reader, fields: &Fields<'_>, server: &mut Server) -> Option<Inputs> {
+    let elicitation = match (fields.get("elicitation"), server.elicitation.take()) {
+        (Some(_), Some(Elicitation::Values(values))) => Some(values.into_iter().collect()),
+        (Some(_), Some(Elicitation::Word(word))) if word == "defaults" => Some(serde_json::Map::new()),
+        (Some(entry), Some(Elicitation::Word(word))) => {
+            let message = format!(
+                "`{}` should be \"defaults\" or a table of values by field, found \"{word}\"",
+                entry.path
+            );
+            return reader.wrong(entry, Part::Value, message, None);
+        }
+        _ => None,
+    };
+    Some(Inputs { elicitation, sampling: server.sampling.take().map(|sampling| sampling.text) })
+}
+
+fn list_change(reader: &Reader, fields: &Fields<'_>, server: &Server) -> Option<ListChange> {
+    match (fields.get("on_list_change"), server.on_list_change.as_deref()) {
+        (None, _) | (_, None | Some("stop")) => Some(ListChange::Stop),
+        (_, Some("note")) => Some(ListChange::Note),
+        (Some(entry), Some(other)) => one_of(reader, entry, &LIST_CHANGES, other),
+    }
+}
+
+/// The cassette that takes the place of the server. Settings of the server stay, so that it can be recorded again.
+fn cassette(
+    reader: &Reader,
+    entry: &Entry<'_>,
+    fields: &Fields<'_>,
+    server: &Server,
+    source: &Source,
+) -> Option<Transport> {
+    let name = server.replay.as_ref()?;
+    if let Some(record) = fields.get("record") {
+        let message = "a server has `record` or `replay`, not both".to_owned();
+        return reader.wrong(record, Part::Key, message, None);
+    }
+    for table in ["env", "headers"] {
+        check_values(reader, fields.get(table))?;
+    }
+    let path = super::absolute(source.folder()).join(name);
+    if !path.is_file() {
+        let message = format!("`{}` names \"{name}\", which does not exist", entry.path);
+        let hint = format!("`record = \"{name}\"` records it in a run on the live server");
+        return reader.wrong(entry, Part::Value, message, Some(hint));
+    }
+    Some(Transport::Cassette(path))
 }
 
 /// Compiles the patterns, and notes each that is invalid at its place.
@@ -245,7 +385,7 @@ fn sandbox(reader: &Reader, fields: &Fields<'_>, server: &Server, source: &Sourc
                 _ => folder.join(name),
             };
             let names = || server.sandbox_write.iter().flatten();
-            if let Some(missing) = names().find(|name| !path(name).exists()) {
+            if let Some(missing) = names().find(|name| !path(name).exists() && server.replay.is_none()) {
                 let list = fields.get("sandbox_write")?;
                 let message = format!("`{}` names \"{missing}\", which does not exist", list.path);
                 return reader.wrong(list, Part::Value, message, None);
@@ -270,10 +410,8 @@ fn token(reader: &Reader, fields: &Fields<'_>, server: &mut Server, source: &Sou
         return reader.wrong(second, Part::Key, message, None);
     }
     let file = server.bearer_file.take().map(|name| Token::File(super::absolute(source.folder()).join(name)));
-    let client = server.oauth.take().map(|OAuth { client_id, client_secret_env, scopes }| Token::Client {
-        id: client_id,
-        secret_env: client_secret_env,
-        scopes,
+    let client = server.oauth.take().map(|OAuth { client_id, client_secret_env, scopes, issuer }| {
+        Token::Client { id: client_id, secret_env: client_secret_env, scopes, issuer }
     });
     Some(server.bearer_env.take().map(Token::Env).or(file).or(client).unwrap_or_default())
 }
@@ -329,6 +467,7 @@ fn state(
     source: &Source,
 ) -> Option<State> {
     let (given, reset_tool) = (fields.get("state"), fields.get("reset_tool"));
+    let is_played = fields.contains_key("replay");
     let url = fields.get("url").filter(|_| !fields.contains_key("command"));
     let named = match given {
         Some(_) => server.state.as_deref()?,
@@ -339,7 +478,7 @@ fn state(
     if let Some(snapshot) = fields.get("snapshot").filter(|_| named != "snapshot-dir") {
         return reader.wrong(snapshot, Part::Key, "`snapshot` needs state \"snapshot-dir\"".into(), None);
     }
-    if named != "snapshot-dir" && server.uses_copy() {
+    if named != "snapshot-dir" && server.uses_copy() && !is_played {
         let hint =
             "snapshot = \"folder\" copies a folder for each episode, and the copy takes its place".to_owned();
         let message = format!("`{PLACEHOLDER}` needs state \"snapshot-dir\"");
@@ -372,7 +511,7 @@ fn state(
                 reader.wrong(given, Part::Value, message.into(), Some(ways_at_a_url()))
             }
         },
-        ("fresh-session", None) if url.is_some() => Some(State::FreshProcess),
+        ("fresh-session", None) if url.is_some() || is_played => Some(State::FreshProcess),
         ("fresh-session", None) => {
             let hint = "state = \"fresh-process\" starts the `command` again for every episode".to_owned();
             reader.wrong(given?, Part::Value, "state \"fresh-session\" needs a `url`".into(), Some(hint))
@@ -404,6 +543,9 @@ fn snapshot(
         return reader.wrong(url, Part::Key, message, Some(ways_at_a_url()));
     }
     let template = super::absolute(source.folder()).join(name);
+    if fields.contains_key("replay") {
+        return Some(State::SnapshotDir(template));
+    }
     if !template.is_dir() {
         let message = format!("`{}` names \"{name}\", which is not a folder", entry.path);
         return reader.wrong(entry, Part::Value, message, None);

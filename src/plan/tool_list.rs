@@ -23,10 +23,10 @@ impl ToolChanges {
     /// Compares two artifacts of type `tools`, if both are in the store.
     pub fn between(store: &Store, old: &Digest, new: &Digest) -> Option<Self> {
         let read = |digest| data::read(&only_file(store.artifact(digest))?).ok();
-        Some(Self::of(&read(old)?, &read(new)?))
+        Some(Self::between_lists(&read(old)?, &read(new)?))
     }
 
-    fn of(old: &[Tool], new: &[Tool]) -> Self {
+    pub fn between_lists(old: &[Tool], new: &[Tool]) -> Self {
         fn by_name(tools: &[Tool]) -> BTreeMap<&str, &Tool> {
             tools.iter().map(|tool| (tool.name.as_str(), tool)).collect()
         }
@@ -71,7 +71,7 @@ mod tests {
     fn tools_that_came_went_and_changed_are_told_apart() {
         let old = [tool("list", "a"), tool("read", "b"), tool("drop", "c")];
         let new = [tool("write", "d"), tool("read", "other"), tool("list", "a")];
-        let changes = ToolChanges::of(&old, &new);
+        let changes = ToolChanges::between_lists(&old, &new);
         let (added, removed, changed) = (["write".to_owned()], ["drop".to_owned()], ["read".to_owned()]);
         assert_eq!(
             (changes.added, changes.removed, changes.changed),

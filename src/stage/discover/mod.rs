@@ -108,6 +108,9 @@ impl Discover {
         for (name, (described, notes)) in visited {
             let prefix = if name.is_empty() { String::new() } else { format!("{}: ", of_server(&name)) };
             notes.iter().for_each(|note| context.observer.note(&format!("{prefix}{note}")));
+            for unknown in unknown_limits(servers, &name, &described.tools) {
+                context.observer.note(&format!("{prefix}{unknown}"));
+            }
             rows.push(described.server);
             lists.push((name, described.tools));
             resources.extend(described.resources);
@@ -236,6 +239,22 @@ impl Params {
             && !among(&self.deny)
             && (!self.read_only || tool.hint("readOnlyHint") == Some(true))
     }
+}
+
+/// A note for each tool that has limits in the run file and that the server does not list.
+fn unknown_limits(servers: &Servers, server: &str, listed: &[Tool]) -> Vec<String> {
+    let spec = servers.iter().find(|(name, _)| *name == server).map(|(_, spec)| spec);
+    let limited = spec.into_iter().flat_map(|spec| spec.limits.tools.keys());
+    let names = || listed.iter().filter(|tool| !tool.synthetic).map(|tool| tool.server_name.as_str());
+    let unknown = limited.filter(|limited| !names().any(|name| name == *limited));
+    let note = |name: &String| {
+        let meant = did_you_mean(name, names()).map(|meant| format!("; did you mean `{meant}`?"));
+        format!(
+            "`tools.{name}` sets limits of a tool that the server does not list{}",
+            meant.unwrap_or_default()
+        )
+    };
+    unknown.map(note).collect()
 }
 
 fn of_server(name: &str) -> String {

@@ -371,6 +371,7 @@ impl Player {
             tool_calls,
             ..Usage::default()
         });
+        self.pools.take_notes().iter().for_each(|note| context.observer.note(note));
         ended?;
         self.episodes += attempts.len();
         self.lost += played.iter().filter(|trajectory| trajectory.is_none()).count();
@@ -581,6 +582,7 @@ impl Player {
                 Err(cause) if cause.is_transient() => Tried::Lost { cause, call: None },
                 Err(cause) => return Err(cause.into()),
             },
+            Some(LostCall { cause, .. }) if cause.is_of_cassette() => return Err(cause.into()),
             Some(LostCall { call, cause }) if server.is_open(&self.toolbox, &call) => {
                 Tried::Lost { cause, call: Some((call, episode)) }
             }
@@ -602,7 +604,7 @@ impl Player {
         for StateCheck { tool, arguments, .. } in checks.state {
             let wire_name = self.toolbox.wire_name(&tool);
             server.ready(wire_name).await?;
-            let outcome = server.call(wire_name, arguments).await?;
+            let outcome = server.send(wire_name, arguments).await?;
             results.push((!outcome.is_error).then_some(outcome.text));
         }
         Ok(Some(results))
@@ -618,7 +620,7 @@ struct LazySessions<'a> {
 
 impl LazySessions<'_> {
     fn is_open(&self, toolbox: &Toolbox, call: &ToolCall) -> bool {
-        toolbox.request(call).is_some_and(|(wire_name, _)| self.sessions.is_open(wire_name))
+        self.sessions.is_open(toolbox.wire_name(&call.name))
     }
 
     /// [`McpError::PoolClosed`] if other tries found the server down meanwhile.
@@ -648,6 +650,16 @@ impl Server for LazySessions<'_> {
     }
 
     async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
+        match self.sessions.refuse(name) {
+            Some(refused) => Ok(refused),
+            None => self.send(name, arguments).await,
+        }
+    }
+}
+
+impl LazySessions<'_> {
+    /// Calls a tool without a limit on their number.
+    async fn send(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
         let Place { server, pool, session, tool } = self.sessions.place(name)?;
         session.get_or_try_init(|| self.open(server, pool)).await?.call(tool, arguments).await
     }

@@ -1,0 +1,603 @@
+//! A connection to a server.
+//!
+//! A call ends with an answer, which the model may read, or with a failure of the connection, which is not a result of
+//! the call:
+//!
+//! | response | treated as |
+//! |---|---|
+//! | a JSON-RPC result or error | an answer |
+//! | a result that asks for input (elicitation, sampling) | refused or answered (`input.rs`), and the call sent again; an answer after ten rounds, or where a refusal cannot be expressed |
+//! | an answer that cannot be read, or is over the size limit | an answer with our text |
+//! | nothing within `call_timeout`, and the server is still reachable | an answer with our text; after the third in a row the session is lost |
+//! | HTTP 401, 403, 407, 408, 429, 502, 503, 504 | [`McpError::Refused`]: the call reached no tool |
+//! | any other HTTP status, a body that is not JSON-RPC, a connection that broke, a process that ended | [`McpError::Lost`] |
+//!
+//! Any request that gets HTTP 429, or 503 with `Retry-After`, is sent again after the time that the server asks for, if
+//! that takes no more than a minute in all.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use rmcp::{
+    RoleClient, ServiceError,
+    model::{
+        CallToolRequest, CallToolRequestParams, ClientRequest, ErrorData, GetPromptRequest,
+        GetPromptRequestParams, ListPromptsRequest, ListResourceTemplatesRequest, ListResourcesRequest,
+        ListToolsRequest, PaginatedRequestParams, ReadResourceRequest, ReadResourceRequestParams,
+        ServerPeerInfo,
+    },
+    service::{PeerRequestOptions, RunningService},
+    transport::streamable_http_client::StreamableHttpError,
+};
+use serde_json::{Map, Value};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::{
+    Limits, McpError, ServerOutput, ServerSpec,
+    clean::{bounded, clean_json, shorten},
+    error::chain,
+    exposed::{self, Expose},
+    handshake::{self, Client, Connection},
+    http,
+    input::Inputs,
+    listing,
+    message::{self, BROKEN_OFF_CODE},
+    outcome::Answer,
+    process::Process,
+    redact::Redaction,
+    session::Description,
+    snapshot::Snapshot,
+    tools,
+};
+use crate::{data, net::Backoff};
+
+/// Consecutive unanswered calls after which a session is lost.
+const UNANSWERED: u32 = 3;
+/// Added to a request's timeout, in case the server does not read its stdin.
+const STUCK: Duration = Duration::from_secs(2);
+/// First wait before a rate-limited request is sent again if the server names none, and the maximum total wait.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// How often a server may ask for input in the results of one call.
+const INPUT_ROUNDS: usize = 10;
+/// How often a list is read again if it changes while it is read.
+const LIST_READS: usize = 3;
+
+/// A connection to the server. Calls may overlap. On drop the connection closes and a child process ends.
+pub(super) struct LiveSession {
+    // Declared before the process: dropping it closes the process's stdin, which tells it to exit.
+    service: RunningService<RoleClient, Client>,
+    process: Option<Process>,
+    server: String,
+    /// As in [`data::Server`].
+    transport: &'static str,
+    limits: Limits,
+    expose: Expose,
+    inputs: Inputs,
+    redaction: Redaction,
+    /// Declared after the process, which uses it.
+    snapshot: Option<Snapshot>,
+    /// Consecutive calls that were not answered in time.
+    unanswered: AtomicU32,
+    /// A call was lost; no further call is sent.
+    is_lost: AtomicBool,
+    notes: Mutex<Vec<String>>,
+}
+
+/// How a call ended.
+pub(super) enum Reply {
+    /// The server's answer.
+    Answer(Answer),
+    /// There is none, and the session goes on: mcprl's text for the model.
+    Missing(String),
+}
+
+impl LiveSession {
+    /// Starts the server or connects to it, and performs the handshake.
+    ///
+    /// `initialize` is tried first; only servers that support nothing but the newest revision reject it. If a server
+    /// answers with an error, `server/discover` is tried: by the same process, and if that fails over a new connection.
+    /// Servers that have sessions keep them this way: the newest revision has none.
+    pub(super) async fn connect(spec: &ServerSpec) -> Result<Self, McpError> {
+        Ok(Self::over(handshake::connect(spec, false).await?, spec))
+    }
+
+    /// Connects by the newest revision's handshake only.
+    pub(super) async fn connect_newest(spec: &ServerSpec) -> Result<Self, McpError> {
+        Ok(Self::over(handshake::connect(spec, true).await?, spec))
+    }
+
+    fn over(connection: Connection, spec: &ServerSpec) -> Self {
+        let Connection { service, process, transport, redaction, snapshot } = connection;
+        Self {
+            service,
+            process,
+            server: spec.transport.to_string(),
+            transport,
+            limits: spec.limits.clone(),
+            expose: spec.expose,
+            inputs: spec.inputs.clone(),
+            redaction,
+            snapshot,
+            unanswered: AtomicU32::new(0),
+            is_lost: AtomicBool::new(false),
+            notes: Mutex::default(),
+        }
+    }
+
+    /// Everything that the server offers, as of now.
+    pub(super) async fn describe(&self) -> Result<Description, McpError> {
+        let info = self.info();
+        let tools = self.tools().await?;
+        let offers = info.as_ref().map(|info| info.capabilities.clone()).unwrap_or_default();
+        let (mut resources, mut resource_templates, mut prompts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut notes = Vec::new();
+        if offers.resources.is_some() {
+            let listed = self.list("resources", list_resources, &mut notes).await?;
+            resources = listing::resources(&listed);
+            let listed = self.list("resourceTemplates", list_resource_templates, &mut notes).await?;
+            resource_templates = listing::resource_templates(&listed);
+        }
+        if offers.prompts.is_some() {
+            prompts = listing::prompts(&self.list("prompts", list_prompts, &mut notes).await?);
+        }
+        self.add_notes(notes);
+        let server = server_row(info.as_deref(), self.transport, &tools, &self.redaction);
+        Ok(Description { server, tools, resources, resource_templates, prompts })
+    }
+
+    /// All pages of a list, within `start_timeout`.
+    async fn list(
+        &self,
+        field: &'static str,
+        request: fn(Option<PaginatedRequestParams>) -> ClientRequest,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<Value>, McpError> {
+        match self.pages(field, request, self.limits.start_timeout, notes).await {
+            Ok(listed) => Ok(listed),
+            Err(error) => Err(self.list_error(field, &error).await),
+        }
+    }
+
+    /// All pages of a list, within `limit`.
+    async fn pages(
+        &self,
+        field: &'static str,
+        request: fn(Option<PaginatedRequestParams>) -> ClientRequest,
+        limit: Duration,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<Value>, ServiceError> {
+        let deadline = Instant::now() + limit;
+        let ask = |params| self.ask(request(params), deadline.saturating_duration_since(Instant::now()));
+        match timeout_at(deadline, listing::all_pages(field, notes, ask)).await {
+            Ok(listed) => listed,
+            Err(_) => Err(ServiceError::Timeout { timeout: limit }),
+        }
+    }
+
+    /// The server's tools and mcprl's `complete_task`, as of now.
+    pub(super) async fn tools(&self) -> Result<Vec<data::Tool>, McpError> {
+        let has_tools = self.info().is_none_or(|info| info.capabilities.tools.is_some());
+        let changed = &self.service.service().tools_changed;
+        let mut notes = Vec::new();
+        let mut listed = Vec::new();
+        for _ in 0..if has_tools { LIST_READS } else { 0 } {
+            changed.store(false, Ordering::Relaxed);
+            notes.clear();
+            // A change that could not be listed has yet to be looked at.
+            let failed = |_: &McpError| changed.store(true, Ordering::Relaxed);
+            listed = self.list("tools", list_tools, &mut notes).await.inspect_err(failed)?;
+            if !changed.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        let (tools, repairs) = tools::from_list(&listed);
+        notes.extend(repairs);
+        self.add_notes(notes);
+        Ok(tools)
+    }
+
+    /// Whether the server has announced a change of its tools since they were last listed.
+    pub(super) fn has_changed_tools(&self) -> bool {
+        self.service.service().tools_changed.load(Ordering::Relaxed)
+    }
+
+    fn add_notes(&self, notes: Vec<String>) {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).extend(notes);
+    }
+
+    /// Notes on what [`LiveSession::describe`] repaired or dropped. Each note is returned once.
+    pub(super) fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Calls a tool by the server's name for it.
+    ///
+    /// # Errors
+    /// If there is no answer: [`McpError::Refused`] or [`McpError::Lost`], see the module documentation.
+    pub(super) async fn call(
+        &self,
+        name: &str,
+        arguments: Map<String, Value>,
+        limit: Duration,
+    ) -> Result<Reply, McpError> {
+        if !self.expose.is_none()
+            && let Some(reply) = self.request(name, arguments.clone(), limit).await?
+        {
+            return Ok(reply);
+        }
+        let arguments = match &self.snapshot {
+            Some(snapshot) => snapshot.real_arguments(arguments),
+            None => arguments,
+        };
+        let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
+        self.reply(self.ask_tool(params, limit).await, limit, |result| Answer::from_result(&result)).await
+    }
+
+    /// Sends the request that a call of an exposed resource or prompt is.
+    pub(super) async fn request(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        limit: Duration,
+    ) -> Result<Option<Reply>, McpError> {
+        let arguments = match &self.snapshot {
+            Some(snapshot) => snapshot.real_arguments(arguments),
+            None => arguments,
+        };
+        let Some(request) = self.expose.request(tool, &arguments) else { return Ok(None) };
+        let reply = match request {
+            exposed::Request::Lacking(argument) => {
+                Reply::Answer(Answer::failed(&format!("the argument `{argument}` is missing")))
+            }
+            exposed::Request::ListResources => {
+                let listed = self.list_resources(limit).await;
+                self.reply(listed, limit, |text| Answer::of_text(&text)).await?
+            }
+            exposed::Request::ReadResource { uri } => {
+                let request = ReadResourceRequest::new(ReadResourceRequestParams::new(uri));
+                let answer = self.ask(ClientRequest::ReadResourceRequest(request), limit).await;
+                self.reply(answer, limit, |result| Answer::from_result(&result)).await?
+            }
+            exposed::Request::GetPrompt { name, arguments } => {
+                let params = GetPromptRequestParams::new(name).with_arguments(arguments);
+                let request = ClientRequest::GetPromptRequest(GetPromptRequest::new(params));
+                let answer = self.ask(request, limit).await;
+                self.reply(answer, limit, |result| Answer::from_prompt(&result)).await?
+            }
+        };
+        Ok(Some(reply))
+    }
+
+    /// The resources and their templates as text.
+    async fn list_resources(&self, limit: Duration) -> Result<String, ServiceError> {
+        let deadline = Instant::now() + limit;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let mut notes = Vec::new();
+        let resources = self.pages("resources", list_resources, left(), &mut notes).await?;
+        let templates = self.pages("resourceTemplates", list_resource_templates, left(), &mut notes).await?;
+        let (resources, templates) =
+            (listing::resources(&resources), listing::resource_templates(&templates));
+        Ok(exposed::listed(&resources, &templates))
+    }
+
+    /// How a request that may take this long ended.
+    async fn reply<T>(
+        &self,
+        answer: Result<T, ServiceError>,
+        limit: Duration,
+        read: impl FnOnce(T) -> Answer,
+    ) -> Result<Reply, McpError> {
+        if !matches!(answer, Err(ServiceError::Timeout { .. })) {
+            self.unanswered.store(0, Ordering::Relaxed);
+        }
+        match answer {
+            Ok(result) => Ok(Reply::Answer(read(result))),
+            Err(ServiceError::McpError(error)) if error.code != BROKEN_OFF_CODE => {
+                Ok(Reply::Answer(Answer::failed(&error.message)))
+            }
+            Err(ServiceError::Timeout { .. }) => {
+                let unanswered = self.unanswered.fetch_add(1, Ordering::Relaxed) + 1;
+                if unanswered >= UNANSWERED {
+                    return Err(self.lost(format!("{unanswered} calls in a row got no answer")).await);
+                }
+                // Over HTTP, an answer that broke off looks like a slow one. A cheap request shows whether the server is lost.
+                if let Err(error) = self.ask_once(list_tools(None), STUCK).await
+                    && let Some(Failed::Lost | Failed::Refused(_)) = self.failed(&error)
+                {
+                    return Err(self.lost(request_reason(&error)).await);
+                }
+                Ok(Reply::Missing(format!("the tool did not answer within {limit:?}")))
+            }
+            Err(error) => match self.failed(&error) {
+                Some(Failed::Refused(status)) => Err(McpError::Refused {
+                    server: self.server.clone(),
+                    status,
+                    challenge: challenge(&error),
+                }),
+                Some(Failed::Lost) => Err(self.lost(request_reason(&error)).await),
+                None => Ok(Reply::Missing(format!(
+                    "the call failed: {}",
+                    self.redaction.hide(&request_reason(&error))
+                ))),
+            },
+        }
+    }
+
+    /// Arguments of a call without secrets.
+    pub(super) fn hide(&self, arguments: Map<String, Value>) -> Map<String, Value> {
+        let mut arguments = Value::Object(arguments);
+        self.redaction.hide_json(&mut arguments);
+        match arguments {
+            Value::Object(arguments) => arguments,
+            _ => Map::new(),
+        }
+    }
+
+    /// Bytes of memory of a child process and everything it started, as far as the system reports them.
+    pub(super) fn memory(&self) -> Option<usize> {
+        self.process.as_ref()?.memory()
+    }
+
+    /// Whether the session can still answer calls.
+    pub(super) fn is_alive(&self) -> bool {
+        !self.is_lost.load(Ordering::Relaxed)
+            && !self.service.is_closed()
+            && !self.service.is_transport_closed()
+            && self.unanswered.load(Ordering::Relaxed) < UNANSWERED
+            && !self.process.as_ref().is_some_and(Process::has_ended)
+    }
+
+    /// Closes the connection. Returns when a child process and everything it started has ended.
+    pub(super) async fn close(self) {
+        let Self { mut service, process, snapshot, .. } = self;
+        let _ = service.close_with_timeout(STUCK).await;
+        drop(service);
+        if let Some(process) = process {
+            process.end().await;
+        }
+        if let Some(snapshot) = snapshot {
+            snapshot.delete().await;
+        }
+    }
+
+    /// Sends a call, again with the answers where the server asks for input in its result.
+    async fn ask_tool(&self, params: CallToolRequestParams, limit: Duration) -> Result<Value, ServiceError> {
+        let deadline = Instant::now() + limit;
+        let mut next = params.clone();
+        for _ in 0..INPUT_ROUNDS {
+            let request = ClientRequest::CallToolRequest(CallToolRequest::new(next));
+            let left = deadline.saturating_duration_since(Instant::now());
+            let result = self.ask(request, left).await?;
+            let Some(answers) = self.inputs.answers(&result) else { return Ok(result) };
+            next = params.clone();
+            next.input_responses = Some(answers).filter(|answers| !answers.is_empty());
+            next.request_state = result.get("requestState").and_then(Value::as_str).map(str::to_owned);
+        }
+        let text = format!("the server asked for input {INPUT_ROUNDS} times, which is not given here");
+        Err(ServiceError::McpError(ErrorData::internal_error(text, None)))
+    }
+
+    fn info(&self) -> Option<Arc<ServerPeerInfo>> {
+        self.service.peer_info()
+    }
+
+    /// Sends a request, again where the server limits their rate, and returns the result as JSON of any shape.
+    async fn ask(&self, request: ClientRequest, limit: Duration) -> Result<Value, ServiceError> {
+        let mut rate_limit = RateLimit::new();
+        loop {
+            let answer = self.ask_once(request.clone(), limit).await;
+            let asked = match &answer {
+                Err(ServiceError::TransportSend(error)) => http::rate_limited(&*error.error),
+                _ => None,
+            };
+            let Some(wait) = asked.and_then(|asked| rate_limit.wait(asked, None)) else { return answer };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn ask_once(&self, request: ClientRequest, limit: Duration) -> Result<Value, ServiceError> {
+        let exchange = async {
+            let options = PeerRequestOptions::with_timeout(limit);
+            let handle = self.service.send_request_with_option(request, options).await?;
+            let mut result = match handle.await_response().await {
+                Err(ServiceError::McpError(mut error)) => {
+                    error.message = self.redaction.hide(&error.message).into_owned().into();
+                    return Err(ServiceError::McpError(error));
+                }
+                answer => serde_json::to_value(answer?).map_err(|_| ServiceError::UnexpectedResponse)?,
+            };
+            self.redaction.hide_json(&mut result);
+            Ok(result)
+        };
+        match timeout(limit + STUCK, exchange).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ServiceError::Timeout { timeout: limit }),
+        }
+    }
+
+    /// The kind of connection failure; `None` if the error is an answer.
+    fn failed(&self, error: &ServiceError) -> Option<Failed> {
+        match error {
+            ServiceError::McpError(error) if error.code == BROKEN_OFF_CODE => Some(Failed::Lost),
+            ServiceError::McpError(_) | ServiceError::Timeout { .. } => None,
+            ServiceError::TransportClosed => Some(Failed::Lost),
+            ServiceError::TransportSend(error) => Some(match http::status(&*error.error) {
+                Some(status @ (401 | 403 | 407 | 408 | 429 | 502..=504)) => Failed::Refused(status),
+                _ => Failed::Lost,
+            }),
+            _ => (!self.is_alive()).then_some(Failed::Lost),
+        }
+    }
+
+    async fn lost(&self, reason: String) -> McpError {
+        self.is_lost.store(true, Ordering::Relaxed);
+        McpError::Lost {
+            server: self.server.clone(),
+            reason: self.redaction.hide(&reason).into_owned(),
+            output: server_output(self.process.as_ref()).await,
+        }
+    }
+
+    async fn list_error(&self, what: &'static str, error: &ServiceError) -> McpError {
+        let status = match error {
+            ServiceError::TransportSend(error) => http::status(&*error.error),
+            _ => None,
+        };
+        let (server, challenge) = (self.server.clone(), challenge(error));
+        match error {
+            ServiceError::TransportClosed => self.lost(request_reason(error)).await,
+            ServiceError::Timeout { .. } => McpError::List {
+                server,
+                what,
+                reason: format!("not complete within {:?}", self.limits.start_timeout),
+            },
+            _ if status == Some(401) => McpError::Unauthorized { server, challenge },
+            _ if challenge.is_some() => McpError::Refused { server, status: 403, challenge },
+            _ => {
+                let reason = self.redaction.hide(&request_reason(error)).into_owned();
+                McpError::List { server, what, reason }
+            }
+        }
+    }
+}
+
+/// The `WWW-Authenticate` of a refused request.
+fn challenge(error: &ServiceError) -> Option<String> {
+    match error {
+        ServiceError::TransportSend(error) => http::challenge(&*error.error),
+        _ => None,
+    }
+}
+
+/// Why a call did not reach a tool, or its answer did not arrive.
+enum Failed {
+    /// The server or a proxy rejected the call with this HTTP status.
+    Refused(u16),
+    Lost,
+}
+
+fn list_tools(params: Option<PaginatedRequestParams>) -> ClientRequest {
+    let request = ListToolsRequest { method: Default::default(), params, extensions: Default::default() };
+    ClientRequest::ListToolsRequest(request)
+}
+
+fn list_resources(params: Option<PaginatedRequestParams>) -> ClientRequest {
+    let request = ListResourcesRequest { method: Default::default(), params, extensions: Default::default() };
+    ClientRequest::ListResourcesRequest(request)
+}
+
+fn list_resource_templates(params: Option<PaginatedRequestParams>) -> ClientRequest {
+    let request =
+        ListResourceTemplatesRequest { method: Default::default(), params, extensions: Default::default() };
+    ClientRequest::ListResourceTemplatesRequest(request)
+}
+
+fn list_prompts(params: Option<PaginatedRequestParams>) -> ClientRequest {
+    let request = ListPromptsRequest { method: Default::default(), params, extensions: Default::default() };
+    ClientRequest::ListPromptsRequest(request)
+}
+
+/// Waits of one request to a server that limits their rate.
+pub(super) struct RateLimit {
+    backoff: Backoff,
+    left: Duration,
+}
+
+impl RateLimit {
+    pub(super) fn new() -> Self {
+        Self { backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT, 0), left: LONGEST_WAIT }
+    }
+
+    /// The next wait; `None` if it is longer than what is left, in all or until the deadline.
+    pub(super) fn wait(&mut self, asked: Option<Duration>, deadline: Option<Instant>) -> Option<Duration> {
+        let wait = asked.unwrap_or_else(|| self.backoff.wait(None)).max(FIRST_WAIT);
+        self.left = self.left.checked_sub(wait)?;
+        let is_late = deadline.is_some_and(|deadline| Instant::now() + wait >= deadline);
+        (!is_late).then_some(wait)
+    }
+}
+
+pub(super) async fn server_output(process: Option<&Process>) -> ServerOutput {
+    match process {
+        Some(process) => process.server_output().await,
+        None => ServerOutput::default(),
+    }
+}
+
+/// The reason of a failed request, without Rust type names.
+fn request_reason(error: &ServiceError) -> String {
+    match error {
+        ServiceError::TransportSend(error) => transport_reason(&*error.error),
+        ServiceError::TransportClosed => "the connection was closed".into(),
+        ServiceError::McpError(error) => error_reason(error),
+        ServiceError::Timeout { timeout } => format!("no answer within {timeout:?}"),
+        other => shorten(&chain(other)),
+    }
+}
+
+pub(super) fn error_reason(error: &ErrorData) -> String {
+    let text = shorten(&error.message);
+    if message::is_own(error) { text } else { format!("{text} ({})", error.code.0) }
+}
+
+pub(super) fn transport_reason(error: &(dyn std::error::Error + 'static)) -> String {
+    let reason = match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+        // Its `source` is empty.
+        Some(StreamableHttpError::Client(cause)) => chain(cause),
+        Some(StreamableHttpError::UnexpectedServerResponse(reason)) => reason.to_string(),
+        _ => chain(error),
+    };
+    shorten(&without_address(&reason))
+}
+
+/// A text of reqwest without the address: messages name the server as the run file does, where a secret is a reference.
+fn without_address(reason: &str) -> String {
+    const BEFORE: &str = " for url (";
+    let Some((before, rest)) = reason.split_once(BEFORE) else { return reason.to_owned() };
+    let after = rest.split_once(')').map_or("", |(_, after)| after);
+    format!("{before}{}", without_address(after))
+}
+
+/// The server's row for the `server` table.
+fn server_row(
+    info: Option<&ServerPeerInfo>,
+    transport: &str,
+    tools: &[data::Tool],
+    redaction: &Redaction,
+) -> data::Server {
+    let shown = |text: &str| bounded(&redaction.hide(text));
+    let identity = info.and_then(|info| info.server_info.as_ref());
+    let capabilities = info.and_then(|info| serde_json::to_value(&info.capabilities).ok());
+    let capabilities = capabilities.map(|mut value| {
+        redaction.hide_json(&mut value);
+        value
+    });
+    data::Server {
+        name: identity.map(|server| shown(&server.name)).unwrap_or_default(),
+        version: identity.map(|server| shown(&server.version)).unwrap_or_default(),
+        protocol: info.map(|info| info.protocol_version.as_str().to_owned()).unwrap_or_default(),
+        transport: transport.into(),
+        instructions: info.and_then(|info| info.instructions.as_deref()).map(shown),
+        capabilities: capabilities.as_ref().map(clean_json).unwrap_or_default().to_string(),
+        tools_digest: tools::tools_digest(tools).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_names_no_address() {
+        let reason =
+            "error sending request for url (https://a.b/mcp?key=s3): client error (Connect): refused";
+        assert_eq!(without_address(reason), "error sending request: client error (Connect): refused");
+        assert_eq!(without_address("no answer"), "no answer");
+    }
+}
