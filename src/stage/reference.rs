@@ -10,7 +10,8 @@ use super::{
     kind::BUILT_IN,
 };
 use crate::data::{
-    Prompt, Resource, ResourceTemplate, Reward, Scenario, Server, Step, Table, Tool, Trajectory, VerdictRow,
+    Admission, Prompt, Resource, ResourceTemplate, Reward, Scenario, Server, Step, Table, Tool, Trajectory,
+    VerdictRow,
 };
 
 const INTRODUCTION: &str = "\
@@ -31,6 +32,7 @@ fn reference() -> String {
     }
     page += "\n# Tables\n\nParquet files, one row per item. Extra columns are ignored.\n";
     page += &table_section::<Scenario>();
+    page += &table_section::<Admission>();
     page += &table_section::<Tool>();
     page += &table_section::<Resource>();
     page += &table_section::<ResourceTemplate>();
