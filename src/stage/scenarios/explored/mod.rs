@@ -17,6 +17,9 @@ mod trials;
 mod wording;
 mod words;
 
+#[cfg(test)]
+mod server_tests;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},

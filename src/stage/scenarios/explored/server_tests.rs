@@ -3,7 +3,6 @@
 //! `tests/reference/servers.sh` installs the servers into `target/servers`; a server that is not there is skipped, and the
 //! test says so. `MCPRL_TEST_SERVERS` names another folder. `--nocapture` prints the figures.
 
-#![expect(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
 #![expect(clippy::print_stderr, reason = "figures, and skipped tests")]
 
 use std::{
@@ -13,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mcprl::{
+use crate::{
     data::Tool,
     mcp::{ErrorPatterns, ServerSpec, Servers, Session, State, Transport},
     progress::NoProgress,
@@ -126,7 +125,7 @@ impl Case {
             coverage.uncovered,
         );
         if let Some(folder) = std::env::var_os("MCPRL_TEST_EXPLORED") {
-            let row = |row: &mcprl::data::Admission| {
+            let row = |row: &crate::data::Admission| {
                 format!(
                     "{}\t{}\t{}\t{}\n",
                     row.reason.as_deref().unwrap_or("admitted"),
@@ -166,7 +165,7 @@ async fn solved_again(servers: &Servers, tools: &[Tool], explored: &Explored) ->
         let answer = admitted.candidate.pick.answer(&texts);
         let mut is_solved = admitted.answer.is_none() || answer.as_ref().ok() == admitted.answer.as_ref();
         for check in admitted.candidate.checks.iter().flat_map(|checks| &checks.state) {
-            let call = mcprl::chat::ToolCall { name: check.tool.clone(), arguments: check.arguments.clone() };
+            let call = crate::chat::ToolCall { name: check.tool.clone(), arguments: check.arguments.clone() };
             let squeezed = |text: &str| text.split_whitespace().collect::<String>();
             let now = visit.call(&call).await.unwrap().text;
             is_solved &= check.expect.equals.as_ref().is_none_or(|text| squeezed(text) == squeezed(&now));
