@@ -223,13 +223,21 @@ fn review(
                 Some("s") => skipped += 1,
                 Some("e") => {
                     let mut edited = (*task).clone();
-                    let text = answer(say, "task (empty keeps it): ").unwrap_or_default();
+                    let left = open.len() - place + skipped;
+                    let Some(text) = answer(say, "task (empty keeps it): ") else { return Ok(left) };
+                    if tasks.iter().any(|other| other.id != task.id && other.task == text) {
+                        say("another task has this text\n");
+                        continue;
+                    }
                     if !text.is_empty() {
                         edited.task = text;
                     }
-                    let text = answer(say, "answer (empty keeps it): ").unwrap_or_default();
+                    let Some(text) = answer(say, "answer (empty keeps it): ") else { return Ok(left) };
                     if !text.is_empty() {
-                        edited.check = if text.parse::<f64>().is_ok() { "number" } else { "text" }.into();
+                        let is_number = text.parse::<f64>().is_ok();
+                        if edited.check != "set" {
+                            edited.check = if is_number { "number" } else { "text" }.into();
+                        }
                         edited.answer = Some(text);
                     }
                     save(&line(&edited, "edit"))?;

@@ -32,7 +32,8 @@ impl PassRate {
     /// p(1 − p) with p the share of right episodes, after one right and one wrong episode more: 0.25 for an
     /// unknown scenario, as for one that is right half of the time.
     pub fn variance(&self) -> f64 {
-        let p = (self.right.clamp(0.0, self.episodes) + 1.0) / (self.episodes + 2.0);
+        let episodes = self.episodes.max(0.0);
+        let p = (self.right.max(0.0).min(episodes) + 1.0) / (episodes + 2.0);
         p * (1.0 - p)
     }
 }

@@ -72,7 +72,10 @@ pub struct Episodes {
 pub fn remedies(signal: &Signal, episodes: &Episodes) -> Vec<String> {
     let mut lines = Vec::new();
     let (all, many) = (signal.groups, |groups: u64| groups > 0 && share(groups, signal.groups) >= GROUPS);
-    let size = episodes.groups.iter().map(|(_, of)| *of).max().unwrap_or(0);
+    // The usual one: groups may have grown or lost episodes.
+    let mut sizes: Vec<u32> = episodes.groups.iter().map(|(_, of)| *of).collect();
+    sizes.sort_unstable();
+    let size = sizes.get(sizes.len() / 2).copied().unwrap_or(0);
     let or_larger = || match larger(&episodes.groups, size) {
         Some((larger, now, then)) => format!(
             ", or raise group_size (for such groups alone: max_group_size) from {size} to {larger} (groups that vary: about {} instead of {})",

@@ -19,7 +19,7 @@ pub mod truth;
 pub use error::JudgeError;
 pub use flags::{Flag, flags};
 pub use model::{Asking, JudgeModel, ReplyCache};
-pub use program::Program;
+pub use program::{Program, program_words};
 pub use rank::{kendall, pairs, spearman};
 pub use relative::{Relative, RelativeSpec};
 pub use reward::{JudgeKind, JudgedTrajectory, Shaping, correct, rewards};

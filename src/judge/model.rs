@@ -59,14 +59,20 @@ impl JudgeModel {
         let mut messages = vec![Message::user(question)];
         let mut problem = String::new();
         let attempts = self.asking.attempts.max(1);
-        for _ in 0..attempts {
+        for number in 1..=attempts {
             let request = Request {
                 messages: &messages,
                 schema: schema.as_ref(),
                 shared: question.find(EPISODE).unwrap_or(0),
                 is_repeated: repeat + 1 < self.asking.repeats,
             };
-            let reply = self.client.complete(&request).await.map_err(JudgeError::from)?;
+            let reply = match self.client.complete(&request).await {
+                Ok(reply) => reply,
+                Err(refusal) if refusal.is_about_request() => {
+                    return Err(JudgeError::Reply { attempts: number, problem: refusal.to_string() }.into());
+                }
+                Err(error) => return Err(JudgeError::from(error).into()),
+            };
             match scores(&reply.text, names) {
                 Ok(scores) => {
                     cache.put(&key, &reply.text)?;

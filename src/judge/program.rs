@@ -5,7 +5,13 @@
 //! score, with two, or with one outside 0 to 1 is an error, and so is an id that was not given. What the program prints to
 //! standard error is shown.
 
-use std::{collections::BTreeMap, path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
 
 use serde_json::{Deserializer, Value, json};
 use tokio::{
@@ -70,7 +76,7 @@ impl Program {
             move |cause: std::io::Error| format!("{what}: {cause}")
         };
         std::fs::create_dir_all(&self.folder).map_err(says("its folder cannot be made"))?;
-        let mut words = self.interpreter.iter().map(AsRef::as_ref).chain([self.file.as_os_str()]);
+        let mut words = program_words(&self.interpreter, &self.file).into_iter();
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).current_dir(&self.folder).stdin(Stdio::piped());
         command.env("MCPRL_SEED", self.seed.to_string());
@@ -119,6 +125,18 @@ impl Program {
         };
         episodes.iter().map(score).collect()
     }
+}
+
+/// The command line. It stays valid in another working directory: the file, and an interpreter with a slash, are absolute.
+pub fn program_words(interpreter: &[String], file: &Path) -> Vec<OsString> {
+    let absolute =
+        |path: &Path| std::path::absolute(path).map_or_else(|_| path.into(), PathBuf::into_os_string);
+    let mut words: Vec<OsString> = interpreter.iter().map(OsString::from).collect();
+    if let Some(first) = words.first_mut().filter(|_| interpreter[0].contains('/')) {
+        *first = absolute(Path::new(&interpreter[0]));
+    }
+    words.push(absolute(file));
+    words
 }
 
 /// Writes the episodes, one by one. A program that does not read them all is judged by what it prints.
@@ -234,6 +252,19 @@ mod tests {
         let unread =
             r#"echo '{"id": "b", "score": 0, "explanation": "no"}'; echo; echo '{"id": "a", "score": 1}'"#;
         assert_eq!(judged(unread, 30.0).await, Ok(vec![1.0, 0.0]), "a program that reads nothing");
+    }
+
+    #[test]
+    fn a_relative_path_is_made_absolute_and_a_name_is_not() {
+        let here = |path: &str| std::env::current_dir().unwrap().join(path).into_os_string();
+        let words = |interpreter: &[&str]| {
+            let interpreter: Vec<String> = interpreter.iter().map(|word| (*word).to_owned()).collect();
+            program_words(&interpreter, Path::new("score.py"))
+        };
+        assert_eq!(words(&[]), [here("score.py")]);
+        assert_eq!(words(&["python3", "./x"]), ["python3".into(), "./x".into(), here("score.py")]);
+        assert_eq!(words(&["env/bin/python", "-u"]), [here("env/bin/python"), "-u".into(), here("score.py")]);
+        assert_eq!(words(&["/bin/sh"]), ["/bin/sh".into(), here("score.py")]);
     }
 
     #[tokio::test]

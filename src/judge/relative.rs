@@ -68,10 +68,12 @@ impl Relative {
                 rounds.push(round);
             }
         }
-        let score = |attempt: &usize| Score {
-            score: sums[*attempt] / rounds.len() as f64,
-            explanation: explanations[*attempt].clone(),
-            ..Score::default()
+        let score = |attempt: &usize| {
+            Some(Score {
+                score: sums[*attempt] / rounds.len() as f64,
+                explanation: explanations[*attempt].clone(),
+                ..Score::default()
+            })
         };
         Ok(Scores { scores: which.iter().map(score).collect(), which, rounds })
     }

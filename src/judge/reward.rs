@@ -88,6 +88,12 @@ impl Shaping {
         self.weight(kind) > 0.0 || self.gates.keys().any(is_gate)
     }
 
+    /// Whether this judge's score is a part of the reward. Ground truth overrules the judge, which may be persuaded to like a
+    /// wrong answer.
+    fn counts(&self, kind: JudgeKind, correct: Option<bool>) -> bool {
+        self.weight(kind) > 0.0 && !(self.veto && correct == Some(false))
+    }
+
     /// What is wrong with the gates, if anything. `criteria` are those of the rubric.
     pub fn problem(&self, criteria: &[&str]) -> Option<String> {
         self.gates.iter().find_map(|(name, gate)| {
@@ -140,13 +146,16 @@ pub fn correct(JudgedTrajectory { scenario, trajectory }: &JudgedTrajectory<'_>)
 
 /// Rewards of one group, in its order. `scores` are those of the judges that are used and could judge it, one per attempt.
 ///
+/// An episode has no reward if a gate's judge could not score it: the gate would otherwise open for an episode that makes the
+/// judge fail. It also has none if a judge that counts scored others of the group, because the rewards could not be compared.
+///
 /// Efficiency counts only in a group that also has wrong answers. If all are right, the small differences would be the
 /// only signal, and a normalized advantage would amplify them.
 pub fn rewards(
     group: &[JudgedTrajectory<'_>],
-    scores: &BTreeMap<JudgeKind, Vec<Score>>,
+    scores: &BTreeMap<JudgeKind, Vec<Option<Score>>>,
     shaping: &Shaping,
-) -> Vec<Reward> {
+) -> Vec<Option<Reward>> {
     let right: Vec<Option<bool>> = group.iter().map(correct).collect();
     let fewest_turns = group
         .iter()
@@ -156,9 +165,15 @@ pub fn rewards(
         .min()
         .filter(|_| right.contains(&Some(false)));
     let reward = |(index, attempt): (usize, &JudgedTrajectory<'_>)| {
-        let scores: Vec<(JudgeKind, &Score)> =
-            scores.iter().filter_map(|(kind, scores)| Some((*kind, scores.get(index)?))).collect();
-        reward(attempt, right[index], fewest_turns, &scores, shaping)
+        let mut found: Vec<(JudgeKind, &Score)> = Vec::new();
+        for (kind, scores) in scores {
+            match scores.get(index).and_then(Option::as_ref) {
+                Some(score) => found.push((*kind, score)),
+                None if shaping.counts(*kind, right[index]) => return None,
+                None => {}
+            }
+        }
+        reward(attempt, right[index], fewest_turns, &found, shaping)
     };
     group.iter().enumerate().map(reward).collect()
 }
@@ -169,7 +184,8 @@ fn reward(
     fewest_turns: Option<u32>,
     scores: &[(JudgeKind, &Score)],
     shaping: &Shaping,
-) -> Reward {
+) -> Option<Reward> {
+    let cap = cap(attempt, correct, scores, &shaping.gates)?;
     let trajectory = attempt.trajectory;
     let mut parts: Vec<(&str, f64)> = Vec::new();
     if let Some(correct) = correct {
@@ -191,10 +207,8 @@ fn reward(
         parts.push(("unfinished", -shaping.unfinished_cost));
     }
     for (kind, score) in scores {
-        let weight = shaping.weight(*kind);
-        // Ground truth overrules the judge, which may be persuaded to like a wrong answer.
-        if weight > 0.0 && !(shaping.veto && correct == Some(false)) {
-            parts.push((kind.name(), weight * score.score));
+        if shaping.counts(*kind, correct) {
+            parts.push((kind.name(), shaping.weight(*kind) * score.score));
         }
     }
     if shaping.parse_failure_cost > 0.0 {
@@ -205,29 +219,30 @@ fn reward(
         parts.push(("overlong", deduct(-shaping.overlong * shaping.overlong(trajectory))));
     }
     let sum = parts.iter().fold(0.0, |sum, (_, part)| sum + part);
-    if let Some(most) = cap(attempt, correct, scores, &shaping.gates).filter(|most| *most < sum) {
-        parts.push(("gate", most - sum));
+    if cap < sum {
+        parts.push(("gate", cap - sum));
     }
     let component = |(name, part): &(&str, f64)| (name.to_string(), Value::from(*part));
-    Reward {
+    Some(Reward {
         trajectory_id: trajectory.id.clone(),
         scenario_id: trajectory.scenario_id.clone(),
         reward: parts.iter().fold(0.0, |sum, (_, part)| sum + part) as f32,
         correct,
         components: Value::Object(parts.iter().map(component).collect::<Map<_, _>>()).to_string(),
         explanation: explanation(scores),
-    }
+    })
 }
 
-/// The lowest limit of the gates that are closed.
+/// The lowest limit of the gates that are closed; infinite if all are open. `None` if the judge of a gate gave no score.
 fn cap(
     attempt: &JudgedTrajectory<'_>,
     correct: Option<bool>,
     scores: &[(JudgeKind, &Score)],
     gates: &BTreeMap<String, Gate>,
 ) -> Option<f64> {
+    let mut lowest = f64::INFINITY;
     if gates.is_empty() {
-        return None;
+        return Some(lowest);
     }
     let found = flags(attempt.scenario, attempt.trajectory, correct);
     let score = |name: &str| {
@@ -240,8 +255,12 @@ fn cap(
             (None, None) => judge.map(|score| score.score),
         }
     };
-    let closed = gates.iter().filter(|(name, gate)| score(name).is_some_and(|score| score < gate.below));
-    closed.map(|(_, gate)| gate.at_most).min_by(f64::total_cmp)
+    for (name, gate) in gates {
+        if score(name)? < gate.below {
+            lowest = lowest.min(gate.at_most);
+        }
+    }
+    Some(lowest)
 }
 
 /// The judges' explanations, with their names if there are several.
@@ -299,11 +318,11 @@ mod tests {
             .map(|trajectory| JudgedTrajectory { scenario: &scenario, trajectory })
             .collect();
         let scores = scores.map(|scores| {
-            scores.iter().map(|score| Score { score: *score, ..Score::default() }).collect::<Vec<_>>()
+            scores.iter().map(|score| Some(Score { score: *score, ..Score::default() })).collect::<Vec<_>>()
         });
         let scores = scores.map(|scores| (JudgeKind::Relative, scores)).into_iter().collect();
         let rewards = rewards(&attempts, &scores, &shaping());
-        rewards.iter().map(|reward| format!("{:.3} {}", reward.reward, reward.components)).collect()
+        rewards.iter().flatten().map(|reward| format!("{:.3} {}", reward.reward, reward.components)).collect()
     }
 
     #[test]
@@ -350,7 +369,7 @@ mod tests {
         );
     }
 
-    /// The reward and components of one episode with this ground truth, as `reward components`.
+    /// The reward and components of one episode with this ground truth, as `reward components`, or `none`.
     fn one(
         correct: Option<bool>,
         trajectory: Trajectory,
@@ -360,9 +379,11 @@ mod tests {
         let trajectory = Trajectory { correct, ..trajectory };
         let scenario = scenario("none");
         let attempt = JudgedTrajectory { scenario: &scenario, trajectory: &trajectory };
-        let scores = scores.iter().map(|(kind, score)| (*kind, vec![score.clone()])).collect();
-        let reward = rewards(&[attempt], &scores, shaping).remove(0);
-        format!("{:.3} {}", reward.reward, reward.components)
+        let scores = scores.iter().map(|(kind, score)| (*kind, vec![Some(score.clone())])).collect();
+        match rewards(&[attempt], &scores, shaping).remove(0) {
+            Some(reward) => format!("{:.3} {}", reward.reward, reward.components),
+            None => "none".into(),
+        }
     }
 
     #[test]
@@ -407,9 +428,33 @@ mod tests {
         assert_eq!(of("7", &gate("rubric", 0.8, 0.5)), r#"0.500 {"rubric":0.75,"gate":-0.25}"#);
         assert_eq!(of("7 or 8", &gate("hedging", 1.0, 0.0)), r#"0.000 {"rubric":0.75,"gate":-0.75}"#);
         assert_eq!(of("7", &gate("hedging", 1.0, 0.0)), open);
-        assert_eq!(of("7", &gate("command", 1.0, 0.0)), open, "a judge that gave no score");
+        assert_eq!(of("7", &gate("command", 1.0, 0.0)), "none", "a judge that gave no score");
+        assert_eq!(of("7", &gate("rubric.brief", 1.0, 0.0)), "none", "a criterion without a score");
         let right = one(Some(true), trajectory(Some("7"), 1, 0), &scores, &gate("rubric.safe", 0.5, 0.0));
         assert_eq!(right, r#"0.000 {"truth":1.0,"rubric":0.75,"gate":-1.75}"#);
+    }
+
+    #[test]
+    fn an_episode_without_a_score_that_others_have_gets_no_reward() {
+        let trajectories = [trajectory(Some("7"), 1, 0), trajectory(Some("8"), 1, 0)];
+        let missing = |check: &str, shaping: &Shaping| -> Vec<bool> {
+            let scenario = scenario(check);
+            let group = trajectories
+                .each_ref()
+                .map(|trajectory| JudgedTrajectory { scenario: &scenario, trajectory });
+            let score = Some(Score { score: 0.5, ..Score::default() });
+            let scores = BTreeMap::from([(JudgeKind::Rubric, vec![score, None])]);
+            rewards(&group, &scores, shaping).iter().map(Option::is_none).collect()
+        };
+        let weighted = Shaping { rubric: 1.0, ..shaping() };
+        let gates = BTreeMap::from([("rubric".to_owned(), Gate { below: 0.5, at_most: 0.0 })]);
+        assert_eq!(missing("none", &weighted), [false, true]);
+        assert_eq!(
+            missing("number", &weighted),
+            [false, false],
+            "the score of a wrong answer does not count"
+        );
+        assert_eq!(missing("number", &Shaping { gates, ..weighted }), [false, true]);
     }
 
     #[test]

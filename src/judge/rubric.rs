@@ -81,7 +81,11 @@ impl Rubric {
         Self { model, spec }
     }
 
-    /// Judges the episodes of one group, each alone. Returns scores in the group's order.
+    /// Judges the episodes of one group, each alone. Returns scores in the group's order. An episode without a usable reply
+    /// has none.
+    ///
+    /// # Errors
+    /// If a request fails, or no episode has a score.
     pub async fn judge(
         &self,
         group: &[JudgedTrajectory<'_>],
@@ -93,15 +97,23 @@ impl Rubric {
         let repeats = self.model.asking.repeats.max(1);
         let empty = |repeat| Round { order: 0, repeat, places: Vec::new(), scores: Vec::new() };
         let mut rounds: Vec<Round> = (0..repeats).map(empty).collect();
-        let mut judged = Vec::with_capacity(distinct.len());
+        let mut judged: Vec<Option<Score>> = Vec::with_capacity(distinct.len());
+        let mut unusable = None;
         for conversation in &distinct {
             let variables = context! {
                 task => plain(&first.scenario.task), criteria => Serde(json!(self.spec.criteria)), conversation,
             };
             let question = render(&self.spec.prompt, variables)?;
-            let mut score = Score::default();
-            for round in &mut rounds {
-                let replied = self.model.ask(&question, &names, round.repeat, cache).await?;
+            let (mut score, mut totals) = (Score::default(), Vec::with_capacity(rounds.len()));
+            for round in &rounds {
+                let replied = match self.model.ask(&question, &names, round.repeat, cache).await {
+                    Ok(replied) => replied,
+                    Err(failure) if failure.code() == "judge::reply" => {
+                        unusable.get_or_insert(failure);
+                        break;
+                    }
+                    Err(failure) => return Err(failure),
+                };
                 let (mut sum, mut weights) = (0.0, 0.0);
                 for (criterion, (value, explanation)) in self.spec.criteria.iter().zip(replied) {
                     sum += criterion.weight * value;
@@ -113,10 +125,17 @@ impl Rubric {
                             &format!("{}{}: {text}", if all.is_empty() { "" } else { "\n" }, criterion.name);
                     }
                 }
-                round.scores.push(sum / weights);
+                totals.push(sum / weights);
                 score.score += sum / weights / f64::from(repeats);
             }
-            judged.push(score);
+            let is_whole = totals.len() == rounds.len();
+            if is_whole {
+                rounds.iter_mut().zip(totals).for_each(|(round, total)| round.scores.push(total));
+            }
+            judged.push(is_whole.then_some(score));
+        }
+        if let Some(failure) = unusable.filter(|_| judged.iter().all(Option::is_none)) {
+            return Err(failure);
         }
         let scores = which.iter().map(|place| judged[*place].clone()).collect();
         Ok(Scores { scores, which, rounds })

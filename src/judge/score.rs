@@ -19,15 +19,15 @@ pub struct Round {
     pub repeat: u32,
     /// The place at which each conversation was shown; empty if they are not shown together.
     pub places: Vec<usize>,
-    /// The score of each conversation.
+    /// The score of each conversation that has one in every round.
     pub scores: Vec<f64>,
 }
 
 /// Scores of one group.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Scores {
-    /// In the group's order.
-    pub scores: Vec<Score>,
+    /// In the group's order. `None` for an episode that the judge could not score.
+    pub scores: Vec<Option<Score>>,
     /// The conversation of each episode. Equal ones are judged once.
     pub which: Vec<usize>,
     /// What the scores are means of.
@@ -35,20 +35,22 @@ pub struct Scores {
 }
 
 /// Scores that differ by at most `band` become equal: from the highest on, all within the band of the first get their mean.
-pub fn with_ties(scores: &mut [Score], band: f64) {
+/// Episodes without a score are skipped.
+pub fn with_ties(scores: &mut [Option<Score>], band: f64) {
     if band <= 0.0 {
         return;
     }
+    let mut scores: Vec<&mut Score> = scores.iter_mut().flatten().collect();
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|a, b| scores[*b].score.total_cmp(&scores[*a].score));
-    for tied in bands(scores, &order, band) {
+    for tied in bands(&scores, &order, band) {
         let mean = tied.iter().map(|index| scores[*index].score).sum::<f64>() / tied.len() as f64;
         tied.iter().for_each(|index| scores[*index].score = mean);
     }
 }
 
 /// Splits indices, ordered from the highest score, where a score is below the band of the first.
-fn bands(scores: &[Score], order: &[usize], band: f64) -> Vec<Vec<usize>> {
+fn bands(scores: &[&mut Score], order: &[usize], band: f64) -> Vec<Vec<usize>> {
     let mut bands: Vec<Vec<usize>> = Vec::new();
     for index in order {
         match bands.last_mut() {
@@ -67,10 +69,11 @@ mod tests {
     #[test]
     fn scores_within_the_band_become_equal() {
         let tied = |values: &[f64], band: f64| -> Vec<f64> {
-            let mut scores: Vec<Score> =
-                values.iter().map(|score| Score { score: *score, ..Score::default() }).collect();
+            let scores = values.iter().map(|score| Some(Score { score: *score, ..Score::default() }));
+            let mut scores: Vec<Option<Score>> = scores.chain([None]).collect();
             with_ties(&mut scores, band);
-            scores.iter().map(|score| (score.score * 1e6).round() / 1e6).collect()
+            assert_eq!(scores.pop(), Some(None));
+            scores.iter().flatten().map(|score| (score.score * 1e6).round() / 1e6).collect()
         };
         assert_eq!(tied(&[0.5, 0.9, 0.55, 0.1], 0.0), [0.5, 0.9, 0.55, 0.1]);
         assert_eq!(tied(&[0.5, 0.9, 0.6, 0.1], 0.1), [0.55, 0.9, 0.55, 0.1]);

@@ -106,18 +106,22 @@ struct Call {
 }
 
 /// The calls of an episode in order, each with whether its result was an error. A call without a result counts as failed.
+///
+/// Results follow the message with their calls in the same order. Ids do not tell them apart: a call that is made again has
+/// the id of the first.
 fn calls_of(messages: &str) -> Vec<Call> {
     let messages: Vec<Value> = serde_json::from_str(messages).unwrap_or_default();
-    let result = |id: &Value| {
-        messages.iter().find(|message| message["role"] == "tool" && message["tool_call_id"] == *id)
-    };
-    let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
-    let call = |call: &Value| Call {
-        tool: call["function"]["name"].as_str().unwrap_or_default().to_owned(),
-        arguments: call["function"]["arguments"].clone(),
-        is_error: result(&call["id"]).is_none_or(|result| result["is_error"] == true),
-    };
-    calls.map(call).filter(|call| call.tool != COMPLETE_TASK).collect()
+    let mut calls = Vec::new();
+    for (index, message) in messages.iter().enumerate() {
+        let mut results = messages[index + 1..].iter().take_while(|message| message["role"] == "tool");
+        for call in message["tool_calls"].as_array().into_iter().flatten() {
+            let is_error = results.next().is_none_or(|result| result["is_error"] == true);
+            let tool = call["function"]["name"].as_str().unwrap_or_default().to_owned();
+            calls.push(Call { tool, arguments: call["function"]["arguments"].clone(), is_error });
+        }
+    }
+    calls.retain(|call| call.tool != COMPLETE_TASK);
+    calls
 }
 
 fn calls_hold(checks: &CallChecks, calls: &[Call]) -> bool {
@@ -332,6 +336,18 @@ mod tests {
             let found = holds(&checks, Evidence { messages, ..Evidence::default() });
             assert_eq!(found, expected, "{check}");
         }
+    }
+
+    #[test]
+    fn a_call_that_is_made_again_has_a_result_of_its_own() {
+        let call = r#"{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "find", "arguments": {}}}]}"#;
+        let result =
+            |is_error: bool| format!(r#"{{"role": "tool", "tool_call_id": "a", "is_error": {is_error}}}"#);
+        let messages = format!("[{call}, {}, {call}, {}]", result(true), result(false));
+        let required = r#"{"calls": {"required": [{"tool": "find"}]}}"#;
+        assert!(holds(required, Evidence { messages: &messages, ..Evidence::default() }));
+        let lost = format!("[{call}, {}, {call}]", result(true));
+        assert!(!holds(required, Evidence { messages: &lost, ..Evidence::default() }));
     }
 
     #[test]

@@ -34,6 +34,13 @@ pub enum LlmError {
     Ceiling { ceiling: f64, spent: f64 },
 }
 
+impl LlmError {
+    /// Whether the endpoint refuses this request, and perhaps no other: it is too long, or its content is not allowed.
+    pub fn is_about_request(&self) -> bool {
+        matches!(self, Self::Status { status: 400 | 413, .. })
+    }
+}
+
 impl Diagnostic for LlmError {
     fn code(&self) -> &'static str {
         match self {

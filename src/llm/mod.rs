@@ -1,7 +1,9 @@
 //! Clients of language models behind endpoints: judges and generators.
 //!
-//! A request is retried if the endpoint is busy or failing, but not if it refuses the request. Only what an endpoint does
-//! not support (a schema, a temperature) is left out and sent again. The API key is read from an environment variable. It is sent only to the endpoint, and unencrypted only to this machine ([`net::is_confidential`]).
+//! A request is retried if the endpoint is busy or failing, but not if it refuses the request. If the refusal names a
+//! feature that the endpoint does not support (a schema, a temperature), the request is sent again without it. The API key
+//! is read from an environment variable. It is sent only to the endpoint, and unencrypted only to this machine
+//! ([`net::is_confidential`]).
 //! No error, log or artifact contains it. Proxy environment variables are ignored and redirects are not followed.
 
 mod error;
@@ -13,7 +15,10 @@ pub mod tests;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -122,6 +127,7 @@ pub struct Client {
     ceiling: Option<(Ceiling, Prices)>,
     usage: Mutex<Usage>,
     refused: Mutex<Refused>,
+    has_replied: AtomicBool,
 }
 
 /// What all clients of an endpoint have in common, so that stages that judge at the same time share its limits.
@@ -155,8 +161,8 @@ impl Client {
         let http = http(endpoint.timeout)?;
         let shared = shared(&endpoint);
         let ceiling = endpoint.budget.map(|budget| (Ceiling::new(budget.dollars), budget.prices));
-        let (usage, refused) = (Mutex::default(), Mutex::default());
-        Ok(Self { endpoint, url, key, http, shared, ceiling, usage, refused })
+        let (usage, refused, has_replied) = (Mutex::default(), Mutex::default(), AtomicBool::default());
+        Ok(Self { endpoint, url, key, http, shared, ceiling, usage, refused, has_replied })
     }
 
     pub fn endpoint(&self) -> &Endpoint {
@@ -165,6 +171,11 @@ impl Client {
 
     pub fn usage(&self) -> Usage {
         *self.counters()
+    }
+
+    /// Whether the endpoint has answered any request.
+    pub fn has_replied(&self) -> bool {
+        self.has_replied.load(Ordering::Relaxed)
     }
 
     fn counters(&self) -> MutexGuard<'_, Usage> {
@@ -179,13 +190,21 @@ impl Client {
     pub async fn complete(&self, request: &Request<'_>) -> Result<Reply, LlmError> {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT, self.usage().requests);
         let mut retries = self.endpoint.retries;
+        // What this request leaves out. Later requests leave it out only if this one succeeds.
+        let mut without = Refused::default();
         loop {
-            let Failed { error, next, .. } = match self.attempt(request).await {
-                Ok(reply) => return Ok(reply),
+            without = without | *self.refused();
+            let Failed { error, next, .. } = match self.attempt(request, without).await {
+                Ok(reply) => {
+                    self.has_replied.store(true, Ordering::Relaxed);
+                    let mut refused = self.refused();
+                    *refused = *refused | without;
+                    return Ok(reply);
+                }
                 Err(failed) => failed,
             };
             match next {
-                Next::Without(refused) => *self.refused() = refused,
+                Next::Without(refused) => without = refused,
                 Next::Retry(retry_after) if retries > 0 => {
                     let wait = backoff.wait(retry_after);
                     if retry_after.is_some() {
@@ -200,7 +219,7 @@ impl Client {
     }
 
     /// Sends one request when limits and money allow it.
-    async fn attempt(&self, request: &Request<'_>) -> Result<Reply, Failed> {
+    async fn attempt(&self, request: &Request<'_>, without: Refused) -> Result<Reply, Failed> {
         // The semaphore is never closed, so this cannot fail.
         let _permit = self.shared.permits.acquire().await;
         let schema = request.schema.map_or(0, |schema| schema.to_string().len());
@@ -212,7 +231,7 @@ impl Client {
         })?;
         let estimate = bytes as u64 / 4 + u64::from(self.endpoint.max_tokens);
         tokio::time::sleep_until(self.shared.pace.reserve(Instant::now(), estimate)).await;
-        let outcome = self.send(request).await;
+        let outcome = self.send(request, without).await;
         let tokens = match &outcome {
             Ok(reply) => reply.tokens,
             Err(Failed { may_cost: false, .. }) => Some(Tokens { prompt: 0, completion: 0 }),
@@ -239,11 +258,10 @@ impl Client {
         ceiling.reserve(dollars(*prices, Tokens { prompt, ..most })).await.map(Some)
     }
 
-    async fn send(&self, request: &Request<'_>) -> Result<Reply, Failed> {
+    async fn send(&self, request: &Request<'_>, without: Refused) -> Result<Reply, Failed> {
         let Endpoint { provider, model, temperature, max_tokens, .. } = &self.endpoint;
-        let refused = *self.refused();
         let settings = Settings { model, temperature: *temperature, max_tokens: *max_tokens };
-        let body = provider.body(request, &settings, refused);
+        let body = provider.body(request, &settings, without);
         self.counters().requests += 1;
         let mut post = self.http.post(self.url.clone()).headers(provider.headers()).json(&body);
         if let Some((name, key)) = &self.key {
@@ -259,7 +277,7 @@ impl Client {
         if !status.is_success() {
             let busy = status.is_server_error()
                 || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
-            let concession = concession(status, &text, request, refused);
+            let concession = concession(*provider, status, &text, request, without);
             let body = text.trim().chars().take(SHOWN).collect();
             let Endpoint { model, base_url, .. } = self.endpoint.clone();
             let error = LlmError::Status { model, url: base_url, status: status.as_u16(), body };
@@ -268,7 +286,9 @@ impl Client {
                 None if busy => Next::Retry(retry_after),
                 None => Next::GiveUp,
             };
-            return Err(Failed { error, next, may_cost: false });
+            // It may have failed, or lost patience, after it had worked.
+            let may_cost = status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT;
+            return Err(Failed { error, next, may_cost });
         }
         self.read(&text)
     }
@@ -324,18 +344,32 @@ fn dollars(prices: Prices, tokens: Tokens) -> f64 {
     })
 }
 
-/// What to leave out, if that is why the request was refused.
-fn concession(status: StatusCode, text: &str, request: &Request<'_>, refused: Refused) -> Option<Refused> {
+/// Words of an error about the form of the reply, in lower case.
+const SCHEMA: [&str; 6] =
+    ["response_format", "schema", "tool_choice", "structured output", "json mode", "grammar"];
+
+/// What to leave out, if the error says that this is why the request was refused.
+fn concession(
+    provider: Provider,
+    status: StatusCode,
+    text: &str,
+    request: &Request<'_>,
+    refused: Refused,
+) -> Option<Refused> {
     if !matches!(status.as_u16(), 400 | 404 | 415 | 422 | 501) {
         return None;
     }
-    if !refused.max_tokens && text.contains("max_completion_tokens") {
+    let text = text.to_lowercase();
+    let mentions_limit = || text.contains("max_completion_tokens") || text.contains("max_tokens");
+    if provider == Provider::Openai && !refused.max_tokens && mentions_limit() {
         return Some(Refused { max_tokens: true, ..refused });
     }
     if !refused.temperature && text.contains("temperature") {
         return Some(Refused { temperature: true, ..refused });
     }
-    (request.schema.is_some() && !refused.schema).then_some(Refused { schema: true, ..refused })
+    let mentions_schema = || SCHEMA.iter().any(|word| text.contains(word));
+    (request.schema.is_some() && !refused.schema && mentions_schema())
+        .then_some(Refused { schema: true, ..refused })
 }
 
 /// The first client of an endpoint sets its limits.

@@ -275,9 +275,40 @@ async fn what_an_endpoint_does_not_support_is_left_out_once_and_for_all() {
         ]
     );
 
-    let (client, requests) = recorded(Provider::Openai, &[(400, "no"), (400, "no")]).await;
+    let again = [(400, "no such schema"), (400, "no such schema")];
+    let (client, requests) = recorded(Provider::Openai, &again).await;
     let error = client.complete(&request).await.unwrap_err();
     assert_eq!((error.code(), requests.lock().unwrap().len()), ("llm::status", 2), "not in a circle");
+}
+
+#[tokio::test]
+async fn a_refusal_for_another_reason_changes_no_other_request() {
+    // The first says nothing of a feature. The second does, but leaving it out does not help.
+    let refusals = [(400, "the prompt is too long"), (400, "bad schema"), (400, "no"), (200, HELLO)];
+    let (client, requests) = recorded(Provider::Openai, &refusals).await;
+    let (messages, schema) = (conversation(), schema());
+    let request = Request { messages: &messages, schema: Some(&schema), ..Request::default() };
+    for _ in 0..2 {
+        let error = client.complete(&request).await.unwrap_err();
+        assert!(error.is_about_request() && !client.has_replied(), "{error}");
+    }
+    assert_eq!(client.complete(&request).await.unwrap().text, "hello");
+    assert!(client.has_replied());
+    let requests = requests.lock().unwrap();
+    let structured: Vec<bool> =
+        requests.iter().map(|(_, _, body)| body.get("response_format").is_some()).collect();
+    assert_eq!(structured, [true, true, false, true]);
+}
+
+#[tokio::test]
+async fn a_server_error_may_be_billed_and_another_refusal_is_not() {
+    // A request reserves (2 + 1000 + 100) millionths.
+    let budget = Budget { dollars: 0.0012, prices: Prices { prompt: 1.0, completion: 1.0 } };
+    for (status, code) in [(500, "llm::ceiling"), (408, "llm::ceiling"), (429, "llm::status")] {
+        let template = client(&[(status, "no")]).await;
+        let client = Client::new(Endpoint { budget: Some(budget), ..template.endpoint().clone() }).unwrap();
+        assert_eq!(say_hi(&client).await.unwrap_err().code(), code, "{status}");
+    }
 }
 
 #[test]

@@ -30,6 +30,18 @@ pub struct Refused {
     pub max_tokens: bool,
 }
 
+impl std::ops::BitOr for Refused {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self {
+            schema: self.schema || other.schema,
+            temperature: self.temperature || other.temperature,
+            max_tokens: self.max_tokens || other.max_tokens,
+        }
+    }
+}
+
 /// A reply as read from the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {

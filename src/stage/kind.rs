@@ -125,7 +125,7 @@ macro_rules! built_in {
 /// In the order in which a run uses them.
 pub const BUILT_IN: &[BuiltIn] = &[
     built_in!(discover: Discover, []),
-    built_in!(scenarios: Scenarios, []),
+    built_in!(scenarios: Scenarios, ["generate.jinja"]),
     built_in!(model: ModelStage, []),
     built_in!(adapter: AdapterStage, []),
     built_in!(warmup: Warmup, ["chat_template.jinja", "system.jinja"]),

@@ -81,7 +81,7 @@ async fn judged(judge: &Relative, cache: &MemoryCache, digits: &[u32]) -> crate:
     let group: Vec<_> =
         trajectories.iter().map(|trajectory| JudgedTrajectory { scenario: &scenario, trajectory }).collect();
     let scores = judge.judge(&group, cache).await?;
-    Ok(scores.scores.into_iter().map(|score| score.score).collect())
+    Ok(scores.scores.into_iter().flatten().map(|score| score.score).collect())
 }
 
 #[tokio::test]

@@ -101,6 +101,8 @@ fn shared_params(card: &str) -> toml::Table {
     let mut params = card["params"].as_table().unwrap().clone();
     params
         .retain(|name, _| name.starts_with("max_") || name == "result_tokens" || name == "episode_timeout_s");
+    // Of groups, which an exam does not have.
+    params.remove("max_group_size");
     params
 }
 

@@ -106,12 +106,14 @@ pub(super) fn measures(groups: &[AuditedGroup], kind: JudgeKind, band: f64) -> V
     let [mut rank, mut pairwise, mut length, mut position, mut orders, mut repeats] = <[Cases; 6]>::default();
     for (index, group) in groups.iter().enumerate() {
         let Some(judged) = group.scores.get(&kind) else { continue };
-        let scores: Vec<f64> = judged.scores.iter().map(|score| score.score).collect();
+        let scores: Vec<Option<f64>> =
+            judged.scores.iter().map(|score| score.as_ref().map(|score| score.score)).collect();
         if let Some(correlation) = rank_correlation(&scores, &group.correct) {
             rank.add(index, correlation);
         }
         for (i, j) in pairs(scores.len()) {
-            let prefers_first = sign(scores[i] - scores[j], band);
+            let (Some(first), Some(second)) = (scores[i], scores[j]) else { continue };
+            let prefers_first = sign(first - second, band);
             match (group.correct[i], group.correct[j]) {
                 (Some(true), Some(false)) => pairwise.add(index, f64::midpoint(1.0, prefers_first)),
                 (Some(false), Some(true)) => pairwise.add(index, f64::midpoint(1.0, -prefers_first)),
@@ -152,11 +154,11 @@ pub(super) fn measures(groups: &[AuditedGroup], kind: JudgeKind, band: f64) -> V
 }
 
 /// Of the scores with ground truth, in a group with right and wrong episodes. A judge that scores all alike has none.
-fn rank_correlation(scores: &[f64], correct: &[Option<bool>]) -> Option<f64> {
+fn rank_correlation(scores: &[Option<f64>], correct: &[Option<bool>]) -> Option<f64> {
     let known = scores
         .iter()
         .zip(correct)
-        .filter_map(|(score, correct)| Some((*score, f64::from(u8::from((*correct)?)))));
+        .filter_map(|(score, correct)| Some(((*score)?, f64::from(u8::from((*correct)?)))));
     let (scores, truth): (Vec<f64>, Vec<f64>) = known.unzip();
     let varies = truth.iter().any(|right| *right != truth[0]);
     varies.then(|| spearman(&scores, &truth).unwrap_or(0.0))
@@ -232,7 +234,7 @@ mod tests {
         let count = sample.correct.len();
         let mean = |index: usize| {
             let score = rounds.iter().map(|round| round.scores[index]).sum::<f64>() / rounds.len() as f64;
-            Score { score, ..Score::default() }
+            Some(Score { score, ..Score::default() })
         };
         let scores = Scores { scores: (0..count).map(mean).collect(), which: (0..count).collect(), rounds };
         AuditedGroup {
@@ -262,7 +264,7 @@ mod tests {
     #[test]
     fn a_measure_of_one_group_has_no_interval() {
         let judged = Scores {
-            scores: [0.9, 0.1].map(|score| Score { score, ..Score::default() }).to_vec(),
+            scores: [0.9, 0.1].map(|score| Some(Score { score, ..Score::default() })).to_vec(),
             ..Scores::default()
         };
         let one = AuditedGroup {

@@ -174,7 +174,9 @@ async fn check_with_bad_judge(judge: &str, more: impl AsyncFn(&Case) -> Value) {
 fn there_are_cases_of_every_kind() {
     let cases = cases();
     assert!(cases.len() >= 60, "{}", cases.len());
-    for kind in ["empty", "hedging", "copied", "injection", "overlong", "unfinished", "calls", "state"] {
+    for kind in
+        ["empty", "hedging", "copied", "injection", "result", "overlong", "unfinished", "calls", "state"]
+    {
         assert!(cases.iter().any(|case| case.kind == kind), "{kind}");
     }
     for case in &cases {
@@ -196,6 +198,8 @@ fn episodes_that_play_to_the_judge_are_flagged() {
             } else if case.decided_by == "flags" || case.kind == "injection" {
                 let names: Vec<&str> = found.iter().map(|flag| flag.name()).collect();
                 assert!(names.contains(&case.kind.as_str()), "{}: {names:?}", case.name);
+            } else if case.kind == "result" {
+                assert!(found.is_empty(), "{}: {} {found:?}", case.name, episode.id);
             }
         }
     }

@@ -12,7 +12,7 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -34,7 +34,8 @@ use crate::{
     hash::Digest,
     judge::{
         Asking, Criterion, JudgeKind, JudgeModel, JudgedTrajectory, Program, Relative, RelativeSpec,
-        ReplyCache, Rubric, RubricSpec, Score, Scores, Shaping, correct, criteria, flags, rewards, with_ties,
+        ReplyCache, Rubric, RubricSpec, Score, Scores, Shaping, correct, criteria, flags, program_words,
+        rewards, with_ties,
     },
     llm::{self, Budget, Client, Endpoint, Provider},
     mcp::find_program,
@@ -139,9 +140,17 @@ impl Judge {
         for (members, scores) in groups.iter().zip(&scores) {
             let attempts: Vec<JudgedTrajectory<'_>> = members.iter().map(|(_, attempt)| *attempt).collect();
             let rewards = rewards(&attempts, &self.tied(scores), &self.shaping);
-            judged.extend(members.iter().map(|(index, _)| *index).zip(rewards));
+            let of_members = members.iter().zip(rewards);
+            judged.extend(of_members.filter_map(|((index, _), reward)| Some((*index, reward?))));
         }
         let rewards: Vec<Reward> = judged.into_values().collect();
+        if rewards.len() < trajectories.len() {
+            context.observer.note(&format!(
+                "{} of {} episodes get no reward: a judge that a gate or the group's rewards depend on gave them no score",
+                trajectories.len() - rewards.len(),
+                trajectories.len()
+            ));
+        }
         if judges.is_none() {
             if program.is_none()
                 && !rewards.is_empty()
@@ -156,11 +165,11 @@ impl Judge {
         let audit = audit(&audited, self.params.tie_band, context.seed);
         context.write("rewards", &rewards)?;
         context.write("judge_audit", &audit)?;
-        Ok(metrics(&rewards, judges.as_ref(), unjudged, &audit))
+        Ok(metrics(&rewards, &audited, judges.as_ref(), unjudged, &audit))
     }
 
     /// The scores that enter the reward.
-    fn tied(&self, scores: &GroupScores) -> BTreeMap<JudgeKind, Vec<Score>> {
+    fn tied(&self, scores: &GroupScores) -> BTreeMap<JudgeKind, Vec<Option<Score>>> {
         let tied = |(kind, judged): (&JudgeKind, &Scores)| {
             let mut scores = judged.scores.clone();
             with_ties(&mut scores, self.params.tie_band);
@@ -256,12 +265,11 @@ impl Judge {
 
     /// Whether the interpreter, or the program itself, can be started.
     fn check_program(&self) -> Result<(), JudgeStageError> {
-        let file = self.needed(self.params.program.as_ref(), "program")?.display().to_string();
-        let program = self.params.interpreter.first().unwrap_or(&file);
-        find_program(program, None).map_err(|cause| JudgeStageError::NoProgram {
-            program: program.clone(),
-            problem: cause.to_string(),
-        })
+        let file = self.needed(self.params.program.as_ref(), "program")?;
+        let words = program_words(&self.params.interpreter, file);
+        let program = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+        find_program(&program, None)
+            .map_err(|cause| JudgeStageError::NoProgram { program, problem: cause.to_string() })
     }
 
     /// Whether the endpoint answers. Sends no key and samples nothing.
@@ -388,7 +396,7 @@ async fn scores_of(
     };
     let mut judged = judged.into_iter();
     for (members, scores) in groups.iter().zip(scores) {
-        let scores_of_group = judged.by_ref().take(members.len()).collect();
+        let scores_of_group = judged.by_ref().take(members.len()).map(Some).collect();
         scores.insert(JudgeKind::Command, Scores { scores: scores_of_group, ..Scores::default() });
     }
     Ok(())
@@ -397,11 +405,11 @@ async fn scores_of(
 /// The language models' scores by group.
 async fn ask(context: &Context, judges: &Judges, groups: &[Group<'_>]) -> Result<Vec<GroupScores>> {
     let memory = Recorded { known: context.rows.finished()?, context };
-    let failed = AtomicBool::new(false);
+    let (failed, unusable) = (AtomicBool::new(false), Mutex::new(None));
     // Collected, not mapped lazily: the compiler cannot prove that a stream of a borrowing closure is Send.
     let mut asked = Vec::with_capacity(groups.len());
     for members in groups {
-        asked.push(ask_group(context, judges, members, &memory, &failed));
+        asked.push(ask_group(context, judges, members, &memory, (&failed, &unusable)));
     }
     // As many in flight as the client allows; results come in group order. After a failure, requests in flight
     // are completed, since they are paid for, and no other group is begun.
@@ -413,16 +421,23 @@ async fn ask(context: &Context, judges: &Judges, groups: &[Group<'_>]) -> Result
         outcomes = all => outcomes,
     };
     // A group that was not begun has no outcome, and then another one has failed.
-    outcomes.into_iter().filter_map(Result::transpose).collect()
+    let found: Vec<GroupScores> =
+        outcomes.into_iter().filter_map(Result::transpose).collect::<Result<_>>()?;
+    // One refused question is left out. An endpoint that refuses all is misconfigured.
+    let unusable = unusable.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match unusable.filter(|_| !judges.model.client.has_replied() && found.iter().all(BTreeMap::is_empty)) {
+        Some(failure) => Err(failure),
+        None => Ok(found),
+    }
 }
 
-/// `None` if another group has failed.
+/// `None` if another group has failed. Keeps an unusable reply.
 async fn ask_group(
     context: &Context,
     judges: &Judges,
     members: &Group<'_>,
     memory: &Recorded<'_>,
-    failed: &AtomicBool,
+    (failed, unusable): (&AtomicBool, &Mutex<Option<Failure>>),
 ) -> Result<Option<GroupScores>> {
     if failed.load(Ordering::Relaxed) {
         return Ok(None);
@@ -437,6 +452,7 @@ async fn ask_group(
         }
         Err(failure) if failure.code() == "judge::reply" => {
             context.observer.note(&format!("scenario {scenario} is not judged: {failure}"));
+            unusable.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
             Ok(())
         }
         Err(failure) => {
@@ -483,16 +499,20 @@ fn audited(members: &Group<'_>, scores: GroupScores) -> AuditedGroup {
     group
 }
 
-fn metrics(rewards: &[Reward], judges: Option<&Judges>, unjudged: usize, audit: &[JudgeAudit]) -> Metrics {
+fn metrics(
+    rewards: &[Reward],
+    groups: &[AuditedGroup],
+    judges: Option<&Judges>,
+    unjudged: usize,
+    audit: &[JudgeAudit],
+) -> Metrics {
     let mut metrics = Metrics::new();
     let mean =
         |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
     let totals: Vec<f64> = rewards.iter().map(|reward| f64::from(reward.reward)).collect();
-    let correct: Vec<f64> = rewards
-        .iter()
-        .filter_map(|reward| reward.correct)
-        .map(|correct| f64::from(u8::from(correct)))
-        .collect();
+    // An episode without a reward counts too.
+    let correct = groups.iter().flat_map(|group| &group.correct).flatten();
+    let correct: Vec<f64> = correct.map(|correct| f64::from(u8::from(*correct))).collect();
     metrics.extend(mean(&totals).map(|reward| ("reward".to_owned(), reward)));
     metrics.extend(mean(&correct).map(|success| ("success".to_owned(), success)));
     let measures = audit.iter().filter(|row| row.trajectory_id.is_none());

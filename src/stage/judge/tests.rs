@@ -129,7 +129,7 @@ pub fn by_attempt(question: &str, score: impl Fn(&str) -> f64) -> String {
     json!({ "scores": scores }).to_string()
 }
 
-/// An endpoint that answers the n-th question, from 0, with this text; `None` is status 500.
+/// An endpoint that answers the n-th question, from 0, with this text; `None` is status 500, and the text `400` that status.
 pub async fn endpoint(
     answer: impl Fn(usize, &str) -> Option<String> + Clone + Send + Sync + 'static,
 ) -> (String, Arc<AtomicUsize>) {
@@ -141,6 +141,9 @@ pub async fn endpoint(
         let answer = answer(number, body["messages"][0]["content"].as_str().unwrap());
         async move {
             let Some(answer) = answer else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
+            if answer == "400" {
+                return (StatusCode::BAD_REQUEST, "the prompt is too long").into_response();
+            }
             Json(json!({
                 "choices": [{"message": {"content": answer}}],
                 "usage": {"prompt_tokens": 1000, "completion_tokens": 100},
@@ -211,6 +214,60 @@ async fn a_rubric_scores_each_episode_by_weighted_criteria() {
         ]
     );
     assert_eq!(requests.load(Ordering::SeqCst), 2, "equal episodes share a request");
+}
+
+#[tokio::test]
+async fn an_episode_that_the_rubric_cannot_score_gets_no_reward_and_its_group_does() {
+    let trajectories = [trajectory("a", "2"), trajectory("a", "13"), trajectory("a", "8")];
+    for refusal in ["400", "I will not score this.", r#"{"scores": []}"#] {
+        let answer = move |_: usize, question: &str| {
+            Some(match question.contains("13") {
+                true => refusal.to_owned(),
+                false => by_attempt(question, |text| if text.contains('8') { 0.8 } else { 0.2 }),
+            })
+        };
+        let (base_url, _) = endpoint(answer).await;
+        for more in [json!({"rubric": 1.0}), json!({"truth": 0, "gates": {"rubric.right": {"below": 0.1}}})] {
+            let mut params = json!({"base_url": base_url, "model": "m", "criteria": {"right": "It is right."}, "repeats": 2});
+            params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let judged = judged(&[scenario("a", None)], &trajectories, params).await;
+            let ids: Vec<&str> =
+                judged.rewards.iter().map(|reward| reward.split(' ').next().unwrap()).collect();
+            assert_eq!(ids, ["a/2", "a/8"], "{refusal} {more}");
+            assert_eq!(judged.result.unwrap()["unjudged_groups"], 0.0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_success_without_a_reward_counts() {
+    let answer = |_: usize, _: &str| Some("no".to_owned());
+    let params = json!({
+        "base_url": endpoint(answer).await.0, "model": "m", "criteria": {"right": "It is right."},
+        "gates": {"rubric": {"below": 0.5}},
+    });
+    let judged = judged(&[scenario("a", Some("3"))], &[trajectory("a", "3")], params).await;
+    assert!(judged.rewards.is_empty(), "{:?}", judged.rewards);
+    assert_eq!(judged.result.unwrap()["success"], 1.0);
+}
+
+#[tokio::test]
+async fn a_refused_question_is_left_out_and_an_endpoint_that_refuses_all_is_an_error() {
+    let answer = |number: usize, question: &str| match question.contains("13") {
+        true => Some("400".to_owned()),
+        false => by_number(number, question),
+    };
+    let (base_url, _) = endpoint(answer).await;
+    let params = json!({"relative": 1.0, "base_url": base_url, "model": "m"});
+    let scenarios = [scenario("a", None), scenario("b", None)];
+    let trajectories = [trajectory("a", "2"), trajectory("b", "13"), trajectory("a", "8")];
+    let judged_some = judged(&scenarios, &trajectories, params.clone()).await;
+    assert_eq!(
+        judged_some.rewards,
+        [r#"a/2 0.2 {"relative":0.2}"#, "b/13 0 {}", r#"a/8 0.8 {"relative":0.8}"#]
+    );
+    let judged_none = judged(&scenarios, &trajectories[1..2], params).await;
+    assert_eq!(judged_none.result.unwrap_err().code(), "judge::reply");
 }
 
 #[tokio::test]

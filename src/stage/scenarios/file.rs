@@ -3,7 +3,10 @@
 //! A table that a `scenarios` stage wrote is read as it is. A line that `mcprl scenarios review` marked as dropped is no task.
 //! Reports every bad line, not just the first. Never guesses, and never skips a task silently.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use serde_json::{Map, Value};
 
@@ -106,6 +109,14 @@ pub fn parse(text: &str, file: &str, hold_out: HoldOut) -> Result<Tasks, Scenari
 }
 
 fn tasks(mut items: Vec<Item>, file: &str, hold_out: HoldOut) -> Result<Tasks, ScenarioError> {
+    // Of several decisions of a review about the same text, the last one counts.
+    let mut reviewed = BTreeSet::new();
+    items.reverse();
+    items.retain(|(_, item)| {
+        let Ok(item) = item else { return true };
+        item["reviewed"].is_null() || reviewed.insert(item["task"].to_string())
+    });
+    items.reverse();
     items.retain(|(_, item)| !item.as_ref().is_ok_and(|item| item["decision"] == "drop"));
     let mut scenarios = Vec::new();
     let mut bad: Vec<String> = Vec::new();

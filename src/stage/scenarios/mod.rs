@@ -344,7 +344,12 @@ async fn from_traces(context: &Context, params: &Params) -> Result<Made> {
             }
             (good, bad)
         });
-    let judged = admit(context, params, &tools, candidates).await?;
+    // A few calls of tools that read, to see whether the conversations' calls change anything.
+    let sampled = match servers.is_read_only() {
+        true => Some(sample(context, params, &tools, 2 * tools.len()).await?),
+        false => None,
+    };
+    let judged = admit(context, params, &tools, candidates, sampled).await?;
     finish(context, params, &tools, judged, early)
 }
 
@@ -366,23 +371,7 @@ async fn from_model(context: &Context, params: &Params) -> Result<Made> {
         tokens_per_minute: None,
         budget: None,
     })?;
-    let task = explored::Task {
-        servers: servers(context)?,
-        tools: &tools,
-        seed: context.seed,
-        budget: params.budget(),
-        observer: &*context.observer,
-        cancel: &context.cancel,
-    };
-    let live = Live::new(task.servers, &tools);
-    let sampled = {
-        let runner = task.runner(&live, Instant::now() + Duration::from_secs(params.explore_seconds));
-        let sampled = explored::sample(&task, &runner).await;
-        context.meter.add(Usage { tool_calls: runner.calls() as u64, ..Usage::default() });
-        sampled
-    };
-    live.close().await;
-    let sampled = sampled?;
+    let sampled = sample(context, params, &tools, params.explore_calls).await?;
     let (callable, examples) = (sampled.callable(), sampled.examples(EXAMPLES, EXAMPLE_BYTES));
     let request = llm::Request {
         prompt: context.text("generate"),
@@ -407,16 +396,43 @@ async fn from_model(context: &Context, params: &Params) -> Result<Made> {
             Err((text, (reason, detail))) => early.push(refused("llm".into(), text, reason, detail)),
         }
     }
-    let judged = admit(context, params, &tools, candidates).await?;
+    let judged = admit(context, params, &tools, candidates, Some(sampled)).await?;
     finish(context, params, &tools, judged, early)
 }
 
-/// Executes candidates on two sets of sessions.
+/// Calls the safe tools, at most this often.
+async fn sample(
+    context: &Context,
+    params: &Params,
+    tools: &[Tool],
+    calls: usize,
+) -> Result<explored::Sampled> {
+    let task = explored::Task {
+        servers: servers(context)?,
+        tools,
+        seed: context.seed,
+        budget: explored::Budget { calls, ..params.budget() },
+        observer: &*context.observer,
+        cancel: &context.cancel,
+    };
+    let live = Live::new(task.servers, tools);
+    let sampled = {
+        let runner = task.runner(&live, Instant::now() + Duration::from_secs(params.explore_seconds));
+        let sampled = explored::sample(&task, &runner).await;
+        context.meter.add(Usage { tool_calls: runner.calls() as u64, ..Usage::default() });
+        sampled
+    };
+    live.close().await;
+    sampled
+}
+
+/// Executes candidates on two sets of sessions. `sampled`: what is known of the servers' state.
 async fn admit(
     context: &Context,
     params: &Params,
     tools: &[Tool],
     candidates: Vec<Candidate>,
+    mut sampled: Option<explored::Sampled>,
 ) -> Result<Judged> {
     let servers = servers(context)?;
     let task = explored::Task {
@@ -427,13 +443,19 @@ async fn admit(
         observer: &*context.observer,
         cancel: &context.cancel,
     };
+    let breaking = sampled.as_ref().map(|sampled| sampled.breaking.clone()).unwrap_or_default();
     let deadline = Instant::now() + Duration::from_secs(params.explore_seconds);
     let [one, two] = [(); 2].map(|()| Live::new(servers, tools));
     let judged = {
         let runners = [task.runner(&one, deadline), task.runner(&two, deadline)];
         let judged =
-            admission::admit(candidates, &task.tool_names(), &BTreeSet::new(), [&runners[0], &runners[1]])
-                .await;
+            admission::admit(candidates, &task.tool_names(), &breaking, [&runners[0], &runners[1]]).await;
+        let judged = match (judged, &mut sampled) {
+            (Ok(mut judged), Some(sampled)) => {
+                sampled.refuse_changes(&mut judged, &one, &*context.observer).await.map(|()| judged)
+            }
+            (judged, _) => judged,
+        };
         let calls: usize = runners.iter().map(runner::Runner::calls).sum();
         context.meter.add(Usage { tool_calls: calls as u64, ..Usage::default() });
         judged

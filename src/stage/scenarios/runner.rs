@@ -1,6 +1,6 @@
 //! Runs many short sequences of calls on the live server, with bounds on losses and time.
 //!
-//! Sequences of tools that only read share visits; any other sequence has a visit of its own. Which lane runs a sequence
+//! Sequences of tools that only read share visits; any other sequence has a visit of its own. A lane never holds two. Which lane runs a sequence
 //! depends on its index alone, and results come back in the order of the sequences.
 
 use std::{
@@ -87,6 +87,8 @@ impl<'a> Runner<'a> {
                 self.observer.advance(1);
                 done.push((index, outcomes));
             }
+            // Its session may be one that other lanes wait for.
+            *shared = None;
             Ok::<_, crate::error::Failure>(done)
         });
         let mut done: Vec<_> = try_join_all(lanes).await?.into_iter().flatten().collect();
@@ -96,6 +98,10 @@ impl<'a> Runner<'a> {
 
     async fn one(&self, calls: &[ToolCall], shared: &mut Option<CallSequence<'a>>) -> Result<Vec<Outcome>> {
         let reads = calls.iter().all(|call| self.readers.contains(&call.name));
+        if !reads {
+            // A lane that holds two sessions could wait for itself.
+            *shared = None;
+        }
         let own = (!reads).then(|| self.live.visit());
         let mut outcomes = Vec::new();
         for call in calls {

@@ -24,13 +24,8 @@ const PROBES: usize = 8;
 /// Longest state that is compared.
 const STATE_BYTES: usize = 4000;
 
-/// Verbs of tools that probably read, where the server does not say it.
-const READING: [&str; 10] =
-    ["get", "list", "read", "describe", "show", "search", "find", "view", "open", "status"];
-
 fn reads(subject: &Subject) -> bool {
-    let words = words::split(&subject.name);
-    subject.reads || words.iter().any(|word| READING.contains(&word.as_str()))
+    subject.reads || words::is_reading(&subject.name)
 }
 
 /// Candidates from the calls of tools that may write.

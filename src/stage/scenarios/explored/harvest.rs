@@ -86,6 +86,20 @@ fn json_lines(text: &str) -> Option<Value> {
     items.filter(|items| !items.is_empty()).map(Value::Array)
 }
 
+/// Whether the lists of an object are only a part: it names a next page, or another number of items.
+fn is_page(fields: &Map<String, Value>) -> bool {
+    let lengths: Vec<u64> =
+        fields.values().filter_map(Value::as_array).map(|items| items.len() as u64).collect();
+    let continues = |(key, value): (&String, &Value)| {
+        let words = super::words::split(key);
+        let says = |known: &[&str]| words.iter().any(|word| known.contains(&word.as_str()));
+        let is_set = !matches!(value, Value::Null | Value::Bool(false)) && value != "";
+        says(&["next", "more", "cursor"]) && is_set
+            || says(&["total", "count"]) && value.as_u64().is_some_and(|total| !lengths.contains(&total))
+    };
+    !lengths.is_empty() && fields.iter().any(continues)
+}
+
 fn is_scalar(value: &Value) -> bool {
     !value.is_object() && !value.is_array()
 }
@@ -115,6 +129,7 @@ impl Reading {
                     return self.add(inner, name, depth + 1, is_nested);
                 }
                 let place = self.lists.len();
+                let is_page = is_page(fields);
                 self.lists.push(List { name: name.to_owned(), is_nested, ..List::default() });
                 let mut record = Record::new();
                 for (key, value) in fields {
@@ -128,6 +143,9 @@ impl Reading {
                         }
                         _ => self.field(&mut record, key, value, depth + 1),
                     }
+                }
+                if is_page {
+                    self.lists[place..].iter_mut().for_each(|list| list.is_list = false);
                 }
                 record.truncate(FIELDS);
                 self.lists[place].records = if record.is_empty() { Vec::new() } else { vec![record] };
@@ -232,6 +250,13 @@ impl Reading {
             let kind = tag.map(|tag| Field { name: "kind".into(), value: tag, is_set: false });
             items.push(std::iter::once(Field { value, ..Field::default() }).chain(kind).collect());
         }
+        // `Found 3 files` and `total 24` are about the list.
+        let first = text.trim_start().to_lowercase();
+        let has_summary =
+            ["found ", "total ", "showing ", "page "].iter().any(|word| first.starts_with(word));
+        if has_summary && !items.is_empty() {
+            items.remove(0);
+        }
         blocks.retain(|block| !block.is_empty());
         if !blocks.is_empty() && blocks.len() <= RECORDS {
             let is_list = blocks.len() > 1;
@@ -239,7 +264,7 @@ impl Reading {
             self.lists.push(List { name, records: blocks, is_list, is_nested: false });
         }
         if !items.is_empty() && !is_prose && items.len() <= RECORDS {
-            let is_whole = self.lists.is_empty() && text.lines().count() > 1;
+            let is_whole = self.lists.is_empty() && text.lines().count() > 1 && !has_summary;
             self.lists.push(List { name, records: items, is_list: is_whole, is_nested: false });
         }
     }

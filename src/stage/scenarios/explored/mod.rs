@@ -147,10 +147,7 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     let names = task.tool_names();
     let mut judged =
         admission::admit(candidates, &names, &sampled.breaking, [&runners[0], &runners[1]]).await?;
-    if sampled.watch.changed(runners[0].live()).await? {
-        sampled.refuse_unannotated(&mut judged);
-        task.observer.note("the server's state changed while the reference calls were executed, although state = \"read-only\"");
-    }
+    sampled.refuse_changes(&mut judged, runners[0].live(), task.observer).await?;
     if runners.iter().any(Runner::is_late) {
         task.observer.note("the time of explore_seconds was over before all was tried");
     }
@@ -268,6 +265,20 @@ impl Sampled {
             .map(|subject| subject.name.clone())
             .filter(|name| !self.breaking.contains(name))
             .collect()
+    }
+
+    /// Refuses tasks whose calls may have changed the state of a read-only server, if it has changed.
+    pub async fn refuse_changes(
+        &mut self,
+        judged: &mut Judged,
+        live: &Live,
+        observer: &dyn Observer,
+    ) -> Result<()> {
+        if self.watch.changed(live).await? {
+            self.refuse_unannotated(judged);
+            observer.note("the server's state changed while the reference calls were executed, although state = \"read-only\"");
+        }
+        Ok(())
     }
 
     fn refuse_unannotated(&self, judged: &mut Judged) {

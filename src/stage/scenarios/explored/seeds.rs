@@ -1,7 +1,7 @@
 //! What a tool's input schema says about values to try first: constants, enums, defaults, examples, formats, and what its
 //! descriptions quote.
 
-use std::{collections::BTreeSet, sync::LazyLock};
+use std::{cell::Cell, collections::BTreeSet, sync::LazyLock};
 
 use regex::Regex;
 use serde_json::{Map, Value, json};
@@ -11,6 +11,8 @@ use super::words;
 /// Deepest nesting of schemas that is followed.
 const DEPTH: usize = 6;
 const SEEDS: usize = 24;
+/// Most parameters of a tool, nested ones included.
+const PARAMS: usize = 300;
 /// Words for texts that nothing else fits, such as the name of something new.
 const NEUTRAL: [&str; 12] = [
     "amber", "harbor", "lantern", "meadow", "orchid", "pebble", "quartz", "saddle", "timber", "velvet",
@@ -67,21 +69,31 @@ pub enum Kind {
 
 /// The parameters of an input schema, in its order.
 pub fn params(schema: &Value) -> Vec<Param> {
-    fields(schema, schema, 0)
+    fields(schema, &Root { schema, left: Cell::new(PARAMS) }, 0)
 }
 
-fn fields(schema: &Value, root: &Value, depth: usize) -> Vec<Param> {
+/// The whole schema, and how many more parameters are read: one that refers to itself has any number.
+struct Root<'s> {
+    schema: &'s Value,
+    left: Cell<usize>,
+}
+
+fn fields(schema: &Value, root: &Root<'_>, depth: usize) -> Vec<Param> {
     let required = |name: &str| {
         schema["required"].as_array().is_some_and(|names| names.iter().any(|required| required == name))
     };
-    let of = |(name, schema): (&String, &Value)| param(name, schema, required(name), root, depth + 1);
-    schema["properties"].as_object().map(|fields| fields.iter().map(of).collect()).unwrap_or_default()
+    let of = |(name, schema): (&String, &Value)| {
+        root.left.set(root.left.get().checked_sub(1)?);
+        Some(param(name, schema, required(name), root, depth + 1))
+    };
+    schema["properties"].as_object().map(|fields| fields.iter().map_while(of).collect()).unwrap_or_default()
 }
 
-fn resolve<'s>(schema: &'s Value, root: &'s Value) -> &'s Value {
+fn resolve<'s>(schema: &'s Value, root: &Root<'s>) -> &'s Value {
     let mut schema = schema;
     for _ in 0..DEPTH {
-        let Some(target) = schema["$ref"].as_str().and_then(|target| root.pointer(target.strip_prefix('#')?))
+        let Some(target) =
+            schema["$ref"].as_str().and_then(|target| root.schema.pointer(target.strip_prefix('#')?))
         else {
             break;
         };
@@ -90,7 +102,7 @@ fn resolve<'s>(schema: &'s Value, root: &'s Value) -> &'s Value {
     schema
 }
 
-fn param(name: &str, schema: &Value, is_required: bool, root: &Value, depth: usize) -> Param {
+fn param(name: &str, schema: &Value, is_required: bool, root: &Root<'_>, depth: usize) -> Param {
     let outer = schema;
     let mut schema = resolve(schema, root);
     for key in ["anyOf", "oneOf"] {
@@ -129,7 +141,7 @@ fn kind(
     schema: &Value,
     description: &str,
     words: &BTreeSet<String>,
-    root: &Value,
+    root: &Root<'_>,
     depth: usize,
 ) -> Kind {
     let kind = match &schema["type"] {

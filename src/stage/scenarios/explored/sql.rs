@@ -257,18 +257,23 @@ fn lookups(asked: &mut Asked<'_>, key: &str) {
     }
 }
 
-/// The row with the largest or smallest number.
+/// Numbers may be stored as texts, which compare otherwise.
+fn as_number(column: &str) -> String {
+    format!("CAST({} AS NUMERIC)", quoted(column))
+}
+
+/// The row with the largest number.
 fn extremes(asked: &mut Asked<'_>, key: &str) {
     let table = asked.table;
     let (t, k) = (&table.thing, words::spoken(key));
     for column in table.columns.iter().filter(|column| table.is_number(column) && !Table::is_id(column)) {
         let c = words::spoken(column);
         let sql = format!(
-            "SELECT {}, {} FROM {} ORDER BY {} DESC LIMIT 3",
-            quoted(key),
-            quoted(column),
-            quoted(&table.name),
-            quoted(column)
+            "SELECT {key}, {column} FROM {table} WHERE {column} IS NOT NULL ORDER BY {number} DESC LIMIT 3",
+            key = quoted(key),
+            column = quoted(column),
+            table = quoted(&table.name),
+            number = as_number(column)
         );
         let pick = Pick::Largest { list: String::new(), field: column.clone(), key: key.to_owned() };
         asked.push(
@@ -326,7 +331,7 @@ fn groups(asked: &mut Asked<'_>) {
                     continue;
                 }
                 let n = words::spoken(number);
-                let sql = format!("SELECT {}, MAX({}) AS highest {from}", quoted(column), quoted(number));
+                let sql = format!("SELECT {}, MAX({}) AS highest {from}", quoted(column), as_number(number));
                 asked.push(
                     &format!("highest {number} by {column}"),
                     &[(column, value)],

@@ -34,8 +34,10 @@ pub struct Subject {
 
 /// Tools that are safe to call, in the server's order.
 ///
-/// On a server whose contract is `read-only`, these are the tools that do not contradict it. Elsewhere a call cannot outlive
-/// its session, so tools that write are safe too. Tools that the server declares destructive are never called.
+/// Where every session has a state of its own that is restored (a snapshot or a reset tool), these are all tools. A new process
+/// may open the same files, so there a tool must declare that it reads or is not destructive, or have the name of one that
+/// reads. On a server whose contract is `read-only`, these are the tools that do not contradict it. Tools that the server
+/// declares destructive are never called.
 pub fn subjects(tools: &[Tool], servers: &Servers) -> Vec<Subject> {
     tools.iter().filter(|tool| !tool.synthetic).filter_map(|tool| subject(tool, servers)).collect()
 }
@@ -46,10 +48,17 @@ pub fn is_destructive(tool: &Tool) -> bool {
 }
 
 fn subject(tool: &Tool, servers: &Servers) -> Option<Subject> {
-    let is_read_only = servers.of_tool(&tool.server_name)?.state == State::ReadOnly;
+    let state = &servers.of_tool(&tool.server_name)?.state;
+    let is_read_only = *state == State::ReadOnly;
     let is_annotated = tool.hint("readOnlyHint") == Some(true);
-    let is_safe = !is_destructive(tool) && !(is_read_only && tool.hint("readOnlyHint") == Some(false));
-    if !is_safe {
+    let is_safe = match state {
+        State::ReadOnly => tool.hint("readOnlyHint") != Some(false),
+        State::FreshProcess => {
+            is_annotated || tool.hint("destructiveHint") == Some(false) || words::is_reading(&tool.name)
+        }
+        State::SnapshotDir(_) | State::ResetTool(_) => true,
+    };
+    if is_destructive(tool) || !is_safe {
         return None;
     }
     let schema: Value = serde_json::from_str(&tool.input_schema).unwrap_or_default();

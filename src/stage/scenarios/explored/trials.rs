@@ -1,5 +1,7 @@
 //! The calls that exploration tries: combinations of values that fit the parameters, in rounds.
 
+use std::collections::BTreeMap;
+
 use rand_chacha::{
     ChaCha8Rng,
     rand_core::{Rng, SeedableRng},
@@ -94,9 +96,12 @@ fn values(graph: &Graph, subject: &Subject, param: &Param, seed: u64, rng: &mut 
         }
         Kind::Object(fields) => {
             let mut objects = param.seeds.clone();
+            let mut of_fields: BTreeMap<String, Vec<Value>> = BTreeMap::new();
             for attempt in 0..6 {
                 let mut pick = |field: &Param| {
-                    let values = values(graph, subject, field, seed, rng);
+                    let values = of_fields
+                        .entry(field.name.clone())
+                        .or_insert_with(|| values(graph, subject, field, seed, rng));
                     let known = values.first().cloned();
                     // New words for what may be new, known values for what refers to something.
                     match field.kind {

@@ -182,6 +182,17 @@ pub fn shown(value: &str) -> String {
     }
 }
 
+/// Verbs of tools that probably read, where the server does not say it.
+const READING: [&str; 10] =
+    ["get", "list", "read", "describe", "show", "search", "find", "view", "open", "status"];
+
+/// Whether the first word of a tool's name, or the last, says that it reads.
+pub fn is_reading(tool: &str) -> bool {
+    let words = split(tool);
+    let says = |word: Option<&String>| word.is_some_and(|word| READING.contains(&word.as_str()));
+    says(words.first()) || says(words.last())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
