@@ -141,6 +141,14 @@ fn secrets_and_calls_without_an_answer_are_not_recorded() {
     let cassette = project.read("tape/c.jsonl");
     assert_eq!(cassette.lines().count(), 2, "{cassette}");
     assert!(cassette.contains("\"1[redacted]\"") && !cassette.contains("s3cret"), "{cassette}");
+
+    tasks(&project, &[("count", json!({})), ("look", json!({"a": "s3cret-value"})), ("count", json!({}))]);
+    let record = ["run", "run.toml", "--cache", "other", "--set", "server.record=tape/d.jsonl"];
+    let output = common::output(project.command(&record).env("COUNTER_TOKEN", "s3cret-value"));
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    let cassette = project.read("tape/d.jsonl");
+    assert!(cassette.lines().count() == 2 && !cassette.contains("s3cret"), "{cassette}");
+    assert!(output.err.contains("d.jsonl lacks calls of `look`"), "{}", output.err);
 }
 
 #[test]

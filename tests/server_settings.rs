@@ -222,6 +222,11 @@ fn settings_are_read_from_the_run_file() {
             "`server.elicitation` should be \"defaults\" or a table of values by field",
         ),
         (
+            "server.elicitation=true",
+            "`server.elicitation` should be \"defaults\" or a table of values by field, found a boolean",
+        ),
+        ("server.elicitation={ password = \"hunter2\" }", "`server.elicitation.password` holds a secret"),
+        (
             "server.on_list_change=ignore",
             "`server.on_list_change` should be \"stop\" or \"note\", found \"ignore\"",
         ),
@@ -233,4 +238,39 @@ fn settings_are_read_from_the_run_file() {
         assert_eq!(refused.code, Some(2), "{}", refused.err);
         assert!(refused.err.contains(mistake), "{setting}: {}", refused.err);
     }
+    project.write("tapes/old", "");
+    let refused = set(&["server.files=[\"tapes\"]", "server.record=tapes/../tapes/c.jsonl"]);
+    assert!(refused.err.contains("`server.record` is in \"tapes\", which `files` names"), "{}", refused.err);
+}
+
+#[tokio::test]
+async fn nothing_is_recorded_after_a_dropped_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let cassette = folder.path().join("c.jsonl");
+    let spec = ServerSpec { record: Some(cassette.clone()), state: State::FreshProcess, ..server() };
+    let session = Session::connect(&spec).await.unwrap();
+    call(&session, "search", json!({})).await;
+    let slow = tokio::time::timeout(Duration::from_millis(100), call(&session, "slow", json!({}))).await;
+    assert!(slow.is_err());
+    call(&session, "search", json!({})).await;
+    session.close().await;
+    let recorded = std::fs::read_to_string(cassette).unwrap();
+    assert_eq!(recorded.lines().count(), 2, "{recorded}");
+}
+
+#[test]
+fn servers_have_a_cassette_each() {
+    let server = |name: &str, tape: &str| {
+        format!("[servers.{name}]\ncommand = [\"sh\", \"server.sh\"]\nrecord = \"{tape}\"\n")
+    };
+    let stage = "[stages.tools]\nkind = \"discover\"\n";
+    let project = Project::new(&format!(
+        "name = \"toy\"\n{}{}{stage}",
+        server("eu", "c.jsonl"),
+        server("us", "./c.jsonl")
+    ));
+    let refused = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    let message = "the servers \"eu\" and \"us\" record to the same cassette";
+    assert!(refused.err.contains(message) && refused.err.contains("give each its own"), "{}", refused.err);
 }

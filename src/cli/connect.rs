@@ -131,6 +131,8 @@ impl Connect {
             }
         };
         let NamedServer { mut spec, is_of_run_file, .. } = self.server.resolve(false)?;
+        // A cassette holds the calls of runs only.
+        spec.record = None;
         let is_command = matches!(spec.transport, Transport::Stdio { .. });
         if self.login && !matches!(spec.transport, Transport::Http { .. }) {
             return Err(ServerArgsError::Stray { option: "--login", to: "a URL" }.into());

@@ -1,13 +1,14 @@
 //! `connect --drift`: whether the live server still answers as a cassette does.
 
-use std::path::Path;
+use std::{collections::HashSet, path::Path};
 
 use futures::StreamExt;
 use serde::Serialize;
 
 use crate::{
     error::{Class, Diagnostic, Result},
-    mcp::{Cassette, Outcome, Pool, RecordedCall, ServerSpec, Transport},
+    hash::Digest,
+    mcp::{Cassette, McpError, Outcome, Pool, RecordedCall, ServerSpec, State, Transport},
     plan::ToolChanges,
     ui::plural,
 };
@@ -56,6 +57,8 @@ pub struct Drift {
     tools: ToolChanges,
     sessions: usize,
     calls: usize,
+    /// Recorded calls that were not made, because the server was lost.
+    skipped: usize,
     differing: Vec<Difference>,
 }
 
@@ -71,17 +74,22 @@ struct Difference {
 
 impl Drift {
     /// Makes the recorded calls in the order of their sessions, each with the isolation that it was recorded with.
-    /// `is_of_file`: the server's state is that of a run file, otherwise it is the cassette's.
+    /// `is_of_file`: the server's settings are those of a run file, otherwise they are the cassette's.
     pub async fn run(spec: &ServerSpec, path: &Path, is_of_file: bool) -> Result<Self> {
         if matches!(spec.transport, Transport::Cassette(_)) {
             return Err(DriftError::Played.into());
         }
         let cassette = Cassette::load(path)?;
-        let mut live = ServerSpec { record: None, ..spec.clone() };
-        match is_of_file {
-            true => cassette.check_state(&live.state)?,
-            false => live.state = cassette.state().ok_or(DriftError::Snapshot)?,
+        let mut live = ServerSpec { record: None, expose: cassette.expose(), ..spec.clone() };
+        if is_of_file {
+            cassette.check(&live)?;
+        } else {
+            live.state = cassette.state().ok_or(DriftError::Snapshot)?;
+            live.inputs = cassette.inputs().clone();
         }
+        // Whole answers are compared.
+        live.limits.result_bytes = usize::MAX;
+        live.limits.tools.values_mut().for_each(|tool| tool.result_bytes = None);
         let recorded = ServerSpec { transport: Transport::Cassette(path.to_owned()), ..live.clone() };
         let pools = (Pool::new(live), Pool::new(recorded));
         let found = compare(&cassette, &pools).await;
@@ -107,6 +115,10 @@ impl Drift {
         }
         let (calls, sessions) = (plural(self.calls, "call"), plural(self.sessions, "session"));
         text += &format!("{calls} in {sessions}, {} answered otherwise\n", self.differing.len());
+        if self.skipped > 0 {
+            let skipped = plural(self.skipped, "call");
+            text += &format!("{skipped} not made, because the server was lost\n");
+        }
         for Difference { tool, arguments, after, recorded, live } in &self.differing {
             let after = if *after > 0 { format!(" after {}", plural(*after, "call")) } else { String::new() };
             let (old, new) = quoted(recorded, live);
@@ -123,32 +135,54 @@ async fn compare(cassette: &Cassette, (live, recorded): &(Pool, Pool)) -> Result
         ToolChanges::between_lists(&old, &new)
     };
     let sessions = cassette.sessions();
-    let play = |calls: Vec<RecordedCall>| async move {
-        let (live, recorded) = (live.session().await?, recorded.session().await?);
-        let mut pairs = Vec::with_capacity(calls.len());
-        for RecordedCall { tool, arguments, .. } in calls {
-            let recorded = recorded.call(&tool, arguments.clone()).await?;
-            let live = live.call(&tool, arguments.clone()).await?;
-            pairs.push(Difference { tool, arguments: arguments.into(), after: pairs.len(), recorded, live });
-        }
-        Ok::<_, crate::error::Failure>(pairs)
-    };
+    let is_sequence = cassette.state() != Some(State::ReadOnly);
+    let owned = |calls: &Vec<&RecordedCall>| calls.iter().map(|call| (*call).clone()).collect();
     let plays: Vec<_> =
-        sessions.iter().map(|calls| play(calls.iter().map(|call| (*call).clone()).collect())).collect();
+        sessions.iter().map(|calls| play((live, recorded), owned(calls), is_sequence)).collect();
     let mut played = futures::stream::iter(plays).buffered(AT_ONCE);
-    let (mut calls, mut differing) = (0, Vec::<Difference>::new());
-    let is_sequence = cassette.state().is_none_or(|state| state != crate::mcp::State::ReadOnly);
+    let (mut calls, mut differing, mut reported) = (0, Vec::new(), HashSet::new());
     while let Some(pairs) = played.next().await {
         let pairs = pairs?;
         calls += pairs.len();
-        for mut pair in pairs.into_iter().filter(|pair| pair.recorded != pair.live) {
-            if !is_sequence {
-                pair.after = 0;
-            }
-            differing.push(pair);
+        // Several sessions may begin with the same call.
+        let differs =
+            |(key, pair): &(Digest, Difference)| pair.recorded != pair.live && reported.insert(*key);
+        differing.extend(pairs.into_iter().filter(differs).map(|(_, pair)| pair));
+    }
+    let skipped = sessions.iter().map(Vec::len).sum::<usize>() - calls;
+    Ok(Drift { tools, sessions: sessions.len(), calls, skipped, differing })
+}
+
+/// Makes the calls of a session, each with its key, as far as the live server can be reached.
+async fn play(
+    (live, recorded): (&Pool, &Pool),
+    calls: Vec<RecordedCall>,
+    is_sequence: bool,
+) -> Result<Vec<(Digest, Difference)>> {
+    let (mut server, recorded) = (live.session().await?, recorded.session().await?);
+    let mut pairs = Vec::with_capacity(calls.len());
+    for call in calls {
+        let (key, RecordedCall { tool, arguments, .. }) = (call.key(), call);
+        let recorded = recorded.call(&tool, arguments.clone()).await?;
+        let answer = server.call(&tool, arguments.clone()).await;
+        let is_lost = answer.is_err();
+        let live_outcome =
+            answer.unwrap_or_else(|cause: McpError| Outcome { text: cause.to_string(), is_error: true });
+        let after = if is_sequence { pairs.len() } else { 0 };
+        let arguments = arguments.into();
+        pairs.push((key, Difference { tool, arguments, after, recorded, live: live_outcome }));
+        if is_lost {
+            // What follows in a session depends on the lost call, unless calls change nothing.
+            server = match is_sequence {
+                true => break,
+                false => match live.session().await {
+                    Ok(server) => server,
+                    Err(_) => break,
+                },
+            };
         }
     }
-    Ok(Drift { tools, sessions: sessions.len(), calls, differing })
+    Ok(pairs)
 }
 
 /// Both answers around their first difference, on one line each.

@@ -1,24 +1,27 @@
 //! Cassettes: what a server answered, recorded in a live run and played back without the server.
 //!
-//! A cassette is a file of JSON lines. The first one describes the server: its lists, and the contract between episodes
-//! ([`State`]) that the answers were recorded under. Every other line is a call and its answer.
+//! A cassette is a file of JSON lines. The first one describes the server: its lists, and the settings that the answers were
+//! recorded under ([`State`], [`Inputs`], [`Expose`]). Every other line is a call and its answer.
 //!
 //! | an answer depends on | why |
 //! |---|---|
 //! | the tool, by the server's name for it | |
 //! | the arguments; the order of keys does not count | |
-//! | the session's earlier calls, unless the state is read-only | they may have changed what the server answers |
+//! | the session's earlier calls and their answers, unless the state is read-only | they may have changed what the server answers |
 //!
-//! The earlier calls count by the key of the last one (`after`), which covers those before it, so that a cassette holds a
-//! tree of sessions. The first answer to a call is kept. Answers are recorded whole: limits and `error_patterns` apply when
-//! they are played back. A call without an answer (a timeout, a lost connection) is never recorded, and after one in a
-//! session with state nothing more is.
+//! The earlier calls count by the link of the last one (`after`): a digest of the call, what came before it, and its answer.
+//! So a cassette holds a tree of sessions. The first answer to a call is kept. A session that got another answer is not
+//! recorded further, because a replay cannot reach what followed.
+//!
+//! Answers are recorded whole: limits and `error_patterns` apply when they are played back. A call without an answer (a
+//! timeout, a lost connection) or with a secret in its arguments is never recorded, and after one in a session with state
+//! nothing more is.
 //!
 //! A line is appended by one write under a lock, so that several processes may record to one cassette. A process that is
 //! killed leaves at most an incomplete last line. Readers ignore it, and the next writer removes it.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     fs::{File, OpenOptions},
     io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
@@ -29,13 +32,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
-    Description, McpError, ServerSpec, State, Transport, clean::shorten, outcome::Answer, tools_digest,
+    Description, Expose, Inputs, McpError, ServerSpec, State, Transport,
+    clean::{clean, shorten},
+    outcome::Answer,
+    tools_digest,
 };
 use crate::hash::{Digest, Encoder};
 
 /// Version of the format.
-const VERSION: u32 = 1;
-/// Largest cassette that is read.
+const VERSION: u32 = 2;
+/// Largest cassette that is read or written.
 const BYTES: u64 = 2 << 30;
 
 /// The first line.
@@ -44,6 +50,8 @@ struct Header {
     mcprl_cassette: u32,
     /// As [`State::label`] writes it.
     state: String,
+    inputs: Inputs,
+    expose: Expose,
     #[serde(flatten)]
     described: Description,
     /// What was repaired in its lists.
@@ -56,7 +64,7 @@ pub struct RecordedCall {
     /// The server's name of the tool.
     pub tool: String,
     pub arguments: Map<String, Value>,
-    /// Key of the call before it in its session; `None` for the first one, and where earlier calls do not matter.
+    /// Link of the call before it in its session; `None` for the first one, and where earlier calls do not matter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     after: Option<Digest>,
     pub text: String,
@@ -65,8 +73,16 @@ pub struct RecordedCall {
 }
 
 impl RecordedCall {
-    fn key(&self) -> Digest {
+    /// Of the call and what came before it.
+    pub fn key(&self) -> Digest {
         key(&self.tool, &self.arguments, self.after.as_ref())
+    }
+
+    /// Of the call, what came before it, and its answer.
+    fn link(&self) -> Digest {
+        let mut encoder = Encoder::new("mcprl recorded answer v1");
+        encoder.digest(&self.key()).text(&self.text).number(self.is_error.into());
+        encoder.finish()
     }
 }
 
@@ -84,9 +100,9 @@ fn key(tool: &str, arguments: &Map<String, Value>, after: Option<&Digest>) -> Di
 pub(super) enum History {
     /// Nothing: calls change nothing.
     Irrelevant,
-    /// The calls of the session so far, by the key of the last one.
+    /// The calls of the session so far, by the link of the last one.
     After(Option<Digest>),
-    /// A call without an answer, which may have changed something.
+    /// A call whose answer is unknown or not in the cassette.
     Unknown,
 }
 
@@ -103,16 +119,17 @@ impl History {
         }
     }
 
-    fn push(&mut self, key: Digest) {
+    fn push(&mut self, link: impl FnOnce() -> Digest) {
         if let Self::After(last) = self {
-            *last = Some(key);
+            *last = Some(link());
         }
     }
 
-    /// A call got no answer.
-    pub(super) fn lose(&mut self) {
-        if matches!(self, Self::After(_)) {
-            *self = Self::Unknown;
+    /// From now on the session is not recorded. Returns what was known of it.
+    pub(super) fn lose(&mut self) -> Self {
+        match self {
+            Self::Irrelevant => Self::Irrelevant,
+            _ => std::mem::replace(self, Self::Unknown),
         }
     }
 }
@@ -132,14 +149,14 @@ impl Tape {
             (_, Some(path)) => (path.clone(), false),
             (_, None) => return Ok(Self::None),
         };
-        let state = spec.state.clone();
+        let spec = spec.clone();
         let opened = tokio::task::spawn_blocking(move || match is_played {
             true => {
                 let cassette = Cassette::load(&path)?;
-                cassette.check_state(&state)?;
+                cassette.check(&spec)?;
                 Ok(Self::Play(Arc::new(cassette)))
             }
-            false => Ok(Self::Record(Arc::new(Recorder::open(path, &state)?))),
+            false => Ok(Self::Record(Arc::new(Recorder::open(path, &spec)?))),
         });
         opened.await.unwrap_or(Err(McpError::PoolClosed))
     }
@@ -189,9 +206,18 @@ impl Cassette {
     }
 
     /// # Errors
-    /// If it was recorded under another contract between episodes.
-    pub fn check_state(&self, state: &State) -> Result<(), McpError> {
-        check_state(&self.path, &self.header, state)
+    /// If it was recorded under another contract between episodes, or with other answers to the server's questions.
+    pub fn check(&self, spec: &ServerSpec) -> Result<(), McpError> {
+        let Header { state, inputs, .. } = &self.header;
+        let other = |recorded, found| McpError::OtherCassette { path: self.path.clone(), recorded, found };
+        let label = spec.state.label();
+        if *state != label {
+            return Err(other(format!("state \"{state}\""), format!("\"{label}\"")));
+        }
+        if *inputs != spec.inputs {
+            return Err(other(format!("the answers {}", label_of(inputs)), label_of(&spec.inputs)));
+        }
+        Ok(())
     }
 
     /// The contract that it was recorded under; `None` for a snapshot, whose folder it does not name.
@@ -202,6 +228,16 @@ impl Cassette {
                 .into_iter()
                 .find(|state| state.label() == self.header.state),
         }
+    }
+
+    /// The answers to the server's questions that it was recorded with.
+    pub fn inputs(&self) -> &Inputs {
+        &self.header.inputs
+    }
+
+    /// What it was recorded with as tools besides the server's own.
+    pub fn expose(&self) -> Expose {
+        self.header.expose
     }
 
     pub fn described(&self) -> &Description {
@@ -222,8 +258,9 @@ impl Cassette {
         let key = key(tool, arguments, history.last());
         match self.by_key.get(&key) {
             Some(index) => {
-                history.push(key);
-                let RecordedCall { text, is_error, .. } = &self.calls[*index];
+                let call = &self.calls[*index];
+                history.push(|| call.link());
+                let RecordedCall { text, is_error, .. } = call;
                 Ok(Answer { text: text.clone(), is_error: *is_error })
             }
             None => Err(McpError::NotRecorded {
@@ -240,18 +277,20 @@ impl Cassette {
         if self.header.state == State::ReadOnly.label() {
             return vec![self.calls.iter().collect()];
         }
+        let links: Vec<Digest> = self.calls.iter().map(RecordedCall::link).collect();
+        let by_link: HashMap<Digest, &RecordedCall> = links.iter().copied().zip(&self.calls).collect();
         let has_next: HashSet<Digest> = self.calls.iter().filter_map(|call| call.after).collect();
-        let by_key: BTreeMap<Digest, &RecordedCall> =
-            self.by_key.iter().map(|(key, index)| (*key, &self.calls[*index])).collect();
-        let session = |last: &RecordedCall| {
-            let mut calls = vec![&by_key[&last.key()]];
+        let session = |last: usize| {
+            let mut calls = vec![&self.calls[last]];
             while let Some(after) = calls.last().and_then(|call| call.after) {
-                // The line of an earlier call is missing.
-                calls.push(by_key.get(&after)?);
+                // The earlier call is missing, or had another answer than the one that was kept.
+                calls.push(by_link.get(&after)?);
             }
-            Some(calls.into_iter().rev().copied().collect())
+            calls.reverse();
+            Some(calls)
         };
-        self.calls.iter().filter(|call| !has_next.contains(&call.key())).filter_map(session).collect()
+        let is_last = |index: &usize| !has_next.contains(&links[*index]);
+        (0..self.calls.len()).filter(is_last).filter_map(session).collect()
     }
 }
 
@@ -270,16 +309,8 @@ fn header(line: &[u8]) -> Result<Header, String> {
     serde_json::from_slice(line).map_err(|cause| format!("its header cannot be read: {cause}"))
 }
 
-fn check_state(path: &Path, header: &Header, state: &State) -> Result<(), McpError> {
-    let (recorded, found) = (header.state.as_str(), state.label());
-    if recorded == found {
-        return Ok(());
-    }
-    Err(McpError::OtherCassette {
-        path: path.to_owned(),
-        recorded: format!("state \"{recorded}\""),
-        found: format!("\"{found}\""),
-    })
+fn label_of(inputs: &Inputs) -> String {
+    shorten(&serde_json::to_string(inputs).unwrap_or_default())
 }
 
 /// Lines that end with a line break, without it.
@@ -301,15 +332,18 @@ impl<R: BufRead> Iterator for CompleteLines<R> {
 pub(super) struct Recorder {
     path: PathBuf,
     state: String,
+    inputs: Inputs,
+    expose: Expose,
     file: Mutex<File>,
-    /// Keys of the calls that are recorded already.
-    known: Mutex<HashSet<Digest>>,
+    /// The calls that are recorded already: the link of each by its key.
+    known: Mutex<HashMap<Digest, Digest>>,
+    notes: Mutex<BTreeSet<String>>,
     /// Whether the header is written, and is this server's.
     has_begun: Mutex<bool>,
 }
 
 impl Recorder {
-    fn open(path: PathBuf, state: &State) -> Result<Self, McpError> {
+    fn open(path: PathBuf, spec: &ServerSpec) -> Result<Self, McpError> {
         let failed = |source| McpError::CassetteFile { path: path.clone(), verb: "write", source };
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(failed)?;
@@ -317,14 +351,18 @@ impl Recorder {
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path).map_err(failed)?;
         let earlier = Cassette::read(&path)?;
         if let Some(earlier) = &earlier {
-            earlier.check_state(state)?;
+            earlier.check(spec)?;
         }
-        let known = earlier.map(|earlier| earlier.by_key.into_keys().collect()).unwrap_or_default();
+        let calls = earlier.iter().flat_map(|earlier| &earlier.calls);
+        let known = calls.map(|call| (call.key(), call.link())).collect();
         Ok(Self {
             path,
-            state: state.label(),
+            state: spec.state.label(),
+            inputs: spec.inputs.clone(),
+            expose: spec.expose,
             file: Mutex::new(file),
             known: Mutex::new(known),
+            notes: Mutex::default(),
             has_begun: Mutex::default(),
         })
     }
@@ -342,6 +380,8 @@ impl Recorder {
         let header = Header {
             mcprl_cassette: VERSION,
             state: self.state.clone(),
+            inputs: self.inputs.clone(),
+            expose: self.expose,
             described: described.clone(),
             notes: notes.to_vec(),
         };
@@ -357,8 +397,9 @@ impl Recorder {
             let earlier = self::header(&first)
                 .map_err(|reason| McpError::Cassette { path: self.path.clone(), reason })?;
             let identity = |header: &Header| {
-                let Description { server, tools, .. } = &header.described;
-                (server.name.clone(), server.version.clone(), tools_digest(tools))
+                let server = &header.described.server;
+                let tools = header.expose.with_tools(&header.described);
+                (server.name.clone(), server.version.clone(), tools_digest(&tools))
             };
             let (old, new) = (identity(&earlier), identity(&header));
             if old != new {
@@ -390,22 +431,41 @@ impl Recorder {
         let after = history.last().copied();
         let Answer { text, is_error } = answer.clone();
         let call = RecordedCall { tool: tool.to_owned(), arguments, after, text, is_error };
-        let key = call.key();
-        history.push(key);
-        if locked(&self.known).insert(key) {
-            self.write(|file| write_line(file, &call))?;
+        let (key, link) = (call.key(), call.link());
+        history.push(|| link);
+        let known = locked(&self.known).get(&key).copied();
+        match known {
+            Some(known) if known == link => {}
+            // Another answer is kept.
+            Some(_) => _ = history.lose(),
+            None => {
+                locked(&self.known).insert(key, link);
+                self.write(|file| write_line(file, &call))?;
+            }
         }
         Ok(())
+    }
+
+    /// Notes that calls of a tool are left out.
+    pub(super) fn note_secret(&self, tool: &str) {
+        let (path, tool) = (self.path.display(), clean(tool));
+        locked(&self.notes).insert(format!(
+            "the cassette {path} lacks calls of `{tool}`, because a secret is in their arguments"
+        ));
+    }
+
+    /// Notes on what is left out. Each is returned once.
+    pub(super) fn take_notes(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *locked(&self.notes))
     }
 
     /// Writes while no other process does, at the end of the last complete line.
     fn write<T>(&self, write: impl FnOnce(&mut File) -> io::Result<T>) -> Result<T, McpError> {
         let mut file = locked(&self.file);
         let written = file.lock().and_then(|()| {
-            cut_incomplete_line(&mut file)?;
-            let written = write(&mut file);
-            file.unlock()?;
-            written
+            let written = cut_incomplete_line(&mut file).and_then(|()| write(&mut file));
+            let unlocked = file.unlock();
+            written.and_then(|written| unlocked.map(|()| written))
         });
         written.map_err(|source| McpError::CassetteFile { path: self.path.clone(), verb: "write", source })
     }
@@ -414,6 +474,10 @@ impl Recorder {
 fn write_line(file: &mut File, value: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
+    if file.metadata()?.len() + line.len() as u64 > BYTES {
+        let reason = format!("it would be larger than {} GiB", BYTES >> 30);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+    }
     file.write_all(&line)
 }
 
@@ -456,9 +520,13 @@ mod tests {
         Description { server, ..Description::default() }
     }
 
+    fn spec(state: &State) -> ServerSpec {
+        ServerSpec::new(Transport::http("http://localhost"), state.clone())
+    }
+
     /// A recorder of a cassette in this folder that has its header.
     fn recorder(folder: &Path, state: &State) -> Recorder {
-        let recorder = Recorder::open(folder.join("a/c.jsonl"), state).unwrap();
+        let recorder = Recorder::open(folder.join("a/c.jsonl"), &spec(state)).unwrap();
         recorder.begin(&described("1"), &[]).unwrap();
         recorder
     }
@@ -518,6 +586,26 @@ mod tests {
     }
 
     #[test]
+    fn what_follows_another_answer_is_not_played_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let start = || History::new(&State::FreshProcess);
+        let (one, other) =
+            (recorder(folder.path(), &State::FreshProcess), recorder(folder.path(), &State::FreshProcess));
+        let (mut first, mut second, mut third) = (start(), start(), start());
+        record(&one, &mut first, "create", 0, "17");
+        record(&one, &mut second, "create", 0, "18");
+        record(&one, &mut second, "list", 0, "18");
+        // Of a process that does not know the first answer.
+        record(&other, &mut third, "create", 0, "19");
+        record(&other, &mut third, "list", 0, "19");
+        let cassette = Cassette::load(&one.path).unwrap();
+        let mut session = start();
+        assert_eq!(answer(&cassette, &mut session, "create", json!({"n": 0})), Some(("17".into(), false)));
+        assert_eq!(answer(&cassette, &mut session, "list", json!({"n": 0})), None);
+        assert_eq!(cassette.sessions().iter().map(Vec::len).collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
     fn nothing_is_recorded_after_a_call_without_an_answer() {
         let folder = tempfile::tempdir().unwrap();
         let recorder = recorder(folder.path(), &State::FreshProcess);
@@ -574,22 +662,32 @@ mod tests {
             let error = Cassette::load(&path).unwrap_err().to_string();
             error.replace(&folder.path().display().to_string(), "")
         };
-        let whole = json!({"mcprl_cassette": 1, "state": "read-only", "notes": []});
+        let whole = json!({
+            "mcprl_cassette": VERSION, "state": "read-only", "inputs": Inputs::default(), "expose": Expose::default(),
+            "notes": [],
+        });
         let mut whole = arguments(whole);
         whole.extend(arguments(serde_json::to_value(described("1")).unwrap()));
         let whole = Value::Object(whole);
         insta::assert_snapshot!(refused(""), @"the cassette /c.jsonl cannot be used: nothing was recorded");
         insta::assert_snapshot!(refused("[server]\n"), @"the cassette /c.jsonl cannot be used: its first line is not the header of a cassette");
-        insta::assert_snapshot!(refused("{\"mcprl_cassette\": 9}\n"), @"the cassette /c.jsonl cannot be used: its format is version 9, and this mcprl reads version 1");
-        insta::assert_snapshot!(refused("{\"mcprl_cassette\": 1}\n"), @"the cassette /c.jsonl cannot be used: its header cannot be read: missing field `state` at line 1 column 21");
+        insta::assert_snapshot!(refused("{\"mcprl_cassette\": 9}\n"), @"the cassette /c.jsonl cannot be used: its format is version 9, and this mcprl reads version 2");
+        insta::assert_snapshot!(refused("{\"mcprl_cassette\": 2}\n"), @"the cassette /c.jsonl cannot be used: its header cannot be read: missing field `state` at line 1 column 21");
         insta::assert_snapshot!(refused(&format!("{whole}\n{{}}\n")), @"the cassette /c.jsonl cannot be used: line 2 is not a recorded call: missing field `tool` at line 1 column 2");
         std::fs::remove_file(&path).unwrap();
         assert!(matches!(Cassette::load(&path), Err(McpError::CassetteFile { verb: "read", .. })));
 
         let path = recorder(folder.path(), &State::ReadOnly).path;
-        let other = Recorder::open(path.clone(), &State::FreshProcess).err().unwrap().to_string();
+        let other = Recorder::open(path.clone(), &spec(&State::FreshProcess)).err().unwrap().to_string();
         assert!(other.ends_with("was recorded with state \"read-only\", not \"fresh-process\""), "{other}");
-        let again = Recorder::open(path, &State::ReadOnly).unwrap();
+        let inputs = Inputs { sampling: Some("yes".into()), ..Inputs::default() };
+        let other = Recorder::open(path.clone(), &ServerSpec { inputs, ..spec(&State::ReadOnly) });
+        let other = other.err().unwrap().to_string();
+        assert!(
+            other.ends_with("\"sampling\":null}, not {\"elicitation\":null,\"sampling\":\"yes\"}"),
+            "{other}"
+        );
+        let again = Recorder::open(path, &spec(&State::ReadOnly)).unwrap();
         let other = again.begin(&described("2"), &[]).unwrap_err().to_string();
         assert!(other.contains("was recorded with the server s 1 (tools "), "{other}");
     }

@@ -250,13 +250,19 @@ impl Diagnostic for McpError {
             Self::DemoDatabase(_) => {
                 "check that the folder for temporary files (TMPDIR) is writable and not full"
             }
-            Self::Cassette { .. } => "record it again: `record = \"…\"` instead of `replay` under [server]",
+            Self::Cassette { .. } => {
+                "check its path; if it is a cassette, delete it and record it again, or record to another file"
+            }
             Self::OtherCassette { .. } => {
                 "use the settings that it was recorded with, or record to another file"
             }
             Self::NotRecorded { .. } => {
                 "record it on the live server: `record = \"…\"` instead of `replay` under [server]; unless state = \"read-only\", \
-                 the earlier calls of the session must be the same too"
+                 the earlier calls of the session must be the same too; a call that timed out or lost the server is not in the \
+                 cassette: raise `tools.NAME.timeout_s` and record to a new file"
+            }
+            Self::CassetteFile { source, .. } if source.kind() == io::ErrorKind::FileTooLarge => {
+                "record to another file"
             }
             Self::CassetteFile { verb, .. } => match *verb {
                 "read" => "record it first: `record = \"…\"` instead of `replay` under [server]",

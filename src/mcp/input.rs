@@ -59,12 +59,12 @@ impl Inputs {
         Some(reply.with_stop_reason(CreateMessageResult::STOP_REASON_END_TURN))
     }
 
-    /// The values of a form; `None` if it is declined.
+    /// The values of a form; `None` if it is declined, or is none.
     fn form(&self, schema: &Value) -> Option<Map<String, Value>> {
         let fixed = self.elicitation.as_ref()?;
-        let fields = schema.get("properties").and_then(Value::as_object);
+        let fields = schema.get("properties")?.as_object()?;
         let mut values = Map::new();
-        for (name, field) in fields.into_iter().flatten() {
+        for (name, field) in fields {
             if let Some(value) = fixed.get(name).or_else(|| field.get("default")) {
                 values.insert(name.clone(), value.clone());
             }
@@ -85,10 +85,14 @@ impl Inputs {
         };
         let answer = |(key, request): (&String, &Value)| {
             let answer = match request.get("method").and_then(Value::as_str)? {
-                "elicitation/create" => match self.form(&request["params"]["requestedSchema"]) {
-                    Some(values) => json!({"action": "accept", "content": values}),
-                    None => json!({"action": "decline"}),
-                },
+                "elicitation/create" => {
+                    let params = &request["params"];
+                    let is_form = params.get("mode").is_none_or(|mode| mode == "form");
+                    match self.form(&params["requestedSchema"]).filter(|_| is_form) {
+                        Some(values) => json!({"action": "accept", "content": values}),
+                        None => json!({"action": "decline"}),
+                    }
+                }
                 "sampling/createMessage" => serde_json::to_value(self.sampled()?).ok()?,
                 "roots/list" => json!({"roots": []}),
                 _ => return None,
@@ -140,10 +144,12 @@ mod tests {
         let requests = json!({
             "a": {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": schema(json!(["days"]))}},
             "b": {"method": "sampling/createMessage", "params": {}},
+            "c": {"method": "elicitation/create", "params": {"message": "?", "mode": "url", "url": "https://a.b/"}},
         });
         let answers = inputs.answers(&json!({"resultType": "input_required", "inputRequests": requests}));
         let answers = serde_json::to_value(answers.unwrap()).unwrap();
         assert_eq!(answers["a"], json!({"action": "accept", "content": values}));
+        assert_eq!(answers["c"], json!({"action": "decline"}), "an address is not opened");
         assert_eq!(answers["b"]["content"]["text"], "a reply");
         assert_eq!(answers["b"]["role"], "assistant");
     }

@@ -197,9 +197,13 @@ impl Pool {
         own.acquire_owned().await.map(Reservation).map_err(|_| McpError::PoolClosed)
     }
 
-    /// Changes of tools since the last call, where they stop nothing ([`ListChange::Note`]).
+    /// Changes of tools since the last call, where they stop nothing ([`ListChange::Note`]), and what a cassette lacks.
     pub(super) fn take_notes(&self) -> BTreeSet<String> {
-        std::mem::take(&mut *locked(&self.shared.notes))
+        let mut notes = std::mem::take(&mut *locked(&self.shared.notes));
+        if let Some(Tape::Record(recorder)) = self.shared.tape.get() {
+            notes.extend(recorder.take_notes());
+        }
+        notes
     }
 
     /// How often the agent may call a tool in an episode.

@@ -59,7 +59,7 @@ impl ServerSpec {
                 }
             }
             Transport::Http { url, token, headers } => http::endpoint(url, token, headers).map(drop),
-            Transport::Cassette(path) => Cassette::load(path)?.check_state(&self.state),
+            Transport::Cassette(path) => Cassette::load(path)?.check(self),
         }
     }
 }

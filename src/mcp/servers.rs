@@ -128,7 +128,7 @@ impl Pools {
         }
     }
 
-    /// Notes on changes of the servers' tools, each once.
+    /// Notes on changes of the servers' tools and on what cassettes lack, each once.
     pub fn take_notes(&self) -> Vec<String> {
         self.by_name.values().flat_map(Pool::take_notes).collect()
     }

@@ -158,11 +158,19 @@ impl Session {
             recorder.begin(&described, &live.take_notes())?;
         }
         let shown = live.hide(arguments.clone());
+        // A replay has the real arguments, which must not be in the cassette.
+        let has_secret = shown != arguments;
+        // If this call is dropped, it counts as one without an answer.
+        let before = locked(&self.history).lose();
         let reply = live.call(name, arguments, limit).await;
-        let history = &mut *locked(&self.history);
         match &reply {
-            Ok(Reply::Answer(answer)) => recorder.record(history, name, shown, answer)?,
-            Ok(Reply::Missing(_)) | Err(_) => history.lose(),
+            Ok(Reply::Answer(_)) if has_secret => recorder.note_secret(name),
+            Ok(Reply::Answer(answer)) => {
+                let history = &mut *locked(&self.history);
+                *history = before;
+                recorder.record(history, name, shown, answer)?;
+            }
+            Ok(Reply::Missing(_)) | Err(_) => {}
         }
         reply
     }

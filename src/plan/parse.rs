@@ -252,9 +252,23 @@ impl<'a> RunFileParser<'_, 'a> {
             let hint = "add [servers.NAME] with a `command` or a `url`".to_owned();
             return self.reader.wrong(entry, Part::Key, message, Some(hint));
         }
+        self.check_cassettes(entry, &by_name);
         let by_name: Option<BTreeMap<_, _>> =
             by_name.into_iter().map(|(name, spec)| Some((name, spec?))).collect();
         by_name.map(Servers::named)
+    }
+
+    /// Notes servers that record to the same cassette.
+    fn check_cassettes(&self, entry: &Entry<'_>, servers: &BTreeMap<String, Option<ServerSpec>>) {
+        let mut seen: BTreeMap<PathBuf, &str> = BTreeMap::new();
+        for (name, spec) in servers {
+            let Some(path) = spec.as_ref().and_then(|spec| spec.record.as_ref()) else { continue };
+            let Some(other) = seen.insert(server::normal(path), name) else { continue };
+            if let Some(entry) = entry.field(name).and_then(|server| server.field("record")) {
+                let message = format!("the servers \"{other}\" and \"{name}\" record to the same cassette");
+                self.reader.wrong::<()>(&entry, Part::Value, message, Some("give each its own".into()));
+            }
+        }
     }
 
     /// Notes unknown keys of a table that holds stages. Their contents may be stages.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     time::Duration,
 };
 
@@ -22,6 +22,7 @@ use crate::{
         State, Token, ToolLimits, Transport, has_reference,
         secret::{self, Substitute},
     },
+    stage::card::json_type,
 };
 
 /// The MCP server to train on: a `command` or a `url`.
@@ -97,7 +98,8 @@ pub struct Server {
     /// Limits of single tools, by the server's name of the tool.
     tools: Option<BTreeMap<String, ToolSettings>>,
     /// How a form that the server shows to the user is filled in: `"defaults"`, or a table of values by field, where other
-    /// fields get their defaults. Without it, and where a required field has no value, forms are declined.
+    /// fields get their defaults. Without it, and where a required field has no value, forms are declined. A literal secret
+    /// is rejected.
     elicitation: Option<Elicitation>,
     /// Fixed reply to a server that asks for a sample of a language model. Without it such a request is refused.
     sampling: Option<Sampling>,
@@ -105,7 +107,8 @@ pub struct Server {
     /// same: the stage fails, or the change is noted.
     #[schemars(extend("enum" = LIST_CHANGES, "default" = LIST_CHANGES[0]))]
     on_list_change: Option<String>,
-    /// Cassette that the server's answers are recorded to, relative to the run file's folder.
+    /// Cassette that the server's answers are recorded to, relative to the run file's folder, outside of `files` and
+    /// `snapshot`.
     record: Option<String>,
     /// Cassette whose answers take the place of the server, relative to the run file's folder. Nothing is started or
     /// connected to.
@@ -175,6 +178,7 @@ pub fn server(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<Ser
         let hint = "name the variable that holds it: `client_secret_env = \"…\"`".to_owned();
         return reader.wrong_secret(&secret, format!("`{}` holds a secret", secret.path), hint);
     }
+    check_elicitation(reader, fields.get("elicitation"));
     let mut server = reader.read::<Server>(entry)?;
     let state = state(reader, entry, &fields, &server, source);
     let (limits, default) =
@@ -190,13 +194,13 @@ pub fn server(reader: &Reader, entry: &Entry<'_>, source: &Source) -> Option<Ser
     let (expose, inputs) = (expose(reader, &fields, &server), inputs(reader, &fields, &mut server));
     let on_list_change = list_change(reader, &fields, &server);
     let quirks = quirks(reader, &fields, &server);
-    let record = server.record.as_ref().map(|name| super::absolute(source.folder()).join(name));
+    let record = record(reader, &fields, &server, source);
     let transport = match fields.get("replay") {
         Some(replay) => cassette(reader, replay, &fields, &server, source),
         None => transport(reader, entry, &fields, server, source),
     }?;
     let (state, quirks, expose, inputs) = (state?, quirks?, expose?, inputs?);
-    let on_list_change = on_list_change?;
+    let (record, on_list_change) = (record?, on_list_change?);
     Some(ServerSpec { transport, state, limits, quirks, record, expose, inputs, on_list_change })
 }
 
@@ -243,6 +247,52 @@ fn inputs(reader: &Reader, fields: &Fields<'_>, server: &mut Server) -> Option<I
         _ => None,
     };
     Some(Inputs { elicitation, sampling: server.sampling.take().map(|sampling| sampling.text) })
+}
+
+/// Notes values of another type, and values of fields that hold a secret.
+fn check_elicitation(reader: &Reader, entry: Option<&Entry<'_>>) {
+    let Some(entry) = entry else { return };
+    if entry.text().is_none() && entry.fields().is_none() {
+        let (path, found) = (&entry.path, json_type(&entry.json()));
+        let message = format!("`{path}` should be \"defaults\" or a table of values by field, found {found}");
+        reader.wrong::<()>(entry, Part::Value, message, None);
+    }
+    for (name, field) in entry.fields().into_iter().flatten() {
+        if field.text().is_some_and(|text| secret::is_secret(name, text)) {
+            let message = format!("`{}` holds a secret", field.path);
+            let hint = "remove it: every run keeps a copy of its run file. A server takes a secret from `env` or `headers`";
+            reader.wrong_secret::<()>(&field, message, hint.to_owned());
+        }
+    }
+}
+
+/// The cassette to record to. It may not be in what identifies the server: the run would change its own keys.
+fn record(reader: &Reader, fields: &Fields<'_>, server: &Server, source: &Source) -> Option<Option<PathBuf>> {
+    let (Some(entry), Some(name)) = (fields.get("record"), &server.record) else { return Some(None) };
+    let folder = super::absolute(source.folder());
+    let path = folder.join(name);
+    let files = server.files.iter().flatten().map(|name| ("files", name));
+    let mut named = files.chain(server.snapshot.iter().map(|name| ("snapshot", name)));
+    match named.find(|(_, name)| normal(&path).starts_with(normal(&folder.join(name)))) {
+        None => Some(Some(path)),
+        Some((key, within)) => {
+            let message = format!("`{}` is in \"{within}\", which `{key}` names", entry.path);
+            reader.wrong(entry, Part::Value, message, Some("record outside of it".into()))
+        }
+    }
+}
+
+/// An absolute path without `.` and `..`.
+pub fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => _ = normal.pop(),
+            other => normal.push(other),
+        }
+    }
+    normal
 }
 
 fn list_change(reader: &Reader, fields: &Fields<'_>, server: &Server) -> Option<ListChange> {

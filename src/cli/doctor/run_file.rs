@@ -69,7 +69,7 @@ fn server_starts(plan: &Plan, spec: &ServerSpec, start: Duration) -> Option<Find
 fn server(spec: &ServerSpec) -> (Finding, Option<Duration>) {
     let began = Instant::now();
     let limit = spec.limits.start_timeout.min(PATIENCE);
-    let mut spec = spec.clone();
+    let mut spec = ServerSpec { record: None, ..spec.clone() };
     spec.limits.start_timeout = limit;
     let visit = async {
         let session = Session::connect(&spec).await?;
