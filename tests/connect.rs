@@ -130,7 +130,7 @@ fn connect_takes_the_servers_of_a_run_file() {
     let two = server("servers.one") + &server("servers.two");
     assert!(connect(&two, &["--name", "two"]).out.contains("run_query(sql)"));
     for (more, message) in
-        [(&[][..], "choose one with `--name`: one, two"), (&["--name", "tow"], "did you mean \"two\"?")]
+        [(&[][..], "choose one with `--name`: one, two"), (&["--name", "tow"], "it has: one, two")]
     {
         let refused = connect(&two, more);
         assert_eq!(refused.code, Some(2), "{}", refused.err);

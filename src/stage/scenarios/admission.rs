@@ -213,6 +213,9 @@ fn answer(
     outcomes: [&Vec<Outcome>; 2],
     today: &Today,
 ) -> Result<Option<String>, Refusal> {
+    if today.is_in(&candidate.task) {
+        return Err((Reason::Unstable, "the task names today's date".into()));
+    }
     let state = candidate.checks.as_ref().map_or(0, |checks| checks.state.len());
     let wanted = candidate.calls.len() + state;
     for outcomes in outcomes {

@@ -140,9 +140,10 @@ impl Scenarios {
         };
         split::check_frozen(&made.train, &made.heldout, params.heldout_digest.as_deref())?;
         let digest = split::digest(&made.heldout);
-        context
-            .observer
-            .note(&format!("held-out set: {} tasks, heldout_digest = \"{digest}\"", made.heldout.len()));
+        if !made.heldout.is_empty() {
+            let count = made.heldout.len();
+            context.observer.note(&format!("held-out set: {count} tasks, heldout_digest = \"{digest}\""));
+        }
         context.write("train", &made.train)?;
         context.write("heldout", &made.heldout)?;
         context.write("admission", &made.admission)?;

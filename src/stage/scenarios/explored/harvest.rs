@@ -86,6 +86,16 @@ fn json_lines(text: &str) -> Option<Value> {
     items.filter(|items| !items.is_empty()).map(Value::Array)
 }
 
+/// The names in `users, groups, log_entries`.
+fn named_in_a_line(text: &str) -> Option<Vec<&str>> {
+    let names: Vec<&str> = text.trim().split(", ").collect();
+    let is_name = |name: &&str| {
+        let letters = |letter: char| letter.is_alphanumeric() || "_-.".contains(letter);
+        !name.is_empty() && name.chars().all(letters)
+    };
+    (names.len() > 1 && names.iter().all(is_name)).then_some(names)
+}
+
 /// Whether the lists of an object are only a part: it names a next page, or another number of items.
 fn is_page(fields: &Map<String, Value>) -> bool {
     let lengths: Vec<u64> =
@@ -221,7 +231,8 @@ impl Reading {
         let mut blocks: Vec<Record> = vec![Record::new()];
         let mut items: Vec<Record> = Vec::new();
         let mut is_prose = false;
-        for line in text.lines().filter(|line| !line.trim().is_empty()).take(4 * RECORDS) {
+        let lines: Vec<&str> = named_in_a_line(text).unwrap_or_else(|| text.lines().collect());
+        for line in lines.into_iter().filter(|line| !line.trim().is_empty()).take(4 * RECORDS) {
             if let Some(heading) = line.trim().strip_suffix(':') {
                 if name.is_empty() && heading.split_whitespace().count() <= 4 {
                     name = heading.to_lowercase();
