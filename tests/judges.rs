@@ -115,7 +115,7 @@ fn what_cannot_be_judged_again_is_refused() {
     refused(&["rejudge", "latest", "--set", "comand=1"], 2, "comand");
     project.write("fails.sh", "echo no such luck >&2; exit 4\n");
     refused(&["rejudge", "latest", "--set", "program=fails.sh"], 1, "no such luck");
-    project.write("none.toml", &project.read("run.toml").split("[stages.reward]").next().unwrap().to_owned());
+    project.write("none.toml", project.read("run.toml").split("[stages.reward]").next().unwrap());
     refused(&["rejudge", "latest", "--with", "none.toml"], 2, "has no stage \"reward\"");
 }
 

@@ -416,11 +416,14 @@ pub fn read<T: Table>(path: &Path) -> Result<Vec<T>, DataError> {
     Ok(rows)
 }
 
+/// A column's name and its texts by row.
+pub type TextColumn = (String, Vec<Option<String>>);
+
 /// The columns of these names of any Parquet file, as texts; nothing for a null.
 ///
 /// # Errors
 /// If the file is not readable as Parquet.
-pub fn text_columns(path: &Path, names: &[&str]) -> Result<Vec<(String, Vec<Option<String>>)>, DataError> {
+pub fn text_columns(path: &Path, names: &[&str]) -> Result<Vec<TextColumn>, DataError> {
     let file = File::open(path).map_err(|source| DataError::Open { path: path.to_owned(), source })?;
     let wrap = |source| DataError::Read { path: path.to_owned(), table: "texts", source };
     let of_batch = |source| DataError::Batch { path: path.to_owned(), table: "texts", source };

@@ -5,6 +5,7 @@
 //! score, with two, or with one outside 0 to 1 is an error, and so is an id that was not given. What the program prints to
 //! standard error is shown.
 
+use futures::FutureExt;
 use std::{
     collections::BTreeMap,
     ffi::OsString,
@@ -113,8 +114,8 @@ impl Program {
             }
         };
         // Ends at the first line that cannot be used; the program is killed when its group is dropped.
-        let done = |()| Ok::<_, String>(());
-        tokio::try_join!(async { done(write.await) }, read, async { done(listen.await) })?;
+        let (write, listen) = (write.map(Ok::<_, String>), listen.map(Ok::<_, String>));
+        tokio::try_join!(write, read, listen)?;
         let status = child.wait().await.map_err(says("its end is unknown"))?;
         if !status.success() {
             return Err(format!("it ended with {status}"));

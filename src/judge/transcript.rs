@@ -84,8 +84,9 @@ fn cut(value: &Value, longest: usize) -> Value {
     match value {
         Value::String(text) if text.len() > longest => {
             let half = longest / 2;
-            let head = &text[..text.floor_char_boundary(half)];
-            let tail = &text[text.ceil_char_boundary(text.len() - half)..];
+            let boundary = |at: &usize| text.is_char_boundary(*at);
+            let head = &text[..(0..=half).rev().find(boundary).unwrap_or(0)];
+            let tail = &text[(text.len() - half..text.len()).find(boundary).unwrap_or(text.len())..];
             let left_out = text.chars().count() - head.chars().count() - tail.chars().count();
             format!("{head} [{left_out} characters left out] {tail}").into()
         }

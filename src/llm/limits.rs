@@ -167,7 +167,7 @@ mod tests {
             first.cost = 0.1;
             drop(first);
         };
-        assert_eq!(futures::future::join(second, settle).await.0, true);
+        assert!(futures::future::join(second, settle).await.0);
         let error = ceiling.reserve(0.6).await.err().unwrap();
         assert_eq!(
             error.to_string(),

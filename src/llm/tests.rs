@@ -259,7 +259,7 @@ async fn what_an_endpoint_does_not_support_is_left_out_once_and_for_all() {
     for _ in 0..2 {
         assert_eq!(client.complete(&request).await.unwrap().text, "hello");
     }
-    let requests = requests.lock().unwrap();
+    let requests = requests.lock().unwrap().clone();
     let keys: Vec<String> = requests
         .iter()
         .map(|(_, _, body)| body.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" "))

@@ -211,7 +211,7 @@ fn baseline_first(policies: &[Input]) -> Vec<&Input> {
 /// Scenarios with ground truth, and the number without.
 fn known(scenarios: Vec<Scenario>) -> Result<(Vec<Scenario>, usize), EvalError> {
     let all = scenarios.len();
-    let known: Vec<Scenario> = scenarios.into_iter().filter(|scenario| truth::is_known(scenario)).collect();
+    let known: Vec<Scenario> = scenarios.into_iter().filter(truth::is_known).collect();
     if known.is_empty() {
         return Err(EvalError::NoTruth { scenarios: all });
     }

@@ -278,7 +278,7 @@ mod tests {
             let id = row.trajectory_id.as_deref().unwrap_or("-");
             format!("{} {} {id} {} {} n={}", row.judge, row.measure, row.value, row.low.is_some(), row.n)
         };
-        let rows: Vec<String> = audit(&[one.clone()], 0.0, 1).iter().map(line).collect();
+        let rows: Vec<String> = audit(std::slice::from_ref(&one), 0.0, 1).iter().map(line).collect();
         assert_eq!(
             rows,
             [

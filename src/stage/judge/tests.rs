@@ -376,7 +376,7 @@ async fn repeats_are_averaged_and_their_agreement_is_audited() {
     // Every second reply prefers the other attempt.
     let answer = |number: usize, question: &str| {
         let reply = by_number(number, question)?;
-        Some(if number % 2 == 0 {
+        Some(if number.is_multiple_of(2) {
             reply
         } else {
             reply.replace("0.2", "x").replace("0.8", "0.2").replace('x', "0.8")

@@ -314,7 +314,9 @@ const CONSTANT: usize = 3;
 
 /// Refuses families whose answer is always the same, and yes-or-no answers that are hardly ever different.
 fn constants(candidates: &[Candidate], verdicts: &mut [Result<Option<String>, Refusal>]) {
-    let mut answers: BTreeMap<&str, BTreeMap<String, BTreeSet<&BTreeMap<String, String>>>> = BTreeMap::new();
+    /// Entities by answer.
+    type Answers<'a> = BTreeMap<String, BTreeSet<&'a BTreeMap<String, String>>>;
+    let mut answers: BTreeMap<&str, Answers<'_>> = BTreeMap::new();
     for (candidate, verdict) in candidates.iter().zip(&*verdicts) {
         if let Ok(Some(answer)) = verdict {
             let of_family = answers.entry(&candidate.family).or_default();

@@ -5,8 +5,6 @@
 //! `tests/reference/servers.sh` installs the servers into `target/servers`; a server that is not there is skipped, and the
 //! test says so. `MCPRL_TEST_SERVERS` names another folder.
 
-#![expect(clippy::print_stderr, reason = "figures, and skipped tests")]
-
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
