@@ -3,7 +3,7 @@
 //! The effect of a group size is estimated from the pass rates of the groups. They are taken as drawn from a
 //! beta distribution, fitted to the counts of right rollouts by maximum likelihood, so that a group with 0 of
 //! 8 right is not taken for one with a pass rate of 0. A group of G rollouts varies with probability
-//! 1 − E[pᴳ] − E[(1 − p)ᴳ].
+//! `1 − E[pᴳ] − E[(1 − p)ᴳ]`.
 
 use super::Signal;
 
