@@ -95,7 +95,8 @@ fn a_failed_call_and_a_wrong_tool_have_their_own_exit_codes() {
 #[test]
 fn connect_runs_a_command_in_a_sandbox() {
     let bwrap = std::process::Command::new("bwrap").args(["--ro-bind", "/", "/", "true"]).status();
-    if !bwrap.is_ok_and(|status| status.success()) {
+    // The sandbox has a /tmp of its own, so a binary in /tmp is not there.
+    if !bwrap.is_ok_and(|status| status.success()) || MCPRL.starts_with("/tmp/") {
         return;
     }
     let project = Project::new("");
