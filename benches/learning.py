@@ -4,7 +4,7 @@
     python benches/learning.py noise [--mcprl target/release/mcprl] [--iterations 12] [--seeds 1,2] [--folder DIR]
     python benches/learning.py draw
 
-`noise` puts a stage between judge and update that turns the outcome of some episodes around, at known rates, and adds
+`noise` puts a stage between judge and update that flips the outcome of some episodes, at known rates, and adds
 normal noise; the judge's other terms stay. `draw` plays the same number of episodes with `draw = "uniform"` and
 `draw = "pass_rate"`, without refills. All runs share the base model; a seed decides rollouts and updates. Prints a row
 for each run, then means over seeds. Needs pyarrow. Finished runs are cached: a second call only prints.
@@ -23,7 +23,7 @@ REPO = pathlib.Path(__file__).resolve().parent.parent
 
 CARD = """kind = "noise"
 revision = 1
-about = "Turns the outcomes of some episodes around and adds normal noise to rewards."
+about = "Flips the outcomes of some episodes and adds normal noise to rewards."
 determinism = "pure"
 command = ["PYTHON", "noise.py"]
 [inputs.rewards]
@@ -53,9 +53,9 @@ table = pq.read_table(os.environ["MCPRL_INPUT_REWARDS"])
 rewards = []
 for row in table.select(["trajectory_id", "reward", "correct"]).to_pylist():
     draw = random.Random(row["trajectory_id"])
-    turned = draw.random() < params["missed" if row["correct"] else "fooled"]
+    flipped = draw.random() < params["missed" if row["correct"] else "fooled"]
     noise = draw.gauss(0, 1) * params["deviation"]
-    rewards.append(row["reward"] + noise + (turned * (-1 if row["correct"] else 1)))
+    rewards.append(row["reward"] + noise + (flipped * (-1 if row["correct"] else 1)))
 column = table.schema.get_field_index("reward")
 table = table.set_column(column, "reward", pa.array(rewards, pa.float32()))
 pq.write_table(table, os.environ["MCPRL_OUTPUT_REWARDS"], compression="snappy")
@@ -64,7 +64,7 @@ pq.write_table(table, os.environ["MCPRL_OUTPUT_REWARDS"], compression="snappy")
 # name: missed, fooled, deviation
 NOISES = {
     "none": (0.0, 0.0, 0.0),
-    "20 % turned": (0.2, 0.2, 0.0),
+    "20 % flipped": (0.2, 0.2, 0.0),
     "40 % missed": (0.4, 0.0, 0.0),
     "30 % fooled": (0.0, 0.3, 0.0),
     "normal 0.5": (0.0, 0.0, 0.5),

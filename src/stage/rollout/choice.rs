@@ -43,25 +43,49 @@ fn weights(scenarios: &[Scenario], rates: &[PassRate]) -> Vec<f64> {
     scenarios.iter().map(of).collect()
 }
 
+/// A family: the square root of its size, and the scenarios that are left.
+type Family = (f64, Vec<usize>);
+
 /// As [`draw`], with the scenarios of a family drawn in proportion to their weights, and families by the
 /// square root of their size times the mean weight of the scenarios that are left.
 fn draw_weighted(scenarios: &[Scenario], weights: &[f64], seed: u64) -> Vec<usize> {
-    let digest = Encoder::new("mcprl rollout choice by pass rate v1").number(seed).finish();
+    let of_family = |(root, members): &Family| {
+        root * members.iter().map(|member| weights[*member]).sum::<f64>() / members.len() as f64
+    };
+    let of_member =
+        |members: &[usize], rng: &mut ChaCha8Rng| pick(members.iter().map(|member| weights[*member]), rng);
+    in_order(scenarios, "mcprl rollout choice by pass rate v1", seed, of_family, of_member)
+}
+
+/// Every scenario once, in drawing order: first a family, with probability proportional to the square root of
+/// its size, then one of its scenarios. This favours small families over large ones.
+fn draw(scenarios: &[Scenario], seed: u64) -> Vec<usize> {
+    let of_member =
+        |members: &[usize], rng: &mut ChaCha8Rng| (rng.next_u64() % members.len() as u64) as usize;
+    in_order(scenarios, "mcprl rollout choice v1", seed, |(root, _)| *root, of_member)
+}
+
+/// Draws a family by its weight, then one of its scenarios, until none is left.
+fn in_order(
+    scenarios: &[Scenario],
+    purpose: &str,
+    seed: u64,
+    of_family: impl Fn(&Family) -> f64,
+    of_member: impl Fn(&[usize], &mut ChaCha8Rng) -> usize,
+) -> Vec<usize> {
+    let digest = Encoder::new(purpose).number(seed).finish();
     let mut rng = ChaCha8Rng::from_seed(*digest.as_bytes());
     let mut families: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, scenario) in scenarios.iter().enumerate() {
         families.entry(&scenario.family).or_default().push(index);
     }
-    let mut families: Vec<(f64, Vec<usize>)> =
+    let mut families: Vec<Family> =
         families.into_values().map(|members| ((members.len() as f64).sqrt(), members)).collect();
     let mut order = Vec::with_capacity(scenarios.len());
     while !families.is_empty() {
-        let of_family = |(root, members): &(f64, Vec<usize>)| {
-            root * members.iter().map(|member| weights[*member]).sum::<f64>() / members.len() as f64
-        };
-        let family = pick(families.iter().map(of_family), &mut rng);
+        let family = pick(families.iter().map(&of_family), &mut rng);
         let (_, members) = &mut families[family];
-        let member = pick(members.iter().map(|member| weights[*member]), &mut rng);
+        let member = of_member(members, &mut rng);
         order.push(members.swap_remove(member));
         if members.is_empty() {
             families.remove(family);
@@ -80,37 +104,6 @@ fn pick(weights: impl ExactSizeIterator<Item = f64> + Clone, rng: &mut ChaCha8Rn
     });
     // Rounding may leave a remainder after the last one.
     found.unwrap_or(last)
-}
-
-/// Every scenario once, in drawing order: first a family, with probability proportional to the square root of
-/// its size, then one of its scenarios. This favours small families over large ones.
-fn draw(scenarios: &[Scenario], seed: u64) -> Vec<usize> {
-    let digest = Encoder::new("mcprl rollout choice v1").number(seed).finish();
-    let mut rng = ChaCha8Rng::from_seed(*digest.as_bytes());
-    let mut families: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (index, scenario) in scenarios.iter().enumerate() {
-        families.entry(&scenario.family).or_default().push(index);
-    }
-    let mut families: Vec<(f64, Vec<usize>)> =
-        families.into_values().map(|members| ((members.len() as f64).sqrt(), members)).collect();
-    let mut order = Vec::with_capacity(scenarios.len());
-    while !families.is_empty() {
-        let total: f64 = families.iter().map(|(weight, _)| weight).sum();
-        let mut left = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * total;
-        let family = families.iter().position(|(weight, _)| {
-            left -= weight;
-            left < 0.0
-        });
-        // Rounding may leave a remainder after the last family.
-        let family = family.unwrap_or(families.len() - 1);
-        let (_, members) = &mut families[family];
-        let member = (rng.next_u64() % members.len() as u64) as usize;
-        order.push(members.swap_remove(member));
-        if members.is_empty() {
-            families.remove(family);
-        }
-    }
-    order
 }
 
 #[cfg(test)]

@@ -122,7 +122,6 @@ pub async fn admit(
     runners: [&Runner<'_>; 2],
 ) -> Result<Judged> {
     let names: Vec<String> = tools.iter().filter_map(|tool| forbidden(tool)).collect();
-    let mut first: BTreeSet<String> = BTreeSet::new();
     let mut verdicts: Vec<Result<Option<String>, Refusal>> = Vec::new();
     for candidate in &candidates {
         let task = normal(&candidate.task);
@@ -160,7 +159,7 @@ pub async fn admit(
         let Some(place) = *place else { continue };
         *verdict = answer(candidate, [&outcomes[0][place], &outcomes[1][place]], &today);
     }
-    sentences(&candidates, &mut verdicts, &mut first);
+    sentences(&candidates, &mut verdicts);
     constants(&candidates, &mut verdicts);
 
     let mut judged = Judged::default();
@@ -216,8 +215,8 @@ fn answer(
     if today.is_in(&candidate.task) {
         return Err((Reason::Unstable, "the task names today's date".into()));
     }
-    let state = candidate.checks.as_ref().map_or(0, |checks| checks.state.len());
-    let wanted = candidate.calls.len() + state;
+    let checks = candidate.checks.iter().flat_map(|checks| &checks.state);
+    let wanted = candidate.calls.len() + checks.clone().count();
     for outcomes in outcomes {
         let counts = |(place, outcome): &(usize, &Outcome)| {
             let is_last = place + 1 >= candidate.calls.len();
@@ -230,28 +229,19 @@ fn answer(
             return Err((Reason::Unsolvable, "a call was lost, or there was no time for it".into()));
         }
     }
-    let texts = |outcomes: &Vec<Outcome>| -> Vec<String> {
-        outcomes[..candidate.calls.len()].iter().map(|outcome| outcome.text.clone()).collect()
-    };
-    let (one, other) = (texts(outcomes[0]), texts(outcomes[1]));
-    let read = |texts: &[String]| {
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        candidate.pick.answer(&texts).map_err(|why| (Reason::Unsolvable, why.to_owned()))
-    };
+    let [one, other] = outcomes.map(|outcomes| -> Vec<&str> {
+        outcomes[..candidate.calls.len()].iter().map(|outcome| outcome.text.as_str()).collect()
+    });
+    let read =
+        |texts: &[&str]| candidate.pick.answer(texts).map_err(|why| (Reason::Unsolvable, why.to_owned()));
     let (first, second) = (read(&one)?, read(&other)?);
     if first != second {
         return Err((Reason::Unstable, format!("two executions answer \"{first}\" and \"{second}\"")));
     }
     // A check of the state is a call like any other.
-    for place in candidate.calls.len()..wanted {
-        let check =
-            candidate.checks.as_ref().and_then(|checks| checks.state.get(place - candidate.calls.len()));
-        let holds = |outcomes: &Vec<Outcome>| {
-            check.is_none_or(|check| {
-                check.expect.equals.as_ref().is_none_or(|text| normal(text) == normal(&outcomes[place].text))
-            })
-        };
-        if !holds(outcomes[0]) || !holds(outcomes[1]) {
+    for (check, place) in checks.zip(candidate.calls.len()..) {
+        let Some(expected) = &check.expect.equals else { continue };
+        if outcomes.iter().any(|outcomes| normal(expected) != normal(&outcomes[place].text)) {
             return Err((Reason::Unstable, "the state afterwards differs between two executions".into()));
         }
     }
@@ -260,7 +250,7 @@ fn answer(
     }
     let arguments: String =
         candidate.calls.iter().map(|call| serde_json::json!(call.arguments).to_string()).collect();
-    if today.is_in(one.last().map_or("", String::as_str))
+    if today.is_in(one.last().copied().unwrap_or_default())
         && !today.is_in(&arguments)
         && today.is_clock(&first)
     {
@@ -288,11 +278,8 @@ pub fn looks_failed(text: &str) -> bool {
 }
 
 /// Refuses sentences that exist already, and all that have two answers.
-fn sentences(
-    candidates: &[Candidate],
-    verdicts: &mut [Result<Option<String>, Refusal>],
-    seen: &mut BTreeSet<String>,
-) {
+fn sentences(candidates: &[Candidate], verdicts: &mut [Result<Option<String>, Refusal>]) {
+    let mut seen: BTreeSet<String> = BTreeSet::new();
     let mut answers: BTreeMap<String, BTreeSet<Option<String>>> = BTreeMap::new();
     for (candidate, verdict) in candidates.iter().zip(&*verdicts) {
         if let Ok(answer) = verdict {

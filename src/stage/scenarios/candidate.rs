@@ -248,11 +248,6 @@ pub fn states(text: &str, answer: &str) -> bool {
 impl Candidate {
     /// The scenario with its answer, not in any split yet.
     pub fn scenario(&self, answer: Option<String>) -> Scenario {
-        let entity = Value::Object(
-            self.entity.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect(),
-        );
-        let calls: Vec<Value> =
-            self.calls.iter().map(|call| json!({"name": call.name, "arguments": call.arguments})).collect();
         let checks = self.checks.as_ref().map(|checks| Json(checks.to_json()));
         let check = match (self.check, &answer) {
             (Check::Text, Some(answer)) => Check::of(answer),
@@ -265,20 +260,38 @@ impl Candidate {
             task: self.task.clone(),
             answer,
             check: check.name().to_owned(),
-            entity: (!self.entity.is_empty()).then(|| entity.to_string()),
-            reference: Some(Value::Array(calls).to_string()),
+            entity: (!self.entity.is_empty()).then(|| entity_json(&self.entity)),
+            reference: Some(calls_json(&self.calls)),
             checks,
         }
     }
 
     pub fn id(&self, answer: Option<&str>) -> String {
-        let mut encoder = Encoder::new("mcprl scenario v1");
-        encoder.text(&self.family).text(&self.task).text(answer.unwrap_or_default());
-        if let Some(checks) = &self.checks {
-            encoder.text(&checks.to_json());
-        }
-        encoder.finish().to_string()
+        let checks = self.checks.as_ref().map(Checks::to_json);
+        scenario_id(&self.family, &self.task, answer, checks.as_deref())
     }
+}
+
+/// The id of a scenario. `checks`: in JSON.
+pub fn scenario_id(family: &str, task: &str, answer: Option<&str>, checks: Option<&str>) -> String {
+    let mut encoder = Encoder::new("mcprl scenario v1");
+    encoder.text(family).text(task).text(answer.unwrap_or_default());
+    if let Some(checks) = checks {
+        encoder.text(checks);
+    }
+    encoder.finish().to_string()
+}
+
+/// The column `entity` of a scenario.
+pub fn entity_json(entity: &BTreeMap<String, String>) -> String {
+    Value::Object(entity.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect())
+        .to_string()
+}
+
+/// The column `reference` of a scenario.
+pub fn calls_json(calls: &[ToolCall]) -> String {
+    let call = |call: &ToolCall| json!({"name": call.name, "arguments": call.arguments});
+    Value::Array(calls.iter().map(call).collect()).to_string()
 }
 
 #[cfg(test)]

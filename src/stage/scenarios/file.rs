@@ -11,6 +11,7 @@ use std::{
 use serde_json::{Map, Value};
 
 use super::{
+    candidate::scenario_id,
     error::ScenarioError,
     split::{self, SplitBy},
 };
@@ -220,13 +221,9 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
         None => UNDECIDED,
     };
     let family = text(fields, "family")?.unwrap_or("file");
-    let mut encoder = Encoder::new("mcprl scenario v1");
-    encoder.text(family).text(task).text(answer.as_deref().unwrap_or_default());
-    if let Some(checks) = &checks {
-        encoder.text(&checks.0);
-    }
+    let in_json = checks.as_ref().map(|checks| checks.0.as_str());
     Ok(Scenario {
-        id: encoder.finish().to_string(),
+        id: scenario_id(family, task, answer.as_deref(), in_json),
         split: split.into(),
         family: family.into(),
         task: task.into(),

@@ -15,10 +15,10 @@ use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use futures::{StreamExt, TryStreamExt};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
-use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    candidate::{calls_json, entity_json, scenario_id},
     error::ScenarioError,
     families::{EntityList, Families, Family},
     live::Live,
@@ -441,7 +441,7 @@ impl Wording {
 }
 
 /// Takes from every family in turn up to `limit`.
-fn evenly(families: Vec<Vec<Scenario>>, limit: usize) -> Vec<Scenario> {
+pub(super) fn evenly<T>(families: Vec<Vec<T>>, limit: usize) -> Vec<T> {
     let mut families: Vec<_> = families.into_iter().map(Vec::into_iter).collect();
     let mut taken = Vec::new();
     loop {
@@ -459,13 +459,9 @@ fn evenly(families: Vec<Vec<Scenario>>, limit: usize) -> Vec<Scenario> {
 }
 
 fn scenario(family: &Family, split: &str, case: &Solved, task: String) -> Scenario {
-    let mut encoder = Encoder::new("mcprl scenario v1");
-    encoder.text(&family.name).text(&task).text(&case.answer);
-    if let Some(checks) = &case.checks {
-        encoder.text(&checks.0);
-    }
+    let checks = case.checks.as_ref().map(|checks| checks.0.as_str());
     Scenario {
-        id: encoder.finish().to_string(),
+        id: scenario_id(&family.name, &task, Some(&case.answer), checks),
         split: split.to_owned(),
         family: family.name.clone(),
         task,
@@ -475,14 +471,4 @@ fn scenario(family: &Family, split: &str, case: &Solved, task: String) -> Scenar
         reference: Some(calls_json(&case.calls)),
         checks: case.checks.clone(),
     }
-}
-
-fn entity_json(binding: &Binding) -> String {
-    Value::Object(binding.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect())
-        .to_string()
-}
-
-fn calls_json(calls: &[ToolCall]) -> String {
-    let call = |call: &ToolCall| serde_json::json!({"name": call.name, "arguments": call.arguments});
-    Value::Array(calls.iter().map(call).collect()).to_string()
 }

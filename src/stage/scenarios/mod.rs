@@ -317,14 +317,7 @@ async fn from_families(context: &Context, params: &Params) -> Result<Made> {
 
 async fn from_exploration(context: &Context, params: &Params) -> Result<Made> {
     let tools: Vec<Tool> = context.read("tools")?;
-    let task = explored::Task {
-        servers: servers(context)?,
-        tools: &tools,
-        seed: context.seed,
-        budget: params.budget(),
-        observer: &*context.observer,
-        cancel: &context.cancel,
-    };
+    let task = task(context, &tools, params.budget())?;
     let explored = explored::explore(&task).await?;
     context.meter.add(Usage { tool_calls: explored.calls as u64, ..Usage::default() });
     divided(context, params, explored.judged, Some(explored.coverage))
@@ -401,6 +394,17 @@ async fn from_model(context: &Context, params: &Params) -> Result<Made> {
     finish(context, params, &tools, judged, early)
 }
 
+fn task<'a>(context: &'a Context, tools: &'a [Tool], budget: explored::Budget) -> Result<explored::Task<'a>> {
+    Ok(explored::Task {
+        servers: servers(context)?,
+        tools,
+        seed: context.seed,
+        budget,
+        observer: &*context.observer,
+        cancel: &context.cancel,
+    })
+}
+
 /// Calls the safe tools, at most this often.
 async fn sample(
     context: &Context,
@@ -408,14 +412,7 @@ async fn sample(
     tools: &[Tool],
     calls: usize,
 ) -> Result<explored::Sampled> {
-    let task = explored::Task {
-        servers: servers(context)?,
-        tools,
-        seed: context.seed,
-        budget: explored::Budget { calls, ..params.budget() },
-        observer: &*context.observer,
-        cancel: &context.cancel,
-    };
+    let task = task(context, tools, explored::Budget { calls, ..params.budget() })?;
     let live = Live::new(task.servers, tools);
     let sampled = {
         let runner = task.runner(&live, Instant::now() + Duration::from_secs(params.explore_seconds));
@@ -435,18 +432,10 @@ async fn admit(
     candidates: Vec<Candidate>,
     mut sampled: Option<explored::Sampled>,
 ) -> Result<Judged> {
-    let servers = servers(context)?;
-    let task = explored::Task {
-        servers,
-        tools,
-        seed: context.seed,
-        budget: params.budget(),
-        observer: &*context.observer,
-        cancel: &context.cancel,
-    };
+    let task = task(context, tools, params.budget())?;
     let breaking = sampled.as_ref().map(|sampled| sampled.breaking.clone()).unwrap_or_default();
     let deadline = Instant::now() + Duration::from_secs(params.explore_seconds);
-    let [one, two] = [(); 2].map(|()| Live::new(servers, tools));
+    let [one, two] = [(); 2].map(|()| Live::new(task.servers, tools));
     let judged = {
         let runners = [task.runner(&one, deadline), task.runner(&two, deadline)];
         let judged =

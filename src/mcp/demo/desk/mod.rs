@@ -24,6 +24,8 @@ use records::{PRIORITIES, Records, STATUSES, Ticket};
 
 /// Rows of a page.
 const PAGE: usize = 6;
+/// The columns of a ticket.
+const COLUMNS: &str = "id | status | priority | agent";
 
 pub(super) struct Desk {
     records: Arc<Records>,
@@ -79,9 +81,9 @@ impl Desk {
         let is_wanted = |ticket: &&Ticket| {
             ticket.customer == customer && status.is_none_or(|status| ticket.status == status)
         };
-        let mut text = "id | status | priority | agent".to_owned();
-        for Ticket { id, status, priority, agent, .. } in tickets.iter().filter(is_wanted) {
-            _ = write!(text, "\n{id} | {status} | {priority} | {agent}");
+        let mut text = COLUMNS.to_owned();
+        for ticket in tickets.iter().filter(is_wanted) {
+            _ = write!(text, "\n{ticket}");
         }
         Ok(text)
     }
@@ -119,13 +121,12 @@ impl Desk {
                 ticket.agent.clone_from(&agent.name);
             }
         }
-        let Ticket { id, status, priority, agent, .. } = ticket;
-        Ok(format!("id | status | priority | agent\n{id} | {status} | {priority} | {agent}"))
+        Ok(format!("{COLUMNS}\n{ticket}"))
     }
 
     /// The tickets that are not as they were at the start.
     fn changes(&self, tickets: &[Ticket]) -> String {
-        let mut text = "id | status | priority | agent".to_owned();
+        let mut text = COLUMNS.to_owned();
         for (now, before) in tickets.iter().zip(&self.records.tickets).filter(|(now, before)| now != before) {
             let Ticket { id, status, priority, agent, .. } = now;
             let was = |now: &str, before: &str| if now == before { "=".to_owned() } else { now.to_owned() };

@@ -3,6 +3,8 @@
 //! Every name occurs once. The least busy agent of a team is one agent. No customer has more than three tickets of a
 //! status. Nothing here reads a clock or a source of entropy.
 
+use std::fmt;
+
 use rand_chacha::{
     ChaCha8Rng,
     rand_core::{Rng, SeedableRng},
@@ -85,6 +87,14 @@ pub(super) struct Ticket {
     pub status: &'static str,
     pub priority: &'static str,
     pub agent: String,
+}
+
+/// A row of a list of tickets.
+impl fmt::Display for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, status, priority, agent, .. } = self;
+        write!(f, "{id} | {status} | {priority} | {agent}")
+    }
 }
 
 pub(super) struct Records {

@@ -32,6 +32,7 @@ use self::{graph::Graph, tools::Subject};
 use super::{
     admission::{self, Judged, looks_failed},
     candidate::Candidate,
+    grounded::evenly,
     live::Live,
     runner::Runner,
 };
@@ -375,7 +376,7 @@ fn chosen(candidates: Vec<Candidate>, budget: Budget, seed: u64) -> Vec<Candidat
             family.truncate(budget.per_family);
             family
         });
-        in_turn(families.collect())
+        evenly(families.collect(), usize::MAX)
     });
     #[expect(
         clippy::cast_precision_loss,
@@ -384,19 +385,5 @@ fn chosen(candidates: Vec<Candidate>, budget: Budget, seed: u64) -> Vec<Candidat
         reason = "a number of tasks"
     )]
     let most = (budget.tasks as f64 * SPARE) as usize;
-    let mut chosen = in_turn(lists.collect());
-    chosen.truncate(most);
-    chosen
-}
-
-fn in_turn<T>(lists: Vec<Vec<T>>) -> Vec<T> {
-    let mut lists: Vec<_> = lists.into_iter().map(Vec::into_iter).collect();
-    let mut taken = Vec::new();
-    loop {
-        let before = taken.len();
-        lists.iter_mut().for_each(|list| taken.extend(list.next()));
-        if taken.len() == before {
-            return taken;
-        }
-    }
+    evenly(lists.collect(), most)
 }
