@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-const FLOORS: [&[&str]; 8] = [
+const FLOORS: [&[&str]; 9] = [
     &["hash", "error", "progress", "random", "net", "usage", "child", "data"],
     &["store", "mcp", "chat", "model"],
     &["engine", "llm"],
@@ -12,6 +12,7 @@ const FLOORS: [&[&str]; 8] = [
     &["stage"],
     &["plan"],
     &["exec"],
+    &["view"],
     &["cli", "ui"],
 ];
 

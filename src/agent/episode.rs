@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     chat::{Chat, ChatError, Prompt, RewrittenHistory, ToolCall, Turn},
-    data::End,
+    data::{CallError, End},
     engine::{EngineError, Sampled, Sequence, Stop},
     mcp::{McpError, Outcome, Session},
 };
@@ -44,6 +44,11 @@ pub trait Server: Sync {
     /// Prepares a call of a tool. Its time does not count against the episode.
     fn ready(&self, _name: &str) -> impl Future<Output = Result<(), McpError>> + Send {
         async { Ok(()) }
+    }
+
+    /// Counts a call of a tool. If the tool may not be called more often in the episode, the reason, and it is not called.
+    fn refuse(&self, _name: &str) -> Option<String> {
+        None
     }
 
     /// Calls a tool by the server's name for it. An error means that there is no answer, and ends the episode.
@@ -114,7 +119,9 @@ pub struct LostCall {
 /// A finished episode. `tokens`, `sampled` and `logprobs` have equal length.
 #[derive(Debug)]
 pub struct Episode {
-    /// The conversation as a template expects it: {role, content, tool_calls?}, with ids on calls and results.
+    /// The conversation as a template expects it: {role, content, tool_calls?}, with ids on calls and results. A result also
+    /// has `is_error` and `error` (a [`CallError`]) if the call failed, `bytes` (of the whole result) if it is clipped, and
+    /// `arguments` if the message of its turn has no calls, because one of them could not be parsed.
     pub messages: Vec<Value>,
     pub tokens: Vec<u32>,
     /// True if the policy sampled the token.
@@ -191,6 +198,20 @@ impl Episode {
         self.tokens.extend(&turn.tokens);
         self.sampled.resize(self.tokens.len(), true);
         self.logprobs.extend(&turn.logprobs);
+    }
+}
+
+/// What the policy gets for a call.
+struct Answer {
+    text: String,
+    error: Option<CallError>,
+    /// Size of the whole result if the text is a part of it.
+    bytes: Option<usize>,
+}
+
+impl Answer {
+    fn error(error: CallError, text: String) -> Self {
+        Self { text, error: Some(error), bytes: None }
     }
 }
 
@@ -296,37 +317,51 @@ impl<S: Server> EpisodeRun<'_, S> {
         calls: Vec<Result<ToolCall, String>>,
         ids: &[String],
     ) -> Result<Vec<String>, End> {
-        if calls.iter().any(Result::is_err) {
-            self.episode.parse_failures += 1;
-        }
+        let is_raw = calls.iter().any(Result::is_err);
+        self.episode.parse_failures += u32::from(is_raw);
         let mut results = Vec::with_capacity(calls.len());
         for (call, id) in calls.into_iter().zip(ids) {
-            let errors = self.episode.tool_errors;
-            let (name, result) = match call {
-                Ok(call) => (call.name.clone(), self.answer_call(call).await?),
-                Err(why) => (String::new(), format!("error: the tool call is malformed: {why}")),
+            let (name, arguments) = match &call {
+                Ok(call) => (call.name.clone(), is_raw.then(|| call.arguments.clone())),
+                Err(_) => (String::new(), None),
             };
-            let mut message = json!({"role": "tool", "tool_call_id": id, "name": name, "content": result});
-            if name.is_empty() || self.episode.tool_errors > errors {
+            let Answer { text, error, bytes } = match call {
+                Ok(call) => self.answer_call(call).await?,
+                Err(why) => {
+                    Answer::error(CallError::Unparsable, format!("error: the tool call is malformed: {why}"))
+                }
+            };
+            let mut message = json!({"role": "tool", "tool_call_id": id, "name": name, "content": text});
+            if let Some(error) = error {
                 message["is_error"] = true.into();
+                message["error"] = error.name().into();
+            }
+            if let Some(bytes) = bytes {
+                message["bytes"] = bytes.into();
+            }
+            if let Some(arguments) = arguments {
+                message["arguments"] = arguments.into();
             }
             self.episode.messages.push(message);
-            results.push(result);
+            results.push(text);
         }
         Ok(results)
     }
 
-    async fn answer_call(&mut self, call: ToolCall) -> Result<String, End> {
+    async fn answer_call(&mut self, call: ToolCall) -> Result<Answer, End> {
         let (wire_name, arguments) = match self.toolbox.action(&call) {
             Action::Complete { answer } => {
                 self.episode.answer = Some(answer);
                 return Err(End::Completed);
             }
-            Action::Refuse(why) => return Ok(self.refuse(&why)),
+            Action::Refuse(error, why) => return Ok(self.refuse(error, &why)),
             Action::Call { wire_name, arguments } => (wire_name, arguments.into_owned()),
         };
         if self.episode.tools.len() >= self.limits.calls as usize {
-            return Ok(self.refuse("no calls are left; complete the task"));
+            return Ok(self.refuse(CallError::NoCallsLeft, "no calls are left; complete the task"));
+        }
+        if let Some(why) = self.server.refuse(wire_name) {
+            return Ok(self.refuse(CallError::NoCallsLeft, &why));
         }
         let began = Instant::now();
         if let Err(cause) = self.server.ready(wire_name).await {
@@ -345,12 +380,15 @@ impl<S: Server> EpisodeRun<'_, S> {
         };
         self.episode.tools.push(call.name);
         self.episode.tool_errors += u32::from(outcome.is_error);
-        Ok(clip(self.chat, outcome.text, self.limits.result_tokens))
+        let whole = outcome.text.len();
+        let (text, is_clipped) = clip(self.chat, outcome.text, self.limits.result_tokens);
+        let error = outcome.is_error.then_some(CallError::Tool);
+        Ok(Answer { text, error, bytes: is_clipped.then_some(whole) })
     }
 
-    fn refuse(&mut self, why: &str) -> String {
+    fn refuse(&mut self, error: CallError, why: &str) -> Answer {
         self.episode.tool_errors += 1;
-        format!("error: {why}")
+        Answer::error(error, format!("error: {why}"))
     }
 
     /// Adds a turn to the messages. A turn that could not be parsed is added as raw text.

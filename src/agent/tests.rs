@@ -234,7 +234,7 @@ async fn an_episode_records_its_messages() {
     {"role":"assistant","content":"Let me see.","tool_calls":[{"id":"mdQ4Sv6Db","type":"function","function":{"name":"look","arguments":{"at":"x"}}}]}
     {"role":"tool","tool_call_id":"mdQ4Sv6Db","name":"look","content":"x"}
     {"role":"assistant","content":"<tool_call>{broken</tool_call>"}
-    {"role":"tool","tool_call_id":"henNEQhne","name":"","content":"error: the tool call is malformed: not valid JSON: key must be a string at line 1 column 2","is_error":true}
+    {"role":"tool","tool_call_id":"henNEQhne","name":"","content":"error: the tool call is malformed: not valid JSON: key must be a string at line 1 column 2","is_error":true,"error":"unparsable"}
     {"role":"assistant","content":"I give up."}
     "#
     );

@@ -2,14 +2,18 @@
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
 use serde_json::{Map, Value};
 
 use super::schema::Schema;
-use crate::{chat::ToolCall, data, error::Diagnostic};
+use crate::{
+    chat::ToolCall,
+    data::{self, CallError},
+    error::Diagnostic,
+};
 
 /// The tools of a server by the agent's names for them.
 #[derive(Debug, Clone)]
@@ -61,7 +65,7 @@ pub(super) enum Action<'a> {
     /// Ends the episode.
     Complete { answer: String },
     /// Answered by mcprl with this error.
-    Refuse(String),
+    Refuse(CallError, String),
 }
 
 impl Toolbox {
@@ -102,6 +106,12 @@ impl Toolbox {
         })
     }
 
+    /// Tools whose schema cannot be used to check arguments.
+    pub fn unchecked(&self) -> BTreeSet<String> {
+        let is_unchecked = |tool: &Option<ServerTool>| tool.as_ref().is_some_and(|tool| tool.schema.is_err());
+        self.tools.iter().filter(|(_, tool)| is_unchecked(tool)).map(|(name, _)| name.clone()).collect()
+    }
+
     /// Reads the table that `discover` wrote.
     pub fn load(path: &Path) -> crate::error::Result<Self> {
         Ok(Self::of_table(path, &data::read::<data::Tool>(path)?)?)
@@ -124,7 +134,7 @@ impl Toolbox {
     pub fn request<'a>(&'a self, call: &'a ToolCall) -> Option<(&'a str, Cow<'a, Map<String, Value>>)> {
         match self.action(call) {
             Action::Call { wire_name, arguments } => Some((wire_name, arguments)),
-            Action::Complete { .. } | Action::Refuse(_) => None,
+            Action::Complete { .. } | Action::Refuse(..) => None,
         }
     }
 
@@ -138,11 +148,15 @@ impl Toolbox {
             Some(Some(tool)) => self.checked(tool, call),
             Some(None) => match answer(&call.arguments) {
                 Some(answer) => Action::Complete { answer },
-                None => Action::Refuse(format!("{} needs the argument `answer`", call.name)),
+                None => {
+                    let why = format!("{} needs the argument `answer`", call.name);
+                    Action::Refuse(CallError::Schema, why)
+                }
             },
             None => {
                 let known: Vec<&str> = self.tools.keys().map(String::as_str).collect();
-                Action::Refuse(format!("no tool named {}; there is {}", call.name, known.join(", ")))
+                let why = format!("no tool named {}; there is {}", call.name, known.join(", "));
+                Action::Refuse(CallError::UnknownTool, why)
             }
         }
     }
@@ -155,11 +169,8 @@ impl Toolbox {
             }
             let violations = schema.violations(&arguments).unwrap_or_default();
             if !violations.is_empty() {
-                return Action::Refuse(format!(
-                    "wrong arguments of {}: {}",
-                    call.name,
-                    violations.join("; ")
-                ));
+                let why = format!("wrong arguments of {}: {}", call.name, violations.join("; "));
+                return Action::Refuse(CallError::Schema, why);
             }
         }
         Action::Call { wire_name: &tool.wire_name, arguments }

@@ -7,6 +7,7 @@ mod table;
 
 pub mod admission;
 pub mod audit;
+pub mod calls;
 pub mod checks;
 pub mod pass_rates;
 pub mod scenarios;
@@ -19,13 +20,14 @@ use std::path::Path;
 
 pub use admission::Admission;
 pub use audit::JudgeAudit;
+pub use calls::{Call, CallError};
 pub use checks::{CallChecks, CallPattern, Checks, StateCheck, TextCheck};
 pub use pass_rates::PassRate;
 pub use scenarios::Scenario;
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
 pub use steps::Step;
 pub use table::{Column, DataError, Json, Table, read, text_columns, write};
-pub use trajectories::{End, GroupKey, Reward, Row, Trajectory, groups};
+pub use trajectories::{End, EpisodeRow, GroupKey, OutcomeRow, Reward, Row, Trajectory, groups};
 pub use verdict::VerdictRow;
 
 /// Checks that a file is a valid artifact of this type. Types other than tables are not checked.
@@ -34,7 +36,7 @@ pub use verdict::VerdictRow;
 /// If it cannot be read as this table, with the column that is missing or has another type; if a reward is not
 /// finite; or if the checks of a scenario are not [`Checks`].
 pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
-    const TABLES: [(&str, Check); 13] = [
+    const TABLES: [(&str, Check); 14] = [
         (Scenario::NAME, scenarios::check_scenarios),
         table_type::<Admission>(),
         table_type::<Server>(),
@@ -45,6 +47,7 @@ pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
         table_type::<Step>(),
         table_type::<PassRate>(),
         table_type::<Trajectory>(),
+        table_type::<Call>(),
         table_type::<VerdictRow>(),
         table_type::<JudgeAudit>(),
         (Reward::NAME, trajectories::check_rewards),

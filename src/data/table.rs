@@ -15,7 +15,7 @@ use arrow::{
     },
 };
 use parquet::{
-    arrow::{ArrowWriter, arrow_reader::ParquetRecordBatchReaderBuilder},
+    arrow::{ArrowWriter, ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder},
     basic::Compression,
     file::properties::WriterProperties,
 };
@@ -402,11 +402,19 @@ pub fn write<T: Table>(path: &Path, rows: &[T]) -> Result<(), DataError> {
     file.sync_all().map_err(|source| wrap(source.into()))
 }
 
-/// Reads every row of a Parquet file. Unknown columns are ignored.
+/// Reads every row of a Parquet file. Unknown columns are ignored, and not decoded.
 pub fn read<T: Table>(path: &Path) -> Result<Vec<T>, DataError> {
     let file = File::open(path).map_err(|source| DataError::Open { path: path.to_owned(), source })?;
     let wrap = |source| DataError::Read { path: path.to_owned(), table: T::NAME, source };
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file).map_err(wrap)?.build().map_err(wrap)?;
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(wrap)?;
+    let schema = T::schema();
+    let found = builder.schema().fields().iter().enumerate();
+    let known: Vec<usize> = found
+        .filter(|(_, field)| schema.column_with_name(field.name()).is_some())
+        .map(|(index, _)| index)
+        .collect();
+    let mask = ProjectionMask::roots(builder.parquet_schema(), known);
+    let reader = builder.with_projection(mask).build().map_err(wrap)?;
     let mut rows = Vec::new();
     for batch in reader {
         let batch =

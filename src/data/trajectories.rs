@@ -24,7 +24,8 @@ table! {
         policy: String,
         /// Sampling seed.
         seed: u64,
-        /// Conversation as JSON: an array of {role, content, tool_calls?}.
+        /// Conversation as JSON: an array of {role, content, tool_calls?}, with ids on calls and results. The result of a call
+        /// that failed has `is_error` and `error`, one that is clipped the `bytes` of the whole (see the table `calls`).
         messages: String,
         /// All tokens of the episode, including the prompt.
         tokens: Vec<u32>,
@@ -59,6 +60,70 @@ table! {
     }
 }
 
+table! {
+    /// What a table of episodes says of their outcomes: a [`Trajectory`] without conversation and tokens.
+    OutcomeRow in "trajectories" {
+        /// As in [`Trajectory`].
+        id: String,
+        /// As in [`Trajectory`].
+        scenario_id: String,
+        /// As in [`Trajectory`].
+        family: String,
+        /// As in [`Trajectory`].
+        sample: u32,
+        /// As in [`Trajectory`].
+        policy: String,
+        /// As in [`Trajectory`].
+        turns: u32,
+        /// As in [`Trajectory`].
+        calls: u32,
+        /// As in [`Trajectory`].
+        tool_errors: u32,
+        /// As in [`Trajectory`].
+        parse_failures: u32,
+        /// As in [`Trajectory`].
+        end: String,
+        /// As in [`Trajectory`].
+        answer: Option<String>,
+        /// As in [`Trajectory`].
+        correct: Option<bool>,
+    }
+}
+
+table! {
+    /// An episode to read: a [`Trajectory`] without tokens.
+    EpisodeRow in "trajectories" {
+        /// As in [`Trajectory`].
+        id: String,
+        /// As in [`Trajectory`].
+        scenario_id: String,
+        /// As in [`Trajectory`].
+        family: String,
+        /// As in [`Trajectory`].
+        split: String,
+        /// As in [`Trajectory`].
+        sample: u32,
+        /// As in [`Trajectory`].
+        policy: String,
+        /// As in [`Trajectory`].
+        messages: String,
+        /// As in [`Trajectory`].
+        turns: u32,
+        /// As in [`Trajectory`].
+        calls: u32,
+        /// As in [`Trajectory`].
+        tool_errors: u32,
+        /// As in [`Trajectory`].
+        parse_failures: u32,
+        /// As in [`Trajectory`].
+        end: String,
+        /// As in [`Trajectory`].
+        answer: Option<String>,
+        /// As in [`Trajectory`].
+        correct: Option<bool>,
+    }
+}
+
 /// Why an episode ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -82,6 +147,11 @@ impl End {
         Self::OutOfTime,
         Self::ServerDown,
     ];
+
+    /// The reason of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|end| end.name() == name)
+    }
 
     /// The name in [`Trajectory::end`].
     pub fn name(self) -> &'static str {
@@ -141,7 +211,7 @@ impl Trajectory {
 
     /// Why it ended; none if another program wrote a reason that is not in [`End`].
     pub fn end(&self) -> Option<End> {
-        End::ALL.into_iter().find(|end| end.name() == self.end)
+        End::parse(&self.end)
     }
 
     /// Whether `sampled`, `logprobs` and `row_starts` are consistent with `tokens`.

@@ -291,7 +291,8 @@ impl Finding {
         })
     }
 
-    pub(super) fn label(self) -> &'static str {
+    /// `better`, `no measurable gain` or `worse`.
+    pub fn label(self) -> &'static str {
         match self {
             Self::Gain => "better",
             Self::NoMeasurableGain => "no measurable gain",
@@ -301,7 +302,7 @@ impl Finding {
 }
 
 /// The mode that the verdict reports: greedy if there is one, because agents are deployed that way.
-pub(super) fn reported_mode(rows: &[VerdictRow]) -> &'static str {
+pub fn reported_mode(rows: &[VerdictRow]) -> &'static str {
     let greedy = rows.iter().any(|row| row.mode == Mode::Greedy.name());
     if greedy { Mode::Greedy.name() } else { Mode::Sampled.name() }
 }

@@ -28,6 +28,12 @@ pub struct NodeHistory {
     pub key: Option<Digest>,
     /// Time that this run spent on it.
     pub seconds: Option<f64>,
+    /// When this run last started it, in milliseconds since the epoch.
+    pub started_ms: Option<u64>,
+    /// When it ended: finished, failed, or found in the cache.
+    pub ended_ms: Option<u64>,
+    /// How often it failed and was retried.
+    pub retries: u32,
     /// Why it ran.
     pub reasons: Vec<RerunReason>,
     pub error: Option<String>,
@@ -46,6 +52,9 @@ impl NodeHistory {
             outcome: StageOutcome::Unfinished,
             key: None,
             seconds: None,
+            started_ms: None,
+            ended_ms: None,
+            retries: 0,
             reasons: Vec::new(),
             error: None,
             notes: Vec::new(),
@@ -74,6 +83,10 @@ pub struct RunHistory {
     pub began_ms: Option<u64>,
     /// Running time, over all resumptions.
     pub seconds: f64,
+    /// When the last entry of its journal was written, in milliseconds since the epoch.
+    pub ended_ms: Option<u64>,
+    /// The versions of mcprl that worked on it.
+    pub versions: Vec<String>,
     /// The seed of the run file, or its override.
     pub seed: Option<u64>,
     /// All overrides of the run file: `--set`, and environment variables in the syntax of `--set`.
@@ -198,6 +211,8 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
         set: spec.as_ref().map(|spec| spec.overrides.spelled()).unwrap_or_default(),
         resample: spec.map(|spec| spec.resample).unwrap_or_default(),
         began_ms: entries.first().map(|timed| timed.at),
+        ended_ms: entries.last().map(|timed| timed.at),
+        versions: versions(&entries),
         seconds: seconds(&entries),
         nodes: nodes(entries),
         id,
@@ -249,6 +264,18 @@ fn seconds(entries: &[TimedEntry]) -> f64 {
     std::time::Duration::from_millis(milliseconds).as_secs_f64()
 }
 
+fn versions(entries: &[TimedEntry]) -> Vec<String> {
+    let mut versions: Vec<String> = Vec::new();
+    for timed in entries {
+        if let Entry::Opened { version, .. } = &timed.entry
+            && !versions.contains(version)
+        {
+            versions.push(version.clone());
+        }
+    }
+    versions
+}
+
 /// The stages of the run with this journal, by name.
 pub(super) fn stages(journal: &Path) -> BTreeMap<String, NodeHistory> {
     nodes(journal::read(journal)).into_iter().map(|node| (node.id.clone(), node)).collect()
@@ -257,8 +284,9 @@ pub(super) fn stages(journal: &Path) -> BTreeMap<String, NodeHistory> {
 fn nodes(entries: Vec<TimedEntry>) -> Vec<NodeHistory> {
     let mut nodes: Vec<NodeHistory> = Vec::new();
     let mut by_id: HashMap<String, usize> = HashMap::new();
-    for TimedEntry { entry, .. } in entries {
+    for TimedEntry { at, entry } in entries {
         let (Entry::Cached { node, .. }
+        | Entry::Retried { node, .. }
         | Entry::Started { node, .. }
         | Entry::Finished { node, .. }
         | Entry::Skipped { node }
@@ -279,21 +307,26 @@ fn nodes(entries: Vec<TimedEntry>) -> Vec<NodeHistory> {
                     && node.key == Some(key)
                     && node.result.as_ref().is_some_and(|before| before.outputs == result.outputs) => {}
             Entry::Cached { key, result, .. } => {
-                (node.outcome, node.key) = (StageOutcome::Cached, Some(key));
+                (node.outcome, node.key, node.ended_ms) = (StageOutcome::Cached, Some(key), Some(at));
                 node.take(result);
             }
             Entry::Started { key, reasons, .. } => {
                 let id = std::mem::take(&mut node.id);
-                *node =
-                    NodeHistory { key: Some(key), seconds: node.seconds, reasons, ..NodeHistory::new(id) };
+                let (seconds, started_ms) = (node.seconds, Some(at));
+                let new = NodeHistory::new(id);
+                *node = NodeHistory { key: Some(key), seconds, started_ms, reasons, ..new };
             }
             Entry::Finished { key, seconds, result, .. } => {
                 (node.outcome, node.key, node.seconds) = (StageOutcome::Ran, Some(key), Some(seconds));
+                node.ended_ms = Some(at);
                 node.take(result);
             }
             Entry::Noted { text, .. } => node.notes.push(text),
             Entry::Skipped { .. } => node.outcome = StageOutcome::Skipped,
-            Entry::Failed { error, .. } => (node.outcome, node.error) = (StageOutcome::Failed, Some(error)),
+            Entry::Retried { .. } => node.retries += 1,
+            Entry::Failed { error, .. } => {
+                (node.outcome, node.error, node.ended_ms) = (StageOutcome::Failed, Some(error), Some(at));
+            }
             _ => {}
         }
     }

@@ -16,7 +16,10 @@ pub fn transcript(messages: &str, limit: usize) -> String {
     let mut shown: Vec<Value> = messages.into_iter().filter(|message| message["role"] != "system").collect();
     for message in &mut shown {
         if let Some(fields) = message.as_object_mut() {
-            fields.shift_remove("tool_call_id");
+            // Nor what the agent did not see.
+            for field in ["tool_call_id", "error", "bytes", "arguments"] {
+                fields.shift_remove(field);
+            }
         }
         for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
             if let Some(fields) = call.as_object_mut() {

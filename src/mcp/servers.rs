@@ -13,7 +13,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
-use super::{McpError, Outcome, Pool, PooledSession, Reservation, ServerSpec, State, tools};
+use super::{McpError, Pool, PooledSession, Reservation, ServerSpec, State, tools};
 use crate::data;
 
 /// One server, or several by name.
@@ -150,14 +150,13 @@ pub struct Visit<'p> {
 
 impl<'p> Visit<'p> {
     /// Counts a call of the agent. If the tool may not be called more often in an episode, what the agent gets instead.
-    pub fn refuse(&self, wire_name: &str) -> Option<Outcome> {
+    pub fn refuse(&self, wire_name: &str) -> Option<String> {
         let place = self.place(wire_name).ok()?;
         let most = place.pool.most_calls(place.tool)?;
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let calls = calls.entry(wire_name.to_owned()).or_default();
         *calls += 1;
-        let text = format!("error: this tool can be called {most} times in a task, and no more");
-        (*calls > most).then_some(Outcome { text, is_error: true })
+        (*calls > most).then(|| format!("this tool can be called {most} times in a task, and no more"))
     }
 
     /// Whether the session for a tool is open.

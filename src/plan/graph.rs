@@ -59,9 +59,14 @@ pub enum InputSource {
 impl InputSource {
     /// The node that writes the artifact; the last of several.
     pub fn writer(&self) -> Option<NodeIndex> {
+        self.output().map(|(node, _)| node)
+    }
+
+    /// The node that writes the artifact, and its port; the last of several.
+    pub fn output(&self) -> Option<(NodeIndex, &str)> {
         match self {
-            Self::Output { node, .. } => Some(*node),
-            Self::Last(nodes) => nodes.last().map(|(node, _)| *node),
+            Self::Output { node, port } => Some((*node, port)),
+            Self::Last(nodes) => nodes.last().map(|(node, port)| (*node, port.as_str())),
         }
     }
 }

@@ -39,7 +39,7 @@ mod upkeep;
 
 pub use error::{Location, PlanError, Problem, Subject};
 pub use estimate::{Estimate, NoEstimate, Reused, Unknown, stage_name};
-pub use graph::{Iteration, Node};
+pub use graph::{InputEdge, Iteration, Node};
 pub use identity::ServerName;
 pub use key::{KeyFields, KeyInput};
 pub use layers::Overrides;

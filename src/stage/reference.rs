@@ -10,8 +10,8 @@ use super::{
     kind::BUILT_IN,
 };
 use crate::data::{
-    Admission, JudgeAudit, PassRate, Prompt, Resource, ResourceTemplate, Reward, Scenario, Server, Step,
-    Table, Tool, Trajectory, VerdictRow,
+    Admission, Call, JudgeAudit, PassRate, Prompt, Resource, ResourceTemplate, Reward, Scenario, Server,
+    Step, Table, Tool, Trajectory, VerdictRow,
 };
 
 const INTRODUCTION: &str = "\
@@ -39,6 +39,7 @@ fn reference() -> String {
     page += &table_section::<Prompt>();
     page += &table_section::<Server>();
     page += &table_section::<Trajectory>();
+    page += &table_section::<Call>();
     page += &table_section::<Reward>();
     page += &table_section::<Step>();
     page += &table_section::<JudgeAudit>();

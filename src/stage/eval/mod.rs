@@ -24,7 +24,7 @@ use super::{
     typed,
 };
 use crate::{
-    data::{self, Scenario, Tool, Trajectory},
+    data::{self, Call, Scenario, Tool, Trajectory, calls::calls},
     engine::{Footprint, Sampling},
     error::{Diagnostic, Result},
     eval::{Comparison, Episode, Mode, metrics, report, verdict},
@@ -105,13 +105,17 @@ impl Eval {
         context.observer.phase("episodes", (policies.len() * attempts.len()) as u64);
 
         let mut trajectories: Vec<Trajectory> = Vec::with_capacity(policies.len() * attempts.len());
+        let mut made: Vec<Call> = Vec::new();
         let mut lost = 0;
         let mut episodes: Vec<Episode> = Vec::with_capacity(trajectories.capacity());
         for policy in &policies {
             let mut player = Player::open(context, policy, tools_path, budget.clone()).await?;
             let played = player.play(context, &attempts).await;
+            let unchecked = player.unchecked();
             player.close().await;
             let played = played?;
+            let there = played.iter().flatten();
+            made.extend(there.flat_map(|trajectory| calls(&trajectory.into(), &unchecked)));
             let there = attempts
                 .iter()
                 .zip(&played)
@@ -121,6 +125,7 @@ impl Eval {
             trajectories.extend(played.into_iter().flatten());
         }
         context.write("episodes", &trajectories)?;
+        context.write("calls", &made)?;
 
         let names: Vec<String> = policies.iter().map(|policy| policy.name.clone()).collect();
         let tools: Vec<Tool> = data::read(tools_path)?;

@@ -30,7 +30,7 @@ use super::{
     typed,
 };
 use crate::{
-    data::{self, End, PassRate, Scenario, Trajectory},
+    data::{self, Call, End, PassRate, Scenario, Trajectory, calls::calls},
     engine::{Footprint, Sampling},
     error::{Diagnostic, Result},
     hash::Encoder,
@@ -134,6 +134,7 @@ impl Rollout {
         }
         let groups = waves(context, params, (&scenarios, &rates), &mut player).await;
         let lost = player.lost();
+        let unchecked = player.unchecked();
         player.close().await;
         let mut groups = groups?;
 
@@ -152,6 +153,9 @@ impl Rollout {
         context.write("pass_rates", &updated(rates, &scenarios, &groups))?;
         groups.sort_by_key(|group| group.index);
         let trajectories: Vec<Trajectory> = groups.into_iter().flat_map(|group| group.trajectories).collect();
+        let calls: Vec<Call> =
+            trajectories.iter().flat_map(|trajectory| calls(&trajectory.into(), &unchecked)).collect();
+        context.write("calls", &calls)?;
         context.write("trajectories", &trajectories)?;
         Ok(metrics)
     }

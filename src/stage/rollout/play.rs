@@ -21,7 +21,7 @@
 //! If more than `max_lost_share` of the episodes are lost, or all, the stage fails with the first error.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     future::Future,
     path::Path,
     sync::{Mutex, PoisonError, atomic::Ordering},
@@ -384,6 +384,11 @@ impl Player {
         }
     }
 
+    /// Tools whose schema cannot be used to check arguments.
+    pub fn unchecked(&self) -> BTreeSet<String> {
+        self.toolbox.unchecked()
+    }
+
     /// Number of episodes lost to server failures.
     pub fn lost(&self) -> usize {
         self.lost
@@ -649,11 +654,12 @@ impl Server for LazySessions<'_> {
         session.get_or_try_init(|| self.open(server, pool)).await.map(|_| ())
     }
 
+    fn refuse(&self, name: &str) -> Option<String> {
+        self.sessions.refuse(name)
+    }
+
     async fn call(&self, name: &str, arguments: Map<String, Value>) -> Result<Outcome, McpError> {
-        match self.sessions.refuse(name) {
-            Some(refused) => Ok(refused),
-            None => self.send(name, arguments).await,
-        }
+        self.send(name, arguments).await
     }
 }
 

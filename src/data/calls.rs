@@ -1,0 +1,368 @@
+//! Table that `rollout` and `eval` write beside their episodes: one row per call.
+//!
+//! The rows follow from [`Trajectory::messages`], so they can be derived for episodes whose stage wrote no such table.
+
+use std::{collections::BTreeSet, fmt};
+
+use serde_json::Value;
+
+use super::{End, EpisodeRow, Trajectory, table::table};
+
+table! {
+    /// One call that a policy made, `complete_task` included.
+    Call in "calls" {
+        /// Id of the trajectory.
+        trajectory_id: String,
+        /// Id of its scenario.
+        scenario_id: String,
+        /// Model turn of the episode, from 0.
+        turn: u32,
+        /// Position among the calls of the episode, from 0.
+        index: u32,
+        /// Id that joins the call and its result in `messages`.
+        call_id: String,
+        /// The agent's name of the tool; empty if the call could not be parsed.
+        tool: String,
+        /// Arguments as JSON, as the policy wrote them. Null if unknown: the call, or another one of its turn in a run of an
+        /// earlier version, could not be parsed.
+        arguments: Option<String>,
+        /// Size of the whole result in bytes. Null if there was none; of a result that an earlier version clipped, the size of
+        /// the rest.
+        result_bytes: Option<u64>,
+        /// Whether the agent saw only the beginning and the end of the result.
+        clipped: bool,
+        /// Whether the call failed.
+        is_error: bool,
+        /// Why it failed: `unparsable`, `unknown_tool`, `schema` (wrong arguments), `no_calls_left`, `tool` (the server
+        /// answered with an error), `timeout` (of the episode), `server_down`.
+        error: Option<String>,
+        /// Whether the arguments, after a conversion that the run file asks for, fit the tool's schema. Null if they were not
+        /// compared with it.
+        fits_schema: Option<bool>,
+    }
+}
+
+/// Why a call failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CallError {
+    /// Its text is not a call.
+    Unparsable,
+    UnknownTool,
+    /// The arguments do not fit the schema.
+    Schema,
+    /// The episode, or the tool, has no calls left.
+    NoCallsLeft,
+    /// The server answered with an error.
+    Tool,
+    /// The episode's time was over before the server answered.
+    Timeout,
+    /// The server was lost.
+    ServerDown,
+}
+
+impl CallError {
+    pub const ALL: [Self; 7] = [
+        Self::Unparsable,
+        Self::UnknownTool,
+        Self::Schema,
+        Self::NoCallsLeft,
+        Self::Tool,
+        Self::Timeout,
+        Self::ServerDown,
+    ];
+
+    /// The name in [`Call::error`].
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unparsable => "unparsable",
+            Self::UnknownTool => "unknown_tool",
+            Self::Schema => "schema",
+            Self::NoCallsLeft => "no_calls_left",
+            Self::Tool => "tool",
+            Self::Timeout => "timeout",
+            Self::ServerDown => "server_down",
+        }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|error| error.name() == name)
+    }
+
+    /// For results of earlier versions, which have no `error`: recognizes mcprl's own messages.
+    fn of_result(text: &str, is_error: bool) -> Option<Self> {
+        const OWN: [(&str, CallError); 6] = [
+            ("error: the tool call is malformed: ", CallError::Unparsable),
+            ("error: no tool named ", CallError::UnknownTool),
+            ("error: wrong arguments of ", CallError::Schema),
+            ("error: complete_task needs the argument ", CallError::Schema),
+            ("error: no calls are left; ", CallError::NoCallsLeft),
+            ("error: this tool can be called ", CallError::NoCallsLeft),
+        ];
+        let own = OWN.into_iter().find(|(start, _)| text.starts_with(start)).map(|(_, error)| error);
+        own.or(is_error.then_some(Self::Tool))
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The result of a call, as the message in [`Trajectory::messages`] has it.
+struct Answer {
+    call_id: String,
+    tool: String,
+    arguments: Option<String>,
+    bytes: u64,
+    clipped: bool,
+    error: Option<CallError>,
+}
+
+impl Answer {
+    fn of(message: &Value) -> Self {
+        let text = |key: &str| message[key].as_str().unwrap_or_default().to_owned();
+        let content = text("content");
+        let recorded = message["error"].as_str().and_then(CallError::parse);
+        let whole = message["bytes"].as_u64();
+        Self {
+            call_id: text("tool_call_id"),
+            tool: text("name"),
+            arguments: message.get("arguments").map(Value::to_string),
+            bytes: whole.unwrap_or(content.len() as u64),
+            clipped: whole.is_some() || is_clipped(&content),
+            error: recorded.or_else(|| CallError::of_result(&content, message["is_error"] == true)),
+        }
+    }
+}
+
+/// Whether the text has the note that stands for the middle of a long result.
+fn is_clipped(content: &str) -> bool {
+    content.lines().any(|line| {
+        let count = line.strip_prefix('[').and_then(|line| line.strip_suffix(" tokens left out]"));
+        count.is_some_and(|count| !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit()))
+    })
+}
+
+/// The part of an episode that its calls follow from.
+#[derive(Debug, Clone, Copy)]
+pub struct Conversation<'a> {
+    pub trajectory_id: &'a str,
+    pub scenario_id: &'a str,
+    /// As in [`Trajectory::messages`].
+    pub messages: &'a str,
+    pub end: Option<End>,
+}
+
+impl<'a> From<&'a Trajectory> for Conversation<'a> {
+    fn from(Trajectory { id, scenario_id, messages, end, .. }: &'a Trajectory) -> Self {
+        Self { trajectory_id: id, scenario_id, messages, end: End::parse(end) }
+    }
+}
+
+impl<'a> From<&'a EpisodeRow> for Conversation<'a> {
+    fn from(EpisodeRow { id, scenario_id, messages, end, .. }: &'a EpisodeRow) -> Self {
+        Self { trajectory_id: id, scenario_id, messages, end: End::parse(end) }
+    }
+}
+
+/// The calls of an episode, in order. `unchecked`: tools whose schema cannot be used to check arguments. Messages that are not
+/// as `rollout` writes them give no calls.
+///
+/// Results of runs before mcprl marked errors in `messages` do not tell whether the server answered with an error; see
+/// [`unmarked_errors`].
+pub fn calls(of: &Conversation<'_>, unchecked: &BTreeSet<String>) -> Vec<Call> {
+    let messages: Vec<Value> = serde_json::from_str(of.messages).unwrap_or_default();
+    let mut rows: Vec<Call> = Vec::new();
+    let mut turn = 0;
+    let assistants = messages.iter().enumerate().filter(|(_, message)| message["role"] == "assistant");
+    for (at, message) in assistants {
+        let results = messages[at + 1..].iter().take_while(|message| message["role"] == "tool");
+        let mut answers: Vec<Answer> = results.map(Answer::of).collect();
+        let made = message["tool_calls"].as_array();
+        let row = |tool: &str, call_id: &str, arguments: Option<String>, answer: Option<&Answer>| {
+            let error = answer.and_then(|answer| answer.error);
+            let is_checked = answer.is_some() && !tool.is_empty() && !unchecked.contains(tool);
+            Call {
+                trajectory_id: of.trajectory_id.to_owned(),
+                scenario_id: of.scenario_id.to_owned(),
+                turn,
+                index: 0,
+                call_id: call_id.to_owned(),
+                tool: tool.to_owned(),
+                arguments,
+                result_bytes: answer.map(|answer| answer.bytes),
+                clipped: answer.is_some_and(|answer| answer.clipped),
+                is_error: error.is_some(),
+                error: error.map(|error| error.to_string()),
+                fits_schema: match error {
+                    Some(CallError::Schema) => Some(false),
+                    Some(CallError::Unparsable | CallError::UnknownTool) => None,
+                    _ => is_checked.then_some(true),
+                },
+            }
+        };
+        match made {
+            Some(made) => {
+                for (index, call) in made.iter().enumerate() {
+                    let id = call["id"].as_str().unwrap_or_default();
+                    // By id, or by position where a policy repeats an id.
+                    let found = answers.get(index).filter(|answer| answer.call_id == id);
+                    let found = found.or_else(|| answers.iter().find(|answer| answer.call_id == id));
+                    let function = &call["function"];
+                    let tool = function["name"].as_str().unwrap_or_default();
+                    rows.push(row(tool, id, function.get("arguments").map(Value::to_string), found));
+                }
+            }
+            // A call of the turn could not be parsed, so the message is the raw text.
+            None => {
+                for answer in &mut answers {
+                    let arguments = answer.arguments.take();
+                    rows.push(row(&answer.tool, &answer.call_id, arguments, Some(answer)));
+                }
+            }
+        }
+        turn += 1;
+    }
+    // The call that ended the episode has no result.
+    let last = match of.end {
+        Some(End::ServerDown) => Some(CallError::ServerDown),
+        Some(End::OutOfTime) => Some(CallError::Timeout),
+        _ => None,
+    };
+    if let Some(error) = last
+        && let Some(row) = rows.iter_mut().find(|row| row.turn + 1 == turn && row.result_bytes.is_none())
+    {
+        (row.is_error, row.error) = (true, Some(error.to_string()));
+        row.fits_schema = (!unchecked.contains(&row.tool)).then_some(true);
+    }
+    if of.end == Some(End::Completed)
+        && let Some(row) = rows.iter_mut().find(|row| row.turn + 1 == turn && row.result_bytes.is_none())
+    {
+        row.fits_schema = Some(true);
+    }
+    for (index, row) in rows.iter_mut().enumerate() {
+        row.index = index as u32;
+    }
+    rows
+}
+
+/// Errors of the server that the rows do not show, because an earlier version did not mark them in `messages`.
+/// `tool_errors`: as the episode counted them.
+pub fn unmarked_errors(tool_errors: u32, rows: &[Call]) -> u32 {
+    let is_counted = |row: &&Call| {
+        let error = row.error.as_deref().and_then(CallError::parse);
+        matches!(
+            error,
+            Some(CallError::Tool | CallError::Schema | CallError::UnknownTool | CallError::NoCallsLeft)
+        )
+    };
+    tool_errors.saturating_sub(rows.iter().filter(is_counted).count() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn episode(messages: &Value, end: End) -> Trajectory {
+        Trajectory {
+            id: "t".into(),
+            scenario_id: "s".into(),
+            messages: messages.to_string(),
+            end: end.name().into(),
+            ..Trajectory::default()
+        }
+    }
+
+    fn assistant(calls: &[(&str, &str, Value)]) -> Value {
+        let call = |(id, name, arguments): &(&str, &str, Value)| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+        json!({"role": "assistant", "content": "", "tool_calls": calls.iter().map(call).collect::<Vec<_>>()})
+    }
+
+    /// Tool, error, size, clipped and `fits_schema` of each call.
+    fn shown(trajectory: &Trajectory) -> Vec<String> {
+        let rows = calls(&trajectory.into(), &["free".to_owned()].into());
+        let row = |row: &Call| {
+            let Call { turn, index, tool, error, result_bytes, clipped, fits_schema, .. } = row;
+            format!("{turn}.{index} {tool} {error:?} {result_bytes:?} {clipped} {fits_schema:?}")
+        };
+        rows.iter().map(row).collect()
+    }
+
+    #[test]
+    fn every_call_has_a_row_with_its_result_and_kind_of_error() {
+        let messages = json!([
+            {"role": "user", "content": "?"},
+            assistant(&[("1", "find", json!({"a": 1})), ("2", "find", json!({}))]),
+            {"role": "tool", "tool_call_id": "1", "name": "find", "content": "abc"},
+            {"role": "tool", "tool_call_id": "2", "name": "find", "content": "error: wrong arguments of find: …", "is_error": true, "error": "schema"},
+            {"role": "assistant", "content": "<tool_call>{broken"},
+            {"role": "tool", "tool_call_id": "3", "name": "", "content": "error: …", "is_error": true, "error": "unparsable"},
+            {"role": "tool", "tool_call_id": "4", "name": "find", "content": "x", "bytes": 900, "arguments": {"b": 2}},
+            assistant(&[("5", "free", json!({}))]),
+            {"role": "tool", "tool_call_id": "5", "name": "free", "content": "no", "is_error": true, "error": "tool"},
+            assistant(&[("6", "complete_task", json!({"answer": "x"})), ("7", "find", json!({}))]),
+        ]);
+        let trajectory = episode(&messages, End::Completed);
+        assert_eq!(
+            shown(&trajectory),
+            [
+                "0.0 find None Some(3) false Some(true)",
+                "0.1 find Some(\"schema\") Some(35) false Some(false)",
+                "1.2  Some(\"unparsable\") Some(10) false None",
+                "1.3 find None Some(900) true Some(true)",
+                "2.4 free Some(\"tool\") Some(2) false None",
+                "3.5 complete_task None None false Some(true)",
+                "3.6 find None None false None",
+            ]
+        );
+        let rows = calls(&(&trajectory).into(), &BTreeSet::new());
+        assert_eq!(rows[3].arguments.as_deref(), Some("{\"b\":2}"));
+        assert_eq!(rows[0].arguments.as_deref(), Some("{\"a\":1}"));
+    }
+
+    #[test]
+    fn the_call_that_ended_the_episode_has_failed() {
+        for (end, error) in [(End::OutOfTime, "timeout"), (End::ServerDown, "server_down")] {
+            let messages = json!([assistant(&[("1", "find", json!({}))])]);
+            assert_eq!(
+                shown(&episode(&messages, end)),
+                [format!("0.0 find Some({error:?}) None false Some(true)")]
+            );
+        }
+        let answered = json!([assistant(&[("1", "find", json!({}))]), {"role": "tool", "tool_call_id": "1", "content": "a"}]);
+        assert_eq!(
+            shown(&episode(&answered, End::OutOfTime)),
+            ["0.0 find None Some(1) false Some(true)"],
+            "the time was over while the policy wrote"
+        );
+    }
+
+    #[test]
+    fn messages_of_earlier_versions_give_what_their_texts_tell() {
+        let messages = json!([
+            assistant(&[("1", "find", json!({}))]),
+            {"role": "tool", "tool_call_id": "1", "name": "find", "content": "error: no tool named find; there is x"},
+            assistant(&[("2", "look", json!({}))]),
+            {"role": "tool", "tool_call_id": "2", "name": "look", "content": "a\n[12 tokens left out]\nb"},
+        ]);
+        let trajectory = episode(&messages, End::NoCall);
+        assert_eq!(
+            shown(&trajectory),
+            ["0.0 find Some(\"unknown_tool\") Some(37) false None", "1.1 look None Some(24) true Some(true)"]
+        );
+        assert_eq!(unmarked_errors(2, &calls(&(&trajectory).into(), &BTreeSet::new())), 1);
+    }
+
+    #[test]
+    fn messages_of_any_shape_are_read() {
+        for messages in
+            [json!(null), json!([1, "a", {"role": "tool"}, {"role": "assistant", "tool_calls": [null, {}]}])]
+        {
+            let rows = calls(&(&episode(&messages, End::NoCall)).into(), &BTreeSet::new());
+            assert!(rows.iter().all(|row| row.tool.is_empty()));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The calls of episodes, and statistics of them by tool.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::{Missing, Run, Stage};
+use crate::{
+    agent::Toolbox,
+    data::{Call, EpisodeRow, OutcomeRow, Tool, calls},
+};
+
+/// The calls of a stage's episodes.
+#[derive(Debug, Clone, Serialize)]
+pub struct Calls {
+    pub calls: Vec<Call>,
+    /// Whether the stage is older than the table `calls`, so they were derived from the conversations.
+    pub derived: bool,
+    /// Errors of the server that old conversations do not mark.
+    pub unmarked_errors: u32,
+}
+
+/// The calls of a stage that played episodes.
+///
+/// # Errors
+/// If neither the calls nor the episodes are there.
+pub fn of_stage(run: &Run, stage: &Stage) -> Result<Calls, Missing> {
+    if let Ok(calls) = stage.table() {
+        return Ok(Calls { calls, derived: false, unmarked_errors: 0 });
+    }
+    let episodes: Vec<EpisodeRow> = stage.table()?;
+    let unchecked = run
+        .tools(stage)
+        .ok()
+        .and_then(|tools| Toolbox::new(&tools).ok())
+        .map(|toolbox| toolbox.unchecked())
+        .unwrap_or_default();
+    Ok(derive(&episodes, &unchecked))
+}
+
+fn derive(episodes: &[EpisodeRow], unchecked: &BTreeSet<String>) -> Calls {
+    let mut all = Vec::new();
+    let mut unmarked_errors = 0;
+    for episode in episodes {
+        let calls = calls::calls(&episode.into(), unchecked);
+        unmarked_errors += calls::unmarked_errors(episode.tool_errors, &calls);
+        all.extend(calls);
+    }
+    Calls { calls: all, derived: true, unmarked_errors }
+}
+
+/// What became of a tool's calls.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ToolStatistics {
+    pub tool: String,
+    /// Whether the agent has this tool; false for a name that the policy made up.
+    pub offered: bool,
+    /// Episodes that called it.
+    pub episodes: u32,
+    /// Those whose answer is right, and those whose answer is known to be right or wrong.
+    pub right: u32,
+    pub known: u32,
+    pub calls: u32,
+    pub failed: u32,
+    /// Failed calls by [`Call::error`].
+    pub errors: BTreeMap<String, u32>,
+    /// Failed calls after which the same episode called the tool without an error.
+    pub recovered: u32,
+    pub clipped: u32,
+    /// Mean and largest size of a result that is no error, in bytes.
+    pub result_bytes: Option<f64>,
+    pub largest_result: Option<u64>,
+}
+
+/// Statistics of every tool that is offered or was called, in the order of `tools`, then by name. Calls that could not be
+/// parsed have the empty name.
+pub fn by_tool<'a>(
+    tools: &[Tool],
+    episodes: impl Iterator<Item = &'a OutcomeRow>,
+    calls: &[Call],
+) -> Vec<ToolStatistics> {
+    let outcomes: BTreeMap<&str, Option<bool>> =
+        episodes.map(|episode| (episode.id.as_str(), episode.correct)).collect();
+    let mut all: Vec<ToolStatistics> = tools
+        .iter()
+        .map(|tool| ToolStatistics { tool: tool.name.clone(), offered: true, ..ToolStatistics::default() })
+        .collect();
+    let names: BTreeSet<&str> = calls.iter().map(|call| call.tool.as_str()).collect();
+    for name in names {
+        if !tools.iter().any(|tool| tool.name == name) {
+            all.push(ToolStatistics { tool: name.to_owned(), ..ToolStatistics::default() });
+        }
+    }
+    let at: BTreeMap<String, usize> =
+        all.iter().enumerate().map(|(index, found)| (found.tool.clone(), index)).collect();
+    // Calls of one episode are adjacent.
+    for of_episode in calls.chunk_by(|one, other| one.trajectory_id == other.trajectory_id) {
+        let mut called = BTreeSet::new();
+        for (index, call) in of_episode.iter().enumerate() {
+            let Some(found) = at.get(&call.tool).map(|index| &mut all[*index]) else { continue };
+            found.calls += 1;
+            found.clipped += u32::from(call.clipped);
+            if called.insert(&call.tool) {
+                found.episodes += 1;
+                let outcome = outcomes.get(call.trajectory_id.as_str()).copied().flatten();
+                found.known += u32::from(outcome.is_some());
+                found.right += u32::from(outcome == Some(true));
+            }
+            if let Some(error) = &call.error {
+                found.failed += 1;
+                *found.errors.entry(error.clone()).or_default() += 1;
+                let later = of_episode[index + 1..].iter();
+                let is_good = |later: &Call| later.tool == call.tool && !later.is_error;
+                found.recovered += u32::from(later.into_iter().any(is_good));
+            } else if let Some(bytes) = call.result_bytes {
+                // The sum, until all are counted.
+                *found.result_bytes.get_or_insert(0.0) += bytes as f64;
+                found.largest_result = Some(found.largest_result.unwrap_or(0).max(bytes));
+            }
+        }
+    }
+    for found in &mut all {
+        let answered = calls.iter().filter(|call| call.tool == found.tool && !call.is_error);
+        let answered = answered.filter(|call| call.result_bytes.is_some()).count();
+        found.result_bytes = found.result_bytes.map(|sum| sum / answered.max(1) as f64);
+    }
+    all
+}

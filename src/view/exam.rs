@@ -1,0 +1,243 @@
+//! Comparisons of policies: the verdict's rows, and the scenarios whose outcome changed with both episodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::{Missing, Run, Stage};
+use crate::{
+    data::{EpisodeRow, Scenario, VerdictRow},
+    eval::{self, Finding},
+};
+
+/// A stage that compares policies.
+#[derive(Debug, Clone, Serialize)]
+pub struct Exam {
+    pub stage: String,
+    /// The first is the baseline.
+    pub policies: Vec<String>,
+    /// The mode that the verdict reports: `greedy` or `sampled`.
+    pub mode: String,
+    /// A sentence for each compared policy.
+    pub sentences: String,
+    pub rows: Vec<Row>,
+    /// The scenarios of every compared policy, if the episodes are in the cache.
+    pub pairs: Result<Vec<Pair>, Missing>,
+}
+
+/// A row of the verdict with its finding; none for the baseline.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    #[serde(flatten)]
+    pub row: VerdictRow,
+    /// `better`, `no measurable gain` or `worse`.
+    pub finding: Option<&'static str>,
+}
+
+/// What became of a scenario.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Change {
+    /// More right episodes than the baseline.
+    Won,
+    /// Fewer.
+    Lost,
+    /// As many, and not all.
+    StillWrong,
+    /// All right for both.
+    StillRight,
+}
+
+impl Change {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Won => "won",
+            Self::Lost => "lost",
+            Self::StillWrong => "still wrong",
+            Self::StillRight => "still right",
+        }
+    }
+}
+
+/// One scenario played by the baseline and by another policy, in the reported mode.
+#[derive(Debug, Clone, Serialize)]
+pub struct Pair {
+    pub scenario: String,
+    pub family: String,
+    pub split: String,
+    /// None if the scenarios are not in the cache.
+    pub task: Option<String>,
+    pub expected: Option<String>,
+    /// Name of the policy that is compared with the baseline.
+    pub policy: String,
+    pub change: Change,
+    pub base: Side,
+    pub other: Side,
+}
+
+/// What one policy did with a scenario.
+#[derive(Debug, Clone, Serialize)]
+pub struct Side {
+    pub right: u32,
+    pub of: u32,
+    /// The episode that shows the change: a wrong one of the side with fewer right, a right one of the other.
+    pub episode: String,
+    pub answer: Option<String>,
+    pub end: String,
+    pub turns: u32,
+    pub calls: u32,
+    pub tool_errors: u32,
+    /// Position of the episode in its table: two policies with equal weights have episodes with equal ids.
+    pub position: usize,
+}
+
+/// The comparisons of a run, in its order.
+pub fn exams(run: &Run) -> Vec<Exam> {
+    run.writers("verdict").filter_map(|stage| exam(run, stage).ok()).collect()
+}
+
+/// The comparison of one stage.
+///
+/// # Errors
+/// If its verdict is not there.
+pub fn exam(run: &Run, stage: &Stage) -> Result<Exam, Missing> {
+    let rows: Vec<VerdictRow> = stage.table()?;
+    let mut policies: Vec<String> = Vec::new();
+    for row in &rows {
+        if !policies.contains(&row.policy) {
+            policies.push(row.policy.clone());
+        }
+    }
+    let mode = eval::reported_mode(&rows).to_owned();
+    let pairs = stage.table::<EpisodeRow>().map(|episodes| {
+        let scenarios = run.scenarios(stage).unwrap_or_default();
+        pairs(&rows, &mode, &by_policy(stage, &policies, &episodes), &scenarios)
+    });
+    let sentences = eval::headline(&rows);
+    let row = |row: VerdictRow| Row { finding: Finding::of(&row).map(Finding::label), row };
+    Ok(Exam {
+        stage: stage.id.clone(),
+        policies,
+        mode,
+        sentences,
+        rows: rows.into_iter().map(row).collect(),
+        pairs,
+    })
+}
+
+/// The episodes of each policy with their positions. They are stored policy by policy, the baseline first.
+pub fn by_policy<'e>(
+    stage: &Stage,
+    policies: &[String],
+    episodes: &'e [EpisodeRow],
+) -> Vec<(String, Vec<(usize, &'e EpisodeRow)>)> {
+    let named = |name: &str| {
+        let edges = stage.inputs.iter().filter(|edge| edge.role == "policies" && edge.name == name);
+        edges.filter_map(|edge| edge.digest).next().map(|digest| digest.to_string())
+    };
+    let mut of: Vec<(String, Vec<(usize, &EpisodeRow)>)> =
+        policies.iter().map(|policy| (policy.clone(), Vec::new())).collect();
+    // A policy's part begins where an episode repeats, or where another digest begins.
+    let mut part = 0;
+    let mut seen: BTreeSet<(&str, u32)> = BTreeSet::new();
+    let mut last: Option<&str> = None;
+    for (position, episode) in episodes.iter().enumerate() {
+        let is_new = last.is_some_and(|last| last != episode.policy)
+            || !seen.insert((&episode.scenario_id, episode.sample));
+        if is_new && last.is_some() {
+            seen = BTreeSet::from([(episode.scenario_id.as_str(), episode.sample)]);
+            // By digest, since every episode of a policy may have been lost.
+            let next =
+                (part + 1..of.len()).find(|index| named(&of[*index].0).as_deref() == Some(&episode.policy));
+            part = next.unwrap_or(part + 1);
+        }
+        last = Some(&episode.policy);
+        if let Some((_, of_part)) = of.get_mut(part) {
+            of_part.push((position, episode));
+        }
+    }
+    of
+}
+
+fn pairs(
+    rows: &[VerdictRow],
+    mode: &str,
+    policies: &[(String, Vec<(usize, &EpisodeRow)>)],
+    scenarios: &[Scenario],
+) -> Vec<Pair> {
+    let has_greedy = rows.iter().any(|row| row.mode == eval::Mode::Greedy.name());
+    // With greedy decoding, sample 0 is the greedy episode.
+    let is_reported =
+        |episode: &EpisodeRow| !has_greedy || (mode == eval::Mode::Greedy.name()) == (episode.sample == 0);
+    let grouped = |episodes: &[(usize, &'_ EpisodeRow)]| {
+        let mut by: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (index, (_, episode)) in episodes.iter().enumerate() {
+            if is_reported(episode) {
+                by.entry(episode.scenario_id.clone()).or_default().push(index);
+            }
+        }
+        by
+    };
+    let tasks: BTreeMap<&str, &Scenario> =
+        scenarios.iter().map(|scenario| (scenario.id.as_str(), scenario)).collect();
+    let Some(((_, baseline), others)) = policies.split_first() else { return Vec::new() };
+    let base = grouped(baseline);
+    let mut pairs = Vec::new();
+    for (policy, episodes) in others {
+        for (scenario, members) in grouped(episodes) {
+            let Some(before) = base.get(&scenario) else { continue };
+            let right = |episodes: &[(usize, &EpisodeRow)], members: &[usize]| {
+                members.iter().filter(|index| episodes[**index].1.correct == Some(true)).count()
+            };
+            let (one, two) = (right(baseline, before), right(episodes, &members));
+            let share = |right: usize, of: usize| right as f64 / of as f64;
+            let (low, high) = (share(one, before.len()), share(two, members.len()));
+            let change = match high.total_cmp(&low) {
+                std::cmp::Ordering::Greater => Change::Won,
+                std::cmp::Ordering::Less => Change::Lost,
+                std::cmp::Ordering::Equal if low == 1.0 => Change::StillRight,
+                std::cmp::Ordering::Equal => Change::StillWrong,
+            };
+            let side =
+                |episodes: &[(usize, &EpisodeRow)], members: &[usize], right: usize, shows_right: bool| {
+                    let shown = members
+                        .iter()
+                        .find(|index| (episodes[**index].1.correct == Some(true)) == shows_right)
+                        .unwrap_or(&members[0]);
+                    let (position, episode) = episodes[*shown];
+                    Side {
+                        right: right as u32,
+                        of: members.len() as u32,
+                        episode: episode.id.clone(),
+                        answer: episode.answer.clone(),
+                        end: episode.end.clone(),
+                        turns: episode.turns,
+                        calls: episode.calls,
+                        tool_errors: episode.tool_errors,
+                        position,
+                    }
+                };
+            let first = episodes[members[0]].1;
+            let task = tasks.get(scenario.as_str());
+            pairs.push(Pair {
+                family: first.family.clone(),
+                split: first.split.clone(),
+                task: task.map(|task| task.task.clone()).or_else(|| task_of(first)),
+                expected: task.and_then(|task| task.answer.clone()),
+                policy: policy.clone(),
+                base: side(baseline, before, one, matches!(change, Change::Lost | Change::StillRight)),
+                other: side(episodes, &members, two, matches!(change, Change::Won | Change::StillRight)),
+                change,
+                scenario,
+            });
+        }
+    }
+    pairs
+}
+
+/// The first message of the user.
+fn task_of(episode: &EpisodeRow) -> Option<String> {
+    let messages: Vec<serde_json::Value> = serde_json::from_str(&episode.messages).ok()?;
+    let user = messages.iter().find(|message| message["role"] == "user")?;
+    user["content"].as_str().map(str::to_owned)
+}

@@ -1,0 +1,473 @@
+//! Read-only models of a run, for reports and pages: pure functions of its journal, its records and its artifacts.
+//!
+//! A run may be unfinished, taken from the cache in part, or older than a table; its artifacts may be swept. What is not there
+//! is said ([`Missing`]) and never an error. Nothing here writes, prints, connects, or knows a stage kind by name: what a
+//! stage is for follows from the types of its outputs.
+
+pub mod calls;
+pub mod conversation;
+pub mod curves;
+pub mod exam;
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use serde::Serialize;
+
+use crate::{
+    data::{self, Table, Tool},
+    error::Result,
+    exec::{
+        RunState, StageOutcome,
+        history::{self, Headline, NodeHistory, RunHistory, StageHistory, Stages},
+    },
+    hash::Digest,
+    plan::{Plan, Source, stage_name},
+    stage::Cards,
+    store::{FileDigests, Store},
+    usage::Usage,
+};
+
+/// A run with all its stages.
+#[derive(Debug, Clone, Serialize)]
+pub struct Run {
+    pub id: String,
+    pub state: RunState,
+    /// Milliseconds since the epoch.
+    pub began_ms: Option<u64>,
+    /// When the last entry of its journal was written.
+    pub ended_ms: Option<u64>,
+    /// Running time, over all resumptions.
+    pub seconds: f64,
+    pub seed: Option<u64>,
+    /// Overrides of the run file, as `--set` takes them.
+    pub set: Vec<String>,
+    pub resample: Vec<String>,
+    /// The versions of mcprl that worked on it.
+    pub versions: Vec<String>,
+    /// Its final success rate.
+    pub headline: Option<Headline>,
+    /// In the order of the journal; stages that have not begun follow if the run was opened [`Run::with_pending`].
+    pub stages: Vec<Stage>,
+    pub loops: Vec<Loop>,
+    /// Name of the run file.
+    pub file: Option<String>,
+    /// Text of the run file. Not serialized: it may hold a secret that nothing has recognized.
+    #[serde(skip)]
+    pub text: Option<String>,
+}
+
+/// A loop of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Loop {
+    pub name: String,
+    pub iterations: Vec<Iteration>,
+}
+
+/// One iteration of a loop.
+#[derive(Debug, Clone, Serialize)]
+pub struct Iteration {
+    /// From 1.
+    pub number: u32,
+    /// Ids of its stages.
+    pub stages: Vec<String>,
+    pub state: StageState,
+    /// Time of its stages, as in [`Stage::any_seconds`].
+    pub seconds: f64,
+}
+
+/// The state of a stage in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StageState {
+    /// It has not begun.
+    Pending,
+    Running,
+    Ran,
+    /// Taken from the store.
+    Cached,
+    /// Its loop had reached its goal.
+    Skipped,
+    Failed,
+    /// It began and did not end: the run was stopped.
+    Unfinished,
+}
+
+impl StageState {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Ran => "ran",
+            Self::Cached => "cached",
+            Self::Skipped => "skipped",
+            Self::Failed => "failed",
+            Self::Unfinished => "unfinished",
+        }
+    }
+
+    /// Whether it has a result.
+    pub fn is_done(self) -> bool {
+        matches!(self, Self::Ran | Self::Cached)
+    }
+}
+
+/// One execution of a stage: one outside loops, one per iteration within.
+#[derive(Debug, Clone, Serialize)]
+pub struct Stage {
+    /// `exam`, `train[0003]/rollout`.
+    pub id: String,
+    /// Name in the run file: `exam`, `train/rollout`.
+    pub name: String,
+    /// Its loop and iteration, from 1.
+    pub iteration: Option<(String, u32)>,
+    pub state: StageState,
+    /// Kind of the stage, if its record is in the store.
+    pub kind: Option<String>,
+    pub key: Option<Digest>,
+    pub started_ms: Option<u64>,
+    pub ended_ms: Option<u64>,
+    /// Time that this run spent on it.
+    pub seconds: Option<f64>,
+    /// Time that its result took, in this run or an earlier one.
+    pub run_seconds: Option<f64>,
+    pub usage: Option<Usage>,
+    pub dollars: Option<f64>,
+    /// Why it ran.
+    pub reasons: Vec<String>,
+    pub error: Option<String>,
+    pub retries: u32,
+    pub notes: Vec<String>,
+    pub metrics: BTreeMap<String, f64>,
+    /// What its key says of its parameters.
+    pub params: serde_json::Map<String, serde_json::Value>,
+    pub inputs: Vec<Edge>,
+    pub outputs: Vec<Artifact>,
+}
+
+/// An artifact that a stage reads.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Edge {
+    pub role: String,
+    /// The name in the run file if the role takes several; otherwise the role.
+    pub name: String,
+    /// None before the stage has begun.
+    pub digest: Option<Digest>,
+    /// `STAGE.OUTPUT` of the same run.
+    pub from: Option<String>,
+}
+
+/// An artifact that a stage wrote.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Artifact {
+    /// Name of the output.
+    pub port: String,
+    /// Artifact type: `trajectories`, `policy`.
+    pub kind: String,
+    pub digest: Digest,
+    /// Whether the store still has it.
+    pub is_present: bool,
+    #[serde(skip)]
+    pub path: PathBuf,
+}
+
+/// Why a table cannot be shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Missing {
+    /// The stage writes no such table, is of an earlier version, or has not finished.
+    NotWritten,
+    /// It was removed from the cache.
+    Gone,
+    Unreadable(String),
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotWritten => f.write_str("not written"),
+            Self::Gone => f.write_str("removed from the cache"),
+            Self::Unreadable(problem) => write!(f, "unreadable: {problem}"),
+        }
+    }
+}
+
+impl Run {
+    /// Reads a run; `latest` is the newest.
+    ///
+    /// # Errors
+    /// If there is no such run.
+    pub fn open(store: &Store, id: &str) -> Result<Self> {
+        Ok(Self::of(store, &history::run(store, id)?))
+    }
+
+    /// The run with this history.
+    pub fn of(store: &Store, run: &RunHistory) -> Self {
+        let spec = history::spec(store, &run.id);
+        let cards = Cards::new(spec.as_ref().and_then(|spec| spec.stages.clone()));
+        let known = Stages::new(store, run);
+        let is_live = run.state == RunState::Running;
+        let stages: Vec<Stage> =
+            run.nodes.iter().map(|node| Stage::new(node, known.stage(node), &cards, is_live)).collect();
+        Self {
+            loops: loops(&stages),
+            id: run.id.clone(),
+            state: run.state,
+            began_ms: run.began_ms,
+            ended_ms: run.ended_ms,
+            seconds: run.seconds,
+            seed: run.seed,
+            set: run.set.clone(),
+            resample: run.resample.clone(),
+            versions: run.versions.clone(),
+            headline: run.headline(),
+            stages,
+            file: spec.as_ref().and_then(|spec| Some(spec.file.file_name()?.to_string_lossy().into_owned())),
+            text: spec.map(|spec| spec.text),
+        }
+    }
+
+    /// Adds the stages that have not begun, in the order of the plan. Adds none if the run file cannot be planned any more,
+    /// for example because a file that it names is gone.
+    #[must_use]
+    pub fn with_pending(mut self, store: &Store) -> Self {
+        let Some(spec) = history::spec(store, &self.id) else { return self };
+        let files = FileDigests::load(store);
+        let Ok(source) = Source::parse(&spec.file, spec.text) else { return self };
+        let Ok(plan) = Plan::new(&source, &spec.overrides, &Cards::new(spec.stages), &files) else {
+            return self;
+        };
+        let mut begun: BTreeMap<String, Stage> =
+            self.stages.drain(..).map(|stage| (stage.id.clone(), stage)).collect();
+        for index in plan.order() {
+            let node = plan.node(*index);
+            let mut stage = begun.remove(&node.id).unwrap_or_else(|| Stage::pending(&node.id));
+            stage.kind.get_or_insert_with(|| node.stage.card.kind.clone());
+            if stage.inputs.is_empty() {
+                let edge = |input: &crate::plan::InputEdge| Edge {
+                    role: input.role.clone(),
+                    name: input.name.clone(),
+                    digest: None,
+                    from: input
+                        .from
+                        .output()
+                        .map(|(writer, port)| format!("{}.{port}", plan.node(writer).id)),
+                };
+                stage.inputs = node.inputs.iter().map(edge).collect();
+            }
+            self.stages.push(stage);
+        }
+        // Of a run file that changed while the run was stopped.
+        self.stages.extend(begun.into_values());
+        self.loops = loops(&self.stages);
+        self
+    }
+
+    pub fn stage(&self, id: &str) -> Option<&Stage> {
+        self.stages.iter().find(|stage| stage.id == id)
+    }
+
+    /// The stages that wrote an artifact of this type.
+    pub fn writers<'r>(&'r self, kind: &'r str) -> impl Iterator<Item = &'r Stage> {
+        self.stages.iter().filter(move |stage| stage.artifact(kind).is_some())
+    }
+
+    /// Artifacts that were removed from the cache, as `STAGE.OUTPUT`.
+    pub fn gone(&self) -> Vec<String> {
+        let of = |stage: &Stage| {
+            let gone = stage.outputs.iter().filter(|artifact| !artifact.is_present);
+            gone.map(|artifact| format!("{}.{}", stage.id, artifact.port)).collect::<Vec<_>>()
+        };
+        self.stages.iter().flat_map(of).collect()
+    }
+
+    /// The artifact that a stage read in this role, if a stage of this run wrote it.
+    pub fn input(&self, stage: &Stage, role: &str) -> Option<&Artifact> {
+        let digest = stage.inputs.iter().find(|edge| edge.role == role)?.digest?;
+        self.stages.iter().flat_map(|stage| &stage.outputs).find(|artifact| artifact.digest == digest)
+    }
+
+    /// The tools that the agent of a stage had.
+    ///
+    /// # Errors
+    /// If they are not there.
+    pub fn tools(&self, stage: &Stage) -> Result<Vec<Tool>, Missing> {
+        rows(self.input(stage, "tools"))
+    }
+
+    /// The scenarios that a stage read.
+    ///
+    /// # Errors
+    /// If they are not there.
+    pub fn scenarios(&self, stage: &Stage) -> Result<Vec<data::Scenario>, Missing> {
+        rows(self.input(stage, "scenarios"))
+    }
+}
+
+fn loops(stages: &[Stage]) -> Vec<Loop> {
+    let mut loops: Vec<Loop> = Vec::new();
+    for stage in stages {
+        let Some((name, number)) = &stage.iteration else { continue };
+        let at = loops.iter().position(|found| found.name == *name).unwrap_or_else(|| {
+            loops.push(Loop { name: name.clone(), iterations: Vec::new() });
+            loops.len() - 1
+        });
+        let iterations = &mut loops[at].iterations;
+        let at = iterations.iter().position(|found| found.number == *number).unwrap_or_else(|| {
+            let (stages, state) = (Vec::new(), StageState::Pending);
+            iterations.push(Iteration { number: *number, stages, state, seconds: 0.0 });
+            iterations.len() - 1
+        });
+        iterations[at].stages.push(stage.id.clone());
+        iterations[at].seconds += stage.any_seconds().unwrap_or(0.0);
+    }
+    for found in &mut loops {
+        found.iterations.sort_by_key(|iteration| iteration.number);
+        for iteration in &mut found.iterations {
+            let is_of = |stage: &&Stage| stage.iteration == Some((found.name.clone(), iteration.number));
+            iteration.state = together(stages.iter().filter(is_of).map(|stage| stage.state));
+        }
+    }
+    loops
+}
+
+/// The state of several stages as one.
+fn together(states: impl Iterator<Item = StageState>) -> StageState {
+    use StageState::{Cached, Failed, Pending, Ran, Running, Skipped, Unfinished};
+    let states: Vec<StageState> = states.collect();
+    let has = |state| states.contains(&state);
+    match () {
+        () if has(Failed) => Failed,
+        () if has(Running) => Running,
+        () if has(Unfinished) => Unfinished,
+        () if has(Pending) && (has(Ran) || has(Cached)) => Running,
+        () if has(Pending) => Pending,
+        () if has(Ran) => Ran,
+        () if has(Skipped) => Skipped,
+        () => Cached,
+    }
+}
+
+/// `train[0003]/rollout` → (`train`, 3).
+fn iteration(id: &str) -> Option<(String, u32)> {
+    let (name, rest) = id.split_once('[')?;
+    let (number, _) = rest.split_once("]/")?;
+    Some((name.to_owned(), number.parse().ok()?))
+}
+
+impl Stage {
+    fn pending(id: &str) -> Self {
+        Self {
+            name: stage_name(id),
+            iteration: iteration(id),
+            id: id.to_owned(),
+            state: StageState::Pending,
+            kind: None,
+            key: None,
+            started_ms: None,
+            ended_ms: None,
+            seconds: None,
+            run_seconds: None,
+            usage: None,
+            dollars: None,
+            reasons: Vec::new(),
+            error: None,
+            retries: 0,
+            notes: Vec::new(),
+            metrics: BTreeMap::new(),
+            params: serde_json::Map::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+        }
+    }
+
+    fn new(node: &NodeHistory, stage: StageHistory, cards: &Cards, is_live: bool) -> Self {
+        let state = match node.outcome {
+            StageOutcome::Ran => StageState::Ran,
+            StageOutcome::Cached => StageState::Cached,
+            StageOutcome::Skipped => StageState::Skipped,
+            StageOutcome::Failed => StageState::Failed,
+            StageOutcome::Unfinished if is_live => StageState::Running,
+            StageOutcome::Unfinished => StageState::Unfinished,
+        };
+        let card = stage.fields.as_ref().and_then(|fields| cards.get(&fields.kind).ok().flatten());
+        let artifact = |written: &history::Written| {
+            let declared = card.as_ref().and_then(|card| card.outputs.get(&written.output));
+            Artifact {
+                kind: declared.map_or_else(|| type_by_name(&written.output), |port| port.artifact.clone()),
+                port: written.output.clone(),
+                digest: written.digest,
+                is_present: written.path.exists(),
+                path: written.path.clone(),
+            }
+        };
+        let edge = |read: &history::Read| Edge {
+            role: read.role.clone(),
+            name: read.name.clone(),
+            digest: Some(read.digest),
+            from: read.from.clone(),
+        };
+        Self {
+            state,
+            kind: stage.fields.as_ref().map(|fields| fields.kind.clone()),
+            key: node.key,
+            started_ms: node.started_ms,
+            ended_ms: node.ended_ms,
+            seconds: node.seconds,
+            run_seconds: stage.run_seconds,
+            usage: stage.spent,
+            dollars: stage.dollars,
+            reasons: node.reasons.iter().map(ToString::to_string).filter(|text| !text.is_empty()).collect(),
+            error: node.error.clone(),
+            retries: node.retries,
+            notes: node.notes.clone(),
+            metrics: stage.metrics,
+            inputs: stage.inputs.iter().map(edge).collect(),
+            outputs: stage.outputs.iter().map(artifact).collect(),
+            params: stage.fields.map(|fields| fields.params).unwrap_or_default(),
+            ..Self::pending(&node.id)
+        }
+    }
+
+    /// Time that this run spent on it, or else what its result took in an earlier one.
+    pub fn any_seconds(&self) -> Option<f64> {
+        self.seconds.or(self.run_seconds)
+    }
+
+    /// Its first output of this artifact type.
+    pub fn artifact(&self, kind: &str) -> Option<&Artifact> {
+        self.outputs.iter().find(|artifact| artifact.kind == kind)
+    }
+
+    /// Its first output that is this table. The columns that `T` lacks are not read.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn table<T: Table>(&self) -> Result<Vec<T>, Missing> {
+        rows(self.artifact(T::NAME))
+    }
+
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        self.metrics.get(name).copied()
+    }
+}
+
+/// The type of an output whose card is not known, because its record is gone: that of the built-in kinds.
+fn type_by_name(port: &str) -> String {
+    match port {
+        "episodes" => "trajectories",
+        "train" | "heldout" => "scenarios",
+        other => other,
+    }
+    .to_owned()
+}
+
+fn rows<T: Table>(artifact: Option<&Artifact>) -> Result<Vec<T>, Missing> {
+    match artifact {
+        None => Err(Missing::NotWritten),
+        Some(artifact) if !artifact.is_present => Err(Missing::Gone),
+        Some(artifact) => data::read(&artifact.path).map_err(|error| Missing::Unreadable(error.to_string())),
+    }
+}
