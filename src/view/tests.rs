@@ -292,7 +292,8 @@ fn a_run_has_its_stages_with_times_edges_and_iterations() {
 
 #[test]
 fn a_curve_has_the_means_of_an_iteration_and_an_interval_by_scenario() {
-    let run = parts(true).made.run();
+    let parts = parts(true);
+    let run = parts.made.run();
     let curves = curves::curves(&run);
     let point = &curves.loops[0].points[0];
     let interval = point.interval.unwrap();
@@ -305,7 +306,8 @@ fn a_curve_has_the_means_of_an_iteration_and_an_interval_by_scenario() {
 
 #[test]
 fn an_exam_pairs_the_episodes_of_a_scenario_and_names_the_change() {
-    let run = parts(true).made.run();
+    let parts = parts(true);
+    let run = parts.made.run();
     let exams = exam::exams(&run);
     assert_eq!(
         (exams.len(), exams[0].policies.as_slice()),
@@ -326,7 +328,8 @@ fn an_exam_pairs_the_episodes_of_a_scenario_and_names_the_change() {
 fn calls_are_counted_by_tool_also_where_a_run_has_no_table_of_them() {
     let mut found = Vec::new();
     for with_calls in [true, false] {
-        let run = parts(with_calls).made.run();
+        let parts = parts(with_calls);
+        let run = parts.made.run();
         let rollout = run.stage("train[0001]/rollout").unwrap();
         let calls = calls::of_stage(&run, rollout).unwrap();
         assert_eq!((calls.derived, calls.unmarked_errors, calls.calls.len()), (!with_calls, 0, 8));
