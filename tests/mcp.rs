@@ -479,6 +479,31 @@ async fn a_result_that_asks_for_input_is_refused_and_the_call_ends() {
 }
 
 #[tokio::test]
+async fn a_resource_and_a_prompt_that_ask_for_input_get_the_same_answers_as_a_call() {
+    let ask = r#"reply '{"resultType":"input_required","requestState":"s1","inputRequests":{"c":{"method":"elicitation/create","params":{"message":"where?","requestedSchema":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}}}}}'"#;
+    let arms = |method: &str, result: &str| {
+        format!(
+            r#"*'"{method}"'*'"Rome"'*'"s1"'*|*'"{method}"'*'"s1"'*'"Rome"'*) reply '{{"resultType":"complete",{result}}}';;
+            *'"{method}"'*'"decline"'*) reply '{{"resultType":"complete","contents":[{{"uri":"a:b","text":"declined"}}]}}';;
+            *'"{method}"'*) {ask};;"#
+        )
+    };
+    let read = arms("resources/read", r#""contents":[{"uri":"a:b","text":"Roman"}]"#);
+    let get =
+        arms("prompts/get", r#""messages":[{"role":"user","content":{"type":"text","text":"Go to Rome."}}]"#);
+    let mut server = newest(r#"{"resources":{},"prompts":{}}"#, &format!("{read}\n{get}"));
+    (server.expose.resources, server.expose.prompts) = (true, true);
+    let ask = async |server: &ServerSpec, tool: &str, value: Value| {
+        let session = Session::connect(server).await.unwrap();
+        session.call(tool, arguments(value)).await.unwrap().text
+    };
+    assert_eq!(ask(&server, "resources/read", json!({"uri": "a:b"})).await, "declined");
+    server.inputs.elicitation = Some(arguments(json!({"city": "Rome"})));
+    assert_eq!(ask(&server, "resources/read", json!({"uri": "a:b"})).await, "Roman");
+    assert_eq!(ask(&server, "prompts/get", json!({"name": "p"})).await, "user: Go to Rome.");
+}
+
+#[tokio::test]
 async fn prompts_and_resource_templates_are_listed_with_cleaned_texts() {
     let server = newest(
         r#"{"tools":{},"prompts":{},"resources":{}}"#,

@@ -1,4 +1,5 @@
-//! What a server gets when it asks for input: in a request of its own, or since MCP 2026-07-28 in the result of a call.
+//! What a server gets when it asks for input: in a request of its own, or since MCP 2026-07-28 in the result of
+//! a call, of `resources/read` or of `prompts/get`.
 //!
 //! Without settings no input is given: elicitations are declined, sampling is an error, and there are no roots. A server that
 //! asks nevertheless gets to answer the model.

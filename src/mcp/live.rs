@@ -6,7 +6,7 @@
 //! | response | treated as |
 //! |---|---|
 //! | a JSON-RPC result or error | an answer |
-//! | a result that asks for input (elicitation, sampling) | refused or answered (`input.rs`), and the call sent again; an answer after ten rounds, or where a refusal cannot be expressed |
+//! | a result that asks for input (elicitation, sampling) | refused or answered (`input.rs`), and the request sent again; an answer after ten rounds, or where a refusal cannot be expressed |
 //! | an answer that cannot be read, or is over the size limit | an answer with our text |
 //! | nothing within `call_timeout`, and the server is still reachable | an answer with our text; after the third in a row the session is lost |
 //! | HTTP 401, 403, 407, 408, 429, 502, 503, 504 | [`McpError::Refused`]: the call reached no tool |
@@ -63,7 +63,7 @@ const STUCK: Duration = Duration::from_secs(2);
 /// First wait before a rate-limited request is sent again if the server names none, and the maximum total wait.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// How often a server may ask for input in the results of one call.
+/// How often a server may ask for input in the results of one request.
 const INPUT_ROUNDS: usize = 10;
 /// How often a list is read again if it changes while it is read.
 const LIST_READS: usize = 3;
@@ -236,7 +236,9 @@ impl LiveSession {
             None => arguments,
         };
         let params = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
-        self.reply(self.ask_tool(params, limit).await, limit, |result| Answer::from_result(&result)).await
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+        let answer = self.ask_with_inputs(request, limit).await;
+        self.reply(answer, limit, |result| Answer::from_result(&result)).await
     }
 
     /// Sends the request that a call of an exposed resource or prompt is.
@@ -261,13 +263,14 @@ impl LiveSession {
             }
             exposed::Request::ReadResource { uri } => {
                 let request = ReadResourceRequest::new(ReadResourceRequestParams::new(uri));
-                let answer = self.ask(ClientRequest::ReadResourceRequest(request), limit).await;
+                let request = ClientRequest::ReadResourceRequest(request);
+                let answer = self.ask_with_inputs(request, limit).await;
                 self.reply(answer, limit, |result| Answer::from_result(&result)).await?
             }
             exposed::Request::GetPrompt { name, arguments } => {
                 let params = GetPromptRequestParams::new(name).with_arguments(arguments);
                 let request = ClientRequest::GetPromptRequest(GetPromptRequest::new(params));
-                let answer = self.ask(request, limit).await;
+                let answer = self.ask_with_inputs(request, limit).await;
                 self.reply(answer, limit, |result| Answer::from_prompt(&result)).await?
             }
         };
@@ -366,18 +369,32 @@ impl LiveSession {
         }
     }
 
-    /// Sends a call, again with the answers where the server asks for input in its result.
-    async fn ask_tool(&self, params: CallToolRequestParams, limit: Duration) -> Result<Value, ServiceError> {
+    /// Sends a request, again with the answers where the server asks for input in its result: calls of tools, reads of
+    /// resources and prompts can be answered so.
+    async fn ask_with_inputs(
+        &self,
+        mut request: ClientRequest,
+        limit: Duration,
+    ) -> Result<Value, ServiceError> {
         let deadline = Instant::now() + limit;
-        let mut next = params.clone();
         for _ in 0..INPUT_ROUNDS {
-            let request = ClientRequest::CallToolRequest(CallToolRequest::new(next));
             let left = deadline.saturating_duration_since(Instant::now());
-            let result = self.ask(request, left).await?;
+            let result = self.ask(request.clone(), left).await?;
             let Some(answers) = self.inputs.answers(&result) else { return Ok(result) };
-            next = params.clone();
-            next.input_responses = Some(answers).filter(|answers| !answers.is_empty());
-            next.request_state = result.get("requestState").and_then(Value::as_str).map(str::to_owned);
+            let (responses, state) = match &mut request {
+                ClientRequest::CallToolRequest(CallToolRequest { params, .. }) => {
+                    (&mut params.input_responses, &mut params.request_state)
+                }
+                ClientRequest::ReadResourceRequest(ReadResourceRequest { params, .. }) => {
+                    (&mut params.input_responses, &mut params.request_state)
+                }
+                ClientRequest::GetPromptRequest(GetPromptRequest { params, .. }) => {
+                    (&mut params.input_responses, &mut params.request_state)
+                }
+                _ => return Ok(result),
+            };
+            *responses = Some(answers).filter(|answers| !answers.is_empty());
+            *state = result.get("requestState").and_then(Value::as_str).map(str::to_owned);
         }
         let text = format!("the server asked for input {INPUT_ROUNDS} times, which is not given here");
         Err(ServiceError::McpError(ErrorData::internal_error(text, None)))
