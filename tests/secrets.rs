@@ -122,6 +122,42 @@ fn a_secret_that_is_written_out_is_refused_and_not_repeated() {
 }
 
 #[test]
+fn no_message_shows_a_value_that_may_be_secret() {
+    let with = |lines: &str| format!("{RUN}\n{lines}\n");
+    let mut outputs = Vec::new();
+    for set in [
+        "server.elicitation={ password = \"s3cr3t\", pin = 2468 }",
+        "server.elicitation=s3cr3t",
+        "server.elicitation.password=s3cr3t",
+        "server.env.GREETING={ a = \"s3cr3t\" }",
+        "server.env.API_KEY:s3cr3t",
+        "server.headers={ x = [\"s3cr3t\"] }",
+        "server.oauth={ client_secret = \"s3cr3t\" }",
+        "server={ elicitation = { password = \"s3cr3t\" } }",
+        "servers={ crm = { env = { API_KEY = \"s3cr3t\" } } }",
+        "server.elicitation..x=s3cr3t",
+    ] {
+        outputs.push((set.to_owned(), mcprl(&Project::new(RUN), &["plan", "run.toml", "--set", set])));
+    }
+    for lines in [
+        "[server.elicitation]\npassword = \"s3cr3t\"",
+        "[server.elicitation]\npassword = \"x\", \"s3cr3t\"",
+        "[server.elicitation]\npin = { a = 2468 b }",
+        "[server.headers]\nx-region = [\"s3cr3t\"]",
+        "[server.oauth]\nclient_id = \"c\"\nclient_secret = \"s3cr3t\"",
+    ] {
+        outputs.push((lines.to_owned(), mcprl(&Project::new(&with(lines)), &["plan", "run.toml"])));
+    }
+    let connect = ["connect", "http://127.0.0.1:1/mcp", "--header", "Authorization: Bearer s3cr3t"];
+    outputs.push(("--header".into(), mcprl(&Project::new(RUN), &connect)));
+    for (given, output) in outputs {
+        let text = output.out + &output.err;
+        assert_eq!(output.code, Some(2), "{given}: {text}");
+        assert!(!text.contains("s3cr3t") && !text.contains("2468"), "{given}: {text}");
+    }
+}
+
+#[test]
 fn a_variable_without_braces_is_refused_and_a_double_dollar_is_a_dollar() {
     let plan = |value: &str| {
         let project = Project::new(&RUN.replace("hello", value));

@@ -44,8 +44,8 @@ pub struct ServerArgs {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServerArgsError {
-    #[error("`{option} {given}` is not NAME=VALUE")]
-    Pair { option: &'static str, given: String },
+    #[error("`{option}` should be followed by NAME=VALUE")]
+    Pair { option: &'static str },
     #[error("`{option}` applies only to {to}")]
     Stray { option: &'static str, to: &'static str },
     #[error("cannot read {path}")]
@@ -80,7 +80,7 @@ impl Diagnostic for ServerArgsError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Pair { option, .. } => Some(format!("for example `{option} API_TOKEN='${{API_TOKEN}}'`")),
+            Self::Pair { option } => Some(format!("for example `{option} API_TOKEN='${{API_TOKEN}}'`")),
             Self::Config { path, .. } => Some(match has_extension(&path.to_string_lossy(), "toml") {
                 true => "a run file has its server in [server] or [servers.NAME]".into(),
                 false => {
@@ -257,7 +257,8 @@ fn from_run_file(path: &Path, wanted: Option<&str>) -> Result<NamedServer> {
 fn pairs(option: &'static str, given: &[String]) -> Result<BTreeMap<String, String>, ServerArgsError> {
     let pair = |text: &String| match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err(ServerArgsError::Pair { option, given: text.clone() }),
+        // What was given instead may be a secret: `--header "Authorization: …"`.
+        _ => Err(ServerArgsError::Pair { option }),
     };
     given.iter().map(pair).collect()
 }

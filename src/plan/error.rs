@@ -77,17 +77,20 @@ impl Location {
         }
     }
 
-    /// Replaces quoted text with stars.
-    pub fn without_texts(self) -> Self {
+    /// Replaces quoted text, and numbers behind `=`, with stars.
+    pub fn without_values(self) -> Self {
         let Self::File { path, line, column, excerpt } = self else { return self };
         let mut within: Option<char> = None;
         let mut is_escaped = false;
+        let mut is_value = false;
         let star = |letter: char| match within {
             _ if letter == '\n' => {
-                within = None;
+                (within, is_value) = (None, false);
                 letter
             }
+            None if is_value && letter.is_ascii_digit() => '*',
             None => {
+                is_value |= letter == '=';
                 within = Some(letter).filter(|letter| matches!(letter, '"' | '\''));
                 letter
             }

@@ -3,7 +3,7 @@
 //! figment merges the layers. A value's tag leads to its layer, and its path to its location in the run file.
 //! The merged tree names the cards, so their defaults are joined last, as the lowest layer.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use figment::{
     Figment, Metadata, Profile, Provider,
@@ -12,7 +12,7 @@ use figment::{
 
 use super::{
     error::{Location, Mistake},
-    source::{Source, SourceSpan, join},
+    source::{SECRET_TABLES, Source, SourceSpan, join},
 };
 use crate::{
     mcp::{has_reference, secret::is_secret},
@@ -82,11 +82,16 @@ fn is_secret_at(path: &str, value: &str) -> bool {
     server_variable(path).is_some_and(|name| is_secret(name, value)) && has_reference(value) != Ok(true)
 }
 
-/// An override's value as shown in messages.
+/// An override's value as shown in messages: not if it may be a secret, or a table that may have one.
 fn shown<'t>(path: &str, text: &'t str) -> &'t str {
-    let of_server = server_variable(path).is_some();
-    let name = path.rsplit('.').next().unwrap_or_default();
-    if of_server || is_secret(name, text) || server_setting(path) == Some("url") && text.contains('?') {
+    let parts: Vec<&str> = path.split('.').collect();
+    let setting = match parts[..] {
+        ["server"] | ["servers"] | ["servers", _] => return "…",
+        ["server", setting, ..] | ["servers", _, setting, ..] => setting,
+        _ => "",
+    };
+    let name = parts.last().copied().unwrap_or_default();
+    if SECRET_TABLES.contains(&setting) || is_secret(name, text) || setting == "url" && text.contains('?') {
         "…"
     } else {
         text
@@ -111,6 +116,14 @@ fn variable_path(name: &str) -> Option<String> {
         None => KEYS.contains(&path.as_str()),
     };
     known.then_some(path)
+}
+
+/// An override that lacks `=`, up to a part that may have a secret.
+fn without_value(set: &str) -> String {
+    let may_be_secret = |part: &str| SECRET_TABLES.iter().any(|table| part.trim().starts_with(table));
+    let shown: Vec<&str> = set.split('.').take_while(|part| !may_be_secret(part)).collect();
+    let rest = if set.split('.').count() > shown.len() { ".…" } else { "" };
+    format!("--set {}{rest}", shown.join("."))
 }
 
 struct Layer {
@@ -172,7 +185,7 @@ impl Layers {
         let set = overrides.set.iter().map(|set| {
             let (path, text) = set
                 .split_once('=')
-                .ok_or_else(|| wrong_set(&format!("--set {set}"), "an override should read `key=value`"))?;
+                .ok_or_else(|| wrong_set(&without_value(set), "an override should read `key=value`"))?;
             let (path, text) = (path.trim(), text.trim());
             layer(format!("--set {path}={}", shown(path, text)), path, text)
         });
@@ -262,9 +275,14 @@ impl<'a> Entry<'a> {
     }
 
     pub fn place(&self, part: Part) -> Option<Location> {
+        let is_secret = self.path.split('.').skip(1).any(|part| SECRET_TABLES.contains(&part));
+        let of_file = |span: &Range<usize>| {
+            let place = self.layers.source.place(span.clone());
+            if is_secret { place.without_values() } else { place }
+        };
         match (self.origin(), part) {
-            (Origin::File(span), Part::Key) => Some(self.layers.source.place(span.key.clone())),
-            (Origin::File(span), Part::Value) => Some(self.layers.source.place(span.value.clone())),
+            (Origin::File(span), Part::Key) => Some(of_file(&span.key)),
+            (Origin::File(span), Part::Value) => Some(of_file(&span.value)),
             (Origin::Override(text), _) => Some(Location::Override(text.to_owned())),
             (Origin::Card, _) => None,
         }

@@ -45,7 +45,7 @@ impl Reader {
                     let is_secret =
                         |place: &Location| place.line().is_some_and(|line| secret_lines.contains(&line));
                     mistake.place = mistake.place.take().map(|place| match is_secret(&place) {
-                        true => place.without_texts(),
+                        true => place.without_values(),
                         false => place,
                     });
                 }
@@ -72,7 +72,7 @@ impl Reader {
     /// Like `wrong`, for a value that must not be shown: points at the key and masks the quoted text of its
     /// line, in every mistake of that line.
     pub fn wrong_secret<T>(&self, entry: &Entry<'_>, message: String, hint: String) -> Option<T> {
-        let place = entry.place(Part::Key).map(Location::without_texts);
+        let place = entry.place(Part::Key).map(Location::without_values);
         self.secret_lines.borrow_mut().extend(place.as_ref().and_then(Location::line));
         self.note(Mistake { message, place, hint: Some(hint) })
     }

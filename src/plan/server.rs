@@ -237,9 +237,9 @@ fn inputs(reader: &Reader, fields: &Fields<'_>, server: &mut Server) -> Option<I
     let elicitation = match (fields.get("elicitation"), server.elicitation.take()) {
         (Some(_), Some(Elicitation::Values(values))) => Some(values.into_iter().collect()),
         (Some(_), Some(Elicitation::Word(word))) if word == "defaults" => Some(serde_json::Map::new()),
-        (Some(entry), Some(Elicitation::Word(word))) => {
+        (Some(entry), Some(Elicitation::Word(_))) => {
             let message = format!(
-                "`{}` should be \"defaults\" or a table of values by field, found \"{word}\"",
+                "`{}` should be \"defaults\" or a table of values by field, found a text",
                 entry.path
             );
             return reader.wrong(entry, Part::Value, message, None);

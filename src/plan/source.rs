@@ -149,7 +149,20 @@ pub fn join(prefix: &str, name: &str) -> String {
     if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
 }
 
-/// Line, column, and the line itself with a caret under the span.
+/// Tables of a server's settings with values that no message shows.
+pub const SECRET_TABLES: [&str; 4] = ["env", "headers", "elicitation", "oauth"];
+
+/// Whether a line of the run file names such a table or is in one. `before`: the text before it.
+fn may_hold_secret(before: &str, line: &str) -> bool {
+    let names = |text: &str| {
+        let mut words = text.split(|letter: char| !letter.is_alphanumeric() && !"_-".contains(letter));
+        words.any(|word| SECRET_TABLES.contains(&word))
+    };
+    let header = before.lines().rev().find(|line| line.trim_start().starts_with('['));
+    names(line) || header.is_some_and(names)
+}
+
+/// Line, column, and the line itself with a caret under the span. Values that may be secret are masked.
 fn place(path: &Path, text: &str, span: Range<usize>) -> Location {
     let start = (0..=span.start.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     let before = text.get(..start).unwrap_or_default();
@@ -163,5 +176,6 @@ fn place(path: &Path, text: &str, span: Range<usize>) -> Location {
     let indent = " ".repeat(column - 1);
     let caret = "^".repeat(width);
     let excerpt = format!("{gutter} |\n{line} | {whole}\n{gutter} | {indent}{caret}");
-    Location::File { path: path.to_owned(), line, column, excerpt }
+    let place = Location::File { path: path.to_owned(), line, column, excerpt };
+    if may_hold_secret(before, whole) { place.without_values() } else { place }
 }
