@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the MCP conformance suite against mcprl's client and its demo server:
+# Runs the MCP conformance suite against mcprl's client and a demo server with the suite's tools:
 #
 #     tests/reference/conformance.sh [MCPRL]
 #
@@ -28,7 +28,7 @@ server=
 trap 'kill $server 2>/dev/null; rm -r "$scratch"' EXIT
 # Tokens of one run's servers are not for the next one's.
 export XDG_DATA_HOME="$scratch/data"
-"$mcprl" demo-server sqlite --http 127.0.0.1:0 > "$scratch/url" 2>&1 &
+"$mcprl" demo-server conformance --http 127.0.0.1:0 > "$scratch/url" 2>&1 &
 server=$!
 failed=
 for revision in 2025-11-25 2026-07-28; do

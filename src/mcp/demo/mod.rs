@@ -4,6 +4,7 @@
 //! requests whose `Host` is not loopback or that come from a web page (an `Origin` header other than their own).
 
 mod desk;
+mod fixture;
 mod server;
 mod sqlite;
 
@@ -18,7 +19,7 @@ use rmcp::{
 };
 use tokio::net::TcpListener;
 
-use self::{desk::Desk, server::Server, sqlite::Company};
+use self::{desk::Desk, fixture::Fixture, server::Server, sqlite::Company};
 use super::McpError;
 
 pub use self::sqlite::DatabaseError;
@@ -89,6 +90,8 @@ fn open(kind: &str) -> Result<Server, McpError> {
     match kind {
         "sqlite" => Ok(Server::new(Arc::new(Company::open().map_err(McpError::DemoDatabase)?))),
         "desk" => Ok(Server::new(Arc::new(Desk::open()))),
+        // Not in `KINDS`: nothing to try mcprl with.
+        "conformance" => Ok(Server::new(Arc::new(Fixture))),
         unknown => Err(McpError::UnknownDemo(unknown.to_owned())),
     }
 }
