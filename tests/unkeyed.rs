@@ -14,7 +14,7 @@ use common::Project;
 use serde_json::{Value, json};
 
 /// Stage of the run, its kind, a parameter of it that is in no key, and another value than its default.
-const OTHERS: [(&str, &str, &str, &str); 15] = [
+const OTHERS: [(&str, &str, &str, &str); 16] = [
     ("exam", "eval", "concurrency", "1"),
     ("update", "grpo", "recompute", "always"),
     ("reward", "judge", "api_key_env", "PATH"),
@@ -28,6 +28,7 @@ const OTHERS: [(&str, &str, &str, &str); 15] = [
     ("rollout", "rollout", "concurrency", "1"),
     ("tasks", "scenarios", "api_key_env", "PATH"),
     ("tasks", "scenarios", "concurrency", "1"),
+    ("tasks", "scenarios", "max_cost", "9.0"),
     ("tasks", "scenarios", "retries", "2"),
     ("tasks", "scenarios", "timeout_s", "30.0"),
 ];

@@ -35,6 +35,8 @@ pub enum ScenarioError {
     Mix { problem: String },
     #[error("the prompt `generate` cannot be rendered: {problem}")]
     Prompt { problem: String },
+    #[error("`max_cost` is set, but the prices of the language model's tokens are not")]
+    NoPrices,
     #[error("{file}: {problem}")]
     BadTraces { file: String, problem: String },
     #[error("{file}: {problem}")]
@@ -62,6 +64,7 @@ impl Diagnostic for ScenarioError {
             Self::Parquet { .. } => "scenarios::parquet",
             Self::BadTraces { .. } => "scenarios::traces",
             Self::Prompt { .. } => "scenarios::prompt",
+            Self::NoPrices => "scenarios::no_prices",
             Self::UnknownFamily { .. } => "scenarios::unknown_family",
             Self::NoReference => "scenarios::no_reference",
         }
@@ -101,6 +104,9 @@ impl Diagnostic for ScenarioError {
                 "a conversation is {\"messages\": […]} in OpenAI's format, one per line or in one JSON array".into()
             }
             Self::Parquet { .. } => "a Parquet file of tasks needs a column `task` with texts".into(),
+            Self::NoPrices => {
+                "set prices = { prompt = …, completion = … } of the stage, in dollars per million tokens".into()
+            }
             Self::NoReference => "the warm-up needs scenarios with source = \"grounded\"".into(),
             _ => return None,
         })
@@ -120,6 +126,7 @@ impl Diagnostic for ScenarioError {
             | Self::Parquet { .. }
             | Self::BadTraces { .. }
             | Self::Prompt { .. }
+            | Self::NoPrices
             | Self::NoReference => Class::Usage,
             Self::Read { .. }
             | Self::Entities { .. }

@@ -3,13 +3,17 @@
 //! It is not believed: every call is executed, and the answer it states must be in the results. Its replies are read
 //! tolerantly; what cannot be used is refused with its reason.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use minijinja::{AutoEscape, Environment, context, value::Serde};
 use serde_json::{Map, Value, json};
 
 use super::{
+    Context,
     admission::{Reason, Refusal},
     candidate::{Candidate, Check, Pick},
     error::ScenarioError,
@@ -17,11 +21,10 @@ use super::{
 use crate::{
     chat::ToolCall,
     data::{CallChecks, Checks, TextCheck, Tool},
-    error::{Failure, Interrupted, Result},
+    error::{At, Failure, Interrupted, Result},
     hash::Encoder,
     llm::{self, Client, Message},
     mcp::plain,
-    progress::Observer,
 };
 
 /// Tasks asked for in one request.
@@ -49,34 +52,51 @@ pub struct Request<'a> {
     pub seed: u64,
 }
 
-/// Asks for tasks until there are enough, in a fixed number of requests.
+/// Asks for tasks in a fixed number of requests. Replies of an interrupted run of the stage are used again.
 ///
 /// # Errors
-/// If the prompt cannot be rendered, the endpoint fails, or the stage is cancelled.
+/// If the prompt cannot be rendered, the endpoint fails, the ceiling is reached, or the stage is cancelled.
 pub async fn generate(
     client: &Client,
     request: &Request<'_>,
-    observer: &dyn Observer,
-    cancel: &tokio_util::sync::CancellationToken,
+    context: &Context,
 ) -> Result<Vec<Result<Candidate, (String, Refusal)>>> {
     let batches = request.tasks.div_ceil(BATCH).saturating_mul(SPARE).clamp(1, 500);
-    observer.phase("requests", batches as u64);
+    context.observer.phase("requests", batches as u64);
     let prompts: Vec<String> =
         (0..batches).map(|batch| request.render(batch)).collect::<Result<_, ScenarioError>>()?;
-    let ask = async |prompt: &String| {
-        if cancel.is_cancelled() {
-            return Err(Interrupted.into());
-        }
-        let messages = [Message::user(prompt.as_str())];
-        let reply = client.complete(&llm::Request { messages: &messages, ..llm::Request::default() }).await?;
-        observer.advance(1);
-        Ok::<_, Failure>(reply.text)
+    let known = context.rows.finished()?;
+    let failed = AtomicBool::new(false);
+    let ask = async |(batch, prompt): (usize, &String)| {
+        let mut encoder = Encoder::new("mcprl generator request v1");
+        let name = encoder.number(batch as u64).text(prompt).finish().to_string();
+        let reply = match known.get(&name).and_then(|row| String::from_utf8(row.clone()).ok()) {
+            Some(reply) => reply,
+            None => {
+                let messages = [Message::user(prompt.as_str())];
+                let asked = llm::Request { messages: &messages, ..llm::Request::default() };
+                let reply = client.complete(&asked).await?.text;
+                context.rows.record(&name, reply.as_bytes()).at(|| "the generator's reply".into())?;
+                reply
+            }
+        };
+        context.observer.advance(1);
+        Ok::<_, Failure>(reply)
     };
-    let replies: Vec<String> = futures::stream::iter(&prompts)
-        .map(ask)
-        .buffered(client.endpoint().concurrency.max(1))
-        .try_collect()
-        .await?;
+    // After a failure, requests in flight are completed, since they are paid for, and no other is begun.
+    let ask_unless_failed = async |one| match failed.load(Ordering::Relaxed) {
+        true => None,
+        false => Some(ask(one).await.inspect_err(|_| failed.store(true, Ordering::Relaxed))),
+    };
+    let most = client.endpoint().concurrency.max(1);
+    let asked: Vec<_> = prompts.iter().enumerate().map(ask_unless_failed).collect();
+    let all = futures::stream::iter(asked).buffered(most).collect::<Vec<_>>();
+    let replies = tokio::select! {
+        biased;
+        () = context.cancel.cancelled() => return Err(Interrupted.into()),
+        replies = all => replies,
+    };
+    let replies: Vec<String> = replies.into_iter().flatten().collect::<Result<_>>()?;
     let mut found = Vec::new();
     for reply in &replies {
         let objects = objects(reply);

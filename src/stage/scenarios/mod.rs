@@ -62,13 +62,13 @@ use crate::{
     chat::ToolCall,
     data::{Admission, Scenario, Tool},
     error::Result,
-    llm::{Client, Endpoint, Provider},
+    llm::{Budget, Client, Endpoint, Provider},
     mcp::Servers,
     usage::Usage,
 };
 use admission::{Judged, Reason};
 use candidate::Candidate;
-use explored::{Budget, Coverage};
+use explored::Coverage;
 use grounded::{Dropped, QuestionCounts};
 use split::SplitBy;
 
@@ -95,6 +95,7 @@ pub(super) struct Params {
     timeout_s: f64,
     retries: u32,
     concurrency: usize,
+    max_cost: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -180,6 +181,10 @@ impl Scenarios {
 }
 
 impl Params {
+    fn uses(&self, source: Source) -> bool {
+        self.source == source || self.mix.as_ref().is_some_and(|mix| mix.contains_key(&source))
+    }
+
     /// Checks that the parameters of the source are given.
     fn complete(&self) -> Result<(), ScenarioError> {
         let sources: Vec<Source> = match (&self.mix, self.source) {
@@ -219,8 +224,8 @@ impl Params {
         file::HoldOut { share: self.heldout_share, seed, by: self.split_by.unwrap_or(SplitBy::Task) }
     }
 
-    fn budget(&self) -> Budget {
-        Budget {
+    fn budget(&self) -> explored::Budget {
+        explored::Budget {
             calls: self.explore_calls,
             seconds: self.explore_seconds,
             tasks: self.tasks,
@@ -351,6 +356,11 @@ async fn from_model(context: &Context, params: &Params) -> Result<Made> {
     let tools: Vec<Tool> = context.read("tools")?;
     let missing = |param| ScenarioError::NoParam { origin: "llm", param };
     let base_url = params.base_url.clone().ok_or(missing("base_url"))?;
+    let budget = match (params.max_cost, context.prices) {
+        (None, _) => None,
+        (Some(dollars), Some(prices)) => Some(Budget { dollars, prices }),
+        (Some(_), None) => return Err(ScenarioError::NoPrices.into()),
+    };
     let client = Client::new(Endpoint {
         provider: Provider::of(&base_url),
         base_url,
@@ -363,7 +373,7 @@ async fn from_model(context: &Context, params: &Params) -> Result<Made> {
         concurrency: params.concurrency,
         requests_per_minute: None,
         tokens_per_minute: None,
-        budget: None,
+        budget,
     })?;
     let sampled = sample(context, params, &tools, params.explore_calls).await?;
     let (callable, examples) = (sampled.callable(), sampled.examples(EXAMPLES, EXAMPLE_BYTES));
@@ -375,7 +385,7 @@ async fn from_model(context: &Context, params: &Params) -> Result<Made> {
         tasks: params.tasks,
         seed: context.seed,
     };
-    let written = llm::generate(&client, &request, &*context.observer, &context.cancel).await;
+    let written = llm::generate(&client, &request, context).await;
     let usage = client.usage();
     context.meter.add(Usage {
         judge_requests: usage.requests,

@@ -20,6 +20,9 @@ pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
             if let Err(cause) = params.complete() {
                 preflight.error("source", cause);
             }
+            if params.uses(Source::Llm) && params.max_cost.is_some() && context.prices.is_none() {
+                preflight.error("max_cost", ScenarioError::NoPrices);
+            }
         }
         (Source::Grounded, None, _) => {
             preflight.error("source", ScenarioError::NoParam { origin: "grounded", param: "families" });
