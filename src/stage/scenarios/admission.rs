@@ -13,6 +13,7 @@ use crate::{
     chat::ToolCall,
     data::{Admission, Scenario},
     error::Result,
+    judge::truth,
     mcp::Outcome,
 };
 
@@ -173,7 +174,7 @@ pub async fn admit(
 }
 
 /// The calls of state checks, which are executed behind the reference calls.
-fn state_calls(checks: &crate::data::Checks) -> Vec<ToolCall> {
+pub fn state_calls(checks: &crate::data::Checks) -> Vec<ToolCall> {
     let call = |check: &crate::data::StateCheck| ToolCall {
         name: check.tool.clone(),
         arguments: check.arguments.clone(),
@@ -240,8 +241,7 @@ fn answer(
     }
     // A check of the state is a call like any other.
     for (check, place) in checks.zip(candidate.calls.len()..) {
-        let Some(expected) = &check.expect.equals else { continue };
-        if outcomes.iter().any(|outcomes| normal(expected) != normal(&outcomes[place].text)) {
+        if outcomes.iter().any(|outcomes| !truth::text_holds(&check.expect, &outcomes[place].text)) {
             return Err((Reason::Unstable, "the state afterwards differs between two executions".into()));
         }
     }
@@ -266,15 +266,16 @@ fn answer(
     Ok(Some(first))
 }
 
-/// Texts that servers give for failures without marking them.
+/// Texts that servers give for failures without marking them: an error in the first line, in front of a colon or behind one.
 pub fn looks_failed(text: &str) -> bool {
     let line = text.trim_start().lines().next().unwrap_or_default();
-    let head = normal(line.split(':').next().unwrap_or_default());
+    let mut parts = line.split(':').map(normal);
+    let words = [" error ", " exception ", " traceback ", " failed ", " invalid "];
+    let head = parts.next().unwrap_or_default();
     let is_short = head.split_whitespace().count() <= 4;
     is_short
-        && [" error ", " exception ", " traceback ", " failed ", " invalid "]
-            .iter()
-            .any(|word| head.contains(word))
+        && (words.iter().any(|word| head.contains(word))
+            || parts.next().is_some_and(|next| words.iter().any(|word| next.starts_with(word))))
 }
 
 /// Refuses sentences that exist already, and all that have two answers.
@@ -328,13 +329,13 @@ fn constants(candidates: &[Candidate], verdicts: &mut [Result<Option<String>, Re
 }
 
 /// Today's date, to recognise answers that a clock gave.
-struct Today {
+pub struct Today {
     dates: Vec<String>,
     days: Vec<String>,
 }
 
 impl Today {
-    fn now() -> Self {
+    pub fn now() -> Self {
         let now = chrono::Utc::now();
         let days = [-1, 0, 1].map(|days| now + chrono::Duration::days(days));
         let formats = [
@@ -353,7 +354,7 @@ impl Today {
         }
     }
 
-    fn is_in(&self, text: &str) -> bool {
+    pub fn is_in(&self, text: &str) -> bool {
         self.dates.iter().any(|date| text.contains(date.as_str()))
     }
 

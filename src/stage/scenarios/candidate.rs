@@ -110,6 +110,7 @@ impl Pick {
         let answer = self.read(&reading)?;
         match answer.trim() {
             "" | "None" | "null" | "NULL" => Err("the answer is empty"),
+            answer if is_nothing(answer) => Err("the answer is that there is nothing"),
             answer if answer.len() > ANSWER_BYTES || answer.contains('\n') => Err("the answer is long"),
             answer => Ok(answer.to_owned()),
         }
@@ -184,6 +185,13 @@ impl Pick {
             Self::Nothing => Ok("-".into()),
         }
     }
+}
+
+/// Whether a text says that nothing was found: `No matches found`.
+fn is_nothing(text: &str) -> bool {
+    let words = normal(text);
+    words.starts_with(" no ")
+        && [" found ", " results ", " matches ", " match "].iter().any(|end| words.ends_with(end))
 }
 
 fn told(reading: &Reading, answer: &str, task: &str) -> Result<String, &'static str> {
@@ -323,6 +331,7 @@ mod tests {
             (Pick::Number { not: vec!["40".into(), "2".into()] }, "The sum of 40 and 2 is 42.", Ok("42")),
             (Pick::Number { not: vec![] }, "1 and 2", Err("the line has not one new number")),
             (Pick::Only, "[{'n': 7}]", Ok("7")),
+            (Pick::Only, "No matches found.", Err("the answer is that there is nothing")),
             (Pick::Stated("Low Tide".into()), "the book low tide!", Ok("Low Tide")),
             (Pick::Stated("Low".into()), "below", Err("no result states the answer")),
         ] {

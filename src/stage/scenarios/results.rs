@@ -35,7 +35,7 @@ pub enum Results {
     /// The first pipe table.
     Markdown,
     /// The first of these that the result is: JSON, JSON lines, Python, a Markdown table, CSV with one of
-    /// [`SEPARATORS`], lines.
+    /// [`SEPARATORS`], lines. Below them there may be a [`Remark`].
     Auto,
 }
 
@@ -127,8 +127,43 @@ fn filled_lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|line| !line.is_empty())
 }
 
+/// A last line in parentheses, such as `(5 of 8 rows)`: it is about the rows above it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Remark<'a>(&'a str);
+
+impl<'a> Remark<'a> {
+    /// The text above the remark, and the remark, if there is one below something else.
+    pub fn split(text: &'a str) -> (&'a str, Option<Self>) {
+        let text = text.trim();
+        let found = text.rsplit_once('\n').and_then(|(above, line)| {
+            let remark = line.trim().strip_prefix('(')?.strip_suffix(')')?;
+            Some((above.trim_end(), Some(Self(remark))))
+        });
+        found.unwrap_or((text, None))
+    }
+
+    /// Whether it says that these rows are all: `8 rows`, `8 of 8 rows`.
+    pub fn is_all(self, rows: usize) -> bool {
+        let is_count = |word: &str| word.parse() == Ok(rows);
+        match self.0.split_whitespace().collect::<Vec<_>>()[..] {
+            [count, _] => is_count(count),
+            [shown, "of", all, _] => is_count(shown) && is_count(all),
+            _ => false,
+        }
+    }
+}
+
 fn auto(text: &str) -> Rows {
-    let trimmed = text.trim();
+    let value = |text: &str| serde_json::from_str(text).ok().or_else(|| python_repr(text));
+    let (above, remark) = match value(text.trim()) {
+        Some(_) => (text.trim(), None),
+        None => Remark::split(text),
+    };
+    let rows = rows(above);
+    Rows { more: remark.is_some_and(|remark| !remark.is_all(rows.rows.len())), ..rows }
+}
+
+fn rows(trimmed: &str) -> Rows {
     let value = serde_json::from_str(trimmed).ok().or_else(|| json_lines(trimmed));
     if let Some(value) = value.or_else(|| python_repr(trimmed)) {
         return Rows::of_value(only_list(value), "");
@@ -138,7 +173,7 @@ fn auto(text: &str) -> Rows {
         return Rows::default();
     }
     let table = || SEPARATORS.into_iter().find_map(|separator| table(trimmed, separator));
-    markdown(trimmed).or_else(table).unwrap_or_else(|| Results::Lines.read(text))
+    markdown(trimmed).or_else(table).unwrap_or_else(|| Results::Lines.read(trimmed))
 }
 
 /// The list, if it is the only member of an object, as in `{"result": […]}`.
@@ -330,6 +365,25 @@ mod tests {
             ("[{'a': 1\n[… 9 bytes left out …]\n}]", ": "),
         ] {
             assert_eq!(shown(&Results::Auto.read(text)), read, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_last_line_in_parentheses_is_a_remark_about_the_rows() {
+        for (text, read, more) in [
+            ("a | b\n1 | 2\n3 | 4\n(5 of 8 rows)", "a,b: 1,2; 3,4", true),
+            ("a | b\n1 | 2\n3 | 4\n(2 rows)", "a,b: 1,2; 3,4", false),
+            ("a | b\n1 | 2\n\n(1 of 1 rows)\n", "a,b: 1,2", false),
+            ("a | b\n1 | 2\n(more than 1 rows)", "a,b: 1,2", true),
+            ("a | b\n1 | 2\n(1 of 3 rows)", "a,b: 1,2", true),
+            ("a | b\n1 | 2\n(cut)", "a,b: 1,2", true),
+            ("one\ntwo\n(2 items)", ": one; two", false),
+            ("[1, 2]\n(2 of 9 items)", ": 1; 2", true),
+            ("(no rows)", ": ", false),
+            ("((1, 2),\n(3, 4))", ": 1,2; 3,4", false),
+        ] {
+            let rows = Results::Auto.read(text);
+            assert_eq!((shown(&rows).as_str(), rows.more), (read, more), "{text}");
         }
     }
 

@@ -9,7 +9,7 @@ use super::{tests::Demo, *};
 use crate::{
     data,
     mcp::{ServerSpec, State, Transport},
-    stage::testing,
+    stage::{Rows as _, testing},
 };
 
 struct Output {
@@ -53,7 +53,6 @@ fn explored() -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "the tables of the demo server, whose results are plain text, are not sampled yet"]
 async fn an_unknown_server_is_explored_without_a_model() {
     let demo = Demo::start().await;
     let output = stage(&demo, explored()).await.unwrap();
@@ -164,7 +163,6 @@ async fn a_server_without_a_safe_tool_gives_no_task() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "the tables of the demo server, whose results are plain text, are not sampled yet"]
 async fn a_frozen_held_out_set_is_the_same_or_refused() {
     let demo = Demo::start().await;
     let output = stage(&demo, explored()).await.unwrap();
@@ -231,8 +229,10 @@ async fn conversations_become_tasks_if_they_reproduce() {
     assert_eq!((output.admission.len(), output.metrics["refused_unsolvable"]), (5, 4.0));
 }
 
-/// An endpoint that gives these replies in turn.
-async fn generator(replies: &[Value]) -> String {
+/// An endpoint that gives these replies in turn, and the number of its requests.
+async fn counted_generator(
+    replies: &[Value],
+) -> (String, std::sync::Arc<(std::sync::atomic::AtomicUsize, Vec<String>)>) {
     let replies: Vec<String> =
         replies.iter().map(|reply| reply.as_str().map_or_else(|| reply.to_string(), str::to_owned)).collect();
     let state = std::sync::Arc::new((std::sync::atomic::AtomicUsize::new(0), replies));
@@ -244,11 +244,15 @@ async fn generator(replies: &[Value]) -> String {
             json!({"choices": [{"message": {"role": "assistant", "content": state.1[turn]}}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}),
         )
     };
-    let app = Router::new().route("/v1/chat/completions", post(reply)).with_state(state);
+    let app = Router::new().route("/v1/chat/completions", post(reply)).with_state(state.clone());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
     tokio::spawn(async { axum::serve(listener, app).await });
-    url
+    (url, state)
+}
+
+async fn generator(replies: &[Value]) -> String {
+    counted_generator(replies).await.0
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -314,6 +318,41 @@ async fn a_language_models_tasks_count_once_their_calls_solve_them() {
     assert_eq!(output.reasons(), expected.into(), "{:?}", output.admission);
     let refusal = output.train.iter().find(|one| one.answer.is_none()).unwrap();
     assert!(refusal.checks.as_ref().unwrap().0.contains("\"at_most\":0"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ceiling_stops_the_generator_and_replies_that_are_paid_for_are_kept() {
+    let demo = Demo::start().await;
+    let task = json!([{
+        "task": "How many departments does the company have?", "kind": "single-tool", "answer": "8",
+        "calls": [{"tool": "run_query", "arguments": {"sql": "SELECT COUNT(*) FROM departments"}}],
+    }]);
+    let (url, state) = counted_generator(&[task]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (table, output) = (folder.path().join("tools.parquet"), folder.path().join("out"));
+    data::write(&table, &demo.tools).unwrap();
+    // A request costs 0.000002 dollars, and reserves about a thousandth for its reply.
+    let params = json!({
+        "source": "llm", "base_url": url, "model": "m", "tasks": 16, "explore_calls": 40, "heldout_share": 0.0,
+        "concurrency": 1, "max_tokens": 1000, "max_cost": 0.0,
+    });
+    let (mut context, rows) = testing::context("scenarios", &[("tools", &table)], &output, params);
+    context.servers = Some(demo.server.clone().into());
+    let code = async |context: &Context| testing::run(context).await.map_err(|failure| failure.code());
+    assert_eq!(code(&context).await.unwrap_err(), "scenarios::no_prices");
+    context.prices = Some(crate::usage::Prices { prompt: 1.0, completion: 1.0 });
+    assert_eq!(code(&context).await.unwrap_err(), "llm::ceiling");
+    let asked = || state.0.load(std::sync::atomic::Ordering::SeqCst);
+    assert_eq!((asked(), rows.finished().unwrap().len()), (0, 0));
+    // Enough for the reserve of the first requests only: the reserve shrinks to what they cost.
+    context.prices = Some(crate::usage::Prices { prompt: 0.0, completion: 1.0 });
+    context.params.insert("max_cost".into(), json!(0.001_002_5));
+    assert_eq!(code(&context).await.unwrap_err(), "llm::ceiling");
+    let paid = asked();
+    assert!((1..6).contains(&paid) && rows.finished().unwrap().len() == paid, "{paid} requests");
+    context.params.remove("max_cost");
+    testing::run(&context).await.unwrap();
+    assert_eq!(asked(), 6, "what is paid for is not asked again");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::{
     graph::{self, Arg, Graph, Origin},
-    harvest::{List, Record},
+    harvest::{Field, List, Reading, Record},
     tools::Subject,
     wording::{self, Scene},
     words,
@@ -20,6 +20,8 @@ pub const CALLS: usize = 5;
 const VARIANTS: usize = 8;
 /// Questions about one result.
 const PICKS: usize = 40;
+/// Longest task: a longer one describes values by values by values.
+const TASK: usize = 300;
 /// Longest value that a task says.
 const SAID: usize = 150;
 
@@ -38,7 +40,10 @@ struct Variant {
 pub fn candidates(graph: &Graph, subjects: &[Subject], seed: u64) -> Vec<Candidate> {
     let mut candidates = Vec::new();
     for index in 0..graph.seen.len() {
-        if super::sql::is_sql(graph, subjects, index) {
+        if super::sql::is_sql(graph, subjects, index)
+            || super::changes::writes(graph, subjects, index)
+            || is_told_by_less(graph, index)
+        {
             continue;
         }
         let variants = variants(graph, subjects, index, CALLS);
@@ -51,6 +56,17 @@ pub fn candidates(graph: &Graph, subjects: &[Subject], seed: u64) -> Vec<Candida
         }
     }
     candidates
+}
+
+/// Whether a call with fewer of these arguments has the same result.
+fn is_told_by_less(graph: &Graph, index: usize) -> bool {
+    let seen = &graph.seen[index];
+    let is_less = |other: &graph::Seen| {
+        other.tool == seen.tool
+            && other.call.arguments.len() < seen.call.arguments.len()
+            && other.call.arguments.iter().all(|(name, value)| seen.call.arguments.get(name) == Some(value))
+    };
+    graph.seen.iter().any(|other| is_less(other) && other.text == seen.text)
 }
 
 fn candidate(
@@ -86,6 +102,9 @@ fn candidate(
     let family = format!("{}: {} {list} {about}", tools.join(" > "), pick.kind());
     let place = graph::rank(seed, &family, &format!("{entity:?}"));
     let (phrasing, task) = asked.get(usize::try_from(place % asked.len().max(1) as u64).ok()?)?.clone();
+    if task.len() > TASK {
+        return None;
+    }
     let check = match &pick {
         Pick::Column { .. } => Check::Set,
         Pick::Field { field, .. } if is_set(graph, index, field) => Check::Set,
@@ -116,7 +135,7 @@ fn variants(graph: &Graph, subjects: &[Subject], index: usize, most: usize) -> V
     if seen.args.iter().any(|arg| arg.shown.len() > 2 * SAID) {
         return variants;
     }
-    let plain = place(subject, &seen.args.iter().map(said).collect::<Vec<_>>());
+    let plain = place(subject, &seen.args, None);
     let given = |args: &[Arg]| -> BTreeMap<String, String> {
         args.iter()
             .map(|arg| (arg.name.clone(), arg.leaf.clone().unwrap_or_else(|| arg.shown.clone())))
@@ -131,17 +150,14 @@ fn variants(graph: &Graph, subjects: &[Subject], index: usize, most: usize) -> V
         let Some(known) = arg.leaf.as_ref().and_then(|leaf| graph.known.get(leaf)) else { continue };
         for origin in known.origins.iter().filter(|origin| origin.call < index) {
             for described in descriptions(graph, subjects, origin, &entity, most - 1) {
-                let mut phrases: Vec<String> = Vec::new();
-                for (other, arg) in seen.args.iter().enumerate() {
-                    phrases.push(if other == position { described.place.clone() } else { said(arg) });
-                }
+                let place = place(subject, &seen.args, Some((position, &described.place)));
                 let mut entity = described.entity;
                 let others = seen.args.iter().enumerate().filter(|(other, _)| *other != position);
                 entity.extend(given(&others.map(|(_, arg)| arg.clone()).collect::<Vec<_>>()));
                 let mut calls = described.calls;
                 calls.push(index);
                 if calls.len() <= CALLS && variants.len() < VARIANTS {
-                    variants.push(Variant { calls, entity, place: place(subject, &phrases) });
+                    variants.push(Variant { calls, entity, place });
                 }
             }
         }
@@ -161,6 +177,9 @@ fn descriptions(
 ) -> Vec<Variant> {
     let seen = &graph.seen[origin.call];
     let subject = &subjects[seen.tool];
+    if super::changes::writes(graph, subjects, origin.call) {
+        return Vec::new();
+    }
     let list = &seen.reading.lists[origin.list];
     let record = &list.records[origin.record];
     let thing = subject.thing(&list.name);
@@ -192,7 +211,7 @@ fn descriptions(
             continue;
         }
         for (key, said) in keys(list, record, &value.name).into_iter().take(2) {
-            let words = format!("the {thing} whose {} is {}", words::spoken(&key), words::shown(&said));
+            let words = format!("the {thing} whose {} is {}", words::spoken_field(&key), words::shown(&said));
             found.push(of(words, Some((key, said))));
         }
     }
@@ -225,26 +244,50 @@ fn keys(list: &List, record: &Record, without: &str) -> Vec<(String, String)> {
     keys
 }
 
-fn said(arg: &Arg) -> String {
-    format!("{} {}", words::spoken(&arg.name), arg.shown)
+/// A call's result in words. `described`: an argument's index, and what is said in place of its value.
+fn place(subject: &Subject, args: &[Arg], described: Option<(usize, &str)>) -> String {
+    let words::Phrase { text, slot } = &subject.phrase;
+    let (mut text, mut behind, mut within) = (text.clone(), Vec::new(), String::new());
+    for (index, arg) in args.iter().enumerate() {
+        let described = described.filter(|(position, _)| *position == index).map(|(_, words)| words);
+        let slot = slot.as_ref().filter(|slot| slot.param == arg.name);
+        let is_path = subject.params.iter().any(|param| param.name == arg.name && param.is_path());
+        match (slot, described) {
+            (Some(_), Some(words)) => text += &format!(" {words}"),
+            (Some(slot), None) if slot.noun.is_empty() => text += &format!(" {}", arg.shown),
+            (Some(slot), None) => text += &format!(" the {} {}", slot.noun, arg.shown),
+            (None, words) if is_path && within.is_empty() => {
+                within = format!(" in {}", words.unwrap_or(&arg.shown));
+            }
+            (None, Some(words)) => behind.push(words.to_owned()),
+            (None, None) => behind.push(words::said(&arg.name, &arg.shown)),
+        }
+    }
+    let with = if slot.is_some() || !within.is_empty() { "with" } else { "for" };
+    let behind =
+        if behind.is_empty() { String::new() } else { format!(" {with} {}", wording::joined(&behind)) };
+    format!("{text}{within}{behind}")
 }
 
-fn place(subject: &Subject, phrases: &[String]) -> String {
-    if phrases.is_empty() {
-        subject.phrase.clone()
-    } else {
-        format!("{} for {}", subject.phrase, wording::joined(phrases))
-    }
+/// Whether a field is worth a question: a yes or no is guessed too easily.
+fn tells(field: &Field) -> bool {
+    !["true", "false"].contains(&field.value.to_lowercase().as_str())
 }
 
 /// What can be asked about a result, in seeded order.
 fn picks(graph: &Graph, index: usize, seed: u64) -> Vec<Pick> {
     let seen = &graph.seen[index];
+    if let Some(line) = &seen.reading.line
+        && is_value(&seen.reading)
+    {
+        return in_line(seen, line).into_iter().collect();
+    }
     let mut picks = Vec::new();
     for list in seen.reading.lists.iter().filter(|list| !list.is_nested) {
         let name = || list.name.clone();
         if let ([record], false) = (list.records.as_slice(), list.is_list) {
-            let named = record.iter().filter(|field| !field.name.is_empty() || record.len() == 1);
+            let named =
+                record.iter().filter(|field| tells(field) && (!field.name.is_empty() || record.len() == 1));
             picks.extend(named.map(|field| match field.name.as_str() {
                 "" => Pick::Only,
                 field => Pick::Field { list: name(), key: None, field: field.to_owned() },
@@ -253,7 +296,8 @@ fn picks(graph: &Graph, index: usize, seed: u64) -> Vec<Pick> {
         }
         for record in &list.records {
             for (key, value) in keys(list, record, "\n").into_iter().take(1) {
-                let others = record.iter().filter(|field| field.name != key && !field.name.is_empty());
+                let others =
+                    record.iter().filter(|field| tells(field) && field.name != key && !field.name.is_empty());
                 picks.extend(others.map(|field| Pick::Field {
                     list: name(),
                     key: Some((key.clone(), value.clone())),
@@ -264,7 +308,7 @@ fn picks(graph: &Graph, index: usize, seed: u64) -> Vec<Pick> {
         if list.is_list && list.records.len() > 1 {
             picks.push(Pick::Count { list: name() });
             let first = &list.records[0];
-            for field in first.iter().filter(|field| !field.is_set) {
+            for field in first.iter().filter(|field| tells(field) && !field.is_set) {
                 picks.push(Pick::Column { list: name(), field: field.name.clone() });
                 if field.value.parse::<f64>().is_ok() && !words::tokens(&field.name).contains("id") {
                     let key = keys(list, first, &field.name).into_iter().next();
@@ -276,7 +320,7 @@ fn picks(graph: &Graph, index: usize, seed: u64) -> Vec<Pick> {
                 }
             }
         } else if let ([record], true) = (list.records.as_slice(), list.is_list) {
-            let fields = record.iter().filter(|field| !field.name.is_empty());
+            let fields = record.iter().filter(|field| tells(field) && !field.name.is_empty());
             picks.extend(fields.map(|field| Pick::Field {
                 list: name(),
                 key: None,
@@ -287,16 +331,39 @@ fn picks(graph: &Graph, index: usize, seed: u64) -> Vec<Pick> {
             }
         }
     }
-    if let Some(line) = seen.reading.line.as_ref().filter(|_| seen.reading.lists.is_empty()) {
-        let arguments: Vec<String> =
-            seen.args.iter().filter_map(|arg| arg.leaf.as_deref()).flat_map(numbers).collect();
-        let found = numbers(line).into_iter().filter(|number| !arguments.contains(number)).count();
-        picks.push(match found {
-            1 => Pick::Number { not: arguments },
-            _ => Pick::Only,
-        });
-    }
     picks.sort_by_cached_key(|pick| graph::rank(seed, "picks", &format!("{pick:?}")));
     picks.truncate(PICKS);
     picks
+}
+
+/// Whether a result is one value without a name.
+fn is_value(reading: &Reading) -> bool {
+    match reading.lists.as_slice() {
+        [] => true,
+        [list] => {
+            matches!(list.records.as_slice(), [record] if matches!(record.as_slice(), [field] if field.name.is_empty()))
+        }
+        _ => false,
+    }
+}
+
+/// Most words of an answer: a sentence is none.
+const ANSWER_WORDS: usize = 6;
+
+/// What can be asked about a line: the number that a sentence ends with, or a short text as a whole.
+fn in_line(seen: &graph::Seen, line: &str) -> Option<Pick> {
+    let arguments: Vec<String> =
+        seen.args.iter().filter_map(|arg| arg.leaf.as_deref()).flat_map(numbers).collect();
+    let found = numbers(line);
+    let is_one_sentence = !line.trim_end_matches('.').contains(". ");
+    let is_new = |number: &String| {
+        let others = found.iter().filter(|other| !arguments.contains(other)).count();
+        !arguments.contains(number) && others == 1
+    };
+    match (line.split_whitespace().count(), found.last()) {
+        (1..=2, _) => Some(Pick::Only),
+        (_, Some(number)) if is_one_sentence && is_new(number) => Some(Pick::Number { not: arguments }),
+        (3..=ANSWER_WORDS, None) => Some(Pick::Only),
+        _ => None,
+    }
 }

@@ -5,74 +5,99 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    graph::{Graph, Seen},
+    graph::{Arg, Graph, Seen},
     tools::Subject,
     wording, words,
 };
 use crate::{
     data::{Checks, StateCheck, TextCheck},
-    error::Result,
+    judge::truth,
+    mcp::Outcome,
     stage::scenarios::{
-        candidate::{Candidate, Check, Pick, normal},
-        runner::Runner,
+        admission::Today,
+        candidate::{Candidate, Check, Pick},
     },
 };
 
 /// Calls of one tool that become tasks, and reading calls that may show their effects.
 const OF_TOOL: usize = 24;
-const PROBES: usize = 8;
+const PROBES: usize = 6;
 /// Longest state that is compared.
 const STATE_BYTES: usize = 4000;
 
-fn reads(subject: &Subject) -> bool {
+/// What a reading call shows after a call that writes.
+#[derive(Debug)]
+pub struct Effect {
+    /// Indices of the calls in [`Graph::seen`].
+    pub call: usize,
+    pub probe: usize,
+    pub after: String,
+}
+
+impl Effect {
+    /// The first probe that shows something else than before. `after`: the probes' outcomes behind the call.
+    pub fn of(graph: &Graph, call: usize, probes: &[usize], after: &[Outcome]) -> Option<Self> {
+        // A state with the time of the call would be another one next time.
+        let today = Today::now();
+        let shown = |(probe, after): &(&usize, &Outcome)| {
+            !after.is_error
+                && after.text.len() <= STATE_BYTES
+                && !after.text.trim().is_empty()
+                && !today.is_in(&after.text)
+                && !truth::text_holds(&equals(&after.text), &graph.seen[**probe].text)
+        };
+        let (probe, after) = probes.iter().zip(after).find(shown)?;
+        Some(Self { call, probe: *probe, after: after.text.clone() })
+    }
+}
+
+fn equals(text: &str) -> TextCheck {
+    TextCheck { equals: Some(text.to_owned()), ..TextCheck::default() }
+}
+
+/// Whether a tool probably changes nothing.
+pub fn reads(subject: &Subject) -> bool {
     subject.reads || words::is_reading(&subject.name)
 }
 
-/// Candidates from the calls of tools that may write.
-pub async fn candidates(graph: &Graph, subjects: &[Subject], runner: &Runner<'_>) -> Result<Vec<Candidate>> {
+/// Whether a call that was seen is one of a tool that changes something: its result is no fact to ask about.
+pub fn writes(graph: &Graph, subjects: &[Subject], call: usize) -> bool {
+    let tool = graph.seen[call].tool;
+    let subject = &subjects[tool];
+    !subject.reads
+        && (subject.writes || graph.effects.iter().any(|effect| graph.seen[effect.call].tool == tool))
+}
+
+/// Candidates from the effects that were seen.
+pub fn candidates(graph: &Graph, subjects: &[Subject]) -> Vec<Candidate> {
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
-    let writing: Vec<&Seen> = graph
-        .seen
-        .iter()
-        .filter(|seen| !subjects[seen.tool].reads && !reads(&subjects[seen.tool]))
-        .filter(|seen| {
-            let count = counts.entry(seen.tool).or_default();
-            *count += 1;
-            *count <= OF_TOOL
-        })
-        .collect();
-    let probes: Vec<Vec<&Seen>> = writing.iter().map(|seen| probes(graph, subjects, seen)).collect();
-    let sequences: Vec<Vec<_>> = writing
-        .iter()
-        .zip(&probes)
-        .map(|(seen, probes)| {
-            std::iter::once(*seen).chain(probes.iter().copied()).map(|seen| seen.call.clone()).collect()
-        })
-        .collect();
-    runner.observer.phase("changes", sequences.len() as u64);
-    let outcomes = runner.run(&sequences).await?;
     let mut candidates = Vec::new();
-    for ((seen, probes), outcomes) in writing.iter().zip(&probes).zip(outcomes) {
-        let after = probes.iter().zip(outcomes.iter().skip(1)).filter(|(_, after)| !after.is_error);
-        let mut shown = after.filter(|(before, after)| {
-            normal(&before.text) != normal(&after.text)
-                && after.text.len() <= STATE_BYTES
-                && !after.text.trim().is_empty()
-        });
-        let Some((probe, after)) = shown.next() else { continue };
-        let subject = &subjects[seen.tool];
-        let said: Vec<String> =
-            seen.args.iter().map(|arg| format!("{} {}", words::spoken(&arg.name), arg.shown)).collect();
-        let request = request(&subject.description);
-        if request.is_empty() || said.iter().any(|said| said.len() > 200) {
+    for Effect { call, probe, after } in &graph.effects {
+        let (seen, probe) = (&graph.seen[*call], &graph.seen[*probe]);
+        let count = counts.entry(seen.tool).or_default();
+        *count += 1;
+        if *count > OF_TOOL {
             continue;
         }
-        let behind =
-            if said.is_empty() { String::new() } else { format!(" Use {}.", wording::joined(&said)) };
+        let subject = &subjects[seen.tool];
+        let request = request(&subject.description);
+        if request.is_empty() || seen.args.iter().any(|arg| arg.shown.len() > 200) {
+            continue;
+        }
+        let text = match seen.args.as_slice() {
+            // A structure names its own parts.
+            [only] if only.leaf.is_none() => format!("{request}: {}.", only.shown),
+            args => {
+                let said = |arg: &Arg| format!("the {} is {}", words::spoken_param(&arg.name), arg.shown);
+                let said = wording::joined(&args.iter().map(said).collect::<Vec<_>>());
+                let behind = if said.is_empty() { said } else { format!(" {}.", wording::sentence(&said)) };
+                format!("{request}.{behind}")
+            }
+        };
         let state = StateCheck {
             tool: subjects[probe.tool].server_name.clone(),
             arguments: probe.call.arguments.clone(),
-            expect: TextCheck { equals: Some(after.text.clone()), ..TextCheck::default() },
+            expect: equals(after),
         };
         candidates.push(Candidate {
             family: format!("{}: change seen by {}", subject.name, subjects[probe.tool].name),
@@ -81,7 +106,7 @@ pub async fn candidates(graph: &Graph, subjects: &[Subject], runner: &Runner<'_>
                 .iter()
                 .map(|arg| (arg.name.clone(), arg.leaf.clone().unwrap_or_else(|| arg.shown.clone())))
                 .collect(),
-            task: wording::sentence(&format!("{request}.{behind} Answer \"done\" when it is done.")),
+            task: wording::sentence(&format!("{text} Answer \"done\" when it is done.")),
             phrasing: "change 1".into(),
             calls: vec![seen.call.clone()],
             pick: Pick::Nothing,
@@ -90,33 +115,38 @@ pub async fn candidates(graph: &Graph, subjects: &[Subject], runner: &Runner<'_>
             may_fail: false,
         });
     }
-    Ok(candidates)
+    candidates
 }
 
 /// Reading calls that may show the effect of a call: those that share one of its values, or have no argument.
-fn probes<'g>(graph: &'g Graph, subjects: &[Subject], seen: &Seen) -> Vec<&'g Seen> {
-    let values: BTreeSet<&str> = seen.args.iter().filter_map(|arg| arg.leaf.as_deref()).collect();
+pub fn probes(graph: &Graph, subjects: &[Subject], tool: usize, args: &[Arg]) -> Vec<usize> {
+    if reads(&subjects[tool]) {
+        return Vec::new();
+    }
+    let values: BTreeSet<&str> = args.iter().filter_map(|arg| arg.leaf.as_deref()).collect();
     let folder = |path: &str| path.rsplit_once('/').map(|(folder, _)| folder.to_owned());
     let folders: BTreeSet<String> = values.iter().filter_map(|value| folder(value)).collect();
-    let is_near = |other: &&Seen| {
+    let is_near = |other: &Seen| {
         let leaves = || other.args.iter().filter_map(|arg| arg.leaf.as_deref());
         other.args.is_empty() || leaves().any(|leaf| values.contains(leaf) || folders.contains(leaf))
     };
-    let is_reading = |other: &&Seen| other.tool != seen.tool && reads(&subjects[other.tool]);
+    let is_reading = |other: &Seen| other.tool != tool && reads(&subjects[other.tool]);
     let mut of_tool: BTreeMap<usize, usize> = BTreeMap::new();
-    let near = graph.seen.iter().filter(|other| is_reading(other) && is_near(other)).filter(|other| {
+    let calls = graph.seen.iter().enumerate().filter(|(_, other)| is_reading(other) && is_near(other));
+    let near = calls.filter(|(_, other)| {
         let count = of_tool.entry(other.tool).or_default();
         *count += 1;
         *count <= 2
     });
-    near.take(PROBES).collect()
+    near.map(|(index, _)| index).take(PROBES).collect()
 }
 
 /// The first sentence of a description as a request.
 fn request(description: &str) -> String {
-    let sentence = description.split(['\n', ';']).next().unwrap_or_default();
-    let sentence = sentence.split(". ").next().unwrap_or_default().trim().trim_end_matches('.');
-    let mut words: Vec<&str> = sentence.split_whitespace().take(24).collect();
+    let mut words = words::first_sentence(description);
+    words::cut_asides(&mut words);
+    words.retain(|word| *word != "multiple");
+    words.truncate(24);
     let Some(first) = words.first().copied() else { return String::new() };
     // `Records changes` is `Record changes`.
     let base = match first.to_lowercase() {
@@ -138,6 +168,8 @@ mod tests {
             ("Records changes to the repository", "Record changes to the repository"),
             ("Create a new directory. Fails if it exists.", "Create a new directory"),
             ("Switches branches", "Switch branches"),
+            ("Create a new directory or ensure a directory exists", "Create a new directory"),
+            ("Creates a new branch from an optional base branch", "Create a new branch"),
             ("", ""),
         ] {
             assert_eq!(request(description), expected);

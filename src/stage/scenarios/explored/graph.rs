@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::{
+    changes::Effect,
     harvest::{self, Reading},
     seeds::{Kind, Param},
     tools::Subject,
@@ -73,6 +74,8 @@ pub struct Graph {
     /// Successes and failures by source and parameter.
     pub edges: BTreeMap<(String, String), (usize, usize)>,
     pub keys: BTreeSet<String>,
+    /// What calls that write changed.
+    pub effects: Vec<Effect>,
 }
 
 impl Graph {
@@ -126,7 +129,8 @@ impl Graph {
                     let mut words = words::tokens(&field.name);
                     words.extend(list_words.iter().chain(&tool_words).cloned());
                     let source = format!("{}/{}/{}", subject.name, list.name, field.name);
-                    if is_name(&field.value) && field.name.is_empty() | field.name.ends_with("name") {
+                    let names_entry = field.name.is_empty() || field.name.ends_with("name");
+                    if is_name(&field.value) && names_entry && !list.is_nested {
                         for folder in &folders {
                             let joined = format!("{}/{}", folder.trim_end_matches('/'), field.value);
                             let origin = Origin { folder: Some(folder.clone()), ..origin.clone() };
@@ -152,7 +156,8 @@ impl Graph {
         }
     }
 
-    /// Values for a parameter, the best first, at most `most`; what is equally good is in seeded order.
+    /// Values for a parameter, the best first, at most `most`; what is equally good is in seeded order. An optional parameter
+    /// gets none that fits by nothing.
     pub fn candidates(&self, subject: &Subject, param: &Param, seed: u64, most: usize) -> Vec<Value> {
         let mut found: Vec<(i64, u64, Value)> = Vec::new();
         for (place, value) in param.seeds.iter().enumerate() {
@@ -176,7 +181,11 @@ impl Graph {
             let has_fit = !found.is_empty() || others.iter().any(|(score, ..)| *score > 4);
             let least = if has_fit { 5 } else { 0 };
             others.retain(|(score, ..)| *score >= least);
-            others.truncate(if has_fit { most } else { 4 });
+            others.truncate(match (has_fit, param.is_required) {
+                (true, _) => most,
+                (false, true) => 4,
+                (false, false) => 0,
+            });
             found.extend(others);
         }
         found.sort_by_key(|(score, rank, _)| (-score, *rank));
@@ -214,7 +223,11 @@ impl Graph {
             score += if shared > 0 { 12 } else { 0 };
         }
         if param.kind == Kind::Path {
-            score += if is_path(text) { 25 } else { -10 };
+            score += match text {
+                _ if is_path(text) => 25,
+                _ if is_file_name(text) => 6,
+                _ => -10,
+            };
         } else if is_path(text) {
             score -= 6;
         }
@@ -248,6 +261,15 @@ pub fn is_path(text: &str) -> bool {
     (text.starts_with('/') || text.starts_with("./") || text.contains(":\\"))
         && !text.contains('\n')
         && !text.contains("  ")
+}
+
+/// Such as `notes/a.txt`.
+fn is_file_name(text: &str) -> bool {
+    let extension = text.rsplit_once('.').map(|(_, end)| end).unwrap_or_default();
+    (1..=5).contains(&extension.len())
+        && extension.chars().all(|letter| letter.is_ascii_alphanumeric())
+        && extension.contains(|letter: char| letter.is_ascii_alphabetic())
+        && !text.contains(char::is_whitespace)
 }
 
 /// The name of a file or folder within another.

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::super::results::Results;
+use super::super::results::{Remark, Results};
 use crate::{chat::python_repr, mcp::plain};
 
 /// Most records of a list; a longer list is known in part.
@@ -62,19 +62,28 @@ pub fn read(text: &str) -> Reading {
         return Reading::default();
     }
     let mut reading = Reading::default();
-    let value = serde_json::from_str(trimmed)
-        .ok()
-        .or_else(|| json_lines(trimmed))
-        .or_else(|| trimmed.starts_with(['[', '{', '(']).then(|| python_repr(trimmed)).flatten());
+    let (above, remark) = Remark::split(trimmed);
+    let (text, remark, value) = match (value(trimmed), remark) {
+        (None, Some(_)) => (above, remark, value(above)),
+        (value, _) => (trimmed, None, value),
+    };
     match value {
         Some(value @ (Value::Object(_) | Value::Array(_))) => reading.add(&value, "", 0, false),
         Some(scalar) => reading.line = Some(plain(&scalar)),
-        None => reading.add_text(trimmed),
+        None => reading.add_text(text),
+    }
+    if let Some(remark) = remark {
+        reading.lists.iter_mut().for_each(|list| list.is_list &= remark.is_all(list.records.len()));
     }
     if reading.line.is_none() && !trimmed.contains('\n') && trimmed.len() <= VALUE_BYTES {
         reading.line = Some(trimmed.to_owned());
     }
     reading
+}
+
+fn value(text: &str) -> Option<Value> {
+    let python = || text.starts_with(['[', '{', '(']).then(|| python_repr(text)).flatten();
+    serde_json::from_str(text).ok().or_else(|| json_lines(text)).or_else(python)
 }
 
 fn json_lines(text: &str) -> Option<Value> {
@@ -234,7 +243,11 @@ impl Reading {
         let lines: Vec<&str> = named_in_a_line(text).unwrap_or_else(|| text.lines().collect());
         for line in lines.into_iter().filter(|line| !line.trim().is_empty()).take(4 * RECORDS) {
             if let Some(heading) = line.trim().strip_suffix(':') {
-                if name.is_empty() && heading.split_whitespace().count() <= 4 {
+                let is_title = |word: &str| !word.contains(|letter: char| letter.is_ascii_digit());
+                if name.is_empty()
+                    && heading.split_whitespace().count() <= 4
+                    && heading.split_whitespace().all(is_title)
+                {
                     name = heading.to_lowercase();
                 }
                 continue;
@@ -257,7 +270,11 @@ impl Reading {
             };
             // What is behind a gap is another column.
             let value = rest.trim().split("   ").next().unwrap_or_default().trim().to_owned();
-            is_prose |= value.split_whitespace().count() > 10 || value.len() > VALUE_BYTES;
+            // The lines of a diff are no items either.
+            is_prose |= value.split_whitespace().count() > 10
+                || value.len() > VALUE_BYTES
+                || line.starts_with("diff --git ")
+                || line.starts_with("@@ ");
             let kind = tag.map(|tag| Field { name: "kind".into(), value: tag, is_set: false });
             items.push(std::iter::once(Field { value, ..Field::default() }).chain(kind).collect());
         }
@@ -351,6 +368,9 @@ mod tests {
             ("[FILE] a.txt\n[DIR] sub", "[=a.txt kind=FILE; =sub kind=DIR]"),
             ("Allowed directories:\n/snapshot", "allowed directories[=/snapshot]"),
             ("size: 10\nisFile: true", "(size=10 isFile=true)"),
+            ("a | b\n1 | 2\n3 | 4\n(5 of 8 rows)", "(a=1 b=2; a=3 b=4)"),
+            ("a | b\n1 | 2\n3 | 4\n(2 rows)", "[a=1 b=2; a=3 b=4]"),
+            ("x.txt\ny.txt\n(2 of 9 files)", "(=x.txt; =y.txt)"),
             ("7", "<7>"),
             ("", ""),
             ("a\n[… 9 bytes left out …]\nb", ""),

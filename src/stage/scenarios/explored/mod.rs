@@ -142,7 +142,7 @@ async fn explore_with(task: &Task<'_>, live: [&Live; 2]) -> Result<Explored> {
     let mut candidates = sql::candidates(graph, subjects, task.seed);
     candidates.extend(chains::candidates(graph, subjects, task.seed));
     if !task.servers.is_read_only() {
-        candidates.extend(changes::candidates(graph, subjects, &runners[0]).await?);
+        candidates.extend(changes::candidates(graph, subjects));
     }
     let candidates = chosen(candidates, task.budget, task.seed);
     let names = task.tool_names();
@@ -189,18 +189,21 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
     let mut watch = Watch::default();
     let mut breaking: BTreeSet<String> = BTreeSet::new();
     let watches = task.servers.is_read_only();
+    let mut tried = 0;
     for round in 0..ROUNDS {
-        let left = task.budget.calls.saturating_sub(runner.calls());
+        let left = task.budget.calls.saturating_sub(tried);
         let most = left.div_ceil((ROUNDS - round) * subjects.len().max(1));
         if left == 0 || runner.is_late() {
             break;
         }
         task.observer.phase("exploration", 0);
-        // Tool by tool where each must show that it changes nothing; all tools at once elsewhere.
+        // Tool by tool where each must show that it changes nothing. Elsewhere first those that read: their calls show what
+        // the others change.
         let batches: Vec<Vec<usize>> = if watches {
             (0..subjects.len()).map(|tool| vec![tool]).collect()
         } else {
-            vec![(0..subjects.len()).collect()]
+            let (reading, writing) = (0..subjects.len()).partition(|tool| changes::reads(&subjects[*tool]));
+            vec![reading, writing]
         };
         for batch in batches {
             let mut trials = Vec::new();
@@ -208,16 +211,30 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
                 let made = trials::trials(&mut graph, &subjects[*tool], round, task.seed, most);
                 trials.extend(made.into_iter().map(|trial| (*tool, trial)));
             }
-            let sequences: Vec<Vec<ToolCall>> =
-                trials.iter().map(|(_, trial)| vec![trial.call.clone()]).collect();
+            tried += trials.len();
+            let probes: Vec<Vec<usize>> = trials
+                .iter()
+                .map(|(tool, trial)| match watches {
+                    true => Vec::new(),
+                    false => changes::probes(&graph, &subjects, *tool, &trial.args),
+                })
+                .collect();
+            let sequence = |((_, trial), probes): (&(usize, trials::Trial), &Vec<usize>)| {
+                let probes = probes.iter().map(|probe| &graph.seen[*probe].call);
+                std::iter::once(&trial.call).chain(probes).cloned().collect()
+            };
+            let sequences: Vec<Vec<ToolCall>> = trials.iter().zip(&probes).map(sequence).collect();
             let outcomes = runner.run(&sequences).await?;
             let mut worked = Vec::new();
-            for ((tool, trial), outcomes) in trials.into_iter().zip(outcomes) {
-                let outcome = outcomes.into_iter().next();
+            for (((tool, trial), probes), outcomes) in trials.into_iter().zip(probes).zip(outcomes) {
+                let (outcome, after) = outcomes.split_at(outcomes.len().min(1));
+                let outcome = outcome.first().cloned();
                 let good = outcome.filter(|outcome| !outcome.is_error && !looks_failed(&outcome.text));
                 graph.learn(&subjects[tool], &trial.args, good.is_some());
                 if let Some(outcome) = good {
                     worked.push(trial.call.clone());
+                    let effect = changes::Effect::of(&graph, graph.seen.len(), &probes, after);
+                    graph.effects.extend(effect);
                     graph.add(&subjects, tool, trial.call, trial.args, outcome.text);
                 }
             }
@@ -331,6 +348,12 @@ impl Watch {
     }
 }
 
+/// Whether a word of a command names code and not data.
+fn is_program(word: &str) -> bool {
+    let extension = std::path::Path::new(word).extension().and_then(std::ffi::OsStr::to_str);
+    extension.is_some_and(|end| ["js", "mjs", "cjs", "ts", "py", "jar", "sh", "rb", "php"].contains(&end))
+}
+
 /// Values that no result has: from resources, prompts, instructions, and paths in the server's command.
 fn given(servers: &Servers, descriptions: &[Description]) -> Vec<String> {
     let mut given = Vec::new();
@@ -343,7 +366,8 @@ fn given(servers: &Servers, descriptions: &[Description]) -> Vec<String> {
                 .iter()
                 .skip(1)
                 .chain(env.values())
-                .filter(|word| word.starts_with('/') || word.starts_with(PLACEHOLDER));
+                .filter(|word| word.starts_with('/') || word.starts_with(PLACEHOLDER))
+                .filter(|word| !is_program(word));
             given.extend(
                 paths.filter(|word| !word.contains("${")).map(|word| word.replace(PLACEHOLDER, "/snapshot")),
             );

@@ -67,6 +67,17 @@ pub enum Kind {
     Object(Vec<Param>),
 }
 
+impl Param {
+    /// Whether it takes a path, or a list of them.
+    pub fn is_path(&self) -> bool {
+        match &self.kind {
+            Kind::Path => true,
+            Kind::List(item) => item.is_path(),
+            _ => false,
+        }
+    }
+}
+
 /// The parameters of an input schema, in its order.
 pub fn params(schema: &Value) -> Vec<Param> {
     fields(schema, &Root { schema, left: Cell::new(PARAMS) }, 0)
@@ -116,7 +127,7 @@ fn param(name: &str, schema: &Value, is_required: bool, root: &Root<'_>, depth: 
     let description =
         outer["description"].as_str().or_else(|| schema["description"].as_str()).unwrap_or_default();
     let words = words::tokens(name);
-    let kind = kind(name, schema, description, &words, root, depth);
+    let kind = kind((name, is_required), schema, description, &words, root, depth);
     let mut seeds: Vec<Value> = Vec::new();
     let values = |value: &Value| value.as_array().cloned().unwrap_or_default();
     for place in [outer, schema] {
@@ -137,7 +148,7 @@ fn param(name: &str, schema: &Value, is_required: bool, root: &Root<'_>, depth: 
 }
 
 fn kind(
-    name: &str,
+    (name, is_required): (&str, bool),
     schema: &Value,
     description: &str,
     words: &BTreeSet<String>,
@@ -155,9 +166,13 @@ fn kind(
         Some("integer") => Kind::Integer,
         Some("number") => Kind::Number,
         Some("boolean") => Kind::Boolean,
-        Some("array") if depth < DEPTH => {
-            Kind::List(Box::new(param(&words::singular(name), &schema["items"], true, root, depth + 1)))
-        }
+        Some("array") if depth < DEPTH => Kind::List(Box::new(param(
+            &words::singular(name),
+            &schema["items"],
+            is_required,
+            root,
+            depth + 1,
+        ))),
         Some("object") if depth < DEPTH => Kind::Object(fields(schema, root, depth)),
         None if depth < DEPTH && schema["properties"].is_object() => {
             Kind::Object(fields(schema, root, depth))

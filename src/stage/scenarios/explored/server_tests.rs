@@ -13,11 +13,14 @@ use std::{
 };
 
 use crate::{
+    chat::ToolCall,
     data::Tool,
-    mcp::{ErrorPatterns, ServerSpec, Servers, Session, State, Transport},
+    judge::truth,
+    mcp::{ErrorPatterns, Outcome, ServerSpec, Servers, Session, State, Transport},
     progress::NoProgress,
     stage::scenarios::{
         Live,
+        admission::{self, Admitted},
         explored::{Budget, Explored, Task, explore},
     },
 };
@@ -152,31 +155,33 @@ async fn explored(servers: &Servers, tools: &[Tool], seed: u64) -> Explored {
     explore(&task).await.unwrap()
 }
 
-/// Replays each chain on a session of its own, or on shared ones if the server is read-only.
+/// Executes each chain again, those that change something on sessions of their own.
 async fn solved_again(servers: &Servers, tools: &[Tool], explored: &Explored) -> usize {
     let live = Live::new(servers, tools);
-    let mut solved = 0;
-    for admitted in &explored.judged.admitted {
-        let visit = live.visit();
-        let mut texts = Vec::new();
-        for call in &admitted.candidate.calls {
-            let outcome = visit.call(call).await.unwrap();
-            assert!(!outcome.is_error, "{}: {}", admitted.candidate.task, outcome.text);
-            texts.push(outcome.text);
-        }
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let answer = admitted.candidate.pick.answer(&texts);
-        let mut is_solved = admitted.answer.is_none() || answer.as_ref().ok() == admitted.answer.as_ref();
-        for check in admitted.candidate.checks.iter().flat_map(|checks| &checks.state) {
-            let call = crate::chat::ToolCall { name: check.tool.clone(), arguments: check.arguments.clone() };
-            let squeezed = |text: &str| text.split_whitespace().collect::<String>();
-            let now = visit.call(&call).await.unwrap().text;
-            is_solved &= check.expect.equals.as_ref().is_none_or(|text| squeezed(text) == squeezed(&now));
-        }
-        solved += usize::from(is_solved);
-    }
+    let cancel = CancellationToken::new();
+    let budget = Budget { calls: 0, seconds: 900, tasks: 0, per_family: 0 };
+    let task = Task { servers, tools, seed: 0, budget, observer: &NoProgress, cancel: &cancel };
+    let admitted = &explored.judged.admitted;
+    let chain = |one: &Admitted| {
+        let checks = one.candidate.checks.iter().flat_map(admission::state_calls);
+        one.candidate.calls.iter().cloned().chain(checks).collect()
+    };
+    let chains: Vec<Vec<ToolCall>> = admitted.iter().map(chain).collect();
+    let outcomes = {
+        let runner = task.runner(&live, Instant::now() + Duration::from_secs(900));
+        runner.run(&chains).await.unwrap()
+    };
     live.close().await;
-    solved
+    let is_solved = |(one, outcomes): &(&Admitted, Vec<Outcome>)| {
+        assert!(outcomes.iter().all(|outcome| !outcome.is_error), "{}: {outcomes:?}", one.candidate.task);
+        let (texts, states) = outcomes.split_at(one.candidate.calls.len());
+        let texts: Vec<&str> = texts.iter().map(|outcome| outcome.text.as_str()).collect();
+        let answer = one.candidate.pick.answer(&texts);
+        let mut checks = one.candidate.checks.iter().flat_map(|checks| &checks.state).zip(states);
+        (one.answer.is_none() || answer.as_ref().ok() == one.answer.as_ref())
+            && checks.all(|(check, state)| truth::text_holds(&check.expect, &state.text))
+    };
+    admitted.iter().zip(outcomes).filter(is_solved).count()
 }
 
 fn git(folder: &Path, words: &[&str], date: &str) {
@@ -226,28 +231,22 @@ async fn git_repository() {
     git(folder.path(), &["init", "-q", "-b", "main"], "2024-01-01T10:00:00Z");
     git(folder.path(), &["config", "user.name", "Ada"], "2024-01-01T10:00:00Z");
     git(folder.path(), &["config", "user.email", "ada@example.com"], "2024-01-01T10:00:00Z");
-    for (index, topic) in TOPICS.iter().enumerate() {
-        let date = format!("2024-03-{:02}T10:{:02}:00Z", index + 1, index * 4);
-        std::fs::write(
-            folder.path().join(format!("{topic}.txt")),
-            format!("notes on the {topic}\nline {index}\n"),
-        )
-        .unwrap();
-        let author = format!(
-            "{} <{}@example.com>",
-            ["Ada", "Bob", "Cem"][index % 3],
-            ["ada", "bob", "cem"][index % 3]
-        );
+    let verbs = ["Describe", "Revise", "Illustrate"];
+    let commits = verbs.iter().flat_map(|verb| TOPICS.iter().map(move |topic| (verb, topic)));
+    for (index, (verb, topic)) in commits.enumerate() {
+        let date = format!("2024-{:02}-{:02}T10:{index:02}:00Z", 3 + index / 12, index % 12 + 1);
+        let text = format!("notes on the {topic}\n{verb} {index}\n");
+        std::fs::write(folder.path().join(format!("{topic}.txt")), text).unwrap();
+        let author = ["Ada <ada@example.com>", "Bob <bob@example.com>", "Cem <cem@example.com>"][index % 3];
         git(folder.path(), &["add", "."], &date);
-        git(
-            folder.path(),
-            &["commit", "-q", "-m", &format!("Describe the {topic}"), "--author", &author],
-            &date,
-        );
-        if index % 4 == 1 {
-            git(folder.path(), &["branch", &format!("draft-{topic}")], &date);
+        let message = format!("{verb} the {topic}");
+        git(folder.path(), &["commit", "-q", "-m", &message, "--author", author], &date);
+        if index % 8 == 1 {
+            git(folder.path(), &["branch", &format!("draft-{topic}-{index}")], &date);
         }
     }
+    std::fs::write(folder.path().join("violin.txt"), "notes on the violin, changed and staged\n").unwrap();
+    git(folder.path(), &["add", "."], "2024-04-01T10:00:00Z");
     std::fs::write(folder.path().join("falcon.txt"), "notes on the falcon, changed\n").unwrap();
     std::fs::write(folder.path().join("new.txt"), "not added yet\n").unwrap();
     let state = State::SnapshotDir(folder.path().to_owned());

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Map;
 
 use super::{
-    graph::{self, Graph},
+    graph::{self, Graph, Seen},
     harvest::Record,
     seeds::Kind,
     tools::Subject,
@@ -30,12 +30,24 @@ const CATALOGS: [&str; 2] = [
 /// Queries that explore: the catalogs, then a sample of each table.
 pub fn queries(graph: &Graph) -> Vec<String> {
     let mut queries: Vec<String> = CATALOGS.map(str::to_owned).into();
-    queries.extend(tables(graph).iter().map(|table| sample(table)));
+    queries.extend(tables(graph).iter().flat_map(|table| samples(graph, table)));
     queries
 }
 
-fn sample(table: &str) -> String {
-    format!("SELECT * FROM {} LIMIT {SAMPLE}", quoted(table))
+/// The query for a table's first rows. If the server shows only some of them, also those for the next.
+fn samples(graph: &Graph, table: &str) -> Vec<String> {
+    let first = format!("SELECT * FROM {} LIMIT {SAMPLE}", quoted(table));
+    let shown = match answer(graph, &first).and_then(|seen| seen.reading.lists.first()) {
+        Some(list) if !list.is_list && !list.records.is_empty() => list.records.len(),
+        _ => SAMPLE,
+    };
+    let next = (1..SAMPLE.div_ceil(shown)).map(|page| format!("{first} OFFSET {}", page * shown));
+    std::iter::once(first.clone()).chain(next).collect()
+}
+
+/// The call with this query that worked.
+fn answer<'g>(graph: &'g Graph, query: &str) -> Option<&'g Seen> {
+    graph.seen.iter().find(|seen| seen.args.iter().any(|arg| arg.leaf.as_deref() == Some(query)))
 }
 
 fn tables(graph: &Graph) -> Vec<String> {
@@ -91,7 +103,7 @@ struct Table<'g> {
     before: Vec<ToolCall>,
     tool: &'g Subject,
     parameter: &'g str,
-    rows: &'g [Record],
+    rows: Vec<&'g Record>,
     columns: Vec<String>,
 }
 
@@ -152,16 +164,20 @@ pub fn candidates(graph: &Graph, subjects: &[Subject], seed: u64) -> Vec<Candida
 fn sampled<'g>(graph: &'g Graph, subjects: &'g [Subject]) -> Vec<Table<'g>> {
     let mut tables: Vec<Table<'g>> = Vec::new();
     for name in self::tables(graph) {
-        let sample = sample(&name);
-        let shows = |seen: &&graph::Seen| seen.args.iter().any(|arg| arg.leaf.as_ref() == Some(&sample));
-        let Some(seen) = graph.seen.iter().find(shows) else { continue };
-        let (subject, Some(list)) = (&subjects[seen.tool], seen.reading.lists.first()) else { continue };
-        let (Some(parameter), Some(first)) = (parameter(subject), list.records.first()) else { continue };
+        let pages: Vec<&Seen> =
+            samples(graph, &name).iter().filter_map(|query| answer(graph, query)).collect();
+        let mut rows: Vec<&Record> = Vec::new();
+        for row in pages.iter().filter_map(|seen| seen.reading.lists.first()).flat_map(|list| &list.records) {
+            if !rows.contains(&row) {
+                rows.push(row);
+            }
+        }
+        let Some(subject) = pages.first().map(|seen| &subjects[seen.tool]) else { continue };
+        let (Some(parameter), Some(first)) = (parameter(subject), rows.first()) else { continue };
         let origin = graph.known.get(&name).and_then(|known| known.origins.first());
         let listing = origin.map(|origin| graph.seen[origin.call].call.clone());
-        let describes = |seen: &&graph::Seen| {
-            parameter_is_only(&seen.args, &name) && subjects[seen.tool].name != subject.name
-        };
+        let describes =
+            |seen: &&Seen| parameter_is_only(&seen.args, &name) && subjects[seen.tool].name != subject.name;
         let describing = graph.seen.iter().find(describes).map(|seen| seen.call.clone());
         let mut words = words::split(&name);
         if let Some(last) = words.last_mut() {
@@ -172,8 +188,8 @@ fn sampled<'g>(graph: &'g Graph, subjects: &'g [Subject]) -> Vec<Table<'g>> {
             before: listing.into_iter().chain(describing).collect(),
             tool: subject,
             parameter,
-            rows: &list.records,
             columns: first.iter().map(|field| field.name.clone()).filter(|name| !name.is_empty()).collect(),
+            rows,
             name,
         });
     }
@@ -229,7 +245,7 @@ fn field(name: &str) -> Pick {
 fn lookups(asked: &mut Asked<'_>, key: &str) {
     let table = asked.table;
     let (t, k) = (&table.thing, words::spoken(key));
-    for row in table.rows {
+    for row in &table.rows {
         let Some(value) = value_of(row, key) else { continue };
         for column in table.columns.iter().filter(|column| *column != key && !Table::is_id(column)) {
             let (c, v) = (words::spoken(column), words::shown(value));
@@ -358,7 +374,7 @@ fn joins(asked: &mut Asked<'_>, key: &str, tables: &[Table<'_>]) {
                 && other.distinct(link).len() == other.rows.len()
         };
         for other in tables.iter().filter(refers) {
-            for row in table.rows {
+            for row in &table.rows {
                 let (Some(value), Some(id)) = (value_of(row, key), value_of(row, link)) else { continue };
                 for column in other.columns.iter().filter(|column| !Table::is_id(column)) {
                     let (c, v, o) = (words::spoken(column), words::shown(value), &other.thing);

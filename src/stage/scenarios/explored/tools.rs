@@ -1,7 +1,5 @@
 //! The tools that exploration may call, and how they are called in tasks.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
 use super::{
@@ -25,11 +23,13 @@ pub struct Subject {
     /// The words of its name that are no verbs, as written.
     pub nouns: Vec<String>,
     /// What it gives, as a noun phrase.
-    pub phrase: String,
+    pub phrase: words::Phrase,
     /// It changes nothing, by the server's contract or its own annotation.
     pub reads: bool,
     /// The server says itself that it changes nothing.
     pub is_annotated: bool,
+    /// The server says itself that it changes something.
+    pub writes: bool,
 }
 
 /// Tools that are safe to call, in the server's order.
@@ -63,16 +63,22 @@ fn subject(tool: &Tool, servers: &Servers) -> Option<Subject> {
     }
     let schema: Value = serde_json::from_str(&tool.input_schema).unwrap_or_default();
     let params = seeds::params(&schema);
-    let param_words: BTreeSet<String> = params.iter().flat_map(|param| param.words.iter().cloned()).collect();
+    let nameable: Vec<words::Nameable<'_>> = params
+        .iter()
+        .filter(|param| param.is_required)
+        .map(|param| words::Nameable { name: &param.name, words: &param.words, is_path: param.is_path() })
+        .collect();
+    let phrase = words::phrase(&tool.name, &tool.description, &nameable);
     Some(Subject {
         name: tool.name.clone(),
         server_name: tool.server_name.clone(),
         description: tool.description.clone(),
         nouns: words::nouns(&tool.name),
-        phrase: words::phrase(&tool.name, &tool.description, &param_words),
+        phrase,
         params,
         reads: is_read_only || is_annotated,
         is_annotated,
+        writes: tool.hint("readOnlyHint") == Some(false),
     })
 }
 
@@ -81,6 +87,14 @@ impl Subject {
     pub fn thing(&self, list: &str) -> String {
         if !list.is_empty() {
             let mut words = words::split(list);
+            // A `commit history` has commits.
+            let is_form = |word: &String| {
+                ["history", "list", "log", "logs", "results", "listing", "details", "info"]
+                    .contains(&word.as_str())
+            };
+            while words.len() > 1 && words.last().is_some_and(is_form) {
+                words.pop();
+            }
             if let Some(last) = words.last_mut() {
                 *last = words::singular(last);
             }

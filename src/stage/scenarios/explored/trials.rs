@@ -120,7 +120,13 @@ fn values(graph: &Graph, subject: &Subject, param: &Param, seed: u64, rng: &mut 
         }
         _ => {
             let mut found = graph.candidates(subject, param, seed, VALUES);
-            if !subject.reads || found.is_empty() {
+            if !subject.reads && param.kind == Kind::Path {
+                // Something new beside what is there.
+                let roots = graph.given.iter().filter(|text| text.starts_with('/'));
+                let name = usize::try_from(rng.next_u64() % 12).unwrap_or_default();
+                found.extend(roots.map(|root| format!("{root}/{}", plain(&seeds::neutral(name))).into()));
+            }
+            if !subject.reads || found.is_empty() && param.is_required {
                 let start = usize::try_from(rng.next_u64() % 12).unwrap_or_default();
                 if matches!(param.kind, Kind::Text) {
                     found.extend((start..start + 3).map(seeds::neutral));

@@ -9,17 +9,21 @@ pub struct Scene<'a> {
     pub thing: &'a str,
 }
 
+const ALL: &str = "Give all of them, separated by commas.";
+
 /// Ways to ask, by name. The names decide splits by phrasing.
 pub fn ask(pick: &Pick, scene: &Scene<'_>) -> Vec<(String, String)> {
     let Scene { place, thing } = scene;
     let things = words::plural(thing);
-    let field = |name: &str| if name.is_empty() { "name".to_owned() } else { words::spoken(name) };
+    let field = |name: &str| if name.is_empty() { "name".to_owned() } else { words::spoken_field(name) };
+    let be = |phrase: &str| if words::is_plural(phrase) { "are" } else { "is" };
     let texts = match pick {
         Pick::Field { key: Some((key, value)), field: wanted, .. } => {
             let (f, k, v) = (field(wanted), field(key), words::shown(value));
+            let be = be(&f);
             vec![
-                format!("What is the {f} of the {thing} whose {k} is {v} in the {place}?"),
-                format!("Look at the {place}. What is the {f} of the {thing} with {k} {v}?"),
+                format!("What {be} the {f} of the {thing} whose {k} is {v} in the {place}?"),
+                format!("Look at the {place}. What {be} the {f} of the {thing} with {k} {v}?"),
                 format!("Tell me the {f} of the {thing} whose {k} is {v} in the {place}."),
                 format!("In the {place}, find the {thing} whose {k} is {v} and report its {f}."),
                 format!("I need the {f} that the {thing} with {k} {v} has in the {place}."),
@@ -27,12 +31,16 @@ pub fn ask(pick: &Pick, scene: &Scene<'_>) -> Vec<(String, String)> {
         }
         Pick::Field { key: None, field: wanted, .. } => {
             let f = field(wanted);
+            let be = be(&f);
             vec![
-                format!("What is the {f} in the {place}?"),
-                format!("Look at the {place}. What is the {f}?"),
+                format!("What {be} the {f} in the {place}?"),
+                format!("Look at the {place}. What {be} the {f}?"),
                 format!("Tell me the {f} in the {place}."),
-                format!("Report the {f} that the {place} shows."),
-                format!("According to the {place}, what is the {f}?"),
+                format!(
+                    "Report the {f} that the {place} {}.",
+                    if words::is_plural(place) { "show" } else { "shows" }
+                ),
+                format!("According to the {place}, what {be} the {f}?"),
             ]
         }
         Pick::Count { .. } => vec![
@@ -41,18 +49,19 @@ pub fn ask(pick: &Pick, scene: &Scene<'_>) -> Vec<(String, String)> {
             format!("Look at the {place}. How many {things} are there?"),
             format!("Report the number of {things} in the {place}."),
         ],
+        Pick::Column { field: wanted, .. } if wanted.is_empty() => vec![
+            format!("Which {things} are there in the {place}? {ALL}"),
+            format!("List the {things} in the {place}. {ALL}"),
+            format!("Look at the {place}. Which {things} are there? {ALL}"),
+            format!("Report the {things} in the {place}, each once. {ALL}"),
+        ],
         Pick::Column { field: wanted, .. } => {
-            let all = "Give all of them, separated by commas.";
-            let f = if wanted.is_empty() {
-                things.clone()
-            } else {
-                format!("values of {} of the {things}", field(wanted))
-            };
+            let f = words::plural(&field(wanted));
             vec![
-                format!("Which {f} are there in the {place}? {all}"),
-                format!("List the {f} in the {place}. {all}"),
-                format!("Look at the {place}. Which {f} are there? {all}"),
-                format!("Report the {f} in the {place}, each once. {all}"),
+                format!("Which {f} do the {things} in the {place} have? {ALL}"),
+                format!("List the {f} of the {things} in the {place}. {ALL}"),
+                format!("Look at the {place}. Which {f} do the {things} have? {ALL}"),
+                format!("Report the {f} of the {things} in the {place}, each once. {ALL}"),
             ]
         }
         Pick::Largest { field: wanted, key, .. } => {
@@ -64,7 +73,7 @@ pub fn ask(pick: &Pick, scene: &Scene<'_>) -> Vec<(String, String)> {
             ]
         }
         Pick::Only | Pick::Number { .. } => vec![
-            format!("What is the {place}?"),
+            format!("What {} the {place}?", be(place)),
             format!("Tell me the {place}."),
             format!("Find out the {place}."),
             format!("I need to know the {place}."),

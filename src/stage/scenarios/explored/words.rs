@@ -9,7 +9,7 @@ const WEAK: [&str; 18] = [
 ];
 
 /// Verbs at the beginning of tool names and descriptions.
-const VERBS: [&str; 46] = [
+const VERBS: [&str; 50] = [
     "get",
     "list",
     "show",
@@ -56,13 +56,40 @@ const VERBS: [&str; 46] = [
     "export",
     "toggle",
     "start",
+    "ensure",
+    "obtain",
+    "echo",
+    "switch",
 ];
 
 /// Words of a description's beginning that say nothing about its object.
-const FILLERS: [&str; 17] = [
-    "the", "a", "an", "all", "every", "back", "out", "complete", "entire", "specific", "given", "single",
-    "some", "any", "of", "for", "up",
+const FILLERS: [&str; 21] = [
+    "the", "a", "an", "to", "all", "every", "back", "out", "complete", "detailed", "entire", "full",
+    "specific", "given", "single", "multiple", "some", "any", "of", "for", "up",
 ];
+/// Words between a preposition and the noun of a parameter: `of a specific table`.
+const DETERMINERS: [&str; 16] = [
+    "the",
+    "a",
+    "an",
+    "all",
+    "every",
+    "each",
+    "specific",
+    "specified",
+    "given",
+    "single",
+    "multiple",
+    "one",
+    "some",
+    "any",
+    "particular",
+    "existing",
+];
+const PREPOSITIONS: [&str; 13] =
+    ["for", "of", "about", "in", "from", "by", "with", "to", "at", "on", "within", "matching", "between"];
+/// What a path may be called.
+const PATHS: [&str; 6] = ["path", "file", "directory", "folder", "repository", "repo"];
 
 /// Most words of a noun phrase.
 const PHRASE_WORDS: usize = 12;
@@ -136,12 +163,72 @@ pub fn nouns(tool: &str) -> Vec<String> {
     split(tool).into_iter().filter(|word| !is_verb(word)).collect()
 }
 
-/// What a tool gives, from its description or else its name: `Shows the commit logs.` is `commit logs`. The end is cut where
-/// it repeats one of the parameters, which are named with their values.
-pub fn phrase(tool: &str, description: &str, params: &BTreeSet<String>) -> String {
+/// What a tool gives, in words: `contents of`, and behind it the parameter that is meant.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Phrase {
+    pub text: String,
+    pub slot: Option<Slot>,
+}
+
+/// Where a phrase names a parameter: `of a file` with the parameter `path`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    pub param: String,
+    /// `file`; empty if several nouns are possible or the noun says no more than the value.
+    pub noun: String,
+}
+
+/// A parameter that a phrase may name.
+pub struct Nameable<'a> {
+    pub name: &'a str,
+    pub words: &'a BTreeSet<String>,
+    pub is_path: bool,
+}
+
+fn is_preposition(word: &str) -> bool {
+    PREPOSITIONS.contains(&word.to_lowercase().as_str())
+}
+
+/// Such as `recursively`.
+fn is_adverb(word: &str) -> bool {
+    word.len() > 5 && word.ends_with("ly") && !["family", "reply", "assembly", "supply"].contains(&word)
+}
+
+/// The first sentence of a description, up to what is behind a comma, colon or parenthesis.
+pub fn first_sentence(description: &str) -> Vec<&str> {
     let sentence = description.split(['\n', ':', '(', ',', ';']).next().unwrap_or_default();
     let sentence = sentence.split(". ").next().unwrap_or_default().trim().trim_end_matches('.');
-    let mut words: Vec<&str> = sentence.split_whitespace().collect();
+    sentence.split_whitespace().collect()
+}
+
+/// Cuts what is only said besides: `… or ensure that …`, `… as text`, `… from an optional …`.
+pub fn cut_asides(words: &mut Vec<&str>) {
+    let is_aside = |at: usize| {
+        let next = words.get(at + 1).map(|word| word.to_lowercase()).unwrap_or_default();
+        match words[at].to_lowercase().as_str() {
+            "and" | "or" => is_verb(&next),
+            "as" | "along" | "using" => true,
+            "that" | "which" => {
+                ["can", "may", "could", "will", "should", "reference"].contains(&next.as_str())
+            }
+            _ => is_preposition(words[at]) && words[at + 1..].iter().take(2).any(|word| *word == "optional"),
+        }
+    };
+    if let Some(cut) = (1..words.len()).find(|at| is_aside(*at)) {
+        words.truncate(cut);
+    }
+    while words.last().is_some_and(|word| is_adverb(word)) {
+        words.pop();
+    }
+}
+
+/// What a tool gives, from its description or else its name: `Shows the commit logs.` is `commit logs`. It ends where it
+/// names one of the required parameters.
+pub fn phrase(tool: &str, description: &str, params: &[Nameable<'_>]) -> Phrase {
+    let mut words = first_sentence(description);
+    while words.first().is_some_and(|word| is_adverb(&word.to_lowercase())) {
+        words.remove(0);
+    }
     let first = words.first().map(|word| word.to_lowercase()).unwrap_or_default();
     let is_of_name = split(tool).iter().any(|word| first.starts_with(word.as_str()));
     if !words.is_empty() && (is_verb(&first) || is_of_name) {
@@ -152,24 +239,94 @@ pub fn phrase(tool: &str, description: &str, params: &BTreeSet<String>) -> Strin
     while words.first().is_some_and(|word| FILLERS.contains(&&*word.to_lowercase())) {
         words.remove(0);
     }
-    // `schema of a table` with a parameter `table_name` is `schema`.
-    let is_join = |word: &str| ["for", "of", "about", "in", "from", "by", "with", "to", "at"].contains(&word);
-    let repeats = |tail: &[&str]| {
-        tail.len() <= 6 && tail.iter().any(|word| params.contains(&singular(&word.to_lowercase())))
-    };
-    if let Some(cut) = (1..words.len()).rev().find(|cut| is_join(words[*cut]) && repeats(&words[*cut + 1..]))
+    if words
+        .first()
+        .is_some_and(|word| ["how", "that", "whether", "if", "what"].contains(&&*word.to_lowercase()))
     {
-        words.truncate(cut);
+        words.clear();
     }
-    words.truncate(PHRASE_WORDS);
-    while words.last().is_some_and(|word| is_join(word) || ["and", "or", "a", "the"].contains(word)) {
+    cut_asides(&mut words);
+    let slot = (1..words.len()).rev().find_map(|at| Some((at, slot(&words, at, params)?)));
+    if let Some((at, _)) = &slot {
+        words.truncate(at + 1);
+    } else {
+        words.truncate(PHRASE_WORDS);
+        while words
+            .last()
+            .is_some_and(|word| is_preposition(word) || ["and", "or", "a", "the"].contains(word))
+        {
+            words.pop();
+        }
+    }
+    if words.is_empty() || words.len() > PHRASE_WORDS {
+        let nouns = nouns(tool);
+        let text = if nouns.is_empty() { "result".into() } else { nouns.join(" ") };
+        return Phrase { text, slot: None };
+    }
+    Phrase { text: words.join(" "), slot: slot.map(|(_, slot)| slot) }
+}
+
+/// The parameter that the words behind a preposition name: `of a file or directory`.
+fn slot(words: &[&str], at: usize, params: &[Nameable<'_>]) -> Option<Slot> {
+    if !is_preposition(words[at]) {
+        return None;
+    }
+    let mut rest = words[at + 1..].iter().map(|word| word.to_lowercase()).collect::<Vec<_>>();
+    while rest.first().is_some_and(|word| DETERMINERS.contains(&word.as_str())) {
+        rest.remove(0);
+    }
+    let end = rest.iter().position(|word| is_preposition(word)).unwrap_or(rest.len());
+    let nouns: Vec<String> = rest[..end]
+        .iter()
+        .filter(|word| !["or", "and"].contains(&word.as_str()))
+        .map(|word| singular(word))
+        .collect();
+    let names = |param: &&Nameable<'_>| {
+        let fits =
+            |noun: &String| param.words.contains(noun) || param.is_path && PATHS.contains(&noun.as_str());
+        nouns.len() == rest[..end].len().div_ceil(2) && !nouns.is_empty() && nouns.iter().all(fits)
+    };
+    let mut named = params.iter().filter(names);
+    let (Some(param), None) = (named.next(), named.next()) else { return None };
+    let noun = match nouns.as_slice() {
+        [noun] if noun != "path" => noun.clone(),
+        _ => String::new(),
+    };
+    Some(Slot { param: param.name.to_owned(), noun })
+}
+
+/// A field's name in a sentence: quoted if it is a preposition.
+pub fn spoken_field(name: &str) -> String {
+    let words = spoken(name);
+    if is_preposition(&words) { format!("\"{words}\"") } else { words }
+}
+
+/// A parameter and its value: `the repo /snapshot`, `max count 5`, `a = 3`.
+pub fn said(name: &str, shown: &str) -> String {
+    let words = spoken_param(name);
+    match words.split(' ').count() {
+        _ if words.chars().count() == 1 => format!("{words} = {shown}"),
+        1 => format!("the {words} {shown}"),
+        _ => format!("{words} {shown}"),
+    }
+}
+
+/// The name of a parameter in words, without what only says how it is written: `repo_path` is `repo`.
+pub fn spoken_param(name: &str) -> String {
+    let mut words = split(name);
+    if words.len() > 1
+        && words.last().is_some_and(|last| ["path", "name", "uri", "url"].contains(&last.as_str()))
+    {
         words.pop();
     }
-    if words.is_empty() {
-        let nouns = nouns(tool);
-        return if nouns.is_empty() { "result".into() } else { nouns.join(" ") };
-    }
     words.join(" ")
+}
+
+/// Whether the noun in front of the first preposition is in plural.
+pub fn is_plural(phrase: &str) -> bool {
+    let words: Vec<&str> = phrase.split_whitespace().collect();
+    let end = words.iter().position(|word| is_preposition(word)).unwrap_or(words.len());
+    words[..end].last().is_some_and(|noun| singular(noun) != *noun)
 }
 
 /// A value within a sentence.
@@ -228,17 +385,66 @@ mod tests {
     }
 
     #[test]
-    fn a_description_becomes_a_noun_phrase() {
-        let params = BTreeSet::from(["table".to_owned(), "name".to_owned()]);
+    fn a_description_becomes_a_noun_phrase_up_to_a_parameter() {
+        let words =
+            ["table", "path", "pattern", "name", "timezone"].map(|word| BTreeSet::from([word.to_owned()]));
+        let params: Vec<Nameable<'_>> = ["table_name", "path", "pattern", "name", "timezone"]
+            .into_iter()
+            .zip(&words)
+            .map(|(name, words)| Nameable { name, words, is_path: name == "path" })
+            .collect();
         for (tool, description, expected) in [
-            ("describe_table", "Get the schema information for a specific table", "schema information"),
+            (
+                "describe_table",
+                "Get the schema information for a specific table",
+                "schema information for <table_name: table>",
+            ),
             ("git_log", "Shows the commit logs", "commit logs"),
             ("list_tables", "List all tables in the SQLite database", "tables in the SQLite database"),
             ("get-sum", "Returns the sum of two numbers", "sum of two numbers"),
             ("search_nodes", "", "nodes"),
             ("get", "", "result"),
+            (
+                "read",
+                "Read the complete contents of a file from the file system as text.",
+                "contents of <path: file>",
+            ),
+            ("read_many", "Read the contents of multiple files simultaneously.", "contents of <path: file>"),
+            (
+                "info",
+                "Retrieve detailed metadata about a file or directory. More.",
+                "metadata about <path: >",
+            ),
+            (
+                "ls",
+                "Get a detailed listing of all files and directories in a specified path.",
+                "listing of all files and directories in <path: >",
+            ),
+            (
+                "search",
+                "Recursively search for files and directories matching a pattern.",
+                "files and directories matching <pattern: pattern>",
+            ),
+            ("mk", "Create a new directory or ensure a directory exists.", "new directory"),
+            ("now", "Get current time in a specific timezone", "current time in <timezone: timezone>"),
         ] {
-            assert_eq!(phrase(tool, description, &params), expected, "{tool}");
+            let Phrase { text, slot } = phrase(tool, description, &params);
+            let slot = slot.map(|slot| format!(" <{}: {}>", slot.param, slot.noun)).unwrap_or_default();
+            assert_eq!(text + &slot, expected, "{tool}");
+        }
+    }
+
+    #[test]
+    fn parameters_are_named_as_people_do() {
+        for (name, expected) in
+            [("repo_path", "the repo v"), ("path", "the path v"), ("maxCount", "max count v"), ("a", "a = v")]
+        {
+            assert_eq!(said(name, "v"), expected);
+        }
+        for (phrase, expected) in
+            [("contents of the file x", true), ("status", false), ("sum of two numbers", false)]
+        {
+            assert_eq!(is_plural(phrase), expected, "{phrase}");
         }
     }
 
