@@ -91,6 +91,7 @@ fn copy(from: &Path, to: &Path, root: &Path) -> io::Result<()> {
         if kind.is_dir() {
             fs::create_dir(&target)?;
             copy(&source, &target, root)?;
+            copy_time(&source, &target)?;
         } else if kind.is_symlink() {
             let leads_to = fs::read_link(&source)?;
             if !stays_inside(&source, &leads_to, root) {
@@ -99,10 +100,16 @@ fn copy(from: &Path, to: &Path, root: &Path) -> io::Result<()> {
             #[cfg(unix)]
             std::os::unix::fs::symlink(leads_to, target)?;
         } else if kind.is_file() {
-            fs::copy(source, target)?;
+            fs::copy(&source, &target)?;
+            copy_time(&source, &target)?;
         }
     }
     Ok(())
+}
+
+/// A file is as old in every episode as it is in the template.
+fn copy_time(from: &Path, to: &Path) -> io::Result<()> {
+    fs::File::open(to)?.set_modified(from.metadata()?.modified()?)
 }
 
 /// Whether a relative link leads to something in the template, on a way that does not leave it: the copy is elsewhere.
@@ -138,10 +145,18 @@ mod tests {
     async fn a_copy_has_all_files_and_ends_with_its_session() {
         let template = tempfile::tempdir().unwrap();
         fs::create_dir_all(template.path().join(".git/refs")).unwrap();
-        fs::write(template.path().join(".git/HEAD"), "main").unwrap();
+        let head = template.path().join(".git/HEAD");
+        fs::write(&head, "main").unwrap();
+        let old = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        for aged in [head, template.path().join(".git/refs")] {
+            fs::File::open(aged).unwrap().set_modified(old).unwrap();
+        }
         std::os::unix::fs::symlink(".git/HEAD", template.path().join("head")).unwrap();
         let copied = Snapshot::of(template.path()).await.unwrap();
         let path = copied.path().to_owned();
+        for aged in [".git/HEAD", ".git/refs"] {
+            assert_eq!(path.join(aged).metadata().unwrap().modified().unwrap(), old, "{aged}");
+        }
         fs::write(path.join("head"), "other").unwrap();
         assert_eq!(fs::read_to_string(path.join(".git/HEAD")).unwrap(), "other");
         assert_eq!(fs::read_to_string(template.path().join("head")).unwrap(), "main");

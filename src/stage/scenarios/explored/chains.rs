@@ -150,6 +150,10 @@ fn variants(graph: &Graph, subjects: &[Subject], index: usize, most: usize) -> V
         let Some(known) = arg.leaf.as_ref().and_then(|leaf| graph.known.get(leaf)) else { continue };
         for origin in known.origins.iter().filter(|origin| origin.call < index) {
             for described in descriptions(graph, subjects, origin, &entity, most - 1) {
+                // The results of one tool by its own results read like a riddle.
+                if described.calls.iter().any(|call| graph.seen[*call].tool == seen.tool) {
+                    continue;
+                }
                 let place = place(subject, &seen.args, Some((position, &described.place)));
                 let mut entity = described.entity;
                 let others = seen.args.iter().enumerate().filter(|(other, _)| *other != position);
@@ -211,11 +215,26 @@ fn descriptions(
             continue;
         }
         for (key, said) in keys(list, record, &value.name).into_iter().take(2) {
-            let words = format!("the {thing} whose {} is {}", words::spoken_field(&key), words::shown(&said));
+            let words = format!(
+                "{}the {thing} whose {} is {}",
+                part(&value.name, &thing),
+                words::spoken_field(&key),
+                words::shown(&said)
+            );
             found.push(of(words, Some((key, said))));
         }
     }
     found
+}
+
+/// `the timezone of`, if the value does not stand for its whole record as a name or an id does.
+fn part(field: &str, thing: &str) -> String {
+    let of_record = ["id", "name", "path", "title", "key", "uri", "url", "hash", "number", "code"];
+    let tokens = words::tokens(field);
+    let is_record = field.is_empty()
+        || of_record.iter().any(|word| tokens.contains(*word))
+        || words::tokens(thing).is_superset(&tokens);
+    if is_record { String::new() } else { format!("the {} of ", words::spoken_field(field)) }
 }
 
 /// Fields that single out a record of a list: names first, then texts, then numbers.

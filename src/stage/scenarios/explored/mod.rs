@@ -212,6 +212,9 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
                 trials.extend(made.into_iter().map(|trial| (*tool, trial)));
             }
             tried += trials.len();
+            if !watches && batch.iter().all(|tool| !changes::reads(&subjects[*tool])) {
+                trials = screened(trials, &mut graph, &subjects, runner).await?;
+            }
             let probes: Vec<Vec<usize>> = trials
                 .iter()
                 .map(|(tool, trial)| match watches {
@@ -258,6 +261,26 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
         ));
     }
     Ok(Sampled { graph, subjects, breaking, watch })
+}
+
+/// The calls that work one behind the other, in one session. Each of the others would cost a session of its own for nothing.
+async fn screened(
+    trials: Vec<(usize, trials::Trial)>,
+    graph: &mut Graph,
+    subjects: &[Subject],
+    runner: &Runner<'_>,
+) -> Result<Vec<(usize, trials::Trial)>> {
+    let calls = trials.iter().map(|(_, trial)| trial.call.clone()).collect();
+    let outcomes = runner.run(&[calls]).await?.pop().unwrap_or_default();
+    let mut working = Vec::new();
+    for (index, (tool, trial)) in trials.into_iter().enumerate() {
+        if outcomes.get(index).is_some_and(|outcome| outcome.is_error || looks_failed(&outcome.text)) {
+            graph.learn(&subjects[tool], &trial.args, false);
+        } else {
+            working.push((tool, trial));
+        }
+    }
+    Ok(working)
 }
 
 impl Sampled {

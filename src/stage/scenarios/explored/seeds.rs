@@ -41,6 +41,8 @@ const TIMEZONES: [&str; 20] = [
     "America/Sao_Paulo",
 ];
 
+const GLOBS: [&str; 5] = ["**/*", "**/*.txt", "**/*.md", "**/*.json", "**/*.csv"];
+
 /// A parameter of a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Param {
@@ -81,6 +83,21 @@ impl Param {
 /// The parameters of an input schema, in its order.
 pub fn params(schema: &Value) -> Vec<Param> {
     fields(schema, &Root { schema, left: Cell::new(PARAMS) }, 0)
+}
+
+/// A required pattern of a tool whose description says that it takes globs.
+pub fn add_globs(params: &mut [Param], description: &str) {
+    let takes_globs = |param: &&mut Param| {
+        param.kind == Kind::Text
+            && param.is_required
+            && param.seeds.is_empty()
+            && param.words.contains("pattern")
+    };
+    if description.contains("glob") {
+        for param in params.iter_mut().filter(takes_globs) {
+            param.seeds = GLOBS.map(Value::from).into();
+        }
+    }
 }
 
 /// The whole schema, and how many more parameters are read: one that refers to itself has any number.
@@ -217,7 +234,7 @@ fn of_kind(kind: &Kind, schema: &Value, words: &BTreeSet<String>, description: &
             for (pattern, values) in [
                 ("HH:MM", ["00:15", "06:30", "09:45", "12:00", "16:30", "21:10"].as_slice()),
                 ("YYYY-MM-DD", &["2024-01-31", "2024-06-15"]),
-                ("glob", &["**/*", "**/*.txt", "**/*.md"]),
+                ("glob", &GLOBS),
             ] {
                 if description.contains(pattern) {
                     seeds.extend(values.iter().map(|text| json!(text)));

@@ -62,7 +62,8 @@ fn subject(tool: &Tool, servers: &Servers) -> Option<Subject> {
         return None;
     }
     let schema: Value = serde_json::from_str(&tool.input_schema).unwrap_or_default();
-    let params = seeds::params(&schema);
+    let mut params = seeds::params(&schema);
+    seeds::add_globs(&mut params, &tool.description);
     let nameable: Vec<words::Nameable<'_>> = params
         .iter()
         .filter(|param| param.is_required)
@@ -100,7 +101,10 @@ impl Subject {
             }
             return words.join(" ");
         }
-        match self.nouns.last() {
+        // A listing with sizes is one of entries.
+        let is_link =
+            |noun: &&String| !["with", "by", "for", "from", "of", "as", "in", "to"].contains(&noun.as_str());
+        match self.nouns.iter().take_while(is_link).last() {
             Some(noun) if words::singular(noun) != *noun => words::singular(noun),
             _ => "entry".into(),
         }

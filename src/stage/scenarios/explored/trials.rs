@@ -123,8 +123,13 @@ fn values(graph: &Graph, subject: &Subject, param: &Param, seed: u64, rng: &mut 
             if !subject.reads && param.kind == Kind::Path {
                 // Something new beside what is there.
                 let roots = graph.given.iter().filter(|text| text.starts_with('/'));
-                let name = usize::try_from(rng.next_u64() % 12).unwrap_or_default();
-                found.extend(roots.map(|root| format!("{root}/{}", plain(&seeds::neutral(name))).into()));
+                let start = usize::try_from(rng.next_u64() % 12).unwrap_or_default();
+                let new = |root: &String| {
+                    let name = |number| format!("{root}/{}", plain(&seeds::neutral(number)));
+                    (start..start + 4).map(name).map(Value::from).collect::<Vec<_>>()
+                };
+                found.splice(0..0, roots.flat_map(new).collect::<Vec<_>>());
+                found.truncate(VALUES / 4);
             }
             if !subject.reads || found.is_empty() && param.is_required {
                 let start = usize::try_from(rng.next_u64() % 12).unwrap_or_default();

@@ -56,7 +56,10 @@ pub fn ask(pick: &Pick, scene: &Scene<'_>) -> Vec<(String, String)> {
             format!("Report the {things} in the {place}, each once. {ALL}"),
         ],
         Pick::Column { field: wanted, .. } => {
-            let f = words::plural(&field(wanted));
+            let f = match field(wanted) {
+                quoted if quoted.ends_with('"') => format!("values of {quoted}"),
+                name => words::plural(&name),
+            };
             vec![
                 format!("Which {f} do the {things} in the {place} have? {ALL}"),
                 format!("List the {f} of the {things} in the {place}. {ALL}"),

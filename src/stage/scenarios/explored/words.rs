@@ -68,7 +68,9 @@ const FILLERS: [&str; 21] = [
     "specific", "given", "single", "multiple", "some", "any", "of", "for", "up",
 ];
 /// Words between a preposition and the noun of a parameter: `of a specific table`.
-const DETERMINERS: [&str; 16] = [
+const DETERMINERS: [&str; 18] = [
+    "their",
+    "its",
     "the",
     "a",
     "an",
