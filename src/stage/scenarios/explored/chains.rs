@@ -102,7 +102,9 @@ fn candidate(
     let family = format!("{}: {} {list} {about}", tools.join(" > "), pick.kind());
     let place = graph::rank(seed, &family, &format!("{entity:?}"));
     let (phrasing, task) = asked.get(usize::try_from(place % asked.len().max(1) as u64).ok()?)?.clone();
-    if task.len() > TASK {
+    // The same value in another notation is no answer either.
+    let is_said = |field: &String| variant.entity.keys().any(|name| name.eq_ignore_ascii_case(field));
+    if task.len() > TASK || matches!(&pick, Pick::Field { field, .. } if is_said(field)) {
         return None;
     }
     let check = match &pick {
@@ -147,7 +149,9 @@ fn variants(graph: &Graph, subjects: &[Subject], index: usize, most: usize) -> V
         return variants;
     }
     for (position, arg) in seen.args.iter().enumerate() {
-        let Some(known) = arg.leaf.as_ref().and_then(|leaf| graph.known.get(leaf)) else { continue };
+        let is_required = subject.params.iter().any(|param| param.name == arg.name && param.is_required);
+        let leaf = arg.leaf.as_ref().filter(|_| is_required);
+        let Some(known) = leaf.and_then(|leaf| graph.known.get(leaf)) else { continue };
         for origin in known.origins.iter().filter(|origin| origin.call < index) {
             for described in descriptions(graph, subjects, origin, &entity, most - 1) {
                 // The results of one tool by its own results read like a riddle.
@@ -267,6 +271,7 @@ fn keys(list: &List, record: &Record, without: &str) -> Vec<(String, String)> {
 fn place(subject: &Subject, args: &[Arg], described: Option<(usize, &str)>) -> String {
     let words::Phrase { text, slot } = &subject.phrase;
     let (mut text, mut behind, mut within) = (text.clone(), Vec::new(), String::new());
+    let mut is_described = false;
     for (index, arg) in args.iter().enumerate() {
         let described = described.filter(|(position, _)| *position == index).map(|(_, words)| words);
         let slot = slot.as_ref().filter(|slot| slot.param == arg.name);
@@ -278,11 +283,15 @@ fn place(subject: &Subject, args: &[Arg], described: Option<(usize, &str)>) -> S
             (None, words) if is_path && within.is_empty() => {
                 within = format!(" in {}", words.unwrap_or(&arg.shown));
             }
-            (None, Some(words)) => behind.push(words.to_owned()),
+            (None, Some(words)) => {
+                is_described = true;
+                behind.push(words.to_owned());
+            }
             (None, None) => behind.push(words::said(&arg.name, &arg.shown)),
         }
     }
-    let with = if slot.is_some() || !within.is_empty() { "with" } else { "for" };
+    let has_place = slot.is_some() || !within.is_empty();
+    let with = if has_place && !is_described { "with" } else { "for" };
     let behind =
         if behind.is_empty() { String::new() } else { format!(" {with} {}", wording::joined(&behind)) };
     format!("{text}{within}{behind}")
@@ -380,6 +389,8 @@ fn in_line(seen: &graph::Seen, line: &str) -> Option<Pick> {
         !arguments.contains(number) && others == 1
     };
     match (line.split_whitespace().count(), found.last()) {
+        // The heading of an empty list.
+        _ if line.ends_with(':') => None,
         (1..=2, _) => Some(Pick::Only),
         (_, Some(number)) if is_one_sentence && is_new(number) => Some(Pick::Number { not: arguments }),
         (3..=ANSWER_WORDS, None) => Some(Pick::Only),

@@ -21,7 +21,7 @@ use crate::{
 
 /// Calls of one tool that become tasks, and reading calls that may show their effects.
 const OF_TOOL: usize = 24;
-const PROBES: usize = 6;
+const PROBES: usize = 8;
 /// Longest state that is compared.
 const STATE_BYTES: usize = 4000;
 
@@ -132,13 +132,18 @@ pub fn probes(graph: &Graph, subjects: &[Subject], tool: usize, args: &[Arg]) ->
     };
     let is_reading = |other: &Seen| other.tool != tool && reads(&subjects[other.tool]);
     let mut of_tool: BTreeMap<usize, usize> = BTreeMap::new();
-    let calls = graph.seen.iter().enumerate().filter(|(_, other)| is_reading(other) && is_near(other));
-    let near = calls.filter(|(_, other)| {
+    let mut near: Vec<(usize, usize)> = Vec::new();
+    for (index, other) in
+        graph.seen.iter().enumerate().filter(|(_, other)| is_reading(other) && is_near(other))
+    {
         let count = of_tool.entry(other.tool).or_default();
         *count += 1;
-        *count <= 2
-    });
-    near.map(|(index, _)| index).take(PROBES).collect()
+        near.push((*count, index));
+    }
+    // One of each tool, then a second one.
+    near.retain(|(count, _)| *count <= 2);
+    near.sort_unstable();
+    near.into_iter().map(|(_, index)| index).take(PROBES).collect()
 }
 
 /// The first sentence of a description as a request.

@@ -22,7 +22,8 @@ const OF_CALL: usize = 120;
 /// Failures after which an edge that never worked is dropped.
 const FAILURES: usize = 4;
 /// Places that a value is remembered from.
-const ORIGINS: usize = 4;
+const ORIGINS: usize = 6;
+const ORIGINS_OF_TOOL: usize = 2;
 
 /// A successful call and what it gave.
 #[derive(Debug)]
@@ -55,8 +56,9 @@ pub struct Known {
 /// Where a value stands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Origin {
-    /// Index of the call.
+    /// Index of the call, and of its tool.
     pub call: usize,
+    pub tool: usize,
     pub list: usize,
     pub record: usize,
     pub field: usize,
@@ -121,6 +123,7 @@ impl Graph {
                     }
                     let origin = Origin {
                         call: index,
+                        tool,
                         list: list_index,
                         record: record_index,
                         field: field_index,
@@ -151,7 +154,11 @@ impl Graph {
         let known = self.known.entry(text).or_default();
         known.words.extend(words);
         known.sources.insert(source);
-        if known.origins.len() < ORIGINS && known.origins.iter().all(|other| other.call != origin.call) {
+        let of_tool = known.origins.iter().filter(|other| other.tool == origin.tool).count();
+        if known.origins.len() < ORIGINS
+            && of_tool < ORIGINS_OF_TOOL
+            && known.origins.iter().all(|other| other.call != origin.call)
+        {
             known.origins.push(origin);
         }
     }

@@ -209,7 +209,34 @@ impl Reading {
         }
     }
 
+    /// The files of a diff, with their numbers of lines.
+    fn add_diff(&mut self, text: &str) {
+        let mut files: Vec<(&str, usize, usize)> = Vec::new();
+        for line in text.lines() {
+            if let Some(paths) = line.strip_prefix("diff --git ") {
+                files.push((paths.split_once(" b/").map_or(paths, |(_, path)| path), 0, 0));
+            } else if let Some((_, added, removed)) = files.last_mut() {
+                *added += usize::from(line.starts_with('+') && !line.starts_with("+++ "));
+                *removed += usize::from(line.starts_with('-') && !line.starts_with("--- "));
+            }
+        }
+        let field = |name: &str, value: String| Field { name: name.into(), value, is_set: false };
+        let record = |(path, added, removed): &(&str, usize, usize)| {
+            vec![
+                field("name", (*path).to_owned()),
+                field("added lines", added.to_string()),
+                field("removed lines", removed.to_string()),
+            ]
+        };
+        let is_list = files.len() <= RECORDS;
+        let records = files.iter().take(RECORDS).map(record).collect();
+        self.lists.push(List { name: "changed files".into(), records, is_list, is_nested: false });
+    }
+
     fn add_text(&mut self, text: &str) {
+        if text.lines().any(|line| line.starts_with("diff --git ")) {
+            return self.add_diff(text);
+        }
         let rows = Results::Auto.read(text);
         let is_identifier = |name: &String| {
             name.len() <= 40
@@ -270,11 +297,7 @@ impl Reading {
             };
             // What is behind a gap is another column.
             let value = rest.trim().split("   ").next().unwrap_or_default().trim().to_owned();
-            // The lines of a diff are no items either.
-            is_prose |= value.split_whitespace().count() > 10
-                || value.len() > VALUE_BYTES
-                || line.starts_with("diff --git ")
-                || line.starts_with("@@ ");
+            is_prose |= value.split_whitespace().count() > 10 || value.len() > VALUE_BYTES;
             let kind = tag.map(|tag| Field { name: "kind".into(), value: tag, is_set: false });
             items.push(std::iter::once(Field { value, ..Field::default() }).chain(kind).collect());
         }
@@ -371,6 +394,10 @@ mod tests {
             ("a | b\n1 | 2\n3 | 4\n(5 of 8 rows)", "(a=1 b=2; a=3 b=4)"),
             ("a | b\n1 | 2\n3 | 4\n(2 rows)", "[a=1 b=2; a=3 b=4]"),
             ("x.txt\ny.txt\n(2 of 9 files)", "(=x.txt; =y.txt)"),
+            (
+                "Changes:\ndiff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n-a\n+b\n+c\ndiff --git a/y b/y\n+d",
+                "changed files[name=x added lines=2 removed lines=1; name=y added lines=1 removed lines=0]",
+            ),
             ("7", "<7>"),
             ("", ""),
             ("a\n[… 9 bytes left out …]\nb", ""),

@@ -18,6 +18,15 @@ pub fn ask(pick: &Pick, scene: &Scene<'_>) -> Vec<(String, String)> {
     let field = |name: &str| if name.is_empty() { "name".to_owned() } else { words::spoken_field(name) };
     let be = |phrase: &str| if words::is_plural(phrase) { "are" } else { "is" };
     let texts = match pick {
+        Pick::Field { key: Some((key, value)), field: wanted, .. } if field(wanted) == *thing => {
+            let (k, v) = (field(key), words::shown(value));
+            vec![
+                format!("What is the {thing} whose {k} is {v} in the {place}?"),
+                format!("Look at the {place}. Which {thing} has the {k} {v}?"),
+                format!("Tell me the {thing} whose {k} is {v} in the {place}."),
+                format!("In the {place}, find the {thing} whose {k} is {v}."),
+            ]
+        }
         Pick::Field { key: Some((key, value)), field: wanted, .. } => {
             let (f, k, v) = (field(wanted), field(key), words::shown(value));
             let be = be(&f);
@@ -57,7 +66,7 @@ pub fn ask(pick: &Pick, scene: &Scene<'_>) -> Vec<(String, String)> {
         ],
         Pick::Column { field: wanted, .. } => {
             let f = match field(wanted) {
-                quoted if quoted.ends_with('"') => format!("values of {quoted}"),
+                odd if odd.ends_with('"') || odd.ends_with("ed") => format!("values of {odd}"),
                 name => words::plural(&name),
             };
             vec![

@@ -308,7 +308,7 @@ pub fn said(name: &str, shown: &str) -> String {
     let words = spoken_param(name);
     match words.split(' ').count() {
         _ if words.chars().count() == 1 => format!("{words} = {shown}"),
-        1 => format!("the {words} {shown}"),
+        1 if shown.parse::<f64>().is_err() => format!("the {words} {shown}"),
         _ => format!("{words} {shown}"),
     }
 }
