@@ -68,5 +68,6 @@ mod stage;
 mod store;
 mod ui;
 mod usage;
-#[allow(dead_code, reason = "a page that needs all of it is being built")]
+#[allow(dead_code, reason = "a report that needs all of it is being built")]
 mod view;
+mod web;

@@ -13,11 +13,11 @@ const FLOORS: [&[&str]; 9] = [
     &["plan"],
     &["exec"],
     &["view"],
-    &["cli", "ui"],
+    &["cli", "ui", "web"],
 ];
 
 /// Neighbours on one floor that may still be imported, each for a reason.
-const NEIGHBOURS: [(&str, &str); 5] = [
+const NEIGHBOURS: [(&str, &str); 6] = [
     // Everything can carry an error and a digest.
     ("data", "error"),
     ("data", "hash"),
@@ -25,6 +25,7 @@ const NEIGHBOURS: [(&str, &str); 5] = [
     ("hash", "error"),
     // Commands speak through the printer.
     ("cli", "ui"),
+    ("cli", "web"),
 ];
 
 fn floor(room: &str) -> Option<usize> {

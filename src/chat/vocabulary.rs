@@ -141,6 +141,32 @@ impl Vocabulary {
         self.tokenizer.decode(tokens, false).unwrap_or_default()
     }
 
+    /// The text of each token. Where several tokens make one character, the first has its text and the others have none.
+    pub fn pieces(&self, tokens: &[u32]) -> Vec<String> {
+        /// Most tokens of a character: a byte each.
+        const MOST: usize = 4;
+        let mut pieces = Vec::with_capacity(tokens.len());
+        while pieces.len() < tokens.len() {
+            let at = pieces.len();
+            // Some decoders drop a space at the start of a text.
+            let before = at.saturating_sub(1);
+            let context = self.decode(&tokens[before..at]);
+            let piece = |end: usize| {
+                let whole = self.decode(&tokens[before..end]);
+                match whole.strip_prefix(&context) {
+                    Some(piece) => piece.to_owned(),
+                    None => self.decode(&tokens[at..end]),
+                }
+            };
+            let ends = at + 1..=(at + MOST).min(tokens.len());
+            let whole = ends.map(|end| (end, piece(end))).find(|(_, text)| !text.contains('\u{FFFD}'));
+            let (end, text) = whole.unwrap_or_else(|| (at + 1, piece(at + 1)));
+            pieces.push(text);
+            pieces.resize(end, String::new());
+        }
+        pieces
+    }
+
     /// The text of sampled tokens. Plain tokens that spell a control token are masked, so only control tokens are
     /// recognized as such.
     pub fn masked_text(&self, tokens: &[u32]) -> String {

@@ -1,6 +1,9 @@
 //! `mcprl export`: writes a policy as a folder for PEFT or, merged, for Transformers and model servers.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 use serde::Serialize;
@@ -9,10 +12,12 @@ use serde_json::json;
 use super::{Outcome, locations::Locations, target::Target};
 use crate::{
     chat::{Chat, TOOL_TEMPLATE},
+    data::{self, Label},
     error::{Class, Diagnostic, Result},
     exec::{
         RunState, folder,
         history::{self, RunHistory, StageHistory, Stages},
+        labels,
     },
     hash::Digest,
     model::{ModelError, copy_adapter, copy_model, merge},
@@ -23,7 +28,7 @@ use crate::{
         policy::{AdapterOf, PolicyError},
     },
     store::Store,
-    ui::{OutputFormat, Printer},
+    ui::{OutputFormat, Printer, plural},
 };
 
 #[derive(Args)]
@@ -33,8 +38,12 @@ pub struct Export {
     #[arg(value_name = "RUN|FOLDER")]
     policy: String,
     /// The folder to write; it must not exist yet.
-    #[arg(long, value_name = "FOLDER")]
-    out: PathBuf,
+    #[arg(long, value_name = "FOLDER", required_unless_present = "labels")]
+    out: Option<PathBuf>,
+    /// Write the labels of a run instead, which people gave in `mcprl ui`: as a table to FILE.parquet, or as tasks with
+    /// answers, for `source = "file"`, to FILE.jsonl.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "merge", "base", "base_name"])]
+    labels: Option<PathBuf>,
     /// Merge the adapter into the model's weights and write the whole model, instead of the adapter alone.
     #[arg(long)]
     merge: bool,
@@ -65,6 +74,14 @@ enum ExportError {
     Gone { link: PathBuf, run: String },
     #[error("{0} exists already")]
     Exists(PathBuf),
+    #[error("{0} exists already")]
+    LabelsExist(PathBuf),
+    #[error("nobody has labelled an episode of run \"{run}\"")]
+    NoLabels { run: String },
+    #[error("none of the {labels} labels of run \"{run}\" calls an answer right")]
+    NoTruth { run: String, labels: usize },
+    #[error("{0} should end in .parquet or .jsonl")]
+    NotALabelFile(PathBuf),
     #[error("the base model of {policy} is unknown")]
     NoBase { policy: PathBuf },
     #[error("cannot write {path}")]
@@ -82,7 +99,10 @@ impl Diagnostic for ExportError {
             Self::NoPolicy(_) => "export::no_policy",
             Self::Untrained { .. } | Self::NoneYet { .. } => "export::untrained",
             Self::Gone { .. } => "export::gone",
-            Self::Exists(_) => "export::exists",
+            Self::Exists(_) | Self::LabelsExist(_) => "export::exists",
+            Self::NoLabels { .. } => "export::no_labels",
+            Self::NoTruth { .. } => "export::no_truth",
+            Self::NotALabelFile(_) => "export::label_file",
             Self::NoBase { .. } => "export::no_base",
             Self::Write { .. } => "export::write",
         }
@@ -106,6 +126,14 @@ impl Diagnostic for ExportError {
                 )
             }
             Self::Exists(_) => "choose another `--out`, or remove it".into(),
+            Self::LabelsExist(_) => "choose another file, or remove it".into(),
+            Self::NoLabels { run } => {
+                format!("open an episode in `mcprl ui {run}` and say whether it is right")
+            }
+            Self::NoTruth { .. } => "`--labels FILE.parquet` writes all labels, with their notes".into(),
+            Self::NotALabelFile(_) => {
+                "FILE.parquet is a table of all labels, FILE.jsonl has tasks with answers".into()
+            }
             Self::NoBase { .. } => "name it with `--base FOLDER`, or its cache with `--cache DIR`".into(),
             Self::Write { .. } => return None,
         })
@@ -145,9 +173,13 @@ const BASE: &str = "base";
 
 impl Export {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
+        if let Some(file) = &self.labels {
+            return self.write_labels(printer, file);
+        }
         let Found { store, folder: policy, of } = self.find()?;
-        if self.out.exists() {
-            return Err(ExportError::Exists(self.out).into());
+        let out = self.out().to_owned();
+        if out.exists() {
+            return Err(ExportError::Exists(out).into());
         }
         let adapted = policy.join("adapter_config.json").is_file();
         let base = if adapted { self.base_of(&policy, &store)? } else { None };
@@ -191,18 +223,65 @@ impl Export {
             OutputFormat::Json => {
                 let (run, stage) = of.map(|(run, stage)| (run.id, stage)).unzip();
                 printer.json(&json!({
-                    "policy": policy, "run": run, "stage": stage, "kind": form, "out": self.out, "base": name,
+                    "policy": policy, "run": run, "stage": stage, "kind": form, "out": out, "base": name,
                     "notice": notice,
                 }));
             }
             OutputFormat::Human => {
-                printer.data(&format!("{form} written to {}", self.out.display()));
+                printer.data(&format!("{form} written to {}", out.display()));
                 let source = of.map(|(run, stage)| source_text(&run, &stage));
-                let name = name.map(|base| base.text(&self.out));
+                let name = name.map(|base| base.text(&out));
                 for line in source.into_iter().chain(name).chain(notice) {
                     printer.say(&line);
                 }
             }
+        }
+        Ok(Outcome::Success)
+    }
+
+    /// The folder to write; clap requires it unless `labels` is given.
+    fn out(&self) -> &Path {
+        self.out.as_deref().unwrap_or(Path::new(""))
+    }
+
+    /// Writes what people said about the episodes of a run.
+    fn write_labels(&self, printer: Printer, file: &Path) -> Result<Outcome> {
+        let Target { store, run, .. } = Target::new(&self.locations, &self.policy)?;
+        let run = folder::named(&store, &run);
+        history::run(&store, &run)?;
+        let labels = labels::read(&store, &run)?;
+        if labels.is_empty() {
+            return Err(ExportError::NoLabels { run }.into());
+        }
+        if file.exists() {
+            return Err(ExportError::LabelsExist(file.to_owned()).into());
+        }
+        let written = match file.extension().and_then(|end| end.to_str()) {
+            Some("parquet") => {
+                data::write(file, &labels)?;
+                plural(labels.len(), "label")
+            }
+            Some("jsonl") => {
+                let tasks = tasks(&labels);
+                if tasks.is_empty() {
+                    return Err(ExportError::NoTruth { run, labels: labels.len() }.into());
+                }
+                let lines: String = tasks.iter().map(|task| format!("{task}\n")).collect();
+                std::fs::write(file, lines)
+                    .map_err(|source| ExportError::Write { path: file.to_owned(), source })?;
+                format!(
+                    "{} with an answer, from {},",
+                    plural(tasks.len(), "task"),
+                    plural(labels.len(), "label")
+                )
+            }
+            _ => return Err(ExportError::NotALabelFile(file.to_owned()).into()),
+        };
+        match printer.format {
+            OutputFormat::Json => {
+                printer.json(&json!({ "run": run, "labels": labels.len(), "out": file }));
+            }
+            OutputFormat::Human => printer.data(&format!("{written} written to {}", file.display())),
         }
         Ok(Outcome::Success)
     }
@@ -301,15 +380,15 @@ impl Export {
             (None, Some((_, Some(digest)))) => match origin(store, digest) {
                 Some(Origin::Hub { id, revision }) => Some(BaseName { name: id, revision, copied: false }),
                 Some(Origin::Folder(folder)) => named(at(&folder)?),
-                None => Some(BaseName { name: at(&self.out.join(BASE))?, revision: None, copied: true }),
+                None => Some(BaseName { name: at(&self.out().join(BASE))?, revision: None, copied: true }),
             },
         })
     }
 
     /// Lets `write` fill a temporary folder, then renames it to `--out`.
     fn whole(&self, write: impl FnOnce(&Path) -> Result<(), ModelError>) -> Result<()> {
-        let writing = |source| ExportError::Write { path: self.out.clone(), source };
-        let out = std::path::absolute(&self.out).map_err(writing)?;
+        let writing = |source| ExportError::Write { path: self.out().to_owned(), source };
+        let out = std::path::absolute(self.out()).map_err(writing)?;
         let parent = out.parent().unwrap_or(Path::new("/"));
         std::fs::create_dir_all(parent).map_err(writing)?;
         let folder = tempfile::Builder::new().prefix(".export-").tempdir_in(parent).map_err(writing)?;
@@ -335,6 +414,17 @@ impl BaseName {
             false => base,
         }
     }
+}
+
+/// Tasks whose answer a person called right; of several answers to a task, the first that was labelled.
+fn tasks(labels: &[Label]) -> Vec<serde_json::Value> {
+    let mut known = BTreeSet::new();
+    let right = labels.iter().filter(|label| label.right == Some(true) && !label.task.is_empty());
+    let answered = right.filter_map(|label| Some((label, label.answer.as_ref()?)));
+    let first = answered.filter(|(label, _)| known.insert(&label.task));
+    first
+        .map(|(label, answer)| json!({ "task": label.task, "answer": answer, "family": label.family }))
+        .collect()
 }
 
 /// Describes the policy's run and stage.

@@ -25,6 +25,7 @@ mod schema;
 mod server;
 mod stage;
 mod target;
+mod ui;
 
 use std::process::ExitCode;
 
@@ -89,6 +90,8 @@ enum Command {
     /// Be a client under test of the MCP conformance suite.
     #[command(hide = true)]
     McpConformance(conformance::McpConformance),
+    /// Serve the live page of runs: curves, episodes, tokens, exam, judges.
+    Ui(ui::Ui),
     /// Measure how fast this machine samples and trains.
     Bench(bench::Bench),
 }
@@ -144,6 +147,7 @@ impl Command {
             Self::Stage(command) => command.execute(printer),
             Self::DemoServer(command) => command.execute(printer),
             Self::McpConformance(command) => command.execute(printer),
+            Self::Ui(command) => command.execute(printer),
             Self::Bench(command) => command.execute(printer),
         }
     }

@@ -15,6 +15,7 @@ use super::{
     Outcome,
     locations::{self, Locations},
     run_args::RunArgs,
+    ui,
 };
 use crate::{
     data::{self, VerdictRow},
@@ -33,6 +34,9 @@ pub struct Run {
     /// After a failure, run all stages that do not depend on the failed one; by default no new stage starts.
     #[arg(long)]
     keep_going: bool,
+    /// Serve the run's live page while it runs, and print its address.
+    #[arg(long)]
+    ui: bool,
 }
 
 #[derive(Args)]
@@ -44,6 +48,9 @@ pub struct Resume {
     /// started].
     #[arg(long)]
     keep_going: bool,
+    /// Serve the run's live page while it runs, and print its address.
+    #[arg(long)]
+    ui: bool,
     #[command(flatten)]
     locations: Locations,
 }
@@ -62,7 +69,7 @@ impl Run {
             overrides,
             text: source.text().to_owned(),
         };
-        start(printer, store, &source, &spec, Begin::New)
+        start(printer, store, &source, &spec, Begin::New, self.ui)
     }
 }
 
@@ -73,7 +80,7 @@ impl Resume {
         spec.stages = self.locations.given_stages().or(spec.stages);
         spec.keep_going |= self.keep_going;
         let source = Source::parse(&spec.file, spec.text.clone())?;
-        start(printer, store, &source, &spec, Begin::Resumed(folder))
+        start(printer, store, &source, &spec, Begin::Resumed(folder), self.ui)
     }
 }
 
@@ -84,7 +91,14 @@ enum Begin {
 
 /// Plans and runs. Creates a new run's folder only after planning, so that an invalid run file leaves none
 /// behind.
-fn start(printer: Printer, store: Store, source: &Source, spec: &RunSpec, begin: Begin) -> Result<Outcome> {
+fn start(
+    printer: Printer,
+    store: Store,
+    source: &Source,
+    spec: &RunSpec,
+    begin: Begin,
+    with_ui: bool,
+) -> Result<Outcome> {
     let began = Instant::now();
     let files = FileDigests::load(&store);
     let planned = Plan::new(source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)
@@ -112,6 +126,9 @@ fn start(printer: Printer, store: Store, source: &Source, spec: &RunSpec, begin:
             RunFolder::create(&store, &plan.name, spec)?
         }
     };
+    if with_ui {
+        ui::beside(printer, &store, &folder.id)?;
+    }
     let ending = Ending::new(&plan, &store, &folder.id, &folder.path, began);
     let summary = exec::run(Request {
         keep_going: spec.keep_going,

@@ -9,6 +9,7 @@ pub mod admission;
 pub mod audit;
 pub mod calls;
 pub mod checks;
+pub mod labels;
 pub mod pass_rates;
 pub mod scenarios;
 pub mod server;
@@ -22,12 +23,16 @@ pub use admission::Admission;
 pub use audit::JudgeAudit;
 pub use calls::{Call, CallError};
 pub use checks::{CallChecks, CallPattern, Checks, StateCheck, TextCheck};
+pub use labels::Label;
 pub use pass_rates::PassRate;
 pub use scenarios::Scenario;
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
 pub use steps::Step;
-pub use table::{Column, DataError, Json, Table, read, text_columns, write};
-pub use trajectories::{End, EpisodeRow, GroupKey, OutcomeRow, Reward, Row, Trajectory, groups};
+pub use table::{Column, DataError, Json, Table, read, read_part, text_columns, write};
+pub use trajectories::{
+    End, EpisodeMessages, EpisodeRow, GroupKey, OutcomeRow, Reward, RewardComponents, RewardValue, Row,
+    Trajectory, groups,
+};
 pub use verdict::VerdictRow;
 
 /// Checks that a file is a valid artifact of this type. Types other than tables are not checked.
@@ -36,7 +41,7 @@ pub use verdict::VerdictRow;
 /// If it cannot be read as this table, with the column that is missing or has another type; if a reward is not
 /// finite; or if the checks of a scenario are not [`Checks`].
 pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
-    const TABLES: [(&str, Check); 14] = [
+    const TABLES: [(&str, Check); 15] = [
         (Scenario::NAME, scenarios::check_scenarios),
         table_type::<Admission>(),
         table_type::<Server>(),
@@ -50,6 +55,7 @@ pub fn check(artifact: &str, path: &Path) -> Result<(), DataError> {
         table_type::<Call>(),
         table_type::<VerdictRow>(),
         table_type::<JudgeAudit>(),
+        table_type::<Label>(),
         (Reward::NAME, trajectories::check_rewards),
     ];
     TABLES.iter().find(|(name, _)| *name == artifact).map_or(Ok(()), |(_, check)| check(path))

@@ -15,9 +15,12 @@ use arrow::{
     },
 };
 use parquet::{
-    arrow::{ArrowWriter, ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder},
+    arrow::{
+        ArrowWriter, ProjectionMask,
+        arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder, RowSelection},
+    },
     basic::Compression,
-    file::properties::WriterProperties,
+    file::{metadata::PageIndexPolicy, properties::WriterProperties},
 };
 
 use crate::error::Diagnostic;
@@ -404,24 +407,35 @@ pub fn write<T: Table>(path: &Path, rows: &[T]) -> Result<(), DataError> {
 
 /// Reads every row of a Parquet file. Unknown columns are ignored, and not decoded.
 pub fn read<T: Table>(path: &Path) -> Result<Vec<T>, DataError> {
+    read_part(path, None)
+}
+
+/// The same for these rows (ascending; all if none are given). Pages without such rows are not read. Rows beyond the end are
+/// left out.
+pub fn read_part<T: Table>(path: &Path, rows: Option<&[usize]>) -> Result<Vec<T>, DataError> {
     let file = File::open(path).map_err(|source| DataError::Open { path: path.to_owned(), source })?;
     let wrap = |source| DataError::Read { path: path.to_owned(), table: T::NAME, source };
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(wrap)?;
-    let schema = T::schema();
-    let found = builder.schema().fields().iter().enumerate();
-    let known: Vec<usize> = found
-        .filter(|(_, field)| schema.column_with_name(field.name()).is_some())
+    let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
+    let mut builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options).map_err(wrap)?;
+    let declared = T::schema();
+    let fields = builder.schema().fields().iter().enumerate();
+    let used: Vec<usize> = fields
+        .filter(|(_, field)| declared.field_with_name(field.name()).is_ok())
         .map(|(index, _)| index)
         .collect();
-    let mask = ProjectionMask::roots(builder.parquet_schema(), known);
-    let reader = builder.with_projection(mask).build().map_err(wrap)?;
-    let mut rows = Vec::new();
-    for batch in reader {
+    let mask = ProjectionMask::roots(builder.parquet_schema(), used);
+    if let Some(rows) = rows {
+        let total = usize::try_from(builder.metadata().file_metadata().num_rows()).unwrap_or_default();
+        let ranges = rows.iter().filter(|row| **row < total).map(|row| *row..*row + 1);
+        builder = builder.with_row_selection(RowSelection::from_consecutive_ranges(ranges, total));
+    }
+    let mut found = Vec::new();
+    for batch in builder.with_projection(mask).build().map_err(wrap)? {
         let batch =
             batch.map_err(|source| DataError::Batch { path: path.to_owned(), table: T::NAME, source })?;
-        rows.extend(T::from_batch(&batch, path)?);
+        found.extend(T::from_batch(&batch, path)?);
     }
-    Ok(rows)
+    Ok(found)
 }
 
 /// A column's name and its texts by row.

@@ -70,6 +70,8 @@ table! {
         /// As in [`Trajectory`].
         family: String,
         /// As in [`Trajectory`].
+        split: String,
+        /// As in [`Trajectory`].
         sample: u32,
         /// As in [`Trajectory`].
         policy: String,
@@ -77,6 +79,8 @@ table! {
         turns: u32,
         /// As in [`Trajectory`].
         calls: u32,
+        /// As in [`Trajectory`].
+        tools: Vec<String>,
         /// As in [`Trajectory`].
         tool_errors: u32,
         /// As in [`Trajectory`].
@@ -87,6 +91,14 @@ table! {
         answer: Option<String>,
         /// As in [`Trajectory`].
         correct: Option<bool>,
+    }
+}
+
+table! {
+    /// The conversation of an episode.
+    EpisodeMessages in "trajectories" {
+        /// As in [`Trajectory`].
+        messages: String,
     }
 }
 
@@ -252,6 +264,28 @@ table! {
         components: String,
         /// The judge's explanation, if any.
         explanation: Option<String>,
+    }
+}
+
+table! {
+    /// A reward without its explanation.
+    RewardValue in "rewards" {
+        /// As in [`Reward`], like all columns.
+        trajectory_id: String,
+        /// Total reward.
+        reward: f32,
+        /// Whether the answer is right.
+        correct: Option<bool>,
+    }
+}
+
+table! {
+    /// The parts of a reward.
+    RewardComponents in "rewards" {
+        /// As in [`Reward`], like all columns.
+        trajectory_id: String,
+        /// Weighted parts as a JSON object.
+        components: String,
     }
 }
 

@@ -13,6 +13,7 @@ pub mod folder;
 pub mod history;
 mod interrupt;
 mod journal;
+pub mod labels;
 mod notes;
 mod rows;
 mod runner;

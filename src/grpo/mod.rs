@@ -13,7 +13,7 @@ mod schedule;
 #[cfg(test)]
 mod trl;
 
-pub use advantage::{NoSignal, Scale, ScoredRollout, Signal, ZeroVariance, advantages};
+pub use advantage::{Advantage, NoSignal, Scale, ScoredRollout, Signal, ZeroVariance, advantages};
 pub use importance::Importance;
 pub use loss::{Clip, LossKind, Objective, StepSize, Tally, Token, ToolTokens, mean_log_ratio};
 pub use remedies::{Episodes, remedies};

@@ -10,8 +10,8 @@ use super::{
     kind::BUILT_IN,
 };
 use crate::data::{
-    Admission, Call, JudgeAudit, PassRate, Prompt, Resource, ResourceTemplate, Reward, Scenario, Server,
-    Step, Table, Tool, Trajectory, VerdictRow,
+    Admission, Call, JudgeAudit, Label, PassRate, Prompt, Resource, ResourceTemplate, Reward, Scenario,
+    Server, Step, Table, Tool, Trajectory, VerdictRow,
 };
 
 const INTRODUCTION: &str = "\
@@ -45,6 +45,7 @@ fn reference() -> String {
     page += &table_section::<JudgeAudit>();
     page += &table_section::<PassRate>();
     page += &table_section::<VerdictRow>();
+    page += &table_section::<Label>();
     page
 }
 

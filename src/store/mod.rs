@@ -11,6 +11,7 @@
 //! | `leases/<key>.<epoch>.json` | which process executes this key now |
 //! | `leases/run-*.json` | which runs are active |
 //! | `runs/` | journals, one folder per run |
+//! | `labels/` | what people say about episodes, one table per run; no sweep removes it |
 //! | `unpushed/` | which results the shared caches do not have yet |
 //! | `quarantine/` | damaged artifacts and records that `verify` removed |
 //! | `rows/<family>/` | rows of interrupted stages, and rows that later stages can reuse |

@@ -7,12 +7,22 @@
 pub mod calls;
 pub mod conversation;
 pub mod curves;
+pub mod episode;
+pub mod episodes;
 pub mod exam;
+pub mod judge;
+#[cfg(test)]
+pub mod synthetic;
+pub mod tokens;
 
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use serde::Serialize;
 
@@ -25,7 +35,7 @@ use crate::{
     },
     hash::Digest,
     plan::{Plan, Source, stage_name},
-    stage::Cards,
+    stage::{Card, Cards},
     store::{FileDigests, Store},
     usage::Usage,
 };
@@ -209,8 +219,20 @@ impl Run {
         let cards = Cards::new(spec.as_ref().and_then(|spec| spec.stages.clone()));
         let known = Stages::new(store, run);
         let is_live = run.state == RunState::Running;
-        let stages: Vec<Stage> =
-            run.nodes.iter().map(|node| Stage::new(node, known.stage(node), &cards, is_live)).collect();
+        let histories: Vec<StageHistory> = run.nodes.iter().map(|node| known.stage(node)).collect();
+        // Each card is parsed once: a loop has hundreds of stages.
+        let kinds: BTreeSet<&str> =
+            histories.iter().filter_map(|stage| Some(stage.fields.as_ref()?.kind.as_str())).collect();
+        let cards: BTreeMap<String, Arc<Card>> = kinds
+            .into_iter()
+            .filter_map(|kind| Some((kind.to_owned(), cards.get(kind).ok().flatten()?)))
+            .collect();
+        let stages: Vec<Stage> = run
+            .nodes
+            .iter()
+            .zip(histories)
+            .map(|(node, stage)| Stage::new(node, stage, &cards, is_live))
+            .collect();
         Self {
             loops: loops(&stages),
             id: run.id.clone(),
@@ -383,7 +405,12 @@ impl Stage {
         }
     }
 
-    fn new(node: &NodeHistory, stage: StageHistory, cards: &Cards, is_live: bool) -> Self {
+    fn new(
+        node: &NodeHistory,
+        stage: StageHistory,
+        cards: &BTreeMap<String, Arc<Card>>,
+        is_live: bool,
+    ) -> Self {
         let state = match node.outcome {
             StageOutcome::Ran => StageState::Ran,
             StageOutcome::Cached => StageState::Cached,
@@ -392,7 +419,7 @@ impl Stage {
             StageOutcome::Unfinished if is_live => StageState::Running,
             StageOutcome::Unfinished => StageState::Unfinished,
         };
-        let card = stage.fields.as_ref().and_then(|fields| cards.get(&fields.kind).ok().flatten());
+        let card = stage.fields.as_ref().and_then(|fields| cards.get(&fields.kind));
         let artifact = |written: &history::Written| {
             let declared = card.as_ref().and_then(|card| card.outputs.get(&written.output));
             Artifact {

@@ -171,3 +171,23 @@ fn a_reward_that_is_not_finite_is_reported_with_its_row() {
         assert_eq!(check(&[0.0, value]), Err(format!("{}: `reward` of row 1 is {shown}", path.display())));
     }
 }
+
+#[test]
+fn a_part_of_a_table_is_read_by_row_and_column() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.parquet");
+    let sample = |number: u32| Sample {
+        text: format!("row {number}"),
+        tokens: vec![number; 100],
+        ..Sample::default()
+    };
+    write(&path, &(0..5000).map(sample).collect::<Vec<_>>()).unwrap();
+    let texts = |rows: Option<&[usize]>| -> Vec<String> {
+        read_part::<Plain>(&path, rows).unwrap().into_iter().map(|row| row.text).collect()
+    };
+    assert_eq!(texts(Some(&[0, 7, 4999, 5000])), ["row 0", "row 7", "row 4999"]);
+    assert_eq!(texts(Some(&[])), [""; 0]);
+    assert_eq!(texts(None).len(), 5000);
+    assert_eq!(read_part::<Sample>(&path, Some(&[3])).unwrap(), [sample(3)]);
+    assert_eq!(read_part::<Other>(&path, None).unwrap_err().code(), "data::column");
+}

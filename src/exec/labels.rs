@@ -1,0 +1,72 @@
+//! What people say about the episodes of a run: `labels/<run>.parquet` in the store, beside `runs/`.
+//!
+//! Labels are work of people, so no sweep removes them, not even with their run.
+
+use std::path::PathBuf;
+
+use crate::{
+    data::{self, DataError, Label},
+    error::Result,
+    store::{Store, StoreError, aside},
+};
+
+/// The file with the labels of a run, whether or not it exists.
+pub fn path(store: &Store, run: &str) -> PathBuf {
+    store.root().join("labels").join(format!("{run}.parquet"))
+}
+
+/// The labels of a run, in the order in which they were first given.
+///
+/// # Errors
+/// If the file exists and is not a table of labels.
+pub fn read(store: &Store, run: &str) -> Result<Vec<Label>, DataError> {
+    let path = path(store, run);
+    if path.exists() { data::read(&path) } else { Ok(Vec::new()) }
+}
+
+/// Replaces the label of an episode, or removes it if the new one says nothing. Returns all labels of the run.
+pub fn set(store: &Store, run: &str, label: Label) -> Result<Vec<Label>> {
+    let mut labels = read(store, run)?;
+    let is_same = |other: &Label| other.trajectory_id == label.trajectory_id && other.stage == label.stage;
+    let place = labels.iter().position(is_same);
+    match (place, label.right.is_some() || label.note.is_some()) {
+        (Some(place), true) => labels[place] = label,
+        (Some(place), false) => _ = labels.remove(place),
+        (None, true) => labels.push(label),
+        (None, false) => return Ok(labels),
+    }
+    let path = path(store, run);
+    let writing = |cause| StoreError::writing(&path, cause);
+    let folder = path.parent().unwrap_or(store.root());
+    std::fs::create_dir_all(folder).map_err(writing)?;
+    let staged = aside(folder).map_err(writing)?;
+    let file = staged.path().join("labels.parquet");
+    data::write(&file, &labels)?;
+    std::fs::rename(&file, &path).map_err(writing)?;
+    Ok(labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_replaced_and_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let label = |id: &str, right, note: Option<&str>| Label {
+            trajectory_id: id.into(),
+            right,
+            note: note.map(str::to_owned),
+            ..Label::default()
+        };
+        assert_eq!(read(&store, "r").unwrap(), []);
+        set(&store, "r", label("a", Some(true), None)).unwrap();
+        set(&store, "r", label("b", None, Some("unclear"))).unwrap();
+        set(&store, "r", label("a", Some(false), Some("rude"))).unwrap();
+        let all = [label("a", Some(false), Some("rude")), label("b", None, Some("unclear"))];
+        assert_eq!(read(&store, "r").unwrap(), all);
+        assert_eq!(set(&store, "r", label("a", None, None)).unwrap(), all[1..]);
+        assert_eq!(read(&store, "other").unwrap(), []);
+    }
+}

@@ -1,0 +1,77 @@
+//! The page's own files, embedded in the binary.
+
+/// A file: its path, its type and its content.
+pub(super) struct Asset {
+    pub path: &'static str,
+    pub kind: &'static str,
+    pub content: &'static str,
+}
+
+const HTML: &str = "text/html; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const IMAGE: &str = "image/svg+xml";
+
+macro_rules! assets {
+    ($($name:literal: $kind:ident),+ $(,)?) => {
+        &[$(Asset { path: concat!("/", $name), kind: $kind, content: include_str!(concat!("page/", $name)) }),+]
+    };
+}
+
+pub(super) const ASSETS: &[Asset] = assets![
+    "index.html": HTML,
+    "style.css": STYLE,
+    "icon.svg": IMAGE,
+    "app.js": SCRIPT,
+    "dom.js": SCRIPT,
+    "api.js": SCRIPT,
+    "charts.js": SCRIPT,
+    "graph.js": SCRIPT,
+    "run.js": SCRIPT,
+    "episodes.js": SCRIPT,
+    "conversation.js": SCRIPT,
+    "tokens.js": SCRIPT,
+    "exam.js": SCRIPT,
+    "judges.js": SCRIPT,
+];
+
+/// The file at this path; `/` is the page.
+pub(super) fn find(path: &str) -> Option<&'static Asset> {
+    let path = if path == "/" { "/index.html" } else { path };
+    ASSETS.iter().find(|asset| asset.path == path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_small_and_fetches_nothing_from_elsewhere() {
+        let bytes: usize = ASSETS.iter().map(|asset| asset.content.len()).sum();
+        assert!(bytes < 300_000, "{bytes} bytes");
+        for Asset { path, content, .. } in ASSETS {
+            let content = content.replace("http://www.w3.org/2000/svg", "");
+            for wrong in [
+                "http://",
+                "https://",
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+            ] {
+                assert!(!content.contains(wrong), "{path} has {wrong}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_module_that_is_imported_is_served() {
+        for Asset { path, content, .. } in ASSETS {
+            for rest in content.split("from \"./").skip(1) {
+                let name = rest.split('"').next().unwrap();
+                assert!(find(&format!("/{name}")).is_some(), "{path} imports {name}");
+            }
+        }
+    }
+}

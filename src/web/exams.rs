@@ -1,0 +1,93 @@
+//! Comparisons of policies: the verdict at once, the scenarios in pages.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{WebError, query::Query, site::Site};
+use crate::{
+    error::Result,
+    view::{
+        Run,
+        episodes::{Episodes, Unavailable},
+        exam::{Change, Exam, Pair, exam},
+    },
+};
+
+/// Most pairs of a page.
+const MOST_PAIRS: usize = 200;
+
+/// The comparisons of a run without their scenarios.
+pub(super) fn exams(run: &Run) -> Value {
+    let (mut found, mut unavailable) = (Vec::new(), Vec::new());
+    for stage in run.writers("verdict") {
+        match exam(run, stage) {
+            Ok(Exam { stage, policies, mode, sentences, rows, .. }) => found.push(json!({
+                "stage": stage, "policies": policies, "mode": mode, "sentences": sentences, "rows": rows,
+            })),
+            Err(problem) => {
+                unavailable.push(Unavailable { stage: stage.id.clone(), problem: problem.to_string() })
+            }
+        }
+    }
+    json!({ "exams": found, "unavailable": unavailable })
+}
+
+#[derive(Serialize)]
+struct Page<'e> {
+    counts: BTreeMap<Change, usize>,
+    matching: usize,
+    offset: usize,
+    pairs: Vec<&'e Pair>,
+    problem: Option<String>,
+}
+
+/// The scenarios of a comparison, filtered.
+pub(super) fn pairs(site: &Site, run: &str, query: &Query) -> Result<String> {
+    let stage = query.required("stage")?;
+    let exam = site.exam(run, stage)?;
+    let episodes = site.loaded(run)?;
+    let change = query.named("change", |name| {
+        [Change::Won, Change::Lost, Change::StillWrong, Change::StillRight]
+            .into_iter()
+            .find(|change| change.name().replace(' ', "-") == name)
+    })?;
+    let calls_tool = query.text("tool").map(|tool| scenarios_with(&episodes, stage, tool));
+    let is = |wanted: Option<&str>, found: &str| wanted.is_none_or(|wanted| wanted == found);
+    let passes = |pair: &&Pair| {
+        is(query.text("family"), &pair.family)
+            && is(query.text("split"), &pair.split)
+            && is(query.text("policy"), &pair.policy)
+            && calls_tool.as_ref().is_none_or(|scenarios| scenarios.contains(pair.scenario.as_str()))
+    };
+    let (all, problem) = match &exam.pairs {
+        Ok(pairs) => (pairs.as_slice(), None),
+        Err(problem) => (&[][..], Some(problem.to_string())),
+    };
+    let mut matching: Vec<&Pair> = all.iter().filter(passes).collect();
+    let mut counts = BTreeMap::new();
+    for pair in &matching {
+        *counts.entry(pair.change).or_default() += 1;
+    }
+    matching.retain(|pair| change.is_none_or(|change| pair.change == change));
+    // What changed comes first.
+    matching.sort_by_key(|pair| pair.change);
+    let offset = query.parsed("offset")?.unwrap_or(0);
+    let limit = query.parsed("limit")?.unwrap_or(30).min(MOST_PAIRS);
+    let page = Page {
+        counts,
+        matching: matching.len(),
+        offset,
+        pairs: matching.into_iter().skip(offset).take(limit).collect(),
+        problem,
+    };
+    Ok(serde_json::to_string(&page).map_err(|cause| WebError::BadRequest(cause.to_string()))?)
+}
+
+/// The scenarios in which a policy called a tool.
+fn scenarios_with<'e>(episodes: &'e Episodes, stage: &str, tool: &str) -> BTreeSet<&'e str> {
+    let rows = episodes.table(stage).into_iter().flat_map(|table| &table.episodes);
+    let calling = rows.filter(|episode| episode.summary.tools.iter().any(|called| called == tool));
+    calling.map(|episode| episode.summary.scenario_id.as_str()).collect()
+}

@@ -1,0 +1,152 @@
+// The frame: which run, which view, and when to look again.
+
+import { get, address } from "./api.js";
+import { h, replace, problem, badge, plain } from "./dom.js";
+import * as run from "./run.js";
+import * as episodes from "./episodes.js";
+import * as conversation from "./conversation.js";
+import * as tokens from "./tokens.js";
+import * as exam from "./exam.js";
+import * as judges from "./judges.js";
+
+const VIEWS = { run, episodes, episode: conversation, tokens, exam, judges };
+const TABS = [["run", "Run"], ["episodes", "Episodes"], ["exam", "Exam"], ["judges", "Judges"]];
+const TAB_OF = { episode: "episodes", tokens: "episodes" };
+
+const header = document.getElementById("header");
+const main = document.getElementById("main");
+let runs = [];
+let chosen = [];
+let current = null;
+let source = null;
+
+function place() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const [name, view] = path.split("/");
+  return {
+    run: name ? decodeURIComponent(name) : "",
+    view: VIEWS[view] ? view : "run",
+    parameters: Object.fromEntries(new URLSearchParams(query || "")),
+  };
+}
+
+function theme() {
+  const names = ["auto", "light", "dark"];
+  const set = (name) => {
+    if (name === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = name;
+  };
+  const now = localStorage.getItem("theme") || "auto";
+  set(now);
+  const button = h("button", { type: "button", title: "Colours: automatic, light or dark" }, `◐ ${now}`);
+  button.addEventListener("click", () => {
+    const next = names[(names.indexOf(localStorage.getItem("theme") || "auto") + 1) % names.length];
+    localStorage.setItem("theme", next);
+    set(next);
+    button.textContent = `◐ ${next}`;
+  });
+  return button;
+}
+
+const status = h("span", { class: "quiet", role: "status" });
+const toggle = theme();
+
+function frame({ run: name, view, parameters }) {
+  const select = h("select", { "aria-label": "Run" }, [...runs].reverse().map((run) => h("option", { value: run.id }, plain(`${run.id} (${run.state})`))));
+  select.value = name;
+  select.addEventListener("change", () => { location.hash = address(select.value, "run"); });
+  const found = runs.find((run) => run.id === name);
+  const tab = ([id, title]) => h("a", { href: address(name, id, id === "run" && parameters.with ? { with: parameters.with } : {}), "aria-current": (TAB_OF[view] || view) === id ? "page" : null }, title);
+  replace(
+    header,
+    h("div", { class: "bar" }, h("b", {}, "mcprl"), select, found ? badge(found.state, { finished: "good", failed: "bad", killed: "bad" }[found.state] || "warn") : null, h("span", { class: "space" }), status, toggle),
+    h("nav", { "aria-label": "Views" }, TABS.map(tab)),
+  );
+}
+
+// Looks again when the run has changed, but works at most a fiftieth of the time.
+function follow(name) {
+  source?.close();
+  source = new EventSource(`/api/events?run=${encodeURIComponent(name)}`);
+  let first = true;
+  let free = 0;
+  let timer = null;
+  const look = async () => {
+    timer = null;
+    const began = performance.now();
+    try {
+      ({ runs } = await get("runs"));
+      frame(place());
+      await current?.refresh?.();
+      status.textContent = "";
+    } catch (cause) {
+      if (cause.name !== "AbortError") status.textContent = cause.message;
+    }
+    free = performance.now() + Math.max(1000, 50 * (performance.now() - began));
+  };
+  source.addEventListener("changed", () => {
+    status.textContent = "";
+    if (first) {
+      first = false;
+      return;
+    }
+    timer ??= setTimeout(look, Math.max(0, free - performance.now()));
+  });
+  source.addEventListener("error", () => { status.textContent = "mcprl does not answer any more"; });
+}
+
+let followed = null;
+let shown = 0;
+
+async function show() {
+  const where = place();
+  if (!where.run) {
+    const name = chosen.at(-1) || runs.at(-1)?.id;
+    if (!name) {
+      replace(main, h("p", {}, "There are no runs in this cache yet. ", h("code", {}, "mcprl run FILE"), " makes one."));
+      return;
+    }
+    const others = chosen.slice(0, -1);
+    location.replace(address(name, "run", { with: others.join(",") }));
+    return;
+  }
+  const turn = ++shown;
+  current?.stop?.();
+  delete main.dataset.view;
+  frame(where);
+  if (followed !== where.run) follow((followed = where.run));
+  document.title = `${where.run} – mcprl`;
+  const page = h("div");
+  const abort = new AbortController();
+  current = { stop: () => abort.abort() };
+  const context = {
+    run: where.run,
+    runs,
+    parameters: where.parameters,
+    signal: abort.signal,
+    // Changes the parameters without a new view.
+    remember: (parameters) => history.replaceState(null, "", address(where.run, where.view, parameters)),
+    go: (view, parameters) => { location.hash = address(where.run, view, parameters); },
+  };
+  try {
+    const view = await VIEWS[where.view].show(page, context);
+    if (turn !== shown) return;
+    current = { ...view, stop: () => { abort.abort(); view?.stop?.(); } };
+    replace(main, page);
+    main.dataset.view = where.view;
+  } catch (cause) {
+    if (cause.name === "AbortError" || turn !== shown) return;
+    if (!cause.status && cause.status !== 0) console.error(cause);
+    replace(main, h("h1", {}, "This cannot be shown"), problem(cause));
+    main.dataset.view = where.view;
+  }
+}
+
+addEventListener("hashchange", () => { show(); main.focus({ preventScroll: true }); scrollTo(0, 0); });
+
+try {
+  ({ runs, chosen } = await get("runs"));
+  await show();
+} catch (cause) {
+  replace(main, problem(cause));
+}

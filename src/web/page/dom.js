@@ -1,0 +1,94 @@
+// Builds elements. Texts are inserted as text, never as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value") element.value = value;
+    else if (value === true) element.setAttribute(name, "");
+    else element.setAttribute(name, value);
+  }
+  add(element, children);
+  return element;
+}
+
+function add(element, children) {
+  for (const child of children) {
+    if (child === undefined || child === null || child === false) continue;
+    if (Array.isArray(child)) add(element, child);
+    else element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+}
+
+export const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+export const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+export function replace(element, ...children) {
+  element.replaceChildren();
+  add(element, children);
+  return element;
+}
+
+// Characters that a browser would not show, or that would change how others are shown: controls, terminal escapes,
+// directions, zero widths, tags.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\udb40][\udc00-\udfff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+
+// Text of a server or a model as nodes; hidden characters become visible.
+export function shown(text) {
+  const nodes = [];
+  let last = 0;
+  for (const match of text.matchAll(HIDDEN)) {
+    if (match.index > last) nodes.push(text.slice(last, match.index));
+    const code = match[0].codePointAt(0);
+    const name = code === 27 ? "ESC" : "U+" + code.toString(16).toUpperCase().padStart(4, "0");
+    nodes.push(h("span", { class: "escape" }, name));
+    last = match.index + match[0].length;
+    if (nodes.length > 20000) break;
+  }
+  nodes.push(text.slice(last));
+  return nodes;
+}
+
+// The same for attributes and options, which hold no elements.
+export const plain = (text) => text.replace(HIDDEN, "\ufffd");
+
+export function number(value, digits = 3) {
+  if (value === undefined || value === null) return "–";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 0.001 || size >= 1e6)) return value.toExponential(2);
+  return Number.isInteger(value) ? value.toLocaleString("en") : value.toFixed(size >= 100 ? 1 : digits);
+}
+
+export function duration(seconds) {
+  if (seconds === undefined || seconds === null) return "–";
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  const minutes = Math.round(seconds / 60);
+  return minutes < 120 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+export function bytes(count) {
+  if (count < 1000) return `${count} B`;
+  return count < 1e6 ? `${(count / 1e3).toFixed(0)} kB` : `${(count / 1e6).toFixed(1)} MB`;
+}
+
+export const badge = (text, kind) => h("span", { class: `badge ${kind || ""}` }, text);
+
+export function outcome(correct) {
+  if (correct === true) return badge("✓ right", "good");
+  if (correct === false) return badge("✗ wrong", "bad");
+  return badge("? unknown");
+}
+
+export const problem = (error) => h("p", { class: "problem", role: "alert" }, shown(error.message || String(error)), error.hint ? [" ", h("span", { class: "quiet" }, shown(error.hint))] : null);
+
+// Calls after a pause.
+export function debounced(call, wait) {
+  let timer;
+  return (...values) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => call(...values), wait);
+  };
+}

@@ -1,0 +1,39 @@
+#!/bin/sh
+# Opens every view of the live page in a real browser:
+#
+#     tests/reference/ui.sh [MCPRL [CACHE [RUN]]]
+#
+# MCPRL (default: target/release/mcprl) is the binary. CACHE has the run to open; without it, a short training of
+# pipelines/sqlite.toml is run into target/ui-test. Needs Chromium or Chrome on the PATH, or in CHROMIUM; playwright-core
+# comes from npm, into target/servers/ui. SCREENSHOTS=FOLDER writes pictures of the views, and
+# ASSETS=src/web/page tries other files of the page without a build. Fails if a view shows an error, if
+# the browser's console has one, or if something cannot be used by keyboard or on 360 pixels.
+set -eu
+cd "$(dirname "$0")/../.."
+mcprl=$(realpath "${1:-target/release/mcprl}")
+cache=${2:-target/ui-test}
+run=${3:-latest}
+packages=$PWD/target/servers/ui
+browser=${CHROMIUM:-$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)}
+if [ -z "$browser" ]; then
+    echo "no Chromium; install it, or name it in CHROMIUM" >&2
+    exit 1
+fi
+if [ ! -d "$packages/node_modules/playwright-core" ]; then
+    mkdir -p "$packages"
+    npm install --prefix "$packages" --no-audit --no-fund --loglevel error playwright-core@1.65.1
+fi
+# Cached after the first time.
+[ -n "${2-}" ] || "$mcprl" run pipelines/sqlite.toml --cache "$cache" \
+    --set stages.base.traces=700 --set loop.train.iterations=2 > /dev/null
+
+scratch=$(mktemp -d)
+"$mcprl" ui "$run" --cache "$cache" 2> "$scratch/url" &
+server=$!
+trap 'kill $server 2>/dev/null; rm -r "$scratch"' EXIT
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+    url=$(sed -n 's/^ui *//p' "$scratch/url")
+    [ -z "$url" ] || break
+    sleep 0.5
+done
+NODE_PATH="$packages/node_modules" CHROMIUM="$browser" node tests/reference/ui.mjs "$url"
