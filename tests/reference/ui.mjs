@@ -14,7 +14,7 @@ if (process.env.ASSETS) {
   // The page's files as they are now, without a build.
   await page.route(/\.(js|css)$/, (route) => route.fulfill({ path: process.env.ASSETS + new URL(route.request().url()).pathname }));
 }
-page.setDefaultTimeout(20000);
+page.setDefaultTimeout(60000);
 page.on("console", (message) => { if (["error", "warning"].includes(message.type())) problems.push(`console: ${message.text()}`); });
 page.on("pageerror", (error) => problems.push(`error: ${error}`));
 page.on("requestfailed", (request) => {
