@@ -64,6 +64,7 @@ mod net;
 mod plan;
 mod progress;
 mod random;
+mod report;
 mod stage;
 mod store;
 mod ui;

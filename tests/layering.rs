@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-const FLOORS: [&[&str]; 9] = [
+const FLOORS: [&[&str]; 10] = [
     &["hash", "error", "progress", "random", "net", "usage", "child", "data"],
     &["store", "mcp", "chat", "model"],
     &["engine", "llm"],
@@ -13,6 +13,7 @@ const FLOORS: [&[&str]; 9] = [
     &["plan"],
     &["exec"],
     &["view"],
+    &["report"],
     &["cli", "ui", "web"],
 ];
 

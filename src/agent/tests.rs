@@ -79,6 +79,7 @@ fn tool(name: &str, synthetic: bool) -> Tool {
         annotations: None,
         function: json!({"type": "function", "function": {"name": name}}).to_string(),
         synthetic,
+        listed: None,
     }
 }
 

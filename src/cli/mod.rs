@@ -17,6 +17,7 @@ mod locations;
 mod plan;
 mod probe;
 mod rejudge;
+mod report;
 mod run;
 mod run_args;
 mod runs;
@@ -64,6 +65,8 @@ enum Command {
     Show(runs::Show),
     /// Compare the keys and metrics of two runs, stage by stage.
     Diff(runs::Diff),
+    /// Write a report of a run, compare runs, or report to the server's author.
+    Report(report::Report),
     /// Score the episodes of a run with another judge, and show what would change.
     Rejudge(rejudge::Rejudge),
     /// List, check, clean, export and import cached results.
@@ -136,6 +139,7 @@ impl Command {
             Self::Export(command) => command.execute(printer),
             Self::Show(command) => command.execute(printer),
             Self::Diff(command) => command.execute(printer),
+            Self::Report(command) => command.execute(printer),
             Self::Rejudge(command) => command.execute(printer),
             Self::Cache(command) => command.execute(printer),
             Self::Scenarios(command) => command.execute(printer),

@@ -1,6 +1,16 @@
 //! Tables that `discover` writes: the server, and what it offers.
 
-use super::table::table;
+use serde::{Deserialize, Serialize};
+
+use super::table::{Json, table};
+
+/// The texts of a tool that a run file may override.
+#[derive(Serialize, Deserialize)]
+struct ListedTexts {
+    description: String,
+    input_schema: String,
+    function: String,
+}
 
 table! {
     /// The server itself; one row.
@@ -41,6 +51,9 @@ table! {
         function: String,
         /// True for `complete_task`, which mcprl adds and answers itself.
         synthetic: bool,
+        /// What `description`, `input_schema` and `function` are on the server, as a JSON object, if the run file overrides
+        /// texts of the tool. The column is absent if it overrides none.
+        listed: Option<Json>,
     }
 }
 
@@ -85,6 +98,26 @@ table! {
 }
 
 impl Tool {
+    /// The tool as the server lists it, without the run file's texts.
+    #[must_use]
+    pub fn as_listed(&self) -> Self {
+        let listed = self.listed.as_ref().and_then(|listed| serde_json::from_str(&listed.0).ok());
+        match listed {
+            Some(ListedTexts { description, input_schema, function }) => {
+                Self { description, input_schema, function, listed: None, ..self.clone() }
+            }
+            None => self.clone(),
+        }
+    }
+
+    /// Notes the texts as they are now as the server's own, before they are overridden.
+    pub fn keep_listed(&mut self) {
+        let Self { description, input_schema, function, .. } = self.clone();
+        let texts = ListedTexts { description, input_schema, function };
+        let json = serde_json::to_string(&texts).ok().map(Json);
+        self.listed = self.listed.take().or(json);
+    }
+
     /// An annotation such as `readOnlyHint`: the server's word, which is not verified.
     pub fn hint(&self, name: &str) -> Option<bool> {
         let annotations: serde_json::Value = serde_json::from_str(self.annotations.as_deref()?).ok()?;

@@ -134,6 +134,7 @@ fn tool(
         annotations: Some(json!({"readOnlyHint": true}).to_string()),
         function: String::new(),
         synthetic: false,
+        listed: None,
     }
 }
 

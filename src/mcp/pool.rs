@@ -150,7 +150,8 @@ impl Pool {
     /// Refuses a server that has not all of these tools, as they are here.
     pub fn expecting(mut self, tools: &[data::Tool]) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
-            shared.expected = tools.iter().filter(|tool| !tool.synthetic).cloned().collect();
+            shared.expected =
+                tools.iter().filter(|tool| !tool.synthetic).map(data::Tool::as_listed).collect();
         }
         self
     }

@@ -1,6 +1,6 @@
 //! Recognizes likely secrets in a server's command, variables, headers and address, by name or by form.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use super::has_reference;
 
@@ -79,9 +79,82 @@ pub fn hidden<'w>(command: &'w [String], hide: impl Fn(&str) -> String) -> Vec<C
     words
 }
 
+/// A run file, or a `KEY=VALUE` of one, with `…` in place of what looks like a literal secret.
+pub fn secret_free(text: &str) -> Cow<'_, str> {
+    let mut found = BTreeSet::new();
+    match toml::from_str::<toml::Table>(text) {
+        Ok(table) => table.iter().for_each(|(name, value)| collect(name, value, &mut found)),
+        Err(_) => {
+            let (path, value) = text.split_once('=').unwrap_or_default();
+            let name = path.trim().rsplit('.').next().unwrap_or_default();
+            collect(name, &toml::Value::String(value.trim().trim_matches('"').to_owned()), &mut found);
+        }
+    }
+    // One may contain another.
+    let mut found: Vec<String> = found.into_iter().collect();
+    found.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    found.iter().fold(Cow::Borrowed(text), |text, secret| match text.contains(secret.as_str()) {
+        true => text.replace(secret.as_str(), "…").into(),
+        false => text,
+    })
+}
+
+/// The literal secrets in a value of this name.
+fn collect(name: &str, value: &toml::Value, found: &mut BTreeSet<String>) {
+    let is_literal = |text: &str| has_reference(text) == Ok(false);
+    match value {
+        toml::Value::String(text) => {
+            if is_secret(name, text) && is_literal(text) {
+                found.insert(text.trim_start_matches("Bearer ").to_owned());
+            }
+            let in_query = query(text).filter(|(name, value)| is_secret(name, value) && is_literal(value));
+            found.extend(in_query.map(|(_, value)| value.to_owned()));
+        }
+        toml::Value::Array(items) => {
+            let words: Vec<String> =
+                items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect();
+            // The callback gets every secret word or value.
+            let secrets = std::cell::RefCell::new(Vec::new());
+            hidden(&words, |secret| {
+                secrets.borrow_mut().push(secret.to_owned());
+                String::new()
+            });
+            found.extend(secrets.into_inner().into_iter().filter(|secret| is_literal(secret)));
+            items.iter().for_each(|item| collect(name, item, found));
+        }
+        toml::Value::Table(table) => table.iter().for_each(|(name, value)| collect(name, value, found)),
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_file_is_shown_without_its_literal_secrets() {
+        let text = r#"
+[server]
+command = ["s", "--api-key", "sk-123", "--port", "80"]
+url = "https://h/p?token=tok-9&a=b"
+[server.env]
+API_KEY = "${API_KEY}"
+PASSWORD = "hunter22"
+DB = "postgres://me:pw12@h/db"
+[server.headers]
+Authorization = "Bearer abcdef"
+"#;
+        let shown = secret_free(text);
+        for secret in ["sk-123", "tok-9", "hunter22", "pw12", "abcdef"] {
+            assert!(!shown.contains(secret), "{secret}: {shown}");
+        }
+        for kept in ["--port", "${API_KEY}", "https://h/p?token=…&a=b", "Bearer …"] {
+            assert!(shown.contains(kept), "{kept}: {shown}");
+        }
+        assert_eq!(secret_free("server.env.API_KEY=sk-1"), "server.env.API_KEY=…");
+        assert_eq!(secret_free("seed=2"), "seed=2");
+        assert_eq!(secret_free("not [toml"), "not [toml");
+    }
 
     #[test]
     fn a_secret_is_recognized_by_its_name() {

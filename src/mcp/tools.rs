@@ -77,6 +77,7 @@ pub(super) fn from_list(listed: &[Value]) -> (Vec<data::Tool>, Vec<String>) {
             server_name: server_name.to_owned(),
             description,
             synthetic: false,
+            listed: None,
         });
     }
     tools.push(complete_task());
@@ -160,6 +161,7 @@ fn complete_task() -> data::Tool {
         annotations: None,
         description,
         synthetic: true,
+        listed: None,
     }
 }
 

@@ -35,7 +35,7 @@ pub struct Overrides {
 /// Keys of a run file that an environment variable can set, and tables whose keys it can set. Other variables
 /// that start with `MCPRL_` are not overrides.
 const KEYS: [&str; 3] = ["name", "seed", MODEL];
-const TABLES: [&str; 6] = ["server", "servers", "engine", "cache", "stages", "loop"];
+const TABLES: [&str; 7] = ["server", "servers", "engine", "cache", "overrides", "stages", "loop"];
 
 /// All top-level keys of a run file.
 pub fn top_level() -> Vec<&'static str> {

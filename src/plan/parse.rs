@@ -145,6 +145,13 @@ pub fn parse<'a>(
     parser.parse(&top)
 }
 
+/// The parameter of a stage that lists tools which takes `[overrides.tools]`.
+fn override_param(card: &Card) -> Option<&'static str> {
+    const NAME: &str = "overrides";
+    let is_table = card.params.get(NAME).is_some_and(|param| param.kind == ParamType::Table);
+    (is_table && card.output_of_type("tools").is_some()).then_some(NAME)
+}
+
 /// A stage's table in the run file.
 struct Table<'t, 'a> {
     name: &'t str,
@@ -193,6 +200,9 @@ impl<'a> RunFileParser<'_, 'a> {
         };
         let engine = sections.get("engine").and_then(|entry| server::engine(self.reader, entry));
         let remote = sections.get("cache").and_then(|entry| upkeep::remote(self.reader, entry, source));
+        if let Some(entry) = sections.get("overrides") {
+            self.overrides(entry);
+        }
         let stages = sections.get("stages").map_or(Vec::new(), |entry| self.stages(entry, ""));
         let loops = sections.get("loop").map_or(Vec::new(), |entry| self.loops(entry));
 
@@ -229,6 +239,26 @@ impl<'a> RunFileParser<'_, 'a> {
         let (broken, is_whole) = (self.broken.take(), self.reader.clean());
         let (servers, engine) = (servers.flatten(), engine.unwrap_or_default());
         Some(ParsedRun { name, servers, engine, remote, stages, loops, broken, is_whole })
+    }
+
+    /// Checks `[overrides]`; the stages that list tools take their part of it as a parameter.
+    fn overrides(&self, entry: &Entry<'a>) {
+        self.reader.only(entry, &["tools"]);
+        let takes = |card: &Arc<Card>| override_param(card).is_some();
+        if !self.kinds.values().any(takes) {
+            let message = "no stage takes [overrides]".to_owned();
+            let hint = "they are for stages that list a server's tools, such as `discover`".to_owned();
+            self.reader.wrong::<()>(entry, Part::Key, message, Some(hint));
+        }
+        for (_, tool) in entry.field("tools").iter().flat_map(|tools| self.ordered(tools)) {
+            self.reader.only(&tool, &["description", "parameters"]);
+            if let Some(text) = tool.field("description") {
+                self.reader.text(&text);
+            }
+            for (_, text) in tool.field("parameters").iter().flat_map(|table| self.ordered(table)) {
+                self.reader.text(&text);
+            }
+        }
     }
 
     fn servers(&self, entry: &Entry<'a>) -> Option<Servers> {
@@ -434,6 +464,17 @@ impl<'a> RunFileParser<'_, 'a> {
                 value = value.as_f64().into();
             }
             params.insert(param_name.clone(), value);
+        }
+        let given = self.layers.top().field("overrides").and_then(|overrides| overrides.field("tools"));
+        if let (Some(param), Some(tools)) = (override_param(card), given) {
+            match params.contains_key(param) {
+                false => _ = params.insert(param.to_owned(), tools.json()),
+                true => {
+                    let message = format!("stage \"{}\" has `{param}` of its own", stage.name);
+                    let hint = "remove one of them".to_owned();
+                    self.reader.wrong::<()>(&tools, Part::Key, message, Some(hint));
+                }
+            }
         }
         self.needs(card, stage, &params);
         (params, files)

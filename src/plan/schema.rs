@@ -89,6 +89,27 @@ pub fn schema(cards: &Cards) -> Result<Value> {
             },
             "engine": schema_of::<EngineSpec>(),
             "cache": schema_of::<Cache>(),
+            "overrides": {
+                "type": "object",
+                "additionalProperties": false,
+                "description": "Texts that the agent sees instead of the server's.",
+                "properties": { "tools": {
+                    "type": "object",
+                    "description": "By the agent's name of the tool, or the server's.",
+                    "additionalProperties": {
+                        "type": "object",
+                        "additionalProperties": false,
+                        "properties": {
+                            "description": { "type": "string", "description": "What the tool does." },
+                            "parameters": {
+                                "type": "object",
+                                "additionalProperties": { "type": "string" },
+                                "description": "Descriptions of its parameters, by name.",
+                            },
+                        },
+                    },
+                } },
+            },
             "stages": stages("Stages by name. They run once."),
             "loop": { "type": "object", "additionalProperties": each_loop },
         },

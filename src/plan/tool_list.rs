@@ -64,6 +64,7 @@ mod tests {
             annotations: None,
             function: "{}".into(),
             synthetic: false,
+            listed: None,
         }
     }
 

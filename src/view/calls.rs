@@ -67,9 +67,33 @@ pub struct ToolStatistics {
     /// Failed calls after which the same episode called the tool without an error.
     pub recovered: u32,
     pub clipped: u32,
+    /// Results that are no error.
+    pub answered: u32,
     /// Mean and largest size of a result that is no error, in bytes.
     pub result_bytes: Option<f64>,
     pub largest_result: Option<u64>,
+}
+
+impl ToolStatistics {
+    /// Adds the calls of other episodes.
+    pub fn add(&mut self, more: &Self) {
+        self.offered |= more.offered;
+        self.episodes += more.episodes;
+        self.right += more.right;
+        self.known += more.known;
+        self.calls += more.calls;
+        self.failed += more.failed;
+        self.recovered += more.recovered;
+        self.clipped += more.clipped;
+        for (error, count) in &more.errors {
+            *self.errors.entry(error.clone()).or_default() += count;
+        }
+        let sum = |found: &Self| found.result_bytes.unwrap_or(0.0) * f64::from(found.answered);
+        let sums = sum(self) + sum(more);
+        self.answered += more.answered;
+        self.result_bytes = (self.answered > 0).then(|| sums / f64::from(self.answered));
+        self.largest_result = self.largest_result.max(more.largest_result);
+    }
 }
 
 /// Statistics of every tool that is offered or was called, in the order of `tools`, then by name. Calls that could not be
@@ -113,16 +137,12 @@ pub fn by_tool<'a>(
                 let is_good = |later: &Call| later.tool == call.tool && !later.is_error;
                 found.recovered += u32::from(later.into_iter().any(is_good));
             } else if let Some(bytes) = call.result_bytes {
-                // The sum, until all are counted.
-                *found.result_bytes.get_or_insert(0.0) += bytes as f64;
+                found.answered += 1;
+                let mean = found.result_bytes.unwrap_or(0.0);
+                found.result_bytes = Some(mean + (bytes as f64 - mean) / f64::from(found.answered));
                 found.largest_result = Some(found.largest_result.unwrap_or(0).max(bytes));
             }
         }
-    }
-    for found in &mut all {
-        let answered = calls.iter().filter(|call| call.tool == found.tool && !call.is_error);
-        let answered = answered.filter(|call| call.result_bytes.is_some()).count();
-        found.result_bytes = found.result_bytes.map(|sum| sum / answered.max(1) as f64);
     }
     all
 }

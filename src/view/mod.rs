@@ -16,7 +16,7 @@ pub mod synthetic;
 pub mod tokens;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,10 +31,10 @@ use crate::{
     error::Result,
     exec::{
         RunState, StageOutcome,
-        history::{self, Headline, NodeHistory, RunHistory, StageHistory, Stages},
+        history::{self, Difference, Headline, NodeHistory, RunHistory, StageHistory, Stages},
     },
     hash::Digest,
-    plan::{Plan, Source, stage_name},
+    plan::{InputEdge, Plan, RerunReason, Source, stage_name},
     stage::{Card, Cards},
     store::{FileDigests, Store},
     usage::Usage,
@@ -268,7 +268,7 @@ impl Run {
             let mut stage = begun.remove(&node.id).unwrap_or_else(|| Stage::pending(&node.id));
             stage.kind.get_or_insert_with(|| node.stage.card.kind.clone());
             if stage.inputs.is_empty() {
-                let edge = |input: &crate::plan::InputEdge| Edge {
+                let edge = |input: &InputEdge| Edge {
                     role: input.role.clone(),
                     name: input.name.clone(),
                     digest: None,
@@ -326,6 +326,38 @@ impl Run {
     pub fn scenarios(&self, stage: &Stage) -> Result<Vec<data::Scenario>, Missing> {
         rows(self.input(stage, "scenarios"))
     }
+}
+
+/// What sets a run apart from another one: seeds, overrides and the fields of keys, without those that follow from others.
+pub fn differences(store: &Store, old: &RunHistory, new: &RunHistory) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    let mut add = |text: String| {
+        if !all.contains(&text) {
+            all.push(text);
+        }
+    };
+    if old.seed != new.seed {
+        let seed = |run: &RunHistory| run.seed.map_or_else(|| "unknown".to_owned(), |seed| seed.to_string());
+        add(format!("seed {} → {}", seed(old), seed(new)));
+    }
+    let of = |run: &RunHistory| run.versions.join(", ");
+    if of(old) != of(new) {
+        add(format!("mcprl {} → {}", of(old), of(new)));
+    }
+    let (found, _) = history::compare(store, old, new);
+    for difference in found {
+        match difference {
+            Difference::Changed { id, key, .. } => {
+                let own = key.iter().filter(|reason| !matches!(reason, RerunReason::Input { .. }));
+                for reason in own.filter(|reason| !matches!(reason, RerunReason::First)) {
+                    add(format!("{}: {reason}", stage_name(&id)));
+                }
+            }
+            Difference::OnlyOld { id } => add(format!("{}: in {} only", stage_name(&id), old.id)),
+            Difference::OnlyNew { id } => add(format!("{}: in {} only", stage_name(&id), new.id)),
+        }
+    }
+    all
 }
 
 fn loops(stages: &[Stage]) -> Vec<Loop> {

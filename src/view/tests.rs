@@ -10,8 +10,8 @@ use crate::{
 };
 
 /// A store in which a test writes a run line by line.
-struct Made {
-    store: Store,
+pub(crate) struct Made {
+    pub(crate) store: Store,
     journal: Vec<String>,
     _folder: tempfile::TempDir,
 }
@@ -82,18 +82,18 @@ impl Made {
         }));
     }
 
-    fn line(&mut self, line: Value) {
+    pub(crate) fn line(&mut self, line: Value) {
         self.journal.push(line.to_string());
     }
 
-    fn run(&self) -> Run {
+    pub(crate) fn run(&self) -> Run {
         let folder = self.store.runs().join("r");
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("journal.jsonl"), self.journal.join("\n") + "\n").unwrap();
         Run::open(&self.store, "latest").unwrap()
     }
 
-    fn sweep(&self, output: &Output) {
+    pub(crate) fn sweep(&self, output: &Output) {
         let folder = self.store.artifact(&output.digest);
         std::fs::remove_dir_all(folder).unwrap();
     }
@@ -151,15 +151,15 @@ fn episode(scenario: &str, policy: &Digest, sample: u32, right: bool) -> Traject
     }
 }
 
-struct Parts {
-    made: Made,
-    rollout: Output,
-    verdict: Output,
-    episodes: Output,
+pub(crate) struct Parts {
+    pub(crate) made: Made,
+    pub(crate) rollout: Output,
+    pub(crate) verdict: Output,
+    pub(crate) episodes: Output,
 }
 
 /// A run with one iteration and an exam in which `b` is won, `c` is lost and `a` stays right.
-fn parts(with_calls: bool) -> Parts {
+pub(crate) fn parts(with_calls: bool) -> Parts {
     let mut made = Made::new();
     let (base, trained) = (Digest::of(b"base"), Digest::of(b"trained"));
     let tools_table = made.table(&tools());

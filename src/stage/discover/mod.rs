@@ -30,6 +30,18 @@ pub(super) struct Params {
     allow: Vec<String>,
     /// Names of tools to leave out.
     deny: Vec<String>,
+    /// Texts of tools that replace the server's.
+    overrides: Option<BTreeMap<String, ToolTexts>>,
+}
+
+/// Texts of a tool for the agent.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ToolTexts {
+    description: Option<String>,
+    /// Descriptions of parameters.
+    #[serde(default)]
+    parameters: BTreeMap<String, String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +50,8 @@ pub enum DiscoverError {
     NoServer,
     #[error("`{list}` names `{name}`, which is not a tool of the server")]
     UnknownTool { list: &'static str, name: String, meant: Option<String> },
+    #[error("`overrides` names `{parameter}`, which is not a parameter of the tool `{tool}`")]
+    UnknownParameter { tool: String, parameter: String, meant: Option<String> },
     #[error("`{name}` is in both `allow` and `deny`")]
     Both { name: String },
     #[error("`reset_tool` names `{name}`, which is not a tool of the server")]
@@ -51,6 +65,7 @@ impl Diagnostic for DiscoverError {
         match self {
             Self::NoServer => "discover::no_server",
             Self::UnknownTool { .. } => "discover::unknown_tool",
+            Self::UnknownParameter { .. } => "discover::unknown_parameter",
             Self::Both { .. } => "discover::allowed_and_denied",
             Self::NoResetTool { .. } => "discover::no_reset_tool",
             Self::NoTools { .. } => "discover::no_tools",
@@ -61,9 +76,9 @@ impl Diagnostic for DiscoverError {
         match self {
             Self::Both { .. } => Some("remove it from one of them".into()),
             Self::NoServer => Some("add a [server] table with a `command` or a `url`".into()),
-            Self::UnknownTool { meant, .. } | Self::NoResetTool { meant, .. } => {
-                meant.as_ref().map(|name| format!("did you mean `{name}`?"))
-            }
+            Self::UnknownTool { meant, .. }
+            | Self::UnknownParameter { meant, .. }
+            | Self::NoResetTool { meant, .. } => meant.as_ref().map(|name| format!("did you mean `{name}`?")),
             Self::NoTools { listed: 0 } => Some("there is nothing to learn on a server without tools".into()),
             Self::NoTools { .. } => Some("loosen `read_only`, `allow` or `deny`".into()),
         }
@@ -123,6 +138,7 @@ impl Discover {
         });
         let tools = self.0.filter(merged(lists), &reset_tools.collect::<Vec<_>>())?;
         let (tools, unsafe_tools) = self.0.without_unsafe(tools, servers)?;
+        let tools = self.0.overridden(tools)?;
         for (why, names) in unsafe_tools {
             context.observer.note(&format!("left out {}, which {why}", names.join(", ")));
         }
@@ -229,6 +245,19 @@ impl Params {
         }
     }
 
+    /// The tools with the texts of the run file.
+    fn overridden(&self, mut tools: Vec<Tool>) -> Result<Vec<Tool>, DiscoverError> {
+        for (name, texts) in self.overrides.iter().flatten() {
+            let Some(tool) = tools.iter_mut().find(|tool| is_named(tool, name)) else {
+                let known = tools.iter().filter(|tool| !tool.synthetic).map(|tool| &*tool.name);
+                let meant = did_you_mean(name, known).map(str::to_owned);
+                return Err(DiscoverError::UnknownTool { list: "overrides", name: name.clone(), meant });
+            };
+            override_texts(tool, texts)?;
+        }
+        Ok(tools)
+    }
+
     fn allows(&self, tool: &Tool) -> bool {
         self.allow.iter().any(|name| is_named(tool, name))
     }
@@ -259,6 +288,41 @@ fn unknown_limits(servers: &Servers, server: &str, listed: &[Tool]) -> Vec<Strin
 
 fn of_server(name: &str) -> String {
     if name.is_empty() { "the server".into() } else { format!("server \"{name}\"") }
+}
+
+/// Replaces the description and those of parameters, wherever the agent may see them.
+fn override_texts(tool: &mut Tool, texts: &ToolTexts) -> Result<(), DiscoverError> {
+    tool.keep_listed();
+    let mut function: Value = serde_json::from_str(&tool.function).unwrap_or_default();
+    let mut schema: Value = serde_json::from_str(&tool.input_schema).unwrap_or_default();
+    if let Some(description) = &texts.description {
+        tool.description.clone_from(description);
+        function["description"] = description.as_str().into();
+    }
+    for (parameter, description) in &texts.parameters {
+        for schema in [&mut schema, &mut function["parameters"]] {
+            let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+            match properties
+                .and_then(|properties| properties.get_mut(parameter))
+                .and_then(Value::as_object_mut)
+            {
+                Some(property) => _ = property.insert("description".into(), description.as_str().into()),
+                None => {
+                    let known: Vec<&str> = schema["properties"]
+                        .as_object()
+                        .map(|properties| properties.keys().map(String::as_str).collect())
+                        .unwrap_or_default();
+                    return Err(DiscoverError::UnknownParameter {
+                        tool: tool.name.clone(),
+                        parameter: parameter.clone(),
+                        meant: did_you_mean(parameter, known.into_iter()).map(str::to_owned),
+                    });
+                }
+            }
+        }
+    }
+    (tool.function, tool.input_schema) = (function.to_string(), schema.to_string());
+    Ok(())
 }
 
 /// Matches the agent's name or the server's.
@@ -328,6 +392,7 @@ mod tests {
             annotations: annotations.map(str::to_owned),
             function: "{}".into(),
             synthetic,
+            listed: None,
         }
     }
 
@@ -348,7 +413,8 @@ mod tests {
             tool("db.drop", None, false),
             tool("complete_task", None, true),
         ];
-        let params = Params { read_only, destructive: false, allow: owned(allow), deny: owned(deny) };
+        let params =
+            Params { read_only, destructive: false, allow: owned(allow), deny: owned(deny), overrides: None };
         let reset_tools: Vec<String> = reset_tool.map(str::to_owned).into_iter().collect();
         let kept = params.filter(tools, &reset_tools);
         let names = |tools: Vec<Tool>| tools.into_iter().map(|tool| tool.name).collect::<Vec<_>>().join(" ");
@@ -386,7 +452,7 @@ mod tests {
             let limits = Limits { sandbox, ..Limits::default() };
             let servers = ServerSpec { limits, ..ServerSpec::new(Transport::http("http://x"), state) }.into();
             let allow = allow.iter().map(|name| (*name).to_owned()).collect();
-            let params = Params { read_only: false, destructive, allow, deny: Vec::new() };
+            let params = Params { read_only: false, destructive, allow, deny: Vec::new(), overrides: None };
             let (kept, left_out) = params.without_unsafe(tools, &servers).unwrap();
             let kept: Vec<String> = kept.into_iter().map(|tool| tool.name).collect();
             (kept.join(" "), left_out.into_values().flatten().collect::<Vec<_>>().join(" "))

@@ -1,0 +1,231 @@
+//! Runs side by side: the same policy name of each run on the tasks that all of them played.
+
+use std::collections::BTreeMap;
+
+use super::{
+    document::{Block, Cell, Document, Table, Tone},
+    plot::{self, Effect},
+    run,
+};
+use crate::{
+    data::{EpisodeRow, Scenario},
+    eval::{self, Comparison, Episode, Finding, Mode, verdict},
+    view::{
+        Run,
+        exam::{self, Exam},
+    },
+};
+
+/// Bootstrap resamples, as in `eval`, and their seed: the same report for the same runs.
+const RESAMPLES: usize = 10_000;
+const SEED: u64 = 1;
+
+/// A run to compare, and what sets it apart from the first one.
+#[derive(Debug)]
+pub struct Comparable {
+    pub run: Run,
+    /// Differences of keys, without those that follow from others.
+    pub differences: Vec<String>,
+}
+
+/// Why runs cannot be compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotComparable {
+    /// The run has no comparison of policies whose episodes are in the cache.
+    NoEpisodes(String),
+    /// No policy has the same name in all runs.
+    NoPolicy,
+    /// One run's episodes are greedy, another's are sampled.
+    Modes,
+    /// The runs have no task in common.
+    NoTask,
+}
+
+/// The episodes of a run's last exam.
+struct Played {
+    exam: Exam,
+    scenarios: Vec<Scenario>,
+    episodes: BTreeMap<String, Vec<EpisodeRow>>,
+    tools: Vec<String>,
+}
+
+fn played(run: &Run) -> Option<Played> {
+    let exam = exam::exams(run).pop()?;
+    let stage = run.stage(&exam.stage)?;
+    let rows: Vec<EpisodeRow> = stage.table().ok()?;
+    let of = |part: Vec<(usize, &EpisodeRow)>| part.into_iter().map(|(_, row)| row.clone()).collect();
+    let episodes = exam::by_policy(stage, &exam.policies, &rows);
+    let episodes = episodes.into_iter().map(|(policy, part)| (policy, of(part))).collect();
+    let tools = run.tools(stage).unwrap_or_default();
+    let tools = tools.into_iter().filter(|tool| !tool.synthetic).map(|tool| tool.name).collect();
+    Some(Played { scenarios: run.scenarios(stage).unwrap_or_default(), episodes, tools, exam })
+}
+
+/// The comparison of two or more runs; the first is the baseline.
+///
+/// # Errors
+/// If they have nothing to compare.
+pub fn comparison(runs: &[Comparable]) -> Result<Document, NotComparable> {
+    let all: Vec<Played> = runs
+        .iter()
+        .map(|found| played(&found.run).ok_or_else(|| NotComparable::NoEpisodes(found.run.id.clone())))
+        .collect::<Result<_, _>>()?;
+    let mode = all[0].exam.mode.clone();
+    if all.iter().any(|played| played.exam.mode != mode) {
+        return Err(NotComparable::Modes);
+    }
+    let policies: Vec<&String> = all[0]
+        .exam
+        .policies
+        .iter()
+        .filter(|name| all.iter().all(|played| played.episodes.contains_key(*name)))
+        .collect();
+    if policies.is_empty() {
+        return Err(NotComparable::NoPolicy);
+    }
+    let names: Vec<String> = runs.iter().map(|found| found.run.id.clone()).collect();
+    let mut page = Document {
+        title: format!("{} against {}", names[1..].join(", "), names[0]),
+        subtitle: "mcprl, runs compared on the held-out tasks that all of them played".into(),
+        blocks: Vec::new(),
+    };
+    differences(&mut page, runs);
+    // The trained policy is the last one, and of most interest.
+    let mut is_empty = true;
+    for policy in policies.iter().rev() {
+        is_empty &= !of_policy(&mut page, &names, &all, policy, &mode);
+    }
+    if is_empty { Err(NotComparable::NoTask) } else { Ok(page) }
+}
+
+fn differences(page: &mut Document, runs: &[Comparable]) {
+    page.heading("What differs");
+    for found in &runs[1..] {
+        page.subheading(format!("{} against {}", found.run.id, runs[0].run.id));
+        match found.differences.is_empty() {
+            true => page.text("No parameter, input, seed or code is known to differ."),
+            false => page.push(Block::List(found.differences.clone())),
+        }
+    }
+    let states: Vec<String> = runs
+        .iter()
+        .filter(|found| found.run.state != crate::exec::RunState::Finished)
+        .map(|found| format!("{} is {}", found.run.id, run::state(found.run.state)))
+        .collect();
+    if !states.is_empty() {
+        page.text(format!("{}.", states.join("; ")));
+    }
+}
+
+/// False if the runs have no task in common.
+fn of_policy(page: &mut Document, names: &[String], all: &[Played], policy: &str, mode: &str) -> bool {
+    let is_greedy = mode == Mode::Greedy.name();
+    let mut episodes = Vec::new();
+    for (name, played) in names.iter().zip(all) {
+        let rows = played.episodes.get(policy).into_iter().flatten();
+        // With greedy decoding, sample 0 is the greedy episode.
+        let rows = rows.filter(|row| !is_greedy || row.sample == 0);
+        episodes.extend(rows.map(|row| Episode {
+            scenario: row.scenario_id.clone(),
+            policy: name.clone(),
+            mode: if is_greedy { Mode::Greedy } else { Mode::Sampled },
+            right: row.correct == Some(true),
+            calls: row.calls,
+            turns: row.turns,
+            tokens: 0,
+            tool_errors: row.tool_errors,
+            tools: Vec::new(),
+        }));
+    }
+    let mut scenarios: Vec<Scenario> = all[0].scenarios.clone();
+    if scenarios.is_empty() {
+        scenarios = of_episodes(all[0].episodes.get(policy).map_or(&[], Vec::as_slice));
+    }
+    let compared = Comparison {
+        policies: names,
+        scenarios: &scenarios,
+        tools: &all[0].tools,
+        resamples: RESAMPLES,
+        seed: SEED,
+    };
+    let rows = verdict(&compared, &episodes);
+    let Some(total) = rows.iter().find(|row| row.scope == "all") else { return false };
+    page.heading(&format!("Policy {policy}"));
+    let own = |played: &Played| {
+        let rows = played.episodes.get(policy).into_iter().flatten();
+        rows.map(|row| row.scenario_id.as_str()).collect::<std::collections::BTreeSet<_>>().len()
+    };
+    let counts: Vec<String> =
+        names.iter().zip(all).map(|(name, played)| format!("{} of {name}", own(played))).collect();
+    page.text(format!(
+        "{} tasks are common to all runs ({}). Each run's agent played them with its own tools and prompt.",
+        total.scenarios,
+        counts.join(", ")
+    ));
+    let last = rows.iter().rev().find(|row| row.scope == "all" && row.gain.is_some());
+    let tone = tone(last.and_then(Finding::of));
+    page.push(Block::Statement(tone, eval::headline(&rows)));
+    let effects = rows.iter().filter(|row| row.scope != "tool").filter_map(|row| {
+        let several = names.len() > 2;
+        let slice = if row.scope == "all" { "all tasks" } else { row.slice.as_str() };
+        Some(Effect {
+            label: if several { format!("{slice}: {}", row.policy) } else { slice.to_owned() },
+            count: row.scenarios,
+            value: row.gain?,
+            low: row.gain_low?,
+            high: row.gain_high?,
+            tone: self::tone(Finding::of(row)),
+            is_total: row.scope == "all",
+        })
+    });
+    let effects: Vec<Effect> = effects.take(30).collect();
+    if let Some(plot) = plot::forest("Gain over the first run in points", &effects) {
+        page.push(Block::Plots(
+            vec![plot],
+            "Difference in success on the same tasks, with its 95 % interval.".into(),
+        ));
+    }
+    let mut table =
+        Table::new(["slice", "tasks", "run", "success %", "gain", "95 %", "p", "better", "worse", "calls"]);
+    for row in rows.iter().filter(|row| row.scope == "all" || row.scope == "split") {
+        let interval = match (row.gain_low, row.gain_high) {
+            (Some(low), Some(high)) => format!("{} to {}", plot::points(low, 1), plot::points(high, 1)),
+            _ => String::new(),
+        };
+        let count = |count: Option<u32>| count.map_or(String::new(), |count| count.to_string());
+        table.row([
+            Cell::code(row.slice.clone()),
+            Cell::number(row.scenarios.to_string()),
+            Cell::code(row.policy.clone()),
+            Cell::number(format!("{:.1}", 100.0 * row.success)),
+            Cell::number(row.gain.map_or(String::new(), |gain| plot::points(gain, 1)))
+                .tone(self::tone(Finding::of(row))),
+            Cell::number(interval),
+            Cell::number(row.p_adjusted.map_or(String::new(), |p| format!("{p:.3}"))),
+            Cell::number(count(row.better)),
+            Cell::number(count(row.worse)),
+            Cell::number(format!("{:.2}", row.calls)),
+        ]);
+    }
+    page.table(table);
+    true
+}
+
+fn tone(finding: Option<Finding>) -> Tone {
+    match finding {
+        Some(Finding::Gain) => Tone::Good,
+        Some(Finding::Regression) => Tone::Bad,
+        _ => Tone::Plain,
+    }
+}
+
+/// What episodes tell of their scenarios, if the table of scenarios is gone.
+fn of_episodes(episodes: &[EpisodeRow]) -> Vec<Scenario> {
+    let scenario = |row: &EpisodeRow| Scenario {
+        id: row.scenario_id.clone(),
+        family: row.family.clone(),
+        split: row.split.clone(),
+        ..Scenario::default()
+    };
+    episodes.iter().map(scenario).collect()
+}

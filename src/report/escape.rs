@@ -1,0 +1,136 @@
+//! Text of servers and models, made harmless: shown as text, whatever is in it.
+
+use std::{borrow::Cow, fmt::Write};
+
+/// The text with characters that a reader cannot see, or that change how the rest is shown, in visible form: control
+/// characters (so also ANSI escape sequences), marks of writing direction, zero-width and tag characters. Line breaks and tabs
+/// stay.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_hidden) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        match letter {
+            _ if !is_hidden(letter) => shown.push(letter),
+            // The symbols for control characters.
+            '\0'..='\u{1f}' => shown.push(char::from_u32(0x2400 + letter as u32).unwrap_or('␀')),
+            '\u{7f}' => shown.push('␡'),
+            _ => _ = write!(shown, "⟦U+{:04X}⟧", letter as u32),
+        }
+    }
+    shown.into()
+}
+
+fn is_hidden(letter: char) -> bool {
+    let is_shown_control = matches!(letter, '\n' | '\t');
+    letter.is_control() && !is_shown_control
+        || matches!(letter,
+            '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// The text for HTML and SVG, as content or in a quoted attribute. Everything that a report did not write itself goes through
+/// here.
+pub fn html(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for letter in visible(text).chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
+/// The text for a line of Markdown: no markup, no link, no mention.
+pub fn markdown(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for letter in visible(text).chars() {
+        match letter {
+            '\\' | '`' | '*' | '[' | ']' | '|' | '~' | '#' | '!' => escaped.extend(['\\', letter]),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '&' => escaped.push_str("&amp;"),
+            // Markdown has no escape for a mention.
+            '@' => escaped.push_str("&#64;"),
+            '\n' | '\t' => escaped.push(' '),
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
+/// The text for a code span of Markdown.
+pub fn code_span(text: &str) -> String {
+    let text = visible(text).replace(['\n', '\t'], " ");
+    let ticks = "`".repeat(longest_run(&text) + 1);
+    let room = if text.starts_with('`') || text.ends_with('`') || text.is_empty() { " " } else { "" };
+    // A table ends its cell at a bar even within code.
+    format!("{ticks}{room}{}{room}{ticks}", text.replace('|', "\\|"))
+}
+
+/// The text as a fenced block of Markdown.
+pub fn code_block(text: &str) -> String {
+    let text = visible(text);
+    let fence = "`".repeat((longest_run(&text) + 1).max(3));
+    format!("{fence}\n{}\n{fence}\n", text.trim_end_matches('\n'))
+}
+
+fn longest_run(text: &str) -> usize {
+    text.split(|letter| letter != '`').map(str::len).max().unwrap_or(0)
+}
+
+/// The beginning of a text, with a note if it was longer.
+pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
+        None => text.into(),
+        Some((at, _)) => format!("{}… [{} more bytes]", &text[..at], text.len() - at).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markup_is_shown_as_text() {
+        assert_eq!(
+            html("<script>alert(\"&'\")</script>"),
+            "&lt;script&gt;alert(&quot;&amp;&#39;&quot;)&lt;/script&gt;"
+        );
+        assert_eq!(
+            markdown("[a](http://b) <img> *x* @team | `c`"),
+            "\\[a\\](http://b) &lt;img&gt; \\*x\\* &#64;team \\| \\`c\\`"
+        );
+        assert_eq!(code_span("a`b|c"), "``a`b\\|c``");
+        assert_eq!(code_block("```\nrm\n```"), "````\n```\nrm\n```\n````\n");
+    }
+
+    #[test]
+    fn characters_that_hide_or_turn_text_are_visible() {
+        for (text, shown) in [
+            ("\u{1b}[31mred", "␛[31mred"),
+            ("a\0b\rc\u{7f}", "a␀b␍c␡"),
+            ("abc\u{202e}fed", "abc⟦U+202E⟧fed"),
+            ("\u{200b}\u{2066}\u{feff}\u{e0041}", "⟦U+200B⟧⟦U+2066⟧⟦U+FEFF⟧⟦U+E0041⟧"),
+            ("\u{85}", "⟦U+0085⟧"),
+            ("line\n\ttab é 漢 🙂", "line\n\ttab é 漢 🙂"),
+        ] {
+            assert_eq!(visible(text), shown);
+            assert!(!html(text).contains(['\u{1b}', '\0', '\r', '\u{202e}', '\u{200b}']));
+        }
+    }
+
+    #[test]
+    fn a_long_text_says_how_much_is_missing() {
+        let long = "é".repeat(10_000_000 / 2);
+        let short = shortened(&long, 100);
+        assert!(short.starts_with('é') && short.ends_with("… [9999800 more bytes]"), "{short}");
+        assert_eq!(shortened("short", 5), "short");
+    }
+}

@@ -1,0 +1,757 @@
+//! The report of one run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    document::{Block, Cell, Conversation, Document, Table, Tone},
+    plot::{self, Effect, Part, Plot, Point, Scale, Series},
+};
+use crate::{
+    data::{self, EpisodeRow, OutcomeRow, Server},
+    exec::RunState,
+    mcp::secret::secret_free,
+    usage::Usage,
+    view::{
+        Run, Stage, calls, conversation,
+        curves::{self, Curves},
+        exam::{self, Change, Exam, Pair},
+    },
+};
+
+/// Most examples of each kind of change.
+const EXAMPLES: usize = 3;
+/// Most rows by family or tool that are shown unfolded.
+const ROWS: usize = 40;
+const SMALL: (f64, f64) = (340.0, 200.0);
+const WIDE: (f64, f64) = (1040.0, 300.0);
+
+/// The report.
+pub fn report(run: &Run) -> Document {
+    let (curves, exams) = (curves::curves(run), exam::exams(run));
+    let mut page = Document { title: format!("Run {}", run.id), subtitle: subtitle(run), blocks: Vec::new() };
+    verdict(&mut page, run, &exams);
+    set_up(&mut page, run);
+    training(&mut page, &curves);
+    for found in &exams {
+        examples(&mut page, run, found);
+    }
+    tools(&mut page, run, &exams);
+    cost(&mut page, run);
+    reproduce(&mut page, run);
+    limits(&mut page, run, &curves, &exams);
+    page
+}
+
+fn subtitle(run: &Run) -> String {
+    let state = state(run.state);
+    let began = run.began_ms.map(|ms| format!(", began {}", utc(ms))).unwrap_or_default();
+    format!("mcprl, {state}{began}, {} of running time", duration(run.seconds))
+}
+
+pub(super) fn state(state: RunState) -> &'static str {
+    match state {
+        RunState::Finished => "finished",
+        RunState::Failed => "failed",
+        RunState::Interrupted => "interrupted",
+        RunState::Running => "still running",
+        RunState::Killed => "stopped before its end",
+    }
+}
+
+/// `2026-11-22 18:56 UTC`. The local time would differ from reader to reader.
+fn utc(ms: u64) -> String {
+    let time = i64::try_from(ms).ok().and_then(chrono::DateTime::from_timestamp_millis);
+    time.map(|time| time.format("%Y-%m-%d %H:%M UTC").to_string()).unwrap_or_default()
+}
+
+pub(super) fn duration(seconds: f64) -> String {
+    match seconds {
+        _ if seconds < 100.0 => format!("{seconds:.1} s"),
+        _ if seconds < 7200.0 => format!("{:.0} min", seconds / 60.0),
+        _ => format!("{:.1} h", seconds / 3600.0),
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}", 100.0 * share)
+}
+
+pub(super) fn server_of(run: &Run) -> Option<Server> {
+    run.writers("server").find_map(|stage| stage.table::<Server>().ok()?.into_iter().next())
+}
+
+/// What the run asks, and the answer.
+fn verdict(page: &mut Document, run: &Run, exams: &[Exam]) {
+    page.heading("Verdict");
+    let server = server_of(run).map(|server| server.name).filter(|name| !name.is_empty());
+    let server = server.map_or_else(|| "the server".to_owned(), |name| format!("the server {name}"));
+    if exams.is_empty() {
+        let text = match run.stages.iter().find(|stage| stage.artifact("verdict").is_some()) {
+            Some(stage) => format!("The verdict of {} is no longer in the cache.", stage.id),
+            None => "This run has compared no policies yet.".to_owned(),
+        };
+        page.push(Block::Statement(Tone::Faint, text));
+        return;
+    }
+    for found in exams {
+        let all =
+            found.rows.iter().map(|row| &row.row).find(|row| row.scope == "all" && row.mode == found.mode);
+        let tasks = all.map_or(0, |row| row.scenarios);
+        if let Some((baseline, others)) =
+            found.policies.split_first().filter(|(_, others)| !others.is_empty())
+        {
+            page.text(format!(
+                "Question: is {} better than {baseline} at the tools of {server}, on {tasks} held-out tasks that both play? ({}, {})",
+                others.join(" or "),
+                found.stage,
+                mode_name(&found.mode),
+            ));
+        }
+        let tone = of_exam(found);
+        page.push(Block::Statement(tone, found.sentences.clone()));
+        let plots: Vec<Plot> = verdict_plot(found).into_iter().collect();
+        if !plots.is_empty() {
+            page.push(Block::Plots(
+                plots,
+                "Gain in success over the baseline in points, with its 95 % interval. Green: better; red: worse; grey: no measurable gain.".into(),
+            ));
+        }
+        for (scope, title, folded) in
+            [("split", "By split", false), ("family", "By family", true), ("tool", "By tool", true)]
+        {
+            let table = by_slice(found, scope);
+            if table.rows.is_empty() {
+                continue;
+            }
+            match folded {
+                false => page.table(table),
+                true => page.push(Block::Details(
+                    format!("{title}: {} rows", table.rows.len()),
+                    vec![Block::Table(table)],
+                )),
+            }
+        }
+    }
+}
+
+fn mode_name(mode: &str) -> &str {
+    if mode == "greedy" { "greedy decoding" } else { "sampled at temperature 1" }
+}
+
+fn of_finding(finding: Option<&str>) -> Tone {
+    match finding {
+        Some("better") => Tone::Good,
+        Some("worse") => Tone::Bad,
+        _ => Tone::Plain,
+    }
+}
+
+fn of_exam(found: &Exam) -> Tone {
+    let all = found.rows.iter().rev().find(|row| row.row.scope == "all" && row.row.mode == found.mode);
+    of_finding(all.and_then(|row| row.finding))
+}
+
+/// The gains of the last policy: by split and in all, then by family.
+pub fn verdict_plot(found: &Exam) -> Option<Plot> {
+    let policy = found.policies.iter().skip(1).next_back()?;
+    let baseline = found.policies.first()?;
+    let of = |scope: &str| {
+        let rows = found.rows.iter().filter(move |row| {
+            row.row.scope == scope && row.row.mode == found.mode && row.row.policy == *policy
+        });
+        rows.collect::<Vec<_>>()
+    };
+    let (splits, families) = (of("split"), of("family"));
+    let mut rows = of("all");
+    if splits.len() > 1 {
+        rows.extend(splits);
+    }
+    // With as many families as splits they are the same slices.
+    if (2..=24).contains(&families.len()) {
+        rows.extend(families);
+    }
+    let effect = |row: &&exam::Row| {
+        let row_of = &row.row;
+        let label = match row_of.scope.as_str() {
+            "all" => "all held-out tasks".to_owned(),
+            "split" => split_name(&row_of.slice),
+            _ => row_of.slice.clone(),
+        };
+        Some(Effect {
+            label,
+            count: row_of.scenarios,
+            value: row_of.gain?,
+            low: row_of.gain_low?,
+            high: row_of.gain_high?,
+            tone: of_finding(row.finding),
+            is_total: row_of.scope == "all",
+        })
+    };
+    let effects: Vec<Effect> = rows.iter().filter_map(effect).collect();
+    plot::forest(&format!("{policy} against {baseline}: gain in points"), &effects)
+}
+
+fn split_name(split: &str) -> String {
+    match split {
+        "a" => "a: unseen entities".into(),
+        "b" => "b: unseen phrasings".into(),
+        "c" => "c: unseen families".into(),
+        other => other.to_owned(),
+    }
+}
+
+fn by_slice(found: &Exam, scope: &str) -> Table {
+    let mut table =
+        Table::new([scope, "tasks", "policy", "success %", "95 %", "gain", "95 %", "p", "finding"]);
+    let scopes: &[&str] = if scope == "split" { &["all", "split"] } else { &[scope] };
+    let rows = found
+        .rows
+        .iter()
+        .filter(|row| scopes.contains(&row.row.scope.as_str()) && row.row.mode == found.mode);
+    for row in rows {
+        let values = &row.row;
+        let gain = values.gain.map_or(String::new(), |gain| plot::points(gain, 1));
+        let interval = match (values.gain_low, values.gain_high) {
+            (Some(low), Some(high)) => format!("{} to {}", plot::points(low, 1), plot::points(high, 1)),
+            _ => String::new(),
+        };
+        table.row([
+            Cell::code(values.slice.clone()),
+            Cell::number(values.scenarios.to_string()),
+            Cell::code(values.policy.clone()),
+            Cell::number(percent(values.success)),
+            Cell::number(format!("{} to {}", percent(values.success_low), percent(values.success_high))),
+            Cell::number(gain).tone(of_finding(row.finding)),
+            Cell::number(interval),
+            Cell::number(values.p_adjusted.map_or(String::new(), p_value)),
+            Cell::text(row.finding.unwrap_or("baseline")).tone(of_finding(row.finding)),
+        ]);
+    }
+    table
+}
+
+fn p_value(p: f64) -> String {
+    if p < 0.001 { "< 0.001".into() } else { format!("{p:.3}") }
+}
+
+fn set_up(page: &mut Document, run: &Run) {
+    page.heading("Set-up");
+    let mut facts = Vec::new();
+    let mut fact = |name: &str, value: String| facts.push((name.to_owned(), value));
+    if let Some(server) = server_of(run) {
+        fact(
+            "server",
+            format!("{} {} ({}, MCP {})", server.name, server.version, server.transport, server.protocol),
+        );
+    }
+    let with_tools = run.writers("tools").find_map(|stage| stage.table::<data::Tool>().ok());
+    if let Some(tools) = with_tools {
+        let names: Vec<String> =
+            tools.into_iter().filter(|tool| !tool.synthetic).map(|tool| tool.name).collect();
+        let shown = names.iter().take(12).cloned().collect::<Vec<_>>().join(", ");
+        let more = if names.len() > 12 { ", …" } else { "" };
+        fact("tools", format!("{}: {shown}{more}", names.len()));
+    }
+    for stage in &run.stages {
+        let tasks: Vec<String> = stage
+            .outputs
+            .iter()
+            .filter(|artifact| artifact.kind == "scenarios")
+            .filter_map(|artifact| Some(format!("{} {}", stage.metric(&artifact.port)?, artifact.port)))
+            .collect();
+        if !tasks.is_empty() {
+            fact("tasks", format!("{} ({})", tasks.join(", "), stage.id));
+        }
+    }
+    for found in &run.loops {
+        let done = found.iterations.iter().filter(|iteration| iteration.state.is_done()).count();
+        fact("loop", format!("{}: {done} of {} iterations", found.name, found.iterations.len()));
+    }
+    if let Some(seed) = run.seed {
+        fact("seed", seed.to_string());
+    }
+    page.push(Block::Facts(facts));
+}
+
+/// The success of every iteration with its interval, for each loop.
+pub fn curve_plot(curves: &Curves) -> Option<Plot> {
+    let curve = curves.loops.iter().find(|curve| curve.points.iter().any(|point| point.success.is_some()))?;
+    let points = curve.points.iter().filter_map(|point| {
+        let interval = point.interval.map(|rate| (rate.low, rate.high));
+        Some(Point { x: f64::from(point.iteration), y: point.success?, interval })
+    });
+    let series = Series { name: String::new(), colour: "blue", points: points.collect() };
+    let title = "Success in training, with its 95 % interval";
+    plot::lines(title, "iteration", &[series], Scale::Percent, (720.0, 280.0))
+}
+
+type OfPoint = fn(&curves::Point) -> Option<f64>;
+
+fn training(page: &mut Document, curves: &Curves) {
+    let measured = |curve: &&curves::Curve| {
+        curve.points.iter().any(|point| point.success.is_some() || !point.metrics.is_empty())
+    };
+    if curves.alone.is_empty() && !curves.loops.iter().any(|curve| measured(&curve)) {
+        return;
+    }
+    page.heading("Training");
+    for curve in curves.loops.iter().filter(measured) {
+        loop_curve(page, curve);
+    }
+    for alone in &curves.alone {
+        let points = alone
+            .steps
+            .iter()
+            .map(|step| Point { x: f64::from(step.step), y: step.loss, interval: None })
+            .collect();
+        let series = [Series { name: String::new(), colour: "blue", points }];
+        if let Some(plot) =
+            plot::lines(&format!("Loss of {}", alone.stage), "step", &series, Scale::Values, SMALL)
+        {
+            let losses: Vec<f64> = alone.steps.iter().map(|step| step.loss).collect();
+            let (first, last) =
+                (losses.first().copied().unwrap_or(0.0), losses.last().copied().unwrap_or(0.0));
+            let caption = format!(
+                "Loss of {}: {} {} to {} in {} steps.",
+                alone.stage,
+                plot::sparkline(&losses, 24),
+                plot::number(first),
+                plot::number(last),
+                losses.len()
+            );
+            page.push(Block::Plots(vec![plot], caption));
+        }
+    }
+}
+
+fn loop_curve(page: &mut Document, curve: &curves::Curve) {
+    page.subheading(format!("Loop {}", curve.name));
+    let one = Curves { loops: vec![curve.clone()], alone: Vec::new() };
+    let successes: Vec<f64> = curve.points.iter().filter_map(|point| point.success).collect();
+    if let (Some(plot), Some(first), Some(last)) = (curve_plot(&one), successes.first(), successes.last()) {
+        let caption = format!(
+            "Success on training tasks: {} {} % to {} % in {} iterations. Each iteration draws other tasks, so neighbours differ by chance too.",
+            plot::sparkline(&successes, 32),
+            percent(*first),
+            percent(*last),
+            successes.len(),
+        );
+        page.push(Block::Plots(vec![plot], caption));
+    }
+    let charts: [(&str, OfPoint, Scale); 9] = [
+        ("Mean reward", |point| point.reward, Scale::Values),
+        ("Loss", |point| point.loss, Scale::Values),
+        ("Gradient norm", |point| point.gradient_norm, Scale::Values),
+        ("Entropy in nats", |point| point.entropy, Scale::Values),
+        ("Clipped tokens", |point| point.clip_fraction, Scale::Values),
+        ("Learning rate", |point| point.learning_rate, Scale::Values),
+        ("Tool errors per episode", |point| point.tool_errors, Scale::Values),
+        ("Sampled tokens per episode", |point| point.sampled_tokens, Scale::Values),
+        ("Seconds per iteration", |point| point.seconds, Scale::Values),
+    ];
+    let mut plots = Vec::new();
+    let mut table = Table::new(["", "first", "last", "course"]);
+    for (title, of, scale) in charts {
+        let points: Vec<Point> = curve
+            .points
+            .iter()
+            .filter_map(|point| Some(Point { x: f64::from(point.iteration), y: of(point)?, interval: None }))
+            .collect();
+        let (Some(first), Some(last)) = (points.first(), points.last()) else { continue };
+        let values: Vec<f64> = points.iter().map(|point| point.y).collect();
+        table.row([
+            Cell::text(title),
+            Cell::number(plot::number(first.y)),
+            Cell::number(plot::number(last.y)),
+            Cell::text(plot::sparkline(&values, 24)),
+        ]);
+        let series = [Series { name: String::new(), colour: "blue", points }];
+        plots.extend(plot::lines(title, "iteration", &series, scale, SMALL));
+    }
+    page.table(table);
+    if !plots.is_empty() {
+        page.push(Block::Plots(plots, "Means over the episodes or optimizer steps of an iteration.".into()));
+    }
+    signal(page, curve);
+}
+
+fn signal(page: &mut Document, curve: &curves::Curve) {
+    let known: Vec<(u32, &crate::grpo::Signal)> =
+        curve.points.iter().filter_map(|point| Some((point.iteration, point.signal.as_ref()?))).collect();
+    if known.is_empty() {
+        return;
+    }
+    type OfSignal = fn(&crate::grpo::Signal) -> u64;
+    let parts: [(&'static str, &'static str, OfSignal); 4] = [
+        ("with gradient", "blue", |signal| signal.groups_with_gradient),
+        ("all right", "good", |signal| signal.all_right),
+        ("all wrong", "bad", |signal| signal.all_wrong),
+        ("equal rewards", "grey", |signal| signal.all_equal),
+    ];
+    let labels: Vec<u32> = known.iter().map(|(iteration, _)| *iteration).collect();
+    let stack: Vec<Part> = parts
+        .iter()
+        .map(|(name, colour, of)| Part {
+            name,
+            colour,
+            values: known.iter().map(|(_, signal)| of(signal) as f64).collect(),
+        })
+        .collect();
+    let title = "Groups by what they taught";
+    let mut total = crate::grpo::Signal::default();
+    known.iter().for_each(|(_, signal)| total += *signal);
+    let of_groups = |count: u64| percent(count as f64 / total.groups.max(1) as f64);
+    let reasons: Vec<String> = total
+        .without_gradient
+        .iter()
+        .map(|(reason, count)| format!("{count} {}", serde_name(reason).replace('_', " ")))
+        .collect();
+    let mut caption = format!(
+        "Of {} groups, {} % gave a gradient; in {} % all attempts were right, in {} % all were wrong.",
+        total.groups,
+        of_groups(total.groups_with_gradient),
+        of_groups(total.all_right),
+        of_groups(total.all_wrong),
+    );
+    if !reasons.is_empty() {
+        caption += &format!(" Rollouts without a gradient: {}.", reasons.join(", "));
+    }
+    if let Some(plot) = plot::stacks(title, "iteration", &labels, &stack, WIDE) {
+        page.push(Block::Plots(vec![plot], caption));
+    }
+}
+
+fn serde_name(value: &impl serde::Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn examples(page: &mut Document, run: &Run, found: &Exam) {
+    let Ok(pairs) = &found.pairs else { return };
+    if pairs.is_empty() {
+        return;
+    }
+    let stage = run.stage(&found.stage);
+    let episodes: Vec<EpisodeRow> = stage.and_then(|stage| stage.table().ok()).unwrap_or_default();
+    page.heading("Examples");
+    let count = |change| pairs.iter().filter(|pair| pair.change == change).count();
+    page.text(format!(
+        "{}: {} tasks won, {} lost, {} still wrong, {} still right.",
+        found.stage,
+        count(Change::Won),
+        count(Change::Lost),
+        count(Change::StillWrong),
+        count(Change::StillRight),
+    ));
+    for (change, title) in [(Change::Won, "Won"), (Change::Lost, "Lost"), (Change::StillWrong, "Still wrong")]
+    {
+        let shown = spread(pairs.iter().filter(|pair| pair.change == change));
+        for pair in shown {
+            let conversations = [(&found.policies[0], &pair.base), (&pair.policy, &pair.other)];
+            let talks = conversations.into_iter().filter_map(|(policy, side)| {
+                let episode = episodes.get(side.position)?;
+                Some(talk(policy, episode, pair))
+            });
+            let task = pair.task.clone().unwrap_or_default();
+            let expected = pair.expected.as_ref().map(|answer| format!("Expected: {answer}"));
+            let mut blocks: Vec<Block> = expected.into_iter().map(Block::Text).collect();
+            blocks.push(Block::Conversations(talks.collect()));
+            let summary = format!("{title} ({}): {}", pair.family, super::escape::shortened(&task, 160));
+            page.push(Block::Details(summary, blocks));
+        }
+    }
+}
+
+/// Some pairs of different families.
+fn spread<'p>(pairs: impl Iterator<Item = &'p Pair>) -> Vec<&'p Pair> {
+    let mut families = BTreeSet::new();
+    let (mut first, mut rest) = (Vec::new(), Vec::new());
+    for pair in pairs {
+        if families.insert(&pair.family) { first.push(pair) } else { rest.push(pair) }
+    }
+    first.into_iter().chain(rest).take(EXAMPLES).collect()
+}
+
+fn talk(policy: &str, episode: &EpisodeRow, _: &Pair) -> Conversation {
+    let right = episode.correct == Some(true);
+    let messages = conversation::conversation(episode);
+    Conversation {
+        title: format!("{policy}: {}", if right { "right" } else { "wrong" }),
+        tone: if right { Tone::Good } else { Tone::Bad },
+        // The system message and the task are the same for both.
+        messages: messages
+            .into_iter()
+            .filter(|message| message.role != "system" && message.role != "user")
+            .collect(),
+        ending: match &episode.answer {
+            Some(answer) => format!("{}, answer: {}", episode.end, super::escape::shortened(answer, 300)),
+            None => format!("{}, no answer", episode.end),
+        },
+    }
+}
+
+fn tools(page: &mut Document, run: &Run, exams: &[Exam]) {
+    let mut sections: Vec<(String, Table)> = Vec::new();
+    let mut notes = BTreeSet::new();
+    for found in exams {
+        let Some(stage) = run.stage(&found.stage) else { continue };
+        let episodes: Vec<EpisodeRow> = stage.table().unwrap_or_default();
+        let (Ok(made), Ok(outcomes)) = (calls::of_stage(run, stage), stage.table::<OutcomeRow>()) else {
+            continue;
+        };
+        note_unknown(&mut notes, &found.stage, &made);
+        let parts = exam::by_policy(stage, &found.policies, &episodes);
+        for (policy, part) in parts {
+            let ids: BTreeSet<&str> = part.iter().map(|(_, episode)| episode.id.as_str()).collect();
+            let own: Vec<data::Call> =
+                made.calls.iter().filter(|call| ids.contains(call.trajectory_id.as_str())).cloned().collect();
+            let of = outcomes.iter().filter(|row| ids.contains(row.id.as_str()));
+            let table = tool_table(&calls::by_tool(&run.tools(stage).unwrap_or_default(), of, &own));
+            sections.push((format!("{} in {}, {} episodes", policy, found.stage, ids.len()), table));
+        }
+    }
+    if exams.is_empty()
+        && let Some(stage) = run.writers("trajectories").last()
+        && let (Ok(made), Ok(outcomes)) = (calls::of_stage(run, stage), stage.table::<OutcomeRow>())
+    {
+        note_unknown(&mut notes, &stage.id, &made);
+        let found = calls::by_tool(&run.tools(stage).unwrap_or_default(), outcomes.iter(), &made.calls);
+        sections.push((format!("{}, {} episodes", stage.id, outcomes.len()), tool_table(&found)));
+    }
+    if sections.is_empty() {
+        return;
+    }
+    page.heading("Tools");
+    for (title, table) in sections {
+        page.subheading(title);
+        page.table(table);
+    }
+    notes.into_iter().for_each(|note| page.text(note));
+    page.text("Recovered: failed calls after which the episode called the tool without an error. `mcprl report RUN --server` goes on from here.");
+}
+
+fn note_unknown(notes: &mut BTreeSet<String>, stage: &str, made: &calls::Calls) {
+    if made.unmarked_errors > 0 {
+        notes.insert(format!(
+            "{stage} is of an earlier version that did not mark errors: {} failed calls are not known as such.",
+            made.unmarked_errors
+        ));
+    }
+}
+
+fn tool_table(found: &[calls::ToolStatistics]) -> Table {
+    let mut table = Table::new([
+        "tool",
+        "episodes",
+        "right %",
+        "calls",
+        "failed",
+        "by the server",
+        "by the schema",
+        "other",
+        "recovered",
+        "clipped",
+        "bytes per result",
+    ]);
+    for tool in found.iter().take(ROWS) {
+        let error = |name: &str| u64::from(tool.errors.get(name).copied().unwrap_or(0));
+        let (server, schema) = (error("tool"), error("schema"));
+        let name = match (tool.tool.as_str(), tool.offered) {
+            ("", _) => "(not parsed)".to_owned(),
+            (name, true) => name.to_owned(),
+            (name, false) => format!("{name} (does not exist)"),
+        };
+        let right = (tool.known > 0).then(|| percent(f64::from(tool.right) / f64::from(tool.known)));
+        table.row([
+            Cell::code(name),
+            Cell::count(tool.episodes),
+            Cell::number(right.unwrap_or_default()),
+            Cell::number(tool.calls.to_string()),
+            Cell::count(tool.failed).tone(if tool.failed > 0 { Tone::Bad } else { Tone::Plain }),
+            Cell::count(server),
+            Cell::count(schema),
+            Cell::count(u64::from(tool.failed) - server - schema),
+            Cell::count(tool.recovered),
+            Cell::count(tool.clipped),
+            Cell::number(tool.result_bytes.map_or(String::new(), |bytes| format!("{bytes:.0}"))),
+        ]);
+    }
+    table
+}
+
+fn cost(page: &mut Document, run: &Run) {
+    page.heading("Cost and time");
+    #[derive(Default)]
+    struct Spent {
+        ran: u32,
+        cached: u32,
+        seconds: f64,
+        saved: f64,
+        usage: Usage,
+        dollars: Option<f64>,
+    }
+    let mut by_name: Vec<(String, Spent)> = Vec::new();
+    for stage in &run.stages {
+        let at = by_name.iter().position(|(name, _)| *name == stage.name).unwrap_or_else(|| {
+            by_name.push((stage.name.clone(), Spent::default()));
+            by_name.len() - 1
+        });
+        let spent = &mut by_name[at].1;
+        match stage.seconds {
+            Some(seconds) => (spent.ran, spent.seconds) = (spent.ran + 1, spent.seconds + seconds),
+            None => {
+                (spent.cached, spent.saved) = (
+                    spent.cached + u32::from(stage.state.is_done()),
+                    spent.saved + stage.run_seconds.unwrap_or(0.0),
+                );
+            }
+        }
+        spent.usage += stage.usage.unwrap_or_default();
+        if let Some(dollars) = stage.dollars {
+            *spent.dollars.get_or_insert(0.0) += dollars;
+        }
+    }
+    let mut table = Table::new([
+        "stage",
+        "ran",
+        "cached",
+        "time",
+        "time when cached results were made",
+        "sampled tokens",
+        "trained tokens",
+        "tool calls",
+        "judge requests",
+        "dollars",
+    ]);
+    let amount = |count: u64| if count == 0 { String::new() } else { plot::number(count as f64) };
+    let time = |seconds: f64| if seconds > 0.0 { duration(seconds) } else { String::new() };
+    for (name, spent) in &by_name {
+        table.row([
+            Cell::code(name.clone()),
+            Cell::count(spent.ran),
+            Cell::count(spent.cached),
+            Cell::number(time(spent.seconds)),
+            Cell::number(time(spent.saved)),
+            Cell::number(amount(spent.usage.sampled_tokens)),
+            Cell::number(amount(spent.usage.trained_tokens)),
+            Cell::number(amount(spent.usage.tool_calls)),
+            Cell::number(amount(spent.usage.judge_requests)),
+            Cell::number(spent.dollars.map_or(String::new(), |dollars| format!("{dollars:.4}"))),
+        ]);
+    }
+    page.table(table);
+}
+
+fn reproduce(page: &mut Document, run: &Run) {
+    page.heading("How to reproduce it");
+    let mut facts = vec![("mcprl".to_owned(), run.versions.join(", "))];
+    let file = run.file.clone().unwrap_or_else(|| "run.toml".into());
+    let set: String = run.set.iter().map(|set| format!(" --set '{}'", secret_free(set))).collect();
+    facts.push(("command".into(), format!("mcprl run {file}{set}")));
+    if !run.resample.is_empty() {
+        facts.push(("resampled".into(), run.resample.join(", ")));
+    }
+    page.push(Block::Facts(facts));
+    page.text("The same keys mean the same inputs, parameters, seeds and code. On one machine the same keys give the same bytes.");
+    let mut keys = Table::new(["stage", "kind", "state", "key"]);
+    let mut folded: BTreeMap<&str, usize> = BTreeMap::new();
+    for stage in &run.stages {
+        // The first and last iteration stand for a loop.
+        let is_end = stage.iteration.as_ref().is_none_or(|(name, number)| {
+            let of_loop = run.loops.iter().find(|found| found.name == *name);
+            let numbers =
+                || of_loop.iter().flat_map(|found| &found.iterations).map(|iteration| iteration.number);
+            numbers().min() == Some(*number) || numbers().max() == Some(*number)
+        });
+        if !is_end {
+            *folded.entry(&stage.name).or_default() += 1;
+            continue;
+        }
+        keys.row([
+            Cell::code(stage.id.clone()),
+            Cell::text(stage.kind.clone().unwrap_or_default()),
+            Cell::text(stage.state.name()),
+            Cell::code(stage.key.map(|key| key.short()).unwrap_or_default()),
+        ]);
+    }
+    let more: usize = folded.values().sum();
+    let mut blocks = vec![Block::Table(keys)];
+    if more > 0 {
+        blocks.push(Block::Text(format!(
+            "{more} stages of iterations in between are left out; `mcprl show {} --json` has all.",
+            run.id
+        )));
+    }
+    page.push(Block::Details(format!("Keys of {} stages", run.stages.len()), blocks));
+    if let Some(text) = &run.text {
+        let summary = format!("Run file {file}, without what looks like a secret");
+        page.push(Block::Details(summary, vec![Block::Code(secret_free(text).into_owned())]));
+    }
+}
+
+fn limits(page: &mut Document, run: &Run, curves: &Curves, exams: &[Exam]) {
+    page.heading("Limits");
+    let mut items: Vec<String> = Vec::new();
+    if run.state != RunState::Finished {
+        items.push(format!("The run is {}.", state(run.state)));
+    }
+    for found in exams {
+        let rows = || found.rows.iter().map(|row| &row.row);
+        if let Some(all) = rows().find(|row| row.scope == "all" && row.mode == found.mode) {
+            let by = match all.clustered_by.as_str() {
+                "scenario" => "single tasks".to_owned(),
+                "family" => format!("{} families", all.clusters),
+                "entity" => format!("{} entities", all.clusters),
+                other => format!("{} groups of one {other}", all.clusters),
+            };
+            items.push(format!(
+                "{}: {} tasks; intervals resample {by}. Rows with few tasks have wide intervals, and p is adjusted for the rows of a table, not for the tables of a report.",
+                found.stage, all.scenarios
+            ));
+        }
+        if let Some(lost) =
+            run.stage(&found.stage).and_then(|stage| stage.metric("lost")).filter(|lost| *lost > 0.0)
+        {
+            items.push(format!(
+                "{}: {lost} episodes were lost to server failures and are left out.",
+                found.stage
+            ));
+        }
+        if let Err(missing) = &found.pairs {
+            items.push(format!("The episodes of {} are {missing}, so there are no examples.", found.stage));
+        }
+    }
+    if exams.len() > 1 {
+        items.push("The run compares policies more than once; the more often one looks, the more often chance looks like a gain.".into());
+    }
+    if !curves.loops.is_empty() {
+        items.push("Curves show success on training tasks while the policy changes. Only the verdict is about tasks it has not seen.".into());
+    }
+    let gone = run.gone();
+    if !gone.is_empty() {
+        let shown = gone.iter().take(6).cloned().collect::<Vec<_>>().join(", ");
+        let more = if gone.len() > 6 { format!(" and {} more", gone.len() - 6) } else { String::new() };
+        items.push(format!("No longer in the cache, so left out here: {shown}{more}."));
+    }
+    if run.stages.iter().any(|stage| stage.retries > 0) {
+        let retries: u32 = run.stages.iter().map(|stage| stage.retries).sum();
+        items.push(format!("Stages failed and were retried {retries} times."));
+    }
+    page.push(Block::List(items));
+    let failed: Vec<&Stage> = run.stages.iter().filter(|stage| stage.error.is_some()).collect();
+    for stage in failed {
+        page.subheading(format!("{} failed", stage.id));
+        page.push(Block::Code(stage.error.clone().unwrap_or_default()));
+    }
+    let mut seen = BTreeSet::new();
+    let notes: Vec<String> = run
+        .stages
+        .iter()
+        .flat_map(|stage| stage.notes.iter().map(move |note| (stage, note)))
+        .filter(|(stage, note)| seen.insert((stage.name.clone(), (*note).clone())))
+        .map(|(stage, note)| format!("{}: {note}", stage.id))
+        .collect();
+    if !notes.is_empty() {
+        let count = notes.len();
+        page.push(Block::Details(format!("{count} notes of stages"), vec![Block::List(notes)]));
+    }
+}
