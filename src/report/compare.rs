@@ -83,7 +83,13 @@ pub fn comparison(runs: &[Comparable]) -> Result<Document, NotComparable> {
     if policies.is_empty() {
         return Err(NotComparable::NoPolicy);
     }
-    let names: Vec<String> = runs.iter().map(|found| found.run.id.clone()).collect();
+    // A run may be compared with itself.
+    let mut names: Vec<String> = Vec::new();
+    for found in runs {
+        let id = &found.run.id;
+        let again = names.iter().filter(|name| name.starts_with(id.as_str())).count();
+        names.push(if names.contains(id) { format!("{id} ({})", again + 1) } else { id.clone() });
+    }
     let mut page = Document {
         title: format!("{} against {}", names[1..].join(", "), names[0]),
         subtitle: "mcprl, runs compared on the held-out tasks that all of them played".into(),
