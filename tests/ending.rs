@@ -178,6 +178,7 @@ fn examined() -> Project {
         entity: None,
         reference: None,
         checks: None,
+        server: None,
     };
     let scenarios: Vec<_> = (0..20).map(scenario).collect();
     let episode = |scenario: &data::Scenario, policy: &String| eval::Episode {

@@ -112,12 +112,7 @@ impl Toolbox {
         self.tools.iter().filter(|(_, tool)| is_unchecked(tool)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Reads the table that `discover` wrote.
-    pub fn load(path: &Path) -> crate::error::Result<Self> {
-        Ok(Self::of_table(path, &data::read::<data::Tool>(path)?)?)
-    }
-
-    /// The same, if the table is read already.
+    /// The tools of the table that `discover` wrote at this path.
     pub fn of_table(path: &Path, tools: &[data::Tool]) -> Result<Self, ToolboxError> {
         match tools {
             [] => Err(ToolboxError::Empty { path: path.to_owned() }),

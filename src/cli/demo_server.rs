@@ -7,14 +7,18 @@ use clap::Args;
 use super::{Outcome, runtime};
 use crate::{
     error::Result,
-    mcp::demo::{self, HttpServer},
+    mcp::demo::{self, HttpServer, Kind},
     ui::Printer,
 };
 
 #[derive(Args)]
 pub struct DemoServer {
-    /// The server: `sqlite`, a read-only company database, or `desk`, a service desk with tickets that can be changed.
+    /// The server: `sqlite`, a read-only company database, `desk`, a service desk with tickets that can be changed, or `world`, whose
+    /// tools and data are drawn from a seed.
     kind: String,
+    /// The seed of a world.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
     /// Serve streamable HTTP at this address instead of standard input and output: `127.0.0.1:8123`.
     #[arg(long, value_name = "ADDRESS")]
     http: Option<SocketAddr>,
@@ -22,11 +26,12 @@ pub struct DemoServer {
 
 impl DemoServer {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
+        let kind = Kind { name: &self.kind, seed: self.seed };
         runtime()?.block_on(async {
             match self.http {
-                None => demo::serve_stdio(&self.kind).await?,
+                None => demo::serve_stdio(kind).await?,
                 Some(address) => {
-                    let server = HttpServer::bind(&self.kind, address).await?;
+                    let server = HttpServer::bind(kind, address).await?;
                     printer.say(&format!("listening on {}", server.url()?));
                     server.serve().await?;
                 }

@@ -28,7 +28,7 @@ pub use pass_rates::PassRate;
 pub use scenarios::Scenario;
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
 pub use steps::Step;
-pub use table::{Column, DataError, Json, Table, read, read_part, text_columns, write};
+pub use table::{Column, DataError, Json, ServerName, Table, read, read_part, text_columns, write};
 pub use trajectories::{
     End, EpisodeMessages, EpisodeRow, GroupKey, OutcomeRow, Reward, RewardComponents, RewardValue, Row,
     Trajectory, groups,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{
     Checks, DataError,
-    table::{Json, table},
+    table::{Json, ServerName, table},
 };
 
 table! {
@@ -29,6 +29,8 @@ table! {
         /// Further conditions of success as JSON: `answer`, `calls` and `state` (docs/scenarios.md). The column is absent if
         /// no scenario has any.
         checks: Option<Json>,
+        /// The server whose tools alone the agent gets, of several; absent: all tools.
+        server: Option<ServerName>,
     }
 }
 

@@ -224,30 +224,42 @@ impl Column for Option<Vec<u32>> {
     const OMITTED_IF_NULL: bool = true;
 }
 
-/// A text in JSON. Its column is absent if no row has one.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(transparent)]
-pub struct Json(pub String);
+/// Texts that most tables lack: the column is absent if no row has one.
+macro_rules! rare_text {
+    ($(#[doc = $about:literal] $name:ident)+) => {$(
+        #[doc = $about]
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub String);
 
-impl Column for Option<Json> {
-    fn data_type() -> DataType {
-        DataType::Utf8
-    }
-    fn nullable() -> bool {
-        true
-    }
-    fn build(values: &[&Self]) -> ArrayRef {
-        Arc::new(
-            values.iter().map(|value| value.as_ref().map(|json| json.0.as_str())).collect::<StringArray>(),
-        )
-    }
-    fn values(array: &dyn Array) -> Vec<Self> {
-        array.as_string::<i32>().iter().map(|text| text.map(|text| Json(text.to_owned()))).collect()
-    }
-    fn default_if_missing() -> Option<Self> {
-        Some(None)
-    }
-    const OMITTED_IF_NULL: bool = true;
+        impl Column for Option<$name> {
+            fn data_type() -> DataType {
+                DataType::Utf8
+            }
+            fn nullable() -> bool {
+                true
+            }
+            fn build(values: &[&Self]) -> ArrayRef {
+                let texts = values.iter().map(|value| value.as_ref().map(|text| text.0.as_str()));
+                Arc::new(texts.collect::<StringArray>())
+            }
+            fn values(array: &dyn Array) -> Vec<Self> {
+                let texts = array.as_string::<i32>().iter();
+                texts.map(|text| text.map(|text| $name(text.to_owned()))).collect()
+            }
+            fn default_if_missing() -> Option<Self> {
+                Some(None)
+            }
+            const OMITTED_IF_NULL: bool = true;
+        }
+    )+};
+}
+
+rare_text! {
+    /// A text in JSON. Its column is absent if no row has one.
+    Json
+    /// The name of a server of the run. Its column is absent if no row has one.
+    ServerName
 }
 
 fn lists<T: Item>(rows: &[Option<&[T]>]) -> ArrayRef {

@@ -15,6 +15,7 @@ fn scenario(id: &str, split: &str, family: &str) -> Scenario {
         entity: None,
         reference: Some(r#"[{"name": "run_query", "arguments": {}}]"#.into()),
         checks: None,
+        server: None,
     }
 }
 

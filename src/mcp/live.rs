@@ -277,6 +277,16 @@ impl LiveSession {
         Ok(Some(reply))
     }
 
+    /// The text of a resource as it is; `None` if the server answers that it has none.
+    pub(super) async fn resource(&self, uri: &str, limit: Duration) -> Result<Option<String>, McpError> {
+        let request = ReadResourceRequest::new(ReadResourceRequestParams::new(uri));
+        match self.ask(ClientRequest::ReadResourceRequest(request), limit).await {
+            Ok(result) => Ok(result.pointer("/contents/0/text").and_then(Value::as_str).map(str::to_owned)),
+            Err(ServiceError::McpError(_)) => Ok(None),
+            Err(error) => Err(self.lost(request_reason(&error)).await),
+        }
+    }
+
     /// The resources and their templates as text.
     async fn list_resources(&self, limit: Duration) -> Result<String, ServiceError> {
         let deadline = Instant::now() + limit;

@@ -66,6 +66,9 @@ pub use self::{
     tools::{COMPLETE_TASK, tools_digest},
 };
 
+/// The resource in which a server states what can be asked about it, as a families file (docs/families.md).
+pub const FAMILIES_URI: &str = "mcprl://families";
+
 /// The MCP server of a run, as resolved from the run file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServerSpec {

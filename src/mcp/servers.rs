@@ -48,6 +48,11 @@ impl Servers {
         self.by_name.get("")
     }
 
+    /// The names of the servers, if they have names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.by_name.keys().map(String::as_str).filter(|name| !name.is_empty())
+    }
+
     /// The server of a tool, from its `server_name`.
     pub fn of_tool(&self, wire_name: &str) -> Option<&ServerSpec> {
         find(&self.by_name, wire_name).map(|(_, spec, _)| spec)
@@ -108,6 +113,11 @@ impl Pools {
 
     pub fn iter(&self) -> impl Iterator<Item = &Pool> {
         self.by_name.values()
+    }
+
+    /// The pools by their servers' names.
+    pub fn named(&self) -> impl Iterator<Item = (&str, &Pool)> {
+        self.by_name.iter().map(|(name, pool)| (name.as_str(), pool))
     }
 
     /// The sessions of one episode, each opened by the first call to its server.

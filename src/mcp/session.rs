@@ -145,6 +145,17 @@ impl Session {
         })
     }
 
+    /// The text of a resource; `None` if the server has none under this URI. Cassettes have no resources.
+    ///
+    /// # Errors
+    /// If there is no answer.
+    pub async fn resource(&self, uri: &str) -> Result<Option<String>, McpError> {
+        match &self.source {
+            Source::Live(live, _) => live.resource(uri, self.limits.of_tool("").0).await,
+            Source::Recorded(_) => Ok(None),
+        }
+    }
+
     async fn call_recorded(
         &self,
         live: &LiveSession,

@@ -1,4 +1,5 @@
-//! Demo servers, over stdio or streamable HTTP: a company in SQLite ([`sqlite`]) and a service desk ([`desk`]).
+//! Demo servers, over stdio or streamable HTTP: a company in SQLite ([`sqlite`]), a service desk ([`desk`]) and worlds
+//! drawn from a seed ([`world`]).
 //!
 //! They are ordinary MCP servers, independent of the rest of mcprl. Over HTTP they listen on loopback only, and refuse
 //! requests whose `Host` is not loopback or that come from a web page (an `Origin` header other than their own).
@@ -7,6 +8,7 @@ mod desk;
 mod fixture;
 mod server;
 mod sqlite;
+mod world;
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -19,19 +21,33 @@ use rmcp::{
 };
 use tokio::net::TcpListener;
 
-use self::{desk::Desk, fixture::Fixture, server::Server, sqlite::Company};
+use self::{desk::Desk, fixture::Fixture, server::Server, sqlite::Company, world::World};
 use super::McpError;
 
 pub use self::sqlite::DatabaseError;
 
 /// The names of the demo servers.
-pub const KINDS: [&str; 2] = ["sqlite", "desk"];
+pub const KINDS: [&str; 3] = ["sqlite", "desk", "world"];
 
 /// The path of the HTTP endpoint.
 pub const HTTP_PATH: &str = "/mcp";
 
+/// Which demo server. A name alone has the seed 1.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind<'a> {
+    pub name: &'a str,
+    /// Draws a world.
+    pub seed: u64,
+}
+
+impl<'a> From<&'a str> for Kind<'a> {
+    fn from(name: &'a str) -> Self {
+        Self { name, seed: 1 }
+    }
+}
+
 /// Serves MCP on stdin and stdout until stdin ends.
-pub async fn serve_stdio(kind: &str) -> Result<(), McpError> {
+pub async fn serve_stdio(kind: Kind<'_>) -> Result<(), McpError> {
     let server = open(kind)?;
     let running = match server.serve(stdio_pipes()).await {
         Ok(running) => running,
@@ -56,8 +72,8 @@ pub struct HttpServer {
 
 impl HttpServer {
     /// Port 0 picks any free port.
-    pub async fn bind(kind: &str, address: SocketAddr) -> Result<Self, McpError> {
-        let server = open(kind)?;
+    pub async fn bind<'a>(kind: impl Into<Kind<'a>>, address: SocketAddr) -> Result<Self, McpError> {
+        let server = open(kind.into())?;
         if !address.ip().is_loopback() {
             return Err(McpError::NotLoopback(address));
         }
@@ -86,12 +102,13 @@ impl HttpServer {
     }
 }
 
-fn open(kind: &str) -> Result<Server, McpError> {
-    match kind {
+fn open(kind: Kind<'_>) -> Result<Server, McpError> {
+    match kind.name {
         "sqlite" => Ok(Server::new(Arc::new(Company::open().map_err(McpError::DemoDatabase)?))),
         "desk" => Ok(Server::new(Arc::new(Desk::open()))),
         // Not in `KINDS`: nothing to try mcprl with.
         "conformance" => Ok(Server::new(Arc::new(Fixture))),
+        "world" => Ok(Server::new(Arc::new(World::open(kind.seed)))),
         unknown => Err(McpError::UnknownDemo(unknown.to_owned())),
     }
 }

@@ -315,7 +315,7 @@ fn override_texts(tool: &mut Tool, texts: &ToolTexts) -> Result<(), DiscoverErro
                     return Err(DiscoverError::UnknownParameter {
                         tool: tool.name.clone(),
                         parameter: parameter.clone(),
-                        meant: did_you_mean(parameter, known.into_iter()).map(str::to_owned),
+                        meant: did_you_mean(parameter, known).map(str::to_owned),
                     });
                 }
             }

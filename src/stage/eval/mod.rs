@@ -269,8 +269,13 @@ fn episode(policy: &str, attempt: &RolloutSpec<'_>, played: &Trajectory) -> Epis
 }
 
 /// Names of the splits that the `scenarios` stage defines.
-const SPLITS: [(&str, &str); 3] =
-    [("a", "seen families, unseen entities"), ("b", "unseen phrasings"), ("c", "unseen families")];
+const SPLITS: [(&str, &str); 5] = [
+    ("a", "seen families, unseen entities"),
+    ("b", "unseen phrasings"),
+    ("c", "unseen families"),
+    ("d", "unseen tools"),
+    ("e", "unseen servers"),
+];
 
 fn notes(params: &Params, scenarios: &[Scenario], unknown: usize, lost: usize) -> Vec<String> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();

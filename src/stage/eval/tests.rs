@@ -31,6 +31,7 @@ fn scenario(id: &str, split: &str, answer: Option<&str>) -> Scenario {
         entity: None,
         reference: None,
         checks: None,
+        server: None,
     }
 }
 

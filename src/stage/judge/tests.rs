@@ -28,6 +28,7 @@ fn scenario(id: &str, answer: Option<&str>) -> Scenario {
         entity: None,
         reference: None,
         checks: None,
+        server: None,
     }
 }
 

@@ -121,6 +121,7 @@ mod tests {
             entity: None,
             reference: None,
             checks: None,
+            server: None,
         };
         sizes
             .iter()

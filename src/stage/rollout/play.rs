@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agent::{Episode, Limits, LostCall, PromptTokens, Server, Toolbox, episode},
     chat::{Chat, HistoryThinking, Thinking, ToolCall},
-    data::{self, Checks, End, Json, Scenario, StateCheck, Trajectory},
+    data::{self, Checks, End, Json, Scenario, ServerName, StateCheck, Trajectory},
     engine::{Footprint, Sampler, Sampling, available},
     error::{At, Diagnostic, Interrupted, Result},
     hash::{Digest, Encoder},
@@ -49,6 +49,7 @@ use crate::{
         memory::{Load, workspace_bytes},
         policy::PolicyFolder,
         preflight::ExpectedPolicy,
+        scenarios::served::tools_of,
     },
     usage::Usage,
 };
@@ -158,6 +159,8 @@ impl RolloutSpec<'_> {
 pub enum PlayError {
     #[error("no [server] to run episodes on")]
     NoServer,
+    #[error("scenario {scenario} is about the server \"{server}\", which the run file does not have")]
+    UnknownServer { scenario: String, server: String },
     #[error("cannot render the system prompt")]
     Prompt(#[source] minijinja::Error),
     #[error("loading the policy failed: {reason}")]
@@ -191,6 +194,7 @@ impl Diagnostic for PlayError {
     fn code(&self) -> &'static str {
         match self {
             Self::NoServer => "play::no_server",
+            Self::UnknownServer { .. } => "play::unknown_server",
             Self::Prompt(_) => "play::prompt",
             Self::Load { .. } => "play::load",
             Self::NoRoom { .. } => "play::no_room",
@@ -202,6 +206,7 @@ impl Diagnostic for PlayError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::NoServer => Some("add a [server] table with a `command` or a `url`".into()),
+            Self::UnknownServer { .. } => Some("name a server of [servers], or leave `server` out of the task".into()),
             Self::Prompt(_) => Some("system.jinja sees `tools`, the list of function schemas".into()),
             Self::Load { .. } => None,
             Self::NoRoom { .. } | Self::LittleRoom { .. } => Some(
@@ -230,13 +235,34 @@ impl Diagnostic for PlayError {
 pub struct Player {
     policy: Digest,
     sampler: Sampler,
-    chat: Chat,
-    toolbox: Toolbox,
+    settings: Settings,
     pools: Pools,
     budget: Budget,
     /// Episodes so far, and how many were lost.
     episodes: usize,
     lost: usize,
+}
+
+/// The tools of a task, and how conversations about it are written.
+struct Setting {
+    chat: Chat,
+    toolbox: Toolbox,
+}
+
+struct Settings {
+    /// All tools.
+    all: Setting,
+    /// Those of one server, of several.
+    by_server: BTreeMap<String, Setting>,
+}
+
+impl Settings {
+    fn of(&self, scenario: &Scenario) -> Result<&Setting, PlayError> {
+        let Some(ServerName(name)) = &scenario.server else { return Ok(&self.all) };
+        self.by_server
+            .get(name)
+            .ok_or_else(|| PlayError::UnknownServer { scenario: scenario.id.clone(), server: name.clone() })
+    }
 }
 
 /// An attempt that is not finished.
@@ -287,18 +313,28 @@ impl Player {
         let pools = Pools::new(servers);
         let folder = PolicyFolder::open(policy, context)?;
         let listed: Vec<data::Tool> = data::read(tools)?;
-        let toolbox = Toolbox::of_table(tools, &listed)?.coercing(|wire_name| {
-            servers.of_tool(wire_name).is_some_and(|spec| spec.quirks.coerce_arguments)
-        });
-        let system = system_prompt(context.text("system"), toolbox.functions())?;
-        let chat = context
-            .models
-            .vocabulary(folder.model_digest(), folder.model())
-            .and_then(|vocabulary| Chat::load_over(vocabulary, folder.model(), budget.thinking))
-            .and_then(|chat| chat.with_history(budget.history_thinking))
-            .and_then(|chat| chat.with_tools(&system, toolbox.functions()))
-            .at(|| format!("policy \"{}\"", policy.name))?;
-        if let Some(notice) = chat.notice() {
+        let setting = |listed: &[data::Tool]| -> Result<Setting> {
+            let toolbox = Toolbox::of_table(tools, listed)?.coercing(|wire_name| {
+                servers.of_tool(wire_name).is_some_and(|spec| spec.quirks.coerce_arguments)
+            });
+            let system = system_prompt(context.text("system"), toolbox.functions())?;
+            let chat = context
+                .models
+                .vocabulary(folder.model_digest(), folder.model())
+                .and_then(|vocabulary| Chat::load_over(vocabulary, folder.model(), budget.thinking))
+                .and_then(|chat| chat.with_history(budget.history_thinking))
+                .and_then(|chat| chat.with_tools(&system, toolbox.functions()))
+                .at(|| format!("policy \"{}\"", policy.name))?;
+            Ok(Setting { chat, toolbox })
+        };
+        let settings = Settings {
+            all: setting(&listed)?,
+            by_server: servers
+                .names()
+                .map(|name| Ok((name.to_owned(), setting(&tools_of(&listed, Some(name)))?)))
+                .collect::<Result<_>>()?,
+        };
+        if let Some(notice) = settings.all.chat.notice() {
             // By name if a stage has several policies.
             let several = context.inputs.values().any(|inputs| inputs.len() > 1);
             let of = if several { format!("policy \"{}\": ", policy.name) } else { String::new() };
@@ -322,8 +358,7 @@ impl Player {
         Ok(Self {
             policy: policy.digest,
             sampler,
-            chat,
-            toolbox,
+            settings,
             pools: pools.expecting(&listed).within_memory(available().map(|bytes| bytes / 2)),
             budget,
             episodes: 0,
@@ -386,7 +421,7 @@ impl Player {
 
     /// Tools whose schema cannot be used to check arguments.
     pub fn unchecked(&self) -> BTreeSet<String> {
-        self.toolbox.unchecked()
+        self.settings.all.toolbox.unchecked()
     }
 
     /// Number of episodes lost to server failures.
@@ -507,7 +542,7 @@ impl Player {
             let messages: Vec<Value> = serde_json::from_str(&trajectory.messages).ok()?;
             let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
             let mut calls = calls.filter_map(|call| ToolCall::deserialize(&call["function"]).ok());
-            calls.find(|call| self.toolbox.request(call).is_some())
+            calls.find(|call| self.settings.all.toolbox.request(call).is_some())
         })
     }
 
@@ -527,7 +562,7 @@ impl Player {
     }
 
     async fn ask(&self, answered: Option<&ToolCall>) -> Result<(), McpError> {
-        let request = answered.and_then(|call| self.toolbox.request(call));
+        let request = answered.and_then(|call| self.settings.all.toolbox.request(call));
         let request = match request {
             Some((wire_name, arguments)) => Some((self.pools.route(wire_name)?, arguments.into_owned())),
             None => None,
@@ -558,8 +593,8 @@ impl Player {
         let distinct: BTreeMap<&str, &Scenario> =
             scenarios.map(|scenario| (scenario.id.as_str(), scenario)).collect();
         let prompt_tokens = |(id, scenario): (&'a str, &Scenario)| {
-            let prompt_tokens =
-                PromptTokens::new(&self.chat, &scenario.task).at(|| format!("scenario {id}"))?;
+            let Setting { chat, .. } = self.settings.of(scenario)?;
+            let prompt_tokens = PromptTokens::new(chat, &scenario.task).at(|| format!("scenario {id}"))?;
             Ok((id, prompt_tokens))
         };
         distinct.into_iter().map(prompt_tokens).collect()
@@ -578,8 +613,8 @@ impl Player {
         let server = LazySessions { sessions: self.pools.visit(), how, outage };
         let mut sequence = self.sampler.open(prompt_tokens.pieces.clone(), attempt.sampling, attempt.seed);
         let limits = self.budget.limits();
-        let mut episode =
-            episode(&mut sequence, &server, &self.chat, &self.toolbox, prompt_tokens, &limits).await?;
+        let Setting { chat, toolbox } = self.settings.of(attempt.scenario)?;
+        let mut episode = episode(&mut sequence, &server, chat, toolbox, prompt_tokens, &limits).await?;
         Ok(match episode.lost.take() {
             None => match self.state(&server, attempt.scenario).await {
                 Ok(state) => Tried::Ended(episode, state),
@@ -588,7 +623,7 @@ impl Player {
                 Err(cause) => return Err(cause.into()),
             },
             Some(LostCall { cause, .. }) if cause.is_of_cassette() => return Err(cause.into()),
-            Some(LostCall { call, cause }) if server.is_open(&self.toolbox, &call) => {
+            Some(LostCall { call, cause }) if server.is_open(toolbox, &call) => {
                 Tried::Lost { cause, call: Some((call, episode)) }
             }
             Some(LostCall { cause: McpError::PoolClosed, .. }) => Tried::Skipped,
@@ -607,7 +642,7 @@ impl Player {
         let Some(checks) = checks.filter(|checks| !checks.state.is_empty()) else { return Ok(None) };
         let mut results = Vec::with_capacity(checks.state.len());
         for StateCheck { tool, arguments, .. } in checks.state {
-            let wire_name = self.toolbox.wire_name(&tool);
+            let wire_name = self.settings.all.toolbox.wire_name(&tool);
             server.ready(wire_name).await?;
             let outcome = server.send(wire_name, arguments).await?;
             results.push((!outcome.is_error).then_some(outcome.text));

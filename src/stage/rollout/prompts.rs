@@ -3,11 +3,17 @@
 //! A prompt is system text, tools and task. Unknown parts are left out, so that its length is never
 //! overestimated. The tokenizer is read only if the text is long enough to possibly not fit.
 
+use std::{collections::BTreeSet, path::Path};
+
 use super::play::{Budget, PlayError, system_prompt};
 use crate::{
     agent::Toolbox,
     chat::Chat,
-    stage::preflight::{ExpectedOutput, ExpectedPolicy, ExpectedScenarios, Preflight, PreflightContext},
+    data::{self, Tool},
+    stage::{
+        preflight::{ExpectedOutput, ExpectedPolicy, ExpectedScenarios, Preflight, PreflightContext},
+        scenarios::served::tools_of,
+    },
 };
 
 /// Upper bound in practice for a template's own text, in bytes. A token is at least one byte.
@@ -59,6 +65,17 @@ struct Prompts {
     without_room: usize,
 }
 
+/// The tools of the server with the shortest descriptions, of several: a task may be about that server alone.
+fn fewest_tools(table: &Path) -> Option<Toolbox> {
+    let tools: Vec<Tool> = data::read(table).ok()?;
+    let named = tools.iter().filter_map(|tool| Some(tool.server_name.split_once('/')?.0));
+    let servers: BTreeSet<&str> = named.collect();
+    let of_servers = servers.into_iter().map(|name| tools_of(&tools, Some(name)));
+    let length = |tools: &Vec<Tool>| tools.iter().map(|tool| tool.function.len()).sum::<usize>();
+    let fewest = of_servers.min_by_key(length).unwrap_or(tools);
+    Toolbox::of_table(table, &fewest).ok()
+}
+
 /// None if all fit, or too little is known. `room` is the exclusive limit in tokens, and a test of whether a
 /// prompt fits.
 fn prompts(
@@ -68,7 +85,7 @@ fn prompts(
     (room, fits): (usize, &dyn Fn(usize) -> bool),
 ) -> Option<Prompts> {
     let folder = policy.folder.as_deref()?;
-    let toolbox = context.tools().and_then(|table| Toolbox::load(table).ok());
+    let toolbox = context.tools().and_then(fewest_tools);
     let functions = toolbox.as_ref().map_or(&[][..], Toolbox::functions);
     let template = context.card.texts.get("system").map_or("", String::as_str);
     let system = system_prompt(template, functions).ok()?;

@@ -83,6 +83,7 @@ impl Bench {
             entity: None,
             reference: None,
             checks: None,
+            server: None,
         };
         let scenarios: Vec<Scenario> = (0..6).map(scenario).collect();
         data::write(&folder.path().join("scenarios.parquet"), &scenarios).unwrap();
@@ -350,6 +351,39 @@ async fn a_call_goes_to_the_server_of_its_tool() {
     assert_eq!(answers("sh_t"), ["fine"].into());
     assert!(answers("t").iter().all(|answer| answer.contains("no tool named t")), "{:?}", answers("t"));
     assert_eq!(answers("db_list_tables").len(), 1);
+}
+
+#[tokio::test]
+async fn a_task_about_one_server_offers_the_tools_of_that_server_alone() {
+    let servers = [("db".to_owned(), server().await), ("sh".to_owned(), tool_process())];
+    let calls = ["db_list_tables", "sh_t"].map(|name| json!({"name": name, "arguments": {}}));
+    let bench = Bench::calling(mcp::Servers::named(servers.into()), &calls).await;
+    let about = |server: &str| {
+        let scenarios: Vec<Scenario> = data::read(&bench.path("scenarios.parquet")).unwrap();
+        let server = Some(data::ServerName(server.to_owned()));
+        let scenarios: Vec<Scenario> =
+            scenarios.into_iter().map(|scenario| Scenario { server: server.clone(), ..scenario }).collect();
+        data::write(&bench.path("scenarios.parquet"), &scenarios).unwrap();
+    };
+    about("sh");
+    testing::run(&bench.context(json!({"group_size": 12})).0).await.unwrap();
+    let results: Vec<Value> = bench
+        .trajectories()
+        .iter()
+        .flat_map(|played| serde_json::from_str::<Vec<Value>>(&played.messages).unwrap())
+        .filter(|message| message["role"] == "tool")
+        .collect();
+    let of =
+        |name: &str| results.iter().find(|message| message["name"] == name).expect("it was called").clone();
+    assert_eq!(of("sh_t")["content"], "fine");
+    assert_eq!(
+        of("db_list_tables")["content"],
+        "error: no tool named db_list_tables; there is complete_task, sh_t"
+    );
+
+    about("crm");
+    let failure = testing::run(&bench.context(json!({"group_size": 12})).0).await.unwrap_err();
+    assert_eq!(failure.code(), "play::unknown_server", "{failure}");
 }
 
 #[tokio::test]

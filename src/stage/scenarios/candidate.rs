@@ -271,6 +271,7 @@ impl Candidate {
             entity: (!self.entity.is_empty()).then(|| entity_json(&self.entity)),
             reference: Some(calls_json(&self.calls)),
             checks,
+            server: None,
         }
     }
 

@@ -1,6 +1,9 @@
 use std::path::PathBuf;
 
-use crate::error::{Class, Diagnostic};
+use crate::{
+    error::{Class, Diagnostic},
+    mcp::FAMILIES_URI,
+};
 
 /// Errors in the source of tasks.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +46,8 @@ pub enum ScenarioError {
     Parquet { file: String, problem: String },
     #[error("scenario {id} belongs to family \"{family}\", which the families file does not declare")]
     UnknownFamily { id: String, family: String },
+    #[error("no server has the resource {FAMILIES_URI}, which states what can be asked about it")]
+    NoFamiliesServed,
     #[error("no scenario has a reference solution to learn from")]
     NoReference,
 }
@@ -66,6 +71,7 @@ impl Diagnostic for ScenarioError {
             Self::Prompt { .. } => "scenarios::prompt",
             Self::NoPrices => "scenarios::no_prices",
             Self::UnknownFamily { .. } => "scenarios::unknown_family",
+            Self::NoFamiliesServed => "scenarios::no_families_served",
             Self::NoReference => "scenarios::no_reference",
         }
     }
@@ -107,6 +113,7 @@ impl Diagnostic for ScenarioError {
             Self::NoPrices => {
                 "set prices = { prompt = …, completion = … } of the stage, in dollars per million tokens".into()
             }
+            Self::NoFamiliesServed => "declare the families yourself: families = \"my.families.toml\" (docs/families.md)".into(),
             Self::NoReference => "the warm-up needs scenarios with source = \"grounded\"".into(),
             _ => return None,
         })
@@ -127,6 +134,7 @@ impl Diagnostic for ScenarioError {
             | Self::BadTraces { .. }
             | Self::Prompt { .. }
             | Self::NoPrices
+            | Self::NoFamiliesServed
             | Self::NoReference => Class::Usage,
             Self::Read { .. }
             | Self::Entities { .. }

@@ -17,15 +17,26 @@ use super::{
 };
 use crate::{
     chat::ToolCall,
-    data::{self, Checks, Json, Scenario},
+    data::{self, Checks, Json, Scenario, ServerName},
     error::did_you_mean,
     hash::Encoder,
     mcp::plain,
 };
 
 /// Keys of a task.
-const KEYS: [&str; 10] =
-    ["task", "answer", "check", "checks", "split", "family", "entity", "reference", "decision", "reviewed"];
+const KEYS: [&str; 11] = [
+    "task",
+    "answer",
+    "check",
+    "checks",
+    "split",
+    "family",
+    "entity",
+    "reference",
+    "server",
+    "decision",
+    "reviewed",
+];
 const CHECKS: [&str; 4] = ["text", "number", "set", "none"];
 /// Most bad lines that are listed individually.
 const LISTED: usize = 20;
@@ -232,6 +243,7 @@ fn scenario(item: &Value) -> Result<Scenario, String> {
         entity: text(fields, "entity")?.map(str::to_owned),
         reference: reference(fields)?,
         checks,
+        server: text(fields, "server")?.map(|name| ServerName(name.to_owned())),
     })
 }
 

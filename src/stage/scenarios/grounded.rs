@@ -470,5 +470,6 @@ fn scenario(family: &Family, split: &str, case: &Solved, task: String) -> Scenar
         entity: Some(entity_json(&case.binding)),
         reference: Some(calls_json(&case.calls)),
         checks: case.checks.clone(),
+        server: None,
     }
 }

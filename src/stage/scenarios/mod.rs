@@ -3,6 +3,7 @@
 //! | source | tasks come from |
 //! |---|---|
 //! | `grounded` | a families file, answered by the live server ([`grounded`]) |
+//! | `server` | families that the server states, answered by it ([`served`]) |
 //! | `file` | a user's file ([`mod@file`]) |
 //! | `explored` | calls of the live server, without a language model ([`explored`]) |
 //! | `llm` | a language model, grounded in sampled results ([`llm`]) |
@@ -26,10 +27,13 @@ mod phrase;
 mod preflight;
 mod results;
 mod runner;
+pub mod served;
 mod solution;
 pub mod split;
 mod traces;
 
+#[cfg(test)]
+mod served_tests;
 #[cfg(test)]
 mod source_tests;
 #[cfg(test)]
@@ -70,6 +74,7 @@ use admission::{Judged, Reason};
 use candidate::Candidate;
 use explored::Coverage;
 use grounded::{Dropped, QuestionCounts};
+use served::Served;
 use split::SplitBy;
 
 #[derive(Debug, Deserialize)]
@@ -102,6 +107,7 @@ pub(super) struct Params {
 #[serde(rename_all = "lowercase")]
 pub(super) enum Source {
     Grounded,
+    Server,
     File,
     Explored,
     Llm,
@@ -161,7 +167,7 @@ impl Scenarios {
             Source::File => file,
             Source::Grounded => families,
             Source::Traces => traces,
-            Source::Explored | Source::Llm | Source::Mix => &None,
+            Source::Server | Source::Explored | Source::Llm | Source::Mix => &None,
         };
         let Some(path) = path.as_deref().map(std::path::Path::display) else { return Vec::new() };
         let Some((train, heldout)) = count("train").zip(count("heldout")) else {
@@ -212,7 +218,7 @@ impl Params {
             Source::Llm => {
                 vec![("llm", "base_url", self.base_url.is_some()), ("llm", "model", self.model.is_some())]
             }
-            Source::Explored | Source::Mix => Vec::new(),
+            Source::Server | Source::Explored | Source::Mix => Vec::new(),
         });
         match needed.into_iter().find(|(_, _, is_given)| !is_given) {
             Some((origin, param, _)) => Err(ScenarioError::NoParam { origin, param }),
@@ -259,7 +265,7 @@ fn given<'p>(
 
 async fn from(context: &Context, params: &Params, source: Source) -> Result<Made> {
     match source {
-        Source::Grounded => from_families(context, params).await,
+        Source::Grounded | Source::Server => from_families(context, params, source).await,
         Source::File => from_file(context, params),
         Source::Explored => from_exploration(context, params).await,
         Source::Traces => from_traces(context, params).await,
@@ -289,21 +295,23 @@ fn servers(context: &Context) -> Result<&Servers> {
     Ok(context.servers.as_ref().ok_or_else(|| StageError::NoInput { role: "server".into() })?)
 }
 
-async fn from_families(context: &Context, params: &Params) -> Result<Made> {
-    let families = Families::load(given(params.families.as_ref(), "grounded", "families")?)?;
+async fn from_families(context: &Context, params: &Params, source: Source) -> Result<Made> {
+    let servers = servers(context)?;
     let tools: Vec<Tool> = context.read("tools")?;
-    let live = Live::new(servers(context)?, &tools);
+    let live = Live::new(servers, &tools);
     let quota =
         QuestionCounts { per_family: params.questions_per_family, per_split: params.heldout_per_split };
-    let made = grounded::generate(
-        &families,
-        &tools,
-        &live,
-        quota,
-        context.seed,
-        &*context.observer,
-        &context.cancel,
-    )
+    let plan = served::Plan { quota, share: params.heldout_share, seed: context.seed };
+    let made = async {
+        let served = match source {
+            Source::Server => served::read(servers, &live, &tools).await?,
+            _ => {
+                let families = Families::load(given(params.families.as_ref(), "grounded", "families")?)?;
+                vec![Served { server: None, families }]
+            }
+        };
+        served::generate(&served, &tools, &live, plan, &*context.observer, &context.cancel).await
+    }
     .await;
     context.meter.add(Usage { tool_calls: live.calls() as u64, ..Usage::default() });
     live.close().await;
@@ -580,7 +588,7 @@ fn metrics(made: &Made) -> Metrics {
     count("train".into(), made.train.len());
     count("heldout".into(), made.heldout.len());
     let known: BTreeSet<&str> = made.train.iter().flat_map(words).collect();
-    for split in ["a", "b", "c", "d"] {
+    for split in ["a", "b", "c", "d", "e"] {
         let of_split: Vec<&Scenario> = made.heldout.iter().filter(|s| s.split == split).collect();
         if !of_split.is_empty() {
             let words: BTreeSet<&str> = of_split.iter().copied().flat_map(words).collect();

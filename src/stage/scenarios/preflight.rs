@@ -16,7 +16,7 @@ const CHECKED_BYTES: u64 = 1 << 20;
 pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
     let mut preflight = Preflight::default();
     match (params.source, &params.families, &params.file) {
-        (Source::Explored | Source::Llm | Source::Traces | Source::Mix, ..) => {
+        (Source::Server | Source::Explored | Source::Llm | Source::Traces | Source::Mix, ..) => {
             if let Err(cause) = params.complete() {
                 preflight.error("source", cause);
             }

@@ -26,8 +26,8 @@ pub struct Dialect<'a> {
     pub template: &'a str,
     /// System text of every conversation.
     pub system: &'a str,
-    /// OpenAI-style function schemas.
-    pub tools: &'a [Value],
+    /// OpenAI-style function schemas, by the server whose tools alone a conversation has.
+    pub tools: &'a BTreeMap<Option<String>, Vec<Value>>,
     /// Total number of tokens.
     pub vocabulary: usize,
     /// How many of these are whole phrases.
@@ -40,22 +40,37 @@ pub struct Dialect<'a> {
 ///
 /// # Errors
 /// If the vocabulary is too small, the template is unusable or the folder cannot be written.
-pub fn write_chat(folder: &Path, traces: &[Trace], dialect: &Dialect<'_>) -> Result<Chat> {
+pub fn write_chat(folder: &Path, traces: &[Trace], dialect: &Dialect<'_>) -> Result<Chats> {
     let texts = Texts::written(traces, dialect)?;
     let phrases = phrases(&texts.said, &texts.read, dialect.phrases).map_err(unusable)?;
     let tokenizer = tokenizer::train(&texts.weighted(), dialect.vocabulary, &phrases).map_err(unusable)?;
     folder::write(folder, &tokenizer, dialect.template, dialect.context)?;
-    Ok(Chat::load(folder)?.with_tools(dialect.system, dialect.tools)?)
+    chats(folder, dialect)
+}
+
+/// How conversations are written, by the server whose tools alone they have.
+pub type Chats = BTreeMap<Option<String>, Chat>;
+
+fn chats(folder: &Path, dialect: &Dialect<'_>) -> Result<Chats> {
+    let chat = |(server, tools): (&Option<String>, &Vec<Value>)| {
+        Ok((server.clone(), Chat::load(folder)?.with_tools(dialect.system, tools)?))
+    };
+    dialect.tools.iter().map(chat).collect()
 }
 
 /// The traces as tokens, with the assistant's tokens marked.
 ///
 /// # Errors
 /// If the template cannot write a task.
-pub fn examples(traces: &[Trace], chat: &Chat) -> Result<Vec<Example>> {
-    let tasks = traces.iter().map(|trace| (trace.task.as_str(), trace.task.as_str()));
-    let prompts = each_once(tasks, |task| {
-        let Prompt { shared, task } = chat.prompt(task)?;
+pub fn examples(traces: &[Trace], chats: &Chats) -> Result<Vec<Example>> {
+    // All write turns and results alike.
+    let Some(chat) = chats.values().next() else { return Ok(Vec::new()) };
+    let tasks = traces.iter().map(|trace| {
+        let question = (&trace.server, trace.task.as_str());
+        (question, question)
+    });
+    let prompts = each_once(tasks, |(server, task)| {
+        let Prompt { shared, task } = chats.get(server).unwrap_or(chat).prompt(task)?;
         Ok::<_, ChatError>([shared, task].concat())
     })?;
     let turns = || traces.iter().flat_map(|trace| &trace.turns);
@@ -69,7 +84,7 @@ pub fn examples(traces: &[Trace], chat: &Chat) -> Result<Vec<Example>> {
             tokens.extend(more.into_iter().flatten());
             trained.resize(tokens.len(), is_trained);
         };
-        append(prompts.get(trace.task.as_str()), false);
+        append(prompts.get(&(&trace.server, trace.task.as_str())), false);
         for turn in &trace.turns {
             append(said.get(&key(turn)), true);
             append(turn.result.as_ref().and_then(|result| results.get(result.as_str())), false);
@@ -132,14 +147,15 @@ impl Texts {
         let size = tokenizer::SPECIAL.len() + tokenizer::MARKS.len() + 256;
         let bytes = tokenizer::train(&[], size, &[]).map_err(unusable)?;
         folder::write(scratch.path(), &bytes, dialect.template, dialect.context)?;
-        let chat = Chat::load(scratch.path())?.with_tools(dialect.system, dialect.tools)?;
+        let chats = chats(scratch.path(), dialect)?;
 
         let mut turns: BTreeMap<String, (u64, &TraceTurn)> = BTreeMap::new();
         let mut read: Counted = Counted::new();
-        let (mut prompts, mut results) = (0, 0);
+        let mut prompts: BTreeMap<&Option<String>, u64> = BTreeMap::new();
+        let mut results = 0;
         for trace in traces {
             *read.entry(trace.task.clone()).or_default() += 1;
-            prompts += 1;
+            *prompts.entry(&trace.server).or_default() += 1;
             for turn in &trace.turns {
                 // Rendering is costly and most turns are equal: deduplicate before rendering.
                 turns.entry(key(turn)).or_insert((0, turn)).0 += 1;
@@ -150,14 +166,18 @@ impl Texts {
             }
         }
         let mut written: Counted = Counted::new();
+        let Some(chat) = chats.values().next() else { return Ok(Self { said: written, read }) };
         for (times, turn) in turns.into_values() {
-            *written.entry(chat.decode(&said(&chat, turn))).or_default() += times;
+            *written.entry(chat.decode(&said(chat, turn))).or_default() += times;
         }
         // A digit stands for the result or task, so that no phrase crosses it.
         *written.entry(chat.decode(&chat.results(&[], &["0".to_owned()]))).or_default() += results;
-        let Prompt { shared, task } = chat.prompt("0")?;
-        *written.entry(chat.decode(&task)).or_default() += prompts;
-        *read.entry(chat.decode(&shared)).or_default() += prompts;
+        for (server, chat) in &chats {
+            let prompts = *prompts.get(server).unwrap_or(&0);
+            let Prompt { shared, task } = chat.prompt("0")?;
+            *written.entry(chat.decode(&task)).or_default() += prompts;
+            *read.entry(chat.decode(&shared)).or_default() += prompts;
+        }
         Ok(Self { said: written, read })
     }
 

@@ -5,6 +5,7 @@
 
 mod checkpoint;
 pub mod corpus;
+mod drills;
 mod folder;
 mod phrases;
 mod tokenizer;
@@ -14,7 +15,10 @@ mod train;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -24,7 +28,10 @@ use super::{
     kind::StageFuture,
     memory::{Load, workspace_bytes},
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
-    scenarios::{Families, Live, ScenarioError},
+    scenarios::{
+        Families, Live, ScenarioError,
+        served::{self, Served},
+    },
     typed,
 };
 use crate::{
@@ -43,8 +50,9 @@ pub(super) use train::TrainParams;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Params {
-    families: PathBuf,
+    families: Option<PathBuf>,
     traces: usize,
+    copy_drills: usize,
     phrases: usize,
 }
 
@@ -140,7 +148,6 @@ impl Warmup {
 
     async fn make(&self, context: &Context) -> Result<Metrics> {
         let Self { params, shape, train } = self;
-        let families = Families::load(&params.families)?;
         let tools: Vec<Tool> = context.read("tools")?;
         let scenarios: Vec<Scenario> = context.read("scenarios")?;
         let servers =
@@ -148,8 +155,14 @@ impl Warmup {
 
         let live = Live::new(servers, &tools);
         let (observer, cancel) = (&*context.observer, &context.cancel);
-        let traces =
-            traces::traces(&families, &scenarios, &live, params.traces, context.seed, observer, cancel).await;
+        let traces = async {
+            let served = match &params.families {
+                Some(path) => vec![Served { server: None, families: Families::load(path)? }],
+                None => served::read(servers, &live, &tools).await?,
+            };
+            traces::traces(&served, &scenarios, &live, params.traces, context.seed, observer, cancel).await
+        }
+        .await;
         context.meter.add(Usage { tool_calls: live.calls() as u64, ..Usage::default() });
         live.close().await;
         let traces = traces?;
@@ -158,7 +171,12 @@ impl Warmup {
         let folder = context.output("policy", "policy")?;
         std::fs::create_dir_all(&folder)
             .map_err(|source| WarmupError::Write { path: folder.clone(), source })?;
-        let functions = tools.iter().map(schema).collect::<Result<Vec<Value>, _>>()?;
+        let used: BTreeSet<&Option<String>> = traces.iter().map(|trace| &trace.server).collect();
+        let functions = used.into_iter().map(|server| {
+            let tools = served::tools_of(&tools, server.as_deref());
+            Ok((server.clone(), tools.iter().map(schema).collect::<Result<_, _>>()?))
+        });
+        let functions = functions.collect::<Result<BTreeMap<Option<String>, Vec<Value>>, WarmupError>>()?;
         let dialect = Dialect {
             template: context.text("template"),
             system: context.text("system").trim(),
@@ -167,8 +185,8 @@ impl Warmup {
             phrases: params.phrases,
             context: shape.context,
         };
-        let chat = corpus::write_chat(&folder, &traces, &dialect)?;
-        let examples = corpus::examples(&traces, &chat)?;
+        let chats = corpus::write_chat(&folder, &traces, &dialect)?;
+        let examples = corpus::examples(&traces, &chats)?;
 
         let places = context.models.bases.open_devices(&context.engine)?;
         let peak = self.footprint(&Load::of(&context.engine));
@@ -179,7 +197,8 @@ impl Warmup {
         let device = &places.first.device;
         let decoder = if device.is_cpu() { decoder } else { decoder.replica(device)? };
         let mut trainer = Trainer::across(decoder, |all| train.rules(all), &places)?;
-        let steps = train::train(&mut trainer, &examples, train, context)?;
+        let drills = drills::drills(params.copy_drills, &examples, context.seed);
+        let steps = train::train(&mut trainer, (&drills, &examples), train, context)?;
         trainer.decoder.save(&folder)?;
         context.write("steps", &steps)?;
 
@@ -209,7 +228,9 @@ impl StageKind for Warmup {
         let config = shape.model();
         let folder = (context.finished)("policy");
         if folder.is_none() {
-            preflight.check("families", context.check_families(&params.families));
+            if let Some(families) = &params.families {
+                preflight.check("families", context.check_families(families));
+            }
             let smallest = tokenizer::SPECIAL.len() + 256 + tokenizer::MARKS.len() + params.phrases;
             if shape.vocabulary < smallest {
                 let vocabulary = shape.vocabulary;

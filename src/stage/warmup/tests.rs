@@ -16,23 +16,34 @@ use crate::{
     data::Scenario,
     mcp::COMPLETE_TASK,
     progress::NoProgress,
-    stage::scenarios::tests::{Demo, company_families, desk_families},
+    stage::scenarios::{
+        Families,
+        served::Served,
+        tests::{Demo, company_families, desk_families},
+    },
 };
 
 /// Questions, the worker's traces, and the schemas of its tools.
-async fn work(seed: u64, count: usize) -> (Vec<Scenario>, Vec<Trace>, Vec<Value>) {
+async fn work(seed: u64, count: usize) -> (Vec<Scenario>, Vec<Trace>, Tools) {
     let demo = Demo::start().await;
     let families = company_families();
     let questions = demo.generate(&families, seed).await.unwrap().train;
-    let traces = traces(&families, &questions, &demo.live, count, seed, &NoProgress, &Default::default())
-        .await
-        .unwrap();
+    let served = served(families);
+    let traces =
+        traces(&served, &questions, &demo.live, count, seed, &NoProgress, &Default::default()).await.unwrap();
     let functions = demo.tools.iter().map(|tool| serde_json::from_str(&tool.function).unwrap()).collect();
-    (questions, traces, functions)
+    (questions, traces, [(None, functions)].into())
 }
 
-fn dialect<'a>(template: &'a str, tools: &'a [Value]) -> Dialect<'a> {
+/// The tools of the only server.
+type Tools = BTreeMap<Option<String>, Vec<Value>>;
+
+fn dialect<'a>(template: &'a str, tools: &'a Tools) -> Dialect<'a> {
     Dialect { template, system: "Use the tools.", tools, vocabulary: 1024, phrases: 32, context: 1024 }
+}
+
+fn served(families: Families) -> [Served; 1] {
+    [Served { server: None, families }]
 }
 
 fn template() -> String {
@@ -71,8 +82,9 @@ async fn a_worker_that_answers_rightly_but_leaves_the_wrong_state_has_not_solved
     let desk = Demo::desk().await;
     let families = desk_families();
     let questions = desk.generate(&families, 1).await.unwrap().train;
-    let traces =
-        traces(&families, &questions, &desk.live, 600, 1, &NoProgress, &Default::default()).await.unwrap();
+    let traces = traces(&served(families), &questions, &desk.live, 600, 1, &NoProgress, &Default::default())
+        .await
+        .unwrap();
     let answers: BTreeMap<&str, &str> = questions
         .iter()
         .filter_map(|question| Some((question.id.as_str(), question.answer.as_deref()?)))
@@ -105,8 +117,9 @@ async fn the_tokens_of_a_trace_are_its_conversation_with_the_workers_part_marked
     let (_, traces, tools) = work(4, 1000).await;
     let template = template();
     let folder = tempfile::tempdir().unwrap();
-    let chat = write_chat(folder.path(), &traces, &dialect(&template, &tools)).unwrap();
-    let rows = examples(&traces, &chat).unwrap();
+    let chats = write_chat(folder.path(), &traces, &dialect(&template, &tools)).unwrap();
+    let rows = examples(&traces, &chats).unwrap();
+    let chat = &chats[&None];
     let shared = chat.prompt("?").unwrap().shared;
     for (trace, (tokens, trained)) in traces.iter().zip(&rows) {
         assert!(tokens.starts_with(&shared), "{}", trace.task);
@@ -138,7 +151,7 @@ async fn names_columns_and_numbers_have_the_same_tokens_wherever_they_stand() {
     let (questions, traces, tools) = work(4, 1000).await;
     let template = template();
     let folder = tempfile::tempdir().unwrap();
-    let chat = write_chat(folder.path(), &traces, &dialect(&template, &tools)).unwrap();
+    let chat = &write_chat(folder.path(), &traces, &dialect(&template, &tools)).unwrap()[&None];
     let entities = questions.iter().filter_map(|scenario| scenario.answer.clone());
     let things: BTreeSet<String> = entities
         .chain(["annual_pay".into(), "dept_name".into(), "2013".into()])
@@ -146,11 +159,11 @@ async fn names_columns_and_numbers_have_the_same_tokens_wherever_they_stand() {
         .filter(|thing| thing.contains('_') || !thing.starts_with(|letter: char| letter.is_lowercase()))
         .collect();
     for thing in &things {
-        let alone = pieces(&chat, thing);
+        let alone = pieces(chat, thing);
         for (before, after) in
             [(" ", "?"), ("'", "'"), (": \"", "\""), ("\n", "\n"), (" | ", " | "), ("= '", "' LIMIT 1")]
         {
-            let around = pieces(&chat, &format!("x{before}{thing}{after}"));
+            let around = pieces(chat, &format!("x{before}{thing}{after}"));
             assert!(
                 around.windows(alone.len()).any(|window| window == alone),
                 "{around:?} does not hold {alone:?}"
@@ -169,9 +182,10 @@ async fn scenarios_without_reference_solutions_are_refused() {
     let demo = Demo::start().await;
     let families = company_families();
     let mut scenario = demo.generate(&families, 1).await.unwrap().train.remove(0);
+    let served = served(families);
     let attempt = async |scenario: &Scenario| {
         let scenarios = std::slice::from_ref(scenario);
-        let made = traces(&families, scenarios, &demo.live, 1, 1, &NoProgress, &Default::default()).await;
+        let made = traces(&served, scenarios, &demo.live, 1, 1, &NoProgress, &Default::default()).await;
         made.unwrap_err().code()
     };
     scenario.family = "another".into();
@@ -204,14 +218,15 @@ y
 
 #[test]
 fn the_template_renders_as_in_transformers() {
-    let tools = [json!({"type": "function", "function": {
+    let tools = vec![json!({"type": "function", "function": {
         "name": "run_query",
         "description": "Runs.",
         "parameters": {"type": "object", "properties": {"sql": {"type": "string"}}},
     }})];
     let template = template();
     let folder = tempfile::tempdir().unwrap();
-    let chat = write_chat(folder.path(), &[], &dialect(&template, &tools)).unwrap();
+    let tools = [(None, tools)].into();
+    let chat = &write_chat(folder.path(), &[], &dialect(&template, &tools)).unwrap()[&None];
     let prompt = chat.prompt("How much does Ada earn?").unwrap();
     let arguments = json!({"sql": "SELECT 'é'"}).as_object().cloned().unwrap();
     let call = chat.assistant("", &[ToolCall { name: "run_query".into(), arguments }]);

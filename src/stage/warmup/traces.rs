@@ -25,6 +25,7 @@ use crate::{
     random::shuffle,
     stage::scenarios::{
         Binding, CallSequence, Families, Family, Live, ScenarioError, Solution, Step, Tier, below,
+        served::Served,
     },
 };
 
@@ -32,6 +33,8 @@ use crate::{
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
     pub scenario_id: String,
+    /// The server whose tools alone the worker has, of several.
+    pub server: Option<String>,
     pub task: String,
     pub turns: Vec<TraceTurn>,
     /// Whether the worker solved the task.
@@ -56,7 +59,7 @@ const AT_ONCE: usize = 64;
 /// # Errors
 /// If no scenario has a family and an entity, if one is of an unknown family, or if the server is lost.
 pub async fn traces(
-    families: &Families,
+    served: &[Served],
     scenarios: &[Scenario],
     live: &Live,
     count: usize,
@@ -64,7 +67,7 @@ pub async fn traces(
     observer: &dyn Observer,
     cancel: &CancellationToken,
 ) -> Result<Vec<Trace>> {
-    let questions = questions(families, scenarios)?;
+    let questions = questions(served, scenarios)?;
     let plan = plan(&questions, count, seed);
     observer.phase("recording traces", plan.len() as u64);
     futures::stream::iter(plan.into_iter().enumerate())
@@ -78,7 +81,7 @@ pub async fn traces(
                 let mut encoder = Encoder::new("mcprl trace v1");
                 let rng = encoder.number(seed).number(index as u64).text(&question.scenario.id).finish();
                 let mut worker = Worker {
-                    families,
+                    families: question.families,
                     family: question.family,
                     known: question.binding.clone(),
                     visit: live.visit(),
@@ -88,9 +91,10 @@ pub async fn traces(
                 worker.work().await?;
                 let correct = worker.is_correct(question.scenario).await?;
                 observer.advance(1);
-                let Scenario { id, task, .. } = question.scenario;
+                let Scenario { id, task, server, .. } = question.scenario;
                 let (scenario_id, task) = (id.clone(), task.clone());
-                Ok::<_, Failure>(Trace { scenario_id, task, turns: worker.turns, correct })
+                let server = server.as_ref().map(|server| server.0.clone());
+                Ok::<_, Failure>(Trace { scenario_id, server, task, turns: worker.turns, correct })
             }
         })
         .buffered(AT_ONCE)
@@ -100,13 +104,14 @@ pub async fn traces(
 
 struct Question<'a> {
     scenario: &'a Scenario,
+    families: &'a Families,
     family: &'a Family,
     binding: Binding,
 }
 
 /// The scenarios that a worker can handle.
 fn questions<'a>(
-    families: &'a Families,
+    served: &'a [Served],
     scenarios: &'a [Scenario],
 ) -> Result<Vec<Question<'a>>, ScenarioError> {
     let mut questions = Vec::new();
@@ -115,11 +120,17 @@ fn questions<'a>(
         else {
             continue;
         };
-        let family = families.get(&scenario.family).ok_or_else(|| ScenarioError::UnknownFamily {
-            id: scenario.id.clone(),
-            family: scenario.family.clone(),
-        })?;
-        questions.push(Question { scenario, family, binding });
+        let unknown =
+            || ScenarioError::UnknownFamily { id: scenario.id.clone(), family: scenario.family.clone() };
+        let server = scenario.server.as_ref().map(|server| server.0.as_str());
+        let families = served.iter().find(|served| served.server.as_deref() == server);
+        let families = families.map(|served| &served.families).ok_or_else(unknown)?;
+        let name = match server {
+            Some(server) => scenario.family.strip_prefix(server).and_then(|name| name.strip_prefix('/')),
+            None => Some(scenario.family.as_str()),
+        };
+        let family = name.and_then(|name| families.get(name)).ok_or_else(unknown)?;
+        questions.push(Question { scenario, families, family, binding });
     }
     if questions.is_empty() {
         return Err(ScenarioError::NoReference);

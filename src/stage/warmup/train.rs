@@ -58,33 +58,38 @@ impl TrainParams {
         parameters.iter().enumerate().map(rule).collect()
     }
 
-    /// The examples of every step, in an order drawn from the seed.
-    fn steps(&self, examples: &[Example], seed: u64) -> Vec<Vec<usize>> {
+    /// The examples of every step: the drills once, then the others in an order drawn from the seed.
+    fn steps<'e>(&self, drills: &'e [Example], examples: &'e [Example], seed: u64) -> Vec<Vec<&'e Example>> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let (mut steps, mut step, mut tokens) = (Vec::new(), Vec::new(), 0);
-        for _ in 0..self.epochs {
-            for example in permutation(examples.len(), &mut rng) {
-                step.push(example);
-                tokens += examples[example].0.len();
-                if tokens >= self.tokens_per_step {
-                    steps.push(std::mem::take(&mut step));
-                    tokens = 0;
-                }
+        let epochs = (0..self.epochs).flat_map(|_| permutation(examples.len(), &mut rng));
+        let mut steps = self.batches(drills.iter());
+        steps.extend(self.batches(epochs.map(|index| &examples[index])));
+        steps
+    }
+
+    fn batches<'e>(&self, examples: impl Iterator<Item = &'e Example>) -> Vec<Vec<&'e Example>> {
+        let (mut batches, mut batch, mut tokens) = (Vec::new(), Vec::new(), 0);
+        for example in examples {
+            tokens += example.0.len();
+            batch.push(example);
+            if tokens >= self.tokens_per_step {
+                batches.push(std::mem::take(&mut batch));
+                tokens = 0;
             }
         }
-        steps.extend((!step.is_empty()).then_some(step));
-        steps
+        batches.extend((!batch.is_empty()).then_some(batch));
+        batches
     }
 }
 
 /// Trains in place; one row per step.
 pub fn train(
     trainer: &mut Trainer,
-    examples: &[Example],
+    (drills, examples): (&[Example], &[Example]),
     params: &TrainParams,
     context: &Context,
 ) -> Result<Vec<Step>> {
-    let steps = params.steps(examples, context.seed);
+    let steps = params.steps(drills, examples, context.seed);
     let total = steps.len() as u64;
     let schedule = Schedule {
         peak: 1.0,
@@ -98,12 +103,11 @@ pub fn train(
     let mut rows = checkpoint::load(trainer, context)?;
     context.observer.skip(rows.len() as u64);
     let shares = if trainer.decoder.by_kernels() { SHARES } else { trainer.devices() };
-    for (index, step) in steps.iter().enumerate().skip(rows.len()) {
+    for (index, examples) in steps.iter().enumerate().skip(rows.len()) {
         if context.cancel.is_cancelled() {
             return Err(Interrupted.into());
         }
-        let examples: Vec<&Example> = step.iter().map(|example| &examples[*example]).collect();
-        let supervised = Supervised::new(&examples, shares);
+        let supervised = Supervised::new(examples, shares);
         let learning_rate = schedule.rate(index as u64);
         let (loss, report) = supervised.step(trainer, learning_rate, params.max_gradient_norm)?;
         rows.push(Step {
@@ -193,7 +197,8 @@ mod tests {
         let params: TrainParams = crate::stage::typed(&context.params).unwrap();
         let finish = |context: &Context| {
             let mut trainer = trainer(&params);
-            let steps = train(&mut trainer, &examples(), &params, context)?;
+            let all = examples();
+            let steps = train(&mut trainer, all.split_at(20), &params, context)?;
             let parameters = trainer.decoder.trained();
             let bits = parameters.iter().map(|p| ops::values(p.tensor()).unwrap().to_vec());
             Ok::<_, crate::error::Failure>((bits.collect::<Vec<_>>(), steps))

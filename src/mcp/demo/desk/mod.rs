@@ -20,10 +20,13 @@ use super::server::{
     Effect::{Reads, Writes},
     tool,
 };
-use records::{PRIORITIES, Records, STATUSES, Ticket};
+use records::{Customer, PRIORITIES, Records, STATUSES, Ticket};
 
 /// Rows of a page.
 const PAGE: usize = 6;
+/// Orders of a customer's tickets.
+const OLDEST: &str = "oldest";
+const NEWEST: &str = "newest";
 /// The columns of a ticket.
 const COLUMNS: &str = "id | status | priority | agent";
 
@@ -47,7 +50,14 @@ impl Desk {
             Some(customer) => {
                 Ok(format!("id | name | plan\n{} | {} | {}", customer.id, customer.name, customer.plan))
             }
-            None => Err(format!("not_found: no customer named {name}; list_customers lists them")),
+            None => {
+                let is_short = |known: &&Customer| known.short().eq_ignore_ascii_case(name.trim());
+                let hint = match self.records.customers.iter().find(is_short) {
+                    Some(customer) => format!("did you mean {}?", customer.name),
+                    None => "list_customers lists them".to_owned(),
+                };
+                Err(format!("not_found: no customer named {name}; {hint}"))
+            }
         }
     }
 
@@ -63,9 +73,9 @@ impl Desk {
             }
         };
         let end = all.len().min(start + PAGE);
-        let mut text = "name".to_owned();
+        let mut text = "name | short".to_owned();
         for customer in &all[start..end] {
-            _ = write!(text, "\n{}", customer.name);
+            _ = write!(text, "\n{} | {}", customer.name, customer.short());
         }
         if end < all.len() {
             _ = write!(text, "\n(more from offset {end})");
@@ -73,16 +83,21 @@ impl Desk {
         Ok(text)
     }
 
-    fn list_tickets(&self, tickets: &[Ticket], customer: &str, status: Option<&str>) -> Answer {
+    fn list_tickets(&self, tickets: &[Ticket], customer: &str, [status, order]: [Option<&str>; 2]) -> Answer {
         if !self.records.customers.iter().any(|known| known.id == customer) {
             return Err(format!("not_found: no customer with id {customer}; find_customer gives the id"));
         }
         let status = status.map(|status| one_of("status", status, &STATUSES)).transpose()?;
+        let order = order.map_or(Ok(OLDEST), |order| one_of("order", order, &[OLDEST, NEWEST]))?;
         let is_wanted = |ticket: &&Ticket| {
             ticket.customer == customer && status.is_none_or(|status| ticket.status == status)
         };
+        let mut wanted: Vec<&Ticket> = tickets.iter().filter(is_wanted).collect();
+        if order == NEWEST {
+            wanted.reverse();
+        }
         let mut text = COLUMNS.to_owned();
-        for ticket in tickets.iter().filter(is_wanted) {
+        for ticket in wanted {
             _ = write!(text, "\n{ticket}");
         }
         Ok(text)
@@ -163,8 +178,8 @@ impl Demo for Desk {
             tool("list_customers", "Lists the customers.", &["offset?"], Reads),
             tool(
                 "list_tickets",
-                "Lists a customer's tickets, oldest first.",
-                &["customer_id", "status?"],
+                "Lists a customer's tickets, oldest or newest first.",
+                &["customer_id", "status?", "order?"],
                 Reads,
             ),
             tool("list_teams", "Lists the teams.", &[], Reads),
@@ -183,8 +198,10 @@ impl Demo for Desk {
         Some(match tool {
             "find_customer" => text("name").and_then(|name| self.find_customer(name)),
             "list_customers" => arguments.optional("offset").and_then(|offset| self.list_customers(offset)),
-            "list_tickets" => text("customer_id")
-                .and_then(|customer| self.list_tickets(&tickets, customer, arguments.optional("status")?)),
+            "list_tickets" => text("customer_id").and_then(|customer| {
+                let [status, order] = ["status", "order"].map(|name| arguments.optional(name));
+                self.list_tickets(&tickets, customer, [status?, order?])
+            }),
             "list_teams" => Ok(format!("team\n{}", self.records.teams().join("\n"))),
             "list_agents" => arguments.optional("team").and_then(|team| self.list_agents(&tickets, team)),
             "assign_ticket" => {

@@ -74,6 +74,13 @@ pub(super) struct Customer {
     pub plan: &'static str,
 }
 
+impl Customer {
+    /// What people call the customer.
+    pub(super) fn short(&self) -> &str {
+        self.name.split(' ').next().unwrap_or_default()
+    }
+}
+
 pub(super) struct Agent {
     pub name: String,
     pub team: &'static str,

@@ -25,6 +25,7 @@ fn an_order_is_carried_out_in_a_few_calls() {
         &[
             ("find_customer", json!({"name": "fjord fish"})),
             ("list_tickets", json!({"customer_id": "C28", "status": "open"})),
+            ("list_tickets", json!({"customer_id": "C28", "status": "open", "order": "newest"})),
             ("list_agents", json!({"team": "Network"})),
             ("list_teams", json!({})),
             ("list_customers", json!({"offset": "36"})),
@@ -42,6 +43,8 @@ fn errors_name_their_kind_and_the_way_out() {
             ("find_customer", json!({})),
             ("list_tickets", json!({"customer_id": "Fjord Fish"})),
             ("list_tickets", json!({"customer_id": "C28", "status": "lost"})),
+            ("list_tickets", json!({"customer_id": "C28", "order": "biggest"})),
+            ("find_customer", json!({"name": "Nobody"})),
             ("list_agents", json!({"team": "Kim"})),
             ("list_customers", json!({"offset": "40"})),
             ("list_customers", json!({"offset": "-1"})),
