@@ -59,6 +59,12 @@ fn objections(root: &Value, schema: &Value, value: &Value, path: &str, found: &m
                     wrong(format!("fewer than {least} items"));
                 }
             }
+            "minProperties" => {
+                let least = usize::try_from(operand.as_u64().unwrap()).unwrap();
+                if value.as_object().is_some_and(|fields| fields.len() < least) {
+                    wrong(format!("fewer than {least} members"));
+                }
+            }
             "required" => {
                 for name in operand.as_array().unwrap().iter().map(|name| name.as_str().unwrap()) {
                     if value.as_object().is_some_and(|fields| !fields.contains_key(name)) {

@@ -256,7 +256,7 @@ fn set_up(page: &mut Document, run: &Run) {
         let tasks: Vec<String> = stage
             .outputs
             .iter()
-            .filter(|artifact| artifact.kind == "scenarios")
+            .filter(|artifact| artifact.kind == <data::Scenario as data::Table>::NAME)
             .filter_map(|artifact| Some(format!("{} {}", stage.metric(&artifact.port)?, artifact.port)))
             .collect();
         if !tasks.is_empty() {
