@@ -6,7 +6,7 @@
 //! another tool gives, how results look, and what errors say. So an agent that works in a world it has not seen has learned
 //! to read tools.
 //!
-//! A world states what can be asked about it in the resource [`FAMILIES_URI`].
+//! A world states what can be asked about it in the resource [`crate::mcp::FAMILIES_URI`].
 
 mod families;
 mod words;
