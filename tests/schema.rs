@@ -16,7 +16,7 @@ fn objections(root: &Value, schema: &Value, value: &Value, path: &str, found: &m
         let mut wrong = |what: String| found.push(format!("{path}: {what}"));
         match rule.as_str() {
             "$schema" | "$defs" | "title" | "description" | "default" | "then" | "pattern"
-            | "propertyNames" | "propertyNames" => {}
+            | "propertyNames" => {}
             "$ref" => {
                 let place = operand.as_str().unwrap().trim_start_matches('#');
                 objections(root, root.pointer(place).unwrap(), value, path, found);
