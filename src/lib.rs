@@ -69,6 +69,5 @@ mod stage;
 mod store;
 mod ui;
 mod usage;
-#[allow(dead_code, reason = "a report that needs all of it is being built")]
 mod view;
 mod web;

@@ -127,7 +127,7 @@ fn start(
         }
     };
     if with_ui {
-        ui::beside(printer, &store, &folder.id)?;
+        ui::serve_run(printer, &store, &folder.id)?;
     }
     let ending = Ending::new(&plan, &store, &folder.id, &folder.path, began);
     let summary = exec::run(Request {

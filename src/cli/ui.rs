@@ -56,7 +56,7 @@ impl Ui {
 ///
 /// # Errors
 /// If no port can be bound.
-pub fn beside(printer: Printer, store: &Store, run: &str) -> Result<()> {
+pub fn serve_run(printer: Printer, store: &Store, run: &str) -> Result<()> {
     let site = Arc::new(Site::new(vec![store.clone()], vec![run.to_owned()]));
     // One thread: the page must not slow down the run.
     let mut builder = tokio::runtime::Builder::new_current_thread();

@@ -57,6 +57,13 @@ table! {
     }
 }
 
+impl Tool {
+    /// The name of its server; none if there is only one server, or if mcprl adds the tool.
+    pub fn server(&self) -> Option<&str> {
+        Some(self.server_name.split_once('/')?.0)
+    }
+}
+
 table! {
     /// One resource the server lists.
     Resource in "resources" {

@@ -8,7 +8,7 @@ use super::{
     run,
 };
 use crate::{
-    data::{EpisodeRow, Scenario},
+    data::{OutcomeRow, Scenario, VerdictRow},
     eval::{self, Comparison, Episode, Finding, Mode, verdict},
     view::{
         Run,
@@ -45,15 +45,15 @@ pub enum NotComparable {
 struct Played {
     exam: Exam,
     scenarios: Vec<Scenario>,
-    episodes: BTreeMap<String, Vec<EpisodeRow>>,
+    episodes: BTreeMap<String, Vec<OutcomeRow>>,
     tools: Vec<String>,
 }
 
 fn played(run: &Run) -> Option<Played> {
     let exam = exam::exams(run).pop()?;
     let stage = run.stage(&exam.stage)?;
-    let rows: Vec<EpisodeRow> = stage.table().ok()?;
-    let of = |part: Vec<(usize, &EpisodeRow)>| part.into_iter().map(|(_, row)| row.clone()).collect();
+    let rows: Vec<OutcomeRow> = stage.table().ok()?;
+    let of = |part: Vec<(usize, &OutcomeRow)>| part.into_iter().map(|(_, row)| row.clone()).collect();
     let episodes = exam::by_policy(stage, &exam.policies, &rows);
     let episodes = episodes.into_iter().map(|(policy, part)| (policy, of(part))).collect();
     let tools = run.tools(stage).unwrap_or_default();
@@ -102,6 +102,10 @@ pub fn comparison(runs: &[Comparable]) -> Result<Document, NotComparable> {
         is_empty &= !of_policy(&mut page, &names, &all, policy, &mode);
     }
     if is_empty { Err(NotComparable::NoTask) } else { Ok(page) }
+}
+
+fn tone(row: Option<&VerdictRow>) -> Tone {
+    run::tone(row.and_then(Finding::of))
 }
 
 fn differences(page: &mut Document, runs: &[Comparable]) {
@@ -169,8 +173,7 @@ fn of_policy(page: &mut Document, names: &[String], all: &[Played], policy: &str
         counts.join(", ")
     ));
     let last = rows.iter().rev().find(|row| row.scope == "all" && row.gain.is_some());
-    let tone = tone(last.and_then(Finding::of));
-    page.push(Block::Statement(tone, eval::headline(&rows)));
+    page.push(Block::Statement(tone(last), eval::headline(&rows)));
     let effects = rows.iter().filter(|row| row.scope != "tool").filter_map(|row| {
         let several = names.len() > 2;
         let slice = if row.scope == "all" { "all tasks" } else { row.slice.as_str() };
@@ -180,7 +183,7 @@ fn of_policy(page: &mut Document, names: &[String], all: &[Played], policy: &str
             value: row.gain?,
             low: row.gain_low?,
             high: row.gain_high?,
-            tone: self::tone(Finding::of(row)),
+            tone: tone(Some(row)),
             is_total: row.scope == "all",
         })
     });
@@ -194,19 +197,14 @@ fn of_policy(page: &mut Document, names: &[String], all: &[Played], policy: &str
     let mut table =
         Table::new(["slice", "tasks", "run", "success %", "gain", "95 %", "p", "better", "worse", "calls"]);
     for row in rows.iter().filter(|row| row.scope == "all" || row.scope == "split") {
-        let interval = match (row.gain_low, row.gain_high) {
-            (Some(low), Some(high)) => format!("{} to {}", plot::points(low, 1), plot::points(high, 1)),
-            _ => String::new(),
-        };
         let count = |count: Option<u32>| count.map_or(String::new(), |count| count.to_string());
         table.row([
             Cell::code(row.slice.clone()),
             Cell::number(row.scenarios.to_string()),
             Cell::code(row.policy.clone()),
             Cell::number(format!("{:.1}", 100.0 * row.success)),
-            Cell::number(row.gain.map_or(String::new(), |gain| plot::points(gain, 1)))
-                .tone(self::tone(Finding::of(row))),
-            Cell::number(interval),
+            Cell::number(row.gain.map_or(String::new(), |gain| plot::points(gain, 1))).tone(tone(Some(row))),
+            Cell::number(run::gain_interval(row)),
             Cell::number(row.p_adjusted.map_or(String::new(), |p| format!("{p:.3}"))),
             Cell::number(count(row.better)),
             Cell::number(count(row.worse)),
@@ -217,17 +215,9 @@ fn of_policy(page: &mut Document, names: &[String], all: &[Played], policy: &str
     true
 }
 
-fn tone(finding: Option<Finding>) -> Tone {
-    match finding {
-        Some(Finding::Gain) => Tone::Good,
-        Some(Finding::Regression) => Tone::Bad,
-        _ => Tone::Plain,
-    }
-}
-
 /// What episodes tell of their scenarios, if the table of scenarios is gone.
-fn of_episodes(episodes: &[EpisodeRow]) -> Vec<Scenario> {
-    let scenario = |row: &EpisodeRow| Scenario {
+fn of_episodes(episodes: &[OutcomeRow]) -> Vec<Scenario> {
+    let scenario = |row: &OutcomeRow| Scenario {
         id: row.scenario_id.clone(),
         family: row.family.clone(),
         split: row.split.clone(),

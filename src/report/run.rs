@@ -7,7 +7,8 @@ use super::{
     plot::{self, Effect, Part, Plot, Point, Scale, Series},
 };
 use crate::{
-    data::{self, EpisodeRow, OutcomeRow, Server},
+    data::{self, EpisodeRow, OutcomeRow, Server, VerdictRow},
+    eval::Finding,
     exec::RunState,
     mcp::secret::secret_free,
     usage::Usage,
@@ -107,8 +108,7 @@ fn verdict(page: &mut Document, run: &Run, exams: &[Exam]) {
                 mode_name(&found.mode),
             ));
         }
-        let tone = of_exam(found);
-        page.push(Block::Statement(tone, found.sentences.clone()));
+        page.push(Block::Statement(of_exam(found), found.sentences.clone()));
         let plots: Vec<Plot> = verdict_plot(found).into_iter().collect();
         if !plots.is_empty() {
             page.push(Block::Plots(
@@ -138,17 +138,25 @@ fn mode_name(mode: &str) -> &str {
     if mode == "greedy" { "greedy decoding" } else { "sampled at temperature 1" }
 }
 
-fn of_finding(finding: Option<&str>) -> Tone {
+pub(super) fn tone(finding: Option<Finding>) -> Tone {
     match finding {
-        Some("better") => Tone::Good,
-        Some("worse") => Tone::Bad,
+        Some(Finding::Gain) => Tone::Good,
+        Some(Finding::Regression) => Tone::Bad,
         _ => Tone::Plain,
+    }
+}
+
+/// The 95 % interval of a row's gain, in points; empty for a baseline.
+pub(super) fn gain_interval(row: &VerdictRow) -> String {
+    match (row.gain_low, row.gain_high) {
+        (Some(low), Some(high)) => format!("{} to {}", plot::points(low, 1), plot::points(high, 1)),
+        _ => String::new(),
     }
 }
 
 fn of_exam(found: &Exam) -> Tone {
     let all = found.rows.iter().rev().find(|row| row.row.scope == "all" && row.row.mode == found.mode);
-    of_finding(all.and_then(|row| row.finding))
+    tone(all.and_then(|row| Finding::of(&row.row)))
 }
 
 /// The gains of the last policy: by split and in all, then by family.
@@ -183,7 +191,7 @@ pub fn verdict_plot(found: &Exam) -> Option<Plot> {
             value: row_of.gain?,
             low: row_of.gain_low?,
             high: row_of.gain_high?,
-            tone: of_finding(row.finding),
+            tone: tone(Finding::of(row_of)),
             is_total: row_of.scope == "all",
         })
     };
@@ -211,20 +219,17 @@ fn by_slice(found: &Exam, scope: &str) -> Table {
     for row in rows {
         let values = &row.row;
         let gain = values.gain.map_or(String::new(), |gain| plot::points(gain, 1));
-        let interval = match (values.gain_low, values.gain_high) {
-            (Some(low), Some(high)) => format!("{} to {}", plot::points(low, 1), plot::points(high, 1)),
-            _ => String::new(),
-        };
+        let tone = tone(Finding::of(values));
         table.row([
             Cell::code(values.slice.clone()),
             Cell::number(values.scenarios.to_string()),
             Cell::code(values.policy.clone()),
             Cell::number(percent(values.success)),
             Cell::number(format!("{} to {}", percent(values.success_low), percent(values.success_high))),
-            Cell::number(gain).tone(of_finding(row.finding)),
-            Cell::number(interval),
+            Cell::number(gain).tone(tone),
+            Cell::number(gain_interval(values)),
             Cell::number(values.p_adjusted.map_or(String::new(), p_value)),
-            Cell::text(row.finding.unwrap_or("baseline")).tone(of_finding(row.finding)),
+            Cell::text(row.finding.unwrap_or("baseline")).tone(tone),
         ]);
     }
     table
@@ -430,8 +435,6 @@ fn examples(page: &mut Document, run: &Run, found: &Exam) {
     if pairs.is_empty() {
         return;
     }
-    let stage = run.stage(&found.stage);
-    let episodes: Vec<EpisodeRow> = stage.and_then(|stage| stage.table().ok()).unwrap_or_default();
     page.heading("Examples");
     let count = |change| pairs.iter().filter(|pair| pair.change == change).count();
     page.text(format!(
@@ -442,15 +445,22 @@ fn examples(page: &mut Document, run: &Run, found: &Exam) {
         count(Change::StillWrong),
         count(Change::StillRight),
     ));
-    for (change, title) in [(Change::Won, "Won"), (Change::Lost, "Lost"), (Change::StillWrong, "Still wrong")]
-    {
-        let shown = spread(pairs.iter().filter(|pair| pair.change == change));
-        for pair in shown {
+    let shown: Vec<(&str, Vec<&Pair>)> =
+        [(Change::Won, "Won"), (Change::Lost, "Lost"), (Change::StillWrong, "Still wrong")]
+            .map(|(change, title)| (title, spread(pairs.iter().filter(|pair| pair.change == change))))
+            .into();
+    let sides = shown.iter().flat_map(|(_, pairs)| pairs).flat_map(|pair| [&pair.base, &pair.other]);
+    let positions: BTreeSet<usize> = sides.map(|side| side.position).collect();
+    let stage = run.stage(&found.stage);
+    let episodes: Vec<EpisodeRow> =
+        stage.and_then(|stage| stage.table_part(&positions).ok()).unwrap_or_default();
+    let episodes: BTreeMap<usize, &EpisodeRow> = positions.into_iter().zip(&episodes).collect();
+    for (title, pairs) in shown {
+        for pair in pairs {
             let conversations = [(&found.policies[0], &pair.base), (&pair.policy, &pair.other)];
-            let talks = conversations.into_iter().filter_map(|(policy, side)| {
-                let episode = episodes.get(side.position)?;
-                Some(talk(policy, episode, pair))
-            });
+            let talks = conversations
+                .into_iter()
+                .filter_map(|(policy, side)| Some(talk(policy, episodes.get(&side.position)?)));
             let task = pair.task.clone().unwrap_or_default();
             let expected = pair.expected.as_ref().map(|answer| format!("Expected: {answer}"));
             let mut blocks: Vec<Block> = expected.into_iter().map(Block::Text).collect();
@@ -471,7 +481,7 @@ fn spread<'p>(pairs: impl Iterator<Item = &'p Pair>) -> Vec<&'p Pair> {
     first.into_iter().chain(rest).take(EXAMPLES).collect()
 }
 
-fn talk(policy: &str, episode: &EpisodeRow, _: &Pair) -> Conversation {
+fn talk(policy: &str, episode: &EpisodeRow) -> Conversation {
     let right = episode.correct == Some(true);
     let messages = conversation::conversation(episode);
     Conversation {
@@ -494,17 +504,15 @@ fn tools(page: &mut Document, run: &Run, exams: &[Exam]) {
     let mut notes = BTreeSet::new();
     for found in exams {
         let Some(stage) = run.stage(&found.stage) else { continue };
-        let episodes: Vec<EpisodeRow> = stage.table().unwrap_or_default();
         let (Ok(made), Ok(outcomes)) = (calls::of_stage(run, stage), stage.table::<OutcomeRow>()) else {
             continue;
         };
         note_unknown(&mut notes, &found.stage, &made);
-        let parts = exam::by_policy(stage, &found.policies, &episodes);
-        for (policy, part) in parts {
+        for (policy, part) in exam::by_policy(stage, &found.policies, &outcomes) {
             let ids: BTreeSet<&str> = part.iter().map(|(_, episode)| episode.id.as_str()).collect();
             let own: Vec<data::Call> =
                 made.calls.iter().filter(|call| ids.contains(call.trajectory_id.as_str())).cloned().collect();
-            let of = outcomes.iter().filter(|row| ids.contains(row.id.as_str()));
+            let of = part.iter().map(|(_, row)| *row);
             let table = tool_table(&calls::by_tool(&run.tools(stage).unwrap_or_default(), of, &own));
             sections.push((format!("{} in {}, {} episodes", policy, found.stage, ids.len()), table));
         }
@@ -581,7 +589,7 @@ fn tool_table(found: &[calls::ToolStatistics]) -> Table {
 fn cost(page: &mut Document, run: &Run) {
     page.heading("Cost and time");
     #[derive(Default)]
-    struct Spent {
+    struct StageCost {
         ran: u32,
         cached: u32,
         seconds: f64,
@@ -589,10 +597,10 @@ fn cost(page: &mut Document, run: &Run) {
         usage: Usage,
         dollars: Option<f64>,
     }
-    let mut by_name: Vec<(String, Spent)> = Vec::new();
+    let mut by_name: Vec<(String, StageCost)> = Vec::new();
     for stage in &run.stages {
         let at = by_name.iter().position(|(name, _)| *name == stage.name).unwrap_or_else(|| {
-            by_name.push((stage.name.clone(), Spent::default()));
+            by_name.push((stage.name.clone(), StageCost::default()));
             by_name.len() - 1
         });
         let spent = &mut by_name[at].1;

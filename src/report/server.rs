@@ -167,14 +167,15 @@ pub fn server_report(run: &Run) -> ServerReport {
 fn final_episodes(run: &Run) -> (String, Vec<EpisodeRow>, Vec<Scenario>) {
     if let Some(found) = exam::exams(run).pop()
         && let Some(stage) = run.stage(&found.stage)
-        && let Ok(episodes) = stage.table::<EpisodeRow>()
-        && let Some((policy, part)) = exam::by_policy(stage, &found.policies, &episodes).pop()
+        && let Ok(outcomes) = stage.table()
+        && let Some((policy, part)) = exam::by_policy(stage, &found.policies, &outcomes).pop()
+        && let Ok(episodes) = stage.table_part(&part.iter().map(|(position, _)| *position).collect())
     {
-        let part = part.into_iter().map(|(_, row)| row.clone()).collect();
-        return (format!("{policy} in {}", found.stage), part, run.scenarios(stage).unwrap_or_default());
+        return (format!("{policy} in {}", found.stage), episodes, run.scenarios(stage).unwrap_or_default());
     }
-    let last = run.writers("trajectories").filter_map(|stage| Some((stage, stage.table().ok()?))).last();
-    last.map(|(stage, episodes): (&Stage, Vec<EpisodeRow>)| {
+    let stages: Vec<&Stage> = run.writers("trajectories").collect();
+    let last = stages.into_iter().rev().find_map(|stage| Some((stage, stage.table().ok()?)));
+    last.map(|(stage, episodes)| {
         (format!("the policy of {}", stage.id), episodes, run.scenarios(stage).unwrap_or_default())
     })
     .unwrap_or_default()

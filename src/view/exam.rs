@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Missing, Run, Stage};
 use crate::{
-    data::{EpisodeRow, Scenario, VerdictRow},
+    data::{EpisodeMessages, OutcomeRow, Scenario, VerdictRow},
     eval::{self, Finding},
 };
 
@@ -109,9 +109,11 @@ pub fn exam(run: &Run, stage: &Stage) -> Result<Exam, Missing> {
         }
     }
     let mode = eval::reported_mode(&rows).to_owned();
-    let pairs = stage.table::<EpisodeRow>().map(|episodes| {
+    let pairs = stage.table::<OutcomeRow>().map(|episodes| {
         let scenarios = run.scenarios(stage).unwrap_or_default();
-        pairs(&rows, &mode, &by_policy(stage, &policies, &episodes), &scenarios)
+        let mut pairs = pairs(&rows, &mode, &by_policy(stage, &policies, &episodes), &scenarios);
+        add_tasks(stage, &mut pairs);
+        pairs
     });
     let sentences = eval::headline(&rows);
     let row = |row: VerdictRow| Row { finding: Finding::of(&row).map(Finding::label), row };
@@ -129,13 +131,13 @@ pub fn exam(run: &Run, stage: &Stage) -> Result<Exam, Missing> {
 pub fn by_policy<'e>(
     stage: &Stage,
     policies: &[String],
-    episodes: &'e [EpisodeRow],
-) -> Vec<(String, Vec<(usize, &'e EpisodeRow)>)> {
+    episodes: &'e [OutcomeRow],
+) -> Vec<(String, Vec<(usize, &'e OutcomeRow)>)> {
     let named = |name: &str| {
         let edges = stage.inputs.iter().filter(|edge| edge.role == "policies" && edge.name == name);
         edges.filter_map(|edge| edge.digest).next().map(|digest| digest.to_string())
     };
-    let mut of: Vec<(String, Vec<(usize, &EpisodeRow)>)> =
+    let mut of: Vec<(String, Vec<(usize, &OutcomeRow)>)> =
         policies.iter().map(|policy| (policy.clone(), Vec::new())).collect();
     // A policy's part begins where an episode repeats, or where another digest begins.
     let mut part = 0;
@@ -162,14 +164,14 @@ pub fn by_policy<'e>(
 fn pairs(
     rows: &[VerdictRow],
     mode: &str,
-    policies: &[(String, Vec<(usize, &EpisodeRow)>)],
+    policies: &[(String, Vec<(usize, &OutcomeRow)>)],
     scenarios: &[Scenario],
 ) -> Vec<Pair> {
     let has_greedy = rows.iter().any(|row| row.mode == eval::Mode::Greedy.name());
     // With greedy decoding, sample 0 is the greedy episode.
     let is_reported =
-        |episode: &EpisodeRow| !has_greedy || (mode == eval::Mode::Greedy.name()) == (episode.sample == 0);
-    let grouped = |episodes: &[(usize, &'_ EpisodeRow)]| {
+        |episode: &OutcomeRow| !has_greedy || (mode == eval::Mode::Greedy.name()) == (episode.sample == 0);
+    let grouped = |episodes: &[(usize, &'_ OutcomeRow)]| {
         let mut by: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (index, (_, episode)) in episodes.iter().enumerate() {
             if is_reported(episode) {
@@ -186,7 +188,7 @@ fn pairs(
     for (policy, episodes) in others {
         for (scenario, members) in grouped(episodes) {
             let Some(before) = base.get(&scenario) else { continue };
-            let right = |episodes: &[(usize, &EpisodeRow)], members: &[usize]| {
+            let right = |episodes: &[(usize, &OutcomeRow)], members: &[usize]| {
                 members.iter().filter(|index| episodes[**index].1.correct == Some(true)).count()
             };
             let (one, two) = (right(baseline, before), right(episodes, &members));
@@ -199,7 +201,7 @@ fn pairs(
                 std::cmp::Ordering::Equal => Change::StillWrong,
             };
             let side =
-                |episodes: &[(usize, &EpisodeRow)], members: &[usize], right: usize, shows_right: bool| {
+                |episodes: &[(usize, &OutcomeRow)], members: &[usize], right: usize, shows_right: bool| {
                     let shown = members
                         .iter()
                         .find(|index| (episodes[**index].1.correct == Some(true)) == shows_right)
@@ -222,7 +224,7 @@ fn pairs(
             pairs.push(Pair {
                 family: first.family.clone(),
                 split: first.split.clone(),
-                task: task.map(|task| task.task.clone()).or_else(|| task_of(first)),
+                task: task.map(|task| task.task.clone()),
                 expected: task.and_then(|task| task.answer.clone()),
                 policy: policy.clone(),
                 base: side(baseline, before, one, matches!(change, Change::Lost | Change::StillRight)),
@@ -235,9 +237,23 @@ fn pairs(
     pairs
 }
 
-/// The first message of the user.
-fn task_of(episode: &EpisodeRow) -> Option<String> {
-    let messages: Vec<serde_json::Value> = serde_json::from_str(&episode.messages).ok()?;
+/// Takes tasks that the table of scenarios lacks from the conversations.
+fn add_tasks(stage: &Stage, pairs: &mut [Pair]) {
+    let unknown = || pairs.iter().filter(|pair| pair.task.is_none());
+    let positions: BTreeSet<usize> = unknown().map(|pair| pair.other.position).collect();
+    if positions.is_empty() {
+        return;
+    }
+    let messages: Vec<EpisodeMessages> = stage.table_part(&positions).unwrap_or_default();
+    let by_position: BTreeMap<usize, &EpisodeMessages> = positions.into_iter().zip(&messages).collect();
+    for pair in pairs.iter_mut().filter(|pair| pair.task.is_none()) {
+        pair.task =
+            by_position.get(&pair.other.position).and_then(|episode| first_of_user(&episode.messages));
+    }
+}
+
+fn first_of_user(messages: &str) -> Option<String> {
+    let messages: Vec<serde_json::Value> = serde_json::from_str(messages).ok()?;
     let user = messages.iter().find(|message| message["role"] == "user")?;
     user["content"].as_str().map(str::to_owned)
 }

@@ -508,6 +508,14 @@ impl Stage {
         rows(self.artifact(T::NAME))
     }
 
+    /// These rows of the table, in ascending order.
+    ///
+    /// # Errors
+    /// As [`Self::table`].
+    pub fn table_part<T: Table>(&self, rows: &BTreeSet<usize>) -> Result<Vec<T>, Missing> {
+        part(self.artifact(T::NAME), Some(&rows.iter().copied().collect::<Vec<_>>()))
+    }
+
     pub fn metric(&self, name: &str) -> Option<f64> {
         self.metrics.get(name).copied()
     }
@@ -524,9 +532,15 @@ fn type_by_name(port: &str) -> String {
 }
 
 fn rows<T: Table>(artifact: Option<&Artifact>) -> Result<Vec<T>, Missing> {
+    part(artifact, None)
+}
+
+fn part<T: Table>(artifact: Option<&Artifact>, rows: Option<&[usize]>) -> Result<Vec<T>, Missing> {
     match artifact {
         None => Err(Missing::NotWritten),
         Some(artifact) if !artifact.is_present => Err(Missing::Gone),
-        Some(artifact) => data::read(&artifact.path).map_err(|error| Missing::Unreadable(error.to_string())),
+        Some(artifact) => {
+            data::read_part(&artifact.path, rows).map_err(|error| Missing::Unreadable(error.to_string()))
+        }
     }
 }

@@ -123,7 +123,12 @@ struct Named {
 impl Named {
     fn new(site: &Site, query: &Query) -> Result<Self> {
         let (stage, id) = (query.required("stage")?, query.required("id")?);
-        let episodes = site.loaded(query.required("run")?)?;
+        Self::find(site, query.required("run")?, (stage, id), query.parsed("row")?)
+    }
+
+    /// The episode in this row, if it has this id; otherwise the first with this id.
+    fn find(site: &Site, run: &str, (stage, id): (&str, &str), row: Option<usize>) -> Result<Self> {
+        let episodes = site.loaded(run)?;
         let gone = || {
             WebError::NotFound(format!(
                 "stage \"{stage}\" has no episode \"{id}\", or it is no longer in the cache"
@@ -132,8 +137,7 @@ impl Named {
         let table = episodes.table(stage).map(Arc::clone).ok_or_else(gone)?;
         // Two policies with equal weights have episodes with equal ids.
         let is_there = |row: &usize| table.episodes.get(*row).is_some_and(|episode| episode.summary.id == id);
-        let given = query.parsed("row")?.filter(is_there);
-        let row = given.or_else(|| Some(table.episode(id)?.0)).ok_or_else(gone)?;
+        let row = row.filter(is_there).or_else(|| Some(table.episode(id)?.0)).ok_or_else(gone)?;
         Ok(Self { table, row })
     }
 
@@ -246,14 +250,9 @@ fn change(site: &Site, name: &str, body: &[u8]) -> Result<String> {
     }
     let wrong = |cause: serde_json::Error| WebError::BadRequest(format!("the request is no label: {cause}"));
     let NewLabel { run, stage, id, right, note } = serde_json::from_slice(body).map_err(wrong)?;
-    let episodes = site.loaded(&run)?;
-    let table = episodes.table(&stage);
-    let found = table.and_then(|table| Some((table, &table.episode(&id)?.1.summary)));
-    let Some((table, summary)) = found else {
-        let problem = format!("stage \"{stage}\" has no episode \"{id}\", or it is no longer in the cache");
-        return Err(WebError::NotFound(problem).into());
-    };
-    let task = table.scenarios.get(&summary.scenario_id).map(|scenario| scenario.task.clone());
+    let named = Named::find(site, &run, (&stage, &id), None)?;
+    let summary = &named.episode().summary;
+    let task = named.table.scenarios.get(&summary.scenario_id).map(|scenario| scenario.task.clone());
     let label = Label {
         trajectory_id: id,
         stage,

@@ -113,8 +113,7 @@ impl Site {
 
     /// A run as the views read it, without the stages that have not begun.
     pub(super) fn run(&self, run: &str) -> Result<Run> {
-        let store = self.store(run)?;
-        Ok(Run::of(store, &history::run(store, run)?))
+        Run::open(self.store(run)?, run)
     }
 
     /// The plan of a run; none while it is made.

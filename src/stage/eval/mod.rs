@@ -109,7 +109,7 @@ impl Eval {
         let mut lost = 0;
         let mut episodes: Vec<Episode> = Vec::with_capacity(trajectories.capacity());
         for policy in &policies {
-            let mut player = Player::open(context, policy, tools_path, budget.clone()).await?;
+            let mut player = Player::open(context, policy, tools_path, &scenarios, budget.clone()).await?;
             let played = player.play(context, &attempts).await;
             let unchecked = player.unchecked();
             player.close().await;

@@ -124,7 +124,8 @@ impl Rollout {
             return Err(RolloutError::NoScenarios { others: 0 }.into());
         }
         let tools = &context.input("tools")?.path;
-        let mut player = Player::open(context, context.input("policy")?, tools, budget.clone()).await?;
+        let mut player =
+            Player::open(context, context.input("policy")?, tools, &scenarios, budget.clone()).await?;
         let rates = pass_rates(context)?;
         if params.draw == Draw::PassRate && rates.is_empty() {
             context.observer.note(

@@ -252,16 +252,14 @@ struct Setting {
 struct Settings {
     /// All tools.
     all: Setting,
-    /// Those of one server, of several.
+    /// Those of the servers that scenarios name.
     by_server: BTreeMap<String, Setting>,
 }
 
 impl Settings {
-    fn of(&self, scenario: &Scenario) -> Result<&Setting, PlayError> {
-        let Some(ServerName(name)) = &scenario.server else { return Ok(&self.all) };
-        self.by_server
-            .get(name)
-            .ok_or_else(|| PlayError::UnknownServer { scenario: scenario.id.clone(), server: name.clone() })
+    fn of(&self, scenario: &Scenario) -> &Setting {
+        let own = scenario.server.as_ref().and_then(|ServerName(name)| self.by_server.get(name));
+        own.unwrap_or(&self.all)
     }
 }
 
@@ -308,7 +306,16 @@ impl Outage {
 
 impl Player {
     /// Loads the policy and reads the tools. Does not call the server before the first episode.
-    pub async fn open(context: &Context, policy: &Input, tools: &Path, budget: Budget) -> Result<Self> {
+    ///
+    /// # Errors
+    /// If there is no server, or none of the name that a scenario gives; if the policy cannot be loaded.
+    pub async fn open(
+        context: &Context,
+        policy: &Input,
+        tools: &Path,
+        scenarios: &[Scenario],
+        budget: Budget,
+    ) -> Result<Self> {
         let servers = context.servers.as_ref().ok_or(PlayError::NoServer)?;
         let pools = Pools::new(servers);
         let folder = PolicyFolder::open(policy, context)?;
@@ -327,13 +334,18 @@ impl Player {
                 .at(|| format!("policy \"{}\"", policy.name))?;
             Ok(Setting { chat, toolbox })
         };
-        let settings = Settings {
-            all: setting(&listed)?,
-            by_server: servers
-                .names()
-                .map(|name| Ok((name.to_owned(), setting(&tools_of(&listed, Some(name)))?)))
-                .collect::<Result<_>>()?,
-        };
+        let mut settings = Settings { all: setting(&listed)?, by_server: BTreeMap::new() };
+        for scenario in scenarios {
+            let Some(ServerName(name)) = &scenario.server else { continue };
+            if settings.by_server.contains_key(name) {
+                continue;
+            }
+            if !servers.names().any(|known| known == name) {
+                let (scenario, server) = (scenario.id.clone(), name.clone());
+                return Err(PlayError::UnknownServer { scenario, server }.into());
+            }
+            settings.by_server.insert(name.clone(), setting(&tools_of(&listed, Some(name)))?);
+        }
         if let Some(notice) = settings.all.chat.notice() {
             // By name if a stage has several policies.
             let several = context.inputs.values().any(|inputs| inputs.len() > 1);
@@ -593,7 +605,7 @@ impl Player {
         let distinct: BTreeMap<&str, &Scenario> =
             scenarios.map(|scenario| (scenario.id.as_str(), scenario)).collect();
         let prompt_tokens = |(id, scenario): (&'a str, &Scenario)| {
-            let Setting { chat, .. } = self.settings.of(scenario)?;
+            let Setting { chat, .. } = self.settings.of(scenario);
             let prompt_tokens = PromptTokens::new(chat, &scenario.task).at(|| format!("scenario {id}"))?;
             Ok((id, prompt_tokens))
         };
@@ -613,7 +625,7 @@ impl Player {
         let server = LazySessions { sessions: self.pools.visit(), how, outage };
         let mut sequence = self.sampler.open(prompt_tokens.pieces.clone(), attempt.sampling, attempt.seed);
         let limits = self.budget.limits();
-        let Setting { chat, toolbox } = self.settings.of(attempt.scenario)?;
+        let Setting { chat, toolbox } = self.settings.of(attempt.scenario);
         let mut episode = episode(&mut sequence, &server, chat, toolbox, prompt_tokens, &limits).await?;
         Ok(match episode.lost.take() {
             None => match self.state(&server, attempt.scenario).await {

@@ -68,8 +68,7 @@ struct Prompts {
 /// The tools of the server with the shortest descriptions, of several: a task may be about that server alone.
 fn fewest_tools(table: &Path) -> Option<Toolbox> {
     let tools: Vec<Tool> = data::read(table).ok()?;
-    let named = tools.iter().filter_map(|tool| Some(tool.server_name.split_once('/')?.0));
-    let servers: BTreeSet<&str> = named.collect();
+    let servers: BTreeSet<&str> = tools.iter().filter_map(Tool::server).collect();
     let of_servers = servers.into_iter().map(|name| tools_of(&tools, Some(name)));
     let length = |tools: &Vec<Tool>| tools.iter().map(|tool| tool.function.len()).sum::<usize>();
     let fewest = of_servers.min_by_key(length).unwrap_or(tools);

@@ -56,9 +56,7 @@ pub async fn read(servers: &Servers, live: &Live, tools: &[Tool]) -> Result<Vec<
 /// The tools that the agent gets for a task about this server.
 pub fn tools_of(tools: &[Tool], server: Option<&str>) -> Vec<Tool> {
     let Some(server) = server else { return tools.to_vec() };
-    let is_of = |tool: &&Tool| {
-        tool.synthetic || tool.server_name.split_once('/').is_some_and(|(name, _)| name == server)
-    };
+    let is_of = |tool: &&Tool| tool.synthetic || tool.server() == Some(server);
     tools.iter().filter(is_of).cloned().collect()
 }
 
