@@ -27,6 +27,7 @@ mod server;
 mod stage;
 mod target;
 mod ui;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -35,7 +36,7 @@ use clap::{Parser, Subcommand};
 use crate::{
     child, engine,
     error::{Class, Diagnostic, Result},
-    ui::{OutputFormat, Printer},
+    ui::{LogFormat, OutputFormat, Printer},
 };
 
 /// Trains a base language model to be measurably better at the tools of an MCP server.
@@ -45,6 +46,9 @@ struct Arguments {
     /// Print JSON: data on standard output, errors on standard error.
     #[arg(long, global = true)]
     json: bool,
+    /// The format of messages on standard error.
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text", hide_default_value = true)]
+    log_format: LogFormat,
     #[command(subcommand)]
     command: Command,
 }
@@ -95,6 +99,8 @@ enum Command {
     McpConformance(conformance::McpConformance),
     /// Serve the live page of runs: curves, episodes, tokens, exam, judges.
     Ui(ui::Ui),
+    /// Follow a run of another terminal or machine.
+    Watch(watch::Watch),
     /// Measure how fast this machine samples and trains.
     Bench(bench::Bench),
 }
@@ -113,7 +119,7 @@ pub fn main(trim: fn()) -> ExitCode {
     child::use_small_pages();
     let arguments = Arguments::parse();
     let format = if arguments.json { OutputFormat::Json } else { OutputFormat::Human };
-    let printer = Printer { format };
+    let printer = Printer { format, log: arguments.log_format };
     match arguments.command.execute(printer) {
         Ok(Outcome::Success) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
@@ -152,6 +158,7 @@ impl Command {
             Self::DemoServer(command) => command.execute(printer),
             Self::McpConformance(command) => command.execute(printer),
             Self::Ui(command) => command.execute(printer),
+            Self::Watch(command) => command.execute(printer),
             Self::Bench(command) => command.execute(printer),
         }
     }

@@ -24,7 +24,7 @@ use crate::{
     plan::{Plan, Source, stage_name},
     stage::Cards,
     store::{FileDigests, Store},
-    ui::{OutputFormat, Printer, RunView, closing_text, verdict_text},
+    ui::{OutputFormat, Printer, RunView, Verbosity, closing_text, verdict_text},
 };
 
 #[derive(Args)]
@@ -37,6 +37,8 @@ pub struct Run {
     /// Serve the run's live page while it runs, and print its address.
     #[arg(long)]
     ui: bool,
+    #[command(flatten)]
+    shown: ShownArgs,
 }
 
 #[derive(Args)]
@@ -52,7 +54,30 @@ pub struct Resume {
     #[arg(long)]
     ui: bool,
     #[command(flatten)]
+    shown: ShownArgs,
+    #[command(flatten)]
     locations: Locations,
+}
+
+/// How much to show of a run.
+#[derive(Args, Clone, Copy)]
+pub struct ShownArgs {
+    /// Show warnings, failures and the verdict only.
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Show every stage of every iteration, with all metrics and notes.
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+impl ShownArgs {
+    pub fn verbosity(self) -> Verbosity {
+        match self {
+            Self { quiet: true, .. } => Verbosity::Quiet,
+            Self { verbose: true, .. } => Verbosity::Verbose,
+            _ => Verbosity::Normal,
+        }
+    }
 }
 
 impl Run {
@@ -69,7 +94,7 @@ impl Run {
             overrides,
             text: source.text().to_owned(),
         };
-        start(printer, store, &source, &spec, Begin::New, self.ui)
+        start(printer, store, &source, &spec, Begin::New, (self.ui, self.shown))
     }
 }
 
@@ -80,7 +105,7 @@ impl Resume {
         spec.stages = self.locations.given_stages().or(spec.stages);
         spec.keep_going |= self.keep_going;
         let source = Source::parse(&spec.file, spec.text.clone())?;
-        start(printer, store, &source, &spec, Begin::Resumed(folder), self.ui)
+        start(printer, store, &source, &spec, Begin::Resumed(folder), (self.ui, self.shown))
     }
 }
 
@@ -97,7 +122,7 @@ fn start(
     source: &Source,
     spec: &RunSpec,
     begin: Begin,
-    with_ui: bool,
+    (with_ui, shown): (bool, ShownArgs),
 ) -> Result<Outcome> {
     let began = Instant::now();
     let files = FileDigests::load(&store);
@@ -110,7 +135,9 @@ fn start(
         }
         (planned, _) => planned?,
     };
-    let listener = Arc::new(RunView::new(printer, &plan));
+    let verbosity = shown.verbosity();
+    let stages = plan.order().iter().map(|index| plan.node(*index).id.as_str());
+    let listener = Arc::new(RunView::new(printer, verbosity, stages));
     let folder = match begin {
         Begin::Resumed(folder) => folder,
         Begin::New => {
@@ -120,7 +147,8 @@ fn start(
                 let mut summary = run.report(&*listener);
                 summary.traffic = exec::push_queued(&plan, &store)?;
                 listener.flush();
-                return Ok(Ending::new(&plan, &store, &run.id, &run.path, began).report(printer, &summary));
+                return Ok(Ending::new(&plan, &store, &run.id, &run.path, began)
+                    .report(printer, verbosity, &summary));
             }
             store.prepare()?;
             RunFolder::create(&store, &plan.name, spec)?
@@ -141,7 +169,7 @@ fn start(
         cancel: CancellationToken::new(),
     });
     listener.flush();
-    Ok(ending.report(printer, &summary?))
+    Ok(ending.report(printer, verbosity, &summary?))
 }
 
 /// The report at the end of a run.
@@ -179,7 +207,7 @@ impl Ending {
         Self { began, id: id.to_owned(), path: path.to_owned(), cache, artifacts }
     }
 
-    fn report(&self, printer: Printer, summary: &Summary) -> Outcome {
+    fn report(&self, printer: Printer, verbosity: Verbosity, summary: &Summary) -> Outcome {
         for failure in &summary.failures {
             printer.error(failure);
         }
@@ -197,7 +225,7 @@ impl Ending {
             .collect();
         match printer.format {
             OutputFormat::Json => printer.data(&self.json(summary, &paths).to_string()),
-            OutputFormat::Human => self.print(printer, summary, &written, &paths),
+            OutputFormat::Human => self.print(printer, verbosity, summary, &written, &paths),
         }
         match () {
             () if summary.interrupted => Outcome::Interrupted,
@@ -209,6 +237,7 @@ impl Ending {
     fn print(
         &self,
         printer: Printer,
+        verbosity: Verbosity,
         summary: &Summary,
         written: &[&Artifact],
         paths: &BTreeMap<String, &PathBuf>,
@@ -228,12 +257,15 @@ impl Ending {
         closing += &closing_text(summary, &self.path, &resume, self.began.elapsed().as_secs_f64());
         // The last lines on the screen are the failures or else the verdict.
         let failed = summary.interrupted || !summary.failures.is_empty();
-        if !failed {
+        let is_quiet = verbosity == Verbosity::Quiet;
+        if !failed && !is_quiet {
             printer.say(&closing);
         }
         for Artifact { node, link, .. } in of_type("verdict") {
             let Ok(rows) = data::read::<VerdictRow>(link) else { continue };
-            printer.say(&format!("{node} by family and tool: mcprl show {id}/{node}{cache}\n"));
+            if !is_quiet {
+                printer.say(&format!("{node} by family and tool: mcprl show {id}/{node}{cache}\n"));
+            }
             printer.data(&verdict_text(&rows));
         }
         if failed {

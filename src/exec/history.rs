@@ -201,7 +201,7 @@ pub fn run(store: &Store, id: &str) -> Result<RunHistory> {
 }
 
 fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
-    let mut entries = journal::read(&store.runs().join(&id).join("journal.jsonl"));
+    let mut entries = entries(store, &id);
     entries.retain(|timed| !matches!(timed.entry, Entry::Repeated { .. }));
     let state = if live.contains(&id) { RunState::Running } else { journal::state(&entries) };
     let spec = spec(store, &id);
@@ -217,6 +217,11 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
         nodes: nodes(entries),
         id,
     }
+}
+
+/// The entries of a run's journal so far.
+pub fn entries(store: &Store, id: &str) -> Vec<TimedEntry> {
+    journal::read(&store.runs().join(id).join("journal.jsonl"))
 }
 
 /// The run's request; none if it cannot be read.

@@ -8,7 +8,6 @@ use std::{
     io::{Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
-    time::SystemTime,
 };
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     hash::Digest,
     plan::RerunReason,
+    progress::now_ms,
     store::{CachedResult, StoreError, die, reached},
 };
 
@@ -147,8 +147,7 @@ impl Journal {
     }
 
     pub fn add(&self, entry: Entry) -> Result<(), StoreError> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let at = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let at = now_ms();
         let writing = |cause| StoreError::writing(&self.path, cause);
         let mut line = serde_json::to_vec(&TimedEntry { at, entry })
             .map_err(|cause| writing(std::io::Error::other(cause)))?;

@@ -15,6 +15,7 @@ mod interrupt;
 mod journal;
 pub mod labels;
 mod notes;
+pub mod progress_file;
 mod rows;
 mod runner;
 mod schedule;
@@ -30,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use error::ExecError;
 pub use folder::{RunFolder, RunSpec};
-pub use journal::RunState;
+pub use journal::{Entry, RunState, TimedEntry};
 pub use schedule::run;
 pub use up_to_date::up_to_date;
 pub use upload::push_queued;

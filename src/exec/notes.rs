@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Event, Listener, StageNote};
-use crate::progress::Observer;
+use crate::progress::{Observer, SharedProgress};
 
 /// Maximum number of notes kept per stage. Beyond it, only the number is recorded.
 const KEPT: usize = 20;
@@ -12,7 +12,8 @@ const KEPT: usize = 20;
 pub struct Notes {
     stage: String,
     listener: Arc<dyn Listener>,
-    progress: Arc<dyn Observer>,
+    /// Shown by the listener, and to other processes.
+    progress: [Arc<dyn Observer>; 2],
     kept: Mutex<Kept>,
 }
 
@@ -23,11 +24,11 @@ struct Kept {
 }
 
 impl Notes {
-    pub fn new(stage: &str, listener: &Arc<dyn Listener>) -> Self {
+    pub fn new(stage: &str, listener: &Arc<dyn Listener>, shared: Arc<SharedProgress>) -> Self {
         Self {
             stage: stage.to_owned(),
             listener: listener.clone(),
-            progress: listener.observer(stage),
+            progress: [listener.observer(stage), shared],
             kept: Mutex::default(),
         }
     }
@@ -42,19 +43,19 @@ impl Notes {
 
 impl Observer for Notes {
     fn phase(&self, name: &str, units: u64) {
-        self.progress.phase(name, units);
+        self.progress.iter().for_each(|to| to.phase(name, units));
     }
 
     fn advance(&self, units: u64) {
-        self.progress.advance(units);
+        self.progress.iter().for_each(|to| to.advance(units));
     }
 
     fn skip(&self, units: u64) {
-        self.progress.skip(units);
+        self.progress.iter().for_each(|to| to.skip(units));
     }
 
     fn status(&self, text: &str) {
-        self.progress.status(text);
+        self.progress.iter().for_each(|to| to.status(text));
     }
 
     fn note(&self, text: &str) {

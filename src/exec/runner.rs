@@ -22,6 +22,7 @@ use super::{
     Event, ExecError, Listener, RunFolder,
     journal::Entry,
     notes::Notes,
+    progress_file::ProgressFile,
     rows::StageRows,
     slots::Share,
     work_dir::{WorkDir, absolute},
@@ -71,6 +72,7 @@ pub struct Runner {
     /// Models kept in memory for several stages.
     pub shared_models: Arc<SharedModels>,
     pub listener: Arc<dyn Listener>,
+    pub progress: ProgressFile,
     pub cancel: CancellationToken,
 }
 
@@ -254,9 +256,11 @@ impl Runner {
                 return Ok(StageResult::new(record, true));
             }
             let began = Instant::now();
-            let notes = Arc::new(Notes::new(self.id(job), &self.listener));
+            let shown = self.progress.begin(self.id(job));
+            let notes = Arc::new(Notes::new(self.id(job), &self.listener, Arc::clone(&shown.progress)));
             let reports = Reports { meter: Arc::default(), notes };
             let done = self.execute(job, &lease, share, &reports).await;
+            drop(shown);
             if done.is_err() {
                 let cost = self.cost(job, &reports.meter, began);
                 *self.lost.lock().unwrap_or_else(PoisonError::into_inner) += cost;

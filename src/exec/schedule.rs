@@ -16,6 +16,7 @@ use tokio::{
 use super::{
     Event, ExecError, Request, StageOutcome, Summary, interrupt,
     journal::{Entry, RunState},
+    progress_file::ProgressFile,
     runner::{Runner, StageResult},
     slots::{Share, Slots, Waiters},
     upload,
@@ -40,6 +41,7 @@ pub fn run(request: Request) -> Result<Summary> {
     let (last, own_results) = (store.last_keys(&plan.name), folder.own_results());
     let remote = plan.remote.clone().map(Remote::new);
     let syncer = Syncer::new(&store);
+    let progress = ProgressFile::new(&folder.path);
     let runner = Arc::new(Runner {
         plan,
         store,
@@ -53,6 +55,7 @@ pub fn run(request: Request) -> Result<Summary> {
         lost: Mutex::default(),
         shared_models: Arc::default(),
         listener,
+        progress,
         cancel,
     });
     let mut run = Run::new(&runner, keep_going);

@@ -47,20 +47,37 @@ pub fn html(text: &str) -> String {
     escaped
 }
 
-/// The text for a line of Markdown: no markup, no link, no mention.
+/// The text for a line of Markdown: no markup, no link, no mention. Only what would be markup is escaped, so that the text
+/// can be read in a terminal too.
 pub fn markdown(text: &str) -> String {
+    let text = visible(text);
     let mut escaped = String::with_capacity(text.len() + 16);
-    for letter in visible(text).chars() {
+    let is_word = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
+    let (mut before, mut letters) = (None, text.chars().peekable());
+    // Lists, headings and quotations begin a line.
+    let (mut is_start, mut is_number) = (true, true);
+    while let Some(letter) = letters.next() {
+        let next = letters.peek().copied();
+        let is_markup = match letter {
+            '\\' | '`' | '*' | '|' | '~' | '<' => true,
+            ']' => matches!(next, Some('(' | '[' | ':')),
+            '_' => !(is_word(before) && is_word(next)),
+            '#' => is_start || !is_word(before),
+            '>' | '+' | '-' | '=' => is_start,
+            '.' | ')' => is_number && !is_start,
+            _ => false,
+        };
         match letter {
-            '\\' | '`' | '*' | '[' | ']' | '|' | '~' | '#' | '!' => escaped.extend(['\\', letter]),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '&' => escaped.push_str("&amp;"),
-            // Markdown has no escape for a mention.
-            '@' => escaped.push_str("&#64;"),
             '\n' | '\t' => escaped.push(' '),
-            letter => escaped.push(letter),
+            '&' if is_word(next) || next == Some('#') => escaped.push_str("&amp;"),
+            // Markdown has no escape for a mention.
+            '@' if is_word(next) && !is_word(before) => escaped.push_str("&#64;"),
+            _ if is_markup => escaped.extend(['\\', letter]),
+            _ => escaped.push(letter),
         }
+        is_start &= letter.is_whitespace();
+        is_number &= letter.is_whitespace() || letter.is_ascii_digit();
+        before = Some(letter);
     }
     escaped
 }
@@ -105,8 +122,21 @@ mod tests {
         );
         assert_eq!(
             markdown("[a](http://b) <img> *x* @team | `c`"),
-            "\\[a\\](http://b) &lt;img&gt; \\*x\\* &#64;team \\| \\`c\\`"
+            "[a\\](http://b) \\<img> \\*x\\* &#64;team \\| \\`c\\`"
         );
+        for (text, escaped) in [
+            ("1. # - > _a_ #7", "1\\. \\# - > \\_a\\_ \\#7"),
+            ("# a", "\\# a"),
+            ("- a", "\\- a"),
+            ("[x]: y &lt; [1]", "[x\\]: y &amp;lt; [1]"),
+        ] {
+            assert_eq!(markdown(text), escaped);
+        }
+        for plain in
+            ["no such column: e.pay_grade (line 3)", "+34.7 [24, 45], p < 0.001!".split('<').next().unwrap()]
+        {
+            assert_eq!(markdown(&format!("x {plain}")), format!("x {plain}"));
+        }
         assert_eq!(code_span("a`b|c"), "``a`b\\|c``");
         assert_eq!(code_block("```\nrm\n```"), "````\n```\nrm\n```\n````\n");
     }

@@ -350,18 +350,29 @@ pub fn number(value: f64) -> String {
 
 /// A line of blocks, for terminals: `▁▂▅█`. At most this many; several values become their mean.
 pub fn sparkline(values: &[f64], most: usize) -> String {
-    let values: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
-    if values.is_empty() || most == 0 {
-        return String::new();
-    }
-    let bars = values.len().min(most);
-    let mean = |bar: usize| {
-        let part = &values[bar * values.len() / bars..(bar + 1) * values.len() / bars];
-        part.iter().sum::<f64>() / part.len() as f64
-    };
-    let means: Vec<f64> = (0..bars).map(mean).collect();
+    let means = means(values, most);
     let low = means.iter().copied().fold(f64::INFINITY, f64::min);
     let high = means.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    blocks(&means, (low, high))
+}
+
+/// The same for shares: the lowest block is 0, the highest 1.
+pub fn share_sparkline(shares: &[f64], most: usize) -> String {
+    blocks(&means(shares, most), (0.0, 1.0))
+}
+
+/// Means of at most this many parts.
+fn means(values: &[f64], most: usize) -> Vec<f64> {
+    let values: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+    let parts = values.len().min(most);
+    let mean = |index: usize| {
+        let part = &values[index * values.len() / parts..(index + 1) * values.len() / parts];
+        part.iter().sum::<f64>() / part.len() as f64
+    };
+    (0..parts).map(mean).collect()
+}
+
+fn blocks(values: &[f64], (low, high): (f64, f64)) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let block = |value: &f64| {
         let place = if high > low { (value - low) / (high - low) } else { 0.5 };
@@ -369,7 +380,7 @@ pub fn sparkline(values: &[f64], most: usize) -> String {
         let index = (place * 7.0).round() as usize;
         BLOCKS[index.min(7)]
     };
-    means.iter().map(block).collect()
+    values.iter().map(block).collect()
 }
 
 #[cfg(test)]

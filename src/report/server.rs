@@ -366,7 +366,7 @@ fn errors(parts: &[Part]) -> Vec<ErrorReport> {
                 let result = if call.result_bytes.is_some() { results.next() } else { None };
                 let Some(kind) = &call.error else { continue };
                 let text = result.map_or_else(|| format!("({kind})"), |message| message.text.clone());
-                let message = normalized(&text);
+                let message = normalized(summary(&text));
                 let key = (call.tool.clone(), message.clone());
                 let found = all.entry(key.clone()).or_insert_with(|| ErrorReport {
                     tool: call.tool.clone(),
@@ -388,7 +388,7 @@ fn errors(parts: &[Part]) -> Vec<ErrorReport> {
             }
         }
     }
-    let mut errors: Vec<ErrorReport> = all.into_values().collect();
+    let mut errors = alike(all.into_values().collect());
     errors.sort_by(|one, other| {
         (other.count - other.recovered, other.count, &one.tool, &one.message).cmp(&(
             one.count - one.recovered,
@@ -398,6 +398,50 @@ fn errors(parts: &[Part]) -> Vec<ErrorReport> {
         ))
     });
     errors
+}
+
+/// Joins messages of a tool that differ in one word, such as the name that does not exist.
+fn alike(mut errors: Vec<ErrorReport>) -> Vec<ErrorReport> {
+    errors.sort_by_key(|error| std::cmp::Reverse(error.count));
+    let mut joined: Vec<ErrorReport> = Vec::new();
+    for error in errors {
+        let found = joined.iter_mut().filter(|known| known.tool == error.tool && known.kind == error.kind);
+        let found = found.filter_map(|known| Some((common(&known.message, &error.message)?, known)));
+        let Some((message, known)) = { found }.next() else {
+            joined.push(error);
+            continue;
+        };
+        known.message = message;
+        known.count += error.count;
+        known.recovered += error.recovered;
+        known.right += error.right;
+        known.known += error.known;
+    }
+    joined
+}
+
+/// What two messages have in common, with `…` for the one word in which they differ; none if they differ in more, or have
+/// fewer than two words in common.
+fn common(one: &str, other: &str) -> Option<String> {
+    let words: [Vec<&str>; 2] = [one, other].map(|text| text.split(' ').collect());
+    let [one, other] = &words;
+    if one.len() != other.len() || one.len() < 3 {
+        return None;
+    }
+    let mut differing = one.iter().zip(other).filter(|(a, b)| a != b);
+    // `no such column:` and `no such table:` are two messages.
+    let is_value = differing.next().is_none_or(|(a, b)| !a.ends_with(':') && !b.ends_with(':'));
+    let common = one.iter().zip(other).map(|(a, b)| if a == b { *a } else { "…" });
+    (is_value && differing.next().is_none()).then(|| common.collect::<Vec<_>>().join(" "))
+}
+
+/// The line of a message that says what is wrong: the first one, or the last one of a traceback.
+fn summary(message: &str) -> &str {
+    let mut lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
+    match lines.next() {
+        Some(first) if first.starts_with("Traceback") => lines.next_back().unwrap_or(first),
+        first => first.unwrap_or_default(),
+    }
 }
 
 /// The beginning of a message without what differs from case to case: numbers, quoted values, long ids. Names in backticks
@@ -704,6 +748,54 @@ fn error_table(page: &mut Document, report: &ServerReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_that_differ_in_one_word_are_joined() {
+        let error = |tool: &str, message: &str, count| ErrorReport {
+            tool: tool.into(),
+            kind: "tool".into(),
+            message: message.into(),
+            example: message.into(),
+            count,
+            recovered: count / 2,
+            right: 0,
+            known: count,
+        };
+        let found = alike(vec![
+            error("query", "no such column: pay", 2),
+            error("query", "no such column: salary_in_euros", 6),
+            error("query", "no such table: pay", 7),
+            error("query", "no such column: wages", 3),
+            error("other", "no such column: pay", 1),
+            error("query", "syntax error", 1),
+            error("query", "disk error", 1),
+        ]);
+        let shown: Vec<(&str, &str, u32)> =
+            found.iter().map(|error| (error.tool.as_str(), error.message.as_str(), error.count)).collect();
+        assert_eq!(
+            shown,
+            [
+                ("query", "no such table: pay", 7),
+                ("query", "no such column: …", 11),
+                ("other", "no such column: pay", 1),
+                ("query", "syntax error", 1),
+                ("query", "disk error", 1),
+            ]
+        );
+        assert_eq!(found[1].recovered, 3 + 1 + 1);
+    }
+
+    #[test]
+    fn one_line_of_a_message_says_what_is_wrong() {
+        for (message, line) in [
+            ("\nno such column: pay\ncolumns: a, b", "no such column: pay"),
+            ("Traceback (most recent call last):\n  File\nKeyError: 'x'\n", "KeyError: 'x'"),
+            ("Traceback", "Traceback"),
+            ("", ""),
+        ] {
+            assert_eq!(summary(message), line);
+        }
+    }
 
     #[test]
     fn similar_messages_count_as_one() {

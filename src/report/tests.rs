@@ -73,12 +73,10 @@ fn hostile_text_is_text_in_markdown() {
     for line in page.lines() {
         is_code ^= is_fence(&line);
         if !is_code && !line.contains("``") {
-            assert!(
-                !line.contains("<script")
-                    && !line.contains("<img")
-                    && !line.replace("\\]", "").contains("](http"),
-                "{line}"
-            );
+            let markup = line.replace("\\<", "").replace("\\]", "");
+            let is_harmless =
+                !markup.contains("<script") && !markup.contains("<img") && !markup.contains("](http");
+            assert!(is_harmless, "{line}");
         }
     }
 }
@@ -128,7 +126,7 @@ fn a_report_of_a_swept_or_empty_run_says_what_is_missing() {
     let text = markdown_page(&report(&made.run()));
     assert!(text.contains("The verdict of exam is no longer in the cache."), "{text}");
     assert!(
-        text.contains("No longer in the cache, so left out here: train\\[0001\\]/rollout.trajectories"),
+        text.contains("No longer in the cache, so left out here: train[0001]/rollout.trajectories"),
         "{text}"
     );
     let run = made.run();

@@ -1,31 +1,45 @@
-//! Progress on a terminal: one line per running stage, with lines about finished stages above.
+//! Progress on a terminal: one line per running stage and loop, with lines about finished stages above.
 
 use std::{
     collections::BTreeMap,
     fmt::Write,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 
 use super::{
-    gauge::{Gauge, GaugeObserver},
+    gauge::{self, LoopProgress},
     run::RunDisplay,
 };
-use crate::progress::Observer;
+use crate::progress::{SharedProgress, now_ms};
 
 /// Assumed width of a terminal that does not report one.
 const COLUMNS: usize = 80;
 
+#[derive(Default)]
 pub struct Bars {
     all: MultiProgress,
     by_stage: Mutex<BTreeMap<String, ProgressBar>>,
+    /// Below the stages.
+    by_loop: Mutex<BTreeMap<String, LoopBar>>,
 }
 
+/// The bar of a loop and what it shows.
+type LoopBar = (ProgressBar, Arc<Mutex<LoopProgress>>);
+
 impl Bars {
-    pub fn new() -> Self {
-        Self { all: MultiProgress::new(), by_stage: Mutex::default() }
+    fn add(
+        &self,
+        line: impl Fn(usize) -> String + Clone + Send + Sync + 'static,
+        is_last: bool,
+    ) -> ProgressBar {
+        let bar = ProgressBar::no_length();
+        let bar = if is_last { self.all.add(bar) } else { self.all.insert(0, bar) };
+        bar.set_style(style(line));
+        bar.enable_steady_tick(Duration::from_millis(120));
+        bar
     }
 }
 
@@ -35,14 +49,13 @@ impl RunDisplay for Bars {
         _ = self.all.println(text);
     }
 
-    fn begin(&self, id: &str) -> Arc<dyn Observer> {
+    fn begin(&self, id: &str) -> Arc<SharedProgress> {
         self.end(id);
-        let gauge = Arc::new(Mutex::new(Gauge::new(id, Instant::now())));
-        let bar = self.all.add(ProgressBar::no_length());
-        bar.set_style(style(gauge.clone()));
-        bar.enable_steady_tick(Duration::from_millis(120));
+        let progress = SharedProgress::new(id);
+        let shown = Arc::clone(&progress);
+        let bar = self.add(move |width| gauge::line(&shown.get(), width, now_ms()), false);
         self.by_stage.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), bar);
-        Arc::new(GaugeObserver { gauge, changed: |_: &Gauge, _| {} })
+        progress
     }
 
     fn end(&self, id: &str) {
@@ -52,17 +65,33 @@ impl RunDisplay for Bars {
         }
     }
 
+    fn iterations(&self, of: &LoopProgress) {
+        let mut loops = self.by_loop.lock().unwrap_or_else(PoisonError::into_inner);
+        if of.done >= of.iterations {
+            if let Some((bar, _)) = loops.remove(&of.name) {
+                bar.finish_and_clear();
+                self.all.remove(&bar);
+            }
+            return;
+        }
+        if let Some((_, shown)) = loops.get(&of.name) {
+            *shown.lock().unwrap_or_else(PoisonError::into_inner) = of.clone();
+            return;
+        }
+        let shown = Arc::new(Mutex::new(of.clone()));
+        let of_bar = Arc::clone(&shown);
+        let line = move |width| of_bar.lock().unwrap_or_else(PoisonError::into_inner).line(width, now_ms());
+        loops.insert(of.name.clone(), (self.add(line, true), shown));
+    }
+
     fn shows_running(&self) -> bool {
         true
     }
 }
 
 /// Rendered on each tick, so that it fits a terminal whose width changes.
-fn style(gauge: Arc<Mutex<Gauge>>) -> ProgressStyle {
-    let line = move |_: &ProgressState, out: &mut dyn Write| {
-        let gauge = gauge.lock().unwrap_or_else(PoisonError::into_inner);
-        _ = out.write_str(&gauge.line(terminal_columns(), Instant::now()));
-    };
+fn style(line: impl Fn(usize) -> String + Clone + Send + Sync + 'static) -> ProgressStyle {
+    let line = move |_: &ProgressState, out: &mut dyn Write| _ = out.write_str(&line(terminal_columns()));
     ProgressStyle::with_template("{spinner} {line}")
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
         .with_key("line", line)

@@ -1,64 +1,9 @@
-//! The progress of one stage, in one line of a given width.
+//! The progress of a stage or a loop in one line of a given width.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
-use crate::progress::Observer;
-
-/// The progress of a running stage.
-pub struct Gauge {
-    id: String,
-    began: Instant,
-    phase: Phase,
-    status: String,
-}
-
-/// Applies a stage's progress to a gauge, and calls `changed` after each change.
-pub struct GaugeObserver<F> {
-    pub gauge: Arc<Mutex<Gauge>>,
-    pub changed: F,
-}
-
-impl<F: Fn(&Gauge, Instant)> GaugeObserver<F> {
-    fn change(&self, change: impl FnOnce(&mut Gauge, Instant)) {
-        let now = Instant::now();
-        let mut gauge = self.gauge.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut gauge, now);
-        (self.changed)(&gauge, now);
-    }
-}
-
-impl<F: Fn(&Gauge, Instant) + Send + Sync> Observer for GaugeObserver<F> {
-    fn phase(&self, name: &str, units: u64) {
-        self.change(|gauge, now| gauge.phase(name, units, now));
-    }
-
-    fn advance(&self, units: u64) {
-        self.change(|gauge, now| gauge.advance(units, now));
-    }
-
-    fn skip(&self, units: u64) {
-        self.change(|gauge, _| gauge.skip(units));
-    }
-
-    fn status(&self, text: &str) {
-        self.change(|gauge, _| gauge.status(text));
-    }
-}
-
-struct Phase {
-    name: String,
-    began: Instant,
-    /// When units were last completed.
-    last: Instant,
-    done: u64,
-    /// The part of `done` that was complete at the start.
-    skipped: u64,
-    /// 0 if unknown.
-    units: u64,
-}
+use super::human;
+use crate::{progress::Progress, report::plot::share_sparkline};
 
 /// Space between two columns.
 const GAP: usize = 2;
@@ -66,104 +11,146 @@ const GAP: usize = 2;
 const MARGIN: usize = 3;
 /// Smallest width to which a name is cut.
 const NAME: usize = 6;
-/// An estimate from a shorter time is unreliable.
-const SETTLED: Duration = Duration::from_secs(1);
+/// The longest line that fits a terminal of this width. Each has the name and the status.
+pub fn line(progress: &Progress, width: usize, now_ms: u64) -> String {
+    let Progress { stage, began_ms, phase, status } = progress;
+    let count = counted(phase.done, phase.units);
+    let named = format!("{} {count}", phase.name).trim().to_owned();
+    let rate = phase.rate().filter(|_| phase.units > 0).map(|rate| format!("{}/s", human::rate(rate)));
+    fitting(
+        width,
+        status,
+        stage,
+        phase.share(),
+        [&named, &count],
+        Times {
+            elapsed: Duration::from_millis(now_ms.saturating_sub(*began_ms)),
+            left: phase.left(now_ms),
+            rate: rate.unwrap_or_default(),
+        },
+    )
+}
 
-impl Gauge {
-    pub fn new(id: &str, now: Instant) -> Self {
-        Self { id: id.to_owned(), began: now, phase: Phase::new("", 0, now), status: String::new() }
+/// The progress as a log message.
+pub fn message(progress: &Progress, now_ms: u64) -> String {
+    let Progress { phase, status, .. } = progress;
+    let count = format!("{} {}", phase.name, counted(phase.done, phase.units));
+    let left = phase.left(now_ms).map(|left| format!("{} left", clock(left)));
+    let parts = [count.trim().to_owned(), left.unwrap_or_default(), status.clone()];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
+/// The iterations of a loop.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoopProgress {
+    pub name: String,
+    pub iterations: usize,
+    /// Iterations that ended, in this run or an earlier one.
+    pub done: usize,
+    /// Times in seconds of the iterations that this run ran, in order.
+    pub seconds: Vec<f64>,
+    /// Success of the iterations that reported it, in order.
+    pub success: Vec<f64>,
+    pub began_ms: u64,
+    /// When an iteration last ended.
+    pub last_ms: u64,
+}
+
+/// An estimate uses this many of the last iterations: they become faster or slower as the policy learns.
+const RECENT: usize = 5;
+/// Most characters of a sparkline.
+const SPARKS: usize = 24;
+
+impl LoopProgress {
+    pub fn line(&self, width: usize, now_ms: u64) -> String {
+        let count = counted(self.done as u64, self.iterations as u64);
+        let named = format!("iterations {count}");
+        let share = (self.iterations > 0).then(|| self.done as f64 / self.iterations as f64);
+        fitting(
+            width,
+            &self.status(),
+            &self.name,
+            share,
+            [&named, &count],
+            Times {
+                elapsed: Duration::from_millis(now_ms.saturating_sub(self.began_ms)),
+                left: self.left(now_ms),
+                rate: String::new(),
+            },
+        )
     }
 
-    pub fn phase(&mut self, name: &str, units: u64, now: Instant) {
-        if self.phase.name == name {
-            self.phase.units = units;
-        } else {
-            self.phase = Phase::new(name, units, now);
-            self.status.clear();
+    /// `success ▁▂▄▆ 0.61`; empty if no iteration reported it.
+    pub fn status(&self) -> String {
+        let sparks = share_sparkline(&self.success, SPARKS);
+        self.success.last().map_or(String::new(), |last| format!("success {sparks} {last:.2}"))
+    }
+
+    /// The time until the last iteration ends, as long as the last ones took.
+    pub fn left(&self, now_ms: u64) -> Option<Duration> {
+        let recent = &self.seconds[self.seconds.len().saturating_sub(RECENT)..];
+        let missing = self.iterations.saturating_sub(self.done);
+        if recent.is_empty() || missing == 0 {
+            return None;
         }
-    }
-
-    pub fn advance(&mut self, units: u64, now: Instant) {
-        self.phase.done += units;
-        self.phase.last = now;
-    }
-
-    pub fn skip(&mut self, units: u64) {
-        self.phase.done += units;
-        self.phase.skipped += units;
-    }
-
-    pub fn status(&mut self, text: &str) {
-        text.clone_into(&mut self.status);
-    }
-
-    /// The longest line that fits a terminal of this width. Each has the name and the status.
-    pub fn line(&self, width: usize, now: Instant) -> String {
-        let width = width.saturating_sub(MARGIN);
-        let status = columns(&self.status);
-        let id = cut(&self.id, width.saturating_sub(if status > 0 { GAP + status } else { 0 }).max(NAME));
-        let none = String::new();
-        let (share, count) = (self.phase.share(), self.phase.count());
-        let named = format!("{} {count}", self.phase.name).trim().to_owned();
-        let percent = share.map(|share| format!("{:.0}%", (share * 100.0).floor())).unwrap_or_default();
-        let left = self.phase.left(now).map(|left| format!("{} left", clock(left))).unwrap_or_default();
-        let comma = if left.is_empty() { "" } else { ", " };
-        let times = format!("{}{comma}{left}", clock(now - self.began));
-        // From the longest to the shortest.
-        let lines = [
-            (24, &named, &times),
-            (10, &named, &times),
-            (10, &named, &left),
-            (0, &named, &times),
-            (0, &named, &left),
-            (0, &count, &times),
-            (0, &count, &left),
-            (0, &percent, &left),
-            (0, &percent, &none),
-        ];
-        let lines = lines.map(|(size, count, time)| {
-            let bar = share.filter(|_| size > 0).map(|share| bar(share, size)).unwrap_or_default();
-            joined(&[&id, &bar, count, time, &self.status])
-        });
-        let fitting = lines.into_iter().find(|line| columns(line) <= width);
-        cut(&fitting.unwrap_or_else(|| joined(&[&id, &self.status])), width)
-    }
-
-    /// The progress as a log message.
-    pub fn message(&self, now: Instant) -> String {
-        let Phase { name, .. } = &self.phase;
-        let count = format!("{name} {}", self.phase.count());
-        let left = self.phase.left(now).map(|left| format!("{} left", clock(left)));
-        let parts = [count.trim().to_owned(), left.unwrap_or_default(), self.status.clone()];
-        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
+        let mean = recent.iter().sum::<f64>() / recent.len() as f64;
+        let since = Duration::from_millis(now_ms.saturating_sub(self.last_ms));
+        // Of the current iteration something is left.
+        let one = Duration::try_from_secs_f64(mean).ok()?;
+        Some(one * (missing as u32 - 1) + one.saturating_sub(since))
     }
 }
 
-impl Phase {
-    fn new(name: &str, units: u64, now: Instant) -> Self {
-        Self { name: name.to_owned(), began: now, last: now, done: 0, skipped: 0, units }
-    }
+fn counted(done: u64, units: u64) -> String {
+    if units == 0 { String::new() } else { format!("{done}/{units}") }
+}
 
-    #[expect(clippy::cast_precision_loss, reason = "shown as a percentage")]
-    fn share(&self) -> Option<f64> {
-        (self.units > 0).then(|| (self.done as f64 / self.units as f64).min(1.0))
-    }
+struct Times {
+    elapsed: Duration,
+    left: Option<Duration>,
+    /// Empty if unknown.
+    rate: String,
+}
 
-    fn count(&self) -> String {
-        match self.units {
-            0 => String::new(),
-            units => format!("{}/{units}", self.done),
-        }
-    }
-
-    /// Assumes the average speed so far.
-    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    fn left(&self, now: Instant) -> Option<Duration> {
-        let (done, missing) = (self.done - self.skipped, self.units.saturating_sub(self.done));
-        let spent = self.last - self.began;
-        let known = done > 0 && missing > 0 && now - self.began >= SETTLED;
-        known.then(|| spent.mul_f64(missing as f64 / done as f64).saturating_sub(now - self.last))
-    }
+/// The longest line that fits. `counts`: with and without the name of what is counted.
+fn fitting(
+    width: usize,
+    status: &str,
+    name: &str,
+    share: Option<f64>,
+    [named, count]: [&String; 2],
+    Times { elapsed, left, rate }: Times,
+) -> String {
+    let width = width.saturating_sub(MARGIN);
+    let taken = columns(status);
+    let name = cut(name, width.saturating_sub(if taken > 0 { GAP + taken } else { 0 }).max(NAME));
+    let none = String::new();
+    let percent = share.map(|share| format!("{:.0}%", (share * 100.0).floor())).unwrap_or_default();
+    let left = left.map(|left| format!("{} left", clock(left))).unwrap_or_default();
+    let times =
+        |all: &[&str]| all.iter().copied().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ");
+    let elapsed = clock(elapsed);
+    let (all, two) = (times(&[&elapsed, &rate, &left]), times(&[&elapsed, &left]));
+    // From the longest to the shortest.
+    let lines = [
+        (24, named, &all),
+        (10, named, &all),
+        (10, named, &two),
+        (10, named, &left),
+        (0, named, &two),
+        (0, named, &left),
+        (0, count, &two),
+        (0, count, &left),
+        (0, &percent, &left),
+        (0, &percent, &none),
+    ];
+    let status = status.to_owned();
+    let lines = lines.map(|(size, count, time)| {
+        let bar = share.filter(|_| size > 0).map(|share| bar(share, size)).unwrap_or_default();
+        joined(&[&name, &bar, count, time, &status])
+    });
+    let fitting = lines.into_iter().find(|line| columns(line) <= width);
+    cut(&fitting.unwrap_or_else(|| joined(&[&name, &status])), width)
 }
 
 /// The columns that are not empty.
@@ -207,58 +194,85 @@ fn clock(time: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn rollout() -> (Gauge, Instant) {
-        let began = Instant::now();
-        let mut gauge = Gauge::new("train[0001]/rollout", began);
-        gauge.phase("episodes", 512, began);
-        let now = began + Duration::from_secs(20);
-        gauge.advance(128, now);
-        gauge.status("success 0.61 · 12.3k tokens/s");
-        (gauge, now)
+    const BEGAN: u64 = 1_000_000;
+
+    fn at(seconds: u64) -> u64 {
+        BEGAN + 1000 * seconds
+    }
+
+    fn rollout() -> Progress {
+        let mut progress = Progress::new("train[0001]/rollout", BEGAN);
+        progress.phase("episodes", 512, BEGAN);
+        progress.advance(128, at(20));
+        progress.status = "success 0.61 · 12.3k tokens/s".into();
+        progress
     }
 
     #[test]
     fn success_and_speed_are_shown_at_every_width() {
-        let (gauge, now) = rollout();
-        let shown: Vec<String> = [40, 60, 80, 120].map(|width| gauge.line(width, now)).into();
+        let widths = [40, 60, 80, 120, 140];
+        let shown = widths.map(|width| line(&rollout(), width, at(20)));
         insta::assert_snapshot!(shown.join("\n"), @r"
         train…  success 0.61 · 12.3k tokens/s
         train[0001]/rollout  25%  success 0.61 · 12.3k tokens/s
         train[0001]/rollout  128/512  0:20, 1:00 left  success 0.61 · 12.3k tokens/s
-        train[0001]/rollout  ━━━━━━╸                   episodes 128/512  0:20, 1:00 left  success 0.61 · 12.3k tokens/s
+        train[0001]/rollout  ━━╸         episodes 128/512  0:20, 6.4/s, 1:00 left  success 0.61 · 12.3k tokens/s
+        train[0001]/rollout  ━━━━━━╸                   episodes 128/512  0:20, 6.4/s, 1:00 left  success 0.61 · 12.3k tokens/s
         ");
-        for (width, line) in [40, 60, 80, 120].into_iter().zip(&shown) {
+        for (width, line) in widths.into_iter().zip(&shown) {
             assert!(columns(line) + MARGIN <= width, "{width}: {line}");
         }
     }
 
     #[test]
     fn each_phase_has_its_own_count_and_time() {
-        let began = Instant::now();
-        let at = |seconds| began + Duration::from_secs(seconds);
-        let mut gauge = Gauge::new("base", began);
-        gauge.phase("recording traces", 300, began);
-        gauge.advance(300, at(2));
-        assert_eq!(gauge.message(at(2)), "recording traces 300/300");
-        gauge.phase("building the tokenizer", 0, at(2));
-        assert_eq!(gauge.message(at(3)), "building the tokenizer");
-        gauge.phase("training steps", 800, at(4));
-        gauge.advance(200, at(14));
-        gauge.status("loss 1.250");
-        assert_eq!(gauge.message(at(14)), "training steps 200/800, 0:30 left, loss 1.250");
-        assert_eq!(gauge.message(at(18)), "training steps 200/800, 0:26 left, loss 1.250");
-        assert!(gauge.line(80, at(14)).contains("training steps 200/800"), "{}", gauge.line(80, at(14)));
+        let mut progress = Progress::new("base", BEGAN);
+        progress.phase("recording traces", 300, BEGAN);
+        progress.advance(300, at(2));
+        assert_eq!(message(&progress, at(2)), "recording traces 300/300");
+        progress.phase("building the tokenizer", 0, at(2));
+        assert_eq!(message(&progress, at(3)), "building the tokenizer");
+        progress.phase("training steps", 800, at(4));
+        progress.advance(200, at(14));
+        progress.status = "loss 1.250".into();
+        assert_eq!(message(&progress, at(14)), "training steps 200/800, 0:30 left, loss 1.250");
+        assert_eq!(message(&progress, at(18)), "training steps 200/800, 0:26 left, loss 1.250");
+        let line = line(&progress, 80, at(14));
+        assert!(line.contains("training steps 200/800"), "{line}");
     }
 
     #[test]
     fn units_done_earlier_do_not_count_towards_the_speed() {
-        let began = Instant::now();
-        let mut gauge = Gauge::new("base", began);
-        gauge.phase("training steps", 800, began);
-        gauge.skip(600);
-        assert_eq!(gauge.message(began + Duration::from_secs(10)), "training steps 600/800");
-        let later = began + Duration::from_secs(10);
-        gauge.advance(100, later);
-        assert_eq!(gauge.message(later), "training steps 700/800, 0:10 left");
+        let mut progress = Progress::new("base", BEGAN);
+        progress.phase("training steps", 800, BEGAN);
+        progress.skip(600);
+        assert_eq!(message(&progress, at(10)), "training steps 600/800");
+        progress.advance(100, at(10));
+        assert_eq!(message(&progress, at(10)), "training steps 700/800, 0:10 left");
+    }
+
+    #[test]
+    fn a_loop_shows_its_success_and_what_is_left() {
+        let mut progress = LoopProgress {
+            name: "train".into(),
+            iterations: 24,
+            done: 0,
+            seconds: Vec::new(),
+            success: Vec::new(),
+            began_ms: BEGAN,
+            last_ms: BEGAN,
+        };
+        assert_eq!(progress.left(at(5)), None);
+        // The first iteration is slow, and an earlier run had done two.
+        progress.done = 8;
+        progress.seconds = vec![60.0, 10.0, 10.0, 10.0, 10.0, 10.0];
+        progress.success = vec![0.0, 0.2, 0.4, 0.41, 0.5, 0.8, 1.0];
+        progress.last_ms = at(110);
+        assert_eq!(progress.left(at(114)), Some(Duration::from_secs(156)));
+        assert_eq!(progress.left(at(150)), Some(Duration::from_secs(150)), "the iteration takes longer");
+        assert_eq!(
+            progress.line(100, at(114)),
+            "train  ━━━━━━━━╸                 iterations 8/24  1:54, 2:36 left  success ▁▂▄▄▅▇█ 1.00"
+        );
     }
 }

@@ -34,7 +34,16 @@ pub fn metrics(metrics: &BTreeMap<String, f64>) -> String {
     if shown.is_empty() {
         shown = metrics.iter().take(4).map(|(name, value)| (name.as_str(), *value)).collect();
     }
-    let shown = shown.into_iter().map(|(name, value)| format!("{name} {}", number(value)));
+    joined(shown.into_iter())
+}
+
+/// All metrics by name.
+pub fn all_metrics(metrics: &BTreeMap<String, f64>) -> String {
+    joined(metrics.iter().map(|(name, value)| (name.as_str(), *value)))
+}
+
+fn joined<'m>(metrics: impl Iterator<Item = (&'m str, f64)>) -> String {
+    let shown = metrics.map(|(name, value)| format!("{name} {}", number(value)));
     shown.collect::<Vec<_>>().join(" · ")
 }
 
@@ -45,6 +54,15 @@ pub fn count(count: u64) -> String {
         0..10_000 => count.to_string(),
         10_000..1_000_000 => format!("{:.1}k", count as f64 / 1e3),
         _ => format!("{:.1}M", count as f64 / 1e6),
+    }
+}
+
+/// `0.042`, `6.4`, `340`.
+pub fn rate(rate: f64) -> String {
+    match rate {
+        rate if rate >= 100.0 => format!("{rate:.0}"),
+        rate if rate >= 1.0 => format!("{rate:.1}"),
+        rate => format!("{rate:.2}"),
     }
 }
 

@@ -7,10 +7,11 @@ use std::{
 
 use super::{
     Printer,
-    gauge::{Gauge, GaugeObserver},
+    gauge::{self, LoopProgress},
+    log::Level,
     run::RunDisplay,
 };
-use crate::progress::Observer;
+use crate::progress::{Progress, SharedProgress};
 
 /// Interval between two progress lines of a stage.
 const INTERVAL: Duration = Duration::from_secs(15);
@@ -22,23 +23,38 @@ impl RunDisplay for Lines {
         self.0.say(text);
     }
 
-    fn begin(&self, id: &str) -> Arc<dyn Observer> {
-        let (printer, id, now) = (self.0, id.to_owned(), Instant::now());
-        let gauge = Arc::new(Mutex::new(Gauge::new(&id, now)));
-        let printed = Mutex::new(now);
-        let changed = move |gauge: &Gauge, now| {
+    fn begin(&self, id: &str) -> Arc<SharedProgress> {
+        let printer = self.0;
+        let printed = Mutex::new(Instant::now());
+        SharedProgress::with(id, move |progress, now_ms| {
             let mut printed = printed.lock().unwrap_or_else(PoisonError::into_inner);
-            if now - *printed >= INTERVAL {
-                *printed = now;
-                printer.say(&format!("{id}: {}", gauge.message(now)));
+            if printed.elapsed() >= INTERVAL {
+                *printed = Instant::now();
+                print(printer, progress, now_ms);
             }
-        };
-        Arc::new(GaugeObserver { gauge, changed })
+        })
     }
 
     fn end(&self, _id: &str) {}
 
+    fn iterations(&self, _of: &LoopProgress) {}
+
     fn shows_running(&self) -> bool {
         false
     }
+}
+
+fn print(printer: Printer, progress: &Progress, now_ms: u64) {
+    let Progress { stage, phase, status, .. } = progress;
+    let message = format!("{stage}: {}", gauge::message(progress, now_ms));
+    let fields = serde_json::json!({
+        "event": "progress",
+        "id": stage,
+        "phase": phase.name,
+        "done": phase.done,
+        "units": phase.units,
+        "seconds_left": phase.left(now_ms).map(|left| left.as_secs_f64()),
+        "status": status,
+    });
+    printer.log(Level::Info, &message, fields);
 }

@@ -11,6 +11,7 @@ mod gauge;
 mod history;
 mod human;
 mod lines;
+mod log;
 mod plan;
 mod run;
 mod style;
@@ -24,10 +25,12 @@ pub use diff::{Side, diff_text};
 pub use history::{run_text, runs_text, stage_text};
 pub use human::{bytes, plural, seconds};
 pub use plan::plan_text;
-pub use run::RunView;
+pub use run::{RunView, Verbosity};
 pub use table::section;
 pub use verdict::verdict_text;
 
+use log::Level;
+use serde_json::Value;
 use style::{ERROR, HINT, NOTE, paint, shown};
 
 use crate::{error::Failure, plan::Problem};
@@ -53,10 +56,20 @@ pub enum OutputFormat {
     Json,
 }
 
+/// The format of messages on standard error.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
 /// Writes to the two streams. A closed pipe is not an error: the reader has stopped reading.
 #[derive(Debug, Clone, Copy)]
 pub struct Printer {
     pub format: OutputFormat,
+    pub log: LogFormat,
 }
 
 impl Printer {
@@ -76,18 +89,31 @@ impl Printer {
 
     /// Writes a message for people to standard error; nothing with `--json`.
     pub fn say(self, text: &str) {
-        if self.format == OutputFormat::Human {
-            // Standard error is not buffered, so one write is one system call.
-            let mut err = std::io::stderr().lock();
-            _ = err.write_all(shown(&format!("{text}\n"), &err).as_bytes());
-        }
+        self.log(Level::Info, text, Value::Null);
+    }
+
+    /// The same, with fields for programs if messages are JSON.
+    fn log(self, level: Level, text: &str, fields: Value) {
+        let text = match (self.log, self.format) {
+            (LogFormat::Json, _) => log::line(level, text, fields),
+            (LogFormat::Text, OutputFormat::Human) => text.to_owned(),
+            (LogFormat::Text, OutputFormat::Json) => return,
+        };
+        // Standard error is not buffered, so one write is one system call.
+        let mut err = std::io::stderr().lock();
+        _ = err.write_all(shown(&format!("{text}\n"), &err).as_bytes());
     }
 
     pub fn note(self, note: &Problem) {
-        self.say(&note_text(note));
+        self.log(Level::Warning, &note_text(note), Value::Null);
     }
 
     pub fn error(self, failure: &Failure) {
+        if self.log == LogFormat::Json {
+            let fields = serde_json::to_value(failure).unwrap_or_default();
+            self.log(Level::Error, &failure.to_string(), serde_json::json!({ "error": fields }));
+            return;
+        }
         if self.format == OutputFormat::Json {
             let mut error = serde_json::json!({ "error": failure });
             let problems = failure.cause().problems();

@@ -7,18 +7,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{OutputFormat, Printer, bars::Bars, human, lines::Lines, note_text, style};
+use super::{
+    LogFormat, OutputFormat, Printer, bars::Bars, gauge::LoopProgress, human, lines::Lines, log::Level,
+    note_text, style,
+};
 use crate::{
     exec::{Event, Listener},
-    plan::{Plan, RerunReason, stage_name},
-    progress::{NoProgress, Observer},
+    plan::{RerunReason, stage_name},
+    progress::{NoProgress, Observer, Progress, SharedProgress, now_ms},
 };
+
+/// How much to show of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Verbosity {
+    /// Warnings, failures and the verdict.
+    Quiet,
+    #[default]
+    Normal,
+    /// Every stage of every iteration, with all metrics and notes.
+    Verbose,
+}
 
 /// Shows progress as bars or lines.
 pub trait RunDisplay: Send + Sync {
     fn line(&self, text: &str);
-    fn begin(&self, id: &str) -> Arc<dyn Observer>;
+    fn begin(&self, id: &str) -> Arc<SharedProgress>;
     fn end(&self, id: &str);
+    /// A loop began, advanced, or ended.
+    fn iterations(&self, of: &LoopProgress);
     /// Whether running stages are visible without a line about their start.
     fn shows_running(&self) -> bool;
 }
@@ -29,8 +45,11 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Shows a run's events.
 pub struct RunView {
     printer: Printer,
+    verbosity: Verbosity,
     display: Box<dyn RunDisplay>,
     state: Mutex<State>,
+    /// Stages whose progress another process reports.
+    reported: Mutex<BTreeMap<String, Arc<SharedProgress>>>,
 }
 
 struct State {
@@ -41,22 +60,49 @@ struct State {
 }
 
 impl RunView {
-    /// Uses bars if standard error is a terminal, else lines.
-    pub fn new(printer: Printer, plan: &Plan) -> Self {
+    /// Uses bars if standard error is a terminal, else lines. `stages`: the ids of all stages of the run.
+    pub fn new<'s>(printer: Printer, verbosity: Verbosity, stages: impl Iterator<Item = &'s str>) -> Self {
+        let is_plain = printer.format == OutputFormat::Human && printer.log == LogFormat::Text;
         let display: Box<dyn RunDisplay> =
-            if std::io::stderr().is_terminal() && printer.format == OutputFormat::Human {
-                Box::new(Bars::new())
+            if std::io::stderr().is_terminal() && is_plain && verbosity != Verbosity::Quiet {
+                Box::new(Bars::default())
             } else {
                 Box::new(Lines(printer))
             };
-        let state =
-            State { iterations: Iterations::new(plan), pending: Vec::new(), last_shown: Instant::now() };
-        Self { printer, display, state: Mutex::new(state) }
+        let iterations = Iterations::new(stages, verbosity == Verbosity::Verbose);
+        let state = State { iterations, pending: Vec::new(), last_shown: Instant::now() };
+        Self { printer, verbosity, display, state: Mutex::new(state), reported: Mutex::default() }
     }
 
     /// Shows the collected lines.
     pub fn flush(&self) {
         self.show(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// A line about a stage.
+    pub fn line(&self, what: &str, stage: &str, text: &str) {
+        self.flush();
+        self.display.line(&style::shown(&line(what, stage, text), &std::io::stderr()));
+    }
+
+    /// Shows the progress that another process reports, of exactly these stages.
+    pub fn running(&self, stages: Vec<Progress>) {
+        if self.verbosity == Verbosity::Quiet || self.printer.format == OutputFormat::Json {
+            return;
+        }
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        reported.retain(|id, _| {
+            let is_running = stages.iter().any(|stage| stage.stage == *id);
+            if !is_running {
+                self.display.end(id);
+            }
+            is_running
+        });
+        for stage in stages {
+            let shown =
+                reported.entry(stage.stage.clone()).or_insert_with(|| self.display.begin(&stage.stage));
+            shown.set(stage);
+        }
     }
 
     fn show(&self, state: &mut State) {
@@ -70,26 +116,66 @@ impl RunView {
     }
 }
 
+/// A message of a log: without the columns of the terminal's lines. An event that has no line there is named.
+fn message(text: Option<&str>, event: &serde_json::Value) -> String {
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    match text {
+        Some(text) => text.lines().map(words).collect::<Vec<_>>().join("\n"),
+        None => ["id", "event"].iter().filter_map(|name| event[*name].as_str()).collect::<Vec<_>>().join(" "),
+    }
+}
+
+fn level(event: &Event<'_>) -> Level {
+    match event {
+        Event::Failed { .. } => Level::Error,
+        Event::Noted { .. }
+        | Event::Retrying { .. }
+        | Event::Unanswered { .. }
+        | Event::Differs { .. }
+        | Event::Remote { .. }
+        | Event::Stopping => Level::Warning,
+        _ => Level::Info,
+    }
+}
+
 impl Listener for RunView {
     fn event(&self, event: &Event<'_>) {
         if let Event::Finished { id, .. } | Event::Failed { id, .. } | Event::Unanswered { id, .. } = event {
             self.display.end(id);
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = match self.printer.format {
-            OutputFormat::Json => serde_json::to_string(event).ok(),
-            OutputFormat::Human => state.iterations.text(event, self.display.shows_running()),
-        };
-        state.pending.extend(text);
+        let json = || serde_json::to_value(event).unwrap_or_default();
+        let text = state.iterations.text(event, self.display.shows_running());
+        if self.verbosity != Verbosity::Quiet {
+            state.iterations.changed().into_iter().for_each(|of| self.display.iterations(of));
+        }
+        if self.printer.log == LogFormat::Json {
+            if self.verbosity != Verbosity::Quiet || level(event) != Level::Info {
+                let event_json = json();
+                self.printer.log(level(event), &message(text.as_deref(), &event_json), event_json);
+            }
+            if self.printer.format == OutputFormat::Human {
+                return;
+            }
+        }
+        let is_shown = self.verbosity != Verbosity::Quiet || level(event) != Level::Info;
+        state.pending.extend(match self.printer.format {
+            OutputFormat::Json => Some(json().to_string()),
+            OutputFormat::Human => text.filter(|_| is_shown),
+        });
         if !matches!(event, Event::Cached { .. }) || state.last_shown.elapsed() > PATIENCE {
             self.show(&mut state);
         }
     }
 
     fn observer(&self, id: &str) -> Arc<dyn Observer> {
-        match self.printer.format {
-            OutputFormat::Human => self.display.begin(id),
-            OutputFormat::Json => Arc::new(NoProgress),
+        let is_shown = match self.printer.format {
+            OutputFormat::Human => true,
+            OutputFormat::Json => self.printer.log == LogFormat::Json,
+        };
+        match is_shown && self.verbosity != Verbosity::Quiet {
+            true => self.display.begin(id),
+            false => Arc::new(NoProgress),
         }
     }
 }
@@ -106,7 +192,13 @@ struct Iteration {
 /// Iterations by name, `train[0003]`, and messages already shown.
 #[derive(Default)]
 struct Iterations {
+    is_verbose: bool,
     by_name: BTreeMap<String, Iteration>,
+    loops: BTreeMap<String, LoopProgress>,
+    /// Loops with a stage that ran.
+    begun: BTreeSet<String>,
+    /// Those of them that changed since they were last shown.
+    changed: BTreeSet<String>,
     shown: BTreeSet<String>,
     /// Number of notes shown for each cached stage, by its name in the run file.
     notes: BTreeMap<String, usize>,
@@ -121,14 +213,32 @@ fn shown_note(text: &str) -> String {
 }
 
 impl Iterations {
-    fn new(plan: &Plan) -> Self {
-        let mut iterations = Self::default();
-        for index in plan.order() {
-            if let Some((name, _)) = plan.node(*index).id.split_once('/') {
-                iterations.by_name.entry(name.to_owned()).or_default().open += 1;
-            }
+    fn new<'s>(stages: impl Iterator<Item = &'s str>, is_verbose: bool) -> Self {
+        let mut iterations = Self { is_verbose, ..Self::default() };
+        for (name, _) in stages.filter_map(|id| id.split_once('/')) {
+            iterations.by_name.entry(name.to_owned()).or_default().open += 1;
+        }
+        let now_ms = now_ms();
+        for name in iterations.by_name.keys() {
+            let name = loop_of(name);
+            let found = iterations.loops.entry(name.to_owned()).or_insert_with(|| LoopProgress {
+                name: name.to_owned(),
+                iterations: 0,
+                done: 0,
+                seconds: Vec::new(),
+                success: Vec::new(),
+                began_ms: now_ms,
+                last_ms: now_ms,
+            });
+            found.iterations += 1;
         }
         iterations
+    }
+
+    /// The loops that changed since the last call.
+    fn changed(&mut self) -> Vec<&LoopProgress> {
+        let changed = std::mem::take(&mut self.changed);
+        changed.iter().filter_map(|name| self.loops.get(name)).collect()
     }
 
     fn text(&mut self, event: &Event<'_>, shows_running: bool) -> Option<String> {
@@ -149,10 +259,14 @@ impl Iterations {
             Event::Printed { id, line } => format!("{id}: {line}"),
             Event::Started { id, reasons } => {
                 let why = because(reasons);
+                if let Some((iteration, _)) = id.split_once('/') {
+                    self.begin(iteration);
+                }
                 match id.split_once('/') {
+                    _ if self.is_verbose => {}
                     // A change affects every iteration; only the first reports it.
                     Some((iteration, stage)) => {
-                        let once = format!("{}/{stage}", iteration.split('[').next().unwrap_or_default());
+                        let once = format!("{}/{stage}", loop_of(iteration));
                         if why.is_empty() || !self.shown.insert(once) {
                             return None;
                         }
@@ -183,7 +297,11 @@ impl Iterations {
             }
             Event::Skipped { id } => {
                 let (iteration, _) = id.split_once('/').unwrap_or((id, ""));
-                let name = iteration.split('[').next().unwrap_or_default();
+                let name = loop_of(iteration);
+                if let Some(of) = self.loops.get_mut(name) {
+                    of.done = of.iterations;
+                    self.changed.extend(self.begun.get(name).cloned());
+                }
                 if !self.shown.insert(name.to_owned()) {
                     return None;
                 }
@@ -211,26 +329,54 @@ impl Iterations {
     fn notes(&mut self, id: &str, notes: &[String]) -> Vec<String> {
         let new: Vec<&String> = notes.iter().filter(|text| self.shown.insert(shown_note(text))).collect();
         let count = self.notes.entry(stage_name(id)).or_default();
-        let shown = new.len().min(NOTES.saturating_sub(*count));
+        let most = if self.is_verbose { usize::MAX } else { NOTES };
+        let shown = new.len().min(most.saturating_sub(*count));
         *count += shown;
         new[..shown].iter().map(|text| line("note", id, text)).collect()
     }
 
+    /// A loop is shown from its first stage that runs.
+    fn begin(&mut self, iteration: &str) {
+        let name = loop_of(iteration);
+        if let Some(of) = self.loops.get_mut(name).filter(|_| self.begun.insert(name.to_owned())) {
+            (of.began_ms, of.last_ms) = (now_ms(), now_ms());
+            self.changed.insert(name.to_owned());
+        }
+    }
+
     /// The line for a finished stage, or for its iteration if it was the last stage of it.
     fn ended(&mut self, id: &str, seconds: Option<f64>, metrics: &BTreeMap<String, f64>) -> Option<String> {
+        let all = self.is_verbose;
         let Some((name, _)) = id.split_once('/') else {
-            return Some(ended_line(id, seconds, metrics));
+            return Some(ended_line(id, seconds, metrics, all));
         };
         let iteration = self.by_name.entry(name.to_owned()).or_default();
         iteration.open = iteration.open.saturating_sub(1);
         iteration.ran |= seconds.is_some();
         iteration.seconds += seconds.unwrap_or(0.0);
         iteration.metrics.extend(metrics.iter().map(|(name, value)| (name.clone(), *value)));
+        let own = all.then(|| ended_line(id, seconds, metrics, all));
         if iteration.open > 0 {
-            return None;
+            return own;
         }
-        Some(ended_line(name, iteration.ran.then_some(iteration.seconds), &iteration.metrics))
+        let seconds = iteration.ran.then_some(iteration.seconds);
+        let line = ended_line(name, seconds, &iteration.metrics, false);
+        if let Some(of) = self.loops.get_mut(loop_of(name)) {
+            of.done += 1;
+            of.success.extend(iteration.metrics.get("success"));
+            if let Some(seconds) = seconds {
+                of.seconds.push(seconds);
+                of.last_ms = now_ms();
+            }
+            self.changed.extend(self.begun.get(&of.name).cloned());
+        }
+        Some(own.map_or_else(|| line.clone(), |own| format!("{own}\n{line}")))
     }
+}
+
+/// `train[0003]` → `train`.
+fn loop_of(iteration: &str) -> &str {
+    iteration.split('[').next().unwrap_or_default()
 }
 
 /// The start of an error's first line, cut to fit a terminal.
@@ -248,12 +394,14 @@ fn line(what: &str, id: &str, rest: &str) -> String {
     format!("{what} {id:<20} {rest}").trim_end().to_owned()
 }
 
-fn ended_line(id: &str, seconds: Option<f64>, metrics: &BTreeMap<String, f64>) -> String {
+/// `all`: every metric instead of the most important ones.
+fn ended_line(id: &str, seconds: Option<f64>, metrics: &BTreeMap<String, f64>, all: bool) -> String {
     let (what, took) = match seconds {
         Some(seconds) => ("done", human::seconds(seconds)),
         None => ("cached", String::new()),
     };
-    line(what, id, &format!("{took:<10} {}", human::metrics(metrics)))
+    let metrics = if all { human::all_metrics(metrics) } else { human::metrics(metrics) };
+    line(what, id, &format!("{took:<10} {metrics}"))
 }
 
 /// Empty if there are no reasons.

@@ -6,13 +6,13 @@ use std::{
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
+use memchr::memmem;
 use rayon::prelude::*;
-use regex::{Regex, RegexBuilder};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -142,10 +142,11 @@ pub struct EpisodeTable {
     pub episodes: Vec<IndexedEpisode>,
     pub scenarios: Arc<BTreeMap<String, Scenario>>,
     iteration: Option<u32>,
-    texts: OnceLock<Arc<Texts>>,
+    /// Held while they are read, so that nobody reads them twice.
+    texts: Mutex<Option<Arc<Texts>>>,
 }
 
-/// Texts of conversations, end to end.
+/// Texts of conversations in lower case, end to end.
 struct Texts {
     all: String,
     /// End of each episode's text.
@@ -155,7 +156,7 @@ struct Texts {
 impl Texts {
     fn read(path: &Path) -> Result<Self, DataError> {
         let rows = data::read_part::<EpisodeMessages>(path, None)?;
-        let texts: Vec<String> = rows.par_iter().map(|row| texts_of(&row.messages)).collect();
+        let texts: Vec<String> = rows.par_iter().map(|row| lower_case(&texts_of(&row.messages))).collect();
         let mut ends = Vec::with_capacity(texts.len());
         let mut all = String::with_capacity(texts.iter().map(String::len).sum());
         for text in texts {
@@ -210,7 +211,7 @@ impl EpisodeTable {
         });
         let episodes = episodes.collect();
         let iteration = iteration(&source.stage).map(|(_, number)| number);
-        Ok(Self { source, episodes, scenarios, iteration, texts: OnceLock::new() })
+        Ok(Self { source, episodes, scenarios, iteration, texts: Mutex::default() })
     }
 
     /// The episode of this id, and its row.
@@ -233,15 +234,14 @@ impl EpisodeTable {
 
     /// The texts of all conversations; kept if there is room.
     fn texts(&self, used: &AtomicUsize) -> Result<Arc<Texts>, DataError> {
-        if let Some(texts) = self.texts.get() {
+        let mut kept = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(texts) = &*kept {
             return Ok(Arc::clone(texts));
         }
         let texts = Arc::new(Texts::read(&self.source.path)?);
         let bytes = texts.all.len();
         if used.fetch_add(bytes, Ordering::Relaxed) + bytes <= TEXT_MEMORY {
-            if self.texts.set(Arc::clone(&texts)).is_err() {
-                used.fetch_sub(bytes, Ordering::Relaxed);
-            }
+            *kept = Some(Arc::clone(&texts));
         } else {
             used.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -504,6 +504,14 @@ pub fn start_of(text: &str) -> String {
 }
 
 impl Episodes {
+    /// Reads the texts of all conversations, so that a later search need not.
+    pub fn read_ahead(&self) {
+        for table in &self.tables {
+            // A search reports what is wrong.
+            _ = table.texts(&self.text_bytes);
+        }
+    }
+
     /// The table of a stage.
     pub fn table(&self, stage: &str) -> Option<&Arc<EpisodeTable>> {
         self.tables.iter().find(|table| table.source.stage == stage)
@@ -601,9 +609,9 @@ impl Episodes {
         let mut rows: Vec<u32> = rows.map(|(row, _)| row as u32).collect();
         if let Some(wanted) = filter.text.as_deref().filter(|text| !text.is_empty() && !rows.is_empty()) {
             let texts = table.texts(&self.text_bytes)?;
-            let wanted = searched(wanted);
-            let is_in =
-                |row: &u32| wanted.as_ref().is_some_and(|wanted| wanted.is_match(texts.get(*row as usize)));
+            let wanted = lower_case(wanted);
+            let finder = memmem::Finder::new(&wanted);
+            let is_in = |row: &u32| finder.find(texts.get(*row as usize).as_bytes()).is_some();
             rows = rows.into_par_iter().filter(is_in).collect();
         }
         Ok(Some(rows))
@@ -630,25 +638,32 @@ impl Episodes {
                 _ => &summary.end,
             }
         };
-        let is_text = matches!(sort, SortBy::Family | SortBy::Scenario | SortBy::End);
-        rows.sort_by(|a, b| {
-            let order = if is_text {
-                text(a).cmp(text(b))
-            } else {
-                match (number(a), number(b)) {
-                    (Some(a), Some(b)) => a.total_cmp(&b),
-                    // Without a value comes last in both directions.
-                    (a, b) => return b.is_some().cmp(&a.is_some()),
-                }
-            };
-            if descending { order.reverse() } else { order }
+        // Keys are read once: an episode is large, and each comparison would fetch two of them. Equal keys keep the run's
+        // order.
+        if matches!(sort, SortBy::Family | SortBy::Scenario | SortBy::End) {
+            let mut keyed: Vec<(&str, (u32, u32))> = rows.iter().map(|row| (text(row), *row)).collect();
+            keyed.sort_by(|(a, _), (b, _)| if descending { b.cmp(a) } else { a.cmp(b) });
+            rows.iter_mut().zip(keyed).for_each(|(row, (_, sorted))| *row = sorted);
+            return;
+        }
+        let mut keyed: Vec<(Option<f64>, (u32, u32))> = rows.iter().map(|row| (number(row), *row)).collect();
+        keyed.sort_by(|(a, _), (b, _)| match (a, b) {
+            (Some(a), Some(b)) if descending => b.total_cmp(a),
+            (Some(a), Some(b)) => a.total_cmp(b),
+            // Without a value comes last in both directions.
+            (a, b) => b.is_some().cmp(&a.is_some()),
         });
+        rows.iter_mut().zip(keyed).for_each(|(row, (_, sorted))| *row = sorted);
     }
 }
 
-/// Finds a text in any case.
-fn searched(text: &str) -> Option<Regex> {
-    RegexBuilder::new(&regex::escape(text)).case_insensitive(true).size_limit(1 << 22).build().ok()
+/// In lower case, letter by letter: a text and what is searched in it are treated alike.
+fn lower_case(text: &str) -> String {
+    if text.is_ascii() {
+        text.to_ascii_lowercase()
+    } else {
+        text.chars().flat_map(char::to_lowercase).collect()
+    }
 }
 
 /// An episode as a row for the page.

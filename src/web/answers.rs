@@ -1,6 +1,6 @@
 //! Answers to requests.
 
-use std::{sync::Arc, time::SystemTime};
+use std::sync::Arc;
 
 use axum::{
     body::{Body, to_bytes},
@@ -23,6 +23,7 @@ use super::{
 use crate::{
     data::Label,
     error::{Failure, Result},
+    progress::now_ms,
     view::{
         curves::curves,
         episode::{TextPart, episode, offered_tools, part},
@@ -174,7 +175,9 @@ fn read(site: &Site, name: &str, query: &Query) -> Result<String> {
         "episodes" => {
             let episodes = site.loaded(run()?)?;
             let labels = site.labels(run()?)?;
-            text(&episodes.page(&filter(query)?, &page(query)?, &labels)?)
+            let found = text(&episodes.page(&filter(query)?, &page(query)?, &labels)?);
+            std::thread::spawn(move || episodes.read_ahead());
+            found
         }
         "episode" => {
             let named = Named::new(site, query)?;
@@ -265,9 +268,4 @@ fn change(site: &Site, name: &str, body: &[u8]) -> Result<String> {
     };
     let labels = site.set_label(&run, label)?;
     text(&json!({ "labels": labels.len() }))
-}
-
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

@@ -13,9 +13,10 @@ use crate::{
     exec::{
         folder,
         history::{self, RunHistory},
-        labels,
+        labels, progress_file,
     },
     hash::Digest,
+    progress::Progress,
     store::Store,
     view::{
         Run,
@@ -90,6 +91,16 @@ impl Site {
         let plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let is_planned = plans.get(run).is_some_and(Option::is_some);
         format!("{}-{is_live}-{is_planned}", journal_bytes(store, run))
+    }
+
+    /// How far the running stages of a run are.
+    pub(super) fn progress(&self, run: &str) -> Vec<Progress> {
+        let Ok(store) = self.store(run) else { return Vec::new() };
+        // The file of a run that was killed stays.
+        let is_live = || store.live_runs().iter().any(|live| live == run);
+        Some(progress_file::progress(store, run))
+            .filter(|stages| !stages.is_empty() && is_live())
+            .unwrap_or_default()
     }
 
     /// The episodes of a run.

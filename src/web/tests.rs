@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use super::{Site, WebServer};
 use crate::{
     data,
-    exec::labels,
+    exec::{labels, progress_file::ProgressFile},
+    progress::Observer,
     store::Store,
     view::synthetic::{HOSTILE, RUN, Size, write},
 };
@@ -330,6 +331,28 @@ async fn the_page_hears_of_changes_of_the_journal() {
     std::fs::write(&journal, text).unwrap();
     let second = events.chunk().await.unwrap().unwrap();
     assert!(second.starts_with(b"event: changed") && second != first);
+}
+
+#[tokio::test]
+async fn the_page_hears_how_far_a_running_stage_is() {
+    let page = Page::open(Size::SMALL).await;
+    page.store.prepare().unwrap();
+    let _live = page.store.attend(RUN).unwrap();
+    let file = ProgressFile::new(&page.store.runs().join(RUN));
+    let stage = file.begin("exam");
+    stage.progress.phase("episodes", 8);
+    stage.progress.advance(3);
+    let mut events = page.request(&format!("/api/events?run={RUN}")).send().await.unwrap();
+    let mut event = Vec::new();
+    while !event.starts_with(b"event: progress") {
+        event = events.chunk().await.unwrap().unwrap().to_vec();
+    }
+    let text = String::from_utf8(event).unwrap();
+    let data: Value = serde_json::from_str(text.split_once("data: ").unwrap().1.trim()).unwrap();
+    assert_eq!(
+        (&data[0]["stage"], &data[0]["done"], &data[0]["units"]),
+        (&"exam".into(), &3.into(), &8.into())
+    );
 }
 
 /// `cargo test --release --lib web::tests::figures -- --ignored --nocapture`. With `MCPRL_MADE_RUN=FOLDER` the cache is written

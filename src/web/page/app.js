@@ -92,6 +92,7 @@ function follow(name) {
     }
     timer ??= setTimeout(look, Math.max(0, free - performance.now()));
   });
+  source.addEventListener("progress", (event) => current?.progress?.(JSON.parse(event.data)));
   source.addEventListener("error", () => { status.textContent = "mcprl does not answer any more"; });
 }
 

@@ -87,12 +87,21 @@ function iteration(run, point, close) {
   return { panel, title };
 }
 
+// The running stages, each with a bar.
+function running(stages) {
+  return stages.map(({ stage, phase, done, units, rate, left, status }) => {
+    const count = units ? `${phase} ${done.toLocaleString("en")} of ${units.toLocaleString("en")}` : phase;
+    const facts = [count, rate && units ? `${number(rate)} per second` : "", left !== null ? `${duration(left)} left` : "", status];
+    return h("p", { class: "running" }, h("b", {}, shown(stage)), " ", units ? h("progress", { value: done, max: units, "aria-label": plain(stage) }) : null, " ", shown(facts.filter(Boolean).join(" · ")));
+  });
+}
+
 export async function show(page, { run: name, runs, parameters, signal, remember }) {
   let others = (parameters.with || "").split(",").filter((other) => other && other !== name);
   let smoothing = Number(localStorage.getItem("smoothing") || 0);
   let run;
   let curves = null;
-  const top = h("div"), stages = h("div"), charts = h("div"), detail = h("div"), message = h("div");
+  const top = h("div"), stages = h("div"), charts = h("div"), detail = h("div"), message = h("div"), live = h("div");
 
   const open = (made) => {
     const opener = document.activeElement;
@@ -175,7 +184,7 @@ export async function show(page, { run: name, runs, parameters, signal, remember
   await loadRun();
   draw();
   loadCurves().then(draw).catch((cause) => { if (cause.name !== "AbortError") replace(charts, problem(cause)); });
-  page.append(top, message, h("h2", {}, "Stages"), stages, detail, h("h2", {}, "Training"), controls, charts);
+  page.append(top, message, h("h2", {}, "Stages"), live, stages, detail, h("h2", {}, "Training"), controls, charts);
   // A redrawn element that had the focus gets it again.
   const focusable = () => [...page.querySelectorAll("[tabindex='0']")];
   const refresh = async () => {
@@ -184,5 +193,5 @@ export async function show(page, { run: name, runs, parameters, signal, remember
     draw();
     if (at >= 0) focusable()[at]?.focus({ preventScroll: true });
   };
-  return { refresh };
+  return { refresh, progress: (stages) => replace(live, running(stages)) };
 }

@@ -1,0 +1,126 @@
+//! `mcprl watch`: follows a run that another process executes, on this or another machine that shares the cache.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{
+    Outcome,
+    locations::{self, Locations},
+    run::ShownArgs,
+    target::Target,
+};
+use crate::{
+    data::{self, VerdictRow},
+    error::Result,
+    exec::{
+        Entry, Event, Listener, RunState, StageNote, TimedEntry, folder,
+        history::{self, Stages},
+        progress_file,
+    },
+    store::Store,
+    ui::{OutputFormat, Printer, RunView, seconds, verdict_text},
+    view::Run,
+};
+
+/// Time between two looks at the run.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+#[derive(Args)]
+pub struct Watch {
+    /// The run's id, as `mcprl runs` lists it, or `latest`; the folder of a run also works.
+    #[arg(value_name = "RUN", default_value = "latest")]
+    run: String,
+    #[command(flatten)]
+    shown: ShownArgs,
+    #[command(flatten)]
+    locations: Locations,
+}
+
+impl Watch {
+    /// Shows what has happened since the run was last started, then what happens, until the run ends.
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
+        let Target { store, run, .. } = Target::new(&self.locations, &self.run)?;
+        let id = folder::named(&store, &run);
+        let planned = Run::open(&store, &id)?.with_pending(&store);
+        let view = || {
+            let stages = planned.stages.iter().map(|stage| stage.id.as_str());
+            RunView::new(printer, self.shown.verbosity(), stages)
+        };
+        let (mut shown, mut seen) = (view(), 0);
+        loop {
+            // In this order, so that nothing is missed of a run that ends now.
+            let is_live = store.live_runs().contains(&id);
+            let entries = history::entries(&store, &id);
+            let is_opening = |timed: &TimedEntry| matches!(timed.entry, Entry::Opened { .. });
+            if let Some(opened) = entries[seen..].iter().rposition(is_opening).map(|at| seen + at) {
+                // Resumed: what it finds in the cache is shown again.
+                (shown, seen) = (view(), opened);
+            }
+            for timed in &entries[seen..] {
+                match printer.format {
+                    OutputFormat::Json => printer.data(&serde_json::to_string(timed).unwrap_or_default()),
+                    OutputFormat::Human => show(&shown, &timed.entry),
+                }
+            }
+            seen = entries.len();
+            shown.flush();
+            shown.running(if is_live { progress_file::progress(&store, &id) } else { Vec::new() });
+            if !is_live {
+                break;
+            }
+            std::thread::sleep(INTERVAL);
+        }
+        ended(printer, &store, &id)
+    }
+}
+
+/// Shows an entry of the journal as the run's own terminal shows it.
+fn show(view: &RunView, entry: &Entry) {
+    match entry {
+        Entry::Cached { node, result, .. } => {
+            view.event(&Event::Cached { id: node, metrics: &result.metrics, notes: &result.notes });
+        }
+        Entry::Started { node, reasons, .. } => view.event(&Event::Started { id: node, reasons }),
+        Entry::Finished { node, result, .. } => view.event(&Event::Finished {
+            id: node,
+            cost: &result.cost,
+            metrics: &result.metrics,
+            notes: &result.notes,
+        }),
+        Entry::Skipped { node } => view.event(&Event::Skipped { id: node }),
+        Entry::Noted { node, text } => {
+            view.event(&Event::StageNoted { note: StageNote { stage: node, message: text } });
+        }
+        Entry::Differs { node, outputs, .. } => view.event(&Event::Differs { id: node, outputs }),
+        Entry::Remote { node, problem } => view.event(&Event::Remote { id: node, problem }),
+        Entry::Retried { node, error } => view.line("retry", node, error),
+        Entry::Failed { node, error } => view.line("failed", node, error),
+        Entry::Opened { .. } | Entry::Loaded { .. } | Entry::Repeated { .. } | Entry::Closed { .. } => {}
+    }
+}
+
+fn ended(printer: Printer, store: &Store, id: &str) -> Result<Outcome> {
+    let run = history::run(store, id)?;
+    let resume = format!("mcprl resume {id}{}", locations::cache_option(store));
+    let what = match run.state {
+        RunState::Finished => "finished".to_owned(),
+        RunState::Failed => format!("failed; fix the cause, then continue with `{resume}`"),
+        RunState::Interrupted => format!("was stopped; to continue: {resume}"),
+        RunState::Killed => format!("ended without a last word, as if killed; to continue: {resume}"),
+        RunState::Running => "runs again".to_owned(),
+    };
+    printer.say(&format!("{id} {what}, after {}", seconds(run.seconds)));
+    if printer.format == OutputFormat::Human {
+        let stages = Stages::new(store, &run);
+        let outputs = run.nodes.iter().flat_map(|node| stages.stage(node).outputs);
+        let verdicts = outputs.filter(|output| output.output == "verdict");
+        let rows = verdicts.filter_map(|verdict| data::read::<VerdictRow>(&verdict.path).ok());
+        rows.for_each(|rows| printer.data(&verdict_text(&rows)));
+    }
+    Ok(match run.state {
+        RunState::Finished => Outcome::Success,
+        RunState::Interrupted => Outcome::Interrupted,
+        _ => Outcome::Failed,
+    })
+}
