@@ -15,8 +15,11 @@ use serde_json::{Value, json};
 use super::{Outcome, locations::Locations, target::Target};
 use crate::{
     data::{self, Scenario},
-    error::{Class, Diagnostic, Result},
-    exec::history::{self, Stages},
+    error::Result,
+    exec::{
+        history::{self, Stages},
+        review::{Decided, Decision, ReviewError, decisions, edited, line},
+    },
     stage::scenarios::{ScenarioError, file},
     ui::{OutputFormat, Printer},
 };
@@ -37,47 +40,6 @@ pub struct Review {
     out: Option<PathBuf>,
     #[command(flatten)]
     locations: Locations,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum ReviewError {
-    #[error("\"{0}\" has no tasks")]
-    NoTasks(String),
-    #[error("line {line} of {path} is no decision")]
-    BadLine { path: PathBuf, line: usize },
-    #[error("cannot use {path}")]
-    File {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-}
-
-impl Diagnostic for ReviewError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::NoTasks(_) => "review::no_tasks",
-            Self::BadLine { .. } => "review::bad_line",
-            Self::File { .. } => "review::file",
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NoTasks(_) => {
-                "name a file of tasks, or a run with a finished `scenarios` stage (`mcprl runs`)".into()
-            }
-            Self::BadLine { .. } => "choose another `--out`, or repair the line".into(),
-            Self::File { .. } => return None,
-        })
-    }
-
-    fn class(&self) -> Class {
-        match self {
-            Self::File { .. } => Class::Work,
-            _ => Class::Usage,
-        }
-    }
 }
 
 impl Scenarios {
@@ -156,25 +118,8 @@ fn of_file(path: &Path) -> Result<Vec<Scenario>, ScenarioError> {
     Ok(tasks)
 }
 
-/// Earlier decisions by the id of the task.
-fn decisions(path: &Path) -> Result<BTreeMap<String, String>, ReviewError> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(source) => return Err(ReviewError::File { path: path.to_owned(), source }),
-    };
-    let decision = |(index, line): (usize, &str)| {
-        let value: Value = serde_json::from_str(line).unwrap_or_default();
-        match (value["reviewed"].as_str(), value["decision"].as_str()) {
-            (Some(id), Some(decision)) => Ok((id.to_owned(), decision.to_owned())),
-            _ => Err(ReviewError::BadLine { path: path.to_owned(), line: index + 1 }),
-        }
-    };
-    text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(decision).collect()
-}
-
-fn list(printer: Printer, tasks: &[Scenario], decided: &BTreeMap<String, String>) {
-    let decision = |task: &Scenario| decided.get(&task.id).map_or("open", String::as_str).to_owned();
+fn list(printer: Printer, tasks: &[Scenario], decided: &BTreeMap<String, Decided>) {
+    let decision = |task: &Scenario| decided.get(&task.id).map_or("open", |decided| decided.decision.name());
     if printer.format == OutputFormat::Json {
         let row = |task: &Scenario| {
             let mut row = json!(task);
@@ -198,7 +143,7 @@ fn list(printer: Printer, tasks: &[Scenario], decided: &BTreeMap<String, String>
 /// Asks for a decision on each open task; returns how many are left.
 fn review(
     tasks: &[Scenario],
-    decided: &BTreeMap<String, String>,
+    decided: &BTreeMap<String, Decided>,
     input: &mut impl BufRead,
     say: &mut dyn FnMut(&str),
     save: &mut dyn FnMut(&Value) -> Result<(), ReviewError>,
@@ -218,29 +163,23 @@ fn review(
         loop {
             let key = answer(say, "[a]ccept, [e]dit, [d]rop, [s]kip, [q]uit: ");
             match key.as_deref().map(str::to_lowercase).as_deref() {
-                Some("a") => save(&line(task, "accept"))?,
-                Some("d") => save(&line(task, "drop"))?,
+                Some("a") => save(&line(task, Decision::Accept))?,
+                Some("d") => save(&line(task, Decision::Drop))?,
                 Some("s") => skipped += 1,
                 Some("e") => {
-                    let mut edited = (*task).clone();
                     let left = open.len() - place + skipped;
                     let Some(text) = answer(say, "task (empty keeps it): ") else { return Ok(left) };
-                    if tasks.iter().any(|other| other.id != task.id && other.task == text) {
-                        say("another task has this text\n");
-                        continue;
-                    }
-                    if !text.is_empty() {
-                        edited.task = text;
-                    }
-                    let Some(text) = answer(say, "answer (empty keeps it): ") else { return Ok(left) };
-                    if !text.is_empty() {
-                        let is_number = text.parse::<f64>().is_ok();
-                        if edited.check != "set" {
-                            edited.check = if is_number { "number" } else { "text" }.into();
+                    let Some(result) = answer(say, "answer (empty keeps it): ") else { return Ok(left) };
+                    let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+                    let (text, result) = (given(&text), given(&result));
+                    let edited = match edited(tasks, task, text.as_deref(), result.as_deref()) {
+                        Ok(edited) => edited,
+                        Err(refused) => {
+                            say(&format!("{refused}\n"));
+                            continue;
                         }
-                        edited.answer = Some(text);
-                    }
-                    save(&line(&edited, "edit"))?;
+                    };
+                    save(&line(&edited, Decision::Edit))?;
                 }
                 None | Some("q") => return Ok(open.len() - place + skipped),
                 Some(_) => continue,
@@ -258,30 +197,6 @@ fn card(task: &Scenario, place: usize, of: usize) -> String {
         text += &format!("calls: {}\n", calls.chars().take(600).collect::<String>());
     }
     text
-}
-
-/// A decision as a task of a file.
-fn line(task: &Scenario, decision: &str) -> Value {
-    let parsed =
-        |text: &Option<String>| text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
-    let split = match task.split.as_str() {
-        "" => None,
-        "train" => Some("train"),
-        _ => Some("heldout"),
-    };
-    let fields = [
-        ("reviewed", Some(task.id.clone().into())),
-        ("decision", Some(decision.into())),
-        ("task", Some(task.task.clone().into())),
-        ("answer", task.answer.clone().map(Value::from)),
-        ("check", Some(task.check.clone().into())),
-        ("checks", task.checks.as_ref().and_then(|checks| serde_json::from_str(&checks.0).ok())),
-        ("split", split.map(Value::from)),
-        ("family", Some(task.family.clone().into())),
-        ("entity", task.entity.clone().map(Value::from)),
-        ("reference", parsed(&task.reference)),
-    ];
-    Value::Object(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
 }
 
 #[cfg(test)]
@@ -303,7 +218,7 @@ mod tests {
     }
 
     /// The decisions on these keys, as a file, and how many tasks are left.
-    fn decide(decided: &BTreeMap<String, String>, keys: &str) -> (String, usize) {
+    fn decide(decided: &BTreeMap<String, Decided>, keys: &str) -> (String, usize) {
         let mut file = String::new();
         let mut save = |line: &Value| {
             file += &format!("{line}\n");
@@ -337,7 +252,5 @@ mod tests {
         std::fs::write(&path, &file).unwrap();
         let (rest, left) = decide(&decisions(&path).unwrap(), "d\n");
         assert_eq!((rest.contains("Task 3?"), left), (true, 1), "the end of input is like q");
-        std::fs::write(&path, "nonsense\n").unwrap();
-        assert_eq!(decisions(&path).unwrap_err().code(), "review::bad_line");
     }
 }

@@ -16,6 +16,7 @@ mod journal;
 pub mod labels;
 mod notes;
 pub mod progress_file;
+pub mod review;
 mod rows;
 mod runner;
 mod schedule;

@@ -493,11 +493,11 @@ pub struct Page<'e> {
 }
 
 /// Longest text of an answer or task in a row, in characters.
-const SHOWN: usize = 200;
+pub const SHOWN: usize = 200;
 
-/// The start of a text.
-pub fn start_of(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
+/// The start of a text: at most this many characters.
+pub fn start_of(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
     }
@@ -688,7 +688,7 @@ pub fn row_json(table: &EpisodeTable, found: &IndexedEpisode, label: Option<&Lab
         "stage": table.source.stage,
         "iteration": table.iteration,
         "scenario": scenario_id,
-        "task": table.scenarios.get(scenario_id).map(|scenario| start_of(&scenario.task)),
+        "task": table.scenarios.get(scenario_id).map(|scenario| start_of(&scenario.task, SHOWN)),
         "family": family,
         "split": split,
         "sample": sample,
@@ -699,7 +699,7 @@ pub fn row_json(table: &EpisodeTable, found: &IndexedEpisode, label: Option<&Lab
         "tool_errors": tool_errors,
         "parse_failures": parse_failures,
         "end": end,
-        "answer": found.summary.answer.as_deref().map(start_of),
+        "answer": found.summary.answer.as_deref().map(|answer| start_of(answer, SHOWN)),
         "correct": found.summary.correct,
         "reward": found.reward,
         "advantage": found.advantage.and_then(Result::ok),

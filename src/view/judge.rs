@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     episode::components,
-    episodes::{EpisodeTable, Episodes, RewardSource, Unavailable, start_of, why_unavailable},
+    episodes::{EpisodeTable, Episodes, RewardSource, SHOWN, Unavailable, start_of, why_unavailable},
 };
 use crate::{
     data::{self, JudgeAudit, Label, RewardComponents},
@@ -164,7 +164,7 @@ fn compare(table: &EpisodeTable, labels: &[Label], found: &mut Judges) {
                     found.disagreements.push(Disagreement {
                         stage: table.source.stage.clone(),
                         scenario: scenario.to_owned(),
-                        task: task.map(|scenario| start_of(&scenario.task)),
+                        task: task.map(|scenario| start_of(&scenario.task, SHOWN)),
                         episodes: ids.map(str::to_owned),
                         judges: [a, b].map(|judge| judges[judge].0.clone()),
                         scores: [[a0, a1], [b0, b1]],

@@ -183,6 +183,16 @@ pub struct Artifact {
     pub path: PathBuf,
 }
 
+impl Artifact {
+    /// Its table.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn table<T: Table>(&self) -> Result<Vec<T>, Missing> {
+        rows(Some(self))
+    }
+}
+
 /// Why a table cannot be shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -19,6 +19,7 @@ use super::{
     overview::overview,
     query::Query,
     site::Site,
+    tasks::{decide, tasks},
 };
 use crate::{
     data::Label,
@@ -202,6 +203,7 @@ fn read(site: &Site, name: &str, query: &Query) -> Result<String> {
             let limit = query.parsed("limit")?.unwrap_or(4000).min(MOST_TOKENS);
             text(&tokens(&named.table, named.row, found, vocabulary, from, limit)?)
         }
+        "tasks" => tasks(site, run()?, query),
         "judges" => {
             let episodes = site.loaded(run()?)?;
             text(&judges(&episodes, &site.labels(run()?)?))
@@ -248,9 +250,14 @@ struct NewLabel {
 }
 
 fn change(site: &Site, name: &str, body: &[u8]) -> Result<String> {
-    if name != "label" {
-        return Err(WebError::NotFound(format!("there is no \"{name}\" here")).into());
+    match name {
+        "label" => label(site, body),
+        "decision" => decide(site, body),
+        _ => Err(WebError::NotFound(format!("there is no \"{name}\" here")).into()),
     }
+}
+
+fn label(site: &Site, body: &[u8]) -> Result<String> {
     let wrong = |cause: serde_json::Error| WebError::BadRequest(format!("the request is no label: {cause}"));
     let NewLabel { run, stage, id, right, note } = serde_json::from_slice(body).map_err(wrong)?;
     let named = Named::find(site, &run, (&stage, &id), None)?;

@@ -33,6 +33,7 @@ pub(super) const ASSETS: &[Asset] = assets![
     "tokens.js": SCRIPT,
     "exam.js": SCRIPT,
     "judges.js": SCRIPT,
+    "tasks.js": SCRIPT,
 ];
 
 /// The file at this path; `/` is the page.

@@ -12,6 +12,7 @@ mod guard;
 mod overview;
 mod query;
 mod site;
+mod tasks;
 #[cfg(test)]
 mod tests;
 

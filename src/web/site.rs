@@ -1,19 +1,21 @@
 //! What the page can show: the runs of one or several caches, and what is kept of them in memory.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use super::{WebError, overview::Planned};
 use crate::{
     chat::Vocabulary,
-    data::Label,
+    data::{Label, Scenario},
     error::Result,
     exec::{
         folder,
         history::{self, RunHistory},
         labels, progress_file,
+        review::{self, Decided, Decision},
     },
     hash::Digest,
     progress::Progress,
@@ -48,7 +50,7 @@ pub struct Site {
     exams: Mutex<Exams>,
     plans: Arc<Mutex<Plans>>,
     vocabularies: Mutex<HashMap<Digest, Arc<Vocabulary>>>,
-    /// Held while labels are changed.
+    /// Held while labels or decisions are changed.
     labelling: Mutex<()>,
 }
 
@@ -183,6 +185,21 @@ impl Site {
         let vocabulary = Arc::new(vocabulary);
         known.insert(digest, Arc::clone(&vocabulary));
         Ok(vocabulary)
+    }
+
+    /// The file of decisions about a run's tasks.
+    pub(super) fn review_path(&self, run: &str) -> Result<PathBuf, WebError> {
+        Ok(review::path(self.store(run)?, run))
+    }
+
+    pub(super) fn decide(
+        &self,
+        run: &str,
+        task: &Scenario,
+        decision: Option<Decision>,
+    ) -> Result<BTreeMap<String, Decided>> {
+        let _one = self.labelling.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(review::set(&self.review_path(run)?, task, decision)?)
     }
 
     pub(super) fn labels(&self, run: &str) -> Result<Vec<Label>> {

@@ -8,6 +8,7 @@ use crate::{
     data,
     exec::{labels, progress_file::ProgressFile},
     progress::Observer,
+    stage::scenarios,
     store::Store,
     view::synthetic::{HOSTILE, RUN, Size, write},
 };
@@ -73,7 +74,11 @@ impl Page {
 
     async fn label(&self, episode: &Value, right: Value, note: &str) -> Response {
         let body = json!({ "run": RUN, "stage": episode["stage"], "id": episode["id"], "right": right, "note": note });
-        let request = self.client.post(format!("{}/api/label", self.origin)).bearer_auth(&self.token);
+        self.post("label", &body).await
+    }
+
+    async fn post(&self, name: &str, body: &Value) -> Response {
+        let request = self.client.post(format!("{}/api/{name}", self.origin)).bearer_auth(&self.token);
         request.header("origin", &self.origin).body(body.to_string()).send().await.unwrap()
     }
 }
@@ -331,6 +336,39 @@ async fn the_page_hears_of_changes_of_the_journal() {
     std::fs::write(&journal, text).unwrap();
     let second = events.chunk().await.unwrap().unwrap();
     assert!(second.starts_with(b"event: changed") && second != first);
+}
+
+#[tokio::test]
+async fn tasks_are_reviewed_on_the_page_and_the_decisions_are_tasks_of_a_file() {
+    let page = Page::open(Size::SMALL).await;
+    let all = page.get("tasks", &[]).await;
+    let stage = all["stage"].as_str().unwrap().to_owned();
+    let (total, tasks) = (all["total"].as_u64().unwrap(), all["tasks"].as_array().unwrap());
+    assert!(total >= 3 && tasks.iter().all(|task| task["decision"].is_null()), "{all}");
+    let ids: Vec<&str> = tasks.iter().filter_map(|task| task["id"].as_str()).collect();
+    let decide = async |id: &str, decision: Option<&str>, task: Option<&str>| {
+        let body = json!({ "run": RUN, "stage": stage, "id": id, "decision": decision, "task": task });
+        page.post("decision", &body).await
+    };
+    assert_eq!(decide(ids[0], Some("drop"), None).await.status(), StatusCode::OK);
+    assert_eq!(decide(ids[1], Some("edit"), Some("Is it right?")).await.status(), StatusCode::OK);
+    assert_eq!(decide(ids[2], Some("accept"), None).await.status(), StatusCode::OK);
+    assert_eq!(decide(ids[2], None, None).await.status(), StatusCode::OK);
+    let twice = decide(ids[2], Some("edit"), Some(tasks[0]["task"].as_str().unwrap())).await;
+    assert_eq!(twice.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(decide(ids[2], Some("burn"), None).await.status(), StatusCode::BAD_REQUEST);
+
+    let edited = page.get("tasks", &[("decision", "edit")]).await;
+    assert_eq!(
+        (&edited["matching"], &edited["tasks"][0]["decision"]["task"]),
+        (&1.into(), &"Is it right?".into())
+    );
+    let counts = page.get("tasks", &[]).await["counts"].clone();
+    assert_eq!(counts, json!({ "drop": 1, "edit": 1, "open": total - 2 }));
+    let (train, heldout) =
+        scenarios::file::load(std::path::Path::new(all["file"].as_str().unwrap()), (0.0, 0).into()).unwrap();
+    let read: Vec<&str> = train.iter().chain(&heldout).map(|task| task.task.as_str()).collect();
+    assert_eq!(read, ["Is it right?"]);
 }
 
 #[tokio::test]

@@ -146,10 +146,35 @@ if (await page.getByRole("button", { name: "compare" }).count()) {
 }
 await shot("exam");
 
+// Tasks: one is dropped, one is edited, and both decisions are taken back.
+await open("Tasks");
+await check("tasks");
+const state = (text) => page.getByRole("status").filter({ hasText: text }).first();
+await page.getByRole("button", { name: "Drop" }).first().press("Enter");
+await page.locator(".badge", { hasText: "dropped" }).first().waitFor();
+await page.getByRole("button", { name: "Edit" }).nth(1).click();
+await page.getByRole("textbox", { name: "Task" }).fill("<i>Which</i> one?");
+await page.getByRole("button", { name: "Save" }).click();
+await page.getByText("<i>Which</i> one?").waitFor();
+await shot("tasks");
+await page.reload();
+await shown("tasks");
+for (const decision of ["edit", "drop"]) {
+  await page.getByLabel("Decision").selectOption(decision);
+  await state(/^1 tasks/).waitFor();
+  if (decision === "edit") await page.getByText("<i>Which</i> one?").waitFor();
+  await page.getByRole("button", { name: "Undo" }).click();
+  await page.getByRole("button", { name: "Undo" }).waitFor({ state: "detached" });
+}
+await page.getByLabel("Decision").selectOption("");
+await state("dropped 0").waitFor();
+await state("edited 0").waitFor();
+await check("tasks, reviewed");
+
 // All of it in the dark and on a phone.
 await page.emulateMedia({ colorScheme: "dark" });
 await page.setViewportSize({ width: 360, height: 740 });
-for (const name of ["Run", "Episodes", "Exam", "Judges"]) {
+for (const name of ["Run", "Episodes", "Exam", "Judges", "Tasks"]) {
   await open(name);
   await page.waitForTimeout(200);
   await check(`${name} on a phone`);

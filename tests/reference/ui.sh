@@ -28,10 +28,11 @@ fi
     --set stages.base.traces=700 --set loop.train.iterations=2 > /dev/null
 
 scratch=$(mktemp -d)
+: > "$scratch/url"
 "$mcprl" ui "$run" --cache "$cache" 2> "$scratch/url" &
 server=$!
 trap 'kill $server 2>/dev/null; rm -r "$scratch"' EXIT
-for _ in 1 2 3 4 5 6 7 8 9 10; do
+for _ in $(seq 60); do
     url=$(sed -n 's/^ui *//p' "$scratch/url")
     [ -z "$url" ] || break
     sleep 0.5

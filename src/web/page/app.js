@@ -8,9 +8,10 @@ import * as conversation from "./conversation.js";
 import * as tokens from "./tokens.js";
 import * as exam from "./exam.js";
 import * as judges from "./judges.js";
+import * as tasks from "./tasks.js";
 
-const VIEWS = { run, episodes, episode: conversation, tokens, exam, judges };
-const TABS = [["run", "Run"], ["episodes", "Episodes"], ["exam", "Exam"], ["judges", "Judges"]];
+const VIEWS = { run, episodes, episode: conversation, tokens, exam, judges, tasks };
+const TABS = [["run", "Run"], ["episodes", "Episodes"], ["exam", "Exam"], ["judges", "Judges"], ["tasks", "Tasks"]];
 const TAB_OF = { episode: "episodes", tokens: "episodes" };
 
 const header = document.getElementById("header");

@@ -1,0 +1,256 @@
+//! What people decide about the tasks of a run: one line of a JSONL file for each task, which `source = "file"` of a `scenarios`
+//! stage reads: accepted tasks as they are or as edited, dropped ones not at all.
+
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+
+use crate::{
+    data::Scenario,
+    error::{Class, Diagnostic},
+    store::Store,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReviewError {
+    #[error("\"{0}\" has no tasks")]
+    NoTasks(String),
+    #[error("another task has this text")]
+    Twice,
+    #[error("line {line} of {path} is no decision")]
+    BadLine { path: PathBuf, line: usize },
+    #[error("cannot use {path}")]
+    File {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Diagnostic for ReviewError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoTasks(_) => "review::no_tasks",
+            Self::Twice => "review::twice",
+            Self::BadLine { .. } => "review::bad_line",
+            Self::File { .. } => "review::file",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NoTasks(_) => {
+                "name a file of tasks, or a run with a finished `scenarios` stage (`mcprl runs`)".into()
+            }
+            Self::Twice => "change the text, or drop one of the two".into(),
+            Self::BadLine { .. } => "choose another `--out`, or repair the line".into(),
+            Self::File { .. } => return None,
+        })
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::File { .. } => Class::Work,
+            _ => Class::Usage,
+        }
+    }
+}
+
+/// What becomes of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Decision {
+    Accept,
+    Edit,
+    Drop,
+}
+
+impl Decision {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Accept => "accept",
+            Self::Edit => "edit",
+            Self::Drop => "drop",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Accept, Self::Edit, Self::Drop].into_iter().find(|decision| decision.name() == name)
+    }
+}
+
+/// A decision that was made, with the task's text and answer as they were then.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decided {
+    pub decision: Decision,
+    pub task: String,
+    pub answer: Option<String>,
+    line: String,
+}
+
+/// The file with the decisions made on the page of a run, whether or not it exists. No sweep removes it.
+pub fn path(store: &Store, run: &str) -> PathBuf {
+    store.root().join("labels").join(format!("{run}.tasks.jsonl"))
+}
+
+/// The decisions of a file by the id of the task; none if there is no file.
+///
+/// # Errors
+/// If the file cannot be read, or a line is no decision.
+pub fn decisions(path: &Path) -> Result<BTreeMap<String, Decided>, ReviewError> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(source) => return Err(ReviewError::File { path: path.to_owned(), source }),
+    };
+    let decision = |(index, line): (usize, &str)| {
+        let value: Value = serde_json::from_str(line).unwrap_or_default();
+        let decision = value["decision"].as_str().and_then(Decision::named);
+        match (value["reviewed"].as_str(), decision, value["task"].as_str()) {
+            (Some(id), Some(decision), Some(task)) => Ok((
+                id.to_owned(),
+                Decided {
+                    decision,
+                    task: task.to_owned(),
+                    answer: value["answer"].as_str().map(str::to_owned),
+                    line: line.to_owned(),
+                },
+            )),
+            _ => Err(ReviewError::BadLine { path: path.to_owned(), line: index + 1 }),
+        }
+    };
+    text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(decision).collect()
+}
+
+/// Replaces the decision on a task, or removes it. Returns all decisions.
+///
+/// # Errors
+/// As [`decisions`], or if the file cannot be written.
+pub fn set(
+    path: &Path,
+    task: &Scenario,
+    decision: Option<Decision>,
+) -> Result<BTreeMap<String, Decided>, ReviewError> {
+    let mut all = decisions(path)?;
+    match decision {
+        None => _ = all.remove(&task.id),
+        Some(decision) => {
+            let (text, answer) = (task.task.clone(), task.answer.clone());
+            let line = line(task, decision).to_string();
+            all.insert(task.id.clone(), Decided { decision, task: text, answer, line });
+        }
+    }
+    let wrong = |source| ReviewError::File { path: path.to_owned(), source };
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).map_err(wrong)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(wrong)?;
+    for decided in all.values() {
+        writeln!(file, "{}", decided.line).map_err(wrong)?;
+    }
+    file.persist(path).map_err(|cause| wrong(cause.error))?;
+    Ok(all)
+}
+
+/// The task with another text and answer, where given.
+///
+/// # Errors
+/// If another task has this text.
+pub fn edited(
+    tasks: &[Scenario],
+    task: &Scenario,
+    text: Option<&str>,
+    answer: Option<&str>,
+) -> Result<Scenario, ReviewError> {
+    let mut edited = task.clone();
+    if let Some(text) = text {
+        if tasks.iter().any(|other| other.id != task.id && other.task.trim() == text.trim()) {
+            return Err(ReviewError::Twice);
+        }
+        text.clone_into(&mut edited.task);
+    }
+    if let Some(answer) = answer {
+        if edited.check != "set" {
+            edited.check = if answer.parse::<f64>().is_ok() { "number" } else { "text" }.into();
+        }
+        edited.answer = Some(answer.to_owned());
+    }
+    Ok(edited)
+}
+
+/// A decision as a task of a file.
+pub fn line(task: &Scenario, decision: Decision) -> Value {
+    let parsed =
+        |text: &Option<String>| text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let split = match task.split.as_str() {
+        "" => None,
+        "train" => Some("train"),
+        _ => Some("heldout"),
+    };
+    let fields = [
+        ("reviewed", Some(task.id.clone().into())),
+        ("decision", Some(decision.name().into())),
+        ("task", Some(task.task.clone().into())),
+        ("answer", task.answer.clone().map(Value::from)),
+        ("check", Some(task.check.clone().into())),
+        ("checks", task.checks.as_ref().and_then(|checks| serde_json::from_str(&checks.0).ok())),
+        ("split", split.map(Value::from)),
+        ("family", (!task.family.is_empty()).then(|| task.family.clone().into())),
+        ("entity", task.entity.clone().map(Value::from)),
+        ("reference", parsed(&task.reference)),
+    ];
+    Value::Object(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::scenarios::file;
+
+    fn task(id: &str, text: &str) -> Scenario {
+        let (check, split) = ("number".into(), "train".into());
+        Scenario {
+            id: id.into(),
+            task: text.into(),
+            answer: Some("7".into()),
+            check,
+            split,
+            ..Scenario::default()
+        }
+    }
+
+    #[test]
+    fn a_decision_is_replaced_and_taken_back_and_the_rest_are_tasks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("labels/r.tasks.jsonl");
+        let tasks = [task("1", "One?"), task("2", "Two?"), task("3", "Three?")];
+        set(&path, &tasks[0], Some(Decision::Drop)).unwrap();
+        set(&path, &tasks[1], Some(Decision::Accept)).unwrap();
+        set(&path, &tasks[2], Some(Decision::Accept)).unwrap();
+        let changed = edited(&tasks, &tasks[0], Some("Which one?"), Some("first")).unwrap();
+        set(&path, &changed, Some(Decision::Edit)).unwrap();
+        set(&path, &tasks[1], None).unwrap();
+        set(&path, &tasks[2], Some(Decision::Drop)).unwrap();
+        let all = decisions(&path).unwrap();
+        assert_eq!(
+            all.iter().map(|(id, one)| (id.as_str(), one.decision)).collect::<Vec<_>>(),
+            [("1", Decision::Edit), ("3", Decision::Drop)]
+        );
+        let (train, _) = file::parse(&std::fs::read_to_string(&path).unwrap(), "f", (0.5, 1).into()).unwrap();
+        let found: Vec<_> =
+            train.iter().map(|one| (&*one.task, one.answer.as_deref(), &*one.check)).collect();
+        assert_eq!(found, [("Which one?", Some("first"), "text")]);
+        assert!(edited(&tasks, &tasks[0], Some("Two?"), None).is_err(), "two tasks with one text");
+    }
+
+    #[test]
+    fn a_file_of_something_else_is_refused_and_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("reviewed.jsonl");
+        std::fs::write(&path, "nonsense\n").unwrap();
+        assert_eq!(set(&path, &task("1", "One?"), None).unwrap_err().code(), "review::bad_line");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "nonsense\n");
+    }
+}

@@ -1,0 +1,106 @@
+// The tasks of a run: what is asked, what the answer is, and whether a person accepts, edits or drops them.
+
+import { get, post } from "./api.js";
+import { h, replace, shown, plain, problem, badge, debounced } from "./dom.js";
+
+const PAGE = 25;
+const DECISIONS = [["", "any"], ["open", "open"], ["accept", "accepted"], ["edit", "edited"], ["drop", "dropped"]];
+const SPLITS = { a: "a: unseen entities", b: "b: unseen phrasings", c: "c: unseen families", d: "d: unseen tools", e: "e: unseen servers" };
+const BADGES = { accept: ["accepted", "good"], edit: ["edited", "good"], drop: ["dropped", "bad"] };
+
+export async function show(page, { run, parameters, signal, remember }) {
+  const wanted = { ...parameters };
+  const list = h("div"), summary = h("p", { role: "status" }), message = h("div"), head = h("div");
+  let turn = 0;
+
+  const decide = async (stage, task, line, decision, changes) => {
+    try {
+      const found = await post("decision", { run, stage, id: task.id, decision, ...changes });
+      replace(message);
+      const after = row(stage, found.task);
+      line.replaceWith(after);
+      // The next open task is where a reviewer goes on.
+      const next = decision ? after.nextElementSibling : after;
+      next?.querySelector("button")?.focus();
+    } catch (cause) {
+      replace(message, problem(cause));
+    }
+  };
+
+  const form = (stage, task, line) => {
+    const text = h("textarea", { rows: 3, "aria-label": "Task" });
+    text.value = task.decision?.task ?? task.task;
+    const answer = h("input", { "aria-label": "Answer", value: task.decision?.answer ?? task.answer ?? "" });
+    const save = h("form", { class: "edit" }, h("label", {}, "task", text), h("label", {}, "answer", answer), h("button", { type: "submit" }, "Save"), h("button", { type: "button", onclick: () => line.replaceWith(row(stage, task)) }, "Cancel"));
+    save.addEventListener("submit", (event) => {
+      event.preventDefault();
+      decide(stage, task, line, "edit", { task: text.value, answer: answer.value });
+    });
+    return save;
+  };
+
+  const row = (stage, task) => {
+    const now = task.decision;
+    const line = h("tr", {});
+    const edit = () => {
+      replace(line, h("td", { colspan: 4 }, form(stage, task, line)));
+      line.querySelector("textarea").focus();
+    };
+    const button = (name, title, act) => h("button", { type: "button", "aria-pressed": String(now?.name === name), onclick: act }, title);
+    const isEdited = now?.name === "edit";
+    const calls = (task.calls || []).map((call) => h("code", {}, shown(`${call.name}(${JSON.stringify(call.arguments || {})})`)));
+    return fillRow(line,
+      h("td", {}, now ? badge(...BADGES[now.name]) : badge("open"), h("div", { class: "quiet" }, shown(task.family), " ", shown(SPLITS[task.split] || task.split))),
+      h("td", { class: "text" }, shown(isEdited ? now.task : task.task), isEdited && now.task !== task.task ? h("div", { class: "quiet" }, "was: ", shown(task.task)) : null,
+        calls.length ? h("details", {}, h("summary", { class: "quiet" }, `${calls.length} calls solve it`), calls.map((call) => h("div", {}, call))) : null),
+      h("td", { class: "text" }, shown((isEdited ? now.answer : task.answer) ?? "–"), h("div", { class: "quiet" }, shown(task.check))),
+      h("td", { class: "actions" }, button("accept", "Accept", () => decide(stage, task, line, "accept")), " ", button("edit", "Edit", edit), " ", button("drop", "Drop", () => decide(stage, task, line, "drop")), now ? [" ", button("", "Undo", () => decide(stage, task, line, null))] : null));
+  };
+  const fillRow = (line, ...cells) => { line.append(...cells); return line; };
+
+  const select = (name, title, options) => {
+    const element = h("select", {}, options.map(([value, text]) => h("option", { value }, text)));
+    element.value = wanted[name] || "";
+    element.addEventListener("change", () => change(name, element.value));
+    return h("label", {}, title, element);
+  };
+
+  const look = async () => {
+    const mine = ++turn;
+    remember(wanted);
+    const found = await get("tasks", { run, limit: PAGE, ...wanted }, signal);
+    if (mine !== turn) return;
+    if (found.stages.length === 0) {
+      replace(list, h("p", { class: "quiet" }, "No stage of this run has made tasks yet."));
+      return;
+    }
+    const { stage, stages, splits, families, total, refused, counts, matching, offset, tasks, file } = found;
+    if (!head.firstChild) {
+      const any = (names, title = (name) => name) => [["", "any"], ...names.map((name) => [name, plain(title(name))])];
+      const search = h("input", { type: "search", value: wanted.text || "", "aria-label": "Search in tasks and answers" });
+      search.addEventListener("input", debounced(() => change("text", search.value), 200));
+      const filters = h("form", { class: "filters" }, stages.length > 1 ? select("stage", "Stage", any(stages)) : null, select("decision", "Decision", DECISIONS), select("split", "Split", any(splits, (split) => SPLITS[split] || split)), select("family", "Family", any(families)), h("label", {}, "Search", search));
+      filters.addEventListener("submit", (event) => event.preventDefault());
+      const reasons = Object.entries(refused).map(([reason, count]) => `${count.toLocaleString("en")} ${reason.replaceAll("-", " ")}`);
+      replace(head, h("p", { class: "quiet" }, `${total.toLocaleString("en")} tasks of ${plain(stage)}.`, reasons.length ? ` Not admitted: ${plain(reasons.join(", "))}.` : ""), h("p", { class: "quiet" }, "Decisions are kept in ", h("code", {}, shown(file)), "; a stage with ", h("code", {}, 'source = "file"'), " reads it."), filters);
+    }
+    replace(summary, `${matching.toLocaleString("en")} tasks · open ${counts.open || 0} · accepted ${counts.accept || 0} · edited ${counts.edit || 0} · dropped ${counts.drop || 0}`);
+    replace(list, h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ["", "Task", "Answer", ""].map((name) => h("th", {}, name)))), h("tbody", {}, tasks.map((task) => row(stage, task))))),
+      h("div", { class: "pages" }, h("button", { type: "button", disabled: offset === 0, onclick: () => change("offset", String(Math.max(0, offset - PAGE))) }, "← before"), h("span", {}, matching ? `${offset + 1}–${Math.min(offset + PAGE, matching)}` : "nothing matches"), h("button", { type: "button", disabled: offset + PAGE >= matching, onclick: () => change("offset", String(offset + PAGE)) }, "next →")));
+  };
+  const change = async (name, value) => {
+    if (value) wanted[name] = value;
+    else delete wanted[name];
+    if (name !== "offset") delete wanted.offset;
+    if (name === "stage") replace(head);
+    try {
+      await look();
+    } catch (cause) {
+      if (cause.name !== "AbortError") replace(list, problem(cause));
+    }
+  };
+
+  page.append(h("h1", {}, "Tasks"), head, summary, message, list);
+  await look();
+  return {};
+}

@@ -1,0 +1,142 @@
+//! The tasks of a run in pages, with what people decide about them.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{WebError, query::Query, site::Site};
+use crate::{
+    data::{Admission, Scenario},
+    error::Result,
+    exec::review::{self, Decided, Decision},
+    view::{Run, Stage, episodes::start_of},
+};
+
+/// Most tasks of a page.
+const MOST_TASKS: usize = 200;
+
+/// The stages that made tasks.
+fn makers(run: &Run) -> Vec<&Stage> {
+    let is_maker = |stage: &&Stage| stage.outputs.iter().any(|output| output.kind == "scenarios");
+    run.stages.iter().filter(is_maker).collect()
+}
+
+/// All tasks that a stage made, for training and held out.
+fn tasks_of(stage: &Stage) -> Result<Vec<Scenario>, WebError> {
+    let gone = |problem| WebError::NotFound(format!("the tasks of {}: {problem}", stage.id));
+    let tables = stage.outputs.iter().filter(|output| output.kind == "scenarios");
+    let read = tables.map(|output| output.table::<Scenario>().map_err(gone));
+    Ok(read.collect::<Result<Vec<_>, _>>()?.concat())
+}
+
+/// A page of the tasks of one stage, filtered.
+pub(super) fn tasks(site: &Site, run: &str, query: &Query) -> Result<String> {
+    let as_now = site.run(run)?;
+    let makers = makers(&as_now);
+    let Some(stage) = makers.iter().rev().find(|stage| query.text("stage").is_none_or(|id| stage.id == id))
+    else {
+        return Ok(json!({ "stages": [], "tasks": [] }).to_string());
+    };
+    let (tasks, path) = (tasks_of(stage)?, site.review_path(run)?);
+    let decided = review::decisions(&path)?;
+    let state = |task: &Scenario| decided.get(&task.id).map_or("open", |decided| decided.decision.name());
+    let is = |wanted: Option<&str>, found: &str| wanted.is_none_or(|wanted| wanted == found);
+    let text = query.text("text").map(str::to_lowercase);
+    let has_text = |task: &Scenario| {
+        text.as_ref().is_none_or(|text| {
+            let answer = task.answer.as_deref().unwrap_or_default();
+            task.task.to_lowercase().contains(text) || answer.to_lowercase().contains(text)
+        })
+    };
+    let mut matching: Vec<&Scenario> = tasks
+        .iter()
+        .filter(|task| {
+            is(query.text("split"), &task.split) && is(query.text("family"), &task.family) && has_text(task)
+        })
+        .collect();
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for task in &matching {
+        *counts.entry(state(task)).or_default() += 1;
+    }
+    matching.retain(|task| is(query.text("decision"), state(task)));
+    let offset = query.parsed("offset")?.unwrap_or(0);
+    let limit = query.parsed("limit")?.unwrap_or(25).min(MOST_TASKS);
+    let shown = matching.iter().skip(offset).take(limit).map(|task| row(task, decided.get(&task.id)));
+    let values =
+        |of: fn(&Scenario) -> &String| tasks.iter().map(of).collect::<std::collections::BTreeSet<_>>();
+    let refused = stage.table::<Admission>().unwrap_or_default();
+    let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
+    for reason in refused.into_iter().filter_map(|row| row.reason) {
+        *reasons.entry(reason).or_default() += 1;
+    }
+    Ok(json!({
+        "stages": makers.iter().map(|stage| &stage.id).collect::<Vec<_>>(),
+        "stage": stage.id,
+        "splits": values(|task| &task.split),
+        "families": values(|task| &task.family),
+        "total": tasks.len(),
+        "refused": reasons,
+        "counts": counts,
+        "matching": matching.len(),
+        "offset": offset,
+        "tasks": shown.collect::<Vec<Value>>(),
+        "file": path,
+    })
+    .to_string())
+}
+
+fn row(task: &Scenario, decided: Option<&Decided>) -> Value {
+    let calls = task.reference.as_deref().and_then(|calls| serde_json::from_str::<Value>(calls).ok());
+    json!({
+        "id": task.id,
+        "split": task.split,
+        "family": task.family,
+        "task": start_of(&task.task, 2000),
+        "answer": task.answer.as_deref().map(|answer| start_of(answer, 2000)),
+        "check": task.check,
+        "calls": calls,
+        "decision": decided.map(|decided| json!({
+            "name": decided.decision.name(),
+            "task": decided.task,
+            "answer": decided.answer,
+        })),
+    })
+}
+
+/// A decision as the page sends it; without `decision` it is taken back.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewDecision {
+    run: String,
+    stage: String,
+    id: String,
+    decision: Option<String>,
+    task: Option<String>,
+    answer: Option<String>,
+}
+
+/// Keeps a decision.
+pub(super) fn decide(site: &Site, body: &[u8]) -> Result<String> {
+    let wrong = |problem: String| WebError::BadRequest(format!("the request is no decision: {problem}"));
+    let new: NewDecision = serde_json::from_slice(body).map_err(|cause| wrong(cause.to_string()))?;
+    let named = |name: String| Decision::named(&name).ok_or_else(|| wrong(format!("`{name}`")));
+    let decision = new.decision.map(named).transpose()?;
+    let as_now = site.run(&new.run)?;
+    let stage = makers(&as_now).into_iter().find(|stage| stage.id == new.stage);
+    let stage = stage.ok_or_else(|| WebError::NotFound(format!("stage \"{}\" made no tasks", new.stage)))?;
+    let tasks = tasks_of(stage)?;
+    let task = tasks.iter().find(|task| task.id == new.id);
+    let task = task.ok_or_else(|| WebError::NotFound(format!("there is no task \"{}\"", new.id)))?;
+    let given =
+        |text: Option<String>| text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+    let task = match decision {
+        Some(Decision::Edit) => {
+            let (text, answer) = (given(new.task), given(new.answer));
+            review::edited(&tasks, task, text.as_deref(), answer.as_deref())?
+        }
+        _ => task.clone(),
+    };
+    let decided = site.decide(&new.run, &task, decision)?;
+    Ok(json!({ "task": row(&task, decided.get(&task.id)), "decided": decided.len() }).to_string())
+}
