@@ -19,6 +19,7 @@ pub enum HistoryThinking {
 }
 
 /// How earlier turns are rewritten when their reasoning is removed.
+#[derive(Clone)]
 pub(super) struct Stripping {
     header: Vec<u32>,
     bare: String,

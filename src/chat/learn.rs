@@ -80,6 +80,7 @@ impl RenderedTurn {
 }
 
 /// The template's text around tool results, between one model turn and the next.
+#[derive(Clone)]
 pub(super) struct ResultText {
     /// From after the end-of-turn token to the first result.
     before: String,

@@ -80,6 +80,7 @@ pub enum Thinking {
 
 /// A model's conversation format: tokenizer, chat template and tool-call format. After
 /// [`with_tools`](Self::with_tools), also the system text and tools of a run.
+#[derive(Clone)]
 pub struct Chat {
     vocabulary: Arc<Vocabulary>,
     /// Tags of the template that are ordinary tokens. In a result they are text.
@@ -100,7 +101,7 @@ pub struct Chat {
 }
 
 /// System text and tools, common to all episodes of a run.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Setup {
     system: String,
     /// The system message as the template gets it.
@@ -111,7 +112,7 @@ struct Setup {
 }
 
 /// The beginning that all prompts share.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct SharedPrefix {
     text: String,
     tokens: Vec<u32>,
@@ -218,6 +219,14 @@ impl Chat {
             Ok(_) | Err(ChatError::HidesTools { .. } | ChatError::Refused { .. }) => Ok(()),
             Err(why) => Err(why),
         }
+    }
+
+    /// The same conversation format and system text with these tools.
+    ///
+    /// # Errors
+    /// If the template cannot write them.
+    pub fn with_other_tools(&self, tools: &[Value]) -> Result<Self, ChatError> {
+        self.clone().with_tools(&self.setup.system, tools)
     }
 
     /// Sets the system text and tools (OpenAI-style function schemas) of all following prompts and calls.

@@ -13,6 +13,7 @@ use super::{
 
 const NAME: &str = "chat_template";
 
+#[derive(Clone)]
 pub(super) struct Template {
     environment: Environment<'static>,
     /// `bos_token`, `eos_token`, … from `tokenizer_config.json`.

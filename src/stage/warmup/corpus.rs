@@ -65,33 +65,38 @@ fn chats(folder: &Path, dialect: &Dialect<'_>) -> Result<Chats> {
 pub fn examples(traces: &[Trace], chats: &Chats) -> Result<Vec<Example>> {
     // All write turns and results alike.
     let Some(chat) = chats.values().next() else { return Ok(Vec::new()) };
-    let tasks = traces.iter().map(|trace| {
+    let prompt = |chat: &Chat, task: &str| {
+        let Prompt { shared, task } = chat.prompt(task)?;
+        Ok::<_, ChatError>([shared, task].concat())
+    };
+    let usual = traces.iter().filter(|trace| trace.tools.is_none());
+    let tasks = usual.map(|trace| {
         let question = (&trace.server, trace.task.as_str());
         (question, question)
     });
-    let prompts = each_once(tasks, |(server, task)| {
-        let Prompt { shared, task } = chats.get(server).unwrap_or(chat).prompt(task)?;
-        Ok::<_, ChatError>([shared, task].concat())
-    })?;
+    let prompts = each_once(tasks, |(server, task)| prompt(chats.get(server).unwrap_or(chat), task))?;
+    let own =
+        traces.iter().enumerate().filter_map(|(index, trace)| Some((index, (trace, trace.tools.as_ref()?))));
+    let own = each_once(own, |(trace, tools)| prompt(&chat.with_other_tools(tools)?, &trace.task))?;
     let turns = || traces.iter().flat_map(|trace| &trace.turns);
     let said = each_once(turns().map(|turn| (key(turn), turn)), |turn| Ok(said(chat, turn)))?;
     let results = turns().filter_map(|turn| turn.result.as_ref()).map(|result| (result.as_str(), result));
     let results = each_once(results, |result| Ok(chat.results(&[], std::slice::from_ref(result))))?;
 
-    let example = |trace: &Trace| {
+    let example = |(index, trace): (usize, &Trace)| {
         let (mut tokens, mut trained) = (Vec::new(), Vec::new());
         let mut append = |more: Option<&Vec<u32>>, is_trained: bool| {
             tokens.extend(more.into_iter().flatten());
             trained.resize(tokens.len(), is_trained);
         };
-        append(prompts.get(&(&trace.server, trace.task.as_str())), false);
+        append(own.get(&index).or_else(|| prompts.get(&(&trace.server, trace.task.as_str()))), false);
         for turn in &trace.turns {
             append(said.get(&key(turn)), true);
             append(turn.result.as_ref().and_then(|result| results.get(result.as_str())), false);
         }
         (tokens, trained)
     };
-    Ok(traces.iter().map(example).collect())
+    Ok(traces.iter().enumerate().map(example).collect())
 }
 
 /// Most of the text repeats across traces. Each distinct item is written once, on all processors.

@@ -8,6 +8,7 @@ pub mod corpus;
 mod drills;
 mod folder;
 mod phrases;
+mod renamed;
 mod tokenizer;
 pub mod traces;
 mod train;
@@ -53,6 +54,7 @@ pub(super) struct Params {
     families: Option<PathBuf>,
     traces: usize,
     copy_drills: usize,
+    rename_tools: f64,
     phrases: usize,
 }
 
@@ -165,7 +167,7 @@ impl Warmup {
         .await;
         context.meter.add(Usage { tool_calls: live.calls() as u64, ..Usage::default() });
         live.close().await;
-        let traces = traces?;
+        let mut traces = traces?;
 
         observer.phase("building the tokenizer", 0);
         let folder = context.output("policy", "policy")?;
@@ -177,6 +179,7 @@ impl Warmup {
             Ok((server.clone(), tools.iter().map(schema).collect::<Result<_, _>>()?))
         });
         let functions = functions.collect::<Result<BTreeMap<Option<String>, Vec<Value>>, WarmupError>>()?;
+        renamed::rename(&mut traces, &functions, params.rename_tools, context.seed);
         let dialect = Dialect {
             template: context.text("template"),
             system: context.text("system").trim(),

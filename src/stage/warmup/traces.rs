@@ -39,6 +39,8 @@ pub struct Trace {
     pub turns: Vec<TraceTurn>,
     /// Whether the worker solved the task.
     pub correct: bool,
+    /// Function schemas that the conversation shows instead of the server's.
+    pub tools: Option<Vec<Value>>,
 }
 
 /// The worker's message and the results; no results where the conversation ends.
@@ -94,7 +96,14 @@ pub async fn traces(
                 let Scenario { id, task, server, .. } = question.scenario;
                 let (scenario_id, task) = (id.clone(), task.clone());
                 let server = server.as_ref().map(|server| server.0.clone());
-                Ok::<_, Failure>(Trace { scenario_id, server, task, turns: worker.turns, correct })
+                Ok::<_, Failure>(Trace {
+                    scenario_id,
+                    server,
+                    task,
+                    turns: worker.turns,
+                    correct,
+                    tools: None,
+                })
             }
         })
         .buffered(AT_ONCE)

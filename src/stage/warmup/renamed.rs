@@ -1,0 +1,254 @@
+//! Traces with other words: in a share of them, the words that tools and parameters are named by become made-up words.
+//!
+//! A small decoder remembers the servers it is trained on: a tool's name follows from the question, and the list of tools is
+//! not read. Names that occur once cannot be remembered (function masking, arXiv 2410.04587). A word changes alike in the tools,
+//! the task, the calls and the results, so that the list says which name fits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng, SeedableRng},
+};
+use serde_json::{Map, Value};
+
+use super::traces::{Trace, TraceTurn};
+use crate::{chat::ToolCall, hash::Encoder, mcp::COMPLETE_TASK};
+
+/// Gives this share of the traces other words, and tools of their own. `tools`: function schemas by server.
+pub fn rename(traces: &mut [Trace], tools: &BTreeMap<Option<String>, Vec<Value>>, share: f64, seed: u64) {
+    for (index, trace) in traces.iter_mut().enumerate() {
+        let seed = Encoder::new("mcprl renamed trace v1").number(seed).number(index as u64).finish();
+        let mut rng = ChaCha8Rng::from_seed(*seed.as_bytes());
+        let drawn = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        if let Some(tools) = tools.get(&trace.server).filter(|_| drawn < share) {
+            Words::of(tools, &mut rng).apply(trace, tools);
+        }
+    }
+}
+
+/// New words by old ones, in lower case.
+struct Words(BTreeMap<String, String>);
+
+impl Words {
+    fn of(tools: &[Value], rng: &mut ChaCha8Rng) -> Self {
+        let mut old = BTreeSet::new();
+        for function in tools.iter().map(function) {
+            let Some(name) = function["name"].as_str().filter(|name| *name != COMPLETE_TASK) else {
+                continue;
+            };
+            let parameters = function["parameters"]["properties"].as_object().into_iter().flatten();
+            for name in parameters.map(|(name, _)| name.as_str()).chain([name]) {
+                old.extend(words(name).filter(|(_, is_word)| *is_word).map(|(word, _)| word.to_lowercase()));
+            }
+        }
+        let mut taken = old.clone();
+        let new = |word: String| loop {
+            let made = made_up(rng);
+            if taken.insert(made.clone()) {
+                return (word, made);
+            }
+        };
+        Self(old.into_iter().filter(|word| word.len() > 1).map(new).collect())
+    }
+
+    fn apply(&self, trace: &mut Trace, tools: &[Value]) {
+        trace.task = self.text(&trace.task);
+        for TraceTurn { text, call, result } in &mut trace.turns {
+            *text = self.text(text);
+            if let Some(result) = result {
+                *result = self.text(result);
+            }
+            if let Some(ToolCall { name, arguments }) = call {
+                // Its parameter is ours, its value is the world's.
+                *arguments = match name == COMPLETE_TASK {
+                    true => arguments.iter().map(|(key, value)| (key.clone(), self.value(value))).collect(),
+                    false => self.object(arguments),
+                };
+                if name != COMPLETE_TASK {
+                    *name = self.text(name);
+                }
+            }
+        }
+        let is_ours = |tool: &Value| function(tool)["name"] == COMPLETE_TASK;
+        let tools = tools.iter().map(|tool| if is_ours(tool) { tool.clone() } else { self.named(tool) });
+        trace.tools = Some(tools.collect());
+    }
+
+    /// A function schema: names and descriptions, not the keywords of the schema.
+    fn named(&self, tool: &Value) -> Value {
+        let mut tool = tool.clone();
+        let function = if tool["function"].is_object() { &mut tool["function"] } else { &mut tool };
+        for name in ["name", "description"] {
+            if let Some(text) = function[name].as_str() {
+                function[name] = self.text(text).into();
+            }
+        }
+        let parameters = &mut function["parameters"];
+        if let Some(properties) = parameters["properties"].as_object() {
+            let property = |(name, schema): (&String, &Value)| {
+                let mut schema = schema.clone();
+                if let Some(text) = schema["description"].as_str() {
+                    schema["description"] = self.text(text).into();
+                }
+                (self.text(name), schema)
+            };
+            parameters["properties"] = Value::Object(properties.iter().map(property).collect());
+        }
+        if parameters["required"].is_array() {
+            parameters["required"] = self.value(&parameters["required"]);
+        }
+        tool
+    }
+
+    fn object(&self, object: &Map<String, Value>) -> Map<String, Value> {
+        object.iter().map(|(key, value)| (self.text(key), self.value(value))).collect()
+    }
+
+    fn value(&self, value: &Value) -> Value {
+        match value {
+            Value::String(text) => self.text(text).into(),
+            Value::Array(items) => items.iter().map(|item| self.value(item)).collect(),
+            Value::Object(object) => self.object(object).into(),
+            other => other.clone(),
+        }
+    }
+
+    fn text(&self, text: &str) -> String {
+        let word = |(word, is_word): (&str, bool)| -> String {
+            let new = is_word.then(|| self.0.get(&word.to_lowercase())).flatten();
+            match new {
+                Some(new) if word.starts_with(char::is_uppercase) => capital(new),
+                Some(new) => new.clone(),
+                None => word.to_owned(),
+            }
+        };
+        words(text).map(word).collect()
+    }
+}
+
+fn function(tool: &Value) -> &Value {
+    if tool["function"].is_object() { &tool["function"] } else { tool }
+}
+
+fn capital(word: &str) -> String {
+    let mut letters = word.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// The words of a text and what stands between them: `getColour_of` → get, Colour, `_`, of.
+fn words(text: &str) -> impl Iterator<Item = (&str, bool)> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let first = rest.chars().next()?;
+        let is_word = first.is_ascii_alphabetic();
+        let mut end = first.len_utf8();
+        for letter in rest[end..].chars() {
+            let goes_on = if is_word { letter.is_ascii_lowercase() } else { !letter.is_ascii_alphabetic() };
+            if !goes_on {
+                break;
+            }
+            end += letter.len_utf8();
+        }
+        let (word, more) = rest.split_at(end);
+        rest = more;
+        Some((word, is_word))
+    })
+}
+
+/// Two or three syllables.
+fn made_up(rng: &mut ChaCha8Rng) -> String {
+    const STARTS: [&str; 16] =
+        ["b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", "tr", "fl"];
+    const VOWELS: [&str; 5] = ["a", "e", "i", "o", "u"];
+    let mut pick = |from: &[&'static str]| from[(rng.next_u64() % from.len() as u64) as usize];
+    let syllables = if pick(&["2", "3"]) == "2" { 2 } else { 3 };
+    (0..syllables).flat_map(|_| [pick(&STARTS), pick(&VOWELS)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn tools() -> Vec<Value> {
+        vec![
+            json!({ "type": "function", "function": {
+                "name": "lampColour", "description": "The colour of a lamp.",
+                "parameters": { "type": "object", "properties": { "lamp_name": { "type": "string" } }, "required": ["lamp_name"] },
+            } }),
+            json!({ "type": "function", "function": {
+                "name": COMPLETE_TASK, "description": "Submits the answer.",
+                "parameters": { "type": "object", "properties": { "answer": { "type": "string" } } },
+            } }),
+        ]
+    }
+
+    fn trace() -> Trace {
+        let call = |name: &str, arguments: Value| {
+            let Value::Object(arguments) = arguments else { unreachable!() };
+            Some(ToolCall { name: name.into(), arguments })
+        };
+        Trace {
+            scenario_id: "s".into(),
+            server: None,
+            task: "Which colour has the lamp Nova?".into(),
+            turns: vec![
+                TraceTurn {
+                    text: String::new(),
+                    call: call("lampColour", json!({ "lamp_name": "Nova" })),
+                    result: Some("Colour: red".into()),
+                },
+                TraceTurn {
+                    text: String::new(),
+                    call: call(COMPLETE_TASK, json!({ "answer": "red" })),
+                    result: None,
+                },
+            ],
+            correct: true,
+            tools: None,
+        }
+    }
+
+    #[test]
+    fn a_word_changes_alike_wherever_it_stands() {
+        let all = BTreeMap::from([(None, tools())]);
+        let mut traces = [trace()];
+        rename(&mut traces, &all, 1.0, 7);
+        let trace = &traces[0];
+        let tools = trace.tools.as_ref().unwrap();
+        let function = &tools[0]["function"];
+        let name = function["name"].as_str().unwrap();
+        let (lamp, colour) = name.split_at(name.find(char::is_uppercase).unwrap());
+        let lower = colour.to_lowercase();
+        assert!(lamp != "lamp" && lower != "colour", "{name}");
+        assert_eq!(function["description"], format!("The {lower} of a {lamp}."));
+        assert_eq!(trace.task, format!("Which {lower} has the {lamp} Nova?"));
+        let parameter = function["parameters"]["required"][0].as_str().unwrap();
+        assert!(parameter.starts_with(&format!("{lamp}_")) && parameter != "lamp_name", "{parameter}");
+        assert_eq!(function["parameters"]["properties"][parameter], json!({ "type": "string" }));
+        let call = trace.turns[0].call.as_ref().unwrap();
+        assert_eq!((call.name.as_str(), &call.arguments[parameter]), (name, &json!("Nova")));
+        assert_eq!(trace.turns[0].result.as_deref(), Some(&*format!("{colour}: red")));
+        assert_eq!((&trace.turns[1], &tools[1]), (&self::trace().turns[1], &self::tools()[1]));
+    }
+
+    #[test]
+    fn the_share_is_kept_and_the_same_seed_gives_the_same_words() {
+        let all = BTreeMap::from([(None, tools())]);
+        let renamed = |share: f64| {
+            let mut traces = vec![trace(); 400];
+            rename(&mut traces, &all, share, 1);
+            traces
+        };
+        let some = renamed(0.25);
+        assert_eq!(renamed(0.25), some);
+        let own: Vec<&Vec<Value>> = some.iter().filter_map(|trace| trace.tools.as_ref()).collect();
+        assert!((70..130).contains(&own.len()), "{}", own.len());
+        let names: BTreeSet<String> =
+            own.iter().map(|tools| tools[0]["function"]["name"].to_string()).collect();
+        assert!(names.len() > own.len() * 9 / 10, "names occur once");
+        assert_eq!(renamed(0.0), vec![trace(); 400]);
+    }
+}
