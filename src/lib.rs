@@ -67,6 +67,7 @@ mod random;
 mod report;
 mod stage;
 mod store;
+mod track;
 mod ui;
 mod usage;
 mod view;

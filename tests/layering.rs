@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-const FLOORS: [&[&str]; 10] = [
+const FLOORS: [&[&str]; 11] = [
     &["hash", "error", "progress", "random", "net", "usage", "child", "data"],
     &["store", "mcp", "chat", "model"],
     &["engine", "llm"],
@@ -14,6 +14,7 @@ const FLOORS: [&[&str]; 10] = [
     &["exec"],
     &["view"],
     &["report"],
+    &["track"],
     &["cli", "ui", "web"],
 ];
 

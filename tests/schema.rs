@@ -77,6 +77,16 @@ fn objections(root: &Value, schema: &Value, value: &Value, path: &str, found: &m
                     objections(root, operand, item, &format!("{path}[{index}]"), found);
                 }
             }
+            "anyOf" => {
+                let fits = |schema: &Value| {
+                    let mut without = Vec::new();
+                    objections(root, schema, value, path, &mut without);
+                    without.is_empty()
+                };
+                if !operand.as_array().unwrap().iter().any(fits) {
+                    wrong("fits none of several schemas".to_owned());
+                }
+            }
             "properties" | "additionalProperties" | "allOf" | "if" => {}
             other => panic!("rule {other}"),
         }
@@ -155,6 +165,12 @@ seed = 1
 [server]
 command = ["x"]
 
+[track]
+tensorboard = true
+wandb = { project = "p", tags = ["a"], mode = "offline" }
+mlflow = { uri = "http://127.0.0.1:5000" }
+otlp = { url = "http://127.0.0.1:4318", headers = { a = "b" } }
+
 [stages.start]
 kind = "gen"
 value = 4
@@ -196,6 +212,10 @@ fn the_schema_rejects_unknown_keys_and_wrong_types() {
         ("kind = \"sum\"\n", "", ".stages.end: has no kind"),
         ("from = \"@number\"\n", "", ".loop.count.stages.step: has no from"),
         ("iterations = 3\n", "", ".loop.count: has no iterations"),
+        ("tensorboard = true", "tensorboard = \"logs\"", ".track.tensorboard: fits none"),
+        ("project = \"p\"", "projekt = \"p\"", ".track.wandb: fits none"),
+        ("mode = \"offline\"", "mode = \"off\"", ".track.wandb: fits none"),
+        ("mlflow = { uri", "mlflow = { url", ".track.mlflow: has no uri"),
         ("command = [\"x\"]", "comand = [\"x\"]", ".server.comand: unknown"),
         ("command = [\"x\"]", "url = \"http://x\"\nstate = \"clean\"", ".server.state: not among"),
     ] {

@@ -90,7 +90,10 @@ fn an_unkeyed_parameter_changes_no_byte() {
     assert_eq!(before.len(), 7, "{before:?}");
 
     let others = OTHERS.map(|(stage, _, name, value)| format!("stages.{stage}.{name}={value}"));
-    let set: Vec<&str> = others.iter().flat_map(|set| ["--set", set]).collect();
+    // Trackers are in no key either.
+    let track = ["track.tensorboard=true", "track.examples=false"];
+    let set = others.iter().map(String::as_str).chain(track);
+    let set: Vec<&str> = set.flat_map(|set| ["--set", set]).collect();
     let plan = project.mcprl(&[&["plan", "run.toml"], &set[..]].concat());
     assert!(plan.out.contains("7 cached, 0 to run"), "{}{}", plan.out, plan.err);
 

@@ -26,6 +26,7 @@ mod schema;
 mod server;
 mod stage;
 mod target;
+mod track;
 mod ui;
 mod watch;
 
@@ -101,6 +102,8 @@ enum Command {
     Ui(ui::Ui),
     /// Follow a run of another terminal or machine.
     Watch(watch::Watch),
+    /// Send a run to experiment trackers: TensorBoard and others.
+    Track(track::Track),
     /// Measure how fast this machine samples and trains.
     Bench(bench::Bench),
 }
@@ -159,6 +162,7 @@ impl Command {
             Self::McpConformance(command) => command.execute(printer),
             Self::Ui(command) => command.execute(printer),
             Self::Watch(command) => command.execute(printer),
+            Self::Track(command) => command.execute(printer),
             Self::Bench(command) => command.execute(printer),
         }
     }

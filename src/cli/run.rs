@@ -20,10 +20,11 @@ use super::{
 use crate::{
     data::{self, VerdictRow},
     error::Result,
-    exec::{self, Request, RunFolder, RunSpec, StageOutcome, Summary, folder},
+    exec::{self, Listener, Request, RunFolder, RunSpec, StageOutcome, Summary, folder},
     plan::{Plan, Source, stage_name},
     stage::Cards,
     store::{FileDigests, Store},
+    track::Live,
     ui::{OutputFormat, Printer, RunView, Verbosity, closing_text, verdict_text},
 };
 
@@ -145,6 +146,10 @@ fn start(
                 // Saves new digests of outside files; without them the next run reads the files again.
                 _ = files.save(&store);
                 let mut summary = run.report(&*listener);
+                // They may be new in the run file.
+                if let Some(live) = Live::begin(&plan.track, &store, &run.id, listener.clone())? {
+                    live.finish(&track_command(&store, &run.id));
+                }
                 summary.traffic = exec::push_queued(&plan, &store)?;
                 listener.flush();
                 return Ok(Ending::new(&plan, &store, &run.id, &run.path, began)
@@ -158,6 +163,9 @@ fn start(
         ui::serve_run(printer, &store, &folder.id)?;
     }
     let ending = Ending::new(&plan, &store, &folder.id, &folder.path, began);
+    let live = Live::begin(&plan.track, &store, &folder.id, listener.clone())?;
+    let track = track_command(&store, &folder.id);
+    let events: Arc<dyn Listener> = live.as_ref().map_or(listener.clone(), Live::listener);
     let summary = exec::run(Request {
         keep_going: spec.keep_going,
         plan,
@@ -165,11 +173,19 @@ fn start(
         files,
         folder,
         resample,
-        listener: listener.clone(),
+        listener: events,
         cancel: CancellationToken::new(),
     });
+    if let Some(live) = live {
+        live.finish(&track);
+    }
     listener.flush();
     Ok(ending.report(printer, verbosity, &summary?))
+}
+
+/// The command that sends a run to its trackers.
+fn track_command(store: &Store, run: &str) -> String {
+    format!("mcprl track {run}{}", locations::cache_option(store))
 }
 
 /// The report at the end of a run.

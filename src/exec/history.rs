@@ -306,9 +306,9 @@ fn nodes(entries: Vec<TimedEntry>) -> Vec<NodeHistory> {
         }
         let node = &mut nodes[place];
         match entry {
-            // A stage that this run ran and found again when resumed counts as run.
+            // What a resumed run finds again stays as it was: run, and at its time.
             Entry::Cached { key, result, .. }
-                if node.outcome == StageOutcome::Ran
+                if matches!(node.outcome, StageOutcome::Ran | StageOutcome::Cached)
                     && node.key == Some(key)
                     && node.result.as_ref().is_some_and(|before| before.outputs == result.outputs) => {}
             Entry::Cached { key, result, .. } => {

@@ -114,6 +114,11 @@ pub enum Event<'a> {
         id: &'a str,
         problem: &'a str,
     },
+    /// A tracker could not be brought up to date; the run goes on.
+    Untracked {
+        tracker: &'a str,
+        error: &'a Failure,
+    },
     /// A note about a stage before it runs.
     #[serde(rename = "note")]
     Noted {

@@ -35,7 +35,7 @@ pub struct Overrides {
 /// Keys of a run file that an environment variable can set, and tables whose keys it can set. Other variables
 /// that start with `MCPRL_` are not overrides.
 const KEYS: [&str; 3] = ["name", "seed", MODEL];
-const TABLES: [&str; 7] = ["server", "servers", "engine", "cache", "overrides", "stages", "loop"];
+const TABLES: [&str; 8] = ["server", "servers", "engine", "cache", "track", "overrides", "stages", "loop"];
 
 /// All top-level keys of a run file.
 pub fn top_level() -> Vec<&'static str> {
@@ -86,12 +86,13 @@ fn is_secret_at(path: &str, value: &str) -> bool {
 fn shown<'t>(path: &str, text: &'t str) -> &'t str {
     let parts: Vec<&str> = path.split('.').collect();
     let setting = match parts[..] {
-        ["server"] | ["servers"] | ["servers", _] => return "…",
-        ["server", setting, ..] | ["servers", _, setting, ..] => setting,
+        ["server"] | ["servers"] | ["servers", _] | ["track"] | ["track", _] => return "…",
+        ["server", setting, ..] | ["servers" | "track", _, setting, ..] => setting,
         _ => "",
     };
     let name = parts.last().copied().unwrap_or_default();
-    if SECRET_TABLES.contains(&setting) || is_secret(name, text) || setting == "url" && text.contains('?') {
+    let is_address = ["url", "uri"].contains(&setting);
+    if SECRET_TABLES.contains(&setting) || is_secret(name, text) || is_address && text.contains(['?', '@']) {
         "…"
     } else {
         text

@@ -6,7 +6,7 @@
 //! ```text
 //! Source     text, raw values and their spans         source.rs
 //! Layers     card < file < environment < --set        layers.rs
-//! ParsedRun  checked and typed                        parse.rs, reader.rs, section.rs, server.rs, upkeep.rs
+//! ParsedRun  checked and typed                        parse.rs, reader.rs, section.rs, server.rs, track.rs, upkeep.rs
 //! Graph      references resolved, loops unrolled      references.rs, graph.rs
 //! Ledger     which nodes are complete, which ready    ledger.rs
 //! PlanPreflight  how pending stages would fail            preflight.rs
@@ -35,6 +35,7 @@ mod section;
 mod server;
 mod source;
 mod tool_list;
+mod track;
 mod upkeep;
 
 pub use error::{Location, PlanError, Problem, Subject};
@@ -57,6 +58,7 @@ pub use resample::Resample;
 pub use schema::schema;
 pub use source::Source;
 pub use tool_list::ToolChanges;
+pub use track::{MlflowSpec, OtlpSpec, TensorBoardSpec, TrackSpec, TrackioSpec, WandbSpec, url_mistake};
 pub use upkeep::CacheMode;
 
 use std::{
@@ -80,6 +82,54 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
+/// The trackers of a run file. Nothing else of it is checked, so the files that it names may be gone.
+///
+/// # Errors
+/// If `[track]` has mistakes.
+pub fn track_spec(source: &Source, overrides: &Overrides) -> Result<TrackSpec> {
+    let (layers, mistakes) = Layers::new(source, overrides);
+    let reader = Reader::new(mistakes);
+    let entry = layers.top().field("track");
+    let spec = entry.map(|entry| track::track(&reader, &entry, source)).unwrap_or_default();
+    Ok(reader.finish(Some(spec))?)
+}
+
+/// A stage of a run file as it is written there, with the defaults of its card.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StageSettings {
+    /// With the loop's name if it is in one: `tasks`, `train/rollout`.
+    pub name: String,
+    pub kind: String,
+    /// Its parameters and its seed.
+    pub params: serde_json::Map<String, serde_json::Value>,
+}
+
+/// The settings of all stages, those in loops last. Nothing is checked, so the files that the run file names may be gone; a
+/// stage whose card is gone has no parameters.
+pub fn stage_settings(source: &Source, overrides: &Overrides, cards: &Cards) -> Vec<StageSettings> {
+    let (mut layers, _) = Layers::new(source, overrides);
+    let kinds = parse::kinds(&layers, cards).unwrap_or_default();
+    layers.add_defaults(&kinds);
+    let mut all = Vec::new();
+    let mut add = |prefix: &str, stages: Option<layers::Entry<'_>>| {
+        for (name, stage) in stages.iter().flat_map(|stages| stages.fields().unwrap_or_default()) {
+            let Some(kind) = stage.kind() else { continue };
+            let is_param = |name: &str| {
+                name == "seed" || kinds.get(kind).is_some_and(|card| card.params.contains_key(name))
+            };
+            let fields = stage.fields().unwrap_or_default().into_iter().filter(|(name, _)| is_param(name));
+            let params = fields.map(|(name, value)| (name.to_owned(), value.json())).collect();
+            all.push(StageSettings { name: format!("{prefix}{name}"), kind: kind.to_owned(), params });
+        }
+    };
+    let top = layers.top();
+    add("", top.field("stages"));
+    for (name, each) in top.field("loop").iter().flat_map(|loops| loops.fields().unwrap_or_default()) {
+        add(&format!("{name}/"), each.field("stages"));
+    }
+    all
+}
+
 /// A fully resolved run.
 pub struct Plan {
     pub name: String,
@@ -87,6 +137,8 @@ pub struct Plan {
     pub engine: EngineSpec,
     /// Where results are shared with other machines. Not part of any key.
     pub remote: Option<RemoteSpec>,
+    /// Trackers that the run reports to. Not part of any key.
+    pub track: TrackSpec,
     graph: Graph,
     identity: Option<ServerIdentity>,
     numerics: String,
@@ -108,8 +160,8 @@ impl Plan {
             None => None,
         };
         let numerics = identity::numerics(&parsed.engine);
-        let parse::ParsedRun { name, servers, engine, remote, .. } = parsed;
-        Ok(Self { name, servers, engine, remote, graph, identity, numerics, layers })
+        let parse::ParsedRun { name, servers, engine, remote, track, .. } = parsed;
+        Ok(Self { name, servers, engine, remote, track, graph, identity, numerics, layers })
     }
 
     /// The location of a stage's parameter or input in the run file; of the stage itself if `about` is empty.

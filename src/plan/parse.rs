@@ -16,6 +16,7 @@ use super::{
     reader::Reader,
     section::schema_of,
     server,
+    track::{self, TrackSpec},
     upkeep::{self, CacheMode},
 };
 use crate::{
@@ -38,6 +39,7 @@ pub struct ParsedRun<'a> {
     pub servers: Option<Servers>,
     pub engine: EngineSpec,
     pub remote: Option<RemoteSpec>,
+    pub track: TrackSpec,
     /// In file order.
     pub stages: Vec<ParsedStage<'a>>,
     pub loops: Vec<ParsedLoop<'a>>,
@@ -200,6 +202,7 @@ impl<'a> RunFileParser<'_, 'a> {
         };
         let engine = sections.get("engine").and_then(|entry| server::engine(self.reader, entry));
         let remote = sections.get("cache").and_then(|entry| upkeep::remote(self.reader, entry, source));
+        let track = sections.get("track").map(|entry| track::track(self.reader, entry, source));
         if let Some(entry) = sections.get("overrides") {
             self.overrides(entry);
         }
@@ -238,7 +241,8 @@ impl<'a> RunFileParser<'_, 'a> {
         }
         let (broken, is_whole) = (self.broken.take(), self.reader.clean());
         let (servers, engine) = (servers.flatten(), engine.unwrap_or_default());
-        Some(ParsedRun { name, servers, engine, remote, stages, loops, broken, is_whole })
+        let track = track.unwrap_or_default();
+        Some(ParsedRun { name, servers, engine, remote, track, stages, loops, broken, is_whole })
     }
 
     /// Checks `[overrides]`; the stages that list tools take their part of it as a parameter.

@@ -10,6 +10,7 @@ use super::{
     parse::Loop,
     section::schema_of,
     server::Server,
+    track::Track,
     upkeep::{Cache, CacheMode},
 };
 use crate::{
@@ -89,6 +90,7 @@ pub fn schema(cards: &Cards) -> Result<Value> {
             },
             "engine": schema_of::<EngineSpec>(),
             "cache": schema_of::<Cache>(),
+            "track": schema_of::<Track>(),
             "overrides": {
                 "type": "object",
                 "additionalProperties": false,

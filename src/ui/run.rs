@@ -315,6 +315,10 @@ impl Iterations {
                 line("differs", id, &text)
             }
             Event::Remote { id, problem } => line("note", id, problem),
+            Event::Untracked { tracker, error } => {
+                let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+                line("note", tracker, &format!("{error}{hint}"))
+            }
             Event::Noted { note } => note_text(note),
             // The error itself is shown at the end.
             Event::Failed { id, .. } => line("failed", id, ""),

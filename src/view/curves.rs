@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Run, Stage, StageState};
+use super::{Iteration, Run, Stage, StageState};
 use crate::{
     data::{OutcomeRow, Reward, Step},
     eval::{Clusters, Interval, wilson},
@@ -111,15 +111,7 @@ pub struct Point {
 /// Reads the tables of every iteration.
 pub fn curves(run: &Run) -> Curves {
     let curve = |found: &super::Loop| {
-        let points = found.iterations.iter().map(|iteration| {
-            let stages = iteration.stages.iter().filter_map(|id| run.stage(id)).collect::<Vec<_>>();
-            Point {
-                iteration: iteration.number,
-                id: format!("{}[{:04}]", found.name, iteration.number),
-                state: Some(iteration.state),
-                ..point(&stages)
-            }
-        });
+        let points = found.iterations.iter().map(|iteration| iteration_point(run, &found.name, iteration));
         Curve { name: found.name.clone(), points: points.collect() }
     };
     let alone = run.stages.iter().filter(|stage| stage.iteration.is_none());
@@ -128,6 +120,17 @@ pub fn curves(run: &Run) -> Curves {
         Some(Steps { stage: stage.id.clone(), steps })
     });
     Curves { loops: run.loops.iter().map(curve).collect(), alone: alone.collect() }
+}
+
+/// Reads the tables of one iteration of a loop.
+pub fn iteration_point(run: &Run, in_loop: &str, iteration: &Iteration) -> Point {
+    let stages: Vec<&Stage> = iteration.stages.iter().filter_map(|id| run.stage(id)).collect();
+    Point {
+        iteration: iteration.number,
+        id: format!("{in_loop}[{:04}]", iteration.number),
+        state: Some(iteration.state),
+        ..point(&stages)
+    }
 }
 
 fn point(stages: &[&Stage]) -> Point {

@@ -1,0 +1,121 @@
+//! `mcprl track`: sends a run to experiment trackers.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+
+use super::{Outcome, locations::Locations, target::Target};
+use crate::{
+    error::{Result, did_you_mean},
+    exec::{folder, history},
+    plan::{self, MlflowSpec, OtlpSpec, Source, TrackSpec, url_mistake},
+    track::{self, LogReader, TrackError},
+    ui::{OutputFormat, Printer},
+};
+
+#[derive(Args)]
+pub struct Track {
+    /// The run's id, as `mcprl runs` lists it, or `latest`; the folder of a run also works.
+    #[arg(value_name = "RUN")]
+    run: String,
+    /// A tracker: `tensorboard`, `tensorboard=DIR`, `wandb`, `wandb=online`, `mlflow=URI`, `trackio`,
+    /// `trackio=PROJECT` or `otlp=URL`. May be given several times [default: those of the run file].
+    #[arg(long, value_name = "TRACKER")]
+    to: Vec<String>,
+    #[command(flatten)]
+    locations: Locations,
+}
+
+/// How long an upload may take.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+const TRACKERS: [&str; 5] = ["tensorboard", "wandb", "mlflow", "trackio", "otlp"];
+
+impl Track {
+    pub fn execute(self, printer: Printer) -> Result<Outcome> {
+        let Target { store, run, .. } = Target::new(&self.locations, &self.run)?;
+        let run = folder::named(&store, &run);
+        // Reports a run that does not exist.
+        history::run(&store, &run)?;
+        let own = match history::spec(&store, &run) {
+            Some(spec) => plan::track_spec(&Source::parse(&spec.file, spec.text)?, &spec.overrides)?,
+            None => TrackSpec::default(),
+        };
+        let spec = if self.to.is_empty() { own } else { given(&own, &self.to)? };
+        let mut sinks = track::sinks(&spec, &store, &run, PATIENCE);
+        if sinks.is_empty() {
+            return Err(TrackError::NoTracker { run }.into());
+        }
+        let outcomes = track::update(&mut sinks, &mut LogReader::new(&store, &run, spec.examples))?;
+        let mut all_well = true;
+        let mut sent = Vec::new();
+        for (sink, outcome) in sinks.iter().zip(outcomes) {
+            match outcome {
+                Ok(()) if printer.format == OutputFormat::Json => {
+                    sent.push(json!({ "tracker": sink.name(), "location": sink.location() }));
+                }
+                Ok(()) => printer.data(&format!("{:<12} {}", sink.name(), sink.location())),
+                Err(error) => {
+                    all_well = false;
+                    printer.error(&crate::error::Failure::from(error).at(sink.name()));
+                }
+            }
+        }
+        if printer.format == OutputFormat::Json {
+            printer.json(&json!({ "run": run, "trackers": sent }));
+        }
+        Ok(if all_well { Outcome::Success } else { Outcome::Failed })
+    }
+}
+
+/// The trackers that `--to` names, each with the settings of the run file where it has some.
+fn given(own: &TrackSpec, to: &[String]) -> Result<TrackSpec, TrackError> {
+    let mut spec = TrackSpec { examples: own.examples, ..TrackSpec::default() };
+    for text in to {
+        let (name, value) =
+            text.split_once('=').map_or((text.as_str(), None), |(name, value)| (name, Some(value)));
+        let wrong = |reason: &str| {
+            let near = did_you_mean(name, TRACKERS).filter(|near| *near != name);
+            // An address may have a secret.
+            let shown = if text.contains(['@', '?']) { name } else { text };
+            TrackError::UnknownTracker { text: shown.to_owned(), reason: reason.to_owned(), near }
+        };
+        let url = |value: Option<&str>| {
+            let url = value.ok_or_else(|| wrong("it needs a URL"))?;
+            url_mistake(url).map_or(Ok(url.to_owned()), |should| {
+                Err(wrong(&format!("its URL should be one that {should}")))
+            })
+        };
+        match name {
+            "tensorboard" => {
+                let mut settings = own.tensorboard.clone().unwrap_or_default();
+                if let Some(path) = value {
+                    settings.path = Some(std::path::absolute(path).unwrap_or_else(|_| path.into()));
+                }
+                spec.tensorboard = Some(settings);
+            }
+            "wandb" => {
+                let mut settings = own.wandb.clone().unwrap_or_default();
+                settings.online = match value {
+                    None => settings.online,
+                    Some("online") => true,
+                    Some("offline") => false,
+                    Some(_) => return Err(wrong("its mode is `offline` or `online`")),
+                };
+                spec.wandb = Some(settings);
+            }
+            "mlflow" if value.is_none() && own.mlflow.is_some() => spec.mlflow.clone_from(&own.mlflow),
+            "mlflow" => spec.mlflow = Some(MlflowSpec::new(&url(value)?)),
+            "trackio" => {
+                let mut settings = own.trackio.clone().unwrap_or_default();
+                settings.project = value.map_or(settings.project, str::to_owned);
+                spec.trackio = Some(settings);
+            }
+            "otlp" if value.is_none() && own.otlp.is_some() => spec.otlp.clone_from(&own.otlp),
+            "otlp" => spec.otlp = Some(OtlpSpec::new(&url(value)?)),
+            _ => return Err(wrong(&format!("the trackers are {}", TRACKERS.join(", ")))),
+        }
+    }
+    Ok(spec)
+}

@@ -1,0 +1,339 @@
+//! The section `[track]`: experiment trackers that a run reports to. None of it is part of a key.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use reqwest::Url;
+use schemars::JsonSchema;
+use serde::{Deserialize, de::IgnoredAny};
+
+use super::{
+    layers::{Entry, Part},
+    reader::Reader,
+    server::check_values,
+    source::Source,
+};
+use crate::{error::did_you_mean, mcp::secret, stage::card::json_type};
+
+/// Experiment trackers that the run reports to.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Track {
+    /// Writes an event file for TensorBoard, into the run's folder in the cache or into `path`.
+    #[serde(rename = "tensorboard", default)]
+    #[schemars(with = "Option<Choice<TensorBoardTable>>")]
+    _tensorboard: IgnoredAny,
+    /// Writes an offline run of Weights & Biases into the run's folder in the cache, and uploads it with `mode = "online"`.
+    #[serde(rename = "wandb", default)]
+    #[schemars(with = "Option<Choice<WandbTable>>")]
+    _wandb: IgnoredAny,
+    /// Sends the run to an MLflow server.
+    #[serde(rename = "mlflow", default)]
+    #[schemars(with = "Option<MlflowTable>")]
+    _mlflow: IgnoredAny,
+    /// Writes the run into trackio's database on this machine.
+    #[serde(rename = "trackio", default)]
+    #[schemars(with = "Option<Choice<TrackioTable>>")]
+    _trackio: IgnoredAny,
+    /// Sends episodes as traces to an OpenTelemetry endpoint (OTLP over HTTP): its URL, or a table with `url` and `headers`.
+    #[serde(rename = "otlp", default)]
+    #[schemars(with = "Option<Address<OtlpTable>>")]
+    _otlp: IgnoredAny,
+    /// Whether trackers get conversations of episodes, which have texts of the server and of the tasks.
+    #[serde(rename = "examples", default)]
+    #[schemars(with = "Option<bool>", extend("default" = true))]
+    _examples: IgnoredAny,
+}
+
+const TRACKERS: [&str; 6] = ["tensorboard", "wandb", "mlflow", "trackio", "otlp", "examples"];
+
+/// True, false or settings.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "describes the schema")]
+enum Choice<T> {
+    Is(bool),
+    With(T),
+}
+
+/// A URL or settings.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "describes the schema")]
+enum Address<T> {
+    Url(String),
+    With(T),
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct TensorBoardTable {
+    /// The folder for event files, relative to the run file's folder. Each run gets a folder of its own in it.
+    path: Option<String>,
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct WandbTable {
+    #[schemars(extend("default" = PROJECT))]
+    project: Option<String>,
+    /// The user or team. By default that of the login.
+    entity: Option<String>,
+    /// Name of the run; by default the run's id.
+    name: Option<String>,
+    /// Name of the group of runs.
+    group: Option<String>,
+    tags: Option<Vec<String>>,
+    /// `online` uploads while the run goes on, with the program `wandb`; `offline` leaves that to `wandb sync`.
+    #[schemars(extend("enum" = MODES, "default" = MODES[0]))]
+    mode: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct MlflowTable {
+    /// URL of the server.
+    #[schemars(regex(pattern = "^https?://"))]
+    uri: String,
+    /// Name of the experiment; it is created if the server has none of this name.
+    #[schemars(extend("default" = PROJECT))]
+    experiment: Option<String>,
+    /// Environment variable that holds the bearer token. Without it, MLflow's own variables count:
+    /// `MLFLOW_TRACKING_TOKEN`, or `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`.
+    bearer_env: Option<String>,
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct TrackioTable {
+    #[schemars(extend("default" = PROJECT))]
+    project: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct OtlpTable {
+    /// URL of the endpoint, without `/v1/traces`.
+    #[schemars(regex(pattern = "^https?://"))]
+    url: String,
+    /// Headers of every request. `${NAME}` in a value is the environment variable NAME. A literal secret is rejected.
+    headers: Option<BTreeMap<String, String>>,
+}
+
+/// Name of the project or experiment where none is given.
+const PROJECT: &str = "mcprl";
+const MODES: [&str; 2] = ["offline", "online"];
+
+/// The trackers of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrackSpec {
+    pub tensorboard: Option<TensorBoardSpec>,
+    pub wandb: Option<WandbSpec>,
+    pub mlflow: Option<MlflowSpec>,
+    pub trackio: Option<TrackioSpec>,
+    pub otlp: Option<OtlpSpec>,
+    /// Whether trackers get conversations of episodes.
+    pub examples: bool,
+}
+
+impl Default for TrackSpec {
+    fn default() -> Self {
+        Self { tensorboard: None, wandb: None, mlflow: None, trackio: None, otlp: None, examples: true }
+    }
+}
+
+/// An event file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TensorBoardSpec {
+    /// The folder with a folder for each run; none for the run's folder in the cache.
+    pub path: Option<PathBuf>,
+}
+
+/// A run of Weights & Biases.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WandbSpec {
+    pub project: String,
+    pub entity: Option<String>,
+    pub name: Option<String>,
+    pub group: Option<String>,
+    pub tags: Vec<String>,
+    /// Whether it is uploaded.
+    pub online: bool,
+}
+
+impl Default for WandbSpec {
+    fn default() -> Self {
+        let project = PROJECT.to_owned();
+        Self { project, entity: None, name: None, group: None, tags: Vec::new(), online: false }
+    }
+}
+
+/// A run on an MLflow server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MlflowSpec {
+    /// Without a slash at the end.
+    pub uri: String,
+    pub experiment: String,
+    pub bearer_env: Option<String>,
+}
+
+impl MlflowSpec {
+    pub fn new(uri: &str) -> Self {
+        let uri = uri.trim_end_matches('/').to_owned();
+        Self { uri, experiment: PROJECT.to_owned(), bearer_env: None }
+    }
+}
+
+/// A run in trackio's database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrackioSpec {
+    pub project: String,
+}
+
+impl Default for TrackioSpec {
+    fn default() -> Self {
+        Self { project: PROJECT.to_owned() }
+    }
+}
+
+/// An endpoint for traces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtlpSpec {
+    /// Without a slash at the end.
+    pub url: String,
+    /// Values may refer to environment variables.
+    pub headers: BTreeMap<String, String>,
+}
+
+impl OtlpSpec {
+    pub fn new(url: &str) -> Self {
+        Self { url: url.trim_end_matches('/').to_owned(), headers: BTreeMap::new() }
+    }
+}
+
+/// What a tracker's URL should be, if it is not.
+pub fn url_mistake(text: &str) -> Option<&'static str> {
+    match Url::parse(text) {
+        Ok(url) if !["http", "https"].contains(&url.scheme()) || url.host_str().is_none() => Some(HTTP),
+        Ok(url) if url.password().is_some() || !url.username().is_empty() => Some("has no name or password"),
+        Ok(url) if url.query().is_some() => Some("has no query"),
+        Ok(_) => None,
+        Err(_) => Some(HTTP),
+    }
+}
+
+const HTTP: &str = "starts with http:// or https://";
+
+/// Parses `[track]`.
+pub fn track(reader: &Reader, entry: &Entry<'_>, source: &Source) -> TrackSpec {
+    reader.only(entry, &TRACKERS);
+    let examples = entry.field("examples").and_then(|examples| reader.read::<bool>(&examples));
+    let tensorboard = |table: TensorBoardTable| TensorBoardSpec {
+        path: table.path.map(|path| super::absolute(&source.folder().join(path))),
+    };
+    let wandb = |table: WandbTable| {
+        let default = WandbSpec::default();
+        WandbSpec {
+            project: table.project.unwrap_or(default.project),
+            entity: table.entity,
+            name: table.name,
+            group: table.group,
+            tags: table.tags.unwrap_or_default(),
+            online: table.mode.as_deref() == Some(MODES[1]),
+        }
+    };
+    let trackio = |table: TrackioTable| {
+        table.project.map_or_else(TrackioSpec::default, |project| TrackioSpec { project })
+    };
+    let wandb_entry = entry.field("wandb");
+    if let Some(mode) = wandb_entry.as_ref().and_then(|wandb| wandb.field("mode")) {
+        check_mode(reader, &mode);
+    }
+    TrackSpec {
+        tensorboard: entry.field("tensorboard").and_then(|entry| choice(reader, &entry)).map(tensorboard),
+        wandb: wandb_entry.and_then(|entry| choice(reader, &entry)).map(wandb),
+        mlflow: entry.field("mlflow").and_then(|entry| mlflow(reader, &entry)),
+        trackio: entry.field("trackio").and_then(|entry| choice(reader, &entry)).map(trackio),
+        otlp: entry.field("otlp").and_then(|entry| otlp(reader, &entry)),
+        examples: examples.unwrap_or(true),
+    }
+}
+
+/// A tracker that needs no settings. `false` is none, so that an override can turn it off.
+fn choice<T: Default + JsonSchema + serde::de::DeserializeOwned>(
+    reader: &Reader,
+    entry: &Entry<'_>,
+) -> Option<T> {
+    match entry.json() {
+        serde_json::Value::Bool(is_on) => is_on.then(T::default),
+        serde_json::Value::Object(_) => reader.read(entry),
+        other => mistyped(reader, entry, "true, false or a table", &other),
+    }
+}
+
+fn mistyped<T>(reader: &Reader, entry: &Entry<'_>, expected: &str, found: &serde_json::Value) -> Option<T> {
+    let message = format!("`{}` should be {expected}, found {}", entry.path, json_type(found));
+    reader.wrong(entry, Part::Value, message, None)
+}
+
+fn check_mode(reader: &Reader, entry: &Entry<'_>) {
+    let Some(mode) = entry.text().filter(|mode| !MODES.contains(mode)) else { return };
+    let message = format!("`{}` should be \"offline\" or \"online\", found \"{mode}\"", entry.path);
+    let hint = did_you_mean(mode, MODES).map(|meant| format!("did you mean \"{meant}\"?"));
+    reader.wrong::<()>(entry, Part::Value, message, hint);
+}
+
+fn mlflow(reader: &Reader, entry: &Entry<'_>) -> Option<MlflowSpec> {
+    match entry.json() {
+        serde_json::Value::Bool(false) => return None,
+        serde_json::Value::Object(_) => {}
+        other => return mistyped(reader, entry, "false or a table with `uri`", &other),
+    }
+    let table = reader.read::<MlflowTable>(entry)?;
+    check_url(
+        reader,
+        &entry.field("uri")?,
+        &table.uri,
+        "`MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`",
+    )?;
+    let spec = MlflowSpec::new(&table.uri);
+    Some(MlflowSpec {
+        experiment: table.experiment.unwrap_or(spec.experiment),
+        bearer_env: table.bearer_env,
+        ..spec
+    })
+}
+
+fn otlp(reader: &Reader, entry: &Entry<'_>) -> Option<OtlpSpec> {
+    let by = "`headers = { Authorization = \"Basic ${NAME}\" }`";
+    match entry.json() {
+        serde_json::Value::Bool(false) => None,
+        serde_json::Value::String(url) => {
+            check_url(reader, entry, &url, by)?;
+            Some(OtlpSpec::new(&url))
+        }
+        serde_json::Value::Object(_) => {
+            check_values(reader, entry.field("headers").as_ref())?;
+            let table = reader.read::<OtlpTable>(entry)?;
+            check_url(reader, &entry.field("url")?, &table.url, by)?;
+            Some(OtlpSpec { headers: table.headers.unwrap_or_default(), ..OtlpSpec::new(&table.url) })
+        }
+        other => mistyped(reader, entry, "a URL or a table with `url`", &other),
+    }
+}
+
+/// `credentials`: where a name and password, or a secret, belong.
+fn check_url(reader: &Reader, entry: &Entry<'_>, url: &str, credentials: &str) -> Option<()> {
+    let has_secret = Url::parse(url).is_ok_and(|url| url.password().is_some() || !url.username().is_empty())
+        || secret::query(url).any(|(name, value)| secret::is_secret(name, value));
+    if has_secret {
+        let hint = format!("use {credentials}: every run keeps a copy of its run file");
+        return reader.wrong_secret(entry, format!("`{}` holds a secret", entry.path), hint);
+    }
+    match url_mistake(url) {
+        None => Some(()),
+        Some(should) => {
+            let message = format!("`{}` should be a URL that {should}, found \"{url}\"", entry.path);
+            reader.wrong(entry, Part::Value, message, None)
+        }
+    }
+}

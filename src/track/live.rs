@@ -1,0 +1,194 @@
+//! Brings trackers up to date while a run goes on, on a thread of its own.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Condvar, Mutex, PoisonError, mpsc},
+    time::{Duration, Instant},
+};
+
+use super::{LogReader, Sink, TrackError, sinks, update};
+use crate::{
+    error::{Failure, Result},
+    exec::{Event, Listener},
+    plan::TrackSpec,
+    progress::Observer,
+    store::Store,
+};
+
+/// Least time between two updates.
+const PAUSE: Duration = Duration::from_secs(3);
+/// An update is followed by a pause of this many times its own duration, so that a long run is not slowed down.
+const REST: u32 = 10;
+/// How long the end of a run waits for the last update.
+const LAST: Duration = Duration::from_secs(30);
+
+/// What the thread is asked to do.
+#[derive(Default)]
+struct Asked {
+    update: bool,
+    end: bool,
+}
+
+#[derive(Default)]
+struct Wake {
+    asked: Mutex<Asked>,
+    changed: Condvar,
+}
+
+impl Wake {
+    fn ask(&self, change: impl FnOnce(&mut Asked)) {
+        change(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_all();
+    }
+
+    /// Waits until an update is asked for, and then for the pause; not longer than to the end. Returns whether it is the end.
+    fn wait(&self, pause: Duration) -> bool {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        while !asked.update && !asked.end {
+            asked = self.changed.wait(asked).unwrap_or_else(PoisonError::into_inner);
+        }
+        let until = Instant::now() + pause;
+        while !asked.end {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            asked = self.changed.wait_timeout(asked, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        asked.update = false;
+        asked.end
+    }
+}
+
+/// The trackers of a run that goes on.
+pub struct Live {
+    wake: Arc<Wake>,
+    listener: Arc<dyn Listener>,
+    ended: mpsc::Receiver<()>,
+}
+
+impl Live {
+    /// Starts the thread; none if the run has no trackers. Problems are events of the listener.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn begin(
+        spec: &TrackSpec,
+        store: &Store,
+        run: &str,
+        listener: Arc<dyn Listener>,
+    ) -> Result<Option<Self>> {
+        // The thread has a little time to report what it could not send.
+        let sinks = sinks(spec, store, run, LAST.mul_f64(0.8));
+        if sinks.is_empty() {
+            return Ok(None);
+        }
+        let reader = LogReader::new(store, run, spec.examples);
+        Ok(Some(Self::with(sinks, reader, listener, PAUSE)?))
+    }
+
+    pub(super) fn with(
+        sinks: Vec<Box<dyn Sink>>,
+        reader: LogReader,
+        listener: Arc<dyn Listener>,
+        pause: Duration,
+    ) -> Result<Self, TrackError> {
+        let wake = Arc::<Wake>::default();
+        let (end, ended) = mpsc::channel();
+        let mut thread = Thread {
+            sinks,
+            reader,
+            listener: Arc::clone(&listener),
+            wake: Arc::clone(&wake),
+            warned: BTreeSet::new(),
+        };
+        std::thread::Builder::new()
+            .name("track".into())
+            .spawn(move || {
+                thread.run(pause);
+                _ = end.send(());
+            })
+            .map_err(TrackError::Thread)?;
+        Ok(Self { wake, listener, ended })
+    }
+
+    /// A listener that passes events on and asks for updates.
+    pub fn listener(&self) -> Arc<dyn Listener> {
+        Arc::new(Waking { wake: Arc::clone(&self.wake), inner: Arc::clone(&self.listener) })
+    }
+
+    /// Updates the trackers a last time. `command` sends what cannot be sent in time.
+    pub fn finish(self, command: &str) {
+        self.finish_within(LAST, command);
+    }
+
+    pub(super) fn finish_within(self, time: Duration, command: &str) {
+        self.wake.ask(|asked| asked.end = true);
+        if self.ended.recv_timeout(time).is_err() {
+            let error = TrackError::Late { command: command.to_owned() }.into();
+            self.listener.event(&Event::Untracked { tracker: "track", error: &error });
+        }
+    }
+}
+
+/// What the thread owns.
+struct Thread {
+    sinks: Vec<Box<dyn Sink>>,
+    reader: LogReader,
+    listener: Arc<dyn Listener>,
+    wake: Arc<Wake>,
+    /// Trackers and causes that were reported.
+    warned: BTreeSet<(&'static str, String)>,
+}
+
+impl Thread {
+    fn run(&mut self, least: Duration) {
+        // What is there of a resumed run is written at once.
+        let mut pause = self.update(least);
+        while !self.wake.wait(pause) {
+            pause = self.update(least);
+        }
+        self.update(least);
+    }
+
+    /// Returns how long to wait before the next update.
+    fn update(&mut self, least: Duration) -> Duration {
+        let began = Instant::now();
+        match update(&mut self.sinks, &mut self.reader) {
+            Ok(outcomes) => {
+                for (at, outcome) in outcomes.into_iter().enumerate() {
+                    if let Err(error) = outcome {
+                        self.warn(self.sinks[at].name(), error.into());
+                    }
+                }
+            }
+            Err(error) => self.warn("track", error),
+        }
+        least.max(began.elapsed() * REST)
+    }
+
+    /// Reports each cause once for each tracker.
+    fn warn(&mut self, tracker: &'static str, error: Failure) {
+        if self.warned.insert((tracker, error.to_string())) {
+            self.listener.event(&Event::Untracked { tracker, error: &error });
+        }
+    }
+}
+
+struct Waking {
+    wake: Arc<Wake>,
+    inner: Arc<dyn Listener>,
+}
+
+impl Listener for Waking {
+    fn event(&self, event: &Event<'_>) {
+        self.inner.event(event);
+        if matches!(event, Event::Cached { .. } | Event::Finished { .. } | Event::Unanswered { .. }) {
+            self.wake.ask(|asked| asked.update = true);
+        }
+    }
+
+    fn observer(&self, id: &str) -> Arc<dyn Observer> {
+        self.inner.observer(id)
+    }
+}

@@ -1,0 +1,90 @@
+//! Experiment trackers: TensorBoard and others get a run's curves, settings and texts.
+//!
+//! Every sink is a function of the run's [`Log`], so tracking a run while it goes on, resuming it and sending an old one are
+//! the same code: a sink is given the whole log, and writes or sends what is not there yet. A run never waits for a tracker
+//! and never fails because of one. Nothing here prints, and no message has a credential.
+
+mod crc;
+mod error;
+mod file;
+mod http;
+mod live;
+mod log;
+mod mlflow;
+mod proto;
+mod tensorboard;
+mod trackio;
+mod wandb;
+
+#[cfg(test)]
+mod tests;
+
+use std::{fs::File, path::Path, time::Duration};
+
+pub use error::TrackError;
+pub use live::Live;
+pub use log::{Log, LogReader};
+
+use mlflow::Mlflow;
+use tensorboard::TensorBoard;
+use trackio::Trackio;
+use wandb::Wandb;
+
+use crate::{plan::TrackSpec, store::Store, view::Run};
+
+/// A tracker that can be brought up to date.
+pub trait Sink: Send {
+    /// The tracker's name in the run file.
+    fn name(&self) -> &'static str;
+
+    /// Where to look at the run: a path or a URL.
+    fn location(&self) -> String;
+
+    /// Writes or sends what the tracker does not have yet.
+    ///
+    /// # Errors
+    /// If some of it is missing afterwards. The next update tries again.
+    fn update(&mut self, run: &Run, log: &Log) -> Result<(), TrackError>;
+}
+
+/// The trackers of a run: those that write files first, since they do not wait for others. `patience`: how long the last
+/// update may take.
+pub fn sinks(spec: &TrackSpec, store: &Store, run: &str, patience: Duration) -> Vec<Box<dyn Sink>> {
+    let folder = store.runs().join(run);
+    let folder = std::path::absolute(&folder).unwrap_or(folder);
+    let mut sinks: Vec<Box<dyn Sink>> = Vec::new();
+    if let Some(spec) = &spec.tensorboard {
+        sinks.push(Box::new(TensorBoard::new(spec, &folder, run)));
+    }
+    if let Some(spec) = &spec.trackio {
+        sinks.push(Box::new(Trackio::new(spec)));
+    }
+    if let Some(spec) = &spec.wandb {
+        sinks.push(Box::new(Wandb::new(spec, &folder, patience)));
+    }
+    if let Some(spec) = &spec.mlflow {
+        sinks.push(Box::new(Mlflow::new(spec, &folder)));
+    }
+    sinks
+}
+
+/// Keeps other processes from updating the trackers of the same run, until it is dropped.
+struct Lock(#[expect(dead_code, reason = "holds the lock")] Option<File>);
+
+impl Lock {
+    /// Waits for the lock. `folder`: the run's. Without support for locks, nobody is kept away.
+    fn take(folder: &Path) -> Self {
+        let file = File::options().create(true).truncate(false).write(true).open(folder.join("track.lock"));
+        Self(file.ok().filter(|file| file.lock().is_ok()))
+    }
+}
+
+/// Brings trackers up to date, one after another. Returns the outcome of each.
+pub fn update(
+    sinks: &mut [Box<dyn Sink>],
+    reader: &mut LogReader,
+) -> crate::error::Result<Vec<Result<(), TrackError>>> {
+    let _lock = Lock::take(&reader.folder());
+    let (run, log) = reader.read()?;
+    Ok(sinks.iter_mut().map(|sink| sink.update(&run, &log)).collect())
+}
