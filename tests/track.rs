@@ -1,11 +1,19 @@
-//! `[track]` and `mcprl track`: settings, mistakes, trackers that are away. `tests/reference/trackers.sh` asks real trackers.
+//! `[track]` and `mcprl track`: settings, mistakes, trackers that are away. `tests/reference/trackers.sh` asks real
+//! trackers.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
 
+use axum::{
+    Router,
+    http::{HeaderMap, StatusCode},
+};
 use common::{Project, output};
 use serde_json::Value;
 
@@ -103,6 +111,68 @@ fn a_tracker_that_cannot_be_written_neither_stops_nor_fails_a_run() {
     assert!(sent.err.starts_with("error: tensorboard: cannot write"), "{}", sent.err);
     std::fs::remove_file(project.path("logs")).unwrap();
     assert_eq!(project.mcprl(&["track", "latest"]).code, Some(0));
+}
+
+/// The URL of a server that refuses every request, and the credentials that it was sent.
+fn refusing() -> (String, Arc<Mutex<Vec<String>>>) {
+    let seen = Arc::<Mutex<Vec<String>>>::default();
+    let known = Arc::clone(&seen);
+    let refuse = move |headers: HeaderMap| {
+        let given = headers.get("authorization").map_or("none", |value| value.to_str().unwrap());
+        known.lock().unwrap().push(given.to_owned());
+        async { (StatusCode::UNAUTHORIZED, "{\"error_code\": \"X\", \"message\": \"who are you?\"}") }
+    };
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            axum::serve(listener, Router::new().fallback(refuse)).await.unwrap();
+        });
+    });
+    (format!("http://{address}"), seen)
+}
+
+#[test]
+fn credentials_come_from_the_environment_and_are_never_shown() {
+    let (url, seen) = refusing();
+    let project = with(&format!("mlflow = {{ uri = \"{url}\" }}"));
+    project.run(&[]);
+    let own = "track.mlflow.bearer_env=OWN_TOKEN";
+    let mut all = String::new();
+    for (variables, set, sent) in [
+        (&[][..], "seed=1", "none"),
+        (&[("MLFLOW_TRACKING_TOKEN", "s3cr3t")], "seed=1", "Bearer s3cr3t"),
+        (&[("OWN_TOKEN", "s3cr3t-own"), ("MLFLOW_TRACKING_TOKEN", "other")], own, "Bearer s3cr3t-own"),
+        (
+            &[("MLFLOW_TRACKING_USERNAME", "me"), ("MLFLOW_TRACKING_PASSWORD", "s3cr3t")],
+            "seed=1",
+            "Basic bWU6czNjcjN0",
+        ),
+    ] {
+        let mut command = project.command(&["run", "run.toml", "--set", set]);
+        let done = output(command.envs(variables.iter().copied()));
+        assert_eq!(done.code, Some(0), "{}", done.err);
+        assert_eq!(seen.lock().unwrap().drain(..).last().unwrap(), sent);
+        let says = format!(
+            "{url} answered with status 401: who are you? (check the token, or the user and password)"
+        );
+        assert!(done.err.contains(&says), "{}", done.err);
+        all += &(done.out + &done.err);
+    }
+    // Nothing is sent without the token, or unencrypted to another machine.
+    let absent = project.run(&["--set", own]).err;
+    assert!(
+        absent.contains("the environment variable OWN_TOKEN, which should contain the token, is not set"),
+        "{absent}"
+    );
+    let plain = ["run", "run.toml", "--set", "track.mlflow={uri=\"http://mlflow.example.com\"}"];
+    let plain = output(project.command(&plain).env("MLFLOW_TRACKING_TOKEN", "s3cr3t")).err;
+    assert!(plain.contains("would be sent unencrypted to http://mlflow.example.com"), "{plain}");
+    assert!(seen.lock().unwrap().is_empty());
+    assert!(!(all + &absent + &plain).contains("s3cr3t"));
 }
 
 #[test]

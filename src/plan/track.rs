@@ -22,7 +22,8 @@ pub struct Track {
     #[serde(rename = "tensorboard", default)]
     #[schemars(with = "Option<Choice<TensorBoardTable>>")]
     _tensorboard: IgnoredAny,
-    /// Writes an offline run of Weights & Biases into the run's folder in the cache, and uploads it with `mode = "online"`.
+    /// Writes an offline run of Weights & Biases into the run's folder in the cache, and uploads it with `mode =
+    /// "online"`.
     #[serde(rename = "wandb", default)]
     #[schemars(with = "Option<Choice<WandbTable>>")]
     _wandb: IgnoredAny,
@@ -34,7 +35,8 @@ pub struct Track {
     #[serde(rename = "trackio", default)]
     #[schemars(with = "Option<Choice<TrackioTable>>")]
     _trackio: IgnoredAny,
-    /// Sends episodes as traces to an OpenTelemetry endpoint (OTLP over HTTP): its URL, or a table with `url` and `headers`.
+    /// Sends episodes as traces to an OpenTelemetry endpoint (OTLP over HTTP): its URL, or a table with `url` and
+    /// `headers`.
     #[serde(rename = "otlp", default)]
     #[schemars(with = "Option<Address<OtlpTable>>")]
     _otlp: IgnoredAny,

@@ -41,7 +41,8 @@ impl Wake {
         self.changed.notify_all();
     }
 
-    /// Waits until an update is asked for, and then for the pause; not longer than to the end. Returns whether it is the end.
+    /// Waits until an update is asked for, and then for the pause; not longer than to the end. Returns whether it is
+    /// the end.
     fn wait(&self, pause: Duration) -> bool {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         while !asked.update && !asked.end {

@@ -1,7 +1,7 @@
 //! A run as a tracker sees it: settings, and an ordered list of scalars and texts.
 //!
-//! A log is a pure function of the run's folder, its records and its artifacts. Entries come in the order in which their
-//! stages ended, so the log of a run that goes on begins with the log of before.
+//! A log is a pure function of the run's folder, its records and its artifacts. Entries come in the order in which
+//! their stages ended, so the log of a run that goes on begins with the log of before.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -430,7 +430,8 @@ fn point_scalars(name: &str, point: &Point, stages: &[&Stage], values: &mut Scal
     }
 }
 
-/// An entry for each optimizer step. The times of single steps are not recorded, so they are spread evenly over the stage's.
+/// An entry for each optimizer step. The times of single steps are not recorded, so they are spread evenly over the
+/// stage's.
 fn step_entries(name: &str, stage: &Stage, steps: &[Step], before: usize) -> Vec<Entry> {
     let ended = stage.ended_ms.unwrap_or_default();
     let took = ended.saturating_sub(stage.started_ms.unwrap_or(ended));

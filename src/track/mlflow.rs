@@ -1,8 +1,8 @@
 //! MLflow, over its REST API (version 2.0).
 //!
-//! A run of mcprl is one run there, found again by the tag `mcprl.run`. What was sent is remembered in the run's folder, so
-//! an update sends only what is new. MLflow ignores a metric that it has already, so what was sent and not remembered does no
-//! harm.
+//! A run of mcprl is one run there, found again by the tag `mcprl.run`. What was sent is remembered in the run's
+//! folder, so an update sends only what is new. MLflow ignores a metric that it has already, so what was sent and not
+//! remembered does no harm.
 
 use std::{
     collections::BTreeMap,

@@ -1,8 +1,8 @@
 //! Experiment trackers: TensorBoard and others get a run's curves, settings and texts.
 //!
-//! Every sink is a function of the run's [`Log`], so tracking a run while it goes on, resuming it and sending an old one are
-//! the same code: a sink is given the whole log, and writes or sends what is not there yet. A run never waits for a tracker
-//! and never fails because of one. Nothing here prints, and no message has a credential.
+//! Every sink is a function of the run's [`Log`], so tracking a run while it goes on, resuming it and sending an old
+//! one are the same code: a sink is given the whole log, and writes or sends what is not there yet. A run never waits
+//! for a tracker and never fails because of one. Nothing here prints, and no message has a credential.
 
 mod crc;
 mod error;
@@ -47,8 +47,8 @@ pub trait Sink: Send {
     fn update(&mut self, run: &Run, log: &Log) -> Result<(), TrackError>;
 }
 
-/// The trackers of a run: those that write files first, since they do not wait for others. `patience`: how long the last
-/// update may take.
+/// The trackers of a run: those that write files first, since they do not wait for others. `patience`: how long the
+/// last update may take.
 pub fn sinks(spec: &TrackSpec, store: &Store, run: &str, patience: Duration) -> Vec<Box<dyn Sink>> {
     let folder = store.runs().join(run);
     let folder = std::path::absolute(&folder).unwrap_or(folder);

@@ -1,7 +1,7 @@
 //! Messages of Protocol Buffers, written field by field.
 //!
-//! Trackers read a dozen small messages. Their field numbers are part of the published formats and stand where a message is
-//! built, so there is no generated code. Nothing here reads a message.
+//! Trackers read a dozen small messages. Their field numbers are part of the published formats and stand where a
+//! message is built, so there is no generated code. Nothing here reads a message.
 
 /// A message that is being built. Fields are written in the order of the calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! TensorBoard: one event file per run, a TFRecord file of `Event` messages.
 //!
-//! Field numbers are those of `tensorflow/core/util/event.proto`, `framework/summary.proto`, `framework/tensor.proto` and
-//! `tensorboard/plugins/hparams/plugin_data.proto`. TensorBoard polls the file and reads what is appended.
+//! Field numbers are those of `tensorflow/core/util/event.proto`, `framework/summary.proto`, `framework/tensor.proto`
+//! and `tensorboard/plugins/hparams/plugin_data.proto`. TensorBoard polls the file and reads what is appended.
 
 use std::path::{Path, PathBuf};
 

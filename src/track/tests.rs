@@ -255,7 +255,8 @@ impl Sink for Slow {
     }
 }
 
-/// Ten stages end; then the run ends. Returns the events' and the end's duration, the number of updates, and what was said.
+/// Ten stages end; then the run ends. Returns the events' and the end's duration, the number of updates, and what was
+/// said.
 fn live(takes: Duration, fails: bool) -> (Duration, Duration, usize, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let store = made(folder.path());

@@ -1,7 +1,7 @@
 //! trackio: a SQLite database for each project, read by `trackio show`.
 //!
-//! The tables are those that trackio 0.43 creates, as far as it does not create them itself when it opens the database. A run
-//! is replaced as a whole in one transaction, under the lock file that trackio's own writers hold.
+//! The tables are those that trackio 0.43 creates, as far as it does not create them itself when it opens the
+//! database. A run is replaced as a whole in one transaction, under the lock file that trackio's own writers hold.
 
 use std::{
     fs::File,

@@ -1,8 +1,9 @@
 //! Weights & Biases: an offline run as its own client writes it, which `wandb sync` uploads.
 //!
-//! A `.wandb` file is a log of LevelDB's form: a header of seven bytes, and blocks of 32 KiB that hold chunks of records,
-//! each with the length, the type and a CRC-32 (IEEE) of both. A record is a `Record` of `wandb_internal.proto`, whose values
-//! are JSON texts. `wandb beta sync --live` follows such a file while it grows, so an online run needs no protocol of ours.
+//! A `.wandb` file is a log of LevelDB's form: a header of seven bytes, and blocks of 32 KiB that hold chunks of
+//! records, each with the length, the type and a CRC-32 (IEEE) of both. A record is a `Record` of
+//! `wandb_internal.proto`, whose values are JSON texts. `wandb beta sync --live` follows such a file while it grows,
+//! so an online run needs no protocol of ours.
 
 use std::{
     collections::{BTreeSet, VecDeque},

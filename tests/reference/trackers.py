@@ -99,7 +99,9 @@ loop = curve["name"]
 points = [point for point in curve["points"] if point["state"] in ("ran", "cached")]
 assert len(points) >= 2, "the run has too few iterations"
 exam = model["exams"][-1]
-gain = next(row for row in exam["rows"] if row["scope"] == "all" and row["mode"] == exam["mode"] and row["gain"] is not None)
+gain = next(
+    row for row in exam["rows"] if row["scope"] == "all" and row["mode"] == exam["mode"] and row["gain"] is not None
+)
 warmup = next(iter(model["curves"]["alone"]), None)
 
 
@@ -114,7 +116,8 @@ def cut(iterations):
     last = max(
         number
         for number, line in enumerate(lines)
-        if json.loads(line).get("node", "").startswith(f"{loop}[{iterations:04}]") and json.loads(line)["event"] in ("finished", "cached")
+        if json.loads(line).get("node", "").startswith(f"{loop}[{iterations:04}]")
+        and json.loads(line)["event"] in ("finished", "cached")
     )
     replace(folder / "journal.jsonl", "".join(lines[: last + 1]))
 
@@ -131,7 +134,11 @@ def track_in_file(text):
     before = tomllib.loads(spec).get("overrides", {}).get("set", [])
     spec = re.sub(r"(?ms)^set = \[.*?\]\n", "", spec)
     line = f"set = {json.dumps(before + text)}\n"
-    spec = spec.replace("[overrides]\n", f"[overrides]\n{line}") if "[overrides]\n" in spec else f"{spec}\n[overrides]\n{line}"
+    spec = (
+        spec.replace("[overrides]\n", f"[overrides]\n{line}")
+        if "[overrides]\n" in spec
+        else f"{spec}\n[overrides]\n{line}"
+    )
     replace(folder / "run.toml", spec)
 
 
@@ -141,8 +148,10 @@ def close(found, expected):
 
 def expected_series():
     """Values by tag: step to value."""
-    series = {f"{loop}/{name}": {point["iteration"]: point[name] for point in points if point[name] is not None}
-              for name in ("success", "reward", "loss", "gradient_norm", "learning_rate", "entropy")}
+    series = {
+        f"{loop}/{name}": {point["iteration"]: point[name] for point in points if point[name] is not None}
+        for name in ("success", "reward", "loss", "gradient_norm", "learning_rate", "entropy")
+    }
     series[f"{loop}/success_low"] = {point["iteration"]: point["interval"]["low"] for point in points}
     series[f"{loop}_signal/rollouts"] = {point["iteration"]: point["signal"]["rollouts"] for point in points}
     series[f"{loop}_episodes/turns"] = {point["iteration"]: point["turns"] for point in points}
@@ -224,7 +233,11 @@ def tensorboard():
 
         # The HPARAMS tab: the run is one session, with its settings and the last value of each metric.
         request = {"experimentName": "", "allowedStatuses": ["STATUS_SUCCESS", "STATUS_RUNNING", "STATUS_UNKNOWN"]}
-        request |= {"colParams": [{"metric": {"tag": f"{loop}/success", "group": ""}}], "startIndex": 0, "sliceSize": 9}
+        request |= {
+            "colParams": [{"metric": {"tag": f"{loop}/success", "group": ""}}],
+            "startIndex": 0,
+            "sliceSize": 9,
+        }
         groups = get(f"{url}/plugin/hparams/session_groups", request)["sessionGroups"]
         (group,) = [group for group in groups if group["sessions"][0]["name"] == name]
         hparams = group["hparams"]
@@ -291,15 +304,26 @@ class WandbBackend(http.server.BaseHTTPRequestHandler):
             self.config.update(json.loads(variables.get("config") or "{}"))
             owner = {"id": "p", "name": variables.get("project") or "", "entity": {"id": "e", "name": "me"}}
             bucket = {"id": "b", "name": variables.get("name"), "displayName": variables.get("displayName")}
-            bucket |= {"description": None, "config": "{}", "sweepName": None, "project": owner, "historyLineCount": 0}
+            bucket |= {
+                "description": None,
+                "config": "{}",
+                "sweepName": None,
+                "project": owner,
+                "historyLineCount": 0,
+            }
             return self.answer({"data": {"upsertBucket": {"bucket": bucket, "inserted": True}}})
         if "createRunFiles" in query:
             host = self.headers["Host"]
-            files = [{"name": name, "uploadUrl": f"http://{host}/upload/{urllib.parse.quote(name)}"} for name in variables["files"]]
+            files = [
+                {"name": name, "uploadUrl": f"http://{host}/upload/{urllib.parse.quote(name)}"}
+                for name in variables["files"]
+            ]
             return self.answer({"data": {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": files}}})
         if "serverInfo" in query:
             versions = {"max_cli_version": "99.0.0", "min_cli_version": "0.1.0"}
-            return self.answer({"data": {"serverInfo": {"cliVersionInfo": versions, "latestLocalVersionInfo": None, "features": []}}})
+            return self.answer(
+                {"data": {"serverInfo": {"cliVersionInfo": versions, "latestLocalVersionInfo": None, "features": []}}}
+            )
         if "viewer" in query:
             viewer = {"id": "u", "entity": "me", "username": "me", "flags": "{}", "teams": {"edges": []}}
             return self.answer({"data": {"viewer": viewer}})
@@ -350,7 +374,13 @@ def wandb():
     (offline,) = (folder / "wandb").iterdir()
     (log,) = offline.glob("*.wandb")
     first = log.read_bytes()
-    done = subprocess.run([wandb_program, "sync", str(offline)], env={**os.environ, **account}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [wandb_program, "sync", str(offline)],
+        env={**os.environ, **account},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     assert WandbBackend.complete[-1:] == [137], "the run counts as killed"
     assert list(offline.glob("*.synced"))
@@ -358,7 +388,13 @@ def wandb():
     command("track", run, "--to", "wandb")
     assert not list(offline.glob("*.synced")) and list(offline.glob("*.wandb")) == [log]
     forget()
-    done = subprocess.run([wandb_program, "sync", str(folder / "wandb")], env={**os.environ, **account}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [wandb_program, "sync", str(folder / "wandb")],
+        env={**os.environ, **account},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     check_uploaded()
 
@@ -422,7 +458,9 @@ def mlflow():
         return post("runs/search", {"experiment_ids": [experiment["experiment"]["experiment_id"]]}).get("runs", [])
 
     def history(tag):
-        query = urllib.parse.urlencode({"run_id": runs()[0]["info"]["run_id"], "metric_key": tag, "max_results": 25000})
+        query = urllib.parse.urlencode(
+            {"run_id": runs()[0]["info"]["run_id"], "metric_key": tag, "max_results": 25000}
+        )
         found = get(f"{url}/api/2.0/mlflow/metrics/get-history?{query}")["metrics"]
         assert len({metric["step"] for metric in found}) == len(found), f"{tag}: steps occur twice"
         return {metric["step"]: metric["value"] for metric in sorted(found, key=lambda metric: metric["step"])}

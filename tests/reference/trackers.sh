@@ -4,9 +4,9 @@
 #     tests/reference/trackers.sh [MCPRL [CACHE [RUN]]]
 #
 # MCPRL (default: target/release/mcprl) is the binary. CACHE has the run to send; without it, a short training of
-# pipelines/sqlite.toml is run into target/ui-test, which tests/reference/ui.sh opens as well. The trackers come from PyPI,
-# each into an environment of its own in target/servers/trackers. They are started on loopback and end with this script, and
-# nothing is sent anywhere else. ONLY=NAME checks one tracker.
+# pipelines/sqlite.toml is run into target/ui-test, which tests/reference/ui.sh opens as well. The trackers come from
+# PyPI, each into an environment of its own in target/servers/trackers. They are started on loopback and end with this
+# script, and nothing is sent anywhere else. ONLY=NAME checks one tracker.
 set -eu
 cd "$(dirname "$0")/../.."
 mcprl=$(realpath "${1:-target/release/mcprl}")
