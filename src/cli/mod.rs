@@ -100,9 +100,9 @@ enum Command {
     McpConformance(conformance::McpConformance),
     /// Serve the live page of runs: curves, episodes, tokens, exam, judges.
     Ui(ui::Ui),
-    /// Send a run to experiment trackers: TensorBoard, Weights & Biases, MLflow, trackio.
     /// Follow a run of another terminal or machine.
     Watch(watch::Watch),
+    /// Send a run to experiment trackers: TensorBoard, Weights & Biases, MLflow, trackio.
     Track(track::Track),
     /// Measure how fast this machine samples and trains.
     Bench(bench::Bench),

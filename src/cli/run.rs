@@ -147,7 +147,7 @@ fn start(
                 _ = files.save(&store);
                 let mut summary = run.report(&*listener);
                 // They may be new in the run file.
-                if let Some(live) = Live::begin(&plan.track, &store, &run.id, listener.clone())? {
+                if let Some(live) = Live::begin(&plan.track, &store, &run.id, listener.clone()) {
                     live.finish(&track_command(&store, &run.id));
                 }
                 summary.traffic = exec::push_queued(&plan, &store)?;
@@ -163,7 +163,7 @@ fn start(
         ui::serve_run(printer, &store, &folder.id)?;
     }
     let ending = Ending::new(&plan, &store, &folder.id, &folder.path, began);
-    let live = Live::begin(&plan.track, &store, &folder.id, listener.clone())?;
+    let live = Live::begin(&plan.track, &store, &folder.id, listener.clone());
     let track = track_command(&store, &folder.id);
     let events: Arc<dyn Listener> = live.as_ref().map_or(listener.clone(), Live::listener);
     let summary = exec::run(Request {

@@ -8,7 +8,7 @@ use std::{
 
 use super::{LogReader, Sink, TrackError, sinks, update};
 use crate::{
-    error::{Failure, Result},
+    error::Failure,
     exec::{Event, Listener},
     plan::TrackSpec,
     progress::Observer,
@@ -70,22 +70,21 @@ pub struct Live {
 
 impl Live {
     /// Starts the thread; none if the run has no trackers. Problems are events of the listener.
-    ///
-    /// # Errors
-    /// If no thread can be started.
-    pub fn begin(
-        spec: &TrackSpec,
-        store: &Store,
-        run: &str,
-        listener: Arc<dyn Listener>,
-    ) -> Result<Option<Self>> {
+    pub fn begin(spec: &TrackSpec, store: &Store, run: &str, listener: Arc<dyn Listener>) -> Option<Self> {
         // The thread has a little time to report what it could not send.
         let sinks = sinks(spec, store, run, LAST.mul_f64(0.8));
         if sinks.is_empty() {
-            return Ok(None);
+            return None;
         }
         let reader = LogReader::new(store, run, spec.examples);
-        Ok(Some(Self::with(sinks, reader, listener, PAUSE)?))
+        let begun = Self::with(sinks, reader, Arc::clone(&listener), PAUSE);
+        match begun {
+            Ok(live) => Some(live),
+            Err(error) => {
+                listener.event(&Event::Untracked { tracker: "track", error: &error.into() });
+                None
+            }
+        }
     }
 
     pub(super) fn with(

@@ -133,6 +133,7 @@ fn level(event: &Event<'_>) -> Level {
         | Event::Unanswered { .. }
         | Event::Differs { .. }
         | Event::Remote { .. }
+        | Event::Untracked { .. }
         | Event::Stopping => Level::Warning,
         _ => Level::Info,
     }

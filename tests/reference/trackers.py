@@ -35,6 +35,11 @@ def command(*arguments, expect=0, **environment):
     return done.stdout, done.stderr
 
 
+def resume(**environment):
+    """Continues the run with this repository's cards, whatever it was started with."""
+    return command("resume", run, "--stages", "stages", **environment)
+
+
 def get(url, body=None, headers=None):
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json", **(headers or {})}
@@ -204,7 +209,7 @@ def tensorboard():
         (events,) = (folder / "tensorboard").iterdir()
         before = (events.stat().st_ino, events.read_bytes())
         track_in_file(["track.tensorboard=true"])
-        command("resume", run)
+        resume()
         assert list((folder / "tensorboard").iterdir()) == [events], "a resumed run adds no file"
         after = (events.stat().st_ino, events.read_bytes())
         assert after[0] == before[0] and after[1].startswith(before[1]) and len(after[1]) > len(before[1])
@@ -402,7 +407,7 @@ def wandb():
     cut(1)
     track_in_file(['track.wandb={mode="online",name="nice",tags=["a","b"]}'])
     forget()
-    command("resume", run, **with_program)
+    resume(**with_program)
     check_uploaded()
     assert any("createRunFiles" in query for query in WandbBackend.requests)
     assert list((folder / "wandb").iterdir()) == [offline]
@@ -431,7 +436,7 @@ def wandb():
         ({**with_program, "WANDB_BASE_URL": f"http://127.0.0.1:{free_port()}"}, "`wandb` failed"),
     ]:
         cut(len(points))
-        _, err = command("resume", run, **environment)
+        _, err = resume(**environment)
         assert says in err, err
         assert "0000000000" not in err
     backend.shutdown()
@@ -447,7 +452,7 @@ def mlflow():
     # The server is away while the killed run is resumed: a warning, and the run ends well.
     cut(1)
     track_in_file([f'track.mlflow={{uri="{url}",experiment="trained agents"}}'])
-    _, err = command("resume", run)
+    _, err = resume()
     assert f"{url} cannot be reached" in err and err.count("cannot be reached") == 1, err
 
     def post(path, body):
@@ -530,7 +535,7 @@ def trackio():
     command("track", run, "--to", "trackio")
     assert {row["step"] for row in logs() if f"{loop}/success" in row} == {points[0]["iteration"]}
     track_in_file(["track.trackio=true"])
-    command("resume", run)
+    resume()
     check()
     command("track", run)
     check()
