@@ -58,6 +58,7 @@ mod engine;
 mod exec;
 mod grpo;
 mod hash;
+mod inspect;
 mod judge;
 mod llm;
 mod net;

@@ -13,7 +13,7 @@ const FLOORS: [&[&str]; 11] = [
     &["plan"],
     &["exec"],
     &["view"],
-    &["report"],
+    &["inspect", "report"],
     &["track"],
     &["cli", "ui", "web"],
 ];

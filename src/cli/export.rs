@@ -1,4 +1,7 @@
-//! `mcprl export`: writes a policy as a folder for PEFT or, merged, for Transformers and model servers.
+//! `mcprl export`: writes a policy as a folder for PEFT or, merged, for Transformers and model servers; or what else a run
+//! has for other programs.
+
+mod inspect;
 
 use std::{
     collections::BTreeSet,
@@ -34,16 +37,21 @@ use crate::{
 #[derive(Args)]
 pub struct Export {
     /// A run, for its newest policy; a stage of a run, as in `RUN/train[3]/update`; or the folder of a run,
-    /// as `run` printed it, or of a policy.
+    /// as `run` printed it, or of a policy. With `--inspect`: a run, or a stage with episodes.
     #[arg(value_name = "RUN|FOLDER")]
     policy: String,
     /// The folder to write; it must not exist yet.
-    #[arg(long, value_name = "FOLDER", required_unless_present = "labels")]
+    #[arg(long, value_name = "FOLDER", required_unless_present_any = ["labels", "inspect"])]
     out: Option<PathBuf>,
     /// Write the labels of a run instead, which people gave in `mcprl ui`: as a table to FILE.parquet, or as tasks with
     /// answers, for `source = "file"`, to FILE.jsonl.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "merge", "base", "base_name"])]
     labels: Option<PathBuf>,
+    /// Write episodes instead, as a log of Inspect (`inspect view`) to FILE.eval: those of the run's last comparison of
+    /// policies, or of the stage in RUN/STAGE. A log has one model: for several policies, or several ways of sampling,
+    /// there are several files, as in FILE-base-greedy.eval.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "merge", "base", "base_name", "labels"])]
+    inspect: Option<PathBuf>,
     /// Merge the adapter into the model's weights and write the whole model, instead of the adapter alone.
     #[arg(long)]
     merge: bool,
@@ -75,13 +83,15 @@ enum ExportError {
     #[error("{0} exists already")]
     Exists(PathBuf),
     #[error("{0} exists already")]
-    LabelsExist(PathBuf),
+    FileExists(PathBuf),
     #[error("nobody has labelled an episode of run \"{run}\"")]
     NoLabels { run: String },
     #[error("none of the {labels} labels of run \"{run}\" calls an answer right")]
     NoTruth { run: String, labels: usize },
     #[error("{0} should end in .parquet or .jsonl")]
     NotALabelFile(PathBuf),
+    #[error("{0} should end in .eval")]
+    NotALogFile(PathBuf),
     #[error("the base model of {policy} is unknown")]
     NoBase { policy: PathBuf },
     #[error("cannot write {path}")]
@@ -99,10 +109,11 @@ impl Diagnostic for ExportError {
             Self::NoPolicy(_) => "export::no_policy",
             Self::Untrained { .. } | Self::NoneYet { .. } => "export::untrained",
             Self::Gone { .. } => "export::gone",
-            Self::Exists(_) | Self::LabelsExist(_) => "export::exists",
+            Self::Exists(_) | Self::FileExists(_) => "export::exists",
             Self::NoLabels { .. } => "export::no_labels",
             Self::NoTruth { .. } => "export::no_truth",
             Self::NotALabelFile(_) => "export::label_file",
+            Self::NotALogFile(_) => "export::log_file",
             Self::NoBase { .. } => "export::no_base",
             Self::Write { .. } => "export::write",
         }
@@ -126,7 +137,7 @@ impl Diagnostic for ExportError {
                 )
             }
             Self::Exists(_) => "choose another `--out`, or remove it".into(),
-            Self::LabelsExist(_) => "choose another file, or remove it".into(),
+            Self::FileExists(_) => "choose another file, or remove it".into(),
             Self::NoLabels { run } => {
                 format!("open an episode in `mcprl ui {run}` and say whether it is right")
             }
@@ -134,6 +145,7 @@ impl Diagnostic for ExportError {
             Self::NotALabelFile(_) => {
                 "FILE.parquet is a table of all labels, FILE.jsonl has tasks with answers".into()
             }
+            Self::NotALogFile(_) => "Inspect finds its logs by that ending".into(),
             Self::NoBase { .. } => "name it with `--base FOLDER`, or its cache with `--cache DIR`".into(),
             Self::Write { .. } => return None,
         })
@@ -175,6 +187,9 @@ impl Export {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         if let Some(file) = &self.labels {
             return self.write_labels(printer, file);
+        }
+        if let Some(file) = &self.inspect {
+            return self.write_logs(printer, file);
         }
         let Found { store, folder: policy, of } = self.find()?;
         let out = self.out().to_owned();
@@ -254,7 +269,7 @@ impl Export {
             return Err(ExportError::NoLabels { run }.into());
         }
         if file.exists() {
-            return Err(ExportError::LabelsExist(file.to_owned()).into());
+            return Err(ExportError::FileExists(file.to_owned()).into());
         }
         let written = match file.extension().and_then(|end| end.to_str()) {
             Some("parquet") => {

@@ -14,4 +14,4 @@ mod tests;
 
 pub use report::{headline, report, summary};
 pub use statistics::{Clusters, Interval, bootstrap_mean, holm, sign_flip, wilson};
-pub use verdict::{Comparison, Episode, Finding, Mode, metrics, reported_mode, verdict};
+pub use verdict::{Comparison, Episode, Finding, Mode, clusters, metrics, reported_mode, verdict};

@@ -70,3 +70,70 @@ pub fn conversation(episode: &EpisodeRow) -> Vec<Message> {
     };
     messages.iter().map(message).collect()
 }
+
+/// A turn of the policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Turn {
+    /// Position of its message.
+    pub at: usize,
+    pub calls: Vec<Called>,
+}
+
+/// A call with its result.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Called {
+    /// Made up from the position if the call has none.
+    pub id: String,
+    /// `unparsable` if the policy's text names no tool.
+    pub tool: String,
+    /// JSON; null if they are unknown.
+    pub arguments: Value,
+    /// Why the text is no call.
+    pub parse_error: Option<String>,
+    /// Position of the result's message; none if the call ended the episode.
+    pub result: Option<usize>,
+}
+
+/// The turns of a conversation with their calls. Calls of a message that could not be parsed follow from their results.
+pub fn turns(spoken: &[Message]) -> Vec<Turn> {
+    let assistants = spoken.iter().enumerate().filter(|(_, message)| message.role == "assistant");
+    let turn = |(at, message): (usize, &Message)| {
+        let results = spoken.iter().enumerate().skip(at + 1);
+        let results: Vec<(usize, &Message)> =
+            results.take_while(|(_, message)| message.role == "tool").collect();
+        let id_of = |id: &str, place: usize| match id {
+            "" => format!("{at}.{place}"),
+            id => id.to_owned(),
+        };
+        let made = message.calls.iter().enumerate().map(|(place, call)| {
+            // By id, or by position where a policy repeats an id.
+            let is_of = |result: &&(usize, &Message)| result.1.call_id.as_deref() == Some(&call.id);
+            let result = results.get(place).filter(is_of).or_else(|| results.iter().find(is_of));
+            Called {
+                id: id_of(&call.id, place),
+                tool: call.tool.clone(),
+                arguments: serde_json::from_str(&call.arguments).unwrap_or_default(),
+                parse_error: None,
+                result: result.map(|(position, _)| *position),
+            }
+        });
+        let mut calls: Vec<Called> = made.collect();
+        if calls.is_empty() {
+            calls.extend(
+                results.into_iter().enumerate().map(|(place, (position, result))| Called {
+                    id: id_of(result.call_id.as_deref().unwrap_or_default(), place),
+                    tool: result
+                        .tool
+                        .clone()
+                        .filter(|tool| !tool.is_empty())
+                        .unwrap_or_else(|| "unparsable".into()),
+                    arguments: Value::Null,
+                    parse_error: (result.error.as_deref() == Some("unparsable")).then(|| result.text.clone()),
+                    result: Some(position),
+                }),
+            );
+        }
+        Turn { at, calls }
+    };
+    assistants.map(turn).collect()
+}

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::{Missing, Run, Stage};
+use super::{Missing, Run, Stage, episodes::EpisodeTable};
 use crate::{
     data::{EpisodeMessages, OutcomeRow, Scenario, VerdictRow},
-    eval::{self, Finding},
+    eval::{self, Finding, Mode},
 };
 
 /// A stage that compares policies.
@@ -102,12 +102,7 @@ pub fn exams(run: &Run) -> Vec<Exam> {
 /// If its verdict is not there.
 pub fn exam(run: &Run, stage: &Stage) -> Result<Exam, Missing> {
     let rows: Vec<VerdictRow> = stage.table()?;
-    let mut policies: Vec<String> = Vec::new();
-    for row in &rows {
-        if !policies.contains(&row.policy) {
-            policies.push(row.policy.clone());
-        }
-    }
+    let policies = policies(&rows);
     let mode = eval::reported_mode(&rows).to_owned();
     let pairs = stage.table::<OutcomeRow>().map(|episodes| {
         let scenarios = run.scenarios(stage).unwrap_or_default();
@@ -131,7 +126,7 @@ pub fn exam(run: &Run, stage: &Stage) -> Result<Exam, Missing> {
 pub fn by_policy<'e>(
     stage: &Stage,
     policies: &[String],
-    episodes: &'e [OutcomeRow],
+    episodes: impl IntoIterator<Item = &'e OutcomeRow>,
 ) -> Vec<(String, Vec<(usize, &'e OutcomeRow)>)> {
     let named = |name: &str| {
         let edges = stage.inputs.iter().filter(|edge| edge.role == "policies" && edge.name == name);
@@ -143,22 +138,92 @@ pub fn by_policy<'e>(
     let mut part = 0;
     let mut seen: BTreeSet<(&str, u32)> = BTreeSet::new();
     let mut last: Option<&str> = None;
-    for (position, episode) in episodes.iter().enumerate() {
-        let is_new = last.is_some_and(|last| last != episode.policy)
-            || !seen.insert((&episode.scenario_id, episode.sample));
+    for (position, episode) in episodes.into_iter().enumerate() {
+        let policy = episode.policy.as_str();
+        let key = (episode.scenario_id.as_str(), episode.sample);
+        let is_new = last.is_some_and(|last| last != policy) || !seen.insert(key);
         if is_new && last.is_some() {
-            seen = BTreeSet::from([(episode.scenario_id.as_str(), episode.sample)]);
+            seen = BTreeSet::from([key]);
             // By digest, since every episode of a policy may have been lost.
-            let next =
-                (part + 1..of.len()).find(|index| named(&of[*index].0).as_deref() == Some(&episode.policy));
+            let next = (part + 1..of.len()).find(|index| named(&of[*index].0).as_deref() == Some(policy));
             part = next.unwrap_or(part + 1);
         }
-        last = Some(&episode.policy);
+        last = Some(policy);
         if let Some((_, of_part)) = of.get_mut(part) {
             of_part.push((position, episode));
         }
     }
     of
+}
+
+/// The episodes of a stage that one policy played in one way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// Its name in the stage: `base`, `trained`, `train[0002]/update`.
+    pub policy: String,
+    /// Of a comparison of policies.
+    pub mode: Option<Mode>,
+    /// The sample that comes first: 1 if sample 0 is in another part.
+    pub first_sample: u32,
+    /// Rows of the table, ascending; at least one.
+    pub rows: Vec<usize>,
+    /// The verdict's row on all scenarios.
+    pub verdict: Option<VerdictRow>,
+}
+
+/// The episodes of a stage by policy and mode, in the order of the table.
+pub fn parts(stage: &Stage, table: &EpisodeTable) -> Vec<Part> {
+    let verdict: Vec<VerdictRow> = stage.table().unwrap_or_default();
+    let outcomes = || table.episodes.iter().map(|episode| &episode.summary);
+    let policies = policies(&verdict);
+    let by: Vec<(String, Vec<(usize, &OutcomeRow)>)> = if policies.is_empty() {
+        let mut by: Vec<(String, Vec<(usize, &OutcomeRow)>)> = Vec::new();
+        for (row, outcome) in outcomes().enumerate() {
+            let name = table.policy_name(&outcome.policy);
+            match by.iter_mut().find(|(found, _)| *found == name) {
+                Some((_, rows)) => rows.push((row, outcome)),
+                None => by.push((name, vec![(row, outcome)])),
+            }
+        }
+        by
+    } else {
+        by_policy(stage, &policies, outcomes())
+    };
+    // With greedy decoding, sample 0 is the greedy episode.
+    let has_greedy = verdict.iter().any(|row| row.mode == Mode::Greedy.name());
+    let mode_of = |outcome: &OutcomeRow| match () {
+        () if verdict.is_empty() => None,
+        () if has_greedy && outcome.sample == 0 => Some(Mode::Greedy),
+        () => Some(Mode::Sampled),
+    };
+    let mut parts = Vec::new();
+    for (policy, episodes) in by {
+        for mode in [None, Some(Mode::Greedy), Some(Mode::Sampled)] {
+            let of_mode = episodes.iter().filter(|(_, outcome)| mode_of(outcome) == mode);
+            let rows: Vec<usize> = of_mode.map(|(row, _)| *row).collect();
+            if rows.is_empty() {
+                continue;
+            }
+            let is_row = |row: &&VerdictRow| {
+                row.scope == "all" && row.policy == policy && Some(row.mode.as_str()) == mode.map(Mode::name)
+            };
+            let verdict = verdict.iter().find(is_row).cloned();
+            let first_sample = u32::from(has_greedy && mode == Some(Mode::Sampled));
+            parts.push(Part { policy: policy.clone(), mode, first_sample, rows, verdict });
+        }
+    }
+    parts
+}
+
+/// The policies of a verdict, the baseline first.
+fn policies(rows: &[VerdictRow]) -> Vec<String> {
+    let mut policies: Vec<String> = Vec::new();
+    for row in rows {
+        if !policies.contains(&row.policy) {
+            policies.push(row.policy.clone());
+        }
+    }
+    policies
 }
 
 fn pairs(
