@@ -58,7 +58,7 @@ pub use self::{
     process::INHERITED,
     program::find_program,
     quirks::{BadPattern, ErrorPatterns, Quirks},
-    reference::{BadReference, has_reference},
+    reference::{BadReference, expand_text, has_reference},
     sandbox::{BWRAP, Sandbox},
     servers::{Place, Pools, Servers, Visit, merged},
     session::{Description, Session},

@@ -105,7 +105,7 @@ pub(super) fn expand(value: &str) -> Result<OsString, McpError> {
 }
 
 /// The same, as text.
-pub(super) fn expand_text(value: &str) -> Result<Option<String>, McpError> {
+pub fn expand_text(value: &str) -> Result<Option<String>, McpError> {
     Ok(expand(value)?.into_string().ok())
 }
 

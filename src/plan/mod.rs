@@ -58,7 +58,9 @@ pub use resample::Resample;
 pub use schema::schema;
 pub use source::Source;
 pub use tool_list::ToolChanges;
-pub use track::{MlflowSpec, OtlpSpec, TensorBoardSpec, TrackSpec, TrackioSpec, WandbSpec, url_mistake};
+pub use track::{
+    MlflowSpec, OtlpEpisodes, OtlpSpec, TensorBoardSpec, TrackSpec, TrackioSpec, WandbSpec, url_mistake,
+};
 pub use upkeep::CacheMode;
 
 use std::{

@@ -35,8 +35,7 @@ pub struct Track {
     #[serde(rename = "trackio", default)]
     #[schemars(with = "Option<Choice<TrackioTable>>")]
     _trackio: IgnoredAny,
-    /// Sends episodes as traces to an OpenTelemetry endpoint (OTLP over HTTP): its URL, or a table with `url` and
-    /// `headers`.
+    /// Sends episodes as traces to an OpenTelemetry endpoint (OTLP over HTTP): its URL, or settings.
     #[serde(rename = "otlp", default)]
     #[schemars(with = "Option<Address<OtlpTable>>")]
     _otlp: IgnoredAny,
@@ -119,7 +118,26 @@ struct OtlpTable {
     url: String,
     /// Headers of every request. `${NAME}` in a value is the environment variable NAME. A literal secret is rejected.
     headers: Option<BTreeMap<String, String>>,
+    /// Episodes that are sent besides those of comparisons of policies: as many of each stage, `all`, or with `exam` none.
+    #[serde(rename = "episodes", default)]
+    #[schemars(with = "Option<EpisodesValue>", extend("default" = EPISODES))]
+    _episodes: IgnoredAny,
+    /// Whether texts of tasks, policies and servers are sent. Without them, traces have names, numbers and errors.
+    #[schemars(extend("default" = true))]
+    content: Option<bool>,
 }
+
+/// A number or a name.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "describes the schema")]
+enum EpisodesValue {
+    PerStage(u32),
+    Named(#[schemars(extend("enum" = ["exam", "all"]))] String),
+}
+
+/// Episodes of a stage that are sent if the run file does not say how many.
+const EPISODES: u32 = 32;
 
 /// Name of the project or experiment where none is given.
 const PROJECT: &str = "mcprl";
@@ -204,11 +222,27 @@ pub struct OtlpSpec {
     pub url: String,
     /// Values may refer to environment variables.
     pub headers: BTreeMap<String, String>,
+    pub episodes: OtlpEpisodes,
+    /// Whether texts of tasks, policies and servers are sent.
+    pub content: bool,
+}
+
+/// Which episodes become traces. Those of comparisons always do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OtlpEpisodes {
+    Exam,
+    PerStage(u32),
+    All,
 }
 
 impl OtlpSpec {
     pub fn new(url: &str) -> Self {
-        Self { url: url.trim_end_matches('/').to_owned(), headers: BTreeMap::new() }
+        Self {
+            url: url.trim_end_matches('/').to_owned(),
+            headers: BTreeMap::new(),
+            episodes: OtlpEpisodes::PerStage(EPISODES),
+            content: true,
+        }
     }
 }
 
@@ -317,9 +351,29 @@ fn otlp(reader: &Reader, entry: &Entry<'_>) -> Option<OtlpSpec> {
             check_values(reader, entry.field("headers").as_ref())?;
             let table = reader.read::<OtlpTable>(entry)?;
             check_url(reader, &entry.field("url")?, &table.url, by)?;
-            Some(OtlpSpec { headers: table.headers.unwrap_or_default(), ..OtlpSpec::new(&table.url) })
+            let spec = OtlpSpec::new(&table.url);
+            let episodes = match entry.field("episodes") {
+                Some(episodes) => self::episodes(reader, &episodes)?,
+                None => spec.episodes,
+            };
+            let headers = table.headers.unwrap_or_default();
+            Some(OtlpSpec { headers, episodes, content: table.content.unwrap_or(spec.content), ..spec })
         }
         other => mistyped(reader, entry, "a URL or a table with `url`", &other),
+    }
+}
+
+fn episodes(reader: &Reader, entry: &Entry<'_>) -> Option<OtlpEpisodes> {
+    match entry.json() {
+        serde_json::Value::String(name) if name == "exam" => Some(OtlpEpisodes::Exam),
+        serde_json::Value::String(name) if name == "all" => Some(OtlpEpisodes::All),
+        serde_json::Value::Number(number) if number.as_u64().is_some_and(|most| most <= u32::MAX.into()) => {
+            number.as_u64().map(|most| OtlpEpisodes::PerStage(most as u32))
+        }
+        other => {
+            let message = format!("`{}` should be a number, \"exam\" or \"all\", found {other}", entry.path);
+            reader.wrong(entry, Part::Value, message, None)
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 use std::path::PathBuf;
 
-use crate::error::{Class, Diagnostic};
+use crate::{
+    data::DataError,
+    error::{Class, Diagnostic},
+};
 
 /// Errors of trackers.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +34,12 @@ pub enum TrackError {
     NoToken { variable: String },
     #[error("what {variable} contains would be sent unencrypted to {url}")]
     Unencrypted { url: String, variable: String },
+    #[error("the header {name} cannot be sent: {problem}")]
+    Header { name: String, problem: String },
+    #[error("{url} rejected {spans} spans: {problem}")]
+    Rejected { url: String, spans: u64, problem: String },
+    #[error("cannot read the episodes")]
+    Episodes(#[source] Box<DataError>),
     #[error("cannot write the database {path}")]
     Database {
         path: PathBuf,
@@ -65,6 +74,9 @@ impl Diagnostic for TrackError {
             Self::Reply { .. } => "track::reply",
             Self::NoToken { .. } => "track::no_token",
             Self::Unencrypted { .. } => "track::unencrypted",
+            Self::Header { .. } => "track::header",
+            Self::Rejected { .. } => "track::rejected",
+            Self::Episodes(_) => "track::episodes",
             Self::Database { .. } => "track::database",
             Self::NoProgram { .. } => "track::no_program",
             Self::Start { .. } => "track::start",
@@ -87,6 +99,9 @@ impl Diagnostic for TrackError {
             Self::Unencrypted { .. } => {
                 "use https://; plain http is allowed for localhost, and without credentials".into()
             }
+            Self::Header { .. } => "`headers` in [track] otlp takes values like \"Bearer ${TOKEN}\"".into(),
+            Self::Rejected { .. } => "its own log says why; `mcprl track` sends them again".into(),
+            Self::Episodes(_) => "`mcprl cache verify` finds damaged artifacts".into(),
             Self::Database { .. } => {
                 "if a trackio before 0.24 made it, open it once with a newer `trackio show`".into()
             }
@@ -112,6 +127,7 @@ impl Diagnostic for TrackError {
             Self::NoTracker { .. }
             | Self::UnknownTracker { .. }
             | Self::NoToken { .. }
+            | Self::Header { .. }
             | Self::Unencrypted { .. } => Class::Usage,
             _ => Class::Work,
         }

@@ -11,6 +11,7 @@ mod http;
 mod live;
 mod log;
 mod mlflow;
+mod otlp;
 mod proto;
 mod tensorboard;
 mod trackio;
@@ -26,6 +27,7 @@ pub use live::Live;
 pub use log::{Log, LogReader};
 
 use mlflow::Mlflow;
+use otlp::Otlp;
 use tensorboard::TensorBoard;
 use trackio::Trackio;
 use wandb::Wandb;
@@ -64,6 +66,9 @@ pub fn sinks(spec: &TrackSpec, store: &Store, run: &str, patience: Duration) -> 
     }
     if let Some(spec) = &spec.mlflow {
         sinks.push(Box::new(Mlflow::new(spec, &folder)));
+    }
+    if let Some(found) = &spec.otlp {
+        sinks.push(Box::new(Otlp::new(found, spec.examples, &folder)));
     }
     sinks
 }

@@ -1,9 +1,9 @@
 """Reads logs that `mcprl export --inspect` wrote, with Inspect. Called by inspect.sh:
 
-    inspect_logs.py run LOGS              the run of the logs
-    inspect_logs.py logs LOGS RUN-FOLDER  compares the logs of a run with its tables
-    inspect_logs.py hostile LOGS          the logs of hostile episodes
-    inspect_logs.py viewer URL            asks the viewer's server
+inspect_logs.py run LOGS              the run of the logs
+inspect_logs.py logs LOGS RUN-FOLDER  compares the logs of a run with its tables
+inspect_logs.py hostile LOGS          the logs of hostile episodes
+inspect_logs.py viewer URL            asks the viewer's server
 """
 
 import json
@@ -112,7 +112,9 @@ def check_logs(folder, run_folder):
                 assert sample.scores["correct"].answer == row["answer"] == sample.output.completion
         for sample in read_eval_log(log.location, resolve_attachments=True).samples:
             check_events(sample, tools)
-        shown = {score.name: {name: metric.value for name, metric in score.metrics.items()} for score in log.results.scores}
+        shown = {
+            score.name: {name: metric.value for name, metric in score.metrics.items()} for score in log.results.scores
+        }
         mean = pandas.DataFrame(right, columns=["id", "right"]).groupby("id")["right"].mean().mean()
         assert abs(shown["correct"]["accuracy"] - mean) < 1e-12
         # Inspect's own metrics, from the samples.
@@ -141,7 +143,11 @@ def check_logs(folder, run_folder):
     assert {"score_correct", "metadata_family", "metadata_end", "total_tokens"} <= set(samples.columns)
     messages = messages_df(folder, strict=True)
     # Inspect takes them from the model events: those that a turn has read or written.
-    last = [max(at for at, message in enumerate(sample.messages) if message.role == "assistant") for log in logs for sample in log.samples]
+    last = [
+        max(at for at, message in enumerate(sample.messages) if message.role == "assistant")
+        for log in logs
+        for sample in log.samples
+    ]
     assert len(messages) == sum(at + 1 for at in last)
     events = events_df(folder, strict=True)
     assert len(events) == sum(len(sample.events) for log in logs for sample in log.samples)
@@ -179,7 +185,9 @@ def check_viewer(url):
     files = json.loads(get(f"{url}/api/log-files"))["files"]
     names = {Path(file["name"]).name for file in files}
     assert {"base.eval", "rollout.eval"} <= names and any(name.startswith("exam-base") for name in names), names
-    headers = json.loads(get(f"{url}/api/log-headers?" + "&".join(f"file={urllib.parse.quote(file['name'])}" for file in files)))
+    headers = json.loads(
+        get(f"{url}/api/log-headers?" + "&".join(f"file={urllib.parse.quote(file['name'])}" for file in files))
+    )
     assert {header["eval"]["model"] for header in headers} >= {"mcprl/base", "mcprl/trained"}
     # The hostile rollout has hundreds of megabytes; the page reads it in parts.
     for file in (file for file in files if not file["name"].endswith("/rollout.eval")):
