@@ -155,7 +155,7 @@ fn credentials_come_from_the_environment_and_are_never_shown() {
         let mut command = project.command(&["run", "run.toml", "--set", set]);
         let done = output(command.envs(variables.iter().copied()));
         assert_eq!(done.code, Some(0), "{}", done.err);
-        assert_eq!(seen.lock().unwrap().pop().unwrap(), sent);
+        assert_eq!(std::mem::take(&mut *seen.lock().unwrap()).pop().unwrap(), sent);
         let says = format!(
             "{url} answered with status 401: who are you? (check the token, or the user and password)"
         );
