@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{WebError, query::Query, site::Site};
 use crate::{
-    data::{Admission, Scenario},
+    data::{Admission, Scenario, Table},
     error::Result,
     exec::review::{self, Decided, Decision},
     view::{Run, Stage, episodes::start_of},
@@ -18,14 +18,13 @@ const MOST_TASKS: usize = 200;
 
 /// The stages that made tasks.
 fn makers(run: &Run) -> Vec<&Stage> {
-    let is_maker = |stage: &&Stage| stage.outputs.iter().any(|output| output.kind == "scenarios");
-    run.stages.iter().filter(is_maker).collect()
+    run.writers(Scenario::NAME).collect()
 }
 
 /// All tasks that a stage made, for training and held out.
 fn tasks_of(stage: &Stage) -> Result<Vec<Scenario>, WebError> {
     let gone = |problem| WebError::NotFound(format!("the tasks of {}: {problem}", stage.id));
-    let tables = stage.outputs.iter().filter(|output| output.kind == "scenarios");
+    let tables = stage.outputs.iter().filter(|output| output.kind == Scenario::NAME);
     let read = tables.map(|output| output.table::<Scenario>().map_err(gone));
     Ok(read.collect::<Result<Vec<_>, _>>()?.concat())
 }
