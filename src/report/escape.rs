@@ -58,13 +58,16 @@ pub fn markdown(text: &str) -> String {
     let (mut is_start, mut is_number) = (true, true);
     while let Some(letter) = letters.next() {
         let next = letters.peek().copied();
+        let ends = next.is_none_or(char::is_whitespace);
         let is_markup = match letter {
             '\\' | '`' | '*' | '|' | '~' | '<' => true,
             ']' => matches!(next, Some('(' | '[' | ':')),
             '_' => !(is_word(before) && is_word(next)),
             '#' => is_start || !is_word(before),
-            '>' | '+' | '-' | '=' => is_start,
-            '.' | ')' => is_number && !is_start,
+            '>' | '=' => is_start,
+            '-' if next == Some('-') => is_start,
+            '-' | '+' => is_start && ends,
+            '.' | ')' => is_number && !is_start && ends,
             _ => false,
         };
         match letter {
@@ -128,6 +131,9 @@ mod tests {
             ("1. # - > _a_ #7", "1\\. \\# - > \\_a\\_ \\#7"),
             ("# a", "\\# a"),
             ("- a", "\\- a"),
+            ("---", "\\---"),
+            ("88.3", "88.3"),
+            ("+2.8", "+2.8"),
             ("[x]: y &lt; [1]", "[x\\]: y &amp;lt; [1]"),
         ] {
             assert_eq!(markdown(text), escaped);
