@@ -59,8 +59,10 @@ if not BROWSER:
     del WAYS["page"]
     print("no Chromium: the page is left out", file=sys.stderr)
 measured = {way: [] for way in WAYS}
-for _ in range(ROUNDS):
-    for way in WAYS:
+for turn in range(ROUNDS):
+    # Each way is once the first of a round.
+    order = list(WAYS)
+    for way in order[turn % len(order) :] + order[: turn % len(order)]:
         measured[way].append(run(way))
 alone = [statistics.median(column) for column in zip(*measured["alone"])]
 for way, figures in measured.items():

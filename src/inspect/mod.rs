@@ -74,7 +74,9 @@ impl Diagnostic for InspectError {
                     [] => {
                         format!("no stage of it has finished episodes; continue it with `mcprl resume {run}`")
                     }
-                    [.., last] => format!("name a stage with episodes, as in `mcprl export '{run}/{last}'`"),
+                    [.., last] => format!(
+                        "name a stage with episodes, as in `mcprl export '{run}/{last}' --inspect FILE.eval`"
+                    ),
                 })
             }
             Self::Unavailable { .. } => None,

@@ -166,7 +166,7 @@ fn a_run_without_such_episodes_is_an_error_that_names_others() {
     assert_eq!(error.code(), "inspect::no_episodes");
     assert_eq!(
         error.hint().unwrap(),
-        "name a stage with episodes, as in `mcprl export 'made-20260101-000000/exam'`"
+        "name a stage with episodes, as in `mcprl export 'made-20260101-000000/exam' --inspect FILE.eval`"
     );
     let mut unfinished = run.clone();
     unfinished.stages.retain(|stage| stage.id != "exam");

@@ -661,7 +661,7 @@ pub fn server_document(run: &Run, report: &ServerReport) -> Document {
         page.table(table);
     }
     page.heading("Errors");
-    page.text("Those that agents recover from least come first. Numbers and quoted values are left out of the messages.");
+    page.text("Those that most often ended without a recovery come first. Numbers, quoted values and single words that differ are left out of the messages.");
     error_table(&mut page, report);
     let mut limits = vec![
         "Causes and suggestions follow from rules, which know only what was recorded. A suggestion is worth testing, not true.".to_owned(),

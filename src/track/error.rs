@@ -117,7 +117,8 @@ impl Diagnostic for TrackError {
             }
             Self::UnknownTracker { near: Some(near), .. } => format!("did you mean `{near}`?"),
             Self::UnknownTracker { near: None, .. } => {
-                "for example `--to tensorboard` or `--to tensorboard=logs`".into()
+                "for example `--to tensorboard`, `--to tensorboard=logs` or `--to otlp=http://127.0.0.1:4318`"
+                    .into()
             }
         })
     }
