@@ -19,5 +19,5 @@ mod tests;
 pub use compare::{Comparable, NotComparable, comparison};
 pub use html::page as html_page;
 pub use markdown::page as markdown_page;
-pub use run::{curve_plot, report, verdict_plot};
+pub use run::{curve_plot, ending, report, verdict_plot};
 pub use server::{server_document, server_report};

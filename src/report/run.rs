@@ -492,10 +492,15 @@ fn talk(policy: &str, episode: &EpisodeRow) -> Conversation {
             .into_iter()
             .filter(|message| message.role != "system" && message.role != "user")
             .collect(),
-        ending: match &episode.answer {
-            Some(answer) => format!("{}, answer: {}", episode.end, super::escape::shortened(answer, 300)),
-            None => format!("{}, no answer", episode.end),
-        },
+        ending: ending(episode),
+    }
+}
+
+/// How an episode ended, and its answer.
+pub fn ending(episode: &EpisodeRow) -> String {
+    match &episode.answer {
+        Some(answer) => format!("{}, answer: {}", episode.end, super::escape::shortened(answer, 300)),
+        None => format!("{}, no answer", episode.end),
     }
 }
 

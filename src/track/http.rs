@@ -12,7 +12,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 const REQUEST: Duration = Duration::from_secs(15);
 /// Most bytes of an answer that are read.
 const MOST_BYTES: usize = 8 << 20;
-/// Most characters of an error's body that are shown.
+/// Most characters of a server's words that are shown.
 const SHOWN: usize = 300;
 
 /// A client with time limits. Answers are at most 8 MiB long.
@@ -71,9 +71,13 @@ impl Answer {
             "" => String::from_utf8_lossy(&self.body).into_owned(),
             message => message.to_owned(),
         };
-        let body = escape::visible(escape::shortened(text.trim(), SHOWN).as_ref()).into_owned();
-        TrackError::Status { url: url.to_owned(), status: self.status, body }
+        TrackError::Status { url: url.to_owned(), status: self.status, body: shown(&text) }
     }
+}
+
+/// The beginning of what a server says, for an error.
+pub fn shown(text: &str) -> String {
+    escape::visible(&escape::shortened(text.trim(), SHOWN)).into_owned()
 }
 
 /// The token in this environment variable.

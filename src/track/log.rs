@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Map, Value};
 
 use crate::{
-    data::{self, EpisodeRow, OutcomeRow, Step},
+    data::{EpisodeRow, OutcomeRow, Step},
     error::Result,
     eval,
     exec::{
@@ -22,7 +22,7 @@ use crate::{
     plan::{self, Source, StageSettings},
     report::{
         document::{Block, Conversation, Document, Tone},
-        escape, markdown_page,
+        ending, escape, markdown_page,
     },
     stage::Cards,
     store::Store,
@@ -296,11 +296,6 @@ fn metric(prefix: &str, name: &str) -> String {
     format!("{prefix}/{}", name.replace('.', "/"))
 }
 
-/// The name of a stage within its loop.
-fn own_name(stage: &Stage) -> &str {
-    stage.name.split_once('/').map_or(stage.name.as_str(), |(_, own)| own)
-}
-
 /// The entries of a stage outside loops.
 fn alone(run: &Run, stage: &Stage) -> (usize, Vec<Entry>) {
     let at_ms = stage.ended_ms.unwrap_or_default();
@@ -339,7 +334,7 @@ fn of_iteration(
     let mut values = Scalars::default();
     point_scalars(in_loop, &point, stages, &mut values);
     let found: Vec<(&str, Exam)> =
-        stages.iter().filter_map(|stage| Some((own_name(stage), exam::exam(run, stage).ok()?))).collect();
+        stages.iter().filter_map(|stage| Some((stage.own_name(), exam::exam(run, stage).ok()?))).collect();
     for (name, found) in &found {
         exam_scalars(&format!("{in_loop}_{name}"), found, &mut values);
     }
@@ -488,11 +483,10 @@ fn exam_text(name: &str, found: &Exam, at_ms: u64, axis: Axis, step: u64) -> Ent
 /// The first right and the first wrong episode, by tag.
 fn example_texts(in_loop: &str, iteration: u32, stage: &Stage) -> BTreeMap<String, (String, Vec<Message>)> {
     let mut texts = BTreeMap::new();
-    let Some(artifact) = stage.artifact("trajectories") else { return texts };
     let outcomes: Vec<OutcomeRow> = stage.table().unwrap_or_default();
     for (correct, name) in [(true, "right"), (false, "wrong")] {
         let Some(row) = outcomes.iter().position(|row| row.correct == Some(correct)) else { continue };
-        let read = data::read_part::<EpisodeRow>(&artifact.path, Some(&[row])).ok();
+        let read = stage.table_part::<EpisodeRow>(&BTreeSet::from([row])).ok();
         let Some(episode) = read.and_then(|mut rows| rows.pop()) else { continue };
         let mut messages = conversation::conversation(&episode);
         messages.retain(|message| message.role != "system");
@@ -503,10 +497,7 @@ fn example_texts(in_loop: &str, iteration: u32, stage: &Stage) -> BTreeMap<Strin
                 title: String::new(),
                 tone: Tone::Plain,
                 messages: messages.clone(),
-                ending: match &episode.answer {
-                    Some(answer) => format!("{}, answer: {}", episode.end, escape::shortened(answer, 300)),
-                    None => format!("{}, no answer", episode.end),
-                },
+                ending: ending(&episode),
             }])],
         };
         texts.insert(format!("examples/{in_loop}_{name}"), (markdown_page(&page), messages));

@@ -147,11 +147,10 @@ impl Listener for RunView {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let json = || serde_json::to_value(event).unwrap_or_default();
         let text = state.iterations.text(event, self.display.shows_running());
-        if self.verbosity != Verbosity::Quiet {
-            state.iterations.changed().into_iter().for_each(|of| self.display.iterations(of));
-        }
+        state.iterations.changed().into_iter().for_each(|of| self.display.iterations(of));
+        let is_shown = self.verbosity != Verbosity::Quiet || level(event) != Level::Info;
         if self.printer.log == LogFormat::Json {
-            if self.verbosity != Verbosity::Quiet || level(event) != Level::Info {
+            if is_shown {
                 let event_json = json();
                 self.printer.log(level(event), &message(text.as_deref(), &event_json), event_json);
             }
@@ -159,7 +158,6 @@ impl Listener for RunView {
                 return;
             }
         }
-        let is_shown = self.verbosity != Verbosity::Quiet || level(event) != Level::Info;
         state.pending.extend(match self.printer.format {
             OutputFormat::Json => Some(json().to_string()),
             OutputFormat::Human => text.filter(|_| is_shown),

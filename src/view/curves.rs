@@ -139,7 +139,7 @@ fn point(stages: &[&Stage]) -> Point {
     let mut metrics = BTreeMap::new();
     let mut seconds_by_stage = BTreeMap::new();
     for stage in stages {
-        let own = stage.name.split_once('/').map_or(stage.name.as_str(), |(_, own)| own);
+        let own = stage.own_name();
         metrics.extend(stage.metrics.iter().map(|(name, value)| (format!("{own}.{name}"), *value)));
         if let Some(seconds) = stage.any_seconds() {
             seconds_by_stage.insert(own.to_owned(), seconds);

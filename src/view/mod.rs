@@ -500,6 +500,11 @@ impl Stage {
         }
     }
 
+    /// Its name within its loop.
+    pub fn own_name(&self) -> &str {
+        self.name.split_once('/').map_or(self.name.as_str(), |(_, own)| own)
+    }
+
     /// Time that this run spent on it, or else what its result took in an earlier one.
     pub fn any_seconds(&self) -> Option<f64> {
         self.seconds.or(self.run_seconds)

@@ -11,12 +11,10 @@ use super::super::{
     TrackError,
     http::{self, Http},
 };
-use crate::{mcp, net::Backoff, plan::OtlpSpec, report::escape};
+use crate::{mcp, net::Backoff, plan::OtlpSpec};
 
 /// Attempts for a request that a busy endpoint refuses.
 const ATTEMPTS: usize = 3;
-/// Most characters of an endpoint's words that are shown.
-const SHOWN: usize = 300;
 
 pub struct Endpoint {
     http: Http,
@@ -65,8 +63,7 @@ impl Endpoint {
                     return match rejected(&answer.body) {
                         (0, _) => Ok(()),
                         (spans, problem) => {
-                            let problem =
-                                escape::visible(&escape::shortened(problem.trim(), SHOWN)).into_owned();
+                            let problem = http::shown(&problem);
                             Err(TrackError::Rejected { url: self.url.clone(), spans, problem })
                         }
                     };
