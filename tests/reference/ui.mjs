@@ -12,7 +12,7 @@ const context = await browser.newContext({ viewport: { width: 1280, height: 900 
 const page = await context.newPage();
 if (process.env.ASSETS) {
   // The page's files as they are now, without a build.
-  await page.route(/\.(js|css)$/, (route) => route.fulfill({ path: process.env.ASSETS + new URL(route.request().url()).pathname }));
+  await context.route(/\.(js|css)$/, (route) => route.fulfill({ path: process.env.ASSETS + new URL(route.request().url()).pathname }));
 }
 page.setDefaultTimeout(60000);
 page.on("console", (message) => { if (["error", "warning"].includes(message.type())) problems.push(`console: ${message.text()}`); });
@@ -81,6 +81,18 @@ if (charts > 0) {
 }
 await page.getByLabel("Smoothing").fill("0.6");
 await shot("run");
+
+// A run that changes is drawn again under the hands of its reader: the header stays, and so does the focus.
+const changing = await context.newPage();
+await changing.route("**/api/events?*", (route) => route.fulfill({ contentType: "text/event-stream", body: "retry: 300\nevent: changed\ndata: 1\n\n" }));
+await changing.goto(new URL(url).origin);
+await changing.waitForSelector("figure svg");
+await changing.locator(".graph g[role=button]").nth(1).focus();
+await changing.evaluate(() => { globalThis.link = document.querySelector("nav a"); globalThis.box = document.activeElement; });
+await changing.waitForFunction(() => !globalThis.box.isConnected);
+const kept = await changing.evaluate(() => ({ link: globalThis.link.isConnected, box: document.activeElement.getAttribute("aria-label") === globalThis.box.getAttribute("aria-label") }));
+assert.deepEqual(kept, { link: true, box: true });
+await changing.close();
 
 // Episodes: filter, sort, search, page, and open one by keyboard.
 await open("Episodes");

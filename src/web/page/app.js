@@ -51,8 +51,13 @@ function theme() {
 
 const status = h("span", { class: "quiet", role: "status" });
 const toggle = theme();
+let framed = null;
 
+// An equal header stays: a click on an element that is replaced is lost.
 function frame({ run: name, view, parameters }) {
+  const now = JSON.stringify([name, view, parameters.with, runs.map((run) => [run.id, run.state])]);
+  if (framed === now) return;
+  framed = now;
   const select = h("select", { "aria-label": "Run" }, [...runs].reverse().map((run) => h("option", { value: run.id }, plain(`${run.id} (${run.state})`))));
   select.value = name;
   select.addEventListener("change", () => { location.hash = address(select.value, "run"); });
@@ -65,7 +70,11 @@ function frame({ run: name, view, parameters }) {
   );
 }
 
-// Looks again when the run has changed, but works at most a fiftieth of the time.
+let pressed = false;
+addEventListener("pointerdown", () => { pressed = true; });
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => { pressed = false; });
+
+// Looks again when the run has changed, but works at most a hundredth of the time.
 function follow(name) {
   source?.close();
   source = new EventSource(`/api/events?run=${encodeURIComponent(name)}`);
@@ -73,6 +82,10 @@ function follow(name) {
   let free = 0;
   let timer = null;
   const look = async () => {
+    if (pressed) {
+      timer = setTimeout(look, 200);
+      return;
+    }
     timer = null;
     const began = performance.now();
     try {
@@ -83,7 +96,7 @@ function follow(name) {
     } catch (cause) {
       if (cause.name !== "AbortError") status.textContent = cause.message;
     }
-    free = performance.now() + Math.max(1000, 50 * (performance.now() - began));
+    free = performance.now() + Math.max(1000, 100 * (performance.now() - began));
   };
   source.addEventListener("changed", () => {
     status.textContent = "";

@@ -112,7 +112,14 @@ export async function show(page, { run: name, runs, parameters, signal, remember
     panel.scrollIntoView({ block: "nearest" });
   };
 
+  // A redrawn element that had the focus gets it again.
+  const focusable = () => [...page.querySelectorAll("[tabindex='0']")];
   const draw = () => {
+    const at = focusable().indexOf(document.activeElement);
+    redraw();
+    if (at >= 0) focusable()[at]?.focus({ preventScroll: true });
+  };
+  const redraw = () => {
     replace(top, h("h1", {}, shown(run.id)), summary(run));
     const failed = run.stages.filter((stage) => stage.error);
     replace(message, failed.map((stage) => h("p", { class: "problem" }, h("b", {}, shown(stage.id)), ": ", shown(stage.error))));
@@ -185,13 +192,9 @@ export async function show(page, { run: name, runs, parameters, signal, remember
   draw();
   loadCurves().then(draw).catch((cause) => { if (cause.name !== "AbortError") replace(charts, problem(cause)); });
   page.append(top, message, h("h2", {}, "Stages"), live, stages, detail, h("h2", {}, "Training"), controls, charts);
-  // A redrawn element that had the focus gets it again.
-  const focusable = () => [...page.querySelectorAll("[tabindex='0']")];
   const refresh = async () => {
     await load();
-    const at = focusable().indexOf(document.activeElement);
     draw();
-    if (at >= 0) focusable()[at]?.focus({ preventScroll: true });
   };
   return { refresh, progress: (stages) => replace(live, running(stages)) };
 }
