@@ -7,12 +7,16 @@ use super::{
     table::{Json, ServerName, table},
 };
 
+/// The splits of held-out tasks that are generated, by what no training task has.
+pub const UNSEEN: [&str; 5] =
+    ["unseen_entities", "unseen_phrasings", "unseen_families", "unseen_tools", "unseen_servers"];
+
 table! {
     /// One task.
     Scenario in "scenarios" {
         /// Stable id: digest of family, task and answer.
         id: String,
-        /// `train`, or the held-out split: `a` seen families with unseen entities, `b` unseen phrasings, `c` unseen families; `file` for a user's own.
+        /// `train`, or the held-out split: one of [`UNSEEN`], `task` for tasks held out one by one, or `file` for a user's own.
         split: String,
         /// Family of questions it belongs to; the split's name if there are no families.
         family: String,

@@ -7,7 +7,7 @@ table! {
     VerdictRow in "verdict" {
         /// What the slice is defined by: `all`, `split`, `family` or `tool`.
         scope: String,
-        /// Name of the slice: `a`, `pay_by_name`, `run_query`.
+        /// Name of the slice: `unseen_entities`, `pay_by_name`, `run_query`.
         slice: String,
         /// `greedy` or `sampled`.
         mode: String,

@@ -18,7 +18,7 @@ pub(super) fn plain(_: Finding, text: &str) -> String {
 /// Longest name of a family or tool that is shown in full.
 const NAME: usize = 21;
 /// The same for a split.
-const SPLIT: usize = 7;
+const SPLIT: usize = 16;
 /// The same for a policy.
 const POLICY: usize = 7;
 

@@ -320,8 +320,8 @@ pub fn reported_mode(rows: &[VerdictRow]) -> &'static str {
     if greedy { Mode::Greedy.name() } else { Mode::Sampled.name() }
 }
 
-/// The rows as metrics for `until` and for people, for `all` and every split: `a.trained.greedy`, a success
-/// rate; `a.trained.gain`, the gain over the baseline, in greedy mode if there is one; and `a.gain`, that of
+/// The rows as metrics for `until` and for people, for `all` and every split: `unseen_entities.trained.greedy`, a success
+/// rate; `unseen_entities.trained.gain`, the gain over the baseline, in greedy mode if there is one; and `unseen_entities.gain`, that of
 /// the last policy.
 pub fn metrics(rows: &[VerdictRow]) -> BTreeMap<String, f64> {
     let mode = reported_mode(rows);

@@ -182,7 +182,7 @@ pub fn verdict_plot(found: &Exam) -> Option<Plot> {
         let row_of = &row.row;
         let label = match row_of.scope.as_str() {
             "all" => "all held-out tasks".to_owned(),
-            "split" => split_name(&row_of.slice),
+            "split" => row_of.slice.replace('_', " "),
             _ => row_of.slice.clone(),
         };
         Some(Effect {
@@ -197,15 +197,6 @@ pub fn verdict_plot(found: &Exam) -> Option<Plot> {
     };
     let effects: Vec<Effect> = rows.iter().filter_map(effect).collect();
     plot::forest(&format!("{policy} against {baseline}: gain in points"), &effects)
-}
-
-fn split_name(split: &str) -> String {
-    match split {
-        "a" => "a: unseen entities".into(),
-        "b" => "b: unseen phrasings".into(),
-        "c" => "c: unseen families".into(),
-        other => other.to_owned(),
-    }
 }
 
 fn by_slice(found: &Exam, scope: &str) -> Table {

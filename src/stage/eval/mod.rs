@@ -268,27 +268,14 @@ fn episode(policy: &str, attempt: &RolloutSpec<'_>, played: &Trajectory) -> Epis
     }
 }
 
-/// Names of the splits that the `scenarios` stage defines.
-const SPLITS: [(&str, &str); 5] = [
-    ("a", "seen families, unseen entities"),
-    ("b", "unseen phrasings"),
-    ("c", "unseen families"),
-    ("d", "unseen tools"),
-    ("e", "unseen servers"),
-];
-
 fn notes(params: &Params, scenarios: &[Scenario], unknown: usize, lost: usize) -> Vec<String> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for scenario in scenarios {
         *counts.entry(&scenario.split).or_default() += 1;
     }
-    let splits = counts.iter().map(|(split, count)| {
-        let count = several(*count, "scenario");
-        match SPLITS.iter().find(|(name, _)| name == split) {
-            Some((_, meaning)) => format!("- {split}: {count}, {meaning}"),
-            None => format!("- {split}: {count}"),
-        }
-    });
+    let splits = counts
+        .iter()
+        .map(|(split, count)| format!("- {}: {}", split.replace('_', " "), several(*count, "scenario")));
     let sampled = format!("{} at temperature 1", several(params.samples as usize, "episode"));
     let played = match (params.greedy, params.samples) {
         (true, 0) => "one greedy episode".to_owned(),

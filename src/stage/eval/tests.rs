@@ -82,11 +82,11 @@ fn an_exam_without_episodes_is_refused() {
 
 #[test]
 fn the_notes_say_what_was_played_and_what_was_left_out() {
-    let scenarios =
-        [scenario("s", "a", Some("1")), scenario("t", "a", Some("1")), scenario("u", "file", Some("1"))];
+    let scenarios = [("s", "unseen_entities"), ("t", "unseen_entities"), ("u", "file")]
+        .map(|(id, split)| scenario(id, split, Some("1")));
     insta::assert_snapshot!(notes(&params(true, 4), &scenarios, 2, 3).join("\n\n"), @r"
-    - a: 2 scenarios, seen families, unseen entities
     - file: 1 scenario
+    - unseen entities: 2 scenarios
 
     Per scenario and policy: one greedy episode and 4 episodes at temperature 1.
 

@@ -277,7 +277,7 @@ fn hold_out(scenarios: &mut [Scenario], HoldOut { share, seed, by }: HoldOut) {
         let tasks: Vec<(&Scenario, &str)> = undecided.iter().map(|scenario| (&**scenario, "")).collect();
         let held = split::held_out(&tasks, by, share, seed);
         for (scenario, held) in undecided.into_iter().zip(held) {
-            scenario.split = if held { by.letter() } else { TRAIN }.into();
+            scenario.split = if held { by.heldout() } else { TRAIN }.into();
         }
         return;
     }

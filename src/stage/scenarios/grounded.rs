@@ -7,9 +7,9 @@
 //! | split | family | entity, for this family | phrasing |
 //! |---|---|---|---|
 //! | `train` | seen | seen | seen |
-//! | `a` | seen | **unseen** | seen |
-//! | `b` | seen | seen | **unseen** |
-//! | `c` | **unseen** | – | seen |
+//! | `unseen_entities` | seen | **unseen** | seen |
+//! | `unseen_phrasings` | seen | seen | **unseen** |
+//! | `unseen_families` | **unseen** | – | seen |
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
@@ -341,7 +341,8 @@ impl Wording {
         let trained: Vec<_> = solved.iter().filter(|(family, _)| !family.holdout).collect();
         let held: Vec<_> = solved.iter().filter(|(family, _)| family.holdout).collect();
         let share = |families: usize| quota.per_split.div_ceil(families.max(1)) + 1;
-        let (mut train, mut a, mut b, mut c) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut train, mut entities, mut phrasings, mut families) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut seen_and_unseen = Vec::new();
         for (family, cases) in &trained {
             let cases = self.shuffled(family, cases);
@@ -352,15 +353,23 @@ impl Wording {
         // After all of training, so that a held-out sentence that duplicates a training one is the one
         // dropped.
         for (family, seen, unseen) in seen_and_unseen {
-            a.push(self.ask(family, "a", &unseen, share(trained.len()), Phrasing::Seen));
-            b.push(self.ask(family, "b", &seen, share(trained.len()), Phrasing::Unseen));
+            entities.push(self.ask(family, "unseen_entities", &unseen, share(trained.len()), Phrasing::Seen));
+            phrasings.push(self.ask(
+                family,
+                "unseen_phrasings",
+                &seen,
+                share(trained.len()),
+                Phrasing::Unseen,
+            ));
         }
         for (family, cases) in &held {
             let cases = self.shuffled(family, cases);
-            c.push(self.ask(family, "c", &cases, share(held.len()), Phrasing::Seen));
+            families.push(self.ask(family, "unseen_families", &cases, share(held.len()), Phrasing::Seen));
         }
-        let mut heldout: Vec<Scenario> =
-            [a, b, c].into_iter().flat_map(|families| evenly(families, quota.per_split)).collect();
+        let mut heldout: Vec<Scenario> = [entities, phrasings, families]
+            .into_iter()
+            .flat_map(|split| evenly(split, quota.per_split))
+            .collect();
         for scenarios in [&mut train, &mut heldout] {
             scenarios.retain(|scenario| !self.ambiguous.contains(&scenario.task));
         }
@@ -392,7 +401,7 @@ impl Wording {
     ) -> Vec<Scenario> {
         let mut encoder = Encoder::new("mcprl phrasings v1");
         let mut rng = ChaCha8Rng::from_seed(
-            *encoder.number(self.seed).text(&family.name).text(split).finish().as_bytes(),
+            *encoder.number(self.seed).text(&family.name).text(seed_text(split)).finish().as_bytes(),
         );
         let mut scenarios = Vec::new();
         // With many ways to ask, most draws are new; with few, this bounds the tries.
@@ -455,6 +464,16 @@ pub(super) fn evenly<T>(families: Vec<Vec<T>>, limit: usize) -> Vec<T> {
         if taken.len() == before {
             return taken;
         }
+    }
+}
+
+/// What the draws of a split are seeded by: letters, so that a seed keeps its questions though splits have names now.
+fn seed_text(split: &str) -> &str {
+    match split {
+        "unseen_entities" => "a",
+        "unseen_phrasings" => "b",
+        "unseen_families" => "c",
+        other => other,
     }
 }
 

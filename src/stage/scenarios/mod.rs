@@ -64,7 +64,7 @@ use super::{
 };
 use crate::{
     chat::ToolCall,
-    data::{Admission, Scenario, Tool},
+    data::{Admission, Scenario, Tool, UNSEEN},
     error::Result,
     llm::{Budget, Client, Endpoint, Provider},
     mcp::Servers,
@@ -588,11 +588,11 @@ fn metrics(made: &Made) -> Metrics {
     count("train".into(), made.train.len());
     count("heldout".into(), made.heldout.len());
     let known: BTreeSet<&str> = made.train.iter().flat_map(words).collect();
-    for split in ["a", "b", "c", "d", "e"] {
+    for split in UNSEEN {
         let of_split: Vec<&Scenario> = made.heldout.iter().filter(|s| s.split == split).collect();
         if !of_split.is_empty() {
             let words: BTreeSet<&str> = of_split.iter().copied().flat_map(words).collect();
-            count(format!("heldout_{split}"), of_split.len());
+            count(split.to_owned(), of_split.len());
             count(format!("new_words_{split}"), words.difference(&known).count());
         }
     }

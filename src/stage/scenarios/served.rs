@@ -1,7 +1,7 @@
 //! Question families that the servers themselves state, each in the resource [`FAMILIES_URI`].
 //!
 //! With several servers, a task is about one of them, and the agent gets the tools of that server alone. Some servers are held
-//! out whole: no task about them is trained on (split `e`).
+//! out whole: no task about them is trained on (split `unseen_servers`).
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ pub struct Served {
 }
 
 /// The split of the tasks about servers that are held out.
-pub const SPLIT: &str = "e";
+pub const SPLIT: &str = "unseen_servers";
 
 /// Reads the families of every server that states them.
 ///
@@ -123,7 +123,7 @@ pub async fn generate(
             splits.push(heldout.collect::<Vec<_>>());
         }
     }
-    for split in ["a", "b", "c"] {
+    for split in ["unseen_entities", "unseen_phrasings", "unseen_families"] {
         let of_split = |scenarios: &Vec<Scenario>| {
             scenarios.iter().filter(|scenario| scenario.split == split).cloned().collect()
         };

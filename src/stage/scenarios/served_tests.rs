@@ -78,7 +78,7 @@ async fn a_server_that_is_held_out_is_never_trained_on() {
     let (trained, unseen) = (servers_of(&made.train, "train"), servers_of(&made.heldout, served::SPLIT));
     assert_eq!((trained.len(), unseen.len()), (3, 2));
     assert!(trained.is_disjoint(&unseen));
-    assert!(servers_of(&made.heldout, "a").is_subset(&trained));
+    assert!(servers_of(&made.heldout, "unseen_entities").is_subset(&trained));
     assert_eq!(made.heldout.iter().filter(|task| task.split == served::SPLIT).count(), 30);
     split::check_frozen(&made.train, &made.heldout, None).unwrap();
 }

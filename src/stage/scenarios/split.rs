@@ -29,13 +29,13 @@ pub enum SplitBy {
 
 impl SplitBy {
     /// The value of `split` for tasks that are held out.
-    pub fn letter(self) -> &'static str {
+    pub fn heldout(self) -> &'static str {
         match self {
             Self::Task => "task",
-            Self::Entity => "a",
-            Self::Phrasing => "b",
-            Self::Family => "c",
-            Self::Tool => "d",
+            Self::Entity => "unseen_entities",
+            Self::Phrasing => "unseen_phrasings",
+            Self::Family => "unseen_families",
+            Self::Tool => "unseen_tools",
         }
     }
 
@@ -115,7 +115,7 @@ pub fn divide(
     );
     let (mut train, mut heldout) = (Vec::new(), Vec::new());
     for ((mut scenario, _), held) in tasks.into_iter().zip(held) {
-        scenario.split = if held { by.letter() } else { "train" }.into();
+        scenario.split = if held { by.heldout() } else { "train" }.into();
         if held { heldout.push(scenario) } else { train.push(scenario) }
     }
     (train, heldout)
@@ -213,7 +213,7 @@ mod tests {
             let shared: Vec<String> = keys(&train).intersection(&keys(&heldout)).cloned().collect();
             let expected: &[&str] = if by == SplitBy::Tool { &["list"] } else { &[] };
             assert_eq!(shared, expected, "{by:?}");
-            assert!(heldout.iter().all(|one| one.split == by.letter()));
+            assert!(heldout.iter().all(|one| one.split == by.heldout()));
         }
     }
 

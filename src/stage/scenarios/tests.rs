@@ -316,12 +316,12 @@ async fn held_out_questions_are_new_as_their_split_defines() {
         let (family, entity) = (scenario.family.as_str(), entity(scenario));
         let is_asked = asked.contains(&(family, entity));
         match scenario.split.as_str() {
-            "a" => assert!(families.contains(family) && !is_asked, "{}", scenario.task),
-            "b" => assert!(is_asked, "{}", scenario.task),
+            "unseen_entities" => assert!(families.contains(family) && !is_asked, "{}", scenario.task),
+            "unseen_phrasings" => assert!(is_asked, "{}", scenario.task),
             _ => assert!(!families.contains(family), "{}", scenario.task),
         }
     }
-    assert_eq!(sizes, [("a", 120), ("b", 120), ("c", 120)].into());
+    assert_eq!(sizes, [("unseen_entities", 120), ("unseen_families", 120), ("unseen_phrasings", 120)].into());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -329,7 +329,7 @@ async fn new_sentences_are_made_of_words_that_training_has() {
     let demo = Demo::start().await;
     let made = demo.generate(&company_families(), 7).await.unwrap();
     let known: BTreeSet<&str> = made.train.iter().flat_map(words).collect();
-    for scenario in made.heldout.iter().filter(|scenario| scenario.split != "a") {
+    for scenario in made.heldout.iter().filter(|scenario| scenario.split != "unseen_entities") {
         let entity = entity(scenario);
         let is_new =
             |word: &&str| !known.contains(word) && !entity.values().any(|value| value.contains(word));
@@ -622,7 +622,7 @@ async fn the_stage_writes_both_tables_and_counts_what_it_dropped() {
     let train: Vec<Scenario> = data::read(&output.join("train.parquet")).unwrap();
     let heldout: Vec<Scenario> = data::read(&output.join("heldout.parquet")).unwrap();
     assert_eq!((metrics["train"], metrics["heldout"]), (train.len() as f64, heldout.len() as f64));
-    assert_eq!((metrics["heldout_a"], metrics["heldout_c"]), (40.0, 40.0));
+    assert_eq!((metrics["unseen_entities"], metrics["unseen_families"]), (40.0, 40.0));
     assert_eq!(metrics["families"], 53.0);
     assert_eq!(metrics["dropped_failed"], 0.0);
 }

@@ -5,7 +5,6 @@ import { h, replace, shown, plain, problem, badge, debounced } from "./dom.js";
 
 const PAGE = 25;
 const DECISIONS = [["", "any"], ["open", "open"], ["accept", "accepted"], ["edit", "edited"], ["drop", "dropped"]];
-const SPLITS = { a: "a: unseen entities", b: "b: unseen phrasings", c: "c: unseen families", d: "d: unseen tools", e: "e: unseen servers" };
 const BADGES = { accept: ["accepted", "good"], edit: ["edited", "good"], drop: ["dropped", "bad"] };
 
 export async function show(page, { run, parameters, signal, remember }) {
@@ -50,7 +49,7 @@ export async function show(page, { run, parameters, signal, remember }) {
     const isEdited = now?.name === "edit";
     const calls = (task.calls || []).map((call) => h("code", {}, shown(`${call.name}(${JSON.stringify(call.arguments || {})})`)));
     return fillRow(line,
-      h("td", {}, now ? badge(...BADGES[now.name]) : badge("open"), h("div", { class: "quiet" }, shown(task.family), " ", shown(SPLITS[task.split] || task.split))),
+      h("td", {}, now ? badge(...BADGES[now.name]) : badge("open"), h("div", { class: "quiet" }, shown(task.family), " ", shown(task.split.replaceAll("_", " ")))),
       h("td", { class: "text" }, shown(isEdited ? now.task : task.task), isEdited && now.task !== task.task ? h("div", { class: "quiet" }, "was: ", shown(task.task)) : null,
         calls.length ? h("details", {}, h("summary", { class: "quiet" }, `${calls.length} calls solve it`), calls.map((call) => h("div", {}, call))) : null),
       h("td", { class: "text" }, shown((isEdited ? now.answer : task.answer) ?? "–"), h("div", { class: "quiet" }, shown(task.check))),
@@ -79,7 +78,7 @@ export async function show(page, { run, parameters, signal, remember }) {
       const any = (names, title = (name) => name) => [["", "any"], ...names.map((name) => [name, plain(title(name))])];
       const search = h("input", { type: "search", value: wanted.text || "", "aria-label": "Search in tasks and answers" });
       search.addEventListener("input", debounced(() => change("text", search.value), 200));
-      const filters = h("form", { class: "filters" }, stages.length > 1 ? select("stage", "Stage", any(stages)) : null, select("decision", "Decision", DECISIONS), select("split", "Split", any(splits, (split) => SPLITS[split] || split)), select("family", "Family", any(families)), h("label", {}, "Search", search));
+      const filters = h("form", { class: "filters" }, stages.length > 1 ? select("stage", "Stage", any(stages)) : null, select("decision", "Decision", DECISIONS), select("split", "Split", any(splits, (split) => split.replaceAll("_", " "))), select("family", "Family", any(families)), h("label", {}, "Search", search));
       filters.addEventListener("submit", (event) => event.preventDefault());
       const reasons = Object.entries(refused).map(([reason, count]) => `${count.toLocaleString("en")} ${reason.replaceAll("-", " ")}`);
       replace(head, h("p", { class: "quiet" }, `${total.toLocaleString("en")} tasks of ${plain(stage)}.`, reasons.length ? ` Not admitted: ${plain(reasons.join(", "))}.` : ""), h("p", { class: "quiet" }, "Decisions are kept in ", h("code", {}, shown(file)), "; a stage with ", h("code", {}, 'source = "file"'), " reads it."), filters);
