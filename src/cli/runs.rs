@@ -13,7 +13,7 @@ use crate::{
         history::{self, RunHistory, StageHistory, Stages},
     },
     store::Store,
-    ui::{OutputFormat, Printer, Side, diff_text, queued_text, run_text, runs_text, stage_text},
+    ui::{OutputFormat, Printer, Side, diff_text, queued_text, run_text, runs_text, stage_text, stages_text},
 };
 
 #[derive(Args)]
@@ -24,8 +24,8 @@ pub struct Runs {
 
 #[derive(Args)]
 pub struct Show {
-    /// A run's id, as `mcprl runs` lists it, or `latest`; followed by `/STAGE` for one stage:
-    /// `latest/train[3]/rollout`, `latest/train.0003/rollout`. A path that `run` printed also works.
+    /// A run's id, as `mcprl runs` lists it, or `latest`; followed by `/STAGE` for one stage, a loop or one of its
+    /// iterations: `latest/train[3]/rollout`, `latest/train`, `latest/train[3]`. A path that `run` printed also works.
     #[arg(value_name = "RUN[/STAGE]|FOLDER")]
     run: String,
     #[command(flatten)]
@@ -83,7 +83,7 @@ fn reports(stage: &StageHistory) -> String {
     let reports =
         stage.outputs.iter().filter(|output| output.path.extension().is_some_and(|end| end == "md"));
     let texts = reports.filter_map(|output| std::fs::read_to_string(&output.path).ok());
-    texts.map(|text| format!("\n{text}")).collect()
+    texts.map(|text| format!("{text}\n")).collect()
 }
 
 /// Reports the shared caches that lack some results.
@@ -101,19 +101,30 @@ impl Show {
         let Target { store, run, part } = Target::new(&self.locations, &self.run)?;
         let run = history::run(&store, &run)?;
         let stages = Stages::new(&store, &run);
-        match (part.as_deref(), printer.format) {
-            (Some(stage), OutputFormat::Json) => printer.json(&stages.stage(run.node(stage)?)),
-            (Some(stage), OutputFormat::Human) => {
-                let stage = stages.stage(run.node(stage)?);
-                printer.data(&(stage_text(&run, &stage) + &reports(&stage)));
-            }
-            (None, OutputFormat::Json) => {
+        let is_json = printer.format == OutputFormat::Json;
+        match part.as_deref().map(|part| (part, run.node(part))) {
+            None if is_json => {
                 let mut value = summary(&run);
                 let all: Vec<_> = run.nodes.iter().map(|node| json!(stages.stage(node))).collect();
                 value["stages"] = all.into();
                 printer.json(&value);
             }
-            (None, OutputFormat::Human) => printer.data(&run_text(&run, &stages)),
+            None => printer.data(&run_text(&run, &stages)),
+            Some((_, Ok(node))) if is_json => printer.json(&stages.stage(node)),
+            Some((_, Ok(node))) => {
+                let stage = stages.stage(node);
+                printer.data(&(reports(&stage) + &stage_text(&run, &stage)));
+            }
+            // A loop, or one of its iterations.
+            Some((part, Err(unknown))) => {
+                let nodes = run.named(part).map_err(|_| unknown)?;
+                match is_json {
+                    true => {
+                        printer.json(&nodes.iter().map(|node| stages.stage(node)).collect::<Vec<_>>());
+                    }
+                    false => printer.data(&stages_text(nodes.into_iter(), &stages)),
+                }
+            }
         }
         Ok(Outcome::Success)
     }

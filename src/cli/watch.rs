@@ -48,6 +48,9 @@ impl Watch {
             RunView::new(printer, self.shown.verbosity(), stages)
         };
         let (mut shown, mut seen) = (view(), 0);
+        if printer.format == OutputFormat::Human {
+            printer.say(&format!("watching {id}"));
+        }
         loop {
             // In this order, so that nothing is missed of a run that ends now.
             let is_live = store.live_runs().contains(&id);

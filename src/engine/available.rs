@@ -10,9 +10,27 @@
 
 use std::{
     fs::read_to_string,
+    num::NonZeroUsize,
     path::{Component, Path, PathBuf},
     sync::OnceLock,
 };
+
+/// The name of the processor, as Linux reports it; elsewhere empty.
+pub fn cpu() -> String {
+    let text = read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    name.map_or_else(String::new, |(_, name)| name.trim().to_owned())
+}
+
+/// The processor and the cores that this process may use: `AMD EPYC 9554, 8 cores`.
+pub fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let cores = format!("{cores} core{}", if cores == 1 { "" } else { "s" });
+    match cpu() {
+        name if name.is_empty() => cores,
+        name => format!("{name}, {cores}"),
+    }
+}
 
 static TRIM: OnceLock<fn()> = OnceLock::new();
 

@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::kernels::Format;
 
-pub use available::{available, set_allocator_trim, trim_allocator};
+pub use available::{available, cpu, machine, set_allocator_trim, trim_allocator};
 pub use devices::{DeviceSet, DeviceSlot};
 pub use error::EngineError;
 pub use memory::{Footprint, SamplingLoad, TrainingLoad, check_trained, training_load};

@@ -20,6 +20,7 @@ use super::{
     journal::{self, Entry, Journal, RunState, TimedEntry},
 };
 use crate::{
+    engine,
     error::{Result, did_you_mean},
     hash::Digest,
     plan::{Node, Overrides},
@@ -116,7 +117,8 @@ impl RunFolder {
         let before = journal::state(&journal::read(&file));
         let journal = Journal::open(&file)?;
         let folder = Self { id, path, journal, is_new: false, before, _presence: presence };
-        folder.note(Entry::Opened { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").into() })?;
+        let (pid, version) = (std::process::id(), env!("CARGO_PKG_VERSION").into());
+        folder.note(Entry::Opened { pid, version, machine: Some(engine::machine()) })?;
         Ok(folder)
     }
 

@@ -87,6 +87,8 @@ pub struct RunHistory {
     pub ended_ms: Option<u64>,
     /// The versions of mcprl that worked on it.
     pub versions: Vec<String>,
+    /// The machines that worked on it: processor and cores.
+    pub machines: Vec<String>,
     /// The seed of the run file, or its override.
     pub seed: Option<u64>,
     /// All overrides of the run file: `--set`, and environment variables in the syntax of `--set`.
@@ -212,7 +214,8 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
         resample: spec.map(|spec| spec.resample).unwrap_or_default(),
         began_ms: entries.first().map(|timed| timed.at),
         ended_ms: entries.last().map(|timed| timed.at),
-        versions: versions(&entries),
+        versions: opened(&entries, |version, _| Some(version)),
+        machines: opened(&entries, |_, machine| machine),
         seconds: seconds(&entries),
         nodes: nodes(entries),
         id,
@@ -269,16 +272,21 @@ fn seconds(entries: &[TimedEntry]) -> f64 {
     std::time::Duration::from_millis(milliseconds).as_secs_f64()
 }
 
-fn versions(entries: &[TimedEntry]) -> Vec<String> {
-    let mut versions: Vec<String> = Vec::new();
+/// Different values of the version or the machine, in the order of the run's processes.
+fn opened<'e>(
+    entries: &'e [TimedEntry],
+    value: impl Fn(&'e str, Option<&'e str>) -> Option<&'e str>,
+) -> Vec<String> {
+    let mut values: Vec<String> = Vec::new();
     for timed in entries {
-        if let Entry::Opened { version, .. } = &timed.entry
-            && !versions.contains(version)
+        if let Entry::Opened { version, machine, .. } = &timed.entry
+            && let Some(value) = value(version, machine.as_deref())
+            && !values.iter().any(|known| known == value)
         {
-            versions.push(version.clone());
+            values.push(value.to_owned());
         }
     }
-    versions
+    values
 }
 
 /// The stages of the run with this journal, by name.

@@ -27,6 +27,9 @@ pub enum Entry {
     Opened {
         pid: u32,
         version: String,
+        /// Processor and cores.
+        #[serde(default)]
+        machine: Option<String>,
     },
     Cached {
         node: String,

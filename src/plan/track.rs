@@ -285,10 +285,18 @@ pub fn track(reader: &Reader, entry: &Entry<'_>, source: &Source) -> TrackSpec {
         check_mode(reader, &mode);
     }
     TrackSpec {
-        tensorboard: entry.field("tensorboard").and_then(|entry| choice(reader, &entry)).map(tensorboard),
-        wandb: wandb_entry.and_then(|entry| choice(reader, &entry)).map(wandb),
+        tensorboard: entry
+            .field("tensorboard")
+            .and_then(|entry| choice(reader, &entry, "tensorboard = { path = \"logs\" }"))
+            .map(tensorboard),
+        wandb: wandb_entry
+            .and_then(|entry| choice(reader, &entry, "wandb = { project = \"mcprl\" }"))
+            .map(wandb),
         mlflow: entry.field("mlflow").and_then(|entry| mlflow(reader, &entry)),
-        trackio: entry.field("trackio").and_then(|entry| choice(reader, &entry)).map(trackio),
+        trackio: entry
+            .field("trackio")
+            .and_then(|entry| choice(reader, &entry, "trackio = { project = \"mcprl\" }"))
+            .map(trackio),
         otlp: entry.field("otlp").and_then(|entry| otlp(reader, &entry)),
         examples: examples.unwrap_or(true),
     }
@@ -298,17 +306,24 @@ pub fn track(reader: &Reader, entry: &Entry<'_>, source: &Source) -> TrackSpec {
 fn choice<T: Default + JsonSchema + serde::de::DeserializeOwned>(
     reader: &Reader,
     entry: &Entry<'_>,
+    example: &str,
 ) -> Option<T> {
     match entry.json() {
         serde_json::Value::Bool(is_on) => is_on.then(T::default),
         serde_json::Value::Object(_) => reader.read(entry),
-        other => mistyped(reader, entry, "true, false or a table", &other),
+        other => mistyped(reader, entry, "true, false or a table", &other, example),
     }
 }
 
-fn mistyped<T>(reader: &Reader, entry: &Entry<'_>, expected: &str, found: &serde_json::Value) -> Option<T> {
+fn mistyped<T>(
+    reader: &Reader,
+    entry: &Entry<'_>,
+    expected: &str,
+    found: &serde_json::Value,
+    example: &str,
+) -> Option<T> {
     let message = format!("`{}` should be {expected}, found {}", entry.path, json_type(found));
-    reader.wrong(entry, Part::Value, message, None)
+    reader.wrong(entry, Part::Value, message, Some(format!("for example `{example}`")))
 }
 
 fn check_mode(reader: &Reader, entry: &Entry<'_>) {
@@ -322,7 +337,15 @@ fn mlflow(reader: &Reader, entry: &Entry<'_>) -> Option<MlflowSpec> {
     match entry.json() {
         serde_json::Value::Bool(false) => return None,
         serde_json::Value::Object(_) => {}
-        other => return mistyped(reader, entry, "false or a table with `uri`", &other),
+        other => {
+            return mistyped(
+                reader,
+                entry,
+                "false or a table with `uri`",
+                &other,
+                "mlflow = { uri = \"http://127.0.0.1:5000\" }",
+            );
+        }
     }
     let table = reader.read::<MlflowTable>(entry)?;
     check_url(
@@ -359,7 +382,9 @@ fn otlp(reader: &Reader, entry: &Entry<'_>) -> Option<OtlpSpec> {
             let headers = table.headers.unwrap_or_default();
             Some(OtlpSpec { headers, episodes, content: table.content.unwrap_or(spec.content), ..spec })
         }
-        other => mistyped(reader, entry, "a URL or a table with `url`", &other),
+        other => {
+            mistyped(reader, entry, "a URL or a table with `url`", &other, "otlp = \"http://127.0.0.1:4318\"")
+        }
     }
 }
 

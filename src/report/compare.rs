@@ -101,7 +101,16 @@ pub fn comparison(runs: &[Comparable]) -> Result<Document, NotComparable> {
     for policy in policies.iter().rev() {
         is_empty &= !of_policy(&mut page, &names, &all, policy, &mode);
     }
-    if is_empty { Err(NotComparable::NoTask) } else { Ok(page) }
+    if is_empty {
+        return Err(NotComparable::NoTask);
+    }
+    page.heading("Limits");
+    page.push(Block::List(vec![
+        "Each run is one training run. The intervals are about the choice of tasks, not about the luck of a training: \
+         repeat runs with other seeds (`--set seed=N`) before you conclude that a setting is better."
+            .into(),
+    ]));
+    Ok(page)
 }
 
 fn tone(row: Option<&VerdictRow>) -> Tone {

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
+
 use super::{
     document::{Block, Cell, Conversation, Document, Table, Tone},
     plot::{self, Effect, Part, Plot, Point, Scale, Series},
@@ -11,6 +13,7 @@ use crate::{
     eval::Finding,
     exec::RunState,
     mcp::secret::secret_free,
+    model::ModelConfig,
     usage::Usage,
     view::{
         Run, Stage, calls, conversation,
@@ -259,6 +262,20 @@ fn set_up(page: &mut Document, run: &Run) {
             fact("tasks", format!("{} ({})", tasks.join(", "), stage.id));
         }
     }
+    for stage in run.stages.iter().filter(|stage| stage.iteration.is_none()) {
+        if let Some(model) = model(stage) {
+            fact("model", format!("{model} ({})", stage.id));
+        }
+    }
+    let mut trainers: BTreeSet<&str> = BTreeSet::new();
+    for stage in &run.stages {
+        if let (Some(rank), Some(true)) =
+            (stage.params.get("rank"), stage.params.get("lora").and_then(Value::as_bool))
+            && trainers.insert(&stage.name)
+        {
+            fact("adapter", format!("LoRA of rank {rank} ({})", stage.name));
+        }
+    }
     for found in &run.loops {
         let done = found.iterations.iter().filter(|iteration| iteration.state.is_done()).count();
         fact("loop", format!("{}: {done} of {} iterations", found.name, found.iterations.len()));
@@ -266,7 +283,39 @@ fn set_up(page: &mut Document, run: &Run) {
     if let Some(seed) = run.seed {
         fact("seed", seed.to_string());
     }
+    let engine = run.text.as_deref().and_then(|text| text.parse::<toml::Table>().ok());
+    let engine = engine.as_ref().and_then(|file| file.get("engine")?.as_table()).into_iter().flatten();
+    let engine: Vec<String> = engine.map(|(name, value)| format!("{name} = {value}")).collect();
+    if !engine.is_empty() {
+        fact("engine", engine.join(", "));
+    }
+    for machine in &run.machines {
+        fact("machine", machine.clone());
+    }
     page.push(Block::Facts(facts));
+    let mut params = Table::new(["stage", "parameters"]);
+    let mut seen: BTreeSet<&str> = BTreeSet::new();
+    for stage in run.stages.iter().filter(|stage| !stage.params.is_empty()) {
+        if seen.insert(&stage.name) {
+            let all: Vec<String> =
+                stage.params.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+            params
+                .row([Cell::code(stage.name.clone()), Cell::text(secret_free(&all.join(", ")).into_owned())]);
+        }
+    }
+    if !seen.is_empty() {
+        let title = format!("Parameters of {} stages", seen.len());
+        page.push(Block::Details(title, vec![Block::Table(params)]));
+    }
+}
+
+/// The name and the size of the model that a stage writes, if it writes one that is still in the cache.
+fn model(stage: &Stage) -> Option<String> {
+    let artifact = stage.artifact("policy").filter(|artifact| artifact.is_present)?;
+    let config = ModelConfig::load(&artifact.path).ok()?;
+    let parameters: usize = config.tensors().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+    let name = stage.params.get("from").and_then(Value::as_str).unwrap_or("trained from random weights");
+    Some(format!("{name}, {:.1} million parameters", parameters as f64 / 1e6))
 }
 
 /// The success of every iteration with its interval, for each loop.

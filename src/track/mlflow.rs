@@ -89,6 +89,12 @@ impl Sink for Mlflow {
         }
     }
 
+    fn check(&mut self) -> Result<(), TrackError> {
+        let (http, spec) = (Http::new(&self.spec.uri)?, &self.spec);
+        let api = Api { http: &http, spec };
+        api.get("experiments/get-by-name", ("experiment_name", &spec.experiment)).map(|_| ())
+    }
+
     fn update(&mut self, _: &Run, log: &Log) -> Result<(), TrackError> {
         let http = match self.http.take() {
             Some(http) => http,

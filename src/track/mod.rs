@@ -42,6 +42,14 @@ pub trait Sink: Send {
     /// Where to look at the run: a path or a URL.
     fn location(&self) -> String;
 
+    /// Checks that the tracker can be reached, without sending anything of a run.
+    ///
+    /// # Errors
+    /// If it cannot, or a credential or a program is missing.
+    fn check(&mut self) -> Result<(), TrackError> {
+        Ok(())
+    }
+
     /// Writes or sends what the tracker does not have yet.
     ///
     /// # Errors

@@ -30,6 +30,7 @@ use crate::{
     child::{self, Group},
     exec::RunState,
     hash::{Digest, Encoder},
+    mcp::find_program,
     plan::WandbSpec,
     report::escape,
     view::Run,
@@ -76,6 +77,13 @@ impl Sink for Wandb {
 
     fn location(&self) -> String {
         self.folder.display().to_string()
+    }
+
+    fn check(&mut self) -> Result<(), TrackError> {
+        match self.spec.online {
+            true => find_program(PROGRAM, None).map_err(|_| TrackError::NoProgram { program: PROGRAM }),
+            false => Ok(()),
+        }
     }
 
     fn update(&mut self, _: &Run, log: &Log) -> Result<(), TrackError> {

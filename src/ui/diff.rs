@@ -217,6 +217,7 @@ mod tests {
             ended_ms: None,
             seconds: 1.0,
             versions: Vec::new(),
+            machines: Vec::new(),
             seed: Some(seed),
             set: Vec::new(),
             resample: Vec::new(),

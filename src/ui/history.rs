@@ -106,8 +106,14 @@ pub fn run_text(run: &RunHistory, stages: &Stages<'_>) -> String {
         text += &format!("{line}\n");
     }
     text.push('\n');
-    let wide = run.nodes.iter().map(|node| node.id.chars().count()).max().unwrap_or(0);
-    for node in &run.nodes {
+    text + &stages_text(run.nodes.iter(), stages)
+}
+
+/// A line for each of these stages: its outcome, time and metrics.
+pub fn stages_text<'r>(nodes: impl Iterator<Item = &'r NodeHistory> + Clone, stages: &Stages<'_>) -> String {
+    let mut text = String::new();
+    let wide = nodes.clone().map(|node| node.id.chars().count()).max().unwrap_or(0);
+    for node in nodes {
         let stage = stages.stage(node);
         let result = node.error.clone().unwrap_or_else(|| human::metrics(&stage.metrics));
         let line =

@@ -22,7 +22,7 @@ use std::io::Write;
 
 pub use closing::{closing_text, queued_text};
 pub use diff::{Side, diff_text};
-pub use history::{run_text, runs_text, stage_text};
+pub use history::{run_text, runs_text, stage_text, stages_text};
 pub use human::{bytes, plural, seconds};
 pub use plan::plan_text;
 pub use run::{RunView, Verbosity};

@@ -57,6 +57,8 @@ pub struct Run {
     pub resample: Vec<String>,
     /// The versions of mcprl that worked on it.
     pub versions: Vec<String>,
+    /// The machines that worked on it: processor and cores.
+    pub machines: Vec<String>,
     /// Its final success rate.
     pub headline: Option<Headline>,
     /// In the order of the journal; stages that have not begun follow if the run was opened [`Run::with_pending`].
@@ -254,6 +256,7 @@ impl Run {
             set: run.set.clone(),
             resample: run.resample.clone(),
             versions: run.versions.clone(),
+            machines: run.machines.clone(),
             headline: run.headline(),
             stages,
             file: spec.as_ref().and_then(|spec| Some(spec.file.file_name()?.to_string_lossy().into_owned())),

@@ -103,13 +103,6 @@ impl Machine {
     }
 }
 
-/// The name of the processor, as Linux reports it; elsewhere empty.
-pub fn cpu() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    name.map_or_else(String::new, |(_, name)| name.trim().to_owned())
-}
-
 /// The name of the device, or of the CPU kernels.
 pub fn name(device: &Device) -> String {
     match cuda::name(device) {

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Outcome, runtime};
 use crate::{
-    engine::EngineSpec,
+    engine::{self, EngineSpec},
     error::Result,
     model::{kernels::Format, ops::composed},
     ui::{OutputFormat, Printer},
@@ -171,7 +171,7 @@ impl Bench {
         let format = self.dtype.into();
         let model = Model { shape: self.shape, folder: self.model.as_deref(), format };
         let setup = Setup {
-            cpu: machine::cpu(),
+            cpu: engine::cpu(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             kernels: machine::name(device),
             device: self.device.clone(),

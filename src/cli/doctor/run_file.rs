@@ -19,6 +19,7 @@ use crate::{
     },
     stage::kind::Requirement,
     store::{Fetched, Remote, Store},
+    track::{Sink, sinks},
     ui::bytes,
 };
 
@@ -40,7 +41,20 @@ pub fn findings(plan: &Plan, store: &Store) -> Result<Vec<Finding>> {
     findings.extend(memory(plan, store)?);
     findings.extend(disk(plan, store));
     findings.extend(shared_cache(plan, store));
+    findings.extend(trackers(plan, store));
     Ok(findings)
+}
+
+/// Checks the trackers without sending anything of a run.
+fn trackers(plan: &Plan, store: &Store) -> Vec<Finding> {
+    let check = |mut sink: Box<dyn Sink>| match sink.check() {
+        Ok(()) => Finding::good("tracker", format!("{}: {}", sink.name(), sink.location())),
+        Err(cause) => {
+            let found = Finding::bad("tracker", &cause.into());
+            Finding { text: format!("{}: {}", sink.name(), found.text), ..found }
+        }
+    };
+    sinks(&plan.track, store, "RUN", PATIENCE).into_iter().map(check).collect()
 }
 
 fn overview(plan: &Plan) -> Finding {

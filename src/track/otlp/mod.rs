@@ -68,6 +68,11 @@ impl Sink for Otlp {
         address(&self.spec.url)
     }
 
+    fn check(&mut self) -> Result<(), TrackError> {
+        // A request without spans is one of zero bytes.
+        Endpoint::new(&self.spec)?.send(&[])
+    }
+
     fn update(&mut self, run: &Run, log: &Log) -> Result<(), TrackError> {
         let mut sent = self.sent();
         let known = sent.get(&self.spec.url).cloned().unwrap_or_default();

@@ -14,6 +14,9 @@ function ticks(low, high, count) {
   return found;
 }
 
+// Digits after the point by which marks differ.
+const digits = (marks) => Math.max(0, -Math.floor(Math.log10(marks[1] - marks[0] || 1) + 1e-9));
+
 // Exponential moving average, corrected at its start.
 function smooth(points, weight) {
   let sum = 0, total = 0;
@@ -46,9 +49,10 @@ export function lines({ title, series, smoothing = 0, unit = "", x: xName = "ite
   if (y0 === y1) [y0, y1] = [y0 - Math.abs(y0 || 1) * 0.1, y1 + Math.abs(y1 || 1) * 0.1];
   const px = (x) => LEFT + ((x - x0) / (x1 - x0)) * (W - LEFT - RIGHT);
   const py = (y) => H - BOTTOM - ((Math.min(Math.max(y, y0), y1) - y0) / (y1 - y0)) * (H - TOP - BOTTOM);
+  const marks = ticks(y0, y1, 4);
   const path = (points) => points.map((point, index) => `${index ? "L" : "M"}${px(point.x).toFixed(1)} ${py(point.y).toFixed(1)}`).join("");
   const grid = [
-    ticks(y0, y1, 4).map((y) => [s("path", { class: "axis", d: `M${LEFT} ${py(y)}H${W - RIGHT}` }), s("text", { x: LEFT - 5, y: py(y) + 4, "text-anchor": "end" }, number(y, 2))]),
+    marks.map((y) => [s("path", { class: "axis", d: `M${LEFT} ${py(y)}H${W - RIGHT}` }), s("text", { x: LEFT - 5, y: py(y) + 4, "text-anchor": "end" }, number(y, digits(marks)))]),
     ticks(x0, x1, 6).filter((x) => Number.isInteger(x)).map((x) => s("text", { x: px(x), y: H - 7, "text-anchor": "middle" }, x)),
   ];
   const curves = drawn.map(({ color, points }) => {
