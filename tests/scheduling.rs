@@ -189,6 +189,19 @@ fn a_loop_is_resampled_as_a_whole_or_from_one_iteration_on() {
 }
 
 #[test]
+fn a_loop_or_an_iteration_is_shown_as_a_line_for_each_stage() {
+    let project = draws();
+    for (part, expected) in [("count", ["0001", "0002", "0003"].as_slice()), ("count[2]", &["0002"])] {
+        let shown = project.mcprl(&["show", &format!("latest/{part}")]).out;
+        let stages: Vec<&str> = shown.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+        let expected: Vec<String> = expected.iter().map(|number| format!("count[{number}]/draw")).collect();
+        assert_eq!(stages, expected, "{shown}");
+    }
+    let unknown = project.mcprl(&["show", "latest/coun"]);
+    assert!(unknown.err.contains("no stage \"coun\""), "{}", unknown.err);
+}
+
+#[test]
 fn an_unknown_iteration_cannot_be_resampled() {
     let project = draws();
     for (asked, hint) in
