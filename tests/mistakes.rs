@@ -361,3 +361,25 @@ fn doctor_reports_what_is_missing_with_hints() {
         assert!(output.contains(line), "{line}\n{output}");
     }
 }
+
+#[test]
+fn a_run_that_would_train_on_the_tasks_of_another_stages_comparison_is_refused() {
+    let project = project();
+    let held_out = "[stages.others]\nkind = \"scenarios\"\ntools = \"tools\"\nsource = \"file\"\nfile = \"others.jsonl\"\n";
+    project.replace(
+        "run.toml",
+        "scenarios = \"tasks.heldout\"",
+        &format!("scenarios = \"others.heldout\"\n\n{held_out}"),
+    );
+    let tasks = project.read("tasks.jsonl");
+    let trained: serde_json::Value = serde_json::from_str(tasks.lines().next().unwrap()).unwrap();
+    let task = trained["task"].as_str().unwrap();
+    let other =
+        |task: &str| serde_json::json!({ "task": task, "answer": "1", "split": "heldout" }).to_string();
+    let train = serde_json::json!({ "task": "What is 1?", "answer": "1", "split": "train" });
+    project.write("others.jsonl", &format!("{train}\n{}\n", other(&task.to_uppercase())));
+    let refused = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(refused.code, Some(1), "{}", refused.err);
+    let expected = format!("train[0001]/rollout trains on a task that exam compares policies on: \"{task}\"");
+    assert!(refused.err.contains(&expected), "{}", refused.err);
+}

@@ -25,7 +25,7 @@ pub use calls::{Call, CallError};
 pub use checks::{CallChecks, CallPattern, Checks, StateCheck, TextCheck};
 pub use labels::Label;
 pub use pass_rates::PassRate;
-pub use scenarios::{Scenario, UNSEEN};
+pub use scenarios::{Scenario, TaskText, UNSEEN, folded};
 pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
 pub use steps::Step;
 pub use table::{Column, DataError, Json, ServerName, Table, read, read_part, text_columns, write};

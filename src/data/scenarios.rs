@@ -38,6 +38,19 @@ table! {
     }
 }
 
+table! {
+    /// The text of a task.
+    TaskText in "scenarios" {
+        /// As in [`Scenario`].
+        task: String,
+    }
+}
+
+/// A task's text without differences of case and spaces.
+pub fn folded(task: &str) -> String {
+    task.split_whitespace().map(str::to_lowercase).collect::<Vec<_>>().join(" ")
+}
+
 pub(super) fn check_scenarios(path: &Path) -> Result<(), DataError> {
     for (row, scenario) in super::read::<Scenario>(path)?.iter().enumerate() {
         if let Some(Err(problem)) = scenario.checks.as_ref().map(|checks| Checks::parse(&checks.0)) {

@@ -19,8 +19,19 @@ pub enum ExecError {
     FileChanged { stage: String, path: String },
     #[error("{path}, named by the server's command, changed since stage \"{stage}\" was planned")]
     ServerChanged { stage: String, path: String },
+    #[error("{trained} trains on a task that {compared} compares policies on{}", task_text(task))]
+    TrainsOnHeldOut {
+        trained: String,
+        compared: String,
+        /// Empty if they read the same tasks.
+        task: String,
+    },
     #[error("cannot start worker threads")]
     Threads(#[source] std::io::Error),
+}
+
+fn task_text(task: &str) -> String {
+    if task.is_empty() { String::new() } else { format!(": \"{task}\"") }
 }
 
 impl Diagnostic for ExecError {
@@ -32,6 +43,7 @@ impl Diagnostic for ExecError {
             Self::Crashed { .. } => "exec::crashed",
             Self::FileChanged { .. } => "exec::file_changed",
             Self::ServerChanged { .. } => "exec::server_changed",
+            Self::TrainsOnHeldOut { .. } => "exec::trains_on_held_out",
             Self::Threads(_) => "exec::threads",
         }
     }
@@ -52,6 +64,11 @@ impl Diagnostic for ExecError {
             Self::ServerChanged { .. } => {
                 "run again if you edited it; if the server writes to it, pass its path through `server.env`, whose values \
                  count as written"
+                    .into()
+            }
+            Self::TrainsOnHeldOut { .. } => {
+                "make both sets with one `scenarios` stage, whose `train` and `heldout` have no task in common; to measure \
+                 success on training tasks on purpose, compare on the table that is trained on"
                     .into()
             }
             Self::Threads(_) => return None,

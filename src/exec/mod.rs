@@ -10,6 +10,7 @@
 
 mod error;
 pub mod folder;
+mod held_out;
 pub mod history;
 mod interrupt;
 mod journal;

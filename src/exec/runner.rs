@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Event, ExecError, Listener, RunFolder,
+    held_out::Disjoint,
     journal::Entry,
     notes::Notes,
     progress_file::ProgressFile,
@@ -74,6 +75,8 @@ pub struct Runner {
     pub listener: Arc<dyn Listener>,
     pub progress: ProgressFile,
     pub cancel: CancellationToken,
+    /// Pairs of tables of tasks that have no task in common.
+    pub disjoint: Mutex<Vec<(Output, Output)>>,
 }
 
 /// A node's result.
@@ -234,7 +237,7 @@ impl Runner {
     }
 
     /// Takes the result from the store, waits for another run that is making it, or runs the stage.
-    pub async fn run(&self, job: &Job, share: &Share) -> Result<StageResult> {
+    pub async fn run(&self, job: &Job, wanted: &[Disjoint], share: &Share) -> Result<StageResult> {
         let mut watch = HeartbeatWatch::default();
         let mut is_waiting = false;
         loop {
@@ -255,6 +258,7 @@ impl Runner {
             if let Some(record) = self.cached(job)? {
                 return Ok(StageResult::new(record, true));
             }
+            wanted.iter().try_for_each(|wanted| self.disjoint(job, wanted))?;
             let began = Instant::now();
             let shown = self.progress.begin(self.id(job));
             let notes = Arc::new(Notes::new(self.id(job), &self.listener, Arc::clone(&shown.progress)));
@@ -276,6 +280,17 @@ impl Runner {
                 done => return done,
             }
         }
+    }
+
+    /// Checks each pair of tables once.
+    fn disjoint(&self, job: &Job, wanted: &Disjoint) -> Result<()> {
+        let tables = wanted.tables();
+        let known = || self.disjoint.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known().contains(&tables) {
+            wanted.check(&self.store, self.id(job))?;
+            known().push(tables);
+        }
+        Ok(())
     }
 
     /// Ends early if the run is stopped.

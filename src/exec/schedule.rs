@@ -14,7 +14,9 @@ use tokio::{
 };
 
 use super::{
-    Event, ExecError, Request, StageOutcome, Summary, interrupt,
+    Event, ExecError, Request, StageOutcome, Summary,
+    held_out::HeldOut,
+    interrupt,
     journal::{Entry, RunState},
     progress_file::ProgressFile,
     runner::{Runner, StageResult},
@@ -57,6 +59,7 @@ pub fn run(request: Request) -> Result<Summary> {
         listener,
         progress,
         cancel,
+        disjoint: Mutex::default(),
     });
     let mut run = Run::new(&runner, keep_going);
     let resolved = run.resolve();
@@ -127,6 +130,7 @@ struct Run<'w> {
     keep_going: bool,
     slots: Slots,
     models: Models,
+    held_out: HeldOut,
 }
 
 impl<'w> Run<'w> {
@@ -146,6 +150,7 @@ impl<'w> Run<'w> {
             keep_going,
             slots: Slots::new(&runner.plan.engine.devices, sessions),
             models: Models::new(&runner.plan),
+            held_out: HeldOut::new(&runner.plan),
         }
     }
 
@@ -304,9 +309,10 @@ impl<'w> Run<'w> {
             let Some(share) = share else { continue };
             self.started.insert(index);
             let (runner, own) = (runner.clone(), share.clone());
+            let wanted = self.held_out.wanted(&self.ledger, index, &ready);
             let task = running.spawn(async move {
                 let job = Job::new(&runner.plan, index, ready, &runner.resample);
-                runner.run(&job, &own).await
+                runner.run(&job, &wanted, &own).await
             });
             tasks.insert(task.id(), (index, share));
         }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::error::ScenarioError;
 use crate::{
     chat::ToolCall,
-    data::Scenario,
+    data::{Scenario, folded},
     hash::{Digest, Encoder},
 };
 
@@ -162,11 +162,6 @@ pub fn check_frozen(
         }
         _ => Ok(()),
     }
-}
-
-/// A task's text without differences of case and spaces.
-fn folded(task: &str) -> String {
-    task.split_whitespace().map(str::to_lowercase).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

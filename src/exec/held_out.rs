@@ -1,0 +1,129 @@
+//! Keeps the tasks that policies are compared on out of training.
+//!
+//! A table of tasks counts as trained on if a stage reads it and a policy depends on that stage, and as held out if a
+//! stage that writes a verdict reads it. A stage that would read one of them is checked against the other tables that
+//! exist by then, so whichever stage comes second is refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::ExecError;
+use crate::{
+    data::{self, Scenario, Table, TaskText, VerdictRow},
+    error::Result,
+    plan::{Completion, Ledger, NodeIndex, Plan, ReadyInputs},
+    store::{Output, Store},
+};
+
+const POLICY: &str = "policy";
+
+/// An output of a stage.
+type Artifact<'p> = (NodeIndex, &'p str);
+
+/// The tables of tasks of a plan by their use.
+pub struct HeldOut {
+    /// The stages whose tasks policies learn from.
+    trained: BTreeSet<NodeIndex>,
+    /// The stages that compare policies.
+    compared: BTreeSet<NodeIndex>,
+}
+
+/// Two tables of tasks that must have none in common.
+pub struct Disjoint {
+    mine: Output,
+    other: Output,
+    /// The stage that reads the other table.
+    by: String,
+    /// Whether this stage trains, and the other one compares.
+    is_training: bool,
+}
+
+impl HeldOut {
+    pub fn new(plan: &Plan) -> Self {
+        let writes = |index: NodeIndex, kind: &str| {
+            plan.node(index).stage.card.outputs.values().any(|port| port.artifact == kind)
+        };
+        let compared: BTreeSet<NodeIndex> =
+            plan.order().iter().copied().filter(|index| writes(*index, VerdictRow::NAME)).collect();
+        let mut trained: BTreeSet<NodeIndex> = BTreeSet::new();
+        for index in plan.order().iter().rev().copied() {
+            if (writes(index, POLICY) || trained.contains(&index)) && !compared.contains(&index) {
+                trained.insert(index);
+                trained.extend(plan.node(index).inputs.iter().filter_map(|edge| edge.from.writer()));
+            }
+        }
+        Self { trained, compared }
+    }
+
+    /// What has to hold before this stage runs.
+    pub fn wanted(&self, ledger: &Ledger<'_>, index: NodeIndex, ready: &ReadyInputs) -> Vec<Disjoint> {
+        let is_training = self.trained.contains(&index);
+        let others = match (is_training, self.compared.contains(&index)) {
+            (true, _) => &self.compared,
+            (_, true) => &self.trained,
+            _ => return Vec::new(),
+        };
+        let plan = ledger.plan();
+        let mine: BTreeMap<Artifact<'_>, &Output> = tasks(plan, index)
+            .filter_map(|(role, artifact)| {
+                let input = ready.inputs.get(role)?.iter().find(|input| input.writer == artifact.0)?;
+                Some((artifact, &input.output))
+            })
+            .collect();
+        let mut found: BTreeMap<(Artifact<'_>, Artifact<'_>), Disjoint> = BTreeMap::new();
+        for other in others {
+            for (_, artifact) in tasks(plan, *other) {
+                let Some(Completion::Done { outputs, .. }) = ledger.get(artifact.0) else { continue };
+                let Some(output) = outputs.get(artifact.1) else { continue };
+                // The same table is there on purpose: success on training tasks.
+                for (own, mine) in mine.iter().filter(|(own, _)| **own != artifact) {
+                    found.entry((*own, artifact)).or_insert_with(|| Disjoint {
+                        mine: (*mine).clone(),
+                        other: output.clone(),
+                        by: plan.node(*other).id.clone(),
+                        is_training,
+                    });
+                }
+            }
+        }
+        found.into_values().collect()
+    }
+}
+
+/// The tables of tasks that a node reads, with their roles.
+fn tasks(plan: &Plan, index: NodeIndex) -> impl Iterator<Item = (&str, Artifact<'_>)> {
+    let node = plan.node(index);
+    let is_tasks =
+        |role: &str| node.stage.card.inputs.get(role).is_some_and(|role| role.artifact == Scenario::NAME);
+    let edges = node.inputs.iter().filter(move |edge| is_tasks(&edge.role));
+    edges.filter_map(|edge| Some((edge.role.as_str(), edge.from.output()?)))
+}
+
+impl Disjoint {
+    /// The two tables.
+    pub fn tables(&self) -> (Output, Output) {
+        (self.mine.clone(), self.other.clone())
+    }
+
+    /// # Errors
+    /// If a task is in both tables, or one cannot be read.
+    pub fn check(&self, store: &Store, stage: &str) -> Result<()> {
+        if self.mine.digest == self.other.digest && self.mine.file == self.other.file {
+            return Err(self.refused(stage, String::new()));
+        }
+        let read = |output: &Output| data::read::<TaskText>(&store.path(output));
+        let (mine, other) = (read(&self.mine)?, read(&self.other)?);
+        let other: BTreeSet<String> = other.iter().map(|row| data::folded(&row.task)).collect();
+        match mine.into_iter().find(|row| other.contains(&data::folded(&row.task))) {
+            Some(row) => Err(self.refused(stage, row.task)),
+            None => Ok(()),
+        }
+    }
+
+    fn refused(&self, stage: &str, task: String) -> crate::error::Failure {
+        let (trained, compared) = match self.is_training {
+            true => (stage, self.by.as_str()),
+            false => (self.by.as_str(), stage),
+        };
+        ExecError::TrainsOnHeldOut { trained: trained.into(), compared: compared.into(), task }.into()
+    }
+}
