@@ -107,7 +107,11 @@ impl Init {
                     ));
                 }
                 if !has_tasks {
-                    steps.push(format!("put your tasks into {}", tasks.display()));
+                    steps.push(format!(
+                        "put your tasks into {}, or set `source = \"explored\"` in [stages.tasks] to have them made from the \
+                         server's data",
+                        tasks.display()
+                    ));
                 }
                 steps.push(format!("mcprl doctor {out}    checks server, model and tasks"));
                 steps.push(format!("mcprl plan {out}      shows what will run"));

@@ -25,7 +25,7 @@ pub struct ServerArgs {
     /// The server: its URL, a client's `mcp.json`, a run file, or after `--` the command that starts it.
     #[arg(required = true, value_name = "URL | FILE | -- COMMAND")]
     server: Vec<String>,
-    /// Which server of the file.
+    /// Which server of the file; of a URL or a command, its name in what is written.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Environment variable that holds the bearer token.
@@ -176,7 +176,8 @@ impl ServerArgs {
                 let host = host.and_then(|host| host.split(':').next());
                 let token = self.bearer_env.clone().map_or(Token::Stored, Token::Env);
                 let transport = Transport::Http { url: url.clone(), token, headers };
-                Ok(NamedServer::new(slug(host.unwrap_or("server")), transport, Vec::new()))
+                let name = self.name.clone().unwrap_or_else(|| slug(host.unwrap_or("server")));
+                Ok(NamedServer::new(name, transport, Vec::new()))
             }
             [file] if has_extension(file, "json") || has_extension(file, "toml") => {
                 let given = [
@@ -195,10 +196,7 @@ impl ServerArgs {
             command => {
                 let given = [("--header", !headers.is_empty()), ("--bearer-env", self.bearer_env.is_some())];
                 only("a URL", given)?;
-                let shown = hidden(command, |_| "-".into());
-                let name = shown.iter().rev().find(|word| !word.starts_with('-'));
-                let name = name.and_then(|word| Path::new(word.as_ref()).file_stem()?.to_str());
-                let name = slug(name.unwrap_or("server"));
+                let name = self.name.clone().unwrap_or_else(|| program(command));
                 let transport = Transport::Stdio {
                     command: command.to_vec(),
                     env,
@@ -209,6 +207,41 @@ impl ServerArgs {
             }
         }
     }
+}
+
+/// Programs that start another one, and their subcommands.
+const LAUNCHERS: [&str; 17] = [
+    "uvx",
+    "uv",
+    "pipx",
+    "npx",
+    "bunx",
+    "pnpm",
+    "dlx",
+    "exec",
+    "run",
+    "tool",
+    "python",
+    "python3",
+    "node",
+    "deno",
+    "env",
+    "mcprl",
+    "demo-server",
+];
+
+/// The name of the program that a command starts: `mcp-server-time` of `uvx mcp-server-time --local-timezone UTC`.
+fn program(command: &[String]) -> String {
+    let shown = hidden(command, |_| "-".into());
+    let stem = |word: &str| Path::new(word).file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
+    let mut words = shown.iter().filter(|word| !word.starts_with('-')).filter_map(|word| stem(word));
+    let is_container = |word: &str| ["docker", "podman"].contains(&word);
+    let name = match shown.first().and_then(|word| stem(word)).filter(|word| is_container(word)) {
+        // Options with values stand before the image.
+        Some(_) => words.next_back(),
+        None => words.find(|word| !LAUNCHERS.contains(&word.as_str())),
+    };
+    slug(name.as_deref().unwrap_or("server"))
 }
 
 /// Refuses options that apply only to another kind of server.
@@ -381,6 +414,21 @@ mod tests {
             (url.as_str(), exports),
             ("https://h/mcp?api_key=${API_KEY}&page=2", vec!["API_KEY".into()])
         );
+    }
+
+    #[test]
+    fn a_command_is_named_after_the_program_that_it_starts() {
+        for (command, expected) in [
+            ("uvx mcp-server-time --local-timezone Europe/Berlin", "mcp-server-time"),
+            ("npx -y @modelcontextprotocol/server-filesystem /tmp/files", "server-filesystem"),
+            ("/usr/bin/python3 server.py --db shop.sqlite", "server"),
+            ("docker run -i --rm -e TOKEN ghcr.io/github/github-mcp-server", "github-mcp-server"),
+            ("/opt/Shop-Server --port 1", "shop-server"),
+            ("npx", "server"),
+        ] {
+            let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+            assert_eq!(program(&words), expected, "{command}");
+        }
     }
 
     #[test]
