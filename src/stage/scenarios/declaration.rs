@@ -38,6 +38,8 @@ pub(super) struct File {
     #[serde(default)]
     pub results: Results,
     #[serde(default)]
+    pub errors: ErrorsDeclaration,
+    #[serde(default)]
     pub calls: BTreeMap<String, Short>,
     #[serde(default)]
     pub entities: BTreeMap<String, EntityDeclaration>,
@@ -50,6 +52,14 @@ pub(super) struct File {
     pub axes: BTreeMap<String, BTreeMap<String, Axis>>,
     #[serde(default)]
     pub families: Vec<FamilyDeclaration>,
+}
+
+/// What to do when a call fails.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ErrorsDeclaration {
+    /// A failed call whose message begins with this is made once more.
+    pub retry: Option<String>,
 }
 
 /// A call whose result shows the state of the server. What the reference solution leaves is what an episode must leave.

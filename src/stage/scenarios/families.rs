@@ -23,6 +23,8 @@ pub use super::declaration::{Check, Read, Tier};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Families {
     pub(super) results: Results,
+    /// How the message of a failed call begins that works when it is made again.
+    retry: Option<String>,
     pub(super) entities: Vec<EntityList>,
     /// Shows the state of the server.
     pub(in crate::stage) state: Option<CallTemplate>,
@@ -215,7 +217,15 @@ impl Families {
         let state =
             file.state.as_ref().map(|state| call_template(&state.call, file, &words.scope(&[], Vec::new())));
         let state = state.transpose().map_err(|problem| wrong("state", problem))?;
-        Ok(Self { results: file.results.clone(), entities, state, families })
+        let (results, retry) = (file.results.clone(), file.errors.retry.clone());
+        Ok(Self { results, retry, entities, state, families })
+    }
+}
+
+impl Families {
+    /// Whether a call that failed with this message is made once more.
+    pub(in crate::stage) fn is_retried(&self, message: &str) -> bool {
+        self.retry.as_ref().is_some_and(|retry| message.trim_start().starts_with(retry))
     }
 }
 

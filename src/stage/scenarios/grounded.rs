@@ -252,7 +252,11 @@ async fn solve(families: &Families, family: &Family, binding: &Binding, live: &L
     let mut calls = Vec::new();
     let mut text = String::new();
     while let Some(call) = solution.call() {
-        let outcome = visit.call(&call).await?;
+        let mut outcome = visit.call(&call).await?;
+        if outcome.is_error && families.is_retried(&outcome.text) {
+            calls.push(call.clone());
+            outcome = visit.call(&call).await?;
+        }
         calls.push(call);
         text = outcome.text;
         if outcome.is_error {

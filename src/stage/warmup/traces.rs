@@ -216,7 +216,10 @@ impl Worker<'_> {
     async fn follow(&mut self, steps: &[Step]) -> Result<Option<String>> {
         let mut solution = Solution::new(self.families, steps, self.known.clone());
         while let Some(call) = solution.call() {
-            let (text, _) = self.call(call).await?;
+            let (mut text, failed) = self.call(call.clone()).await?;
+            if failed && self.families.is_retried(&text) && self.chance(self.family.worker().tier.recover) {
+                text = self.call(call).await?.0;
+            }
             if solution.result(text).is_err() {
                 return Ok(None);
             }

@@ -4,11 +4,14 @@
 //! `list_changes` compares the tickets with those of the start, so a check after an episode sees what was changed and that
 //! nothing else was. Neither is meant for an agent: a run file keeps them out of its tools.
 //!
-//! Errors begin with their kind: `not_found`, `invalid_argument` or `invalid_state`.
+//! Errors begin with their kind: `not_found`, `invalid_argument`, `invalid_state` or `conflict`. A conflict is no fault of
+//! the caller: somebody else has a fifth of the tickets open, so the first change of such a ticket is refused, and the
+//! same call works the next time.
 
 mod records;
 
 use std::{
+    collections::BTreeSet,
     fmt::Write,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -32,7 +35,21 @@ const COLUMNS: &str = "id | status | priority | agent";
 
 pub(super) struct Desk {
     records: Arc<Records>,
-    tickets: Mutex<Vec<Ticket>>,
+    state: Mutex<State>,
+}
+
+/// What calls change.
+struct State {
+    tickets: Vec<Ticket>,
+    /// Tickets that somebody else has open.
+    locked: BTreeSet<String>,
+}
+
+impl State {
+    fn of(records: &Records) -> Self {
+        let locked = records.tickets.iter().skip(4).step_by(5).map(|ticket| ticket.id.clone()).collect();
+        Self { tickets: records.tickets.clone(), locked }
+    }
 }
 
 impl Desk {
@@ -41,7 +58,7 @@ impl Desk {
     }
 
     fn of(records: Arc<Records>) -> Self {
-        Self { tickets: Mutex::new(records.tickets.clone()), records }
+        Self { state: Mutex::new(State::of(&records)), records }
     }
 
     fn find_customer(&self, name: &str) -> Answer {
@@ -119,10 +136,13 @@ impl Desk {
         Ok(text)
     }
 
-    fn change(&self, tickets: &mut [Ticket], id: &str, change: Change<'_>) -> Answer {
+    fn change(&self, State { tickets, locked }: &mut State, id: &str, change: Change<'_>) -> Answer {
         let ticket = tickets.iter_mut().find(|ticket| ticket.id == id);
         let ticket =
             ticket.ok_or_else(|| format!("not_found: no ticket with id {id}; list_tickets gives the id"))?;
+        if locked.remove(id) {
+            return Err(format!("conflict: ticket {id} is being edited; call again"));
+        }
         match change {
             Change::Status(status) => ticket.status = one_of("status", status, &STATUSES)?,
             _ if ticket.status == "closed" => {
@@ -193,27 +213,30 @@ impl Demo for Desk {
     }
 
     fn call(&self, tool: &str, arguments: Arguments<'_>) -> Option<Answer> {
-        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let text = |name| arguments.text(name);
         Some(match tool {
             "find_customer" => text("name").and_then(|name| self.find_customer(name)),
             "list_customers" => arguments.optional("offset").and_then(|offset| self.list_customers(offset)),
             "list_tickets" => text("customer_id").and_then(|customer| {
                 let [status, order] = ["status", "order"].map(|name| arguments.optional(name));
-                self.list_tickets(&tickets, customer, [status?, order?])
+                self.list_tickets(&state.tickets, customer, [status?, order?])
             }),
             "list_teams" => Ok(format!("team\n{}", self.records.teams().join("\n"))),
-            "list_agents" => arguments.optional("team").and_then(|team| self.list_agents(&tickets, team)),
-            "assign_ticket" => {
-                text("ticket_id").and_then(|id| self.change(&mut tickets, id, Change::Agent(text("agent")?)))
+            "list_agents" => {
+                arguments.optional("team").and_then(|team| self.list_agents(&state.tickets, team))
             }
-            "set_status" => text("ticket_id")
-                .and_then(|id| self.change(&mut tickets, id, Change::Status(text("status")?))),
+            "assign_ticket" => {
+                text("ticket_id").and_then(|id| self.change(&mut state, id, Change::Agent(text("agent")?)))
+            }
+            "set_status" => {
+                text("ticket_id").and_then(|id| self.change(&mut state, id, Change::Status(text("status")?)))
+            }
             "set_priority" => text("ticket_id")
-                .and_then(|id| self.change(&mut tickets, id, Change::Priority(text("priority")?))),
-            "list_changes" => Ok(self.changes(&tickets)),
+                .and_then(|id| self.change(&mut state, id, Change::Priority(text("priority")?))),
+            "list_changes" => Ok(self.changes(&state.tickets)),
             "reset" => {
-                tickets.clone_from(&self.records.tickets);
+                *state = State::of(&self.records);
                 Ok("reset".into())
             }
             _ => return None,

@@ -1,5 +1,3 @@
-use std::collections::BTreeSet;
-
 use serde_json::{Map, Value, json};
 
 use super::*;
@@ -76,6 +74,18 @@ fn changes_are_those_against_the_start_not_a_log() {
     ask(&desk, "assign_ticket", json!({"ticket_id": closed.id, "agent": closed.agent})).unwrap();
     ask(&desk, "set_status", set("closed")).unwrap();
     assert_eq!(ask(&desk, "list_changes", json!({})).unwrap(), none);
+}
+
+#[test]
+fn a_ticket_that_is_being_edited_can_be_changed_by_the_same_call_once_more() {
+    let desk = Desk::open();
+    let id = desk.records.tickets[4].id.clone();
+    let close = || ask(&desk, "set_status", json!({"ticket_id": id, "status": "pending"}));
+    assert_eq!(close().unwrap_err(), format!("conflict: ticket {id} is being edited; call again"));
+    assert!(close().is_ok());
+    assert!(close().is_ok());
+    ask(&desk, "reset", json!({})).unwrap();
+    assert!(close().is_err());
 }
 
 #[test]
