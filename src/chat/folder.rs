@@ -37,11 +37,26 @@ pub(super) fn named_tokens(config: &Map<String, Value>) -> Map<String, Value> {
 
 /// Path of a separate template for tools, which some models have besides `chat_template.jinja`.
 pub const TOOL_TEMPLATE: &str = "additional_chat_templates/tool_use.jinja";
+const MAIN_TEMPLATE: &str = "chat_template.jinja";
 
 /// The template from its own file, or from `tokenizer_config.json`. If there are several, the one for tools, as in
 /// Transformers.
 pub(super) fn template_source(folder: &Path, config: &Map<String, Value>) -> Result<String, ChatError> {
-    for name in [TOOL_TEMPLATE, "chat_template.jinja"] {
+    first_template(folder, config, [TOOL_TEMPLATE, MAIN_TEMPLATE], ["tool_use", "default"])
+}
+
+/// The same for conversations without tools: if there are several, the default.
+pub(super) fn plain_template_source(folder: &Path, config: &Map<String, Value>) -> Result<String, ChatError> {
+    first_template(folder, config, [MAIN_TEMPLATE, TOOL_TEMPLATE], ["default", "tool_use"])
+}
+
+fn first_template(
+    folder: &Path,
+    config: &Map<String, Value>,
+    files: [&str; 2],
+    names: [&str; 2],
+) -> Result<String, ChatError> {
+    for name in files {
         let path = folder.join(name);
         match std::fs::read_to_string(&path) {
             Ok(source) => return Ok(source),
@@ -56,8 +71,7 @@ pub(super) fn template_source(folder: &Path, config: &Map<String, Value>) -> Res
     };
     let single = config.get("chat_template").and_then(Value::as_str);
     single
-        .or_else(|| named("tool_use"))
-        .or_else(|| named("default"))
+        .or_else(|| names.into_iter().find_map(named))
         .map(str::to_owned)
         .ok_or_else(|| ChatError::NoTemplate { folder: folder.to_owned() })
 }

@@ -21,7 +21,7 @@ const IDS: [&str; 2] = ["probeid01", "probeid02"];
 const OPENED: &str = "<think>";
 const CLOSED: &str = "</think>";
 /// End-of-turn tokens of the model families.
-const ENDS: [&str; 8] = [
+pub(super) const ENDS: [&str; 8] = [
     "<|im_end|>",
     "<|eot_id|>",
     "<|eom_id|>",

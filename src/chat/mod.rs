@@ -16,6 +16,7 @@ mod ids;
 mod jinja;
 mod learn;
 mod literal;
+mod plain;
 mod python;
 mod template;
 mod vocabulary;
@@ -36,6 +37,7 @@ use history::Stripping;
 pub use history::{HistoryThinking, RewrittenHistory};
 use learn::{Learned, RenderedTurn, ResultText, learn};
 pub use literal::python_repr;
+pub use plain::PlainChat;
 use template::{Template, message};
 pub use vocabulary::Vocabulary;
 

@@ -210,13 +210,13 @@ impl Runner {
 
     /// The sections of the run file that a node's stage uses.
     pub fn uses(&self, index: NodeIndex) -> &[Section] {
-        &self.plan.node(index).stage.card.uses
+        &self.plan.node(index).stage.uses
     }
 
     /// Whether a node's stage computes with the engine. A command does its own computing.
     pub fn computes(&self, index: NodeIndex) -> bool {
-        let card = &self.plan.node(index).stage.card;
-        card.command.is_empty() && card.uses.contains(&Section::Engine)
+        let stage = &self.plan.node(index).stage;
+        stage.card.command.is_empty() && stage.uses.contains(&Section::Engine)
     }
 
     fn id(&self, job: &Job) -> &str {
@@ -449,7 +449,7 @@ impl Runner {
             output_folder: work_dir.out(),
             scratch: work_dir.scratch(),
             seed: job.fields.stage_seed(self.draw(job)),
-            servers: servers.filter(|_| card.uses.contains(&Section::Server)),
+            servers: servers.filter(|_| node.stage.uses.contains(&Section::Server)),
             engine,
             artifacts: Arc::new(StageArtifacts(self.store.clone())),
             rows,
@@ -512,7 +512,7 @@ impl Runner {
                 return Err(ExecError::FileChanged { stage: id(), path: path.display().to_string() }.into());
             }
         }
-        let uses_server = stage.card.uses.contains(&Section::Server);
+        let uses_server = stage.uses.contains(&Section::Server);
         for (path, digest) in self.plan.server_files().filter(|_| uses_server) {
             if is_changed(path, digest)? {
                 return Err(ExecError::ServerChanged { stage: id(), path: path.display().to_string() }.into());

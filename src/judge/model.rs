@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     hash::{Digest, Encoder},
-    llm::{Client, Message, Request},
+    llm::{LanguageModel, Message, Request},
 };
 
 /// A cache of replies by the digest of the question, so that no question is billed twice.
@@ -35,11 +35,16 @@ pub struct Asking {
 /// A language model, and how it is asked.
 #[derive(Clone)]
 pub struct JudgeModel {
-    pub client: Arc<Client>,
+    pub model: Arc<dyn LanguageModel>,
     pub asking: Asking,
 }
 
 impl JudgeModel {
+    /// The part of a prompt that all questions share.
+    pub fn instructions(prompt: &str) -> &str {
+        &prompt[..prompt.find(EPISODE).unwrap_or(0)]
+    }
+
     /// Asks for one score for each name, the n-th time. Asks again until a reply is usable.
     pub(super) async fn ask<N: AsRef<str> + Sync>(
         &self,
@@ -48,9 +53,8 @@ impl JudgeModel {
         repeat: u32,
         cache: &impl ReplyCache,
     ) -> crate::error::Result<Vec<ReplyScore>> {
-        let endpoint = self.client.endpoint();
         let mut encoder = Encoder::new("mcprl judge question v2");
-        encoder.text(&endpoint.base_url).text(&endpoint.model).text(&endpoint.temperature.to_string());
+        self.model.identify(&mut encoder);
         let key = encoder.text(question).number(repeat.into()).finish();
         if let Some(scores) = cache.get(&key).and_then(|reply| scores(&reply, names).ok()) {
             return Ok(scores);
@@ -63,10 +67,11 @@ impl JudgeModel {
             let request = Request {
                 messages: &messages,
                 schema: schema.as_ref(),
-                shared: question.find(EPISODE).unwrap_or(0),
+                shared: Self::instructions(question).len(),
                 is_repeated: repeat + 1 < self.asking.repeats,
+                draw: u64::from(repeat) << 32 | u64::from(number),
             };
-            let reply = match self.client.complete(&request).await {
+            let reply = match self.model.complete(&request).await {
                 Ok(reply) => reply,
                 Err(refusal) if refusal.is_about_request() => {
                     return Err(JudgeError::Reply { attempts: number, problem: refusal.to_string() }.into());

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use crate::error::{Class, Diagnostic};
+use crate::error::{Class, Diagnostic, Failure};
 
-/// Errors of a model behind an endpoint.
+/// Errors of a language model.
 #[derive(Debug, thiserror::Error)]
 pub enum LlmError {
     #[error("`{url}` is not a valid endpoint address: {reason}")]
@@ -32,12 +32,28 @@ pub enum LlmError {
         "the next request might cost more than `max_cost` = {ceiling} dollars leaves: {spent:.2} are spent"
     )]
     Ceiling { ceiling: f64, spent: f64 },
+    #[error(
+        "the question has {tokens} tokens, which leaves no room for a reply: the model's context is {context}"
+    )]
+    TooLong { tokens: usize, context: usize },
+    #[error("{cause}")]
+    Local {
+        /// An error of the engine, or of the chat template.
+        cause: Failure,
+        /// Whether it may be this request alone.
+        of_request: bool,
+    },
 }
 
 impl LlmError {
-    /// Whether the endpoint refuses this request, and perhaps no other: it is too long, or its content is not allowed.
+    /// Whether the model refuses this request, and perhaps no other: it is too long, or its content is not allowed.
     pub fn is_about_request(&self) -> bool {
-        matches!(self, Self::Status { status: 400 | 413, .. })
+        matches!(
+            self,
+            Self::Status { status: 400 | 413, .. }
+                | Self::TooLong { .. }
+                | Self::Local { of_request: true, .. }
+        )
     }
 }
 
@@ -54,6 +70,8 @@ impl Diagnostic for LlmError {
             Self::Status { .. } => "llm::status",
             Self::Reply { .. } => "llm::reply",
             Self::Ceiling { .. } => "llm::ceiling",
+            Self::TooLong { .. } => "llm::too_long",
+            Self::Local { cause, .. } => cause.code(),
         }
     }
 
@@ -81,6 +99,10 @@ impl Diagnostic for LlmError {
                 "raise max_cost and run again: replies that are paid for are kept and not asked for again"
             }
             Self::Reply { .. } => "check that `provider` is right for base_url",
+            Self::TooLong { .. } => {
+                "use a model with a longer context, or send less: `shown_bytes` of a judge, smaller groups, fewer tools"
+            }
+            Self::Local { cause, .. } => return cause.hint(),
             Self::Key { .. } | Self::Client(_) | Self::Status { .. } => return None,
         };
         Some(hint.into())
@@ -98,6 +120,7 @@ impl Diagnostic for LlmError {
             Self::Url { .. } | Self::Unencrypted { .. } | Self::NoKey { .. } | Self::Key { .. } => {
                 Class::Usage
             }
+            Self::Local { cause, .. } => cause.class(),
             _ => Class::Work,
         }
     }

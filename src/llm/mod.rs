@@ -1,4 +1,6 @@
-//! Clients of language models behind endpoints: judges and generators.
+//! Language models that judge and write: what they are asked, and clients of those behind endpoints.
+//!
+//! [`LanguageModel`] is the common interface. `stage/local_model.rs` implements it for models that the engine runs.
 //!
 //! A request is retried if the endpoint is busy or failing, but not if it refuses the request. If the refusal names a
 //! feature that the endpoint does not support (a schema, a temperature), the request is sent again without it. The API key
@@ -15,6 +17,8 @@ pub mod tests;
 
 use std::{
     collections::BTreeMap,
+    future::Future,
+    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -33,10 +37,11 @@ use tokio::{sync::Semaphore, time::Instant};
 
 pub use error::LlmError;
 use limits::{Ceiling, Pace, Reservation};
-pub use wire::{Provider, Reply};
-use wire::{Refused, Settings, Tokens};
+pub use wire::{Provider, Reply, Tokens};
+use wire::{Refused, Settings};
 
 use crate::{
+    hash::Encoder,
     net::{self, Backoff},
     usage::{self, Prices},
 };
@@ -107,6 +112,8 @@ pub struct Request<'a> {
     pub shared: usize,
     /// Whether the same messages are sent again soon.
     pub is_repeated: bool,
+    /// Distinguishes draws for the same messages, for a model with seeded draws.
+    pub draw: u64,
 }
 
 /// Tokens and requests so far.
@@ -115,6 +122,30 @@ pub struct Usage {
     pub requests: u64,
     pub prompt_tokens: u64,
     pub completion_tokens: u64,
+}
+
+/// The future of a reply.
+pub type Completion<'a> = Pin<Box<dyn Future<Output = Result<Reply, LlmError>> + Send + 'a>>;
+
+/// A language model that replies to requests.
+pub trait LanguageModel: Send + Sync {
+    /// Adds to the digest of a question what identifies the model and how it samples.
+    fn identify(&self, question: &mut Encoder);
+
+    /// The model's reply.
+    fn complete<'a>(&'a self, request: &'a Request<'a>) -> Completion<'a>;
+
+    /// How many requests it takes at once.
+    fn concurrency(&self) -> usize;
+
+    /// Tokens and requests so far.
+    fn usage(&self) -> Usage;
+
+    /// Its part of a stage's resource usage so far.
+    fn resources(&self) -> usage::Usage;
+
+    /// Whether it has replied to any request.
+    fn has_replied(&self) -> bool;
 }
 
 /// A client to one endpoint.
@@ -165,19 +196,6 @@ impl Client {
         Ok(Self { endpoint, url, key, http, shared, ceiling, usage, refused, has_replied })
     }
 
-    pub fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
-    }
-
-    pub fn usage(&self) -> Usage {
-        *self.counters()
-    }
-
-    /// Whether the endpoint has answered any request.
-    pub fn has_replied(&self) -> bool {
-        self.has_replied.load(Ordering::Relaxed)
-    }
-
     fn counters(&self) -> MutexGuard<'_, Usage> {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -186,8 +204,7 @@ impl Client {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The model's reply.
-    pub async fn complete(&self, request: &Request<'_>) -> Result<Reply, LlmError> {
+    async fn reply(&self, request: &Request<'_>) -> Result<Reply, LlmError> {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT, self.usage().requests);
         let mut retries = self.endpoint.retries;
         // What this request leaves out. Later requests leave it out only if this one succeeds.
@@ -330,6 +347,39 @@ impl Client {
             false => LlmError::Unreachable { model, url, source },
         };
         Failed { error, next: Next::Retry(None), may_cost }
+    }
+}
+
+impl LanguageModel for Client {
+    fn identify(&self, question: &mut Encoder) {
+        let Endpoint { base_url, model, temperature, .. } = &self.endpoint;
+        question.text(base_url).text(model).text(&temperature.to_string());
+    }
+
+    fn complete<'a>(&'a self, request: &'a Request<'a>) -> Completion<'a> {
+        Box::pin(self.reply(request))
+    }
+
+    fn concurrency(&self) -> usize {
+        self.endpoint.concurrency.max(1)
+    }
+
+    fn usage(&self) -> Usage {
+        *self.counters()
+    }
+
+    fn resources(&self) -> usage::Usage {
+        let Usage { requests, prompt_tokens, completion_tokens } = self.usage();
+        usage::Usage {
+            judge_requests: requests,
+            judge_prompt_tokens: prompt_tokens,
+            judge_completion_tokens: completion_tokens,
+            ..usage::Usage::default()
+        }
+    }
+
+    fn has_replied(&self) -> bool {
+        self.has_replied.load(Ordering::Relaxed)
     }
 }
 

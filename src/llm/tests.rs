@@ -205,7 +205,8 @@ async fn each_provider_gets_its_own_format_and_its_reply_is_read() {
     let (messages, schema) = (conversation(), schema());
     for (provider, reply, path, key, body, usage) in cases {
         let (client, requests) = recorded(provider, &[(200, reply)]).await;
-        let request = Request { messages: &messages, schema: Some(&schema), shared: 5, is_repeated: true };
+        let request =
+            Request { messages: &messages, schema: Some(&schema), shared: 5, is_repeated: true, draw: 0 };
         let reply = client.complete(&request).await.unwrap();
         assert_eq!((reply.text.as_str(), reply.is_cut), ("hello", true), "{provider:?}");
         assert_eq!(client.usage(), usage, "{provider:?}");
@@ -306,7 +307,7 @@ async fn a_server_error_may_be_billed_and_another_refusal_is_not() {
     let budget = Budget { dollars: 0.0012, prices: Prices { prompt: 1.0, completion: 1.0 } };
     for (status, code) in [(500, "llm::ceiling"), (408, "llm::ceiling"), (429, "llm::status")] {
         let template = client(&[(status, "no")]).await;
-        let client = Client::new(Endpoint { budget: Some(budget), ..template.endpoint().clone() }).unwrap();
+        let client = Client::new(Endpoint { budget: Some(budget), ..template.endpoint.clone() }).unwrap();
         assert_eq!(say_hi(&client).await.unwrap_err().code(), code, "{status}");
     }
 }
@@ -418,7 +419,7 @@ async fn a_reply_that_may_be_billed_counts_in_full_if_it_is_lost() {
 #[tokio::test]
 async fn requests_per_minute_are_kept() {
     let (template, requests) = recorded(Provider::Openai, &[(200, HELLO); 4]).await;
-    let endpoint = template.endpoint().clone();
+    let endpoint = template.endpoint.clone();
     drop(template);
     let client =
         Client::new(Endpoint { requests_per_minute: Some(600), concurrency: 8, ..endpoint }).unwrap();

@@ -103,7 +103,7 @@ impl KeyFields {
         for (name, digest) in &stage.files {
             params.insert(name.clone(), json!({ "file": digest }));
         }
-        let uses_server = card.uses.contains(&Section::Server);
+        let uses_server = stage.uses.contains(&Section::Server);
         let server = environment.server.filter(|_| uses_server).map(|server| {
             let mut fields = json!({ "conduct": server.conduct, "reached": server.reached });
             if let Some(ServerName { name, version }) = environment.name {
@@ -124,7 +124,7 @@ impl KeyFields {
             seed: draws.then_some(stage.seed),
             iteration: iteration.filter(|_| in_iteration),
             server,
-            numerics: card.uses.contains(&Section::Engine).then(|| environment.numerics.to_owned()),
+            numerics: stage.uses.contains(&Section::Engine).then(|| environment.numerics.to_owned()),
         }
     }
 

@@ -206,7 +206,7 @@ impl<'p> Ledger<'p> {
         }
         waits.sort_unstable();
         waits.dedup();
-        if waits.is_empty() && node.stage.card.uses.contains(&Section::Server) {
+        if waits.is_empty() && node.stage.uses.contains(&Section::Server) {
             ready.server = self.server(index).cloned();
         }
         if waits.is_empty() { Readiness::Ready(ready) } else { Readiness::Waits(waits) }

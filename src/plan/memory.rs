@@ -53,7 +53,7 @@ pub fn memory(
     left: Option<usize>,
 ) -> Option<Memory> {
     let node = plan.node(index);
-    if !node.stage.card.uses.contains(&Section::Engine) {
+    if !node.stage.uses.contains(&Section::Engine) {
         return None;
     }
     let device = plan.engine.devices.first().cloned().unwrap_or_default();

@@ -194,9 +194,9 @@ impl Plan {
 
     /// Whether the node lists the tools of a server that the key cannot identify.
     fn queries_server(&self, index: NodeIndex) -> bool {
-        let card = &self.node(index).stage.card;
+        let Stage { card, uses, .. } = &*self.node(index).stage;
         self.identity.as_ref().is_some_and(|server| !server.is_known)
-            && card.uses.contains(&Section::Server)
+            && uses.contains(&Section::Server)
             && card.outputs.values().any(|port| port.artifact == "server")
     }
 

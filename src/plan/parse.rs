@@ -56,6 +56,8 @@ pub struct Stage {
     /// As the run file names it, with the loop's name if it is in one: `tasks`, `train/rollout`.
     pub name: String,
     pub card: Arc<Card>,
+    /// Sections of the run file that it receives.
+    pub uses: Vec<Section>,
     pub params: Map<String, Value>,
     /// What the stage does. None if the parameters do not parse; preflight checks report why.
     pub kind: Option<Box<dyn StageKind>>,
@@ -224,7 +226,7 @@ impl<'a> RunFileParser<'_, 'a> {
             return self.reader.wrong(top, Part::Key, "the run file has no stages".into(), None);
         }
         let mut users =
-            stages.iter().chain(inner()).filter(|stage| stage.stage.card.uses.contains(&Section::Server));
+            stages.iter().chain(inner()).filter(|stage| stage.stage.uses.contains(&Section::Server));
         if servers.is_none()
             && let Some(stage) = users.next()
         {
@@ -412,6 +414,7 @@ impl<'a> RunFileParser<'_, 'a> {
         let stage = Stage {
             name: if within.is_empty() { name.to_owned() } else { format!("{within}/{name}") },
             card: card.clone(),
+            uses: card.sections(|role| fields.contains_key(role)),
             kind: kind::stage(card, &params).ok(),
             params,
             files,
@@ -490,10 +493,19 @@ impl<'a> RunFileParser<'_, 'a> {
         for (name, param) in &card.params {
             let entry = stage.fields.get(name.as_str()).filter(|_| params.get(name).is_some_and(is_asked));
             let Some(entry) = entry else { continue };
-            for needed in param.needs.iter().filter(|needed| !stage.fields.contains_key(needed.as_str())) {
-                let about = card.params.get(needed).map(|needed| needed.about.as_str()).unwrap_or_default();
-                let message = format!("`{}` needs `{needed}`", entry.path);
-                let hint = (!about.is_empty()).then(|| format!("{needed}: {about}"));
+            for needed in &param.needs {
+                let any: Vec<&str> = needed.split(" or ").collect();
+                if any.iter().any(|needed| stage.fields.contains_key(needed)) {
+                    continue;
+                }
+                let about = |needed: &&str| {
+                    let param = card.params.get(*needed).map(|param| &param.about);
+                    let about = param.or_else(|| card.inputs.get(*needed).map(|role| &role.about))?;
+                    (!about.is_empty()).then(|| format!("{needed}: {about}"))
+                };
+                let message = format!("`{}` needs `{}`", entry.path, any.join("` or `"));
+                let hints: Vec<String> = any.iter().filter_map(about).collect();
+                let hint = (!hints.is_empty()).then(|| hints.join("\n"));
                 self.reader.wrong::<()>(entry, Part::Key, message, hint);
             }
         }

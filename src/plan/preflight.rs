@@ -148,8 +148,8 @@ impl<'p> PlanPreflight<'p> {
     /// The shape of the model that a node will use. Its policies mostly share one model.
     pub(super) fn uses(&self, index: NodeIndex) -> Uses {
         let node = self.plan.node(index);
-        let role = node.stage.card.inputs.iter().find(|(_, role)| role.artifact == "policy");
-        let edge = role.and_then(|(role, _)| node.inputs.iter().find(|edge| edge.role == *role));
+        let roles = node.stage.card.inputs.iter().filter(|(_, role)| role.artifact == "policy");
+        let edge = roles.filter_map(|(role, _)| node.inputs.iter().find(|edge| edge.role == *role)).next();
         match edge.map(|edge| self.policy(&edge.from)) {
             None => Uses::NoModel,
             Some(Some(policy)) => Uses::Model(shape(&policy.config)),
@@ -179,7 +179,7 @@ impl<'p> PlanPreflight<'p> {
                 Severity::Unavailable => unavailable.push(problem),
             }
         }
-        let uses = |section| stage.card.uses.contains(&section);
+        let uses = |section| stage.uses.contains(&section);
         let mut lack = |path: &str, cause: Failure| {
             let place = self.plan.section(path);
             let stage = Some(stage.name.clone());

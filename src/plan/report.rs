@@ -362,7 +362,7 @@ impl<'p> Clock<'p> {
     fn run(&mut self, index: NodeIndex, seconds: f64) {
         let before = self.plan.graph.nodes.neighbors_directed(index, Direction::Incoming);
         let ready = before.map(|node| self.ends[node.index()]).fold(0.0, f64::max);
-        let engine = seconds > 0.0 && self.plan.node(index).stage.card.uses.contains(&Section::Engine);
+        let engine = seconds > 0.0 && self.plan.node(index).stage.uses.contains(&Section::Engine);
         let end = seconds + if engine { ready.max(self.engine_free) } else { ready };
         if engine {
             self.engine_free = end;

@@ -70,6 +70,9 @@ pub struct Role {
     /// `KeyFields::family`.
     #[serde(default)]
     pub rows: bool,
+    /// Sections of the run file that the stage receives if this input is given, in addition to the card's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uses: Vec<Section>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,7 +137,8 @@ pub struct Param {
     pub max: Option<f64>,
     #[serde(default)]
     pub choices: Vec<String>,
-    /// Parameters that are required if this one is neither 0 nor false.
+    /// Parameters that are required if this one is neither 0 nor false. `"a or b"` requires one of several parameters or
+    /// inputs.
     #[serde(default)]
     pub needs: Vec<String>,
     /// False for parameters that change the speed but not the result, such as concurrency: not part of the
@@ -334,6 +338,7 @@ impl Card {
         encoder.number(self.inputs.len() as u64);
         for (name, role) in &self.inputs {
             encoder.text(name).text(&role.artifact).number(u64::from(role.many));
+            role.uses.iter().for_each(|section| _ = encoder.text(&format!("{section:?}")));
         }
         encoder.number(self.outputs.len() as u64);
         for (name, port) in &self.outputs {
@@ -359,6 +364,15 @@ impl Card {
         let stages = self.folder.as_deref().and_then(Path::parent).and_then(Path::file_name);
         let stages = stages.map_or("stages".into(), |name| name.to_string_lossy());
         format!("{stages}/{}/{}", self.kind, file.trim_start_matches("./"))
+    }
+
+    /// The sections that a stage with these inputs receives.
+    pub fn sections(&self, is_given: impl Fn(&str) -> bool) -> Vec<Section> {
+        let given = |section: &Section| {
+            self.inputs.iter().any(|(name, role)| role.uses.contains(section) && is_given(name))
+        };
+        let all = [Section::Server, Section::Engine].into_iter();
+        all.filter(|section| self.uses.contains(section) || given(section)).collect()
     }
 
     /// Whether the stage may report this metric.

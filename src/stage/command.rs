@@ -104,7 +104,7 @@ impl CommandStage {
 impl StageKind for CommandStage {
     fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
         // A program that uses the engine's devices manages them itself, so free their memory.
-        if self.0.uses.contains(&Section::Engine) {
+        if sections(context).contains(&Section::Engine) {
             context.models.bases.evict_devices(&context.engine.devices);
         }
         Box::pin(self.start(context))
@@ -226,8 +226,12 @@ fn describe(card: &Card, context: &Context) -> Value {
         "seed": context.seed,
         "server": context.servers.as_ref().and_then(Servers::single),
         "servers": context.servers.as_ref().filter(|servers| servers.single().is_none()),
-        "engine": card.uses.contains(&Section::Engine).then_some(&context.engine),
+        "engine": sections(context).contains(&Section::Engine).then_some(&context.engine),
     })
+}
+
+fn sections(context: &Context) -> Vec<Section> {
+    context.card.sections(|role| context.inputs.contains_key(role))
 }
 
 /// Numbers that the program may write, and the variable that holds the path.

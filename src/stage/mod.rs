@@ -12,6 +12,7 @@ mod eval;
 mod grpo;
 mod judge;
 pub mod kind;
+mod local_model;
 pub mod memory;
 pub mod model;
 mod parts;

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Artifacts, Context, Input, SharedModels, preflight::ExpectedPolicy};
+use super::{Artifacts, Context, Input, SharedModels, memory::workspace_bytes, preflight::ExpectedPolicy};
 use crate::{
-    engine::{Checkpoint, DeviceSet, EngineSpec},
+    engine::{Checkpoint, DeviceSet, EngineSpec, Footprint, Sampler},
     error::{At, Diagnostic, Result},
     hash::{Digest, Encoder},
-    model::{AdapterConfig, Decoder, ModelConfig, ModelError},
+    model::{Adapter, AdapterConfig, Decoder, ModelConfig, ModelError},
 };
 
 /// `policy.json` of an adapter folder.
@@ -54,6 +54,8 @@ pub enum PolicyError {
     },
     #[error("{path} contains neither config.json nor policy.json")]
     NotAPolicy { path: PathBuf },
+    #[error("loading the policy failed: {reason}")]
+    Load { reason: String },
 }
 
 impl Diagnostic for PolicyError {
@@ -62,10 +64,14 @@ impl Diagnostic for PolicyError {
             Self::Read { .. } => "policy::read",
             Self::NoBase { .. } => "policy::no_base",
             Self::NotAPolicy { .. } => "policy::not_a_policy",
+            Self::Load { .. } => "policy::load",
         }
     }
 
     fn hint(&self) -> Option<String> {
+        if let Self::Load { .. } = self {
+            return None;
+        }
         Some("a policy is a Hugging Face model folder, or an adapter folder written by a `grpo` or `adapter` stage".into())
     }
 }
@@ -122,6 +128,21 @@ impl PolicyFolder {
         let model = Checkpoint { digest: self.model_digest(), folder: self.model() };
         Ok(models.bases.load(model, engine, workspace_bytes)?)
     }
+}
+
+/// Loads a policy with its adapter, and starts it on the stage's devices. `peak`: what the stage needs.
+pub async fn start(folder: PolicyFolder, context: &Context, peak: &Footprint) -> Result<Sampler> {
+    let (engine, models) = (context.engine.clone(), context.models.clone());
+    let workspace = workspace_bytes(peak, &engine);
+    let load = move || -> Result<Sampler> {
+        let (mut decoder, places) = folder.load(&models, &engine, workspace)?;
+        if folder.base.is_some() {
+            Adapter::load(&mut decoder, &folder.folder)?;
+        }
+        Ok(Sampler::new(decoder, &places, &engine)?)
+    };
+    let started = tokio::task::spawn_blocking(load).await;
+    started.map_err(|error| PolicyError::Load { reason: error.to_string() })?
 }
 
 /// Equal for models with the same computation, whatever their weights.

@@ -56,14 +56,7 @@ fn kind_section(card: &Card) -> String {
         Determinism::Sampled => "sampled",
         Determinism::External => "external",
     };
-    let uses: Vec<&str> = card
-        .uses
-        .iter()
-        .map(|section| match section {
-            Section::Server => "`[server]`",
-            Section::Engine => "`[engine]`",
-        })
-        .collect();
+    let uses: Vec<&str> = card.uses.iter().map(section).collect();
     let uses = if uses.is_empty() { String::new() } else { format!(" Uses {}.", uses.join(" and ")) };
     let mut text = format!("\n## `{}`\n\n{}\n\nDeterminism: {determinism}.{uses}\n", card.kind, card.about);
     let mut rows = |header: &str, columns: usize, rows: Vec<String>| {
@@ -83,7 +76,16 @@ fn kind_section(card: &Card) -> String {
 fn input((name, role): (&String, &Role)) -> String {
     let many = if role.many { "; several, by name" } else { "" };
     let optional = if role.optional { "; optional" } else { "" };
-    format!("| `{name}` | `{}`{many}{optional} | {} |", role.artifact, cell(&role.about))
+    let uses: Vec<&str> = role.uses.iter().map(section).collect();
+    let uses = if uses.is_empty() { String::new() } else { format!(" Uses {}.", uses.join(" and ")) };
+    format!("| `{name}` | `{}`{many}{optional} | {}{uses} |", role.artifact, cell(&role.about))
+}
+
+fn section(section: &Section) -> &'static str {
+    match section {
+        Section::Server => "`[server]`",
+        Section::Engine => "`[engine]`",
+    }
 }
 
 fn parameter((name, param): (&String, &Param)) -> String {

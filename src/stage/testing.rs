@@ -34,13 +34,43 @@ impl Rows for Ledger {
     }
 }
 
+/// The first token that the rigged tokenizers add.
+const ADDED: usize = 407;
+const END_OF_TURN: usize = 402;
+
 /// A policy whose every turn is one of these calls, with equal probability: {name, arguments}.
 ///
-/// Each call is one token of its tokenizer. The decoder's layers add nothing, so a token alone decides the
-/// next.
+/// Each call is one token of its tokenizer.
 pub fn caller(folder: &Path, calls: &[Value]) {
-    const OTHER: usize = 407;
-    let (end_of_turn, open, close) = (402, 403, 404);
+    let (open, close) = (403, 404);
+    let texts: Vec<String> = calls.iter().map(Value::to_string).collect();
+    let state = |token: usize| match token {
+        _ if token == open => 1,
+        ADDED.. => 2,
+        _ if token == close => 3,
+        _ => 0,
+    };
+    let follow = [(0, open), (2, close), (3, END_OF_TURN)];
+    let follow: Vec<_> = follow.into_iter().chain((0..calls.len()).map(|call| (1, ADDED + call))).collect();
+    rigged(folder, &texts, 2048, state, &follow);
+}
+
+/// A policy whose every turn is one of these texts, with equal probability. Each text is one token of its tokenizer.
+pub fn replier(folder: &Path, replies: &[String], context: usize) {
+    let follow: Vec<_> =
+        (0..replies.len()).map(|reply| (0, ADDED + reply)).chain([(1, END_OF_TURN)]).collect();
+    rigged(folder, replies, context, |token| usize::from(token >= ADDED), &follow);
+}
+
+/// A model that is in the state of its last token, and then samples one of the tokens that follow the state. Its tokenizer
+/// has these texts as tokens. The decoder's layers add nothing, so a token alone decides the next.
+fn rigged(
+    folder: &Path,
+    added: &[String],
+    context: usize,
+    state: impl Fn(usize) -> usize,
+    follow: &[(usize, usize)],
+) {
     let chat = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/chat/qwen3");
     std::fs::create_dir_all(folder).unwrap();
     for name in ["tokenizer_config.json", "chat_template.jinja"] {
@@ -48,21 +78,21 @@ pub fn caller(folder: &Path, calls: &[Value]) {
     }
     let tokenizer = std::fs::read(chat.join("tokenizer.json")).unwrap();
     let mut tokenizer: Value = serde_json::from_slice(&tokenizer).unwrap();
-    for (index, call) in calls.iter().enumerate() {
+    for (index, text) in added.iter().enumerate() {
         tokenizer["added_tokens"].as_array_mut().unwrap().push(json!({
-            "id": OTHER + index, "content": call.to_string(), "single_word": false, "lstrip": false, "rstrip": false,
+            "id": ADDED + index, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
             "normalized": false, "special": false,
         }));
     }
     std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
 
     let config = ModelConfig {
-        vocabulary: OTHER + calls.len(),
+        vocabulary: ADDED + added.len(),
         hidden: 32,
         intermediate: 32,
         layers: 1,
         heads: Heads { query: 2, kv: 1, dim: 16 },
-        context: 2048,
+        context,
         rope_theta: 10_000.0,
         norm_epsilon: 1e-6,
         tied: false,
@@ -73,16 +103,9 @@ pub fn caller(folder: &Path, calls: &[Value]) {
     let mut embedding = vec![0.0_f32; vocabulary * hidden];
     let mut head = embedding.clone();
     for token in 0..vocabulary {
-        let state = match token {
-            _ if token == open => 1,
-            OTHER.. => 2,
-            _ if token == close => 3,
-            _ => 0,
-        };
-        embedding[token * hidden + state] = 1.0;
+        embedding[token * hidden + state(token)] = 1.0;
     }
-    let follow = [(0, open), (2, close), (3, end_of_turn)];
-    for (state, next) in follow.into_iter().chain((OTHER..vocabulary).map(|call| (1, call))) {
+    for (state, next) in follow {
         head[next * hidden + state] = 30.0;
     }
     let path = folder.join("model.safetensors");

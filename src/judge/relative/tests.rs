@@ -32,10 +32,10 @@ async fn judge(answer: Answer, orders: u32) -> (Relative, Requests) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base_url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async { axum::serve(listener, app).await });
-    let client = Arc::new(Client::new(endpoint(&base_url)).unwrap());
+    let model = Arc::new(Client::new(endpoint(&base_url)).unwrap());
     let asking = Asking { attempts: 2, repeats: 1, structured: true, shown_bytes: 10_000 };
     let spec = RelativeSpec { prompt: PROMPT.into(), orders, seed: 7 };
-    (Relative::new(JudgeModel { client, asking }, spec), requests)
+    (Relative::new(JudgeModel { model, asking }, spec), requests)
 }
 
 /// Scores each attempt by the digit in its conversation, in reverse order of the names.

@@ -44,11 +44,14 @@ impl Diagnostic for JudgeStageError {
         Some(match self {
             Self::UnknownScenario { .. } => "give the judge the same scenarios as the rollout".into(),
             Self::NothingToGoBy | Self::LittleToGoBy { .. } => {
-                "set `relative = 1.0`, `base_url` and `model` to use a language model as judge".into()
+                "set `relative = 1.0`, and `base_url` and `model` or `local_model`, to use a language model as judge".into()
             }
             Self::NothingEarned => {
-                "set `truth = 1.0`, or `relative = 1.0` with `base_url` and `model`".into()
+                "set `truth = 1.0`, or `relative = 1.0` with `base_url` and `model` or `local_model`".into()
             }
+            Self::NoModel { judge, param: "base_url" | "model" } => format!(
+                "set `base_url` and `model` to ask an endpoint, or `local_model` to a model that the engine runs, or `{judge} = 0`"
+            ),
             Self::NoModel { judge, param } => format!("set `{param}` of the stage, or `{judge} = 0`"),
             Self::Criteria { .. } => {
                 "write criteria = { NAME = \"what is good\" }, or { NAME = { about = \"…\", weight = 2 } }".into()

@@ -25,11 +25,14 @@ use serde_json::{Map, Value};
 use super::{
     Context, Metrics, StageError, StageKind,
     kind::{ExpectedOutputs, Requirement, StageFuture},
+    local_model::{self, LocalModel, LocalModelError, LocalSettings},
+    memory::Load,
     preflight::{Preflight, PreflightContext},
     typed,
 };
 use crate::{
     data::{self, JudgeAudit, Reward, Scenario, Trajectory},
+    engine::Footprint,
     error::{At, Failure, Interrupted, Result},
     hash::Digest,
     judge::{
@@ -37,9 +40,8 @@ use crate::{
         ReplyCache, Rubric, RubricSpec, Score, Scores, Shaping, correct, criteria, flags, program_words,
         rewards, with_ties,
     },
-    llm::{self, Budget, Client, Endpoint, Provider},
+    llm::{self, Budget, Client, Endpoint, LanguageModel, Provider},
     mcp::find_program,
-    usage::Usage,
 };
 use audit::{AuditedGroup, audit};
 pub use change::{RewardChange, compare_rewards};
@@ -100,14 +102,34 @@ impl Judge {
         self.shaping.uses(JudgeKind::Relative) || self.shaping.uses(JudgeKind::Rubric)
     }
 
-    async fn judge(&self, context: &Context) -> Result<Metrics> {
+    /// Judges with the model that the stage asks for.
+    async fn run(&self, context: &Context) -> Result<Metrics> {
+        if !self.asks() || !local_model::is_given(context) {
+            return self.judge(context, None).await;
+        }
+        if self.params.base_url.is_some() {
+            return Err(LocalModelError::TwoModels { param: "base_url" }.into());
+        }
+        let local = LocalModel::open(context, self.local()).await?;
+        let threads = local.sampler();
+        let judged = self.judge(context, Some(Arc::new(local))).await;
+        threads.close().await;
+        judged
+    }
+
+    fn local(&self) -> LocalSettings {
+        let Params { temperature, max_tokens, concurrency, .. } = self.params;
+        LocalSettings { temperature, max_tokens, concurrency }
+    }
+
+    async fn judge(&self, context: &Context, local: Option<Arc<LocalModel>>) -> Result<Metrics> {
         let trajectories: Vec<Trajectory> = context.read("trajectories")?;
         let scenarios: Vec<Scenario> = context.read("scenarios")?;
         let groups = groups(&trajectories, &scenarios)?;
         let criteria = self.criteria()?;
         self.check_gates(&criteria)?;
         let judges = match self.asks() {
-            true => Some(self.judges(context, criteria)?),
+            true => Some(self.judges(context, local, criteria)?),
             false => None,
         };
         let program = match self.shaping.uses(JudgeKind::Command) {
@@ -124,13 +146,7 @@ impl Judge {
         if let Some(judges) = &judges {
             let asked = ask(context, judges, &groups).await;
             // Paid for, whatever the outcome.
-            let usage = judges.model.client.usage();
-            context.meter.add(Usage {
-                judge_requests: usage.requests,
-                judge_prompt_tokens: usage.prompt_tokens,
-                judge_completion_tokens: usage.completion_tokens,
-                ..Usage::default()
-            });
+            context.meter.add(judges.model.model.resources());
             for (scores, asked) in scores.iter_mut().zip(asked?) {
                 unjudged += usize::from(asked.len() < judges.count());
                 scores.extend(asked);
@@ -209,7 +225,8 @@ impl Judge {
         value.ok_or(JudgeStageError::NoModel { judge: judge.name(), param })
     }
 
-    fn judges(&self, context: &Context, criteria: Vec<Criterion>) -> Result<Judges> {
+    /// The endpoint's client.
+    fn client(&self, context: &Context) -> Result<Client> {
         let params = &self.params;
         let base_url = self.needed(params.base_url.as_ref(), "base_url")?;
         let budget = match (params.max_cost, context.prices) {
@@ -231,13 +248,27 @@ impl Judge {
             tokens_per_minute: params.tokens_per_minute,
             budget,
         };
+        Ok(Client::new(endpoint)?)
+    }
+
+    fn judges(
+        &self,
+        context: &Context,
+        local: Option<Arc<LocalModel>>,
+        criteria: Vec<Criterion>,
+    ) -> Result<Judges> {
+        let params = &self.params;
+        let model: Arc<dyn LanguageModel> = match local {
+            Some(local) => local,
+            None => Arc::new(self.client(context)?),
+        };
         let asking = Asking {
             attempts: params.attempts,
             repeats: params.repeats,
             structured: params.structured,
             shown_bytes: params.shown_bytes,
         };
-        let model = JudgeModel { client: Arc::new(Client::new(endpoint)?), asking };
+        let model = JudgeModel { model, asking };
         let relative = RelativeSpec {
             prompt: context.text("relative").to_owned(),
             orders: params.orders,
@@ -292,7 +323,7 @@ impl Judge {
 
 impl StageKind for Judge {
     fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
-        Box::pin(self.judge(context))
+        Box::pin(self.run(context))
     }
 
     /// Checks that there is something to judge by: answers, criteria, a program, or an endpoint and its key.
@@ -310,7 +341,25 @@ impl StageKind for Judge {
                 _ => preflight.unavailable("program", cause),
             }
         }
-        if self.asks() {
+        let is_local = context.inputs.contains_key(local_model::ROLE);
+        if is_local && self.asks() {
+            let models = [("base_url", params.base_url.is_some()), ("model", params.model.is_some())];
+            let ignored = [
+                ("provider", params.provider.is_some()),
+                ("api_key_env", params.api_key_env.is_some()),
+                ("requests_per_minute", params.requests_per_minute.is_some()),
+                ("tokens_per_minute", params.tokens_per_minute.is_some()),
+                ("max_cost", params.max_cost.is_some()),
+            ];
+            let prompt = |kind: JudgeKind, name: &str| {
+                context.card.texts.get(name).filter(|_| shaping.uses(kind)).map_or("", |text| text.as_str())
+            };
+            let prompts = [prompt(JudgeKind::Relative, "relative"), prompt(JudgeKind::Rubric, "rubric")];
+            let prompts = prompts.map(JudgeModel::instructions);
+            local_model::check(&mut preflight, context, (&models, &ignored), &prompts);
+        } else if is_local {
+            preflight.note(local_model::ROLE, LocalModelError::Unused);
+        } else if self.asks() {
             preflight.check("base_url", self.needed(params.base_url.as_ref(), "base_url"));
             preflight.check("model", self.needed(params.model.as_ref(), "model"));
             if let Some(base_url) = &params.base_url {
@@ -340,6 +389,15 @@ impl StageKind for Judge {
 
     fn requirements<'a>(&'a self, _: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {
         Box::pin(self.requirements())
+    }
+
+    fn memory(&self, load: &Load<'_>) -> Option<Footprint> {
+        let model = load.policies(local_model::ROLE).next().filter(|_| self.asks())?;
+        Some(self.local().footprint(load, model))
+    }
+
+    fn shares_model(&self, role: &str) -> bool {
+        role == local_model::ROLE && self.asks()
     }
 }
 
@@ -413,7 +471,7 @@ async fn ask(context: &Context, judges: &Judges, groups: &[Group<'_>]) -> Result
     }
     // As many in flight as the client allows; results come in group order. After a failure, requests in flight
     // are completed, since they are paid for, and no other group is begun.
-    let most = judges.model.client.endpoint().concurrency.max(1);
+    let most = judges.model.model.concurrency();
     let all = futures::stream::iter(asked).buffered(most).collect::<Vec<_>>();
     let outcomes = tokio::select! {
         biased;
@@ -425,7 +483,7 @@ async fn ask(context: &Context, judges: &Judges, groups: &[Group<'_>]) -> Result
         outcomes.into_iter().filter_map(Result::transpose).collect::<Result<_>>()?;
     // One refused question is left out. An endpoint that refuses all is misconfigured.
     let unusable = unusable.into_inner().unwrap_or_else(PoisonError::into_inner);
-    match unusable.filter(|_| !judges.model.client.has_replied() && found.iter().all(BTreeMap::is_empty)) {
+    match unusable.filter(|_| !judges.model.model.has_replied() && found.iter().all(BTreeMap::is_empty)) {
         Some(failure) => Err(failure),
         None => Ok(found),
     }
@@ -519,7 +577,7 @@ fn metrics(
     let shown = measures.filter(|row| row.judge != "episodes" || row.value > 0.0);
     metrics.extend(shown.map(|row| (format!("audit.{}.{}", row.judge, row.measure), row.value)));
     if let Some(judges) = judges {
-        let usage = judges.model.client.usage();
+        let usage = judges.model.model.usage();
         metrics.insert("unjudged_groups".into(), unjudged as f64);
         metrics.insert("judge_requests".into(), usage.requests as f64);
         metrics.insert("judge_prompt_tokens".into(), usage.prompt_tokens as f64);
@@ -530,5 +588,7 @@ fn metrics(
 
 #[cfg(test)]
 mod gaming;
+#[cfg(test)]
+mod local_tests;
 #[cfg(test)]
 mod tests;

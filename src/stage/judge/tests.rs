@@ -17,7 +17,7 @@ use crate::{
     usage::Prices,
 };
 
-fn scenario(id: &str, answer: Option<&str>) -> Scenario {
+pub fn scenario(id: &str, answer: Option<&str>) -> Scenario {
     Scenario {
         id: id.into(),
         split: "train".into(),
@@ -32,7 +32,7 @@ fn scenario(id: &str, answer: Option<&str>) -> Scenario {
     }
 }
 
-fn trajectory(scenario: &str, answer: &str) -> Trajectory {
+pub fn trajectory(scenario: &str, answer: &str) -> Trajectory {
     Trajectory {
         id: format!("{scenario}/{answer}"),
         scenario_id: scenario.into(),

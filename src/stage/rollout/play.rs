@@ -42,12 +42,11 @@ use crate::{
     hash::{Digest, Encoder},
     judge::truth,
     mcp::{McpError, Outcome, Place, Pool, PooledSession, Pools, Visit},
-    model::Adapter,
     net::Backoff,
     stage::{
         Context, Input,
-        memory::{Load, workspace_bytes},
-        policy::PolicyFolder,
+        memory::Load,
+        policy::{self, PolicyFolder},
         preflight::ExpectedPolicy,
         scenarios::served::tools_of,
     },
@@ -163,8 +162,6 @@ pub enum PlayError {
     UnknownServer { scenario: String, server: String },
     #[error("cannot render the system prompt")]
     Prompt(#[source] minijinja::Error),
-    #[error("loading the policy failed: {reason}")]
-    Load { reason: String },
     #[error("no episode has room for a sampled token: the shortest prompt has {tokens} tokens or more")]
     NoRoom { tokens: usize },
     #[error(
@@ -196,7 +193,6 @@ impl Diagnostic for PlayError {
             Self::NoServer => "play::no_server",
             Self::UnknownServer { .. } => "play::unknown_server",
             Self::Prompt(_) => "play::prompt",
-            Self::Load { .. } => "play::load",
             Self::NoRoom { .. } => "play::no_room",
             Self::LittleRoom { .. } => "play::little_room",
             Self::ServerLost { .. } => "play::server_lost",
@@ -208,7 +204,6 @@ impl Diagnostic for PlayError {
             Self::NoServer => Some("add a [server] table with a `command` or a `url`".into()),
             Self::UnknownServer { .. } => Some("name a server of [servers], or leave `server` out of the task".into()),
             Self::Prompt(_) => Some("system.jinja sees `tools`, the list of function schemas".into()),
-            Self::Load { .. } => None,
             Self::NoRoom { .. } | Self::LittleRoom { .. } => Some(
                 "raise max_tokens of the stage, up to the model's context; fewer tools (`allow` of the stage that lists \
                  them) make a shorter prompt"
@@ -311,14 +306,14 @@ impl Player {
     /// If there is no server, or none of the name that a scenario gives; if the policy cannot be loaded.
     pub async fn open(
         context: &Context,
-        policy: &Input,
+        input: &Input,
         tools: &Path,
         scenarios: &[Scenario],
         budget: Budget,
     ) -> Result<Self> {
         let servers = context.servers.as_ref().ok_or(PlayError::NoServer)?;
         let pools = Pools::new(servers);
-        let folder = PolicyFolder::open(policy, context)?;
+        let folder = PolicyFolder::open(input, context)?;
         let listed: Vec<data::Tool> = data::read(tools)?;
         let setting = |listed: &[data::Tool]| -> Result<Setting> {
             let toolbox = Toolbox::of_table(tools, listed)?.coercing(|wire_name| {
@@ -331,7 +326,7 @@ impl Player {
                 .and_then(|vocabulary| Chat::load_over(vocabulary, folder.model(), budget.thinking))
                 .and_then(|chat| chat.with_history(budget.history_thinking))
                 .and_then(|chat| chat.with_tools(&system, toolbox.functions()))
-                .at(|| format!("policy \"{}\"", policy.name))?;
+                .at(|| format!("policy \"{}\"", input.name))?;
             Ok(Setting { chat, toolbox })
         };
         let mut settings = Settings { all: setting(&listed)?, by_server: BTreeMap::new() };
@@ -349,26 +344,15 @@ impl Player {
         if let Some(notice) = settings.all.chat.notice() {
             // By name if a stage has several policies.
             let several = context.inputs.values().any(|inputs| inputs.len() > 1);
-            let of = if several { format!("policy \"{}\": ", policy.name) } else { String::new() };
+            let of = if several { format!("policy \"{}\": ", input.name) } else { String::new() };
             context.observer.note(&format!("{of}{notice}"));
         }
-        let (engine, models) = (context.engine.clone(), context.models.clone());
-        let expected = folder.expected().at(|| format!("policy \"{}\"", policy.name))?;
-        let peak = budget.footprint(&Load::of(&engine), &expected, usize::MAX);
-        let workspace = workspace_bytes(&peak, &engine);
-        let load = move || -> Result<Sampler> {
-            let (mut decoder, places) = folder.load(&models, &engine, workspace)?;
-            if folder.base.is_some() {
-                Adapter::load(&mut decoder, &folder.folder)?;
-            }
-            Ok(Sampler::new(decoder, &places, &engine)?)
-        };
-        let sampler = tokio::task::spawn_blocking(load)
-            .await
-            .map_err(|error| PlayError::Load { reason: error.to_string() })?
-            .at(|| format!("policy \"{}\"", policy.name))?;
+        let expected = folder.expected().at(|| format!("policy \"{}\"", input.name))?;
+        let peak = budget.footprint(&Load::of(&context.engine), &expected, usize::MAX);
+        let sampler =
+            policy::start(folder, context, &peak).await.at(|| format!("policy \"{}\"", input.name))?;
         Ok(Self {
-            policy: policy.digest,
+            policy: input.digest,
             sampler,
             settings,
             pools: pools.expecting(&listed).within_memory(available().map(|bytes| bytes / 2)),

@@ -84,7 +84,9 @@ impl Diagnostic for ScenarioError {
             Self::NoParam { origin: "mix", .. } => "name sources with weights: mix = { explored = 3, file = 1 }".into(),
             Self::NoParam { origin: "traces", .. } => "name a file of conversations: traces = \"chats.jsonl\"".into(),
             Self::NoParam { origin: "llm", .. } => {
-                "name an OpenAI-compatible endpoint and its model: base_url = \"http://127.0.0.1:8000/v1\", model = \"…\"".into()
+                "name an OpenAI-compatible endpoint and its model: base_url = \"http://127.0.0.1:8000/v1\", model = \"…\"; or a \
+                 model that the engine runs: local_model = \"base\""
+                    .into()
             }
             Self::NoParam { .. } => "name the families file: families = \"my.families.toml\"".into(),
             Self::BadLines { .. } | Self::Empty { .. } => {

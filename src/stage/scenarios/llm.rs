@@ -23,7 +23,7 @@ use crate::{
     data::{CallChecks, Checks, TextCheck, Tool},
     error::{At, Failure, Interrupted, Result},
     hash::Encoder,
-    llm::{self, Client, Message},
+    llm::{self, LanguageModel, Message},
     mcp::plain,
 };
 
@@ -55,9 +55,9 @@ pub struct Request<'a> {
 /// Asks for tasks in a fixed number of requests. Replies of an interrupted run of the stage are used again.
 ///
 /// # Errors
-/// If the prompt cannot be rendered, the endpoint fails, the ceiling is reached, or the stage is cancelled.
+/// If the prompt cannot be rendered, the model fails, the ceiling is reached, or the stage is cancelled.
 pub async fn generate(
-    client: &Client,
+    model: &dyn LanguageModel,
     request: &Request<'_>,
     context: &Context,
 ) -> Result<Vec<Result<Candidate, (String, Refusal)>>> {
@@ -74,8 +74,9 @@ pub async fn generate(
             Some(reply) => reply,
             None => {
                 let messages = [Message::user(prompt.as_str())];
-                let asked = llm::Request { messages: &messages, ..llm::Request::default() };
-                let reply = client.complete(&asked).await?.text;
+                let draw = batch as u64;
+                let asked = llm::Request { messages: &messages, draw, ..llm::Request::default() };
+                let reply = model.complete(&asked).await?.text;
                 context.rows.record(&name, reply.as_bytes()).at(|| "the generator's reply".into())?;
                 reply
             }
@@ -88,7 +89,7 @@ pub async fn generate(
         true => None,
         false => Some(ask(one).await.inspect_err(|_| failed.store(true, Ordering::Relaxed))),
     };
-    let most = client.endpoint().concurrency.max(1);
+    let most = model.concurrency();
     let asked: Vec<_> = prompts.iter().enumerate().map(ask_unless_failed).collect();
     let all = futures::stream::iter(asked).buffered(most).collect::<Vec<_>>();
     let replies = tokio::select! {

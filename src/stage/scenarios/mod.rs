@@ -59,14 +59,17 @@ pub(in crate::stage) use self::{families::Step, phrase::below, solution::Solutio
 use super::{
     Context, Metrics, StageError, StageKind,
     kind::{ExpectedOutputs, Requirement, StageFuture},
+    local_model::{self, LocalModel, LocalSettings},
+    memory::Load,
     preflight::{ExpectedOutput, ExpectedScenarios, Preflight, PreflightContext},
     typed,
 };
 use crate::{
     chat::ToolCall,
     data::{Admission, Scenario, Tool, UNSEEN},
+    engine::Footprint,
     error::Result,
-    llm::{Budget, Client, Endpoint, Provider},
+    llm::{Budget, Client, Endpoint, LanguageModel, Provider},
     mcp::Servers,
     usage::Usage,
 };
@@ -140,7 +143,7 @@ impl Scenarios {
 
     async fn make(&self, context: &Context) -> Result<Metrics> {
         let Self(params) = self;
-        params.complete()?;
+        params.complete(local_model::is_given(context))?;
         let made = match &params.mix {
             Some(mix) if params.source == Source::Mix => mixed(context, params, mix).await?,
             _ => from(context, params, params.source).await?,
@@ -191,8 +194,8 @@ impl Params {
         self.source == source || self.mix.as_ref().is_some_and(|mix| mix.contains_key(&source))
     }
 
-    /// Checks that the parameters of the source are given.
-    fn complete(&self) -> Result<(), ScenarioError> {
+    /// Checks that the parameters of the source are given. `has_model`: whether the engine runs the language model.
+    fn complete(&self, has_model: bool) -> Result<(), ScenarioError> {
         let sources: Vec<Source> = match (&self.mix, self.source) {
             (None, Source::Mix) => return Err(ScenarioError::NoParam { origin: "mix", param: "mix" }),
             (Some(mix), Source::Mix) => {
@@ -215,6 +218,7 @@ impl Params {
             Source::Grounded => vec![("grounded", "families", self.families.is_some())],
             Source::File => vec![("file", "file", self.file.is_some())],
             Source::Traces => vec![("traces", "traces", self.traces.is_some())],
+            Source::Llm if has_model => Vec::new(),
             Source::Llm => {
                 vec![("llm", "base_url", self.base_url.is_some()), ("llm", "model", self.model.is_some())]
             }
@@ -228,6 +232,11 @@ impl Params {
 
     fn hold_out(&self, seed: u64) -> file::HoldOut {
         file::HoldOut { share: self.heldout_share, seed, by: self.split_by.unwrap_or(SplitBy::Task) }
+    }
+
+    fn local(&self) -> LocalSettings {
+        let Self { temperature, max_tokens, concurrency, .. } = *self;
+        LocalSettings { temperature, max_tokens, concurrency }
     }
 
     fn budget(&self) -> explored::Budget {
@@ -251,6 +260,15 @@ impl StageKind for Scenarios {
 
     fn requirements<'a>(&'a self, expected: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {
         Box::pin(async { self.requirements(expected) })
+    }
+
+    fn memory(&self, load: &Load<'_>) -> Option<Footprint> {
+        let model = load.policies(local_model::ROLE).next().filter(|_| self.0.uses(Source::Llm))?;
+        Some(self.0.local().footprint(load, model))
+    }
+
+    fn shares_model(&self, role: &str) -> bool {
+        role == local_model::ROLE && self.0.uses(Source::Llm)
     }
 }
 
@@ -360,8 +378,8 @@ async fn from_traces(context: &Context, params: &Params) -> Result<Made> {
     finish(context, params, &tools, judged, early)
 }
 
-async fn from_model(context: &Context, params: &Params) -> Result<Made> {
-    let tools: Vec<Tool> = context.read("tools")?;
+/// The client of the endpoint that writes tasks.
+fn client(context: &Context, params: &Params) -> Result<Client> {
     let missing = |param| ScenarioError::NoParam { origin: "llm", param };
     let base_url = params.base_url.clone().ok_or(missing("base_url"))?;
     let budget = match (params.max_cost, context.prices) {
@@ -369,7 +387,7 @@ async fn from_model(context: &Context, params: &Params) -> Result<Made> {
         (Some(dollars), Some(prices)) => Some(Budget { dollars, prices }),
         (Some(_), None) => return Err(ScenarioError::NoPrices.into()),
     };
-    let client = Client::new(Endpoint {
+    Ok(Client::new(Endpoint {
         provider: Provider::of(&base_url),
         base_url,
         model: params.model.clone().ok_or(missing("model"))?,
@@ -382,7 +400,16 @@ async fn from_model(context: &Context, params: &Params) -> Result<Made> {
         requests_per_minute: None,
         tokens_per_minute: None,
         budget,
-    })?;
+    })?)
+}
+
+async fn from_model(context: &Context, params: &Params) -> Result<Made> {
+    let tools: Vec<Tool> = context.read("tools")?;
+    // Refused before the server is called.
+    let client = match local_model::is_given(context) {
+        true => None,
+        false => Some(client(context, params)?),
+    };
     let sampled = sample(context, params, &tools, params.explore_calls).await?;
     let (callable, examples) = (sampled.callable(), sampled.examples(EXAMPLES, EXAMPLE_BYTES));
     let request = llm::Request {
@@ -393,14 +420,20 @@ async fn from_model(context: &Context, params: &Params) -> Result<Made> {
         tasks: params.tasks,
         seed: context.seed,
     };
-    let written = llm::generate(&client, &request, context).await;
-    let usage = client.usage();
-    context.meter.add(Usage {
-        judge_requests: usage.requests,
-        judge_prompt_tokens: usage.prompt_tokens,
-        judge_completion_tokens: usage.completion_tokens,
-        ..Usage::default()
-    });
+    let written = match &client {
+        Some(client) => {
+            let written = llm::generate(client, &request, context).await;
+            context.meter.add(client.resources());
+            written
+        }
+        None => {
+            let local = LocalModel::open(context, params.local()).await?;
+            let written = llm::generate(&local, &request, context).await;
+            context.meter.add(local.resources());
+            local.close().await;
+            written
+        }
+    };
     let (mut candidates, mut early) = (Vec::new(), Vec::new());
     for one in written? {
         match one {

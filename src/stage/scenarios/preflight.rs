@@ -6,7 +6,10 @@ use super::{Params, ScenarioError, Source, file};
 use crate::{
     data::Scenario,
     judge::truth,
-    stage::preflight::{ExpectedOutput, ExpectedScenarios, Preflight, PreflightContext},
+    stage::{
+        local_model::{self, LocalModelError},
+        preflight::{ExpectedOutput, ExpectedScenarios, Preflight, PreflightContext},
+    },
 };
 
 /// Most bytes of a task file that are checked.
@@ -15,12 +18,24 @@ const CHECKED_BYTES: u64 = 1 << 20;
 /// Checks the declaration of families, or the tasks.
 pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
     let mut preflight = Preflight::default();
+    let is_local = context.inputs.contains_key(local_model::ROLE);
+    match (is_local, params.uses(Source::Llm)) {
+        (true, true) => {
+            let models = [("base_url", params.base_url.is_some()), ("model", params.model.is_some())];
+            let ignored =
+                [("api_key_env", params.api_key_env.is_some()), ("max_cost", params.max_cost.is_some())];
+            local_model::check(&mut preflight, context, (&models, &ignored), &[]);
+        }
+        (true, false) => preflight.note(local_model::ROLE, LocalModelError::Unused),
+        (false, _) => {}
+    }
     match (params.source, &params.families, &params.file) {
         (Source::Server | Source::Explored | Source::Llm | Source::Traces | Source::Mix, ..) => {
-            if let Err(cause) = params.complete() {
+            if let Err(cause) = params.complete(is_local) {
                 preflight.error("source", cause);
             }
-            if params.uses(Source::Llm) && params.max_cost.is_some() && context.prices.is_none() {
+            if !is_local && params.uses(Source::Llm) && params.max_cost.is_some() && context.prices.is_none()
+            {
                 preflight.error("max_cost", ScenarioError::NoPrices);
             }
         }

@@ -1,0 +1,171 @@
+//! Judges that the engine runs: a model whose weights are set by hand, and one with random weights.
+
+use std::{path::Path, sync::Arc};
+
+use serde_json::{Value, json};
+
+use super::{
+    tests::{scenario, trajectory},
+    *,
+};
+use crate::{
+    model::{Decoder, Init},
+    stage::{
+        Rows as _,
+        testing::{self, Ledger, context},
+    },
+    usage::Usage,
+};
+
+/// A reply that scores the attempts `1` and `2`.
+fn scored(one: f64, two: f64) -> String {
+    json!({"scores": [{"id": "1", "score": one}, {"id": "2", "score": two}]}).to_string()
+}
+
+/// Groups of two episodes about tasks without a known answer.
+fn episodes(groups: usize) -> (Vec<Scenario>, Vec<Trajectory>) {
+    let ids: Vec<String> = (0..groups).map(|index| format!("s{index}")).collect();
+    let tasks = ids.iter().map(|id| Scenario { task: format!("How many of {id}?"), ..scenario(id, None) });
+    let trajectories = ids.iter().flat_map(|id| [trajectory(id, "2"), trajectory(id, "8")]);
+    (tasks.collect(), trajectories.collect())
+}
+
+/// A stage that asks the model in the folder `model`, without running it.
+fn stage(
+    folder: &Path,
+    (scenarios, trajectories): &(Vec<Scenario>, Vec<Trajectory>),
+    more: Value,
+) -> (Context, Arc<Ledger>) {
+    let path = |name: &str| folder.join(name);
+    data::write(&path("scenarios.parquet"), scenarios).unwrap();
+    data::write(&path("trajectories.parquet"), trajectories).unwrap();
+    let (tasks, episodes, model) = (path("scenarios.parquet"), path("trajectories.parquet"), path("model"));
+    let inputs = [
+        ("scenarios", tasks.as_path()),
+        ("trajectories", episodes.as_path()),
+        ("local_model", model.as_path()),
+    ];
+    let mut params = json!({"relative": 1.0, "orders": 1});
+    params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    context("judge", &inputs, &path("out"), params)
+}
+
+fn rewards(context: &Context) -> Vec<String> {
+    let rewards: Vec<Reward> = data::read(&context.output_folder.join("rewards.parquet")).unwrap();
+    rewards.iter().map(|reward| format!("{} {}", reward.trajectory_id, reward.components)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_of_the_engine_scores_the_attempts_of_a_group() {
+    let folder = tempfile::tempdir().unwrap();
+    testing::replier(&folder.path().join("model"), &[scored(0.25, 0.75)], 4096);
+    let (context, _) = stage(folder.path(), &episodes(1), json!({"orders": 2}));
+    let metrics = testing::run(&context).await.unwrap();
+    // The second order is the first one reversed, and the model scores places.
+    assert_eq!(rewards(&context), [r#"s0/2 {"relative":0.5}"#, r#"s0/8 {"relative":0.5}"#]);
+    assert_eq!(metrics["audit.relative.position_bias"], -0.5);
+    assert_eq!((metrics["judge_requests"], metrics["judge_completion_tokens"]), (2.0, 4.0));
+
+    let usage = context.meter.total();
+    assert!(!usage.is_billed(), "{usage:?}");
+    assert_eq!(Usage { computed_tokens: 0, ..usage }, Usage { sampled_tokens: 4, ..Usage::default() });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_in_flight_share_their_instructions() {
+    let folder = tempfile::tempdir().unwrap();
+    testing::replier(&folder.path().join("model"), &[scored(0.25, 0.75)], 4096);
+    let (mut context, _) = stage(folder.path(), &episodes(6), json!({"concurrency": 6}));
+    context.engine.threads = Some(1);
+    let sent = testing::run(&context).await.unwrap()["judge_prompt_tokens"];
+    let computed = context.meter.total().computed_tokens as f64;
+    assert!(computed < 0.7 * sent, "{computed} computed, {sent} sent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rubric_is_scored_by_a_model_of_the_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let reply =
+        "<think>\nThe attempt is short.\n</think>\n\n{\"scores\": [{\"id\": \"brief\", \"score\": 0.5}]}";
+    testing::replier(&folder.path().join("model"), &[reply.to_owned()], 4096);
+    let params = json!({"relative": 0.0, "rubric": 1.0, "criteria": {"brief": "It is brief."}});
+    let (context, _) = stage(folder.path(), &episodes(1), params);
+    testing::run(&context).await.unwrap();
+    assert_eq!(rewards(&context), [r#"s0/2 {"rubric":0.5}"#, r#"s0/8 {"rubric":0.5}"#]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_depend_on_the_seed_and_not_on_what_is_in_flight() {
+    let folder = tempfile::tempdir().unwrap();
+    let replies: Vec<String> = (0..8).map(|reply| scored(f64::from(reply) / 10.0, 1.0)).collect();
+    testing::replier(&folder.path().join("model"), &replies, 4096);
+    let asked = async |concurrency: usize, seed: u64| {
+        let params = json!({"temperature": 1.0, "repeats": 2, "concurrency": concurrency});
+        let (mut context, _) = stage(folder.path(), &episodes(6), params);
+        context.seed = seed;
+        testing::run(&context).await.unwrap();
+        rewards(&context)
+    };
+    let alone = asked(1, 7).await;
+    assert_eq!(asked(6, 7).await, alone);
+    assert_ne!(asked(6, 8).await, alone);
+    let distinct: std::collections::BTreeSet<&str> =
+        alone.iter().filter_map(|line| line.split_once(' ')).map(|(_, reward)| reward).collect();
+    assert!(distinct.len() > 3, "questions and repeats are separate draws: {alone:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_cannot_judge_leaves_groups_without_its_scores() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    testing::replier(&model, &[], 4096);
+    let config = crate::model::ModelConfig::load(&model).unwrap();
+    Decoder::random(config, Init { seed: 3, deviation: 0.1 }).unwrap().save(&model).unwrap();
+    let mut known = episodes(2);
+    known
+        .0
+        .iter_mut()
+        .for_each(|scenario| (scenario.answer, scenario.check) = (Some("8".into()), "number".into()));
+    let (context, rows) = stage(folder.path(), &known, json!({"max_tokens": 6, "attempts": 2}));
+    let metrics = testing::run(&context).await.unwrap();
+    assert_eq!((metrics["unjudged_groups"], metrics["judge_requests"]), (2.0, 4.0));
+    assert_eq!((metrics["success"], metrics["reward"]), (0.5, 0.5), "ground truth still counts");
+    assert!(rows.finished().unwrap().is_empty(), "what cannot be used is not kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_beyond_the_context_leaves_its_group_unjudged() {
+    let folder = tempfile::tempdir().unwrap();
+    testing::replier(&folder.path().join("model"), &[scored(0.25, 0.75)], 2048);
+    let mut groups = episodes(2);
+    let long = json!([{"role": "assistant", "content": "word ".repeat(2000)}]).to_string();
+    groups.1[0].messages = long.clone();
+    let (context, _) = stage(folder.path(), &groups, json!({}));
+    let metrics = testing::run(&context).await.unwrap();
+    assert_eq!(metrics["unjudged_groups"], 1.0);
+    assert!(
+        rewards(&context)[2..].iter().all(|reward| reward.contains("relative")),
+        "{:?}",
+        rewards(&context)
+    );
+
+    groups.1.iter_mut().for_each(|trajectory| trajectory.messages = long.clone());
+    groups.1[1].messages.push(' ');
+    let (context, _) = stage(folder.path(), &groups, json!({}));
+    let failure = testing::run(&context).await.unwrap_err();
+    assert_eq!(failure.code(), "judge::reply");
+    assert!(failure.to_string().contains("the model's context is 2048"), "{failure}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn recorded_replies_count_for_their_model_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    testing::replier(&folder.path().join("model"), &[scored(0.25, 0.75)], 4096);
+    let (mut context, rows) = stage(folder.path(), &episodes(3), json!({}));
+    let asked = async |context: &Context| testing::run(context).await.unwrap()["judge_requests"];
+    assert_eq!(asked(&context).await, 3.0);
+    assert_eq!(rows.finished().unwrap().len(), 3);
+    assert_eq!(asked(&context).await, 0.0);
+    context.inputs.get_mut("local_model").unwrap()[0].digest = Digest::of(b"another model");
+    assert_eq!(asked(&context).await, 3.0);
+}

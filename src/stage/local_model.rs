@@ -1,0 +1,244 @@
+//! A language model that the engine runs, as a judge or a generator: the input `local_model` of a stage.
+//!
+//! A reply depends on the conversation, its number among the draws for it, the model and the stage's seed. It does not
+//! depend on what else is asked, so the number of requests in flight changes no reply.
+
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+use serde_json::json;
+
+use super::{
+    Context,
+    memory::Load,
+    policy::{self, PolicyFolder},
+    preflight::{ExpectedPolicy, Preflight, PreflightContext},
+};
+use crate::{
+    chat::PlainChat,
+    engine::{EngineError, Footprint, Sampler, Sampling, Stop},
+    error::{At, Class, Diagnostic, Result},
+    hash::{Digest, Encoder},
+    llm::{self, Completion, LanguageModel, LlmError, Reply, Request, Tokens},
+    usage::Usage,
+};
+
+/// The input of a stage that holds the model.
+pub const ROLE: &str = "local_model";
+
+/// How a stage samples from the model.
+#[derive(Debug, Clone, Copy)]
+pub struct LocalSettings {
+    pub temperature: f64,
+    /// Most tokens of a reply.
+    pub max_tokens: u32,
+    /// Requests in flight.
+    pub concurrency: usize,
+}
+
+impl LocalSettings {
+    /// The engine's memory for replies of this model. A prompt may fill the context.
+    pub fn footprint(&self, load: &Load<'_>, model: &ExpectedPolicy) -> Footprint {
+        load.sampling(model, self.concurrency.max(1), model.config.context)
+    }
+
+    fn sampling(&self) -> Sampling {
+        #[expect(clippy::cast_possible_truncation, reason = "a temperature needs few digits")]
+        Sampling { temperature: self.temperature as f32, ..Sampling { top_p: 1.0, ..Sampling::GREEDY } }
+    }
+}
+
+/// Whether the stage has a model of its own.
+pub fn is_given(context: &Context) -> bool {
+    context.inputs.contains_key(ROLE)
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LocalModelError {
+    #[error("both `{ROLE}` and `{param}` are set")]
+    TwoModels { param: &'static str },
+    #[error("`{param}` has no effect: it is for endpoints, and `{ROLE}` is set")]
+    Ignored { param: &'static str },
+    #[error("`{ROLE}` is set, but the stage asks no language model")]
+    Unused,
+    #[error("the instructions alone have {tokens} tokens, the context of `{ROLE}` is {context}")]
+    NoRoom { tokens: usize, context: usize },
+}
+
+impl Diagnostic for LocalModelError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::TwoModels { .. } => "local_model::two_models",
+            Self::Ignored { .. } => "local_model::ignored",
+            Self::Unused => "local_model::unused",
+            Self::NoRoom { .. } => "local_model::no_room",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::TwoModels { .. } => {
+                format!(
+                    "remove `{ROLE}` to ask an endpoint, or `base_url` and `model` to ask the engine's model"
+                )
+            }
+            Self::Ignored { param } => format!("remove `{param}`"),
+            Self::Unused => format!("remove `{ROLE}`, so that the stage does not wait for it"),
+            Self::NoRoom { .. } => "use a model with a longer context".into(),
+        })
+    }
+
+    fn class(&self) -> Class {
+        Class::Usage
+    }
+}
+
+/// Checks what a stage with a local model is given besides. `instructions`: the beginnings of its prompts.
+pub fn check(
+    preflight: &mut Preflight,
+    context: &PreflightContext<'_>,
+    (models, ignored): (&[(&'static str, bool)], &[(&'static str, bool)]),
+    instructions: &[&str],
+) {
+    for (param, _) in models.iter().filter(|(_, is_set)| *is_set) {
+        preflight.error(param, LocalModelError::TwoModels { param });
+    }
+    for (param, _) in ignored.iter().filter(|(_, is_set)| *is_set) {
+        preflight.note(param, LocalModelError::Ignored { param });
+    }
+    let Some(model) = context.policy(ROLE) else { return };
+    let Some(folder) = model.folder.as_deref() else { return };
+    let limit = model.config.context;
+    // A token is at least a byte.
+    for text in instructions.iter().filter(|text| text.len() >= limit) {
+        let Ok(vocabulary) = context.vocabulary(folder) else { return };
+        let tokens = vocabulary.encode_text(text).len();
+        if tokens >= limit {
+            preflight.error(ROLE, LocalModelError::NoRoom { tokens, context: limit });
+            return;
+        }
+    }
+}
+
+/// A model of the engine, ready to reply.
+pub struct LocalModel {
+    digest: Digest,
+    sampler: Sampler,
+    chat: PlainChat,
+    settings: LocalSettings,
+    seed: u64,
+    usage: Mutex<llm::Usage>,
+    has_replied: AtomicBool,
+}
+
+impl LocalModel {
+    /// Loads the stage's model.
+    ///
+    /// # Errors
+    /// If it cannot be loaded, or its chat template cannot be used.
+    pub async fn open(context: &Context, settings: LocalSettings) -> Result<Self> {
+        let input = context.input(ROLE)?;
+        let at = || format!("`{ROLE}`");
+        let folder = PolicyFolder::open(input, context).at(at)?;
+        let vocabulary = context.models.vocabulary(folder.model_digest(), folder.model()).at(at)?;
+        let chat = PlainChat::load_over(vocabulary, folder.model()).at(at)?;
+        let peak = settings.footprint(&Load::of(&context.engine), &folder.expected().at(at)?);
+        let sampler = policy::start(folder, context, &peak).await.at(at)?;
+        Ok(Self {
+            digest: input.digest,
+            sampler,
+            chat,
+            settings,
+            seed: context.seed,
+            usage: Mutex::default(),
+            has_replied: AtomicBool::default(),
+        })
+    }
+
+    /// A handle to end the model's threads with, after the model itself is dropped.
+    pub fn sampler(&self) -> Sampler {
+        self.sampler.clone()
+    }
+
+    /// Ends the model's threads, which frees their memory.
+    pub async fn close(self) {
+        self.sampler.close().await;
+    }
+
+    async fn reply(&self, request: &Request<'_>) -> Result<Reply, LlmError> {
+        let messages = request.messages.iter().map(|one| (one.role.as_str(), one.content.as_str()));
+        let prompt = self
+            .chat
+            .prompt(messages, request.shared)
+            .map_err(|cause| LlmError::Local { cause: cause.into(), of_request: false })?;
+        let prompt_tokens = prompt.iter().map(|piece| piece.len()).sum::<usize>() as u64;
+        self.count(|usage| usage.requests += 1);
+        let mut sequence = self.sampler.open(prompt, self.settings.sampling(), self.seed_of(request));
+        let sampled =
+            sequence.turn(&[], self.chat.stop(), self.settings.max_tokens as usize).await.map_err(refusal)?;
+        self.has_replied.store(true, Ordering::Relaxed);
+        let tokens = Tokens { prompt: prompt_tokens, completion: sampled.tokens.len() as u64 };
+        self.count(|usage| {
+            usage.prompt_tokens += tokens.prompt;
+            usage.completion_tokens += tokens.completion;
+        });
+        Ok(Reply {
+            text: self.chat.reply(&sampled.tokens),
+            is_cut: sampled.stop != Stop::Token,
+            tokens: Some(tokens),
+        })
+    }
+
+    fn count(&self, add: impl FnOnce(&mut llm::Usage)) {
+        add(&mut self.usage.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn seed_of(&self, request: &Request<'_>) -> u64 {
+        let mut encoder = Encoder::new("mcprl local reply v1");
+        encoder.number(self.seed).number(request.draw).json(&json!(request.messages)).finish().seed()
+    }
+}
+
+/// A conversation that is too long is the request's fault; everything else is the model's.
+fn refusal(error: EngineError) -> LlmError {
+    match error {
+        EngineError::Context { tokens, context } => LlmError::TooLong { tokens, context },
+        error => {
+            LlmError::Local { of_request: matches!(error, EngineError::Cache { .. }), cause: error.into() }
+        }
+    }
+}
+
+impl LanguageModel for LocalModel {
+    fn identify(&self, question: &mut Encoder) {
+        question.text(ROLE).digest(&self.digest).text(&self.settings.temperature.to_string());
+    }
+
+    fn complete<'a>(&'a self, request: &'a Request<'a>) -> Completion<'a> {
+        Box::pin(self.reply(request))
+    }
+
+    fn concurrency(&self) -> usize {
+        self.settings.concurrency.max(1)
+    }
+
+    fn usage(&self) -> llm::Usage {
+        *self.usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn resources(&self) -> Usage {
+        let usage = self.sampler.usage();
+        Usage {
+            sampled_tokens: self.sampler.sampled_tokens(),
+            computed_tokens: usage.computed.load(Ordering::Relaxed),
+            recomputed_tokens: usage.recomputed.load(Ordering::Relaxed),
+            ..Usage::default()
+        }
+    }
+
+    fn has_replied(&self) -> bool {
+        self.has_replied.load(Ordering::Relaxed)
+    }
+}
