@@ -5,6 +5,7 @@
 mod common;
 
 use common::Project;
+use mcprl::data::{self, Reward};
 use serde_json::{Value, json};
 
 /// Scores episodes by their place: upwards, or downwards.
@@ -97,6 +98,130 @@ fn a_language_model_can_judge_again_and_reports_its_cost() {
     let flat = rejudge(&project, &arguments);
     assert_eq!((&flat["total"]["flat_after"], &flat["total"]["spearman"]), (&json!(10), &Value::Null));
     assert!(flat["stages"][0]["metrics"]["judge_requests"].as_f64().unwrap() >= 10.0);
+}
+
+/// A run whose episodes are judged by the model in the folder `grader`, and the reply of that model.
+fn local(more: &str) -> Project {
+    let settings = "prompts = 4\ngroup_size = 2\nrefill_waves = 0\nmax_turns = 1\nmax_turn_tokens = 4";
+    let stages = format!(
+        "\n[stages.grader]\nkind = \"model\"\nfrom = \"grader\"\n\n\
+         [stages.reward]\nkind = \"judge\"\ntrajectories = \"rollout\"\nscenarios = \"tasks.train\"\n\
+         relative = 1.0\nveto = false\nlocal_model = \"grader\"\nunfinished_cost = 0.0\ntruth = 0.0\n{more}\n"
+    );
+    let project = Project::with_model(&(common::episodes_run(settings) + &stages));
+    let scores: Vec<Value> = (1..=2).map(|id| json!({ "id": id, "score": 0.25 * f64::from(id) })).collect();
+    project.replier("grader", &json!({ "scores": scores }).to_string());
+    project
+}
+
+#[test]
+fn a_model_of_the_engine_judges_a_run_offline() {
+    let project = local("");
+    let plan = project.mcprl(&["plan", "run.toml"]);
+    let memory = plan.out.lines().find(|line| line.starts_with("estimated memory: "));
+    assert!(memory.is_some_and(|line| line.contains("reward ")), "{}", plan.out);
+    project.run(&[]);
+    let rewards: Vec<Reward> = data::read(&project.newest().join("reward/rewards.parquet")).unwrap();
+    // Each attempt is shown first once and last once.
+    assert_eq!(rewards.iter().map(|reward| reward.reward).collect::<Vec<_>>(), [0.375; 8]);
+    let shown = project.mcprl(&["show", "latest", "--json"]);
+    let shown: Value = serde_json::from_str(&shown.out).unwrap();
+    let stages = shown["stages"].as_array().unwrap();
+    let stage = |name: &str| stages.iter().find(|stage| stage["id"] == name).unwrap();
+    let reward = stage("reward");
+    assert!(reward["spent"]["sampled_tokens"].as_u64().unwrap() >= 16, "{reward}");
+    assert_eq!(reward["spent"]["judge_requests"], 0, "{reward}");
+    let again = project.mcprl(&["plan", "run.toml"]).out;
+    assert!(again.contains(" 0 to run"), "{again}");
+
+    // Another model is another judge, and the episodes stay.
+    project.replier("grader", &json!({"scores": [{"id": 1, "score": 0}, {"id": 2, "score": 1}]}).to_string());
+    let plan = project.mcprl(&["plan", "run.toml"]).out;
+    assert!(plan.contains("may run reward") && plan.contains("cached  rollout"), "{plan}");
+}
+
+#[test]
+fn episodes_are_judged_again_by_a_model_of_the_engine() {
+    let project = local("orders = 1");
+    project.run(&[]);
+    let same = rejudge(&project, &[]);
+    assert_eq!(
+        (&same["total"]["spearman"], &same["total"]["trajectories"]),
+        (&json!(1.0), &json!(8)),
+        "{same}"
+    );
+    assert_eq!(same["stages"][0]["metrics"]["judge_requests"], 4.0);
+    assert_eq!(same["stages"][0]["dollars"], Value::Null, "{same}");
+
+    // The model that is trained writes no scores.
+    let other = rejudge(&project, &["--set", "local_model=base", "--set", "max_tokens=4"]);
+    assert_eq!(other["stages"][0]["metrics"]["unjudged_groups"], 4.0, "{other}");
+
+    // A model that only the other file has must have been stored by a run.
+    let text = project
+        .read("run.toml")
+        .replace("stages.grader", "stages.critic")
+        .replace("\"grader\"\nun", "\"critic\"\nun");
+    project.write("other.toml", &text.replace("from = \"grader\"", "from = \"critic\""));
+    project.replier(
+        "critic",
+        &json!({"scores": [{"id": 2, "score": 0.25}, {"id": 1, "score": 0.5}]}).to_string(),
+    );
+    let refused = project.mcprl(&["rejudge", "latest", "--with", "other.toml"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(
+        refused.err.contains("the result of \"critic\", which is the judge's `local_model`"),
+        "{}",
+        refused.err
+    );
+    assert_eq!(project.mcprl(&["run", "other.toml"]).code, Some(0));
+    let first = project.runs().remove(0);
+    let output = project.mcprl(&["rejudge", &first, "--json", "--with", "other.toml"]);
+    let other: Value = serde_json::from_str(&output.out).unwrap();
+    assert_eq!(other["total"]["spearman"], -1.0, "{}", output.err);
+}
+
+#[test]
+fn one_stage_takes_an_endpoint_or_a_model_of_the_engine() {
+    let project = local("");
+    let refused = |set: &[&str], messages: &[&str]| {
+        let set = set.iter().flat_map(|set| ["--set", *set]);
+        let arguments: Vec<&str> = ["plan", "run.toml"].into_iter().chain(set).collect();
+        let output = project.mcprl(&arguments);
+        messages.iter().for_each(|message| {
+            assert!(
+                (output.err.clone() + &output.out).contains(message),
+                "{message}: {}\n{}",
+                output.err,
+                output.out
+            );
+        });
+        output.code
+    };
+    let both = ["stages.reward.base_url=http://127.0.0.1:9/v1", "stages.reward.model=m"];
+    let messages =
+        ["both `local_model` and `base_url` are set", "hint: remove `local_model` to ask an endpoint"];
+    assert_eq!(refused(&both, &messages), Some(2));
+    let code = refused(&["stages.reward.max_cost=1"], &["`max_cost` has no effect"]);
+    assert_eq!(code, Some(0), "a note");
+    assert_eq!(
+        refused(&["stages.reward.relative=0", "stages.reward.truth=1"], &["asks no language model"]),
+        Some(0)
+    );
+    let config = project.read("grader/config.json");
+    project.write("grader/config.json", &config.replace("8192", "256"));
+    assert_eq!(
+        refused(&[], &["the instructions alone have", "the context of `local_model` is 256"]),
+        Some(2)
+    );
+    project.replace("run.toml", "local_model = \"grader\"\n", "");
+    let messages = [
+        "needs `base_url` or `local_model`",
+        "needs `model` or `local_model`",
+        "base_url: The endpoint",
+        "local_model: The language model",
+    ];
+    assert_eq!(refused(&[], &messages), Some(2));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::{
     error::{At, Class, Diagnostic, Result},
     exec::history::{self, StageHistory, Stages},
     hash::Digest,
-    plan::{Node, Overrides, Plan, Source},
+    plan::{Job, Ledger, Node, Overrides, Plan, Source},
     progress::Observer,
     stage::{Artifacts, Cards, Context, Input, Metrics, RewardChange, Rows, compare_rewards, kind},
     store::{FileDigests, Store, StoreError},
@@ -49,6 +49,8 @@ enum RejudgeError {
     NoSpec { run: String },
     #[error("{file} has no stage \"{stage}\", and not exactly one that writes rewards")]
     NoJudge { file: PathBuf, stage: String },
+    #[error("the result of \"{writer}\", which is the judge's `{role}`, is not in the cache")]
+    NoInput { role: String, writer: String },
     #[error("cannot make a temporary folder")]
     Scratch(#[source] std::io::Error),
 }
@@ -59,6 +61,7 @@ impl Diagnostic for RejudgeError {
             Self::NoRewards { .. } => "rejudge::no_rewards",
             Self::NoSpec { .. } => "rejudge::no_spec",
             Self::NoJudge { .. } => "rejudge::no_judge",
+            Self::NoInput { .. } => "rejudge::no_input",
             Self::Scratch(_) => "rejudge::scratch",
         }
     }
@@ -67,6 +70,9 @@ impl Diagnostic for RejudgeError {
         match self {
             Self::NoRewards { run } => Some(format!("`mcprl show {run}` lists its stages")),
             Self::NoSpec { .. } => Some("name a run file with `--with FILE`".into()),
+            Self::NoInput { writer, .. } => {
+                Some(format!("run a run file that has the stage \"{writer}\" with these parameters first"))
+            }
             Self::NoJudge { .. } => Some("give the stage the same name in both files".into()),
             Self::Scratch(_) => None,
         }
@@ -74,7 +80,7 @@ impl Diagnostic for RejudgeError {
 
     fn class(&self) -> Class {
         match self {
-            Self::NoRewards { .. } | Self::NoJudge { .. } => Class::Usage,
+            Self::NoRewards { .. } | Self::NoJudge { .. } | Self::NoInput { .. } => Class::Usage,
             Self::NoSpec { .. } | Self::Scratch(_) => Class::Work,
         }
     }
@@ -124,6 +130,11 @@ impl Rejudge {
             .map(|output| (output.digest, output.path))
             .collect();
 
+        let mut ledger = Ledger::new(&plan);
+        for index in plan.order() {
+            let cached = |job: &Job| Ok(job.cached(&plan, &store).map(|(record, _)| record.into()));
+            ledger.resolve(*index, &[], cached)?;
+        }
         let runtime = runtime()?;
         let mut all = Vec::new();
         for stage in &judged {
@@ -133,7 +144,8 @@ impl Rejudge {
             if printer.format == OutputFormat::Human {
                 printer.say(&format!("judging {id}"));
             }
-            let rejudged = runtime.block_on(rejudge(&store, &plan, node, stage, &paths));
+            let inputs = self.inputs(&store, &ledger, node, stage, &paths)?;
+            let rejudged = runtime.block_on(rejudge(&store, &plan, node, stage, inputs));
             all.push(rejudged.at(|| format!("stage \"{id}\""))?);
         }
         drop(runtime);
@@ -152,6 +164,49 @@ impl Rejudge {
             }
         }
         Ok(Outcome::Success)
+    }
+
+    /// What the judge reads: what it read in the run, but a model of its own as the plan has it now.
+    fn inputs(
+        &self,
+        store: &Store,
+        ledger: &Ledger<'_>,
+        node: &Node,
+        judged: &StageHistory,
+        paths: &BTreeMap<Digest, PathBuf>,
+    ) -> Result<BTreeMap<String, Vec<Input>>> {
+        let mut inputs: BTreeMap<String, Vec<Input>> = BTreeMap::new();
+        let is_set = |role: &str| {
+            let key =
+                |set: &String| set.split('=').next().and_then(|key| key.rsplit('.').next()) == Some(role);
+            self.with.is_some() || self.set.iter().any(key)
+        };
+        for edge in &node.inputs {
+            let is_of_run =
+                node.stage.card.inputs.get(&edge.role).is_none_or(|role| role.artifact != "policy");
+            let known =
+                judged.inputs.iter().find(|input| (&input.role, &input.name) == (&edge.role, &edge.name));
+            let (digest, path) = match known.filter(|_| is_of_run || !is_set(&edge.role)) {
+                Some(input) => {
+                    let path = paths.get(&input.digest).cloned();
+                    let path = path.ok_or_else(|| StoreError::Absent { digest: input.digest.short() })?;
+                    (input.digest, path)
+                }
+                None => {
+                    let writer = edge.from.writer().map_or("", |writer| &ledger.plan().node(writer).id);
+                    let (role, writer) = (edge.role.clone(), writer.to_owned());
+                    let output = ledger.read(edge).ok_or(RejudgeError::NoInput { role, writer })?;
+                    (output.digest, store.path(&output))
+                }
+            };
+            let path = std::path::absolute(&path).unwrap_or(path);
+            inputs.entry(edge.role.clone()).or_default().push(Input {
+                name: edge.name.clone(),
+                digest,
+                path,
+            });
+        }
+        Ok(inputs)
     }
 
     /// The plan whose judges are used, and its file: that of the run, or `--with`, with the changes of `--set`.
@@ -223,18 +278,10 @@ async fn rejudge(
     plan: &Plan,
     node: &Node,
     judged: &StageHistory,
-    paths: &BTreeMap<Digest, PathBuf>,
+    inputs: BTreeMap<String, Vec<Input>>,
 ) -> Result<Rejudged> {
     let scratch = tempfile::tempdir().map_err(RejudgeError::Scratch)?;
     let card = &node.stage.card;
-    let mut inputs: BTreeMap<String, Vec<Input>> = BTreeMap::new();
-    for input in &judged.inputs {
-        let path = paths.get(&input.digest).cloned();
-        let path = path.ok_or_else(|| StoreError::Absent { digest: input.digest.short() })?;
-        let path = std::path::absolute(&path).unwrap_or(path);
-        let input_of_role = Input { name: input.name.clone(), digest: input.digest, path };
-        inputs.entry(input.role.clone()).or_default().push(input_of_role);
-    }
     let notes = Arc::new(Notes::default());
     let output_folder = scratch.path().join("out");
     std::fs::create_dir_all(&output_folder).map_err(RejudgeError::Scratch)?;

@@ -212,6 +212,11 @@ impl<'p> Ledger<'p> {
         if waits.is_empty() { Readiness::Ready(ready) } else { Readiness::Waits(waits) }
     }
 
+    /// The artifact that an edge brings, if its writer is complete.
+    pub fn read(&self, edge: &InputEdge) -> Option<Output> {
+        self.output(&edge.from).ok().flatten().map(|(output, _)| output)
+    }
+
     fn output(&self, from: &InputSource) -> Result<Option<(Output, NodeIndex)>, Vec<NodeIndex>> {
         let of = |node: &NodeIndex, port: &str| match self.get(*node) {
             Some(Completion::Done { outputs, .. }) => {

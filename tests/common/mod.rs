@@ -10,7 +10,8 @@ use std::{
 };
 
 use axum::{Json, Router, http::StatusCode, response::IntoResponse, routing::post};
-use mcprl::model::{Decoder, Init, ModelConfig};
+use candle_core::{Device, Tensor};
+use mcprl::model::{Decoder, Init, ModelConfig, read_safetensors, write_safetensors};
 use serde_json::{Value, json};
 
 /// Sections of a run file: the demo server, its tools, and tasks from `tasks.jsonl`.
@@ -184,6 +185,51 @@ impl Project {
         for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
             std::fs::copy(reference.join("chat/qwen3").join(name), folder.join(name)).unwrap();
         }
+    }
+
+    /// A folder with a model that replies to everything with this text, which is one token of its tokenizer. Its layers add
+    /// nothing, so a token alone decides the next.
+    pub fn replier(&self, name: &str, reply: &str) {
+        const REPLY: usize = 407;
+        const END_OF_TURN: usize = 402;
+        let folder = self.path(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let chat = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/chat/qwen3");
+        for name in ["tokenizer_config.json", "chat_template.jinja"] {
+            std::fs::copy(chat.join(name), folder.join(name)).unwrap();
+        }
+        let mut tokenizer: Value =
+            serde_json::from_slice(&std::fs::read(chat.join("tokenizer.json")).unwrap()).unwrap();
+        tokenizer["added_tokens"].as_array_mut().unwrap().push(json!({
+            "id": REPLY, "content": reply, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": false,
+        }));
+        std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+
+        let llama =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/fixtures/families/llama/config.json");
+        let mut config: Value = serde_json::from_slice(&std::fs::read(llama).unwrap()).unwrap();
+        config["vocab_size"] = json!(REPLY + 1);
+        config["max_position_embeddings"] = json!(8192);
+        config["tie_word_embeddings"] = json!(false);
+        std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+        let config = ModelConfig::load(&folder).unwrap();
+        let (vocabulary, hidden) = (config.vocabulary, config.hidden);
+        Decoder::random(config, Init { seed: 1, deviation: 0.0 }).unwrap().save(&folder).unwrap();
+        let mut embedding = vec![0.0_f32; vocabulary * hidden];
+        let mut head = embedding.clone();
+        for token in 0..vocabulary {
+            embedding[token * hidden + usize::from(token == REPLY)] = 1.0;
+        }
+        head[REPLY * hidden] = 30.0;
+        head[END_OF_TURN * hidden + 1] = 30.0;
+        let path = folder.join("model.safetensors");
+        let mut tensors = read_safetensors(&path).unwrap();
+        for (name, values) in [("model.embed_tokens.weight", embedding), ("lm_head.weight", head)] {
+            let tensor = Tensor::from_vec(values, (vocabulary, hidden), &Device::Cpu).unwrap();
+            assert!(tensors.insert(name.into(), tensor).is_some(), "{name}");
+        }
+        write_safetensors(&path, &tensors).unwrap();
     }
 
     /// A file `tasks.jsonl`.

@@ -107,8 +107,11 @@ impl Judge {
         if !self.asks() || !local_model::is_given(context) {
             return self.judge(context, None).await;
         }
-        if self.params.base_url.is_some() {
-            return Err(LocalModelError::TwoModels { param: "base_url" }.into());
+        let Params { base_url, model, .. } = &self.params;
+        if let Some((param, _)) =
+            [("base_url", base_url), ("model", model)].iter().find(|(_, set)| set.is_some())
+        {
+            return Err(LocalModelError::TwoModels { param }.into());
         }
         let local = LocalModel::open(context, self.local()).await?;
         let threads = local.sampler();

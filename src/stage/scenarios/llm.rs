@@ -65,6 +65,10 @@ pub async fn generate(
     context.observer.phase("requests", batches as u64);
     let prompts: Vec<String> =
         (0..batches).map(|batch| request.render(batch)).collect::<Result<_, ScenarioError>>()?;
+    let shared = prompts.iter().fold(prompts.first().map_or("", String::as_str), |head, prompt| {
+        let differ = head.char_indices().zip(prompt.chars()).find(|((_, one), other)| one != other);
+        &head[..differ.map_or(head.len().min(prompt.len()), |((at, _), _)| at)]
+    });
     let known = context.rows.finished()?;
     let failed = AtomicBool::new(false);
     let ask = async |(batch, prompt): (usize, &String)| {
@@ -75,7 +79,12 @@ pub async fn generate(
             None => {
                 let messages = [Message::user(prompt.as_str())];
                 let draw = batch as u64;
-                let asked = llm::Request { messages: &messages, draw, ..llm::Request::default() };
+                let asked = llm::Request {
+                    messages: &messages,
+                    shared: shared.len(),
+                    draw,
+                    ..llm::Request::default()
+                };
                 let reply = model.complete(&asked).await?.text;
                 context.rows.record(&name, reply.as_bytes()).at(|| "the generator's reply".into())?;
                 reply

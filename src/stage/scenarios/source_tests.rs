@@ -321,6 +321,56 @@ async fn a_language_models_tasks_count_once_their_calls_solve_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_model_of_the_engine_writes_tasks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let reply = |task: &str, answer: &str| {
+        json!([{"task": task, "kind": "single-tool", "calls": [{"tool": "t"}], "answer": answer}]).to_string()
+    };
+    let replies = [
+        reply("How is the weather?", "fine"),
+        reply("How is the sea?", "rough"),
+        "I cannot think of a task.".to_owned(),
+    ];
+    testing::replier(&path("model"), &replies, 8192);
+    let server = testing::tool_server(|_| 200).await;
+    let tools = crate::mcp::Session::connect(&server).await.unwrap().describe().await.unwrap().tools;
+    data::write(&path("tools.parquet"), &tools).unwrap();
+    let stage = |name: &str, params: Value| {
+        let (tools, model) = (path("tools.parquet"), path("model"));
+        let inputs = [("tools", tools.as_path()), ("local_model", model.as_path())];
+        let mut all =
+            json!({"source": "llm", "tasks": 40, "explore_calls": 3, "heldout_share": 0.0, "max_tokens": 50});
+        all.as_object_mut().unwrap().extend(params.as_object().unwrap().clone());
+        let (mut context, rows) = testing::context("scenarios", &inputs, &path(name), all);
+        context.servers = Some(server.clone().into());
+        (context, rows)
+    };
+    let (context, rows) = stage("one", json!({}));
+    let metrics = testing::run(&context).await.unwrap();
+    let train: Vec<Scenario> = data::read(&path("one/train.parquet")).unwrap();
+    assert_eq!(
+        train.iter().map(|one| (one.task.as_str(), one.answer.as_deref())).collect::<Vec<_>>(),
+        [("How is the weather?", Some("fine"))]
+    );
+    assert!(metrics["refused_unsolvable"] >= 2.0 && metrics["refused_duplicate"] >= 1.0, "{metrics:?}");
+    let usage = context.meter.total();
+    assert!(usage.sampled_tokens == 30 && !usage.is_billed(), "{usage:?}");
+    assert_eq!(rows.finished().unwrap().len(), 15, "a resumed stage samples none again");
+    testing::run(&context).await.unwrap();
+    assert_eq!(context.meter.total().sampled_tokens, 30);
+
+    let (alone, _) = stage("alone", json!({"concurrency": 1}));
+    testing::run(&alone).await.unwrap();
+    for table in ["train.parquet", "admission.parquet"] {
+        assert_eq!(
+            std::fs::read(path("one").join(table)).unwrap(),
+            std::fs::read(path("alone").join(table)).unwrap()
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_ceiling_stops_the_generator_and_replies_that_are_paid_for_are_kept() {
     let demo = Demo::start().await;
     let task = json!([{
