@@ -360,7 +360,7 @@ fn a_wrong_card_is_shown_with_its_place() {
       |
     8 | mony = true
       | ^^^^
-    unknown field `mony`, expected one of `type`, `about`, `many`, `optional`, `rows`
+    unknown field `mony`, expected one of `type`, `about`, `many`, `optional`, `rows`, `uses`
     error: stages/sum/card.toml: outputs.number.path should be a relative path, found "../number.txt"
     error: stages/sum/card.toml: outputs.report.path "number.txt/report.md" is, or lies within, outputs.number.path: each output needs its own
     error: stages/sum/card.toml: kind should be "sum", the folder's name, found "summe"
@@ -410,6 +410,30 @@ fn the_run_file_of_the_documentation_is_accepted() {
     let mut command = project.command(&["plan", "run.toml"]);
     let output = common::output(command.env("API_TOKEN", "secret").env("HF_HOME", project.path("hub")));
     assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
+}
+
+#[test]
+fn the_local_judge_of_the_documentation_is_accepted_in_its_run_file() {
+    let whole = documented("run-file.md", "complete");
+    let judge = whole.split("[loop.train.stages.reward]").nth(1).unwrap().split("\n[").next().unwrap();
+    let local = documented("judges.md", "local");
+    let project =
+        Project::new(&(whole.replace(&format!("[loop.train.stages.reward]{judge}"), "") + "\n" + &local));
+    let task =
+        |i: usize| format!("{{\"task\": \"How many projects has team {i}?\", \"split\": \"train\"}}\n");
+    let known = |i: usize| {
+        format!("{{\"task\": \"Who leads team {i}?\", \"answer\": \"{i}\", \"split\": \"heldout\"}}\n")
+    };
+    project.write(
+        "tasks.jsonl",
+        &((0..50).map(task).collect::<String>() + &(0..50).map(known).collect::<String>()),
+    );
+    project.write("my-server", "#!/bin/sh\n");
+    std::fs::set_permissions(project.path("my-server"), Permissions::from_mode(0o755)).unwrap();
+    let mut command = project.command(&["plan", "run.toml"]);
+    let output = common::output(command.env("API_TOKEN", "secret").env("HF_HOME", project.path("hub")));
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
+    assert!(output.out.contains("grader"), "{}", output.out);
 }
 
 #[test]

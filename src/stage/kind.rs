@@ -221,6 +221,17 @@ mod tests {
     }
 
     #[test]
+    fn a_judge_takes_a_device_only_with_a_model_of_its_own() {
+        use crate::stage::card::Section;
+        let card = Cards::new(None).get("judge").unwrap().unwrap();
+        assert_eq!(card.sections(|role| role == "trajectories"), []);
+        assert_eq!(card.sections(|role| role == "local_model"), [Section::Engine]);
+        let card = Cards::new(None).get("scenarios").unwrap().unwrap();
+        assert_eq!(card.sections(|_| false), [Section::Server]);
+        assert_eq!(card.sections(|_| true), [Section::Server, Section::Engine]);
+    }
+
+    #[test]
     fn workload_grows_with_episodes_and_passes() {
         let workload = |kind: &str, given: Value| {
             let (context, _) = super::super::testing::context(kind, &[], std::path::Path::new("/tmp"), given);

@@ -95,11 +95,16 @@ impl Diagnostic for LocalModelError {
     }
 }
 
-/// Checks what a stage with a local model is given besides. `instructions`: the beginnings of its prompts.
+/// A parameter, and whether it is set.
+pub type IsSet = (&'static str, bool);
+
+/// Checks a stage with a local model: that no other model is set, what has no effect, and whether prompts that begin with
+/// these instructions have room.
 pub fn check(
     preflight: &mut Preflight,
     context: &PreflightContext<'_>,
-    (models, ignored): (&[(&'static str, bool)], &[(&'static str, bool)]),
+    models: &[IsSet],
+    ignored: &[IsSet],
     instructions: &[&str],
 ) {
     for (param, _) in models.iter().filter(|(_, is_set)| *is_set) {

@@ -359,7 +359,7 @@ impl StageKind for Judge {
             };
             let prompts = [prompt(JudgeKind::Relative, "relative"), prompt(JudgeKind::Rubric, "rubric")];
             let prompts = prompts.map(JudgeModel::instructions);
-            local_model::check(&mut preflight, context, (&models, &ignored), &prompts);
+            local_model::check(&mut preflight, context, &models, &ignored, &prompts);
         } else if is_local {
             preflight.note(local_model::ROLE, LocalModelError::Unused);
         } else if self.asks() {

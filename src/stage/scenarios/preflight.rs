@@ -24,7 +24,7 @@ pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
             let models = [("base_url", params.base_url.is_some()), ("model", params.model.is_some())];
             let ignored =
                 [("api_key_env", params.api_key_env.is_some()), ("max_cost", params.max_cost.is_some())];
-            local_model::check(&mut preflight, context, (&models, &ignored), &[]);
+            local_model::check(&mut preflight, context, &models, &ignored, &[]);
         }
         (true, false) => preflight.note(local_model::ROLE, LocalModelError::Unused),
         (false, _) => {}
