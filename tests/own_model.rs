@@ -171,6 +171,36 @@ fn a_relative_judge_without_a_model_is_refused_before_anything_runs() {
 }
 
 #[test]
+fn a_policys_tries_select_tasks_and_start_the_pass_rates_of_rollouts() {
+    let settings = "prompts = 4\ngroup_size = 2\nrefill_waves = 0\nmax_turns = 1\nmax_turn_tokens = 4\n\
+                    draw = \"pass_rate\"\npass_rates = \"tasks.pass_rates\"";
+    let run = common::episodes_run(settings);
+    let tries = "file = \"tasks.jsonl\"\npolicy = \"base\"\ntries = 2\nmax_turns = 1\nmax_turn_tokens = 4";
+    let project = Project::with_model(&run.replace("file = \"tasks.jsonl\"", tries));
+    let plan = project.mcprl(&["plan", "run.toml"]);
+    let memory = plan.out.lines().find(|line| line.starts_with("estimated memory: "));
+    assert!(memory.is_some_and(|line| line.contains("tasks ")), "{}{}", plan.out, plan.err);
+    let output = project.run(&[]);
+    assert!(output.err.contains("the policy solves 0 % of the tries at 8 training tasks"), "{}", output.err);
+    let shown: Value = serde_json::from_str(&project.mcprl(&["show", "latest", "--json"]).out).unwrap();
+    let metrics = |stage: &str| {
+        let stages = shown["stages"].as_array().unwrap();
+        stages.iter().find(|found| found["id"] == stage).unwrap()["metrics"].clone()
+    };
+    assert_eq!((&metrics("tasks")["tried"], &metrics("tasks")["pass_rate"]), (&8.0.into(), &0.0.into()));
+    assert_eq!(metrics("rollout")["known_pass_rates"], 1.0);
+
+    // Tries are kept, so another range is decided without a rollout.
+    let refused = project.mcprl(&["run", "run.toml", "--set", "stages.tasks.min_pass_rate=0.5"]);
+    assert!(refused.err.contains("no training task is left"), "{}", refused.err);
+    project.replace("run.toml", "policy = \"base\"\ntries", "tries");
+    let missing = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(missing.code, Some(2), "{}", missing.out);
+    assert!(missing.err.contains("`stages.tasks.tries` needs `policy`"), "{}", missing.err);
+    assert!(missing.err.contains("hint: policy: The policy that tries training tasks"), "{}", missing.err);
+}
+
+#[test]
 fn a_model_that_is_neither_folder_nor_hub_id_is_reported_with_its_place() {
     let project = Project::new(&run_file().replace("model = \"llama\"", "model = \"./llama\""));
     project.write("tasks.jsonl", "{\"task\": \"How many?\", \"answer\": \"1\"}\n");

@@ -1,6 +1,6 @@
 //! The table of candidates for scenarios: which were admitted, and why the others were not.
 
-use super::table::table;
+use super::table::{Rare, table};
 
 table! {
     /// One candidate for a scenario.
@@ -13,11 +13,16 @@ table! {
         task: String,
         /// `admitted` or `refused`.
         verdict: String,
-        /// Why it was refused: `unsolvable`, `unstable`, `ambiguous`, `trivial`, `duplicate`, `leaking` or `state-breaking`.
+        /// Why it was refused: `unsolvable`, `unstable`, `ambiguous`, `trivial`, `duplicate`, `leaking`, `state-breaking`, `too-easy`
+        /// or `too-hard`.
         reason: Option<String>,
         /// The reason in detail.
         detail: Option<String>,
         /// Calls of the reference solution.
         calls: u32,
+        /// Tries of the policy whose outcome is known, if it tried the task.
+        tries: Option<Rare<u32>>,
+        /// The share of them that solved it.
+        pass_rate: Option<Rare<f64>>,
     }
 }

@@ -224,6 +224,30 @@ impl Column for Option<Vec<u32>> {
     const OMITTED_IF_NULL: bool = true;
 }
 
+/// A value that most tables lack: its column is absent if no row has one.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct Rare<T>(pub T);
+
+impl<T: Item> Column for Option<Rare<T>> {
+    fn data_type() -> DataType {
+        T::data_type()
+    }
+    fn nullable() -> bool {
+        true
+    }
+    fn build(values: &[&Self]) -> ArrayRef {
+        T::array(&values.iter().map(|value| value.as_ref().map(|Rare(value)| value)).collect::<Vec<_>>())
+    }
+    fn values(array: &dyn Array) -> Vec<Self> {
+        Option::<T>::values(array).into_iter().map(|value| value.map(Rare)).collect()
+    }
+    fn default_if_missing() -> Option<Self> {
+        Some(None)
+    }
+    const OMITTED_IF_NULL: bool = true;
+}
+
 /// Texts that most tables lack: the column is absent if no row has one.
 macro_rules! rare_text {
     ($(#[doc = $about:literal] $name:ident)+) => {$(

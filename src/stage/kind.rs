@@ -125,7 +125,7 @@ macro_rules! built_in {
 /// In the order in which a run uses them.
 pub const BUILT_IN: &[BuiltIn] = &[
     built_in!(discover: Discover, []),
-    built_in!(scenarios: Scenarios, ["generate.jinja"]),
+    built_in!(scenarios: Scenarios, ["generate.jinja", "system.jinja"]),
     built_in!(model: ModelStage, []),
     built_in!(adapter: AdapterStage, []),
     built_in!(warmup: Warmup, ["chat_template.jinja", "system.jinja"]),
@@ -200,7 +200,7 @@ mod tests {
             let mut read = BTreeSet::new();
             let add: &[fn(&mut BTreeSet<String>)] = match *name {
                 "discover" => &[add_fields::<discover::Params>],
-                "scenarios" => &[add_fields::<scenarios::Params>],
+                "scenarios" => &[add_fields::<scenarios::Params>, add_fields::<scenarios::tries::Tries>],
                 "model" => &[add_fields::<model::Params>],
                 "adapter" => &[add_fields::<adapter::Params>],
                 "warmup" => &[

@@ -46,7 +46,7 @@ impl LocalSettings {
 
     fn sampling(&self) -> Sampling {
         #[expect(clippy::cast_possible_truncation, reason = "a temperature needs few digits")]
-        Sampling { temperature: self.temperature as f32, ..Sampling { top_p: 1.0, ..Sampling::GREEDY } }
+        Sampling { temperature: self.temperature as f32, ..Sampling::GREEDY }
     }
 }
 

@@ -34,10 +34,14 @@ pub enum Reason {
     Leaking,
     /// A call changes the state of a server that should not change.
     StateBreaking,
+    /// The policy solves it too often to learn from it.
+    TooEasy,
+    /// The policy solves it too seldom.
+    TooHard,
 }
 
 impl Reason {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Unsolvable,
         Self::Unstable,
         Self::Ambiguous,
@@ -45,6 +49,8 @@ impl Reason {
         Self::Duplicate,
         Self::Leaking,
         Self::StateBreaking,
+        Self::TooEasy,
+        Self::TooHard,
     ];
 
     pub fn name(self) -> &'static str {
@@ -56,6 +62,8 @@ impl Reason {
             Self::Duplicate => "duplicate",
             Self::Leaking => "leaking",
             Self::StateBreaking => "state-breaking",
+            Self::TooEasy => "too-easy",
+            Self::TooHard => "too-hard",
         }
     }
 }
@@ -197,6 +205,7 @@ pub fn row(candidate: &Candidate, verdict: &Result<Option<String>, Refusal>) -> 
         reason,
         detail,
         calls: u32::try_from(candidate.calls.len()).unwrap_or(u32::MAX),
+        ..Admission::default()
     }
 }
 

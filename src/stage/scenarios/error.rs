@@ -46,6 +46,12 @@ pub enum ScenarioError {
     Parquet { file: String, problem: String },
     #[error("scenario {id} belongs to family \"{family}\", which the families file does not declare")]
     UnknownFamily { id: String, family: String },
+    #[error("no training task is left: the policy solves all {tasks} too often or too seldom")]
+    NothingLeft { tasks: usize },
+    #[error("no pass rate is from {min} on and below {max}")]
+    PassRates { min: f64, max: f64 },
+    #[error("`policy` is set, but `tries` is 0")]
+    NoTries,
     #[error("no server has the resource {FAMILIES_URI}, which states what can be asked about it")]
     NoFamiliesServed,
     #[error("no scenario has a reference solution to learn from")]
@@ -70,6 +76,9 @@ impl Diagnostic for ScenarioError {
             Self::BadTraces { .. } => "scenarios::traces",
             Self::Prompt { .. } => "scenarios::prompt",
             Self::NoPrices => "scenarios::no_prices",
+            Self::NothingLeft { .. } => "scenarios::nothing_left",
+            Self::PassRates { .. } => "scenarios::pass_rates",
+            Self::NoTries => "scenarios::no_tries",
             Self::UnknownFamily { .. } => "scenarios::unknown_family",
             Self::NoFamiliesServed => "scenarios::no_families_served",
             Self::NoReference => "scenarios::no_reference",
@@ -112,6 +121,11 @@ impl Diagnostic for ScenarioError {
                 "a conversation is {\"messages\": […]} in OpenAI's format, one per line or in one JSON array".into()
             }
             Self::Parquet { .. } => "a Parquet file of tasks needs a column `task` with texts".into(),
+            Self::NothingLeft { .. } => {
+                "raise `max_pass_rate` or lower `min_pass_rate`; tries are kept, so that the stage does not repeat them".into()
+            }
+            Self::PassRates { .. } => "lower `min_pass_rate`, or raise `max_pass_rate`; above 1 it refuses no task".into(),
+            Self::NoTries => "set `tries`, or remove `policy`, so that the stage does not wait for it".into(),
             Self::NoPrices => {
                 "set prices = { prompt = …, completion = … } of the stage, in dollars per million tokens".into()
             }
@@ -136,12 +150,15 @@ impl Diagnostic for ScenarioError {
             | Self::BadTraces { .. }
             | Self::Prompt { .. }
             | Self::NoPrices
+            | Self::PassRates { .. }
+            | Self::NoTries
             | Self::NoFamiliesServed
             | Self::NoReference => Class::Usage,
             Self::Read { .. }
             | Self::Entities { .. }
             | Self::Nothing { .. }
-            | Self::NothingAdmitted { .. } => Class::Work,
+            | Self::NothingAdmitted { .. }
+            | Self::NothingLeft { .. } => Class::Work,
         }
     }
 }

@@ -10,7 +10,7 @@
 //! | `traces` | conversations ([`traces`]) |
 //! | `mix` | several of these |
 //!
-//! No task is in both outputs. A task of the last four sources counts after its reference calls have been executed twice
+//! A policy's tries can refuse training tasks ([`tries`]). No task is in both outputs. A task of the last four sources counts after its reference calls have been executed twice
 //! ([`admission`]).
 
 pub mod admission;
@@ -31,6 +31,7 @@ pub mod served;
 mod solution;
 pub mod split;
 mod traces;
+pub(in crate::stage) mod tries;
 
 #[cfg(test)]
 mod served_tests;
@@ -38,6 +39,8 @@ mod served_tests;
 mod source_tests;
 #[cfg(test)]
 pub(in crate::stage) mod tests;
+#[cfg(test)]
+mod tries_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -79,6 +82,7 @@ use explored::Coverage;
 use grounded::{Dropped, QuestionCounts};
 use served::Served;
 use split::SplitBy;
+use tries::Tries;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Params {
@@ -124,7 +128,10 @@ const FEW: usize = 20;
 const EXAMPLES: usize = 120;
 const EXAMPLE_BYTES: usize = 700;
 
-pub struct Scenarios(Params);
+pub struct Scenarios {
+    params: Params,
+    tries: Tries,
+}
 
 /// What a source made.
 #[derive(Debug, Default)]
@@ -138,13 +145,14 @@ struct Made {
 
 impl Scenarios {
     pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
-        typed(params).map(Self)
+        Ok(Self { params: typed(params)?, tries: typed(params)? })
     }
 
     async fn make(&self, context: &Context) -> Result<Metrics> {
-        let Self(params) = self;
+        let Self { params, tries } = self;
         params.complete(local_model::is_given(context))?;
-        let made = match &params.mix {
+        tries.check()?;
+        let mut made = match &params.mix {
             Some(mix) if params.source == Source::Mix => mixed(context, params, mix).await?,
             _ => from(context, params, params.source).await?,
         };
@@ -154,10 +162,14 @@ impl Scenarios {
             let count = made.heldout.len();
             context.observer.note(&format!("held-out set: {count} tasks, heldout_digest = \"{digest}\""));
         }
+        let tried = tries.select(context, &mut made.train, &mut made.admission).await?;
         context.write("train", &made.train)?;
         context.write("heldout", &made.heldout)?;
         context.write("admission", &made.admission)?;
-        Ok(metrics(&made))
+        context.write("pass_rates", &tried.rates)?;
+        let mut metrics = metrics(&made);
+        metrics.extend(tried.metrics);
+        Ok(metrics)
     }
 
     fn requirements(&self, expected: &ExpectedOutputs) -> Vec<Requirement> {
@@ -165,7 +177,7 @@ impl Scenarios {
             let expected = expected.get(port).and_then(ExpectedOutput::scenarios);
             expected.map(ExpectedScenarios::count)
         };
-        let Params { source, families, file, traces, .. } = &self.0;
+        let Params { source, families, file, traces, .. } = &self.params;
         let path = match source {
             Source::File => file,
             Source::Grounded => families,
@@ -255,7 +267,7 @@ impl StageKind for Scenarios {
     }
 
     fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
-        preflight::preflight(&self.0, context)
+        preflight::preflight(&self.params, &self.tries, context)
     }
 
     fn requirements<'a>(&'a self, expected: &'a ExpectedOutputs) -> StageFuture<'a, Vec<Requirement>> {
@@ -263,12 +275,20 @@ impl StageKind for Scenarios {
     }
 
     fn memory(&self, load: &Load<'_>) -> Option<Footprint> {
-        let model = load.policies(local_model::ROLE).next().filter(|_| self.0.uses(Source::Llm))?;
-        Some(self.0.local().footprint(load, model))
+        // One after the other.
+        let local = load.policies(local_model::ROLE).next().filter(|_| self.params.uses(Source::Llm));
+        let local = local.map(|model| self.params.local().footprint(load, model));
+        let tries = load.policies(tries::ROLE).next().filter(|_| self.tries.tries > 0);
+        let tries = tries.map(|policy| self.tries.budget().footprint(load, policy, usize::MAX));
+        local.into_iter().chain(tries).max_by_key(Footprint::total)
     }
 
     fn shares_model(&self, role: &str) -> bool {
-        role == local_model::ROLE && self.0.uses(Source::Llm)
+        match role {
+            local_model::ROLE => self.params.uses(Source::Llm),
+            tries::ROLE => self.tries.tries > 0,
+            _ => false,
+        }
     }
 }
 
@@ -597,6 +617,7 @@ fn admitted(scenario: &Scenario) -> Admission {
         reason: None,
         detail: None,
         calls: u32::try_from(calls.len()).unwrap_or(u32::MAX),
+        ..Admission::default()
     }
 }
 
@@ -608,7 +629,7 @@ fn refused(family: String, task: String, reason: Reason, detail: String) -> Admi
         verdict: "refused".into(),
         reason: Some(reason.name().into()),
         detail: Some(detail.chars().take(300).collect()),
-        calls: 0,
+        ..Admission::default()
     }
 }
 

@@ -2,13 +2,17 @@
 
 use std::{io::Read as _, path::Path};
 
-use super::{Params, ScenarioError, Source, file};
+use super::{
+    Params, ScenarioError, Source, file,
+    tries::{self, Tries},
+};
 use crate::{
     data::Scenario,
     judge::truth,
     stage::{
         local_model::{self, LocalModelError},
         preflight::{ExpectedOutput, ExpectedScenarios, Preflight, PreflightContext},
+        rollout::prompts,
     },
 };
 
@@ -16,7 +20,7 @@ use crate::{
 const CHECKED_BYTES: u64 = 1 << 20;
 
 /// Checks the declaration of families, or the tasks.
-pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
+pub fn preflight(params: &Params, tries: &Tries, context: &PreflightContext<'_>) -> Preflight {
     let mut preflight = Preflight::default();
     let is_local = context.inputs.contains_key(local_model::ROLE);
     match (is_local, params.uses(Source::Llm)) {
@@ -28,6 +32,15 @@ pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
         }
         (true, false) => preflight.note(local_model::ROLE, LocalModelError::Unused),
         (false, _) => {}
+    }
+    preflight.check("min_pass_rate", tries.check());
+    match tries.tries {
+        0 if context.inputs.contains_key(tries::ROLE) => {
+            preflight.note(tries::ROLE, ScenarioError::NoTries);
+        }
+        0 => {}
+        _ if (context.finished)("train").is_some() => {}
+        _ => prompts::check(context, tries::ROLE, &tries.budget(), &mut preflight),
     }
     match (params.source, &params.families, &params.file) {
         (Source::Server | Source::Explored | Source::Llm | Source::Traces | Source::Mix, ..) => {

@@ -1,0 +1,183 @@
+//! Admission by a policy's tries: training tasks that it always solves are refused, and on request those that it seldom does.
+//!
+//! Held-out tasks are never tried. An exam whose tasks were chosen by a policy's success would be biased.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::{Context, Metrics, ScenarioError, admission::Reason};
+use crate::{
+    chat::{HistoryThinking, Thinking},
+    data::{Admission, PassRate, Rare, Scenario},
+    engine::Sampling,
+    error::Result,
+    hash::Encoder,
+    judge::truth,
+    stage::rollout::play::{Budget, Player, RolloutSpec},
+};
+
+/// The input with the policy.
+pub const ROLE: &str = "policy";
+
+/// How often a policy tries each training task, and which tasks are kept.
+#[derive(Debug, Deserialize)]
+pub(in crate::stage) struct Tries {
+    pub tries: u32,
+    /// Tasks below this pass rate are refused.
+    min_pass_rate: f64,
+    /// Tasks at or above this pass rate are refused.
+    max_pass_rate: f64,
+    max_turns: u32,
+    max_turn_tokens: usize,
+    max_episode_tokens: usize,
+    max_calls: u32,
+    result_tokens: usize,
+    episode_timeout_s: f64,
+    max_lost_share: f64,
+    episode_concurrency: usize,
+    thinking: Thinking,
+    history_thinking: HistoryThinking,
+}
+
+/// Outcomes of a task's tries, without those lost to server failures.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Outcomes {
+    known: u32,
+    right: u32,
+}
+
+impl Outcomes {
+    fn rate(self) -> Option<f64> {
+        (self.known > 0).then(|| f64::from(self.right) / f64::from(self.known))
+    }
+}
+
+/// What the tries found.
+#[derive(Debug, Default)]
+pub struct Tried {
+    /// Of the tasks that are kept.
+    pub rates: Vec<PassRate>,
+    pub metrics: Metrics,
+}
+
+impl Tries {
+    pub fn budget(&self) -> Budget {
+        Budget {
+            max_turns: self.max_turns,
+            max_turn_tokens: self.max_turn_tokens,
+            max_tokens: self.max_episode_tokens,
+            max_calls: self.max_calls,
+            result_tokens: self.result_tokens,
+            episode_timeout_s: self.episode_timeout_s,
+            concurrency: self.episode_concurrency,
+            max_lost_share: self.max_lost_share,
+            thinking: self.thinking,
+            history_thinking: self.history_thinking,
+        }
+    }
+
+    /// Checks that some pass rate is kept.
+    pub fn check(&self) -> Result<(), ScenarioError> {
+        let Self { tries, min_pass_rate: min, max_pass_rate: max, .. } = *self;
+        if tries > 0 && min >= max { Err(ScenarioError::PassRates { min, max }) } else { Ok(()) }
+    }
+
+    /// Why a task with this pass rate is refused.
+    fn objection(&self, rate: f64) -> Option<Reason> {
+        match rate {
+            rate if rate >= self.max_pass_rate => Some(Reason::TooEasy),
+            rate if rate < self.min_pass_rate => Some(Reason::TooHard),
+            _ => None,
+        }
+    }
+
+    /// Plays the training tasks with a known answer, and removes those that are too easy or too hard. Others are kept.
+    ///
+    /// # Errors
+    /// If the policy cannot be loaded or played, or no training task is left.
+    pub async fn select(
+        &self,
+        context: &Context,
+        train: &mut Vec<Scenario>,
+        admission: &mut [Admission],
+    ) -> Result<Tried> {
+        let tasks: Vec<Scenario> = train.iter().filter(|task| truth::is_known(task)).cloned().collect();
+        if tasks.is_empty() || self.tries == 0 {
+            return Ok(Tried::default());
+        }
+        let attempts: Vec<RolloutSpec<'_>> =
+            tasks.iter().flat_map(|task| self.attempts(task, context.seed)).collect();
+        context.observer.phase("tries", attempts.len() as u64);
+        let (policy, tools) = (context.input(ROLE)?, &context.input("tools")?.path);
+        let mut player = Player::open(context, policy, tools, &tasks, self.budget()).await?;
+        let played = player.play(context, &attempts).await;
+        player.close().await;
+        let mut outcomes: BTreeMap<&str, Outcomes> = BTreeMap::new();
+        for (attempt, played) in attempts.iter().zip(played?) {
+            let Some(right) = played.and_then(|trajectory| trajectory.correct) else { continue };
+            let outcomes = outcomes.entry(attempt.scenario.id.as_str()).or_default();
+            outcomes.known += 1;
+            outcomes.right += u32::from(right);
+        }
+        let of = |id: &str| outcomes.get(id).copied().unwrap_or_default();
+        for row in admission.iter_mut().filter(|row| row.reason.is_none()) {
+            let Outcomes { known, right } = of(&row.id);
+            let Some(rate) = of(&row.id).rate() else { continue };
+            (row.tries, row.pass_rate) = (Some(Rare(known)), Some(Rare(rate)));
+            if let Some(reason) = self.objection(rate) {
+                row.verdict = "refused".into();
+                row.reason = Some(reason.name().into());
+                row.detail = Some(format!("{right} of {known} tries solve it"));
+            }
+        }
+        let all = train.len();
+        train.retain(|task| of(&task.id).rate().and_then(|rate| self.objection(rate)).is_none());
+        if train.is_empty() {
+            return Err(ScenarioError::NothingLeft { tasks: all }.into());
+        }
+        let kept = |task: &Scenario| {
+            let Outcomes { known, right } = of(&task.id);
+            let (episodes, right) = (f64::from(known), f64::from(right));
+            (known > 0).then(|| PassRate { scenario_id: task.id.clone(), episodes, right })
+        };
+        let rates = train.iter().filter_map(kept).collect();
+        let known: Vec<f64> = outcomes.values().filter_map(|outcomes| outcomes.rate()).collect();
+        let metrics = metrics(&known);
+        context.observer.note(&format!(
+            "the policy solves {:.0} % of the tries at {} training tasks; {} of them are refused",
+            100.0 * metrics.get("pass_rate").copied().unwrap_or_default(),
+            known.len(),
+            all - train.len(),
+        ));
+        Ok(Tried { rates, metrics })
+    }
+
+    fn attempts<'a>(
+        &self,
+        scenario: &'a Scenario,
+        seed: u64,
+    ) -> impl Iterator<Item = RolloutSpec<'a>> + use<'a> {
+        (0..self.tries).map(move |sample| RolloutSpec {
+            scenario,
+            sample,
+            seed: Encoder::new("mcprl try seed v1")
+                .number(seed)
+                .text(&scenario.id)
+                .number(sample.into())
+                .finish()
+                .seed(),
+            sampling: Sampling { temperature: 1.0, ..Sampling::GREEDY },
+        })
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number of tasks")]
+fn metrics(rates: &[f64]) -> Metrics {
+    let count = rates.len() as f64;
+    let mut metrics = Metrics::from([("tried".to_owned(), count)]);
+    if count > 0.0 {
+        metrics.insert("pass_rate".into(), rates.iter().sum::<f64>() / count);
+    }
+    metrics
+}
