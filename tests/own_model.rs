@@ -190,7 +190,11 @@ fn a_policys_tries_select_tasks_and_start_the_pass_rates_of_rollouts() {
     assert_eq!((&metrics("tasks")["tried"], &metrics("tasks")["pass_rate"]), (&8.0.into(), &0.0.into()));
     assert_eq!(metrics("rollout")["known_pass_rates"], 1.0);
 
-    // Tries are kept, so another range is decided without a rollout.
+    // Tries are kept, so another range is decided without playing.
+    project.run(&["--set", "stages.tasks.max_pass_rate=2"]);
+    let again: Value = serde_json::from_str(&project.mcprl(&["show", "latest", "--json"]).out).unwrap();
+    let tasks = again["stages"].as_array().unwrap().iter().find(|stage| stage["id"] == "tasks").unwrap();
+    assert_eq!((&tasks["outcome"], &tasks["spent"]["sampled_tokens"]), (&"ran".into(), &0.into()), "{tasks}");
     let refused = project.mcprl(&["run", "run.toml", "--set", "stages.tasks.min_pass_rate=0.5"]);
     assert!(refused.err.contains("no training task is left"), "{}", refused.err);
     project.replace("run.toml", "policy = \"base\"\ntries", "tries");

@@ -437,6 +437,32 @@ fn the_local_judge_of_the_documentation_is_accepted_in_its_run_file() {
 }
 
 #[test]
+fn the_tries_of_the_documentation_are_accepted_in_its_run_file() {
+    let whole = documented("run-file.md", "complete");
+    let tasks = whole.split("[stages.tasks]").nth(1).unwrap().split("\n[").next().unwrap();
+    let run =
+        whole.replace(&format!("[stages.tasks]{tasks}"), "") + "\n" + &documented("scenarios.md", "tries");
+    // As the text below it says.
+    let run = run
+        .replace(
+            "carry = { policy = \"base\" }",
+            "carry = { policy = \"base\", pass_rates = \"tasks.pass_rates\" }",
+        )
+        .replace(
+            "prompts = 16",
+            "pass_rates = \"@pass_rates\"\nyields = \"pass_rates\"\ndraw = \"pass_rate\"\nprompts = 16",
+        );
+    let project = Project::new(&run);
+    let task = |i: usize| format!("{{\"task\": \"How many projects has team {i}?\", \"answer\": \"{i}\"}}\n");
+    project.write("tasks.jsonl", &(0..100).map(task).collect::<String>());
+    project.write("my-server", "#!/bin/sh\n");
+    std::fs::set_permissions(project.path("my-server"), Permissions::from_mode(0o755)).unwrap();
+    let mut command = project.command(&["plan", "run.toml"]);
+    let output = common::output(command.env("API_TOKEN", "secret").env("HF_HOME", project.path("hub")));
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{}", output.out);
+}
+
+#[test]
 fn the_families_file_of_the_documentation_is_accepted() {
     let project = Project::new(
         "[server]\ncommand = [\"sh\"]\n\n[stages.tools]\nkind = \"discover\"\n\n[stages.tasks]\nkind = \"scenarios\"\n\

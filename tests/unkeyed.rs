@@ -14,7 +14,7 @@ use common::Project;
 use serde_json::{Value, json};
 
 /// Stage of the run, its kind, a parameter of it that is in no key, and another value than its default.
-const OTHERS: [(&str, &str, &str, &str); 16] = [
+const OTHERS: [(&str, &str, &str, &str); 17] = [
     ("exam", "eval", "concurrency", "1"),
     ("update", "grpo", "recompute", "always"),
     ("reward", "judge", "api_key_env", "PATH"),
@@ -28,6 +28,7 @@ const OTHERS: [(&str, &str, &str, &str); 16] = [
     ("rollout", "rollout", "concurrency", "1"),
     ("tasks", "scenarios", "api_key_env", "PATH"),
     ("tasks", "scenarios", "concurrency", "1"),
+    ("tasks", "scenarios", "episode_concurrency", "1"),
     ("tasks", "scenarios", "max_cost", "9.0"),
     ("tasks", "scenarios", "retries", "2"),
     ("tasks", "scenarios", "timeout_s", "30.0"),
@@ -84,7 +85,9 @@ fn an_unkeyed_parameter_changes_no_byte() {
         common::judge(scores)
     );
     let run = common::training_run("prompts = 4\ngroup_size = 3\nrefill_waves = 1");
-    let project = Project::with_model(&run.replace("kind = \"judge\"", &judge));
+    let tries = "policy = \"base\"\ntries = 2\nmax_turns = 1\nmax_turn_tokens = 6\nfile = \"tasks.jsonl\"";
+    let run = run.replace("kind = \"judge\"", &judge).replace("file = \"tasks.jsonl\"", tries);
+    let project = Project::with_model(&run);
     project.run(&[]);
     let before = written(&project);
     assert_eq!(before.len(), 7, "{before:?}");
