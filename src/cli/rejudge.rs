@@ -15,7 +15,7 @@ use super::{Outcome, locations::Locations, run_args::environment, runtime, targe
 use crate::{
     data::{self, JudgeAudit, Reward, Trajectory},
     error::{At, Class, Diagnostic, Result},
-    exec::history::{self, StageHistory, Stages},
+    exec::history::{self, StageHistory, Stages, Written},
     hash::Digest,
     plan::{Job, Ledger, Node, Overrides, Plan, Source},
     progress::Observer,
@@ -99,6 +99,14 @@ struct Rejudged {
     tables: Tables,
 }
 
+/// What the stages of the run wrote.
+#[derive(Default)]
+struct RunOutputs {
+    paths: BTreeMap<Digest, PathBuf>,
+    /// By stage and output.
+    written: BTreeMap<(String, String), Digest>,
+}
+
 /// Episodes with both rewards.
 #[derive(Default)]
 struct Tables {
@@ -123,12 +131,13 @@ impl Rejudge {
             return Err(RejudgeError::NoRewards { run: run.id }.into());
         }
         let (plan, shown) = self.plan(&store, &run.id, &cards, &judged)?;
-        let paths: BTreeMap<Digest, PathBuf> = run
-            .nodes
-            .iter()
-            .flat_map(|node| stages.stage(node).outputs)
-            .map(|output| (output.digest, output.path))
-            .collect();
+        let mut of_run = RunOutputs::default();
+        for stage in run.nodes.iter().map(|node| stages.stage(node)) {
+            for Written { output, digest, path } in stage.outputs {
+                of_run.paths.insert(digest, path);
+                of_run.written.insert((stage.node.id.clone(), output), digest);
+            }
+        }
 
         let mut ledger = Ledger::new(&plan);
         for index in plan.order() {
@@ -144,7 +153,7 @@ impl Rejudge {
             if printer.format == OutputFormat::Human {
                 printer.say(&format!("judging {id}"));
             }
-            let inputs = self.inputs(&store, &ledger, node, stage, &paths)?;
+            let inputs = self.inputs(&ledger, &store, node, stage, &of_run)?;
             let rejudged = runtime.block_on(rejudge(&store, &plan, node, stage, inputs));
             all.push(rejudged.at(|| format!("stage \"{id}\""))?);
         }
@@ -169,11 +178,11 @@ impl Rejudge {
     /// What the judge reads: what it read in the run, but a model of its own as the plan has it now.
     fn inputs(
         &self,
-        store: &Store,
         ledger: &Ledger<'_>,
+        store: &Store,
         node: &Node,
         judged: &StageHistory,
-        paths: &BTreeMap<Digest, PathBuf>,
+        of_run: &RunOutputs,
     ) -> Result<BTreeMap<String, Vec<Input>>> {
         let mut inputs: BTreeMap<String, Vec<Input>> = BTreeMap::new();
         let is_set = |role: &str| {
@@ -181,20 +190,26 @@ impl Rejudge {
                 |set: &String| set.split('=').next().and_then(|key| key.rsplit('.').next()) == Some(role);
             self.with.is_some() || self.set.iter().any(key)
         };
+        // The stages of the run are those of the plan.
+        let is_run = self.with.is_none() && !self.set.iter().any(|text| is_dotted(text));
         for edge in &node.inputs {
             let is_of_run =
                 node.stage.card.inputs.get(&edge.role).is_none_or(|role| role.artifact != "policy");
             let known =
                 judged.inputs.iter().find(|input| (&input.role, &input.name) == (&edge.role, &edge.name));
-            let (digest, path) = match known.filter(|_| is_of_run || !is_set(&edge.role)) {
-                Some(input) => {
-                    let path = paths.get(&input.digest).cloned();
-                    let path = path.ok_or_else(|| StoreError::Absent { digest: input.digest.short() })?;
-                    (input.digest, path)
+            let known = known.filter(|_| is_of_run || !is_set(&edge.role)).map(|input| input.digest);
+            let writer = || {
+                let (writer, port) = edge.from.output()?;
+                Some((ledger.plan().node(writer).id.clone(), port.to_owned()))
+            };
+            let written = || of_run.written.get(&writer().filter(|_| is_run)?).copied();
+            let (digest, path) = match known.or_else(written) {
+                Some(digest) => {
+                    let path = of_run.paths.get(&digest).cloned();
+                    (digest, path.ok_or_else(|| StoreError::Absent { digest: digest.short() })?)
                 }
                 None => {
-                    let writer = edge.from.writer().map_or("", |writer| &ledger.plan().node(writer).id);
-                    let (role, writer) = (edge.role.clone(), writer.to_owned());
+                    let (role, writer) = (edge.role.clone(), writer().unwrap_or_default().0);
                     let output = ledger.read(edge).ok_or(RejudgeError::NoInput { role, writer })?;
                     (output.digest, store.path(&output))
                 }

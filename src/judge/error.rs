@@ -31,7 +31,7 @@ impl Diagnostic for JudgeError {
                     .into(),
             ),
             Self::Reply { .. } => {
-                Some("use a larger judge model, a higher max_tokens or smaller groups".into())
+                Some("use a larger judge model or one with a longer context, a higher max_tokens or smaller groups".into())
             }
             Self::Program { .. } => {
                 Some("docs/judges.md says what the program reads and prints".into())
