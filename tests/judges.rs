@@ -153,7 +153,8 @@ fn episodes_are_judged_again_by_a_model_of_the_engine() {
     assert_eq!(same["stages"][0]["metrics"]["judge_requests"], 4.0);
     assert_eq!(same["stages"][0]["dollars"], Value::Null, "{same}");
 
-    // The model that is trained writes no scores.
+    // The model that is trained writes no scores. It is that of the run, whatever the folder holds now.
+    project.llama(2);
     let other = rejudge(&project, &["--set", "local_model=base", "--set", "max_tokens=4"]);
     assert_eq!(other["stages"][0]["metrics"]["unjudged_groups"], 4.0, "{other}");
 
