@@ -19,7 +19,7 @@ h1{font-size:26px;margin:0}h2{font-size:19px;margin:36px 0 10px;padding-bottom:4
 .sub,.dim{color:var(--dim)}p{margin:8px 0}.good{color:var(--good)}.bad{color:var(--bad)}
 .statement{padding:12px 16px;background:var(--soft);border-left:4px solid var(--dim);font-size:17px;white-space:pre-line}.statement.good{border-color:var(--good)}.statement.bad{border-color:var(--bad)}
 table{border-collapse:collapse;margin:10px 0;font-size:13.5px;font-variant-numeric:tabular-nums;display:block;overflow-x:auto}th,td{padding:3px 12px 3px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}th{color:var(--dim);font-weight:500}.n{text-align:right;white-space:nowrap}
-code,pre{font:12.5px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-wrap:anywhere}pre{background:var(--soft);padding:10px 12px;margin:8px 0;white-space:pre-wrap}
+code,pre{font:12.5px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-wrap:anywhere}td code{overflow-wrap:break-word}pre{background:var(--soft);padding:10px 12px;margin:8px 0;white-space:pre-wrap}
 .plots{display:flex;flex-wrap:wrap;gap:14px;margin:12px 0}.plots svg{flex:1 1 300px;width:100%}
 details{margin:8px 0;border:1px solid var(--line);border-radius:6px;padding:6px 12px}summary{cursor:pointer}
 .talks{display:grid;grid-template-columns:repeat(auto-fit,minmax(320px,1fr));gap:14px}.talk{min-width:0}.talk h4{margin:6px 0;font-size:14px}
