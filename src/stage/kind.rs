@@ -210,7 +210,7 @@ mod tests {
                 ],
                 "rollout" => &[add_fields::<rollout::Params>, add_fields::<rollout::play::Budget>],
                 "judge" => &[add_fields::<judge::Params>, add_fields::<crate::judge::Shaping>],
-                "grpo" => &[add_fields::<grpo::Params>],
+                "grpo" => &[add_fields::<grpo::Params>, add_fields::<training::Training>],
                 "eval" => &[add_fields::<eval::Params>, add_fields::<rollout::play::Budget>],
                 other => panic!("name the structs of {other} here"),
             };

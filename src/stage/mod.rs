@@ -20,6 +20,7 @@ pub mod preflight;
 mod rollout;
 pub mod scenarios;
 mod shared_models;
+mod training;
 mod warmup;
 
 #[cfg(test)]

@@ -283,7 +283,7 @@ async fn an_adapter_is_not_trained_whole() {
     let hall = Hall::open();
     let adapter = hall.fresh("adapter", json!({})).await;
     let refused = hall.update(&adapter.policy, None, "whole", json!({"lora": false})).await.unwrap_err();
-    assert_eq!(refused.code(), "grpo::whole_adapter");
+    assert_eq!(refused.code(), "training::whole_adapter");
 }
 
 #[tokio::test]

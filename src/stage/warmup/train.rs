@@ -3,7 +3,6 @@
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde::Deserialize;
 
-use super::checkpoint;
 use crate::{
     data::Step,
     engine::{Example, Rule, Supervised, Trainer},
@@ -11,7 +10,7 @@ use crate::{
     grpo::{Schedule, Shape},
     model::Parameter,
     random::permutation,
-    stage::Context,
+    stage::{Context, training::checkpoint},
     usage::Usage,
 };
 

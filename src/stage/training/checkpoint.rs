@@ -1,4 +1,4 @@
-//! Training checkpoints among the rows of the stage: a killed warm-up resumes from its last checkpoint and
+//! Training checkpoints among the rows of the stage: a killed training resumes from its last checkpoint and
 //! ends with the same bytes.
 
 use std::collections::BTreeMap;
