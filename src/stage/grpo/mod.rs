@@ -24,11 +24,11 @@ use super::{
     memory::{Load, workspace_bytes},
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
-    training::{Learner, Training},
+    training::{Learner, Training, check_rows},
     typed,
 };
 use crate::{
-    data::{End, Reward, Step, Trajectory, groups},
+    data::{End, REFERENCE, Reward, Step, Trajectory, groups},
     engine::Footprint,
     error::{Class, Diagnostic, Interrupted, Result},
     grpo::{
@@ -82,10 +82,8 @@ impl Params {
 
 #[derive(Debug, thiserror::Error)]
 enum GrpoError {
-    #[error("trajectory {id} has {tokens} tokens, {sampled} flags and {logprobs} log-probabilities")]
-    Ragged { id: String, tokens: usize, sampled: usize, logprobs: usize },
-    #[error("trajectory {id} has row_starts that do not fit its {tokens} tokens")]
-    Rows { id: String, tokens: usize },
+    #[error("the episodes are reference solutions, which no policy sampled")]
+    NotSampled,
     #[error(
         "sampling and scoring differ by {gap:.2e} nats: the policy that acted is not the one that learns"
     )]
@@ -99,8 +97,7 @@ enum GrpoError {
 impl Diagnostic for GrpoError {
     fn code(&self) -> &'static str {
         match self {
-            Self::Ragged { .. } => "grpo::ragged",
-            Self::Rows { .. } => "grpo::rows",
+            Self::NotSampled => "grpo::not_sampled",
             Self::Mismatch { .. } => "grpo::mismatch",
             Self::NoReference { .. } => "grpo::no_reference",
             Self::Vocabulary { .. } => "grpo::vocabulary",
@@ -109,12 +106,8 @@ impl Diagnostic for GrpoError {
 
     fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::Ragged { .. } => {
-                "tokens, sampled and logprobs of a trajectory have one entry per token".into()
-            }
-            Self::Rows { .. } => {
-                "row_starts holds the index of each row's first token, ascending, without the first row's 0"
-                    .into()
+            Self::NotSampled => {
+                "train on them with a stage of kind \"sft\", and let `grpo` learn from a rollout".into()
             }
             Self::Mismatch { .. } => {
                 "the rollouts may come from another machine or other kernels; run the rollout stage again"
@@ -345,15 +338,11 @@ fn attempt<'a>(
     trajectory: &'a Trajectory,
     rewards: &BTreeMap<&str, &Reward>,
     params: &Params,
-) -> Result<ScoredRollout<'a>, GrpoError> {
-    let (tokens, sampled, logprobs) =
-        (trajectory.tokens.len(), trajectory.sampled.len(), trajectory.logprobs.len());
-    if tokens != sampled || tokens != logprobs {
-        return Err(GrpoError::Ragged { id: trajectory.id.clone(), tokens, sampled, logprobs });
+) -> Result<ScoredRollout<'a>> {
+    if trajectory.policy == REFERENCE {
+        return Err(GrpoError::NotSampled.into());
     }
-    if !trajectory.is_consistent() {
-        return Err(GrpoError::Rows { id: trajectory.id.clone(), tokens });
-    }
+    check_rows(trajectory)?;
     let is_truncated = trajectory.end().is_some_and(End::is_truncated);
     let excluded = match step::trained(trajectory) {
         _ if is_truncated && params.mask_truncated => Some(NoSignal::Truncated),

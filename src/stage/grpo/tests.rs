@@ -231,7 +231,7 @@ async fn rows_that_do_not_follow_each_other_are_refused() {
         trajectories[3].row_starts = Some(starts.clone());
         data::write(&path, &trajectories).unwrap();
         let refused = hall.update(&hall.path("base"), None, "refused", json!({})).await.unwrap_err();
-        assert_eq!(refused.code(), "grpo::rows", "{starts:?}");
+        assert_eq!(refused.code(), "training::rows", "{starts:?}");
     }
 }
 

@@ -14,6 +14,15 @@ use crate::{
 
 const ROW: &str = "checkpoint";
 
+/// Most checkpoints per training. Each is appended to the stage's rows, so more would fill the disk for
+/// larger models.
+const CHECKPOINTS: usize = 8;
+
+/// Whether to record a checkpoint after this many of all steps.
+pub fn is_due(done: usize, steps: usize) -> bool {
+    done < steps && done % steps.div_ceil(CHECKPOINTS) == 0
+}
+
 /// Columns of the step log that do not follow from the step's number.
 const NUMBERS: [fn(&mut Step) -> &mut f64; 3] =
     [|step| &mut step.learning_rate, |step| &mut step.loss, |step| &mut step.gradient_norm];

@@ -15,6 +15,7 @@ use super::{
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
 };
 use crate::{
+    data::Trajectory,
     engine::{Footprint, Recompute, TrainingLoad, min_microbatches_of},
     error::{Class, Diagnostic},
     grpo::{Schedule, Shape},
@@ -53,6 +54,24 @@ pub enum TrainingError {
     Decay { name: &'static str, value: f32 },
     #[error("the policy is an adapter, and `lora = false` trains all weights of a model")]
     WholeAdapter,
+    #[error("trajectory {id} has {tokens} tokens, {sampled} flags and {logprobs} log-probabilities")]
+    Ragged { id: String, tokens: usize, sampled: usize, logprobs: usize },
+    #[error("trajectory {id} has row_starts that do not fit its {tokens} tokens")]
+    Rows { id: String, tokens: usize },
+}
+
+/// Checks that the columns of a trajectory fit together.
+pub fn check_rows(trajectory: &Trajectory) -> Result<(), TrainingError> {
+    let id = || trajectory.id.clone();
+    let (tokens, sampled, logprobs) =
+        (trajectory.tokens.len(), trajectory.sampled.len(), trajectory.logprobs.len());
+    if tokens != sampled || tokens != logprobs {
+        return Err(TrainingError::Ragged { id: id(), tokens, sampled, logprobs });
+    }
+    if !trajectory.is_consistent() {
+        return Err(TrainingError::Rows { id: id(), tokens });
+    }
+    Ok(())
 }
 
 impl Diagnostic for TrainingError {
@@ -60,6 +79,8 @@ impl Diagnostic for TrainingError {
         match self {
             Self::Decay { .. } => "training::decay",
             Self::WholeAdapter => "training::whole_adapter",
+            Self::Ragged { .. } => "training::ragged",
+            Self::Rows { .. } => "training::rows",
         }
     }
 
@@ -69,13 +90,20 @@ impl Diagnostic for TrainingError {
             Self::WholeAdapter => {
                 "merge it into its model first: `mcprl export POLICY --merge --out FOLDER`".into()
             }
+            Self::Ragged { .. } => {
+                "tokens, sampled and logprobs of a trajectory have one entry per token".into()
+            }
+            Self::Rows { .. } => {
+                "row_starts holds the index of each row's first token, ascending, without the first row's 0"
+                    .into()
+            }
         })
     }
 
     fn class(&self) -> Class {
         match self {
             Self::Decay { .. } => Class::Usage,
-            Self::WholeAdapter => Class::Work,
+            _ => Class::Work,
         }
     }
 }

@@ -35,10 +35,6 @@ pub struct TrainParams {
     pub max_gradient_norm: f64,
 }
 
-/// Most checkpoints per training. Each is appended to the stage's rows, so more would fill the disk for
-/// larger models.
-const CHECKPOINTS: usize = 8;
-
 /// Parallel shares of a step on the CPU. Constant, so that the bits do not depend on the machine's thread
 /// count.
 pub const SHARES: usize = 2;
@@ -122,8 +118,7 @@ pub fn train(
         });
         let trained_tokens = rows.last().map_or(0, |row| row.tokens);
         context.meter.add(Usage { trained_tokens, ..Usage::default() });
-        let done = index + 1;
-        if done < steps.len() && done % steps.len().div_ceil(CHECKPOINTS) == 0 {
+        if checkpoint::is_due(index + 1, steps.len()) {
             checkpoint::save(trainer, &rows, context)?;
         }
         context.observer.advance(1);
