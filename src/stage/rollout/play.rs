@@ -381,8 +381,13 @@ impl Player {
         let (settings, pools) = prepare(context, (policy, &folder), tools, scenarios, &budget)?;
         // A sampler has this limit by itself.
         budget.max_tokens = budget.max_tokens.min(ModelConfig::load(folder.model())?.context);
-        let policy = Encoder::new("mcprl reference solutions v1").digest(&policy.digest).finish();
+        let policy = Self::reference_policy(&policy.digest);
         Ok(Self { policy, actor: Actor::Reference, settings, pools, budget, episodes: 0, lost: 0 })
+    }
+
+    /// What stands for this policy in the ids of reference solutions.
+    pub fn reference_policy(policy: &Digest) -> Digest {
+        Encoder::new("mcprl reference solutions v1").digest(policy).finish()
     }
 
     /// Plays the attempts that were not played earlier. Trajectories come back in the attempts' order, `None`
