@@ -167,8 +167,8 @@ mod tests {
 
     use super::*;
     use crate::stage::{
-        Cards, adapter, demonstrations, discover, eval, grpo, judge, model, rollout, scenarios, sft, training,
-        warmup,
+        Cards, adapter, demonstrations, discover, eval, grpo, judge, model, rollout, scenarios, sft,
+        training, warmup,
     };
 
     /// Records which fields a struct asks for.

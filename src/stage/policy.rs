@@ -66,7 +66,7 @@ impl Diagnostic for PolicyError {
     }
 
     fn hint(&self) -> Option<String> {
-        Some("a policy is a Hugging Face model folder, or an adapter folder written by a `grpo` or `adapter` stage".into())
+        Some("a policy is a Hugging Face model folder, or an adapter folder written by a `grpo`, `sft` or `adapter` stage".into())
     }
 }
 

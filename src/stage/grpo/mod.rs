@@ -203,7 +203,8 @@ impl Grpo {
             false if params.kl > 0.0 => return Err(GrpoError::NoReference { kl: params.kl }.into()),
             false => None,
         };
-        let mut learner = Learner::load(&policy, training, OPTIMIZER, self.workspace(&policy, context)?, context)?;
+        let mut learner =
+            Learner::load(&policy, training, OPTIMIZER, self.workspace(&policy, context)?, context)?;
         let own = learner.trainer.decoder.config.vocabulary;
         if let Some(reference) = vocabulary.filter(|reference| *reference != own) {
             return Err(GrpoError::Vocabulary { reference, policy: own }.into());

@@ -161,7 +161,9 @@ impl Sft {
         }
         if left_out.count() > 0 {
             let all = trajectories.len();
-            context.observer.note(&format!("{} of {all} episodes are left out: {left_out}", left_out.count()));
+            context
+                .observer
+                .note(&format!("{} of {all} episodes are left out: {left_out}", left_out.count()));
         }
         let peak = self.footprint(&Load::of(&context.engine), &expected);
         let workspace = peak.map_or(usize::MAX, |peak| workspace_bytes(&peak, &context.engine));
@@ -246,16 +248,18 @@ impl Sft {
         let (mut episodes, mut left_out) = (Vec::new(), LeftOut::default());
         for trajectory in trajectories {
             check_rows(trajectory)?;
-            let low = least
-                .as_ref()
-                .is_some_and(|(least, of)| of.get(trajectory.id.as_str()).is_none_or(|reward| reward < least));
+            let low = least.as_ref().is_some_and(|(least, of)| {
+                of.get(trajectory.id.as_str()).is_none_or(|reward| reward < least)
+            });
             let rows: Rows =
                 trajectory.rows().map(|row| (row.tokens.to_vec(), row.sampled.to_vec())).collect();
             let reason = match trajectory.correct {
                 Some(false) if self.params.only_right => &mut left_out.wrong,
                 None if self.params.only_right && least.is_none() => &mut left_out.unknown,
                 _ if low => &mut left_out.low,
-                _ if rows.iter().any(|(tokens, _)| tokens.len() > policy.config.context) => &mut left_out.long,
+                _ if rows.iter().any(|(tokens, _)| tokens.len() > policy.config.context) => {
+                    &mut left_out.long
+                }
                 _ if !rows.iter().any(|(_, sampled)| sampled.iter().skip(1).any(|is| *is)) => {
                     &mut left_out.empty
                 }

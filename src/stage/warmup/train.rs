@@ -129,15 +129,13 @@ pub fn train(
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, sync::Arc};
-
     use serde_json::json;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::{
         model::{Decoder, Init, ModelConfig, kernels::Heads, ops},
-        stage::{Rows, testing},
+        stage::testing,
     };
 
     fn trainer(params: &TrainParams) -> Trainer {
@@ -163,26 +161,6 @@ mod tests {
         (0..80).map(one).collect()
     }
 
-    /// Rows that stop the stage after this many are recorded.
-    struct Killer {
-        rows: Arc<testing::Ledger>,
-        left: std::sync::atomic::AtomicUsize,
-        cancel: CancellationToken,
-    }
-
-    impl Rows for Killer {
-        fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
-            self.rows.finished()
-        }
-
-        fn record(&self, key: &str, row: &[u8]) -> Result<()> {
-            if self.left.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) == 1 {
-                self.cancel.cancel();
-            }
-            self.rows.record(key, row)
-        }
-    }
-
     #[test]
     fn a_resumed_training_ends_in_the_same_bits() {
         let folder = tempfile::tempdir().unwrap();
@@ -202,12 +180,7 @@ mod tests {
 
         let (mut context, rows) = testing::context("warmup", &[], folder.path(), given);
         for checkpoints in [1, 2, 1] {
-            context.cancel = CancellationToken::new();
-            context.rows = Arc::new(Killer {
-                rows: rows.clone(),
-                left: checkpoints.into(),
-                cancel: context.cancel.clone(),
-            });
+            testing::Killer::watch(&mut context, &rows, checkpoints);
             assert_eq!(finish(&context).unwrap_err().code(), "interrupted");
         }
         context.cancel = CancellationToken::new();
