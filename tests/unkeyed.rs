@@ -14,7 +14,8 @@ use common::Project;
 use serde_json::{Value, json};
 
 /// Stage of the run, its kind, a parameter of it that is in no key, and another value than its default.
-const OTHERS: [(&str, &str, &str, &str); 17] = [
+const OTHERS: [(&str, &str, &str, &str); 19] = [
+    ("solved", "demonstrations", "concurrency", "1"),
     ("exam", "eval", "concurrency", "1"),
     ("update", "grpo", "recompute", "always"),
     ("reward", "judge", "api_key_env", "PATH"),
@@ -32,6 +33,7 @@ const OTHERS: [(&str, &str, &str, &str); 17] = [
     ("tasks", "scenarios", "max_cost", "9.0"),
     ("tasks", "scenarios", "retries", "2"),
     ("tasks", "scenarios", "timeout_s", "30.0"),
+    ("tuned", "sft", "recompute", "always"),
 ];
 
 #[test]
@@ -87,10 +89,29 @@ fn an_unkeyed_parameter_changes_no_byte() {
     let run = common::training_run("prompts = 4\ngroup_size = 3\nrefill_waves = 1");
     let tries = "policy = \"base\"\ntries = 2\nmax_turns = 1\nmax_turn_tokens = 6\nfile = \"tasks.jsonl\"";
     let run = run.replace("kind = \"judge\"", &judge).replace("file = \"tasks.jsonl\"", tries);
-    let project = Project::with_model(&run);
+    let supervised = r#"
+[stages.solved]
+kind = "demonstrations"
+policy = "base"
+tools = "tools"
+scenarios = "tasks.train"
+episodes = 4
+
+[stages.tuned]
+kind = "sft"
+policy = "base"
+trajectories = "solved"
+only_right = false
+"#;
+    let project = Project::with_model(&(run + supervised));
+    let tasks = std::fs::read_to_string(project.path("tasks.jsonl")).unwrap();
+    project.write(
+        "tasks.jsonl",
+        &tasks.replace('}', ", \"reference\": [{\"name\": \"list_tables\", \"arguments\": {}}]}"),
+    );
     project.run(&[]);
     let before = written(&project);
-    assert_eq!(before.len(), 7, "{before:?}");
+    assert_eq!(before.len(), 9, "{before:?}");
 
     let others = OTHERS.map(|(stage, _, name, value)| format!("stages.{stage}.{name}={value}"));
     // Trackers are in no key either.
@@ -98,7 +119,7 @@ fn an_unkeyed_parameter_changes_no_byte() {
     let set = others.iter().map(String::as_str).chain(track);
     let set: Vec<&str> = set.flat_map(|set| ["--set", set]).collect();
     let plan = project.mcprl(&[&["plan", "run.toml"], &set[..]].concat());
-    assert!(plan.out.contains("7 cached, 0 to run"), "{}{}", plan.out, plan.err);
+    assert!(plan.out.contains("9 cached, 0 to run"), "{}{}", plan.out, plan.err);
 
     std::fs::remove_dir_all(project.path("cache")).unwrap();
     project.run(&set);

@@ -10,10 +10,12 @@
 mod clip;
 mod episode;
 mod schema;
+mod script;
 mod toolbox;
 
 #[cfg(test)]
 mod tests;
 
 pub use episode::{Episode, Limits, LostCall, PromptTokens, Server, episode};
+pub use script::Script;
 pub use toolbox::Toolbox;

@@ -30,8 +30,8 @@ pub use server::{Prompt, Resource, ResourceTemplate, Server, Tool};
 pub use steps::Step;
 pub use table::{Column, DataError, Json, Rare, ServerName, Table, read, read_part, text_columns, write};
 pub use trajectories::{
-    End, EpisodeMessages, EpisodeRow, EpisodeSampled, GroupKey, OutcomeRow, Reward, RewardComponents,
-    RewardValue, Row, Trajectory, TurnTokens, groups,
+    End, EpisodeMessages, EpisodeRow, EpisodeSampled, GroupKey, OutcomeRow, REFERENCE, Reward,
+    RewardComponents, RewardValue, Row, Trajectory, TurnTokens, groups,
 };
 pub use verdict::VerdictRow;
 

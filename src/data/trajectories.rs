@@ -7,6 +7,9 @@ use super::{
     table::{Json, table},
 };
 
+/// What [`Trajectory::policy`] says of a reference solution, which no policy sampled.
+pub const REFERENCE: &str = "reference";
+
 table! {
     /// One episode. `tokens`, `sampled` and `logprobs` have equal length.
     Trajectory in "trajectories" {
@@ -20,7 +23,8 @@ table! {
         split: String,
         /// Index of the episode within its group (the rollouts of one scenario by one policy).
         sample: u32,
-        /// Digest of the policy that sampled it.
+        /// Digest of the policy that sampled it; `reference` for a reference solution, whose tokens count as sampled with
+        /// probability 1.
         policy: String,
         /// Sampling seed.
         seed: u64,

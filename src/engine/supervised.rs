@@ -1,6 +1,6 @@
 //! Supervised steps: next-token loss on marked tokens only, such as the assistant's tokens in a conversation.
 
-use super::{EngineError, Microbatch, StepReport, Trainer};
+use super::{EngineError, Microbatch, StepReport, Trainer, microbatch::pack};
 
 /// A tokenised conversation, and which of its tokens are the assistant's.
 pub type Example = (Vec<u32>, Vec<bool>);
@@ -18,8 +18,23 @@ pub struct Supervised {
 impl Supervised {
     /// Splits the examples into this many microbatches of neighbours, each with its own tree.
     pub fn new(examples: &[&Example], shares: usize) -> Self {
+        let share = examples.len().div_ceil(shares.max(1)).max(1);
+        Self::of(examples.chunks(share).map(<[_]>::to_vec))
+    }
+
+    /// As [`Self::new`], with microbatches split further whose trees would hold more tokens.
+    pub fn packed(examples: &[&Example], shares: usize, tokens: usize) -> Self {
+        let share = examples.len().div_ceil(shares.max(1)).max(1);
+        Self::of(examples.chunks(share).flat_map(|share| {
+            let sequences: Vec<&[u32]> = share.iter().map(|(tokens, _)| tokens.as_slice()).collect();
+            let batches = pack(&[sequences], tokens).into_iter();
+            batches.map(|batch| batch.iter().map(|(_, member)| share[*member]).collect()).collect::<Vec<_>>()
+        }))
+    }
+
+    fn of<'e>(shares: impl Iterator<Item = Vec<&'e Example>>) -> Self {
         let (mut batches, mut weights) = (Vec::new(), Vec::new());
-        for share in examples.chunks(examples.len().div_ceil(shares.max(1)).max(1)) {
+        for share in shares {
             let pairs: Vec<(&[u32], &[bool])> =
                 share.iter().map(|(tokens, marked)| (tokens.as_slice(), marked.as_slice())).collect();
             let (batch, indices) = Microbatch::new(&pairs);

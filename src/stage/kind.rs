@@ -12,6 +12,7 @@ use super::{
     Card, Context, Input, Metrics, StageError,
     adapter::AdapterStage,
     command::CommandStage,
+    demonstrations::Demonstrations,
     discover::Discover,
     eval::Eval,
     grpo::Grpo,
@@ -21,6 +22,7 @@ use super::{
     preflight::{ExpectedOutput, Preflight, PreflightContext},
     rollout::Rollout,
     scenarios::Scenarios,
+    sft::Sft,
     warmup::Warmup,
 };
 use crate::{
@@ -129,6 +131,8 @@ pub const BUILT_IN: &[BuiltIn] = &[
     built_in!(model: ModelStage, []),
     built_in!(adapter: AdapterStage, []),
     built_in!(warmup: Warmup, ["chat_template.jinja", "system.jinja"]),
+    built_in!(demonstrations: Demonstrations, ["system.jinja"]),
+    built_in!(sft: Sft, []),
     built_in!(rollout: Rollout, ["system.jinja"]),
     built_in!(judge: Judge, ["relative.jinja", "rubric.jinja"]),
     built_in!(grpo: Grpo, []),
@@ -162,7 +166,10 @@ mod tests {
     };
 
     use super::*;
-    use crate::stage::{Cards, adapter, discover, eval, grpo, judge, model, rollout, scenarios, warmup};
+    use crate::stage::{
+        Cards, adapter, demonstrations, discover, eval, grpo, judge, model, rollout, scenarios, sft,
+        training, warmup,
+    };
 
     /// Records which fields a struct asks for.
     struct Fields<'a>(&'a mut BTreeSet<String>);
@@ -208,9 +215,13 @@ mod tests {
                     add_fields::<warmup::Shape>,
                     add_fields::<warmup::TrainParams>,
                 ],
+                "demonstrations" => {
+                    &[add_fields::<demonstrations::Params>, add_fields::<rollout::play::Budget>]
+                }
+                "sft" => &[add_fields::<sft::Params>, add_fields::<training::Training>],
                 "rollout" => &[add_fields::<rollout::Params>, add_fields::<rollout::play::Budget>],
                 "judge" => &[add_fields::<judge::Params>, add_fields::<crate::judge::Shaping>],
-                "grpo" => &[add_fields::<grpo::Params>],
+                "grpo" => &[add_fields::<grpo::Params>, add_fields::<training::Training>],
                 "eval" => &[add_fields::<eval::Params>, add_fields::<rollout::play::Budget>],
                 other => panic!("name the structs of {other} here"),
             };

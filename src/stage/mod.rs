@@ -6,6 +6,7 @@
 mod adapter;
 pub mod card;
 mod command;
+mod demonstrations;
 mod discover;
 mod error;
 mod eval;
@@ -20,7 +21,9 @@ pub mod policy;
 pub mod preflight;
 mod rollout;
 pub mod scenarios;
+mod sft;
 mod shared_models;
+mod training;
 mod warmup;
 
 #[cfg(test)]

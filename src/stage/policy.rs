@@ -72,7 +72,7 @@ impl Diagnostic for PolicyError {
         if let Self::Load { .. } = self {
             return None;
         }
-        Some("a policy is a Hugging Face model folder, or an adapter folder written by a `grpo` or `adapter` stage".into())
+        Some("a policy is a Hugging Face model folder, or an adapter folder written by a `grpo`, `sft` or `adapter` stage".into())
     }
 }
 

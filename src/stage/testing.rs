@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use serde_json::{Value, json};
@@ -31,6 +34,35 @@ impl Rows for Ledger {
     fn record(&self, key: &str, row: &[u8]) -> Result<()> {
         self.0.lock().unwrap().insert(key.to_owned(), row.to_owned());
         Ok(())
+    }
+}
+
+/// Rows that stop the stage after this many are recorded.
+pub struct Killer {
+    rows: Arc<Ledger>,
+    left: AtomicUsize,
+    cancel: CancellationToken,
+}
+
+impl Killer {
+    /// Lets the stage of this context record this many rows.
+    pub fn watch(context: &mut Context, rows: &Arc<Ledger>, left: usize) {
+        let cancel = CancellationToken::new();
+        context.cancel = cancel.clone();
+        context.rows = Arc::new(Self { rows: rows.clone(), left: left.into(), cancel });
+    }
+}
+
+impl Rows for Killer {
+    fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
+        self.rows.finished()
+    }
+
+    fn record(&self, key: &str, row: &[u8]) -> Result<()> {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.cancel.cancel();
+        }
+        self.rows.record(key, row)
     }
 }
 

@@ -96,8 +96,11 @@ pub fn sources(run: &Run) -> Vec<EpisodeSource> {
                 Some(RewardSource { stage: judge.id.clone(), digest, path, audit })
             })
             .collect();
+        // A trainer that only selects by reward makes no advantages.
         let trainer = run.writers("steps").find(|trainer| {
-            reads(trainer, &artifact.digest) && rewards.iter().any(|rewards| reads(trainer, &rewards.digest))
+            reads(trainer, &artifact.digest)
+                && rewards.iter().any(|rewards| reads(trainer, &rewards.digest))
+                && !trainer.params.contains_key("only_right")
         });
         if let Some(trainer) = trainer {
             rewards.sort_by_key(|rewards| !reads(trainer, &rewards.digest));
@@ -230,6 +233,16 @@ impl EpisodeTable {
     pub fn policy_name(&self, digest: &str) -> String {
         let name = self.source.policies.get(digest).cloned();
         name.unwrap_or_else(|| digest.chars().take(12).collect())
+    }
+
+    /// The policy whose tokenizer wrote an episode: the one that sampled it, or for a reference solution the only one that its
+    /// stage reads.
+    pub fn writer_of<'a>(&'a self, policy: &'a str) -> &'a str {
+        let mut all = self.source.policies.keys();
+        match (all.next(), all.next()) {
+            (Some(only), None) if policy == data::REFERENCE => only,
+            _ => policy,
+        }
     }
 
     /// The texts of all conversations; kept if there is room.

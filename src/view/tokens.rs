@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::episodes::{EpisodeTable, IndexedEpisode};
 use crate::{
     chat::{ChatError, Vocabulary},
-    data::{self, DataError, Trajectory},
+    data::{self, DataError, REFERENCE, Trajectory},
     hash::Digest,
     stage::policy::AdapterOf,
     store::Store,
@@ -31,7 +31,7 @@ pub struct TokenPage {
     pub control: Vec<bool>,
     /// Whether the policy sampled the token. The policy's loss covers these alone.
     pub sampled: Vec<bool>,
-    /// Log-probability at sampling, in nats; absent for given tokens.
+    /// Log-probability at sampling, in nats; absent for given tokens and those of a reference solution.
     pub logprobs: Vec<Option<f32>>,
     /// The advantage that every sampled token carries; absent if none is trained on.
     pub advantage: Option<f64>,
@@ -82,14 +82,16 @@ pub fn tokens(
     let trajectory = read.into_iter().next().unwrap_or_default();
     let total = trajectory.tokens.len();
     let is_sampled = |index: usize| trajectory.sampled.get(index).copied().unwrap_or(false);
+    let is_reference = trajectory.policy == REFERENCE;
     let logprob = |index: usize| {
-        trajectory.logprobs.get(index).copied().filter(|logprob| is_sampled(index) && logprob.is_finite())
+        let logprob = trajectory.logprobs.get(index).copied().filter(|logprob| logprob.is_finite());
+        logprob.filter(|_| is_sampled(index) && !is_reference)
     };
     let mut sampled: Vec<(usize, f32)> =
         (0..total).filter_map(|index| Some((index, logprob(index)?))).collect();
     let sum: f64 = sampled.iter().map(|(_, logprob)| f64::from(*logprob)).sum();
     let mean = (!sampled.is_empty()).then(|| sum / sampled.len() as f64);
-    let sampled_count = sampled.len();
+    let sampled_count = (0..total).filter(|index| is_sampled(*index)).count();
     sampled.sort_by(|(_, a), (_, b)| a.total_cmp(b));
     let range = from.min(total)..from.saturating_add(limit).min(total);
     let ids = trajectory.tokens[range.clone()].to_vec();

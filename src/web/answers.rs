@@ -197,7 +197,8 @@ fn read(site: &Site, name: &str, query: &Query) -> Result<String> {
         "tokens" => {
             let named = Named::new(site, query)?;
             let found = named.episode();
-            let vocabulary = site.vocabulary(site.store(run()?)?, &found.summary.policy);
+            let policy = named.table.writer_of(&found.summary.policy);
+            let vocabulary = site.vocabulary(site.store(run()?)?, policy);
             let vocabulary = vocabulary.as_deref().map_err(Clone::clone);
             let from = query.parsed("from")?.unwrap_or(0);
             let limit = query.parsed("limit")?.unwrap_or(4000).min(MOST_TOKENS);

@@ -6,8 +6,8 @@
 //! however many epochs there are. Rollouts of another policy, as with a lag, are measured and may be weighted
 //! ([`Importance`]). The optimizer state is stored with the policy.
 
-mod learner;
 mod preflight;
+mod scoring;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -21,24 +21,24 @@ use serde_json::{Map, Value};
 use super::{
     Context, Metrics, StageError, StageKind,
     kind::StageFuture,
-    memory::Load,
+    memory::{Load, workspace_bytes},
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
+    training::{Learner, Training, check_rows},
     typed,
 };
 use crate::{
-    data::{End, Reward, Step, Trajectory, groups},
-    engine::{Footprint, Recompute, TrainingLoad, min_microbatches_of},
+    data::{End, REFERENCE, Reward, Step, Trajectory, groups},
+    engine::Footprint,
     error::{Class, Diagnostic, Interrupted, Result},
     grpo::{
-        Clip, Episodes, Importance, LossKind, NoSignal, Objective, Scale, Schedule, ScoredRollout, Shape,
-        ZeroVariance, advantages, remedies,
+        Clip, Episodes, Importance, LossKind, NoSignal, Objective, Scale, ScoredRollout, ZeroVariance,
+        advantages, remedies,
     },
-    model::{AdapterConfig, Targets, kernels::Format},
+    model::kernels::Format,
     random::permutation,
     usage::Usage,
 };
-use learner::{Learner, OptimizerKind};
 use step::Rollout;
 
 /// Largest difference between sampling and scoring, in nats, for the two models to count as the same.
@@ -47,14 +47,11 @@ const GAP: f64 = 1e-4;
 /// weights.
 const DEVICE_GAPS: [f64; 2] = [1e-2, 1.0];
 
+/// File of the optimizer's state in the policy's folder.
+const OPTIMIZER: &str = "optimizer.safetensors";
+
 #[derive(Debug, Deserialize)]
 pub(super) struct Params {
-    lora: bool,
-    rank: usize,
-    alpha: f32,
-    rank_stabilised: bool,
-    targets: Vec<String>,
-    dropout: f64,
     loss: LossKind,
     scale: Scale,
     clip_low: Option<f64>,
@@ -68,66 +65,9 @@ pub(super) struct Params {
     tool_token_loss: f64,
     epochs: usize,
     minibatches: usize,
-    tokens_per_microbatch: usize,
-    recompute: Recompute,
-    optimizer: OptimizerKind,
-    momentum: f32,
-    learning_rate: f64,
-    warmup_steps: u64,
-    schedule: Shape,
-    total_steps: Option<u64>,
-    decay_from: f64,
-    floor: f64,
-    beta1: f32,
-    beta2: f32,
-    weight_decay: f32,
-    max_gradient_norm: f64,
 }
 
 impl Params {
-    /// The adapter that these parameters add to a model.
-    fn adapter(&self) -> AdapterConfig {
-        AdapterConfig {
-            rank_stabilised: self.rank_stabilised,
-            targets: Targets::from_names(&self.targets),
-            dropout: self.dropout,
-            ..AdapterConfig::new(self.rank, self.alpha)
-        }
-    }
-
-    /// The engine's memory for an update. None if the policy cannot have this adapter.
-    fn footprint(&self, load: &Load<'_>, policy: &ExpectedPolicy) -> Option<Footprint> {
-        let config = &policy.config;
-        let format = if self.lora { load.format() } else { Format::F32 };
-        let adapter = match (self.lora, policy.adapter) {
-            (false, _) => None,
-            (true, Some(size)) => Some(size),
-            (true, None) => Some(self.adapter().size(config).ok()?),
-        };
-        let episodes = load.episodes();
-        let longest = episodes.map_or(config.context, |episodes| episodes.longest).min(config.context);
-        let trained = load.before.map(|usage| usage.trained_tokens as usize).filter(|trained| *trained > 0);
-        let step = match (trained, episodes) {
-            (Some(trained), _) => trained.div_ceil((self.epochs * self.minibatches).max(1)),
-            (None, Some(episodes)) => {
-                episodes.count.saturating_mul(longest).div_ceil(self.minibatches.max(1))
-            }
-            (None, None) => usize::MAX,
-        };
-        let workers = min_microbatches_of(config, format);
-        let training = TrainingLoad {
-            rows: step.div_ceil(workers).min(self.tokens_per_microbatch),
-            longest,
-            workers,
-            threads: load.engine.all_threads(),
-            devices: load.engine.devices.len(),
-            recompute: false,
-            adapter,
-            moments: self.optimizer.moment_bytes(),
-        };
-        Some(load.training(config, format, training, self.recompute))
-    }
-
     fn objective(&self) -> Objective {
         let usual = self.loss.default_clip();
         let clip =
@@ -138,25 +78,12 @@ impl Params {
     fn zero_variance(&self) -> ZeroVariance {
         self.zero_variance_groups.unwrap_or(self.loss.default_zero_variance())
     }
-
-    fn schedule(&self) -> Schedule {
-        Schedule {
-            peak: self.learning_rate,
-            warmup: self.warmup_steps,
-            shape: self.schedule,
-            total: self.total_steps,
-            decay_from: self.decay_from,
-            floor: self.floor,
-        }
-    }
 }
 
 #[derive(Debug, thiserror::Error)]
 enum GrpoError {
-    #[error("trajectory {id} has {tokens} tokens, {sampled} flags and {logprobs} log-probabilities")]
-    Ragged { id: String, tokens: usize, sampled: usize, logprobs: usize },
-    #[error("trajectory {id} has row_starts that do not fit its {tokens} tokens")]
-    Rows { id: String, tokens: usize },
+    #[error("the episodes are reference solutions, which no policy sampled")]
+    NotSampled,
     #[error(
         "sampling and scoring differ by {gap:.2e} nats: the policy that acted is not the one that learns"
     )]
@@ -165,65 +92,70 @@ enum GrpoError {
     NoReference { kl: f64 },
     #[error("the reference has a vocabulary of {reference} tokens, the policy one of {policy}")]
     Vocabulary { reference: usize, policy: usize },
-    #[error("`{name}` is {value}, and should be below 1")]
-    Decay { name: &'static str, value: f32 },
-    #[error("the policy is an adapter, and `lora = false` trains all weights of a model")]
-    WholeAdapter,
 }
 
 impl Diagnostic for GrpoError {
     fn code(&self) -> &'static str {
         match self {
-            Self::Ragged { .. } => "grpo::ragged",
-            Self::Rows { .. } => "grpo::rows",
+            Self::NotSampled => "grpo::not_sampled",
             Self::Mismatch { .. } => "grpo::mismatch",
             Self::NoReference { .. } => "grpo::no_reference",
             Self::Vocabulary { .. } => "grpo::vocabulary",
-            Self::Decay { .. } => "grpo::decay",
-            Self::WholeAdapter => "grpo::whole_adapter",
         }
     }
 
     fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::Ragged { .. } => {
-                "tokens, sampled and logprobs of a trajectory have one entry per token".into()
-            }
-            Self::Rows { .. } => {
-                "row_starts holds the index of each row's first token, ascending, without the first row's 0"
-                    .into()
+            Self::NotSampled => {
+                "train on them with a stage of kind \"sft\", and let `grpo` learn from a rollout".into()
             }
             Self::Mismatch { .. } => {
                 "the rollouts may come from another machine or other kernels; run the rollout stage again"
                     .into()
             }
             Self::NoReference { .. } => "name one, as in `reference = \"base\"`, or set `kl = 0`".into(),
-            Self::Decay { .. } => "AdamW's decays are usually 0.9 and 0.95 to 0.999".into(),
             Self::Vocabulary { .. } => "policy and reference must share a tokenizer".into(),
-            Self::WholeAdapter => {
-                "merge it into its model first: `mcprl export POLICY --merge --out FOLDER`".into()
-            }
         })
     }
 
     fn class(&self) -> Class {
         match self {
-            Self::NoReference { .. } | Self::Decay { .. } => Class::Usage,
+            Self::NoReference { .. } => Class::Usage,
             _ => Class::Work,
         }
     }
 }
 
 /// The optimizer steps of one update.
-pub struct Grpo(Params);
+pub struct Grpo {
+    params: Params,
+    training: Training,
+}
 
 impl Grpo {
     pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
-        typed(params).map(Self)
+        Ok(Self { params: typed(params)?, training: typed(params)? })
+    }
+
+    /// The engine's memory for an update. None if the policy cannot have this adapter.
+    fn footprint(&self, load: &Load<'_>, policy: &ExpectedPolicy) -> Option<Footprint> {
+        let Params { epochs, minibatches, .. } = self.params;
+        let trained = load.before.map(|usage| usage.trained_tokens as usize).filter(|trained| *trained > 0);
+        self.training.footprint(load, policy, |longest| match (trained, load.episodes()) {
+            (Some(trained), _) => trained.div_ceil((epochs * minibatches).max(1)),
+            (None, Some(episodes)) => episodes.count.saturating_mul(longest).div_ceil(minibatches.max(1)),
+            (None, None) => usize::MAX,
+        })
+    }
+
+    /// Bytes that an update needs in addition to the frozen weights of this policy's model.
+    fn workspace(&self, policy: &PolicyFolder, context: &Context) -> Result<usize> {
+        let peak = self.footprint(&Load::of(&context.engine), &policy.expected()?);
+        Ok(peak.map_or(usize::MAX, |peak| workspace_bytes(&peak, &context.engine)))
     }
 
     fn update(&self, context: &Context) -> Result<Metrics> {
-        let Self(params) = self;
+        let Self { params, training } = self;
         let policy = PolicyFolder::open(context.input("policy")?, context)?;
         let trajectories: Vec<Trajectory> = context.read("trajectories")?;
         let rewards: Vec<Reward> = context.read("rewards")?;
@@ -266,12 +198,13 @@ impl Grpo {
         let vocabulary = match context.inputs.contains_key("reference") {
             true => {
                 let reference = PolicyFolder::open(context.input("reference")?, context)?;
-                Some(learner::score_reference(&mut groups, &reference, params, context)?)
+                Some(scoring::score_reference(&mut groups, &reference, self, context)?)
             }
             false if params.kl > 0.0 => return Err(GrpoError::NoReference { kl: params.kl }.into()),
             false => None,
         };
-        let mut learner = Learner::load(&policy, params, context)?;
+        let mut learner =
+            Learner::load(&policy, training, OPTIMIZER, self.workspace(&policy, context)?, context)?;
         let own = learner.trainer.decoder.config.vocabulary;
         if let Some(reference) = vocabulary.filter(|reference| *reference != own) {
             return Err(GrpoError::Vocabulary { reference, policy: own }.into());
@@ -280,13 +213,14 @@ impl Grpo {
         // Where scoring reproduces sampling bit by bit, every weight of the policy's own rollouts is 1.
         let weighs = params.importance != Importance::None && (of_others > 0 || !exact);
         if weighs {
-            learner::weigh(&mut groups, &learner.trainer, params)?;
+            scoring::weigh(&mut groups, &learner.trainer, self)?;
         }
         let most = match (exact, context.engine.dtype) {
             (true, _) => GAP,
             (false, None | Some(Format::F32)) => DEVICE_GAPS[0],
             (false, Some(_)) => DEVICE_GAPS[1],
         };
+        let schedule = training.schedule(training.total_steps);
         let minibatches = order(groups.len(), params, context.seed);
         context.observer.phase("steps", minibatches.len() as u64);
         let mut steps: Vec<Step> = Vec::with_capacity(minibatches.len());
@@ -297,7 +231,7 @@ impl Grpo {
             }
             // After the first update the policy differs from the one that played.
             let comparable = of_others < trajectories.len() && steps.is_empty();
-            let learning_rate = params.schedule().rate(learner.trainer.optimizer().steps());
+            let learning_rate = schedule.rate(learner.trainer.optimizer().steps());
             let rollouts: Vec<&[Rollout<'_>]> =
                 minibatch.iter().map(|group| groups[*group].as_slice()).collect();
             // Without a gradient the optimizer must not step on its moments alone.
@@ -305,7 +239,7 @@ impl Grpo {
                 context.observer.advance(1);
                 continue;
             }
-            let update = step::update(&mut learner.trainer, &rollouts, params, learning_rate)?;
+            let update = step::update(&mut learner.trainer, &rollouts, self, learning_rate)?;
             context.meter.add(Usage { trained_tokens: update.tokens, ..Usage::default() });
             let gap = Some(update.max_logprob_gap).filter(|_| comparable);
             if let Some(gap) = gap.filter(|gap| *gap > most) {
@@ -374,24 +308,24 @@ impl StageKind for Grpo {
     }
 
     fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
-        preflight::preflight(&self.0, context)
+        preflight::preflight(self, context)
     }
 
     fn workload(&self) -> Option<f64> {
-        Some(self.0.epochs as f64).filter(|epochs| *epochs > 0.0)
+        Some(self.params.epochs as f64).filter(|epochs| *epochs > 0.0)
     }
 
     fn memory(&self, load: &Load<'_>) -> Option<Footprint> {
-        self.0.footprint(load, load.policies("policy").next()?)
+        self.footprint(load, load.policies("policy").next()?)
     }
 
     /// A whole model in training is no longer the frozen one.
     fn shares_model(&self, role: &str) -> bool {
-        role == "reference" || role == "policy" && self.0.lora
+        role == "reference" || role == "policy" && self.training.lora
     }
 
     fn adapter_base(&self) -> Option<&'static str> {
-        self.0.lora.then_some("policy")
+        self.training.lora.then_some("policy")
     }
 }
 
@@ -405,15 +339,11 @@ fn attempt<'a>(
     trajectory: &'a Trajectory,
     rewards: &BTreeMap<&str, &Reward>,
     params: &Params,
-) -> Result<ScoredRollout<'a>, GrpoError> {
-    let (tokens, sampled, logprobs) =
-        (trajectory.tokens.len(), trajectory.sampled.len(), trajectory.logprobs.len());
-    if tokens != sampled || tokens != logprobs {
-        return Err(GrpoError::Ragged { id: trajectory.id.clone(), tokens, sampled, logprobs });
+) -> Result<ScoredRollout<'a>> {
+    if trajectory.policy == REFERENCE {
+        return Err(GrpoError::NotSampled.into());
     }
-    if !trajectory.is_consistent() {
-        return Err(GrpoError::Rows { id: trajectory.id.clone(), tokens });
-    }
+    check_rows(trajectory)?;
     let is_truncated = trajectory.end().is_some_and(End::is_truncated);
     let excluded = match step::trained(trajectory) {
         _ if is_truncated && params.mask_truncated => Some(NoSignal::Truncated),

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use super::Params;
+use super::{Grpo, Params};
 use crate::{
     data::{self, Trajectory},
     engine::{EngineError, Microbatch, Trainer, min_microbatches, pack},
@@ -110,11 +110,11 @@ pub struct Update {
 pub fn update(
     trainer: &mut Trainer,
     groups: &[&[Rollout<'_>]],
-    params: &Params,
+    Grpo { params, training }: &Grpo,
     learning_rate: f64,
 ) -> Result<Update, EngineError> {
     let cut =
-        cut(groups, params.tokens_per_microbatch, min_microbatches(&trainer.decoder, trainer.devices()));
+        cut(groups, training.tokens_per_microbatch, min_microbatches(&trainer.decoder, trainer.devices()));
     let mut shares: Vec<Share> =
         cut.iter().map(|rows| Share::new(rows, params.tool_token_loss > 0.0)).collect();
     let objective = params.objective();
@@ -148,7 +148,7 @@ pub fn update(
         });
         (dloss_dlogp.sum::<f64>() + tool * f64::from(share.tool[target])) as f32
     };
-    let report = trainer.step(&batches, &dloss_dlogp, learning_rate, params.max_gradient_norm)?;
+    let report = trainer.step(&batches, &dloss_dlogp, learning_rate, training.max_gradient_norm)?;
 
     let (mut tally, mut tool_logprobs) = (Tally::default(), 0.0);
     for (share, logprobs) in shares.iter().zip(&report.logprobs) {

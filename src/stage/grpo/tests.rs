@@ -231,7 +231,7 @@ async fn rows_that_do_not_follow_each_other_are_refused() {
         trajectories[3].row_starts = Some(starts.clone());
         data::write(&path, &trajectories).unwrap();
         let refused = hall.update(&hall.path("base"), None, "refused", json!({})).await.unwrap_err();
-        assert_eq!(refused.code(), "grpo::rows", "{starts:?}");
+        assert_eq!(refused.code(), "training::rows", "{starts:?}");
     }
 }
 
@@ -283,7 +283,7 @@ async fn an_adapter_is_not_trained_whole() {
     let hall = Hall::open();
     let adapter = hall.fresh("adapter", json!({})).await;
     let refused = hall.update(&adapter.policy, None, "whole", json!({"lora": false})).await.unwrap_err();
-    assert_eq!(refused.code(), "grpo::whole_adapter");
+    assert_eq!(refused.code(), "training::whole_adapter");
 }
 
 #[tokio::test]

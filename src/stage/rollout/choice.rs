@@ -16,14 +16,14 @@ use crate::{
 /// How to choose scenarios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Draw {
+pub(in crate::stage) enum Draw {
     Uniform,
     PassRate,
 }
 
 impl Draw {
     /// Every scenario once, in drawing order. `rates` are those of earlier rollouts.
-    pub(super) fn order(self, scenarios: &[Scenario], rates: &[PassRate], seed: u64) -> Vec<usize> {
+    pub(in crate::stage) fn order(self, scenarios: &[Scenario], rates: &[PassRate], seed: u64) -> Vec<usize> {
         match self {
             Self::PassRate if !rates.is_empty() => draw_weighted(scenarios, &weights(scenarios, rates), seed),
             Self::Uniform | Self::PassRate => draw(scenarios, seed),

@@ -6,9 +6,10 @@
 //! first adds episodes to the groups that do not vary. Which scenarios come first may depend on the pass
 //! rates of earlier rollouts (`rollout/choice.rs`). Every episode played is kept, except those lost to server failures (`rollout/play.rs`).
 
-mod choice;
+pub(super) mod choice;
 pub mod play;
 pub mod prompts;
+pub mod reference;
 
 #[cfg(test)]
 mod tests;

@@ -33,15 +33,17 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::reference;
 use crate::{
-    agent::{Episode, Limits, LostCall, PromptTokens, Server, Toolbox, episode},
+    agent::{Episode, Limits, LostCall, PromptTokens, Script, Server, Toolbox, episode},
     chat::{Chat, HistoryThinking, Thinking, ToolCall},
-    data::{self, Checks, End, Json, Scenario, ServerName, StateCheck, Trajectory},
+    data::{self, Checks, End, Json, REFERENCE, Scenario, ServerName, StateCheck, Trajectory},
     engine::{Footprint, Sampler, Sampling, available},
     error::{At, Diagnostic, Interrupted, Result},
     hash::{Digest, Encoder},
     judge::truth,
     mcp::{McpError, Outcome, Place, Pool, PooledSession, Pools, Visit},
+    model::ModelConfig,
     net::Backoff,
     stage::{
         Context, Input,
@@ -226,10 +228,37 @@ impl Diagnostic for PlayError {
     }
 }
 
-/// A policy and a server, ready to play.
+/// Who says the assistant's turns.
+enum Actor {
+    Policy(Sampler),
+    /// The reference solutions of the scenarios.
+    Reference,
+}
+
+impl Actor {
+    fn sampler(&self) -> Option<&Sampler> {
+        match self {
+            Self::Policy(sampler) => Some(sampler),
+            Self::Reference => None,
+        }
+    }
+
+    fn sampled_tokens(&self) -> u64 {
+        self.sampler().map_or(0, Sampler::sampled_tokens)
+    }
+
+    /// Tokens that went through the decoder, and those of them that were recomputed.
+    fn computed_tokens(&self) -> [u64; 2] {
+        let Some(usage) = self.sampler().map(Sampler::usage) else { return [0, 0] };
+        [&usage.computed, &usage.recomputed].map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+/// A policy, or the reference solutions in its place, and a server, ready to play.
 pub struct Player {
+    /// In the ids of trajectories.
     policy: Digest,
-    sampler: Sampler,
+    actor: Actor,
     settings: Settings,
     pools: Pools,
     budget: Budget,
@@ -311,55 +340,38 @@ impl Player {
         scenarios: &[Scenario],
         budget: Budget,
     ) -> Result<Self> {
-        let servers = context.servers.as_ref().ok_or(PlayError::NoServer)?;
-        let pools = Pools::new(servers);
         let folder = PolicyFolder::open(input, context)?;
-        let listed: Vec<data::Tool> = data::read(tools)?;
-        let setting = |listed: &[data::Tool]| -> Result<Setting> {
-            let toolbox = Toolbox::of_table(tools, listed)?.coercing(|wire_name| {
-                servers.of_tool(wire_name).is_some_and(|spec| spec.quirks.coerce_arguments)
-            });
-            let system = system_prompt(context.text("system"), toolbox.functions())?;
-            let chat = context
-                .models
-                .vocabulary(folder.model_digest(), folder.model())
-                .and_then(|vocabulary| Chat::load_over(vocabulary, folder.model(), budget.thinking))
-                .and_then(|chat| chat.with_history(budget.history_thinking))
-                .and_then(|chat| chat.with_tools(&system, toolbox.functions()))
-                .at(|| format!("policy \"{}\"", input.name))?;
-            Ok(Setting { chat, toolbox })
-        };
-        let mut settings = Settings { all: setting(&listed)?, by_server: BTreeMap::new() };
-        for scenario in scenarios {
-            let Some(ServerName(name)) = &scenario.server else { continue };
-            if settings.by_server.contains_key(name) {
-                continue;
-            }
-            if !servers.names().any(|known| known == name) {
-                let (scenario, server) = (scenario.id.clone(), name.clone());
-                return Err(PlayError::UnknownServer { scenario, server }.into());
-            }
-            settings.by_server.insert(name.clone(), setting(&tools_of(&listed, Some(name)))?);
-        }
-        if let Some(notice) = settings.all.chat.notice() {
-            // By name if a stage has several policies.
-            let several = context.inputs.values().any(|inputs| inputs.len() > 1);
-            let of = if several { format!("policy \"{}\": ", input.name) } else { String::new() };
-            context.observer.note(&format!("{of}{notice}"));
-        }
-        let expected = folder.expected().at(|| format!("policy \"{}\"", input.name))?;
+        let (settings, pools) = prepare(context, (input, &folder), tools, scenarios, &budget)?;
+        let named = || format!("policy \"{}\"", input.name);
+        let expected = folder.expected().at(named)?;
         let peak = budget.footprint(&Load::of(&context.engine), &expected, usize::MAX);
-        let sampler =
-            policy::start(folder, context, &peak).await.at(|| format!("policy \"{}\"", input.name))?;
-        Ok(Self {
-            policy: input.digest,
-            sampler,
-            settings,
-            pools: pools.expecting(&listed).within_memory(available().map(|bytes| bytes / 2)),
-            budget,
-            episodes: 0,
-            lost: 0,
-        })
+        let actor = Actor::Policy(policy::start(folder, context, &peak).await.at(named)?);
+        Ok(Self { policy: input.digest, actor, settings, pools, budget, episodes: 0, lost: 0 })
+    }
+
+    /// Plays the reference solutions of scenarios, in the tokens that this policy's model would have sampled. Its weights are
+    /// not loaded.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn of_reference(
+        context: &Context,
+        policy: &Input,
+        tools: &Path,
+        scenarios: &[Scenario],
+        mut budget: Budget,
+    ) -> Result<Self> {
+        let folder = PolicyFolder::open(policy, context)?;
+        let (settings, pools) = prepare(context, (policy, &folder), tools, scenarios, &budget)?;
+        // A sampler has this limit by itself.
+        budget.max_tokens = budget.max_tokens.min(ModelConfig::load(folder.model())?.context);
+        let policy = Self::reference_policy(&policy.digest);
+        Ok(Self { policy, actor: Actor::Reference, settings, pools, budget, episodes: 0, lost: 0 })
+    }
+
+    /// What stands for this policy in the ids of reference solutions.
+    pub fn reference_policy(policy: &Digest) -> Digest {
+        Encoder::new("mcprl reference solutions v1").digest(policy).finish()
     }
 
     /// Plays the attempts that were not played earlier. Trajectories come back in the attempts' order, `None`
@@ -375,15 +387,12 @@ impl Player {
         attempts: &[RolloutSpec<'_>],
     ) -> Result<Vec<Option<Trajectory>>> {
         let mut known = known(context, &self.policy, attempts)?;
-        let mut scoreboard = Scoreboard::new(self.sampler.sampled_tokens());
-        let computed = || {
-            let usage = self.sampler.usage();
-            [&usage.computed, &usage.recomputed].map(|count| count.load(Ordering::Relaxed))
-        };
-        let [computed_before, recomputed_before] = computed();
+        let mut scoreboard = Scoreboard::new(self.actor.sampled_tokens());
+        let [computed_before, recomputed_before] = self.actor.computed_tokens();
         let mut played: Vec<Option<Trajectory>> = Vec::with_capacity(attempts.len());
         for attempt in attempts {
-            let trajectory = known.remove(&attempt.row(&self.policy));
+            let known = known.remove(&attempt.row(&self.policy));
+            let trajectory = known.map(|trajectory| self.judged(trajectory, attempt.scenario));
             if let Some(trajectory) = &trajectory {
                 scoreboard.count(trajectory);
                 context.observer.skip(1);
@@ -394,9 +403,9 @@ impl Player {
         let mut progress = Progress { context, attempts, played, scoreboard, tool_calls: 0, cause: None };
         let ended = self.play_missing(&mut progress).await;
         let Progress { played, scoreboard, tool_calls, cause, .. } = progress;
-        let [computed, recomputed] = computed();
+        let [computed, recomputed] = self.actor.computed_tokens();
         context.meter.add(Usage {
-            sampled_tokens: self.sampler.sampled_tokens() - scoreboard.before,
+            sampled_tokens: self.actor.sampled_tokens() - scoreboard.before,
             computed_tokens: computed - computed_before,
             recomputed_tokens: recomputed - recomputed_before,
             tool_calls,
@@ -519,14 +528,14 @@ impl Player {
         state: Option<StateResults>,
     ) -> Result<()> {
         let (context, attempt) = (progress.context, &progress.attempts[index]);
-        let trajectory = trajectory(episode, state, attempt, &self.policy);
+        let trajectory = self.judged(trajectory(episode, state, attempt, &self.policy), attempt.scenario);
         progress.tool_calls += u64::from(trajectory.calls);
         if let Ok(row) = serde_json::to_vec(&trajectory) {
             context.rows.record(&attempt.row(&self.policy), &row)?;
         }
         progress.scoreboard.count(&trajectory);
         context.observer.advance(1);
-        context.observer.status(&progress.scoreboard.line(self.sampler.sampled_tokens()));
+        context.observer.status(&progress.scoreboard.line(self.actor.sampled_tokens()));
         progress.played[index] = Some(trajectory);
         Ok(())
     }
@@ -579,7 +588,22 @@ impl Player {
     /// stage.
     pub async fn close(self) {
         self.pools.close().await;
-        self.sampler.close().await;
+        if let Actor::Policy(sampler) = self.actor {
+            sampler.close().await;
+        }
+    }
+
+    /// Sets what depends on the scenario's known answer, which may have changed since the episode was played.
+    fn judged(&self, trajectory: Trajectory, scenario: &Scenario) -> Trajectory {
+        let correct = truth::correct(scenario, (&trajectory).into());
+        match self.actor {
+            Actor::Policy(_) => Trajectory { correct, ..trajectory },
+            // The answer is the known one, so that the calls decide.
+            Actor::Reference => {
+                let correct = correct.map(|correct| correct && reference::holds(&trajectory));
+                Trajectory { correct, policy: REFERENCE.to_owned(), ..trajectory }
+            }
+        }
     }
 
     fn openings<'a>(
@@ -607,10 +631,20 @@ impl Player {
             return Ok(Tried::Skipped);
         }
         let server = LazySessions { sessions: self.pools.visit(), how, outage };
-        let mut sequence = self.sampler.open(prompt_tokens.pieces.clone(), attempt.sampling, attempt.seed);
         let limits = self.budget.limits();
         let Setting { chat, toolbox } = self.settings.of(attempt.scenario);
-        let mut episode = episode(&mut sequence, &server, chat, toolbox, prompt_tokens, &limits).await?;
+        let mut episode = match &self.actor {
+            Actor::Policy(sampler) => {
+                let pieces = prompt_tokens.pieces.clone();
+                let mut sequence = sampler.open(pieces, attempt.sampling, attempt.seed);
+                episode(&mut sequence, &server, chat, toolbox, prompt_tokens, &limits).await?
+            }
+            Actor::Reference => {
+                let calls = reference::calls(attempt.scenario).unwrap_or_default();
+                let mut script = Script::new(chat, &calls);
+                episode(&mut script, &server, chat, toolbox, prompt_tokens, &limits).await?
+            }
+        };
         Ok(match episode.lost.take() {
             None => match self.state(&server, attempt.scenario).await {
                 Ok(state) => Tried::Ended(episode, state),
@@ -645,6 +679,53 @@ impl Player {
         }
         Ok(Some(results))
     }
+}
+
+/// How conversations about these scenarios are written, and the server's sessions.
+fn prepare(
+    context: &Context,
+    (policy, folder): (&Input, &PolicyFolder),
+    tools: &Path,
+    scenarios: &[Scenario],
+    budget: &Budget,
+) -> Result<(Settings, Pools)> {
+    let servers = context.servers.as_ref().ok_or(PlayError::NoServer)?;
+    let pools = Pools::new(servers);
+    let listed: Vec<data::Tool> = data::read(tools)?;
+    let setting = |listed: &[data::Tool]| -> Result<Setting> {
+        let toolbox = Toolbox::of_table(tools, listed)?.coercing(|wire_name| {
+            servers.of_tool(wire_name).is_some_and(|spec| spec.quirks.coerce_arguments)
+        });
+        let system = system_prompt(context.text("system"), toolbox.functions())?;
+        let chat = context
+            .models
+            .vocabulary(folder.model_digest(), folder.model())
+            .and_then(|vocabulary| Chat::load_over(vocabulary, folder.model(), budget.thinking))
+            .and_then(|chat| chat.with_history(budget.history_thinking))
+            .and_then(|chat| chat.with_tools(&system, toolbox.functions()))
+            .at(|| format!("policy \"{}\"", policy.name))?;
+        Ok(Setting { chat, toolbox })
+    };
+    let mut settings = Settings { all: setting(&listed)?, by_server: BTreeMap::new() };
+    for scenario in scenarios {
+        let Some(ServerName(name)) = &scenario.server else { continue };
+        if settings.by_server.contains_key(name) {
+            continue;
+        }
+        if !servers.names().any(|known| known == name) {
+            let (scenario, server) = (scenario.id.clone(), name.clone());
+            return Err(PlayError::UnknownServer { scenario, server }.into());
+        }
+        settings.by_server.insert(name.clone(), setting(&tools_of(&listed, Some(name)))?);
+    }
+    if let Some(notice) = settings.all.chat.notice() {
+        // By name if a stage has several policies.
+        let several = context.inputs.values().any(|inputs| inputs.len() > 1);
+        let of = if several { format!("policy \"{}\": ", policy.name) } else { String::new() };
+        context.observer.note(&format!("{of}{notice}"));
+    }
+    let pools = pools.expecting(&listed).within_memory(available().map(|bytes| bytes / 2));
+    Ok((settings, pools))
 }
 
 /// The sessions of an episode, which the first calls open.
@@ -764,11 +845,10 @@ fn known(
     Ok(known)
 }
 
-/// Updates what depends on the scenario's family, split and known answer, which may have changed.
+/// Updates what depends on the scenario's family and split, which may have changed.
 fn as_of(attempt: &RolloutSpec<'_>, trajectory: Trajectory) -> Trajectory {
     let Scenario { family, split, .. } = attempt.scenario.clone();
-    let correct = truth::correct(attempt.scenario, (&trajectory).into());
-    Trajectory { family, split, correct, ..trajectory }
+    Trajectory { family, split, ..trajectory }
 }
 
 pub(super) fn system_prompt(template: &str, tools: &[Value]) -> Result<String> {
@@ -786,7 +866,7 @@ fn trajectory(
 ) -> Trajectory {
     let scenario = attempt.scenario;
     let row_starts = episode.row_starts.iter().map(|start| *start as u32).collect();
-    let trajectory = Trajectory {
+    Trajectory {
         id: attempt.id(policy),
         scenario_id: scenario.id.clone(),
         family: scenario.family.clone(),
@@ -808,8 +888,7 @@ fn trajectory(
         correct: None,
         row_starts: Some(row_starts).filter(|starts: &Vec<u32>| !starts.is_empty()),
         state: state.map(|results| Json(json!(results).to_string())),
-    };
-    Trajectory { correct: truth::correct(scenario, (&trajectory).into()), ..trajectory }
+    }
 }
 
 /// Progress shown to the user while episodes are played.
@@ -835,11 +914,13 @@ impl Scoreboard {
 
     fn line(&self, sampled: u64) -> String {
         let rate = (sampled - self.before) as f64 / self.started.elapsed().as_secs_f64().max(1e-3);
-        let rate =
-            if rate < 1e3 { format!("{rate:.0} tokens/s") } else { format!("{:.1}k tokens/s", rate / 1e3) };
-        match self.known {
-            0 => rate,
-            known => format!("success {:.2} · {rate}", self.right as f64 / known as f64),
-        }
+        let rate = match sampled - self.before {
+            0 => None,
+            _ if rate < 1e3 => Some(format!("{rate:.0} tokens/s")),
+            _ => Some(format!("{:.1}k tokens/s", rate / 1e3)),
+        };
+        let success =
+            (self.known > 0).then(|| format!("success {:.2}", self.right as f64 / self.known as f64));
+        success.into_iter().chain(rate).collect::<Vec<_>>().join(" · ")
     }
 }

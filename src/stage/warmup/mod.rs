@@ -3,7 +3,6 @@
 //! A scripted worker, which makes mistakes on purpose, answers training questions on the live server. A
 //! tokenizer is trained on its traces, then a small decoder. The output is an ordinary Hugging Face folder.
 
-mod checkpoint;
 pub mod corpus;
 mod drills;
 mod folder;

@@ -3,7 +3,6 @@
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde::Deserialize;
 
-use super::checkpoint;
 use crate::{
     data::Step,
     engine::{Example, Rule, Supervised, Trainer},
@@ -11,7 +10,7 @@ use crate::{
     grpo::{Schedule, Shape},
     model::Parameter,
     random::permutation,
-    stage::Context,
+    stage::{Context, training::checkpoint},
     usage::Usage,
 };
 
@@ -35,10 +34,6 @@ pub struct TrainParams {
     pub floor: f64,
     pub max_gradient_norm: f64,
 }
-
-/// Most checkpoints per training. Each is appended to the stage's rows, so more would fill the disk for
-/// larger models.
-const CHECKPOINTS: usize = 8;
 
 /// Parallel shares of a step on the CPU. Constant, so that the bits do not depend on the machine's thread
 /// count.
@@ -123,8 +118,7 @@ pub fn train(
         });
         let trained_tokens = rows.last().map_or(0, |row| row.tokens);
         context.meter.add(Usage { trained_tokens, ..Usage::default() });
-        let done = index + 1;
-        if done < steps.len() && done % steps.len().div_ceil(CHECKPOINTS) == 0 {
+        if checkpoint::is_due(index + 1, steps.len()) {
             checkpoint::save(trainer, &rows, context)?;
         }
         context.observer.advance(1);
@@ -135,15 +129,13 @@ pub fn train(
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, sync::Arc};
-
     use serde_json::json;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::{
         model::{Decoder, Init, ModelConfig, kernels::Heads, ops},
-        stage::{Rows, testing},
+        stage::testing,
     };
 
     fn trainer(params: &TrainParams) -> Trainer {
@@ -169,26 +161,6 @@ mod tests {
         (0..80).map(one).collect()
     }
 
-    /// Rows that stop the stage after this many are recorded.
-    struct Killer {
-        rows: Arc<testing::Ledger>,
-        left: std::sync::atomic::AtomicUsize,
-        cancel: CancellationToken,
-    }
-
-    impl Rows for Killer {
-        fn finished(&self) -> Result<BTreeMap<String, Vec<u8>>> {
-            self.rows.finished()
-        }
-
-        fn record(&self, key: &str, row: &[u8]) -> Result<()> {
-            if self.left.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) == 1 {
-                self.cancel.cancel();
-            }
-            self.rows.record(key, row)
-        }
-    }
-
     #[test]
     fn a_resumed_training_ends_in_the_same_bits() {
         let folder = tempfile::tempdir().unwrap();
@@ -208,12 +180,7 @@ mod tests {
 
         let (mut context, rows) = testing::context("warmup", &[], folder.path(), given);
         for checkpoints in [1, 2, 1] {
-            context.cancel = CancellationToken::new();
-            context.rows = Arc::new(Killer {
-                rows: rows.clone(),
-                left: checkpoints.into(),
-                cancel: context.cancel.clone(),
-            });
+            testing::Killer::watch(&mut context, &rows, checkpoints);
             assert_eq!(finish(&context).unwrap_err().code(), "interrupted");
         }
         context.cancel = CancellationToken::new();

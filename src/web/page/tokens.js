@@ -34,7 +34,7 @@ export async function show(page, { run, parameters, signal }) {
     element.classList.add("chosen");
     const { index, id, logprob } = element.token;
     const sampled = logprob !== null && logprob !== undefined;
-    replace(status, `token ${index}, id ${id} · `, element.token.sampled ? (sampled ? `sampled with log-probability ${logprob.toFixed(4)} (${(100 * Math.exp(logprob)).toFixed(1)} %) · advantage ${number(first.advantage)}` : "sampled, without a log-probability") : "given: no loss");
+    replace(status, `token ${index}, id ${id} · `, element.token.sampled ? (sampled ? `sampled with log-probability ${logprob.toFixed(4)} (${(100 * Math.exp(logprob)).toFixed(1)} %) · advantage ${number(first.advantage)}` : "said by the assistant, without a log-probability") : "given: no loss");
   };
 
   const draw = (part) => {
@@ -105,7 +105,7 @@ export async function show(page, { run, parameters, signal }) {
   const least = first.least_likely.filter((index) => index < end);
   replace(page,
     h("h1", {}, "Tokens"),
-    h("p", {}, h("a", { href: back }, "← the conversation"), shown(` · ${plain(parameters.stage)} · `), `${first.total.toLocaleString("en")} tokens, ${first.sampled_count.toLocaleString("en")} sampled, mean log-probability ${number(first.mean_logprob)} · `, first.advantage === null ? "no stage trains on this episode" : h("span", {}, "every sampled token carries the advantage ", h("b", { class: first.advantage > 0 ? "good" : first.advantage < 0 ? "bad" : "" }, number(first.advantage)))),
+    h("p", {}, h("a", { href: back }, "← the conversation"), shown(` · ${plain(parameters.stage)} · `), `${first.total.toLocaleString("en")} tokens, ${first.sampled_count.toLocaleString("en")} sampled, mean log-probability ${number(first.mean_logprob)} · `, first.advantage === null ? "without an advantage: no stage compares it with others" : h("span", {}, "every sampled token carries the advantage ", h("b", { class: first.advantage > 0 ? "good" : first.advantage < 0 ? "bad" : "" }, number(first.advantage)))),
     first.problem ? h("p", { class: "note" }, shown(first.problem)) : "",
     h("p", { class: "quiet" }, "The loss covers sampled tokens only, which are underlined: green if they become likelier, red if less likely. The colour behind is the probability at sampling: ", NAMES.map((name, index) => h("span", { class: "key" }, h("span", { class: `swatch token p${index}` }), name))),
     least.length ? h("p", {}, "least likely: ", least.map((index) => h("button", { type: "button", class: "fold", onclick: () => { const element = [...box.querySelectorAll(".token")].find((one) => one.token.index === index); if (element) { choose(element); element.scrollIntoView({ block: "center" }); } } }, `token ${index}`))) : "",

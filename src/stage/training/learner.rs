@@ -1,17 +1,12 @@
-//! The policy in training: loading it with its optimizer, saving it, and scoring with the reference policy.
+//! The policy in training: loading it with its optimizer, and saving it.
 
-use std::{collections::BTreeMap, path::Path};
+use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{
-    GrpoError, Params,
-    step::{Rollout, cut, microbatch},
-};
+use super::{Training, TrainingError};
 use crate::{
-    engine::{
-        EngineError, Microbatch, Resumed, Rule, Trainer, check_trained, min_microbatches, score_across,
-    },
+    engine::{Resumed, Rule, Trainer, check_trained},
     error::Result,
     model::{
         Adapter, AdapterConfig, Decoder, ModelConfig, ModelError, Parameter, copy_companions,
@@ -19,7 +14,6 @@ use crate::{
     },
     stage::{
         Context,
-        memory::{Load, workspace_bytes},
         policy::{AdapterOf, PolicyFolder},
     },
 };
@@ -50,15 +44,23 @@ pub struct Learner {
     pub trainer: Trainer,
     /// None where all weights are trained.
     adapter: Option<AdapterConfig>,
+    /// File of the optimizer's state in the policy's folder.
+    state: &'static str,
 }
 
-const OPTIMIZER: &str = "optimizer.safetensors";
-
 impl Learner {
-    /// Training of an adapter, or of a model that was trained whole, continues with its optimizer state. A
-    /// model gets a new adapter if adapters are trained.
-    pub fn load(policy: &PolicyFolder, params: &Params, context: &Context) -> Result<Self> {
-        let workspace = workspace(policy, params, context)?;
+    /// Training of an adapter, or of a model that was trained whole, continues with its optimizer state in the file `state`.
+    /// Each loss has a file of its own, because moments and the number of steps mean little to another loss. A model gets a
+    /// new adapter if adapters are trained.
+    ///
+    /// `workspace`: bytes that training needs in addition to the frozen weights.
+    pub fn load(
+        policy: &PolicyFolder,
+        params: &Training,
+        state: &'static str,
+        workspace: usize,
+        context: &Context,
+    ) -> Result<Self> {
         let moments = params.optimizer.moment_bytes();
         let config = ModelConfig::load(policy.model())?;
         let (mut decoder, places) = match params.lora {
@@ -87,14 +89,14 @@ impl Learner {
                 Some(config)
             }
             (false, None) => None,
-            (false, Some(_)) => return Err(GrpoError::WholeAdapter.into()),
+            (false, Some(_)) => return Err(TrainingError::WholeAdapter.into()),
         };
         let rules = |parameters: &[Parameter<'_>]| params.rules(parameters, adapter.is_none());
         let mut trainer = Trainer::across(decoder, rules, &places)?;
         trainer.recompute = params.recompute;
         let dropout = adapter.as_ref().map(|adapter| adapter.dropout).filter(|rate| *rate > 0.0);
         trainer.dropout = dropout.map(|rate| (rate, context.seed));
-        let path = policy.folder.join(OPTIMIZER);
+        let path = policy.folder.join(state);
         // An imported adapter has none.
         let continues = path.is_file() && (policy.base.is_some() || adapter.is_none());
         if continues {
@@ -109,7 +111,7 @@ impl Learner {
                 }
             }
         }
-        Ok(Self { trainer, adapter })
+        Ok(Self { trainer, adapter, state })
     }
 
     /// Writes the policy after the last step, and its optimizer state.
@@ -132,12 +134,12 @@ impl Learner {
                 }
             }
         }
-        write_safetensors(&folder.join(OPTIMIZER), &self.trainer.optimizer().state()?)?;
+        write_safetensors(&folder.join(self.state), &self.trainer.optimizer().state()?)?;
         Ok(())
     }
 }
 
-impl Params {
+impl Training {
     fn rules(&self, parameters: &[Parameter<'_>], whole: bool) -> Vec<Rule> {
         let Self { beta1, beta2, weight_decay, momentum, .. } = *self;
         let adamw = Rule::AdamW { rate: 1.0, beta1, beta2, weight_decay };
@@ -151,67 +153,4 @@ impl Params {
         };
         parameters.iter().enumerate().map(rule).collect()
     }
-}
-
-/// Bytes that an update needs in addition to the frozen weights of this policy's model.
-fn workspace(policy: &PolicyFolder, params: &Params, context: &Context) -> Result<usize> {
-    let peak = params.footprint(&Load::of(&context.engine), &policy.expected()?);
-    Ok(peak.map_or(usize::MAX, |peak| workspace_bytes(&peak, &context.engine)))
-}
-
-/// Fills in every rollout's log-probabilities under the reference policy. Returns its vocabulary size.
-pub fn score_reference(
-    groups: &mut [Vec<Rollout<'_>>],
-    reference: &PolicyFolder,
-    params: &Params,
-    context: &Context,
-) -> Result<usize> {
-    let workspace = workspace(reference, params, context)?;
-    let (mut decoder, places) = reference.load(&context.models, &context.engine, workspace)?;
-    if reference.base.is_some() {
-        Adapter::load(&mut decoder, &reference.folder)?;
-    }
-    let shares = min_microbatches(&decoder, places.count());
-    let mut found = scored(groups, params, shares, |batches| score_across(&decoder, &places, batches))?;
-    for rollout in groups.iter_mut().flatten() {
-        rollout.reference = found.remove(&rollout.trajectory.id).unwrap_or_default();
-    }
-    Ok(decoder.config.vocabulary)
-}
-
-/// Fills in every rollout's importance weights, from its log-probabilities under the policy before its first
-/// step.
-pub fn weigh(groups: &mut [Vec<Rollout<'_>>], trainer: &Trainer, params: &Params) -> Result<(), EngineError> {
-    let shares = min_microbatches(&trainer.decoder, trainer.devices());
-    let mut found = scored(groups, params, shares, |batches| trainer.score(batches))?;
-    for rollout in groups.iter_mut().flatten() {
-        rollout.proximal = found.remove(&rollout.trajectory.id).unwrap_or_default();
-        rollout.weigh(params);
-    }
-    Ok(())
-}
-
-/// The log-probabilities of the sampled tokens of rollouts with terms, by trajectory.
-fn scored(
-    groups: &[Vec<Rollout<'_>>],
-    params: &Params,
-    shares: usize,
-    score: impl Fn(&[Microbatch]) -> Result<Vec<Vec<f32>>, EngineError>,
-) -> Result<BTreeMap<String, Vec<f32>>, EngineError> {
-    let slices: Vec<&[Rollout<'_>]> = groups.iter().map(Vec::as_slice).collect();
-    let cut = cut(&slices, params.tokens_per_microbatch, shares);
-    let (batches, indices): (Vec<Microbatch>, Vec<_>) =
-        cut.iter().map(|rows| microbatch(rows, false)).unzip();
-    let mut found: BTreeMap<String, Vec<f32>> = BTreeMap::new();
-    for ((rows, targets), logprobs) in cut.iter().zip(&indices).zip(&score(&batches)?) {
-        for (row, targets) in rows.iter().zip(targets) {
-            let rollout = row.rollout;
-            let of_rollout =
-                found.entry(rollout.trajectory.id.clone()).or_insert_with(|| vec![f32::NAN; rollout.length]);
-            for (at, target) in targets.iter().enumerate() {
-                of_rollout[row.before + at] = logprobs[*target];
-            }
-        }
-    }
-    Ok(found)
 }

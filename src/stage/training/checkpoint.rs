@@ -1,4 +1,4 @@
-//! Training checkpoints among the rows of the stage: a killed warm-up resumes from its last checkpoint and
+//! Training checkpoints among the rows of the stage: a killed training resumes from its last checkpoint and
 //! ends with the same bytes.
 
 use std::collections::BTreeMap;
@@ -13,6 +13,15 @@ use crate::{
 };
 
 const ROW: &str = "checkpoint";
+
+/// Most checkpoints per training. Each is appended to the stage's rows, so more would fill the disk for
+/// larger models.
+const CHECKPOINTS: usize = 8;
+
+/// Whether to record a checkpoint after this many of all steps.
+pub fn is_due(done: usize, steps: usize) -> bool {
+    done < steps && done % steps.div_ceil(CHECKPOINTS) == 0
+}
 
 /// Columns of the step log that do not follow from the step's number.
 const NUMBERS: [fn(&mut Step) -> &mut f64; 3] =

@@ -1,0 +1,31 @@
+use std::{collections::VecDeque, sync::Arc};
+
+use super::episode::PolicyHandle;
+use crate::{
+    chat::{Chat, ToolCall},
+    engine::{EngineError, Sampled, Stop},
+};
+
+/// Turns that are known beforehand, such as those of a reference solution. Their tokens are those that the model would have
+/// sampled, each with probability 1.
+#[derive(Debug)]
+pub struct Script(VecDeque<Vec<u32>>);
+
+impl Script {
+    /// One turn per call, without text.
+    pub fn new(chat: &Chat, calls: &[ToolCall]) -> Self {
+        Self(calls.iter().map(|call| chat.assistant("", std::slice::from_ref(call))).collect())
+    }
+}
+
+impl PolicyHandle for Script {
+    /// Behind the last turn, the episode ends as if the model had stopped at its limit.
+    async fn turn(&mut self, _: &[u32], _: &[u32], max_new: usize) -> Result<Sampled, EngineError> {
+        let mut tokens = self.0.pop_front().unwrap_or_default();
+        let stop = if tokens.is_empty() || tokens.len() > max_new { Stop::Length } else { Stop::Token };
+        tokens.truncate(max_new);
+        Ok(Sampled { logprobs: vec![0.0; tokens.len()], tokens, stop })
+    }
+
+    fn reopen(&mut self, _: Vec<Arc<[u32]>>) {}
+}

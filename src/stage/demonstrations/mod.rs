@@ -1,0 +1,178 @@
+//! `demonstrations`: plays the reference solutions of scenarios on the live server, as episodes to learn from.
+//!
+//! The calls of a scenario's `reference` are made, and its known answer is submitted, in the tokens that the policy's model
+//! would have sampled. The server's answers are new, so a solution that no longer works is found out: its episode is kept as a
+//! wrong one. The tables are those of `rollout`, so everything that reads episodes reads these.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{
+    Context, Input, Metrics, StageError, StageKind,
+    kind::StageFuture,
+    preflight::{ExpectedEpisodes, ExpectedOutput, Preflight, PreflightContext},
+    rollout::{
+        choice::Draw,
+        play::{Budget, Player, RolloutSpec},
+        prompts, reference,
+    },
+    typed,
+};
+use crate::{
+    data::{self, Call, End, Scenario, Trajectory, calls::calls},
+    engine::Sampling,
+    error::{Diagnostic, Result},
+};
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Params {
+    /// Most episodes.
+    episodes: Option<usize>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum DemonstrationError {
+    #[error("none of the {scenarios} scenarios has a reference solution and a known answer")]
+    NoReference { scenarios: usize },
+}
+
+impl Diagnostic for DemonstrationError {
+    fn code(&self) -> &'static str {
+        "demonstrations::no_reference"
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(
+            "sources other than `file` write references; in a file, give tasks an `answer` and a `reference`, a list of \
+             {name, arguments}"
+                .into(),
+        )
+    }
+}
+
+pub struct Demonstrations {
+    params: Params,
+    budget: Budget,
+}
+
+impl Demonstrations {
+    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
+        Ok(Self { params: typed(params)?, budget: typed(params)? })
+    }
+
+    async fn play(&self, context: &Context) -> Result<Metrics> {
+        let all: Vec<Scenario> = context.read("scenarios")?;
+        let scenarios = self.chosen(&all, context.seed);
+        if scenarios.is_empty() {
+            return Err(DemonstrationError::NoReference { scenarios: all.len() }.into());
+        }
+        let skipped = all.iter().filter(|scenario| reference::calls(scenario).is_none()).count();
+        let tools = &context.input("tools")?.path;
+        let policy = context.input("policy")?;
+        let mut player = Player::of_reference(context, policy, tools, &scenarios, self.budget.clone())?;
+        context.observer.phase("episodes", scenarios.len() as u64);
+        let played = player.play(context, &episodes(&scenarios)).await;
+        let (lost, unchecked) = (player.lost(), player.unchecked());
+        player.close().await;
+        let trajectories: Vec<Trajectory> = played?.into_iter().flatten().collect();
+        let made: Vec<Call> =
+            trajectories.iter().flat_map(|trajectory| calls(&trajectory.into(), &unchecked)).collect();
+        context.write("calls", &made)?;
+        context.write("trajectories", &trajectories)?;
+
+        let wrong: Vec<&Trajectory> = trajectories.iter().filter(|t| t.correct == Some(false)).collect();
+        if let Some(first) = wrong.first() {
+            context.observer.note(&format!(
+                "{} of {} reference solutions do not solve their task on this server, and count as wrong; the first is of \
+                 scenario {}",
+                wrong.len(),
+                trajectories.len(),
+                first.scenario_id
+            ));
+        }
+        Ok(metrics(&trajectories, [("skipped", skipped), ("lost", lost)]))
+    }
+
+    /// Scenarios whose solution is known, as many as are wanted, in the order of their table.
+    fn chosen(&self, scenarios: &[Scenario], seed: u64) -> Vec<Scenario> {
+        let is_solved = |scenario: &&Scenario| reference::calls(scenario).is_some();
+        let solved: Vec<Scenario> = scenarios.iter().filter(is_solved).cloned().collect();
+        let Some(most) = self.params.episodes.filter(|most| *most < solved.len()) else { return solved };
+        let mut indices = Draw::Uniform.order(&solved, &[], seed);
+        indices.truncate(most);
+        indices.sort_unstable();
+        indices.into_iter().map(|index| solved[index].clone()).collect()
+    }
+}
+
+/// One episode per scenario.
+fn episodes(scenarios: &[Scenario]) -> Vec<RolloutSpec<'_>> {
+    let of = |scenario| RolloutSpec { scenario, sample: 0, seed: 0, sampling: Sampling::GREEDY };
+    scenarios.iter().map(of).collect()
+}
+
+fn metrics(trajectories: &[Trajectory], counts: [(&str, usize); 2]) -> Metrics {
+    let episodes = trajectories.len() as f64;
+    let mean = |of: &dyn Fn(&Trajectory) -> u32| {
+        trajectories.iter().map(|trajectory| f64::from(of(trajectory))).sum::<f64>() / episodes
+    };
+    let sampled =
+        |trajectory: &Trajectory| trajectory.sampled.iter().filter(|sampled| **sampled).count() as u32;
+    let mut metrics: Metrics = BTreeMap::from([
+        ("episodes".to_owned(), episodes),
+        ("turns".to_owned(), mean(&|trajectory| trajectory.turns)),
+        ("calls".to_owned(), mean(&|trajectory| trajectory.calls)),
+        ("tool_errors".to_owned(), mean(&|trajectory| trajectory.tool_errors)),
+        ("sampled_tokens".to_owned(), mean(&sampled)),
+    ]);
+    metrics.extend(counts.map(|(name, count)| (name.to_owned(), count as f64)));
+    let known: Vec<bool> = trajectories.iter().filter_map(|trajectory| trajectory.correct).collect();
+    if !known.is_empty() {
+        let right = known.iter().filter(|right| **right).count();
+        metrics.insert("success".into(), right as f64 / known.len() as f64);
+    }
+    let cut = trajectories.iter().filter(|trajectory| trajectory.end().is_some_and(End::is_truncated));
+    metrics.insert("truncated".into(), cut.count() as f64);
+    metrics
+}
+
+impl StageKind for Demonstrations {
+    fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
+        Box::pin(self.play(context))
+    }
+
+    /// Checks that there are solutions to play, and room to play them.
+    fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
+        let mut preflight = Preflight::default();
+        let mut count = self.params.episodes.unwrap_or(usize::MAX);
+        if let Some(scenarios) = context.scenarios() {
+            count = count.min(scenarios.solved);
+            if scenarios.solved == 0 {
+                let scenarios = scenarios.count();
+                preflight.error("scenarios", DemonstrationError::NoReference { scenarios });
+            }
+        }
+        if (context.finished)("trajectories").is_none() {
+            prompts::check(context, "policy", &self.budget, &mut preflight);
+        }
+        let episodes = ExpectedEpisodes { count, longest: self.budget.max_tokens };
+        preflight.with("trajectories", ExpectedOutput::Episodes(episodes))
+    }
+
+    fn workload(&self) -> Option<f64> {
+        self.params.episodes.map(|episodes| episodes as f64)
+    }
+
+    /// All rows.
+    fn rows_needed(&self, seed: u64, inputs: &BTreeMap<String, Vec<Input>>) -> Option<Vec<String>> {
+        let policy = Player::reference_policy(&inputs.get("policy")?.first()?.digest);
+        let scenarios: Vec<Scenario> = data::read(&inputs.get("scenarios")?.first()?.path).ok()?;
+        let scenarios = self.chosen(&scenarios, seed);
+        Some(episodes(&scenarios).iter().map(|episode| episode.row(&policy)).collect())
+    }
+}

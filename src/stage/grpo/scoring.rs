@@ -1,0 +1,71 @@
+//! Scoring before the first step: with the reference policy, and for importance weights.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Grpo,
+    step::{Rollout, cut, microbatch},
+};
+use crate::{
+    engine::{EngineError, Microbatch, Trainer, min_microbatches, score_across},
+    error::Result,
+    model::Adapter,
+    stage::{Context, policy::PolicyFolder},
+};
+
+/// Fills in every rollout's log-probabilities under the reference policy. Returns its vocabulary size.
+pub fn score_reference(
+    groups: &mut [Vec<Rollout<'_>>],
+    reference: &PolicyFolder,
+    stage: &Grpo,
+    context: &Context,
+) -> Result<usize> {
+    let workspace = stage.workspace(reference, context)?;
+    let (mut decoder, places) = reference.load(&context.models, &context.engine, workspace)?;
+    if reference.base.is_some() {
+        Adapter::load(&mut decoder, &reference.folder)?;
+    }
+    let shares = min_microbatches(&decoder, places.count());
+    let mut found = scored(groups, stage, shares, |batches| score_across(&decoder, &places, batches))?;
+    for rollout in groups.iter_mut().flatten() {
+        rollout.reference = found.remove(&rollout.trajectory.id).unwrap_or_default();
+    }
+    Ok(decoder.config.vocabulary)
+}
+
+/// Fills in every rollout's importance weights, from its log-probabilities under the policy before its first
+/// step.
+pub fn weigh(groups: &mut [Vec<Rollout<'_>>], trainer: &Trainer, stage: &Grpo) -> Result<(), EngineError> {
+    let shares = min_microbatches(&trainer.decoder, trainer.devices());
+    let mut found = scored(groups, stage, shares, |batches| trainer.score(batches))?;
+    for rollout in groups.iter_mut().flatten() {
+        rollout.proximal = found.remove(&rollout.trajectory.id).unwrap_or_default();
+        rollout.weigh(&stage.params);
+    }
+    Ok(())
+}
+
+/// The log-probabilities of the sampled tokens of rollouts with terms, by trajectory.
+fn scored(
+    groups: &[Vec<Rollout<'_>>],
+    stage: &Grpo,
+    shares: usize,
+    score: impl Fn(&[Microbatch]) -> Result<Vec<Vec<f32>>, EngineError>,
+) -> Result<BTreeMap<String, Vec<f32>>, EngineError> {
+    let slices: Vec<&[Rollout<'_>]> = groups.iter().map(Vec::as_slice).collect();
+    let cut = cut(&slices, stage.training.tokens_per_microbatch, shares);
+    let (batches, indices): (Vec<Microbatch>, Vec<_>) =
+        cut.iter().map(|rows| microbatch(rows, false)).unzip();
+    let mut found: BTreeMap<String, Vec<f32>> = BTreeMap::new();
+    for ((rows, targets), logprobs) in cut.iter().zip(&indices).zip(&score(&batches)?) {
+        for (row, targets) in rows.iter().zip(targets) {
+            let rollout = row.rollout;
+            let of_rollout =
+                found.entry(rollout.trajectory.id.clone()).or_insert_with(|| vec![f32::NAN; rollout.length]);
+            for (at, target) in targets.iter().enumerate() {
+                of_rollout[row.before + at] = logprobs[*target];
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,35 @@
+//! Reference solutions as episodes: the calls of a scenario's column `reference`, then its known answer.
+
+use serde_json::{Value, json};
+
+use crate::{
+    chat::ToolCall,
+    data::{CallError, Checks, End, Scenario, Trajectory, calls},
+    mcp::COMPLETE_TASK,
+};
+
+/// The answer to a task that is known by what it changes.
+const DONE: &str = "done";
+
+/// The calls of the solution, `complete_task` included. None if the scenario lacks a reference or an answer.
+pub fn calls(scenario: &Scenario) -> Option<Vec<ToolCall>> {
+    let answer = scenario.answer.clone().or_else(|| {
+        let checks = Checks::parse(&scenario.checks.as_ref()?.0).ok()?;
+        checks.answer.is_empty().then(|| DONE.to_owned())
+    })?;
+    let mut calls: Vec<ToolCall> = serde_json::from_str(scenario.reference.as_deref()?).ok()?;
+    let Value::Object(arguments) = json!({ "answer": answer }) else { return None };
+    calls.push(ToolCall { name: COMPLETE_TASK.into(), arguments });
+    Some(calls)
+}
+
+/// Whether the calls led to the answer: mcprl refused none of them, and the last one did not fail. Earlier ones may, where a
+/// task is about errors.
+pub fn holds(trajectory: &Trajectory) -> bool {
+    let made = calls::calls(&trajectory.into(), &Default::default());
+    let [before @ .., _] = made.as_slice() else { return false };
+    let is_tools_own = |error: &str| error == CallError::Tool.name();
+    trajectory.end() == Some(End::Completed)
+        && before.iter().filter_map(|call| call.error.as_deref()).all(is_tools_own)
+        && before.last().is_none_or(|call| !call.is_error)
+}

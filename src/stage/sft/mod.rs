@@ -1,0 +1,325 @@
+//! `sft`: supervised fine-tuning of an adapter, or of all weights, on episodes.
+//!
+//! The loss is −mean log p of the tokens that the policy sampled, or that a demonstration has in their place: the assistant's
+//! turns with their end-of-turn tokens. Prompts, results and the template's text are context only. The mean is over all tokens
+//! of a step, as TRL's trainer has it.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{
+    Context, Metrics, StageError, StageKind,
+    kind::StageFuture,
+    memory::{Load, workspace_bytes},
+    policy::PolicyFolder,
+    preflight::{ExpectedPolicy, Preflight, PreflightContext},
+    training::{Learner, Training, check_rows, checkpoint},
+    typed,
+};
+use crate::{
+    data::{Reward, Step, Trajectory},
+    engine::{Example, Footprint, Supervised, min_microbatches},
+    error::{Class, Diagnostic, Interrupted, Result},
+    random::permutation,
+    usage::Usage,
+};
+
+/// File of the optimizer's state in the policy's folder. `grpo` has another one: its schedule does not count these steps.
+const OPTIMIZER: &str = "sft_optimizer.safetensors";
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Params {
+    only_right: bool,
+    min_reward: Option<f32>,
+    epochs: usize,
+    /// Episodes of one optimizer step.
+    batch_size: usize,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum SftError {
+    #[error("`min_reward` is {least}, but no rewards are given")]
+    NoRewards { least: f32 },
+    #[error("no episode to train on: {left_out}")]
+    NothingToTrain { left_out: LeftOut },
+    #[error("trajectory {id} has the token {token}, and the policy has a vocabulary of {vocabulary} tokens")]
+    Vocabulary { id: String, token: u32, vocabulary: usize },
+}
+
+impl Diagnostic for SftError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoRewards { .. } => "sft::no_rewards",
+            Self::NothingToTrain { .. } => "sft::nothing_to_train",
+            Self::Vocabulary { .. } => "sft::vocabulary",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NoRewards { .. } => "name them, as in `rewards = \"reward\"`, or leave `min_reward` out".into(),
+            Self::NothingToTrain { left_out } if left_out.wrong > 0 => {
+                "look at the episodes with `mcprl ui`; a stage of kind \"demonstrations\" gives right ones where the policy \
+                 gives none"
+                    .into()
+            }
+            Self::NothingToTrain { left_out } if left_out.unknown > 0 => {
+                "give scenarios an `answer`, or set `only_right = false`".into()
+            }
+            Self::NothingToTrain { left_out } if left_out.low > 0 => "lower `min_reward`".into(),
+            Self::NothingToTrain { .. } => "check the stage that wrote the episodes".into(),
+            Self::Vocabulary { .. } => "train the policy whose tokenizer wrote the episodes".into(),
+        })
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::NoRewards { .. } => Class::Usage,
+            _ => Class::Work,
+        }
+    }
+}
+
+/// Episodes that are not trained on, by reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct LeftOut {
+    wrong: usize,
+    /// Without a known answer.
+    unknown: usize,
+    /// Below `min_reward`, or without a reward.
+    low: usize,
+    /// Longer than the policy's context.
+    long: usize,
+    /// Without a token to learn.
+    empty: usize,
+}
+
+impl LeftOut {
+    fn count(&self) -> usize {
+        self.reasons().iter().map(|(count, _)| count).sum()
+    }
+
+    fn reasons(&self) -> [(usize, &'static str); 5] {
+        [
+            (self.wrong, "wrong"),
+            (self.unknown, "without a known answer"),
+            (self.low, "below min_reward"),
+            (self.long, "longer than the policy's context"),
+            (self.empty, "without a sampled token"),
+        ]
+    }
+}
+
+impl std::fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let reasons = self.reasons();
+        let reasons: Vec<String> = reasons
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, reason)| format!("{count} {reason}"))
+            .collect();
+        match reasons.is_empty() {
+            true => f.write_str("the table is empty"),
+            false => f.write_str(&reasons.join(", ")),
+        }
+    }
+}
+
+/// The rows of an episode.
+type Rows = Vec<Example>;
+
+/// Supervised training on episodes.
+pub struct Sft {
+    params: Params,
+    training: Training,
+}
+
+impl Sft {
+    pub fn parse(params: &Map<String, Value>) -> Result<Self, StageError> {
+        Ok(Self { params: typed(params)?, training: typed(params)? })
+    }
+
+    /// The engine's memory for a step. None if the policy cannot have this adapter.
+    fn footprint(&self, load: &Load<'_>, policy: &ExpectedPolicy) -> Option<Footprint> {
+        self.training.footprint(load, policy, |longest| self.params.batch_size.saturating_mul(longest))
+    }
+
+    fn train(&self, context: &Context) -> Result<Metrics> {
+        let Self { params, training } = self;
+        let policy = PolicyFolder::open(context.input("policy")?, context)?;
+        let expected = policy.expected()?;
+        let trajectories: Vec<Trajectory> = context.read("trajectories")?;
+        let (episodes, left_out) = self.episodes(&trajectories, &expected, context)?;
+        if episodes.is_empty() {
+            return Err(SftError::NothingToTrain { left_out }.into());
+        }
+        if left_out.count() > 0 {
+            let all = trajectories.len();
+            context
+                .observer
+                .note(&format!("{} of {all} episodes are left out: {left_out}", left_out.count()));
+        }
+        let peak = self.footprint(&Load::of(&context.engine), &expected);
+        let workspace = peak.map_or(usize::MAX, |peak| workspace_bytes(&peak, &context.engine));
+        let mut learner = Learner::load(&policy, training, OPTIMIZER, workspace, context)?;
+        let batches = order(episodes.len(), params, context.seed);
+        let trainer = &mut learner.trainer;
+        // Before a checkpoint is loaded, whose steps are this stage's own.
+        let before = trainer.optimizer().steps();
+        let (schedule, first) = match training.total_steps {
+            Some(total) => (training.schedule(Some(total)), before),
+            None => (training.schedule(Some(batches.len() as u64)), 0),
+        };
+        context.observer.phase("steps", batches.len() as u64);
+        let mut steps = checkpoint::load(trainer, context)?;
+        context.observer.skip(steps.len() as u64);
+        let shares = min_microbatches(&trainer.decoder, trainer.devices());
+        for (index, batch) in batches.iter().enumerate().skip(steps.len()) {
+            if context.cancel.is_cancelled() {
+                return Err(Interrupted.into());
+            }
+            let examples: Vec<&Example> = batch.iter().flat_map(|episode| &episodes[*episode]).collect();
+            let supervised = Supervised::packed(&examples, shares, training.tokens_per_microbatch);
+            let learning_rate = schedule.rate(first + index as u64);
+            let (loss, report) = supervised.step(trainer, learning_rate, training.max_gradient_norm)?;
+            let step = Step {
+                stage: context.stage.clone(),
+                step: index as u32,
+                learning_rate,
+                loss,
+                gradient_norm: report.gradient_norm,
+                tokens: supervised.batches.iter().map(|batch| batch.tree.tokens.len() as u64).sum(),
+                tokens_unshared: examples.iter().map(|(tokens, _)| tokens.len() as u64).sum(),
+                loss_tokens: supervised.tokens as u64,
+                ..Step::default()
+            };
+            context.meter.add(Usage { trained_tokens: step.tokens, ..Usage::default() });
+            context.observer.advance(1);
+            context.observer.status(&format!("loss {loss:.4} · gradient norm {:.2}", step.gradient_norm));
+            steps.push(step);
+            if checkpoint::is_due(steps.len(), batches.len()) {
+                checkpoint::save(trainer, &steps, context)?;
+            }
+        }
+        learner.save(&policy, &context.output("policy", "policy")?)?;
+        context.write("steps", &steps)?;
+
+        let last_pass = &steps[steps.len() - steps.len() / params.epochs..];
+        let count = |of: fn(&Step) -> u64, steps: &[Step]| steps.iter().map(of).sum::<u64>() as f64;
+        let learned = count(|step| step.loss_tokens, last_pass);
+        let loss = last_pass.iter().map(|step| step.loss * step.loss_tokens as f64).sum::<f64>() / learned;
+        let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return Ok(Metrics::new()) };
+        let named = [
+            ("episodes", episodes.len() as f64),
+            ("left_out", left_out.count() as f64),
+            ("loss", loss),
+            ("first_loss", first.loss),
+            ("gradient_norm", last.gradient_norm),
+            ("learning_rate", last.learning_rate),
+            ("steps", steps.len() as f64),
+            ("loss_tokens", learned),
+            ("tokens", count(|step| step.tokens, &steps)),
+            ("tokens_unshared", count(|step| step.tokens_unshared, &steps)),
+        ];
+        Ok(named.map(|(name, value)| (name.to_owned(), value)).into())
+    }
+
+    /// The episodes to train on.
+    fn episodes(
+        &self,
+        trajectories: &[Trajectory],
+        policy: &ExpectedPolicy,
+        context: &Context,
+    ) -> Result<(Vec<Rows>, LeftOut)> {
+        let rewards: Option<Vec<Reward>> =
+            context.inputs.contains_key("rewards").then(|| context.read("rewards")).transpose()?;
+        let rewards: Option<BTreeMap<&str, f32>> =
+            rewards.as_ref().map(|all| all.iter().map(|r| (r.trajectory_id.as_str(), r.reward)).collect());
+        let least = match (self.params.min_reward, rewards) {
+            (Some(least), None) => return Err(SftError::NoRewards { least }.into()),
+            (least, rewards) => least.zip(rewards),
+        };
+        let (mut episodes, mut left_out) = (Vec::new(), LeftOut::default());
+        for trajectory in trajectories {
+            check_rows(trajectory)?;
+            let low = least.as_ref().is_some_and(|(least, of)| {
+                of.get(trajectory.id.as_str()).is_none_or(|reward| reward < least)
+            });
+            let rows: Rows =
+                trajectory.rows().map(|row| (row.tokens.to_vec(), row.sampled.to_vec())).collect();
+            let reason = match trajectory.correct {
+                Some(false) if self.params.only_right => &mut left_out.wrong,
+                None if self.params.only_right && least.is_none() => &mut left_out.unknown,
+                _ if low => &mut left_out.low,
+                _ if rows.iter().any(|(tokens, _)| tokens.len() > policy.config.context) => {
+                    &mut left_out.long
+                }
+                _ if !rows.iter().any(|(_, sampled)| sampled.iter().skip(1).any(|is| *is)) => {
+                    &mut left_out.empty
+                }
+                _ => {
+                    let vocabulary = policy.config.vocabulary;
+                    if let Some(token) = trajectory.tokens.iter().find(|token| **token as usize >= vocabulary)
+                    {
+                        let (id, token) = (trajectory.id.clone(), *token);
+                        return Err(SftError::Vocabulary { id, token, vocabulary }.into());
+                    }
+                    episodes.push(rows);
+                    continue;
+                }
+            };
+            *reason += 1;
+        }
+        Ok((episodes, left_out))
+    }
+}
+
+impl StageKind for Sft {
+    fn run<'a>(&'a self, context: &'a Context) -> StageFuture<'a, Result<Metrics>> {
+        Box::pin(async { self.train(context) })
+    }
+
+    fn preflight(&self, context: &PreflightContext<'_>) -> Preflight {
+        let mut preflight = Preflight::default();
+        if let Some(least) = self.params.min_reward
+            && !context.inputs.contains_key("rewards")
+        {
+            preflight.error("min_reward", SftError::NoRewards { least });
+        }
+        self.training.check(context, &mut preflight);
+        preflight
+    }
+
+    fn workload(&self) -> Option<f64> {
+        Some(self.params.epochs as f64).filter(|epochs| *epochs > 0.0)
+    }
+
+    fn memory(&self, load: &Load<'_>) -> Option<Footprint> {
+        self.footprint(load, load.policies("policy").next()?)
+    }
+
+    /// A whole model in training is no longer the frozen one.
+    fn shares_model(&self, role: &str) -> bool {
+        role == "policy" && self.training.lora
+    }
+
+    fn adapter_base(&self) -> Option<&'static str> {
+        self.training.lora.then_some("policy")
+    }
+}
+
+/// The episodes of every step, each pass in seeded random order.
+fn order(episodes: usize, params: &Params, seed: u64) -> Vec<Vec<usize>> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut batches = Vec::new();
+    for _ in 0..params.epochs {
+        batches.extend(permutation(episodes, &mut rng).chunks(params.batch_size.max(1)).map(<[_]>::to_vec));
+    }
+    batches
+}

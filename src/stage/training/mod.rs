@@ -1,0 +1,188 @@
+//! Training of a policy: what `grpo` and `sft` have in common, and the checkpoints of long trainings.
+//!
+//! The parameters of the adapter, the optimizer and the learning rate, and the policy in training. This module does not
+//! know the loss.
+
+pub mod checkpoint;
+mod learner;
+
+use serde::Deserialize;
+
+pub use learner::{Learner, OptimizerKind};
+
+use super::{
+    memory::Load,
+    preflight::{ExpectedPolicy, Preflight, PreflightContext},
+};
+use crate::{
+    data::Trajectory,
+    engine::{Footprint, Recompute, TrainingLoad, min_microbatches_of},
+    error::{Class, Diagnostic},
+    grpo::{Schedule, Shape},
+    model::{AdapterConfig, AdapterSize, Targets, kernels::Format},
+};
+
+/// How a policy is trained, as cards name it.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Training {
+    /// Whether an adapter is trained, or all weights.
+    pub lora: bool,
+    rank: usize,
+    alpha: f32,
+    rank_stabilised: bool,
+    targets: Vec<String>,
+    dropout: f64,
+    pub tokens_per_microbatch: usize,
+    recompute: Recompute,
+    optimizer: OptimizerKind,
+    momentum: f32,
+    learning_rate: f64,
+    warmup_steps: u64,
+    schedule: Shape,
+    pub total_steps: Option<u64>,
+    decay_from: f64,
+    floor: f64,
+    beta1: f32,
+    beta2: f32,
+    weight_decay: f32,
+    pub max_gradient_norm: f64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TrainingError {
+    #[error("`{name}` is {value}, and should be below 1")]
+    Decay { name: &'static str, value: f32 },
+    #[error("the policy is an adapter, and `lora = false` trains all weights of a model")]
+    WholeAdapter,
+    #[error("trajectory {id} has {tokens} tokens, {sampled} flags and {logprobs} log-probabilities")]
+    Ragged { id: String, tokens: usize, sampled: usize, logprobs: usize },
+    #[error("trajectory {id} has row_starts that do not fit its {tokens} tokens")]
+    Rows { id: String, tokens: usize },
+}
+
+/// Checks that the columns of a trajectory fit together.
+pub fn check_rows(trajectory: &Trajectory) -> Result<(), TrainingError> {
+    let id = || trajectory.id.clone();
+    let (tokens, sampled, logprobs) =
+        (trajectory.tokens.len(), trajectory.sampled.len(), trajectory.logprobs.len());
+    if tokens != sampled || tokens != logprobs {
+        return Err(TrainingError::Ragged { id: id(), tokens, sampled, logprobs });
+    }
+    if !trajectory.is_consistent() {
+        return Err(TrainingError::Rows { id: id(), tokens });
+    }
+    Ok(())
+}
+
+impl Diagnostic for TrainingError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Decay { .. } => "training::decay",
+            Self::WholeAdapter => "training::whole_adapter",
+            Self::Ragged { .. } => "training::ragged",
+            Self::Rows { .. } => "training::rows",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Decay { .. } => "AdamW's decays are usually 0.9 and 0.95 to 0.999".into(),
+            Self::WholeAdapter => {
+                "merge it into its model first: `mcprl export POLICY --merge --out FOLDER`".into()
+            }
+            Self::Ragged { .. } => {
+                "tokens, sampled and logprobs of a trajectory have one entry per token".into()
+            }
+            Self::Rows { .. } => {
+                "row_starts holds the index of each row's first token, ascending, without the first row's 0"
+                    .into()
+            }
+        })
+    }
+
+    fn class(&self) -> Class {
+        match self {
+            Self::Decay { .. } => Class::Usage,
+            _ => Class::Work,
+        }
+    }
+}
+
+impl Training {
+    /// The adapter that these parameters add to a model.
+    fn adapter(&self) -> AdapterConfig {
+        AdapterConfig {
+            rank_stabilised: self.rank_stabilised,
+            targets: Targets::from_names(&self.targets),
+            dropout: self.dropout,
+            ..AdapterConfig::new(self.rank, self.alpha)
+        }
+    }
+
+    /// The engine's memory for a step of `step_tokens(longest)` tokens at most, where `longest` bounds a sequence. None if
+    /// the policy cannot have this adapter.
+    pub fn footprint(
+        &self,
+        load: &Load<'_>,
+        policy: &ExpectedPolicy,
+        step_tokens: impl Fn(usize) -> usize,
+    ) -> Option<Footprint> {
+        let config = &policy.config;
+        let format = if self.lora { load.format() } else { Format::F32 };
+        let adapter = match (self.lora, policy.adapter) {
+            (false, _) => None,
+            (true, Some(size)) => Some(size),
+            (true, None) => Some(self.adapter().size(config).ok()?),
+        };
+        let longest = load.episodes().map_or(config.context, |episodes| episodes.longest).min(config.context);
+        let workers = min_microbatches_of(config, format);
+        let training = TrainingLoad {
+            rows: step_tokens(longest).div_ceil(workers).min(self.tokens_per_microbatch),
+            longest,
+            workers,
+            threads: load.engine.all_threads(),
+            devices: load.engine.devices.len(),
+            recompute: false,
+            adapter,
+            moments: self.optimizer.moment_bytes(),
+        };
+        Some(load.training(config, format, training, self.recompute))
+    }
+
+    /// The learning rate of every step. `total`: the step at which the decay ends.
+    pub fn schedule(&self, total: Option<u64>) -> Schedule {
+        Schedule {
+            peak: self.learning_rate,
+            warmup: self.warmup_steps,
+            shape: self.schedule,
+            total,
+            decay_from: self.decay_from,
+            floor: self.floor,
+        }
+    }
+
+    /// Checks that the policy, its adapter and the parameters fit together. Adds what the output `policy` will be.
+    pub fn check(&self, context: &PreflightContext<'_>, preflight: &mut Preflight) {
+        for (name, value) in [("beta1", self.beta1), ("beta2", self.beta2)] {
+            if value >= 1.0 {
+                preflight.error(name, TrainingError::Decay { name, value });
+            }
+        }
+        let Some(policy) = context.policy("policy") else { return };
+        let adapter: Option<AdapterSize> = match (self.lora, policy.adapter) {
+            (false, Some(_)) => {
+                preflight.error("lora", TrainingError::WholeAdapter);
+                None
+            }
+            (true, None) => {
+                let adapter = self.adapter();
+                preflight.check("targets", adapter.targets.check(&policy.config));
+                adapter.size(&policy.config).ok()
+            }
+            (true, Some(size)) => Some(size),
+            (false, None) => None,
+        };
+        let ExpectedPolicy { config, folder, .. } = policy.clone();
+        preflight.outputs.insert("policy", ExpectedPolicy { config, adapter, folder }.into());
+    }
+}
