@@ -8,6 +8,7 @@
 mod report;
 mod statistics;
 mod verdict;
+mod vote;
 
 #[cfg(test)]
 mod tests;
@@ -15,3 +16,4 @@ mod tests;
 pub use report::{headline, report, summary};
 pub use statistics::{Clusters, Interval, bootstrap_mean, holm, sign_flip, wilson};
 pub use verdict::{Comparison, Episode, Finding, Mode, clusters, metrics, reported_mode, verdict};
+pub use vote::{majority, vote_name};

@@ -52,6 +52,11 @@ pub fn correct(scenario: &Scenario, evidence: Evidence<'_>) -> Option<bool> {
     Some(hold && answered != Some(false))
 }
 
+/// Whether two answers count as one under this check, as an answer is compared with the expected one.
+pub fn same_answer(check: &str) -> fn(&str, &str) -> bool {
+    comparison(check).unwrap_or(same_text)
+}
+
 fn comparison(check: &str) -> Option<fn(&str, &str) -> bool> {
     match check {
         "text" => Some(same_text),

@@ -27,7 +27,7 @@ use crate::{
     data::{self, Call, Scenario, Tool, Trajectory, calls::calls},
     engine::{Footprint, Sampling},
     error::{Diagnostic, Result},
-    eval::{Comparison, Episode, Mode, metrics, report, verdict},
+    eval::{Comparison, Episode, Mode, majority, metrics, report, verdict, vote_name},
     hash::Encoder,
     judge::truth,
 };
@@ -37,6 +37,8 @@ pub(super) struct Params {
     greedy: bool,
     /// Sampled episodes per scenario, at temperature 1.
     samples: u32,
+    /// Sampled episodes of the baseline that vote; 0 for no vote.
+    vote: u32,
     /// Bootstrap resamples.
     resamples: usize,
 }
@@ -101,16 +103,18 @@ impl Eval {
         }
         let tools_path = &context.input("tools")?.path;
         let (scenarios, unknown) = known(context.read("scenarios")?)?;
-        let attempts = attempts(&scenarios, params, context.seed)?;
-        context.observer.phase("episodes", (policies.len() * attempts.len()) as u64);
+        let plans = plans(&policies, &scenarios, params, context.seed)?;
+        let count = plans.iter().map(|(_, attempts)| attempts.len()).sum();
+        context.observer.phase("episodes", count as u64);
 
-        let mut trajectories: Vec<Trajectory> = Vec::with_capacity(policies.len() * attempts.len());
+        let mut trajectories: Vec<Trajectory> = Vec::with_capacity(count);
         let mut made: Vec<Call> = Vec::new();
         let mut lost = 0;
-        let mut episodes: Vec<Episode> = Vec::with_capacity(trajectories.capacity());
-        for policy in &policies {
+        let mut episodes: Vec<Episode> = Vec::with_capacity(count);
+        let mut votes: Vec<Vote> = Vec::new();
+        for (policy, attempts) in &plans {
             let mut player = Player::open(context, policy, tools_path, &scenarios, budget.clone()).await?;
-            let played = player.play(context, &attempts).await;
+            let played = player.play(context, attempts).await;
             let unchecked = player.unchecked();
             player.close().await;
             let played = played?;
@@ -120,14 +124,25 @@ impl Eval {
                 .iter()
                 .zip(&played)
                 .filter_map(|(attempt, played)| Some((attempt, played.as_ref()?)));
-            episodes.extend(there.map(|(attempt, played)| episode(&policy.name, attempt, played)));
+            let there: Vec<(&RolloutSpec<'_>, &Trajectory)> = there.collect();
+            // Those that are played for a vote alone say nothing in comparison with other policies.
+            let own = there.iter().filter(|(attempt, _)| !params.is_vote_only(attempt.sample));
+            episodes.extend(own.map(|(attempt, played)| episode(&policy.name, attempt, played)));
+            if params.vote > 0 && votes.is_empty() {
+                votes = vote(params, &scenarios, &there);
+            }
             lost += played.iter().filter(|played| played.is_none()).count();
             trajectories.extend(played.into_iter().flatten());
         }
         context.write("episodes", &trajectories)?;
         context.write("calls", &made)?;
 
-        let names: Vec<String> = policies.iter().map(|policy| policy.name.clone()).collect();
+        let mut names: Vec<String> = policies.iter().map(|policy| policy.name.clone()).collect();
+        if params.vote > 0 {
+            // Behind the baseline, so that the last policy stays the one that is reported.
+            names.insert(1, vote_name(params.vote));
+            episodes.extend(votes.iter().flat_map(|vote| vote.episodes.clone()));
+        }
         let tools: Vec<Tool> = data::read(tools_path)?;
         let tools: Vec<String> =
             tools.into_iter().filter(|tool| !tool.synthetic).map(|tool| tool.name).collect();
@@ -144,10 +159,15 @@ impl Eval {
         }
         context.write("verdict", &rows)?;
         let path = context.output("report", "report")?;
-        let page = report(&rows, &notes(params, &scenarios, unknown, lost));
+        let mut notes = notes(params, &scenarios, unknown, lost);
+        notes.extend((params.vote > 0).then(|| vote_note(params, &names[0], &votes)));
+        let page = report(&rows, &notes);
         std::fs::write(&path, page).map_err(|source| StageError::Write { path, source })?;
 
         let mut metrics = metrics(&rows);
+        for (split, share) in pass_shares(&votes) {
+            metrics.insert(format!("{split}.pass@{}", params.vote), share);
+        }
         metrics.insert("scenarios".into(), scenarios.len() as f64);
         metrics.insert("lost".into(), lost as f64);
         Ok(metrics)
@@ -181,7 +201,7 @@ impl StageKind for Eval {
     }
 
     fn workload(&self) -> Option<f64> {
-        let episodes = self.params.samples + u32::from(self.params.greedy);
+        let episodes = self.params.samples.saturating_add(u32::from(self.params.greedy));
         (episodes > 0).then_some(f64::from(episodes))
     }
 
@@ -195,10 +215,12 @@ impl StageKind for Eval {
     /// Rows of all policies.
     fn rows_needed(&self, seed: u64, inputs: &BTreeMap<String, Vec<Input>>) -> Option<Vec<String>> {
         let (scenarios, _) = known(data::read(&inputs.get("scenarios")?.first()?.path).ok()?).ok()?;
-        let attempts = attempts(&scenarios, &self.params, seed).ok()?;
-        let of_policy =
-            |policy: &Input| attempts.iter().map(|attempt| attempt.row(&policy.digest)).collect::<Vec<_>>();
-        Some(inputs.get("policies")?.iter().flat_map(of_policy).collect())
+        let policies = baseline_first(inputs.get("policies")?);
+        let plans = plans(&policies, &scenarios, &self.params, seed).ok()?;
+        let rows = plans
+            .iter()
+            .flat_map(|(policy, attempts)| attempts.iter().map(|attempt| attempt.row(&policy.digest)));
+        Some(rows.collect())
     }
 
     fn shares_model(&self, role: &str) -> bool {
@@ -224,18 +246,42 @@ fn known(scenarios: Vec<Scenario>) -> Result<(Vec<Scenario>, usize), EvalError> 
     Ok((known, unknown))
 }
 
-/// Each scenario's greedy episode as sample 0, if requested, then its sampled episodes.
-fn attempts<'a>(
+impl Params {
+    /// Whether the baseline plays this sample for the vote alone.
+    fn is_vote_only(&self, sample: u32) -> bool {
+        sample >= self.samples.saturating_add(u32::from(self.greedy))
+    }
+}
+
+/// A policy and its episodes.
+type Plan<'p, 'a> = (&'p Input, Vec<RolloutSpec<'a>>);
+
+/// The episodes of every policy. The baseline, which is the first, may play more samples, for the vote.
+fn plans<'p, 'a>(
+    policies: &[&'p Input],
     scenarios: &'a [Scenario],
     params: &Params,
     seed: u64,
-) -> Result<Vec<RolloutSpec<'a>>, EvalError> {
-    let sampled = Sampling { temperature: 1.0, ..Sampling::GREEDY };
-    let mut draws = if params.greedy { vec![Sampling::GREEDY] } else { vec![] };
-    draws.resize(draws.len() + params.samples as usize, sampled);
-    if draws.is_empty() {
+) -> Result<Vec<Plan<'p, 'a>>, EvalError> {
+    if !params.greedy && params.samples == 0 {
         return Err(EvalError::NothingToPlay);
     }
+    let of = |(index, policy): (usize, &&'p Input)| {
+        let samples = if index == 0 { params.samples.max(params.vote) } else { params.samples };
+        (*policy, attempts(scenarios, (params.greedy, samples), seed))
+    };
+    Ok(policies.iter().enumerate().map(of).collect())
+}
+
+/// Each scenario's greedy episode as sample 0, if requested, then its sampled episodes.
+fn attempts<'a>(
+    scenarios: &'a [Scenario],
+    (greedy, samples): (bool, u32),
+    seed: u64,
+) -> Vec<RolloutSpec<'a>> {
+    let sampled = Sampling { temperature: 1.0, ..Sampling::GREEDY };
+    let mut draws = if greedy { vec![Sampling::GREEDY] } else { vec![] };
+    draws.resize(draws.len() + samples as usize, sampled);
     let attempt = |scenario: &'a Scenario, sample: usize, sampling: Sampling| RolloutSpec {
         scenario,
         sample: sample as u32,
@@ -250,7 +296,83 @@ fn attempts<'a>(
     let of_scenario = |scenario| {
         draws.iter().enumerate().map(move |(sample, sampling)| attempt(scenario, sample, *sampling))
     };
-    Ok(scenarios.iter().flat_map(of_scenario).collect())
+    scenarios.iter().flat_map(of_scenario).collect()
+}
+
+/// What the sampled episodes of a scenario come to together.
+struct Vote {
+    split: String,
+    /// Whether any of them is right.
+    has_right: bool,
+    /// The majority's answer as an episode, with the effort of all of them: one for each mode that is compared.
+    episodes: Vec<Episode>,
+}
+
+/// The votes over the baseline's sampled episodes.
+fn vote(params: &Params, scenarios: &[Scenario], played: &[(&RolloutSpec<'_>, &Trajectory)]) -> Vec<Vote> {
+    let first = u32::from(params.greedy);
+    let voters = first..first + params.vote;
+    let mut by: BTreeMap<&str, Vec<&Trajectory>> = BTreeMap::new();
+    for (attempt, trajectory) in played.iter().filter(|(attempt, _)| voters.contains(&attempt.sample)) {
+        by.entry(&attempt.scenario.id).or_default().push(trajectory);
+    }
+    let modes = [(params.greedy, Mode::Greedy), (params.samples > 0, Mode::Sampled)];
+    let of = |scenario: &Scenario| {
+        let voters = by.get(scenario.id.as_str())?;
+        let answers = voters.iter().map(|trajectory| trajectory.answer.as_deref());
+        let winner = majority(answers, truth::same_answer(&scenario.check));
+        let sum = |of: fn(&Trajectory) -> u32| voters.iter().map(|trajectory| of(trajectory)).sum();
+        let of_mode = |mode| Episode {
+            scenario: scenario.id.clone(),
+            policy: vote_name(params.vote),
+            mode,
+            right: winner.is_some_and(|winner| voters[winner].correct == Some(true)),
+            calls: sum(|trajectory| trajectory.calls),
+            turns: sum(|trajectory| trajectory.turns),
+            tokens: sum(sampled_tokens),
+            tool_errors: sum(|trajectory| trajectory.tool_errors),
+            tools: voters.iter().flat_map(|trajectory| trajectory.tools.iter().cloned()).collect(),
+        };
+        Some(Vote {
+            split: scenario.split.clone(),
+            has_right: voters.iter().any(|trajectory| trajectory.correct == Some(true)),
+            episodes: modes.iter().filter(|(is, _)| *is).map(|(_, mode)| of_mode(*mode)).collect(),
+        })
+    };
+    scenarios.iter().filter_map(of).collect()
+}
+
+/// Share of the scenarios with at least one right episode, over all and by split.
+fn pass_shares(votes: &[Vote]) -> Vec<(String, f64)> {
+    let mut by: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for Vote { split, has_right, .. } in votes {
+        for slice in ["all", split] {
+            let (right, of) = by.entry(slice).or_default();
+            (*right, *of) = (*right + usize::from(*has_right), *of + 1);
+        }
+    }
+    by.into_iter().map(|(slice, (right, of))| (slice.to_owned(), right as f64 / of as f64)).collect()
+}
+
+/// What the vote is, and its upper bound.
+fn vote_note(params: &Params, baseline: &str, votes: &[Vote]) -> String {
+    let count = params.vote;
+    let shares = pass_shares(votes);
+    let shares: Vec<String> =
+        shares.iter().map(|(slice, share)| format!("{:.1} % of {slice}", 100.0 * share)).collect();
+    format!(
+        "{}: the answer that most of {} of {baseline} give, at temperature 1. It has no model of\n\
+         its own, its effort is that of all of them, and it is compared with one episode of {baseline}.\n\n\
+         pass@{count} of {baseline}: {}. Of so many tasks at least one of the {count} is right.\n\
+         It is an upper bound, because only the known answer tells which one.",
+        vote_name(count),
+        several(count as usize, "episode"),
+        shares.join(", "),
+    )
+}
+
+fn sampled_tokens(played: &Trajectory) -> u32 {
+    played.sampled.iter().filter(|sampled| **sampled).count() as u32
 }
 
 /// The part of a trajectory that the verdict uses.
@@ -262,7 +384,7 @@ fn episode(policy: &str, attempt: &RolloutSpec<'_>, played: &Trajectory) -> Epis
         right: played.correct == Some(true),
         calls: played.calls,
         turns: played.turns,
-        tokens: played.sampled.iter().filter(|sampled| **sampled).count() as u32,
+        tokens: sampled_tokens(played),
         tool_errors: played.tool_errors,
         tools: played.tools.clone(),
     }

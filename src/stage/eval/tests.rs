@@ -36,7 +36,7 @@ fn scenario(id: &str, split: &str, answer: Option<&str>) -> Scenario {
 }
 
 fn params(greedy: bool, samples: u32) -> Params {
-    Params { greedy, samples, resamples: 100 }
+    Params { greedy, samples, vote: 0, resamples: 100 }
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn scenarios_without_an_answer_are_left_out_and_counted() {
 #[test]
 fn the_greedy_episode_comes_first_and_every_episode_has_its_own_seed() {
     let scenarios = [scenario("s", "a", Some("1")), scenario("t", "a", Some("1"))];
-    let attempts = attempts(&scenarios, &params(true, 2), 7).unwrap();
+    let attempts = attempts(&scenarios, (true, 2), 7);
     let drawn: Vec<_> =
         attempts.iter().map(|a| (a.scenario.id.as_str(), a.sample, a.sampling.temperature)).collect();
     assert_eq!(
@@ -77,7 +77,7 @@ fn the_greedy_episode_comes_first_and_every_episode_has_its_own_seed() {
 #[test]
 fn an_exam_without_episodes_is_refused() {
     let scenarios = [scenario("s", "a", Some("1"))];
-    assert_eq!(attempts(&scenarios, &params(false, 0), 7).err(), Some(EvalError::NothingToPlay));
+    assert_eq!(plans(&[], &scenarios, &params(false, 0), 7).err(), Some(EvalError::NothingToPlay));
 }
 
 #[test]
@@ -319,4 +319,92 @@ async fn an_exam_that_is_interrupted_ends_as_interrupted() {
     let ended: Result<Metrics, Failure> = testing::run(&context).await;
     assert_eq!(ended.unwrap_err().code(), "interrupted");
     assert!(!context.output_folder.join("verdict.parquet").exists());
+}
+
+/// The baseline answers 1, 1.0 or 2 with equal probability, the other policy always 1.
+async fn voting() -> Hall {
+    let hall = Hall::open().await;
+    std::fs::remove_dir_all(hall.path("trained")).unwrap();
+    let done = |answer: &str| json!({"name": "complete_task", "arguments": {"answer": answer}});
+    caller(&hall.path("base"), &[done("1"), done("1.0"), done("2")]);
+    caller(&hall.path("trained"), &[done("1")]);
+    hall
+}
+
+/// Runs the exam with these parameters. Its metrics, the rows over all scenarios, and its episodes.
+async fn examined(
+    hall: &Hall,
+    params: &[(&str, serde_json::Value)],
+) -> (Metrics, Vec<VerdictRow>, Vec<Trajectory>) {
+    let mut context = hall.context("out", 2, 8);
+    for (name, value) in params {
+        context.params.insert((*name).into(), value.clone());
+    }
+    let metrics = testing::run(&context).await.unwrap();
+    let rows: Vec<VerdictRow> = data::read(&context.output_folder.join("verdict.parquet")).unwrap();
+    let rows = rows.into_iter().filter(|row| row.scope == "all").collect();
+    (metrics, rows, data::read(&context.output_folder.join("episodes.parquet")).unwrap())
+}
+
+#[tokio::test]
+async fn a_vote_is_compared_with_the_baseline_and_counts_the_effort_of_all_its_episodes() {
+    let hall = voting().await;
+    let (metrics, rows, episodes) = examined(&hall, &[("vote", json!(5)), ("samples", json!(2))]).await;
+    // Greedy and five samples of the baseline, of which two are compared; greedy and two of the other policy.
+    assert_eq!(episodes.len(), 3 * 6 + 3 * 3);
+    let shown: Vec<_> =
+        rows.iter().map(|row| (row.policy.as_str(), row.mode.as_str(), row.episodes)).collect();
+    assert_eq!(
+        shown,
+        [
+            ("base", "greedy", 3),
+            ("maj@5", "greedy", 3),
+            ("trained", "greedy", 3),
+            ("base", "sampled", 6),
+            ("maj@5", "sampled", 3),
+            ("trained", "sampled", 6),
+        ]
+    );
+
+    // By hand: 1 and 1.0 are one answer.
+    let (mut right, mut any) = (0, 0);
+    for (id, expected) in [("s", "1"), ("t", "2"), ("u", "3")] {
+        let of = |episode: &&Trajectory| episode.scenario_id == id && episode.sample > 0;
+        let answers: Vec<&str> =
+            episodes[..18].iter().filter(of).map(|episode| episode.answer.as_deref().unwrap()).collect();
+        assert_eq!(answers.len(), 5);
+        let twos = answers.iter().filter(|answer| **answer == "2").count();
+        let winner = if twos >= 3 { "2" } else { "1" };
+        right += usize::from(winner == expected);
+        any += usize::from(answers.iter().any(|answer| answer.trim_end_matches(".0") == expected));
+    }
+    let share = |count: usize| count as f64 / 3.0;
+    for row in rows.iter().filter(|row| row.policy == "maj@5") {
+        assert_eq!(row.success, share(right));
+        assert!(row.gain_low.is_some() && row.p_adjusted.is_some(), "compared as any policy");
+        assert_eq!(row.turns, 5.0);
+    }
+    assert_eq!(metrics["all.pass@5"], share(any));
+    assert_eq!(metrics["all.maj@5.greedy"], share(right));
+    assert_eq!(metrics["all.gain"], metrics["all.trained.gain"], "the gain reported is the last policy's");
+    let report = std::fs::read_to_string(hall.path("out/report.md")).unwrap();
+    assert!(report.contains("maj@5 against base by split, greedy"), "{report}");
+    assert!(report.contains("It is an upper bound"), "{report}");
+}
+
+#[tokio::test]
+async fn a_vote_uses_the_episodes_that_are_there_and_changes_nothing_else() {
+    let hall = voting().await;
+    let (_, without, before) = examined(&hall, &[("samples", json!(4))]).await;
+    let (_, rows, episodes) = examined(&hall, &[("samples", json!(4)), ("vote", json!(3))]).await;
+    assert_eq!(episodes, before);
+    let others = |rows: &[VerdictRow]| -> Vec<VerdictRow> {
+        rows.iter().filter(|row| row.policy != "maj@3").cloned().collect()
+    };
+    assert_eq!(others(&rows), without);
+
+    // The sampled episodes of the vote alone are no result of the baseline.
+    let (_, rows, _) = examined(&hall, &[("samples", json!(0)), ("vote", json!(3))]).await;
+    let modes: Vec<_> = rows.iter().map(|row| (row.policy.as_str(), row.mode.as_str())).collect();
+    assert_eq!(modes, [("base", "greedy"), ("maj@3", "greedy"), ("trained", "greedy")]);
 }
