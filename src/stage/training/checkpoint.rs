@@ -20,7 +20,7 @@ const CHECKPOINTS: usize = 8;
 
 /// Whether to record a checkpoint after this many of all steps.
 pub fn is_due(done: usize, steps: usize) -> bool {
-    done < steps && done % steps.div_ceil(CHECKPOINTS) == 0
+    done < steps && done.is_multiple_of(steps.div_ceil(CHECKPOINTS))
 }
 
 /// Columns of the step log that do not follow from the step's number.
