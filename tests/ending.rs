@@ -186,6 +186,7 @@ fn examined() -> Project {
         policy: policy.clone(),
         mode: eval::Mode::Greedy,
         right: policy == "trained",
+        any_right: None,
         calls: 1,
         turns: 1,
         tokens: 1,

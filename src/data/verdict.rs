@@ -21,6 +21,9 @@ table! {
         success: f64,
         /// pass^k: share of scenarios whose every episode was right.
         success_all: f64,
+        /// pass@N: share of scenarios with a right one among the N episodes that vote. An upper bound for any way to choose one.
+        /// Absent but for the vote `maj@N`.
+        success_any: Option<f64>,
         /// Lower end of the 95 % Wilson interval of `success`, widened for scenarios that go together.
         success_low: f64,
         /// Upper end.

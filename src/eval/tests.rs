@@ -25,6 +25,7 @@ fn episode(scenario: &str, policy: &str, right: bool) -> Episode {
         policy: policy.into(),
         mode: Mode::Greedy,
         right,
+        any_right: None,
         calls: 2,
         turns: 3,
         tokens: 40,

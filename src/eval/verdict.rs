@@ -36,6 +36,8 @@ pub struct Episode {
     pub mode: Mode,
     /// Whether the answer equals the ground truth.
     pub right: bool,
+    /// Of a vote: whether any of the episodes that voted is right.
+    pub any_right: Option<bool>,
     pub calls: u32,
     pub turns: u32,
     /// Sampled tokens.
@@ -250,6 +252,7 @@ fn policy_row(shares: &[f64], episodes: &[&Episode], grouping: &Grouping) -> Ver
         episodes: episodes.len() as u32,
         success: shares.iter().sum::<f64>() / shares.len() as f64,
         success_all: shares.iter().filter(|share| **share == 1.0).count() as f64 / shares.len() as f64,
+        success_any: any_right(episodes),
         success_low: interval.low,
         success_high: interval.high,
         clustered_by: grouping.by.to_owned(),
@@ -260,6 +263,12 @@ fn policy_row(shares: &[f64], episodes: &[&Episode], grouping: &Grouping) -> Ver
         error_recovery: (with_errors > 0).then(|| f64::from(recovered) / f64::from(with_errors)),
         ..VerdictRow::default()
     }
+}
+
+/// Share of the votes with a right episode; absent for other episodes. A scenario has one vote.
+fn any_right(episodes: &[&Episode]) -> Option<f64> {
+    let any: Option<Vec<bool>> = episodes.iter().map(|episode| episode.any_right).collect();
+    any.map(|any| any.iter().filter(|any| **any).count() as f64 / any.len() as f64)
 }
 
 /// Adds the comparison with the baseline. Both have one share per scenario, in the same order.

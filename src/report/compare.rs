@@ -149,6 +149,7 @@ fn of_policy(page: &mut Document, names: &[String], all: &[Played], policy: &str
             policy: name.clone(),
             mode: if is_greedy { Mode::Greedy } else { Mode::Sampled },
             right: row.correct == Some(true),
+            any_right: None,
             calls: row.calls,
             turns: row.turns,
             tokens: 0,

@@ -119,6 +119,14 @@ fn verdict(page: &mut Document, run: &Run, exams: &[Exam]) {
                 "Gain in success over the baseline in points, with its 95 % interval. Green: better; red: worse; grey: no measurable gain.".into(),
             ));
         }
+        if let Some((row, share)) = all_of_vote(found) {
+            page.text(format!(
+                "{} is the answer that most episodes of {} give, of several at temperature 1. At least one of them is right on {} % of the tasks (pass@N): an upper bound, because only the known answer tells which one.",
+                row.policy,
+                found.policies[0],
+                percent(share),
+            ));
+        }
         for (scope, title, folded) in
             [("split", "By split", false), ("family", "By family", true), ("tool", "By tool", true)]
         {
@@ -135,6 +143,13 @@ fn verdict(page: &mut Document, run: &Run, exams: &[Exam]) {
             }
         }
     }
+}
+
+/// The row of a vote over all tasks, and its upper bound.
+fn all_of_vote(found: &Exam) -> Option<(&VerdictRow, f64)> {
+    let rows = found.rows.iter().map(|row| &row.row);
+    let mut all = rows.filter(|row| row.scope == "all" && row.mode == found.mode);
+    all.find_map(|row| Some((row, row.success_any?)))
 }
 
 fn mode_name(mode: &str) -> &str {
@@ -553,7 +568,9 @@ fn tools(page: &mut Document, run: &Run, exams: &[Exam]) {
             continue;
         };
         note_unknown(&mut notes, &found.stage, &made);
-        for (policy, part) in exam::by_policy(stage, &found.policies, &outcomes) {
+        let by_policy = exam::by_policy(stage, &found.policies, &outcomes).into_iter();
+        // A vote has no episodes of its own.
+        for (policy, part) in by_policy.filter(|(_, part)| !part.is_empty()) {
             let ids: BTreeSet<&str> = part.iter().map(|(_, episode)| episode.id.as_str()).collect();
             let own: Vec<data::Call> =
                 made.calls.iter().filter(|call| ids.contains(call.trajectory_id.as_str())).cloned().collect();

@@ -168,7 +168,10 @@ fn final_episodes(run: &Run) -> (String, Vec<EpisodeRow>, Vec<Scenario>) {
     if let Some(found) = exam::exams(run).pop()
         && let Some(stage) = run.stage(&found.stage)
         && let Ok(outcomes) = stage.table()
-        && let Some((policy, part)) = exam::by_policy(stage, &found.policies, &outcomes).pop()
+        // A vote has no episodes of its own.
+        && let Some((policy, part)) = exam::by_policy(stage, &found.policies, &outcomes)
+            .into_iter()
+            .rfind(|(_, part)| !part.is_empty())
         && let Ok(episodes) = stage.table_part(&part.iter().map(|(position, _)| *position).collect())
     {
         return (format!("{policy} in {}", found.stage), episodes, run.scenarios(stage).unwrap_or_default());

@@ -24,10 +24,10 @@ use super::{
     typed,
 };
 use crate::{
-    data::{self, Call, Scenario, Tool, Trajectory, calls::calls},
+    data::{self, Call, Scenario, Tool, Trajectory, VerdictRow, calls::calls},
     engine::{Footprint, Sampling},
     error::{Diagnostic, Result},
-    eval::{Comparison, Episode, Mode, majority, metrics, report, verdict, vote_name},
+    eval::{Comparison, Episode, Mode, majority, metrics, report, reported_mode, verdict, vote_name},
     hash::Encoder,
     judge::truth,
 };
@@ -111,7 +111,7 @@ impl Eval {
         let mut made: Vec<Call> = Vec::new();
         let mut lost = 0;
         let mut episodes: Vec<Episode> = Vec::with_capacity(count);
-        let mut votes: Vec<Vote> = Vec::new();
+        let mut votes: Vec<Episode> = Vec::new();
         for (policy, attempts) in &plans {
             let mut player = Player::open(context, policy, tools_path, &scenarios, budget.clone()).await?;
             let played = player.play(context, attempts).await;
@@ -128,7 +128,7 @@ impl Eval {
             // Those that are played for a vote alone say nothing in comparison with other policies.
             let own = there.iter().filter(|(attempt, _)| !params.is_vote_only(attempt.sample));
             episodes.extend(own.map(|(attempt, played)| episode(&policy.name, attempt, played)));
-            if params.vote > 0 && votes.is_empty() {
+            if votes.is_empty() && params.vote > 0 && policy.name == policies[0].name {
                 votes = vote(params, &scenarios, &there);
             }
             lost += played.iter().filter(|played| played.is_none()).count();
@@ -141,7 +141,7 @@ impl Eval {
         if params.vote > 0 {
             // Behind the baseline, so that the last policy stays the one that is reported.
             names.insert(1, vote_name(params.vote));
-            episodes.extend(votes.iter().flat_map(|vote| vote.episodes.clone()));
+            episodes.extend(votes);
         }
         let tools: Vec<Tool> = data::read(tools_path)?;
         let tools: Vec<String> =
@@ -160,12 +160,12 @@ impl Eval {
         context.write("verdict", &rows)?;
         let path = context.output("report", "report")?;
         let mut notes = notes(params, &scenarios, unknown, lost);
-        notes.extend((params.vote > 0).then(|| vote_note(params, &names[0], &votes)));
+        notes.extend((params.vote > 0).then(|| vote_note(params.vote, &names[0], &rows)));
         let page = report(&rows, &notes);
         std::fs::write(&path, page).map_err(|source| StageError::Write { path, source })?;
 
         let mut metrics = metrics(&rows);
-        for (split, share) in pass_shares(&votes) {
+        for (split, share) in pass_shares(&rows) {
             metrics.insert(format!("{split}.pass@{}", params.vote), share);
         }
         metrics.insert("scenarios".into(), scenarios.len() as f64);
@@ -299,17 +299,9 @@ fn attempts<'a>(
     scenarios.iter().flat_map(of_scenario).collect()
 }
 
-/// What the sampled episodes of a scenario come to together.
-struct Vote {
-    split: String,
-    /// Whether any of them is right.
-    has_right: bool,
-    /// The majority's answer as an episode, with the effort of all of them: one for each mode that is compared.
-    episodes: Vec<Episode>,
-}
-
-/// The votes over the baseline's sampled episodes.
-fn vote(params: &Params, scenarios: &[Scenario], played: &[(&RolloutSpec<'_>, &Trajectory)]) -> Vec<Vote> {
+/// The votes over the baseline's sampled episodes: the majority's answer as an episode, with the effort of all that voted, once
+/// for each mode that is compared.
+fn vote(params: &Params, scenarios: &[Scenario], played: &[(&RolloutSpec<'_>, &Trajectory)]) -> Vec<Episode> {
     let first = u32::from(params.greedy);
     let voters = first..first + params.vote;
     let mut by: BTreeMap<&str, Vec<&Trajectory>> = BTreeMap::new();
@@ -317,56 +309,49 @@ fn vote(params: &Params, scenarios: &[Scenario], played: &[(&RolloutSpec<'_>, &T
         by.entry(&attempt.scenario.id).or_default().push(trajectory);
     }
     let modes = [(params.greedy, Mode::Greedy), (params.samples > 0, Mode::Sampled)];
-    let of = |scenario: &Scenario| {
-        let voters = by.get(scenario.id.as_str())?;
+    let is_right = |trajectory: &Trajectory| trajectory.correct == Some(true);
+    let mut votes = Vec::new();
+    for scenario in scenarios {
+        let Some(voters) = by.get(scenario.id.as_str()) else { continue };
         let answers = voters.iter().map(|trajectory| trajectory.answer.as_deref());
         let winner = majority(answers, truth::same_answer(&scenario.check));
         let sum = |of: fn(&Trajectory) -> u32| voters.iter().map(|trajectory| of(trajectory)).sum();
-        let of_mode = |mode| Episode {
+        votes.extend(modes.iter().filter(|(is, _)| *is).map(|(_, mode)| Episode {
             scenario: scenario.id.clone(),
             policy: vote_name(params.vote),
-            mode,
-            right: winner.is_some_and(|winner| voters[winner].correct == Some(true)),
+            mode: *mode,
+            right: winner.is_some_and(|winner| is_right(voters[winner])),
+            any_right: Some(voters.iter().any(|trajectory| is_right(trajectory))),
             calls: sum(|trajectory| trajectory.calls),
             turns: sum(|trajectory| trajectory.turns),
             tokens: sum(sampled_tokens),
             tool_errors: sum(|trajectory| trajectory.tool_errors),
             tools: voters.iter().flat_map(|trajectory| trajectory.tools.iter().cloned()).collect(),
-        };
-        Some(Vote {
-            split: scenario.split.clone(),
-            has_right: voters.iter().any(|trajectory| trajectory.correct == Some(true)),
-            episodes: modes.iter().filter(|(is, _)| *is).map(|(_, mode)| of_mode(*mode)).collect(),
-        })
-    };
-    scenarios.iter().filter_map(of).collect()
+        }));
+    }
+    votes
 }
 
-/// Share of the scenarios with at least one right episode, over all and by split.
-fn pass_shares(votes: &[Vote]) -> Vec<(String, f64)> {
-    let mut by: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-    for Vote { split, has_right, .. } in votes {
-        for slice in ["all", split] {
-            let (right, of) = by.entry(slice).or_default();
-            (*right, *of) = (*right + usize::from(*has_right), *of + 1);
-        }
-    }
-    by.into_iter().map(|(slice, (right, of))| (slice.to_owned(), right as f64 / of as f64)).collect()
+/// pass@N over all scenarios and by split.
+fn pass_shares(rows: &[VerdictRow]) -> Vec<(&str, f64)> {
+    let mode = reported_mode(rows);
+    let is_shown = |row: &&VerdictRow| row.mode == mode && (row.scope == "all" || row.scope == "split");
+    rows.iter().filter(is_shown).filter_map(|row| Some((row.slice.as_str(), row.success_any?))).collect()
 }
 
 /// What the vote is, and its upper bound.
-fn vote_note(params: &Params, baseline: &str, votes: &[Vote]) -> String {
-    let count = params.vote;
-    let shares = pass_shares(votes);
-    let shares: Vec<String> =
-        shares.iter().map(|(slice, share)| format!("{:.1} % of {slice}", 100.0 * share)).collect();
+fn vote_note(votes: u32, baseline: &str, rows: &[VerdictRow]) -> String {
+    let shares: Vec<String> = pass_shares(rows)
+        .into_iter()
+        .map(|(slice, share)| format!("{:.1} % of {slice}", 100.0 * share))
+        .collect();
     format!(
-        "{}: the answer that most of {} of {baseline} give, at temperature 1. It has no model of\n\
-         its own, its effort is that of all of them, and it is compared with one episode of {baseline}.\n\n\
-         pass@{count} of {baseline}: {}. Of so many tasks at least one of the {count} is right.\n\
+        "{}: the answer that most of {} of {baseline} give, at temperature 1. Its effort is\n\
+         that of all of them, and it is compared with one episode of {baseline}.\n\n\
+         pass@{votes} of {baseline}: at least one of the {votes} is right in {}.\n\
          It is an upper bound, because only the known answer tells which one.",
-        vote_name(count),
-        several(count as usize, "episode"),
+        vote_name(votes),
+        several(votes as usize, "episode"),
         shares.join(", "),
     )
 }
@@ -380,6 +365,7 @@ fn episode(policy: &str, attempt: &RolloutSpec<'_>, played: &Trajectory) -> Epis
     Episode {
         scenario: played.scenario_id.clone(),
         policy: policy.to_owned(),
+        any_right: None,
         mode: if attempt.sampling.temperature == 0.0 { Mode::Greedy } else { Mode::Sampled },
         right: played.correct == Some(true),
         calls: played.calls,

@@ -382,8 +382,9 @@ async fn a_vote_is_compared_with_the_baseline_and_counts_the_effort_of_all_its_e
     for row in rows.iter().filter(|row| row.policy == "maj@5") {
         assert_eq!(row.success, share(right));
         assert!(row.gain_low.is_some() && row.p_adjusted.is_some(), "compared as any policy");
-        assert_eq!(row.turns, 5.0);
+        assert_eq!((row.turns, row.success_any), (5.0, Some(share(any))));
     }
+    assert!(rows.iter().all(|row| row.policy == "maj@5" || row.success_any.is_none()));
     assert_eq!(metrics["all.pass@5"], share(any));
     assert_eq!(metrics["all.maj@5.greedy"], share(right));
     assert_eq!(metrics["all.gain"], metrics["all.trained.gain"], "the gain reported is the last policy's");
