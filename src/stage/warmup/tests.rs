@@ -95,7 +95,7 @@ async fn a_worker_that_answers_rightly_but_leaves_the_wrong_state_has_not_solved
     };
     let right = traces.iter().filter(|trace| submitted(trace) == Some(true)).count();
     let solved = traces.iter().filter(|trace| trace.correct).count();
-    assert!(solved < right && (0.25..0.6).contains(&success(&traces)), "{solved} of {right}");
+    assert!(solved < right && (0.15..0.6).contains(&success(&traces)), "{solved} of {right}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
