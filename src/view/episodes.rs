@@ -45,6 +45,8 @@ pub struct EpisodeSource {
     pub scenarios: Option<(Digest, PathBuf)>,
     /// Names of the policies by digest.
     pub policies: BTreeMap<String, String>,
+    /// Digest of the stage's policy, if it reads one in the role `policy`.
+    pub policy: Option<String>,
 }
 
 /// An artifact with rewards.
@@ -124,6 +126,11 @@ pub fn sources(run: &Run) -> Vec<EpisodeSource> {
             tools: of_kind(stage, "tools").map(|(_, path)| path),
             scenarios: of_kind(stage, "scenarios"),
             policies: policies.collect(),
+            policy: stage
+                .inputs
+                .iter()
+                .find_map(|input| input.digest.filter(|_| input.role == "policy"))
+                .map(|digest| digest.to_string()),
             rewards,
         });
     }
@@ -235,14 +242,10 @@ impl EpisodeTable {
         name.unwrap_or_else(|| digest.chars().take(12).collect())
     }
 
-    /// The policy whose tokenizer wrote an episode: the one that sampled it, or for a reference solution the only one that its
-    /// stage reads.
+    /// The policy whose tokenizer wrote an episode: the one that sampled it, or for a reference solution the one that its stage
+    /// reads.
     pub fn writer_of<'a>(&'a self, policy: &'a str) -> &'a str {
-        let mut all = self.source.policies.keys();
-        match (all.next(), all.next()) {
-            (Some(only), None) if policy == data::REFERENCE => only,
-            _ => policy,
-        }
+        self.source.policy.as_deref().filter(|_| policy == data::REFERENCE).unwrap_or(policy)
     }
 
     /// The texts of all conversations; kept if there is room.

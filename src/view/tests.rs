@@ -427,3 +427,27 @@ fn a_conversation_marks_the_results_that_are_errors() {
     );
     assert_eq!((shown[2].tool.as_deref(), shown[2].bytes), (Some("look"), Some(14)));
 }
+
+#[test]
+fn a_reference_solution_has_the_tokenizer_it_was_written_with_and_no_log_probabilities() {
+    let mut made = Made::new();
+    let base = Digest::of(b"base");
+    let solved = Trajectory {
+        policy: data::REFERENCE.into(),
+        tokens: vec![1, 2, 3],
+        sampled: vec![false, true, true],
+        logprobs: vec![0.0; 3],
+        ..episode("a", &base, 0, true)
+    };
+    let outputs = vec![("trajectories", made.table(&[solved]))];
+    let inputs = vec![("policy", "policy", base), ("tools", "tools", made.table(&tools()).digest)];
+    made.finished("solved", Done { kind: "demonstrations", inputs, outputs, ..Done::default() });
+    let episodes = episodes::EpisodeCache::default().episodes(episodes::sources(&made.run()));
+    let table = &episodes.tables[0];
+    let found = &table.episodes[0];
+    assert_eq!(table.policy_name(&found.summary.policy), "reference");
+    assert_eq!(table.writer_of(&found.summary.policy), base.to_string());
+    let page = tokens::tokens(table, 0, found, Err("none".into()), 0, 10).unwrap();
+    assert_eq!((page.sampled_count, page.mean_logprob, page.logprobs), (2, None, vec![None; 3]));
+    assert_eq!(page.sampled, [false, true, true]);
+}
