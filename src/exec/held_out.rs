@@ -10,14 +10,12 @@ use super::ExecError;
 use crate::{
     data::{self, Scenario, Table, TaskText, VerdictRow},
     error::Result,
-    plan::{Completion, Ledger, NodeIndex, Plan, ReadyInputs},
+    hash::Digest,
+    plan::{InputEdge, Ledger, NodeIndex, Plan},
     store::{Output, Store},
 };
 
 const POLICY: &str = "policy";
-
-/// An output of a stage.
-type Artifact<'p> = (NodeIndex, &'p str);
 
 /// The tables of tasks of a plan by their use.
 pub struct HeldOut {
@@ -39,9 +37,8 @@ pub struct Disjoint {
 
 impl HeldOut {
     pub fn new(plan: &Plan) -> Self {
-        let writes = |index: NodeIndex, kind: &str| {
-            plan.node(index).stage.card.outputs.values().any(|port| port.artifact == kind)
-        };
+        let writes =
+            |index: NodeIndex, kind: &str| plan.node(index).stage.card.output_of_type(kind).is_some();
         let compared: BTreeSet<NodeIndex> =
             plan.order().iter().copied().filter(|index| writes(*index, VerdictRow::NAME)).collect();
         let mut trained: BTreeSet<NodeIndex> = BTreeSet::new();
@@ -55,7 +52,7 @@ impl HeldOut {
     }
 
     /// What has to hold before this stage runs.
-    pub fn wanted(&self, ledger: &Ledger<'_>, index: NodeIndex, ready: &ReadyInputs) -> Vec<Disjoint> {
+    pub fn wanted(&self, ledger: &Ledger<'_>, index: NodeIndex) -> Vec<Disjoint> {
         let is_training = self.trained.contains(&index);
         let others = match (is_training, self.compared.contains(&index)) {
             (true, _) => &self.compared,
@@ -63,39 +60,27 @@ impl HeldOut {
             _ => return Vec::new(),
         };
         let plan = ledger.plan();
-        let mine: BTreeMap<Artifact<'_>, &Output> = tasks(plan, index)
-            .filter_map(|(role, artifact)| {
-                let input = ready.inputs.get(role)?.iter().find(|input| input.writer == artifact.0)?;
-                Some((artifact, &input.output))
-            })
-            .collect();
-        let mut found: BTreeMap<(Artifact<'_>, Artifact<'_>), Disjoint> = BTreeMap::new();
-        for other in others {
-            for (_, artifact) in tasks(plan, *other) {
-                let Some(Completion::Done { outputs, .. }) = ledger.get(artifact.0) else { continue };
-                let Some(output) = outputs.get(artifact.1) else { continue };
-                // The same table is there on purpose: success on training tasks.
-                for (own, mine) in mine.iter().filter(|(own, _)| **own != artifact) {
-                    found.entry((*own, artifact)).or_insert_with(|| Disjoint {
-                        mine: (*mine).clone(),
-                        other: output.clone(),
-                        by: plan.node(*other).id.clone(),
-                        is_training,
-                    });
-                }
+        let mut found: BTreeMap<(Digest, Digest), Disjoint> = BTreeMap::new();
+        for own in tasks(plan, index) {
+            let theirs = others.iter().flat_map(|other| tasks(plan, *other).map(move |edge| (other, edge)));
+            // The same table is there on purpose: success on training tasks.
+            for (reader, edge) in theirs.filter(|(_, edge)| edge.from != own.from) {
+                let (Some(mine), Some(other)) = (ledger.read(own), ledger.read(edge)) else { continue };
+                let by = plan.node(*reader).id.clone();
+                let pair = (mine.digest, other.digest);
+                found.entry(pair).or_insert(Disjoint { mine, other, by, is_training });
             }
         }
         found.into_values().collect()
     }
 }
 
-/// The tables of tasks that a node reads, with their roles.
-fn tasks(plan: &Plan, index: NodeIndex) -> impl Iterator<Item = (&str, Artifact<'_>)> {
+/// The tables of tasks that a node reads.
+fn tasks(plan: &Plan, index: NodeIndex) -> impl Iterator<Item = &InputEdge> {
     let node = plan.node(index);
     let is_tasks =
         |role: &str| node.stage.card.inputs.get(role).is_some_and(|role| role.artifact == Scenario::NAME);
-    let edges = node.inputs.iter().filter(move |edge| is_tasks(&edge.role));
-    edges.filter_map(|edge| Some((edge.role.as_str(), edge.from.output()?)))
+    node.inputs.iter().filter(move |edge| is_tasks(&edge.role))
 }
 
 impl Disjoint {

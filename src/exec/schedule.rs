@@ -309,7 +309,7 @@ impl<'w> Run<'w> {
             let Some(share) = share else { continue };
             self.started.insert(index);
             let (runner, own) = (runner.clone(), share.clone());
-            let wanted = self.held_out.wanted(&self.ledger, index, &ready);
+            let wanted = self.held_out.wanted(&self.ledger, index);
             let task = running.spawn(async move {
                 let job = Job::new(&runner.plan, index, ready, &runner.resample);
                 runner.run(&job, &wanted, &own).await

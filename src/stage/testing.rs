@@ -17,7 +17,7 @@ use crate::{
     engine::EngineSpec,
     error::Result,
     hash::Digest,
-    mcp::{ServerSpec, State, Transport},
+    mcp::{ServerSpec, State, Transport, demo::HttpServer},
     model::{Decoder, Init, ModelConfig, kernels::Heads, read_safetensors, write_safetensors},
     progress::NoProgress,
 };
@@ -173,6 +173,30 @@ pub async fn tool_server(status: impl Fn(&Value) -> u16 + Clone + Send + Sync + 
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     tokio::spawn(async { axum::serve(listener, axum::Router::new().route("/mcp", post(answer))).await });
     ServerSpec::new(Transport::http(url), State::ReadOnly)
+}
+
+/// The demo server `sqlite` in this process.
+pub async fn sqlite_server() -> ServerSpec {
+    let server = HttpServer::bind("sqlite", ([127, 0, 0, 1], 0).into()).await.unwrap();
+    let url = server.url().unwrap();
+    tokio::spawn(server.serve());
+    ServerSpec::new(Transport::http(url), State::ReadOnly)
+}
+
+/// A decoder of two layers, for stages that train.
+pub fn small_model() -> ModelConfig {
+    ModelConfig {
+        vocabulary: 60,
+        hidden: 32,
+        intermediate: 48,
+        layers: 2,
+        heads: Heads { query: 4, kv: 2, dim: 8 },
+        context: 64,
+        rope_theta: 10_000.0,
+        norm_epsilon: 1e-6,
+        tied: true,
+        design: crate::model::Design::default(),
+    }
 }
 
 /// Runs the stage that a context belongs to.

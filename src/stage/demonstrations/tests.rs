@@ -14,16 +14,9 @@ use super::*;
 use crate::{
     chat::Chat,
     data::{Json, REFERENCE, Reward},
-    mcp::{self, Session, State, Transport, demo::HttpServer},
-    stage::testing::{self, Ledger, caller, context, tool_server},
+    mcp::{self, Session},
+    stage::testing::{self, Ledger, caller, context, sqlite_server, tool_server},
 };
-
-async fn sqlite() -> mcp::ServerSpec {
-    let server = HttpServer::bind("sqlite", ([127, 0, 0, 1], 0).into()).await.unwrap();
-    let url = server.url().unwrap();
-    tokio::spawn(server.serve());
-    mcp::ServerSpec::new(Transport::http(url), State::ReadOnly)
-}
 
 fn scenario(id: &str, reference: Option<Value>) -> Scenario {
     Scenario {
@@ -96,7 +89,7 @@ async fn a_reference_solution_is_an_episode_with_the_servers_own_results() {
     let query = json!({"sql": "SELECT 3 + 4"});
     let reference = json!([call("list_tables", json!({})), call("run_query", query.clone())]);
     let bench = Bench::new(
-        sqlite().await,
+        sqlite_server().await,
         &[
             scenario("x", Some(reference)),
             scenario("without", None),
@@ -172,7 +165,7 @@ async fn a_solution_that_no_longer_works_is_kept_as_wrong() {
         ("an error at the end", json!([there(), broken()]), false),
     ];
     let scenarios = cases.clone().map(|(id, reference, _)| scenario(id, Some(reference)));
-    let bench = Bench::new(sqlite().await, &scenarios).await;
+    let bench = Bench::new(sqlite_server().await, &scenarios).await;
     let (metrics, played) = bench.run(json!({})).await;
     assert_eq!(metrics["success"], 0.5);
     for ((id, _, right), episode) in cases.iter().zip(&played) {
@@ -189,7 +182,7 @@ async fn a_solution_that_no_longer_works_is_kept_as_wrong() {
 async fn an_episode_ends_at_the_context_of_the_model() {
     let long = "x".repeat(4000);
     let reference = json!([call("run_query", json!({"sql": format!("SELECT '{long}'")}))]);
-    let bench = Bench::new(sqlite().await, &[scenario("x", Some(reference))]).await;
+    let bench = Bench::new(sqlite_server().await, &[scenario("x", Some(reference))]).await;
     let (_, played) = bench.run(json!({"max_turn_tokens": 100_000, "max_tokens": 100_000})).await;
     assert_eq!((played[0].end.as_str(), played[0].correct), ("out_of_tokens", Some(false)));
     assert!(played[0].tokens.len() <= 2048, "{}", played[0].tokens.len());
@@ -198,7 +191,7 @@ async fn an_episode_ends_at_the_context_of_the_model() {
 #[tokio::test]
 async fn the_seed_draws_the_scenarios_if_there_are_more_than_wanted() {
     let scenarios: Vec<Scenario> = (0..20).map(|id| scenario(&format!("{id:02}"), Some(json!([])))).collect();
-    let bench = Bench::new(sqlite().await, &scenarios).await;
+    let bench = Bench::new(sqlite_server().await, &scenarios).await;
     let (metrics, played) = bench.run(json!({"episodes": 5})).await;
     assert_eq!(metrics["episodes"], 5.0);
     assert!(played.is_sorted_by_key(|episode| episode.scenario_id.clone()));
@@ -212,7 +205,7 @@ async fn the_seed_draws_the_scenarios_if_there_are_more_than_wanted() {
 
 #[tokio::test]
 async fn without_any_reference_the_stage_says_what_is_missing() {
-    let bench = Bench::new(sqlite().await, &[scenario("x", None)]).await;
+    let bench = Bench::new(sqlite_server().await, &[scenario("x", None)]).await;
     let failure = testing::run(&bench.context(json!({})).0).await.unwrap_err();
     assert_eq!(failure.code(), "demonstrations::no_reference");
     assert_eq!(failure.to_string(), "none of the 1 scenarios has a reference solution and a known answer");
@@ -268,7 +261,7 @@ async fn the_state_that_a_solution_leaves_decides_where_there_is_no_answer() {
 
 #[tokio::test]
 async fn demonstrations_are_refused_by_grpo() {
-    let bench = Bench::new(sqlite().await, &[scenario("x", Some(json!([])))]).await;
+    let bench = Bench::new(sqlite_server().await, &[scenario("x", Some(json!([])))]).await;
     let (_, played) = bench.run(json!({})).await;
     let reward = Reward { trajectory_id: played[0].id.clone(), reward: 1.0, ..Reward::default() };
     data::write(&bench.path("rewards.parquet"), &[reward]).unwrap();

@@ -12,7 +12,7 @@ use crate::{
     data::{self, Step},
     engine::{DeviceSet, Microbatch, score_across},
     hash::Digest,
-    model::{Decoder, Init, ModelConfig, kernels::Heads, read_safetensors},
+    model::{Decoder, Init, read_safetensors},
     stage::{Artifacts, SharedModels, testing},
 };
 
@@ -28,19 +28,7 @@ impl Artifacts for Base {
 }
 
 fn model(seed: u64) -> Decoder {
-    let config = ModelConfig {
-        vocabulary: 60,
-        hidden: 32,
-        intermediate: 48,
-        layers: 2,
-        heads: Heads { query: 4, kv: 2, dim: 8 },
-        context: 64,
-        rope_theta: 10_000.0,
-        norm_epsilon: 1e-6,
-        tied: true,
-        design: crate::model::Design::default(),
-    };
-    Decoder::random(config, Init { seed, deviation: 0.3 }).unwrap()
+    Decoder::random(testing::small_model(), Init { seed, deviation: 0.3 }).unwrap()
 }
 
 impl Hall {

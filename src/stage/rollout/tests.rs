@@ -11,18 +11,10 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    mcp::{self, Session, State, Transport, demo::HttpServer},
+    mcp::{self, Session, State, Transport},
     model::{Decoder, Init, ModelConfig},
-    stage::testing::{self, Ledger, caller, context, tool_server},
+    stage::testing::{self, Ledger, caller, context, sqlite_server, tool_server},
 };
-
-/// An in-process demo server.
-async fn server() -> mcp::ServerSpec {
-    let server = HttpServer::bind("sqlite", ([127, 0, 0, 1], 0).into()).await.unwrap();
-    let url = server.url().unwrap();
-    tokio::spawn(server.serve());
-    mcp::ServerSpec::new(Transport::http(url), State::ReadOnly)
-}
 
 /// A policy that says random tokens.
 fn babbler(folder: &Path) {
@@ -48,7 +40,7 @@ struct Bench {
 
 impl Bench {
     async fn new() -> Self {
-        let bench = Self::on(server().await).await;
+        let bench = Self::on(sqlite_server().await).await;
         babbler(&bench.path("policy"));
         bench
     }
@@ -315,7 +307,8 @@ async fn a_rollout_needs_a_server_and_scenarios() {
 
 #[tokio::test]
 async fn a_server_that_cannot_be_reached_fails_the_stage() {
-    let bench = Bench::calling(server().await, &[json!({"name": "list_tables", "arguments": {}})]).await;
+    let bench =
+        Bench::calling(sqlite_server().await, &[json!({"name": "list_tables", "arguments": {}})]).await;
     let (mut context, _) = bench.context(json!({"group_size": 12}));
     let url = "http://127.0.0.1:1/mcp".to_owned();
     let transport = Transport::http(url);
@@ -329,7 +322,7 @@ async fn a_server_that_cannot_be_reached_fails_the_stage() {
 
 #[tokio::test]
 async fn a_call_goes_to_the_server_of_its_tool() {
-    let servers = [("db".to_owned(), server().await), ("sh".to_owned(), tool_process())];
+    let servers = [("db".to_owned(), sqlite_server().await), ("sh".to_owned(), tool_process())];
     let servers = mcp::Servers::named(servers.into());
     let calls = ["db_list_tables", "sh_t", "t"].map(|name| json!({"name": name, "arguments": {}}));
     let bench = Bench::calling(servers, &calls).await;
@@ -355,7 +348,7 @@ async fn a_call_goes_to_the_server_of_its_tool() {
 
 #[tokio::test]
 async fn a_task_about_one_server_offers_the_tools_of_that_server_alone() {
-    let servers = [("db".to_owned(), server().await), ("sh".to_owned(), tool_process())];
+    let servers = [("db".to_owned(), sqlite_server().await), ("sh".to_owned(), tool_process())];
     let calls = ["db_list_tables", "sh_t"].map(|name| json!({"name": name, "arguments": {}}));
     let bench = Bench::calling(mcp::Servers::named(servers.into()), &calls).await;
     let about = |server: &str| {

@@ -12,7 +12,7 @@ use crate::{
     data,
     engine::{DeviceSet, Microbatch, score_across},
     hash::Digest,
-    model::{Adapter, Decoder, Init, ModelConfig, kernels::Heads, read_safetensors},
+    model::{Adapter, Decoder, Init, read_safetensors},
     stage::{Artifacts, policy::AdapterOf, testing},
 };
 
@@ -25,19 +25,7 @@ impl Artifacts for Base {
 }
 
 fn model() -> Decoder {
-    let config = ModelConfig {
-        vocabulary: 60,
-        hidden: 32,
-        intermediate: 48,
-        layers: 2,
-        heads: Heads { query: 4, kv: 2, dim: 8 },
-        context: 64,
-        rope_theta: 10_000.0,
-        norm_epsilon: 1e-6,
-        tied: true,
-        design: crate::model::Design::default(),
-    };
-    Decoder::random(config, Init { seed: 3, deviation: 0.3 }).unwrap()
+    Decoder::random(testing::small_model(), Init { seed: 3, deviation: 0.3 }).unwrap()
 }
 
 /// An episode with two turns, after a prompt of eight tokens and a result of three.

@@ -134,23 +134,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        model::{Decoder, Init, ModelConfig, kernels::Heads, ops},
+        model::{Decoder, Init, ops},
         stage::testing,
     };
 
     fn trainer(params: &TrainParams) -> Trainer {
-        let config = ModelConfig {
-            vocabulary: 60,
-            hidden: 32,
-            intermediate: 48,
-            layers: 2,
-            heads: Heads { query: 4, kv: 2, dim: 8 },
-            context: 64,
-            rope_theta: 10_000.0,
-            norm_epsilon: 1e-6,
-            tied: true,
-            design: crate::model::Design::default(),
-        };
+        let config = testing::small_model();
         let decoder = Decoder::random(config, Init { seed: 3, deviation: 0.1 }).unwrap();
         Trainer::new(decoder, |all| params.rules(all), 2)
     }
