@@ -75,7 +75,7 @@ impl Diagnostic for ChatError {
             }
             Self::Refused { .. } | Self::HidesTools { .. } => {
                 "the template must render `tools`, `tool_calls` and messages with role `tool`; use a model that was \
-                 trained to call tools"
+                 trained to call tools, or set `calls_tools = false` if it only judges or writes tasks"
             }
             Self::UnknownFormat { .. } => {
                 "supported formats: Hermes, Qwen, Llama 3 (JSON and Python lists), Mistral, Phi-4-mini"

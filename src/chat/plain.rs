@@ -27,7 +27,15 @@ pub struct PlainChat {
 }
 
 impl PlainChat {
-    /// Loads the chat template of a Hugging Face folder, whose vocabulary is loaded already.
+    /// Loads tokenizer and chat template of a Hugging Face folder.
+    ///
+    /// # Errors
+    /// As [`Self::load_over`].
+    pub fn load(folder: &Path) -> Result<Self, ChatError> {
+        Self::load_over(Arc::new(Vocabulary::of(folder)?), folder)
+    }
+
+    /// The chat template of a Hugging Face folder, whose vocabulary is loaded already.
     ///
     /// # Errors
     /// If a file is missing or broken, the template cannot be rendered, or no token ends a turn.

@@ -26,7 +26,7 @@ use super::{
     typed,
 };
 use crate::{
-    chat::{Chat, TOOL_TEMPLATE},
+    chat::{Chat, PlainChat, TOOL_TEMPLATE},
     error::{At, Interrupted, Result},
     model::{ADAPTER_FILES, ModelConfig, Weights},
 };
@@ -36,6 +36,8 @@ pub(super) struct Params {
     /// An absolute path, or a hub id.
     from: String,
     revision: Option<String>,
+    /// Whether the model acts, and not only judges or writes.
+    calls_tools: bool,
 }
 
 /// Files of a model folder by name and path.
@@ -95,7 +97,8 @@ impl ModelStage {
         context.observer.status("checking");
         let config = || files.iter().find(|(name, _)| name == "config.json")?.1.parent();
         let source = if local { folder } else { config().unwrap_or(folder) };
-        let (config, parameters, notice) = check(source).at(|| format!("model {}", params.from))?;
+        let (config, parameters, notice) =
+            check(source, params.calls_tools).at(|| format!("model {}", params.from))?;
         notice.iter().for_each(|notice| context.observer.note(notice));
         let mut bytes = 0;
         for (name, path) in &files {
@@ -120,7 +123,9 @@ impl ModelStage {
         let (config, family) = (&policy.config, policy.config.design.family.known_as());
         let shape =
             format!("{from}: {family}, {} layers, context of {} tokens", config.layers, config.context);
-        std::iter::once(Requirement::Met(shape)).chain(policy.folder.as_deref().map(template)).collect()
+        std::iter::once(Requirement::Met(shape))
+            .chain(policy.folder.as_deref().map(|folder| template(folder, self.0.calls_tools)))
+            .collect()
     }
 }
 
@@ -144,7 +149,13 @@ impl StageKind for ModelStage {
 }
 
 /// The chat template that a model is used with, and why.
-fn template(folder: &Path) -> Requirement {
+fn template(folder: &Path, calls_tools: bool) -> Requirement {
+    if !calls_tools {
+        return match PlainChat::load(folder) {
+            Err(cause) => Requirement::Missing(cause.into()),
+            Ok(_) => Requirement::Met("its own chat template is used, without tools".into()),
+        };
+    }
     match Chat::load(folder) {
         Err(cause) => Requirement::Missing(cause.into()),
         Ok(chat) => match chat.notice() {
@@ -219,7 +230,7 @@ async fn download(params: &Params, context: &Context) -> Result<Files> {
 
 /// Reads every file as later stages do. Returns the configuration, the number of weights, and a note for the
 /// user about the chat format.
-fn check(folder: &Path) -> Result<(ModelConfig, usize, Option<String>)> {
+fn check(folder: &Path, calls_tools: bool) -> Result<(ModelConfig, usize, Option<String>)> {
     let config = ModelConfig::load(folder)?;
     let mut weights = Weights::open(folder)?;
     let mut parameters = 0;
@@ -227,7 +238,10 @@ fn check(folder: &Path) -> Result<(ModelConfig, usize, Option<String>)> {
         parameters += weights.take(&name, &shape)?.elem_count();
     }
     weights.finish(config.tied)?;
-    let notice = Chat::load(folder)?.notice().map(str::to_owned);
+    let notice = match calls_tools {
+        true => Chat::load(folder)?.notice().map(str::to_owned),
+        false => PlainChat::load(folder).map(|_| None)?,
+    };
     let path = folder.join("tokenizer.json");
     let tokenizer = Tokenizer::from_file(&path)
         .map_err(|error| ModelStageError::Tokenizer { path: path.clone(), reason: error.to_string() })?;

@@ -7,7 +7,7 @@ use super::{
     hub::{Hub, check_id},
 };
 use crate::{
-    chat::Chat,
+    chat::{Chat, PlainChat},
     model::{ModelConfig, Weights},
     stage::preflight::{ExpectedOutput, ExpectedPolicy, Preflight, PreflightContext},
 };
@@ -24,7 +24,7 @@ pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
             Err(_) => preflight,
         };
     }
-    let Params { from, revision } = params;
+    let Params { from, revision, calls_tools } = params;
     let folder = Path::new(from);
     let (id, behind) = match from.split_once('@') {
         Some((id, behind)) => (id, Some(behind)),
@@ -35,7 +35,7 @@ pub fn preflight(params: &Params, context: &PreflightContext<'_>) -> Preflight {
         return preflight;
     }
     if folder.is_absolute() {
-        let config = look_into(folder, &mut preflight);
+        let config = look_into(folder, *calls_tools, &mut preflight);
         return match config {
             Some(config) => preflight.with("policy", expected(config, folder)),
             None => preflight,
@@ -67,7 +67,7 @@ fn expected(config: ModelConfig, folder: &Path) -> ExpectedOutput {
 }
 
 /// Reports everything wrong with the folder that small files and the headers of large files show.
-fn look_into(folder: &Path, preflight: &mut Preflight) -> Option<ModelConfig> {
+fn look_into(folder: &Path, calls_tools: bool, preflight: &mut Preflight) -> Option<ModelConfig> {
     if !folder.join(CONFIG).is_file() {
         let folder = folder.to_owned();
         preflight.error(
@@ -81,7 +81,10 @@ fn look_into(folder: &Path, preflight: &mut Preflight) -> Option<ModelConfig> {
     }
     let config = preflight.check("from", ModelConfig::load(folder))?;
     let fits = preflight.check("from", Weights::open(folder).and_then(|weights| weights.check(&config)));
-    preflight.check("from", Chat::preflight(folder));
+    match calls_tools {
+        true => _ = preflight.check("from", Chat::preflight(folder)),
+        false => _ = preflight.check("from", PlainChat::load(folder)),
+    }
     // Weights that do not fit may claim any size, so make no estimate.
     fits.map(|()| config)
 }

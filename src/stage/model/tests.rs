@@ -139,6 +139,26 @@ async fn a_model_that_cannot_act_is_refused_before_anything_is_sampled() {
     }
 }
 
+#[tokio::test]
+async fn a_model_without_a_template_for_tools_is_taken_to_judge() {
+    let folder = tempfile::tempdir().unwrap();
+    model(folder.path());
+    let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>\n{% endfor %}assistant: ";
+    std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    for (calls_tools, code) in [(true, Some("chat::template_without_tools")), (false, None)] {
+        let output = tempfile::tempdir().unwrap();
+        let params = json!({"from": folder.path(), "calls_tools": calls_tools});
+        let (context, _) = context("model", &[], output.path(), params);
+        let error = testing::run(&context).await.err();
+        assert_eq!(error.map(|error| error.code()), code);
+    }
+    std::fs::remove_file(folder.path().join("chat_template.jinja")).unwrap();
+    let output = tempfile::tempdir().unwrap();
+    let (context, _) =
+        context("model", &[], output.path(), json!({"from": folder.path(), "calls_tools": false}));
+    assert_eq!(testing::run(&context).await.unwrap_err().code(), "chat::no_template");
+}
+
 #[test]
 fn a_model_that_claims_absurdly_many_layers_is_refused_for_its_missing_tensors() {
     let folder = tempfile::tempdir().unwrap();
@@ -147,7 +167,7 @@ fn a_model_that_claims_absurdly_many_layers_is_refused_for_its_missing_tensors()
     let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     config["num_hidden_layers"] = json!(4_000_000_000_u64);
     std::fs::write(&path, config.to_string()).unwrap();
-    let params = json!({"from": folder.path()});
+    let params = json!({"from": folder.path(), "calls_tools": true});
     let card = crate::stage::Cards::new(None).get("model").unwrap().unwrap();
     let inputs = &ExpectedInputs::new();
     let engine = EngineSpec { devices: vec!["cpu".into()], threads: None, dtype: None, kv_cache_mib: None };
