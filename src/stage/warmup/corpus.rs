@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{
     WarmupError, folder,
     phrases::{Counted, phrases},
-    tokenizer,
+    tokenizer::{self, Split},
     traces::{Trace, TraceTurn},
 };
 use crate::{
@@ -32,6 +32,7 @@ pub struct Dialect<'a> {
     pub vocabulary: usize,
     /// How many of these are whole phrases.
     pub phrases: usize,
+    pub split: Split,
     /// Longest conversation, in tokens.
     pub context: usize,
 }
@@ -42,8 +43,9 @@ pub struct Dialect<'a> {
 /// If the vocabulary is too small, the template is unusable or the folder cannot be written.
 pub fn write_chat(folder: &Path, traces: &[Trace], dialect: &Dialect<'_>) -> Result<Chats> {
     let texts = Texts::written(traces, dialect)?;
-    let phrases = phrases(&texts.said, &texts.read, dialect.phrases).map_err(unusable)?;
-    let tokenizer = tokenizer::train(&texts.weighted(), dialect.vocabulary, &phrases).map_err(unusable)?;
+    let phrases = phrases(&texts.said, &texts.read, dialect.phrases, dialect.split).map_err(unusable)?;
+    let tokenizer =
+        tokenizer::train(&texts.weighted(), dialect.vocabulary, &phrases, dialect.split).map_err(unusable)?;
     folder::write(folder, &tokenizer, dialect.template, dialect.context)?;
     chats(folder, dialect)
 }
@@ -150,7 +152,7 @@ impl Texts {
         let scratch = tempfile::tempdir()
             .map_err(|source| WarmupError::Write { path: std::env::temp_dir(), source })?;
         let size = tokenizer::SPECIAL.len() + tokenizer::MARKS.len() + 256;
-        let bytes = tokenizer::train(&[], size, &[]).map_err(unusable)?;
+        let bytes = tokenizer::train(&[], size, &[], dialect.split).map_err(unusable)?;
         folder::write(scratch.path(), &bytes, dialect.template, dialect.context)?;
         let chats = chats(scratch.path(), dialect)?;
 

@@ -45,6 +45,7 @@ use crate::{
     usage::Usage,
 };
 use corpus::Dialect;
+use tokenizer::Split;
 use train::SHARES;
 pub(super) use train::TrainParams;
 
@@ -55,6 +56,7 @@ pub(super) struct Params {
     copy_drills: usize,
     rename_tools: f64,
     phrases: usize,
+    split: Split,
 }
 
 #[derive(Debug, Deserialize)]
@@ -185,6 +187,7 @@ impl Warmup {
             tools: &functions,
             vocabulary: shape.vocabulary,
             phrases: params.phrases,
+            split: params.split,
             context: shape.context,
         };
         let chats = corpus::write_chat(&folder, &traces, &dialect)?;

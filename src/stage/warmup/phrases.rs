@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::tokenizer::{Pieces, SPECIAL};
+use super::tokenizer::{Pieces, SPECIAL, Split};
 
 /// A piece that no phrase may contain.
 const BARRIER: usize = 0;
@@ -18,9 +18,14 @@ const RARE: u64 = 12;
 pub type Counted = BTreeMap<String, u64>;
 
 /// Up to `count` phrases, by the tokens they save in what a model says and what it reads.
-pub fn phrases(said: &Counted, read: &Counted, count: usize) -> Result<Vec<String>, tokenizers::Error> {
+pub fn phrases(
+    said: &Counted,
+    read: &Counted,
+    count: usize,
+    split: Split,
+) -> Result<Vec<String>, tokenizers::Error> {
     let mut joined = Joined::default();
-    let pieces = Pieces::new()?;
+    let pieces = Pieces::new(split)?;
     joined.add(said, &pieces, is_name_or_number);
     joined.add(read, &pieces, |piece| piece.contains(|letter: char| letter.is_alphanumeric()));
     let rare = said.values().sum::<u64>() / RARE;
@@ -148,7 +153,7 @@ mod tests {
         };
         let texts = ["Ada Cole", "Bo Stone"].map(|name| (call(name), 10)).into();
         assert_eq!(
-            phrases(&texts, &Counted::new(), 9).unwrap(),
+            phrases(&texts, &Counted::new(), 9, Split::Names).unwrap(),
             ["{\"sql\": \"SELECT pay FROM staff WHERE name = '", "' LIMIT ", "\nassistant"]
         );
     }
@@ -156,7 +161,7 @@ mod tests {
     #[test]
     fn at_most_the_requested_number_of_phrases_is_made() {
         let texts = Counted::from([("a b 1 c d 2 e f 3 a b".to_owned(), 4)]);
-        assert_eq!(phrases(&texts, &texts, 1).unwrap().len(), 1);
-        assert!(phrases(&Counted::new(), &Counted::new(), 9).unwrap().is_empty());
+        assert_eq!(phrases(&texts, &texts, 1, Split::Names).unwrap().len(), 1);
+        assert!(phrases(&Counted::new(), &Counted::new(), 9, Split::Names).unwrap().is_empty());
     }
 }

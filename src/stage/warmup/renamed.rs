@@ -1,8 +1,10 @@
-//! Traces with other words: in a share of them, the words that tools and parameters are named by become made-up words.
+//! Traces with other words: in a share of them, the words that tools and parameters are named by change places with such words
+//! of all servers.
 //!
 //! A small decoder remembers the servers it is trained on: a tool's name follows from the question, and the list of tools is
-//! not read. Names that occur once cannot be remembered (function masking, arXiv 2410.04587). A word changes alike in the tools,
-//! the task, the calls and the results, so that the list says which name fits.
+//! not read. Names that differ in every conversation cannot be remembered (function masking, arXiv 2410.04587). A word changes
+//! alike in the tools, the task, the calls and the results, so that the list says which name fits. Words of other servers, and
+//! not made-up ones, because a small decoder copies a word of one token long before it copies a word of four.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,43 +15,62 @@ use rand_chacha::{
 use serde_json::{Map, Value};
 
 use super::traces::{Trace, TraceTurn};
-use crate::{chat::ToolCall, hash::Encoder, mcp::COMPLETE_TASK};
+use crate::{chat::ToolCall, hash::Encoder, mcp::COMPLETE_TASK, random::shuffle};
 
 /// Gives this share of the traces other words, and tools of their own. `tools`: function schemas by server.
 pub fn rename(traces: &mut [Trace], tools: &BTreeMap<Option<String>, Vec<Value>>, share: f64, seed: u64) {
+    let pool: Vec<String> =
+        tools.values().flat_map(|tools| named(tools)).collect::<BTreeSet<_>>().into_iter().collect();
     for (index, trace) in traces.iter_mut().enumerate() {
         let seed = Encoder::new("mcprl renamed trace v1").number(seed).number(index as u64).finish();
         let mut rng = ChaCha8Rng::from_seed(*seed.as_bytes());
         let drawn = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         if let Some(tools) = tools.get(&trace.server).filter(|_| drawn < share) {
-            Words::of(tools, &mut rng).apply(trace, tools);
+            Words::of(tools, &pool, &mut rng).apply(trace, tools);
         }
     }
 }
 
-/// New words by old ones, in lower case.
-struct Words(BTreeMap<String, String>);
+/// The words that tools and parameters are named by, in lower case.
+fn named(tools: &[Value]) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for function in tools.iter().map(function) {
+        let Some(name) = function["name"].as_str().filter(|name| *name != COMPLETE_TASK) else {
+            continue;
+        };
+        let parameters = function["parameters"]["properties"].as_object().into_iter().flatten();
+        for name in parameters.map(|(name, _)| name.as_str()).chain([name]) {
+            let words = words(name).filter(|(word, is_word)| *is_word && word.len() > 1);
+            all.extend(words.map(|(word, _)| word.to_lowercase()));
+        }
+    }
+    all
+}
+
+/// What a trace says instead.
+struct Words {
+    /// New words by old ones, in lower case.
+    words: BTreeMap<String, String>,
+    /// New digits by old ones, for the names of tools.
+    digits: Vec<u8>,
+}
 
 impl Words {
-    fn of(tools: &[Value], rng: &mut ChaCha8Rng) -> Self {
-        let mut old = BTreeSet::new();
-        for function in tools.iter().map(function) {
-            let Some(name) = function["name"].as_str().filter(|name| *name != COMPLETE_TASK) else {
-                continue;
-            };
-            let parameters = function["parameters"]["properties"].as_object().into_iter().flatten();
-            for name in parameters.map(|(name, _)| name.as_str()).chain([name]) {
-                old.extend(words(name).filter(|(_, is_word)| *is_word).map(|(word, _)| word.to_lowercase()));
-            }
-        }
-        let mut taken = old.clone();
-        let new = |word: String| loop {
-            let made = made_up(rng);
-            if taken.insert(made.clone()) {
-                return (word, made);
-            }
+    fn of(tools: &[Value], pool: &[String], rng: &mut ChaCha8Rng) -> Self {
+        let mut new = pool.to_vec();
+        shuffle(&mut new, rng);
+        let mut digits: Vec<u8> = (b'0'..=b'9').collect();
+        shuffle(&mut digits, rng);
+        Self { words: named(tools).into_iter().zip(new).collect(), digits }
+    }
+
+    /// A tool's name.
+    fn name(&self, name: &str) -> String {
+        let digit = |letter: char| match letter.to_digit(10) {
+            Some(digit) => char::from(self.digits[digit as usize]),
+            None => letter,
         };
-        Self(old.into_iter().filter(|word| word.len() > 1).map(new).collect())
+        self.text(name).chars().map(digit).collect()
     }
 
     fn apply(&self, trace: &mut Trace, tools: &[Value]) {
@@ -66,7 +87,7 @@ impl Words {
                     false => self.object(arguments),
                 };
                 if name != COMPLETE_TASK {
-                    *name = self.text(name);
+                    *name = self.name(name);
                 }
             }
         }
@@ -79,10 +100,11 @@ impl Words {
     fn named(&self, tool: &Value) -> Value {
         let mut tool = tool.clone();
         let function = if tool["function"].is_object() { &mut tool["function"] } else { &mut tool };
-        for name in ["name", "description"] {
-            if let Some(text) = function[name].as_str() {
-                function[name] = self.text(text).into();
-            }
+        if let Some(name) = function["name"].as_str() {
+            function["name"] = self.name(name).into();
+        }
+        if let Some(text) = function["description"].as_str() {
+            function["description"] = self.text(text).into();
         }
         let parameters = &mut function["parameters"];
         if let Some(properties) = parameters["properties"].as_object() {
@@ -116,7 +138,7 @@ impl Words {
 
     fn text(&self, text: &str) -> String {
         let word = |(word, is_word): (&str, bool)| -> String {
-            let new = is_word.then(|| self.0.get(&word.to_lowercase())).flatten();
+            let new = is_word.then(|| self.words.get(&word.to_lowercase())).flatten();
             match new {
                 Some(new) if word.starts_with(char::is_uppercase) => capital(new),
                 Some(new) => new.clone(),
@@ -156,16 +178,6 @@ fn words(text: &str) -> impl Iterator<Item = (&str, bool)> {
     })
 }
 
-/// Two or three syllables.
-fn made_up(rng: &mut ChaCha8Rng) -> String {
-    const STARTS: [&str; 16] =
-        ["b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", "tr", "fl"];
-    const VOWELS: [&str; 5] = ["a", "e", "i", "o", "u"];
-    let mut pick = |from: &[&'static str]| from[(rng.next_u64() % from.len() as u64) as usize];
-    let syllables = if pick(&["2", "3"]) == "2" { 2 } else { 3 };
-    (0..syllables).flat_map(|_| [pick(&STARTS), pick(&VOWELS)]).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -175,7 +187,7 @@ mod tests {
     fn tools() -> Vec<Value> {
         vec![
             json!({ "type": "function", "function": {
-                "name": "lampColour", "description": "The colour of a lamp.",
+                "name": "7_lampColour", "description": "The colour of a lamp.",
                 "parameters": { "type": "object", "properties": { "lamp_name": { "type": "string" } }, "required": ["lamp_name"] },
             } }),
             json!({ "type": "function", "function": {
@@ -183,6 +195,15 @@ mod tests {
                 "parameters": { "type": "object", "properties": { "answer": { "type": "string" } } },
             } }),
         ]
+    }
+
+    /// The server of the traces, and another with more words.
+    fn servers() -> BTreeMap<Option<String>, Vec<Value>> {
+        let words =
+            ["price_of_boat", "height_of_tower", "read_speed", "find_train", "all_clocks", "mood_lookup"];
+        let other =
+            words.map(|name| json!({ "name": name, "parameters": { "properties": { "title": {} } } }));
+        [(None, tools()), (Some("w2".into()), other.into())].into()
     }
 
     fn trace() -> Trace {
@@ -197,7 +218,7 @@ mod tests {
             turns: vec![
                 TraceTurn {
                     text: String::new(),
-                    call: call("lampColour", json!({ "lamp_name": "Nova" })),
+                    call: call("7_lampColour", json!({ "lamp_name": "Nova" })),
                     result: Some("Colour: red".into()),
                 },
                 TraceTurn {
@@ -213,14 +234,15 @@ mod tests {
 
     #[test]
     fn a_word_changes_alike_wherever_it_stands() {
-        let all = BTreeMap::from([(None, tools())]);
         let mut traces = [trace()];
-        rename(&mut traces, &all, 1.0, 7);
+        rename(&mut traces, &servers(), 1.0, 3);
         let trace = &traces[0];
         let tools = trace.tools.as_ref().unwrap();
         let function = &tools[0]["function"];
         let name = function["name"].as_str().unwrap();
-        let (lamp, colour) = name.split_at(name.find(char::is_uppercase).unwrap());
+        let (number, words) = name.split_once('_').unwrap();
+        assert_ne!(number, "7");
+        let (lamp, colour) = words.split_at(words.find(char::is_uppercase).unwrap());
         let lower = colour.to_lowercase();
         assert!(lamp != "lamp" && lower != "colour", "{name}");
         assert_eq!(function["description"], format!("The {lower} of a {lamp}."));
@@ -236,10 +258,9 @@ mod tests {
 
     #[test]
     fn the_share_is_kept_and_the_same_seed_gives_the_same_words() {
-        let all = BTreeMap::from([(None, tools())]);
         let renamed = |share: f64| {
             let mut traces = vec![trace(); 400];
-            rename(&mut traces, &all, share, 1);
+            rename(&mut traces, &servers(), share, 1);
             traces
         };
         let some = renamed(0.25);
@@ -248,7 +269,7 @@ mod tests {
         assert!((70..130).contains(&own.len()), "{}", own.len());
         let names: BTreeSet<String> =
             own.iter().map(|tools| tools[0]["function"]["name"].to_string()).collect();
-        assert!(names.len() > own.len() * 9 / 10, "names occur once");
+        assert!(names.len() > own.len() / 2, "{} names in {} traces", names.len(), own.len());
         assert_eq!(renamed(0.0), vec![trace(); 400]);
     }
 }

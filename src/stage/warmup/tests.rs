@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     corpus::{Dialect, examples, write_chat},
+    tokenizer::Split,
     traces::{Trace, success, traces},
 };
 use crate::{
@@ -39,7 +40,15 @@ async fn work(seed: u64, count: usize) -> (Vec<Scenario>, Vec<Trace>, Tools) {
 type Tools = BTreeMap<Option<String>, Vec<Value>>;
 
 fn dialect<'a>(template: &'a str, tools: &'a Tools) -> Dialect<'a> {
-    Dialect { template, system: "Use the tools.", tools, vocabulary: 1024, phrases: 32, context: 1024 }
+    Dialect {
+        template,
+        system: "Use the tools.",
+        tools,
+        vocabulary: 1024,
+        phrases: 32,
+        split: Split::Names,
+        context: 1024,
+    }
 }
 
 fn served(families: Families) -> [Served; 1] {

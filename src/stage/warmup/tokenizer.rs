@@ -5,6 +5,7 @@
 //! lower-case words keep the space before them. Any text can be encoded. The same texts give the same bytes
 //! of `tokenizer.json`.
 
+use serde::Deserialize;
 use tokenizers::{
     AddedToken, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, PreTokenizerWrapper,
     SplitDelimiterBehavior, Tokenizer,
@@ -15,7 +16,7 @@ use tokenizers::{
     pre_tokenizers::{
         byte_level::ByteLevel,
         sequence::Sequence,
-        split::{Split, SplitPattern},
+        split::{Split as SplitByRegex, SplitPattern},
     },
 };
 
@@ -24,7 +25,7 @@ pub const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 /// Tokens of their own that are not control tokens, as in Qwen's vocabularies.
 pub const MARKS: [&str; 4] = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"];
 
-const PIECES: &str = concat!(
+const NAMES: &str = concat!(
     r"\d",
     r"|[A-Z][a-z]+",
     r"|[A-Z]+",
@@ -34,6 +35,32 @@ const PIECES: &str = concat!(
     r"| ?[^\sA-Za-z\d]+",
     r"|\s",
 );
+/// A word has the same tokens in a name and in a sentence.
+const WORDS: &str = r"\d|[A-Z][a-z]+|[A-Z]+|[a-z]+| ?[^\sA-Za-z\d]+|\s";
+
+/// What is split off alone, and never crossed by a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Split {
+    /// Names such as `annual_pay`.
+    Names,
+    /// The words of names, and every word.
+    Words,
+}
+
+impl Split {
+    fn pattern(self) -> &'static str {
+        match self {
+            Self::Names => NAMES,
+            Self::Words => WORDS,
+        }
+    }
+
+    fn regex(self) -> Result<SplitByRegex, tokenizers::Error> {
+        let pattern = SplitPattern::Regex(self.pattern().to_owned());
+        SplitByRegex::new(pattern, SplitDelimiterBehavior::Isolated, false)
+    }
+}
 
 /// Trains on texts. `vocabulary` counts every token, including added ones. Each of `phrases` becomes a token.
 ///
@@ -43,6 +70,7 @@ pub fn train(
     texts: &[String],
     vocabulary: usize,
     phrases: &[String],
+    split: Split,
 ) -> Result<Tokenizer, tokenizers::Error> {
     let mut plain: Vec<&str> = MARKS.into_iter().chain(phrases.iter().map(String::as_str)).collect();
     plain.retain(|token| !token.is_empty());
@@ -54,9 +82,8 @@ pub fn train(
         .into());
     }
     let mut tokenizer = Tokenizer::new(BPE::default());
-    let split = split()?;
     let bytes = ByteLevel::new(false, false, false);
-    let pieces = vec![PreTokenizerWrapper::Split(split), PreTokenizerWrapper::ByteLevel(bytes)];
+    let pieces = vec![PreTokenizerWrapper::Split(split.regex()?), PreTokenizerWrapper::ByteLevel(bytes)];
     tokenizer.with_pre_tokenizer(Some(Sequence::new(pieces)));
     tokenizer.with_decoder(Some(bytes));
     let trainer = BpeTrainer::builder()
@@ -74,16 +101,12 @@ pub fn train(
     Ok(tokenizer)
 }
 
-fn split() -> Result<Split, tokenizers::Error> {
-    Split::new(SplitPattern::Regex(PIECES.to_owned()), SplitDelimiterBehavior::Isolated, false)
-}
-
 /// Splits texts as the tokenizer does before merges.
-pub struct Pieces(Split);
+pub struct Pieces(SplitByRegex);
 
 impl Pieces {
-    pub fn new() -> Result<Self, tokenizers::Error> {
-        split().map(Self)
+    pub fn new(split: Split) -> Result<Self, tokenizers::Error> {
+        split.regex().map(Self)
     }
 
     pub fn of(&self, text: &str) -> Vec<String> {
@@ -119,7 +142,7 @@ fn between<'a>(text: &'a str, cuts: &[&str]) -> Vec<&'a str> {
 mod tests {
     use super::*;
 
-    fn tokenizer() -> Tokenizer {
+    fn tokenizer(split: Split) -> Tokenizer {
         let names = ["Ada Cole", "Bo Stone", "Cy Marsh"];
         let texts: Vec<String> = (0..60)
             .map(|i| {
@@ -131,7 +154,7 @@ mod tests {
                 )
             })
             .collect();
-        train(&texts, 420, &["\"sql\": \"SELECT ".into(), " FROM ".into()]).unwrap()
+        train(&texts, 420, &["\"sql\": \"SELECT ".into(), " FROM ".into()], split).unwrap()
     }
 
     fn tokens(tokenizer: &Tokenizer, text: &str) -> Vec<String> {
@@ -140,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_name_has_the_same_tokens_after_a_space_a_quote_and_a_bracket() {
-        let tokenizer = tokenizer();
+        let tokenizer = tokenizer(Split::Names);
         let name = tokens(&tokenizer, "Ada");
         for before in [" ", "'", "\"", "(", "\n", ", "] {
             assert!(tokens(&tokenizer, &format!("{before}Ada")).ends_with(&name), "after {before:?}");
@@ -151,30 +174,42 @@ mod tests {
     }
 
     #[test]
+    fn split_into_words_a_word_has_the_same_tokens_in_names_and_in_sentences() {
+        let tokenizer = tokenizer(Split::Words);
+        let word = tokens(&tokenizer, "pay");
+        for text in ["the pay", "annual_pay", "pay_of_staff", "get-pay", "\"pay\""] {
+            let all = tokens(&tokenizer, text);
+            assert!(all.windows(word.len()).any(|window| window == word), "{text}: {all:?}");
+        }
+        assert_eq!(tokens(&tokenizer, "annual_pay").len(), 3);
+    }
+
+    #[test]
     fn any_text_survives_a_round_trip() {
-        let tokenizer = tokenizer();
-        for text in ["", "  two  spaces\t\n", "Zoë O'Neil — 価格 🦀", "a_b_C__d 12.5%", "<tool_call>\n{}"]
-        {
-            let ids = tokenizer.encode(text, false).unwrap().get_ids().to_vec();
-            assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
+        for tokenizer in [Split::Names, Split::Words].map(tokenizer) {
+            for text in ["", "  two  spaces\t\n", "Zoë O'Neil — 価格 🦀", "a_b_C__d 12.5%", "<tool_call>\n{}"]
+            {
+                let ids = tokenizer.encode(text, false).unwrap().get_ids().to_vec();
+                assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
+            }
         }
     }
 
     #[test]
     fn the_same_texts_give_the_same_bytes() {
         let text = |tokenizer: Tokenizer| tokenizer.to_string(true).unwrap();
-        let first = text(tokenizer());
+        let first = text(tokenizer(Split::Names));
         for _ in 0..3 {
-            assert_eq!(first, text(tokenizer()));
+            assert_eq!(first, text(tokenizer(Split::Names)));
         }
     }
 
     #[test]
     fn phrases_and_marks_are_one_token_and_the_size_is_kept() {
-        let tokenizer = tokenizer();
+        let tokenizer = tokenizer(Split::Names);
         assert_eq!(tokens(&tokenizer, "\"sql\": \"SELECT x"), ["\"sql\": \"SELECT ", "x"]);
         assert_eq!(tokens(&tokenizer, "<tool_call>"), ["<tool_call>"]);
         assert!(tokenizer.get_vocab_size(true) <= 420);
-        assert!(train(&[], 100, &[]).is_err());
+        assert!(train(&[], 100, &[], Split::Names).is_err());
     }
 }

@@ -10,15 +10,15 @@ const HEAD: &str = r#"
 look = 0.12
 guess = 0.35
 recover = 0.6
-slip = 0.5
-finish = 0.75
+slip = 0.3
+finish = 0.5
 
 [tiers.far]
 look = 0.1
 guess = 0.3
 recover = 0.6
-slip = 0.55
-finish = 0.75
+slip = 0.3
+finish = 0.45
 "#;
 
 pub(super) fn families(world: &World) -> String {
