@@ -210,10 +210,20 @@ fn processes(tag: &str) -> Vec<(i32, String)> {
     lines.filter(|(_, line)| line.contains(tag)).collect()
 }
 
+/// Kills the processes with this argument until there is none for a while. A daemon may be between its fork and its exec.
 pub fn kill_left_behind(tag: &str) {
     use rustix::process::{Pid, Signal, kill_process};
-    for id in processes(tag).into_iter().filter_map(|(id, _)| Pid::from_raw(id)) {
-        let _ = kill_process(id, Signal::KILL);
+    let mut quiet = 0;
+    for _ in 0..80 {
+        let found = processes(tag);
+        quiet = if found.is_empty() { quiet + 1 } else { 0 };
+        if quiet == 8 {
+            break;
+        }
+        for id in found.into_iter().filter_map(|(id, _)| Pid::from_raw(id)) {
+            let _ = kill_process(id, Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(25));
     }
 }
 
