@@ -13,7 +13,7 @@ mod vote;
 #[cfg(test)]
 mod tests;
 
-pub use report::{headline, report, summary};
+pub use report::{headline, points, report, summary};
 pub use statistics::{Clusters, Interval, bootstrap_mean, holm, sign_flip, wilson};
 pub use verdict::{Comparison, Episode, Finding, Mode, clusters, metrics, reported_mode, verdict};
 pub use vote::{majority, vote_name};

@@ -312,8 +312,8 @@ fn percent(share: f64, digits: usize) -> String {
     format!("{:.digits$}", 100.0 * share)
 }
 
-/// With a sign, unless it rounds to zero.
-fn points(difference: f64, digits: usize) -> String {
+/// A difference of shares in points, with a sign unless it rounds to zero.
+pub fn points(difference: f64, digits: usize) -> String {
     let text = format!("{:+.digits$}", 100.0 * difference);
     if text.trim_start_matches(['+', '-']).chars().all(|c| matches!(c, '0' | '.')) {
         text.trim_start_matches(['+', '-']).to_owned()

@@ -325,9 +325,7 @@ pub fn points(difference: f64, digits: usize) -> String {
     if !difference.is_finite() {
         return "∞".into();
     }
-    let text = format!("{:+.digits$}", 100.0 * difference);
-    let bare = text.trim_start_matches(['+', '-']);
-    if bare.chars().all(|c| matches!(c, '0' | '.')) { bare.to_owned() } else { text.replace('-', "−") }
+    crate::eval::points(difference, digits).replace('-', "−")
 }
 
 fn percent(share: f64) -> String {
