@@ -180,7 +180,7 @@ impl Warmup {
             Ok((server.clone(), tools.iter().map(schema).collect::<Result<_, _>>()?))
         });
         let functions = functions.collect::<Result<BTreeMap<Option<String>, Vec<Value>>, WarmupError>>()?;
-        renamed::rename(&mut traces, &functions, params.rename_tools, context.seed);
+        let groups = renamed::rename(&mut traces, &functions, params.rename_tools, context.seed);
         let dialect = Dialect {
             template: context.text("template"),
             system: context.text("system").trim(),
@@ -203,7 +203,7 @@ impl Warmup {
         let decoder = if device.is_cpu() { decoder } else { decoder.replica(device)? };
         let mut trainer = Trainer::across(decoder, |all| train.rules(all), &places)?;
         let drills = drills::drills(params.copy_drills, &examples, context.seed);
-        let steps = train::train(&mut trainer, (&drills, &examples), train, context)?;
+        let steps = train::train(&mut trainer, (&drills, &examples, &groups), train, context)?;
         trainer.decoder.save(&folder)?;
         context.write("steps", &steps)?;
 

@@ -4,7 +4,7 @@
 //! slips or forgets to submit its answer. Results are real answers of the server. Each trace has its own
 //! random generator, so the same seed gives the same traces in whatever order answers arrive.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use futures::{StreamExt, TryStreamExt};
 use rand_chacha::{
@@ -40,7 +40,7 @@ pub struct Trace {
     /// Whether the worker solved the task.
     pub correct: bool,
     /// Function schemas that the conversation shows instead of the server's.
-    pub tools: Option<Vec<Value>>,
+    pub tools: Option<Arc<Vec<Value>>>,
 }
 
 /// The worker's message and the results; no results where the conversation ends.

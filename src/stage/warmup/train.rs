@@ -53,12 +53,21 @@ impl TrainParams {
         parameters.iter().enumerate().map(rule).collect()
     }
 
-    /// The examples of every step: the drills once, then the others in an order drawn from the seed.
-    fn steps<'e>(&self, drills: &'e [Example], examples: &'e [Example], seed: u64) -> Vec<Vec<&'e Example>> {
+    /// The examples of every step: the drills once, then the others, group by group in an order drawn from the seed.
+    fn steps<'e>(&self, (drills, examples, groups): Examples<'e>, seed: u64) -> Vec<Vec<&'e Example>> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let epochs = (0..self.epochs).flat_map(|_| permutation(examples.len(), &mut rng));
+        let mut rest = examples;
+        let groups: Vec<&[Example]> = groups
+            .iter()
+            .map(|size| {
+                let (group, others) = rest.split_at(*size);
+                rest = others;
+                group
+            })
+            .collect();
+        let epochs = (0..self.epochs).flat_map(|_| permutation(groups.len(), &mut rng));
         let mut steps = self.batches(drills.iter());
-        steps.extend(self.batches(epochs.map(|index| &examples[index])));
+        steps.extend(self.batches(epochs.flat_map(|index| groups[index])));
         steps
     }
 
@@ -77,14 +86,17 @@ impl TrainParams {
     }
 }
 
+/// Drills, examples, and the sizes of groups of examples that follow each other.
+type Examples<'e> = (&'e [Example], &'e [Example], &'e [usize]);
+
 /// Trains in place; one row per step.
 pub fn train(
     trainer: &mut Trainer,
-    (drills, examples): (&[Example], &[Example]),
+    examples: Examples<'_>,
     params: &TrainParams,
     context: &Context,
 ) -> Result<Vec<Step>> {
-    let steps = params.steps(drills, examples, context.seed);
+    let steps = params.steps(examples, context.seed);
     let total = steps.len() as u64;
     let schedule = Schedule {
         peak: 1.0,
@@ -151,6 +163,29 @@ mod tests {
     }
 
     #[test]
+    fn the_examples_of_a_group_follow_each_other() {
+        let given = json!({"families": "f", "tokens_per_step": 1, "epochs": 2});
+        let folder = tempfile::tempdir().unwrap();
+        let (context, _) = testing::context("warmup", &[], folder.path(), given);
+        let params: TrainParams = crate::stage::typed(&context.params).unwrap();
+        let all: Vec<Example> = (0..12).map(|at| (vec![at], vec![true])).collect();
+        let (drills, examples) = all.split_at(2);
+        let steps = params.steps((drills, examples, &[1, 4, 3, 2]), 7);
+        let order: Vec<u32> = steps.iter().flatten().map(|(tokens, _)| tokens[0]).collect();
+        assert_eq!(order[..2], [0, 1]);
+        for epoch in order[2..].chunks(10) {
+            let mut sorted = epoch.to_vec();
+            sorted.sort_unstable();
+            assert!(sorted.into_iter().eq(2..12));
+            for group in [3..7, 7..10, 10..12] {
+                let first = epoch.iter().position(|token| *token == group.start).unwrap();
+                assert!(epoch[first..].iter().copied().take(group.len()).eq(group));
+            }
+        }
+        assert_ne!(order[2..12], order[12..]);
+    }
+
+    #[test]
     fn a_resumed_training_ends_in_the_same_bits() {
         let folder = tempfile::tempdir().unwrap();
         let given = json!({"families": "f", "tokens_per_step": 48, "epochs": 1});
@@ -159,7 +194,8 @@ mod tests {
         let finish = |context: &Context| {
             let mut trainer = trainer(&params);
             let all = examples();
-            let steps = train(&mut trainer, all.split_at(20), &params, context)?;
+            let (drills, examples) = all.split_at(20);
+            let steps = train(&mut trainer, (drills, examples, &[1; 60]), &params, context)?;
             let parameters = trainer.decoder.trained();
             let bits = parameters.iter().map(|p| ops::values(p.tensor()).unwrap().to_vec());
             Ok::<_, crate::error::Failure>((bits.collect::<Vec<_>>(), steps))
