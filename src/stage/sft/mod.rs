@@ -19,15 +19,14 @@ use super::{
     memory::{Load, workspace_bytes},
     policy::PolicyFolder,
     preflight::{ExpectedPolicy, Preflight, PreflightContext},
-    training::{Learner, Training, check_rows, checkpoint},
+    training::{Learner, Steps, Training, check_rows},
     typed,
 };
 use crate::{
     data::{Reward, Step, Trajectory},
     engine::{Example, Footprint, Supervised, min_microbatches},
-    error::{Class, Diagnostic, Interrupted, Result},
+    error::{Class, Diagnostic, Result},
     random::permutation,
-    usage::Usage,
 };
 
 /// File of the optimizer's state in the policy's folder. `grpo` has another one: its schedule does not count these steps.
@@ -176,37 +175,19 @@ impl Sft {
             Some(total) => (training.schedule(Some(total)), before),
             None => (training.schedule(Some(batches.len() as u64)), 0),
         };
-        context.observer.phase("steps", batches.len() as u64);
-        let mut steps = checkpoint::load(trainer, context)?;
-        context.observer.skip(steps.len() as u64);
         let shares = min_microbatches(&trainer.decoder, trainer.devices());
-        for (index, batch) in batches.iter().enumerate().skip(steps.len()) {
-            if context.cancel.is_cancelled() {
-                return Err(Interrupted.into());
-            }
-            let examples: Vec<&Example> = batch.iter().flat_map(|episode| &episodes[*episode]).collect();
-            let supervised = Supervised::packed(&examples, shares, training.tokens_per_microbatch);
-            let learning_rate = schedule.rate(first + index as u64);
-            let (loss, report) = supervised.step(trainer, learning_rate, training.max_gradient_norm)?;
-            let step = Step {
-                stage: context.stage.clone(),
-                step: index as u32,
-                learning_rate,
-                loss,
-                gradient_norm: report.gradient_norm,
-                tokens: supervised.batches.iter().map(|batch| batch.tree.tokens.len() as u64).sum(),
-                tokens_unshared: examples.iter().map(|(tokens, _)| tokens.len() as u64).sum(),
-                loss_tokens: supervised.tokens as u64,
-                ..Step::default()
-            };
-            context.meter.add(Usage { trained_tokens: step.tokens, ..Usage::default() });
-            context.observer.advance(1);
-            context.observer.status(&format!("loss {loss:.4} · gradient norm {:.2}", step.gradient_norm));
-            steps.push(step);
-            if checkpoint::is_due(steps.len(), batches.len()) {
-                checkpoint::save(trainer, &steps, context)?;
-            }
-        }
+        let batches: Vec<Vec<&Example>> = batches
+            .iter()
+            .map(|batch| batch.iter().flat_map(|episode| &episodes[*episode]).collect())
+            .collect();
+        let steps = Steps {
+            batches: &batches,
+            split: &|examples| Supervised::packed(examples, shares, training.tokens_per_microbatch),
+            learning_rate: &|step| schedule.rate(first + step),
+            logged: 1.0,
+            max_gradient_norm: training.max_gradient_norm,
+        };
+        let steps = steps.run(trainer, context)?;
         learner.save(&policy, &context.output("policy", "policy")?)?;
         context.write("steps", &steps)?;
 

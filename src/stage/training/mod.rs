@@ -5,10 +5,12 @@
 
 pub mod checkpoint;
 mod learner;
+mod supervised;
 
 use serde::Deserialize;
 
 pub use learner::{Learner, OptimizerKind};
+pub use supervised::Steps;
 
 use super::{
     memory::Load,

@@ -6,12 +6,11 @@ use serde::Deserialize;
 use crate::{
     data::Step,
     engine::{Example, Rule, Supervised, Trainer},
-    error::{Interrupted, Result},
+    error::Result,
     grpo::{Schedule, Shape},
     model::Parameter,
     random::permutation,
-    stage::{Context, training::checkpoint},
-    usage::Usage,
+    stage::{Context, training::Steps},
 };
 
 /// How the base is trained.
@@ -106,37 +105,15 @@ pub fn train(
         decay_from: params.decay_from,
         floor: params.floor,
     };
-    context.observer.phase("training steps", total);
-    let mut rows = checkpoint::load(trainer, context)?;
-    context.observer.skip(rows.len() as u64);
     let shares = if trainer.decoder.by_kernels() { SHARES } else { trainer.devices() };
-    for (index, examples) in steps.iter().enumerate().skip(rows.len()) {
-        if context.cancel.is_cancelled() {
-            return Err(Interrupted.into());
-        }
-        let supervised = Supervised::new(examples, shares);
-        let learning_rate = schedule.rate(index as u64);
-        let (loss, report) = supervised.step(trainer, learning_rate, params.max_gradient_norm)?;
-        rows.push(Step {
-            stage: context.stage.clone(),
-            step: index as u32,
-            learning_rate: learning_rate * params.learning_rate,
-            loss,
-            gradient_norm: report.gradient_norm,
-            tokens: supervised.batches.iter().map(|batch| batch.tree.tokens.len() as u64).sum(),
-            tokens_unshared: examples.iter().map(|(tokens, _)| tokens.len() as u64).sum(),
-            loss_tokens: supervised.tokens as u64,
-            ..Step::default()
-        });
-        let trained_tokens = rows.last().map_or(0, |row| row.tokens);
-        context.meter.add(Usage { trained_tokens, ..Usage::default() });
-        if checkpoint::is_due(index + 1, steps.len()) {
-            checkpoint::save(trainer, &rows, context)?;
-        }
-        context.observer.advance(1);
-        context.observer.status(&format!("loss {loss:.3}"));
-    }
-    Ok(rows)
+    let steps = Steps {
+        batches: &steps,
+        split: &|examples| Supervised::new(examples, shares),
+        learning_rate: &|step| schedule.rate(step),
+        logged: params.learning_rate,
+        max_gradient_norm: params.max_gradient_norm,
+    };
+    steps.run(trainer, context)
 }
 
 #[cfg(test)]

@@ -1,0 +1,61 @@
+//! Supervised training, step by step.
+
+use crate::{
+    data::Step,
+    engine::{Example, Supervised, Trainer},
+    error::{Interrupted, Result},
+    stage::{Context, training::checkpoint},
+    usage::Usage,
+};
+
+/// The steps of a supervised training.
+pub struct Steps<'a> {
+    /// The examples of each step.
+    pub batches: &'a [Vec<&'a Example>],
+    /// Splits the examples of a step into microbatches.
+    pub split: &'a dyn Fn(&[&Example]) -> Supervised,
+    /// The optimizer's learning rate of a step.
+    pub learning_rate: &'a dyn Fn(u64) -> f64,
+    /// The learning rate in the log is this multiple of the optimizer's.
+    pub logged: f64,
+    pub max_gradient_norm: f64,
+}
+
+impl Steps<'_> {
+    /// Trains in place, from the last checkpoint on. One row per step, those before the checkpoint included.
+    ///
+    /// # Errors
+    /// If the run is interrupted, a step fails, or a checkpoint cannot be written.
+    pub fn run(&self, trainer: &mut Trainer, context: &Context) -> Result<Vec<Step>> {
+        context.observer.phase("training steps", self.batches.len() as u64);
+        let mut rows = checkpoint::load(trainer, context)?;
+        context.observer.skip(rows.len() as u64);
+        for (index, examples) in self.batches.iter().enumerate().skip(rows.len()) {
+            if context.cancel.is_cancelled() {
+                return Err(Interrupted.into());
+            }
+            let supervised = (self.split)(examples);
+            let learning_rate = (self.learning_rate)(index as u64);
+            let (loss, report) = supervised.step(trainer, learning_rate, self.max_gradient_norm)?;
+            let tokens = supervised.batches.iter().map(|batch| batch.tree.tokens.len() as u64).sum();
+            rows.push(Step {
+                stage: context.stage.clone(),
+                step: index as u32,
+                learning_rate: learning_rate * self.logged,
+                loss,
+                gradient_norm: report.gradient_norm,
+                tokens,
+                tokens_unshared: examples.iter().map(|(tokens, _)| tokens.len() as u64).sum(),
+                loss_tokens: supervised.tokens as u64,
+                ..Step::default()
+            });
+            context.meter.add(Usage { trained_tokens: tokens, ..Usage::default() });
+            if checkpoint::is_due(index + 1, self.batches.len()) {
+                checkpoint::save(trainer, &rows, context)?;
+            }
+            context.observer.advance(1);
+            context.observer.status(&format!("loss {loss:.4} · gradient norm {:.2}", report.gradient_norm));
+        }
+        Ok(rows)
+    }
+}
