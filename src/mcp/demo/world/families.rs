@@ -10,14 +10,14 @@ const HEAD: &str = r#"
 look = 0.12
 guess = 0.35
 recover = 0.6
-slip = 0.3
+slip = 0.05
 finish = 0.5
 
 [tiers.far]
 look = 0.1
 guess = 0.3
 recover = 0.6
-slip = 0.3
+slip = 0.05
 finish = 0.45
 "#;
 
