@@ -1,7 +1,7 @@
-//! Training of a policy: what `grpo` and `sft` have in common, and the checkpoints of long trainings.
+//! Training: what `grpo`, `sft` and `warmup` have in common.
 //!
-//! The parameters of the adapter, the optimizer and the learning rate, and the policy in training. This module does not
-//! know the loss.
+//! The parameters of the adapter, the optimizer and the learning rate, the policy in training, supervised steps, and the
+//! checkpoints of long trainings.
 
 pub mod checkpoint;
 mod learner;
