@@ -116,9 +116,12 @@ impl ModelStage {
     fn requirements(&self, expected: &ExpectedOutputs) -> Vec<Requirement> {
         let from = &self.0.from;
         let Some(policy) = expected.get("policy").and_then(ExpectedOutput::policy) else {
-            return vec![Requirement::Met(format!(
-                "{from} will be downloaded from the hub; its chat template is checked then"
-            ))];
+            return vec![Requirement::Doubtful {
+                text: format!(
+                    "{from} is not downloaded yet: neither it, nor its chat template, nor memory is checked"
+                ),
+                hint: "`mcprl run` downloads it from the hub first; use `doctor` again afterwards".into(),
+            }];
         };
         let (config, family) = (&policy.config, policy.config.design.family.known_as());
         let shape =
