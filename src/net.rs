@@ -3,10 +3,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use chrono::{DateTime, Utc};
-use rand_chacha::{
-    ChaCha8Rng,
-    rand_core::{Rng, SeedableRng},
-};
+use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use reqwest::Url;
 
 /// Whether a secret may be sent to this URL: it uses https, or stays on this machine.
@@ -42,7 +39,7 @@ impl Backoff {
 
     /// The next wait: what the server asked for, if anything, but never more than the limit.
     pub fn wait(&mut self, retry_after: Option<Duration>) -> Duration {
-        let share = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        let share = crate::random::unit(&mut self.rng);
         let wait = self.next.mul_f64(1.0 - share / 2.0);
         self.next = self.next.saturating_mul(2).min(self.longest);
         retry_after.unwrap_or(wait).min(self.longest)

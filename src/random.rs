@@ -11,6 +11,11 @@ pub fn shuffle<T>(items: &mut [T], rng: &mut impl Rng) {
     }
 }
 
+/// A number from 0 to less than 1, of 53 random bits.
+pub fn unit(rng: &mut impl Rng) -> f64 {
+    (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+}
+
 /// A random permutation of `0..count`.
 pub fn permutation(count: usize, rng: &mut impl Rng) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();

@@ -58,11 +58,11 @@ fn variable(name: &str) -> Option<PathBuf> {
 }
 
 fn default_cache(run_file: Option<&Path>) -> PathBuf {
-    let beside = nearest(run_file, &["cache/version"]).or_else(|| nearest(run_file, &[".git", "stages"]));
-    let beside = beside.unwrap_or_else(|| folder_of(run_file));
+    let project = nearest(run_file, &["cache/version"]).or_else(|| nearest(run_file, &[".git", "stages"]));
+    let project = project.unwrap_or_else(|| folder_of(run_file));
     // Users see this path, so it is relative where that is shorter.
     let here = std::env::current_dir().unwrap_or_default();
-    beside.strip_prefix(&here).unwrap_or(&beside).join("cache")
+    project.strip_prefix(&here).unwrap_or(&project).join("cache")
 }
 
 /// The nearest folder with one of these, from the run file's own upwards to the root of the repository.
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_cache_is_beside_the_nearest_stages_or_git() {
+    fn a_new_cache_is_next_to_the_nearest_stages_or_git() {
         assert_eq!(places(&[".git"]).1, Path::new("cache"));
         assert_eq!(places(&[".git", "agents/stages"]).1, Path::new("agents/cache"));
         assert_eq!(places(&[]).1, Path::new("agents/cache"));

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use rand_chacha::{ChaCha8Rng, rand_core::Rng};
+use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::model::kernels::{log_sum_exp, log_sum_exp_exps};
@@ -50,7 +50,7 @@ impl Sampling {
         self.filter(probabilities);
         // With 150,000 tokens, `f32` rounding of the sum and of the draw would lose the last ones.
         let sums: Vec<f64> = probabilities.chunks(BLOCK).map(sum).collect();
-        let mut rest = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * sums.iter().sum::<f64>();
+        let mut rest = crate::random::unit(rng) * sums.iter().sum::<f64>();
         let mut last = 0;
         for ((block, probabilities), sum) in probabilities.chunks(BLOCK).enumerate().zip(&sums) {
             if *sum == 0.0 {
@@ -154,7 +154,7 @@ fn most_likely(values: &[f32]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use rand_chacha::rand_core::SeedableRng;
+    use rand_chacha::rand_core::{Rng, SeedableRng};
 
     use super::*;
 

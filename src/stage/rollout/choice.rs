@@ -97,7 +97,7 @@ fn in_order(
 /// The index of one of these weights, with probability in proportion to it.
 fn pick(weights: impl ExactSizeIterator<Item = f64> + Clone, rng: &mut ChaCha8Rng) -> usize {
     let last = weights.len().saturating_sub(1);
-    let mut left = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * weights.clone().sum::<f64>();
+    let mut left = crate::random::unit(rng) * weights.clone().sum::<f64>();
     let found = weights.into_iter().position(|weight| {
         left -= weight;
         left < 0.0

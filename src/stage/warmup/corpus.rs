@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::{
     WarmupError, folder,
     phrases::{Counted, phrases},
+    renamed::groups,
     tokenizer::{self, Split},
     traces::{Trace, TraceTurn},
 };
@@ -77,35 +78,42 @@ pub fn examples(traces: &[Trace], chats: &Chats) -> Result<Vec<Example>> {
         (question, question)
     });
     let prompts = each_once(tasks, |(server, task)| prompt(chats.get(server).unwrap_or(chat), task))?;
-    let own =
-        traces.iter().enumerate().filter_map(|(index, trace)| Some((index, (trace, trace.tools.as_ref()?))));
-    let own = each_once(own, |(trace, tools)| prompt(&chat.with_other_tools(tools)?, &trace.task))?;
+    let renamed = groups(traces).filter_map(|group| Some((group, group[0].tools.as_ref()?))).enumerate();
+    let renamed = each_once(renamed, |(group, tools)| {
+        let chat = chat.with_other_tools(tools)?;
+        group.iter().map(|trace| prompt(&chat, &trace.task)).collect::<Result<Vec<_>, _>>()
+    })?;
+    let mut renamed = renamed.values().flatten();
     let turns = || traces.iter().flat_map(|trace| &trace.turns);
     let said = each_once(turns().map(|turn| (key(turn), turn)), |turn| Ok(said(chat, turn)))?;
     let results = turns().filter_map(|turn| turn.result.as_ref()).map(|result| (result.as_str(), result));
     let results = each_once(results, |result| Ok(chat.results(&[], std::slice::from_ref(result))))?;
 
-    let example = |(index, trace): (usize, &Trace)| {
+    let example = |trace: &Trace| {
         let (mut tokens, mut trained) = (Vec::new(), Vec::new());
         let mut append = |more: Option<&Vec<u32>>, is_trained: bool| {
             tokens.extend(more.into_iter().flatten());
             trained.resize(tokens.len(), is_trained);
         };
-        append(own.get(&index).or_else(|| prompts.get(&(&trace.server, trace.task.as_str()))), false);
+        let prompt = match trace.tools {
+            Some(_) => renamed.next(),
+            None => prompts.get(&(&trace.server, trace.task.as_str())),
+        };
+        append(prompt, false);
         for turn in &trace.turns {
             append(said.get(&key(turn)), true);
             append(turn.result.as_ref().and_then(|result| results.get(result.as_str())), false);
         }
         (tokens, trained)
     };
-    Ok(traces.iter().enumerate().map(example).collect())
+    Ok(traces.iter().map(example).collect())
 }
 
 /// Most of the text repeats across traces. Each distinct item is written once, on all processors.
-fn each_once<K: Ord + Send, T: Copy + Send>(
+fn each_once<K: Ord + Send, T: Copy + Send, W: Send>(
     things: impl Iterator<Item = (K, T)>,
-    write: impl Fn(T) -> Result<Vec<u32>, ChatError> + Sync,
-) -> Result<BTreeMap<K, Vec<u32>>, ChatError> {
+    write: impl Fn(T) -> Result<W, ChatError> + Sync,
+) -> Result<BTreeMap<K, W>, ChatError> {
     let mut distinct: Vec<(K, T)> = things.collect::<BTreeMap<K, T>>().into_iter().collect();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let share = distinct.len().div_ceil(threads).max(1);

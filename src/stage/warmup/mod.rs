@@ -180,7 +180,7 @@ impl Warmup {
             Ok((server.clone(), tools.iter().map(schema).collect::<Result<_, _>>()?))
         });
         let functions = functions.collect::<Result<BTreeMap<Option<String>, Vec<Value>>, WarmupError>>()?;
-        let groups = renamed::rename(&mut traces, &functions, params.rename_tools, context.seed);
+        renamed::rename(&mut traces, &functions, params.rename_tools, context.seed);
         let dialect = Dialect {
             template: context.text("template"),
             system: context.text("system").trim(),
@@ -192,6 +192,7 @@ impl Warmup {
         };
         let chats = corpus::write_chat(&folder, &traces, &dialect)?;
         let examples = corpus::examples(&traces, &chats)?;
+        let groups: Vec<usize> = renamed::groups(&traces).map(<[_]>::len).collect();
 
         let places = context.models.bases.open_devices(&context.engine)?;
         let peak = self.footprint(&Load::of(&context.engine));

@@ -18,7 +18,12 @@ use rand_chacha::{
 use serde_json::{Map, Value};
 
 use super::traces::{Trace, TraceTurn};
-use crate::{chat::ToolCall, hash::Encoder, mcp::COMPLETE_TASK, random::shuffle};
+use crate::{
+    chat::ToolCall,
+    hash::Encoder,
+    mcp::COMPLETE_TASK,
+    random::{shuffle, unit},
+};
 
 /// Traces with the same new names. Their prompts begin alike, and this part is computed once for those in one step.
 const TOGETHER: usize = 4;
@@ -27,35 +32,34 @@ const USUAL: f64 = 0.1;
 
 /// Gives this share of the traces other names, and tools of their own. `tools`: function schemas by server.
 ///
-/// Returns the sizes of groups of consecutive traces: those of one group have the same tools. The order changes.
-pub fn rename(
-    traces: &mut Vec<Trace>,
-    tools: &BTreeMap<Option<String>, Vec<Value>>,
-    share: f64,
-    seed: u64,
-) -> Vec<usize> {
+/// Traces with the same new names follow each other, and share their tools ([`groups`]). The order of all changes.
+pub fn rename(traces: &mut Vec<Trace>, tools: &BTreeMap<Option<String>, Vec<Value>>, share: f64, seed: u64) {
     let pools = Pools::of(traces, tools);
     let mut rng =
         ChaCha8Rng::from_seed(*Encoder::new("mcprl renamed traces v2").number(seed).finish().as_bytes());
     let mut chosen: BTreeMap<Option<String>, Vec<Trace>> = BTreeMap::new();
     let mut usual = Vec::new();
     for trace in traces.drain(..) {
-        let drawn = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-        match drawn < share && tools.contains_key(&trace.server) {
+        match unit(&mut rng) < share && tools.contains_key(&trace.server) {
             true => chosen.entry(trace.server.clone()).or_default().push(trace),
             false => usual.push(trace),
         }
     }
-    let mut sizes = vec![1; usual.len()];
     *traces = usual;
     for (server, mut chosen) in chosen {
         for group in chosen.chunks_mut(TOGETHER) {
             Words::draw(&tools[&server], &pools, &mut rng).apply(group, &tools[&server]);
-            sizes.push(group.len());
         }
         traces.append(&mut chosen);
     }
-    sizes
+}
+
+/// The traces with the same new names, together; others alone.
+pub fn groups(traces: &[Trace]) -> impl Iterator<Item = &[Trace]> {
+    traces.chunk_by(|one, next| match (&one.tools, &next.tools) {
+        (Some(one), Some(next)) => Arc::ptr_eq(one, next),
+        _ => false,
+    })
 }
 
 /// The words that tools of all servers are named by, in lower case.
@@ -400,7 +404,8 @@ mod tests {
     fn the_share_is_kept_and_the_same_seed_gives_the_same_names() {
         let renamed = |share: f64| {
             let mut traces = vec![trace(); 400];
-            let groups = rename(&mut traces, &servers(), share, 1);
+            rename(&mut traces, &servers(), share, 1);
+            let groups = groups(&traces).map(<[_]>::len).collect::<Vec<_>>();
             (traces, groups)
         };
         let some = renamed(0.25);
@@ -413,7 +418,8 @@ mod tests {
     #[test]
     fn the_traces_of_a_group_have_the_same_tools_and_those_of_another_have_others() {
         let mut traces = traces();
-        let groups = rename(&mut traces, &servers(), 1.0, 1);
+        rename(&mut traces, &servers(), 1.0, 1);
+        let groups: Vec<usize> = groups(&traces).map(<[_]>::len).collect();
         assert_eq!(groups, [1, 4, 4, 4, 4, 4, 4]);
         let (mut rest, mut seen) = (&traces[..], BTreeSet::new());
         for size in groups {

@@ -7,10 +7,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use futures::{StreamExt, TryStreamExt};
-use rand_chacha::{
-    ChaCha8Rng,
-    rand_core::{Rng, SeedableRng},
-};
+use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +19,7 @@ use crate::{
     judge::truth,
     mcp::COMPLETE_TASK,
     progress::Observer,
-    random::shuffle,
+    random::{shuffle, unit},
     stage::scenarios::{
         Binding, CallSequence, Families, Family, Live, ScenarioError, Solution, Step, Tier, below,
         served::Served,
@@ -266,7 +263,7 @@ impl Worker<'_> {
     }
 
     fn chance(&mut self, of: f64) -> bool {
-        ((self.rng.next_u64() >> 11) as f64) < of * (1u64 << 53) as f64
+        unit(&mut self.rng) < of
     }
 }
 
