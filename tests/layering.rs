@@ -19,12 +19,14 @@ const FLOORS: [&[&str]; 11] = [
 ];
 
 /// Neighbours on one floor that may still be imported, each for a reason.
-const NEIGHBOURS: [(&str, &str); 6] = [
+const NEIGHBOURS: [(&str, &str); 7] = [
     // Everything can carry an error and a digest.
     ("data", "error"),
     ("data", "hash"),
     ("data", "progress"),
     ("hash", "error"),
+    // Waits between attempts vary.
+    ("net", "random"),
     // Commands speak through the printer.
     ("cli", "ui"),
     ("cli", "web"),
