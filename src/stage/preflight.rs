@@ -334,6 +334,9 @@ mod tests {
         assert!(
             with(json!({ "heads": 3 }))[0].starts_with("heads: no decoder can have this shape: query heads")
         );
+        let one_layer = json!({ "layers": 1, "initial": "induction_heads" });
+        assert!(with(one_layer)[0].contains("induction heads need two layers"));
+
         assert!(
             with(json!({ "vocabulary": 300, "phrases": 64 }))[0]
                 .starts_with("vocabulary: a vocabulary of 300")

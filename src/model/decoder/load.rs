@@ -8,7 +8,7 @@ use rand_chacha::{
     rand_core::{Rng, SeedableRng},
 };
 
-use super::{Decoder, Init, Layer};
+use super::{Decoder, Init, Layer, induction::Induction};
 use crate::model::{
     Linear, Matrix, ModelConfig, ModelError, Role, Vector,
     kernels::Format,
@@ -18,6 +18,13 @@ use crate::model::{
 
 /// Returns the tensor of this name and shape.
 type Source<'a> = &'a mut dyn FnMut(&str, &[usize]) -> Result<Tensor, ModelError>;
+
+/// A number of the standard normal distribution.
+pub(super) fn normal(rng: &mut ChaCha8Rng) -> f32 {
+    let mut uniform = || (f64::from(rng.next_u32()) + 0.5) / 4_294_967_296.0;
+    let radius = (-2.0 * uniform().ln()).sqrt();
+    (radius * (std::f64::consts::TAU * uniform()).cos()) as f32
+}
 
 impl Decoder {
     /// Loads a Hugging Face folder for training on the CPU.
@@ -42,20 +49,38 @@ impl Decoder {
 
     /// A decoder with random weights: normal linears and embedding, norms of one, biases of zero.
     pub fn random(config: ModelConfig, init: Init) -> Result<Self, ModelError> {
+        Self::initialised(config, init, &|_, _, _| {})
+    }
+
+    /// A decoder with random weights but for the first two layers, which start as induction heads: it repeats what followed
+    /// the last tokens when they occurred before. Its shape has room for them ([`Self::check_induction_heads`]).
+    pub fn with_induction_heads(config: ModelConfig, init: Init) -> Result<Self, ModelError> {
+        let induction = Induction::new(&config, init);
+        Self::initialised(config, init, &|name, shape, data| {
+            induction.set(name, shape.last().copied().unwrap_or(1), data);
+        })
+    }
+
+    /// # Errors
+    /// Why a decoder of this shape cannot start with induction heads.
+    pub fn check_induction_heads(config: &ModelConfig) -> Result<(), String> {
+        Induction::check(config)
+    }
+
+    fn initialised(
+        config: ModelConfig,
+        init: Init,
+        change: &dyn Fn(&str, &[usize], &mut [f32]),
+    ) -> Result<Self, ModelError> {
         let mut rng = ChaCha8Rng::seed_from_u64(init.seed);
-        let mut uniform = move || (f64::from(rng.next_u32()) + 0.5) / 4_294_967_296.0;
         Self::build(config, None, &mut |name, shape| {
             let count = shape.iter().product();
-            let data: Vec<f32> = match shape {
+            let mut data: Vec<f32> = match shape {
                 [_] if name.ends_with(".bias") => vec![0.0; count],
                 [_] => vec![1.0; count],
-                _ => (0..count)
-                    .map(|_| {
-                        let radius = (-2.0 * uniform().ln()).sqrt();
-                        (radius * (std::f64::consts::TAU * uniform()).cos()) as f32 * init.deviation
-                    })
-                    .collect(),
+                _ => (0..count).map(|_| normal(&mut rng) * init.deviation).collect(),
             };
+            change(name, shape, &mut data);
             Ok(Tensor::from_vec(data, shape, &Device::Cpu)?)
         })
     }

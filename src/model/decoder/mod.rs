@@ -8,6 +8,7 @@
 mod backward;
 mod base;
 mod experts;
+mod induction;
 mod layer;
 mod load;
 #[cfg(test)]

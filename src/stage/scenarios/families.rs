@@ -60,7 +60,7 @@ pub struct Family {
 /// A call of the reference solution, and what later calls take from its result.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::stage) struct Step {
-    pub(super) call: CallTemplate,
+    pub call: CallTemplate,
     /// Names, and the result field bound to each; the first if unnamed.
     pub(super) take: Vec<(String, Option<String>)>,
     pub(super) rows: Rows,

@@ -7,6 +7,7 @@ pub mod corpus;
 mod drills;
 mod folder;
 mod phrases;
+mod plans;
 mod renamed;
 mod tokenizer;
 pub mod traces;
@@ -55,8 +56,18 @@ pub(super) struct Params {
     traces: usize,
     copy_drills: usize,
     rename_tools: f64,
+    plan: bool,
+    initial: Initial,
     phrases: usize,
     split: Split,
+}
+
+/// The weights before training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Initial {
+    Random,
+    InductionHeads,
 }
 
 #[derive(Debug, Deserialize)]
@@ -181,8 +192,13 @@ impl Warmup {
         });
         let functions = functions.collect::<Result<BTreeMap<Option<String>, Vec<Value>>, WarmupError>>()?;
         renamed::rename(&mut traces, &functions, params.rename_tools, context.seed);
+        let mut template = context.text("template").to_owned();
+        if params.plan {
+            plans::write(&mut traces, &functions);
+            template.insert_str(0, plans::DESCRIBED_FIRST);
+        }
         let dialect = Dialect {
-            template: context.text("template"),
+            template: &template,
             system: context.text("system").trim(),
             tools: &functions,
             vocabulary: shape.vocabulary,
@@ -199,7 +215,11 @@ impl Warmup {
         context.models.bases.make_room(&places, workspace_bytes(&peak, &context.engine));
         let config = shape.model();
         check_trained(&config, None, &places, MOMENTS)?;
-        let decoder = Decoder::random(config, Init { seed: context.seed, deviation: 0.02 })?;
+        let init = Init { seed: context.seed, deviation: 0.02 };
+        let decoder = match params.initial {
+            Initial::Random => Decoder::random(config, init)?,
+            Initial::InductionHeads => Decoder::with_induction_heads(config, init)?,
+        };
         let device = &places.first.device;
         let decoder = if device.is_cpu() { decoder } else { decoder.replica(device)? };
         let mut trainer = Trainer::across(decoder, |all| train.rules(all), &places)?;
@@ -244,6 +264,10 @@ impl StageKind for Warmup {
             }
             if let Err(reason) = config.check() {
                 preflight.error("heads", WarmupError::Shape { reason });
+            } else if params.initial == Initial::InductionHeads
+                && let Err(reason) = Decoder::check_induction_heads(&config)
+            {
+                preflight.error("initial", WarmupError::Shape { reason });
             }
             if context.scenarios().is_some_and(|scenarios| scenarios.solved == 0) {
                 preflight.error("scenarios", ScenarioError::NoReference);

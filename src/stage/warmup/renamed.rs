@@ -164,6 +164,11 @@ impl Words {
         let tools: Arc<Vec<Value>> = Arc::new(tools.iter().map(|tool| self.renamed(tool)).collect());
         for trace in traces {
             trace.task = self.text(&trace.task);
+            for tool in &mut trace.planned {
+                if let Some(new) = self.names.get(tool) {
+                    tool.clone_from(new);
+                }
+            }
             for TraceTurn { text, call, result } in &mut trace.turns {
                 *text = self.text(text);
                 if let Some(result) = result {
@@ -235,7 +240,8 @@ impl Words {
     }
 }
 
-fn function(tool: &Value) -> &Value {
+/// The function of an OpenAI-style schema.
+pub fn function(tool: &Value) -> &Value {
     if tool["function"].is_object() { &tool["function"] } else { tool }
 }
 
@@ -331,6 +337,7 @@ mod tests {
                 turn(call("7_lampColour", json!({ "lamp_name": "Nova" })), Some("Colour: red")),
                 turn(call(COMPLETE_TASK, json!({ "answer": "red" })), None),
             ],
+            planned: vec!["7_lampColour".into()],
             correct: true,
             tools: None,
         }
@@ -373,6 +380,7 @@ mod tests {
         assert!(parameter.starts_with(&format!("{lamp}_")), "{parameter}");
         assert_eq!(function["parameters"]["properties"][parameter], json!({ "type": "string" }));
 
+        assert_eq!(trace.planned, [name]);
         let call = trace.turns[0].call.as_ref().unwrap();
         assert_eq!((call.name.as_str(), &call.arguments[parameter]), (name, &json!("Nova")));
         assert_eq!(trace.turns[0].result.as_deref(), Some(&*format!("{}: red", capital(colour))));

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     corpus::{Dialect, examples, write_chat},
+    plans, renamed,
     tokenizer::Split,
     traces::{Trace, success, traces},
 };
@@ -203,6 +204,35 @@ async fn scenarios_without_reference_solutions_are_refused() {
     assert_eq!(attempt(&scenario).await, "scenarios::no_reference");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_quotes_the_lines_of_the_tools_that_the_worker_then_calls() {
+    let (_, mut traces, tools) = work(3, 200).await;
+    renamed::rename(&mut traces, &tools, 0.5, 1);
+    plans::write(&mut traces, &tools);
+    let template = format!("{}{}", plans::DESCRIBED_FIRST, template());
+    let folder = tempfile::tempdir().unwrap();
+    let chat = &write_chat(folder.path(), &traces, &dialect(&template, &tools)).unwrap()[&None];
+    let mut compared = 0;
+    for trace in &traces {
+        let own = trace.tools.as_ref().map(|tools| chat.with_other_tools(tools).unwrap());
+        let list = chat.decode(&own.as_ref().unwrap_or(chat).prompt(&trace.task).unwrap().shared);
+        let (first, others) = trace.turns.split_first().unwrap();
+        assert!(others.iter().all(|turn| turn.call.is_none() || turn.text.is_empty()), "{trace:?}");
+        for (line, tool) in first.text.lines().zip(&trace.planned) {
+            assert!(list.lines().any(|listed| listed == line), "{line}\n{list}");
+            assert!(line.contains(&format!(" {tool}(")), "{line}");
+        }
+        if trace.correct {
+            let called = trace.turns.iter().filter_map(|turn| turn.call.as_ref());
+            let last = called.filter(|call| call.name != COMPLETE_TASK).last().unwrap();
+            assert_eq!(trace.planned[0], last.name);
+            assert_eq!(first.text.lines().count(), trace.planned.len());
+            compared += 1;
+        }
+    }
+    assert!(compared > 50, "{compared}");
+}
+
 /// Output of Transformers' `apply_chat_template` for the same conversation.
 const RENDERED: &str = "<|im_start|>system
 Use the tools.
@@ -232,10 +262,16 @@ fn the_template_renders_as_in_transformers() {
         "description": "Runs.",
         "parameters": {"type": "object", "properties": {"sql": {"type": "string"}}},
     }})];
-    let template = template();
-    let folder = tempfile::tempdir().unwrap();
     let tools = [(None, tools)].into();
-    let chat = &write_chat(folder.path(), &[], &dialect(&template, &tools)).unwrap()[&None];
+    let folder = tempfile::tempdir().unwrap();
+    let chat = |template: &str| {
+        write_chat(folder.path(), &[], &dialect(template, &tools)).unwrap().remove(&None).unwrap()
+    };
+    let described_first = chat(&format!("{}{}", plans::DESCRIBED_FIRST, template()));
+    let prompt = described_first.prompt("?").unwrap().shared;
+    assert!(described_first.decode(&prompt).contains("tools.\nRuns. run_query(sql)\n<|im_end|>\n"));
+
+    let chat = chat(&template());
     let prompt = chat.prompt("How much does Ada earn?").unwrap();
     let arguments = json!({"sql": "SELECT 'é'"}).as_object().cloned().unwrap();
     let call = chat.assistant("", &[ToolCall { name: "run_query".into(), arguments }]);

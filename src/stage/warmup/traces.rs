@@ -34,6 +34,8 @@ pub struct Trace {
     pub server: Option<String>,
     pub task: String,
     pub turns: Vec<TraceTurn>,
+    /// The tools that the worker means to call, the last call's first.
+    pub planned: Vec<String>,
     /// Whether the worker solved the task.
     pub correct: bool,
     /// Function schemas that the conversation shows instead of the server's.
@@ -86,6 +88,7 @@ pub async fn traces(
                     visit: live.visit(),
                     rng: ChaCha8Rng::from_seed(*rng.as_bytes()),
                     turns: Vec::new(),
+                    planned: Vec::new(),
                 };
                 worker.work().await?;
                 let correct = worker.is_correct(question.scenario).await?;
@@ -98,6 +101,7 @@ pub async fn traces(
                     server,
                     task,
                     turns: worker.turns,
+                    planned: worker.planned,
                     correct,
                     tools: None,
                 })
@@ -174,6 +178,7 @@ struct Worker<'a> {
     visit: CallSequence<'a>,
     rng: ChaCha8Rng,
     turns: Vec<TraceTurn>,
+    planned: Vec<String>,
 }
 
 impl Worker<'_> {
@@ -204,6 +209,12 @@ impl Worker<'_> {
             true => &habits.slips[below(&mut self.rng, habits.slips.len())],
             false => &self.family.solve,
         };
+        for step in steps.iter().rev() {
+            let tool = step.call.tool();
+            if !self.planned.iter().any(|planned| planned == tool) {
+                self.planned.push(tool.to_owned());
+            }
+        }
         let answer = self.follow(steps).await?;
         self.finish(answer.unwrap_or_else(|| UNKNOWN.into()), tier);
         Ok(())

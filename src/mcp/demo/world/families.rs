@@ -9,16 +9,16 @@ const HEAD: &str = r#"
 [tiers.near]
 look = 0.12
 guess = 0.35
-recover = 0.6
+recover = 0.5
 slip = 0.05
-finish = 0.5
+finish = 0.45
 
 [tiers.far]
 look = 0.1
 guess = 0.3
-recover = 0.6
+recover = 0.5
 slip = 0.05
-finish = 0.45
+finish = 0.4
 "#;
 
 pub(super) fn families(world: &World) -> String {
