@@ -336,7 +336,6 @@ mod tests {
         );
         let one_layer = json!({ "layers": 1, "initial": "induction_heads" });
         assert!(with(one_layer)[0].contains("induction heads need two layers"));
-
         assert!(
             with(json!({ "vocabulary": 300, "phrases": 64 }))[0]
                 .starts_with("vocabulary: a vocabulary of 300")
