@@ -49,14 +49,14 @@ impl Decoder {
 
     /// A decoder with random weights: normal linears and embedding, norms of one, biases of zero.
     pub fn random(config: ModelConfig, init: Init) -> Result<Self, ModelError> {
-        Self::initialised(config, init, &|_, _, _| {})
+        Self::initialised(config, init, |_, _, _| {})
     }
 
     /// A decoder with random weights but for the first two layers, which start as induction heads: it repeats what followed
     /// the last tokens when they occurred before. Its shape has room for them ([`Self::check_induction_heads`]).
     pub fn with_induction_heads(config: ModelConfig, init: Init) -> Result<Self, ModelError> {
         let induction = Induction::new(&config, init);
-        Self::initialised(config, init, &|name, shape, data| {
+        Self::initialised(config, init, |name, shape, data| {
             induction.set(name, shape.last().copied().unwrap_or(1), data);
         })
     }
@@ -70,7 +70,7 @@ impl Decoder {
     fn initialised(
         config: ModelConfig,
         init: Init,
-        change: &dyn Fn(&str, &[usize], &mut [f32]),
+        change: impl Fn(&str, &[usize], &mut [f32]),
     ) -> Result<Self, ModelError> {
         let mut rng = ChaCha8Rng::seed_from_u64(init.seed);
         Self::build(config, None, &mut |name, shape| {

@@ -224,7 +224,7 @@ async fn a_plan_quotes_the_lines_of_the_tools_that_the_worker_then_calls() {
         }
         if trace.correct {
             let called = trace.turns.iter().filter_map(|turn| turn.call.as_ref());
-            let last = called.filter(|call| call.name != COMPLETE_TASK).last().unwrap();
+            let last = called.filter(|call| call.name != COMPLETE_TASK).next_back().unwrap();
             assert_eq!(trace.planned[0], last.name);
             assert_eq!(first.text.lines().count(), trace.planned.len());
             compared += 1;
