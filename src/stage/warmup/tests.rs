@@ -223,8 +223,8 @@ async fn a_plan_quotes_the_lines_of_the_tools_that_the_worker_then_calls() {
             assert!(line.contains(&format!(" {tool}(")), "{line}");
         }
         if trace.correct {
-            let called = trace.turns.iter().filter_map(|turn| turn.call.as_ref());
-            let last = called.filter(|call| call.name != COMPLETE_TASK).next_back().unwrap();
+            let mut called = trace.turns.iter().filter_map(|turn| turn.call.as_ref());
+            let last = called.rfind(|call| call.name != COMPLETE_TASK).unwrap();
             assert_eq!(trace.planned[0], last.name);
             assert_eq!(first.text.lines().count(), trace.planned.len());
             compared += 1;
