@@ -26,14 +26,18 @@ fi
 scratch=$(mktemp -d)
 server=
 trap 'kill $server 2>/dev/null; rm -r "$scratch"' EXIT
-# Tokens of one run's servers are not for the next one's.
-export XDG_DATA_HOME="$scratch/data"
+# A scenario's server may listen where an earlier one did. Tokens of that one are not for it.
+cat > "$scratch/client.sh" <<SCRIPT
+#!/bin/sh
+XDG_DATA_HOME=\$(mktemp -d "$scratch/data.XXXXXX") exec "$mcprl" mcp-conformance "\$@"
+SCRIPT
+chmod +x "$scratch/client.sh"
 "$mcprl" demo-server conformance --http 127.0.0.1:0 > "$scratch/url" 2>&1 &
 server=$!
 failed=
 for revision in 2025-11-25 2026-07-28; do
     echo "client, $revision"
-    "$node" "$suite" client --command "$mcprl mcp-conformance" --requirements "$revision" \
+    "$node" "$suite" client --command "$scratch/client.sh" --requirements "$revision" \
         --expected-failures "$expected" --output-dir "$scratch/client" > "$scratch/log" 2>&1 \
         || failed="$failed client-$revision"
     sed -n '/^=== .*SUMMARY/,$p' "$scratch/log"
