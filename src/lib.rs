@@ -59,6 +59,7 @@ mod exec;
 mod grpo;
 mod hash;
 mod inspect;
+mod json;
 mod judge;
 mod llm;
 mod net;

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 const FLOORS: [&[&str]; 11] = [
-    &["hash", "error", "progress", "random", "net", "usage", "child", "data"],
+    &["hash", "error", "progress", "random", "net", "usage", "child", "json", "data"],
     &["store", "mcp", "chat", "model"],
     &["engine", "llm"],
     &["agent", "judge", "grpo", "eval"],

@@ -363,6 +363,18 @@ fn doctor_reports_what_is_missing_with_hints() {
 }
 
 #[test]
+fn a_misspelt_variable_is_an_unknown_key_and_its_value_is_not_shown() {
+    let project = project();
+    let mut command = project.command(&["plan", "run.toml"]);
+    command.env("MCPRL_SEVER__ENV__API_KEY", "s3cret").env("MCPRL_OTHER", "of another program");
+    let output = common::output(&mut command);
+    let text = &output.err;
+    assert_eq!(output.code, Some(2), "{text}");
+    assert!(text.contains("MCPRL_SEVER__ENV__API_KEY") && text.contains("did you mean `server`"), "{text}");
+    assert!(!text.contains("s3cret") && !text.contains("MCPRL_OTHER"), "{text}");
+}
+
+#[test]
 fn a_run_that_would_train_on_the_tasks_of_another_stages_comparison_is_refused() {
     let project = project();
     let held_out = "[stages.others]\nkind = \"scenarios\"\ntools = \"tools\"\nsource = \"file\"\nfile = \"others.jsonl\"\n";

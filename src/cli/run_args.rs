@@ -32,11 +32,15 @@ impl RunArgs {
 /// The environment variables that may override something. Values that are not UTF-8 are converted lossily, so
 /// that error messages can show them.
 ///
-/// `MCPRL_SEED` is ignored within a stage's program, where it is that stage's own seed: a run started there
-/// uses its run file's seed.
+/// What a stage's program is given is ignored within it, as `MCPRL_SEED`: a run started there uses its run file's
+/// seed.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
     let within_a_stage = std::env::var_os("MCPRL_STAGE").is_some();
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
-        .filter(move |(name, _)| !(within_a_stage && name == "MCPRL_SEED"))
+        .filter(move |(name, _)| !(within_a_stage && is_of_a_stage(name)))
+}
+
+fn is_of_a_stage(variable: &str) -> bool {
+    variable == "MCPRL_SEED" || ["MCPRL_INPUT_", "MCPRL_OUTPUT_"].iter().any(|prefix| variable.starts_with(prefix))
 }

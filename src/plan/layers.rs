@@ -32,8 +32,8 @@ pub struct Overrides {
     pub set: Vec<String>,
 }
 
-/// Keys of a run file that an environment variable can set, and tables whose keys it can set. Other variables
-/// that start with `MCPRL_` are not overrides.
+/// Keys of a run file that an environment variable can set, and tables whose keys it can set. `MCPRL_X__Y` is an
+/// override of another table, which is a mistake. Other variables that start with `MCPRL_` are not overrides.
 const KEYS: [&str; 3] = ["name", "seed", MODEL];
 const TABLES: [&str; 8] = ["server", "servers", "engine", "cache", "track", "overrides", "stages", "loop"];
 
@@ -51,7 +51,8 @@ impl Overrides {
     pub fn new(environment: impl IntoIterator<Item = (String, String)>, set: Vec<String>) -> Self {
         let kept = |(name, value): (String, String)| {
             let path = variable_path(&name)?;
-            let value = if is_secret_at(&path, &value) { format!("${{{name}}}") } else { value };
+            let is_hidden = !is_in_a_table(&path) || is_secret_at(&path, &value);
+            let value = if is_hidden { format!("${{{name}}}") } else { value };
             Some((name, value))
         };
         Self { environment: environment.into_iter().filter_map(kept).collect(), set }
@@ -112,11 +113,12 @@ fn variable_path(name: &str) -> Option<String> {
         return Some(format!("servers.{}.env.{variable}", server.to_lowercase()));
     }
     let path = name.to_lowercase().replace("__", ".");
-    let known = match path.split_once('.') {
-        Some((table, _)) => TABLES.contains(&table),
-        None => KEYS.contains(&path.as_str()),
-    };
-    known.then_some(path)
+    (path.contains('.') || KEYS.contains(&path.as_str())).then_some(path)
+}
+
+/// If not, the path is reported as an unknown key. What it was meant for is not known, so its value is not shown.
+fn is_in_a_table(path: &str) -> bool {
+    path.split_once('.').is_none_or(|(table, _)| TABLES.contains(&table))
 }
 
 /// An override that lacks `=`, up to a part that may have a secret.

@@ -54,6 +54,7 @@ use crate::{
     engine::EngineSpec,
     error::Result,
     hash::Digest,
+    json,
     mcp::Servers,
     progress::Observer,
     usage::{Prices, UsageMeter},
@@ -165,11 +166,7 @@ impl Context {
 
 /// Parameters as a stage's own struct.
 fn typed<P: DeserializeOwned>(params: &Map<String, Value>) -> Result<P, StageError> {
-    // figment instead of serde_json, because its errors name the key.
-    let params = figment::Figment::from(figment::providers::Serialized::defaults(params));
-    params
-        .extract()
-        .map_err(|cause| StageError::Param { name: cause.path.join("."), problem: cause.kind.to_string() })
+    json::typed(params).map_err(|mistake| StageError::Param { name: mistake.path, problem: mistake.problem })
 }
 
 /// Numbers that a finished stage reports in addition to its artifacts, for `until` and for people.

@@ -10,7 +10,10 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use super::{Biases, Design, Experts, Family, ModelConfig};
-use crate::model::{ModelError, kernels::Heads, rope::Scaling};
+use crate::{
+    json,
+    model::{ModelError, kernels::Heads, rope::Scaling},
+};
 
 /// Default base of the rotary embedding, as in Transformers.
 const ROPE_THETA: f64 = 10_000.0;
@@ -72,11 +75,7 @@ fn given<'a>(file: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
 /// Parses the keys into a struct's fields. An error names the key.
 fn typed<T: DeserializeOwned>(mut file: Map<String, Value>) -> Result<T, String> {
     file.retain(|_, value| !value.is_null());
-    let keys = figment::Figment::from(figment::providers::Serialized::defaults(file));
-    keys.extract().map_err(|cause| match cause.path.join(".") {
-        none if none.is_empty() => cause.kind.to_string(),
-        key => format!("{key}: {}", cause.kind),
-    })
+    json::typed(&file).map_err(|mistake| mistake.to_string())
 }
 
 fn read(family: Family, mut file: Map<String, Value>) -> Result<ModelConfig, String> {

@@ -11,14 +11,14 @@ look = 0.12
 guess = 0.35
 recover = 0.5
 slip = 0.05
-finish = 0.45
+finish = 0.35
 
 [tiers.far]
 look = 0.1
 guess = 0.3
 recover = 0.5
 slip = 0.05
-finish = 0.4
+finish = 0.32
 "#;
 
 pub(super) fn families(world: &World) -> String {
