@@ -42,5 +42,6 @@ pub fn environment() -> impl Iterator<Item = (String, String)> {
 }
 
 fn is_of_a_stage(variable: &str) -> bool {
-    variable == "MCPRL_SEED" || ["MCPRL_INPUT_", "MCPRL_OUTPUT_"].iter().any(|prefix| variable.starts_with(prefix))
+    variable == "MCPRL_SEED"
+        || ["MCPRL_INPUT_", "MCPRL_OUTPUT_"].iter().any(|prefix| variable.starts_with(prefix))
 }

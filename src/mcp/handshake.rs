@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use rmcp::{
     ClientHandler, RoleClient,
     model::{
@@ -48,7 +49,13 @@ pub(super) struct Connection {
 }
 
 /// Connects to the server. With `newest`, tries only the handshake of the newest revision.
-pub(super) async fn connect(spec: &ServerSpec, newest: bool) -> Result<Connection, McpError> {
+///
+/// An `async fn` is compiled by the crate that awaits it. This one is not, since it has all of rmcp in it.
+pub(super) fn connect(spec: &ServerSpec, newest: bool) -> BoxFuture<'_, Result<Connection, McpError>> {
+    Box::pin(try_handshakes(spec, newest))
+}
+
+async fn try_handshakes(spec: &ServerSpec, newest: bool) -> Result<Connection, McpError> {
     // The last one is tried first.
     let mut lifecycles = vec![discover()];
     if !newest {

@@ -23,6 +23,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use rmcp::{
     RoleClient, ServiceError,
     model::{
@@ -367,16 +368,18 @@ impl LiveSession {
     }
 
     /// Closes the connection. Returns when a child process and everything it started has ended.
-    pub(super) async fn close(self) {
+    pub(super) fn close(self) -> BoxFuture<'static, ()> {
         let Self { mut service, process, snapshot, .. } = self;
-        let _ = service.close_with_timeout(STUCK).await;
-        drop(service);
-        if let Some(process) = process {
-            process.end().await;
-        }
-        if let Some(snapshot) = snapshot {
-            snapshot.delete().await;
-        }
+        Box::pin(async move {
+            let _ = service.close_with_timeout(STUCK).await;
+            drop(service);
+            if let Some(process) = process {
+                process.end().await;
+            }
+            if let Some(snapshot) = snapshot {
+                snapshot.delete().await;
+            }
+        })
     }
 
     /// Sends a request, again with the answers where the server asks for input in its result: calls of tools, reads of
@@ -428,8 +431,12 @@ impl LiveSession {
         }
     }
 
-    async fn ask_once(&self, request: ClientRequest, limit: Duration) -> Result<Value, ServiceError> {
-        let exchange = async {
+    fn ask_once(
+        &self,
+        request: ClientRequest,
+        limit: Duration,
+    ) -> BoxFuture<'_, Result<Value, ServiceError>> {
+        let exchange = async move {
             let options = PeerRequestOptions::with_timeout(limit);
             let handle = self.service.send_request_with_option(request, options).await?;
             let mut result = match handle.await_response().await {
@@ -442,10 +449,12 @@ impl LiveSession {
             self.redaction.hide_json(&mut result);
             Ok(result)
         };
-        match timeout(limit + STUCK, exchange).await {
-            Ok(answer) => answer,
-            Err(_) => Err(ServiceError::Timeout { timeout: limit }),
-        }
+        Box::pin(async move {
+            match timeout(limit + STUCK, exchange).await {
+                Ok(answer) => answer,
+                Err(_) => Err(ServiceError::Timeout { timeout: limit }),
+            }
+        })
     }
 
     /// The kind of connection failure; `None` if the error is an answer.

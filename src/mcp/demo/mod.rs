@@ -12,6 +12,7 @@ mod world;
 
 use std::{net::SocketAddr, sync::Arc};
 
+use futures::future::BoxFuture;
 use rmcp::{
     ServiceExt,
     transport::{
@@ -88,17 +89,21 @@ impl HttpServer {
         Ok(format!("http://{address}{HTTP_PATH}"))
     }
 
-    pub async fn serve(self) -> Result<(), McpError> {
-        let address = self.listener.local_addr().map_err(|error| McpError::Serve(error.into()))?;
-        let own = ["127.0.0.1", "localhost", "[::1]"].map(|host| format!("http://{host}:{}", address.port()));
-        let server = self.server;
-        let service = StreamableHttpService::new(
-            move || Ok(server.session()),
-            LocalSessionManager::default().into(),
-            StreamableHttpServerConfig::default().with_allowed_origins(own),
-        );
-        let router = axum::Router::new().route_service(HTTP_PATH, service);
-        axum::serve(self.listener, router).await.map_err(|error| McpError::Serve(error.into()))
+    /// Until the process ends.
+    pub fn serve(self) -> BoxFuture<'static, Result<(), McpError>> {
+        Box::pin(async move {
+            let address = self.listener.local_addr().map_err(|error| McpError::Serve(error.into()))?;
+            let own =
+                ["127.0.0.1", "localhost", "[::1]"].map(|host| format!("http://{host}:{}", address.port()));
+            let server = self.server;
+            let service = StreamableHttpService::new(
+                move || Ok(server.session()),
+                LocalSessionManager::default().into(),
+                StreamableHttpServerConfig::default().with_allowed_origins(own),
+            );
+            let router = axum::Router::new().route_service(HTTP_PATH, service);
+            axum::serve(self.listener, router).await.map_err(|error| McpError::Serve(error.into()))
+        })
     }
 }
 
