@@ -21,7 +21,7 @@ use crate::{
     progress::Observer,
     stage::{Artifacts, Cards, Context, Input, Metrics, RewardChange, Rows, compare_rewards, kind},
     store::{FileDigests, Store, StoreError},
-    ui::{OutputFormat, Printer},
+    ui::{OutputFormat, Printer, plural},
     usage::Prices,
 };
 
@@ -389,9 +389,8 @@ fn text(run: &str, total: &RewardChange, stages: &[Rejudged]) -> String {
     let dollars: f64 = stages.iter().filter_map(|stage| stage.dollars).sum();
     let RewardChange { trajectories, groups, unmatched, .. } = total;
     let mut lines = vec![format!(
-        "{trajectories} episodes of run {run} in {groups} groups, judged again in {} stage{}",
-        stages.len(),
-        if stages.len() == 1 { "" } else { "s" },
+        "{trajectories} episodes of run {run} in {groups} groups, judged again in {}",
+        plural(stages.len(), "stage"),
     )];
     let mut line = |name: &str, value: String| lines.push(format!("  {name:<42} {value}"));
     line(

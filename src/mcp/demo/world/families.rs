@@ -79,6 +79,12 @@ fn near(text: &mut String, world: &World, at: (usize, usize), property: &Propert
         "Find the {word} of the {noun} {name}.",
         "What is the {word} of the {noun} {name}?",
         "{name}: which {word}?",
+        "Give me the {word} of {name}.",
+        "Look up {name} and its {word}.",
+        "Do you know the {word} of {name}?",
+        "We want the {word} of the {noun} {name}.",
+        "How about the {word} of {name}?",
+        "Please say which {word} the {noun} {name} has.",
     ];
     let unseen = ["Which {word} has {name}?", "I need the {word} of {name}."];
     let list = |phrasings: &[&str]| {
@@ -108,7 +114,8 @@ fn far(text: &mut String, world: &World, link: (usize, usize), asked: (usize, us
         text,
         "\n[[families]]\nname = \"{word}_of_{via}_of_{noun}\"\nentities = [\"{noun}\"]\nanswer = \"{{value}}\"\ntier = \"far\"\nphrasings = {{ \
          train = [\"What is the {word} of the {via} of {{name}}?\", \"Tell me the {word} of {{name}}'s {via}.\", \"Which {word} does the \
-         {via} of {{name}} have?\"], unseen = [\"I need the {word} of the {via} of {{name}}.\"] }}\nsolve = [{first}, {}]\nslips = \
+         {via} of {{name}} have?\", \"Give me the {word} of the {via} of {{name}}.\", \"We want the {word} of {{name}}'s {via}.\", \
+         \"Look up the {via} of {{name}} and its {word}.\"], unseen = [\"I need the {word} of the {via} of {{name}}.\"] }}\nsolve = [{first}, {}]\nslips = \
          [[{}]]\n",
         get(world, asked, "other", "value"),
         get(world, link, "name", "value"),
