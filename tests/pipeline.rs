@@ -501,3 +501,44 @@ fn a_command_that_does_not_write_its_declared_table_fails_and_is_not_cached() {
         assert_eq!(project.ran(), ["lie"]);
     }
 }
+
+#[test]
+fn a_run_until_a_stage_runs_that_stage_and_what_it_needs() {
+    let project = Project::new(LOOP);
+    assert_eq!(project.run(&["--until", "start"]).code, Some(0));
+    assert_eq!(project.ran(), ["start"]);
+    project.run(&["--until", "count[2]"]);
+    assert_eq!(project.ran(), ["count[0001]/step", "count[0002]/step"]);
+    // The rest, with the results so far.
+    project.run(&[]);
+    assert_eq!(project.ran(), ["count[0003]/step", "end"]);
+}
+
+#[test]
+fn a_resumed_run_ends_with_the_stage_that_it_was_limited_to() {
+    let project = Project::new(CHAIN);
+    let first = project
+        .command(&["run", "run.toml", "--until", "middle"])
+        .env("MCPRL_FAILPOINT", "commit::after:1")
+        .status();
+    assert!(!first.unwrap().success());
+    assert_eq!(project.ran(), ["start"]);
+    assert_eq!(project.mcprl(&["resume", "latest"]).code, Some(0));
+    assert_eq!(project.ran(), ["middle"]);
+    assert!(project.mcprl(&["runs"]).out.contains("--until middle"));
+}
+
+#[test]
+fn a_stage_that_does_not_exist_cannot_limit_a_run() {
+    let project = Project::new(LOOP);
+    let near = project.mcprl(&["run", "run.toml", "--until", "stat"]);
+    assert_eq!(near.code, Some(2), "{}", near.err);
+    assert!(
+        near.err.contains("no stage \"stat\"") && near.err.contains("did you mean \"start\""),
+        "{}",
+        near.err
+    );
+    let unknown = project.mcprl(&["plan", "run.toml", "--until", "policies"]);
+    assert!(unknown.err.contains("its stages: start, count/step, count, end"), "{}", unknown.err);
+    assert!(project.runs().is_empty());
+}

@@ -18,12 +18,13 @@ pub struct Plan {
 
 impl Plan {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
-        let RunArgs { file, resample, locations, .. } = &self.args;
+        let RunArgs { file, resample, until, locations, .. } = &self.args;
         let source = Source::read(file)?;
         let store = locations.store(Some(file))?;
         let files = FileDigests::load(&store);
         let plan = plan::Plan::new(&source, &self.args.overrides(), &locations.cards(Some(file)), &files)?;
-        let report = PlanReport::new(&plan, &store, &plan.resampled(resample)?)?;
+        let (resample, plan) = (plan.resampled(resample)?, plan.until(until)?);
+        let report = PlanReport::new(&plan, &store, &resample)?;
         match printer.format {
             OutputFormat::Json => printer.json(&report),
             OutputFormat::Human => printer.data(&plan_text(&report)),

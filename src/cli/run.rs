@@ -84,13 +84,14 @@ impl ShownArgs {
 impl Run {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
         let overrides = self.args.overrides();
-        let RunArgs { file, resample, locations, .. } = self.args;
+        let RunArgs { file, resample, until, locations, .. } = self.args;
         let source = Source::read(&file)?;
         let store = locations.store(Some(&file))?;
         let spec = RunSpec {
             stages: locations.stages(Some(&file)),
             file: std::path::absolute(&file).unwrap_or(file),
             resample,
+            until,
             keep_going: self.keep_going,
             overrides,
             text: source.text().to_owned(),
@@ -128,7 +129,7 @@ fn start(
     let began = Instant::now();
     let files = FileDigests::load(&store);
     let planned = Plan::new(source, &spec.overrides, &Cards::new(spec.stages.clone()), &files)
-        .and_then(|plan| Ok((plan.resampled(&spec.resample)?, plan)));
+        .and_then(|plan| Ok((plan.resampled(&spec.resample)?, plan.until(&spec.until)?)));
     let (resample, plan) = match (planned, &begin) {
         (Err(refused), Begin::Resumed(folder)) => {
             folder.refused()?;

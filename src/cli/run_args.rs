@@ -18,6 +18,9 @@ pub struct RunArgs {
     /// given one: `train/reward@3`.
     #[arg(long, value_name = "STAGE[@ITERATION]")]
     pub resample: Vec<String>,
+    /// Run only this stage and what it needs. A loop's name means all of its iterations, `train[3]` the first three.
+    #[arg(long, value_name = "STAGE")]
+    pub until: Vec<String>,
     #[command(flatten)]
     pub locations: Locations,
 }

@@ -36,6 +36,9 @@ pub struct RunSpec {
     pub stages: Option<PathBuf>,
     #[serde(default)]
     pub resample: Vec<String>,
+    /// Nothing else is run but these stages and what they need; empty for everything.
+    #[serde(default)]
+    pub until: Vec<String>,
     #[serde(default)]
     pub keep_going: bool,
     #[serde(default)]

@@ -95,6 +95,9 @@ pub struct RunHistory {
     pub set: Vec<String>,
     /// Resampled stages.
     pub resample: Vec<String>,
+    /// The stages that it was limited to, with what they need.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub until: Vec<String>,
     #[serde(skip)]
     pub nodes: Vec<NodeHistory>,
 }
@@ -211,7 +214,8 @@ fn history(store: &Store, id: String, live: &[String]) -> RunHistory {
         state,
         seed: spec.as_ref().map(seed),
         set: spec.as_ref().map(|spec| spec.overrides.spelled()).unwrap_or_default(),
-        resample: spec.map(|spec| spec.resample).unwrap_or_default(),
+        resample: spec.as_ref().map(|spec| spec.resample.clone()).unwrap_or_default(),
+        until: spec.map(|spec| spec.until).unwrap_or_default(),
         began_ms: entries.first().map(|timed| timed.at),
         ended_ms: entries.last().map(|timed| timed.at),
         versions: opened(&entries, |version, _| Some(version)),

@@ -164,12 +164,7 @@ pub enum PlanError {
     #[error("stage \"{stage}\" reported no metric `{metric}`, which loop \"{in_loop}\" waits for")]
     NoMetric { stage: String, metric: String, in_loop: String },
     #[error("this run has no stage \"{name}\"")]
-    NoStage {
-        name: String,
-        near: Option<String>,
-        /// The stages that can be resampled.
-        drawn: Vec<String>,
-    },
+    NoStage { name: String, hint: String },
     #[error("stage \"{stage}\" is {class}: running it again gives the same result")]
     NotResampled { stage: String, class: &'static str },
     #[error("stage \"{stage}\" has no iteration {iteration}")]
@@ -213,13 +208,7 @@ impl Diagnostic for PlanError {
             Self::Read { .. } => Some("the run files that come with mcprl are in `pipelines/`".into()),
             Self::Mistakes(mistakes) => mistakes.last().and_then(|mistake| mistake.hint.clone()),
             Self::Refused(problems) => problems.last().and_then(|problem| problem.cause.hint()),
-            Self::NoStage { near: Some(near), .. } => Some(format!("did you mean \"{near}\"?")),
-            Self::NoStage { drawn, .. } if drawn.is_empty() => {
-                Some("no stage of this run can be resampled: none is sampled or external".into())
-            }
-            Self::NoStage { drawn, .. } => {
-                Some(format!("stages that can be resampled: {}", drawn.join(", ")))
-            }
+            Self::NoStage { hint, .. } => Some(hint.clone()),
             Self::NotResampled { .. } => Some("set another `seed` for other random choices".into()),
             Self::NoIteration { last: Some(last), .. } => Some(format!("its iterations are 1 to {last}")),
             Self::NoIteration { last: None, .. } => Some("it is not in a loop".into()),

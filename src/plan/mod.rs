@@ -36,6 +36,7 @@ mod server;
 mod source;
 mod tool_list;
 mod track;
+mod until;
 mod upkeep;
 
 pub use error::{Location, PlanError, Problem, Subject};

@@ -212,9 +212,9 @@ fn problem(plan: &Plan, stage: &Stage, Finding { about, cause, .. }: Finding) ->
 
 /// Nodes without a result, and the writers of what they read, if anything can be expected of it.
 fn needed(plan: &Plan, ledger: &Ledger<'_>) -> Vec<bool> {
-    let mut needed: Vec<bool> =
-        (0..plan.graph.nodes.node_count()).map(|at| ledger.get(NodeIndex::new(at)).is_none()).collect();
+    let mut needed = vec![false; plan.graph.nodes.node_count()];
     for index in plan.order().iter().rev() {
+        needed[index.index()] |= ledger.get(*index).is_none();
         if !needed[index.index()] {
             continue;
         }

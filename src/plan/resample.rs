@@ -61,11 +61,17 @@ impl Plan {
             });
             let drawn: BTreeSet<&str> =
                 nodes().filter(|node| class(node).is_none()).map(|node| node.stage.name.as_str()).collect();
-            return Err(PlanError::NoStage {
-                name,
-                near,
-                drawn: drawn.into_iter().map(str::to_owned).collect(),
-            });
+            let hint = match near {
+                Some(near) => format!("did you mean \"{near}\"?"),
+                None if drawn.is_empty() => {
+                    "no stage of this run can be resampled: none is sampled or external".into()
+                }
+                None => {
+                    let drawn: Vec<&str> = drawn.into_iter().collect();
+                    format!("stages that can be resampled: {}", drawn.join(", "))
+                }
+            };
+            return Err(PlanError::NoStage { name, hint });
         };
         if let Some(class) = class(node) {
             return Err(PlanError::NotResampled { stage: name, class });

@@ -46,6 +46,7 @@ fn made(folder: &Path) -> Store {
         file: "/nowhere/pets.toml".into(),
         stages: None,
         resample: Vec::new(),
+        until: Vec::new(),
         keep_going: false,
         overrides,
         text: FILE.into(),

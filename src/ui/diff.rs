@@ -221,6 +221,7 @@ mod tests {
             seed: Some(seed),
             set: Vec::new(),
             resample: Vec::new(),
+            until: Vec::new(),
             nodes: Vec::new(),
         }
     }

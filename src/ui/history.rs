@@ -55,7 +55,8 @@ pub fn success(headline: &Headline) -> String {
 /// The overrides of the run file as `run` arguments, in lines that fit.
 fn overrides(run: &RunHistory) -> Vec<String> {
     let set = run.set.iter().map(|set| format!("--set {set}"));
-    let words = set.chain(run.resample.iter().map(|stage| format!("--resample {stage}")));
+    let resample = run.resample.iter().map(|stage| format!("--resample {stage}"));
+    let words = set.chain(resample).chain(run.until.iter().map(|stage| format!("--until {stage}")));
     let mut lines: Vec<String> = Vec::new();
     for word in words {
         match lines.last_mut() {

@@ -271,9 +271,8 @@ impl Run {
         let Some(spec) = history::spec(store, &self.id) else { return self };
         let files = FileDigests::load(store);
         let Ok(source) = Source::parse(&spec.file, spec.text) else { return self };
-        let Ok(plan) = Plan::new(&source, &spec.overrides, &Cards::new(spec.stages), &files) else {
-            return self;
-        };
+        let plan = Plan::new(&source, &spec.overrides, &Cards::new(spec.stages), &files);
+        let Ok(plan) = plan.and_then(|plan| plan.until(&spec.until)) else { return self };
         let mut begun: BTreeMap<String, Stage> =
             self.stages.drain(..).map(|stage| (stage.id.clone(), stage)).collect();
         for index in plan.order() {

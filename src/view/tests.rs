@@ -397,6 +397,7 @@ fn stages_that_have_not_begun_follow_from_the_run_file() {
         file,
         stages: None,
         resample: Vec::new(),
+        until: Vec::new(),
         keep_going: false,
         overrides: crate::plan::Overrides::default(),
         text: text.into(),
