@@ -40,7 +40,7 @@
 //! # }
 //! ```
 //!
-//! A module imports only from floors below its own (`tests/layering.rs` checks it); ARCHITECTURE.md has the floors.
+//! A module imports only from layers below its own (`tests/integration/layering.rs` checks it); ARCHITECTURE.md has the layers.
 
 pub mod data;
 pub mod error;

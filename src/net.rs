@@ -6,6 +6,11 @@ use chrono::{DateTime, Utc};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use reqwest::Url;
 
+/// Makes `ring` the provider of TLS. One that is installed already stays, and serves as well.
+pub fn use_ring() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
 /// Whether a secret may be sent to this URL: it uses https, or stays on this machine.
 pub fn is_confidential(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);

@@ -16,6 +16,13 @@ pub fn unit(rng: &mut impl Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
+/// A number of the standard normal distribution (Box and Muller 1958), from two draws.
+pub fn normal(rng: &mut impl Rng) -> f32 {
+    let mut uniform = || (f64::from(rng.next_u32()) + 0.5) / 4_294_967_296.0;
+    let radius = (-2.0 * uniform().ln()).sqrt();
+    (radius * (std::f64::consts::TAU * uniform()).cos()) as f32
+}
+
 /// A random permutation of `0..count`.
 pub fn permutation(count: usize, rng: &mut impl Rng) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();

@@ -19,7 +19,7 @@ use crate::{
     hash::Digest,
     plan::{Job, Ledger, Node, Overrides, Plan, Source},
     progress::Observer,
-    stage::{Artifacts, Cards, Context, Input, Metrics, RewardChange, Rows, compare_rewards, kind},
+    stage::{self, Artifacts, Cards, Context, Input, Metrics, RewardChange, Rows, compare_rewards},
     store::{FileDigests, Store, StoreError},
     ui::{OutputFormat, Printer, plural},
     usage::Prices,
@@ -318,7 +318,7 @@ async fn rejudge(
         meter: Arc::default(),
         cancel: CancellationToken::new(),
     };
-    let metrics = kind::stage(card, &context.params)?.run(&context).await?;
+    let metrics = stage::parse(card, &context.params)?.run(&context).await?;
     let port = card.output_of_type("rewards").unwrap_or("rewards");
     let before = judged.outputs.iter().find(|output| output.output == "rewards");
     let before = before.map(|output| data::read::<Reward>(&output.path)).transpose()?.unwrap_or_default();

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::{Outcome, locations::Locations};
 use crate::{
     error::{Class, Diagnostic, Failure, Result, did_you_mean},
-    stage::{Card, StageError, card::Determinism, kind},
+    stage::{Card, StageError, card::Determinism, embedded},
     ui::{OutputFormat, Printer, section},
 };
 
@@ -110,7 +110,7 @@ impl Named {
     }
 
     fn eject(&self, printer: Printer) -> Result<Outcome> {
-        let built_in = kind::find(&self.kind).ok_or_else(|| self.unknown())?;
+        let built_in = embedded(&self.kind).ok_or_else(|| self.unknown())?;
         let stages = self.locations.given_stages().unwrap_or_else(|| "stages".into());
         let folder = stages.join(&self.kind);
         if folder.exists() {

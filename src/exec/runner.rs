@@ -40,7 +40,6 @@ use crate::{
     stage::{
         self, Artifacts, Context, Input, Metrics, Rows, SharedModels, StageError,
         card::{Determinism, Section},
-        kind,
     },
     store::{
         ActionRecord, CachedResult, Cost, Fetched, FileDigests, HeartbeatWatch, KeyIndex, Lease,
@@ -459,7 +458,7 @@ impl Runner {
             meter: reports.meter.clone(),
             cancel: self.cancel.clone(),
         };
-        kind::stage(card, &context.params)?.run(&context).await
+        stage::parse(card, &context.params)?.run(&context).await
     }
 
     fn cost(&self, job: &Job, meter: &UsageMeter, began: Instant) -> Cost {

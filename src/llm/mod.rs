@@ -463,8 +463,7 @@ pub async fn reach(base_url: &str, model: &str, limit: Duration) -> Result<u16, 
 }
 
 fn http(timeout: Duration) -> Result<reqwest::Client, LlmError> {
-    // Fails if a provider is already installed, which is fine.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    net::use_ring();
     let client = reqwest::Client::builder().redirect(Policy::none()).no_proxy().timeout(timeout);
     client.build().map_err(LlmError::Client)
 }

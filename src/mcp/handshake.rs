@@ -27,9 +27,9 @@ use super::{
     McpError, ServerOutput, ServerSpec, State, Transport,
     clean::shorten,
     error::chain,
+    failure::{self, RateLimit},
     http,
     input::Inputs,
-    live::{RateLimit, error_reason, server_output, transport_reason},
     message::{self, UNREADABLE},
     process::Process,
     redact::Redaction,
@@ -161,7 +161,7 @@ async fn open(
                 handshake(connector.streamable(expired), spec, lifecycle.clone(), deadline).await;
             if let Some(Err(ClientInitializeError::TransportError { error, .. })) = &connected
                 && matches!(lifecycle, ClientLifecycleMode::Initialize)
-                && http::may_be_sse(&*error.error)
+                && failure::may_be_sse(&*error.error)
                 && let Some(over_sse) = handshake_over_sse(&connector, spec, lifecycle, deadline).await
             {
                 connected = Some(over_sse);
@@ -182,7 +182,7 @@ async fn open(
         Some(Ok(service)) => service,
         None => {
             let limit = spec.limits.start_timeout;
-            let output = server_output(process.as_ref()).await;
+            let output = Process::output_of(process.as_ref()).await;
             return Err(McpError::StartTimeout { server, limit, output }.into());
         }
         Some(Err(error)) => return Err(connect_error(error, server, &redaction, process.as_ref()).await),
@@ -214,12 +214,12 @@ async fn connect_error(
         ClientInitializeError::TransportError { error, .. } => Some(&*error.error),
         _ => None,
     };
-    let status = of_transport.and_then(|error| http::status(error));
-    if let Some(asked) = of_transport.and_then(|error| http::rate_limited(error)) {
+    let status = of_transport.and_then(|error| failure::status(error));
+    if let Some(asked) = of_transport.and_then(|error| failure::rate_limited(error)) {
         let error = McpError::Refused { server, status: status.unwrap_or(429), challenge: None };
         return ConnectError { error, remedy: Some(Remedy::Wait(asked)) };
     }
-    let challenge = of_transport.and_then(|error| http::challenge(error));
+    let challenge = of_transport.and_then(|error| failure::challenge(error));
     if status == Some(401) || error.is_authorization_required() {
         return McpError::Unauthorized { server, challenge }.into();
     }
@@ -228,7 +228,7 @@ async fn connect_error(
     }
     // A server that refuses the handshake is still running, so there is nothing to wait for.
     let is_refusal = is_refusal(&error);
-    let mut output = if is_refusal { ServerOutput::default() } else { server_output(process).await };
+    let mut output = if is_refusal { ServerOutput::default() } else { Process::output_of(process).await };
     let is_closed = of_transport.is_some() || matches!(error, ClientInitializeError::ConnectionClosed(_));
     if is_closed && output.status.is_some() {
         return McpError::DiedAtStart { server, output }.into();
@@ -242,9 +242,9 @@ async fn connect_error(
 /// The reason of a failed handshake, without Rust type names.
 fn handshake_reason(error: &ClientInitializeError) -> String {
     match error {
-        ClientInitializeError::TransportError { error, .. } => transport_reason(&*error.error),
+        ClientInitializeError::TransportError { error, .. } => failure::of_transport(&*error.error),
         ClientInitializeError::ConnectionClosed(_) => "the server closed the connection".into(),
-        ClientInitializeError::JsonRpcError(error) => error_reason(error),
+        ClientInitializeError::JsonRpcError(error) => failure::of_error(error),
         ClientInitializeError::ExpectedInitResult(Some(result)) => unexpected(serde_json::to_value(result)),
         ClientInitializeError::ExpectedInitResponse(Some(message)) => {
             unexpected(serde_json::to_value(message))

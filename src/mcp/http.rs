@@ -4,25 +4,23 @@
 //! is never logged. Proxy environment variables are ignored.
 
 use std::{
-    error::Error as StdError,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use chrono::Utc;
 use reqwest::{
     Url,
     header::{AUTHORIZATION, HeaderName, HeaderValue},
     redirect::Policy,
 };
 use rmcp::transport::{
-    StreamableHttpClientTransport,
-    common::client_side_sse::ExponentialBackoff,
-    streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError},
+    StreamableHttpClientTransport, common::client_side_sse::ExponentialBackoff,
+    streamable_http_client::StreamableHttpClientTransportConfig,
 };
 
 use super::{
     McpError, Token,
+    address::{address, check_secrecy},
     http_client::{Error, Headers, HttpClient},
     oauth::Access,
     reference::{expand_text, has_reference},
@@ -87,7 +85,7 @@ pub(super) struct Connector {
 impl Connector {
     pub(super) fn new(endpoint: Endpoint) -> Result<Self, McpError> {
         let Endpoint { url, headers, access } = endpoint;
-        use_ring();
+        net::use_ring();
         let client = reqwest::Client::builder()
             .redirect(Policy::none())
             .no_proxy()
@@ -127,48 +125,6 @@ impl Connector {
     }
 }
 
-/// TLS comes from `ring`. Fails where a provider is installed already, which serves as well.
-pub(super) fn use_ring() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
-}
-
-/// Whether a server that refused a handshake so may offer the older transport.
-pub(super) fn may_be_sse(error: &(dyn StdError + 'static)) -> bool {
-    matches!(status(error), Some(400 | 404 | 405))
-}
-
-/// The HTTP status that caused an error.
-pub(super) fn status(error: &(dyn StdError + 'static)) -> Option<u16> {
-    match error.downcast_ref::<Error>()? {
-        StreamableHttpError::AuthRequired(_) => Some(401),
-        StreamableHttpError::InsufficientScope(_) => Some(403),
-        StreamableHttpError::HttpStatus(error) => Some(error.status),
-        // `HTTP 401 Unauthorized: …`
-        StreamableHttpError::UnexpectedServerResponse(text) => {
-            text.strip_prefix("HTTP ")?.get(..3)?.parse().ok()
-        }
-        _ => None,
-    }
-}
-
-/// The `WWW-Authenticate` of a refusal.
-pub(super) fn challenge(error: &(dyn StdError + 'static)) -> Option<String> {
-    error.downcast_ref::<Error>()?.auth_challenge().map(str::to_owned)
-}
-
-/// Whether the server limits the rate of requests, with the wait that it asks for.
-pub(super) fn rate_limited(error: &(dyn StdError + 'static)) -> Option<Option<Duration>> {
-    let Some(StreamableHttpError::HttpStatus(error)) = error.downcast_ref::<Error>() else {
-        return None;
-    };
-    let asked = error.retry_after.as_deref().and_then(|header| net::retry_after(header, Utc::now()));
-    match error.status {
-        429 => Some(asked),
-        503 => asked.map(Some),
-        _ => None,
-    }
-}
-
 fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), McpError> {
     let wrong = || McpError::Header { name: name.to_owned() };
     let parsed: HeaderName = name.parse().map_err(|_| wrong())?;
@@ -181,59 +137,10 @@ fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), McpError
     Ok((parsed, value))
 }
 
-/// The address with variables replaced. Messages show `url`, as it is in the run file.
-pub(super) fn address(url: &str) -> Result<Url, McpError> {
-    let wrong = |reason: String| McpError::Url { url: url.to_owned(), reason };
-    let expanded = expand_text(url)?.unwrap_or_default();
-    let parsed: Url = expanded.parse().map_err(|error| wrong(format!("{error}")))?;
-    if !parsed.username().is_empty() || parsed.password().is_some() {
-        return Err(wrong("it contains a user name or password; use bearer_env".into()));
-    }
-    match parsed.scheme() {
-        "https" | "http" => Ok(parsed),
-        other => Err(wrong(format!("its scheme is `{other}`, not http or https"))),
-    }
-}
-
-/// Whether a secret may be sent to the address.
-pub(super) fn check_secrecy(url: &str, parsed: &Url) -> Result<(), McpError> {
-    match net::is_confidential(parsed) {
-        true => Ok(()),
-        false => Err(McpError::Url {
-            url: url.to_owned(),
-            reason: "a token or header would be sent unencrypted".into(),
-        }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::error::Diagnostic;
-
-    fn check(url: &str, secret: bool, expected: Option<&str>) {
-        let checked =
-            address(url).and_then(|parsed| if secret { check_secrecy(url, &parsed) } else { Ok(()) });
-        let code = checked.err().map(|error| error.code());
-        assert_eq!(code, expected, "{url}");
-    }
-
-    #[test]
-    fn a_secret_is_not_sent_unencrypted() {
-        check("https://example.com/mcp", true, None);
-        check("http://example.com/mcp", false, None);
-        check("http://example.com/mcp", true, Some("mcp::url"));
-        for local in ["http://127.0.0.1:1/mcp", "http://[::1]:1/mcp", "http://localhost/mcp"] {
-            check(local, true, None);
-        }
-    }
-
-    #[test]
-    fn an_invalid_address_is_refused() {
-        for wrong in ["", "example.com/mcp", "file:///etc/passwd", "https://me:secret@example.com"] {
-            check(wrong, false, Some("mcp::url"));
-        }
-    }
 
     #[test]
     fn variables_of_headers_and_of_the_address_are_replaced_and_never_shown() {

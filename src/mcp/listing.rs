@@ -1,4 +1,4 @@
-//! Pages through a server's lists. Does not assume that a list ends or has the protocol's types.
+//! What a server offers, and paging through its lists. Does not assume that a list ends or has the protocol's types.
 
 use std::{collections::BTreeSet, future::Future};
 
@@ -6,10 +6,22 @@ use rmcp::{
     ServiceError,
     model::{ErrorCode, PaginatedRequestParams},
 };
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::clean::{bounded, clean_json};
 use crate::data;
+
+/// What a server offers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Description {
+    pub server: data::Server,
+    /// With mcprl's `complete_task`.
+    pub tools: Vec<data::Tool>,
+    pub resources: Vec<data::Resource>,
+    pub resource_templates: Vec<data::ResourceTemplate>,
+    pub prompts: Vec<data::Prompt>,
+}
 
 const PAGES: usize = 100;
 /// Maximum items of one list.

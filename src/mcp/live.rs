@@ -33,37 +33,31 @@ use rmcp::{
         ServerPeerInfo,
     },
     service::{PeerRequestOptions, RunningService},
-    transport::streamable_http_client::StreamableHttpError,
 };
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    Limits, McpError, ServerOutput, ServerSpec,
-    clean::{bounded, clean_json, shorten},
-    error::chain,
+    Limits, McpError, ServerSpec,
+    clean::{bounded, clean_json},
     exposed::{self, Expose},
+    failure::{self, RateLimit},
     handshake::{self, Client, Connection},
-    http,
     input::Inputs,
-    listing,
-    message::{self, BROKEN_OFF_CODE},
+    listing::{self, Description},
+    message::BROKEN_OFF_CODE,
     outcome::Answer,
     process::Process,
     redact::Redaction,
-    session::Description,
     snapshot::Snapshot,
     tools,
 };
-use crate::{data, net::Backoff};
+use crate::data;
 
 /// Consecutive unanswered calls after which a session is lost.
 const UNANSWERED: u32 = 3;
 /// Added to a request's timeout, in case the server does not read its stdin.
 const STUCK: Duration = Duration::from_secs(2);
-/// First wait before a rate-limited request is sent again if the server names none, and the maximum total wait.
-const FIRST_WAIT: Duration = Duration::from_millis(500);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// How often a server may ask for input in the results of one request.
 const INPUT_ROUNDS: usize = 10;
 /// How often a list is read again if it changes while it is read.
@@ -284,7 +278,7 @@ impl LiveSession {
         match self.ask(ClientRequest::ReadResourceRequest(request), limit).await {
             Ok(result) => Ok(result.pointer("/contents/0/text").and_then(Value::as_str).map(str::to_owned)),
             Err(ServiceError::McpError(_)) => Ok(None),
-            Err(error) => Err(self.lost(request_reason(&error)).await),
+            Err(error) => Err(self.lost(failure::of_request(&error)).await),
         }
     }
 
@@ -324,7 +318,7 @@ impl LiveSession {
                 if let Err(error) = self.ask_once(list_tools(None), STUCK).await
                     && let Some(Failed::Lost | Failed::Refused(_)) = self.failed(&error)
                 {
-                    return Err(self.lost(request_reason(&error)).await);
+                    return Err(self.lost(failure::of_request(&error)).await);
                 }
                 Ok(Reply::Missing(format!("the tool did not answer within {limit:?}")))
             }
@@ -332,12 +326,12 @@ impl LiveSession {
                 Some(Failed::Refused(status)) => Err(McpError::Refused {
                     server: self.server.clone(),
                     status,
-                    challenge: challenge(&error),
+                    challenge: failure::transport(&error).and_then(failure::challenge),
                 }),
-                Some(Failed::Lost) => Err(self.lost(request_reason(&error)).await),
+                Some(Failed::Lost) => Err(self.lost(failure::of_request(&error)).await),
                 None => Ok(Reply::Missing(format!(
                     "the call failed: {}",
-                    self.redaction.hide(&request_reason(&error))
+                    self.redaction.hide(&failure::of_request(&error))
                 ))),
             },
         }
@@ -422,10 +416,8 @@ impl LiveSession {
         let mut rate_limit = RateLimit::new();
         loop {
             let answer = self.ask_once(request.clone(), limit).await;
-            let asked = match &answer {
-                Err(ServiceError::TransportSend(error)) => http::rate_limited(&*error.error),
-                _ => None,
-            };
+            let failed = answer.as_ref().err().and_then(failure::transport);
+            let asked = failed.and_then(failure::rate_limited);
             let Some(wait) = asked.and_then(|asked| rate_limit.wait(asked, None)) else { return answer };
             tokio::time::sleep(wait).await;
         }
@@ -463,7 +455,7 @@ impl LiveSession {
             ServiceError::McpError(error) if error.code == BROKEN_OFF_CODE => Some(Failed::Lost),
             ServiceError::McpError(_) | ServiceError::Timeout { .. } => None,
             ServiceError::TransportClosed => Some(Failed::Lost),
-            ServiceError::TransportSend(error) => Some(match http::status(&*error.error) {
+            ServiceError::TransportSend(error) => Some(match failure::status(&*error.error) {
                 Some(status @ (401 | 403 | 407 | 408 | 429 | 502..=504)) => Failed::Refused(status),
                 _ => Failed::Lost,
             }),
@@ -476,18 +468,17 @@ impl LiveSession {
         McpError::Lost {
             server: self.server.clone(),
             reason: self.redaction.hide(&reason).into_owned(),
-            output: server_output(self.process.as_ref()).await,
+            output: Process::output_of(self.process.as_ref()).await,
         }
     }
 
     async fn list_error(&self, what: &'static str, error: &ServiceError) -> McpError {
-        let status = match error {
-            ServiceError::TransportSend(error) => http::status(&*error.error),
-            _ => None,
-        };
-        let (server, challenge) = (self.server.clone(), challenge(error));
+        let transport = failure::transport(error);
+        let (status, challenge) =
+            (transport.and_then(failure::status), transport.and_then(failure::challenge));
+        let server = self.server.clone();
         match error {
-            ServiceError::TransportClosed => self.lost(request_reason(error)).await,
+            ServiceError::TransportClosed => self.lost(failure::of_request(error)).await,
             ServiceError::Timeout { .. } => McpError::List {
                 server,
                 what,
@@ -496,18 +487,10 @@ impl LiveSession {
             _ if status == Some(401) => McpError::Unauthorized { server, challenge },
             _ if challenge.is_some() => McpError::Refused { server, status: 403, challenge },
             _ => {
-                let reason = self.redaction.hide(&request_reason(error)).into_owned();
+                let reason = self.redaction.hide(&failure::of_request(error)).into_owned();
                 McpError::List { server, what, reason }
             }
         }
-    }
-}
-
-/// The `WWW-Authenticate` of a refused request.
-fn challenge(error: &ServiceError) -> Option<String> {
-    match error {
-        ServiceError::TransportSend(error) => http::challenge(&*error.error),
-        _ => None,
     }
 }
 
@@ -539,67 +522,6 @@ fn list_prompts(params: Option<PaginatedRequestParams>) -> ClientRequest {
     ClientRequest::ListPromptsRequest(request)
 }
 
-/// Waits of one request to a server that limits their rate.
-pub(super) struct RateLimit {
-    backoff: Backoff,
-    left: Duration,
-}
-
-impl RateLimit {
-    pub(super) fn new() -> Self {
-        Self { backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT, 0), left: LONGEST_WAIT }
-    }
-
-    /// The next wait; `None` if it is longer than what is left, in all or until the deadline.
-    pub(super) fn wait(&mut self, asked: Option<Duration>, deadline: Option<Instant>) -> Option<Duration> {
-        let wait = asked.unwrap_or_else(|| self.backoff.wait(None)).max(FIRST_WAIT);
-        self.left = self.left.checked_sub(wait)?;
-        let is_late = deadline.is_some_and(|deadline| Instant::now() + wait >= deadline);
-        (!is_late).then_some(wait)
-    }
-}
-
-pub(super) async fn server_output(process: Option<&Process>) -> ServerOutput {
-    match process {
-        Some(process) => process.server_output().await,
-        None => ServerOutput::default(),
-    }
-}
-
-/// The reason of a failed request, without Rust type names.
-fn request_reason(error: &ServiceError) -> String {
-    match error {
-        ServiceError::TransportSend(error) => transport_reason(&*error.error),
-        ServiceError::TransportClosed => "the connection was closed".into(),
-        ServiceError::McpError(error) => error_reason(error),
-        ServiceError::Timeout { timeout } => format!("no answer within {timeout:?}"),
-        other => shorten(&chain(other)),
-    }
-}
-
-pub(super) fn error_reason(error: &ErrorData) -> String {
-    let text = shorten(&error.message);
-    if message::is_own(error) { text } else { format!("{text} ({})", error.code.0) }
-}
-
-pub(super) fn transport_reason(error: &(dyn std::error::Error + 'static)) -> String {
-    let reason = match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
-        // Its `source` is empty.
-        Some(StreamableHttpError::Client(cause)) => chain(cause),
-        Some(StreamableHttpError::UnexpectedServerResponse(reason)) => reason.to_string(),
-        _ => chain(error),
-    };
-    shorten(&without_address(&reason))
-}
-
-/// A text of reqwest without the address: messages name the server as the run file does, where a secret is a reference.
-fn without_address(reason: &str) -> String {
-    const BEFORE: &str = " for url (";
-    let Some((before, rest)) = reason.split_once(BEFORE) else { return reason.to_owned() };
-    let after = rest.split_once(')').map_or("", |(_, after)| after);
-    format!("{before}{}", without_address(after))
-}
-
 /// The server's row for the `server` table.
 fn server_row(
     info: Option<&ServerPeerInfo>,
@@ -622,18 +544,5 @@ fn server_row(
         instructions: info.and_then(|info| info.instructions.as_deref()).map(shown),
         capabilities: capabilities.as_ref().map(clean_json).unwrap_or_default().to_string(),
         tools_digest: tools::tools_digest(tools).to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reason_names_no_address() {
-        let reason =
-            "error sending request for url (https://a.b/mcp?key=s3): client error (Connect): refused";
-        assert_eq!(without_address(reason), "error sending request: client error (Connect): refused");
-        assert_eq!(without_address("no answer"), "no answer");
     }
 }

@@ -9,6 +9,7 @@
 //! request of a server to the client (sampling, elicitation, roots) unless the run file has a fixed answer ([`Inputs`]). This module does not know episodes, policies or
 //! training.
 
+mod address;
 mod cassette;
 mod clean;
 pub mod demo;
@@ -16,6 +17,7 @@ mod descendants;
 mod error;
 mod events;
 mod exposed;
+mod failure;
 mod handshake;
 mod http;
 mod http_client;
@@ -52,6 +54,7 @@ pub use self::{
     error::{McpError, ServerOutput},
     exposed::Expose,
     input::Inputs,
+    listing::Description,
     oauth::Login,
     outcome::Outcome,
     pool::{Pool, PooledSession, Reservation},
@@ -61,7 +64,7 @@ pub use self::{
     reference::{BadReference, expand_text, has_reference},
     sandbox::{BWRAP, Sandbox},
     servers::{Place, Pools, Servers, Visit, merged},
-    session::{Description, Session},
+    session::Session,
     snapshot::PLACEHOLDER,
     tools::{COMPLETE_TASK, tools_digest},
 };

@@ -31,7 +31,13 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 
-use super::{McpError, Token, Transport, clean::shorten, error::chain, http};
+use super::{
+    McpError, Token, Transport,
+    address::{address, check_secrecy},
+    clean::shorten,
+    error::chain,
+};
+use crate::net;
 
 /// Longest wait for the user to log in.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(300);
@@ -200,7 +206,7 @@ impl Renewal {
 }
 
 async fn manager(url: &Url, store: &InMemoryCredentialStore) -> Result<AuthorizationManager, AuthError> {
-    http::use_ring();
+    net::use_ring();
     let mut manager = AuthorizationManager::new_allowing_private_addresses(url.clone()).await?;
     manager.set_credential_store(store.clone());
     Ok(manager)
@@ -347,8 +353,8 @@ impl Login {
         let Transport::Http { url: written, .. } = transport else {
             return Err(failed("it is not reached over HTTP".into()));
         };
-        let url = http::address(written)?;
-        http::check_secrecy(written, &url)?;
+        let url = address(written)?;
+        check_secrecy(written, &url)?;
         let file = TokenFile::of(&url, None).ok_or_else(no_folder)?;
         let stored =
             self.flow(&url, file.read(), show).await.map_err(|error| failed(shorten(&chain(&error))))?;
@@ -530,7 +536,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let waiting = tokio::spawn(redirected(listener, "right".into()));
-        http::use_ring();
+        net::use_ring();
         let get = |path: &str| reqwest::get(format!("{address}{path}"));
         assert_eq!(get("/callback?code=1&state=wrong").await.unwrap().status(), 404);
         assert_eq!(get("/other?code=1&state=right").await.unwrap().status(), 404);
@@ -545,7 +551,7 @@ mod tests {
         let address =
             format!("http://{}/callback?error=access_denied&state=s", listener.local_addr().unwrap());
         let waiting = tokio::spawn(redirected(listener, "s".into()));
-        http::use_ring();
+        net::use_ring();
         reqwest::get(address).await.unwrap();
         let error = waiting.await.unwrap().unwrap_err();
         assert!(error.to_string().contains("access_denied"), "{error}");

@@ -124,8 +124,16 @@ impl Process {
         self.ended.borrow().is_some()
     }
 
+    /// As [`Self::server_output`]; nothing without a process.
+    pub(super) async fn output_of(process: Option<&Self>) -> ServerOutput {
+        match process {
+            Some(process) => process.server_output().await,
+            None => ServerOutput::default(),
+        }
+    }
+
     /// The exit status and the last lines of stderr; waits up to [`OUTPUT_WAIT`] for both.
-    pub(super) async fn server_output(&self) -> ServerOutput {
+    async fn server_output(&self) -> ServerOutput {
         let (mut ended, mut closed) = (self.ended.clone(), self.stderr.closed.clone());
         let both = async {
             let _ = ended.wait_for(Option::is_some).await;

@@ -5,12 +5,12 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
     Expose, Limits, McpError, Outcome, Quirks, ServerSpec, State,
     cassette::{Cassette, History, Recorder, Tape},
+    listing::Description,
     live::{LiveSession, Reply},
     outcome::Answer,
 };
@@ -31,17 +31,6 @@ pub struct Session {
 enum Source {
     Live(Box<LiveSession>, Option<Arc<Recorder>>),
     Recorded(Arc<Cassette>),
-}
-
-/// What a server offers.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Description {
-    pub server: data::Server,
-    /// With mcprl's `complete_task`.
-    pub tools: Vec<data::Tool>,
-    pub resources: Vec<data::Resource>,
-    pub resource_templates: Vec<data::ResourceTemplate>,
-    pub prompts: Vec<data::Prompt>,
 }
 
 impl Session {

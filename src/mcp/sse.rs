@@ -19,7 +19,7 @@ use rmcp::{
 use super::{
     clean::shorten,
     events::{self, Event, RequestRate},
-    http,
+    failure,
     http_client::{self, Error, Headers, HttpClient},
     message::{Incoming, Pending},
 };
@@ -47,7 +47,7 @@ impl SseTransport {
         let request = client.client.get(url.clone()).header(ACCEPT, EVENT_STREAM_MIME_TYPE);
         let response = client.send(http_client::with(request, headers.clone())).await?;
         if let Some(error) = http_client::refusal(&response) {
-            return if http::rate_limited(&error).is_some() { Err(error) } else { Ok(None) };
+            return if failure::rate_limited(&error).is_some() { Err(error) } else { Ok(None) };
         }
         let is_stream =
             http_client::content_type(&response).is_some_and(|kind| kind.starts_with(EVENT_STREAM_MIME_TYPE));

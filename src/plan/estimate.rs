@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::{Stage, reason::SHAPE};
 use crate::{
     hash::Digest,
-    stage::{card::ParamType, kind},
+    stage::{self, card::ParamType},
     store::{ActionRecord, Cost, Store},
 };
 
@@ -156,7 +156,7 @@ fn more_work(stage: &Stage, fields: &Value) -> f64 {
     let mut then = stage.params.clone();
     let recorded = params(fields).into_iter().flatten().filter(|(name, _)| !is_file(name));
     then.extend(recorded.map(|(name, value)| (name.clone(), value.clone())));
-    let then = kind::stage(&stage.card, &then).ok().and_then(|then| then.workload());
+    let then = stage::parse(&stage.card, &then).ok().and_then(|then| then.workload());
     let now = stage.kind.as_ref().and_then(|now| now.workload());
     now.zip(then).map_or(1.0, |(now, then)| now / then)
 }

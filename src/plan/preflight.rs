@@ -20,10 +20,10 @@ use crate::{
     error::Failure,
     mcp::Servers,
     stage::{
+        self, SharedModels,
         card::Section,
-        kind::{self, ExpectedOutputs},
         preflight::{
-            ExpectedInputs, ExpectedOutput, ExpectedPolicy, Finding, Preflight, PreflightCache,
+            ExpectedInputs, ExpectedOutput, ExpectedOutputs, ExpectedPolicy, Finding, Preflight,
             PreflightContext, Severity,
         },
         shape,
@@ -83,7 +83,7 @@ impl<'p> PlanPreflight<'p> {
     pub fn new(ledger: &Ledger<'p>, store: &Store, is_sure: &dyn Fn(NodeIndex) -> bool) -> Self {
         let plan = ledger.plan();
         let mut preflight = Self { plan, outputs: BTreeMap::new(), findings: Findings::default() };
-        let cache = PreflightCache::default();
+        let shared = SharedModels::default();
         let needed = needed(plan, ledger);
         let mut checked: BTreeMap<*const Stage, Checked> = BTreeMap::new();
         for index in plan.order().iter().copied().filter(|index| needed[index.index()]) {
@@ -93,7 +93,7 @@ impl<'p> PlanPreflight<'p> {
             let mut now = before
                 .filter(|last| last.inputs == inputs && last.finished == finished)
                 .unwrap_or_else(|| {
-                    let Preflight { findings, outputs } = check(ledger, store, &cache, index, &inputs);
+                    let Preflight { findings, outputs } = check(ledger, store, &shared, index, &inputs);
                     let unavailable = match finished {
                         true => Vec::new(),
                         false => preflight.report(stage, findings),
@@ -234,7 +234,7 @@ fn needed(plan: &Plan, ledger: &Ledger<'_>) -> Vec<bool> {
 fn check(
     ledger: &Ledger<'_>,
     store: &Store,
-    cache: &PreflightCache,
+    shared: &SharedModels,
     index: NodeIndex,
     inputs: &ExpectedInputs,
 ) -> Preflight {
@@ -242,7 +242,7 @@ fn check(
     let node = plan.node(index);
     let card = &node.stage.card;
     let Some(kind) = &node.stage.kind else {
-        let parsed = kind::stage(card, &node.stage.params);
+        let parsed = stage::parse(card, &node.stage.params);
         return parsed.err().map_or_else(Preflight::default, |cause| Preflight::of(Severity::Error, cause));
     };
     let finished = |port: &str| match ledger.get(index)? {
@@ -253,5 +253,5 @@ fn check(
     let seed = if card.determinism.draws() { stage_seed(node.stage.seed, &card.kind, iteration) } else { 0 };
     let engine = &plan.engine;
     let prices = node.stage.prices;
-    kind.preflight(&PreflightContext { card, seed, inputs, engine, prices, finished: &finished, cache })
+    kind.preflight(&PreflightContext { card, seed, inputs, engine, prices, finished: &finished, shared })
 }

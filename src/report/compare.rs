@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    document::{Block, Cell, Document, Table, Tone},
+    Tone,
+    document::{Block, Cell, Document, Table},
     plot::{self, Effect},
     run,
 };

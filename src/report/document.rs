@@ -1,6 +1,6 @@
 //! A report before it is written in a format: blocks of plain text. The formats escape.
 
-use super::plot::Plot;
+use super::{Tone, plot::Plot};
 use crate::view::conversation::Message;
 
 /// A report.
@@ -41,16 +41,6 @@ pub struct Conversation {
     pub messages: Vec<Message>,
     /// How the episode ended.
     pub ending: String,
-}
-
-/// What a text says about the run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tone {
-    #[default]
-    Plain,
-    Good,
-    Bad,
-    Faint,
 }
 
 #[derive(Debug, Clone, Default)]

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::{
-    document::{Block, Cell, Conversation, Document, Table, Tone},
+    Tone,
+    document::{Block, Cell, Conversation, Document, Table},
     escape::{code_block, code_span, markdown, shortened},
 };
 

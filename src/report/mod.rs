@@ -21,3 +21,13 @@ pub use html::page as html_page;
 pub use markdown::page as markdown_page;
 pub use run::{curve_plot, ending, report, verdict_plot};
 pub use server::{server_document, server_report};
+
+/// What a text says about the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tone {
+    #[default]
+    Plain,
+    Good,
+    Bad,
+    Faint,
+}

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{document::Tone, escape};
+use super::{Tone, escape};
 
 /// A plot.
 #[derive(Debug, Clone)]

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{
-    document::{Block, Cell, Conversation, Document, Table, Tone},
+    Tone,
+    document::{Block, Cell, Conversation, Document, Table},
     plot::{self, Effect, Part, Plot, Point, Scale, Series},
 };
 use crate::{

@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    document::{Block, Cell, Document, Table, Tone},
+    Tone,
+    document::{Block, Cell, Document, Table},
     escape::{shortened, visible},
     run::{server_of, state},
 };

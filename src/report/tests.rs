@@ -1,5 +1,6 @@
 use super::{
-    document::{Block, Cell, Conversation, Document, Table, Tone},
+    Tone,
+    document::{Block, Cell, Conversation, Document, Table},
     plot::{self, Effect},
     *,
 };

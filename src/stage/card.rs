@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
+    embedded::{EMBEDDED, embedded},
     error::StageError,
-    kind::{BUILT_IN, find},
 };
 use crate::{
     hash::{Digest, Encoder},
@@ -409,7 +409,7 @@ impl Cards {
 
     /// The names of all kinds, sorted.
     pub fn kinds(&self) -> Vec<String> {
-        let mut kinds: Vec<String> = BUILT_IN.iter().map(|kind| kind.name.to_owned()).collect();
+        let mut kinds: Vec<String> = EMBEDDED.iter().map(|card| card.kind.to_owned()).collect();
         let items = self.folder.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
         for item in items.into_iter().flatten().flatten() {
             if item.path().join("card.toml").is_file()
@@ -426,7 +426,7 @@ impl Cards {
     /// The card of this kind; `None` if there is no such kind.
     pub fn get(&self, kind: &str) -> Result<Option<Arc<Card>>, StageError> {
         let folder = self.folder.as_ref().map(|folder| folder.join(kind)).filter(|folder| folder.is_dir());
-        let built_in = find(kind);
+        let built_in = embedded(kind);
         let on_disk =
             |name: &str| folder.as_ref().map(|folder| folder.join(name)).filter(|path| path.is_file());
 

@@ -34,8 +34,8 @@ use tokio::{
 use super::{
     Card, Context, Metrics, StageError, StageKind,
     card::Section,
-    kind::{ExpectedOutputs, Requirement, StageFuture},
-    preflight::{Preflight, PreflightContext, Severity},
+    kind::{Requirement, StageFuture},
+    preflight::{ExpectedOutputs, Preflight, PreflightContext, Severity},
 };
 use crate::{
     child::{self, Group},

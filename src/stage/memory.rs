@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::{
         model::{Design, kernels::Heads},
-        stage::{StageKind, kind, testing},
+        stage::{self, StageKind, testing},
     };
 
     fn policy() -> ExpectedPolicy {
@@ -129,7 +129,7 @@ mod tests {
     fn stage(kind: &str, params: Value) -> (Box<dyn StageKind>, EngineSpec) {
         let folder = tempfile::tempdir().unwrap();
         let (context, _) = testing::context(kind, &[], folder.path(), params);
-        (kind::stage(&context.card, &context.params).unwrap(), context.engine)
+        (stage::parse(&context.card, &context.params).unwrap(), context.engine)
     }
 
     fn inputs() -> ExpectedInputs {

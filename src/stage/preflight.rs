@@ -5,19 +5,14 @@
 //! [`Severity::Error`] depends only on what is in the stage's key, so a stage with a result has none.
 
 use std::{
-    cell::RefCell,
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 #[cfg(doc)]
 use super::StageKind;
-use super::{
-    Card, SharedModels,
-    kind::ExpectedOutputs,
-    scenarios::{Families, ScenarioError},
-};
+use super::{card::Card, shared_models::SharedModels};
 use crate::{
     chat::{ChatError, Vocabulary},
     engine::EngineSpec,
@@ -56,6 +51,9 @@ impl ExpectedOutput {
         }
     }
 }
+
+/// Expected outputs of a stage by port.
+pub type ExpectedOutputs = BTreeMap<&'static str, ExpectedOutput>;
 
 /// A policy before it is loaded.
 #[derive(Debug, Clone, PartialEq)]
@@ -113,15 +111,8 @@ pub struct PreflightContext<'a> {
     pub prices: Option<Prices>,
     /// Finds an output of this stage if it is finished.
     pub finished: &'a dyn Fn(&str) -> Option<PathBuf>,
-    pub cache: &'a PreflightCache,
-}
-
-/// Files that preflight checks of a plan read only once.
-#[derive(Default)]
-pub struct PreflightCache {
-    tokenizers: SharedModels,
-    /// Valid declarations.
-    families: RefCell<BTreeSet<PathBuf>>,
+    /// Tokenizers that the checks of a plan read only once.
+    pub shared: &'a SharedModels,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,17 +197,7 @@ impl PreflightContext<'_> {
     /// The tokenizer in this folder.
     pub fn vocabulary(&self, folder: &Path) -> Result<Arc<Vocabulary>, ChatError> {
         let name = Digest::of(folder.as_os_str().as_encoded_bytes());
-        self.cache.tokenizers.vocabulary(name, folder)
-    }
-
-    /// Reads a declaration of families, unless already read.
-    pub fn check_families(&self, file: &Path) -> Result<(), ScenarioError> {
-        let mut known = self.cache.families.borrow_mut();
-        if !known.contains(file) {
-            Families::load(file)?;
-            known.insert(file.to_owned());
-        }
-        Ok(())
+        self.shared.vocabulary(name, folder)
     }
 }
 
@@ -227,7 +208,7 @@ mod tests {
     use super::*;
     use crate::{
         model::{AdapterConfig, Design, ModelConfig, kernels::Heads},
-        stage::{Cards, kind},
+        stage::Cards,
     };
 
     fn policy(vocabulary: usize, rank: Option<usize>) -> ExpectedOutput {
@@ -276,9 +257,9 @@ mod tests {
             engine: &engine,
             prices: card.prices,
             finished: &|_| None,
-            cache: &PreflightCache::default(),
+            shared: &SharedModels::default(),
         };
-        let preflight = kind::stage(&card, &params).unwrap().preflight(&context);
+        let preflight = crate::stage::parse(&card, &params).unwrap().preflight(&context);
         let errors = preflight.findings.iter().filter(|found| found.severity == Severity::Error);
         let text = |found: &Finding| format!("{}: {}", found.about.unwrap_or("-"), found.cause);
         (errors.map(text).collect(), preflight)

@@ -7,7 +7,7 @@ use arrow::datatypes::DataType;
 use super::{
     Cards,
     card::{Card, Determinism, Param, ParamType, Port, Role, Section},
-    kind::BUILT_IN,
+    embedded::EMBEDDED,
 };
 use crate::data::{
     Admission, Call, JudgeAudit, Label, PassRate, Prompt, Resource, ResourceTemplate, Reward, Scenario,
@@ -27,8 +27,8 @@ also takes `seed`, `cache`, `prices` and, in a loop, `yields` ([run-file.md](run
 fn reference() -> String {
     let cards = Cards::new(None);
     let mut page = INTRODUCTION.to_owned();
-    for kind in BUILT_IN {
-        page += &kind_section(&cards.get(kind.name).unwrap().unwrap());
+    for embedded in EMBEDDED {
+        page += &kind_section(&cards.get(embedded.kind).unwrap().unwrap());
     }
     page += "\n# Tables\n\nParquet files, one row per item. Extra columns are ignored.\n";
     page += &table_section::<Scenario>();

@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Artifacts, Cards, Context, Input, Metrics, Rows, kind};
+use super::{Artifacts, Cards, Context, Input, Metrics, Rows};
 use crate::{
     engine::EngineSpec,
     error::Result,
@@ -201,7 +201,7 @@ pub fn small_model() -> ModelConfig {
 
 /// Runs the stage that a context belongs to.
 pub async fn run(context: &Context) -> Result<Metrics> {
-    kind::stage(&context.card, &context.params)?.run(context).await
+    super::parse(&context.card, &context.params)?.run(context).await
 }
 
 struct NoArtifacts;

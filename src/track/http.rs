@@ -30,8 +30,7 @@ pub struct Answer {
 impl Http {
     /// `url`: where requests go. A proxy of the environment is used unless it is on this machine.
     pub fn new(url: &str) -> Result<Self, TrackError> {
-        // Fails if a provider is already installed, which is fine.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        net::use_ring();
         let is_local = Url::parse(url).is_ok_and(|url| url.scheme() == "http" && net::is_confidential(&url));
         let builder = Client::builder().redirect(Policy::none()).connect_timeout(CONNECT).timeout(REQUEST);
         let builder = if is_local { builder.no_proxy() } else { builder };

@@ -21,7 +21,8 @@ use crate::{
     mcp::secret,
     plan::{self, Source, StageSettings},
     report::{
-        document::{Block, Conversation, Document, Tone},
+        Tone,
+        document::{Block, Conversation, Document},
         ending, escape, markdown_page,
     },
     stage::Cards,

@@ -10,8 +10,8 @@ use std::{
 use indicatif::{MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 
 use super::{
+    display::RunDisplay,
     gauge::{self, LoopProgress},
-    run::RunDisplay,
 };
 use crate::progress::{SharedProgress, now_ms};
 

@@ -7,9 +7,9 @@ use std::{
 
 use super::{
     Printer,
+    display::RunDisplay,
     gauge::{self, LoopProgress},
     log::Level,
-    run::RunDisplay,
 };
 use crate::progress::{Progress, SharedProgress};
 

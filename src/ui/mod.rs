@@ -7,6 +7,7 @@
 mod bars;
 mod closing;
 mod diff;
+mod display;
 mod gauge;
 mod history;
 mod human;

@@ -8,8 +8,8 @@ use std::{
 };
 
 use super::{
-    LogFormat, OutputFormat, Printer, bars::Bars, gauge::LoopProgress, human, lines::Lines, log::Level,
-    note_text, style,
+    LogFormat, OutputFormat, Printer, bars::Bars, display::RunDisplay, gauge::LoopProgress, human,
+    lines::Lines, log::Level, note_text, style,
 };
 use crate::{
     exec::{Event, Listener},
@@ -26,17 +26,6 @@ pub enum Verbosity {
     Normal,
     /// Every stage of every iteration, with all metrics and notes.
     Verbose,
-}
-
-/// Shows progress as bars or lines.
-pub trait RunDisplay: Send + Sync {
-    fn line(&self, text: &str);
-    fn begin(&self, id: &str) -> Arc<SharedProgress>;
-    fn end(&self, id: &str);
-    /// A loop began, advanced, or ended.
-    fn iterations(&self, of: &LoopProgress);
-    /// Whether running stages are visible without a line about their start.
-    fn shows_running(&self) -> bool;
 }
 
 /// How long lines about cached stages are collected: each write is a system call that wakes a reader.

@@ -230,34 +230,6 @@ pub fn part(
     }))
 }
 
-/// What a search looks at: contents, reasoning, names and arguments of calls.
-pub(super) fn texts_of(messages: &str) -> String {
-    let Ok(messages) = serde_json::from_str::<Vec<Value>>(messages) else { return messages.to_owned() };
-    let mut all = String::new();
-    let mut add = |text: &str| {
-        all.push_str(text);
-        all.push('\n');
-    };
-    for message in &messages {
-        for name in ["content", "reasoning_content"] {
-            match &message[name] {
-                Value::Null => {}
-                Value::String(text) => add(text),
-                value => add(&value.to_string()),
-            }
-        }
-        for call in message["tool_calls"].as_array().into_iter().flatten() {
-            let function = if call["function"].is_object() { &call["function"] } else { call };
-            add(function["name"].as_str().unwrap_or_default());
-            match &function["arguments"] {
-                Value::String(text) => add(text),
-                value => add(&value.to_string()),
-            }
-        }
-    }
-    all
-}
-
 /// A tool that the policy was shown.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OfferedTool {
@@ -283,17 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_search_looks_at_texts_and_calls() {
-        let raw = serde_json::json!([
-            {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [
-                {"id": "1", "type": "function", "function": {"name": "find", "arguments": {"id": 7}}},
-                {"name": "drop", "arguments": "{broken"}
-            ]},
-            {"role": "tool", "name": "find", "content": [{"a": 1}], "is_error": true},
-            7
-        ]);
-        assert_eq!(texts_of(&raw.to_string()), "\nhm\nfind\n{\"id\":7}\ndrop\n{broken\n[{\"a\":1}]\n");
-        assert_eq!(texts_of("not JSON"), "not JSON");
+    fn json_is_shown_with_indentation() {
         assert_eq!(formatted("{\"id\":7}"), "{\n  \"id\": 7\n}");
         assert_eq!((formatted("\"a\"").as_str(), formatted("{broken").as_str()), ("a", "{broken"));
     }

@@ -16,7 +16,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{Artifact, Run, Stage, episode::texts_of, iteration};
+use super::{Artifact, Run, Stage, conversation::texts_of, iteration};
 use crate::{
     data::{
         self, DataError, End, EpisodeMessages, GroupKey, Label, OutcomeRow, Reward, RewardValue, Scenario,

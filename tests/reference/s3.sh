@@ -44,4 +44,4 @@ export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test AWS_REGION=us-east-1 MC
 import boto3, os
 boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"]).create_bucket(Bucket=os.environ["MCPRL_TEST_S3"])'
 cargo test --release --locked --features s3 --lib -- --include-ignored store::remote
-cargo test --release --locked --features s3 --test shared_cache -- --include-ignored
+cargo test --release --locked --features s3 --test integration -- --include-ignored shared_cache

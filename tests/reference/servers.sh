@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the servers of tests/real_servers.rs, at fixed versions:
+# Installs the servers of tests/integration/real_servers.rs, at fixed versions:
 #
 #     tests/reference/servers.sh [FOLDER]
 #

@@ -4,30 +4,13 @@ use candle_core::{Result, Tensor};
 
 use super::{
     Decoder, Parts, Saved, experts,
-    layer::{Feed, project},
+    layer::Feed,
+    projection::{project, project_backward},
 };
 use crate::model::{
     Gradients, Linear, ModelError, Vector,
     ops::{self, Direction, TreeLayout},
 };
-
-/// The backward of [`super::layer::project`]: adds the gradient of `x` to `dx`. `low` is from the forward.
-pub(super) fn project_backward(
-    linears: &[Linear],
-    x: &Tensor,
-    low: &[Option<Tensor>],
-    outputs: &[&Tensor],
-    dx: &Tensor,
-    gradients: &Gradients,
-) -> Result<()> {
-    if linears.len() == outputs.len() {
-        for ((linear, low), dy) in linears.iter().zip(low).zip(outputs) {
-            linear.backward(x, low.as_ref(), dy, dx, gradients)?;
-        }
-        return Ok(());
-    }
-    linears[0].backward(x, low[0].as_ref(), &Tensor::cat(outputs, 1)?, dx, gradients)
-}
 
 /// Rows per block of a recomputed feed-forward.
 const BLOCK: usize = 1024;

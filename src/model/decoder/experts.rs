@@ -5,7 +5,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::{backward::project_backward, layer::project};
+use super::projection::{project, project_backward};
 use crate::model::{
     Experts, Gradients, Linear, kernels,
     ops::{self, filled},

@@ -14,8 +14,11 @@
 
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
-use super::{Init, load::normal};
-use crate::model::{ModelConfig, kernels::Heads};
+use super::Init;
+use crate::{
+    model::{ModelConfig, kernels::Heads},
+    random,
+};
 
 /// Size of the constant component of embeddings, from which constant queries and keys are made. The others have a norm of
 /// about 0.2.
@@ -59,7 +62,7 @@ impl Induction {
         let mut part = |scale: f32| -> Vec<f32> {
             let draw = |index| match index % hidden {
                 AT => 0.0,
-                _ => normal(&mut rng) * init.deviation * scale,
+                _ => random::normal(&mut rng) * init.deviation * scale,
             };
             (0..heads.dim * hidden).map(draw).collect()
         };

@@ -5,9 +5,10 @@ use candle_core::{Result, Tensor};
 use super::{
     Decoder, Parts,
     experts::{self, Routed},
+    projection::project,
 };
 use crate::model::{
-    Linear, ModelError, Vector,
+    ModelError, Vector,
     ops::{self, Direction},
 };
 
@@ -48,26 +49,6 @@ pub enum Feed {
     Experts(Routed),
     /// The backward recomputes it, a block of rows at a time.
     Dropped,
-}
-
-/// Projects `x` to tensors of these widths, by one linear layer each or by one layer with concatenated
-/// outputs.
-pub(super) fn project<const N: usize>(
-    linears: &[Linear],
-    x: &Tensor,
-    widths: [usize; N],
-    low: &mut Vec<Option<Tensor>>,
-) -> Result<[Tensor; N]> {
-    let mut outputs = Vec::with_capacity(N);
-    for linear in linears {
-        let (output, kept) = linear.forward(x, None)?;
-        outputs.push(output);
-        low.push(kept);
-    }
-    match outputs.try_into() {
-        Ok(outputs) => Ok(outputs),
-        Err(fused) => Ok(ops::split(&fused[0], &widths)?.try_into().expect("one part per width")),
-    }
 }
 
 impl Decoder {

@@ -3,28 +3,21 @@
 use std::{collections::BTreeMap, path::Path};
 
 use candle_core::{DType, Device, Tensor};
-use rand_chacha::{
-    ChaCha8Rng,
-    rand_core::{Rng, SeedableRng},
-};
+use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
 use super::{Decoder, Init, Layer, induction::Induction};
-use crate::model::{
-    Linear, Matrix, ModelConfig, ModelError, Role, Vector,
-    kernels::Format,
-    rope::Rope,
-    weights::{Weights, to_f32, write_safetensors},
+use crate::{
+    model::{
+        Linear, Matrix, ModelConfig, ModelError, Role, Vector,
+        kernels::Format,
+        rope::Rope,
+        weights::{Weights, to_f32, write_safetensors},
+    },
+    random,
 };
 
 /// Returns the tensor of this name and shape.
 type Source<'a> = &'a mut dyn FnMut(&str, &[usize]) -> Result<Tensor, ModelError>;
-
-/// A number of the standard normal distribution.
-pub(super) fn normal(rng: &mut ChaCha8Rng) -> f32 {
-    let mut uniform = || (f64::from(rng.next_u32()) + 0.5) / 4_294_967_296.0;
-    let radius = (-2.0 * uniform().ln()).sqrt();
-    (radius * (std::f64::consts::TAU * uniform()).cos()) as f32
-}
 
 impl Decoder {
     /// Loads a Hugging Face folder for training on the CPU.
@@ -78,7 +71,7 @@ impl Decoder {
             let mut data: Vec<f32> = match shape {
                 [_] if name.ends_with(".bias") => vec![0.0; count],
                 [_] => vec![1.0; count],
-                _ => (0..count).map(|_| normal(&mut rng) * init.deviation).collect(),
+                _ => (0..count).map(|_| random::normal(&mut rng) * init.deviation).collect(),
             };
             change(name, shape, &mut data);
             Ok(Tensor::from_vec(data, shape, &Device::Cpu)?)

@@ -11,6 +11,7 @@ mod experts;
 mod induction;
 mod layer;
 mod load;
+mod projection;
 #[cfg(test)]
 mod tests;
 

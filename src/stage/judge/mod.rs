@@ -24,10 +24,10 @@ use serde_json::{Map, Value};
 
 use super::{
     Context, Metrics, StageError, StageKind,
-    kind::{ExpectedOutputs, Requirement, StageFuture},
+    kind::{Requirement, StageFuture},
     local_model::{self, LocalModel, LocalModelError, LocalSettings},
     memory::Load,
-    preflight::{Preflight, PreflightContext},
+    preflight::{ExpectedOutputs, Preflight, PreflightContext},
     typed,
 };
 use crate::{

@@ -21,8 +21,8 @@ pub use self::error::ModelStageError;
 use self::hub::Hub;
 use super::{
     Context, Metrics, StageError, StageKind,
-    kind::{ExpectedOutputs, Requirement, StageFuture},
-    preflight::{ExpectedOutput, Preflight, PreflightContext},
+    kind::{Requirement, StageFuture},
+    preflight::{ExpectedOutput, ExpectedOutputs, Preflight, PreflightContext},
     typed,
 };
 use crate::{

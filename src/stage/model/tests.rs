@@ -21,8 +21,8 @@ use crate::{
     model::{Decoder, Init, write_safetensors},
     progress::NoProgress,
     stage::{
-        kind,
-        preflight::{ExpectedInputs, PreflightCache, PreflightContext},
+        self, SharedModels,
+        preflight::{ExpectedInputs, PreflightContext},
         testing::{self, context},
     },
     store::{FileDigests, Store},
@@ -178,9 +178,9 @@ fn a_model_that_claims_absurdly_many_layers_is_refused_for_its_missing_tensors()
         engine: &engine,
         prices: None,
         finished: &|_| None,
-        cache: &PreflightCache::default(),
+        shared: &SharedModels::default(),
     };
-    let stage = kind::stage(&card, params.as_object().unwrap()).unwrap();
+    let stage = stage::parse(&card, params.as_object().unwrap()).unwrap();
     let preflight = stage.preflight(&context);
     let codes: Vec<&str> = preflight.findings.iter().map(|found| found.cause.code()).collect();
     assert_eq!((codes, preflight.outputs.len()), (vec!["model::missing_tensor"], 0));

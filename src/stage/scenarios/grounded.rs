@@ -23,7 +23,7 @@ use super::{
     families::{EntityList, Families, Family},
     live::Live,
     phrase::Binding,
-    solution::Solution,
+    solution::{Dropped, Solution},
 };
 use crate::{
     chat::ToolCall,
@@ -58,36 +58,6 @@ pub struct Grounded {
     pub dropped: BTreeMap<Dropped, usize>,
     /// Family, reason and detail of each dropped question, or its text.
     pub refused: Vec<(String, Dropped, String)>,
-}
-
-/// Why a question was dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Dropped {
-    /// The reference call returned an error.
-    Failed,
-    /// The result is empty.
-    Unanswerable,
-    /// Several rows instead of one, or one sentence with two answers.
-    Ambiguous,
-    /// The server shows only part of the answer's rows.
-    Truncated,
-    /// The sentence already exists.
-    Duplicate,
-}
-
-impl Dropped {
-    pub const ALL: [Self; 5] =
-        [Self::Failed, Self::Unanswerable, Self::Ambiguous, Self::Truncated, Self::Duplicate];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Failed => "failed",
-            Self::Unanswerable => "unanswerable",
-            Self::Ambiguous => "ambiguous",
-            Self::Truncated => "truncated",
-            Self::Duplicate => "duplicate",
-        }
-    }
 }
 
 /// Most pages of entities, in case paging never ends.

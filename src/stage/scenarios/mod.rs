@@ -61,10 +61,10 @@ pub(in crate::stage) use self::{families::Step, phrase::below, solution::Solutio
 
 use super::{
     Context, Metrics, StageError, StageKind,
-    kind::{ExpectedOutputs, Requirement, StageFuture},
+    kind::{Requirement, StageFuture},
     local_model::{self, LocalModel, LocalSettings},
     memory::Load,
-    preflight::{ExpectedOutput, ExpectedScenarios, Preflight, PreflightContext},
+    preflight::{ExpectedOutput, ExpectedOutputs, ExpectedScenarios, Preflight, PreflightContext},
     typed,
 };
 use crate::{
@@ -79,8 +79,9 @@ use crate::{
 use admission::{Judged, Reason};
 use candidate::Candidate;
 use explored::Coverage;
-use grounded::{Dropped, QuestionCounts};
+use grounded::QuestionCounts;
 use served::Served;
+use solution::Dropped;
 use split::SplitBy;
 use tries::Tries;
 

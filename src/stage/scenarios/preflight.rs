@@ -3,7 +3,7 @@
 use std::{io::Read as _, path::Path};
 
 use super::{
-    Params, ScenarioError, Source, file,
+    Families, Params, ScenarioError, Source, file,
     tries::{self, Tries},
 };
 use crate::{
@@ -57,7 +57,7 @@ pub fn preflight(params: &Params, tries: &Tries, context: &PreflightContext<'_>)
         }
         // Its outcome is not predicted, so a finished stage has nothing to report.
         (Source::Grounded, Some(_), _) if (context.finished)("train").is_some() => {}
-        (Source::Grounded, Some(path), _) => _ = preflight.check("families", context.check_families(path)),
+        (Source::Grounded, Some(path), _) => _ = preflight.check("families", Families::load(path)),
         (Source::File, _, None) => {
             preflight.error("source", ScenarioError::NoParam { origin: "file", param: "file" });
         }

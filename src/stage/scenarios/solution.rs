@@ -5,10 +5,39 @@ use std::collections::{BTreeMap, VecDeque};
 use super::{
     declaration::{Read, Rows},
     families::{Answer, Families, Family, Step},
-    grounded::Dropped,
     phrase::Binding,
 };
 use crate::chat::ToolCall;
+
+/// Why a question was dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Dropped {
+    /// The reference call returned an error.
+    Failed,
+    /// The result is empty.
+    Unanswerable,
+    /// Several rows instead of one, or one sentence with two answers.
+    Ambiguous,
+    /// The server shows only part of the answer's rows.
+    Truncated,
+    /// The sentence already exists.
+    Duplicate,
+}
+
+impl Dropped {
+    pub const ALL: [Self; 5] =
+        [Self::Failed, Self::Unanswerable, Self::Ambiguous, Self::Truncated, Self::Duplicate];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Unanswerable => "unanswerable",
+            Self::Ambiguous => "ambiguous",
+            Self::Truncated => "truncated",
+            Self::Duplicate => "duplicate",
+        }
+    }
+}
 
 /// Steps under way: gives one call after the other and takes what later calls need from the results.
 pub(in crate::stage) struct Solution<'a> {

@@ -255,7 +255,7 @@ impl StageKind for Warmup {
         let folder = (context.finished)("policy");
         if folder.is_none() {
             if let Some(families) = &params.families {
-                preflight.check("families", context.check_families(families));
+                preflight.check("families", Families::load(families));
             }
             let smallest = tokenizer::SPECIAL.len() + 256 + tokenizer::MARKS.len() + params.phrases;
             if shape.vocabulary < smallest {

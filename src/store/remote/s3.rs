@@ -47,8 +47,7 @@ struct S3 {
 }
 
 pub fn open(bucket: &str, prefix: &str) -> Result<Box<dyn Objects>, ObjectError> {
-    // Another part of the program may have installed one already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    crate::net::use_ring();
     let endpoints = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
     let endpoint =
         endpoints.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    graph::{Arg, Graph, Seen},
+    graph::{Arg, Effect, Graph, Seen},
     tools::Subject,
     wording, words,
 };
@@ -25,30 +25,19 @@ const PROBES: usize = 8;
 /// Longest state that is compared.
 const STATE_BYTES: usize = 4000;
 
-/// What a reading call shows after a call that writes.
-#[derive(Debug)]
-pub struct Effect {
-    /// Indices of the calls in [`Graph::seen`].
-    pub call: usize,
-    pub probe: usize,
-    pub after: String,
-}
-
-impl Effect {
-    /// The first probe that shows something else than before. `after`: the probes' outcomes behind the call.
-    pub fn of(graph: &Graph, call: usize, probes: &[usize], after: &[Outcome]) -> Option<Self> {
-        // A state with the time of the call would be another one next time.
-        let today = Today::now();
-        let shown = |(probe, after): &(&usize, &Outcome)| {
-            !after.is_error
-                && after.text.len() <= STATE_BYTES
-                && !after.text.trim().is_empty()
-                && !today.is_in(&after.text)
-                && !truth::text_holds(&equals(&after.text), &graph.seen[**probe].text)
-        };
-        let (probe, after) = probes.iter().zip(after).find(shown)?;
-        Some(Self { call, probe: *probe, after: after.text.clone() })
-    }
+/// The first probe that shows something else than before. `after`: the probes' outcomes behind the call.
+pub fn effect(graph: &Graph, call: usize, probes: &[usize], after: &[Outcome]) -> Option<Effect> {
+    // A state with the time of the call would be another one next time.
+    let today = Today::now();
+    let shown = |(probe, after): &(&usize, &Outcome)| {
+        !after.is_error
+            && after.text.len() <= STATE_BYTES
+            && !after.text.trim().is_empty()
+            && !today.is_in(&after.text)
+            && !truth::text_holds(&equals(&after.text), &graph.seen[**probe].text)
+    };
+    let (probe, after) = probes.iter().zip(after).find(shown)?;
+    Some(Effect { call, probe: *probe, after: after.text.clone() })
 }
 
 fn equals(text: &str) -> TextCheck {

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::{
-    changes::Effect,
     harvest::{self, Reading},
     seeds::{Kind, Param},
     tools::Subject,
@@ -64,6 +63,15 @@ pub struct Origin {
     pub field: usize,
     /// The value is this path with the name that stands there.
     pub folder: Option<String>,
+}
+
+/// What a reading call shows after a call that writes.
+#[derive(Debug)]
+pub struct Effect {
+    /// Indices of the calls in [`Graph::seen`].
+    pub call: usize,
+    pub probe: usize,
+    pub after: String,
 }
 
 #[derive(Debug, Default)]

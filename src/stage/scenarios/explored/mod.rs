@@ -236,7 +236,7 @@ pub async fn sample(task: &Task<'_>, runner: &Runner<'_>) -> Result<Sampled> {
                 graph.learn(&subjects[tool], &trial.args, good.is_some());
                 if let Some(outcome) = good {
                     worked.push(trial.call.clone());
-                    let effect = changes::Effect::of(&graph, graph.seen.len(), &probes, after);
+                    let effect = changes::effect(&graph, graph.seen.len(), &probes, after);
                     graph.effects.extend(effect);
                     graph.add(&subjects, tool, trial.call, trial.args, outcome.text);
                 }

@@ -1,0 +1,72 @@
+//! Tasks that are decided by the server's state after the episode, on the demo service desk.
+
+use std::collections::BTreeMap;
+
+use crate::common::{self, Project};
+use mcprl::data::{self, Trajectory};
+
+const UNCHANGED: &str = r#""expect": {"equals": "id | status | priority | agent"}"#;
+
+/// A project whose policy, of random weights, makes no call.
+fn project(tasks: &[(&str, String)]) -> Project {
+    let settings = format!(
+        "prompts = {}\ngroup_size = 2\nrefill_waves = 0\nmax_turns = 1\nmax_turn_tokens = 4",
+        tasks.len()
+    );
+    let project = Project::with_model(&common::episodes_run(&settings));
+    project.replace("run.toml", "\"sqlite\"]\nstate = \"read-only\"", "\"desk\"]\nstate = \"fresh-process\"");
+    project.replace(
+        "run.toml",
+        "kind = \"discover\"",
+        "kind = \"discover\"\ndeny = [\"list_changes\", \"reset\"]",
+    );
+    project.replace("run.toml", "\"tasks.jsonl\"", "\"tasks.jsonl\"\nheldout_share = 0.0");
+    let lines =
+        tasks.iter().map(|(task, checks)| format!("{{\"task\": \"{task}\", \"checks\": {checks}}}\n"));
+    project.write("tasks.jsonl", &lines.collect::<String>());
+    project
+}
+
+#[test]
+fn the_state_is_read_after_the_episode_with_a_tool_that_the_agent_does_not_have() {
+    let state = |tool: &str, expect: &str| format!(r#"{{"state": [{{"tool": "{tool}", {expect}}}]}}"#);
+    let project = project(&[
+        ("Change nothing.", state("list_changes", UNCHANGED)),
+        ("Close a ticket.", state("list_changes", r#""expect": {"matches": "closed"}"#)),
+        ("Drop it.", state("drop_everything", r#""expect": {"matches": ""}"#)),
+    ]);
+    project.run(&[]);
+    let folder = project.newest();
+    let scenarios: Vec<data::Scenario> = data::read(&folder.join("tasks/train.parquet")).unwrap();
+    let tasks: BTreeMap<&str, &str> =
+        scenarios.iter().map(|scenario| (scenario.id.as_str(), scenario.task.as_str())).collect();
+    let episodes: Vec<Trajectory> = data::read(&folder.join("rollout/trajectories.parquet")).unwrap();
+    assert_eq!(episodes.len(), 6);
+    for episode in &episodes {
+        let (task, state) = (tasks[episode.scenario_id.as_str()], &episode.state.as_ref().unwrap().0);
+        assert_eq!(episode.correct, Some(task == "Change nothing."), "{task} {state}");
+        assert_eq!(state == "[null]", task == "Drop it.", "{task} {state}");
+        assert_eq!(episode.calls, 0);
+    }
+}
+
+#[test]
+fn episodes_are_played_again_if_what_is_read_after_them_changes() {
+    let checks = |tool: &str| format!(r#"{{"state": [{{"tool": "{tool}", {UNCHANGED}}}]}}"#);
+    let project = project(&[("Change nothing.", checks("list_changes"))]);
+    project.run(&[]);
+    project.replace("tasks.jsonl", "list_changes", "list_teams");
+    let again = project.run(&[]);
+    assert!(!again.err.contains("reused"), "{}", again.err);
+    let episodes: Vec<Trajectory> =
+        data::read(&project.newest().join("rollout/trajectories.parquet")).unwrap();
+    assert!(episodes.iter().all(|episode| episode.correct == Some(false)));
+}
+
+#[test]
+fn checks_that_cannot_be_used_are_refused_with_their_line() {
+    let project = project(&[("Change nothing.", r#"{"state": [{"tool": "list_changes"}]}"#.into())]);
+    let output = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(output.code, Some(2));
+    assert!(output.err.contains("line 1: `checks`: missing field `expect`"), "{}", output.err);
+}

@@ -1,0 +1,222 @@
+//! `mcprl connect` and `mcprl init`: from a server to a run file.
+
+use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
+use crate::common::{self, Project};
+use serde_json::Value;
+
+const MCPRL: &str = env!("CARGO_BIN_EXE_mcprl");
+
+#[test]
+fn connect_lists_what_a_server_offers_and_calls_a_tool() {
+    let project = Project::new("");
+    let output = project.mcprl(&["connect", "--", MCPRL, "demo-server", "sqlite"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert!(output.out.contains("  run_query(sql)  [read-only]\n"), "{}", output.out);
+    assert!(!output.out.contains("complete_task"), "{}", output.out);
+
+    let call = ["--call", "run_query", "{\"sql\": \"SELECT 40 + 2 AS answer\"}"];
+    let arguments = [&["--json", "connect"], &call[..], &["--", MCPRL, "demo-server", "sqlite"]].concat();
+    let output = project.mcprl(&arguments);
+    let found: Value = serde_json::from_str(&output.out).unwrap();
+    assert!(found["result"]["text"].as_str().unwrap().contains("42"), "{found}");
+    assert_eq!(found["tools"][0]["input_schema"]["type"], "object");
+}
+
+#[test]
+fn probing_says_whether_sessions_see_each_other() {
+    let project = Project::new("");
+    project.write("calls.jsonl", "{\"tool\": \"count\"}\n\n{\"tool\": \"count\", \"arguments\": {}}\n");
+    // Counts its calls in the file that it is given.
+    let server = r#"while IFS= read -r line; do
+        id=${line#*'"id":'}; id=${id%%[,\}]*}
+        reply() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"; }
+        case $line in
+            *'"initialize"'*) reply '{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}';;
+            *'"tools/list"'*) reply '{"tools":[{"name":"count","inputSchema":{"type":"object"}}]}';;
+            *'"tools/call"'*) n=$((n + 1)); [ -z "$1" ] || { echo x >>"$1"; n=$(wc -l <"$1"); }; [ "$0" = still ] && n=7; reply "{\"content\":\"$n\"}";;
+        esac; done"#;
+    let probe = |name: &str, file: &str| {
+        project.mcprl(&["connect", "--probe-state", "calls.jsonl", "--", "sh", "-c", server, name, file])
+    };
+    let still = probe("still", "");
+    assert_eq!(still.code, Some(0), "{}", still.err);
+    assert!(still.out.contains("state = \"read-only\" is the fastest"), "{}", still.out);
+    let own = probe("own", "");
+    assert_eq!(own.code, Some(0), "{}", own.err);
+    assert!(
+        own.out.contains("again in the same session: call 1 (count) differs\n  first: 1\n  now:   3\n"),
+        "{}",
+        own.out
+    );
+    assert!(own.out.contains("keep episodes apart"), "{}", own.out);
+    let shared = probe("shared", "counted");
+    assert_eq!(shared.code, Some(1), "{}", shared.err);
+    assert!(shared.out.contains("in a later session: call 1 (count) differs"), "{}", shared.out);
+    project.write("calls.jsonl", "{\"tool\": \"cuont\"}\n");
+    assert!(probe("own", "").err.contains("did you mean `count`?"));
+    project.write("calls.jsonl", "count\n");
+    assert!(probe("own", "").err.contains("calls.jsonl:1 is not a call"));
+}
+
+#[test]
+fn a_failed_call_and_a_wrong_tool_have_their_own_exit_codes() {
+    let project = Project::new("");
+    let call = |call: &[&str]| {
+        project.mcprl(&[&["connect", "--call"], call, &["--", MCPRL, "demo-server", "sqlite"]].concat())
+    };
+    let output = call(&["run_query", "{\"sql\": \"SELECT nonsense\"}"]);
+    assert_eq!(output.code, Some(1), "{}", output.out);
+    assert!(output.out.contains("error after"), "{}", output.out);
+    let output = call(&["run_qery", "{}"]);
+    assert_eq!(output.code, Some(2));
+    assert!(output.err.contains("did you mean `run_query`?"), "{}", output.err);
+    let output = call(&["run_query", "[1]"]);
+    assert_eq!(output.code, Some(2), "{}", output.err);
+    let output = project.mcprl(&["connect", "127.0.0.1:8000/mcp"]);
+    assert!(output.err.contains("write `http://127.0.0.1:8000/mcp`"), "{}", output.err);
+    let output = project.mcprl(&["connect", "--", "./no-such-server"]);
+    assert_eq!(output.code, Some(2), "{}", output.err);
+    for (arguments, message) in [
+        (&["--login", "--", "sh"][..], "`--login` applies only to a URL"),
+        (&["--sandbox", "http://127.0.0.1:1/mcp"], "`--sandbox` applies only to a command"),
+        (&["none.toml"], "none.toml"),
+    ] {
+        let output = project.mcprl(&[&["connect"], arguments].concat());
+        assert_eq!(output.code, Some(2), "{}", output.err);
+        assert!(output.err.contains(message), "{message}: {}", output.err);
+    }
+}
+
+#[test]
+fn connect_runs_a_command_in_a_sandbox() {
+    let bwrap = std::process::Command::new("bwrap").args(["--ro-bind", "/", "/", "true"]).status();
+    // The sandbox has a /tmp of its own, so a binary in /tmp is not there.
+    if !bwrap.is_ok_and(|status| status.success()) || MCPRL.starts_with("/tmp/") {
+        return;
+    }
+    let project = Project::new("");
+    let marked = project.path("marked");
+    let write = format!("echo x > {}; exec {MCPRL} demo-server sqlite", marked.display());
+    let connect = |options: &[&str]| {
+        let output = project.mcprl(&[&["connect"], options, &["--", "sh", "-c", &write]].concat());
+        assert_eq!(output.code, Some(0), "{}", output.err);
+        marked.exists()
+    };
+    assert!(!connect(&["--sandbox"]));
+    assert!(connect(&["--sandbox", "--sandbox-write", project.path(".").to_str().unwrap()]));
+}
+
+#[test]
+fn connect_takes_the_servers_of_a_run_file() {
+    let stages =
+        "[stages.tools]\nkind = \"discover\"\n[stages.again]\nkind = \"discover\"\nread_only = true\n";
+    let project = Project::new(&format!("name = \"r\"\n{stages}"));
+    let server = |name: &str| format!("[{name}]\ncommand = [\"{{mcprl}}\", \"demo-server\", \"sqlite\"]\n");
+    let stages = project.read("run.toml");
+    let connect = |servers: &str, more: &[&str]| {
+        project.write("run.toml", &format!("{stages}{servers}"));
+        project.mcprl(&[&["connect", "run.toml"], more].concat())
+    };
+    let none = connect("", &[]);
+    let message = "needs a server (and so does another one), but the run file has no [server]";
+    assert!(none.code == Some(2) && none.err.matches("no [server]").count() == 1, "{}", none.err);
+    assert!(none.err.contains(message), "{}", none.err);
+    let one = connect(&server("server"), &[]);
+    assert!(one.out.contains("run_query(sql)"), "{}{}", one.out, one.err);
+    let two = server("servers.one") + &server("servers.two");
+    assert!(connect(&two, &["--name", "two"]).out.contains("run_query(sql)"));
+    for (more, message) in
+        [(&[][..], "choose one with `--name`: one, two"), (&["--name", "tow"], "it has: one, two")]
+    {
+        let refused = connect(&two, more);
+        assert_eq!(refused.code, Some(2), "{}", refused.err);
+        assert!(refused.err.contains(message), "{message}: {}", refused.err);
+    }
+}
+
+/// The problems that `plan` reports for the run file that `init` wrote.
+fn init_and_plan(project: &Project, server: &[&str]) -> (String, String) {
+    let output = project.mcprl(&[&["init", "--model", "llama", "--out", "own/run.toml"], server].concat());
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    let mut plan = project.command(&["plan", "own/run.toml"]);
+    let plan = common::output(plan.env("TOKEN", "a token").env("API_KEY", "a key"));
+    assert_eq!(plan.code, Some(0), "{}", plan.err);
+    (output.out, project.read("own/run.toml"))
+}
+
+#[test]
+fn init_writes_a_run_file_that_plan_accepts() {
+    let project = Project::new("");
+    project.llama(1);
+    for folder in ["own", "stages"] {
+        std::fs::create_dir_all(project.path(folder)).unwrap();
+    }
+    std::fs::rename(project.path("llama"), project.path("own/llama")).unwrap();
+    let again = || {
+        for file in ["own/run.toml", "own/tasks.jsonl"] {
+            std::fs::remove_file(project.path(file)).unwrap();
+        }
+    };
+
+    let (_, text) = init_and_plan(&project, &["--", MCPRL, "demo-server", "sqlite"]);
+    assert!(text.starts_with("name = \"sqlite\"\nmodel = \"llama\""), "{text}");
+    let output = project.mcprl(&["init", "--out", "own/run.toml", "--", "server"]);
+    assert_eq!(output.code, Some(2), "a file is never overwritten");
+    assert!(output.err.contains("own/run.toml already exists"), "{}", output.err);
+    again();
+
+    let (_, text) = init_and_plan(&project, &["--bearer-env", "TOKEN", "https://example.com/mcp"]);
+    assert!(
+        text.contains("url = \"https://example.com/mcp\"\nbearer_env = \"TOKEN\"\nstate = \"fresh-session\"")
+    );
+    again();
+
+    project.write(
+        "mcp.json",
+        &format!(
+            r#"{{"mcpServers": {{"My Server": {{"command": "{MCPRL}", "args": ["demo-server", "sqlite"], "env": {{"API_KEY": "sk-12345"}}}}}}}}"#
+        ),
+    );
+    let (output, text) = init_and_plan(&project, &["mcp.json"]);
+    assert!(text.contains("env = { \"API_KEY\" = \"${API_KEY}\" }") && !text.contains("sk-12345"), "{text}");
+    assert!(output.contains("export API_KEY="), "{output}");
+}
+
+#[test]
+fn a_server_has_one_source_of_its_token() {
+    let project = Project::new("");
+    let plan = |keys: &str| {
+        let server = format!("[server]\nurl = \"https://example.com/mcp\"\nstate = \"read-only\"\n{keys}\n");
+        project.write("run.toml", &format!("name = \"r\"\n{server}[stages.tools]\nkind = \"discover\"\n"));
+        let mut plan = project.command(&["plan", "run.toml"]);
+        let output = common::output(plan.env("SECRET", "a secret"));
+        (output.code, output.err)
+    };
+    project.write("token", "a token");
+    let mode = |mode| std::fs::set_permissions(project.path("token"), Permissions::from_mode(mode)).unwrap();
+    mode(0o600);
+    for keys in [
+        "bearer_env = \"SECRET\"",
+        "bearer_file = \"token\"",
+        "oauth = { client_id = \"c\", client_secret_env = \"SECRET\", scopes = [\"read\"] }",
+    ] {
+        let (code, text) = plan(keys);
+        assert_eq!(code, Some(0), "{keys}: {text}");
+    }
+    for (keys, message) in [
+        (
+            "bearer_env = \"SECRET\"\nbearer_file = \"token\"",
+            "one of `bearer_env`, `bearer_file` and `oauth`",
+        ),
+        ("bearer_file = \"none\"", "cannot be read"),
+        ("oauth = { client_id = \"c\", client_secret_env = \"NO_SUCH_SECRET\" }", "NO_SUCH_SECRET"),
+        ("oauth = { client_id = \"c\", client_secret = \"s3cret\" }", "holds a secret"),
+    ] {
+        let (code, text) = plan(keys);
+        assert_eq!(code, Some(2), "{keys}: {text}");
+        assert!(text.contains(message) && !text.contains("s3cret"), "{text}");
+    }
+    mode(0o644);
+    assert!(plan("bearer_file = \"token\"").1.contains("can be read by other users"));
+}

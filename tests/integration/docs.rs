@@ -1,0 +1,59 @@
+//! The documentation names what there is.
+
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for item in std::fs::read_dir(folder).unwrap() {
+        let path = item.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|found| found == extension) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Strings of the form `"area::problem"` in the bodies of `fn code`.
+fn codes(source: &str) -> Vec<&str> {
+    let bodies = source.split("fn code(&self) -> &'static str {").skip(1);
+    let bodies = bodies.map(|rest| rest.split("\n    }").next().unwrap_or_default());
+    let strings = bodies.flat_map(|body| body.split('"').skip(1).step_by(2));
+    strings.filter(|text| text.contains("::")).collect()
+}
+
+#[test]
+fn every_error_code_is_listed() {
+    let list = std::fs::read_to_string(root().join("docs/error-codes.md")).unwrap();
+    let sources = files(&root().join("src"), "rs");
+    let texts: Vec<String> = sources.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    let all: Vec<&str> = texts.iter().flat_map(|text| codes(text)).collect();
+    assert!(all.len() > 150, "{} codes", all.len());
+    let missing: Vec<_> = all.iter().filter(|code| !list.contains(&format!("`{code}`"))).collect();
+    assert!(missing.is_empty(), "docs/error-codes.md lacks {missing:?}");
+}
+
+#[test]
+fn every_link_between_documents_leads_somewhere() {
+    let mut pages = files(&root().join("docs"), "md");
+    pages.extend(
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root().join(name)),
+    );
+    let mut broken = Vec::new();
+    for page in &pages {
+        let text = std::fs::read_to_string(page).unwrap();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = target.split('#').next().unwrap_or_default();
+            let is_local = !path.is_empty() && !path.contains("://") && !path.contains(' ');
+            if is_local && !page.parent().unwrap().join(path).exists() {
+                broken.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}

@@ -1,0 +1,399 @@
+//! Local models and stages in the whole pipeline: the real binary, a tiny Llama, the demo server.
+
+use std::path::Path;
+
+use crate::common::{self, Project};
+use mcprl::{
+    data::{self, Reward},
+    model::{Decoder, Init, ModelConfig},
+};
+use serde_json::Value;
+
+fn run_file() -> String {
+    common::training_run("group_size = 2")
+}
+
+/// Puts a stage of `examples/own-stages` into the project.
+fn example(project: &Project, kind: &str) {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/own-stages/stages").join(kind);
+    std::fs::create_dir_all(project.path("stages").join(kind)).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), project.path("stages").join(kind).join(entry.file_name())).unwrap();
+    }
+}
+
+/// The files that training wrote.
+fn trained(project: &Project) -> [Vec<u8>; 2] {
+    ["adapter_model.safetensors", "optimizer.safetensors"]
+        .map(|name| std::fs::read(project.newest().join("update/policy").join(name)).unwrap())
+}
+
+#[test]
+fn the_example_shell_stage_packs_a_policy_with_correct_checksums() {
+    let project =
+        Project::with_model(&(run_file() + "\n[stages.release]\nkind = \"pack\"\npolicy = \"update\"\n"));
+    example(&project, "pack");
+    project.run(&["--set", "stages.exam.max_turns=1"]);
+    let archive = project.newest().join("release/policy.tar.gz");
+    let unpacked = project.path("unpacked");
+    std::fs::create_dir(&unpacked).unwrap();
+    let shell = format!(
+        "tar -xzf {} && sha256sum --check --quiet {}",
+        archive.display(),
+        archive.with_file_name("SHA256SUMS").display()
+    );
+    let checked =
+        std::process::Command::new("sh").args(["-ec", &shell]).current_dir(&unpacked).status().unwrap();
+    assert!(checked.success());
+    assert!(unpacked.join("adapter_model.safetensors").exists());
+}
+
+#[test]
+#[ignore = "needs python3 with polars on the path"]
+fn the_example_python_stage_changes_the_rewards_of_an_update() {
+    let run = run_file().replace("[stages.reward]", "[stages.truth]").replace(
+        "[stages.update]",
+        "[stages.reward]\nkind = \"thrift\"\ntrajectories = \"rollout\"\nrewards = \"truth\"\nprice = 2.5\n\n[stages.update]",
+    );
+    let project = Project::with_model(&run);
+    example(&project, "thrift");
+    project.run(&[]);
+    let [before, after] = ["truth", "reward"]
+        .map(|stage| data::read::<Reward>(&project.newest().join(stage).join("rewards.parquet")).unwrap());
+    assert_eq!(before.len(), after.len());
+    for (before, after) in before.iter().zip(&after) {
+        assert_eq!(before.trajectory_id, after.trajectory_id);
+        let components: Value = serde_json::from_str(&after.components).unwrap();
+        let thrift = components["thrift"].as_f64().unwrap() as f32;
+        assert!((after.reward - before.reward - thrift).abs() < 1e-5, "{before:?} {after:?}");
+    }
+}
+
+#[test]
+fn a_local_llama_runs_the_whole_pipeline_and_is_keyed_by_content() {
+    let project = Project::with_model(&run_file());
+    // This build has no CUDA: nothing is begun that would end there.
+    #[cfg(not(feature = "cuda"))]
+    {
+        let refused = project.mcprl(&["run", "run.toml", "--set", "engine.devices=[\"cuda:0\"]"]);
+        assert!(refused.err.contains("device `cuda:0` is not available in this build"), "{}", refused.err);
+        let plan = project.mcprl(&["plan", "run.toml"]).out;
+        assert!(plan.contains("run     tools"), "{plan}");
+    }
+    project.run(&[]);
+    assert!(project.path("cache").exists());
+
+    // Several devices of a kind are the same arithmetic; drawn again on them, everything is the same bytes.
+    let several = ["--set", "engine.devices=[\"cpu\", \"cpu\", \"cpu\"]", "--set", "engine.threads=3"];
+    let plan = project.mcprl(&[&["plan", "run.toml"], &several[..]].concat()).out;
+    assert!(plan.contains(" 0 to run"), "{plan}");
+    let before = trained(&project);
+    std::fs::remove_dir_all(project.path("cache")).unwrap();
+    project.run(&several);
+    assert!(trained(&project) == before);
+
+    // A file that is no part of the model changes nothing; other weights are another model.
+    project.write("llama/README.md", "# A llama");
+    let plan = project.mcprl(&["plan", "run.toml"]).out;
+    assert!(plan.contains("cached  base"), "{plan}");
+    assert!(plan.contains(" 0 to run"), "{plan}");
+    // CommandOutput at length, it is the same stage.
+    let at_length = run_file().replace("model = \"llama\"\n", "")
+        + "\n[stages.base]\nkind = \"model\"\nfrom = \"llama\"\n";
+    project.write("run.toml", &at_length);
+    let plan = project.mcprl(&["plan", "run.toml"]).out;
+    assert!(plan.contains("cached  base") && plan.contains(" 0 to run"), "{plan}");
+    project.llama(2);
+    let plan = project.mcprl(&["plan", "run.toml"]).out;
+    assert!(plan.contains("run     base"), "{plan}");
+    // Its shape is known before it runs.
+    let memory = plan.lines().find(|line| line.starts_with("estimated memory: ")).unwrap();
+    assert!(memory.contains("update ") && memory.contains("exam "), "{plan}");
+    assert!(!plan.contains("no memory estimate"), "{plan}");
+}
+
+/// How many models the newest run loaded.
+fn models_loaded(project: &Project) -> u64 {
+    project.journal().iter().filter_map(|entry| entry["models"].as_u64()).sum()
+}
+
+#[test]
+fn a_run_loads_each_model_once_for_all_its_stages() {
+    let project = Project::with_model(&run_file());
+    let several = ["--set", "engine.devices=[\"cpu\", \"cpu\"]", "--set", "engine.threads=2"];
+    project.run(&several);
+    assert_eq!(models_loaded(&project), 1);
+    // Another format is other weights.
+    project.run(&["--set", "engine.dtype=\"bf16\""]);
+    assert_eq!(models_loaded(&project), 1);
+
+    let second = run_file().replace("{ base = \"base\"", "{ other = \"other\", base = \"base\"")
+        + "\n[stages.other]\nkind = \"model\"\nfrom = \"other\"\n";
+    project.write("run.toml", &second);
+    std::fs::rename(project.path("llama"), project.path("other")).unwrap();
+    project.llama(2);
+    let plan = project.mcprl(&["plan", "run.toml"]).out;
+    assert!(plan.contains("of models kept loaded for other stages, if there is room"), "{plan}");
+    project.run(&[]);
+    assert_eq!(models_loaded(&project), 2);
+
+    // A model whose weights are all trained is another one afterwards.
+    let whole = run_file().replace("rewards = \"reward\"", "rewards = \"reward\"\nlora = false");
+    project.write("run.toml", &whole);
+    project.run(&[]);
+    assert_eq!(models_loaded(&project), 2);
+}
+
+#[test]
+fn the_memory_of_a_model_not_downloaded_yet_is_unknown() {
+    let project = Project::new(&run_file().replace("model = \"llama\"", "model = \"someone/llama\""));
+    project.write("tasks.jsonl", "{\"task\": \"How many?\", \"answer\": \"1\"}\n");
+    let plan = project.mcprl(&["plan", "run.toml"]).out;
+    assert!(
+        plan.contains("no memory estimate for ") && plan.contains("exam (its model is not here yet)"),
+        "{plan}"
+    );
+}
+
+#[test]
+fn a_relative_judge_without_a_model_is_refused_before_anything_runs() {
+    let project = Project::with_model(&run_file());
+    let output = project.mcprl(&["run", "run.toml", "--set", "stages.reward.relative=1.0"]);
+    assert_eq!(output.code, Some(2), "{}", output.err);
+    for needed in ["base_url", "model"] {
+        assert!(output.err.contains(&format!("`stages.reward.relative` needs `{needed}`")), "{}", output.err);
+    }
+}
+
+#[test]
+fn a_policys_tries_select_tasks_and_start_the_pass_rates_of_rollouts() {
+    let settings = "prompts = 4\ngroup_size = 2\nrefill_waves = 0\nmax_turns = 1\nmax_turn_tokens = 4\n\
+                    draw = \"pass_rate\"\npass_rates = \"tasks.pass_rates\"";
+    let run = common::episodes_run(settings);
+    let tries = "file = \"tasks.jsonl\"\npolicy = \"base\"\ntries = 2\nmax_turns = 1\nmax_turn_tokens = 4";
+    let project = Project::with_model(&run.replace("file = \"tasks.jsonl\"", tries));
+    let plan = project.mcprl(&["plan", "run.toml"]);
+    let memory = plan.out.lines().find(|line| line.starts_with("estimated memory: "));
+    assert!(memory.is_some_and(|line| line.contains("tasks ")), "{}{}", plan.out, plan.err);
+    let output = project.run(&[]);
+    assert!(output.err.contains("the policy solves 0 % of the tries at 8 training tasks"), "{}", output.err);
+    let shown: Value = serde_json::from_str(&project.mcprl(&["show", "latest", "--json"]).out).unwrap();
+    let metrics = |stage: &str| {
+        let stages = shown["stages"].as_array().unwrap();
+        stages.iter().find(|found| found["id"] == stage).unwrap()["metrics"].clone()
+    };
+    assert_eq!((&metrics("tasks")["tried"], &metrics("tasks")["pass_rate"]), (&8.0.into(), &0.0.into()));
+    assert_eq!(metrics("rollout")["known_pass_rates"], 1.0);
+
+    // Tries are kept, so another range is decided without playing.
+    project.run(&["--set", "stages.tasks.max_pass_rate=2"]);
+    let again: Value = serde_json::from_str(&project.mcprl(&["show", "latest", "--json"]).out).unwrap();
+    let tasks = again["stages"].as_array().unwrap().iter().find(|stage| stage["id"] == "tasks").unwrap();
+    assert_eq!((&tasks["outcome"], &tasks["spent"]["sampled_tokens"]), (&"ran".into(), &0.into()), "{tasks}");
+    let refused = project.mcprl(&["run", "run.toml", "--set", "stages.tasks.min_pass_rate=0.5"]);
+    assert!(refused.err.contains("no training task is left"), "{}", refused.err);
+    project.replace("run.toml", "policy = \"base\"\ntries", "tries");
+    let missing = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(missing.code, Some(2), "{}", missing.out);
+    assert!(missing.err.contains("`stages.tasks.tries` needs `policy`"), "{}", missing.err);
+    assert!(missing.err.contains("hint: policy: The policy that tries training tasks"), "{}", missing.err);
+}
+
+#[test]
+fn a_model_that_is_neither_folder_nor_hub_id_is_reported_with_its_place() {
+    let project = Project::new(&run_file().replace("model = \"llama\"", "model = \"./llama\""));
+    project.write("tasks.jsonl", "{\"task\": \"How many?\", \"answer\": \"1\"}\n");
+    let output = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(output.code, Some(2));
+    assert!(output.err.contains("there is no folder \"./llama\""), "{}", output.err);
+    assert!(output.err.contains("hub id"), "{}", output.err);
+
+    let run = run_file().replace("model = \"llama\"\n", "");
+    project.write("run.toml", &run.replacen("policy = \"base\"", "policy = \"Qwen/Qwen3-4B\"", 1));
+    let output = project.mcprl(&["plan", "run.toml"]);
+    assert!(output.err.contains("`model = \"Qwen/Qwen3-4B\"` at the top of the file"), "{}", output.err);
+}
+
+/// A loop whose rollout is one iteration behind and draws by pass rates.
+const LAGGED: &str = r#"
+[loop.train]
+iterations = 3
+carry = { policy = "base", pass_rates = "" }
+
+[loop.train.stages.rollout]
+kind = "rollout"
+policy = "@policy~1"
+tools = "tools"
+scenarios = "tasks.train"
+pass_rates = "@pass_rates"
+yields = "pass_rates"
+draw = "pass_rate"
+group_size = 2
+max_turns = 2
+max_turn_tokens = 6
+
+[loop.train.stages.reward]
+kind = "judge"
+trajectories = "rollout"
+scenarios = "tasks.train"
+
+[loop.train.stages.update]
+kind = "grpo"
+policy = "@policy"
+trajectories = "rollout"
+rewards = "reward"
+yields = "policy"
+learning_rate = 1e-2
+importance = "token_truncate"
+"#;
+
+#[test]
+fn a_rollout_one_iteration_behind_is_trained_on_and_its_lag_is_reported() {
+    let rollout = common::training_run("");
+    let head = rollout.split("[stages.rollout]").next().unwrap();
+    let run = format!("{head}{LAGGED}");
+    let project = Project::with_model(&run);
+    project.run(&[]);
+    let metrics = |iteration: u32, stage: &str| {
+        let node = format!("train[{iteration:04}]/{stage}");
+        let journal = project.journal();
+        let finished =
+            journal.iter().find(|entry| entry["event"] == "finished" && entry["node"] == node.as_str());
+        finished.unwrap()["result"]["metrics"].clone()
+    };
+    for (iteration, off_policy, known) in [(1, 0.0, false), (2, 1.0, true)] {
+        let update = metrics(iteration, "update");
+        assert_eq!(update["off_policy"], off_policy, "{iteration}: {update}");
+        assert_eq!(metrics(iteration, "rollout")["known_pass_rates"].as_f64().unwrap() > 0.0, known);
+    }
+}
+
+#[test]
+fn a_carried_value_that_a_stage_needs_cannot_start_empty() {
+    let rollout = common::training_run("");
+    let head = rollout.split("[stages.rollout]").next().unwrap();
+    let project =
+        Project::with_model(&format!("{head}{}", LAGGED.replace("policy = \"base\"", "policy = \"\"")));
+    let output = project.mcprl(&["plan", "run.toml"]);
+    assert_eq!(output.code, Some(2), "{}", output.out);
+    assert!(
+        output.err.contains("\"policy\" starts empty, and `policy` of stage \"rollout\" is not optional"),
+        "{}",
+        output.err
+    );
+}
+
+/// A node of the plan, with these arguments.
+fn planned(project: &Project, stage: &str, more: &[&str]) -> Value {
+    let output = project.mcprl(&[&["plan", "run.toml", "--json"], more].concat());
+    let plan: Value = serde_json::from_str(&output.out).unwrap();
+    let nodes = plan["nodes"].as_array().unwrap();
+    nodes.iter().find(|node| node["id"] == stage).unwrap().clone()
+}
+
+fn sampled(node: &Value) -> u64 {
+    node["cost"]["spent"]["sampled_tokens"].as_u64().unwrap()
+}
+
+#[test]
+fn an_estimate_scales_with_episodes_and_ignores_other_models() {
+    let project = Project::with_model(&run_file());
+    project.run(&[]);
+    let alike = planned(&project, "rollout", &["--set", "seed=4"]);
+    assert_eq!(alike["cost"]["differing"].as_u64(), Some(0));
+    let twice = planned(&project, "rollout", &["--set", "seed=4", "--set", "stages.rollout.group_size=4"]);
+    assert_eq!((sampled(&twice), twice["cost"]["differing"].as_u64()), (2 * sampled(&alike), Some(1)));
+
+    // Other weights take as long; another shape does not.
+    project.llama(2);
+    assert!(planned(&project, "exam", &[])["cost"].is_object());
+    let mut config = ModelConfig::load(&project.path("llama")).unwrap();
+    config.layers = 1;
+    Decoder::random(config, Init { seed: 1, deviation: 0.1 }).unwrap().save(&project.path("llama")).unwrap();
+    assert!(planned(&project, "exam", &[])["cost"].is_null());
+    let plan = project.mcprl(&["plan", "run.toml"]).out;
+    let why = "no estimate for base, rollout, update, exam: earlier runs used another model";
+    assert!(plan.contains(why), "{plan}");
+}
+
+#[test]
+fn a_hub_model_is_estimated_from_its_local_configuration_only() {
+    let project = Project::with_model(&run_file());
+    project.run(&[]);
+    let plan = || {
+        let mut command = project.command(&["plan", "run.toml", "--set", "model=someone/llama"]);
+        common::output(command.env("HF_HOME", project.path("hub"))).out
+    };
+    let without = plan();
+    assert!(
+        without.contains("no estimate for rollout, update, exam: unknown until the model is downloaded"),
+        "{without}"
+    );
+    assert!(without.contains("no estimate for base: earlier runs used another model"), "{without}");
+    assert!(without.contains("no memory estimate for "), "{without}");
+
+    let of = "hub/hub/models--someone--llama";
+    project.write(&format!("{of}/refs/main"), "abc");
+    project.write(&format!("{of}/snapshots/abc/config.json"), &project.read("llama/config.json"));
+    let with = plan();
+    assert!(
+        with.contains("no estimate for base: ") && !with.contains("until the model is downloaded"),
+        "{with}"
+    );
+    assert!(with.contains("estimated memory: ") && !with.contains("no memory estimate"), "{with}");
+}
+
+#[test]
+fn reused_episodes_are_not_part_of_the_estimate() {
+    let project = Project::with_model(&run_file());
+    project.run(&["--set", "stages.rollout.refill_waves=0"]);
+    let more = ["--set", "stages.rollout.refill_waves=0", "--set", "stages.rollout.group_size=3"];
+    let node = planned(&project, "rollout", &more);
+    let (rows, of) = (node["reused"]["rows"].as_u64().unwrap(), node["reused"]["of"].as_u64().unwrap());
+    assert_eq!(3 * rows, 2 * of, "two of three episodes of each group are there");
+    let fresh = planned(&project, "rollout", &[&more[..], &["--set", "seed=4"]].concat());
+    assert!(fresh["reused"].is_null());
+    assert!(sampled(&node).abs_diff(sampled(&fresh) / 3) <= 1, "{node} {fresh}");
+    let plan = project.mcprl(&[&["plan", "run.toml"], &more[..]].concat()).out;
+    assert!(plan.contains(&format!("params.group_size 2 → 3; {rows} of {of} episodes are reused")), "{plan}");
+    // What was drawn before the number was raised is all that is needed for fewer.
+    let fewer = ["--set", "stages.rollout.refill_waves=0", "--set", "stages.rollout.prompts=2"];
+    assert_eq!(sampled(&planned(&project, "rollout", &fewer)), 0);
+    let exam = planned(
+        &project,
+        "exam",
+        &["--set", "stages.exam.samples=2", "--set", "stages.rollout.refill_waves=0"],
+    );
+    assert!(exam["reused"]["rows"].as_u64().unwrap() < exam["reused"]["of"].as_u64().unwrap(), "{exam}");
+}
+
+#[test]
+fn the_note_about_a_replaced_chat_template_is_stored_with_the_result() {
+    let project = Project::with_model(run_file().split("[server]").next().unwrap());
+    let blind = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
+                 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    project.write("llama/chat_template.jinja", blind);
+    let is_noted = |text: &str| text.contains("own template for ChatML");
+    let doctor = project.mcprl(&["doctor", "run.toml"]).out;
+    let line = doctor.lines().find(|line| line.starts_with("note  stage      base: ")).unwrap_or_default();
+    assert!(is_noted(line), "{doctor}");
+    // When it runs, and from the cache.
+    for event in ["finished", "cached"] {
+        let output = project.run(&["--json"]).out;
+        let events: Vec<Value> = output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let ended = events.iter().find(|found| found["event"] == event).unwrap();
+        assert!(is_noted(ended["notes"][0].as_str().unwrap()), "{output}");
+        let noted =
+            events.iter().any(|found| is_noted(found["note"]["message"].as_str().unwrap_or_default()));
+        assert_eq!(noted, event == "finished", "{output}");
+    }
+    let output = project.run(&[]).err;
+    assert!(
+        is_noted(output.lines().find(|line| line.starts_with("note     base")).unwrap_or_default()),
+        "{output}"
+    );
+    let run = project.newest();
+    assert!(is_noted(&std::fs::read_to_string(run.join("journal.jsonl")).unwrap()));
+    assert!(is_noted(&project.mcprl(&["show", "latest/base"]).out));
+}

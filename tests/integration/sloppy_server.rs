@@ -1,0 +1,131 @@
+//! PyPI's `mcp-server-sqlite`, unmodified: it reports errors as ordinary texts and prints rows as Python does.
+//!
+//! The server is looked for where `tests/reference/servers.sh` installs it, and on PATH.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use crate::common::Project;
+use mcprl::{
+    data::{self, Scenario, Tool, Trajectory},
+    mcp::{ErrorPatterns, Quirks, ServerSpec, Session, State, Transport},
+};
+use serde_json::json;
+
+const NAME: &str = "mcp-server-sqlite";
+
+/// The server's program, or a message that the test is skipped.
+fn server() -> Option<PathBuf> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/servers/sqlite/bin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(own).chain(std::env::split_paths(&path));
+    let found = folders.map(|folder| folder.join(NAME)).find(|program| program.is_file());
+    if found.is_none() {
+        eprintln!("skipped: {NAME} is neither in target/servers/sqlite/bin nor on PATH");
+    }
+    found
+}
+
+fn example(file: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(NAME);
+    std::fs::read_to_string(folder.join(file)).unwrap()
+}
+
+/// The example in a folder of its own, without its loop and exam.
+fn project(server: &Path) -> Project {
+    let run_file = example("run.toml");
+    let (before, _) = run_file.split_once("[loop.train]").unwrap();
+    let command = format!("command = [{:?}, ", server.to_str().unwrap());
+    let before = before.replacen(&format!("command = [{NAME:?}, "), &command, 1);
+    let rollout = r#"
+[stages.rollout]
+kind = "rollout"
+policy = "base"
+tools = "tools"
+scenarios = "tasks.train"
+prompts = 6
+group_size = 2
+refill_waves = 0
+max_turns = 4
+max_turn_tokens = 120
+"#;
+    let project = Project::new(&(before + rollout));
+    project.write("library.families.toml", &example("library.families.toml"));
+    database(&project.path("library.db"));
+    project
+}
+
+fn database(path: &Path) {
+    rusqlite::Connection::open(path).unwrap().execute_batch(&example("library.sql")).unwrap();
+}
+
+#[tokio::test]
+async fn a_failed_query_is_an_error_where_the_run_file_has_a_pattern_for_it() {
+    let Some(server) = server() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("library.db");
+    database(&path);
+    let command = [&server, Path::new("--db-path"), &path].map(|word| word.to_str().unwrap().to_owned());
+    let command = command.into();
+    let transport = Transport::Stdio { command, env: BTreeMap::new(), cwd: None, files: Vec::new() };
+    let spec = ServerSpec::new(transport, State::ReadOnly);
+    let error_patterns = ErrorPatterns::new(&["^Error:".into(), "^Database error".into()]).unwrap();
+    let strict = ServerSpec { quirks: Quirks { error_patterns, ..Quirks::default() }, ..spec.clone() };
+    for (spec, has_patterns) in [(spec, false), (strict, true)] {
+        let session = Session::connect(&spec).await.unwrap();
+        for (query, text, fails) in [
+            ("SELECT COUNT(*) AS n FROM books", "[{'n': 36}]", false),
+            ("SELECT x FROM books", "Database error: no such column: x", true),
+            ("SELECT * FROM films", "Database error: no such table: films", true),
+            ("DELETE FROM books", "Error: Only SELECT queries are allowed for read_query", true),
+        ] {
+            let arguments = json!({ "query": query }).as_object().unwrap().clone();
+            let outcome = session.call("read_query", arguments).await.unwrap();
+            assert_eq!((outcome.text.as_str(), outcome.is_error), (text, fails && has_patterns), "{query}");
+        }
+        session.close().await;
+    }
+}
+
+#[test]
+fn questions_are_grounded_on_its_answers_and_a_policy_plays_them() {
+    let Some(server) = server() else { return };
+    let project = project(&server);
+    let small =
+        ["traces=60", "hidden=32", "intermediate=64", "layers=1", "heads=2", "kv_heads=1", "vocabulary=400"];
+    let small: Vec<String> = small.iter().map(|value| format!("stages.base.{value}")).collect();
+    let set: Vec<&str> = small.iter().flat_map(|value| ["--set", value]).collect();
+    project.run(&set);
+
+    let run = project.newest();
+    let tools: Vec<Tool> = data::read(&run.join("tools/tools.parquet")).unwrap();
+    let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(names, ["read_query", "list_tables", "describe_table", "complete_task"]);
+
+    let train: Vec<Scenario> = data::read(&run.join("tasks/train.parquet")).unwrap();
+    let heldout: Vec<Scenario> = data::read(&run.join("tasks/heldout.parquet")).unwrap();
+    let answer = |family: &str, entity: &str| {
+        let mut known = train.iter().chain(&heldout).filter(|scenario| scenario.family == family);
+        known.find(|scenario| scenario.task.contains(entity)).and_then(|scenario| scenario.answer.clone())
+    };
+    assert_eq!(
+        answer("pages_of_book", "Low Tide"),
+        answer_in_sql(&project, "SELECT page_count FROM books WHERE title = 'Low Tide'")
+    );
+    assert_eq!(answer("country_of_author", "Yuki Mori").as_deref(), Some("Japan"));
+    assert_eq!(answer("columns_of_table", "members").as_deref(), Some("member_id, member_name, joined"));
+    let is_error =
+        |scenario: &&Scenario| scenario.answer.as_deref().is_none_or(|answer| answer.contains("rror"));
+    assert_eq!(train.iter().chain(&heldout).find(is_error), None);
+
+    let played: Vec<Trajectory> = data::read(&run.join("rollout/trajectories.parquet")).unwrap();
+    assert_eq!(played.len(), 12);
+}
+
+fn answer_in_sql(project: &Project, query: &str) -> Option<String> {
+    let connection = rusqlite::Connection::open(project.path("library.db")).unwrap();
+    let number: i64 = connection.query_row(query, [], |row| row.get(0)).unwrap();
+    Some(number.to_string())
+}
