@@ -24,9 +24,10 @@ pub struct Init {
     /// The model to train: a folder, or an id on the hub.
     #[arg(long, default_value = "Qwen/Qwen3-0.6B")]
     model: String,
-    /// The file of tasks. If it does not exist, an example is written.
-    #[arg(long, default_value = "tasks.jsonl")]
-    tasks: PathBuf,
+    /// A file of your own tasks: one `{"task": "…", "answer": "…"}` per line. Without it, tasks are made by exploring the
+    /// server.
+    #[arg(long)]
+    tasks: Option<PathBuf>,
     /// Where to write the run file.
     #[arg(long, default_value = "run.toml")]
     out: PathBuf,
@@ -69,8 +70,10 @@ impl Diagnostic for InitError {
 
 /// The pipeline of `examples/own-model`, whose first part is replaced.
 const EXAMPLE: &str = include_str!("../../examples/own-model/run.toml");
-const TASKS: &str = "{\"task\": \"Replace this by a question that the server's tools can answer\", \"answer\": \"42\"}\n\
-{\"task\": \"One question per line, at least a hundred\", \"answer\": \"red, green\", \"check\": \"set\"}\n";
+const SOURCE: &str = "source = \"file\"\nfile = \"tasks.jsonl\"";
+const EXPLORED: &str = "source = \"explored\"                       # questions about what the server's tools return. Your own instead:
+# source = \"file\"
+# file = \"tasks.jsonl\"";
 
 impl Init {
     pub fn execute(self, printer: Printer) -> Result<Outcome> {
@@ -83,15 +86,10 @@ impl Init {
             Transport::Http { .. } | Transport::Cassette(_) => false,
         };
         let folder = self.out.parent().unwrap_or(Path::new(""));
-        create(&self.out, &run_file(server, &self.model, &self.tasks, folder))?;
-        let tasks = folder.join(&self.tasks);
-        let has_tasks = tasks.exists();
-        if !has_tasks {
-            create(&tasks, TASKS)?;
-        }
+        create(&self.out, &run_file(server, &self.model, self.tasks.as_deref(), folder))?;
         match printer.format {
             OutputFormat::Json => printer.json(&serde_json::json!({
-                "run_file": self.out, "tasks": tasks, "tasks_written": !has_tasks, "exports": exports,
+                "run_file": self.out, "exports": exports,
             })),
             OutputFormat::Human => {
                 let out = self.out.display();
@@ -104,13 +102,6 @@ impl Init {
                 if secrets {
                     steps.push(format!(
                         "note: the command in {out} contains a secret; variables are better, with `--env`"
-                    ));
-                }
-                if !has_tasks {
-                    steps.push(format!(
-                        "put your tasks into {}, or set `source = \"explored\"` in [stages.tasks] to have them made from the \
-                         server's data",
-                        tasks.display()
                     ));
                 }
                 steps.push(format!("mcprl doctor {out}    checks server, model and tasks"));
@@ -132,13 +123,14 @@ fn create(path: &Path, text: &str) -> Result<(), InitError> {
     })
 }
 
-/// `folder`: the run file's, to which the command's working directory is relative.
-fn run_file(server: NamedServer, model: &str, tasks: &Path, folder: &Path) -> String {
+/// `folder`: the run file's, to which its paths are relative.
+fn run_file(server: NamedServer, model: &str, tasks: Option<&Path>, folder: &Path) -> String {
     let quoted = |text: &str| toml::Value::from(text).to_string();
     let table = |values: &std::collections::BTreeMap<String, String>| {
         let pairs = values.iter().map(|(name, value)| format!("{} = {}", quoted(name), quoted(value)));
         format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
     };
+    let is_elsewhere = absolute(folder).ok() != absolute("").ok();
     let mut text = String::new();
     _ = writeln!(text, "name = {}", quoted(&server.name));
     _ = writeln!(text, "model = {}    # a folder, or an id on the hub; the stages' \"base\"", quoted(model));
@@ -151,7 +143,6 @@ fn run_file(server: NamedServer, model: &str, tasks: &Path, folder: &Path) -> St
                 _ = writeln!(text, "env = {}", table(env));
             }
             // Without `cwd` the command would start in the run file's folder.
-            let is_elsewhere = absolute(folder).ok() != absolute("").ok();
             if let Some(cwd) = cwd.as_deref().or(is_elsewhere.then_some(Path::new(""))) {
                 let cwd = absolute(cwd).unwrap_or_else(|_| cwd.to_owned());
                 _ = writeln!(text, "cwd = {}", quoted(&cwd.to_string_lossy()));
@@ -173,6 +164,12 @@ fn run_file(server: NamedServer, model: &str, tasks: &Path, folder: &Path) -> St
     };
     _ = writeln!(text, "{state}");
     let rest = EXAMPLE.find("[engine]").map_or("", |at| &EXAMPLE[at..]);
-    let tasks = format!("file = {}", quoted(&tasks.to_string_lossy()));
-    text + "\n" + &rest.replace("file = \"tasks.jsonl\"", &tasks)
+    let source = match tasks {
+        Some(tasks) => {
+            let tasks = absolute(tasks).ok().filter(|_| is_elsewhere).unwrap_or_else(|| tasks.to_owned());
+            format!("source = \"file\"\nfile = {}", quoted(&tasks.to_string_lossy()))
+        }
+        None => EXPLORED.to_owned(),
+    };
+    text + "\n" + &rest.replace(SOURCE, &source)
 }

@@ -154,9 +154,7 @@ fn init_writes_a_run_file_that_plan_accepts() {
     }
     std::fs::rename(project.path("llama"), project.path("own/llama")).unwrap();
     let again = || {
-        for file in ["own/run.toml", "own/tasks.jsonl"] {
-            std::fs::remove_file(project.path(file)).unwrap();
-        }
+        std::fs::remove_file(project.path("own/run.toml")).unwrap();
     };
 
     let (_, text) = init_and_plan(&project, &["--", MCPRL, "demo-server", "sqlite"]);
@@ -181,6 +179,33 @@ fn init_writes_a_run_file_that_plan_accepts() {
     let (output, text) = init_and_plan(&project, &["mcp.json"]);
     assert!(text.contains("env = { \"API_KEY\" = \"${API_KEY}\" }") && !text.contains("sk-12345"), "{text}");
     assert!(output.contains("export API_KEY="), "{output}");
+    assert!(text.contains("source = \"explored\""), "{text}");
+    again();
+
+    project.write("mine.jsonl", "{\"task\": \"a\", \"answer\": 1}\n{\"task\": \"b\", \"answer\": 2}\n");
+    let (_, text) = init_and_plan(&project, &["--tasks", "mine.jsonl", "mcp.json"]);
+    let path = project.path("mine.jsonl");
+    assert!(text.contains(&format!("source = \"file\"\nfile = \"{}\"", path.display())), "{text}");
+}
+
+#[test]
+fn a_run_file_of_init_runs_without_any_task_written_by_hand() {
+    let project = Project::new("");
+    project.llama(1);
+    std::fs::remove_file(project.path("run.toml")).unwrap();
+    let written = project.mcprl(&["init", "--model", "llama", "--", MCPRL, "demo-server", "sqlite"]);
+    assert_eq!(written.code, Some(0), "{}", written.err);
+    project.replace("run.toml", "iterations = 20", "iterations = 1");
+    let short = "prompts = 2\ngroup_size = 2\nmax_turns = 1\nmax_turn_tokens = 4\nrefill_waves = 0\n";
+    project.replace(
+        "run.toml",
+        "policy = \"@policy\"\ntools",
+        &format!("{short}policy = \"@policy\"\ntools"),
+    );
+    project.replace("run.toml", "policies = {", "max_turns = 1\nmax_turn_tokens = 4\npolicies = {");
+    let run = project.mcprl(&["run", "run.toml"]);
+    assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
+    assert!(run.out.contains("unseen_entities"), "{}", run.out);
 }
 
 #[test]

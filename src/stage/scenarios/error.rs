@@ -109,7 +109,9 @@ impl Diagnostic for ScenarioError {
                 "give the warm-up the families file that the scenarios were made from".into()
             }
             Self::NothingAdmitted { .. } => {
-                "raise `explore_calls`, or give the server some state; the tools must be safe to call (docs/scenarios.md)".into()
+                "write tasks of your own (source = \"file\"), give the server some state, or raise `explore_calls`; only tools that \
+                 are safe to call are explored (docs/scenarios.md)"
+                    .into()
             }
             Self::HeldOutDiffers { .. } => {
                 "the server's data, the seed or a parameter has changed; put the new digest into `heldout_digest` if that is meant"
